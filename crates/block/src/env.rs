@@ -1,0 +1,119 @@
+//! What a layer gets from the outside: time, tasks, randomness, disks, connections, memory.
+//!
+//! `host` implements it on the real machine, `sim` with a seed and a virtual clock. Nothing in a layer knows which.
+
+use crate::{Buf, Error, Layer, Pending, Pool, Result};
+use std::fmt;
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// A moment: nanoseconds since the environment began. Monotonic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(pub u64);
+
+impl Time {
+    /// The time that passed since `earlier`; zero if it lies ahead.
+    pub const fn since(self, earlier: Time) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// This moment plus `d`.
+    pub const fn after(self, d: Duration) -> Time {
+        Time(self.0.saturating_add(d.as_nanos() as u64))
+    }
+}
+
+/// How a disk (a file or a block device) is opened.
+#[derive(Clone, Debug)]
+pub struct OpenDisk {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Open for reading only.
+    pub read_only: bool,
+    /// Bypass the page cache (O_DIRECT).
+    pub direct: bool,
+    /// Create a sparse file of this many bytes if there is none. An existing file is never changed in size.
+    pub create: Option<u64>,
+    /// Logical block in bytes to present; the device's own when `None`.
+    pub block: Option<u32>,
+}
+
+/// Where to connect to or listen: `unix:PATH` or `tcp:HOST:PORT`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Address {
+    /// A Unix stream socket.
+    Unix(PathBuf),
+    /// A TCP host and port.
+    Tcp(String),
+}
+
+impl FromStr for Address {
+    type Err = Error;
+    fn from_str(s: &str) -> Result<Address> {
+        match s.split_once(':') {
+            Some(("unix", path)) if !path.is_empty() => Ok(Address::Unix(path.into())),
+            Some(("tcp", host))
+                if host.rsplit_once(':').is_some_and(|(h, p)| !h.is_empty() && p.parse::<u16>().is_ok()) =>
+            {
+                Ok(Address::Tcp(host.into()))
+            }
+            _ => {
+                Err(Error::invalid(format!("{s:?} is no address: write \"unix:PATH\" or \"tcp:HOST:PORT\"")))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+            Address::Tcp(host) => write!(f, "tcp:{host}"),
+        }
+    }
+}
+
+/// A connected byte stream. One receive and one send may be under way at the same time.
+pub trait Conn {
+    /// Receives at least one byte and at most `into.len()`; the number received, 0 when the peer has closed.
+    fn recv(&self, into: Buf) -> Pending<usize>;
+    /// Sends all of `from`, segments in order.
+    fn send(&self, from: Buf) -> Pending;
+    /// Ends both directions; a receive or send under way returns.
+    fn shutdown(&self);
+    /// Who is at the other end, for logs.
+    fn peer(&self) -> String;
+}
+
+/// A socket that accepts connections. Dropped, it stops listening and removes its Unix socket file.
+pub trait Listener {
+    /// Waits for the next connection.
+    fn accept(&self) -> Pending<Rc<dyn Conn>>;
+    /// Where it listens (with the port the system chose when 0 was asked for).
+    fn address(&self) -> Address;
+}
+
+/// The world as layers see it. One core, one environment.
+pub trait Env {
+    /// The time of this turn of the scheduler. It stands still while tasks run and moves between turns, so that all
+    /// requests taken in one turn arrived together, here as under the simulator.
+    fn now(&self) -> Time;
+    /// Completes after at least `d`.
+    fn sleep(&self, d: Duration) -> Pin<Box<dyn Future<Output = ()>>>;
+    /// Runs a task on this core until it ends.
+    fn spawn(&self, task: Pin<Box<dyn Future<Output = ()>>>);
+    /// A random number.
+    fn random(&self) -> u64;
+    /// Page-aligned memory.
+    fn pool(&self) -> &Pool;
+    /// Opens a file or block device as a sink. A device in use by another process is refused.
+    fn open_disk(&self, open: OpenDisk) -> Pending<Rc<dyn Layer>>;
+    /// Connects to `to`.
+    fn connect(&self, to: Address) -> Pending<Rc<dyn Conn>>;
+    /// Listens at `at`. A stale Unix socket file is replaced, a live one is refused.
+    fn listen(&self, at: Address) -> Result<Rc<dyn Listener>>;
+}

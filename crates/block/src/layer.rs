@@ -1,0 +1,85 @@
+//! The one trait that a layer implements, and what it may answer.
+
+use crate::{Error, Extent, ExtentState, Geometry, Io, Node, Result};
+use serde_json::Value;
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::rc::Rc;
+
+/// A request that a layer keeps: it completes when the future does. Futures are lazy: whoever receives one polls it
+/// (await, [`crate::all`], spawn) at once.
+pub type Pending<T = ()> = Pin<Box<dyn Future<Output = Result<T>>>>;
+
+/// The nodes below a layer, in the order of its `over` key.
+pub type Children = Vec<Rc<Node>>;
+
+/// What a layer decides when a request comes down: the four ways of Violin's request path (SYSTEMS A3).
+pub enum Step {
+    /// The request, as the layer has left it, goes on to a child, and the layer does not want to see it again. It
+    /// costs nothing on the way up.
+    Forward(Rc<Node>),
+    /// The request is complete, well or with an error.
+    Done(Result<()>),
+    /// The layer keeps the request: what stands before a child's `.await` is done on the way down (push), what
+    /// stands after it on the way up (pop).
+    Control(Pending),
+}
+
+impl Step {
+    /// Keeps the request until `work` is done.
+    pub fn control(work: impl Future<Output = Result<()>> + 'static) -> Step {
+        Step::Control(Box::pin(work))
+    }
+}
+
+impl From<Error> for Step {
+    fn from(e: Error) -> Step {
+        Step::Done(Err(e))
+    }
+}
+
+/// A command to a running device (Violin's ioctl): `lamina ctl DEVICE NAME ARGS`.
+#[derive(Clone, Debug)]
+pub struct Command {
+    /// The verb, such as `set`.
+    pub name: String,
+    /// Its arguments: a JSON object.
+    pub args: Value,
+}
+
+/// One function of the storage: it maps its address space onto its children's, or onto real storage.
+///
+/// Only [`Node`] calls these. What arrives at [`Layer::submit`] is inside the geometry, aligned, permitted, and not
+/// empty except for a flush; buffers have the length of the range. A layer checks, counts and times nothing.
+pub trait Layer {
+    /// The shape of the device. May change only while the node is held, or when a command of the layer said so; the
+    /// node is then told with [`Node::refresh`].
+    fn geometry(&self) -> Geometry;
+
+    /// Decides what happens to a request. Never blocks. To forward it, change `io` in place ([`Io::move_to`]); to keep
+    /// it, take it ([`Io::take`]).
+    fn submit(self: Rc<Self>, io: &mut Io) -> Step;
+
+    /// What the bytes of `at` hold. The runs cover `at` exactly. Unless a layer knows better, all is data.
+    fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
+        Box::pin(async move { Ok(vec![Extent { len: at.end - at.start, state: ExtentState::Data }]) })
+    }
+
+    /// Carries out a command. The answer is shown to the user as JSON. Unless a layer has commands, an error.
+    fn control(self: Rc<Self>, command: Command) -> Pending<Value> {
+        Box::pin(
+            async move { Err(Error::unsupported(format!("there is no command {:?} here", command.name))) },
+        )
+    }
+
+    /// State worth showing, as a JSON object; empty unless a layer has any.
+    fn info(&self) -> Value {
+        Value::Object(Default::default())
+    }
+
+    /// Called once, after the last request has completed and was flushed: stop background work, release what is held.
+    fn close(self: Rc<Self>) -> Pending {
+        Box::pin(async { Ok(()) })
+    }
+}

@@ -1,0 +1,44 @@
+//! The contract between Lamina's layers: what a request is, who may call whom, and what a completion promises.
+//!
+//! A virtual disk is a graph of [`Node`]s. Each node holds one [`Layer`], and a layer reaches the layers below it
+//! only through their nodes. A request is an [`Io`]; it is answered by one `Result`.
+//!
+//! Invariants kept here, so that no layer has to:
+//! * only [`Node`] calls a layer, and what reaches a layer is inside its geometry, aligned, allowed and not empty;
+//! * every operation works on every node: a node turns what its layer does not do natively (zeroing, forced unit
+//!   access, discard) into what it does;
+//! * a completed write is visible to later reads; it is durable after a later completed flush, or at once when it
+//!   was written with [`Durability::Fua`] (the promise of NVMe and virtio);
+//! * overlapping requests in flight together may take effect in either order, logical block by logical block.
+//!
+//! This crate knows no operating system. Time, tasks, randomness, disks and connections come from an [`Env`].
+
+mod all;
+mod buf;
+mod config;
+mod env;
+mod error;
+mod geometry;
+mod io;
+mod kind;
+mod layer;
+mod node;
+mod pool;
+mod signal;
+mod stats;
+mod units;
+
+pub use all::all;
+pub use buf::{Buf, Segment};
+pub use config::{KeyError, Keys};
+pub use env::{Address, Conn, Env, Listener, OpenDisk, Time};
+pub use error::{Error, ErrorKind, Result};
+pub use geometry::{Extent, ExtentState, Geometry};
+pub use io::{Durability, Io, Op, OpKind, Zero};
+pub use kind::{Build, Config, Kind, Made};
+pub use layer::{Children, Command, Layer, Pending, Step};
+pub use node::{Held, Node, Request};
+pub use pool::Pool;
+pub use signal::Signal;
+pub use stats::{Histogram, OpStats, Stats};
+pub use units::{Bytes, Span};

@@ -1,0 +1,467 @@
+//! A device in the graph: the only caller of its layer.
+//!
+//! A node checks every request, counts and times it, makes up for what its layer does not do natively, and can hold
+//! requests back while what is below is exchanged.
+//!
+//! ```text
+//!   export ──▶ node A ──Forward──▶ node B ──Forward──▶ node C ──Control──▶ future
+//!               └──────── one walk: counted in A, B and C, one box, one reading of the clock ────────┘
+//! ```
+//!
+//! A request *walks* down through layers that only forward it, to the layer that keeps or completes it. The walk is
+//! remembered in the [`Request`], so that its completion is counted in every node on the way, and forwarding costs
+//! neither an allocation nor a task.
+
+use crate::stats::Outcome;
+use crate::{
+    Buf, Command, Durability, Env, Error, ErrorKind, Extent, Geometry, Io, Layer, Op, OpKind, Pending,
+};
+use crate::{Result, Signal, Stats, Step, Time, Zero};
+use serde_json::Value;
+use smallvec::SmallVec;
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// The most that one write of emulated zeroes carries, in bytes.
+const ZEROES_MAX: u64 = 256 << 10;
+
+/// Whether requests may pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Gate {
+    Open,
+    /// Requests wait: something below is being exchanged.
+    Held,
+    /// Nothing changes the device any more: another owner has it. Reads pass.
+    Fenced,
+    /// The device has been shut down.
+    Closed,
+}
+
+/// A device: a name, a layer, and everything that is the same for all layers.
+pub struct Node {
+    name: Box<str>,
+    kind: &'static str,
+    env: Rc<dyn Env>,
+    layer: RefCell<Rc<dyn Layer>>,
+    geometry: Cell<Geometry>,
+    gate: Cell<Gate>,
+    /// It was fenced, perhaps while it was held: the gate will not open fully again.
+    fenced: Cell<bool>,
+    /// The gate moved, or the last request in flight ended while the gate was held.
+    moved: Signal,
+    resized: Signal,
+    stats: Stats,
+}
+
+impl Node {
+    /// A device called `name` with a layer of `kind`.
+    pub fn new(name: &str, kind: &'static str, env: Rc<dyn Env>, layer: Rc<dyn Layer>) -> Rc<Node> {
+        let geometry = Cell::new(layer.geometry());
+        Rc::new(Node {
+            name: name.into(),
+            kind,
+            env,
+            layer: RefCell::new(layer),
+            geometry,
+            gate: Cell::new(Gate::Open),
+            fenced: Cell::new(false),
+            moved: Signal::new(),
+            resized: Signal::new(),
+            stats: Stats::default(),
+        })
+    }
+
+    /// The device's name in its hierarchy.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The kind of its layer.
+    pub fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    /// Its shape.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry.get()
+    }
+
+    /// Its counters.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// What its layer wants to show.
+    pub fn info(&self) -> Value {
+        self.layer.borrow().info()
+    }
+
+    /// Submits a request. Poll what comes back at once: futures are lazy.
+    pub fn submit(self: &Rc<Self>, mut io: Io) -> Request {
+        let mut walk = Walk::new(&io);
+        let mut node = Rc::clone(self);
+        loop {
+            let step = match node.admit(&io) {
+                Ok(Admitted::Pass) => {
+                    let layer = Rc::clone(&*node.layer.borrow());
+                    let step = node.step(layer, &mut io);
+                    walk.nodes.push(node);
+                    step
+                }
+                Ok(Admitted::Nothing) => Step::Done(Ok(())),
+                Ok(Admitted::Wait) => Step::control(node.wait_and_submit(io.take())),
+                Err(e) => Step::Done(Err(e)),
+            };
+            match step {
+                Step::Forward(next) => node = next,
+                Step::Done(result) => return Request(State::Ready(Some(walk.end_at_once(result)))),
+                Step::Control(work) => {
+                    walk.begin();
+                    return Request(State::Pending(work, walk));
+                }
+            }
+        }
+    }
+
+    /// The contract, checked in one place.
+    fn admit(&self, io: &Io) -> Result<Admitted> {
+        let gate = self.gate.get();
+        if gate != Gate::Open {
+            match gate {
+                Gate::Closed => return Err(self.error(ErrorKind::Offline, "the device is closed", io)),
+                Gate::Fenced if io.op.kind() != OpKind::Read => {
+                    return Err(self.error(
+                        ErrorKind::Fenced,
+                        "the device has another owner: nothing may change it",
+                        io,
+                    ));
+                }
+                Gate::Held => return Ok(Admitted::Wait),
+                Gate::Fenced | Gate::Open => {}
+            }
+        }
+        let g = self.geometry.get();
+        let buf_len = match &io.op {
+            Op::Flush => return Ok(Admitted::Pass),
+            Op::Read(buf) | Op::Write(buf, _) => buf.len() as u64,
+            Op::Zero(_) | Op::Discard => io.len(),
+        };
+        if io.at.start > io.at.end || io.at.end > g.size {
+            let message = format!("out of range: the device has {} bytes", g.size);
+            return Err(self.error(ErrorKind::Invalid, message, io));
+        }
+        if (io.at.start | io.at.end) & (g.block as u64 - 1) != 0 {
+            let message = format!("misaligned: requests are multiples of {} bytes", g.block);
+            return Err(self.error(ErrorKind::Invalid, message, io));
+        }
+        if buf_len != io.len() {
+            return Err(self.error(ErrorKind::Invalid, format!("the buffer has {buf_len} bytes"), io));
+        }
+        match &io.op {
+            Op::Write(..) | Op::Zero(_) | Op::Discard if g.read_only => {
+                Err(self.error(ErrorKind::ReadOnly, "the device is read-only", io))
+            }
+            Op::Discard if !g.discard => Ok(Admitted::Nothing),
+            Op::Read(_) | Op::Write(..) | Op::Zero(_) | Op::Discard if io.is_empty() => Ok(Admitted::Nothing),
+            Op::Read(_) | Op::Write(..) | Op::Zero(_) | Op::Discard | Op::Flush => Ok(Admitted::Pass),
+        }
+    }
+
+    fn error(&self, kind: ErrorKind, message: impl Into<String>, io: &Io) -> Error {
+        Error::new(kind, message).at(io.at.clone()).on(&self.name)
+    }
+
+    /// Asks the layer, and makes up for what it does not do natively.
+    #[inline]
+    fn step(&self, layer: Rc<dyn Layer>, io: &mut Io) -> Step {
+        let g = self.geometry.get();
+        match &io.op {
+            Op::Write(buf, Durability::Fua) if !g.fua => {
+                let write = Io { op: Op::Write(buf.clone(), Durability::Cached), at: io.at.clone() };
+                Step::control(then_flush(layer, vec![write], true))
+            }
+            Op::Zero(how) if !g.zero => {
+                if how.fast {
+                    return self.error(ErrorKind::Unsupported, "zeroing is not fast here", io).into();
+                }
+                let writes =
+                    writes_of_zeroes(self.env.pool().take(io.len().min(ZEROES_MAX) as usize), &io.at);
+                Step::control(then_flush(layer, writes, how.durability == Durability::Fua))
+            }
+            Op::Zero(Zero { durability: Durability::Fua, unmap, fast }) if !g.fua => {
+                let zero = Zero { durability: Durability::Cached, unmap: *unmap, fast: *fast };
+                Step::control(then_flush(layer, vec![Io::zero(io.at.clone(), zero)], true))
+            }
+            Op::Read(_) | Op::Write(..) | Op::Zero(_) | Op::Discard | Op::Flush => layer.submit(io),
+        }
+    }
+
+    async fn wait_and_submit(self: Rc<Self>, io: Io) -> Result<()> {
+        self.moved.until(|| self.gate.get() != Gate::Held).await;
+        self.submit(io).await
+    }
+
+    /// What the bytes of `at` hold: runs that cover it exactly.
+    pub async fn extents(self: &Rc<Self>, at: Range<u64>) -> Result<Vec<Extent>> {
+        self.moved.until(|| self.gate.get() != Gate::Held).await;
+        if self.gate.get() == Gate::Closed {
+            return Err(Error::offline("the device is closed").at(at).on(&self.name));
+        }
+        let size = self.geometry().size;
+        if at.start > at.end || at.end > size {
+            return Err(Error::invalid(format!("out of range: the device has {size} bytes"))
+                .at(at)
+                .on(&self.name));
+        }
+        // Counted as in flight, so that the layer is not exchanged while it answers.
+        let _busy = Busy::new(self);
+        let layer = Rc::clone(&*self.layer.borrow());
+        layer.extents(at).await.map_err(|e| e.on(&self.name))
+    }
+
+    /// Sends a command to the layer, and takes over what it changed about the device's shape.
+    pub async fn control(self: &Rc<Self>, command: Command) -> Result<Value> {
+        let layer = Rc::clone(&*self.layer.borrow());
+        let answer = layer.control(command).await.map_err(|e| e.on(&self.name));
+        self.refresh();
+        answer
+    }
+
+    /// Takes over the layer's geometry, and tells whoever waits in [`Node::resized`] if it changed.
+    pub fn refresh(&self) {
+        let now = self.layer.borrow().geometry();
+        if self.geometry.replace(now) != now {
+            self.resized.notify();
+        }
+    }
+
+    /// Waits for the next change of the geometry.
+    pub fn resized(&self) -> impl Future<Output = ()> + use<'_> {
+        self.resized.wait()
+    }
+
+    /// Lets no new request pass and waits until none is in flight. Requests that come meanwhile wait for the guard
+    /// to be dropped.
+    pub async fn hold(self: &Rc<Self>) -> Held {
+        self.moved.until(|| self.gate.get() != Gate::Held).await;
+        let held = Held { before: self.gate.replace(Gate::Held), node: Rc::clone(self) };
+        self.moved.until(|| self.stats.in_flight() == 0).await;
+        held
+    }
+
+    /// From now on nothing but reads passes: the device belongs to another host or generation. Who holds the node
+    /// keeps it until the guard is dropped.
+    pub fn fence(&self) {
+        self.fenced.set(true);
+        if self.gate.get() == Gate::Open {
+            self.gate.set(Gate::Fenced);
+        }
+    }
+
+    /// Holds, flushes (unless nothing may change the device), and closes the layer. Later requests fail with `Offline`.
+    pub async fn close(self: &Rc<Self>) -> Result<()> {
+        let mut held = self.hold().await;
+        if held.before == Gate::Closed {
+            return Ok(());
+        }
+        held.before = Gate::Closed;
+        let layer = Rc::clone(&*self.layer.borrow());
+        let untouchable = self.geometry().read_only || self.fenced.get();
+        let flushed = if untouchable { Ok(()) } else { run(&layer, Io::flush()).await };
+        let closed = layer.close().await;
+        flushed.and(closed).map_err(|e| e.on(&self.name))
+    }
+
+    /// One request less; wakes whoever waits for the last.
+    fn left(&self) {
+        if self.stats.abandon() == 0 && self.gate.get() == Gate::Held {
+            self.moved.notify();
+        }
+    }
+}
+
+enum Admitted {
+    Pass,
+    /// There is nothing to do: complete.
+    Nothing,
+    /// The gate is held.
+    Wait,
+}
+
+/// Lets a layer do one request to the end.
+async fn run(layer: &Rc<dyn Layer>, mut io: Io) -> Result<()> {
+    match Rc::clone(layer).submit(&mut io) {
+        Step::Forward(node) => node.submit(io).await,
+        Step::Done(result) => result,
+        Step::Control(work) => work.await,
+    }
+}
+
+/// Does `parts` one after the other, then makes them durable if asked to.
+async fn then_flush(layer: Rc<dyn Layer>, parts: Vec<Io>, durable: bool) -> Result<()> {
+    for io in parts {
+        run(&layer, io).await?;
+    }
+    if durable { run(&layer, Io::flush()).await } else { Ok(()) }
+}
+
+/// Writes of the same zeroes that cover `at`.
+fn writes_of_zeroes(zeroes: Buf, at: &Range<u64>) -> Vec<Io> {
+    zeroes.fill(0);
+    let step = zeroes.len() as u64;
+    let write = |start: u64| {
+        let len = step.min(at.end - start);
+        Io::write(start, zeroes.slice(0..len as usize), Durability::Cached)
+    };
+    (at.start..at.end).step_by(step as usize).map(write).collect()
+}
+
+/// A request counted as in flight in one node without a walk.
+struct Busy(Rc<Node>);
+
+impl Busy {
+    fn new(node: &Rc<Node>) -> Busy {
+        node.stats.begin();
+        Busy(Rc::clone(node))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.left();
+    }
+}
+
+/// A node that lets no request pass until this is dropped.
+pub struct Held {
+    node: Rc<Node>,
+    /// What the gate returns to.
+    before: Gate,
+}
+
+impl Held {
+    /// Puts another layer under the node. Its shape may differ; waiting requests that no longer fit will fail.
+    pub fn replace(&self, layer: Rc<dyn Layer>) {
+        *self.node.layer.borrow_mut() = layer;
+        self.node.refresh();
+    }
+
+    /// The layer under the node.
+    pub fn layer(&self) -> Rc<dyn Layer> {
+        Rc::clone(&*self.node.layer.borrow())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.node.gate.set(match self.before {
+            Gate::Open if self.node.fenced.get() => Gate::Fenced,
+            before => before,
+        });
+        self.node.moved.notify();
+    }
+}
+
+/// The nodes that a request has passed since it was submitted.
+struct Walk {
+    nodes: SmallVec<[Rc<Node>; 8]>,
+    started: Time,
+    op: OpKind,
+    bytes: u64,
+}
+
+impl Walk {
+    fn new(io: &Io) -> Walk {
+        Walk { nodes: SmallVec::new(), started: Time::default(), op: io.op.kind(), bytes: io.len() }
+    }
+
+    /// The request is in flight now, in every node it passed.
+    fn begin(&mut self) {
+        if let Some(first) = self.nodes.first() {
+            self.started = first.env.now();
+        }
+        for node in &self.nodes {
+            node.stats.begin();
+        }
+    }
+
+    /// Ends a request that was never in flight. Time stands still within a turn, so that it took none.
+    fn end_at_once(mut self, result: Result<()>) -> Result<()> {
+        let result = self.count(result, Duration::ZERO);
+        self.nodes.clear();
+        result
+    }
+
+    fn end(&mut self, result: Result<()>) -> Result<()> {
+        let Some(first) = self.nodes.first() else { return result };
+        let result = self.count(result, first.env.now().since(self.started));
+        self.leave();
+        result
+    }
+
+    /// Counts the request in every node it passed. The last node is where an error was first seen.
+    fn count(&self, result: Result<()>, latency: Duration) -> Result<()> {
+        let Some(last) = self.nodes.last() else { return result };
+        let outcome = Outcome::new(self.op, self.bytes, latency, result.is_err());
+        let result = result.map_err(|e| e.on(last.name()));
+        tracing::trace!(device = %self.nodes[0].name, op = self.op.name(), bytes = self.bytes, ?latency, ok = result.is_ok());
+        for node in &self.nodes {
+            node.stats.count(&outcome);
+        }
+        result
+    }
+
+    fn leave(&mut self) {
+        for node in &self.nodes {
+            node.left();
+        }
+        self.nodes.clear();
+    }
+}
+
+impl Drop for Walk {
+    /// A request given up before its end is in flight no more; it is not counted as completed.
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// A request under way. It makes progress while it is polled.
+#[must_use = "a request does nothing until it is polled"]
+pub struct Request(State);
+
+enum State {
+    /// Complete; `None` once the result has been handed out.
+    Ready(Option<Result<()>>),
+    Pending(Pending, Walk),
+}
+
+impl Request {
+    /// The result, if the request completed at once. Saves a task for what memory and caches answer.
+    pub fn ready(&mut self) -> Option<Result<()>> {
+        match &mut self.0 {
+            State::Ready(result) => result.take(),
+            State::Pending(..) => None,
+        }
+    }
+}
+
+impl Future for Request {
+    type Output = Result<()>;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        match &mut self.0 {
+            State::Ready(result) => Poll::Ready(result.take().expect("polled after completion")),
+            State::Pending(work, walk) => {
+                let result = std::task::ready!(work.as_mut().poll(cx));
+                let result = walk.end(result);
+                self.0 = State::Ready(None);
+                Poll::Ready(result)
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! What a node counts: operations, bytes, errors, latencies.
+
+use crate::OpKind;
+use std::cell::{Cell, OnceCell};
+use std::time::Duration;
+
+/// Latencies are counted in units of 64 ns, eight buckets for every doubling, up to 2^40 ns (18 minutes): a
+/// quantile is off by at most one eighth.
+const UNIT_SHIFT: u32 = 6;
+const SUB_BITS: u32 = 3;
+const BUCKETS: usize = ((40 - UNIT_SHIFT - SUB_BITS + 1) << SUB_BITS) as usize;
+
+/// A latency histogram with a relative error of at most one eighth. Costs no memory until its first entry.
+#[derive(Default)]
+pub struct Histogram {
+    counts: OnceCell<Box<[Cell<u64>; BUCKETS]>>,
+}
+
+/// The bucket of a latency in nanoseconds.
+fn bucket(ns: u64) -> usize {
+    let units = ns >> UNIT_SHIFT;
+    if units < 1 << SUB_BITS {
+        return units as usize;
+    }
+    let exponent = units.ilog2() - SUB_BITS;
+    let index =
+        ((exponent + 1) << SUB_BITS) as usize + ((units >> exponent) as usize & ((1 << SUB_BITS) - 1));
+    index.min(BUCKETS - 1)
+}
+
+/// The largest latency in nanoseconds of a bucket.
+fn upper(bucket: usize) -> u64 {
+    let (octave, sub) = ((bucket >> SUB_BITS) as u32, (bucket & ((1 << SUB_BITS) - 1)) as u64);
+    let first = |octave: u32, sub: u64| match octave {
+        0 => sub,
+        _ => ((1 << SUB_BITS) + sub) << (octave - 1),
+    };
+    (first(octave, sub + 1) << UNIT_SHIFT) - 1
+}
+
+impl Histogram {
+    /// Counts one latency.
+    pub fn record(&self, latency: Duration) {
+        self.record_in(bucket(latency.as_nanos() as u64));
+    }
+
+    fn record_in(&self, bucket: usize) {
+        let counts = self.counts.get_or_init(|| Box::new([const { Cell::new(0) }; BUCKETS]));
+        counts[bucket].set(counts[bucket].get() + 1);
+    }
+
+    /// The buckets that are not empty: the largest latency of each in nanoseconds, and its count. Rising.
+    pub fn buckets(&self) -> Vec<(u64, u64)> {
+        let counts = self.counts.get().into_iter().flat_map(|c| c.iter().map(Cell::get));
+        counts.enumerate().filter(|(_, n)| *n > 0).map(|(i, n)| (upper(i), n)).collect()
+    }
+}
+
+/// The counters of one operation.
+#[derive(Default)]
+pub struct OpStats {
+    /// Completed, well or not.
+    pub completed: Cell<u64>,
+    /// Bytes of those that completed well.
+    pub bytes: Cell<u64>,
+    /// Completed with an error.
+    pub errors: Cell<u64>,
+    /// Time from the node to completion.
+    pub latency: Histogram,
+}
+
+/// The counters of a node.
+#[derive(Default)]
+pub struct Stats {
+    ops: [OpStats; OpKind::ALL.len()],
+    in_flight: Cell<u32>,
+}
+
+impl Stats {
+    /// The counters of one operation.
+    pub fn of(&self, op: OpKind) -> &OpStats {
+        &self.ops[op as usize]
+    }
+
+    /// Requests that have passed the node and are not complete.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.get()
+    }
+
+    pub(crate) fn begin(&self) {
+        self.in_flight.set(self.in_flight.get() + 1);
+    }
+
+    /// Ends a request that nobody waits for any more; the number still in flight.
+    pub(crate) fn abandon(&self) -> u32 {
+        self.in_flight.set(self.in_flight.get() - 1);
+        self.in_flight.get()
+    }
+
+    pub(crate) fn count(&self, outcome: &Outcome) {
+        let op = &self.ops[outcome.op as usize];
+        op.completed.set(op.completed.get() + 1);
+        if outcome.failed {
+            op.errors.set(op.errors.get() + 1);
+        } else {
+            op.bytes.set(op.bytes.get() + outcome.bytes);
+        }
+        op.latency.record_in(outcome.bucket);
+    }
+}
+
+/// How a request ended; the same for every node that it only passed.
+pub(crate) struct Outcome {
+    op: OpKind,
+    bytes: u64,
+    failed: bool,
+    bucket: usize,
+}
+
+impl Outcome {
+    pub(crate) fn new(op: OpKind, bytes: u64, latency: Duration, failed: bool) -> Outcome {
+        Outcome { op, bytes, failed, bucket: bucket(latency.as_nanos() as u64) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_latency_is_in_a_bucket_within_an_eighth() {
+        for ns in (0..4096).chain((12..45).flat_map(|e| [(1 << e) - 1, 1 << e, (1 << e) + (1 << (e - 1))])) {
+            let b = bucket(ns);
+            assert!(b < BUCKETS);
+            if b < BUCKETS - 1 {
+                assert!(upper(b) >= ns, "{ns}");
+                assert!(upper(b) - ns <= ns / 8 + 63, "{ns} {}", upper(b));
+                assert!(b == 0 || upper(b - 1) < ns, "{ns}");
+            }
+        }
+    }
+
+    #[test]
+    fn buckets_come_out_as_they_went_in() {
+        let h = Histogram::default();
+        assert!(h.buckets().is_empty());
+        h.record(Duration::from_micros(10));
+        h.record(Duration::from_micros(10));
+        h.record(Duration::from_secs(1));
+        let got = h.buckets();
+        assert_eq!(got.iter().map(|b| b.1).collect::<Vec<_>>(), [2, 1]);
+        assert!(got[0].0 >= 10_000 && got[0].0 < 11_400);
+    }
+}

@@ -1,0 +1,364 @@
+//! A simulated disk: a sink that keeps what was written apart from what is durable.
+//!
+//! Requests take a time drawn from the seed, or none; long ones take effect in pieces, so that overlapping requests
+//! interleave block by block; failed writes leave some of their blocks written. At power loss [`Image`] says what is
+//! left ([`Loss`]). Requests are checked again here: one that breaks the contract is a finding, whoever sent it.
+//!
+//! It deliberately models no particular device: no queue, no seek, no wear.
+
+use crate::executor::{Executor, give_way};
+use crate::media::{Loss, Media, Write};
+use crate::probe::Probe;
+use fastrand::Rng;
+use lamina_block::{
+    Buf, Durability, Error, Extent, ExtentState, Geometry, Io, Layer, Op, OpKind, Pending, Result, Step,
+};
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// What a simulated disk is and does.
+#[derive(Clone, Copy, Debug)]
+pub struct DiskOptions {
+    /// Its shape. The block is the unit in which writes tear.
+    pub geometry: Geometry,
+    /// The longest a request takes, in simulated time.
+    pub latency_max: Duration,
+    /// How many requests in 256 complete at once, in the call that submits them.
+    pub instant: u8,
+    /// Full of data of somebody else, with this number, instead of zeroes.
+    pub junk: Option<u32>,
+}
+
+impl DiskOptions {
+    /// A disk of `size` bytes in blocks of 512 that does everything natively and takes up to 100 us.
+    pub const fn new(size: u64) -> DiskOptions {
+        let native = Geometry { discard: true, zero: true, fua: true, ..Geometry::new(size) };
+        DiskOptions { geometry: native, latency_max: Duration::from_micros(100), instant: 32, junk: None }
+    }
+}
+
+/// Whether a disk answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Presence {
+    /// It does.
+    #[default]
+    Here,
+    /// Requests fail with `Offline`.
+    Failing,
+    /// Requests never complete.
+    Silent,
+    /// Another disk has taken its place: a request is a finding.
+    Replaced,
+}
+
+/// A disk in a simulated environment.
+pub struct SimDisk {
+    name: String,
+    executor: Rc<Executor>,
+    probe: Rc<Probe>,
+    options: Cell<DiskOptions>,
+    media: RefCell<Media>,
+    presence: Cell<Presence>,
+    rng: RefCell<Rng>,
+}
+
+/// What a disk holds after a power loss; a new simulation may start from it.
+#[derive(Clone)]
+pub struct Image {
+    options: DiskOptions,
+    media: Media,
+}
+
+impl SimDisk {
+    pub(crate) fn make(
+        name: &str,
+        executor: Rc<Executor>,
+        probe: Rc<Probe>,
+        image: Image,
+        seed: u64,
+    ) -> Rc<SimDisk> {
+        Rc::new(SimDisk {
+            name: name.into(),
+            executor,
+            probe,
+            options: Cell::new(image.options),
+            media: RefCell::new(image.media),
+            presence: Cell::default(),
+            rng: RefCell::new(Rng::with_seed(seed)),
+        })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What is left if the power fails now; `seed` decides what `loss` leaves open.
+    pub fn image(&self, loss: Loss, seed: u64) -> Image {
+        let rng = &mut Rng::with_seed(seed);
+        Image { options: self.options.get(), media: self.media.borrow().survive(loss, rng) }
+    }
+
+    /// Everything it holds, durable or not, to be continued by another disk.
+    pub fn twin(&self) -> Image {
+        Image { options: self.options.get(), media: self.media.borrow().clone() }
+    }
+
+    /// Makes it vanish or come back. Requests already under way are not affected.
+    pub fn set_presence(&self, presence: Presence) {
+        self.presence.set(presence);
+    }
+
+    /// Changes its size, a multiple of its block. The node above is to be told.
+    pub fn resize(&self, size: u64) {
+        let mut options = self.options.get();
+        options.geometry.size = size;
+        self.options.set(options);
+    }
+
+    /// What breaks the contract in `io`, if anything does.
+    fn breach(&self, io: &Io) -> Option<&'static str> {
+        let g = self.options.get().geometry;
+        let writes = match &io.op {
+            Op::Flush => return None,
+            Op::Read(_) => false,
+            Op::Write(..) | Op::Zero(_) | Op::Discard => true,
+        };
+        let buf_len = match &io.op {
+            Op::Read(buf) | Op::Write(buf, _) => buf.len() as u64,
+            Op::Zero(_) | Op::Discard | Op::Flush => io.len(),
+        };
+        if io.at.start >= io.at.end || io.at.end > g.size {
+            Some("out of range")
+        } else if !(io.at.start | io.at.end).is_multiple_of(g.block.into()) {
+            Some("misaligned")
+        } else if buf_len != io.len() {
+            Some("with a buffer of another length")
+        } else if writes && g.read_only {
+            Some("to a read-only disk")
+        } else {
+            None
+        }
+    }
+
+    fn draw_latency(&self) -> Duration {
+        let max = self.options.get().latency_max.as_nanos() as u64;
+        Duration::from_nanos(self.rng.borrow_mut().u64(0..=max))
+    }
+
+    /// `at` in up to three pieces.
+    fn pieces(&self, at: &Range<u64>) -> Vec<Range<u64>> {
+        let block = u64::from(self.options.get().geometry.block);
+        let blocks = (at.end - at.start) / block;
+        let rng = &mut self.rng.borrow_mut();
+        if blocks < 2 || rng.u8(..) < 192 {
+            return vec![at.clone()];
+        }
+        let mut cuts = [
+            at.start,
+            at.start + rng.u64(0..=blocks) * block,
+            at.start + rng.u64(0..=blocks) * block,
+            at.end,
+        ];
+        cuts.sort_unstable();
+        cuts.windows(2).map(|w| w[0]..w[1]).filter(|r| !r.is_empty()).collect()
+    }
+
+    async fn pause(&self, pause: bool) {
+        if pause {
+            give_way().await;
+            if self.rng.borrow_mut().bool() {
+                self.executor.sleep(self.draw_latency()).await;
+            }
+        }
+    }
+
+    /// Does one request; `slowly` lets time pass, otherwise there is no await that waits.
+    async fn perform(
+        self: Rc<Self>,
+        io: Io,
+        failure: Option<Error>,
+        slowly: bool,
+        mut whole: Whole,
+    ) -> Result<()> {
+        let Io { op, at } = io;
+        let result = match op {
+            Op::Read(into) => self.read(at, into, failure, slowly).await,
+            Op::Write(from, durability) => self.change(at, Some(from), durability, failure, slowly).await,
+            Op::Zero(how) => self.change(at, None, how.durability, failure, slowly).await,
+            Op::Discard => self.discard(at, failure, slowly).await,
+            Op::Flush => self.flush(failure, slowly).await,
+        };
+        whole.ended = true;
+        result
+    }
+
+    async fn read(&self, at: Range<u64>, into: Buf, failure: Option<Error>, slowly: bool) -> Result<()> {
+        if slowly {
+            self.executor.sleep(self.draw_latency()).await;
+        }
+        if let Some(e) = failure {
+            return Err(e);
+        }
+        for part in self.pieces(&at) {
+            let within = (part.start - at.start) as usize..(part.end - at.start) as usize;
+            self.media.borrow().read(&part, &into.slice(within));
+            self.pause(slowly).await;
+        }
+        Ok(())
+    }
+
+    /// Writes or zeroes.
+    async fn change(
+        &self,
+        at: Range<u64>,
+        from: Option<Buf>,
+        durability: Durability,
+        failure: Option<Error>,
+        slowly: bool,
+    ) -> Result<()> {
+        self.probe.event(&self.name, &at);
+        let write = self.media.borrow_mut().begin(&at, from.as_ref());
+        if slowly {
+            self.executor.sleep(self.draw_latency()).await;
+        }
+        for part in self.pieces(&at) {
+            if failure.is_some() && self.rng.borrow_mut().bool() {
+                continue;
+            }
+            self.probe.event(&self.name, &part);
+            self.apply(&write, &at, part, from.as_ref());
+            self.pause(slowly).await;
+        }
+        let durable = durability == Durability::Fua && failure.is_none();
+        if durable {
+            self.probe.event(&self.name, &at);
+        }
+        self.media.borrow_mut().complete(&write, &at, durable);
+        failure.map_or(Ok(()), Err)
+    }
+
+    fn apply(&self, write: &Write, at: &Range<u64>, part: Range<u64>, from: Option<&Buf>) {
+        let bytes =
+            from.map(|buf| buf.slice((part.start - at.start) as usize..(part.end - at.start) as usize));
+        self.media.borrow_mut().apply(write, &part, bytes.as_ref());
+    }
+
+    /// Zeroes some blocks and leaves others as they are: both are allowed.
+    async fn discard(&self, at: Range<u64>, failure: Option<Error>, slowly: bool) -> Result<()> {
+        for part in self.pieces(&at) {
+            if self.rng.borrow_mut().bool() {
+                self.change(part, None, Durability::Cached, failure.clone(), slowly).await?;
+            }
+        }
+        failure.map_or(Ok(()), Err)
+    }
+
+    async fn flush(&self, failure: Option<Error>, slowly: bool) -> Result<()> {
+        let mark = self.media.borrow_mut().flush_begins();
+        if slowly {
+            self.executor.sleep(self.draw_latency()).await;
+        }
+        if let Some(e) = failure {
+            return Err(e);
+        }
+        self.probe.event(&self.name, &(0..0));
+        self.media.borrow_mut().flush(mark);
+        Ok(())
+    }
+}
+
+/// A request that is to be done to its end: one that is given up half-way is a finding.
+struct Whole {
+    disk: Rc<SimDisk>,
+    op: OpKind,
+    at: Range<u64>,
+    ended: bool,
+}
+
+impl Drop for Whole {
+    fn drop(&mut self) {
+        if !self.ended {
+            let (disk, op, at) = (&self.disk.name, self.op.name(), &self.at);
+            self.disk.probe.finding(format!("{disk}: {op} of {at:?} was given up half-way"));
+        }
+    }
+}
+
+impl Layer for SimDisk {
+    fn geometry(&self) -> Geometry {
+        self.options.get().geometry
+    }
+
+    fn submit(self: Rc<Self>, io: &mut Io) -> Step {
+        self.executor.trace(io.at.start ^ io.at.end.rotate_left(32) ^ io.op.kind() as u64);
+        if let Some(breach) = self.breach(io) {
+            self.probe.finding(format!(
+                "{}: {} of {:?} reached it {breach}",
+                self.name,
+                io.op.kind().name(),
+                io.at
+            ));
+            return Error::invalid(breach).into();
+        }
+        match self.presence.get() {
+            Presence::Here => {}
+            Presence::Failing => return Error::offline("the simulated disk has vanished").into(),
+            Presence::Replaced => {
+                self.probe.finding(format!("a request reached {} after it had been replaced", self.name));
+                return Error::offline("the disk has been replaced").into();
+            }
+            Presence::Silent => return Step::control(std::future::pending()),
+        }
+        let failure = self.probe.arrives(&self.name, io).map(|e| e.at(io.at.clone()));
+        let slowly = self.rng.borrow_mut().u8(..) >= self.options.get().instant;
+        let whole = Whole { op: io.op.kind(), at: io.at.clone(), disk: Rc::clone(&self), ended: false };
+        let mut work: Pending = Box::pin(self.perform(io.take(), failure, slowly, whole));
+        if slowly {
+            return Step::Control(work);
+        }
+        match work.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
+            std::task::Poll::Ready(result) => Step::Done(result),
+            std::task::Poll::Pending => Step::Control(work),
+        }
+    }
+
+    fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
+        Box::pin(async move {
+            self.pause(true).await;
+            let block = u64::from(self.geometry().block);
+            let mut list = Vec::new();
+            let mut offset = at.start;
+            while offset < at.end {
+                let end = at.end.min((offset / block + 1) * block);
+                let state = match self.media.borrow().is_zero(offset) {
+                    true if (offset / block).is_multiple_of(2) => ExtentState::Hole,
+                    true => ExtentState::Zero,
+                    false => ExtentState::Data,
+                };
+                Extent::push(&mut list, end - offset, state);
+                offset = end;
+            }
+            Ok(list)
+        })
+    }
+}
+
+impl Image {
+    /// A new disk.
+    pub fn blank(options: DiskOptions) -> Image {
+        Image { options, media: Media::new(options.geometry.block, options.junk) }
+    }
+
+    /// The disk's properties.
+    pub fn options(&self) -> &DiskOptions {
+        &self.options
+    }
+
+    /// The same contents on a disk with other properties. The block must stay.
+    pub fn with_options(self, options: DiskOptions) -> Image {
+        Image { options, media: self.media }
+    }
+}

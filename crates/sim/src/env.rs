@@ -1,0 +1,265 @@
+//! The false environment: everything follows from a seed.
+
+use crate::disk::{DiskOptions, Image, SimDisk};
+use crate::executor::{Executor, Hang};
+use crate::media::Loss;
+use crate::net::Net;
+use crate::probe::{Fault, Probe};
+use fastrand::Rng;
+use lamina_block::{Address, Conn, Env, Error, Layer, Listener, OpenDisk, Pending, Pool, Result, Time};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Memory kept for reuse, in bytes.
+const POOL_KEEP: usize = 1 << 20;
+
+/// The disks of a simulation at one moment.
+pub type Images = BTreeMap<PathBuf, Image>;
+
+/// An [`Env`] whose time, randomness, scheduling, disks and connections follow from a seed.
+///
+/// Tasks, disks and layers refer to each other through it; [`Simulation`] takes it apart at the end.
+pub struct SimEnv {
+    executor: Rc<Executor>,
+    probe: Rc<Probe>,
+    random: RefCell<Rng>,
+    pool: Pool,
+    disks: RefCell<BTreeMap<PathBuf, Rc<SimDisk>>>,
+    net: Rc<Net>,
+    clock: Cell<u64>,
+}
+
+/// Owns a simulated environment and frees it at its end.
+pub struct Simulation(Rc<SimEnv>);
+
+impl Simulation {
+    /// A world without disks.
+    pub fn new(seed: u64) -> Simulation {
+        let mut rng = Rng::with_seed(seed);
+        let executor = Executor::new(rng.u64(..));
+        Simulation(Rc::new(SimEnv {
+            probe: Probe::new(Rc::clone(&executor)),
+            net: Net::new(Rc::clone(&executor), rng.u64(..)),
+            random: RefCell::new(rng),
+            executor,
+            pool: Pool::new(POOL_KEEP),
+            disks: RefCell::default(),
+            clock: Cell::new(0),
+        }))
+    }
+
+    /// A world with the disks of another one, after a power loss.
+    pub fn from_images(seed: u64, images: &Images) -> Simulation {
+        let world = Simulation::new(seed);
+        for (path, image) in images {
+            world.0.put_disk(path, image.clone());
+        }
+        world
+    }
+
+    /// The environment.
+    pub fn env(&self) -> Rc<SimEnv> {
+        Rc::clone(&self.0)
+    }
+
+    /// Runs `main` to its end, and other tasks meanwhile.
+    pub fn run<T: 'static>(&self, main: impl Future<Output = T> + 'static) -> std::result::Result<T, Hang> {
+        self.0.executor.run(main)
+    }
+
+    /// Runs what can run now, without moving the clock.
+    pub fn settle(&self) {
+        self.0.executor.settle();
+    }
+}
+
+impl Drop for Simulation {
+    fn drop(&mut self) {
+        self.0.probe.observe(None);
+        self.0.probe.set_fault(None);
+        self.0.executor.shutdown();
+        self.0.net.shutdown();
+        self.0.disks.take();
+    }
+}
+
+impl SimEnv {
+    /// The disk at `path`.
+    pub fn disk(&self, path: impl AsRef<Path>) -> Option<Rc<SimDisk>> {
+        self.disks.borrow().get(path.as_ref()).cloned()
+    }
+
+    /// Adds a disk with the contents of `image` at `path`, or puts it in the place of the one there.
+    pub fn put_disk(&self, path: impl AsRef<Path>, image: Image) -> Rc<SimDisk> {
+        let path = path.as_ref();
+        let seed = self.random.borrow_mut().u64(..);
+        let (executor, probe) = (Rc::clone(&self.executor), Rc::clone(&self.probe));
+        let disk = SimDisk::make(&path.to_string_lossy(), executor, probe, image, seed);
+        self.disks.borrow_mut().insert(path.into(), Rc::clone(&disk));
+        disk
+    }
+
+    /// What the power loss `loss` leaves on all disks; `seed` decides what it leaves open.
+    pub fn images(&self, loss: Loss, seed: u64) -> Images {
+        let rng = &mut Rng::with_seed(seed);
+        self.disks.borrow().iter().map(|(path, disk)| (path.clone(), disk.image(loss, rng.u64(..)))).collect()
+    }
+
+    /// Everything that all disks hold, durable or not.
+    pub fn twins(&self) -> Images {
+        self.disks.borrow().iter().map(|(path, disk)| (path.clone(), disk.twin())).collect()
+    }
+
+    /// All disks.
+    pub fn disks(&self) -> Vec<Rc<SimDisk>> {
+        self.disks.borrow().values().cloned().collect()
+    }
+
+    /// Makes requests to simulated disks fail as `fault` says.
+    pub fn set_fault(&self, fault: Option<Fault>) {
+        self.probe.set_fault(fault);
+    }
+
+    /// Calls `observer` before every change of what a disk holds or of what is durable.
+    pub fn observe(&self, observer: Option<Rc<dyn Fn()>>) {
+        self.probe.observe(observer);
+    }
+
+    /// Requests that reached a simulated disk so far.
+    pub fn disk_requests(&self) -> u64 {
+        self.probe.requests()
+    }
+
+    /// A breach of the contract that a disk noticed, once.
+    pub fn take_finding(&self) -> Option<String> {
+        self.probe.take_finding()
+    }
+
+    /// The next number of a clock that only orders events.
+    pub fn tick(&self) -> u64 {
+        self.clock.set(self.clock.get() + 1);
+        self.clock.get()
+    }
+
+    /// Tasks that have not ended.
+    pub fn tasks(&self) -> usize {
+        self.executor.tasks()
+    }
+
+    /// A hash over every scheduling decision and every disk request so far.
+    pub fn trace_hash(&self) -> u64 {
+        self.executor.hash()
+    }
+
+    /// The network, to cut it.
+    pub fn net(&self) -> &Net {
+        &self.net
+    }
+
+    /// Starts a task whose result can be awaited.
+    pub fn start<T: 'static>(&self, work: impl Future<Output = T> + 'static) -> Started<T> {
+        let state = Rc::new(Ended { value: RefCell::new(None), signal: lamina_block::Signal::new() });
+        let theirs = Rc::clone(&state);
+        self.executor.spawn(Box::pin(async move {
+            let value = work.await;
+            *theirs.value.borrow_mut() = Some(value);
+            theirs.signal.notify();
+        }));
+        Started(state)
+    }
+}
+
+struct Ended<T> {
+    value: RefCell<Option<T>>,
+    signal: lamina_block::Signal,
+}
+
+/// A task that was started; it runs whether it is awaited or not.
+pub struct Started<T>(Rc<Ended<T>>);
+
+impl<T> Started<T> {
+    /// Waits for its end.
+    pub async fn ended(self) -> T {
+        loop {
+            if let Some(value) = self.0.value.borrow_mut().take() {
+                return value;
+            }
+            self.0.signal.wait().await;
+        }
+    }
+}
+
+impl Env for SimEnv {
+    fn now(&self) -> Time {
+        self.executor.now()
+    }
+
+    fn sleep(&self, d: Duration) -> Pin<Box<dyn Future<Output = ()>>> {
+        Box::pin(self.executor.sleep(d))
+    }
+
+    fn spawn(&self, task: Pin<Box<dyn Future<Output = ()>>>) {
+        self.executor.spawn(task);
+    }
+
+    fn random(&self) -> u64 {
+        self.random.borrow_mut().u64(..)
+    }
+
+    fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    fn open_disk(&self, open: OpenDisk) -> Pending<Rc<dyn Layer>> {
+        let opened = self.open(&open);
+        Box::pin(async move { opened })
+    }
+
+    fn connect(&self, to: Address) -> Pending<Rc<dyn Conn>> {
+        self.net.connect(to)
+    }
+
+    fn listen(&self, at: Address) -> Result<Rc<dyn Listener>> {
+        self.net.listen(at)
+    }
+}
+
+impl SimEnv {
+    fn open(&self, open: &OpenDisk) -> Result<Rc<dyn Layer>> {
+        let mut disk = self.disk(&open.path);
+        if let (None, Some(size), false) = (&disk, open.create, open.read_only) {
+            let mut options = DiskOptions::new(size);
+            options.geometry.block = open.block.unwrap_or(512);
+            disk = Some(self.put_disk(&open.path, Image::blank(options)));
+        }
+        let disk = disk
+            .ok_or_else(|| Error::offline(format!("there is no simulated disk {}", open.path.display())))?;
+        match disk.geometry().block == open.block.unwrap_or(disk.geometry().block) {
+            true if open.read_only => Ok(Rc::new(ReadOnly(disk))),
+            true => Ok(disk),
+            false => Err(Error::invalid(format!("its blocks have {} bytes", disk.geometry().block))),
+        }
+    }
+}
+
+/// A disk opened for reading only.
+struct ReadOnly(Rc<SimDisk>);
+
+impl Layer for ReadOnly {
+    fn geometry(&self) -> lamina_block::Geometry {
+        lamina_block::Geometry { read_only: true, ..self.0.geometry() }
+    }
+
+    fn submit(self: Rc<Self>, io: &mut lamina_block::Io) -> lamina_block::Step {
+        Rc::clone(&self.0).submit(io)
+    }
+
+    fn extents(self: Rc<Self>, at: std::ops::Range<u64>) -> Pending<Vec<lamina_block::Extent>> {
+        Rc::clone(&self.0).extents(at)
+    }
+}

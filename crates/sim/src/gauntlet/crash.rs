@@ -1,0 +1,108 @@
+//! Check 2: the power fails before every change of any disk.
+//!
+//! The disks' images are taken while the subject runs, right before what they hold or what is durable changes: that
+//! is the last moment of each state, when the most has been acknowledged on top of it. Afterwards the subject is
+//! opened again over each image, and read twice.
+
+use super::history::Tick;
+use super::load::{Load, Style};
+use super::run::Run;
+use super::scene::Scene;
+use super::subject::{Keeps, Subject};
+use crate::env::Images;
+use crate::media::Loss;
+use fastrand::Rng;
+use lamina_block::{Durability, Io};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// Requests of one run.
+const REQUESTS: usize = 40;
+/// One in so many crash points is tried when sampling.
+const SAMPLE: u8 = 24;
+
+/// The disks as a power loss at one moment leaves them.
+pub(crate) struct Crash {
+    at: Tick,
+    loss: Loss,
+    images: Images,
+}
+
+impl Crash {
+    /// Now, with everything lost that may be.
+    pub(crate) fn losing_all(load: &Load) -> Crash {
+        Crash { at: load.env.tick(), loss: Loss::All, images: load.env.images(Loss::All, 0) }
+    }
+}
+
+/// Takes crash images while it lives.
+pub(crate) struct Recorder(Rc<RefCell<Vec<Crash>>>);
+
+impl Recorder {
+    /// Takes images of the disks of `load`'s environment before each change, or before a few drawn ones. `from` says
+    /// whether to begin yet.
+    pub(crate) fn start(load: &Load, run: Run, seed: u64, from: impl Fn() -> bool + 'static) -> Recorder {
+        let crashes = Rc::new(RefCell::new(Vec::new()));
+        let rng = RefCell::new(Rng::with_seed(seed));
+        let (env, into) = (Rc::downgrade(&load.env), Rc::clone(&crashes));
+        load.env.observe(Some(Rc::new(move || {
+            let rng = &mut *rng.borrow_mut();
+            let skip = run == Run::Sample && rng.u8(0..SAMPLE) > 0;
+            if skip || !from() {
+                return;
+            }
+            let Some(env) = env.upgrade() else { return };
+            let loss = Loss::ALL[rng.usize(0..Loss::ALL.len())];
+            let crash = Crash { at: env.tick(), loss, images: env.images(loss, rng.u64(..)) };
+            into.borrow_mut().push(crash);
+        })));
+        Recorder(crashes)
+    }
+
+    /// Takes one more image, in which everything is lost that may be, and ends.
+    pub(crate) fn end(self, load: &Load) -> Vec<Crash> {
+        load.env.observe(None);
+        self.0.borrow_mut().push(Crash::losing_all(load));
+        self.0.take()
+    }
+}
+
+/// Opens the subject over what a crash left, and checks what it holds.
+pub(crate) fn verify(subject: &Subject, seed: u64, load: &Load, crash: &Crash) -> Result<(), String> {
+    let tell = |e: String| format!("after a power loss at tick {} (lost: {:?}): {e}", crash.at, crash.loss);
+    let scene = Scene::after(subject, seed, &crash.images);
+    let top = scene.build(subject).map_err(tell)?;
+    for at in load.arena() {
+        let first = scene.read(&top, at.clone()).map_err(tell)?;
+        if subject.keeps == Keeps::Durably {
+            load.history.borrow().check_crash(at, &first, crash.at).map_err(tell)?;
+        }
+        if scene.read(&top, at.clone()).map_err(tell)? != first {
+            return Err(tell(format!("two reads of {at:?} differ")));
+        }
+    }
+    // It still works.
+    let (block, again) = (u64::from(top.geometry().block), Rc::clone(&top));
+    let from = load.arena()[0].start;
+    let bytes = load.history.borrow().bytes(u32::MAX, &(from..from + block));
+    let write = lamina_block::Buf::from_vec(bytes.clone());
+    let written = scene.run(async move { again.submit(Io::write(from, write, Durability::Fua)).await });
+    written.map_err(tell)?.map_err(|e| tell(format!("a write failed: {e}")))?;
+    if subject.keeps != Keeps::Nothing && scene.read(&top, from..from + block).map_err(tell)? != bytes {
+        return Err(tell("a write that succeeded afterwards cannot be read".into()));
+    }
+    Ok(())
+}
+
+pub(crate) fn check(subject: &Subject, seed: u64, run: Run) -> Result<(), String> {
+    let scene = Scene::new(subject, seed);
+    let style = Style::draw(&mut Rng::with_seed(seed), REQUESTS);
+    let load = scene.load(subject, seed)?;
+    let recorder = Recorder::start(&load, run, seed, || true);
+    let work = Rc::clone(&load);
+    scene.drive(&load, async move { work.run(style).await })?;
+    for crash in recorder.end(&load) {
+        verify(subject, seed, &load, &crash)?;
+    }
+    scene.finish(load)
+}

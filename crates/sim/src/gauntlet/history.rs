@@ -1,0 +1,236 @@
+//! What a device may contain: the model that the gauntlet compares with.
+//!
+//! Every change is remembered per granule (the smallest unit in which a write may tear) with the moments between
+//! which it took effect. From these follows, for a read or a power loss at any moment, the set of contents that the
+//! contract allows:
+//!
+//! * a change that succeeded *supersedes* every change that had ended before it was submitted;
+//! * changes that were under way together may have taken effect in either order;
+//! * a failed write, and a discard, may have taken effect or not: it supersedes nothing;
+//! * after a power loss only those changes supersede that a completed flush, or forced unit access, made durable;
+//! * what was read while nothing changed stays: a read that found one of several allowed contents rules out the rest.
+
+use crate::stamp::{self, Found};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// A moment of the environment's event clock.
+pub(crate) type Tick = u64;
+
+const NEVER: Tick = Tick::MAX;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    Zero,
+    /// What was there when the test began.
+    Initial,
+    Write(u32),
+}
+
+#[derive(Clone, Copy)]
+struct Change {
+    content: Content,
+    id: u32,
+    submitted: Tick,
+    ended: Tick,
+    /// It succeeded, and its effect is certain.
+    sure: bool,
+    /// Durable by itself at this moment (forced unit access).
+    durable: Tick,
+}
+
+/// All changes of a device.
+pub(crate) struct History {
+    granule: u64,
+    changes: HashMap<u64, Vec<Change>>,
+    initial: HashMap<u64, Rc<[u8]>>,
+    /// Flushes that succeeded: submitted, ended.
+    flushes: Vec<(Tick, Tick)>,
+    ids: u32,
+}
+
+/// How a change is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Done,
+    /// Done, and durable at once.
+    Durable,
+    /// May have taken effect, or not.
+    Unsure,
+}
+
+impl History {
+    pub(crate) fn new(granule: u32) -> History {
+        History {
+            granule: granule.into(),
+            changes: HashMap::new(),
+            initial: HashMap::new(),
+            flushes: Vec::new(),
+            ids: 0,
+        }
+    }
+
+    fn numbers(&self, at: &Range<u64>) -> Range<u64> {
+        at.start / self.granule..at.end / self.granule
+    }
+
+    /// Takes what was read at the beginning for what is there.
+    pub(crate) fn begin_with(&mut self, at: &Range<u64>, bytes: &[u8]) {
+        for (number, block) in self.numbers(at).zip(bytes.chunks_exact(self.granule as usize)) {
+            if stamp::recognise(block) != Found::Zero {
+                self.initial.insert(number, block.into());
+            }
+        }
+    }
+
+    /// A number for a request that changes something, or for one that is only talked about.
+    pub(crate) fn number(&mut self) -> u32 {
+        self.ids += 1;
+        self.ids
+    }
+
+    /// What write `id` carries for `at`.
+    pub(crate) fn bytes(&self, id: u32, at: &Range<u64>) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity((at.end - at.start) as usize);
+        for number in self.numbers(at) {
+            stamp::fill(id, number, self.granule as usize, &mut bytes);
+        }
+        bytes
+    }
+
+    /// A change is submitted: a write of [`History::bytes`], or zeroes.
+    pub(crate) fn submit(&mut self, id: u32, at: &Range<u64>, content: Content, now: Tick) {
+        let change = Change { content, id, submitted: now, ended: NEVER, sure: false, durable: NEVER };
+        for number in self.numbers(at) {
+            self.changes.entry(number).or_default().push(change);
+        }
+    }
+
+    /// A change has ended.
+    pub(crate) fn end(&mut self, id: u32, at: &Range<u64>, end: End, now: Tick) {
+        for number in self.numbers(at) {
+            let changes = self.changes.entry(number).or_default();
+            if let Some(change) = changes.iter_mut().rev().find(|c| c.id == id) {
+                change.ended = now;
+                change.sure = end != End::Unsure;
+                change.durable = if end == End::Durable { now } else { NEVER };
+            }
+        }
+    }
+
+    /// A flush succeeded.
+    pub(crate) fn flushed(&mut self, submitted: Tick, ended: Tick) {
+        self.flushes.push((submitted, ended));
+    }
+
+    fn first(&self, number: u64) -> Change {
+        let content = if self.initial.contains_key(&number) { Content::Initial } else { Content::Zero };
+        Change { content, id: 0, submitted: 0, ended: 0, sure: true, durable: 0 }
+    }
+
+    /// The moment from which a change is durable.
+    fn durable(&self, change: &Change) -> Tick {
+        let flushed = self.flushes.iter().filter(|(submitted, _)| *submitted >= change.ended);
+        flushed.map(|(_, ended)| *ended).min().unwrap_or(NEVER).min(change.durable)
+    }
+
+    /// Changes of a granule that what was certain at `supersede` does not rule out.
+    fn possible(&self, number: u64, before: Tick, certain: impl Fn(&Change) -> bool) -> Vec<Change> {
+        let changes = self.changes.get(&number).map_or(&[][..], Vec::as_slice);
+        let all = || std::iter::once(self.first(number)).chain(changes.iter().copied());
+        let newest = all().filter(|c| c.sure && certain(c)).map(|c| c.submitted).max().unwrap_or(0);
+        all().filter(|c| c.submitted < before && (c.ended > newest || c.id == 0 && newest == 0)).collect()
+    }
+
+    /// Checks what a read between `submitted` and `now` found.
+    pub(crate) fn check_read(
+        &mut self,
+        at: &Range<u64>,
+        bytes: &[u8],
+        submitted: Tick,
+        now: Tick,
+    ) -> Result<(), String> {
+        for (number, block) in self.numbers(at).zip(bytes.chunks_exact(self.granule as usize)) {
+            let possible = self.possible(number, now, |c| c.ended <= submitted);
+            let found = self.check_block(number, block, &possible)?;
+            if possible.len() > 1 && possible.iter().all(|c| c.ended <= submitted) {
+                let id = self.number();
+                let seen = Change { content: found, id, submitted, ended: now, sure: true, durable: NEVER };
+                self.changes.entry(number).or_default().push(seen);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that a range said to be zero between `submitted` and `now` may be.
+    pub(crate) fn check_zero(&self, at: &Range<u64>, submitted: Tick, now: Tick) -> Result<(), String> {
+        for number in self.numbers(at) {
+            let possible = self.possible(number, now, |c| c.ended <= submitted);
+            if !possible.iter().any(|c| c.content == Content::Zero) {
+                let may = self.describe(number, &possible);
+                return Err(format!("{} is reported as zeroes, but may hold: {may}", self.place(number)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks what was found after a power loss at `crash`.
+    pub(crate) fn check_crash(&self, at: &Range<u64>, bytes: &[u8], crash: Tick) -> Result<(), String> {
+        for (number, block) in self.numbers(at).zip(bytes.chunks_exact(self.granule as usize)) {
+            let possible = self.possible(number, crash, |c| self.durable(c) <= crash);
+            self.check_block(number, block, &possible)?;
+        }
+        Ok(())
+    }
+
+    fn check_block(&self, number: u64, block: &[u8], possible: &[Change]) -> Result<Content, String> {
+        let found = match stamp::recognise(block) {
+            Found::Zero => Some(Content::Zero),
+            Found::Written { write, place } if place == number && write < stamp::FOREIGN => {
+                Some(Content::Write(write))
+            }
+            Found::Written { .. } | Found::Garbage => None,
+        };
+        let initial = self.initial.get(&number).is_some_and(|bytes| **bytes == *block);
+        let found = if initial { Some(Content::Initial) } else { found };
+        match found {
+            Some(content) if possible.iter().any(|c| c.content == content) => Ok(content),
+            _ => {
+                let holds = self.explain(number, block);
+                let may = self.describe(number, possible);
+                Err(format!("{} holds {holds}; it may hold: {may}", self.place(number)))
+            }
+        }
+    }
+
+    fn place(&self, number: u64) -> String {
+        format!("bytes {}..{}", number * self.granule, (number + 1) * self.granule)
+    }
+
+    fn explain(&self, number: u64, block: &[u8]) -> String {
+        match stamp::recognise(block) {
+            Found::Zero => "zeroes".into(),
+            Found::Written { write, .. } if write >= stamp::FOREIGN => {
+                format!("somebody else's data (of disk {})", write - stamp::FOREIGN)
+            }
+            Found::Written { write, place } if place != number => {
+                format!("what write #{write} put at {}", self.place(place))
+            }
+            Found::Written { write, .. } => format!("write #{write}"),
+            Found::Garbage if self.initial.get(&number).is_some_and(|b| **b == *block) => {
+                "what was there at the beginning".into()
+            }
+            Found::Garbage => "a mixture, or bytes that nobody wrote".into(),
+        }
+    }
+
+    fn describe(&self, _number: u64, possible: &[Change]) -> String {
+        let each = possible.iter().map(|c| match c.content {
+            Content::Zero => "zeroes".into(),
+            Content::Initial => "what was there at the beginning".into(),
+            Content::Write(id) => format!("write #{id}"),
+        });
+        each.collect::<Vec<String>>().join(", ")
+    }
+}

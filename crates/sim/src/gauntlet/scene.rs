@@ -1,0 +1,124 @@
+//! A world with a subject in it, and what every check does at its beginning and at its end.
+
+use super::load::Load;
+use super::subject::{Rig, Subject};
+use crate::env::{Images, Simulation};
+use lamina_block::{Buf, Io, Node};
+use std::future::Future;
+use std::ops::Range;
+use std::rc::{Rc, Weak};
+
+/// A simulation with a rig. Dropped, it frees everything.
+pub(crate) struct Scene {
+    world: Simulation,
+    pub rig: Rc<Rig>,
+}
+
+impl Scene {
+    pub(crate) fn new(subject: &Subject, seed: u64) -> Scene {
+        let world = Simulation::new(seed);
+        let rig = Rig::new(world.env(), subject, seed ^ 0x5EED);
+        Scene { world, rig }
+    }
+
+    /// A scene with the disks that a power loss left.
+    pub(crate) fn after(subject: &Subject, seed: u64, images: &Images) -> Scene {
+        let world = Simulation::from_images(seed, images);
+        let rig = Rig::new(world.env(), subject, seed ^ 0x5EED);
+        Scene { world, rig }
+    }
+
+    /// Runs `work`; a hang is an error.
+    pub(crate) fn run<T: 'static>(&self, work: impl Future<Output = T> + 'static) -> Result<T, String> {
+        self.world.run(work).map_err(|hang| hang.to_string())
+    }
+
+    /// Builds the subject.
+    pub(crate) fn build(&self, subject: &Subject) -> Result<Rc<Node>, String> {
+        let building = (subject.build)(Rc::clone(&self.rig));
+        self.run(building)?.map_err(|e| format!("it cannot be built: {e}"))
+    }
+
+    /// Builds the subject and reads what it holds at the beginning.
+    pub(crate) fn load(&self, subject: &Subject, seed: u64) -> Result<Rc<Load>, String> {
+        let top = self.build(subject)?;
+        let (rig, subject) = (Rc::clone(&self.rig), subject.clone());
+        self.run(async move { Load::new(&subject, &rig, top, seed ^ 0x10AD).await })?
+    }
+
+    /// Runs `work` on a load; a hang names the requests that never completed.
+    pub(crate) fn drive<T: 'static>(
+        &self,
+        load: &Load,
+        work: impl Future<Output = T> + 'static,
+    ) -> Result<T, String> {
+        let ended = self.run(work);
+        if let Some(problem) = load.problem() {
+            return Err(problem);
+        }
+        ended.map_err(|hang| match load.outstanding().as_slice() {
+            [] => hang,
+            waiting => format!("{hang}; not completed: {}", waiting.join(", ")),
+        })
+    }
+
+    /// Reads without judging.
+    pub(crate) fn read(&self, top: &Rc<Node>, at: Range<u64>) -> Result<Vec<u8>, String> {
+        let (top, buf) = (Rc::clone(top), Buf::zeroed((at.end - at.start) as usize));
+        let io = Io::read(at.start, buf.clone());
+        let read = self.run(async move { top.submit(io).await })?;
+        read.map_err(|e| format!("a read of {at:?} failed: {e}"))?;
+        Ok(buf.to_vec())
+    }
+
+    /// Closes the device. Nothing may be left of it.
+    pub(crate) fn finish(self, load: Rc<Load>) -> Result<(), String> {
+        self.idle()?;
+        let top = load.top();
+        drop(load);
+        let close = Rc::clone(&top);
+        self.run(async move { close.close().await })?.map_err(|e| format!("close failed: {e}"))?;
+        self.freed(top)
+    }
+
+    /// As [`Scene::finish`], for a device whose disks failed: its close may report that.
+    pub(crate) fn finish_broken(self, load: Rc<Load>) -> Result<(), String> {
+        self.idle()?;
+        let top = load.top();
+        drop(load);
+        let close = Rc::clone(&top);
+        let _may_fail = self.run(async move { close.close().await })?;
+        self.freed(top)
+    }
+
+    /// No node may have requests in flight.
+    pub(crate) fn idle(&self) -> Result<(), String> {
+        self.world.settle();
+        match self.rig.nodes().iter().find(|node| node.stats().in_flight() > 0) {
+            Some(node) => {
+                Err(format!("{} requests are still in flight in {}", node.stats().in_flight(), node.name()))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Drops a closed device: it must really go, with its layers and all nodes under it.
+    pub(crate) fn freed(&self, top: Rc<Node>) -> Result<(), String> {
+        let nodes: Vec<Weak<Node>> = self.rig.nodes().iter().chain([&top]).map(Rc::downgrade).collect();
+        let holding = Rc::clone(&top);
+        let layer = self.run(async move { Rc::downgrade(&holding.hold().await.layer()) })?;
+        self.rig.forget_nodes();
+        drop(top);
+        self.world.settle();
+        if let Some(node) = nodes.iter().find_map(Weak::upgrade) {
+            return Err(format!("{} is closed and still held by something: a task, or a cycle", node.name()));
+        }
+        // The layer of a bare disk belongs to the environment.
+        let disks = self.rig.env().disks();
+        let is_disk = disks.iter().any(|disk| Rc::as_ptr(disk).cast::<()>() == layer.as_ptr().cast());
+        match layer.strong_count() > 0 && !is_disk {
+            true => Err("its layer is closed and still held by something: a task, or a cycle".into()),
+            false => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! The false environment, and the gauntlet that every layer passes in it.
+//!
+//! [`SimEnv`] implements `lamina_block::Env` from a seed: which task runs next, when timers fire, how long a disk
+//! takes, how a stream is cut into pieces. Time is virtual and jumps when nothing can run. Its disks ([`SimDisk`])
+//! keep what was written apart from what is durable, and lose at power loss what they may. Whatever a run does, it
+//! does again with the same seed.
+//!
+//! [`gauntlet!`] puts a layer or a graph, as a [`Subject`], through five checks, each a test:
+//!
+//! ```ignore
+//! lamina_sim::gauntlet!(stripe, Subject::layer(&Kind::of::<Stripe>(), json!({ "unit": "4KiB" }), 3));
+//! ```
+//!
+//! Invariant: nothing here reads the machine's clock, randomness, memory addresses or hash order; [`soak`] alone
+//! measures how fast it is.
+//!
+//! It deliberately does not simulate hosts, and no particular device; its network is one of connections, not packets.
+
+mod disk;
+mod env;
+mod executor;
+mod gauntlet;
+mod media;
+mod net;
+mod probe;
+mod stamp;
+
+pub use disk::{DiskOptions, Image, Presence, SimDisk};
+pub use env::{Images, SimEnv, Simulation, Started};
+pub use executor::Hang;
+pub use gauntlet::{Check, Failure, Replay, Rig, Run, Soaked, Subject, run, simulate, soak, soak_test, test};
+pub use media::Loss;
+pub use net::Net;
+pub use probe::Fault;

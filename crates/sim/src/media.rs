@@ -1,0 +1,300 @@
+//! What a simulated disk holds: per sector, what is durable and what was written since.
+//!
+//! Invariant: what a sector reads as is its last applied version, or its durable contents if there is none. At power
+//! loss it becomes its durable contents or any version, whether complete or still under way: a volatile cache writes
+//! back what it likes, in any order.
+
+use crate::stamp;
+use fastrand::Rng;
+use lamina_block::Buf;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// The contents of one sector.
+#[derive(Clone, Default)]
+enum Data {
+    /// As the disk came: zeroes, or somebody else's old data.
+    #[default]
+    Blank,
+    Zero,
+    /// A part of what a write carried.
+    Bytes(Rc<[u8]>, usize),
+}
+
+#[derive(Clone)]
+struct Version {
+    write: Write,
+    applied: bool,
+    data: Data,
+}
+
+#[derive(Clone, Default)]
+struct Sector {
+    durable: Data,
+    /// Versions not yet durable. Those that are applied stand in the order in which they were.
+    versions: Vec<Version>,
+}
+
+impl Sector {
+    fn visible(&self) -> &Data {
+        self.versions.iter().rev().find(|v| v.applied).map_or(&self.durable, |v| &v.data)
+    }
+
+    /// Makes the last applied version that `covered` says yes to durable; what was applied before it is gone.
+    fn settle(&mut self, covered: impl Fn(&Version) -> bool) {
+        let Some(last) = self.versions.iter().rposition(|v| v.applied && covered(v)) else { return };
+        self.durable = self.versions[last].data.clone();
+        let mut index = 0;
+        self.versions.retain(|v| {
+            index += 1;
+            index > last + 1 || !v.applied
+        });
+    }
+}
+
+/// A write under way or done: the moment of its completion.
+#[derive(Clone)]
+pub(crate) struct Write(Rc<Cell<u64>>);
+
+/// The moment at which a flush was submitted.
+#[derive(Clone, Copy)]
+pub(crate) struct FlushMark(u64);
+
+/// What power loss does to the writes that were not made durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// All are lost.
+    All,
+    /// None is lost; those under way took effect or not.
+    Nothing,
+    /// Each sector of each is lost or not: writes tear.
+    Torn,
+    /// Each write as a whole is lost or not.
+    Writes,
+}
+
+impl Loss {
+    /// All kinds of loss.
+    pub const ALL: [Loss; 4] = [Loss::All, Loss::Nothing, Loss::Torn, Loss::Writes];
+}
+
+#[derive(Clone)]
+pub(crate) struct Media {
+    sector: u64,
+    /// The owner of the data that is already there; `None` for zeroes.
+    junk: Option<u32>,
+    sectors: BTreeMap<u64, Sector>,
+    /// Sectors that have versions.
+    dirty: std::collections::BTreeSet<u64>,
+    clock: u64,
+}
+
+impl Media {
+    /// Empty, or full of another owner's data if `junk` gives a number for it.
+    pub(crate) fn new(sector: u32, junk: Option<u32>) -> Media {
+        Media { sector: sector.into(), junk, sectors: BTreeMap::new(), dirty: Default::default(), clock: 0 }
+    }
+
+    fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    fn numbers(&self, at: &Range<u64>) -> Range<u64> {
+        at.start / self.sector..at.end.div_ceil(self.sector)
+    }
+
+    /// A write arrives. From now on it may survive a power loss.
+    pub(crate) fn begin(&mut self, at: &Range<u64>, from: Option<&Buf>) -> Write {
+        let write = Write(Rc::new(Cell::new(u64::MAX)));
+        let bytes: Option<Rc<[u8]>> = from.map(|buf| buf.to_vec().into());
+        for number in self.numbers(at) {
+            let data = match &bytes {
+                Some(all) => Data::Bytes(Rc::clone(all), (number * self.sector - at.start) as usize),
+                None => Data::Zero,
+            };
+            let version = Version { write: write.clone(), applied: false, data };
+            self.sectors.entry(number).or_default().versions.push(version);
+            self.dirty.insert(number);
+        }
+        write
+    }
+
+    /// A part of a write takes effect, with the bytes its buffer holds now.
+    pub(crate) fn apply(&mut self, write: &Write, part: &Range<u64>, from: Option<&Buf>) {
+        let bytes: Option<Rc<[u8]>> = from.map(|buf| buf.to_vec().into());
+        for number in self.numbers(part) {
+            let versions = &mut self.sectors.entry(number).or_default().versions;
+            let Some(index) = versions.iter().position(|v| Rc::ptr_eq(&v.write.0, &write.0)) else {
+                continue;
+            };
+            let mut version = versions.remove(index);
+            version.applied = true;
+            if let Some(all) = &bytes {
+                version.data = Data::Bytes(Rc::clone(all), (number * self.sector - part.start) as usize);
+            }
+            versions.push(version);
+        }
+    }
+
+    /// A write completes, durable at once or not. What of it was never applied, because it failed, is gone.
+    pub(crate) fn complete(&mut self, write: &Write, at: &Range<u64>, durable: bool) {
+        write.0.set(self.tick());
+        for number in self.numbers(at) {
+            let Some(sector) = self.sectors.get_mut(&number) else { continue };
+            sector.versions.retain(|v| v.applied || !Rc::ptr_eq(&v.write.0, &write.0));
+        }
+        if durable {
+            for number in self.numbers(at) {
+                self.settle(number, |v| Rc::ptr_eq(&v.write.0, &write.0));
+            }
+        }
+    }
+
+    fn settle(&mut self, number: u64, covered: impl Fn(&Version) -> bool) {
+        let Some(sector) = self.sectors.get_mut(&number) else { return };
+        sector.settle(covered);
+        if sector.versions.is_empty() {
+            self.dirty.remove(&number);
+        }
+    }
+
+    pub(crate) fn flush_begins(&mut self) -> FlushMark {
+        FlushMark(self.tick())
+    }
+
+    /// Makes every write durable that was complete at `mark`.
+    pub(crate) fn flush(&mut self, mark: FlushMark) {
+        for number in self.dirty.clone() {
+            self.settle(number, |v| v.write.0.get() < mark.0);
+        }
+    }
+
+    pub(crate) fn read(&self, at: &Range<u64>, into: &Buf) {
+        let size = self.sector as usize;
+        let mut stored = self.sectors.range(self.numbers(at)).peekable();
+        for (place, number) in self.numbers(at).enumerate() {
+            let data = match stored.next_if(|(n, _)| **n == number) {
+                Some((_, sector)) => sector.visible(),
+                None => &Data::Blank,
+            };
+            match (data, self.junk) {
+                (Data::Bytes(all, from), _) => into.write(place * size, &all[*from..*from + size]),
+                (Data::Blank, Some(owner)) => into.write(place * size, &stamp::block(owner, number, size)),
+                (Data::Zero | Data::Blank, _) => into.slice(place * size..(place + 1) * size).fill(0),
+            }
+        }
+    }
+
+    /// True if the sector at `offset` is known to read as zeroes.
+    pub(crate) fn is_zero(&self, offset: u64) -> bool {
+        match self.sectors.get(&(offset / self.sector)).map_or(&Data::Blank, Sector::visible) {
+            Data::Zero => true,
+            Data::Blank => self.junk.is_none(),
+            Data::Bytes(..) => false,
+        }
+    }
+
+    /// What is there after a power loss.
+    pub(crate) fn survive(&self, loss: Loss, rng: &mut Rng) -> Media {
+        // Writes are told apart by where their state lies, but drawn for in the order in which they are met: the
+        // same seed must lead to the same loss wherever memory happens to be.
+        let mut kept: Vec<(*const Cell<u64>, bool)> = Vec::new();
+        let mut after = Media { dirty: Default::default(), ..self.clone() };
+        for sector in after.sectors.values_mut() {
+            let versions = std::mem::take(&mut sector.versions);
+            if versions.is_empty() {
+                continue;
+            }
+            let survivor = match loss {
+                Loss::All => None,
+                Loss::Nothing => versions.iter().rev().find(|v| v.applied || rng.bool()),
+                Loss::Torn => {
+                    let n = rng.usize(0..=versions.len());
+                    versions.get(n)
+                }
+                Loss::Writes => versions.iter().rev().find(|v| {
+                    let id = Rc::as_ptr(&v.write.0);
+                    if let Some((_, keep)) = kept.iter().find(|(known, _)| *known == id) {
+                        return *keep;
+                    }
+                    kept.push((id, rng.bool()));
+                    kept[kept.len() - 1].1
+                }),
+            };
+            if let Some(version) = survivor {
+                sector.durable = version.data.clone();
+            }
+        }
+        after
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(media: &mut Media, at: Range<u64>, value: u8) -> Write {
+        let buf = Buf::from_vec(vec![value; (at.end - at.start) as usize]);
+        let write = media.begin(&at, Some(&buf));
+        media.apply(&write, &at, Some(&buf));
+        media.complete(&write, &at, false);
+        write
+    }
+
+    fn get(media: &Media, at: Range<u64>) -> Vec<u8> {
+        let buf = Buf::zeroed((at.end - at.start) as usize);
+        media.read(&at, &buf);
+        buf.to_vec().into_iter().step_by(512).collect()
+    }
+
+    #[test]
+    fn only_a_flush_makes_durable() {
+        let mut media = Media::new(512, None);
+        put(&mut media, 0..1024, 1);
+        let mark = media.flush_begins();
+        put(&mut media, 512..1024, 2);
+        media.flush(mark);
+        let rng = &mut Rng::with_seed(1);
+        assert_eq!(get(&media, 0..1536), [1, 2, 0]);
+        assert_eq!(get(&media.survive(Loss::All, rng), 0..1536), [1, 1, 0]);
+        assert_eq!(get(&media.survive(Loss::Nothing, rng), 0..1536), [1, 2, 0]);
+    }
+
+    #[test]
+    fn a_write_under_way_is_invisible_but_may_survive() {
+        let mut media = Media::new(512, None);
+        media.begin(&(0..512), Some(&Buf::from_vec(vec![9; 512])));
+        assert_eq!(get(&media, 0..512), [0]);
+        let survived: Vec<u8> =
+            (0..64).map(|s| get(&media.survive(Loss::Torn, &mut Rng::with_seed(s)), 0..512)[0]).collect();
+        assert!(survived.contains(&0) && survived.contains(&9));
+    }
+
+    #[test]
+    fn writes_tear_at_sectors_or_not_at_all() {
+        let mut media = Media::new(512, None);
+        put(&mut media, 0..4096, 7);
+        let (mut torn, mut whole) = (0, 0);
+        for seed in 0..100 {
+            let rng = &mut Rng::with_seed(seed);
+            let sum = |v: Vec<u8>| v.into_iter().filter(|b| *b == 7).count();
+            torn += usize::from(!matches!(sum(get(&media.survive(Loss::Torn, rng), 0..4096)), 0 | 8));
+            whole += usize::from(matches!(sum(get(&media.survive(Loss::Writes, rng), 0..4096)), 0 | 8));
+        }
+        assert!(torn > 50 && whole == 100);
+    }
+
+    #[test]
+    fn a_durable_write_hides_what_was_applied_before_it() {
+        let mut media = Media::new(512, None);
+        put(&mut media, 0..512, 1);
+        let fua = put(&mut media, 0..512, 2);
+        media.complete(&fua, &(0..512), true);
+        for seed in 0..20 {
+            assert_eq!(get(&media.survive(Loss::Torn, &mut Rng::with_seed(seed)), 0..512), [2]);
+        }
+    }
+}

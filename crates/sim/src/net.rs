@@ -1,0 +1,267 @@
+//! Connections in memory: byte streams that arrive in random pieces, after random delays, and that can be cut.
+//!
+//! Each direction holds at most 64 KiB: a sender waits for a receiver that is slow.
+
+use crate::executor::{Executor, give_way};
+use fastrand::Rng;
+use lamina_block::{Address, Buf, Conn, Error, Listener, Pending, Result, Signal};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+/// Bytes under way in one direction.
+const WINDOW: usize = 64 << 10;
+
+/// All listeners and connections of one environment.
+pub struct Net {
+    executor: Rc<Executor>,
+    rng: RefCell<Rng>,
+    listening: RefCell<BTreeMap<String, Rc<Backlog>>>,
+    connections: RefCell<Vec<(String, Weak<Wire>)>>,
+    port: Cell<u16>,
+    me: Weak<Net>,
+}
+
+#[derive(Default)]
+struct Backlog {
+    waiting: RefCell<VecDeque<Rc<End>>>,
+    arrived: Signal,
+    closed: Cell<bool>,
+}
+
+/// Both directions of a connection.
+#[derive(Default)]
+struct Wire {
+    pipes: [Pipe; 2],
+    /// The connection was lost; what is under way is lost with it.
+    cut: Cell<bool>,
+}
+
+#[derive(Default)]
+struct Pipe {
+    bytes: RefCell<VecDeque<u8>>,
+    /// The sender sends no more.
+    ended: Cell<bool>,
+    /// Bytes came or went, or it ended.
+    changed: Signal,
+}
+
+struct End {
+    wire: Rc<Wire>,
+    /// The pipe it sends into.
+    side: usize,
+    net: Rc<Net>,
+    peer: String,
+}
+
+impl Net {
+    pub(crate) fn new(executor: Rc<Executor>, seed: u64) -> Rc<Net> {
+        Rc::new_cyclic(|me| Net {
+            executor,
+            rng: RefCell::new(Rng::with_seed(seed)),
+            listening: RefCell::default(),
+            connections: RefCell::default(),
+            port: Cell::new(40_000),
+            me: me.clone(),
+        })
+    }
+
+    pub(crate) fn shutdown(&self) {
+        self.listening.take();
+        self.connections.take();
+    }
+
+    /// Cuts all connections to `address`; both ends see an error. It can be connected to again.
+    pub fn cut(&self, address: &Address) {
+        let key = address.to_string();
+        let cut: Vec<_> = self.connections.borrow_mut().extract_if(.., |(to, _)| *to == key).collect();
+        for wire in cut.into_iter().filter_map(|(_, wire)| wire.upgrade()) {
+            wire.cut.set(true);
+            wire.pipes.iter().for_each(|pipe| pipe.changed.notify());
+        }
+    }
+
+    /// Connections to `address` that are whole: neither cut nor shut down at either end.
+    pub fn connections(&self, address: &Address) -> usize {
+        let key = address.to_string();
+        let connections = self.connections.borrow();
+        let wires = connections.iter().filter(|(to, _)| *to == key).filter_map(|(_, wire)| wire.upgrade());
+        wires.filter(|wire| !wire.cut.get() && wire.pipes.iter().all(|pipe| !pipe.ended.get())).count()
+    }
+
+    pub(crate) fn connect(&self, to: Address) -> Pending<Rc<dyn Conn>> {
+        let Some(net) = self.me.upgrade() else { return Box::pin(std::future::pending()) };
+        Box::pin(async move {
+            net.delay().await;
+            let key = to.to_string();
+            let backlog = net.listening.borrow().get(&key).cloned();
+            let backlog = backlog
+                .ok_or_else(|| Error::offline(format!("nobody listens at {to}: connection refused")))?;
+            let wire = Rc::new(Wire::default());
+            net.connections.borrow_mut().retain(|(_, wire)| wire.strong_count() > 0);
+            net.connections.borrow_mut().push((key.clone(), Rc::downgrade(&wire)));
+            let end = |side, peer: &str| {
+                Rc::new(End { wire: Rc::clone(&wire), side, net: Rc::clone(&net), peer: peer.into() })
+            };
+            backlog.waiting.borrow_mut().push_back(end(1, "simulated client"));
+            backlog.arrived.notify();
+            Ok(end(0, &key) as Rc<dyn Conn>)
+        })
+    }
+
+    pub(crate) fn listen(&self, at: Address) -> Result<Rc<dyn Listener>> {
+        let address = match at {
+            Address::Tcp(host) if host.ends_with(":0") => {
+                self.port.set(self.port.get() + 1);
+                Address::Tcp(format!("{}{}", &host[..host.len() - 1], self.port.get()))
+            }
+            other => other,
+        };
+        let key = address.to_string();
+        if self.listening.borrow().contains_key(&key) {
+            return Err(Error::offline(format!("{address} is in use")));
+        }
+        let backlog = Rc::new(Backlog::default());
+        self.listening.borrow_mut().insert(key, Rc::clone(&backlog));
+        let net = self.me.clone();
+        Ok(Rc::new(Listening { address, backlog, net }))
+    }
+
+    /// Sometimes waits.
+    async fn delay(&self) {
+        let (sleep, ns) = {
+            let mut rng = self.rng.borrow_mut();
+            (rng.bool(), rng.u64(0..50_000))
+        };
+        match sleep {
+            true => self.executor.sleep(Duration::from_nanos(ns)).await,
+            false => give_way().await,
+        }
+    }
+
+    /// A random part of `n`, at least 1; often all.
+    fn piece(&self, n: usize) -> usize {
+        let mut rng = self.rng.borrow_mut();
+        if rng.bool() { n } else { rng.usize(1..=n) }
+    }
+}
+
+struct Listening {
+    address: Address,
+    backlog: Rc<Backlog>,
+    net: Weak<Net>,
+}
+
+impl Listener for Listening {
+    fn accept(&self) -> Pending<Rc<dyn Conn>> {
+        let backlog = Rc::clone(&self.backlog);
+        Box::pin(async move {
+            loop {
+                let next = backlog.waiting.borrow_mut().pop_front();
+                match next {
+                    Some(end) => return Ok(end as Rc<dyn Conn>),
+                    None if backlog.closed.get() => return Err(Error::offline("the listener is closed")),
+                    None => backlog.arrived.wait().await,
+                }
+            }
+        })
+    }
+
+    fn address(&self) -> Address {
+        self.address.clone()
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        if let Some(net) = self.net.upgrade() {
+            net.listening.borrow_mut().remove(&self.address.to_string());
+        }
+        self.backlog.closed.set(true);
+        self.backlog.waiting.take();
+        self.backlog.arrived.notify();
+    }
+}
+
+impl Wire {
+    fn check(&self) -> Result<()> {
+        match self.cut.get() {
+            true => Err(Error::offline("connection reset by peer")),
+            false => Ok(()),
+        }
+    }
+
+    async fn recv(&self, side: usize, net: &Net, into: Buf) -> Result<usize> {
+        net.delay().await;
+        let pipe = &self.pipes[1 - side];
+        loop {
+            self.check()?;
+            let waiting = pipe.bytes.borrow().len();
+            if waiting > 0 && !into.is_empty() {
+                let n = net.piece(waiting.min(into.len()));
+                let bytes: Vec<u8> = pipe.bytes.borrow_mut().drain(..n).collect();
+                into.write(0, &bytes);
+                pipe.changed.notify();
+                return Ok(n);
+            }
+            if pipe.ended.get() || into.is_empty() {
+                return Ok(0);
+            }
+            pipe.changed.wait().await;
+        }
+    }
+
+    async fn send(&self, side: usize, net: &Net, from: Buf) -> Result<()> {
+        let pipe = &self.pipes[side];
+        let mut sent = 0;
+        while sent < from.len() {
+            self.check()?;
+            if pipe.ended.get() {
+                return Err(Error::offline("the connection is shut down"));
+            }
+            let room = WINDOW - pipe.bytes.borrow().len();
+            if room == 0 {
+                pipe.changed.wait().await;
+                continue;
+            }
+            let n = net.piece(room.min(from.len() - sent));
+            let bytes = from.slice(sent..sent + n).to_vec();
+            pipe.bytes.borrow_mut().extend(bytes);
+            sent += n;
+            pipe.changed.notify();
+            net.delay().await;
+        }
+        self.check()
+    }
+}
+
+impl Conn for End {
+    fn recv(&self, into: Buf) -> Pending<usize> {
+        let (wire, net, side) = (Rc::clone(&self.wire), Rc::clone(&self.net), self.side);
+        Box::pin(async move { wire.recv(side, &net, into).await })
+    }
+
+    fn send(&self, from: Buf) -> Pending {
+        let (wire, net, side) = (Rc::clone(&self.wire), Rc::clone(&self.net), self.side);
+        Box::pin(async move { wire.send(side, &net, from).await })
+    }
+
+    fn shutdown(&self) {
+        for pipe in &self.wire.pipes {
+            pipe.ended.set(true);
+            pipe.changed.notify();
+        }
+    }
+
+    fn peer(&self) -> String {
+        self.peer.clone()
+    }
+}
+
+impl Drop for End {
+    /// The peer sees the end of the stream, once it has received what was sent.
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}
