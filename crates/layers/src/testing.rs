@@ -1,0 +1,173 @@
+//! What the tests of layers share: devices built from keys as the hierarchy file would, and requests to them.
+
+pub use lamina_block::{
+    Buf, Command, Durability, Env, ErrorKind, Extent, ExtentState, Io, Kind, Node, OpKind, Result, Time,
+    Zero, all,
+};
+pub use lamina_sim::Subject;
+pub use serde_json::{Value, json};
+pub use std::ops::Range;
+pub use std::rc::Rc;
+
+use lamina_block::{Address, Build, Conn, Error, Layer, Listener, OpenDisk, Pending, Pool};
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+/// A world in which nothing happens.
+struct Still(Pool);
+
+impl Env for Still {
+    fn now(&self) -> Time {
+        Time(0)
+    }
+    fn sleep(&self, _: Duration) -> Pin<Box<dyn Future<Output = ()>>> {
+        Box::pin(std::future::pending())
+    }
+    fn spawn(&self, _: Pin<Box<dyn Future<Output = ()>>>) {}
+    fn random(&self) -> u64 {
+        0
+    }
+    fn pool(&self) -> &Pool {
+        &self.0
+    }
+    fn open_disk(&self, _: OpenDisk) -> Pending<Rc<dyn Layer>> {
+        Box::pin(async { Err(Error::unsupported("there are no disks here")) })
+    }
+    fn connect(&self, _: Address) -> Pending<Rc<dyn Conn>> {
+        Box::pin(async { Err(Error::unsupported("there is no network here")) })
+    }
+    fn listen(&self, _: Address) -> Result<Rc<dyn Listener>> {
+        Err(Error::unsupported("there is no network here"))
+    }
+}
+
+/// The result of something that does not have to wait.
+pub fn at_once<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => panic!("it waits"),
+    }
+}
+
+async fn build(
+    env: Rc<dyn Env>,
+    kind: &str,
+    keys: Value,
+    children: &[&Rc<Node>],
+) -> std::result::Result<Rc<Node>, String> {
+    let kind = crate::KINDS.iter().find(|known| known.name == kind).expect("the kind is registered");
+    let keys = kind.parse(&keys).map_err(|e| format!("{}: {}", e.path, e.message))?;
+    let children = children.iter().map(|child| Rc::clone(child)).collect();
+    let with = Build { name: kind.name.into(), env: Rc::clone(&env), children, base: "/".into() };
+    let made = keys.build(with).await.map_err(|e| e.message().to_owned())?;
+    Ok(Node::new(kind.name, kind.name, env, made))
+}
+
+fn build_at_once(kind: &str, keys: Value, children: &[&Rc<Node>]) -> std::result::Result<Rc<Node>, String> {
+    at_once(build(Rc::new(Still(Pool::new(0))), kind, keys, children))
+}
+
+/// A sink of `kind`.
+pub fn built(kind: &str, keys: Value) -> Rc<Node> {
+    over(kind, keys, &[])
+}
+
+/// A device of `kind` over others, named after its kind.
+pub fn over(kind: &str, keys: Value, children: &[&Rc<Node>]) -> Rc<Node> {
+    build_at_once(kind, keys, children).expect("the device can be built")
+}
+
+/// Why a device cannot be built.
+pub fn refused(kind: &str, keys: Value, children: &[&Rc<Node>]) -> String {
+    build_at_once(kind, keys.clone(), children).map(|_| format!("{keys} was accepted")).unwrap_or_else(|e| e)
+}
+
+/// A simulated world to build devices in.
+pub struct World {
+    pub sim: Rc<lamina_sim::SimEnv>,
+    pub env: Rc<dyn Env>,
+}
+
+impl World {
+    /// A device of `kind`, or why it cannot be built.
+    pub async fn try_over(
+        &self,
+        kind: &str,
+        keys: Value,
+        children: &[&Rc<Node>],
+    ) -> std::result::Result<Rc<Node>, String> {
+        build(Rc::clone(&self.env), kind, keys, children).await
+    }
+
+    pub async fn over(&self, kind: &str, keys: Value, children: &[&Rc<Node>]) -> Rc<Node> {
+        self.try_over(kind, keys, children).await.expect("the device can be built")
+    }
+
+    pub async fn memory(&self, size: &str) -> Rc<Node> {
+        self.over("memory", json!({ "size": size }), &[]).await
+    }
+}
+
+/// Runs `test` in a simulated world.
+pub fn simulated<F: Future<Output = ()> + 'static>(test: impl FnOnce(World) -> F) {
+    let simulation = lamina_sim::Simulation::new(1);
+    let sim = simulation.env();
+    let world = World { env: Rc::clone(&sim) as Rc<dyn Env>, sim };
+    simulation.run(test(world)).expect("it ends");
+}
+
+/// A memory of this size.
+pub fn memory(size: &str) -> Rc<Node> {
+    built("memory", json!({ "size": size }))
+}
+
+pub fn submit(node: &Rc<Node>, io: Io) -> Result<()> {
+    at_once(node.submit(io))
+}
+
+pub fn write(node: &Rc<Node>, offset: u64, value: u8, len: usize) {
+    write_bytes(node, offset, &vec![value; len]);
+}
+
+pub fn write_bytes(node: &Rc<Node>, offset: u64, bytes: &[u8]) {
+    submit(node, Io::write(offset, Buf::from_vec(bytes.to_vec()), Durability::Cached)).expect("written");
+}
+
+pub fn read(node: &Rc<Node>, offset: u64, len: usize) -> Vec<u8> {
+    let into = Buf::from_vec(vec![0xEE; len]);
+    submit(node, Io::read(offset, into.clone())).expect("read");
+    into.to_vec()
+}
+
+pub fn extents(node: &Rc<Node>, at: Range<u64>) -> Vec<Extent> {
+    at_once(node.extents(at)).expect("extents")
+}
+
+pub fn command(node: &Rc<Node>, name: &str, args: Value) -> Result<Value> {
+    at_once(node.control(Command { name: name.into(), args }))
+}
+
+pub fn data(len: u64) -> Extent {
+    Extent { len, state: ExtentState::Data }
+}
+
+pub fn hole(len: u64) -> Extent {
+    Extent { len, state: ExtentState::Hole }
+}
+
+/// Bytes that differ from block to block and within a block.
+pub fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + i / 512 * 31 + 1) as u8).collect()
+}
+
+/// Numbers that look random and are the same every time.
+pub fn xorshift(mut state: u64) -> impl FnMut() -> u64 {
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    }
+}
