@@ -1,0 +1,226 @@
+//! Files and block devices as sinks.
+//!
+//! * *Write*: through to the device without the page cache (`direct`), or into the page cache. `Fua` is RWF_DSYNC:
+//!   the kernel then waits for what fdatasync of the range would, with the device's own forced unit access where
+//!   that is enough. It is right on files and devices, cached or direct, so every disk has native FUA.
+//! * *Flush*: fdatasync. The size never changes under a request, so nothing that a file needs is left out; on a block
+//!   device it writes the cached pages and flushes the device.
+//! * *Discard*: a hole in a file; BLKDISCARD on a device (which reads as it did or as zeroes afterwards).
+//! * *Zero*: a hole where space may be released, otherwise the file system's or device's zeroing of ranges, and
+//!   written zeroes where there is neither.
+//!
+//! Invariant: what reaches the kernel with O_DIRECT is aligned as the kernel asks. Other memory goes through a
+//! private copy, at most [`BOUNCE_MAX`] bytes of it for one request at a time.
+//!
+//! After a failed flush of cached data the kernel forgets what it could not write, and would call the next flush a
+//! success. So every later flush and forced write of such a disk fails until it is opened anew.
+
+mod allocation;
+mod open;
+
+use crate::host::Tools;
+use crate::ring::{Fd, Sync};
+use lamina_block::{
+    Buf, Command, Durability, Error, ErrorKind, Extent, Geometry, Io, Layer, Op, OpenDisk, Pending, Result,
+    Step,
+};
+use open::Facts;
+use serde_json::{Value, json};
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::io;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// The most memory that one request takes to align its data, in bytes.
+const BOUNCE_MAX: usize = 1 << 20;
+
+/// A file or block device that is open.
+pub(crate) struct Disk {
+    tools: Tools,
+    facts: Facts,
+    /// Gone once the disk is closed, and with it the lock.
+    file: RefCell<Option<Fd>>,
+    geometry: Cell<Geometry>,
+    /// Whether ranges can be zeroed without releasing their space, until tried and found otherwise.
+    zero_range: Cell<bool>,
+    /// Cached data was lost in a failed flush.
+    lost: Cell<bool>,
+}
+
+/// Opens a disk. The lock on it is held until it is closed or dropped.
+pub(crate) async fn open(tools: Tools, open: OpenDisk) -> Result<Rc<dyn Layer>> {
+    let (file, facts, geometry) = tools.helpers.run(move || open::open(&open)).await??;
+    Ok(Rc::new(Disk {
+        tools,
+        facts,
+        file: RefCell::new(Some(Rc::new(file))),
+        geometry: Cell::new(geometry),
+        zero_range: Cell::new(true),
+        lost: Cell::new(false),
+    }))
+}
+
+impl Layer for Disk {
+    fn geometry(&self) -> Geometry {
+        self.geometry.get()
+    }
+
+    fn submit(self: Rc<Self>, io: &mut Io) -> Step {
+        let Ok(fd) = self.fd() else { return closed().into() };
+        let Io { op, at } = io.take();
+        match op {
+            Op::Read(into) => Step::control(async move { self.read(&fd, into, at.start).await }),
+            Op::Write(from, durability) => {
+                Step::control(async move { self.write(&fd, from, at.start, durability).await })
+            }
+            Op::Zero(how) => Step::control(async move { self.zero(&fd, at, how).await }),
+            Op::Discard => Step::control(async move { self.discard(&fd, at).await }),
+            Op::Flush => Step::control(async move { self.flush(&fd).await }),
+        }
+    }
+
+    fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
+        Box::pin(async move { self.allocation(at).await })
+    }
+
+    /// `resize`: takes over the size that the file or device has now; with `{"size": "64MiB"}`, gives a file that
+    /// size first. Smaller only with `"force": true`: what lies behind is lost.
+    fn control(self: Rc<Self>, command: Command) -> Pending<Value> {
+        Box::pin(async move {
+            match command.name.as_str() {
+                "resize" => self.resize(command.args).await,
+                other => Err(Error::unsupported(format!(
+                    "there is no command {other:?} here; there is \"resize\""
+                ))),
+            }
+        })
+    }
+
+    fn info(&self) -> Value {
+        json!({
+            "path": self.facts.path,
+            "on": if self.facts.device { "block device" } else { "file" },
+            "direct": self.facts.direct.is_some(),
+        })
+    }
+
+    fn close(self: Rc<Self>) -> Pending {
+        let file = self.file.take();
+        drop(file);
+        Box::pin(async { Ok(()) })
+    }
+}
+
+impl Disk {
+    fn fd(&self) -> Result<Fd> {
+        self.file.borrow().clone().ok_or_else(closed)
+    }
+
+    /// True if the kernel takes this memory as it is.
+    fn fits(&self, buf: &Buf) -> bool {
+        self.facts.direct.is_none_or(|needs| needs.fit(buf))
+    }
+
+    async fn read(&self, fd: &Fd, into: Buf, at: u64) -> Result<()> {
+        if self.fits(&into) {
+            return self.read_all(fd, into, at).await;
+        }
+        let bounce = self.tools.pool.take(into.len().min(BOUNCE_MAX));
+        let mut done = 0;
+        while done < into.len() {
+            let part = into.slice(done..into.len().min(done + bounce.len()));
+            let private = bounce.slice(0..part.len());
+            self.read_all(fd, private.clone(), at + done as u64).await?;
+            part.copy_from(&private);
+            done += part.len();
+        }
+        Ok(())
+    }
+
+    async fn read_all(&self, fd: &Fd, into: Buf, at: u64) -> Result<()> {
+        self.all(into, at, |part, at| self.tools.ring.read(fd, part, at)).await
+    }
+
+    async fn write(&self, fd: &Fd, from: Buf, at: u64, durability: Durability) -> Result<()> {
+        let sync = match durability {
+            Durability::Cached => Sync::No,
+            Durability::Fua if self.lost.get() => return Err(lost()),
+            Durability::Fua => Sync::Data,
+        };
+        if self.fits(&from) {
+            return self.write_all(fd, from, at, sync).await;
+        }
+        let bounce = self.tools.pool.take(from.len().min(BOUNCE_MAX));
+        let mut done = 0;
+        while done < from.len() {
+            let part = from.slice(done..from.len().min(done + bounce.len()));
+            let private = bounce.slice(0..part.len());
+            private.copy_from(&part);
+            self.write_all(fd, private, at + done as u64, sync).await?;
+            done += part.len();
+        }
+        Ok(())
+    }
+
+    async fn write_all(&self, fd: &Fd, from: Buf, at: u64, sync: Sync) -> Result<()> {
+        self.all(from, at, |part, at| self.tools.ring.write(fd, part, at, sync)).await
+    }
+
+    /// Moves a whole buffer, in as many operations as the kernel makes of it.
+    async fn all<F: Future<Output = crate::ring::Answer>>(
+        &self,
+        buf: Buf,
+        at: u64,
+        operation: impl Fn(Buf, u64) -> F,
+    ) -> Result<()> {
+        let range = at..at + buf.len() as u64;
+        let (mut rest, mut at) = (buf, at);
+        loop {
+            match operation(rest.clone(), at).await.result {
+                Ok(n) if n as usize == rest.len() => return Ok(()),
+                Ok(0) => {
+                    let message = "the file or device ends here: was it made smaller by another program?";
+                    return Err(Error::media(message).at(range));
+                }
+                Ok(n) => {
+                    rest = rest.slice(n as usize..rest.len());
+                    at += n as u64;
+                }
+                Err(e) if is_again(&e) => {}
+                Err(e) => return Err(Error::from(e).at(range)),
+            }
+        }
+    }
+
+    async fn flush(&self, fd: &Fd) -> Result<()> {
+        if self.lost.get() {
+            return Err(lost());
+        }
+        loop {
+            match self.tools.ring.datasync(fd).await.result {
+                Ok(_) => return Ok(()),
+                Err(e) if is_again(&e) => {}
+                Err(e) => {
+                    self.lost.set(self.facts.direct.is_none());
+                    return Err(e.into());
+                }
+            }
+        }
+    }
+}
+
+/// The operation was not begun and can be asked for again.
+fn is_again(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::EINTR | libc::EAGAIN))
+}
+
+fn closed() -> Error {
+    Error::offline("the disk is closed")
+}
+
+fn lost() -> Error {
+    let message =
+        "an earlier flush failed, and data written before it may be lost: check the disk, then open it anew";
+    Error::new(ErrorKind::Media, message)
+}

@@ -1,0 +1,135 @@
+//! The real environment: this machine's clock, disks and sockets.
+
+use crate::executor::Executor;
+use crate::helper::Helpers;
+use crate::ring::Ring;
+use crate::timers::{Sleep, Timers};
+use crate::{Event, disk, net};
+use lamina_block::{Address, Conn, Env, Layer, Listener, OpenDisk, Pending, Pool, Result, Time};
+use std::cell::{Cell, RefCell};
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// What sinks and sockets are made with.
+#[derive(Clone)]
+pub(crate) struct Tools {
+    pub ring: Rc<Ring>,
+    pub pool: Pool,
+    pub helpers: Rc<Helpers>,
+    pub timers: Rc<Timers>,
+    pub clock: Rc<Clock>,
+}
+
+impl Tools {
+    /// From the real time, not the turn's: the turn may have lasted, and a sleep is never too short.
+    pub fn sleep(&self, d: Duration) -> Sleep {
+        self.timers.sleep(self.clock.read().after(d))
+    }
+}
+
+/// The environment of what runs on a reactor.
+pub struct Host {
+    tools: Tools,
+    pub(crate) executor: Executor,
+    random: RefCell<fastrand::Rng>,
+}
+
+impl Host {
+    pub(crate) fn new(ring: Rc<Ring>, executor: Executor, pool: usize) -> Rc<Host> {
+        Rc::new(Host {
+            tools: Tools {
+                ring,
+                pool: Pool::new(pool),
+                helpers: Rc::default(),
+                timers: Rc::default(),
+                clock: Rc::new(Clock::new()),
+            },
+            executor,
+            random: RefCell::new(fastrand::Rng::new()),
+        })
+    }
+
+    pub(crate) fn ring(&self) -> &Rc<Ring> {
+        &self.tools.ring
+    }
+
+    pub(crate) fn timers(&self) -> &Timers {
+        &self.tools.timers
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.tools.clock
+    }
+
+    /// An eventfd whose signals are read through the reactor.
+    pub fn event(&self, fd: OwnedFd) -> Rc<Event> {
+        Event::new(self.ring(), fd)
+    }
+
+    /// Runs a task on this core until it ends. The same as [`Env::spawn`] without a box around the future.
+    ///
+    /// Tasks that are ready run in the order in which they were woken, before the kernel is entered again.
+    pub fn task(&self, task: impl Future<Output = ()> + 'static) {
+        self.executor.spawn(task);
+    }
+}
+
+impl Env for Host {
+    fn now(&self) -> Time {
+        self.tools.clock.now.get()
+    }
+
+    fn sleep(&self, d: Duration) -> Pin<Box<dyn Future<Output = ()>>> {
+        Box::pin(self.tools.sleep(d))
+    }
+
+    fn spawn(&self, task: Pin<Box<dyn Future<Output = ()>>>) {
+        self.executor.spawn(task);
+    }
+
+    /// From a generator seeded by the system; not for secrets.
+    fn random(&self) -> u64 {
+        self.random.borrow_mut().u64(..)
+    }
+
+    fn pool(&self) -> &Pool {
+        &self.tools.pool
+    }
+
+    fn open_disk(&self, open: OpenDisk) -> Pending<Rc<dyn Layer>> {
+        Box::pin(disk::open(self.tools.clone(), open))
+    }
+
+    fn connect(&self, to: Address) -> Pending<Rc<dyn Conn>> {
+        Box::pin(net::connect(self.tools.clone(), to))
+    }
+
+    fn listen(&self, at: Address) -> Result<Rc<dyn Listener>> {
+        net::listen(&self.tools, at)
+    }
+}
+
+/// The monotonic clock, with the time of this turn.
+pub(crate) struct Clock {
+    start: Instant,
+    now: Cell<Time>,
+}
+
+impl Clock {
+    fn new() -> Clock {
+        Clock { start: Instant::now(), now: Cell::default() }
+    }
+
+    /// The real time.
+    pub fn read(&self) -> Time {
+        Time(self.start.elapsed().as_nanos() as u64)
+    }
+
+    /// A turn begins: its time.
+    pub fn turn(&self) -> Time {
+        self.now.set(self.read());
+        self.now.get()
+    }
+}

@@ -1,0 +1,177 @@
+//! Sockets that accept connections.
+//!
+//! A Unix socket can be used by its owner only (mode 0600 from the moment it exists). What a killed process left
+//! behind is replaced; a socket on which somebody listens is not.
+
+use super::lost;
+use super::stream::{Stream, socket, unix_address};
+use crate::host::Tools;
+use crate::ring::Fd;
+use lamina_block::{Address, Conn, Error, ErrorKind, Listener, Pending, Result};
+use rustix::fs::{Mode, fchmod};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, shutdown};
+use std::fs::Metadata;
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 128;
+/// How long to wait for descriptors when the process has none left.
+const NO_DESCRIPTORS: Duration = Duration::from_millis(100);
+
+/// How long to wait for an address on which somebody listens, and how often to look: a process that was just killed
+/// listens on until the kernel has ended its accept. Whoever starts a killed daemon again at once depends on it.
+const PATIENCE: Duration = Duration::from_secs(2);
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// Listens at `at`. Blocks the thread for up to [`PATIENCE`] if the address is in use.
+pub(crate) fn listen(tools: &Tools, at: Address) -> Result<Rc<dyn Listener>> {
+    let (fd, place) = match &at {
+        Address::Unix(path) => {
+            let (fd, made) = listen_unix(path)?;
+            (fd, Place::Unix(path.clone(), made))
+        }
+        Address::Tcp(host) => {
+            let failed = |e| lost(&format!("cannot listen at {at}"), e);
+            let listener = patiently(|| match TcpListener::bind(host.as_str()) {
+                Ok(bound) => Ok(Some(bound)),
+                Err(e) if e.kind() == io::ErrorKind::AddrInUse => Ok(None),
+                Err(e) => Err(failed(e)),
+            })?;
+            let listener = listener.ok_or_else(|| failed(io::ErrorKind::AddrInUse.into()))?;
+            let local = listener.local_addr().map_err(failed)?;
+            (listener.into(), Place::Tcp(local.to_string()))
+        }
+    };
+    Ok(Rc::new(Socket { tools: tools.clone(), fd: Rc::new(fd), place }))
+}
+
+fn listen_unix(path: &Path) -> Result<(OwnedFd, Option<(u64, u64)>)> {
+    let address = unix_address(path)?;
+    let failed = |e: io::Error| lost(&format!("cannot listen at unix:{}", path.display()), e);
+    let fd = socket(AddressFamily::UNIX).map_err(failed)?;
+    // Taken over by the socket file when it is made.
+    fchmod(&fd, Mode::RUSR | Mode::WUSR).map_err(|e| failed(e.into()))?;
+    let bound = match rustix::net::bind(&fd, &address) {
+        Err(Errno::ADDRINUSE) => {
+            let removed = patiently(|| remove_stale(path, &address))?;
+            removed.ok_or_else(|| {
+                let message = format!("{} is in use: another process listens there", path.display());
+                Error::new(ErrorKind::Offline, message)
+            })?;
+            rustix::net::bind(&fd, &address)
+        }
+        other => other,
+    };
+    bound.map_err(|e| failed(e.into()))?;
+    rustix::net::listen(&fd, BACKLOG).map_err(|e| failed(e.into()))?;
+    Ok((fd, std::fs::symlink_metadata(path).ok().map(|m| identity(&m))))
+}
+
+/// Tries until there is something, or [`PATIENCE`] is at its end.
+fn patiently<T>(mut attempt: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match attempt()? {
+            None if Instant::now() < end => std::thread::sleep(LOOK_AGAIN),
+            found => return Ok(found),
+        }
+    }
+}
+
+/// Removes a socket file on which nobody listens any more; `None` if somebody does.
+fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<Option<()>> {
+    let failed = |e: io::Error| lost(&format!("cannot listen at unix:{}", path.display()), e);
+    let meta = std::fs::symlink_metadata(path).map_err(failed)?;
+    if !meta.file_type().is_socket() {
+        return Err(Error::invalid(format!("{} is there already and is no socket", path.display())));
+    }
+    let probe = socket(AddressFamily::UNIX).map_err(failed)?;
+    rustix::io::ioctl_fionbio(&probe, true).map_err(|e| failed(e.into()))?;
+    match rustix::net::connect(&probe, address) {
+        Err(Errno::CONNREFUSED) => std::fs::remove_file(path).map(Some).map_err(failed),
+        // EAGAIN: its backlog is full, so it is alive.
+        Ok(()) | Err(Errno::AGAIN) => Ok(None),
+        Err(e) => Err(failed(e.into())),
+    }
+}
+
+/// Device and inode: the same file, not another of the same name.
+fn identity(meta: &Metadata) -> (u64, u64) {
+    (meta.dev(), meta.ino())
+}
+
+enum Place {
+    /// The path, and which file it was when we made it.
+    Unix(PathBuf, Option<(u64, u64)>),
+    Tcp(String),
+}
+
+struct Socket {
+    tools: Tools,
+    fd: Fd,
+    place: Place,
+}
+
+impl Listener for Socket {
+    fn accept(&self) -> Pending<Rc<dyn Conn>> {
+        let (tools, fd) = (self.tools.clone(), Rc::clone(&self.fd));
+        let path = match &self.place {
+            Place::Unix(path, _) => Some(path.clone()),
+            Place::Tcp(_) => None,
+        };
+        Box::pin(async move {
+            let opened = accept_one(&tools, &fd).await?;
+            Ok(match path {
+                Some(path) => Rc::new(Stream::accepted_unix(&tools.ring, opened, &path)) as Rc<dyn Conn>,
+                None => Rc::new(Stream::accepted_tcp(&tools.ring, opened)),
+            })
+        })
+    }
+
+    fn address(&self) -> Address {
+        match &self.place {
+            Place::Unix(path, _) => Address::Unix(path.clone()),
+            Place::Tcp(host) => Address::Tcp(host.clone()),
+        }
+    }
+}
+
+/// The next connection. One that ended before it was accepted is passed over, and a lack of descriptors or memory is
+/// waited out: neither is a reason to stop serving.
+async fn accept_one(tools: &Tools, fd: &Fd) -> Result<OwnedFd> {
+    loop {
+        let answer = tools.ring.accept(fd).await;
+        match (answer.result, answer.opened) {
+            (Ok(_), Some(opened)) => return Ok(opened),
+            (Ok(_), None) => return Err(Error::offline("a connection without a descriptor")),
+            (Err(e), _) => match e.raw_os_error() {
+                Some(libc::ECONNABORTED | libc::EINTR | libc::EAGAIN | libc::EPROTO) => {}
+                Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
+                    tracing::warn!("a connection has to wait: {e}");
+                    tools.sleep(NO_DESCRIPTORS).await;
+                }
+                _ => return Err(lost("cannot accept connections", e)),
+            },
+        }
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // Ends an accept that is under way; it keeps the descriptor open until then.
+        let _ = shutdown(&self.fd, Shutdown::Both);
+        if let Place::Unix(path, Some(made)) = &self.place {
+            // Another process may have put its own there.
+            if std::fs::symlink_metadata(path).is_ok_and(|m| identity(&m) == *made) {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! Unix and TCP sockets.
+
+mod listen;
+mod stream;
+
+pub(crate) use listen::listen;
+pub(crate) use stream::connect;
+
+use lamina_block::{Error, ErrorKind};
+use std::io;
+
+/// A socket's failure: the other side is gone, or it was too slow.
+fn lost(what: &str, e: io::Error) -> Error {
+    let kind = match e.kind() {
+        io::ErrorKind::TimedOut => ErrorKind::TimedOut,
+        _ => ErrorKind::Offline,
+    };
+    Error::new(kind, format!("{what}: {e}"))
+}

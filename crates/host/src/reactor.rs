@@ -1,0 +1,180 @@
+//! The loop of one thread: run what is ready, tell the kernel, sleep, wake who was answered.
+
+use crate::Host;
+use crate::executor::Executor;
+use crate::remote::{Remote, Shared};
+use crate::ring::{Ring, Wait};
+use rustix::event::{EventfdFlags, eventfd};
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+/// The most polls of tasks in one turn, so that the kernel and the clock are looked at in between.
+const TURN_MAX: usize = 1024;
+
+/// How a reactor runs.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How long it looks for work in memory before it sleeps in the kernel. Zero, the default, costs no processor
+    /// time when idle; a few microseconds shorten the way of a request that comes alone.
+    pub spin: Duration,
+    /// Operations handed to the kernel in one call, 1 to 32768. More may be under way.
+    pub entries: u32,
+    /// The most unused buffer memory that is kept for reuse, in bytes.
+    pub pool: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { spin: Duration::ZERO, entries: 256, pool: 16 << 20 }
+    }
+}
+
+/// The reactor of this thread. Everything in it stays on this thread; others reach it through [`Remote`].
+///
+/// Dropped, it drops its tasks, cancels what the kernel has, and waits for the kernel's answers.
+pub struct Reactor {
+    host: Rc<Host>,
+    shared: Arc<Shared>,
+    spin: Duration,
+}
+
+impl Reactor {
+    /// A reactor for this thread. Fails, with what to do, if the kernel has or allows no suitable io_uring, and if
+    /// the thread has a reactor already.
+    pub fn new(options: Options) -> io::Result<Reactor> {
+        let wakeup = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+        let heard = wakeup.try_clone()?;
+        let shared = Shared::new(move || {
+            // Fails only when the counter is full, and then the reactor is awake.
+            let _ = rustix::io::write(&*wakeup, &1u64.to_ne_bytes());
+        });
+        let executor = Executor::new(Arc::clone(&shared))?;
+        let ring = Ring::new(options.entries.clamp(1, 32768))?;
+        let host = Host::new(ring, executor, options.pool);
+        let wakeups = host.event(heard);
+        // Being woken is all there is to it: what was handed over is looked for every turn.
+        host.task(async move { while wakeups.wait().await.is_ok() {} });
+        Ok(Reactor { host, shared, spin: options.spin })
+    }
+
+    /// The environment of what runs here.
+    pub fn env(&self) -> Rc<Host> {
+        Rc::clone(&self.host)
+    }
+
+    /// Reaches this reactor from other threads.
+    pub fn remote(&self) -> Remote {
+        Remote::new(&self.shared)
+    }
+
+    /// Runs `future` on this thread, and all tasks beside it, until it is complete. Tasks that are left go on in the
+    /// next call.
+    ///
+    /// # Panics
+    /// If the kernel refuses to serve the ring any more; and when a task panics.
+    pub fn run<T>(&self, future: impl Future<Output = T>) -> T {
+        let root = Arc::new(Root { woken: AtomicBool::new(true), shared: Arc::clone(&self.shared) });
+        let waker = Waker::from(Arc::clone(&root));
+        let mut future = pin!(future);
+        loop {
+            if root.woken.swap(false, Ordering::AcqRel)
+                && let Poll::Ready(done) = future.as_mut().poll(&mut Context::from_waker(&waker))
+            {
+                return done;
+            }
+            self.turn(&root);
+        }
+    }
+
+    /// One round of the loop.
+    fn turn(&self, root: &Root) {
+        self.host.executor.run(TURN_MAX);
+        if self.shared.is_pending() {
+            for item in self.shared.take() {
+                item.run_here(|call| call(&self.host));
+            }
+        }
+        let busy = !self.host.executor.is_idle() || root.woken.load(Ordering::Acquire);
+        let entered = if !busy {
+            self.wait()
+        } else if self.host.ring().wants_enter() {
+            self.host.ring().enter(Wait::No)
+        } else {
+            Ok(())
+        };
+        if let Err(e) = entered {
+            panic!("the kernel does not serve io_uring any more: {e}");
+        }
+        self.host.ring().harvest();
+        let now = self.host.clock().turn();
+        self.host.timers().fire(now);
+    }
+
+    /// Waits until there is something to do: for a while in memory, then in the kernel.
+    fn wait(&self) -> io::Result<()> {
+        let ring = self.host.ring();
+        if !self.spin.is_zero() && self.spin_until_ready()? {
+            return ring.enter(Wait::No);
+        }
+        let left = self.host.timers().first().map(|end| end.since(self.host.clock().read()));
+        if left == Some(Duration::ZERO) || !self.shared.fall_asleep() {
+            return ring.enter(Wait::No);
+        }
+        let entered = ring.enter(Wait::Until(left));
+        self.shared.awake();
+        entered
+    }
+
+    /// Looks for work in memory for the time allowed; true if there is some.
+    fn spin_until_ready(&self) -> io::Result<bool> {
+        let ring = self.host.ring();
+        if ring.wants_enter() {
+            ring.enter(Wait::No)?;
+        }
+        let first = self.host.timers().first();
+        let end = Instant::now() + self.spin;
+        loop {
+            if ring.is_ready() || self.shared.is_pending() {
+                return Ok(true);
+            }
+            if first.is_some_and(|first| first <= self.host.clock().read()) {
+                return Ok(true);
+            }
+            if Instant::now() >= end {
+                return Ok(false);
+            }
+            std::hint::spin_loop();
+        }
+    }
+}
+
+impl Drop for Reactor {
+    fn drop(&mut self) {
+        self.host.executor.clear();
+        self.shared.close().into_iter().for_each(|item| item.drop_here());
+        self.host.executor.leave();
+    }
+}
+
+/// Wakes the future given to [`Reactor::run`].
+struct Root {
+    woken: AtomicBool,
+    shared: Arc<Shared>,
+}
+
+impl Wake for Root {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.woken.swap(true, Ordering::AcqRel) {
+            self.shared.wake();
+        }
+    }
+}
