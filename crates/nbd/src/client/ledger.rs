@@ -1,0 +1,109 @@
+//! What a server has acknowledged and not flushed, and what a lost connection makes of it.
+//!
+//! A server that goes away may take acknowledged writes with it, if it kept them in memory of its own. A client cannot
+//! see whether it did: `kill -9` of a server whose writes are in the kernel loses nothing, a power failure on its host
+//! may lose everything since the last flush. [`Promise`] is what the user knows about the server.
+
+use lamina_block::{Error, Result};
+use serde::Deserialize;
+use std::cell::Cell;
+
+/// What a server promises about acknowledged writes when the connection to it is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Promise {
+    /// They are still there when it comes back.
+    #[default]
+    Kept,
+    /// They may be gone. The first flush after a reconnect then fails, unless nothing was at stake.
+    Lost,
+}
+
+/// Counts what is at stake.
+#[derive(Default)]
+pub struct Ledger {
+    promise: Cell<Promise>,
+    /// Acknowledged changes that were not durable by themselves.
+    acknowledged: Cell<u64>,
+    /// How many of them a completed flush covers.
+    flushed: Cell<u64>,
+    /// Acknowledged changes may have been lost, and nobody was told.
+    doubt: Cell<bool>,
+}
+
+/// A flush that is under way.
+pub struct Flushing {
+    covers: u64,
+}
+
+impl Ledger {
+    /// A new connection to a server with this promise.
+    pub fn new(promise: Promise) -> Ledger {
+        Ledger { promise: Cell::new(promise), ..Ledger::default() }
+    }
+
+    /// A change that is not durable by itself was acknowledged.
+    pub fn acknowledge(&self) {
+        self.acknowledged.set(self.acknowledged.get() + 1);
+    }
+
+    /// The connection was lost.
+    pub fn lost(&self) {
+        if self.promise.get() == Promise::Lost && self.acknowledged.get() > self.flushed.get() {
+            self.doubt.set(true);
+        }
+    }
+
+    /// A flush begins.
+    pub fn begin(&self) -> Flushing {
+        Flushing { covers: self.acknowledged.get() }
+    }
+
+    /// The server has done a flush. An error, once, if what it should have covered may be gone.
+    pub fn end(&self, flush: Flushing) -> Result<()> {
+        self.flushed.set(self.flushed.get().max(flush.covers));
+        if self.doubt.replace(false) {
+            return Err(Error::media(
+                "the connection was lost with writes acknowledged and not flushed; the server may have lost them",
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flush_after_a_loss_tells_once_what_may_be_gone() {
+        let ledger = Ledger::new(Promise::Lost);
+        ledger.lost();
+        assert!(ledger.end(ledger.begin()).is_ok(), "nothing was at stake");
+        ledger.acknowledge();
+        let flush = ledger.begin();
+        ledger.lost();
+        assert!(ledger.end(flush).is_err());
+        assert!(ledger.end(ledger.begin()).is_ok(), "told already");
+        ledger.lost();
+        assert!(ledger.end(ledger.begin()).is_ok(), "all was flushed");
+    }
+
+    #[test]
+    fn a_flush_covers_what_was_acknowledged_when_it_began() {
+        let ledger = Ledger::new(Promise::Lost);
+        let flush = ledger.begin();
+        ledger.acknowledge();
+        assert!(ledger.end(flush).is_ok());
+        ledger.lost();
+        assert!(ledger.end(ledger.begin()).is_err());
+    }
+
+    #[test]
+    fn a_server_that_keeps_its_promise_is_believed() {
+        let ledger = Ledger::new(Promise::Kept);
+        ledger.acknowledge();
+        ledger.lost();
+        assert!(ledger.end(ledger.begin()).is_ok());
+    }
+}

@@ -1,0 +1,379 @@
+//! One connection to a server, made anew when it is lost.
+//!
+//! ```text
+//!   connected ──lost──▶ reconnecting (50 ms, 100 ms ... 2 s apart) ──▶ connected: everything unanswered is sent again
+//!                            └── longer than `reconnect`: everything fails, and so does what comes, until the
+//!                                server is back
+//! ```
+//!
+//! Commands are sent in batches and their replies read in batches. Invariant: a command is answered, well or not,
+//! within `reconnect` plus twice `timeout` from when it was first lost with a connection, also if the server accepts
+//! connections and loses them again, and whatever it answers to other commands.
+
+use super::flight::{Command, Flight, Reply, header};
+use super::handshake::{Facts, Handshake, Next, Purpose};
+use super::ledger::Ledger;
+use super::replies::Replies;
+use super::shape::Shape;
+use crate::inbox::Inbox;
+use crate::tls::{self, ClientTls};
+use crate::wire;
+use futures_util::future::{Either, select};
+use lamina_block::{Address, Buf, Conn, Env, Error, Result, Signal, Time};
+use std::cell::{Cell, RefCell};
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+use zerocopy::IntoBytes;
+
+/// Time that a server has to accept a connection and negotiate.
+const ATTEMPT: Duration = Duration::from_secs(10);
+/// Pause before the second attempt to connect, and the longest; the first comes at once.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// Time that a server has to take our farewell.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// The most segments that are sent by one call; the kernel takes 1024.
+const SEGMENTS_MAX: usize = 512;
+
+/// What all connections of a client have in common.
+pub struct Common {
+    /// The world.
+    pub env: Rc<dyn Env>,
+    /// Where the server is.
+    pub address: Address,
+    /// The name of the export.
+    pub export: String,
+    /// Encryption.
+    pub tls: Option<ClientTls>,
+    /// How long unanswered commands wait for a lost server to come back.
+    pub reconnect: Duration,
+    /// How long a server may be silent while commands wait; zero: for ever.
+    pub timeout: Duration,
+    /// The shape that the export must keep.
+    pub shape: Shape,
+    /// What is at stake.
+    pub ledger: Ledger,
+}
+
+/// A connection that has negotiated.
+pub struct Connected {
+    conn: Rc<dyn Conn>,
+    inbox: Inbox,
+    /// What the server said about the export.
+    pub facts: Facts,
+}
+
+impl Common {
+    /// Connects and negotiates, within a bounded time.
+    pub async fn connect(&self, purpose: Purpose) -> Result<Connected> {
+        let attempt = pin!(self.negotiate(purpose));
+        match select(attempt, self.env.sleep(ATTEMPT)).await {
+            Either::Left((connected, _)) => connected,
+            Either::Right(_) => Err(Error::offline("the server does not negotiate")),
+        }
+        .map_err(|e| Error::new(e.kind(), format!("{}: {}", self.address, e.message())))
+    }
+
+    async fn negotiate(&self, purpose: Purpose) -> Result<Connected> {
+        let mut conn = self.env.connect(self.address.clone()).await?;
+        let mut inbox = Inbox::new(self.env.pool());
+        let mut handshake = Handshake::new(&self.export, purpose, self.tls.is_some());
+        loop {
+            let mut input = vec![0; inbox.available()];
+            inbox.peek(&mut input);
+            let mut out = Vec::new();
+            let (used, next) = handshake.step(&input, &mut out)?;
+            inbox.consume(used);
+            if next == Next::StartTls {
+                let Some(tls) = self.tls.as_ref().filter(|_| inbox.available() == 0) else {
+                    return Err(Error::offline("the server sent more before TLS had begun"));
+                };
+                conn = tls::connect(&self.env, conn, tls).await?;
+                handshake.encrypted(&mut out);
+            }
+            if !out.is_empty() {
+                conn.send(Buf::from_vec(out)).await?;
+            }
+            match next {
+                Next::Answered | Next::StartTls => {}
+                Next::Receive => match conn.recv(inbox.target()).await? {
+                    0 => return Err(Error::offline("the server closed the connection while negotiating")),
+                    n => inbox.received(n),
+                },
+                Next::Ready(facts) => return Ok(Connected { conn, inbox, facts }),
+            }
+        }
+    }
+}
+
+impl Connected {
+    /// Ends the connection.
+    pub fn close(self) {
+        self.conn.shutdown();
+    }
+}
+
+/// One of a client's connections.
+pub struct Link {
+    common: Rc<Common>,
+    flight: Rc<Flight>,
+    /// There is something to send, or the link is closing.
+    wake: Signal,
+    closing: Cell<bool>,
+    ended: Cell<bool>,
+    end: Signal,
+    /// Since when the server has not answered, once the connection was lost.
+    lost: Cell<Option<Time>>,
+    /// How long to wait before the next attempt to connect. Grows until the server answers something.
+    pause: Cell<Duration>,
+    /// Why everything fails, while it does.
+    failure: RefCell<Option<Error>>,
+    heard: Cell<Time>,
+    reconnects: Cell<u64>,
+    /// The connection that is up.
+    up: RefCell<Option<Rc<dyn Conn>>>,
+}
+
+impl Link {
+    /// Works on `connected` and on the connections that replace it.
+    pub fn start(common: &Rc<Common>, connected: Connected) -> Rc<Link> {
+        let link = Rc::new(Link {
+            common: Rc::clone(common),
+            flight: Rc::default(),
+            wake: Signal::new(),
+            closing: Cell::new(false),
+            ended: Cell::new(false),
+            end: Signal::new(),
+            lost: Cell::new(None),
+            pause: Cell::new(Duration::ZERO),
+            failure: RefCell::new(None),
+            heard: Cell::new(common.env.now()),
+            reconnects: Cell::new(0),
+            up: RefCell::new(None),
+        });
+        common.env.spawn(Box::pin(Rc::clone(&link).run(connected)));
+        if !common.timeout.is_zero() {
+            common.env.spawn(Box::pin(Rc::clone(&link).watch()));
+        }
+        link
+    }
+
+    /// Sends a command. It is queued at once; the reply need not be awaited for it to be sent.
+    pub fn submit(&self, command: Command) -> Result<Reply> {
+        if let Some(failure) = &*self.failure.borrow() {
+            return Err(failure.clone());
+        }
+        let key = self.flight.add(command);
+        self.wake.notify();
+        Ok(Reply { flight: Rc::clone(&self.flight), key })
+    }
+
+    /// Commands without an answer.
+    pub fn waiting(&self) -> usize {
+        self.flight.waiting()
+    }
+
+    /// True while there is a connection.
+    pub fn is_up(&self) -> bool {
+        self.up.borrow().is_some()
+    }
+
+    /// How often the connection was made anew.
+    pub fn reconnects(&self) -> u64 {
+        self.reconnects.get()
+    }
+
+    /// Begins to end: what is queued is sent, then goodbye.
+    pub fn leave(&self) {
+        self.closing.set(true);
+        self.wake.notify();
+    }
+
+    /// Says goodbye to the server, and ends.
+    pub async fn close(&self) {
+        self.leave();
+        let ended = pin!(self.end.until(|| self.ended.get()));
+        if let Either::Right(_) = select(ended, self.common.env.sleep(FAREWELL)).await
+            && let Some(conn) = self.up.take()
+        {
+            conn.shutdown();
+        }
+    }
+
+    async fn run(self: Rc<Self>, mut connected: Connected) {
+        loop {
+            let why = self.converse(connected).await;
+            if self.closing.get() {
+                break;
+            }
+            self.common.ledger.lost();
+            tracing::warn!(server = %self.common.address, error = %why, "connection lost");
+            if self.lost.get().is_none() {
+                self.lost.set(Some(self.common.env.now()));
+            }
+            self.flight.rewind(self.common.env.now(), self.common.reconnect, &self.failure(&why));
+            match self.reconnect(why).await {
+                Some(again) => connected = again,
+                None => break,
+            }
+            self.reconnects.set(self.reconnects.get() + 1);
+            if self.flight.waiting() == 0 {
+                self.lost.set(None);
+            }
+        }
+        self.flight.fail_all(&Error::offline("the client is closed"));
+        self.ended.set(true);
+        self.end.notify();
+    }
+
+    /// Tries until there is a connection, or the link is closed.
+    async fn reconnect(&self, mut why: Error) -> Option<Connected> {
+        let env = &self.common.env;
+        loop {
+            let pause = self.pause.get();
+            self.pause.set((pause * 2).clamp(PAUSE.0, PAUSE.1));
+            if !pause.is_zero() {
+                env.sleep(self.patience().map_or(pause, |left| left.min(pause))).await;
+            }
+            self.give_up_in_time(&why);
+            if self.closing.get() {
+                return None;
+            }
+            // Not to be late for those who wait, the attempt is given up when their time is over.
+            let attempt = pin!(self.common.connect(Purpose::Go));
+            let late = env.sleep(self.patience().unwrap_or(ATTEMPT));
+            let connected = match select(attempt, late).await {
+                Either::Left((connected, _)) => connected,
+                Either::Right(_) => Err(Error::offline("the server does not negotiate")),
+            };
+            match connected.and_then(|connected| self.common.shape.check(connected)) {
+                Ok(connected) => {
+                    tracing::info!(server = %self.common.address, "connected again");
+                    self.failure.take();
+                    return Some(connected);
+                }
+                Err(e) => why = e,
+            }
+        }
+    }
+
+    /// How long commands may still wait for the server; `None` if they do not wait any more.
+    fn patience(&self) -> Option<Duration> {
+        let lost = self.lost.get()?;
+        let left = self.common.reconnect.saturating_sub(self.common.env.now().since(lost));
+        (!left.is_zero()).then_some(left)
+    }
+
+    /// Fails everything that has waited too long.
+    fn give_up_in_time(&self, why: &Error) {
+        if self.patience().is_some() {
+            return;
+        }
+        let failure = self.failure(why);
+        self.flight.fail_all(&failure);
+        *self.failure.borrow_mut() = Some(failure);
+    }
+
+    fn failure(&self, why: &Error) -> Error {
+        let reconnect = lamina_block::Span(self.common.reconnect);
+        Error::offline(format!("the NBD server was not back within {reconnect}: {}", why.message()))
+    }
+
+    /// Works on a connection until it is lost or the link is closed.
+    async fn converse(&self, connected: Connected) -> Error {
+        let Connected { conn, inbox, facts } = connected;
+        *self.up.borrow_mut() = Some(Rc::clone(&conn));
+        self.heard.set(self.common.env.now());
+        let replies = Replies::new(inbox, self.common.env.pool(), facts.structured, facts.context);
+        let end = {
+            let receive = pin!(self.receive(&conn, replies));
+            match select(pin!(self.send(&conn)), receive).await {
+                // Said goodbye: the server closes when it has answered.
+                Either::Left((Ok(()), receive)) => receive.await,
+                Either::Left((Err(e), _)) | Either::Right((Err(e), _)) => Err(e),
+                Either::Right((Ok(()), _)) => Ok(()),
+            }
+        };
+        self.up.take();
+        conn.shutdown();
+        end.err().unwrap_or_else(|| Error::offline("the server closed the connection"))
+    }
+
+    async fn send(&self, conn: &Rc<dyn Conn>) -> Result<()> {
+        loop {
+            self.wake.until(|| !self.flight.is_sent() || self.closing.get()).await;
+            let (batch, writes) = self.batch();
+            if !batch.is_empty() {
+                conn.send(batch).await?;
+                writes.into_iter().for_each(|key| self.flight.sent(key));
+            } else if self.closing.get() {
+                return conn.send(Buf::from_vec(farewell())).await;
+            }
+        }
+    }
+
+    /// The commands that are to be sent, as many as one call takes, and which of them are writes.
+    fn batch(&self) -> (Buf, Vec<usize>) {
+        let mut batch = Buf::empty();
+        let mut headers = Vec::new();
+        let (mut payloads, mut writes) = (Vec::new(), Vec::new());
+        while payloads.len() * 2 < SEGMENTS_MAX
+            && let Some((key, command)) = self.flight.next_unsent()
+        {
+            headers.extend(header(key, &command).as_bytes());
+            if command.command == wire::cmd::WRITE {
+                writes.push(key);
+                payloads.push(command.data);
+            } else {
+                payloads.push(Buf::empty());
+            }
+        }
+        let headers = Buf::from_vec(headers);
+        for (i, payload) in payloads.into_iter().enumerate() {
+            batch.append(headers.slice(i * wire::Request::LEN..(i + 1) * wire::Request::LEN));
+            batch.append(payload);
+        }
+        (batch, writes)
+    }
+
+    async fn receive(&self, conn: &Rc<dyn Conn>, mut replies: Replies) -> Result<()> {
+        loop {
+            let before = self.flight.answered();
+            while replies.step(&self.flight)? {}
+            if self.flight.answered() != before {
+                // The server works.
+                self.lost.set(None);
+                self.pause.set(Duration::ZERO);
+            }
+            let n = conn.recv(replies.inbox().target()).await?;
+            if n == 0 {
+                return Ok(());
+            }
+            replies.inbox().received(n);
+            self.heard.set(self.common.env.now());
+        }
+    }
+
+    /// Cuts a connection on which the server is silent although commands wait.
+    async fn watch(self: Rc<Self>) {
+        let timeout = self.common.timeout;
+        while !self.ended.get() {
+            // Within a quarter of the time allowed, so that an idle link costs next to nothing.
+            self.common.env.sleep(timeout / 4).await;
+            let silent = self.common.env.now().since(self.heard.get());
+            if self.flight.waiting() == 0 {
+                self.heard.set(self.common.env.now());
+            } else if silent >= timeout
+                && let Some(conn) = self.up.take()
+            {
+                tracing::warn!(server = %self.common.address, ?silent, "the server does not answer");
+                conn.shutdown();
+            }
+        }
+    }
+}
+
+fn farewell() -> Vec<u8> {
+    let command = Command { command: wire::cmd::DISC, flags: 0, offset: 0, len: 0, data: Buf::empty() };
+    header(0, &command).as_bytes().to_vec()
+}

@@ -1,0 +1,590 @@
+//! The server's side of the negotiation, without a socket: bytes in, bytes out.
+//!
+//! ```text
+//!   greeting ─▶ client flags ─▶ option ─▶ reply ─▶ option ─▶ ... ─▶ GO or EXPORT_NAME ─▶ transmission
+//!                                 └─ STARTTLS: all that was agreed is forgotten
+//! ```
+//!
+//! Invariants: at most [`OPTION_MAX`] bytes of an option are ever needed at once, longer ones are skipped and
+//! refused; a reply is made only for a whole option; before TLS, when it is required, nothing about exports is told.
+
+use crate::wire::{
+    self, InfoBlockSize, InfoExport, OptionHeader, OptionReplyHeader, handshake, info, opt, rep,
+};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// The longest option that is looked at, in bytes.
+pub const OPTION_MAX: usize = 16 << 10;
+
+/// What a client learns about an export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Its name; an empty name asked for may mean another.
+    pub name: String,
+    /// A line for people; may be empty.
+    pub description: String,
+    /// Bytes.
+    pub size: u64,
+    /// [`wire::flag`], without what depends on structured replies.
+    pub flags: u16,
+    /// Every request is a multiple of it, in bytes.
+    pub minimum: u32,
+    /// Best handled, in bytes.
+    pub preferred: u32,
+}
+
+/// The exports that a client can choose from.
+pub trait Exports {
+    /// All of them.
+    fn list(&self) -> Vec<Facts>;
+    /// The one with this name.
+    fn find(&self, name: &str) -> Option<Facts>;
+}
+
+/// Whether a connection is encrypted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tls {
+    /// There are no certificates: TLS is refused.
+    Unavailable,
+    /// A client may ask for it.
+    Offered,
+    /// Nothing else is possible before it.
+    Required,
+    /// The connection is encrypted.
+    Active,
+}
+
+/// What both sides agreed on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Agreed {
+    /// The name of the export, as it was found.
+    pub export: String,
+    /// Reads are answered in chunks.
+    pub structured: bool,
+    /// `base:allocation` can be asked for; its number is [`CONTEXT_ID`].
+    pub block_status: bool,
+}
+
+/// The number of the context `base:allocation`.
+pub const CONTEXT_ID: u32 = 1;
+
+/// What comes after a message of the client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// The message is not complete: receive more.
+    Receive,
+    /// A message was answered; there may be another.
+    Answered,
+    /// Send the answer, then encrypt, and begin a new [`Handshake`] with [`Tls::Active`].
+    StartTls,
+    /// Send the answer, then begin transmission.
+    Transmission(Agreed),
+    /// Send the answer, then close.
+    Close,
+}
+
+/// A client broke the protocol, or asked for what cannot be refused politely: close the connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused(pub String);
+
+/// The state of a negotiation.
+pub struct Handshake {
+    tls: Tls,
+    /// The client's flags, once it has sent them.
+    flags: Option<u32>,
+    structured: bool,
+    /// The export for which block status was agreed on.
+    block_status: Option<String>,
+    /// Bytes of an option that are still to be skipped, and the option.
+    skip: Option<(u32, usize)>,
+}
+
+type Step = Result<Next, Refused>;
+
+fn refused<T>(why: impl Into<String>) -> Result<T, Refused> {
+    Err(Refused(why.into()))
+}
+
+impl Handshake {
+    /// A new connection. Send [`Handshake::greeting`] first.
+    pub fn new(tls: Tls) -> Handshake {
+        Handshake { tls, flags: None, structured: false, block_status: None, skip: None }
+    }
+
+    /// The negotiation that goes on, inside TLS, where `before` stopped: the greeting is not repeated, and nothing
+    /// agreed on before is kept.
+    pub fn encrypted(before: &Handshake) -> Handshake {
+        Handshake { flags: before.flags, ..Handshake::new(Tls::Active) }
+    }
+
+    /// What the server says first.
+    pub fn greeting() -> Vec<u8> {
+        let flags = handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES;
+        let greeting = wire::Greeting {
+            magic: wire::MAGIC.into(),
+            option_magic: wire::OPTION_MAGIC.into(),
+            flags: flags.into(),
+        };
+        greeting.as_bytes().to_vec()
+    }
+
+    /// Reads one message from `input` and appends the answer to `out`. Returns how many bytes of `input` are done
+    /// with, and what comes next.
+    pub fn step(
+        &mut self,
+        input: &[u8],
+        exports: &dyn Exports,
+        out: &mut Vec<u8>,
+    ) -> Result<(usize, Next), Refused> {
+        if let Some((option, left)) = self.skip.take() {
+            let now = left.min(input.len());
+            if now < left {
+                self.skip = Some((option, left - now));
+                return Ok((now, Next::Receive));
+            }
+            error(out, option, rep::ERR_TOO_BIG, "the option is too long");
+            return Ok((now, Next::Answered));
+        }
+        if self.flags.is_none() {
+            let Some((flags, _)) = input.split_first_chunk::<4>() else { return Ok((0, Next::Receive)) };
+            self.client_flags(u32::from_be_bytes(*flags))?;
+            return Ok((4, Next::Answered));
+        }
+        let Ok((header, rest)) = OptionHeader::read_from_prefix(input) else {
+            return Ok((0, Next::Receive));
+        };
+        if header.magic.get() != wire::OPTION_MAGIC {
+            return refused("an option does not begin with IHAVEOPT");
+        }
+        let (option, len) = (header.option.get(), header.len.get() as usize);
+        if len > OPTION_MAX {
+            if option == opt::EXPORT_NAME {
+                return refused(format!("an export name of {len} bytes"));
+            }
+            self.skip = Some((option, len));
+            return Ok((OptionHeader::LEN, Next::Answered));
+        }
+        let Some(data) = rest.get(..len) else { return Ok((0, Next::Receive)) };
+        let next = self.option(option, data, exports, out)?;
+        Ok((OptionHeader::LEN + len, next))
+    }
+
+    fn client_flags(&mut self, flags: u32) -> Result<(), Refused> {
+        let known = u32::from(handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES);
+        if flags & !known != 0 {
+            return refused(format!("unknown client flags {flags:#x}"));
+        }
+        self.flags = Some(flags);
+        Ok(())
+    }
+
+    fn option(&mut self, option: u32, data: &[u8], exports: &dyn Exports, out: &mut Vec<u8>) -> Step {
+        if self.tls == Tls::Required && !matches!(option, opt::STARTTLS | opt::ABORT) {
+            if option == opt::EXPORT_NAME {
+                return refused("the client asked for an export before TLS, which is required");
+            }
+            error(out, option, rep::ERR_TLS_REQD, "this server wants TLS first");
+            return Ok(Next::Answered);
+        }
+        match option {
+            opt::EXPORT_NAME => self.export_name(data, exports, out),
+            opt::ABORT => {
+                reply(out, option, rep::ACK, &[]);
+                Ok(Next::Close)
+            }
+            opt::LIST => Ok(list(data, exports, out)),
+            opt::STARTTLS => Ok(self.start_tls(data, out)),
+            opt::INFO | opt::GO => Ok(self.info(option, data, exports, out)),
+            opt::STRUCTURED_REPLY if !data.is_empty() => {
+                error(out, option, rep::ERR_INVALID, "this option has no data");
+                Ok(Next::Answered)
+            }
+            opt::STRUCTURED_REPLY => {
+                self.structured = true;
+                reply(out, option, rep::ACK, &[]);
+                Ok(Next::Answered)
+            }
+            opt::LIST_META_CONTEXT | opt::SET_META_CONTEXT => {
+                Ok(self.meta_context(option, data, exports, out))
+            }
+            _ => {
+                error(out, option, rep::ERR_UNSUP, "this server does not know the option");
+                Ok(Next::Answered)
+            }
+        }
+    }
+
+    /// The oldest way to begin. It knows no errors: the connection is closed instead.
+    fn export_name(&mut self, data: &[u8], exports: &dyn Exports, out: &mut Vec<u8>) -> Step {
+        let Some(facts) = std::str::from_utf8(data).ok().and_then(|name| exports.find(name)) else {
+            return refused(unknown(data, exports));
+        };
+        out.extend(self.info_export(&facts).as_bytes());
+        if self.flags.unwrap_or(0) & u32::from(handshake::NO_ZEROES) == 0 {
+            out.extend([0; wire::EXPORT_NAME_PADDING]);
+        }
+        Ok(Next::Transmission(self.agreed(facts)))
+    }
+
+    fn start_tls(&self, data: &[u8], out: &mut Vec<u8>) -> Next {
+        let why = match self.tls {
+            _ if !data.is_empty() => (rep::ERR_INVALID, "this option has no data"),
+            Tls::Active => (rep::ERR_INVALID, "the connection is encrypted already"),
+            Tls::Unavailable => (rep::ERR_POLICY, "this server has no certificate"),
+            Tls::Offered | Tls::Required => {
+                reply(out, opt::STARTTLS, rep::ACK, &[]);
+                return Next::StartTls;
+            }
+        };
+        error(out, opt::STARTTLS, why.0, why.1);
+        Next::Answered
+    }
+
+    /// `INFO` and `GO`.
+    fn info(&mut self, option: u32, data: &[u8], exports: &dyn Exports, out: &mut Vec<u8>) -> Next {
+        let Some((name, wanted)) = info_request(data) else {
+            error(out, option, rep::ERR_INVALID, "the option is malformed");
+            return Next::Answered;
+        };
+        let Some(facts) = std::str::from_utf8(name).ok().and_then(|name| exports.find(name)) else {
+            error(out, option, rep::ERR_UNKNOWN, &unknown(name, exports));
+            return Next::Answered;
+        };
+        info_reply(out, option, info::EXPORT, self.info_export(&facts).as_bytes());
+        if wanted.contains(&info::NAME) || facts.name.as_bytes() != name {
+            info_reply(out, option, info::NAME, facts.name.as_bytes());
+        }
+        if wanted.contains(&info::DESCRIPTION) && !facts.description.is_empty() {
+            info_reply(out, option, info::DESCRIPTION, facts.description.as_bytes());
+        }
+        let sizes = InfoBlockSize {
+            minimum: facts.minimum.into(),
+            preferred: facts.preferred.into(),
+            payload: wire::PAYLOAD_MAX.into(),
+        };
+        info_reply(out, option, info::BLOCK_SIZE, sizes.as_bytes());
+        reply(out, option, rep::ACK, &[]);
+        if option == opt::GO { Next::Transmission(self.agreed(facts)) } else { Next::Answered }
+    }
+
+    fn meta_context(&mut self, option: u32, data: &[u8], exports: &dyn Exports, out: &mut Vec<u8>) -> Next {
+        let set = option == opt::SET_META_CONTEXT;
+        if set {
+            self.block_status = None;
+        }
+        let Some((name, queries)) = meta_request(data) else {
+            error(out, option, rep::ERR_INVALID, "the option is malformed");
+            return Next::Answered;
+        };
+        if !self.structured {
+            error(out, option, rep::ERR_INVALID, "structured replies come first");
+            return Next::Answered;
+        }
+        let Some(facts) = std::str::from_utf8(name).ok().and_then(|name| exports.find(name)) else {
+            error(out, option, rep::ERR_UNKNOWN, &unknown(name, exports));
+            return Next::Answered;
+        };
+        let named = queries.contains(&wire::BASE_ALLOCATION.as_bytes());
+        // A list without queries names everything, and "base:" is a wildcard in a list.
+        if named || !set && (queries.is_empty() || queries.contains(&&b"base:"[..])) {
+            let mut context = if set { CONTEXT_ID } else { 0 }.to_be_bytes().to_vec();
+            context.extend(wire::BASE_ALLOCATION.as_bytes());
+            reply(out, option, rep::META_CONTEXT, &context);
+            if set {
+                self.block_status = Some(facts.name);
+            }
+        }
+        reply(out, option, rep::ACK, &[]);
+        Next::Answered
+    }
+
+    fn info_export(&self, facts: &Facts) -> InfoExport {
+        let flags = facts.flags | if self.structured { wire::flag::SEND_DF } else { 0 };
+        InfoExport { size: facts.size.into(), flags: flags.into() }
+    }
+
+    fn agreed(&self, facts: Facts) -> Agreed {
+        Agreed {
+            structured: self.structured,
+            block_status: self.block_status.as_ref() == Some(&facts.name),
+            export: facts.name,
+        }
+    }
+}
+
+fn list(data: &[u8], exports: &dyn Exports, out: &mut Vec<u8>) -> Next {
+    if !data.is_empty() {
+        error(out, opt::LIST, rep::ERR_INVALID, "this option has no data");
+        return Next::Answered;
+    }
+    for facts in exports.list() {
+        let mut entry = (facts.name.len() as u32).to_be_bytes().to_vec();
+        entry.extend(facts.name.as_bytes());
+        entry.extend(facts.description.as_bytes());
+        reply(out, opt::LIST, rep::SERVER, &entry);
+    }
+    reply(out, opt::LIST, rep::ACK, &[]);
+    Next::Answered
+}
+
+/// What to say about a name that is not there.
+fn unknown(name: &[u8], exports: &dyn Exports) -> String {
+    let name = String::from_utf8_lossy(&name[..name.len().min(256)]).into_owned();
+    let mut names: Vec<String> = exports.list().into_iter().map(|e| format!("{:?}", e.name)).collect();
+    names.truncate(20);
+    match names.as_slice() {
+        [] => format!("there is no export {name:?}: this server has none"),
+        names => format!("there is no export {name:?}: this server has {}", names.join(", ")),
+    }
+}
+
+fn reply(out: &mut Vec<u8>, option: u32, kind: u32, data: &[u8]) {
+    let header = OptionReplyHeader {
+        magic: wire::OPTION_REPLY_MAGIC.into(),
+        option: option.into(),
+        kind: kind.into(),
+        len: (data.len() as u32).into(),
+    };
+    out.extend(header.as_bytes());
+    out.extend(data);
+}
+
+fn error(out: &mut Vec<u8>, option: u32, kind: u32, message: &str) {
+    reply(out, option, kind, &message.as_bytes()[..message.floor_char_boundary(wire::STRING_MAX)]);
+}
+
+fn info_reply(out: &mut Vec<u8>, option: u32, kind: u16, data: &[u8]) {
+    let mut body = kind.to_be_bytes().to_vec();
+    body.extend(data);
+    reply(out, option, rep::INFO, &body);
+}
+
+/// A string with its length in front.
+fn string<'a>(data: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let (len, rest) = data.split_first_chunk::<4>()?;
+    let (string, rest) = rest.split_at_checked(u32::from_be_bytes(*len) as usize)?;
+    *data = rest;
+    Some(string)
+}
+
+/// The name and the kinds of information asked for.
+fn info_request(mut data: &[u8]) -> Option<(&[u8], Vec<u16>)> {
+    let name = string(&mut data)?;
+    let (count, rest) = data.split_first_chunk::<2>()?;
+    let (kinds, []) = rest.as_chunks::<2>() else { return None };
+    let valid = kinds.len() == usize::from(u16::from_be_bytes(*count)) && name.len() <= wire::STRING_MAX;
+    valid.then(|| (name, kinds.iter().map(|kind| u16::from_be_bytes(*kind)).collect()))
+}
+
+/// The name and the queries.
+fn meta_request(mut data: &[u8]) -> Option<(&[u8], Vec<&[u8]>)> {
+    let name = string(&mut data)?;
+    let (count, rest) = data.split_first_chunk::<4>()?;
+    data = rest;
+    let mut queries = Vec::new();
+    // Each query takes at least four bytes of what is there, so a large count ends at once.
+    for _ in 0..u32::from_be_bytes(*count) {
+        queries.push(string(&mut data)?);
+    }
+    (data.is_empty() && name.len() <= wire::STRING_MAX).then_some((name, queries))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Two;
+
+    fn facts(name: &str) -> Facts {
+        Facts {
+            name: name.into(),
+            description: format!("about {name}"),
+            size: 1 << 20,
+            flags: wire::flag::HAS_FLAGS,
+            minimum: 512,
+            preferred: 4096,
+        }
+    }
+
+    impl Exports for Two {
+        fn list(&self) -> Vec<Facts> {
+            vec![facts("a"), facts("b")]
+        }
+        fn find(&self, name: &str) -> Option<Facts> {
+            self.list().into_iter().find(|facts| facts.name == name)
+        }
+    }
+
+    /// A client that has sent its flags.
+    fn begun(tls: Tls) -> Handshake {
+        let mut handshake = Handshake::new(tls);
+        let step = handshake.step(&[0, 0, 0, 3], &Two, &mut Vec::new());
+        assert_eq!(step, Ok((4, Next::Answered)));
+        handshake
+    }
+
+    fn message(option: u32, data: &[u8]) -> Vec<u8> {
+        let len = (data.len() as u32).into();
+        let header = OptionHeader { magic: wire::OPTION_MAGIC.into(), option: option.into(), len };
+        [header.as_bytes(), data].concat()
+    }
+
+    /// Asks, a byte more at a time, and returns what comes next and the kinds and data of the replies.
+    fn ask(handshake: &mut Handshake, option: u32, data: &[u8]) -> (Next, Vec<(u32, Vec<u8>)>) {
+        let (input, mut out) = (message(option, data), Vec::new());
+        for end in 0..input.len() {
+            assert_eq!(handshake.step(&input[..end], &Two, &mut out), Ok((0, Next::Receive)));
+        }
+        let (used, next) = handshake.step(&input, &Two, &mut out).expect("no breach");
+        assert_eq!(used, input.len());
+        (next, replies(option, &out))
+    }
+
+    fn replies(option: u32, mut out: &[u8]) -> Vec<(u32, Vec<u8>)> {
+        let mut list = Vec::new();
+        while !out.is_empty() {
+            let (header, rest) = OptionReplyHeader::read_from_prefix(out).expect("a reply");
+            assert_eq!((header.magic.get(), header.option.get()), (wire::OPTION_REPLY_MAGIC, option));
+            let (data, rest) = rest.split_at(header.len.get() as usize);
+            list.push((header.kind.get(), data.to_vec()));
+            out = rest;
+        }
+        list
+    }
+
+    fn kinds(replies: &[(u32, Vec<u8>)]) -> Vec<u32> {
+        replies.iter().map(|(kind, _)| *kind).collect()
+    }
+
+    fn named(name: &str, rest: &[u8]) -> Vec<u8> {
+        [&(name.len() as u32).to_be_bytes(), name.as_bytes(), rest].concat()
+    }
+
+    fn contexts(name: &str, queries: &[&str]) -> Vec<u8> {
+        let mut data = named(name, &(queries.len() as u32).to_be_bytes());
+        queries.iter().for_each(|query| data.extend(named(query, &[])));
+        data
+    }
+
+    #[test]
+    fn a_negotiation() {
+        let mut handshake = begun(Tls::Unavailable);
+        let (next, list) = ask(&mut handshake, opt::LIST, &[]);
+        assert_eq!((next, kinds(&list)), (Next::Answered, vec![rep::SERVER, rep::SERVER, rep::ACK]));
+        assert_eq!(list[1].1, [&[0, 0, 0, 1][..], b"b", b"about b"].concat());
+
+        let early = ask(&mut handshake, opt::SET_META_CONTEXT, &contexts("a", &[wire::BASE_ALLOCATION]));
+        assert_eq!(kinds(&early.1), [rep::ERR_INVALID]);
+        assert_eq!(kinds(&ask(&mut handshake, opt::STRUCTURED_REPLY, &[]).1), [rep::ACK]);
+        let known = ask(&mut handshake, opt::LIST_META_CONTEXT, &contexts("a", &["base:"]));
+        assert_eq!(kinds(&known.1), [rep::META_CONTEXT, rep::ACK]);
+        let wild = ask(&mut handshake, opt::SET_META_CONTEXT, &contexts("a", &["base:", "x:y"]));
+        assert_eq!(kinds(&wild.1), [rep::ACK]);
+        let set = ask(&mut handshake, opt::SET_META_CONTEXT, &contexts("a", &["x:y", wire::BASE_ALLOCATION]));
+        assert_eq!(set.1[0].1, [&[0, 0, 0, 1][..], b"base:allocation"].concat());
+
+        let info = ask(&mut handshake, opt::INFO, &named("a", &[0, 2, 0, 1, 0, 2]));
+        assert_eq!(info.0, Next::Answered);
+        assert_eq!(kinds(&info.1), [rep::INFO, rep::INFO, rep::INFO, rep::INFO, rep::ACK]);
+        assert_eq!(info.1[1].1, [&[0, 1][..], b"a"].concat());
+        let (next, go) = ask(&mut handshake, opt::GO, &named("a", &[0, 0]));
+        assert_eq!(go[0].1[2..10], (1u64 << 20).to_be_bytes());
+        let agreed = Agreed { export: "a".into(), structured: true, block_status: true };
+        assert_eq!(next, Next::Transmission(agreed));
+    }
+
+    #[test]
+    fn block_status_is_for_the_export_it_was_set_for() {
+        let mut handshake = begun(Tls::Unavailable);
+        ask(&mut handshake, opt::STRUCTURED_REPLY, &[]);
+        ask(&mut handshake, opt::SET_META_CONTEXT, &contexts("a", &[wire::BASE_ALLOCATION]));
+        let (next, _) = ask(&mut handshake, opt::GO, &named("b", &[0, 0]));
+        let agreed = Agreed { export: "b".into(), structured: true, block_status: false };
+        assert_eq!(next, Next::Transmission(agreed));
+    }
+
+    #[test]
+    fn the_oldest_way() {
+        for (flags, len) in [(3, 10), (1, 134), (0, 134)] {
+            let (mut handshake, mut out) = (Handshake::new(Tls::Unavailable), Vec::new());
+            handshake.step(&[0, 0, 0, flags], &Two, &mut out).expect("good flags");
+            let (_, next) = handshake.step(&message(opt::EXPORT_NAME, b"b"), &Two, &mut out).expect("there");
+            assert!(matches!(next, Next::Transmission(agreed) if agreed.export == "b" && !agreed.structured));
+            assert_eq!(out.len(), len);
+        }
+        let nobody = begun(Tls::Unavailable).step(&message(opt::EXPORT_NAME, b"c"), &Two, &mut Vec::new());
+        assert_eq!(nobody, refused("there is no export \"c\": this server has \"a\", \"b\""));
+    }
+
+    #[test]
+    fn what_is_wrong_is_refused_and_the_talk_goes_on() {
+        let mut handshake = begun(Tls::Unavailable);
+        for (option, data, kind) in [
+            (99, vec![1, 2, 3], rep::ERR_UNSUP),
+            (4, vec![], rep::ERR_UNSUP),
+            (opt::LIST, vec![1], rep::ERR_INVALID),
+            (opt::STARTTLS, vec![], rep::ERR_POLICY),
+            (opt::STARTTLS, vec![1], rep::ERR_INVALID),
+            (opt::STRUCTURED_REPLY, vec![1], rep::ERR_INVALID),
+            (opt::GO, vec![], rep::ERR_INVALID),
+            (opt::GO, vec![255; 6], rep::ERR_INVALID),
+            (opt::GO, named("a", &[0, 2, 0, 1]), rep::ERR_INVALID),
+            (opt::GO, named("a", &[0, 1, 0, 1, 0]), rep::ERR_INVALID),
+            (opt::GO, named("c", &[0, 0]), rep::ERR_UNKNOWN),
+            (opt::GO, [&[0, 0, 0, 1, 0xff][..], &[0, 0]].concat(), rep::ERR_UNKNOWN),
+            (opt::INFO, named(&"x".repeat(5000), &[0, 0]), rep::ERR_INVALID),
+            (opt::LIST_META_CONTEXT, vec![0; 7], rep::ERR_INVALID),
+            (opt::SET_META_CONTEXT, named("a", &[255; 4]), rep::ERR_INVALID),
+            (opt::SET_META_CONTEXT, [contexts("a", &[]), vec![0]].concat(), rep::ERR_INVALID),
+        ] {
+            let (next, replies) = ask(&mut handshake, option, &data);
+            assert_eq!((next, kinds(&replies)), (Next::Answered, vec![kind]), "{option} {data:?}");
+            assert!(std::str::from_utf8(&replies[0].1).is_ok_and(|text| text.len() > 10));
+        }
+        let (next, replies) = ask(&mut handshake, opt::ABORT, b"whatever");
+        assert_eq!((next, kinds(&replies)), (Next::Close, vec![rep::ACK]));
+    }
+
+    #[test]
+    fn a_long_option_is_skipped() {
+        let (mut handshake, mut out) = (begun(Tls::Unavailable), Vec::new());
+        let long = message(opt::LIST, &vec![0; OPTION_MAX + 1]);
+        let mut at = 0;
+        while at < long.len() {
+            let end = long.len().min(at + 1000);
+            let (used, _) = handshake.step(&long[at..end], &Two, &mut out).expect("no breach");
+            assert!(used > 0);
+            at += used;
+        }
+        assert_eq!(kinds(&replies(opt::LIST, &out)), [rep::ERR_TOO_BIG]);
+        assert_eq!(ask(&mut handshake, opt::LIST, &[]).1.len(), 3);
+    }
+
+    #[test]
+    fn what_cannot_be_answered_ends_the_connection() {
+        let step = |handshake: &mut Handshake, input: &[u8]| handshake.step(input, &Two, &mut Vec::new());
+        assert!(step(&mut Handshake::new(Tls::Offered), &[0, 0, 0, 7]).is_err(), "unknown flags");
+        let mut magic = message(opt::LIST, &[]);
+        magic[0] = 0;
+        assert!(step(&mut begun(Tls::Offered), &magic).is_err(), "no IHAVEOPT");
+        let long = message(opt::EXPORT_NAME, &vec![b'x'; OPTION_MAX + 1]);
+        assert!(step(&mut begun(Tls::Offered), &long).is_err(), "a long name");
+        assert!(step(&mut begun(Tls::Required), &message(opt::EXPORT_NAME, b"a")).is_err(), "not encrypted");
+    }
+
+    #[test]
+    fn tls_comes_first_and_makes_all_forget() {
+        let mut handshake = begun(Tls::Required);
+        for option in [opt::LIST, opt::INFO, opt::GO, opt::STRUCTURED_REPLY, 99] {
+            assert_eq!(kinds(&ask(&mut handshake, option, &[]).1), [rep::ERR_TLS_REQD], "{option}");
+        }
+        assert_eq!(ask(&mut handshake, opt::STARTTLS, &[]).0, Next::StartTls);
+        let mut handshake = begun(Tls::Offered);
+        ask(&mut handshake, opt::STRUCTURED_REPLY, &[]);
+        ask(&mut handshake, opt::STARTTLS, &[]);
+        let mut handshake = Handshake::encrypted(&handshake);
+        assert_eq!(kinds(&ask(&mut handshake, opt::STARTTLS, &[]).1), [rep::ERR_INVALID]);
+        let (next, _) = ask(&mut handshake, opt::GO, &named("a", &[0, 0]));
+        assert!(matches!(next, Next::Transmission(agreed) if !agreed.structured));
+    }
+}

@@ -1,0 +1,327 @@
+//! The server: exports nodes to any NBD client.
+//!
+//! A [`Server`] has named exports and listens wherever [`Server::serve`] is told to, on several listeners if wanted.
+//! A connection negotiates (`handshake`), then transmits (`session`).
+//!
+//! Invariants: a client that breaks the protocol, stalls or floods loses its own connection and nothing else; the
+//! number of connections, the number and the time of those that negotiate, and the memory of each that transmits
+//! are bounded by [`Settings`].
+//!
+//! All connections to an export share one node, so what one has written all others see, and a flush on one covers
+//! the completed writes of all: the server says CAN_MULTI_CONN.
+
+mod budget;
+pub mod handshake;
+mod outbox;
+pub mod request;
+mod session;
+
+use crate::inbox::Inbox;
+use crate::tls::{self, ServerTls};
+use crate::wire::{self, flag};
+use futures_util::future::{Either, select};
+use handshake::{Agreed, Exports, Facts, Handshake, Next};
+use lamina_block::{Buf, Conn, Env, Error, Listener, Node, Result, Signal};
+use session::Session;
+use slab::Slab;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Bounds of a server.
+#[derive(Clone)]
+pub struct Settings {
+    /// Encryption; none without it.
+    pub tls: Option<ServerTls>,
+    /// Bytes that the requests of one connection may hold, data included: those not answered and the answers not
+    /// sent. At least 32 MiB, the largest request, are used. Default: 64 MiB.
+    pub max_in_flight_bytes: usize,
+    /// Connections at the same time. Default: 256.
+    pub max_connections: usize,
+    /// Connections that negotiate at the same time. Default: 32.
+    pub max_handshakes: usize,
+    /// Time that a client has to negotiate. Default: 10 s.
+    pub handshake_timeout: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            tls: None,
+            max_in_flight_bytes: 64 << 20,
+            max_connections: 256,
+            max_handshakes: 32,
+            handshake_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// An export: a node under a name.
+#[derive(Clone)]
+pub struct ExportInfo {
+    /// The name that clients ask for; at most 4096 bytes. A client that asks for none gets the only export there is.
+    pub name: String,
+    /// A line for people; may be empty.
+    pub description: String,
+    /// What is exported.
+    pub node: Rc<Node>,
+    /// Refuse everything that changes the node.
+    pub read_only: bool,
+}
+
+/// The order to end a connection.
+pub struct Stop {
+    ordered: Cell<bool>,
+    signal: Signal,
+}
+
+impl Stop {
+    fn new() -> Stop {
+        Stop { ordered: Cell::new(false), signal: Signal::new() }
+    }
+
+    fn order(&self) {
+        self.ordered.set(true);
+        self.signal.notify();
+    }
+
+    fn ordered(&self) -> bool {
+        self.ordered.get()
+    }
+
+    async fn wait(&self) {
+        self.signal.until(|| self.ordered()).await;
+    }
+}
+
+/// A connection, as the server sees it.
+struct Client {
+    stop: Rc<Stop>,
+    /// The export, once one was chosen.
+    export: RefCell<Option<Rc<ExportInfo>>>,
+}
+
+/// An NBD server.
+pub struct Server {
+    env: Rc<dyn Env>,
+    settings: Settings,
+    exports: RefCell<BTreeMap<String, Rc<ExportInfo>>>,
+    clients: RefCell<Slab<Rc<Client>>>,
+    handshakes: Cell<usize>,
+    stop: Stop,
+    /// A client has left.
+    left: Signal,
+}
+
+impl Server {
+    /// A server without exports.
+    pub fn new(env: Rc<dyn Env>, settings: Settings) -> Rc<Server> {
+        Rc::new(Server {
+            env,
+            settings,
+            exports: RefCell::default(),
+            clients: RefCell::default(),
+            handshakes: Cell::new(0),
+            stop: Stop::new(),
+            left: Signal::new(),
+        })
+    }
+
+    /// Adds an export. Refused if the name is taken or too long.
+    pub fn add(&self, export: ExportInfo) -> Result<()> {
+        let name = export.name.clone();
+        if name.len().max(export.description.len()) > wire::STRING_MAX {
+            return Err(Error::invalid("an export's name and description have at most 4096 bytes"));
+        }
+        let mut exports = self.exports.borrow_mut();
+        if exports.contains_key(&name) {
+            return Err(Error::invalid(format!("there is an export {name:?} already")));
+        }
+        exports.insert(name, Rc::new(export));
+        Ok(())
+    }
+
+    /// Removes an export, and ends the connections to it when what is under way has been answered.
+    pub fn remove(&self, name: &str) {
+        let Some(removed) = self.exports.borrow_mut().remove(name) else { return };
+        for (_, client) in self.clients.borrow().iter() {
+            if client.export.borrow().as_ref().is_some_and(|export| Rc::ptr_eq(export, &removed)) {
+                client.stop.order();
+            }
+        }
+    }
+
+    /// Connections now, those that negotiate included.
+    pub fn connections(&self) -> usize {
+        self.clients.borrow().len()
+    }
+
+    /// Accepts connections until [`Server::shutdown`], or until the listener fails for good.
+    pub async fn serve(self: &Rc<Self>, listener: Rc<dyn Listener>) -> Result<()> {
+        while !self.stop.ordered() {
+            match select(listener.accept(), pin!(self.stop.wait())).await {
+                Either::Left((Ok(conn), _)) => self.accepted(conn),
+                Either::Left((Err(e), _)) => {
+                    // Usually too many open files: it passes when somebody leaves.
+                    tracing::warn!(listener = %listener.address(), error = %e, "cannot accept");
+                    self.env.sleep(Duration::from_millis(100)).await;
+                }
+                Either::Right(_) => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Accepts no more, answers all requests under way, and closes all connections.
+    pub async fn shutdown(&self) {
+        self.stop.order();
+        for (_, client) in self.clients.borrow().iter() {
+            client.stop.order();
+        }
+        self.left.until(|| self.clients.borrow().is_empty()).await;
+    }
+
+    fn accepted(self: &Rc<Self>, conn: Rc<dyn Conn>) {
+        if self.stop.ordered() {
+            return conn.shutdown();
+        }
+        let (connections, handshakes) = (self.connections(), self.handshakes.get());
+        if connections >= self.settings.max_connections || handshakes >= self.settings.max_handshakes {
+            tracing::warn!(peer = conn.peer(), connections, handshakes, "too many connections: refused");
+            return conn.shutdown();
+        }
+        let client = Rc::new(Client { stop: Rc::new(Stop::new()), export: RefCell::new(None) });
+        let key = self.clients.borrow_mut().insert(Rc::clone(&client));
+        let server = Rc::clone(self);
+        self.env.spawn(Box::pin(async move {
+            let peer = conn.peer();
+            if let Err(e) = server.converse(&client, conn).await {
+                tracing::info!(peer, error = %e, "connection ended");
+            }
+            server.clients.borrow_mut().remove(key);
+            server.left.notify();
+        }));
+    }
+
+    /// A connection from its first byte to its last.
+    async fn converse(&self, client: &Client, conn: Rc<dyn Conn>) -> Result<()> {
+        self.handshakes.set(self.handshakes.get() + 1);
+        let agreed = self.negotiate_in_time(client, Rc::clone(&conn)).await;
+        self.handshakes.set(self.handshakes.get() - 1);
+        let (conn, inbox, agreed) = match agreed {
+            Ok(Some(agreed)) => agreed,
+            Ok(None) => {
+                conn.shutdown();
+                return Ok(());
+            }
+            Err(e) => {
+                conn.shutdown();
+                return Err(e);
+            }
+        };
+        let Some(export) = self.exports.borrow().get(&agreed.export).cloned() else {
+            conn.shutdown();
+            return Err(Error::offline("the export was removed during negotiation"));
+        };
+        *client.export.borrow_mut() = Some(Rc::clone(&export));
+        tracing::debug!(peer = conn.peer(), export = %export.name, "connected");
+        let max = self.settings.max_in_flight_bytes.max(wire::PAYLOAD_MAX as usize);
+        let stop = Rc::clone(&client.stop);
+        let session = Session::new(&self.env, Rc::clone(&conn), export, agreed, max, stop);
+        let end = session.run(inbox).await;
+        conn.shutdown();
+        end
+    }
+
+    async fn negotiate_in_time(
+        &self,
+        client: &Client,
+        conn: Rc<dyn Conn>,
+    ) -> Result<Option<(Rc<dyn Conn>, Inbox, Agreed)>> {
+        let negotiation = pin!(self.negotiate(conn));
+        let stopped = pin!(client.stop.wait());
+        let late = select(self.env.sleep(self.settings.handshake_timeout), stopped);
+        match select(negotiation, late).await {
+            Either::Left((agreed, _)) => agreed,
+            Either::Right((Either::Left(_), _)) => Err(Error::offline("the negotiation took too long")),
+            Either::Right((Either::Right(_), _)) => Ok(None),
+        }
+    }
+
+    /// Negotiates; `None` if the client only wanted to know something.
+    async fn negotiate(&self, mut conn: Rc<dyn Conn>) -> Result<Option<(Rc<dyn Conn>, Inbox, Agreed)>> {
+        let mut handshake = Handshake::new(match &self.settings.tls {
+            None => handshake::Tls::Unavailable,
+            Some(tls) if tls.required => handshake::Tls::Required,
+            Some(_) => handshake::Tls::Offered,
+        });
+        conn.send(Buf::from_vec(Handshake::greeting())).await?;
+        let mut inbox = Inbox::new(self.env.pool());
+        loop {
+            let mut input = vec![0; inbox.available()];
+            inbox.peek(&mut input);
+            let mut out = Vec::new();
+            let (used, next) =
+                handshake.step(&input, self, &mut out).map_err(|refused| Error::invalid(refused.0))?;
+            inbox.consume(used);
+            if !out.is_empty() {
+                conn.send(Buf::from_vec(out)).await?;
+            }
+            match next {
+                Next::Answered => {}
+                Next::Receive => match conn.recv(inbox.target()).await? {
+                    0 => return Ok(None),
+                    n => inbox.received(n),
+                },
+                Next::StartTls => {
+                    if inbox.available() > 0 {
+                        return Err(Error::invalid("the client sent more before TLS had begun"));
+                    }
+                    let Some(tls) = &self.settings.tls else { return Ok(None) };
+                    conn = tls::accept(&self.env, conn, tls).await?;
+                    handshake = Handshake::encrypted(&handshake);
+                }
+                Next::Transmission(agreed) => return Ok(Some((conn, inbox, agreed))),
+                Next::Close => return Ok(None),
+            }
+        }
+    }
+}
+
+impl Exports for Server {
+    fn list(&self) -> Vec<Facts> {
+        self.exports.borrow().values().map(|export| export.facts()).collect()
+    }
+
+    fn find(&self, name: &str) -> Option<Facts> {
+        let exports = self.exports.borrow();
+        let only = || exports.values().next().filter(|_| name.is_empty() && exports.len() == 1);
+        exports.get(name).or_else(only).map(|export| export.facts())
+    }
+}
+
+impl ExportInfo {
+    fn facts(&self) -> Facts {
+        let geometry = self.node.geometry();
+        let mut flags =
+            flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::CAN_MULTI_CONN | flag::SEND_CACHE;
+        if self.read_only || geometry.read_only {
+            flags |= flag::READ_ONLY;
+        } else {
+            flags |= flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO;
+            if geometry.discard {
+                flags |= flag::SEND_TRIM;
+            }
+        }
+        Facts {
+            name: self.name.clone(),
+            description: self.description.clone(),
+            size: geometry.size,
+            flags,
+            minimum: geometry.block,
+            preferred: geometry.optimal.max(geometry.block).min(wire::PAYLOAD_MAX),
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! Transmission: one client's requests, from its socket to the node and back.
+//!
+//! ```text
+//!   socket ──recv──▶ Inbox ──▶ judge ──▶ Node::submit ──at once──────▶ Outbox ──send──▶ socket
+//!                                            └────── later (a task) ─────▲
+//! ```
+//!
+//! One receive brings as many requests as the socket holds. What the node completes at once is answered without a
+//! task, and whatever has been answered by then is sent by one call. Requests are answered in the order in which they
+//! complete.
+//!
+//! Invariants: memory held for a client stays within its [`Budget`]: nothing is received while there is no room, so
+//! a client that does not read its replies stops being read itself; every request that was read is answered, unless
+//! the connection breaks; nothing that a client sends ends anything but its own connection.
+//!
+//! Not done here: the protocol's RESIZE extension (no client knows it; connections made after a resize see the new
+//! size, and older ones may use it too), and holes in replies to reads (clients that care ask for the block status).
+
+use super::budget::Budget;
+use super::handshake::{Agreed, CONTEXT_ID};
+use super::outbox::Outbox;
+use super::request::{Command, Request, Rules};
+use super::{ExportInfo, Stop};
+use crate::errno;
+use crate::inbox::Inbox;
+use crate::wire::{self, Descriptor, state};
+use futures_util::future::{Either, join, select};
+use lamina_block::{Buf, Conn, Durability, Env, Error, Extent, ExtentState, Io, Pending, Result, Signal};
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::pin::pin;
+use std::rc::Rc;
+use zerocopy::FromBytes;
+
+/// What a request costs beside its data, in bytes: its task, its place in lists, its reply.
+const OVERHEAD: usize = 512;
+/// Memory for one block status, and the most that a cache request reads at a time, in bytes.
+const WORK: usize = 1 << 20;
+/// The most descriptors in one reply to a block status; the client asks again for the rest.
+const DESCRIPTORS: usize = 4096;
+
+/// A connection in transmission.
+pub struct Session {
+    env: Rc<dyn Env>,
+    conn: Rc<dyn Conn>,
+    export: Rc<ExportInfo>,
+    agreed: Agreed,
+    budget: Budget,
+    outbox: RefCell<Outbox>,
+    /// Something is in the outbox, or nothing will be any more.
+    ready: Signal,
+    finished: Cell<bool>,
+    broken: Cell<bool>,
+    complained: Cell<bool>,
+    stop: Rc<Stop>,
+}
+
+/// What has been received of the next request.
+struct Reader {
+    inbox: Inbox,
+    /// A request whose payload is being received, and its cost.
+    partial: Option<(Request, usize)>,
+    /// Bytes of a payload too large that are still to come.
+    skip: usize,
+}
+
+impl Session {
+    /// A connection that has agreed on everything.
+    pub fn new(
+        env: &Rc<dyn Env>,
+        conn: Rc<dyn Conn>,
+        export: Rc<ExportInfo>,
+        agreed: Agreed,
+        max_in_flight_bytes: usize,
+        stop: Rc<Stop>,
+    ) -> Rc<Session> {
+        Rc::new(Session {
+            env: Rc::clone(env),
+            conn,
+            export,
+            agreed,
+            budget: Budget::new(max_in_flight_bytes),
+            outbox: RefCell::new(Outbox::new(env.pool())),
+            ready: Signal::new(),
+            finished: Cell::new(false),
+            broken: Cell::new(false),
+            complained: Cell::new(false),
+            stop,
+        })
+    }
+
+    /// Serves until the client leaves, the connection breaks, or the order to stop comes; then answers what is under
+    /// way. `inbox` may hold requests already.
+    pub async fn run(self: Rc<Self>, inbox: Inbox) -> Result<()> {
+        let receive = async {
+            let mut reader = Reader { inbox, partial: None, skip: 0 };
+            let end = self.receive(&mut reader).await;
+            if let Some((_, cost)) = reader.partial {
+                self.budget.give(cost);
+            }
+            self.budget.idle().await;
+            self.finished.set(true);
+            self.ready.notify();
+            end
+        };
+        join(receive, self.send()).await.0
+    }
+
+    async fn receive(self: &Rc<Self>, reader: &mut Reader) -> Result<()> {
+        loop {
+            while let Some((request, payload, cost)) = self.next(reader).await? {
+                if request.command == Ok(Command::Disconnect) {
+                    self.budget.give(cost);
+                    return Ok(());
+                }
+                self.start(request, payload, cost);
+            }
+            if self.stop.ordered() {
+                return Ok(());
+            }
+            let received = match select(self.conn.recv(reader.inbox.target()), pin!(self.stop.wait())).await {
+                Either::Left((received, _)) => received?,
+                Either::Right(_) => return Ok(()),
+            };
+            match received {
+                0 if self.broken.get() => return Err(Error::offline("the client does not take replies")),
+                0 => return Ok(()),
+                n => reader.inbox.received(n),
+            }
+        }
+    }
+
+    /// The next request that has arrived whole, its payload, and what it was charged with.
+    async fn next(&self, reader: &mut Reader) -> Result<Option<(Request, Buf, usize)>> {
+        let inbox = &mut reader.inbox;
+        if let Some(payload) = inbox.filled() {
+            return Ok(reader.partial.take().map(|(request, cost)| (request, payload, cost)));
+        }
+        if inbox.is_filling() {
+            return Ok(None);
+        }
+        let skipped = reader.skip.min(inbox.available());
+        inbox.consume(skipped);
+        reader.skip -= skipped;
+        if reader.skip > 0 || inbox.available() < wire::Request::LEN {
+            return Ok(None);
+        }
+        let request = self.judge(inbox)?;
+        let cost = OVERHEAD + memory(&request);
+        while !self.budget.take(cost, inbox.retired()) {
+            self.budget.freed().await;
+        }
+        inbox.consume(wire::Request::LEN);
+        let payload = request.payload as usize;
+        if payload > wire::PAYLOAD_MAX as usize {
+            reader.skip = payload;
+        } else if payload > inbox.available() {
+            inbox.direct(self.env.pool().take(payload));
+            reader.partial = Some((request, cost));
+            return Ok(None);
+        }
+        let payload = if reader.skip > 0 { Buf::empty() } else { inbox.take(payload) };
+        Ok(Some((request, payload, cost)))
+    }
+
+    fn judge(&self, inbox: &Inbox) -> Result<Request> {
+        let mut bytes = [0; wire::Request::LEN];
+        inbox.peek(&mut bytes);
+        let message = wire::Request::read_from_bytes(&bytes)
+            .map_err(|_| Error::invalid("a request of the wrong length"))?;
+        let geometry = self.export.node.geometry();
+        let rules = Rules {
+            read_only: self.export.read_only || geometry.read_only,
+            structured: self.agreed.structured,
+            block_status: self.agreed.block_status,
+            size: geometry.size,
+        };
+        Request::judge(&message, &rules)
+            .map_err(|bad| Error::invalid(format!("the client sent {:#010x} instead of a request", bad.0)))
+    }
+
+    /// Hands a request to the node, and answers it now or when it completes.
+    fn start(self: &Rc<Self>, request: Request, payload: Buf, cost: usize) {
+        let node = &self.export.node;
+        let cookie = request.cookie;
+        let command = match request.command {
+            Ok(command) => command,
+            Err(refusal) => return self.fail(cookie, refusal.error, refusal.why, cost),
+        };
+        match command {
+            Command::Read => {
+                let data = self.env.pool().take(request.bytes());
+                self.submit(request, command, Io::read, data, cost);
+            }
+            Command::Write(durability) => {
+                self.submit(request, command, |at, data| Io::write(at, data, durability), payload, cost);
+            }
+            Command::Zero(how) => {
+                let at = request.at.clone();
+                self.submit(request, command, |_, _| Io::zero(at, how), Buf::empty(), cost);
+            }
+            Command::Flush => self.submit(request, command, |_, _| Io::flush(), Buf::empty(), cost),
+            Command::Trim(Durability::Cached) => {
+                let at = request.at.clone();
+                self.submit(request, command, |_, _| Io::discard(at), Buf::empty(), cost);
+            }
+            Command::Trim(Durability::Fua) => {
+                let (trim, node) = (node.submit(Io::discard(request.at.clone())), Rc::clone(node));
+                self.later(request, command, cost, async move {
+                    trim.await?;
+                    node.submit(Io::flush()).await
+                });
+            }
+            Command::Cache => self.cache(request, cost),
+            Command::BlockStatus { one } => self.block_status(request, one, cost),
+            // Ends the receive loop before it gets here.
+            Command::Disconnect => self.budget.give(cost),
+        }
+    }
+
+    fn submit(
+        self: &Rc<Self>,
+        request: Request,
+        command: Command,
+        io: impl FnOnce(u64, Buf) -> Io,
+        data: Buf,
+        cost: usize,
+    ) {
+        let reply = if command == Command::Read { data.clone() } else { Buf::empty() };
+        let mut submitted = self.export.node.submit(io(request.at.start, data));
+        if let Some(result) = submitted.ready() {
+            return self.answer(&request, command, reply, result, cost);
+        }
+        let session = Rc::clone(self);
+        self.env.spawn(Box::pin(async move {
+            let result = submitted.await;
+            session.answer(&request, command, reply, result, cost);
+        }));
+    }
+
+    /// Answers a request when `work` is done.
+    fn later(
+        self: &Rc<Self>,
+        request: Request,
+        command: Command,
+        cost: usize,
+        work: impl Future<Output = Result<()>> + 'static,
+    ) {
+        let session = Rc::clone(self);
+        self.env.spawn(Box::pin(async move {
+            let result = work.await;
+            session.answer(&request, command, Buf::empty(), result, cost);
+        }));
+    }
+
+    fn answer(&self, request: &Request, command: Command, data: Buf, result: Result<()>, cost: usize) {
+        let cookie = request.cookie;
+        if let Err(e) = result {
+            let fast = matches!(command, Command::Zero(how) if how.fast);
+            self.complain(&e);
+            return self.fail(cookie, errno::of(e.kind(), fast), &e.to_string(), cost);
+        }
+        let mut outbox = self.outbox.borrow_mut();
+        match command {
+            Command::Read if self.agreed.structured && data.is_empty() => outbox.none(cookie, cost),
+            Command::Read if self.agreed.structured => outbox.data(cookie, request.at.start, data, cost),
+            _ => outbox.simple(cookie, 0, data, cost),
+        }
+        drop(outbox);
+        self.ready.notify();
+    }
+
+    fn fail(&self, cookie: u64, error: u32, message: &str, cost: usize) {
+        let mut outbox = self.outbox.borrow_mut();
+        if self.agreed.structured {
+            outbox.error(cookie, error, message, cost);
+        } else {
+            outbox.simple(cookie, error, Buf::empty(), cost);
+        }
+        drop(outbox);
+        self.ready.notify();
+    }
+
+    /// Logs the first error of a connection; the client hears of all.
+    fn complain(&self, e: &Error) {
+        if !self.complained.replace(true) {
+            let (export, peer) = (&self.export.name, self.conn.peer());
+            tracing::warn!(%export, %peer, error = %e, "a request failed; later ones are not logged");
+        }
+    }
+
+    /// Reads the range and forgets it: whatever caches below has it then.
+    fn cache(self: &Rc<Self>, request: Request, cost: usize) {
+        let (node, pool) = (Rc::clone(&self.export.node), self.env.pool().clone());
+        let at = request.at.clone();
+        self.later(request, Command::Cache, cost, async move {
+            for start in at.clone().step_by(WORK) {
+                let len = (at.end - start).min(WORK as u64) as usize;
+                node.submit(Io::read(start, pool.take(len))).await?;
+            }
+            Ok(())
+        });
+    }
+
+    fn block_status(self: &Rc<Self>, request: Request, one: bool, cost: usize) {
+        let session = Rc::clone(self);
+        self.env.spawn(Box::pin(async move {
+            let (cookie, block) = (request.cookie, u64::from(session.export.node.geometry().block));
+            let at = request.at;
+            if at.is_empty() || !at.start.is_multiple_of(block) || !at.end.is_multiple_of(block) {
+                let message = format!("misaligned: requests are multiples of {block} bytes");
+                return session.fail(cookie, errno::EINVAL, &message, cost);
+            }
+            match session.runs(at, if one { 1 } else { DESCRIPTORS }).await {
+                Ok(runs) => {
+                    session.outbox.borrow_mut().status(cookie, CONTEXT_ID, &runs, cost);
+                    session.ready.notify();
+                }
+                Err(e) => {
+                    session.complain(&e);
+                    session.fail(cookie, errno::of(e.kind(), false), &e.to_string(), cost);
+                }
+            }
+        }));
+    }
+
+    /// At most `max` runs from the start of `at`. Asks the node for parts that grow while runs are long, so that
+    /// neither a fragmented nor a large device makes long lists or many questions.
+    async fn runs(&self, at: Range<u64>, max: usize) -> Result<Vec<Descriptor>> {
+        let (mut list, mut start, mut step) = (Vec::new(), at.start, (WORK as u64) << 4);
+        while start < at.end && list.len() <= max {
+            let end = at.end.min(start.saturating_add(step));
+            let part = self.export.node.extents(start..end).await?;
+            if part.len() <= 16 {
+                step = step.saturating_mul(4);
+            }
+            for extent in part {
+                Extent::push(&mut list, extent.len, extent.state);
+            }
+            start = end;
+        }
+        list.truncate(max);
+        Ok(list.into_iter().map(descriptor).collect())
+    }
+
+    async fn send(&self) {
+        loop {
+            self.ready.until(|| self.finished.get() || !self.outbox.borrow().is_empty()).await;
+            let Some(batch) = self.outbox.borrow_mut().take() else { return };
+            if !self.broken.get() {
+                let sent: Pending = self.conn.send(batch.bytes);
+                if let Err(e) = sent.await {
+                    tracing::debug!(export = %self.export.name, error = %e, "a reply could not be sent");
+                    self.broken.set(true);
+                    self.conn.shutdown();
+                }
+            }
+            self.budget.give(batch.cost);
+        }
+    }
+}
+
+/// Memory that a request holds until it is answered, beside [`OVERHEAD`], in bytes.
+fn memory(request: &Request) -> usize {
+    match &request.command {
+        Ok(Command::Read) => request.bytes(),
+        Ok(Command::Cache) => request.bytes().min(WORK),
+        Ok(Command::BlockStatus { .. }) => WORK,
+        Ok(Command::Write(_)) => request.payload as usize,
+        Ok(Command::Disconnect | Command::Flush | Command::Trim(_) | Command::Zero(_)) => 0,
+        // Received, unless it is skipped, and thrown away.
+        Err(_) if request.payload > wire::PAYLOAD_MAX => 0,
+        Err(_) => request.payload as usize,
+    }
+}
+
+/// A run is never longer than the request, whose length has 32 bits.
+fn descriptor(extent: Extent) -> Descriptor {
+    let status = match extent.state {
+        ExtentState::Data => 0,
+        ExtentState::Zero => state::ZERO,
+        ExtentState::Hole => state::HOLE | state::ZERO,
+    };
+    Descriptor { len: (extent.len as u32).into(), status: status.into() }
+}

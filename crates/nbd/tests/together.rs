@@ -1,0 +1,262 @@
+//! Our client against our server, in the simulator: requests arrive in pieces, connections are cut, servers die.
+
+mod common;
+
+use common::*;
+use lamina_nbd::client::Promise;
+
+fn connections(n: u32) -> Options {
+    Options { connections: n, ..Options::default() }
+}
+
+#[test]
+fn every_operation_arrives() {
+    simulate(0..20, Settings::default(), async |world| {
+        let (_, node) = world.client(connections(1)).await.expect("connects");
+        let g = node.geometry();
+        assert_eq!((g.size, g.block, g.optimal), (4 << 20, 512, 4096));
+        assert_eq!((g.fua, g.zero, g.discard, g.read_only), (true, true, true, false));
+        let data = bytes(1, 70_000 / 512 * 512);
+        write(&node, 512, &data).await.expect("writes");
+        assert_eq!(read(&node, 512, data.len()).await.expect("reads"), data);
+        let fua = Io::write(1 << 20, Buf::from_vec(bytes(2, 4096)), Durability::Fua);
+        node.submit(fua).await.expect("writes through");
+        let zero = Zero { unmap: true, fast: true, durability: Durability::Fua };
+        node.submit(Io::zero(512..1024, zero)).await.expect("zeroes");
+        assert_eq!(read(&node, 512, 512).await.expect("reads"), vec![0; 512]);
+        node.submit(Io::discard(1 << 20..(1 << 20) + 4096)).await.expect("discards");
+        node.submit(Io::flush()).await.expect("flushes");
+        let runs = node.extents(0..4 << 20).await.expect("has a status");
+        assert_eq!(runs.iter().map(|run| run.len).sum::<u64>(), 4 << 20);
+        let below = world.node.extents(0..4 << 20).await.expect("has a status");
+        assert_eq!(runs, below);
+        let stats = world.node.stats();
+        let completed = |op| stats.of(op).completed.get();
+        assert_eq!(completed(OpKind::Write), 2);
+        assert_eq!(
+            (completed(OpKind::Zero), completed(OpKind::Discard), completed(OpKind::Flush)),
+            (1, 1, 1)
+        );
+        node.close().await.expect("closes");
+        world.server.shutdown().await;
+        assert_eq!(world.server.connections(), 0);
+    });
+}
+
+/// Writers on ranges of their own, while the connection is cut again and again: no error, no wrong byte.
+#[test]
+fn cuts_are_not_noticed() {
+    simulate(0..100, Settings::default(), async |world| {
+        let (client, node) =
+            world.client(connections(1 + world.env.random() as u32 % 3)).await.expect("connects");
+        let writers = (0..4u64).map(|writer| {
+            let node = Rc::clone(&node);
+            world.env.start(async move {
+                for round in 0..12u64 {
+                    let at = (writer << 20) + (round % 5) * 40_960;
+                    let data = bytes(writer << 32 | round, 512 * (1 + (round as usize * 7) % 80));
+                    write(&node, at, &data).await.expect("writes");
+                    if round % 3 == 0 {
+                        node.submit(Io::flush()).await.expect("flushes");
+                    }
+                    assert_eq!(read(&node, at, data.len()).await.expect("reads"), data);
+                }
+            })
+        });
+        let writers: Vec<_> = writers.collect();
+        for _ in 0..6 {
+            let pause = world.env.random() % 400_000;
+            world.env.sleep(Duration::from_nanos(pause)).await;
+            world.env.net().cut(&place());
+        }
+        for writer in writers {
+            writer.ended().await;
+        }
+        let info = client.info();
+        let reconnects = info["connections"][0]["reconnects"].as_u64();
+        assert!(reconnects.is_some_and(|n| n > 0), "{info}");
+    });
+}
+
+#[test]
+fn a_server_that_comes_back_in_time_is_waited_for() {
+    simulate(0..20, Settings::default(), async |mut world| {
+        let (_, node) = world.client(connections(2)).await.expect("connects");
+        write(&node, 0, &bytes(3, 8192)).await.expect("writes");
+        world.kill().await;
+        let waiting = Rc::clone(&node);
+        let reading = world.env.start(async move { read(&waiting, 0, 8192).await });
+        world.env.sleep(Duration::from_secs(20)).await;
+        world.restart();
+        assert_eq!(reading.ended().await.expect("reads"), bytes(3, 8192));
+    });
+}
+
+#[test]
+fn a_server_that_stays_away_is_given_up_and_taken_back() {
+    simulate(0..20, Settings::default(), async |mut world| {
+        let (_, node) = world.client(connections(1)).await.expect("connects");
+        world.kill().await;
+        let begin = world.env.now();
+        let e = read(&node, 0, 512).await.map(drop).expect_err("nobody is there");
+        assert_eq!(e.kind(), ErrorKind::Offline);
+        assert!(e.message().contains("not back within 30s"), "{e}");
+        let waited = world.env.now().since(begin);
+        assert!(waited < Duration::from_secs(31), "{waited:?}");
+        let e = read(&node, 0, 512).await.map(drop).expect_err("at once now");
+        assert_eq!(e.kind(), ErrorKind::Offline);
+        world.restart();
+        world.env.sleep(Duration::from_secs(3)).await;
+        read(&node, 0, 512).await.expect("the server is back");
+    });
+}
+
+#[test]
+fn a_silent_server_is_given_up() {
+    simulate(0..10, Settings::default(), async |world| {
+        let (_, node) = world.client(connections(1)).await.expect("connects");
+        world.disk.set_presence(Presence::Silent);
+        let begin = world.env.now();
+        let e = read(&node, 0, 512).await.map(drop).expect_err("nothing answers");
+        assert_eq!(e.kind(), ErrorKind::Offline);
+        let waited = world.env.now().since(begin);
+        // Every new connection is given its time to answer as long as the whole has not run out.
+        assert!(waited < Duration::from_secs(60 + 30 + 60), "{waited:?}");
+    });
+}
+
+#[test]
+fn an_export_that_shrank_is_refused() {
+    simulate(0..10, Settings::default(), async |mut world| {
+        let (client, node) = world.client(connections(1)).await.expect("connects");
+        world.kill().await;
+        world.disk.resize(2 << 20);
+        world.node.refresh();
+        world.restart();
+        let e = read(&node, 0, 512).await.map(drop).expect_err("another export");
+        assert!(e.message().contains("it had 4194304 bytes and has 2097152"), "{e}");
+        let refresh = Command { name: "refresh".into(), args: serde_json::json!({}) };
+        let answer = node.control(refresh).await.expect("the user wants it");
+        assert_eq!(answer["size"], 2 << 20);
+        assert_eq!((client.geometry().size, node.geometry().size), (2 << 20, 2 << 20));
+        world.env.sleep(Duration::from_secs(3)).await;
+        read(&node, 0, 512).await.expect("reads");
+    });
+}
+
+#[test]
+fn a_grown_export_is_seen_by_new_connections_and_by_refresh() {
+    simulate(0..10, Settings::default(), async |world| {
+        let (_, node) = world.client(connections(1)).await.expect("connects");
+        world.disk.resize(8 << 20);
+        world.node.refresh();
+        let (_, new) = world.client(connections(1)).await.expect("connects");
+        assert_eq!((node.geometry().size, new.geometry().size), (4 << 20, 8 << 20));
+        let refresh = Command { name: "refresh".into(), args: serde_json::json!({}) };
+        node.control(refresh).await.expect("refreshes");
+        assert_eq!(node.geometry().size, 8 << 20);
+        // The connection is older than the resize.
+        write(&node, (8 << 20) - 512, &bytes(1, 512)).await.expect("writes at the new end");
+    });
+}
+
+#[test]
+fn errors_keep_their_class_and_their_words() {
+    simulate(0..10, Settings::default(), async |world| {
+        let (_, node) = world.client(connections(1)).await.expect("connects");
+        world.disk.set_presence(Presence::Failing);
+        let e = read(&node, 512, 512).await.expect_err("fails");
+        assert_eq!((e.kind(), e.range()), (ErrorKind::Media, Some(&(512..1024))));
+        assert!(e.message().contains("disk"), "the server's words are missing: {e}");
+        world.disk.set_presence(Presence::Here);
+        read(&node, 512, 512).await.expect("one error ends nothing");
+    });
+}
+
+#[test]
+fn a_server_that_may_lose_writes_fails_the_next_flush() {
+    simulate(0..10, Settings::default(), async |mut world| {
+        let options = Options { unflushed: Promise::Lost, ..Options::default() };
+        let (_, node) = world.client(options).await.expect("connects");
+        write(&node, 0, &bytes(1, 512)).await.expect("writes");
+        node.submit(Io::flush()).await.expect("nothing is lost yet");
+        world.kill().await;
+        world.restart();
+        node.submit(Io::flush()).await.expect("nothing was at stake");
+        write(&node, 0, &bytes(2, 512)).await.expect("writes");
+        world.kill().await;
+        world.restart();
+        let e = node.submit(Io::flush()).await.expect_err("the write may be gone");
+        assert_eq!(e.kind(), ErrorKind::Media);
+        node.submit(Io::flush()).await.expect("told once");
+    });
+}
+
+#[test]
+fn shutdown_answers_what_is_under_way() {
+    simulate(0..30, Settings::default(), async |world| {
+        let (_, node) = world.client(connections(2)).await.expect("connects");
+        let requests: Vec<_> = (0..20u64)
+            .map(|i| {
+                let node = Rc::clone(&node);
+                world.env.start(async move { write(&node, i * 4096, &bytes(i, 4096)).await })
+            })
+            .collect();
+        world.env.sleep(Duration::from_micros(30)).await;
+        world.server.shutdown().await;
+        assert_eq!((world.server.connections(), world.node.stats().in_flight()), (0, 0));
+        let done = world.node.stats().of(OpKind::Write).completed.get();
+        // The others wait for a server that does not come back; what was done is theirs to repeat.
+        let mut answered = 0;
+        for request in requests {
+            answered += u64::from(request.ended().await.is_ok());
+        }
+        assert_eq!(answered, done);
+    });
+}
+
+#[test]
+fn exports_have_names() {
+    simulate(0..5, Settings::default(), async |world| {
+        let connect = |name: &str| {
+            let (env, target) = (world.dyn_env(), target(name));
+            async move { Client::connect(&env, target, Options::default()).await.map(|client| client.geometry()) }
+        };
+        let e = connect("disc").await.expect_err("no such export");
+        assert!(e.message().contains("has no export \"disc\"") && e.message().contains("\"disk\""), "{e}");
+        connect("").await.expect("the only export there is");
+        let second = ExportInfo {
+            name: "second".into(),
+            description: String::new(),
+            node: Rc::clone(&world.node),
+            read_only: true,
+        };
+        world.server.add(second.clone()).expect("a new name");
+        assert!(world.server.add(second).is_err(), "the name is taken");
+        connect("").await.expect_err("which one?");
+        assert!(connect("second").await.expect("read-only").read_only);
+        world.server.remove("second");
+        connect("second").await.expect_err("it was removed");
+    });
+}
+
+#[test]
+fn removing_an_export_ends_its_connections_only() {
+    simulate(0..10, Settings::default(), async |world| {
+        let second = ExportInfo {
+            name: "second".into(),
+            description: String::new(),
+            node: Rc::clone(&world.node),
+            read_only: false,
+        };
+        world.server.add(second).expect("a new name");
+        let (_, stays) = world.client(connections(1)).await.expect("connects");
+        let options = Options { reconnect: Duration::from_secs(1), ..Options::default() };
+        let goes = Client::connect(&world.dyn_env(), target("second"), options).await.expect("connects");
+        let goes = Node::new("goes", "nbd", world.dyn_env(), goes as _);
+        world.server.remove("second");
+        let e = read(&goes, 0, 512).await.expect_err("it was removed");
+        assert!(e.message().contains("no export"), "{e}");
+        read(&stays, 0, 512).await.expect("reads");
+    });
+}
