@@ -1,0 +1,133 @@
+//! `[device.NAME]`: a layer, its keys, and what it stands on.
+
+use crate::keys::{Section, called};
+use crate::report::{Report, quoted};
+use crate::words::one_of;
+use lamina_block::Kind;
+use serde_json::Value;
+use std::collections::HashSet;
+use std::ops::{Range, RangeInclusive};
+use toml::de::DeValue;
+
+/// A device of a plan: checked, not built.
+#[derive(Clone)]
+pub struct Device {
+    /// Its name.
+    pub name: String,
+    /// Its kind.
+    pub kind: Kind,
+    /// The devices it stands on, in order.
+    pub over: Vec<String>,
+    /// Its keys, without `type` and `over`.
+    pub keys: Value,
+    /// Where the name stands in the file.
+    pub(crate) header: Range<usize>,
+}
+
+/// A device of the file; `kind` is missing if it was not understood, which has been reported.
+pub(crate) struct Draft {
+    pub name: String,
+    pub kind: Option<Kind>,
+    pub over: Vec<String>,
+    pub keys: Value,
+    /// Where the name stands in the file.
+    pub header: Range<usize>,
+    /// Where each of `over` stands.
+    pub over_at: Vec<Range<usize>>,
+    /// The keys that name a file which the device owns, and where their values stand.
+    pub owned: Vec<(&'static str, Range<usize>)>,
+}
+
+/// The keys whose value is a file that belongs to the device alone, whatever its kind.
+const OWNED: [&str; 2] = ["path", "log"];
+
+/// Reads `[device.NAME]` and reports what is wrong with it in itself.
+pub(crate) fn read(name: &str, section: &Section<'_>, kinds: &[Kind], report: &mut Report) -> Draft {
+    let kind = read_kind(section, kinds, report);
+    let over = read_over(section, report);
+    let keys = section.neutral(&["type", "over"], report);
+    if let Some(kind) = &kind {
+        section.check(&keys, |keys| kind.parse(keys).map(drop), report);
+        if let Some(over) = &over {
+            check_over(kind, over, section, report);
+        }
+    }
+    let (over, over_at) = over.unwrap_or_default().into_iter().unzip();
+    let owned = OWNED.into_iter().filter_map(|key| Some((key, section.table.get(key)?.span()))).collect();
+    Draft { name: name.into(), kind, over, keys, header: section.header.clone(), over_at, owned }
+}
+
+fn read_kind(section: &Section<'_>, kinds: &[Kind], report: &mut Report) -> Option<Kind> {
+    let names = || kinds.iter().map(|k| k.name);
+    let Some(value) = section.table.get("type") else {
+        let message = format!("is missing: it is {}", one_of(names(), "or"));
+        section.wrong(report, "type", section.header.clone(), &message);
+        return None;
+    };
+    let DeValue::String(name) = value.get_ref() else {
+        let message = format!("expected a string, found {}", called(value.get_ref()));
+        section.wrong(report, "type", value.span(), &message);
+        return None;
+    };
+    let kind = kinds.iter().find(|k| k.name == name.as_ref());
+    if kind.is_none() {
+        let hint = match report.hint(name, names()) {
+            none if none.is_empty() => format!(": there is {}", one_of(names(), "and")),
+            hint => hint,
+        };
+        section.wrong(report, "type", value.span(), &format!("there is no type {}{hint}", quoted(name)));
+    }
+    kind.cloned()
+}
+
+/// The names of `over` with their places; `None` if the key is not understood, which has been reported.
+fn read_over(section: &Section<'_>, report: &mut Report) -> Option<Vec<(String, Range<usize>)>> {
+    let Some(value) = section.table.get("over") else { return Some(Vec::new()) };
+    let mut understood = true;
+    let mut name = |value: &toml::Spanned<DeValue<'_>>| match value.get_ref() {
+        DeValue::String(name) => Some((name.to_string(), value.span())),
+        other => {
+            let message = format!("expected a device's name or a list of them, found {}", called(other));
+            section.wrong(report, "over", value.span(), &message);
+            understood = false;
+            None
+        }
+    };
+    let names = match value.get_ref() {
+        DeValue::Array(list) => list.iter().filter_map(name).collect(),
+        _ => name(value).into_iter().collect(),
+    };
+    understood.then_some(names)
+}
+
+/// The number of devices, and that none is there twice.
+fn check_over(kind: &Kind, over: &[(String, Range<usize>)], section: &Section<'_>, report: &mut Report) {
+    let at = section.table.get("over").map_or(section.header.clone(), |value| value.span());
+    if !kind.children.contains(&over.len()) {
+        let wanted = format!("type \"{}\" stands on {}", kind.name, count(&kind.children));
+        let message = match over.len() {
+            0 if section.table.contains_key("over") => format!("is empty: {wanted}"),
+            0 => format!("is missing: {wanted}"),
+            _ if *kind.children.end() == 0 => format!("{wanted}: leave the key out"),
+            n => format!("{wanted}, not on {n}"),
+        };
+        return section.wrong(report, "over", at, &message);
+    }
+    let mut seen = HashSet::new();
+    for (name, at) in over {
+        if !seen.insert(name) {
+            section.wrong(report, "over", at.clone(), &format!("device {} is there twice", quoted(name)));
+        }
+    }
+}
+
+/// How many devices, in words.
+fn count(range: &RangeInclusive<usize>) -> String {
+    let devices = |n: usize| if n == 1 { "device" } else { "devices" };
+    match (*range.start(), *range.end()) {
+        (_, 0) => "no device".into(),
+        (a, b) if a == b => format!("exactly {a} {}", devices(a)),
+        (a, b) if b >= 1000 => format!("at least {a} {}", devices(a)),
+        (a, b) => format!("{a} to {b} devices"),
+    }
+}

@@ -1,0 +1,38 @@
+//! The hierarchy file: read, checked, built, drawn.
+//!
+//! ```text
+//!   text ──read──▶ drafts ──check──▶ Plan ──build──▶ Hierarchy
+//!          keys, names     graph     (data)  devices    (nodes)
+//!                                    opened
+//! ```
+//!
+//! A [`Plan`] is what a file says, free of every mistake that can be seen without opening a device; a [`Hierarchy`]
+//! is a plan at work. What is wrong is told in a [`Report`], all of it at once, each with file, line, device and key.
+//!
+//! Invariants:
+//! * no text makes this crate panic, hang, or take memory beyond a small multiple of [`FILE_MAX`];
+//! * a hierarchy has no cycle, every device comes after those it stands on, and none is deeper than [`DEPTH_MAX`];
+//! * a build that fails leaves nothing open.
+//!
+//! This crate knows no kind of layer: they are handed in. It serves nothing: who runs the exports reads them from
+//! [`Hierarchy::exports`].
+
+mod check;
+mod device;
+mod export;
+mod hierarchy;
+mod keys;
+mod plan;
+mod report;
+mod source;
+#[cfg(test)]
+mod testing;
+mod tree;
+mod words;
+
+pub use device::Device;
+pub use export::{DESCRIPTION_MAX, Export, QUEUES_MAX, SERIAL_MAX, SOCKET_PATH_MAX, Tls};
+pub use hierarchy::Hierarchy;
+pub use plan::{DEPTH_MAX, FILE_MAX, NAME_MAX, Plan, TABLES_MAX};
+pub use report::{PROBLEMS_MAX, Problem, Report, Severity, Subject};
+pub use tree::{Row, rows};

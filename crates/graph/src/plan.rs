@@ -1,0 +1,275 @@
+//! A hierarchy file that was read and checked, and not yet built.
+//!
+//! Everything that can be known without opening a device is checked here, and all that is wrong is said at once. A
+//! [`Plan`] is plain data: it can be made on one thread and built on another.
+
+use crate::check;
+use crate::device::{self, Device, Draft};
+use crate::export::{self, Export};
+use crate::keys::Section;
+use crate::report::{Report, Subject, quoted};
+use crate::source::Source;
+use lamina_block::Kind;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use toml::de::{DeTable, DeValue};
+
+/// The most bytes of a hierarchy file.
+pub const FILE_MAX: usize = 1 << 20;
+/// The most devices of a file, and the most exports.
+pub const TABLES_MAX: usize = 4096;
+/// The most bytes of a device's or an export's name.
+pub const NAME_MAX: usize = 64;
+/// The most devices on a path from the top of a hierarchy to the bottom.
+pub const DEPTH_MAX: usize = 64;
+
+/// A file's devices and exports, free of all mistakes that can be seen without building it.
+#[derive(Clone)]
+pub struct Plan {
+    pub(crate) source: Arc<Source>,
+    pub(crate) base: PathBuf,
+    /// Bottom-up: a device comes after all that it stands on.
+    pub(crate) devices: Vec<Device>,
+    pub(crate) exports: Vec<Export>,
+    pub(crate) warnings: Report,
+}
+
+impl Plan {
+    /// Reads the file at `path`. The paths in it are relative to its folder.
+    pub fn load(path: &Path, kinds: &[Kind]) -> Result<Plan, Report> {
+        let name = path.display().to_string();
+        let failed = |what: &str| Report::of_file(&name, what);
+        let full = std::path::absolute(path).map_err(|e| failed(&format!("cannot be found: {e}")))?;
+        let base = full.parent().map(Path::to_owned).unwrap_or_default();
+        let mut bytes = Vec::new();
+        let read =
+            std::fs::File::open(path).and_then(|f| f.take(FILE_MAX as u64 + 1).read_to_end(&mut bytes));
+        read.map_err(|e| failed(&format!("cannot be read: {e}")))?;
+        if bytes.len() > FILE_MAX {
+            return Err(failed(&too_large()));
+        }
+        let text = String::from_utf8(bytes).map_err(|e| {
+            let before = &e.as_bytes()[..e.utf8_error().valid_up_to()];
+            let line = before.iter().filter(|b| **b == b'\n').count() + 1;
+            failed(&format!("is not a text file: line {line} is not UTF-8"))
+        })?;
+        Plan::parse(&text, &name, &base, kinds)
+    }
+
+    /// Reads `text`, which is reported under `name`. The paths in it are relative to `base`.
+    pub fn parse(text: &str, name: &str, base: &Path, kinds: &[Kind]) -> Result<Plan, Report> {
+        if text.len() > FILE_MAX {
+            return Err(Report::of_file(name, &too_large()));
+        }
+        let source = Arc::new(Source::new(name, text));
+        let mut report = Report::new(Arc::clone(&source));
+        let (document, errors) = DeTable::parse_recoverable(text);
+        if !errors.is_empty() {
+            syntax(&errors, &source, &mut report);
+            report.sort();
+            return Err(report);
+        }
+        let (drafts, exports) = read(document.get_ref(), base, kinds, &mut report);
+        let order = check::devices(&drafts, &mut report);
+        check::exports(&drafts, &exports, base, &mut report);
+        report.sort();
+        if report.has_errors() {
+            return Err(report);
+        }
+        let mut drafts: Vec<Option<Draft>> = drafts.into_iter().map(Some).collect();
+        let devices = order.into_iter().filter_map(|i| finished(drafts[i].take()?)).collect();
+        Ok(Plan { source, base: base.into(), devices, exports, warnings: report })
+    }
+
+    /// The devices, bottom-up: each comes after all that it stands on.
+    pub fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    /// The exports in the order of the file.
+    pub fn exports(&self) -> &[Export] {
+        &self.exports
+    }
+
+    /// What is perhaps not meant as it stands.
+    pub fn warnings(&self) -> &Report {
+        &self.warnings
+    }
+
+    /// The name of the file, as it is reported.
+    pub fn file(&self) -> &str {
+        &self.source.name
+    }
+
+    /// The hierarchies of the file: the parts that no device connects. Each can live on a core of its own.
+    pub fn components(self) -> Vec<Plan> {
+        let part_of = check::components(&self.devices);
+        let parts = part_of.values().max().map_or(0, |last| last + 1);
+        let mut plans: Vec<Plan> =
+            (0..parts).map(|_| Plan { devices: Vec::new(), exports: Vec::new(), ..self.empty() }).collect();
+        for export in self.exports {
+            plans[part_of[&export.device]].exports.push(export);
+        }
+        for device in self.devices {
+            plans[part_of[&device.name]].devices.push(device);
+        }
+        plans
+    }
+
+    /// The same file with nothing in it. Warnings were about the file as a whole.
+    fn empty(&self) -> Plan {
+        Plan {
+            source: Arc::clone(&self.source),
+            base: self.base.clone(),
+            devices: Vec::new(),
+            exports: Vec::new(),
+            warnings: Report::new(Arc::clone(&self.source)),
+        }
+    }
+}
+
+fn too_large() -> String {
+    format!("is larger than {} KiB, and no hierarchy is", FILE_MAX >> 10)
+}
+
+fn finished(draft: Draft) -> Option<Device> {
+    let Draft { name, kind, over, keys, header, .. } = draft;
+    Some(Device { name, kind: kind?, over, keys, header })
+}
+
+/// Reports the mistakes in the TOML itself.
+fn syntax(errors: &[toml::de::Error], source: &Source, report: &mut Report) {
+    let mut second_header = None;
+    for e in errors {
+        let at = e.span().unwrap_or_default();
+        let subject = subject_at(source, at.start);
+        if e.message() != "duplicate key" {
+            report.error(subject, None, Some(at.clone()), &plain_syntax(e.message(), source.get(at)));
+            continue;
+        }
+        let in_header = source.lines_back_from(at.start).next().is_some_and(is_header);
+        let key = source.get(at.clone()).to_owned();
+        // The keys of a table that is there twice are not mistakes of their own.
+        if in_header {
+            second_header = Some(subject.clone());
+            report.error(subject, None, Some(at), "is there twice");
+        } else if second_header.as_ref() != Some(&subject) {
+            report.error(subject, Some(&key), Some(at), "is there twice");
+        }
+    }
+}
+
+/// The frequent mistakes in words that need no knowledge of TOML.
+fn plain_syntax(message: &str, at: &str) -> String {
+    let word = at.trim();
+    let is_word = word.starts_with(|c: char| c.is_ascii_alphabetic());
+    match message.split_once(',').map_or(message, |(what, _)| what) {
+        "invalid boolean" | "string values must be quoted" if is_word => {
+            format!("a string stands in quotes: \"{word}\"")
+        }
+        "invalid basic string" => "the string does not end: there is no closing quote".into(),
+        "unclosed table" => "the header does not end: there is no closing \"]\"".into(),
+        _ => message.replace('`', "\""),
+    }
+}
+
+fn is_header(line: &str) -> bool {
+    line.trim_start().starts_with('[')
+}
+
+/// The table in which a byte of a file stands that could not be read: the last header before it.
+fn subject_at(source: &Source, at: usize) -> Subject {
+    let header = source.lines_back_from(at).find_map(|line| line.trim_start().strip_prefix('['));
+    let name = |kind: &str| {
+        let name = header?.strip_prefix(kind)?.split([']', '.', '#']).next()?;
+        Some(name.trim().trim_matches('"').to_owned())
+    };
+    match (name("device."), name("export.")) {
+        (Some(name), _) => Subject::Device(name),
+        (_, Some(name)) => Subject::Export(name),
+        _ => Subject::File,
+    }
+}
+
+/// Reads all tables, in the order of the file.
+fn read(root: &DeTable<'_>, base: &Path, kinds: &[Kind], report: &mut Report) -> (Vec<Draft>, Vec<Export>) {
+    for (key, value) in root {
+        let (name, at) = (key.get_ref(), key.span());
+        if !["device", "export"].contains(&name.as_ref()) {
+            let what = if value.get_ref().is_table() { "table" } else { "key" };
+            let hint = match report.hint(name, ["device", "export"]) {
+                none if none.is_empty() => ": a file has [device.NAME] and [export.NAME]".into(),
+                hint => hint,
+            };
+            let message = format!("unknown {what} {}{hint}", quoted(name));
+            report.error(Subject::File, None, Some(at), &message);
+        }
+    }
+    let devices = tables(root, "device", Subject::Device, report);
+    let drafts = devices.iter().map(|(name, section)| device::read(name, section, kinds, report)).collect();
+    let exports = tables(root, "export", Subject::Export, report);
+    let exports = exports.iter().filter_map(|(n, section)| export::read(n, section, base, report)).collect();
+    (drafts, exports)
+}
+
+/// The tables `[kind.NAME]`, in the order of the file. What is no table or has no proper name is reported.
+fn tables<'a>(
+    root: &'a DeTable<'a>,
+    kind: &str,
+    subject: fn(String) -> Subject,
+    report: &mut Report,
+) -> Vec<(&'a str, Section<'a>)> {
+    let Some(value) = root.get(kind) else {
+        // Unless something else was meant to be one.
+        if kind == "device" && root.keys().all(|key| key.get_ref() == "export") {
+            report.error(Subject::File, None, None, "there is no device: write [device.NAME]");
+        }
+        return Vec::new();
+    };
+    let wrong = format!("write [{kind}.NAME]");
+    let DeValue::Table(named) = value.get_ref() else {
+        report.error(Subject::File, Some(kind), Some(value.span()), &wrong);
+        return Vec::new();
+    };
+    if named.is_empty() || named.len() > TABLES_MAX {
+        let message = if named.is_empty() { wrong } else { format!("has more than {TABLES_MAX} tables") };
+        report.error(Subject::File, Some(kind), Some(value.span()), &message);
+        return Vec::new();
+    }
+    if let Some((key, _)) = named.iter().find(|(_, value)| !value.get_ref().is_table()) {
+        let message = format!("{wrong}: {} stands in [{kind}] itself", quoted(key.get_ref()));
+        report.error(Subject::File, Some(kind), Some(key.span()), &message);
+    }
+    let mut found = Vec::new();
+    for (name, value) in named {
+        if let DeValue::Table(table) = value.get_ref() {
+            let (header, subject) = (name.span(), subject(name.get_ref().to_string()));
+            if let Some(message) = bad_name(name.get_ref()) {
+                report.error(subject.clone(), None, Some(header.clone()), &message);
+            }
+            found.push((name.get_ref().as_ref(), Section { subject, header, table }));
+        }
+    }
+    found.sort_by_key(|(_, section)| section.header.start);
+    found
+}
+
+/// What is wrong with a name. Names go into file names, addresses, metrics and logs.
+fn bad_name(name: &str) -> Option<String> {
+    if name.is_empty() || name.len() > NAME_MAX {
+        return Some(format!("a name has 1 to {NAME_MAX} characters, and this one {}", name.len()));
+    }
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if let Some(c) = name.chars().find(|c| !good(*c)) {
+        return Some(format!(
+            "a name is made of letters, digits, \"-\", \"_\" and \".\", not of {}",
+            quoted(&c.to_string())
+        ));
+    }
+    (!name.starts_with(|c: char| c.is_ascii_alphanumeric()))
+        .then(|| "a name begins with a letter or a digit".into())
+}
+
+#[cfg(test)]
+mod tests;

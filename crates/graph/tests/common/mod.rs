@@ -1,0 +1,38 @@
+//! What the tests of this crate share.
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use lamina_block::Kind;
+use lamina_graph::{Hierarchy, Plan, Report};
+use lamina_sim::Simulation;
+use std::path::{Path, PathBuf};
+
+/// The folder of the whole project.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Every kind that the program registers, by name.
+pub fn kinds() -> Vec<Kind> {
+    let mut kinds = lamina_layers::KINDS.to_vec();
+    kinds.push(lamina_nbd::client::KIND.clone());
+    kinds.sort_by_key(|kind| kind.name);
+    kinds
+}
+
+/// True if pages are to be written anew instead of compared.
+pub fn rewriting() -> bool {
+    std::env::var_os("LAMINA_REWRITE").is_some_and(|v| !v.is_empty() && v != "0")
+}
+
+/// Builds a plan in a simulated world and closes what was built; the tree if all went well.
+pub fn build(plan: Plan) -> Result<String, Report> {
+    let world = Simulation::new(1);
+    let env = world.env();
+    let built = world.run(async move {
+        let hierarchy = Hierarchy::build(plan, env).await?;
+        let tree = hierarchy.tree();
+        hierarchy.close().await.expect("a device that was not used can be closed");
+        Ok(tree)
+    });
+    built.unwrap_or_else(|_| panic!("building hangs"))
+}

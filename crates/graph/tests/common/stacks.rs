@@ -1,0 +1,214 @@
+//! Hierarchy files that run the gauntlet: read, checked and built as any file is, over the disks of a rig.
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use lamina_block::{
+    Build, Config, Error, Extent, Geometry, Io, Kind, Layer, Made, Node, Pending, Result, Step,
+};
+use lamina_graph::{Hierarchy, Plan};
+use lamina_sim::{Rig, Subject};
+use serde::Deserialize;
+use std::cell::RefCell;
+use std::ops::{Range, RangeInclusive};
+use std::path::Path;
+use std::rc::Rc;
+
+thread_local! {
+    /// The rig whose disks the devices of type `disk` are, while a file is built.
+    static RIG: RefCell<Option<Rc<Rig>>> = const { RefCell::new(None) };
+}
+
+/// A disk of the rig: the gauntlet replaces it, enlarges it and makes it fail as it does with its own.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Keys {
+    number: usize,
+}
+
+struct Disk(Rc<Node>);
+
+impl Config for Keys {
+    const KIND: &'static str = "disk";
+    const SUMMARY: &'static str = "a disk of the gauntlet's";
+    const CHILDREN: RangeInclusive<usize> = 0..=0;
+
+    fn build(self, _: Build) -> Pending<Made> {
+        let disk = RIG.with_borrow(|rig| rig.as_ref().map(|rig| rig.disk(self.number)));
+        Box::pin(async move {
+            let disk = disk.ok_or_else(|| Error::offline("there is no rig"))?;
+            Ok(Rc::new(Disk(disk)) as Made)
+        })
+    }
+}
+
+impl Layer for Disk {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn submit(self: Rc<Self>, _: &mut Io) -> Step {
+        Step::Forward(Rc::clone(&self.0))
+    }
+
+    fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
+        Box::pin(async move { self.0.extents(at).await })
+    }
+}
+
+fn kinds() -> Vec<Kind> {
+    [&[Kind::of::<Keys>()], lamina_layers::KINDS].concat()
+}
+
+/// The device `top` of the file `text`.
+fn stack(name: &str, text: impl Into<Rc<str>>) -> Subject {
+    let text: Rc<str> = text.into();
+    Subject::new(name, move |rig| build(rig, Rc::clone(&text)))
+}
+
+async fn build(rig: Rc<Rig>, text: Rc<str>) -> Result<Rc<Node>> {
+    let failed = |report| Error::invalid(format!("{report}"));
+    let plan = Plan::parse(&text, "subject", Path::new(""), &kinds()).map_err(failed)?;
+    RIG.set(Some(Rc::clone(&rig)));
+    let hierarchy = Hierarchy::build(plan, rig.env()).await;
+    RIG.set(None);
+    let hierarchy = hierarchy.map_err(failed)?;
+    hierarchy.nodes().iter().for_each(|node| rig.adopt(node));
+    hierarchy.node("top").ok_or_else(|| Error::invalid("there is no device \"top\""))
+}
+
+/// A layer by itself, over as many disks as its kind asks for at least unless this page knows better.
+fn single(kind: &Kind) -> Subject {
+    let (disks, keys) = match kind.name {
+        "concat" => (3, ""),
+        "delay" => (1, "write = '300us'\nparallel = 3"),
+        "linear" => (1, "offset = '16KiB'\nsize = '64KiB'"),
+        "memory" | "null" => (0, "size = '256KiB'"),
+        "record" => (1, "log = 'log'\nlog-size = '64MiB'\nbuffer = '64KiB'"),
+        "stripe" => (3, "unit = '4KiB'"),
+        _ => (*kind.children.start(), ""),
+    };
+    let over: Vec<String> = (0..disks).map(|i| format!("d{i}")).collect();
+    let over = if disks > 0 { format!("over = {over:?}") } else { String::new() };
+    let mut text = format!("[device.top]\ntype = '{}'\n{over}\n{keys}\n", kind.name);
+    (0..disks).for_each(|i| text += &format!("[device.d{i}]\ntype = 'disk'\nnumber = {i}\n"));
+    let subject = stack(kind.name, text);
+    match kind.name {
+        "file" => Subject::new("file", |rig| {
+            rig.sim_disk(0);
+            build(rig, "[device.top]\ntype = 'file'\npath = 'disk0'\n".into())
+        }),
+        "memory" => subject.volatile(),
+        "null" => subject.forgetful(),
+        _ => subject,
+    }
+}
+
+/// Two parts of a disk that overlap: what is written to one is seen in the other. The gauntlet must say so.
+pub fn overlapping_parts() -> Subject {
+    stack("overlapping parts", STRIPE_OVER_SHARED_PARTS.replace("offset = \"32KiB\"", "offset = \"28KiB\""))
+}
+
+/// A part of a stripe over three disks.
+pub fn linear_over_stripe() -> Subject {
+    stack("linear over stripe", LINEAR_OVER_STRIPE)
+}
+
+const LINEAR_OVER_STRIPE: &str = r#"
+[device.top]
+type = "linear"
+over = "striped"
+offset = "12KiB"
+
+[device.striped]
+type = "stripe"
+over = ["a", "b", "c"]
+unit = "8KiB"
+
+[device]
+a = { type = "disk", number = 0 }
+b = { type = "disk", number = 1 }
+c = { type = "disk", number = 2 }
+"#;
+
+/// Stripes of different widths and units end to end, with a short piece between them.
+pub fn concat_over_stripes() -> Subject {
+    stack("concat over stripes", CONCAT_OVER_STRIPES)
+}
+
+const CONCAT_OVER_STRIPES: &str = r#"
+[device.top]
+type = "concat"
+over = ["narrow", "piece", "wide"]
+
+[device.narrow]
+type = "stripe"
+over = ["a", "b"]
+unit = "4KiB"
+
+[device.piece]
+type = "linear"
+over = "c"
+offset = "4KiB"
+size = "20KiB"
+
+[device.wide]
+type = "stripe"
+over = ["d", "e", "f"]
+unit = "16KiB"
+
+[device]
+a = { type = "disk", number = 0 }
+b = { type = "disk", number = 1 }
+c = { type = "disk", number = 2 }
+d = { type = "disk", number = 3 }
+e = { type = "disk", number = 4 }
+f = { type = "disk", number = 5 }
+"#;
+
+/// A stripe over two devices, each of parts of the same two disks: everything is shared.
+pub fn stripe_over_shared_parts() -> Subject {
+    stack("stripe over shared parts", STRIPE_OVER_SHARED_PARTS)
+}
+
+const STRIPE_OVER_SHARED_PARTS: &str = r#"
+[device.top]
+type = "stripe"
+over = ["left", "right"]
+unit = "8KiB"
+
+[device]
+left = { type = "concat", over = ["a-front", "b-back"] }
+right = { type = "concat", over = ["b-front", "a-back"] }
+a-front = { type = "linear", over = "a", size = "32KiB" }
+a-back = { type = "linear", over = "a", offset = "32KiB" }
+b-front = { type = "linear", over = "b", size = "28KiB" }
+b-back = { type = "linear", over = "b", offset = "28KiB" }
+a = { type = "disk", number = 0 }
+b = { type = "disk", number = 1 }
+"#;
+
+/// Eight layers one over the other, those that keep requests among those that hand them on.
+pub fn tower() -> Subject {
+    stack("tower", TOWER)
+}
+
+const TOWER: &str = r#"
+[device]
+top = { type = "linear", over = "seven", offset = "8KiB" }
+seven = { type = "template", over = "six" }
+six = { type = "concat", over = ["five", "beside"] }
+five = { type = "delay", over = "four", write = "300us", parallel = 3 }
+four = { type = "stripe", over = ["three", "three-too"], unit = "4KiB" }
+three = { type = "fault", over = "two" }
+three-too = { type = "linear", over = "d1", offset = "4KiB" }
+two = { type = "record", over = "one", log = "log", log-size = "64MiB", buffer = "64KiB" }
+one = { type = "linear", over = "d0", offset = "4KiB" }
+beside = { type = "disk", number = 2 }
+d0 = { type = "disk", number = 0 }
+d1 = { type = "disk", number = 1 }
+"#;
+
+/// Every kind of layer by itself, and the stacks.
+pub fn all() -> Vec<Subject> {
+    let stacks = [linear_over_stripe(), concat_over_stripes(), stripe_over_shared_parts(), tower()];
+    lamina_layers::KINDS.iter().map(single).chain(stacks).collect()
+}

@@ -1,0 +1,35 @@
+//! Every file in examples/ is good, gives no warning, and can be built.
+
+mod common;
+
+use common::{build, kinds, root};
+use lamina_graph::Plan;
+use std::path::{Path, PathBuf};
+
+fn examples() -> Vec<PathBuf> {
+    let folder = std::fs::read_dir(root().join("examples")).unwrap();
+    let mut files: Vec<PathBuf> = folder.map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|e| e == "toml"));
+    files.sort();
+    files
+}
+
+#[test]
+fn every_example_is_good_and_can_be_built() {
+    let files = examples();
+    assert!(files.len() >= 4, "{files:?}");
+    for path in files {
+        let (name, text) = (path.display().to_string(), std::fs::read_to_string(&path).unwrap());
+        let plan = Plan::parse(&text, &name, Path::new("/srv"), &kinds());
+        let plan = plan.unwrap_or_else(|report| panic!("{report}"));
+        assert!(plan.warnings().is_empty(), "{}", plan.warnings());
+        assert!(!plan.exports().is_empty(), "{name}");
+        // What stands on a server of somebody else's cannot be built here.
+        if plan.devices().iter().any(|device| device.kind.name == "nbd") {
+            continue;
+        }
+        let drawn = plan.tree().lines().count();
+        let tree = build(plan).unwrap_or_else(|report| panic!("{report}"));
+        assert_eq!(tree.lines().count(), drawn, "{tree}");
+    }
+}

@@ -1,0 +1,20 @@
+//! Stacked graphs, read from hierarchy files, run the gauntlet.
+
+#[path = "common/stacks.rs"]
+mod stacks;
+
+use lamina_sim::{Check, Run, gauntlet, run};
+
+gauntlet!(linear_over_stripe, crate::stacks::linear_over_stripe());
+gauntlet!(concat_over_stripes, crate::stacks::concat_over_stripes());
+gauntlet!(stripe_over_shared_parts, crate::stacks::stripe_over_shared_parts());
+gauntlet!(tower, crate::stacks::tower());
+
+/// The canary: a file that is well formed and wrong.
+#[test]
+fn parts_that_overlap_are_caught() {
+    let wrong = stacks::overlapping_parts();
+    let caught = (0..50).find_map(|seed| run(&wrong, Check::Model, seed, Run::Full).err());
+    let failure = caught.expect("one disk's bytes are two devices' bytes");
+    assert_eq!(failure.check, Check::Model);
+}
