@@ -1,0 +1,129 @@
+//! An export: its socket, its control thread, its device.
+
+use crate::control::{self, Link, Shared};
+use crate::device::Device;
+use crate::socket::Socket;
+use futures_util::future::{Either, select};
+use lamina_block::{Node, Signal};
+use lamina_host::{Event, Host};
+use std::cell::Cell;
+use std::io;
+use std::path::Path;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::thread::JoinHandle;
+use virtio_bindings::virtio_blk::VIRTIO_BLK_ID_BYTES;
+
+/// What an export offers.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// For logs: the export's name.
+    pub name: String,
+    /// The most queues that a front-end may use, 1 to 256.
+    pub queues: u16,
+    /// What the guest shows as the disk's serial number; its first 20 bytes.
+    pub serial: String,
+    /// Refuse whatever changes the device, also when the node is writable.
+    pub read_only: bool,
+}
+
+impl Settings {
+    /// A writable export with room for 64 queues, its serial number the name.
+    pub fn new(name: &str) -> Settings {
+        Settings { name: name.into(), queues: 64, serial: name.into(), read_only: false }
+    }
+
+    pub(crate) fn serial_bytes(&self) -> [u8; VIRTIO_BLK_ID_BYTES as usize] {
+        let mut bytes = [0; VIRTIO_BLK_ID_BYTES as usize];
+        let len = self.serial.len().min(bytes.len());
+        bytes[..len].copy_from_slice(&self.serial.as_bytes()[..len]);
+        bytes
+    }
+}
+
+/// A node served at a Unix socket. Dropped without [`Server::stop`], it stops, but nobody knows when.
+pub struct Server {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    ended: Rc<Ended>,
+}
+
+#[derive(Default)]
+struct Ended {
+    now: Cell<bool>,
+    signal: Signal,
+}
+
+impl Server {
+    /// Serves `node` at `path`, for one front-end at a time. A stale socket is replaced; an error if somebody
+    /// listens there, or if `path` is not a socket.
+    pub fn start(host: &Rc<Host>, path: &Path, node: Rc<Node>, settings: Settings) -> io::Result<Server> {
+        if !(1..=256).contains(&settings.queues) {
+            let message = format!("a disk has 1 to 256 queues, not {}", settings.queues);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        let socket = Socket::listen(path)?;
+        let name = settings.name.clone();
+        let queues = settings.queues;
+        let (link, jobs, wake) = Link::new()?;
+        let shared = Arc::new(Shared::new()?);
+        let thread = {
+            let shared = Arc::clone(&shared);
+            let named = std::thread::Builder::new().name(format!("vhost {name}"));
+            named.spawn(move || control::run(&name, &socket, &shared, &link, queues))?
+        };
+        let ended = Rc::<Ended>::default();
+        let device = Device::new(host, Rc::clone(&node), settings);
+        host.task(watch_size(Rc::clone(&device), node));
+        host.task(serve(device, jobs, host.event(wake), Rc::clone(&ended)));
+        Ok(Server { shared, thread: Some(thread), ended })
+    }
+
+    /// Takes no more requests, lets those in flight complete, hangs up, and removes the socket.
+    pub async fn stop(mut self) {
+        self.shared.stop();
+        self.ended.signal.until(|| self.ended.now.get()).await;
+        if let Some(thread) = self.thread.take() {
+            // It has dropped its link, its last deed but one; the last is to remove the socket.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shared.stop();
+    }
+}
+
+/// Does what the control thread asks for, one job after the other, until it ends.
+async fn serve(device: Rc<Device>, jobs: Receiver<control::Job>, wake: Rc<Event>, ended: Rc<Ended>) {
+    loop {
+        match jobs.try_recv() {
+            Ok(job) => job(Rc::clone(&device)).await,
+            Err(TryRecvError::Disconnected) => break,
+            Err(TryRecvError::Empty) => {
+                if let Err(e) = wake.wait().await {
+                    tracing::error!("a control thread cannot be heard: {e}");
+                    break;
+                }
+            }
+        }
+    }
+    device.closed.set(true);
+    device.closing.notify();
+    ended.now.set(true);
+    ended.signal.notify();
+}
+
+/// Tells the front-end when the node's shape changes.
+async fn watch_size(device: Rc<Device>, node: Rc<Node>) {
+    while !device.closed.get() {
+        let (resized, closing) = (pin!(node.resized()), pin!(device.closing.wait()));
+        if let Either::Left(_) = select(resized, closing).await {
+            device.announce_change();
+        }
+    }
+}

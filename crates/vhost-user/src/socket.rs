@@ -1,0 +1,106 @@
+//! The listening socket of an export: reachable by its owner only, gone with us.
+
+use rustix::fs::{Mode, fchmod};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+/// A listening socket. Dropped, its file is removed.
+pub(crate) struct Socket {
+    listener: UnixListener,
+    path: PathBuf,
+    /// Device and inode of the file: nobody else's is removed.
+    identity: Option<(u64, u64)>,
+}
+
+impl Socket {
+    /// Listens at `path`. A file that nobody listens at any more is replaced.
+    pub fn listen(path: &Path) -> io::Result<Socket> {
+        remove_stale(path)?;
+        let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        // Before it has a name, so that it is never reachable by others.
+        fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
+        bind(&fd, &SocketAddrUnix::new(path)?)?;
+        listen(&fd, 4)?;
+        let identity = identity(path);
+        Ok(Socket { listener: fd.into(), path: path.into(), identity })
+    }
+
+    /// Takes the next connection; waits for it unless one is there.
+    pub fn accept(&self) -> io::Result<UnixStream> {
+        Ok(self.listener.accept()?.0)
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if self.identity.is_some() && identity(&self.path) == self.identity {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).ok().map(|m| (m.dev(), m.ino()))
+}
+
+fn remove_stale(path: &Path) -> io::Result<()> {
+    let in_use = |what: &str| io::Error::new(io::ErrorKind::AddrInUse, format!("{}: {what}", path.display()));
+    match fs::symlink_metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(e),
+        Ok(metadata) if !metadata.file_type().is_socket() => {
+            return Err(in_use("there is something that is not a socket"));
+        }
+        Ok(_) => {}
+    }
+    match UnixStream::connect(path) {
+        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(e),
+        Ok(_) => Err(in_use("another process listens here")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.sock");
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists(), "stale");
+        let socket = Socket::listen(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(Socket::listen(&path).err().unwrap().kind(), io::ErrorKind::AddrInUse);
+        drop(socket);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn nothing_but_a_socket_is_replaced_and_nobody_elses_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.sock");
+        fs::write(&path, "precious").unwrap();
+        assert!(Socket::listen(&path).is_err());
+        fs::remove_file(&path).unwrap();
+        let socket = Socket::listen(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "precious").unwrap();
+        drop(socket);
+        assert_eq!(fs::read(&path).unwrap(), b"precious");
+    }
+}

@@ -1,0 +1,4 @@
+mod broken;
+mod migration;
+mod recovery;
+mod requests;

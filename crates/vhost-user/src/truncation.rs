@@ -1,0 +1,124 @@
+//! What happens when a front-end shrinks a file whose memory it has shared with us.
+//!
+//! To touch memory beyond the end of its file raises SIGBUS, which would end the process and with it the disks of all
+//! other guests. The handler here looks up whose memory it was, puts private zeroes in the place of the whole mapping,
+//! and goes on: that guest has lost its memory by its own front-end's doing; the others notice nothing. A SIGBUS
+//! anywhere else goes to whoever handled it before.
+//!
+//! The handler runs between any two instructions: it uses atomics, `mmap` and nothing else.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// The most mappings of all devices together.
+const GUARDS_MAX: usize = 4096;
+
+/// A guarded mapping; free while `len` is zero.
+struct Slot {
+    taken: AtomicBool,
+    start: AtomicUsize,
+    len: AtomicUsize,
+    lost: AtomicBool,
+}
+
+static SLOTS: [Slot; GUARDS_MAX] = [const {
+    Slot {
+        taken: AtomicBool::new(false),
+        start: AtomicUsize::new(0),
+        len: AtomicUsize::new(0),
+        lost: AtomicBool::new(false),
+    }
+}; GUARDS_MAX];
+
+/// Slots below this may be in use.
+static SLOTS_USED: AtomicUsize = AtomicUsize::new(0);
+static LOST: AtomicUsize = AtomicUsize::new(0);
+/// What handled the signal before, or the error with which ours could not be put there.
+static BEFORE: OnceLock<Result<libc::sigaction, i32>> = OnceLock::new();
+
+/// How many mappings have been lost so far.
+pub(crate) fn lost() -> usize {
+    LOST.load(Ordering::Relaxed)
+}
+
+/// Guards a mapping until it is dropped, which must be before it is unmapped. The default guards nothing.
+#[derive(Default)]
+pub(crate) struct Guard(Option<usize>);
+
+impl Guard {
+    /// Guards `len` bytes mapped at `start`: whole pages of their file. An error if there are too many mappings.
+    pub fn new(start: NonNull<u8>, len: usize) -> io::Result<Guard> {
+        install()?;
+        let free = |slot: &Slot| !slot.taken.swap(true, Ordering::AcqRel);
+        let index = SLOTS.iter().position(free).ok_or(io::ErrorKind::OutOfMemory)?;
+        SLOTS_USED.fetch_max(index + 1, Ordering::AcqRel);
+        let slot = &SLOTS[index];
+        slot.lost.store(false, Ordering::Relaxed);
+        slot.start.store(start.as_ptr() as usize, Ordering::Relaxed);
+        // Last: it makes the slot valid.
+        slot.len.store(len, Ordering::Release);
+        Ok(Guard(Some(index)))
+    }
+
+    /// True if the mapping's file has shrunk under us.
+    pub fn is_lost(&self) -> bool {
+        self.0.is_some_and(|index| SLOTS[index].lost.load(Ordering::Acquire))
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(index) = self.0 {
+            SLOTS[index].len.store(0, Ordering::Release);
+            SLOTS[index].taken.store(false, Ordering::Release);
+        }
+    }
+}
+
+/// Handles the signal from the first guard on.
+fn install() -> io::Result<()> {
+    let before = BEFORE.get_or_init(|| {
+        let mut before = MaybeUninit::<libc::sigaction>::zeroed();
+        // SAFETY: an action of zeroes is valid; its parts are set below.
+        let mut ours: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+        ours.sa_sigaction = handle as extern "C" fn(_, _, _) as usize;
+        ours.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_ONSTACK;
+        // SAFETY: both point to valid actions; the handler does only what a handler may.
+        match unsafe { libc::sigaction(libc::SIGBUS, &ours, before.as_mut_ptr()) } {
+            // SAFETY: filled by the call.
+            0 => Ok(unsafe { before.assume_init() }),
+            _ => Err(io::Error::last_os_error().raw_os_error().unwrap_or(0)),
+        }
+    });
+    before.as_ref().map(|_| ()).map_err(|errno| io::Error::from_raw_os_error(*errno))
+}
+
+extern "C" fn handle(_signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+    // SAFETY: the kernel hands a valid `info` to a handler with SA_SIGINFO.
+    let address = unsafe { (*info).si_addr() } as usize;
+    for slot in &SLOTS[..SLOTS_USED.load(Ordering::Acquire)] {
+        let (len, start) = (slot.len.load(Ordering::Acquire), slot.start.load(Ordering::Relaxed));
+        if address.wrapping_sub(start) < len && replace(start, len) {
+            slot.lost.store(true, Ordering::Release);
+            LOST.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+    }
+    // Not ours. The instruction is tried again, and meets who was here before.
+    if let Some(Ok(before)) = BEFORE.get() {
+        // SAFETY: the action that was in place before ours.
+        unsafe { libc::sigaction(libc::SIGBUS, before, std::ptr::null_mut()) };
+    }
+}
+
+/// Puts private zeroes in the place of a mapping.
+fn replace(start: usize, len: usize) -> bool {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    // SAFETY: exactly a guarded mapping, which nobody has unmapped: its guard is dropped first.
+    let at = unsafe { libc::mmap(start as *mut libc::c_void, len, protection, flags, -1, 0) };
+    at != libc::MAP_FAILED
+}
