@@ -1,0 +1,214 @@
+//! What the control API says: plain data, copied from the cores.
+//!
+//! The types carry their own documentation into the OpenAPI document (`docs/openapi.json`). Counters never go back
+//! while the daemon runs; rates are the reader's business (see [`crate::show`]).
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use utoipa::ToSchema;
+
+/// Everything that a daemon serves, at one moment.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Snapshot {
+    /// Version of the daemon.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// Nanoseconds since it started; the time base for rates.
+    pub uptime_ns: u64,
+    /// CPU time that the process has used, in nanoseconds.
+    pub cpu_ns: u64,
+    /// Memory of the process that is resident, in bytes.
+    pub resident_bytes: u64,
+    /// The connected graphs of devices.
+    pub hierarchies: Vec<Hierarchy>,
+}
+
+impl Snapshot {
+    /// All devices.
+    pub fn devices(&self) -> impl Iterator<Item = &Device> {
+        self.hierarchies.iter().flat_map(|h| &h.devices)
+    }
+
+    /// All exports.
+    pub fn exports(&self) -> impl Iterator<Item = &Export> {
+        self.hierarchies.iter().flat_map(|h| &h.exports)
+    }
+}
+
+/// A connected graph of devices, all on one core.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Hierarchy {
+    /// The file it was read from.
+    pub file: String,
+    /// The core it lives on, from 0.
+    pub core: usize,
+    /// Its devices, each after those it stands on.
+    pub devices: Vec<Device>,
+    /// Its exports.
+    pub exports: Vec<Export>,
+}
+
+/// A device: its shape, its counters, and what its layer says about itself.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Device {
+    /// Name in the hierarchy file; unique in the daemon.
+    pub name: String,
+    /// Kind of its layer.
+    pub kind: String,
+    /// The devices it stands on, in the order of its `over` key.
+    pub over: Vec<String>,
+    /// Its shape.
+    pub geometry: Geometry,
+    /// Requests under way.
+    pub in_flight: u32,
+    /// Counters by operation: `read`, `write`, `zero`, `discard`, `flush`.
+    pub operations: BTreeMap<String, Operation>,
+    /// State that the layer shows, if any.
+    pub info: Value,
+}
+
+/// The shape of a device, in bytes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Geometry {
+    /// Size.
+    pub size: u64,
+    /// Logical block.
+    pub block: u32,
+    /// The unit it handles best.
+    pub optimal: u32,
+    /// It cannot be written.
+    pub read_only: bool,
+    /// Discard releases space.
+    pub discard: bool,
+    /// Zeroing is cheaper than writing zeroes.
+    pub zero: bool,
+    /// Single writes can be made durable.
+    pub fua: bool,
+}
+
+/// The counters of one operation since the device was built.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct Operation {
+    /// Completed requests, well or not.
+    pub completed: u64,
+    /// Bytes of those that completed well.
+    pub bytes: u64,
+    /// Requests that failed.
+    pub errors: u64,
+    /// How long completed requests took. Only buckets that are not empty, rising.
+    pub latency: Vec<Bucket>,
+}
+
+/// Requests that took up to so long, and longer than the bucket before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Bucket {
+    /// The longest latency of the bucket, in nanoseconds; at most one eighth above the shortest.
+    pub up_to_ns: u64,
+    /// Requests.
+    pub count: u64,
+}
+
+/// A device as clients see it.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Export {
+    /// The name that NBD clients ask for.
+    pub name: String,
+    /// The device.
+    pub device: String,
+    /// For people; empty if the file has none.
+    pub description: String,
+    /// Clients cannot write.
+    pub read_only: bool,
+    /// Size in bytes.
+    pub size: u64,
+    /// Where clients reach it.
+    pub endpoints: Vec<Endpoint>,
+}
+
+/// One way to reach an export.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Endpoint {
+    /// `nbd` or `vhost-user`.
+    pub protocol: String,
+    /// An NBD URI, or the path of a vhost-user socket.
+    pub address: String,
+}
+
+/// A command to a device.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Control {
+    /// The verb, such as `resize`.
+    pub name: String,
+    /// Its arguments: an object.
+    #[serde(default = "no_arguments")]
+    pub args: Value,
+}
+
+fn no_arguments() -> Value {
+    Value::Object(Default::default())
+}
+
+/// That the daemon answers.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Health {
+    /// `serving`, or `draining` after a signal.
+    pub state: String,
+    /// Version of the daemon.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+}
+
+/// Why a request to the API failed.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Problem {
+    /// The class: `not-found`, `invalid`, `unsupported`, `read-only`, `fenced`, `offline`, `timed-out`, `no-space`,
+    /// `media`, `corrupt`.
+    pub kind: String,
+    /// What happened, in words.
+    pub message: String,
+}
+
+impl From<lamina_block::Geometry> for Geometry {
+    fn from(g: lamina_block::Geometry) -> Geometry {
+        let lamina_block::Geometry { size, block, optimal, read_only, discard, zero, fua } = g;
+        Geometry { size, block, optimal, read_only, discard, zero, fua }
+    }
+}
+
+impl From<&lamina_block::OpStats> for Operation {
+    fn from(stats: &lamina_block::OpStats) -> Operation {
+        let buckets = stats.latency.buckets().into_iter();
+        Operation {
+            completed: stats.completed.get(),
+            bytes: stats.bytes.get(),
+            errors: stats.errors.get(),
+            latency: buckets.map(|(up_to_ns, count)| Bucket { up_to_ns, count }).collect(),
+        }
+    }
+}
+
+impl From<&lamina_block::Error> for Problem {
+    fn from(e: &lamina_block::Error) -> Problem {
+        Problem { kind: kind_name(e.kind()).into(), message: e.to_string() }
+    }
+}
+
+/// The class of an error as the API writes it.
+fn kind_name(kind: lamina_block::ErrorKind) -> &'static str {
+    use lamina_block::ErrorKind::*;
+    match kind {
+        Media => "media",
+        NoSpace => "no-space",
+        ReadOnly => "read-only",
+        Fenced => "fenced",
+        Offline => "offline",
+        TimedOut => "timed-out",
+        Invalid => "invalid",
+        Unsupported => "unsupported",
+        Corrupt => "corrupt",
+    }
+}

@@ -1,0 +1,196 @@
+//! The load itself: workers that each have one request in flight.
+
+use super::cpu;
+use super::report::{Latencies, Report};
+use crate::cli::Mix;
+use lamina_block::{Buf, Durability, Env, Error, Io, Node, Signal};
+use lamina_host::Host;
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+/// After so many requests that were complete at once a worker lets the others run.
+const UNBROKEN_MAX: u32 = 64;
+
+/// What is to be done.
+pub struct Load {
+    pub mix: Mix,
+    /// Bytes of a request.
+    pub block: u64,
+    /// Requests in flight.
+    pub depth: u32,
+    pub sequential: bool,
+    /// Bytes of the device that are used; a multiple of `block`.
+    pub span: u64,
+    pub ramp: Duration,
+    pub time: Duration,
+    pub seed: u64,
+    /// The process whose CPU time is reported too.
+    pub server: Option<u32>,
+}
+
+/// What the workers share.
+struct Run {
+    load: Load,
+    node: Rc<Node>,
+    begin: Instant,
+    end: Instant,
+    /// CPU times when counting began.
+    before: Cell<Option<Used>>,
+    random: RefCell<fastrand::Rng>,
+    /// The next block of a sequential load.
+    next: Cell<u64>,
+    reads: RefCell<Latencies>,
+    writes: RefCell<Latencies>,
+    errors: Cell<u64>,
+    first_error: RefCell<Option<Error>>,
+    working: Cell<u32>,
+    idle: Signal,
+}
+
+/// CPU time used so far, in nanoseconds.
+#[derive(Clone, Copy)]
+struct Used {
+    at: Instant,
+    own: u64,
+    server: Option<u64>,
+}
+
+impl Load {
+    /// Loads `node` and waits until the last request is complete.
+    pub async fn run(self, host: &Rc<Host>, node: Rc<Node>) -> Report {
+        let begin = Instant::now() + self.ramp;
+        let (end, depth) = (begin + self.time, self.depth);
+        let run = Rc::new(Run {
+            random: RefCell::new(fastrand::Rng::with_seed(self.seed)),
+            load: self,
+            node,
+            begin,
+            end,
+            before: Cell::new(None),
+            next: Cell::new(0),
+            reads: RefCell::default(),
+            writes: RefCell::default(),
+            errors: Cell::new(0),
+            first_error: RefCell::new(None),
+            working: Cell::new(depth),
+            idle: Signal::new(),
+        });
+        for _ in 0..depth {
+            let buf = host.pool().take(run.load.block as usize);
+            run.fill(&buf);
+            let run = Rc::clone(&run);
+            host.spawn(Box::pin(async move {
+                run.work(buf).await;
+                run.working.set(run.working.get() - 1);
+                run.idle.notify();
+            }));
+        }
+        run.idle.until(|| run.working.get() == 0).await;
+        run.report()
+    }
+}
+
+impl Run {
+    /// Bytes that do not compress, so that no layer gets off lightly.
+    fn fill(&self, buf: &Buf) {
+        let mut bytes = vec![0; buf.len()];
+        self.random.borrow_mut().fill(&mut bytes);
+        buf.write(0, &bytes);
+    }
+
+    /// One request after the other, until the time is over or one fails.
+    async fn work(&self, buf: Buf) {
+        let mut unbroken = 0;
+        loop {
+            let started = Instant::now();
+            if started >= self.end {
+                return;
+            }
+            let write = match self.load.mix {
+                Mix::Read => false,
+                Mix::Write => true,
+                Mix::Mixed => self.random.borrow_mut().bool(),
+            };
+            let mut request = self.node.submit(self.io(&buf, write));
+            let result = match request.ready() {
+                Some(result) => {
+                    unbroken += 1;
+                    if unbroken >= UNBROKEN_MAX {
+                        unbroken = 0;
+                        let_others_run().await;
+                    }
+                    result
+                }
+                None => {
+                    unbroken = 0;
+                    request.await
+                }
+            };
+            if let Err(e) = result {
+                self.errors.set(self.errors.get() + 1);
+                self.first_error.borrow_mut().get_or_insert(e);
+                return;
+            }
+            self.count(write, started);
+        }
+    }
+
+    fn io(&self, buf: &Buf, write: bool) -> Io {
+        let blocks = self.load.span / self.load.block;
+        let index = if self.load.sequential {
+            let index = self.next.get();
+            self.next.set((index + 1) % blocks);
+            index
+        } else {
+            self.random.borrow_mut().u64(0..blocks)
+        };
+        let at = index * self.load.block;
+        if write { Io::write(at, buf.clone(), Durability::Cached) } else { Io::read(at, buf.clone()) }
+    }
+
+    /// Counts a request that was complete inside of the measured time.
+    fn count(&self, write: bool, started: Instant) {
+        let now = Instant::now();
+        if now < self.begin || now > self.end {
+            return;
+        }
+        if self.before.get().is_none() {
+            self.before.set(Some(self.used()));
+        }
+        let latencies = if write { &self.writes } else { &self.reads };
+        latencies.borrow_mut().record(now - started);
+    }
+
+    fn used(&self) -> Used {
+        let server = self.load.server.and_then(cpu::of_process);
+        Used { at: Instant::now(), own: crate::daemon::cpu_ns(), server }
+    }
+
+    fn report(&self) -> Report {
+        let after = self.used();
+        let before = self.before.get().unwrap_or(after);
+        let server = after.server.zip(before.server).map(|(after, before)| after.saturating_sub(before));
+        let seconds = (after.at - before.at).as_secs_f64();
+        let mut report = Report::new(&self.reads.borrow(), &self.writes.borrow(), self.load.block, seconds);
+        report.cpu(after.own.saturating_sub(before.own), server);
+        report.errors = self.errors.get();
+        report.first_error = self.first_error.borrow().as_ref().map(Error::to_string);
+        report
+    }
+}
+
+/// Gives way to all other tasks once.
+async fn let_others_run() {
+    let mut first = true;
+    poll_fn(|cx| {
+        if !std::mem::take(&mut first) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}

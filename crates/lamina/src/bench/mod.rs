@@ -1,0 +1,143 @@
+//! `lamina bench`: load on a device, and what it took.
+//!
+//! The device is opened by this process, on one reactor; for an NBD server that is our own client, the same against
+//! every server. Every worker has one request in flight and a buffer of its own. Latencies are taken with the
+//! real clock around each request, so that time spent waiting for this process's own turn counts.
+
+mod cpu;
+mod load;
+mod report;
+mod target;
+
+use crate::cli;
+use crate::exit::Failure;
+use lamina_block::{Bytes, Env, Geometry, Node};
+use lamina_graph::Hierarchy;
+use lamina_host::{Host, Options, Reactor};
+use load::Load;
+use report::Report;
+use std::io::Write;
+use std::rc::Rc;
+use target::Target;
+
+/// Runs `lamina bench`.
+pub fn run(args: &cli::Bench) -> Result<(), Failure> {
+    let target = Target::read(&args.target, args.device.as_deref(), args.connections)?;
+    let options = Options { spin: args.spin.0, ..Options::default() };
+    let reactor =
+        Reactor::new(options).map_err(|e| Failure::failed(format!("the reactor cannot start: {e}")))?;
+    let report = reactor.run(measure(reactor.env(), target, args))?;
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &report).map_err(std::io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        out.write_all(report.text().as_bytes())?;
+    }
+    match &report.first_error {
+        None => Ok(()),
+        Some(e) => Err(Failure::failed(format!("{} requests failed, the first: {e}", report.errors))),
+    }
+}
+
+/// Opens the target, loads it, and closes it again.
+async fn measure(host: Rc<Host>, target: Target, args: &cli::Bench) -> Result<Report, Failure> {
+    let Target { plan, device } = target;
+    let env = Rc::clone(&host) as Rc<dyn Env>;
+    let hierarchy =
+        Hierarchy::build(plan, env).await.map_err(|report| Failure::File(crate::files::shown(&report)))?;
+    let node = hierarchy.node(&device).ok_or_else(|| Failure::failed(format!("no device {device:?}")))?;
+    let measured = match span(&node.geometry(), args) {
+        Ok(span) => Ok(load(&host, node, args, span).await),
+        Err(wrong) => Err(Failure::usage(format!("{device}: {wrong}"))),
+    };
+    let closed = hierarchy.close().await.map_err(Failure::failed);
+    let report = measured?;
+    closed?;
+    Ok(report)
+}
+
+async fn load(host: &Rc<Host>, node: Rc<Node>, args: &cli::Bench, span: u64) -> Report {
+    let load = Load {
+        mix: args.rw,
+        block: args.block_size.0,
+        depth: args.depth,
+        sequential: args.sequential,
+        span,
+        ramp: args.ramp.0,
+        time: args.time.0,
+        seed: args.seed,
+        server: args.server_pid,
+    };
+    load.run(host, node).await
+}
+
+/// The bytes from the start that are used: whole blocks. Or what does not fit.
+fn span(geometry: &Geometry, args: &cli::Bench) -> Result<u64, String> {
+    let block = args.block_size.0;
+    if block == 0 || !block.is_multiple_of(geometry.block as u64) {
+        return Err(format!("--block-size must be a multiple of {} bytes here", geometry.block));
+    }
+    if block > 32 << 20 {
+        return Err("--block-size: at most 32MiB".into());
+    }
+    if geometry.read_only && args.rw != cli::Mix::Read {
+        return Err("the device is read-only: only --rw read is possible".into());
+    }
+    if args.time.0.is_zero() {
+        return Err("--time cannot be zero".into());
+    }
+    let wanted = args.span.unwrap_or(Bytes(geometry.size)).0;
+    if wanted > geometry.size {
+        return Err(format!("--span: the device has only {}", Bytes(geometry.size)));
+    }
+    match wanted - wanted % block {
+        0 => Err(format!("a block of {} does not fit", Bytes(block))),
+        span => Ok(span),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    fn wrong(words: &[&str], geometry: Geometry) -> String {
+        let line = ["lamina", "bench", "x"].iter().chain(words);
+        let cli::Command::Bench(args) = cli::Cli::parse_from(line).command else { panic!("bench") };
+        span(&geometry, &args).expect_err("it does not fit")
+    }
+
+    #[test]
+    fn what_does_not_fit_is_said() {
+        let disk = Geometry { block: 4096, ..Geometry::new(1 << 20) };
+        for (words, geometry, says) in [
+            (&["--block-size", "512"][..], disk, "multiple of 4096"),
+            (&["--block-size", "0"], disk, "multiple of"),
+            (&["--block-size", "64MiB"], disk, "at most 32MiB"),
+            (&["--block-size", "2MiB"], disk, "does not fit"),
+            (&["--span", "2MiB"], disk, "only 1MiB"),
+            (&["--time", "0s"], disk, "zero"),
+            (&["--rw", "mixed"], Geometry { read_only: true, ..disk }, "read-only"),
+        ] {
+            let message = wrong(words, geometry);
+            assert!(message.contains(says), "{words:?}: {message}");
+        }
+    }
+
+    #[test]
+    fn a_null_device_takes_the_load() {
+        let reactor = Reactor::new(Options::default()).expect("a reactor");
+        let text = "[device.a]\ntype = \"null\"\nsize = \"1MiB\"\n";
+        let plan = lamina_graph::Plan::parse(text, "x", std::path::Path::new("/"), &crate::files::kinds());
+        let target = Target { plan: plan.expect("a plan"), device: "a".into() };
+        let line =
+            ["lamina", "bench", "x", "--rw", "mixed", "--depth", "4", "--time", "30ms", "--ramp", "1ms"];
+        let cli::Command::Bench(args) = cli::Cli::parse_from(line).command else { panic!("bench") };
+        let report = reactor.run(measure(reactor.env(), target, &args)).expect("a report");
+        let (read, write) = (report.read.expect("reads").requests, report.write.expect("writes").requests);
+        assert!(read > 0 && write > 0);
+        assert_eq!(report.requests, read + write);
+        assert_eq!(report.errors, 0);
+    }
+}

@@ -1,0 +1,98 @@
+//! What a load is put on: a device of a hierarchy file, or an export of an NBD server.
+
+use crate::exit::Failure;
+use crate::files;
+use lamina_graph::Plan;
+use std::path::{Path, PathBuf};
+
+/// A hierarchy and the device of it that gets the load.
+pub struct Target {
+    pub plan: Plan,
+    pub device: String,
+}
+
+impl Target {
+    /// Reads `text`: a URI of an NBD server (reached over so many `connections`), or else the name of a hierarchy file, of which `name` is a device or an
+    /// export.
+    pub fn read(text: &str, name: Option<&str>, connections: u32) -> Result<Target, Failure> {
+        if text.contains("://") {
+            return match name {
+                Some(_) => Err(Failure::usage("--device is for hierarchy files; a URI names its export")),
+                None => server(text, connections),
+            };
+        }
+        let mut plans = files::load(&[PathBuf::from(text)])?;
+        let plan = plans.remove(0);
+        let device = device(&plan, name)?;
+        // The other hierarchies of the file stay closed.
+        let part = plan.components().into_iter().find(|p| p.devices().iter().any(|d| d.name == device));
+        let plan = part.ok_or_else(|| Failure::failed(format!("no hierarchy has the device {device:?}")))?;
+        Ok(Target { plan, device })
+    }
+}
+
+/// A hierarchy of one device: our NBD client. It does not reconnect: that would hide what is to be measured.
+fn server(uri: &str, connections: u32) -> Result<Target, Failure> {
+    // A JSON string is a TOML string.
+    let address = serde_json::json!(uri);
+    let text = format!(
+        "[device.server]\ntype = \"nbd\"\naddress = {address}\nconnections = {connections}\nreconnect = \"0s\"\n"
+    );
+    let base = std::env::current_dir().map_err(Failure::failed)?;
+    let plan = Plan::parse(&text, uri, Path::new(&base), &files::kinds());
+    let plan = plan.map_err(|report| Failure::File(report.to_string()))?;
+    Ok(Target { plan, device: "server".into() })
+}
+
+/// The device called `name`, or that of the export called so; without a name, that of the only export.
+fn device(plan: &Plan, name: Option<&str>) -> Result<String, Failure> {
+    let wrong = |what: String| Failure::usage(format!("{}: {what}", plan.file()));
+    match (name, plan.exports()) {
+        (Some(name), exports) => {
+            let device = plan.devices().iter().find(|d| d.name == name).map(|d| &d.name);
+            let export = || exports.iter().find(|e| e.name == name).map(|e| &e.device);
+            let found = device.or_else(export).cloned();
+            found.ok_or_else(|| wrong(format!("there is neither a device nor an export {name:?}")))
+        }
+        (None, [export]) => Ok(export.device.clone()),
+        (None, exports) => {
+            Err(wrong(format!("it has {} exports: choose a device with --device NAME", exports.len())))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "[device.a]\ntype = \"null\"\nsize = \"1MiB\"\n\
+        [device.b]\ntype = \"null\"\nsize = \"1MiB\"\n\
+        [export.x]\ndevice = \"b\"\nnbd = \"unix:x\"\n";
+
+    fn read(text: &str, name: Option<&str>) -> Result<Target, String> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a.toml");
+        std::fs::write(&path, text).expect("a file");
+        Target::read(path.to_str().expect("a path in UTF-8"), name, 1).map_err(|e| format!("{e:?}"))
+    }
+
+    #[test]
+    fn devices_and_exports_are_found_by_name() {
+        for (name, device) in [(None, "b"), (Some("x"), "b"), (Some("a"), "a")] {
+            let target = read(FILE, name).expect("a target");
+            assert_eq!(target.device, device);
+            assert_eq!(target.plan.devices().len(), 1);
+        }
+        assert!(read(FILE, Some("z")).err().expect("no such").contains("neither a device nor an export"));
+        let two = format!("{FILE}[export.y]\ndevice = \"a\"\nnbd = \"unix:x\"\n");
+        assert!(read(&two, None).err().expect("two exports").contains("--device NAME"));
+    }
+
+    #[test]
+    fn servers_are_uris() {
+        let target = Target::read("nbd+unix:///e?socket=/tmp/a\"b", None, 2).expect("a target");
+        assert_eq!(target.plan.devices()[0].kind.name, "nbd");
+        assert!(Target::read("http://x", None, 1).is_err());
+        assert!(Target::read("nbd://host/e", Some("e"), 1).is_err());
+    }
+}

@@ -1,0 +1,234 @@
+//! The command line: what can be asked, and its help. Nothing is done here.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use lamina_block::{Bytes, Span};
+use std::path::PathBuf;
+
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong command line or hierarchy file.";
+
+/// Storage under virtual machines: serves disks through a graph of layers.
+#[derive(Debug, Parser)]
+#[command(name = "lamina", version, after_help = EXIT_CODES, propagate_version = true)]
+pub struct Cli {
+    /// What to log to standard error: a level, or targets with levels ("info", "lamina_nbd=debug,info").
+    #[arg(long, global = true, env = "RUST_LOG", value_name = "FILTER", hide_env_values = true)]
+    pub log: Option<String>,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Check hierarchy files and draw their trees.
+    Check(Check),
+    /// Serve the exports of hierarchy files until told to stop (SIGTERM or SIGINT).
+    ///
+    /// Prints one line for each export and then `ready`. The first signal drains: no new clients, requests in flight
+    /// are completed, devices are flushed and closed. The second ends the program at once.
+    Serve(Serve),
+    /// Show a running daemon's devices: rates, queue, latencies.
+    Show(Show),
+    /// Send a command to a device of a running daemon.
+    ///
+    /// Arguments are written key=value (the value as JSON, or else as a plain string) or as one JSON object.
+    #[command(after_help = "Example: lamina ctl san resize size=2GiB")]
+    Ctl(Ctl),
+    /// Say what is on a disk or image: size, sectors, known signatures, who holds it.
+    Inspect(Inspect),
+    /// Put load on a device of a hierarchy file or on an NBD server, and report rates and latencies.
+    ///
+    /// TARGET is a hierarchy file, `nbd+unix:///EXPORT?socket=PATH`, or `nbd://HOST[:PORT]/EXPORT`. A hierarchy is
+    /// opened by this command itself: it must not be served at the same time. Writing overwrites what is there.
+    Bench(Bench),
+    /// List the kinds of layers that a hierarchy file may use.
+    Kinds(Kinds),
+    /// Print a completion script for a shell.
+    Completions(Completions),
+    /// Write the manual pages into a folder.
+    Man(Man),
+}
+
+/// Arguments of `check`.
+#[derive(Args, Debug)]
+pub struct Check {
+    /// Hierarchy files.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+}
+
+/// Arguments of `serve`.
+#[derive(Args, Debug)]
+pub struct Serve {
+    /// Hierarchy files. Device and export names must differ between them.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Control socket [default: the first file's name with `.ctl.sock` appended].
+    #[arg(long, value_name = "SOCKET")]
+    pub control: Option<PathBuf>,
+    /// Cores to spread hierarchies over [default: one for each connected hierarchy, at most one per processor].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub cores: Option<u16>,
+    /// How long a busy core looks for more work before it sleeps.
+    #[arg(long, value_name = "TIME", default_value = "0s")]
+    pub spin: Span,
+    /// How long draining may take before the program gives up, with exit code 1.
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    pub drain: Span,
+}
+
+/// Where a running daemon is reached.
+#[derive(Args, Clone, Debug)]
+pub struct Daemon {
+    /// The daemon's control socket [default: the only *.ctl.sock in this folder].
+    #[arg(long, value_name = "SOCKET", env = "LAMINA_CONTROL")]
+    pub control: Option<PathBuf>,
+}
+
+/// Arguments of `show`.
+#[derive(Args, Debug)]
+pub struct Show {
+    /// The daemon.
+    #[command(flatten)]
+    pub daemon: Daemon,
+    /// Print JSON, one object for each interval.
+    #[arg(long)]
+    pub json: bool,
+    /// Go on until interrupted.
+    #[arg(long)]
+    pub watch: bool,
+    /// Time over which rates and latencies are taken.
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    pub interval: Span,
+}
+
+/// Arguments of `ctl`.
+#[derive(Args, Debug)]
+pub struct Ctl {
+    /// The daemon.
+    #[command(flatten)]
+    pub daemon: Daemon,
+    /// The device's name in its hierarchy file.
+    pub device: String,
+    /// The command, such as `resize` or `set`.
+    #[arg(id = "verb", value_name = "COMMAND")]
+    pub command: String,
+    /// Its arguments: key=value, or one JSON object.
+    #[arg(value_name = "KEY=VALUE")]
+    pub args: Vec<String>,
+}
+
+/// Arguments of `inspect`.
+#[derive(Args, Debug)]
+pub struct Inspect {
+    /// A block device or an image file.
+    pub device: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What a load does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mix {
+    /// Only reads.
+    Read,
+    /// Only writes.
+    Write,
+    /// Reads and writes, half of each.
+    Mixed,
+}
+
+/// Arguments of `bench`.
+#[derive(Args, Debug)]
+pub struct Bench {
+    /// A hierarchy file or an NBD URI.
+    pub target: String,
+    /// The device or export of the hierarchy file [default: its only export].
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+    /// Reads, writes, or both.
+    #[arg(long, value_enum, default_value = "read")]
+    pub rw: Mix,
+    /// Bytes of each request.
+    #[arg(long, value_name = "SIZE", default_value = "4KiB")]
+    pub block_size: Bytes,
+    /// Requests in flight.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub depth: u32,
+    /// Connections to an NBD server.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub connections: u32,
+    /// Random places (the default).
+    #[arg(long, conflicts_with = "sequential")]
+    pub random: bool,
+    /// One place after the other.
+    #[arg(long)]
+    pub sequential: bool,
+    /// How long.
+    #[arg(long, value_name = "TIME", default_value = "5s")]
+    pub time: Span,
+    /// Load before counting begins.
+    #[arg(long, value_name = "TIME", default_value = "500ms")]
+    pub ramp: Span,
+    /// Part of the device to use, from its start [default: all].
+    #[arg(long, value_name = "SIZE")]
+    pub span: Option<Bytes>,
+    /// Where random places begin: the same seed gives the same places.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Also report the CPU time of this process (the server's) per request.
+    #[arg(long, value_name = "PID")]
+    pub server_pid: Option<u32>,
+    /// How long a busy core looks for more work before it sleeps.
+    #[arg(long, value_name = "TIME", default_value = "0s")]
+    pub spin: Span,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `kinds`.
+#[derive(Args, Debug)]
+pub struct Kinds {
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `completions`.
+#[derive(Args, Debug)]
+pub struct Completions {
+    /// The shell.
+    pub shell: clap_complete::Shell,
+}
+
+/// Arguments of `man`.
+#[derive(Args, Debug)]
+pub struct Man {
+    /// The folder; made if there is none.
+    pub folder: PathBuf,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_and_times_are_read_as_in_files() {
+        let cli =
+            Cli::try_parse_from(["lamina", "bench", "x.toml", "--block-size", "128KiB", "--time", "2s"]);
+        let Command::Bench(bench) = cli.expect("a valid command line").command else { panic!("bench") };
+        assert_eq!(bench.block_size, Bytes(128 << 10));
+        assert_eq!(bench.time.0.as_secs(), 2);
+        let wrong = Cli::try_parse_from(["lamina", "serve", "x.toml", "--drain", "5"]).unwrap_err();
+        assert!(wrong.to_string().contains("is no time"), "{wrong}");
+    }
+}

@@ -1,0 +1,129 @@
+//! Asks a daemon over its control socket.
+
+use crate::api::Problem;
+use crate::exit::Failure;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use tokio::net::UnixStream;
+use tokio::runtime::Runtime;
+
+/// The longest answer that is read, in bytes.
+const ANSWER_MAX: usize = 256 << 20;
+/// How control sockets are called.
+const SUFFIX: &str = ".ctl.sock";
+
+/// One daemon's control socket. Every request is a connection of its own.
+pub struct Client {
+    socket: PathBuf,
+    runtime: Runtime,
+}
+
+impl Client {
+    /// The daemon at `socket`, or at the only control socket in the current folder.
+    pub fn find(socket: Option<&Path>) -> Result<Client, Failure> {
+        let socket = match socket {
+            Some(socket) => socket.to_path_buf(),
+            None => only_socket(Path::new("."))?,
+        };
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(Failure::failed)?;
+        Ok(Client { socket, runtime })
+    }
+
+    /// Gets a document.
+    pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        self.runtime.block_on(self.request(Method::GET, path, Bytes::new()))
+    }
+
+    /// Sends `body` as JSON.
+    pub fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
+        let body = serde_json::to_vec(body).map_err(Failure::failed)?;
+        self.runtime.block_on(self.request(Method::POST, path, body.into()))
+    }
+
+    async fn request<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<T, Failure> {
+        let stream = UnixStream::connect(&self.socket).await.map_err(|e| {
+            self.failure(format_args!("{e}; is `lamina serve` running, and is this its control socket?"))
+        })?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| self.failure(e))?;
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "lamina")
+            .header("content-type", "application/json")
+            .body(Full::new(body))
+            .map_err(|e| self.failure(e))?;
+        // The connection makes progress only while it is polled; it ends when the sender is dropped.
+        let exchange = async {
+            let answer = sender.send_request(request).await.map_err(|e| self.failure(e))?;
+            let answer = self.read(answer).await;
+            drop(sender);
+            answer
+        };
+        let (answer, _) = tokio::join!(exchange, connection);
+        answer
+    }
+
+    async fn read<T: DeserializeOwned>(&self, answer: Response<hyper::body::Incoming>) -> Result<T, Failure> {
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), ANSWER_MAX).collect().await;
+        let body = body.map_err(|e| self.failure(e))?.to_bytes();
+        if status.is_success() {
+            return serde_json::from_slice(&body).map_err(|e| self.failure(e));
+        }
+        Err(match serde_json::from_slice::<Problem>(&body) {
+            Ok(problem) => Failure::failed(problem.message),
+            Err(_) => self.failure(status),
+        })
+    }
+
+    fn failure(&self, what: impl Display) -> Failure {
+        Failure::failed(format!("{}: {what}", self.socket.display()))
+    }
+}
+
+/// The only control socket in a folder.
+fn only_socket(folder: &Path) -> Result<PathBuf, Failure> {
+    let entries =
+        std::fs::read_dir(folder).map_err(|e| Failure::failed(format!("{}: {e}", folder.display())))?;
+    let mut found: Vec<PathBuf> =
+        entries.flatten().map(|e| e.path()).filter(|p| p.to_string_lossy().ends_with(SUFFIX)).collect();
+    match (found.pop(), found.is_empty()) {
+        (Some(socket), true) => Ok(socket),
+        (None, _) => Err(Failure::usage(
+            "there is no *.ctl.sock in this folder: name the daemon with --control SOCKET",
+        )),
+        (Some(_), false) => Err(Failure::usage(
+            "there are several *.ctl.sock in this folder: choose one with --control SOCKET",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_only_socket_is_found() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let message = |r: Result<PathBuf, Failure>| format!("{:?}", r.expect_err("not one socket"));
+        assert!(message(only_socket(folder.path())).contains("no *.ctl.sock"));
+        let socket = folder.path().join("a.toml.ctl.sock");
+        std::fs::write(&socket, "").expect("a file");
+        assert_eq!(only_socket(folder.path()).expect("one socket"), socket);
+        std::fs::write(folder.path().join("b.toml.ctl.sock"), "").expect("a file");
+        assert!(message(only_socket(folder.path())).contains("several"));
+    }
+}

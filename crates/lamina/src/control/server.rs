@@ -1,0 +1,192 @@
+//! Answers the control API.
+
+use crate::api::{Control, Device, Export, Health, Problem, Snapshot};
+use crate::metrics;
+use axum::Json;
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use lamina_block::{Command, Error};
+use serde_json::Value;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// An answer of the daemon that is still to come.
+pub type Answer<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// What the API asks of the daemon.
+pub trait Daemon: Send + Sync + 'static {
+    /// Everything, copied from the cores now.
+    fn snapshot(&self) -> Answer<Snapshot>;
+    /// Sends a command to a device; `None` if there is no such device.
+    fn control(&self, device: String, command: Command) -> Answer<Option<Result<Value, Error>>>;
+    /// A signal has come and requests in flight are being completed.
+    fn draining(&self) -> bool;
+}
+
+type Shared = State<Arc<dyn Daemon>>;
+
+#[derive(OpenApi)]
+#[openapi(info(
+    title = "Lamina control API",
+    description = "A running `lamina serve`, on its control socket. Answers other than 200 carry a `Problem`."
+))]
+struct Document;
+
+fn routes() -> OpenApiRouter<Arc<dyn Daemon>> {
+    OpenApiRouter::with_openapi(Document::openapi())
+        .routes(routes!(health))
+        .routes(routes!(hierarchy))
+        .routes(routes!(device))
+        .routes(routes!(control))
+        .routes(routes!(exports))
+        .routes(routes!(metrics_text))
+        .routes(routes!(document))
+}
+
+/// The API as a service.
+pub fn router(daemon: Arc<dyn Daemon>) -> axum::Router {
+    routes().fallback(no_such_path).with_state(daemon).split_for_parts().0
+}
+
+/// The document that describes it, as JSON.
+pub fn openapi() -> String {
+    let document = routes().split_for_parts().1;
+    document.to_pretty_json().expect("a document made of strings is JSON")
+}
+
+/// Whether the daemon answers.
+#[utoipa::path(get, path = "/v1/health", responses((status = 200, body = Health)))]
+async fn health(State(daemon): Shared) -> Json<Health> {
+    let state = if daemon.draining() { "draining" } else { "serving" };
+    let version = env!("CARGO_PKG_VERSION").into();
+    Json(Health { state: state.into(), version, pid: std::process::id() })
+}
+
+/// All hierarchies with their devices, counters and exports.
+#[utoipa::path(get, path = "/v1/hierarchy", responses((status = 200, body = Snapshot)))]
+async fn hierarchy(State(daemon): Shared) -> Json<Snapshot> {
+    Json(daemon.snapshot().await)
+}
+
+/// One device.
+#[utoipa::path(get, path = "/v1/devices/{name}", params(("name" = String, Path, description = "Name in the hierarchy file")),
+    responses((status = 200, body = Device), (status = 404, body = Problem)))]
+async fn device(State(daemon): Shared, Path(name): Path<String>) -> Result<Json<Device>, Refusal> {
+    let snapshot = daemon.snapshot().await;
+    let found = snapshot.hierarchies.into_iter().flat_map(|h| h.devices).find(|d| d.name == name);
+    found.map(Json).ok_or_else(|| Refusal::no_device(&name))
+}
+
+/// Sends a command to a device. The answer is the layer's own.
+#[utoipa::path(post, path = "/v1/devices/{name}/control", request_body = Control,
+    params(("name" = String, Path, description = "Name in the hierarchy file")),
+    responses((status = 200, body = Value), (status = 400, body = Problem), (status = 404, body = Problem),
+        (status = 409, body = Problem), (status = 500, body = Problem), (status = 503, body = Problem)))]
+async fn control(
+    State(daemon): Shared,
+    Path(name): Path<String>,
+    body: Result<Json<Control>, JsonRejection>,
+) -> Result<Json<Value>, Refusal> {
+    let Json(control) = body.map_err(|e| Refusal::new(e.status(), "invalid", e.body_text()))?;
+    if !control.args.is_object() {
+        return Err(Refusal::new(StatusCode::BAD_REQUEST, "invalid", "args: an object is expected"));
+    }
+    let command = Command { name: control.name, args: control.args };
+    match daemon.control(name.clone(), command).await {
+        Some(answer) => Ok(Json(answer?)),
+        None => Err(Refusal::no_device(&name)),
+    }
+}
+
+/// All exports and where clients reach them.
+#[utoipa::path(get, path = "/v1/exports", responses((status = 200, body = Vec<Export>)))]
+async fn exports(State(daemon): Shared) -> Json<Vec<Export>> {
+    Json(daemon.snapshot().await.hierarchies.into_iter().flat_map(|h| h.exports).collect())
+}
+
+/// Counters for Prometheus.
+#[utoipa::path(get, path = "/metrics", responses((status = 200, body = String, content_type = "text/plain")))]
+async fn metrics_text(State(daemon): Shared) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], metrics::text(&daemon.snapshot().await))
+}
+
+/// This document.
+#[utoipa::path(get, path = "/openapi.json", responses((status = 200, body = Value)))]
+async fn document() -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "application/json")], openapi())
+}
+
+async fn no_such_path() -> Refusal {
+    Refusal::new(StatusCode::NOT_FOUND, "not-found", "there is no such path; see /openapi.json")
+}
+
+/// An answer that is not 200.
+struct Refusal {
+    status: StatusCode,
+    problem: Problem,
+}
+
+impl Refusal {
+    fn new(status: StatusCode, kind: &str, message: impl Into<String>) -> Refusal {
+        Refusal { status, problem: Problem { kind: kind.into(), message: message.into() } }
+    }
+
+    fn no_device(name: &str) -> Refusal {
+        Refusal::new(StatusCode::NOT_FOUND, "not-found", format!("there is no device {name:?}"))
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(e: Error) -> Refusal {
+        use lamina_block::ErrorKind::*;
+        let status = match e.kind() {
+            Invalid | Unsupported => StatusCode::BAD_REQUEST,
+            ReadOnly | Fenced => StatusCode::CONFLICT,
+            Offline | TimedOut => StatusCode::SERVICE_UNAVAILABLE,
+            Media | NoSpace | Corrupt => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Refusal { status, problem: Problem::from(&e) }
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        (self.status, Json(self.problem)).into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The committed document says what the daemon does. To renew it: `LAMINA_BLESS=1 cargo test -p lamina openapi`.
+    #[test]
+    fn the_committed_openapi_document_is_true() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
+        let document = openapi() + "\n";
+        if std::env::var_os("LAMINA_BLESS").is_some() {
+            std::fs::write(path, &document).expect("docs/openapi.json is written");
+        }
+        let committed = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(committed == document, "docs/openapi.json is out of date: run with LAMINA_BLESS=1");
+    }
+
+    #[test]
+    fn every_path_is_described() {
+        let document: Value = serde_json::from_str(&openapi()).expect("JSON");
+        let paths = document["paths"].as_object().expect("paths");
+        assert_eq!(paths.len(), 7);
+        for (path, operations) in paths {
+            for (method, operation) in operations.as_object().expect("operations") {
+                assert!(operation["summary"].is_string(), "{method} {path}");
+            }
+        }
+        assert!(document["components"]["schemas"]["Snapshot"].is_object());
+    }
+}

@@ -1,0 +1,128 @@
+//! The control socket's file: one daemon owns it, nobody but its user can open it, and a dead one is replaced.
+
+use crate::exit::Failure;
+use rustix::fs::{FlockOperation, flock};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+/// A listening control socket. Dropped, it removes its file, unless another daemon has put its own there.
+#[derive(Debug)]
+pub struct ControlSocket {
+    listener: UnixListener,
+    path: PathBuf,
+    /// Device and inode of our file.
+    identity: (u64, u64),
+}
+
+impl ControlSocket {
+    /// Listens at `path` with mode 0600. A socket that nobody answers any more is replaced; a live one and any other
+    /// kind of file are refused.
+    ///
+    /// The folder is locked meanwhile, so that of two daemons that start at once one is refused. The socket gets its
+    /// mode before it gets its name.
+    pub fn claim(path: &Path) -> Result<ControlSocket, Failure> {
+        let wrong = |e: io::Error| Failure::failed(format!("control socket {}: {e}", path.display()));
+        let folder = match path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        let lock = File::open(folder).map_err(wrong)?;
+        flock(&lock, FlockOperation::LockExclusive).map_err(|e| wrong(e.into()))?;
+        refuse_live(path)?;
+        let mut unnamed = path.as_os_str().to_owned();
+        unnamed.push(format!(".{}", std::process::id()));
+        let unnamed = PathBuf::from(unnamed);
+        let listener = bind(&unnamed, path).map_err(|e| {
+            let _ = fs::remove_file(&unnamed);
+            wrong(e)
+        })?;
+        let meta = fs::symlink_metadata(path).map_err(wrong)?;
+        Ok(ControlSocket { listener, path: path.to_path_buf(), identity: (meta.dev(), meta.ino()) })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The socket, for one asynchronous runtime. Call it inside of that runtime.
+    pub fn listener(&self) -> io::Result<tokio::net::UnixListener> {
+        let listener = self.listener.try_clone()?;
+        listener.set_nonblocking(true)?;
+        tokio::net::UnixListener::from_std(listener)
+    }
+}
+
+/// Binds at `unnamed`, sets the mode, moves it to `path`.
+fn bind(unnamed: &Path, path: &Path) -> io::Result<UnixListener> {
+    let listener = UnixListener::bind(unnamed)?;
+    fs::set_permissions(unnamed, fs::Permissions::from_mode(0o600))?;
+    fs::rename(unnamed, path)?;
+    Ok(listener)
+}
+
+fn refuse_live(path: &Path) -> Result<(), Failure> {
+    use std::os::unix::fs::FileTypeExt;
+    match fs::symlink_metadata(path) {
+        Ok(meta) if !meta.file_type().is_socket() => {
+            let message = "there is a file of another kind; choose another place with --control";
+            Err(Failure::failed(format!("control socket {}: {message}", path.display())))
+        }
+        Ok(_) if UnixStream::connect(path).is_ok() => {
+            let message = "another daemon answers there; stop it, or choose another place with --control";
+            Err(Failure::failed(format!("control socket {}: {message}", path.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Drop for ControlSocket {
+    fn drop(&mut self) {
+        if fs::symlink_metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == self.identity) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn live_is_refused_stale_is_replaced_and_the_end_is_clean() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("x.ctl.sock");
+        drop(UnixListener::bind(&path).expect("a stale socket"));
+        let socket = ControlSocket::claim(&path).expect("a stale socket is replaced");
+        assert_eq!(fs::metadata(&path).expect("the socket").permissions().mode() & 0o777, 0o600);
+        let refused = ControlSocket::claim(&path).expect_err("a live socket");
+        assert!(format!("{refused:?}").contains("another daemon answers"), "{refused:?}");
+        drop(socket);
+        assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 0);
+    }
+
+    #[test]
+    fn other_files_are_left_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("precious");
+        fs::write(&path, "data").expect("a file");
+        assert!(ControlSocket::claim(&path).is_err());
+        assert_eq!(fs::read(&path).expect("the file"), b"data");
+    }
+
+    #[test]
+    fn anothers_socket_is_not_removed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("x.ctl.sock");
+        let first = ControlSocket::claim(&path).expect("a socket");
+        fs::remove_file(&path).expect("somebody removes it");
+        let second = ControlSocket::claim(&path).expect("a second socket");
+        drop(first);
+        assert!(path.exists());
+        drop(second);
+        assert!(!path.exists());
+    }
+}

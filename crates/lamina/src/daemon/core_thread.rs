@@ -1,0 +1,218 @@
+//! A core: a thread with a reactor, and the hierarchies that live on it.
+//!
+//! Nodes never leave their thread. The control plane sends closures with [`Handle::ask`]; they find the thread's
+//! [`Core`], work on it as a task beside the requests, and send plain data back.
+
+use super::exports::Exports;
+use crate::api;
+use crate::exit::Failure;
+use crate::files;
+use lamina_block::{Command, Env, Error, Node, OpKind, Result, Signal};
+use lamina_graph::{Hierarchy, Plan};
+use lamina_host::{Host, Options, Reactor, Remote};
+use serde_json::Value;
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+thread_local! {
+    /// The core of this thread: what comes from another thread knows only the reactor's host.
+    static HERE: RefCell<Option<Rc<Core>>> = const { RefCell::new(None) };
+}
+
+/// A hierarchy at work, and the file it came from.
+pub struct Served {
+    file: String,
+    pub hierarchy: Hierarchy,
+}
+
+/// What lives on one thread.
+pub struct Core {
+    index: usize,
+    host: Rc<Host>,
+    served: RefCell<Vec<Rc<Served>>>,
+    exports: RefCell<Exports>,
+    closed: Cell<bool>,
+    ended: Signal,
+}
+
+/// A core has ended before it was told to.
+#[derive(Debug)]
+pub struct Ended;
+
+/// Reaches a core from the control plane.
+#[derive(Clone)]
+pub struct Handle {
+    remote: Remote,
+}
+
+/// A core's thread.
+pub struct Thread {
+    /// Ends, with an error, when the thread does.
+    pub ended: oneshot::Receiver<()>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl Thread {
+    /// Waits for the end of a thread that was told to end.
+    pub fn join(self) {
+        let _ = self.thread.join();
+    }
+}
+
+/// Starts the thread of a core, empty.
+pub async fn start(index: usize, spin: Duration) -> std::result::Result<(Handle, Thread), Failure> {
+    let failed = |e: std::io::Error| Failure::failed(format!("core {index} cannot start: {e}"));
+    let (started, starting) = oneshot::channel();
+    let (alive, ended) = oneshot::channel();
+    let work = move || {
+        let _alive: oneshot::Sender<()> = alive;
+        match Reactor::new(Options { spin, ..Options::default() }) {
+            Ok(reactor) => {
+                let _ = started.send(Ok(reactor.remote()));
+                Core::run(index, &reactor);
+            }
+            Err(e) => {
+                let _ = started.send(Err(e));
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name(format!("core-{index}")).spawn(work).map_err(failed)?;
+    let lost = || std::io::Error::other("the thread has ended");
+    let remote = starting.await.map_err(|_| failed(lost()))?.map_err(failed)?;
+    Ok((Handle { remote }, Thread { ended, thread }))
+}
+
+impl Handle {
+    /// Runs `work` on the core as a task, and gives back its result. The request is sent before this returns.
+    pub fn ask<T, F, W>(
+        &self,
+        work: W,
+    ) -> impl Future<Output = std::result::Result<T, Ended>> + Send + use<T, F, W>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + 'static,
+        W: FnOnce(Rc<Core>) -> F + Send + 'static,
+    {
+        let (answer, answered) = oneshot::channel();
+        let sent = self.remote.send(move |host| {
+            let Some(core) = HERE.with_borrow(Option::clone) else { return };
+            host.spawn(Box::pin(async move {
+                let _ = answer.send(work(core).await);
+            }));
+        });
+        async move {
+            match sent {
+                Ok(()) => answered.await.map_err(|_| Ended),
+                Err(_) => Err(Ended),
+            }
+        }
+    }
+}
+
+impl Core {
+    /// The life of a core's thread.
+    fn run(index: usize, reactor: &Reactor) {
+        let core = Rc::new(Core {
+            index,
+            host: reactor.env(),
+            served: RefCell::default(),
+            exports: RefCell::default(),
+            closed: Cell::new(false),
+            ended: Signal::new(),
+        });
+        HERE.set(Some(Rc::clone(&core)));
+        reactor.run(core.ended.until(|| core.closed.get()));
+        HERE.set(None);
+    }
+
+    fn env(&self) -> Rc<dyn Env> {
+        Rc::clone(&self.host) as Rc<dyn Env>
+    }
+
+    /// Opens the devices of all plans. What is wrong is told, for standard error; what was opened stays so until
+    /// [`Core::close`].
+    pub async fn build(self: Rc<Self>, plans: Vec<Plan>) -> std::result::Result<(), String> {
+        let mut wrong = String::new();
+        for plan in plans {
+            let file = plan.file().to_owned();
+            match Hierarchy::build(plan, self.env()).await {
+                Ok(hierarchy) => self.served.borrow_mut().push(Rc::new(Served { file, hierarchy })),
+                Err(report) => wrong.push_str(&files::shown(&report)),
+            }
+        }
+        if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+    }
+
+    /// Lets clients in.
+    pub async fn open(self: Rc<Self>) -> std::result::Result<(), String> {
+        let served = self.served.borrow().clone();
+        let opened = Exports::open(&self.host, served.iter().map(|s| &s.hierarchy)).await?;
+        self.exports.replace(opened);
+        Ok(())
+    }
+
+    /// A copy of everything here.
+    pub fn snapshot(&self) -> Vec<api::Hierarchy> {
+        let exports = self.exports.borrow();
+        let copy = |served: &Rc<Served>| {
+            let hierarchy = &served.hierarchy;
+            api::Hierarchy {
+                file: served.file.clone(),
+                core: self.index,
+                devices: hierarchy.nodes().iter().map(|n| device(n, hierarchy.children(n.name()))).collect(),
+                exports: exports.of(hierarchy),
+            }
+        };
+        self.served.borrow().iter().map(copy).collect()
+    }
+
+    /// Sends a command to a device, and lets the devices above it take over what it changed; `None` if there is no
+    /// such device here.
+    pub async fn control(self: Rc<Self>, device: String, command: Command) -> Option<Result<Value>> {
+        let found =
+            self.served.borrow().iter().find_map(|s| Some((Rc::clone(s), s.hierarchy.node(&device)?)));
+        let (served, node) = found?;
+        tracing::info!(device, command = command.name, args = %command.args, "command");
+        let answer = node.control(command).await;
+        served.hierarchy.refresh();
+        if let Err(e) = &answer {
+            tracing::warn!(device, error = %e, "the command failed");
+        }
+        Some(answer)
+    }
+
+    /// Sends all clients away when their requests are answered, flushes and closes all devices, and ends the thread.
+    /// What went wrong is returned, one message for each hierarchy.
+    pub async fn close(self: Rc<Self>) -> Vec<Error> {
+        let exports = self.exports.take();
+        exports.close().await;
+        let served = self.served.take();
+        let mut wrong = Vec::new();
+        for served in served {
+            if let Err(e) = served.hierarchy.close().await {
+                tracing::error!(file = served.file, error = %e, "closing failed");
+                wrong.push(e);
+            }
+        }
+        self.closed.set(true);
+        self.ended.notify();
+        wrong
+    }
+}
+
+/// A copy of a device's facts and counters.
+fn device(node: &Rc<Node>, over: &[String]) -> api::Device {
+    let operation = |kind: OpKind| (kind.name().to_owned(), api::Operation::from(node.stats().of(kind)));
+    api::Device {
+        name: node.name().into(),
+        kind: node.kind().into(),
+        over: over.to_vec(),
+        geometry: node.geometry().into(),
+        in_flight: node.stats().in_flight(),
+        operations: OpKind::ALL.map(operation).into(),
+        info: node.info(),
+    }
+}

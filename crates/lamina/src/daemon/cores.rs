@@ -1,0 +1,117 @@
+//! All cores, as the control plane sees them.
+
+use super::core_thread::{self, Ended, Handle, Thread};
+use super::placement::Placement;
+use super::usage;
+use crate::api::Snapshot;
+use crate::control::server::{Answer, Daemon};
+use crate::exit::Failure;
+use lamina_block::{Command, Error};
+use serde_json::Value;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// The cores of a daemon. Everything asked of them goes out at once and is collected afterwards.
+pub struct Cores {
+    handles: Vec<Handle>,
+    started: Instant,
+    draining: AtomicBool,
+}
+
+impl Cores {
+    /// Starts so many cores, with nothing on them.
+    pub async fn start(count: usize, spin: Duration) -> Result<(Cores, Vec<Thread>), Failure> {
+        let (mut handles, mut threads) = (Vec::new(), Vec::new());
+        for index in 0..count {
+            let (handle, thread) = core_thread::start(index, spin).await?;
+            handles.push(handle);
+            threads.push(thread);
+        }
+        Ok((Cores { handles, started: Instant::now(), draining: AtomicBool::new(false) }, threads))
+    }
+
+    /// Opens all devices, and when that went well all exports. After an error, [`Cores::close`] what was opened.
+    pub async fn open(&self, placement: Placement) -> Result<(), Failure> {
+        let build = |(handle, plans): (&Handle, _)| handle.ask(move |core| core.build(plans));
+        let building: Vec<_> = self.handles.iter().zip(placement).map(build).collect();
+        let built = collect(building).await?;
+        if !built.is_empty() {
+            return Err(Failure::File(built.concat()));
+        }
+        let opening: Vec<_> = self.handles.iter().map(|handle| handle.ask(|core| core.open())).collect();
+        match collect(opening).await? {
+            wrong if wrong.is_empty() => Ok(()),
+            wrong => Err(Failure::failed(wrong.join("\n"))),
+        }
+    }
+
+    /// Drains and closes all cores; the number of hierarchies that could not be closed well.
+    pub async fn close(&self) -> usize {
+        self.draining.store(true, Ordering::Relaxed);
+        let closing: Vec<_> = self.handles.iter().map(|handle| handle.ask(|core| core.close())).collect();
+        let mut wrong = 0;
+        for core in closing {
+            wrong += core.await.map_or(1, |errors| errors.len());
+        }
+        wrong
+    }
+}
+
+/// The messages of all cores that failed.
+async fn collect(
+    asked: Vec<impl Future<Output = Result<Result<(), String>, Ended>>>,
+) -> Result<Vec<String>, Failure> {
+    let mut wrong = Vec::new();
+    for answer in asked {
+        match answer.await {
+            Ok(Ok(())) => {}
+            Ok(Err(message)) => wrong.push(message),
+            Err(Ended) => return Err(Failure::failed("a core has ended; the log says why")),
+        }
+    }
+    Ok(wrong)
+}
+
+impl Daemon for Cores {
+    fn snapshot(&self) -> Answer<Snapshot> {
+        let asked: Vec<_> =
+            self.handles.iter().map(|handle| handle.ask(|core| async move { core.snapshot() })).collect();
+        let started = self.started;
+        Box::pin(async move {
+            let mut hierarchies = Vec::new();
+            for core in asked {
+                hierarchies.extend(core.await.unwrap_or_default());
+            }
+            Snapshot {
+                version: env!("CARGO_PKG_VERSION").into(),
+                pid: std::process::id(),
+                uptime_ns: started.elapsed().as_nanos() as u64,
+                cpu_ns: usage::cpu_ns(),
+                resident_bytes: usage::resident_bytes(),
+                hierarchies,
+            }
+        })
+    }
+
+    fn control(&self, device: String, command: Command) -> Answer<Option<Result<Value, Error>>> {
+        // Only one core has it; the others answer at once.
+        let ask = |handle: &Handle| {
+            let (device, command) = (device.clone(), command.clone());
+            handle.ask(|core| core.control(device, command))
+        };
+        let asked: Vec<_> = self.handles.iter().map(ask).collect();
+        Box::pin(async move {
+            for core in asked {
+                match core.await {
+                    Ok(None) | Err(Ended) => {}
+                    Ok(found) => return found,
+                }
+            }
+            None
+        })
+    }
+
+    fn draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,169 @@
+//! `lamina serve`: from files to exports, until a signal.
+//!
+//! Either all hierarchies are served or none. The first SIGTERM or SIGINT drains: exports take no more clients,
+//! requests under way are answered, devices are flushed and closed from the top down, sockets are removed. A second
+//! signal, or the end of the time allowed, ends the process at once with exit code 1. SIGHUP is logged and ignored.
+//!
+//! A daemon that is killed leaves sockets behind; the next one replaces them.
+
+mod core_thread;
+mod cores;
+mod exports;
+mod placement;
+mod usage;
+
+pub use placement::check_together;
+pub use usage::cpu_ns;
+
+use crate::cli::Serve;
+use crate::control::server::{self, Daemon};
+use crate::control::socket::ControlSocket;
+use crate::exit::Failure;
+use crate::files;
+use core_thread::Thread;
+use cores::Cores;
+use placement::Placement;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sd_notify::NotifyState;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Runs `lamina serve`.
+pub fn run(args: &Serve) -> Result<(), Failure> {
+    raise_file_limit();
+    let plans = files::load(&args.files)?;
+    let placement = placement::place(plans, args.cores.map(usize::from))?;
+    let socket = ControlSocket::claim(&args.control.clone().unwrap_or_else(|| beside(&args.files[0])))?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
+    let served = runtime.block_on(serve(args, placement, &socket));
+    // What still waits for a client of the control socket has nobody to answer to.
+    runtime.shutdown_background();
+    served
+}
+
+/// Allows as many open files as the system lets us have: every client and every guest's queue is some.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(e) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::debug!(error = %e, "the limit of open files stays as it is");
+    }
+}
+
+/// The control socket of a daemon that serves `file` first.
+fn beside(file: &std::path::Path) -> PathBuf {
+    let mut path = file.as_os_str().to_owned();
+    path.push(".ctl.sock");
+    path.into()
+}
+
+async fn serve(args: &Serve, placement: Placement, socket: &ControlSocket) -> Result<(), Failure> {
+    let mut signals = Signals::install()?;
+    let (cores, mut threads) = Cores::start(placement.len(), args.spin.0).await?;
+    let cores = Arc::new(cores);
+    let served = tokio::select! {
+        served = serve_until_signal(&cores, placement, socket, &mut threads) => served,
+        () = signals.stop() => Ok(()),
+    };
+    // Also after a failure: what was opened is closed, and clients of cores that are well lose nothing.
+    let drained = drain(&cores, &mut signals, args.drain.0).await;
+    if drained.is_ok() {
+        threads.into_iter().for_each(Thread::join);
+    }
+    served.and(drained)
+}
+
+/// Opens everything, and answers the control socket. Ends only with a failure.
+async fn serve_until_signal(
+    cores: &Arc<Cores>,
+    placement: Placement,
+    socket: &ControlSocket,
+    threads: &mut [Thread],
+) -> Result<(), Failure> {
+    cores.open(placement).await?;
+    let listener = socket.listener().map_err(Failure::failed)?;
+    let api = axum::serve(listener, server::router(Arc::clone(cores) as Arc<dyn Daemon>));
+    // A task of its own: it answers while the cores drain.
+    tokio::spawn(api.into_future());
+    announce(cores, socket).await;
+    let index = first_end(threads).await;
+    Err(Failure::failed(format!("core {index} has ended; the log says why")))
+}
+
+/// Says on standard output and to the service manager what is served where. That nobody reads it is no failure.
+async fn announce(cores: &Cores, socket: &ControlSocket) {
+    let mut lines = String::new();
+    let mut exports = 0;
+    for export in cores.snapshot().await.exports() {
+        exports += 1;
+        for endpoint in &export.endpoints {
+            lines += &format!("export {} {} {}\n", export.name, endpoint.protocol, endpoint.address);
+        }
+    }
+    lines += &format!("control {}\nready\n", socket.path().display());
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(lines.as_bytes()).and_then(|()| out.flush());
+    notify(&[NotifyState::Ready, NotifyState::Status(&format!("serving {exports} exports"))]);
+}
+
+/// Tells systemd, if it listens.
+fn notify(states: &[NotifyState]) {
+    if let Err(e) = sd_notify::notify(states) {
+        tracing::warn!(error = %e, "the service manager cannot be told");
+    }
+}
+
+/// Closes everything within `limit`, or until the next signal.
+async fn drain(cores: &Cores, signals: &mut Signals, limit: Duration) -> Result<(), Failure> {
+    notify(&[NotifyState::Stopping]);
+    tracing::info!("draining");
+    tokio::select! {
+        closed = tokio::time::timeout(limit, cores.close()) => match closed {
+            Ok(0) => Ok(()),
+            Ok(n) => Err(Failure::failed(format!("{n} hierarchies were not closed cleanly; the log says why"))),
+            Err(_) => Err(Failure::failed("draining took too long: requests under way are abandoned")),
+        },
+        () = signals.stop() => Err(Failure::failed("a second signal: requests under way are abandoned")),
+    }
+}
+
+/// The number of the first core whose thread ends.
+async fn first_end(threads: &mut [Thread]) -> usize {
+    let ends = threads.iter_mut().map(|thread| &mut thread.ended);
+    futures_util::future::select_all(ends).await.1
+}
+
+/// The signals that a daemon listens to.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hang_up: Signal,
+}
+
+impl Signals {
+    fn install() -> Result<Signals, Failure> {
+        let listen =
+            |kind| signal(kind).map_err(|e| Failure::failed(format!("cannot listen to signals: {e}")));
+        Ok(Signals {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+            hang_up: listen(SignalKind::hangup())?,
+        })
+    }
+
+    /// The next signal to stop.
+    async fn stop(&mut self) {
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return,
+                _ = self.interrupt.recv() => return,
+                _ = self.hang_up.recv() => {
+                    tracing::info!("SIGHUP: the files are not read again while serving");
+                }
+            }
+        }
+    }
+}

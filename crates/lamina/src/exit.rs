@@ -1,0 +1,61 @@
+//! How a command ends: its message and its exit code.
+//!
+//! | code | meaning |
+//! |---|---|
+//! | 0 | done; for `serve`: stopped by a signal, everything drained and flushed |
+//! | 1 | it failed: a peer did not answer, an address is taken, a device failed, draining took too long |
+//! | 2 | the command line or a hierarchy file is wrong, or a device in it cannot be opened; nothing was served |
+
+use std::fmt::Display;
+use std::io;
+use std::process::ExitCode;
+
+/// Why a command did not succeed.
+#[derive(Debug)]
+pub enum Failure {
+    /// It was well asked, and failed: exit code 1.
+    Failed(String),
+    /// The command line or a file is wrong: exit code 2.
+    Usage(String),
+    /// A hierarchy file is wrong, or cannot be opened: its report, which names the file on each line. Exit code 2.
+    File(String),
+    /// Whoever read the output has gone away; there is nothing left to do or to say: exit code 0.
+    Unread,
+}
+
+impl Failure {
+    /// It failed: `message` says what and, where there is one, what to do.
+    pub fn failed(message: impl Display) -> Failure {
+        Failure::Failed(message.to_string())
+    }
+
+    /// It was asked wrongly.
+    pub fn usage(message: impl Display) -> Failure {
+        Failure::Usage(message.to_string())
+    }
+
+    /// Prints the message, if there is one, and gives the exit code.
+    pub fn report(&self) -> ExitCode {
+        let (message, code) = match self {
+            Failure::Failed(message) => (message, 1),
+            Failure::Usage(message) => (message, 2),
+            Failure::File(report) => {
+                eprint!("{report}");
+                return ExitCode::from(2);
+            }
+            Failure::Unread => return ExitCode::SUCCESS,
+        };
+        eprintln!("lamina: {}", message.trim_end());
+        ExitCode::from(code)
+    }
+}
+
+impl From<io::Error> for Failure {
+    /// For writing to standard output: a closed pipe is no failure.
+    fn from(e: io::Error) -> Failure {
+        match e.kind() {
+            io::ErrorKind::BrokenPipe => Failure::Unread,
+            _ => Failure::failed(e),
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Hierarchy files for every command that reads them, and the kinds of layers that they may name.
+
+use crate::exit::Failure;
+use lamina_block::Kind;
+use lamina_graph::{Plan, Report};
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
+/// Every kind of layer, by name. The one place where they come together.
+pub fn kinds() -> Vec<Kind> {
+    let mut kinds = lamina_layers::KINDS.to_vec();
+    kinds.push(lamina_nbd::client::KIND.clone());
+    kinds.sort_by_key(|kind| kind.name);
+    kinds
+}
+
+/// Reads and checks files. What is wrong with any of them is told, warnings too.
+pub fn load(files: &[PathBuf]) -> Result<Vec<Plan>, Failure> {
+    let kinds = kinds();
+    let mut plans = Vec::new();
+    let mut wrong = String::new();
+    for file in files {
+        match Plan::load(file, &kinds) {
+            Ok(plan) => plans.push(plan),
+            Err(report) => wrong.push_str(&shown(&report)),
+        }
+    }
+    for plan in &plans {
+        eprint!("{}", shown(plan.warnings()));
+    }
+    if wrong.is_empty() { Ok(plans) } else { Err(Failure::File(wrong)) }
+}
+
+/// A report for standard error: with the lines of the file for a person, one line each for a log.
+pub fn shown(report: &Report) -> String {
+    if std::io::stderr().is_terminal() { report.pictures() } else { report.to_string() }
+}

@@ -1,0 +1,87 @@
+//! Who uses a file or block device, as the kernel tells it: locks, mounts, devices stacked on top.
+//!
+//! Locks are read from `/proc/locks` and not tried: trying one would for a moment keep its owner out. Locks of
+//! processes in other containers are not seen.
+
+use std::fs::{Metadata, read_dir, read_to_string};
+use std::os::unix::fs::MetadataExt;
+
+/// Everybody found, one line each.
+pub fn of(meta: &Metadata, device: bool) -> Vec<String> {
+    let mut found =
+        read_to_string("/proc/locks").map(|t| locks(&t, meta.dev(), meta.ino())).unwrap_or_default();
+    if device {
+        let number = format!("{}:{}", major(meta.rdev()), minor(meta.rdev()));
+        let mounts = read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        found.extend(mount_points(&mounts, &number).map(|place| format!("mounted at {place}")));
+        let above = read_dir(format!("/sys/dev/block/{number}/holders")).into_iter().flatten().flatten();
+        found.extend(above.map(|e| format!("used by device {}", e.file_name().to_string_lossy())));
+    }
+    found
+}
+
+fn major(dev: u64) -> u32 {
+    rustix::fs::major(dev)
+}
+
+fn minor(dev: u64) -> u32 {
+    rustix::fs::minor(dev)
+}
+
+/// The locks on one inode. A line reads `1: FLOCK  ADVISORY  WRITE 1234 fd:01:5678 0 EOF`, with the device in
+/// hexadecimal (proc(5), "/proc/locks"); a waiting lock has `->` after the number.
+fn locks(text: &str, dev: u64, inode: u64) -> Vec<String> {
+    let wanted = format!("{:02x}:{:02x}:{inode}", major(dev), minor(dev));
+    let holder = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [_, class, _, access, pid, place, ..] = words[..] else { return None };
+        let access = if access == "READ" { "shared" } else { "exclusive" };
+        let owner = match pid.parse::<u32>() {
+            Ok(pid) => format!("process {pid}{}", command(pid)),
+            // A lock of an open file description has no process.
+            Err(_) => "an open file description".into(),
+        };
+        (place == wanted).then(|| format!("locked ({access}, {}) by {owner}", class.to_lowercase()))
+    };
+    text.lines().filter_map(holder).collect()
+}
+
+/// ` (name)` of a process that can be seen.
+fn command(pid: u32) -> String {
+    read_to_string(format!("/proc/{pid}/comm")).map(|name| format!(" ({})", name.trim())).unwrap_or_default()
+}
+
+/// Where the device `MAJOR:MINOR` is mounted (proc(5), "/proc/pid/mountinfo": third and fifth field).
+fn mount_points<'a>(mountinfo: &'a str, number: &'a str) -> impl Iterator<Item = &'a str> {
+    mountinfo.lines().filter_map(move |line| {
+        let mut words = line.split(' ');
+        (words.nth(2) == Some(number)).then(|| words.nth(1)).flatten()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locks_of_the_inode_only() {
+        let dev = rustix::fs::makedev(0xfd, 1);
+        let text = "1: FLOCK  ADVISORY  WRITE 4000000000 fd:01:77 0 EOF\n\
+                    1: -> FLOCK  ADVISORY  WRITE 2 fd:01:77 0 EOF\n\
+                    2: OFDLCK ADVISORY  READ  -1 fd:01:77 100 101\n\
+                    3: POSIX  ADVISORY  WRITE 3 fd:01:78 0 EOF\nbroken\n";
+        assert_eq!(
+            locks(text, dev, 77),
+            [
+                "locked (exclusive, flock) by process 4000000000",
+                "locked (shared, ofdlck) by an open file description"
+            ]
+        );
+    }
+
+    #[test]
+    fn mounts_of_the_device_only() {
+        let text = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n23 22 8:2 / /data rw - xfs /dev/sda2 rw\n";
+        assert_eq!(mount_points(text, "8:2").collect::<Vec<_>>(), ["/data"]);
+    }
+}

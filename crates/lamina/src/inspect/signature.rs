@@ -1,0 +1,292 @@
+//! Known signatures on disks: a table of magic numbers and what can be said about each at a glance.
+//!
+//! Everything read is checked for length and shown with control characters removed: a disk is hostile input. What
+//! is not in the table is not guessed.
+
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// A signature that was found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Found {
+    /// What it is.
+    pub name: &'static str,
+    /// Where its magic number is, in bytes.
+    pub offset: u64,
+    /// What its header says: label, UUID, version.
+    pub details: BTreeMap<&'static str, String>,
+}
+
+/// A known signature.
+struct Signature {
+    name: &'static str,
+    /// Where the header begins.
+    header: u64,
+    /// Where the magic is inside of the header.
+    at: usize,
+    magic: &'static [u8],
+    /// Reads the header.
+    details: fn(&Header, &mut BTreeMap<&'static str, String>),
+}
+
+/// Bytes of a header that are read, from its start.
+const HEADER_LEN: usize = 4096;
+
+/// A header's bytes, as many as the disk has of it.
+struct Header(Vec<u8>);
+
+/// Sources: UEFI 2.10 section 5.3 (GPT); the kernel's headers of each file system; LVM2 `label.h`; `md_p.h`; the LUKS1
+/// and LUKS2 on-disk formats; QEMU `docs/interop/qcow2.txt`; the kernel's `dm-log-writes.c`; `swap.h`.
+const TABLE: &[Signature] = &[
+    Signature { name: "GPT partition table", header: 512, at: 0, magic: b"EFI PART", details: gpt },
+    Signature { name: "GPT partition table", header: 4096, at: 0, magic: b"EFI PART", details: gpt },
+    Signature { name: "MBR partition table", header: 0, at: 510, magic: b"\x55\xaa", details: nothing },
+    Signature { name: "ext2/3/4", header: 1024, at: 56, magic: b"\x53\xef", details: ext },
+    Signature { name: "XFS", header: 0, at: 0, magic: b"XFSB", details: xfs },
+    Signature { name: "btrfs", header: 64 << 10, at: 64, magic: b"_BHRfS_M", details: btrfs },
+    Signature { name: "LVM2 physical volume", header: 512, at: 0, magic: b"LABELONE", details: lvm },
+    Signature { name: "Linux RAID (MD) member", header: 4096, at: 0, magic: MD_MAGIC, details: md },
+    Signature { name: "Linux RAID (MD) member", header: 0, at: 0, magic: MD_MAGIC, details: md },
+    Signature { name: "LUKS", header: 0, at: 0, magic: b"LUKS\xba\xbe", details: luks },
+    Signature { name: "swap", header: 0, at: 4086, magic: b"SWAPSPACE2", details: swap },
+    Signature { name: "qcow2 image", header: 0, at: 0, magic: b"QFI\xfb", details: qcow2 },
+    Signature { name: "write log (dm-log-writes)", header: 0, at: 0, magic: LOG_MAGIC, details: write_log },
+    Signature {
+        name: "ZFS member",
+        header: 128 << 10,
+        at: 0,
+        magic: &0x00ba_b10c_u64.to_le_bytes(),
+        details: nothing,
+    },
+    Signature { name: "bcache", header: 4096, at: 24, magic: BCACHE_MAGIC, details: nothing },
+    Signature { name: "ISO 9660", header: 32 << 10, at: 1, magic: b"CD001", details: nothing },
+];
+
+/// Little-endian 0xa92b4efc.
+const MD_MAGIC: &[u8] = &0xa92b_4efc_u32.to_le_bytes();
+/// Little-endian 0x6a736677736872.
+const LOG_MAGIC: &[u8] = &0x6a_7366_7773_6872_u64.to_le_bytes();
+const BCACHE_MAGIC: &[u8] = b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81";
+
+/// Looks for every signature of the table.
+pub fn scan(file: &File, size: u64) -> std::io::Result<Vec<Found>> {
+    let mut found = Vec::new();
+    for signature in TABLE {
+        let header = Header::read(file, signature.header, size)?;
+        let end = signature.at + signature.magic.len();
+        if header.0.get(signature.at..end) == Some(signature.magic) {
+            let mut details = BTreeMap::new();
+            (signature.details)(&header, &mut details);
+            found.push(Found {
+                name: signature.name,
+                offset: signature.header + signature.at as u64,
+                details,
+            });
+        }
+    }
+    // A GPT comes with an MBR that only protects it.
+    if found.iter().any(|f| f.name.starts_with("GPT")) {
+        found.retain(|f| !f.name.starts_with("MBR"));
+    }
+    Ok(found)
+}
+
+impl Header {
+    fn read(file: &File, at: u64, size: u64) -> std::io::Result<Header> {
+        let len = size.saturating_sub(at).min(HEADER_LEN as u64) as usize;
+        let mut bytes = vec![0; len];
+        file.read_exact_at(&mut bytes, at)?;
+        Ok(Header(bytes))
+    }
+
+    fn bytes<const N: usize>(&self, at: usize) -> [u8; N] {
+        let found = self.0.get(at..at + N).and_then(|b| b.try_into().ok());
+        found.unwrap_or([0; N])
+    }
+
+    fn le16(&self, at: usize) -> u16 {
+        u16::from_le_bytes(self.bytes(at))
+    }
+
+    fn le32(&self, at: usize) -> u32 {
+        u32::from_le_bytes(self.bytes(at))
+    }
+
+    fn le64(&self, at: usize) -> u64 {
+        u64::from_le_bytes(self.bytes(at))
+    }
+
+    /// Text up to its zero byte, without control characters; nothing if there is none.
+    fn text(&self, at: usize, len: usize) -> Option<String> {
+        let end = (at + len).min(self.0.len());
+        let bytes = self.0.get(at..end)?;
+        let text = String::from_utf8_lossy(bytes.split(|b| *b == 0).next()?);
+        let text: String = text.chars().filter(|c| !c.is_control()).collect();
+        let text = text.trim();
+        (!text.is_empty()).then(|| text.to_owned())
+    }
+
+    /// A UUID in its usual form; nothing if it is all zero.
+    fn uuid(&self, at: usize) -> Option<String> {
+        let bytes: [u8; 16] = self.bytes(at);
+        if bytes == [0; 16] {
+            return None;
+        }
+        let mut text = String::new();
+        for (i, byte) in bytes.iter().enumerate() {
+            if matches!(i, 4 | 6 | 8 | 10) {
+                text.push('-');
+            }
+            text.push_str(&format!("{byte:02x}"));
+        }
+        Some(text)
+    }
+}
+
+type Details = BTreeMap<&'static str, String>;
+
+fn put(details: &mut Details, key: &'static str, value: Option<String>) {
+    if let Some(value) = value {
+        details.insert(key, value);
+    }
+}
+
+fn nothing(_: &Header, _: &mut Details) {}
+
+fn gpt(h: &Header, d: &mut Details) {
+    // The first three fields of a GUID are little-endian.
+    let b: [u8; 16] = h.bytes(56);
+    let swapped = [b[3], b[2], b[1], b[0], b[5], b[4], b[7], b[6]];
+    let mut guid = swapped.to_vec();
+    guid.extend(&b[8..]);
+    put(d, "uuid", Header(guid).uuid(0));
+}
+
+fn ext(h: &Header, d: &mut Details) {
+    put(d, "label", h.text(120, 16));
+    put(d, "uuid", h.uuid(104));
+    let has_journal = h.le32(92) & 4 != 0;
+    let has_extents = h.le32(96) & 0x40 != 0;
+    let version = match (has_extents, has_journal) {
+        (true, _) => "ext4",
+        (false, true) => "ext3",
+        (false, false) => "ext2",
+    };
+    d.insert("version", version.into());
+}
+
+fn xfs(h: &Header, d: &mut Details) {
+    put(d, "label", h.text(108, 12));
+    put(d, "uuid", h.uuid(32));
+}
+
+fn btrfs(h: &Header, d: &mut Details) {
+    put(d, "label", h.text(299, 256));
+    put(d, "uuid", h.uuid(32));
+}
+
+fn lvm(h: &Header, d: &mut Details) {
+    // The header of the physical volume follows the label; its offset stands at 20.
+    put(d, "uuid", h.text(h.le32(20).min(480) as usize, 32));
+}
+
+fn md(h: &Header, d: &mut Details) {
+    d.insert("version", format!("1 (feature bits {:#x})", h.le32(8)));
+    put(d, "array", h.text(32, 32));
+    put(d, "uuid", h.uuid(16));
+    d.insert("level", (h.le32(72) as i32).to_string());
+}
+
+fn luks(h: &Header, d: &mut Details) {
+    let version = u16::from_be_bytes(h.bytes(6));
+    d.insert("version", version.to_string());
+    if version == 2 {
+        put(d, "label", h.text(24, 48));
+    }
+    // Both versions keep the UUID as text at the same place.
+    put(d, "uuid", h.text(168, 40));
+}
+
+fn swap(h: &Header, d: &mut Details) {
+    put(d, "label", h.text(1024 + 28, 16));
+    put(d, "uuid", h.uuid(1024 + 12));
+}
+
+fn qcow2(h: &Header, d: &mut Details) {
+    d.insert("version", u32::from_be_bytes(h.bytes(4)).to_string());
+    d.insert("virtual size", lamina_block::Bytes(u64::from_be_bytes(h.bytes(24))).to_string());
+    let (at, len) = (u64::from_be_bytes(h.bytes(8)), u32::from_be_bytes(h.bytes(16)));
+    if at != 0 && len <= 1023 {
+        put(d, "backing file", h.text(at.min(HEADER_LEN as u64) as usize, len as usize));
+    }
+}
+
+fn write_log(h: &Header, d: &mut Details) {
+    d.insert("version", h.le64(8).to_string());
+    d.insert("entries", h.le64(16).to_string());
+    d.insert("sector", h.le32(24).to_string());
+    debug_assert_eq!(h.le16(0), 0x6872);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk image with `parts` written into it, scanned.
+    fn found(size: u64, parts: &[(u64, &[u8])]) -> Vec<Found> {
+        let file = tempfile::tempfile().expect("a file");
+        file.set_len(size).expect("a size");
+        for (at, bytes) in parts {
+            file.write_all_at(bytes, *at).expect("bytes");
+        }
+        scan(&file, size).expect("a scan")
+    }
+
+    #[test]
+    fn every_signature_is_found_alone() {
+        for signature in TABLE {
+            let got = found(1 << 20, &[(signature.header + signature.at as u64, signature.magic)]);
+            assert_eq!(got.len(), 1, "{}", signature.name);
+            assert_eq!(got[0].name, signature.name);
+        }
+    }
+
+    #[test]
+    fn headers_are_read() {
+        let got =
+            found(1 << 20, &[(1080, b"\x53\xef"), (1024 + 120, b"root\x1b[2J\0"), (1024 + 96, &[0x40])]);
+        assert_eq!(got[0].details["label"], "root[2J");
+        assert_eq!(got[0].details["version"], "ext4");
+        let mut qcow2 = b"QFI\xfb\0\0\0\x03".to_vec();
+        qcow2.extend([0; 16]);
+        qcow2.extend((5u64 << 30).to_be_bytes());
+        assert_eq!(found(1 << 20, &[(0, &qcow2)])[0].details["virtual size"], "5GiB");
+        let log = [LOG_MAGIC, &1u64.to_le_bytes(), &9u64.to_le_bytes(), &512u32.to_le_bytes()].concat();
+        assert_eq!(found(4096, &[(0, &log)])[0].details["entries"], "9");
+    }
+
+    #[test]
+    fn a_protective_mbr_is_not_reported() {
+        let got = found(1 << 20, &[(510, b"\x55\xaa"), (512, b"EFI PART")]);
+        assert_eq!(got.iter().map(|f| f.name).collect::<Vec<_>>(), ["GPT partition table"]);
+    }
+
+    #[test]
+    fn short_and_hostile_disks_are_no_trouble() {
+        for size in [0, 1, 511, 513, 1081, 4097] {
+            assert_eq!(found(size, &[]), [], "{size}");
+        }
+        let noise: Vec<u8> = (0..200_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        for signature in TABLE {
+            let mut image = noise.clone();
+            let at = signature.header as usize + signature.at;
+            image[at..at + signature.magic.len()].copy_from_slice(signature.magic);
+            assert!(!found(image.len() as u64, &[(0, &image)]).is_empty(), "{}", signature.name);
+            let mut ones = vec![0xff; 200_000];
+            ones[at..at + signature.magic.len()].copy_from_slice(signature.magic);
+            assert!(!found(ones.len() as u64, &[(0, &ones)]).is_empty(), "{}", signature.name);
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The program: command line, daemon, control API, metrics, and the tools around them.
+//!
+//! ```text
+//!   main thread (tokio)                      one thread per core (the reactor)
+//!   control socket, signals, logs  ──────▶   hierarchies, their nodes, their exports
+//!                          closures by eventfd; plain data comes back
+//! ```
+//!
+//! A hierarchy lives on one core and never leaves it. The main thread asks for copies of what it wants to know and
+//! sends commands; it never touches a request. Nothing here runs on a timer: an idle daemon sleeps in the kernel.
+//!
+//! The library half exists for the tests; its interface is the binary's command line and the control API.
+
+pub mod api;
+pub mod cli;
+pub mod control;
+pub mod exit;
+pub mod metrics;
+pub mod show;
+
+mod bench;
+mod check;
+mod daemon;
+mod files;
+mod generate;
+mod inspect;
+mod kinds;
+mod log;
+mod uri;
+
+use clap::Parser;
+use cli::{Cli, Command};
+use exit::Failure;
+use std::process::ExitCode;
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    log::start(cli.log.as_deref());
+    match run(&cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+fn run(cli: &Cli) -> Result<(), Failure> {
+    match &cli.command {
+        Command::Check(args) => check::run(args),
+        Command::Serve(args) => daemon::run(args),
+        Command::Show(args) => show::run(args),
+        Command::Ctl(args) => control::ctl(args),
+        Command::Inspect(args) => inspect::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::Kinds(args) => kinds::run(args),
+        Command::Completions(args) => generate::completions(args),
+        Command::Man(args) => generate::man(args),
+    }
+}

@@ -1,0 +1,23 @@
+//! Logs: to standard error, one line each, filtered by target and level.
+
+use std::io::IsTerminal;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::prelude::*;
+
+/// Starts logging. A filter that cannot be read is reported and replaced by `info`.
+///
+/// Spans and events that are filtered out cost one comparison, so the per-request trace points are free unless asked
+/// for.
+pub fn start(filter: Option<&str>) {
+    let (targets, wrong) = match filter.unwrap_or("info").parse::<Targets>() {
+        Ok(targets) => (targets, None),
+        Err(e) => (Targets::new().with_default(LevelFilter::INFO), Some(e)),
+    };
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
+    tracing_subscriber::registry().with(lines).with(targets).init();
+    if let Some(e) = wrong {
+        tracing::warn!(error = %e, "the log filter cannot be read; logging at info");
+    }
+}

@@ -1,0 +1,115 @@
+//! `lamina show`: the live tree. Two snapshots of a daemon, and what happened between them.
+//!
+//! The daemon keeps no rates and runs no timer for them: who looks pays.
+
+mod rates;
+mod tree;
+
+pub use rates::{DeviceRates, OperationRates, Rates};
+pub use tree::{count, draw, latency};
+
+use crate::api::Snapshot;
+use crate::cli::Show;
+use crate::control::Client;
+use crate::exit::Failure;
+use std::io::{IsTerminal, Write};
+
+/// Clears the screen and goes to its first line.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+/// Runs `lamina show`.
+pub fn run(args: &Show) -> Result<(), Failure> {
+    if args.interval.0.is_zero() {
+        return Err(Failure::usage("--interval: the time cannot be zero"));
+    }
+    let client = Client::find(args.daemon.control.as_deref())?;
+    let mut before: Snapshot = client.get("/v1/hierarchy")?;
+    let clear = args.watch && !args.json && std::io::stdout().is_terminal();
+    loop {
+        std::thread::sleep(args.interval.0);
+        let now: Snapshot = client.get("/v1/hierarchy")?;
+        let rates = Rates::between(&before, &now);
+        let mut out = std::io::stdout().lock();
+        if args.json {
+            serde_json::to_writer(&mut out, &rates).map_err(std::io::Error::from)?;
+            writeln!(out)?;
+        } else {
+            write!(out, "{}{}", if clear { CLEAR } else { "" }, draw(&now, &rates))?;
+        }
+        out.flush()?;
+        if !args.watch {
+            return Ok(());
+        }
+        before = now;
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::api::{Bucket, Device, Endpoint, Export, Geometry, Hierarchy, Operation};
+    use std::collections::BTreeMap;
+
+    fn device(name: &str, kind: &str, over: &[&str], reads: u64) -> Device {
+        let idle = ["write", "zero", "discard", "flush"].map(|n| (n.to_string(), Operation::default()));
+        let mut operations = BTreeMap::from(idle);
+        let latency = if reads == 0 {
+            vec![]
+        } else {
+            let slow = reads / 100;
+            vec![Bucket { up_to_ns: 79_999, count: reads - slow }, Bucket { up_to_ns: 999_999, count: slow }]
+        };
+        let read = Operation { completed: reads, bytes: reads * 4096, errors: 0, latency };
+        operations.insert("read".into(), read);
+        Device {
+            name: name.into(),
+            kind: kind.into(),
+            over: over.iter().map(|s| s.to_string()).collect(),
+            geometry: Geometry::from(lamina_block::Geometry::new(1 << 30)),
+            in_flight: 3,
+            operations,
+            info: serde_json::json!({}),
+        }
+    }
+
+    /// A stripe `vm1` over `a` and `b`, with 100 reads done.
+    pub(crate) fn snapshot() -> Snapshot {
+        let endpoint = Endpoint { protocol: "nbd".into(), address: "nbd+unix:///vm1?socket=/run/vm1".into() };
+        Snapshot {
+            version: "0.1.0".into(),
+            pid: 17,
+            uptime_ns: 3_600_000_000_000,
+            cpu_ns: 1_000_000,
+            resident_bytes: 9 << 20,
+            hierarchies: vec![Hierarchy {
+                file: "vm.toml".into(),
+                core: 0,
+                devices: vec![
+                    device("a", "file", &[], 50),
+                    device("b", "file", &[], 50),
+                    device("vm1", "stripe", &["a", "b"], 100),
+                ],
+                exports: vec![Export {
+                    name: "vm1".into(),
+                    device: "vm1".into(),
+                    description: "the disk".into(),
+                    read_only: false,
+                    size: 1 << 30,
+                    endpoints: vec![endpoint],
+                }],
+            }],
+        }
+    }
+
+    /// The same daemon two seconds and 200 reads later.
+    pub(crate) fn later() -> Snapshot {
+        let mut later = snapshot();
+        later.uptime_ns += 2_000_000_000;
+        later.hierarchies[0].devices = vec![
+            device("a", "file", &[], 150),
+            device("b", "file", &[], 150),
+            device("vm1", "stripe", &["a", "b"], 300),
+        ];
+        later
+    }
+}

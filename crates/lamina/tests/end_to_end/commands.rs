@@ -1,0 +1,113 @@
+//! The commands that need no daemon.
+
+use crate::rig::{Place, text};
+use crate::serving::DISK;
+use serde_json::Value;
+
+#[test]
+fn check_draws_the_tree_or_says_all_that_is_wrong() {
+    let place = Place::with(DISK);
+    let good = place.lamina(&["check", "disk.toml"]);
+    assert_eq!(good.status.code(), Some(0));
+    assert!(
+        text(&good.stdout).contains("vm1") && text(&good.stdout).contains("└─ san"),
+        "{}",
+        text(&good.stdout)
+    );
+    assert_eq!(place.names(), ["disk.toml"]);
+    place.write("bad.toml", &DISK.replace("over = \"san\"", "over = \"sam\"").replace("size =", "sise ="));
+    for command in ["check", "serve"] {
+        let bad = place.lamina(&[command, "bad.toml"]);
+        assert_eq!(bad.status.code(), Some(2));
+        let said = text(&bad.stderr);
+        assert!(said.contains("bad.toml:5: device \"san\": key \"sise\""), "{said}");
+        assert!(
+            said.contains("bad.toml:9: device \"vm1\": key \"over\": there is no device \"sam\""),
+            "{said}"
+        );
+        assert_eq!(place.names(), ["bad.toml", "disk.toml"]);
+    }
+    let missing = place.lamina(&["check", "none.toml"]);
+    assert_eq!(missing.status.code(), Some(2));
+    assert!(text(&missing.stderr).starts_with("none.toml: cannot be read"), "{}", text(&missing.stderr));
+    place.write("same.toml", DISK);
+    let twice = place.lamina(&["check", "disk.toml", "same.toml"]);
+    assert_eq!(twice.status.code(), Some(2));
+    assert!(text(&twice.stderr).contains("names are unique in a daemon"), "{}", text(&twice.stderr));
+}
+
+#[test]
+fn a_wrong_command_line_is_exit_code_2() {
+    let place = Place::new();
+    for words in
+        [&["serve"][..], &["nope"], &["bench", "x.toml", "--depth", "0"], &["show", "--interval", "0s"]]
+    {
+        let wrong = place.lamina(words);
+        assert_eq!(wrong.status.code(), Some(2), "{words:?}");
+        assert!(!wrong.stderr.is_empty());
+    }
+}
+
+#[test]
+fn kinds_are_listed() {
+    let place = Place::new();
+    let list = place.lamina(&["kinds", "--json"]);
+    let kinds: Value = serde_json::from_slice(&list.stdout).expect("JSON");
+    let names: Vec<&str> =
+        kinds.as_array().expect("a list").iter().map(|k| k["name"].as_str().expect("a name")).collect();
+    for name in ["concat", "delay", "fault", "file", "linear", "memory", "nbd", "null", "record", "stripe"] {
+        assert!(names.contains(&name), "{name} is not in {names:?}");
+    }
+    assert!(names.is_sorted());
+    let table = place.lamina(&["kinds"]);
+    assert_eq!(text(&table.stdout).lines().count(), names.len());
+}
+
+#[test]
+fn completions_and_manual_pages_are_generated() {
+    let place = Place::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = place.lamina(&["completions", shell]);
+        assert!(text(&script.stdout).contains("inspect"), "{shell}");
+    }
+    assert_eq!(place.lamina(&["man", "pages/man1"]).status.code(), Some(0));
+    let page = std::fs::read_to_string(place.path("pages/man1/lamina-serve.1")).expect("a page");
+    assert!(page.contains("\\-\\-control"), "{page}");
+    assert!(place.path("pages/man1/lamina.1").exists());
+}
+
+#[test]
+fn inspect_names_what_is_on_a_disk_and_who_holds_it() {
+    let place = Place::with(DISK);
+    let daemon = place.serve();
+    let held = place.lamina(&["inspect", "san.img", "--json"]);
+    let report: Value = serde_json::from_slice(&held.stdout).expect("JSON");
+    assert_eq!((&report["kind"], &report["size"]), (&"file".into(), &(8 << 20).into()));
+    assert_eq!(report["holders"].as_array().expect("a list").len(), 1, "{report}");
+    daemon.terminate();
+    let free = place.lamina(&["inspect", "san.img"]);
+    assert!(
+        text(&free.stdout).ends_with("no known signature\n  nobody holds it\n"),
+        "{}",
+        text(&free.stdout)
+    );
+    assert_eq!(place.lamina(&["inspect", "nowhere"]).status.code(), Some(1));
+}
+
+#[test]
+fn bench_loads_files_and_servers() {
+    let place = Place::with(DISK);
+    let args = ["--time", "50ms", "--ramp", "5ms", "--rw", "mixed", "--json", "--block-size", "512"];
+    let own = place.lamina(&[&["bench", "disk.toml"], &args[..]].concat());
+    let report: Value = serde_json::from_slice(&own.stdout).expect("JSON");
+    assert!(report["requests"].as_u64().is_some_and(|n| n > 0), "{report}");
+    assert!(report["read"]["p99.9_ns"].as_u64() >= report["read"]["p50_ns"].as_u64());
+    let daemon = place.serve();
+    let (uri, pid) = (daemon.uri("vm1"), daemon.pid().to_string());
+    let server = place.lamina(&[&["bench", &uri, "--server-pid", &pid, "--sequential"], &args[..]].concat());
+    let report: Value = serde_json::from_slice(&server.stdout).expect("JSON");
+    assert!(report["write"]["requests"].as_u64().is_some_and(|n| n > 0), "{report}");
+    assert!(report["server_cpu_us_per_request"].as_f64().is_some_and(|us| us > 0.0), "{report}");
+    let refused = place.lamina(&["bench", "disk.toml", "--time", "50ms"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stdout));
+}

@@ -1,0 +1,10 @@
+//! The program as its users meet it: processes, signals, sockets, files.
+//!
+//! Data goes through our own NBD client, in this process. Every daemon is killed and every folder removed when its
+//! test ends, well or not; nothing waits longer than [`rig::PATIENCE`].
+
+mod api;
+mod commands;
+mod recovery;
+mod rig;
+mod serving;
