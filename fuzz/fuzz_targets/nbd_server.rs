@@ -1,0 +1,82 @@
+//! The NBD server: any bytes are sent to it by a client, which then leaves.
+//!
+//! The first byte says where the bytes begin: at the greeting, or in transmission (with or without structured
+//! replies and block status). They arrive in pieces that follow from the second byte. What must hold: no panic, no
+//! hang, nothing left in flight; and an honest client that comes afterwards is served.
+
+#![no_main]
+
+use lamina_block::{Address, Buf, Durability, Env, Io, Node};
+use lamina_nbd::client::{Client, Options, Target};
+use lamina_nbd::server::{ExportInfo, Server, Settings};
+use lamina_nbd::wire::opt;
+use lamina_sim::{DiskOptions, Image, SimEnv, Simulation};
+use libfuzzer_sys::fuzz_target;
+use std::rc::Rc;
+use std::time::Duration;
+
+const PLACE: &str = "unix:/nbd.sock";
+
+fn option(option: u32, data: &[u8]) -> Vec<u8> {
+    [b"IHAVEOPT", &option.to_be_bytes()[..], &(data.len() as u32).to_be_bytes(), data].concat()
+}
+
+/// What the client says before the fuzzer's bytes.
+fn prefix(mode: u8) -> Vec<u8> {
+    let flags = vec![0, 0, 0, 3];
+    let structured = option(opt::STRUCTURED_REPLY, &[]);
+    let name = [&4u32.to_be_bytes()[..], b"disk"].concat();
+    let query = [&name[..], &1u32.to_be_bytes(), &15u32.to_be_bytes(), b"base:allocation"].concat();
+    let go = option(opt::GO, &[&name[..], &[0, 0]].concat());
+    match mode % 4 {
+        0 => Vec::new(),
+        1 => [flags, go].concat(),
+        2 => [flags, structured].concat(),
+        _ => [flags, structured, option(opt::SET_META_CONTEXT, &query), go].concat(),
+    }
+}
+
+async fn run(env: Rc<SimEnv>, input: Vec<u8>) {
+    let dyn_env: Rc<dyn Env> = Rc::clone(&env) as _;
+    let disk = env.put_disk("/disk", Image::blank(DiskOptions::new(1 << 20)));
+    let node = Node::new("disk", "sim", Rc::clone(&dyn_env), disk as _);
+    let server = Server::new(Rc::clone(&dyn_env), Settings::default());
+    let export = ExportInfo {
+        name: "disk".into(),
+        description: "d".into(),
+        node: Rc::clone(&node),
+        read_only: false,
+    };
+    server.add(export).expect("a new name");
+    let place: Address = PLACE.parse().expect("an address");
+    let (listener, serving) = (env.listen(place.clone()).expect("listens"), Rc::clone(&server));
+    env.spawn(Box::pin(async move { serving.serve(listener).await.expect("serves") }));
+
+    let conn = env.connect(place).await.expect("the server listens");
+    let reading = Rc::clone(&conn);
+    let reader = env.start(async move {
+        let buf = Buf::zeroed(1 << 16);
+        while let Ok(1..) = reading.recv(buf.clone()).await {}
+    });
+    let _ = conn.send(Buf::from_vec(input)).await;
+    env.sleep(Duration::from_millis(20)).await;
+    conn.shutdown();
+    reader.ended().await;
+    // Longer than a negotiation may take.
+    env.sleep(Duration::from_secs(20)).await;
+    assert_eq!((server.connections(), node.stats().in_flight()), (0, 0));
+
+    let target: Target = PLACE.parse().expect("a place");
+    let client = Client::connect(&dyn_env, target, Options::default()).await.expect("an honest client");
+    let client = Node::new("client", "nbd", dyn_env, client as _);
+    let data = Buf::from_vec(vec![7; 4096]);
+    client.submit(Io::write(0, data, Durability::Fua)).await.expect("writes");
+    server.shutdown().await;
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let [mode, seed, rest @ ..] = bytes else { return };
+    let input = [prefix(*mode), rest.to_vec()].concat();
+    let world = Simulation::new(u64::from(*seed));
+    world.run(run(world.env(), input)).expect("ends");
+});
