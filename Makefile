@@ -1,0 +1,90 @@
+# The commands of the project; `make help` lists them. CI runs `make test`.
+
+PYTHON ?= /usr/bin/python3
+CARGO ?= cargo
+# Seeds of the simulator: in `make test`, and in `make soak`.
+SEEDS ?= 10000
+SOAK_SEEDS ?= 1000000
+# Seconds of each fuzz target.
+FUZZ_SECONDS ?= 600
+# Kills of the daemon in the end-to-end tests: over NBD, and under a guest.
+export LAMINA_KILLS ?= 50,20
+
+.PHONY: help
+help: ## This list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  %-14s %s\n", $$1, $$2 }'
+
+.PHONY: build
+build: ## Build the program (target/release/lamina)
+	$(CARGO) build --locked --release -p lamina
+
+.PHONY: demo
+demo: ## A real guest on a Lamina disk whose daemon is killed under it (LAMINA_DEMO=nbd: without a guest)
+	tools/install demo
+	$(CARGO) build --locked --release -p lamina
+	$(PYTHON) tools/demo
+
+.PHONY: check
+check: ## Format, lints, unit tests: fast, no virtual machines, no root
+	$(CARGO) fmt --all --check
+	# The list of layers is a macro, which cargo fmt does not look into.
+	rustfmt --check --edition 2024 crates/layers/src/*.rs crates/layers/src/*/*.rs
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(CARGO) test --locked --workspace
+
+.PHONY: test
+test: ## Everything CI checks: check, deny, price, the simulator, the end-to-end tests with what others wrote
+	tools/install test
+	$(MAKE) check
+	$(MAKE) deny
+	$(MAKE) price
+	$(MAKE) simulate
+	$(MAKE) end-to-end
+
+.PHONY: price
+price: ## Count the instructions of a request through chains of layers; a rise of 3% fails
+	tools/install test
+	$(CARGO) bench --locked -p lamina-layers --bench price
+
+.PHONY: simulate
+simulate: ## The simulator over SEEDS seeds
+	$(CARGO) run --locked --release -p lamina-graph --example soak -- --seeds $(SEEDS)
+
+.PHONY: soak
+soak: ## The simulator over SOAK_SEEDS seeds (a million)
+	$(CARGO) run --locked --release -p lamina-graph --example soak -- --seeds $(SOAK_SEEDS)
+
+.PHONY: end-to-end
+end-to-end: ## The tests with real clients, servers and guests (ONLY=word picks some)
+	tools/install test
+	$(CARGO) build --locked --release -p lamina
+	$(PYTHON) tests/e2e/run $(ONLY)
+
+.PHONY: bench
+bench: ## Measure against other servers, and write docs/benchmarks.md
+	tools/install bench
+	$(CARGO) build --locked --release -p lamina -p lamina-vhost-user --bin lamina --example drive
+	$(PYTHON) tools/bench
+
+.PHONY: fuzz
+fuzz: ## Every fuzz target for FUZZ_SECONDS (TARGET=name picks one)
+	tools/install fuzz
+	tools/fuzz $(FUZZ_SECONDS) $(TARGET)
+
+.PHONY: deny
+deny: ## Licences, sources and duplicates of the dependencies; advisories where their database can be reached
+	tools/install deny
+	tools/deny
+
+.PHONY: new-layer
+new-layer: ## Begin a layer from the template: make new-layer NAME=x
+	@test -n "$(NAME)" || { echo 'usage: make new-layer NAME=x' >&2; exit 2; }
+	tools/new-layer $(NAME)
+
+.PHONY: install-deps
+install-deps: ## Install what all of the above need (apt, with sudo; cargo)
+	tools/install demo test bench fuzz
+
+.PHONY: clean
+clean: ## Remove everything that was built, and what the guest boots from
+	$(CARGO) clean

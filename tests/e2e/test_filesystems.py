@@ -1,0 +1,97 @@
+"""ext4, xfs and btrfs of this machine's kernel on a Lamina disk: NBD, nbdfuse, a loop device. Needs root."""
+
+import contextlib
+import os
+import unittest
+
+from common import RigCase, limit
+from rig import Lamina, run, wait_until
+
+HIERARCHY = """\
+[device.left]
+type = "file"
+path = "left.img"
+size = "256MiB"
+
+[device.right]
+type = "file"
+path = "right.img"
+size = "256MiB"
+
+[device.vm1]
+type = "stripe"
+over = ["left", "right"]
+
+[export.vm1]
+device = "vm1"
+nbd = "unix:nbd.sock"
+"""
+
+
+@unittest.skipUnless(os.geteuid() == 0, "loop devices and mounts need root")
+class Filesystems(RigCase):
+    def attached(self, lamina, stack):
+        """A loop device on the export, until `stack` ends."""
+        folder = self.rig.path("fuse")
+        folder.mkdir(exist_ok=True)
+        fuse = self.rig.start("nbdfuse", folder / "disk", lamina.uri("vm1"))
+        stack.callback(fuse.wait, 20)
+        stack.callback(run, "fusermount3", "-u", folder, check=False)
+        wait_until("nbdfuse's file", 10, (folder / "disk").exists)
+        loop = run("losetup", "--find", "--show", folder / "disk").stdout.strip()
+        stack.callback(run, "losetup", "--detach", loop, check=False)
+        return loop
+
+    @contextlib.contextmanager
+    def mounted(self, loop):
+        folder = self.rig.path("mnt")
+        folder.mkdir(exist_ok=True)
+        run("mount", loop, folder)
+        try:
+            yield folder
+        finally:
+            if run("umount", folder, check=False, seconds=60).returncode != 0:
+                run("umount", "--lazy", folder)
+
+    def file_system(self, make, check):
+        lamina = Lamina(self.rig, HIERARCHY)
+        with contextlib.ExitStack() as stack:
+            loop = self.attached(lamina, stack)
+            run(*make, loop, seconds=60)
+            with self.mounted(loop) as folder:
+                self.work(folder)
+            flushed, discarded = lamina.counter("vm1", "flush"), lamina.counter("vm1", "discard")
+        self.assertGreater(flushed, 0, "the file system's flushes arrive")
+        self.assertGreater(discarded, 0, "fstrim's discards arrive")
+        # Another daemon, another mount: what was written is there, and the checker finds nothing.
+        self.assertEqual(lamina.stop(), 0, lamina.log())
+        lamina.start()
+        with contextlib.ExitStack() as stack:
+            loop = self.attached(lamina, stack)
+            run(*check, loop, seconds=60)
+            with self.mounted(loop) as folder:
+                run("sha256sum", "--check", "--quiet", "sums", cwd=folder, seconds=60)
+
+    def work(self, folder):
+        report = run(
+            "fio", "--name=verify", f"--directory={folder}", "--numjobs=2", "--size=24M", "--rw=randwrite", "--bs=4k",
+            "--ioengine=psync", "--fsync=64", "--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0", "--verify_backlog=512", seconds=90,
+        ).stdout
+        self.assertNotRegex(report, r"err= *[1-9]")
+        for number in range(100):
+            (folder / f"file{number}").write_bytes(os.urandom(10_000 + 1000 * number))
+        for number in range(0, 100, 3):
+            (folder / f"file{number}").unlink()
+        run("sh", "-c", "sha256sum file* >sums && sync -f sums && fstrim .", cwd=folder, seconds=60)
+
+    @limit(180)
+    def test_ext4(self):
+        self.file_system(["mkfs.ext4", "-q"], ["e2fsck", "-fn"])
+
+    @limit(180)
+    def test_xfs(self):
+        self.file_system(["mkfs.xfs", "-q"], ["xfs_repair", "-n"])
+
+    @limit(180)
+    def test_btrfs(self):
+        self.file_system(["mkfs.btrfs", "-q"], ["btrfs", "check"])

@@ -1,0 +1,63 @@
+"""Single measurements: one client, one server, one load; each returns plain numbers.
+
+Server CPU is taken from /proc over the whole run of the client, connecting included, and divided by the requests that
+the client counted.
+"""
+
+import json
+import re
+import time
+
+from . import files
+from .process import run
+from .serve import lamina_binary
+
+
+class Measured(dict):
+    """`iops`, `bytes_per_second`, `latency_us` (mean), `cpu_us` (of the server, per request), as far as known."""
+
+
+def fio(server, seconds, depth, rw, *, uri=None, path=None, block="4k", span="256M"):
+    """fio's NBD engine on `uri`, or its io_uring engine with O_DIRECT on `path`."""
+    where = ["--ioengine=nbd", f"--uri={uri}"] if uri else ["--ioengine=io_uring", "--direct=1", f"--filename={path}"]
+
+    before = server.cpu_seconds() if server else 0
+    text = run(
+        "fio", "--name=load", *where, f"--rw={rw}", f"--bs={block}", f"--iodepth={depth}", f"--size={span}",
+        "--time_based", f"--runtime={seconds}", "--norandommap", "--randrepeat=1", "--output-format=json",
+        seconds=seconds + 30,
+    ).stdout
+    job = json.loads(text[text.index("{"):])["jobs"][0]
+    side = job["write" if "write" in rw else "read"]
+    found = Measured(iops=side["iops"], bytes_per_second=side["bw_bytes"], latency_us=side["lat_ns"]["mean"] / 1000)
+    if server:
+        # A server that forks for each client is charged for its children when they have ended.
+        time.sleep(0.05)
+        found["cpu_us"] = (server.cpu_seconds() - before) * 1e6 / max(side["total_ios"], 1)
+    return found
+
+
+def lamina_bench(uri, seconds, depth, rw, *, block="4KiB", sequential=False, span="256MiB"):
+    """`lamina bench`: our own client, which sends and receives in batches, against any NBD server."""
+    text = run(
+        lamina_binary(), "bench", uri, "--rw", rw, "--depth", depth, "--block-size", block, "--time", f"{seconds}s",
+        "--span", span, "--json", *(["--sequential"] if sequential else []), seconds=seconds + 30,
+    ).stdout
+    report = json.loads(text)
+    assert not report["errors"], report
+    return Measured(
+        iops=report["iops"], bytes_per_second=report["bytes_per_second"], latency_us=report[rw]["mean_ns"] / 1000,
+    )
+
+
+_DRIVE = re.compile(r"depth\s+\d+:\s+([\d.]+) /s\s+server ([\d.]+) us/request")
+
+
+def drive(server, sock, seconds, depth, rw="read", span=256 << 20):
+    """The virtio driver of crates/vhost-user/examples/drive.rs: a vhost-user socket without a virtual machine."""
+    text = run(
+        files.TARGET / "release/examples/drive", sock, "--pid", server.pid, "--depth", depth, "--seconds", seconds,
+        "--span", span, "--event-index", *(["--write"] if rw == "write" else []), seconds=seconds + 30,
+    ).stdout
+    iops, cpu = map(float, _DRIVE.search(text).groups())
+    return Measured(iops=iops, cpu_us=cpu, latency_us=depth * 1e6 / iops, bytes_per_second=iops * 4096)
