@@ -21,8 +21,9 @@
 //!   `name`, if the server's certificate is for another name than the host in the address.
 //!
 //! Promises: a request is answered within `reconnect` plus `timeout` of the server's last word. A request that was
-//! under way when the connection was lost may have been done twice, which nobody can tell from once, as nothing that
-//! overlaps it can have completed in between. An export that comes back smaller, read-only or less able is refused.
+//! under way when the connection was lost is sent again, and may be done twice. After the server was killed that does
+//! no harm. Where only the network was lost, a server that still works on what came over the old connection can put
+//! such a write over a later one. An export that comes back smaller, read-only or less able is refused.
 //!
 //! Not done here: following a resize by itself. The protocol does not announce one; `lamina ctl DEVICE refresh` asks
 //! the server. NBD leaves open what a discarded range reads as; servers in use give old data or zeroes, as the
