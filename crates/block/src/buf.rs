@@ -42,19 +42,52 @@ impl Segment {
         let start = unsafe { self.start.add(range.start) };
         Segment { owner: Rc::clone(&self.owner), start, len: range.end - range.start }
     }
+
+    /// True if byte `at` of `next` follows in the same memory.
+    fn ends_at(&self, next: &Segment, at: usize) -> bool {
+        self.start.as_ptr().wrapping_add(self.len) == next.start.as_ptr().wrapping_add(at)
+            && Rc::ptr_eq(&self.owner, &next.owner)
+    }
+
+    /// Takes in `next` if it follows in the same memory; tells whether it did.
+    fn grow(&mut self, next: &Segment) -> bool {
+        let follows = self.ends_at(next, 0);
+        if follows {
+            self.len += next.len;
+        }
+        follows
+    }
 }
 
 /// A list of memory segments, read and written as one run of bytes. Cloning and cutting share the memory.
+#[derive(Clone)]
+pub struct Buf(List);
+
+/// Nearly every request has one segment: it is held in place, so that a request is small to move, and cheap to copy
+/// and to drop.
+#[derive(Clone)]
+enum List {
+    One(Segment),
+    /// Several, shared between clones; `None` when there is no memory.
+    Many(Option<Rc<Many>>),
+}
+
 #[derive(Clone, Default)]
-pub struct Buf {
-    segments: SmallVec<[Segment; 2]>,
+struct Many {
+    segments: SmallVec<[Segment; 4]>,
     len: usize,
+}
+
+impl Default for Buf {
+    fn default() -> Buf {
+        Buf::empty()
+    }
 }
 
 impl Buf {
     /// No memory.
-    pub fn empty() -> Buf {
-        Buf::default()
+    pub const fn empty() -> Buf {
+        Buf(List::Many(None))
     }
 
     /// Memory that `owner` keeps alive.
@@ -63,12 +96,7 @@ impl Buf {
     /// `start` must be valid for reads and writes of `len` initialised bytes for as long as `owner` lives, and no
     /// reference to these bytes may exist while any clone or cut of the buffer is used.
     pub unsafe fn from_raw(owner: Rc<dyn Any>, start: NonNull<u8>, len: usize) -> Buf {
-        let mut buf = Buf::empty();
-        if len > 0 {
-            buf.segments.push(Segment { owner, start, len });
-            buf.len = len;
-        }
-        buf
+        if len == 0 { Buf::empty() } else { Buf(List::One(Segment { owner, start, len })) }
     }
 
     /// Takes over the bytes of a vector.
@@ -98,52 +126,89 @@ impl Buf {
     }
 
     /// Length in bytes of all segments.
+    #[inline]
     pub fn len(&self) -> usize {
-        self.len
+        match &self.0 {
+            List::One(segment) => segment.len,
+            List::Many(many) => many.as_ref().map_or(0, |many| many.len),
+        }
     }
 
     /// True if there is no byte.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// The segments in order, for system calls.
     pub fn segments(&self) -> &[Segment] {
-        &self.segments
+        match &self.0 {
+            List::One(segment) => std::slice::from_ref(segment),
+            List::Many(many) => many.as_ref().map_or(&[], |many| &many.segments),
+        }
     }
 
     /// A part of this buffer; shares the memory. Panics if `range` is not inside.
     pub fn slice(&self, range: Range<usize>) -> Buf {
-        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of a buffer of {}", self.len);
         let mut part = Buf::empty();
-        self.each(range, |segment, within| part.push(segment.cut(within)));
+        part.append_part(self, range);
         part
     }
 
     /// Appends the segments of `other`, without copying. Neighbours in memory become one segment.
     pub fn append(&mut self, other: Buf) {
-        for segment in other.segments {
-            self.push(segment);
+        match other.0 {
+            List::One(segment) => self.push(segment),
+            List::Many(None) => {}
+            List::Many(Some(many)) => many.segments.iter().for_each(|segment| self.push(segment.clone())),
+        }
+    }
+
+    /// Appends a part of `other`, without copying, as [`Buf::append`] does. Panics if `range` is not inside.
+    pub fn append_part(&mut self, other: &Buf, range: Range<usize>) {
+        let len = other.len();
+        assert!(range.start <= range.end && range.end <= len, "{range:?} of a buffer of {len}");
+        match (&mut self.0, &other.0) {
+            _ if range.is_empty() => {}
+            (List::Many(None), List::One(segment)) => self.0 = List::One(segment.cut(range)),
+            (List::One(last), List::One(segment)) if last.ends_at(segment, range.start) => {
+                last.len += range.len()
+            }
+            _ => other.each(range, |segment, within| self.push(segment.cut(within))),
         }
     }
 
     fn push(&mut self, segment: Segment) {
-        self.len += segment.len;
-        match self.segments.last_mut() {
-            Some(last)
-                if last.start.as_ptr().wrapping_add(last.len) == segment.start.as_ptr()
-                    && Rc::ptr_eq(&last.owner, &segment.owner) =>
-            {
-                last.len += segment.len;
+        match &mut self.0 {
+            List::Many(None) => self.0 = List::One(segment),
+            List::One(last) => {
+                if !last.grow(&segment) {
+                    self.push_second(segment);
+                }
             }
-            _ => self.segments.push(segment),
+            List::Many(Some(many)) => {
+                let many = Rc::make_mut(many);
+                many.len += segment.len;
+                if !many.segments.last_mut().is_some_and(|last| last.grow(&segment)) {
+                    many.segments.push(segment);
+                }
+            }
+        }
+    }
+
+    #[cold]
+    fn push_second(&mut self, second: Segment) {
+        if let List::One(first) = std::mem::replace(&mut self.0, List::Many(None)) {
+            let len = first.len + second.len;
+            let segments = [first, second].into_iter().collect();
+            self.0 = List::Many(Some(Rc::new(Many { segments, len })));
         }
     }
 
     /// Calls `f` with each segment that `range` touches and the range within the segment.
+    #[inline]
     fn each(&self, range: Range<usize>, mut f: impl FnMut(&Segment, Range<usize>)) {
         let mut before = 0;
-        for segment in &self.segments {
+        for segment in self.segments() {
             if before >= range.end {
                 break;
             }
@@ -158,7 +223,7 @@ impl Buf {
 
     /// Copies `bytes` into the buffer at `offset`. Panics if they do not fit.
     pub fn write(&self, offset: usize, bytes: &[u8]) {
-        assert!(offset <= self.len && bytes.len() <= self.len - offset);
+        assert!(offset <= self.len() && bytes.len() <= self.len() - offset);
         let mut from = bytes.as_ptr();
         self.each(offset..offset + bytes.len(), |segment, within| {
             let n = within.len();
@@ -173,7 +238,7 @@ impl Buf {
 
     /// Copies the buffer's bytes from `offset` into `bytes`. Panics if there are not as many.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) {
-        assert!(offset <= self.len && bytes.len() <= self.len - offset);
+        assert!(offset <= self.len() && bytes.len() <= self.len() - offset);
         let (mut to, len) = (bytes.as_mut_ptr(), bytes.len());
         self.each(offset..offset + len, |segment, within| {
             let n = within.len();
@@ -187,9 +252,9 @@ impl Buf {
 
     /// Copies all bytes of `from` to the start of this buffer. Panics if they do not fit.
     pub fn copy_from(&self, from: &Buf) {
-        assert!(from.len <= self.len);
+        assert!(from.len() <= self.len());
         let mut at = 0;
-        for source in &from.segments {
+        for source in from.segments() {
             let mut start = source.as_ptr().cast_const();
             self.each(at..at + source.len, |segment, within| {
                 let n = within.len();
@@ -206,7 +271,7 @@ impl Buf {
 
     /// Sets every byte to `value`.
     pub fn fill(&self, value: u8) {
-        for segment in &self.segments {
+        for segment in self.segments() {
             // SAFETY: a segment is valid for writes of its length.
             unsafe { segment.as_ptr().write_bytes(value, segment.len) }
         }
@@ -214,21 +279,21 @@ impl Buf {
 
     /// A private copy of the bytes.
     pub fn to_vec(&self) -> Vec<u8> {
-        let mut bytes = vec![0; self.len];
+        let mut bytes = vec![0; self.len()];
         self.read(0, &mut bytes);
         bytes
     }
 
     /// True if every segment starts at, and has a length that is, a multiple of `align`.
     pub fn is_aligned(&self, align: usize) -> bool {
-        self.segments.iter().all(|s| (s.as_ptr() as usize | s.len).is_multiple_of(align))
+        self.segments().iter().all(|s| (s.as_ptr() as usize | s.len).is_multiple_of(align))
     }
 }
 
 impl fmt::Debug for Buf {
     /// Length and shape; never the bytes, which are the user's.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Buf({} bytes in {})", self.len, self.segments.len())
+        write!(f, "Buf({} bytes in {})", self.len(), self.segments().len())
     }
 }
 

@@ -130,10 +130,15 @@ impl Io {
         self.len() == 0
     }
 
-    /// Moves the request to another place of the same length. A flush has no place, and stays as it is.
+    /// Moves the request to another place of the same length. A flush has no place, and stays as it is. A range that
+    /// would not end before 2^64 becomes one that every node refuses.
+    #[inline]
     pub fn move_to(&mut self, offset: u64) {
+        let Range { start, end } = self.at;
         match self.op {
-            Op::Read(_) | Op::Write(..) | Op::Zero(_) | Op::Discard => self.at = offset..offset + self.len(),
+            Op::Read(_) | Op::Write(..) | Op::Zero(_) | Op::Discard => {
+                self.at = offset..offset.wrapping_add(end.wrapping_sub(start));
+            }
             Op::Flush => {}
         }
     }

@@ -1,14 +1,13 @@
 //! The one trait that a layer implements, and what it may answer.
 
-use crate::{Error, Extent, ExtentState, Geometry, Io, Node, Result};
+use crate::{Error, Extent, ExtentState, Geometry, Io, Kept, Node, Result};
 use serde_json::Value;
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
 
-/// A request that a layer keeps: it completes when the future does. Futures are lazy: whoever receives one polls it
-/// (await, [`crate::all`], spawn) at once.
+/// What is not done yet. Futures are lazy: whoever receives one polls it (await, [`crate::all`], spawn) at once.
 pub type Pending<T = ()> = Pin<Box<dyn Future<Output = Result<T>>>>;
 
 /// The nodes below a layer, in the order of its `over` key.
@@ -23,13 +22,13 @@ pub enum Step {
     Done(Result<()>),
     /// The layer keeps the request: what stands before a child's `.await` is done on the way down (push), what
     /// stands after it on the way up (pop).
-    Control(Pending),
+    Control(Kept),
 }
 
 impl Step {
     /// Keeps the request until `work` is done.
     pub fn control(work: impl Future<Output = Result<()>> + 'static) -> Step {
-        Step::Control(Box::pin(work))
+        Step::Control(Kept::new(work))
     }
 }
 

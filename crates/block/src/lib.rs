@@ -27,6 +27,7 @@ mod pool;
 mod signal;
 mod stats;
 mod units;
+mod walk;
 
 pub use all::all;
 pub use buf::{Buf, Segment};
@@ -37,8 +38,9 @@ pub use geometry::{Extent, ExtentState, Geometry};
 pub use io::{Durability, Io, Op, OpKind, Zero};
 pub use kind::{Build, Config, Kind, Made};
 pub use layer::{Children, Command, Layer, Pending, Step};
-pub use node::{Held, Node, Request};
+pub use node::{Held, Node};
 pub use pool::Pool;
 pub use signal::Signal;
 pub use stats::{Histogram, OpStats, Stats};
 pub use units::{Bytes, Span};
+pub use walk::{Kept, Request};

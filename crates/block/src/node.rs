@@ -7,25 +7,17 @@
 //!   export ──▶ node A ──Forward──▶ node B ──Forward──▶ node C ──Control──▶ future
 //!               └──────── one walk: counted in A, B and C, one box, one reading of the clock ────────┘
 //! ```
-//!
-//! A request *walks* down through layers that only forward it, to the layer that keeps or completes it. The walk is
-//! remembered in the [`Request`], so that its completion is counted in every node on the way, and forwarding costs
-//! neither an allocation nor a task.
 
-use crate::stats::Outcome;
+use crate::walk::{Kept, Request, Walk};
 use crate::{
-    Buf, Command, Durability, Env, Error, ErrorKind, Extent, Geometry, Io, Layer, Op, OpKind, Pending,
+    Buf, Command, Durability, Env, Error, ErrorKind, Extent, Geometry, Io, Layer, Op, OpKind, Result, Signal,
+    Stats, Step, Time, Zero,
 };
-use crate::{Result, Signal, Stats, Step, Time, Zero};
 use serde_json::Value;
-use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::ops::Range;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
-use std::time::Duration;
 
 /// The most that one write of emulated zeroes carries, in bytes.
 const ZEROES_MAX: u64 = 256 << 10;
@@ -96,6 +88,11 @@ impl Node {
         &self.stats
     }
 
+    /// The time of its environment.
+    pub(crate) fn now(&self) -> Time {
+        self.env.now()
+    }
+
     /// What its layer wants to show.
     pub fn info(&self) -> Value {
         self.layer.borrow().info()
@@ -106,29 +103,61 @@ impl Node {
         let mut walk = Walk::new(&io);
         let mut node = Rc::clone(self);
         loop {
-            let step = match node.admit(&io) {
-                Ok(Admitted::Pass) => {
-                    let layer = Rc::clone(&*node.layer.borrow());
-                    let step = node.step(layer, &mut io);
-                    walk.nodes.push(node);
-                    step
+            let step = if node.is_plain(&io) {
+                node.layer().submit(&mut io)
+            } else {
+                match node.admit(&io) {
+                    Ok(Admitted::Pass) => node.make_up(&mut io),
+                    Ok(Admitted::Nothing) => return walk.end(Ok(())),
+                    Ok(Admitted::Wait) => return walk.begin(Kept::new(node.wait_and_submit(io))),
+                    Err(e) => return walk.end(Err(e)),
                 }
-                Ok(Admitted::Nothing) => Step::Done(Ok(())),
-                Ok(Admitted::Wait) => Step::control(node.wait_and_submit(io.take())),
-                Err(e) => Step::Done(Err(e)),
             };
             match step {
-                Step::Forward(next) => node = next,
-                Step::Done(result) => return Request(State::Ready(Some(walk.end_at_once(result)))),
+                Step::Forward(next) if walk.is_full() => {
+                    walk.pass(node);
+                    return go_on(walk, next.submit(io));
+                }
+                Step::Forward(next) => walk.pass(std::mem::replace(&mut node, next)),
+                Step::Done(result) => {
+                    walk.pass(node);
+                    return walk.end(result);
+                }
                 Step::Control(work) => {
-                    walk.begin();
-                    return Request(State::Pending(work, walk));
+                    walk.pass(node);
+                    return walk.begin(work);
                 }
             }
         }
     }
 
+    /// True for nearly all requests: a read or a write about which there is nothing to say, and nothing to make up
+    /// for. It is what [`Node::admit`] and [`Node::make_up`] would let through unchanged, decided in few instructions.
+    #[inline]
+    fn is_plain(&self, io: &Io) -> bool {
+        let g = self.geometry.get();
+        let (buf, allowed) = match &io.op {
+            Op::Read(buf) => (buf, true),
+            Op::Write(buf, Durability::Cached) => (buf, !g.read_only),
+            Op::Write(buf, Durability::Fua) => (buf, !g.read_only && g.fua),
+            Op::Zero(_) | Op::Discard | Op::Flush => return false,
+        };
+        let Range { start, end } = io.at;
+        self.gate.get() == Gate::Open
+            && allowed
+            && start < end
+            && end <= g.size
+            && (start | end) & (g.block as u64 - 1) == 0
+            && end - start == buf.len() as u64
+    }
+
+    #[inline]
+    fn layer(&self) -> Rc<dyn Layer> {
+        Rc::clone(&*self.layer.borrow())
+    }
+
     /// The contract, checked in one place.
+    #[inline(never)]
     fn admit(&self, io: &Io) -> Result<Admitted> {
         let gate = self.gate.get();
         if gate != Gate::Open {
@@ -177,9 +206,9 @@ impl Node {
     }
 
     /// Asks the layer, and makes up for what it does not do natively.
-    #[inline]
-    fn step(&self, layer: Rc<dyn Layer>, io: &mut Io) -> Step {
-        let g = self.geometry.get();
+    #[inline(never)]
+    fn make_up(&self, io: &mut Io) -> Step {
+        let (layer, g) = (self.layer(), self.geometry.get());
         match &io.op {
             Op::Write(buf, Durability::Fua) if !g.fua => {
                 let write = Io { op: Op::Write(buf.clone(), Durability::Cached), at: io.at.clone() };
@@ -220,13 +249,13 @@ impl Node {
         }
         // Counted as in flight, so that the layer is not exchanged while it answers.
         let _busy = Busy::new(self);
-        let layer = Rc::clone(&*self.layer.borrow());
+        let layer = self.layer();
         layer.extents(at).await.map_err(|e| e.on(&self.name))
     }
 
     /// Sends a command to the layer, and takes over what it changed about the device's shape.
     pub async fn control(self: &Rc<Self>, command: Command) -> Result<Value> {
-        let layer = Rc::clone(&*self.layer.borrow());
+        let layer = self.layer();
         let answer = layer.control(command).await.map_err(|e| e.on(&self.name));
         self.refresh();
         answer
@@ -270,7 +299,7 @@ impl Node {
             return Ok(());
         }
         held.before = Gate::Closed;
-        let layer = Rc::clone(&*self.layer.borrow());
+        let layer = self.layer();
         let untouchable = self.geometry().read_only || self.fenced.get();
         let flushed = if untouchable { Ok(()) } else { run(&layer, Io::flush()).await };
         let closed = layer.close().await;
@@ -278,7 +307,8 @@ impl Node {
     }
 
     /// One request less; wakes whoever waits for the last.
-    fn left(&self) {
+    #[inline]
+    pub(crate) fn left(&self) {
         if self.stats.abandon() == 0 && self.gate.get() == Gate::Held {
             self.moved.notify();
         }
@@ -291,6 +321,15 @@ enum Admitted {
     Nothing,
     /// The gate is held.
     Wait,
+}
+
+/// Ends or begins a walk that had no room for more nodes as the request below it did.
+#[cold]
+fn go_on(mut walk: Walk, mut below: Request) -> Request {
+    match below.ready() {
+        Some(result) => walk.end(result),
+        None => walk.begin(Kept::new(below)),
+    }
 }
 
 /// Lets a layer do one request to the end.
@@ -364,104 +403,5 @@ impl Drop for Held {
             before => before,
         });
         self.node.moved.notify();
-    }
-}
-
-/// The nodes that a request has passed since it was submitted.
-struct Walk {
-    nodes: SmallVec<[Rc<Node>; 8]>,
-    started: Time,
-    op: OpKind,
-    bytes: u64,
-}
-
-impl Walk {
-    fn new(io: &Io) -> Walk {
-        Walk { nodes: SmallVec::new(), started: Time::default(), op: io.op.kind(), bytes: io.len() }
-    }
-
-    /// The request is in flight now, in every node it passed.
-    fn begin(&mut self) {
-        if let Some(first) = self.nodes.first() {
-            self.started = first.env.now();
-        }
-        for node in &self.nodes {
-            node.stats.begin();
-        }
-    }
-
-    /// Ends a request that was never in flight. Time stands still within a turn, so that it took none.
-    fn end_at_once(mut self, result: Result<()>) -> Result<()> {
-        let result = self.count(result, Duration::ZERO);
-        self.nodes.clear();
-        result
-    }
-
-    fn end(&mut self, result: Result<()>) -> Result<()> {
-        let Some(first) = self.nodes.first() else { return result };
-        let result = self.count(result, first.env.now().since(self.started));
-        self.leave();
-        result
-    }
-
-    /// Counts the request in every node it passed. The last node is where an error was first seen.
-    fn count(&self, result: Result<()>, latency: Duration) -> Result<()> {
-        let Some(last) = self.nodes.last() else { return result };
-        let outcome = Outcome::new(self.op, self.bytes, latency, result.is_err());
-        let result = result.map_err(|e| e.on(last.name()));
-        tracing::trace!(device = %self.nodes[0].name, op = self.op.name(), bytes = self.bytes, ?latency, ok = result.is_ok());
-        for node in &self.nodes {
-            node.stats.count(&outcome);
-        }
-        result
-    }
-
-    fn leave(&mut self) {
-        for node in &self.nodes {
-            node.left();
-        }
-        self.nodes.clear();
-    }
-}
-
-impl Drop for Walk {
-    /// A request given up before its end is in flight no more; it is not counted as completed.
-    fn drop(&mut self) {
-        self.leave();
-    }
-}
-
-/// A request under way. It makes progress while it is polled.
-#[must_use = "a request does nothing until it is polled"]
-pub struct Request(State);
-
-enum State {
-    /// Complete; `None` once the result has been handed out.
-    Ready(Option<Result<()>>),
-    Pending(Pending, Walk),
-}
-
-impl Request {
-    /// The result, if the request completed at once. Saves a task for what memory and caches answer.
-    pub fn ready(&mut self) -> Option<Result<()>> {
-        match &mut self.0 {
-            State::Ready(result) => result.take(),
-            State::Pending(..) => None,
-        }
-    }
-}
-
-impl Future for Request {
-    type Output = Result<()>;
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        match &mut self.0 {
-            State::Ready(result) => Poll::Ready(result.take().expect("polled after completion")),
-            State::Pending(work, walk) => {
-                let result = std::task::ready!(work.as_mut().poll(cx));
-                let result = walk.end(result);
-                self.0 = State::Ready(None);
-                Poll::Ready(result)
-            }
-        }
     }
 }

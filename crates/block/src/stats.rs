@@ -9,6 +9,7 @@ use std::time::Duration;
 const UNIT_SHIFT: u32 = 6;
 const SUB_BITS: u32 = 3;
 const BUCKETS: usize = ((40 - UNIT_SHIFT - SUB_BITS + 1) << SUB_BITS) as usize;
+const _: () = assert!(BUCKETS == 1 << u8::BITS, "the number of a bucket is any byte");
 
 /// A latency histogram with a relative error of at most one eighth. Costs no memory until its first entry.
 #[derive(Default)]
@@ -17,15 +18,16 @@ pub struct Histogram {
 }
 
 /// The bucket of a latency in nanoseconds.
-fn bucket(ns: u64) -> usize {
+#[inline]
+fn bucket(ns: u64) -> u8 {
     let units = ns >> UNIT_SHIFT;
     if units < 1 << SUB_BITS {
-        return units as usize;
+        return units as u8;
     }
     let exponent = units.ilog2() - SUB_BITS;
     let index =
         ((exponent + 1) << SUB_BITS) as usize + ((units >> exponent) as usize & ((1 << SUB_BITS) - 1));
-    index.min(BUCKETS - 1)
+    index.min(BUCKETS - 1) as u8
 }
 
 /// The largest latency in nanoseconds of a bucket.
@@ -44,9 +46,19 @@ impl Histogram {
         self.record_in(bucket(latency.as_nanos() as u64));
     }
 
-    fn record_in(&self, bucket: usize) {
-        let counts = self.counts.get_or_init(|| Box::new([const { Cell::new(0) }; BUCKETS]));
-        counts[bucket].set(counts[bucket].get() + 1);
+    #[inline]
+    fn record_in(&self, bucket: u8) {
+        let counts: &[Cell<u64>; BUCKETS] = match self.counts.get() {
+            Some(counts) => counts,
+            None => self.begin(),
+        };
+        let count = &counts[bucket as usize];
+        count.set(count.get() + 1);
+    }
+
+    #[cold]
+    fn begin(&self) -> &[Cell<u64>; BUCKETS] {
+        self.counts.get_or_init(|| Box::new([const { Cell::new(0) }; BUCKETS]))
     }
 
     /// The buckets that are not empty: the largest latency of each in nanoseconds, and its count. Rising.
@@ -97,14 +109,12 @@ impl Stats {
         self.in_flight.get()
     }
 
+    #[inline]
     pub(crate) fn count(&self, outcome: &Outcome) {
         let op = &self.ops[outcome.op as usize];
         op.completed.set(op.completed.get() + 1);
-        if outcome.failed {
-            op.errors.set(op.errors.get() + 1);
-        } else {
-            op.bytes.set(op.bytes.get() + outcome.bytes);
-        }
+        op.errors.set(op.errors.get() + outcome.errors);
+        op.bytes.set(op.bytes.get() + outcome.bytes);
         op.latency.record_in(outcome.bucket);
     }
 }
@@ -112,14 +122,18 @@ impl Stats {
 /// How a request ended; the same for every node that it only passed.
 pub(crate) struct Outcome {
     op: OpKind,
+    /// None if it failed.
     bytes: u64,
-    failed: bool,
-    bucket: usize,
+    /// One if it failed.
+    errors: u64,
+    bucket: u8,
 }
 
 impl Outcome {
-    pub(crate) fn new(op: OpKind, bytes: u64, latency: Duration, failed: bool) -> Outcome {
-        Outcome { op, bytes, failed, bucket: bucket(latency.as_nanos() as u64) }
+    #[inline]
+    pub(crate) fn new(op: OpKind, bytes: u64, latency_ns: u64, failed: bool) -> Outcome {
+        let bytes = if failed { 0 } else { bytes };
+        Outcome { op, bytes, errors: failed as u64, bucket: bucket(latency_ns) }
     }
 }
 
@@ -130,8 +144,7 @@ mod tests {
     #[test]
     fn every_latency_is_in_a_bucket_within_an_eighth() {
         for ns in (0..4096).chain((12..45).flat_map(|e| [(1 << e) - 1, 1 << e, (1 << e) + (1 << (e - 1))])) {
-            let b = bucket(ns);
-            assert!(b < BUCKETS);
+            let b = bucket(ns) as usize;
             if b < BUCKETS - 1 {
                 assert!(upper(b) >= ns, "{ns}");
                 assert!(upper(b) - ns <= ns / 8 + 63, "{ns} {}", upper(b));

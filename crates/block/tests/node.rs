@@ -340,6 +340,44 @@ fn a_forwarded_request_is_counted_in_every_node_it_passed() {
 }
 
 #[test]
+fn a_walk_may_be_of_any_length() {
+    let world = Simulation::new(7);
+    let env = world.env();
+    let run = world.run(async move {
+        let desk = Desk::new(native());
+        let mut nodes = vec![node(&env, "bottom", Rc::clone(&desk) as Rc<dyn Layer>)];
+        for number in 0..40 {
+            let child = Rc::clone(&nodes[number]);
+            nodes.push(node(&env, &format!("n{number}"), Rc::new(Shift { child, offset: 512 })));
+            let top = nodes.last().unwrap();
+            let counts =
+                |op| nodes.iter().map(|node| node.stats().of(op).completed.get()).rev().collect::<Vec<_>>();
+            let rising: Vec<u64> = (1..=number as u64 + 1).chain([number as u64 + 1]).collect();
+            // At once, later, given up, and failing.
+            desk.set_open(true);
+            top.submit(read(0, 512)).await.unwrap();
+            assert_eq!(counts(OpKind::Read), rising);
+            desk.set_open(false);
+            let later = start(&env, top.submit(write(0, 512, Durability::Cached)));
+            let given_up = top.submit(write(0, 512, Durability::Cached));
+            settle(&env).await;
+            assert!(nodes.iter().all(|node| node.stats().in_flight() == 2));
+            drop(given_up);
+            assert!(nodes.iter().all(|node| node.stats().in_flight() == 1));
+            desk.set_open(true);
+            settle(&env).await;
+            assert_eq!(later.take(), Some(Ok(())));
+            assert!(nodes.iter().all(|node| node.stats().in_flight() == 0));
+            assert_eq!(counts(OpKind::Write), rising);
+            desk.failing.set(Some(OpKind::Flush));
+            assert_eq!(top.submit(Io::flush()).await.unwrap_err().device(), Some("bottom"));
+            desk.failing.set(None);
+        }
+    });
+    run.unwrap();
+}
+
+#[test]
 fn a_dropped_request_is_in_flight_no_more_and_not_counted() {
     with_desk(native(), |env, desk, node| async move {
         desk.set_open(false);

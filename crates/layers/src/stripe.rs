@@ -95,25 +95,24 @@ impl Stripe {
         Place { child: (unit % n) as usize, there: ((unit / n) << self.unit_shift) + within }
     }
 
-    /// The bytes of a child that lie before byte `end` here.
-    fn before(&self, child: usize, end: u64) -> u64 {
-        let (row, n) = (end >> self.unit_shift, self.children.len() as u64);
-        let (whole, last) = (row / n, row % n);
-        let part = match (child as u64).cmp(&last) {
-            Ordering::Less => self.unit(),
-            Ordering::Equal => end & (self.unit() - 1),
-            Ordering::Greater => 0,
-        };
-        (whole << self.unit_shift) + part
+    /// The bytes of a child that lie before byte `end` here, which is at `place`.
+    fn before(&self, child: usize, end: u64, place: Place) -> u64 {
+        let within = end & (self.unit() - 1);
+        match child.cmp(&place.child) {
+            Ordering::Less => place.there - within + self.unit(),
+            Ordering::Equal => place.there,
+            Ordering::Greater => place.there - within,
+        }
     }
 
     /// The children that `at` touches, in the order in which it does, and the one range of each.
     fn touched(&self, at: &Range<u64>) -> impl Iterator<Item = (usize, Range<u64>)> {
-        let (n, first) = (self.children.len(), self.place(at.start).child);
+        let n = self.children.len();
         let (start, end) = (at.start, at.end);
-        (0..n)
-            .map(move |turn| (first + turn) % n)
-            .map(move |child| (child, self.before(child, start)..self.before(child, end)))
+        let (first, last) = (self.place(start), self.place(end));
+        (first.child..n)
+            .chain(0..first.child)
+            .map(move |child| (child, self.before(child, start, first)..self.before(child, end, last)))
             .take_while(|(_, there)| !there.is_empty())
     }
 
@@ -124,7 +123,7 @@ impl Stripe {
         let mut unit = (at.start & !within) + ((turn as u64) << self.unit_shift);
         while unit < at.end {
             let piece = unit.max(at.start)..at.end.min((unit | within) + 1);
-            column.append(bytes.slice((piece.start - at.start) as usize..(piece.end - at.start) as usize));
+            column.append_part(bytes, (piece.start - at.start) as usize..(piece.end - at.start) as usize);
             unit += row;
         }
         column

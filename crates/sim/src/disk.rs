@@ -11,10 +11,11 @@ use crate::media::{Loss, Media, Write};
 use crate::probe::Probe;
 use fastrand::Rng;
 use lamina_block::{
-    Buf, Durability, Error, Extent, ExtentState, Geometry, Io, Layer, Op, OpKind, Pending, Result, Step,
+    Buf, Durability, Error, Extent, ExtentState, Geometry, Io, Kept, Layer, Op, OpKind, Pending, Result, Step,
 };
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -315,11 +316,11 @@ impl Layer for SimDisk {
         let failure = self.probe.arrives(&self.name, io).map(|e| e.at(io.at.clone()));
         let slowly = self.rng.borrow_mut().u8(..) >= self.options.get().instant;
         let whole = Whole { op: io.op.kind(), at: io.at.clone(), disk: Rc::clone(&self), ended: false };
-        let mut work: Pending = Box::pin(self.perform(io.take(), failure, slowly, whole));
+        let mut work = Kept::new(self.perform(io.take(), failure, slowly, whole));
         if slowly {
             return Step::Control(work);
         }
-        match work.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
+        match Pin::new(&mut work).poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
             std::task::Poll::Ready(result) => Step::Done(result),
             std::task::Poll::Pending => Step::Control(work),
         }
