@@ -85,6 +85,11 @@ pub trait Conn {
     fn send(&self, from: Buf) -> Pending;
     /// Ends both directions; a receive or send under way returns.
     fn shutdown(&self);
+    /// [`Conn::shutdown`], and what was sent and has not arrived need not arrive any more, where the system can take
+    /// it back. For a connection whose peer is not to act on it later.
+    fn abort(&self) {
+        self.shutdown();
+    }
     /// Who is at the other end, for logs.
     fn peer(&self) -> String;
 }

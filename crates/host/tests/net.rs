@@ -118,6 +118,38 @@ fn a_closed_peer_is_an_end_and_then_an_error() {
     }
 }
 
+/// What fills the sockets and has not left this end does not arrive: the peer sees a reset, not the rest and an end.
+#[test]
+fn an_aborted_connection_takes_back_what_it_can() {
+    const LEN: usize = 64 << 20;
+    let reactor = reactor();
+    let host = reactor.env();
+    let listener = host.listen(tcp()).unwrap();
+    reactor.run(async {
+        let (client, server) = pair(&host, &listener).await;
+        let mut sending = client.send(Buf::zeroed(LEN));
+        let mut pause = host.sleep(Duration::from_millis(50));
+        std::future::poll_fn(|cx| {
+            assert!(sending.as_mut().poll(cx).is_pending(), "the sockets hold less");
+            pause.as_mut().poll(cx)
+        })
+        .await;
+        client.abort();
+        assert!(sending.await.is_err());
+        drop(client);
+        let (into, mut got) = (Buf::zeroed(1 << 20), 0);
+        let end = loop {
+            match server.recv(into.clone()).await {
+                Ok(0) => break Ok(()),
+                Ok(n) => got += n,
+                Err(e) => break Err(e),
+            }
+        };
+        assert_eq!(end.unwrap_err().kind(), ErrorKind::Offline);
+        assert!(got < LEN);
+    });
+}
+
 #[test]
 fn shutdown_ends_a_receive_in_flight() {
     let reactor = reactor();

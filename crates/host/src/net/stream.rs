@@ -5,8 +5,8 @@ use crate::host::Tools;
 use crate::ring::{Fd, Ring};
 use lamina_block::{Address, Buf, Conn, Error, Pending, Result};
 use rustix::net::sockopt::{
-    set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_nodelay,
-    socket_peercred,
+    set_socket_keepalive, set_socket_linger, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl,
+    set_tcp_nodelay, socket_peercred,
 };
 use rustix::net::{
     AddressFamily, Shutdown, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, shutdown, socket_with,
@@ -150,6 +150,13 @@ impl Conn for Stream {
     fn shutdown(&self) {
         // Fails only on a connection that has ended.
         let _ = shutdown(&self.fd, Shutdown::Both);
+    }
+
+    fn abort(&self) {
+        // A TCP socket that is closed with a zero linger time forgets its queue, and sends a reset. On a Unix socket,
+        // whose bytes have all arrived, it changes nothing.
+        let _ = set_socket_linger(&self.fd, Some(Duration::ZERO));
+        self.shutdown();
     }
 
     fn peer(&self) -> String {
