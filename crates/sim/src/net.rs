@@ -1,4 +1,5 @@
-//! Connections in memory: byte streams that arrive in random pieces, after random delays, and that can be cut.
+//! Connections in memory: byte streams that arrive in random pieces, after random delays, and that can be cut, or
+//! stranded: lost to the end that connected, while the other end notices nothing, and receives the rest much later.
 //!
 //! Each direction holds at most 64 KiB: a sender waits for a receiver that is slow.
 
@@ -30,12 +31,24 @@ struct Backlog {
     closed: Cell<bool>,
 }
 
-/// Both directions of a connection.
+/// Both directions of a connection. The end that connected has side 0.
 #[derive(Default)]
 struct Wire {
     pipes: [Pipe; 2],
-    /// The connection was lost; what is under way is lost with it.
-    cut: Cell<bool>,
+    fate: Cell<Fate>,
+}
+
+/// What has become of a connection.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Fate {
+    #[default]
+    Whole,
+    /// It was lost, and what is under way with it.
+    Cut,
+    /// Side 0 has lost it; side 1 waits for what is under way.
+    Stranded,
+    /// Side 0 has lost it; what was under way arrives at side 1, then an error.
+    Drifted,
 }
 
 #[derive(Default)]
@@ -77,17 +90,43 @@ impl Net {
         let key = address.to_string();
         let cut: Vec<_> = self.connections.borrow_mut().extract_if(.., |(to, _)| *to == key).collect();
         for wire in cut.into_iter().filter_map(|(_, wire)| wire.upgrade()) {
-            wire.cut.set(true);
-            wire.pipes.iter().for_each(|pipe| pipe.changed.notify());
+            wire.turn(Fate::Cut);
+        }
+    }
+
+    /// Strands about half of the connections to `address`: the end that connected sees an error, the other end
+    /// nothing, until [`Net::heal`]. It can be connected to again.
+    pub fn strand(&self, address: &Address) {
+        for wire in self.whole(address) {
+            if self.rng.borrow_mut().bool() {
+                wire.turn(Fate::Stranded);
+            }
+        }
+    }
+
+    /// What was under way on stranded connections to `address` arrives now, and then their end.
+    pub fn heal(&self, address: &Address) {
+        for wire in self.wires(address).into_iter().filter(|wire| wire.fate.get() == Fate::Stranded) {
+            wire.turn(Fate::Drifted);
         }
     }
 
     /// Connections to `address` that are whole: neither cut nor shut down at either end.
     pub fn connections(&self, address: &Address) -> usize {
+        self.whole(address).len()
+    }
+
+    fn whole(&self, address: &Address) -> Vec<Rc<Wire>> {
+        let mut wires = self.wires(address);
+        wires
+            .retain(|wire| wire.fate.get() == Fate::Whole && wire.pipes.iter().all(|pipe| !pipe.ended.get()));
+        wires
+    }
+
+    fn wires(&self, address: &Address) -> Vec<Rc<Wire>> {
         let key = address.to_string();
         let connections = self.connections.borrow();
-        let wires = connections.iter().filter(|(to, _)| *to == key).filter_map(|(_, wire)| wire.upgrade());
-        wires.filter(|wire| !wire.cut.get() && wire.pipes.iter().all(|pipe| !pipe.ended.get())).count()
+        connections.iter().filter(|(to, _)| *to == key).filter_map(|(_, wire)| wire.upgrade()).collect()
     }
 
     pub(crate) fn connect(&self, to: Address) -> Pending<Rc<dyn Conn>> {
@@ -185,8 +224,22 @@ impl Drop for Listening {
 }
 
 impl Wire {
-    fn check(&self) -> Result<()> {
-        match self.cut.get() {
+    fn turn(&self, fate: Fate) {
+        self.fate.set(fate);
+        self.pipes.iter().for_each(|pipe| pipe.changed.notify());
+    }
+
+    /// Whether `side` has lost the connection.
+    fn is_lost(&self, side: usize) -> bool {
+        match self.fate.get() {
+            Fate::Whole => false,
+            Fate::Cut => true,
+            Fate::Stranded | Fate::Drifted => side == 0,
+        }
+    }
+
+    fn check(&self, side: usize) -> Result<()> {
+        match self.is_lost(side) {
             true => Err(Error::offline("connection reset by peer")),
             false => Ok(()),
         }
@@ -196,8 +249,9 @@ impl Wire {
         net.delay().await;
         let pipe = &self.pipes[1 - side];
         loop {
-            self.check()?;
-            let waiting = pipe.bytes.borrow().len();
+            self.check(side)?;
+            let stranded = self.fate.get() == Fate::Stranded;
+            let waiting = if stranded { 0 } else { pipe.bytes.borrow().len() };
             if waiting > 0 && !into.is_empty() {
                 let n = net.piece(waiting.min(into.len()));
                 let bytes: Vec<u8> = pipe.bytes.borrow_mut().drain(..n).collect();
@@ -208,6 +262,9 @@ impl Wire {
             if pipe.ended.get() || into.is_empty() {
                 return Ok(0);
             }
+            if self.fate.get() == Fate::Drifted {
+                return Err(Error::offline("connection timed out"));
+            }
             pipe.changed.wait().await;
         }
     }
@@ -216,7 +273,7 @@ impl Wire {
         let pipe = &self.pipes[side];
         let mut sent = 0;
         while sent < from.len() {
-            self.check()?;
+            self.check(side)?;
             if pipe.ended.get() {
                 return Err(Error::offline("the connection is shut down"));
             }
@@ -232,7 +289,7 @@ impl Wire {
             pipe.changed.notify();
             net.delay().await;
         }
-        self.check()
+        self.check(side)
     }
 }
 
@@ -248,6 +305,9 @@ impl Conn for End {
     }
 
     fn shutdown(&self) {
+        if self.wire.is_lost(self.side) {
+            return;
+        }
         for pipe in &self.wire.pipes {
             pipe.ended.set(true);
             pipe.changed.notify();

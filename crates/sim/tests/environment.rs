@@ -242,6 +242,38 @@ fn a_cut_is_seen_at_both_ends_and_can_be_mended() {
 }
 
 #[test]
+fn what_a_stranded_connection_carried_arrives_late() {
+    let world = Simulation::new(1);
+    let env = world.env();
+    let run = world.run(async move {
+        let at: Address = "tcp:host:1".parse().unwrap();
+        let listener = env.listen(at.clone()).unwrap();
+        let client = env.connect(at.clone()).await.unwrap();
+        let server = listener.accept().await.unwrap();
+        client.send(Buf::from_vec(b"late".to_vec())).await.unwrap();
+        while env.net().connections(&at) > 0 {
+            env.net().strand(&at);
+        }
+        assert_eq!(client.recv(Buf::zeroed(10)).await.unwrap_err().kind(), ErrorKind::Offline);
+        drop(client);
+        let received = env.start(async move {
+            let bytes = receive(&server, 4).await;
+            (bytes, server.recv(Buf::zeroed(1)).await.is_err(), server)
+        });
+        env.sleep(Duration::from_secs(5)).await;
+        let healed = env.now();
+        env.net().heal(&at);
+        let (bytes, ended, server) = received.ended().await;
+        assert_eq!((&bytes[..], ended), (&b"late"[..], true));
+        assert!(env.now().since(healed) < Duration::from_secs(1));
+        server.shutdown();
+        assert_eq!(server.recv(Buf::zeroed(1)).await, Ok(0));
+        env.connect(at).await.unwrap();
+    });
+    assert_eq!(run, Ok(()));
+}
+
+#[test]
 fn a_shut_down_end_wakes_who_receives() {
     let world = Simulation::new(1);
     let env = world.env();
