@@ -56,7 +56,7 @@ impl ServerTls {
         };
         let config = builder
             .with_single_cert(certificates(certificate)?, private_key(key)?)
-            .map_err(|e| Error::invalid(format!("{}: {e}", certificate.display())))?;
+            .map_err(|e| mismatch(certificate, key, e))?;
         Ok(ServerTls { config: Arc::new(config), required })
     }
 }
@@ -81,7 +81,7 @@ impl ClientTls {
             None => builder.with_no_client_auth(),
             Some((certificate, key)) => builder
                 .with_client_auth_cert(certificates(certificate)?, private_key(key)?)
-                .map_err(|e| Error::invalid(format!("{}: {e}", certificate.display())))?,
+                .map_err(|e| mismatch(certificate, key, e))?,
         };
         let name = ServerName::try_from(name.to_owned())
             .map_err(|e| Error::invalid(format!("{name:?} is no host name for a certificate: {e}")))?;
@@ -107,8 +107,16 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     }
 }
 
+/// A key of a kind that can be used, whatever certificate it is for.
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>> {
-    PrivateKeyDer::from_pem_file(path).map_err(|e| unreadable(path, e))
+    let key = PrivateKeyDer::from_pem_file(path).map_err(|e| unreadable(path, e))?;
+    let loaded = rustls::crypto::ring::default_provider().key_provider.load_private_key(key.clone_key());
+    loaded.map_err(|e| unreadable(path, format!("the key cannot be used: {e}")))?;
+    Ok(key)
+}
+
+fn mismatch(certificate: &Path, key: &Path, e: rustls::Error) -> Error {
+    Error::invalid(format!("{} with the key {}: {e}", certificate.display(), key.display()))
 }
 
 fn roots(path: &Path) -> Result<RootCertStore> {
@@ -352,6 +360,10 @@ impl Conn for TlsConnHandle {
             futures_util::future::select(farewell, conn.env.sleep(FAREWELL)).await;
             conn.inner.shutdown();
         }));
+    }
+
+    fn abort(&self) {
+        self.0.inner.abort();
     }
 
     fn peer(&self) -> String {

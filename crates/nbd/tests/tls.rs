@@ -168,3 +168,25 @@ fn files_that_are_no_certificates_are_named() {
         assert!(e.message().contains(named), "{e}");
     }
 }
+
+#[test]
+fn a_key_that_cannot_be_used_is_named() {
+    let authority = Authority::new();
+    let (ca, certificate) = (authority.path("ca-cert.pem"), authority.path("client-cert.pem"));
+    let key = authority.path("odd-key.pem");
+    for (text, said) in [
+        ("-----BEGIN PRIVATE KEY-----\nMAMCAQA=\n-----END PRIVATE KEY-----\n", "cannot be used"),
+        ("no key", "odd-key.pem: "),
+    ] {
+        authority.write("odd-key.pem", text);
+        let client = ClientTls::load(&ca, Some((&certificate, &key)), "localhost").map(drop);
+        let server = ServerTls::load(&certificate, &key, None, true).map(drop);
+        for e in [client.expect_err("no key"), server.expect_err("no key")] {
+            assert!(e.message().contains("odd-key.pem") && e.message().contains(said), "{e}");
+        }
+    }
+    // A good key of another certificate: both files are named.
+    let e = ServerTls::load(&certificate, &authority.path("server-key.pem"), None, true).map(drop);
+    let e = e.expect_err("they do not belong together");
+    assert!(e.message().contains("client-cert.pem") && e.message().contains("server-key.pem"), "{e}");
+}
