@@ -185,6 +185,32 @@ pub mod state {
 /// The name of the one kind of block status that the protocol itself defines.
 pub const BASE_ALLOCATION: &str = "base:allocation";
 
+/// A session: one connection of a client, and those that take its place when it is lost.
+///
+/// It is a context of our own, `x-lamina:session=` and 32 hexadecimal digits that the client drew by lot. A server
+/// that acknowledges it says: nothing that came over an older connection of this session happens from now on. It has
+/// no block status. See `docs/decisions/0007-a-lost-connection-is-fenced.md`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Session(pub u128);
+
+impl Session {
+    /// How the names of such contexts begin.
+    pub const PREFIX: &str = "x-lamina:session=";
+
+    /// The name of its context.
+    pub fn name(self) -> String {
+        format!("{}{:032x}", Session::PREFIX, self.0)
+    }
+
+    /// The session with this name, written exactly as [`Session::name`] does.
+    pub fn parse(name: &[u8]) -> Option<Session> {
+        let digits = name.strip_prefix(Session::PREFIX.as_bytes())?;
+        let strict = digits.len() == 32 && digits.iter().all(|d| matches!(d, b'0'..=b'9' | b'a'..=b'f'));
+        let digits = std::str::from_utf8(digits).ok().filter(|_| strict)?;
+        u128::from_str_radix(digits, 16).ok().map(Session)
+    }
+}
+
 macro_rules! message {
     ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* }) => {
         $(#[$doc])*
@@ -323,3 +349,27 @@ message!(
         status: U32,
     }
 );
+
+#[cfg(test)]
+mod tests {
+    use super::Session;
+
+    #[test]
+    fn sessions_have_names() {
+        for id in [0, 1, u128::MAX, 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef] {
+            assert_eq!(Session::parse(Session(id).name().as_bytes()), Some(Session(id)));
+        }
+        let digits = "0123456789abcdef0123456789abcdef";
+        for bad in [
+            String::new(),
+            "x-lamina:session=".into(),
+            format!("x-lamina:session={}", &digits[1..]),
+            format!("x-lamina:session={digits}0"),
+            format!("x-lamina:session={}", digits.to_uppercase()),
+            format!("x-lamina:session=+{}", &digits[1..]),
+            format!("session={digits}"),
+        ] {
+            assert_eq!(Session::parse(bad.as_bytes()), None, "{bad}");
+        }
+    }
+}

@@ -214,6 +214,72 @@ fn connections_are_bounded() {
     });
 }
 
+/// Clients that fill their memory and read nothing cannot take what others need, and all together stay within bounds.
+#[test]
+fn all_connections_together_are_bounded_and_nobody_starves() {
+    let max_total_bytes = 160 << 20;
+    simulate(0..2, Settings { max_total_bytes, ..Settings::default() }, async |world| {
+        let mut floods = Vec::new();
+        for _ in 0..3 {
+            let conn = world.connect().await;
+            let reads: Vec<u8> = (0..100).flat_map(|i| request(cmd::READ, 0, i, 0, 1 << 20)).collect();
+            let sender = Rc::clone(&conn);
+            let flood = world.env.start(async move { send(&sender, [begin(false), reads].concat()).await });
+            floods.push((conn, flood));
+        }
+        world.env.sleep(Duration::from_secs(5)).await;
+        let done = world.node.stats().of(OpKind::Read).completed.get();
+        // Each has its 33 MiB, and 20 MiB are for all. A few more are answered and in the sockets.
+        assert!((100..=3 * 34 + 20).contains(&done), "{done} reads of 1 MiB are held");
+        let (_, node) = world.client(Options::default()).await.expect("it has its reserve");
+        let large = vec![5; 2 << 20];
+        write(&node, 0, &large).await.expect("writes");
+        assert_eq!(read(&node, 0, large.len()).await.expect("reads"), large);
+        drop(floods);
+    });
+}
+
+#[test]
+fn a_connection_without_memory_is_told_so() {
+    let max_total_bytes = 98 << 20;
+    simulate(0..4, Settings { max_total_bytes, ..Settings::default() }, async |world| {
+        let (_, first) = world.client(Options::default()).await.expect("connects");
+        let (_, second) = world.client(Options::default()).await.expect("connects");
+        let Err(e) = world.client(Options::default()).await else { panic!("a third") };
+        assert!(e.message().contains("memory for clients (98MiB) is taken by its 2 connections"), "{e}");
+        write(&first, 0, &bytes(1, 4096)).await.expect("writes");
+        second.close().await.expect("closes");
+        world.env.sleep(Duration::from_millis(10)).await;
+        world.client(Options::default()).await.expect("there is room again");
+    });
+}
+
+/// Sixty connections in the room of seventeen: those that are let in all get on, large requests and small.
+#[test]
+fn many_connections_share() {
+    let max_total_bytes = 668 << 20;
+    let settings = Settings { max_total_bytes, ..Settings::default() };
+    simulate(0..2, settings, async |world| {
+        let mut clients = Vec::new();
+        for _ in 0..60 {
+            if let Ok((_, node)) = world.client(Options::default()).await {
+                clients.push(node);
+            }
+        }
+        assert_eq!(clients.len(), 17);
+        let all = clients.iter().flat_map(|node| {
+            [4096, 4 << 20, 512, 2 << 20, 4 << 20].map(|len| {
+                let node = Rc::clone(node);
+                world.env.start(async move { read(&node, 0, len).await.map(drop) })
+            })
+        });
+        let all: Vec<_> = all.collect();
+        for one in all {
+            one.ended().await.expect("reads");
+        }
+    });
+}
+
 /// What an honest server says to our client: greeting, no structured replies, an export of 1 MiB.
 fn honest(structured: bool) -> Vec<u8> {
     let reply = |option: u32, kind: u32, data: &[u8]| {

@@ -147,7 +147,7 @@ fn an_export_that_shrank_is_refused() {
 #[test]
 fn a_grown_export_is_seen_by_new_connections_and_by_refresh() {
     simulate(0..10, Settings::default(), async |world| {
-        let (_, node) = world.client(connections(1)).await.expect("connects");
+        let (client, node) = world.client(connections(1)).await.expect("connects");
         world.disk.resize(8 << 20);
         world.node.refresh();
         let (_, new) = world.client(connections(1)).await.expect("connects");
@@ -157,6 +157,12 @@ fn a_grown_export_is_seen_by_new_connections_and_by_refresh() {
         assert_eq!(node.geometry().size, 8 << 20);
         // The connection is older than the resize.
         write(&node, (8 << 20) - 512, &bytes(1, 512)).await.expect("writes at the new end");
+        world.disk.resize(16 << 20);
+        world.node.refresh();
+        assert_eq!(client.info()["size_there"], 8 << 20);
+        world.env.net().cut(&place());
+        read(&node, 0, 512).await.expect("reads");
+        assert_eq!((node.geometry().size, &client.info()["size_there"]), (8 << 20, &(16 << 20).into()));
     });
 }
 

@@ -3,6 +3,7 @@
 //! Invariants: a command is answered once; one whose caller has given up stays until the server has answered, because
 //! the server's data are received into its memory; on a new connection every unanswered command is sent again, in
 //! the order in which they were first given.
+//! Whoever fails changes that a server may have received is told so ([`Flight::fail_all`]): their outcome is open.
 
 use crate::errno;
 use crate::wire::{self, Descriptor, cmd, state};
@@ -35,6 +36,13 @@ pub struct Command {
     pub data: Buf,
 }
 
+impl Command {
+    /// Whether the export holds something else afterwards.
+    pub fn changes(&self) -> bool {
+        matches!(self.command, cmd::WRITE | cmd::TRIM | cmd::WRITE_ZEROES)
+    }
+}
+
 /// What a reply carried beside data.
 pub type Runs = Vec<Extent>;
 
@@ -44,6 +52,8 @@ struct Entry {
     turn: u64,
     /// Sent on this connection, or being sent.
     sent: bool,
+    /// Sent at some time.
+    tried: bool,
     /// Its data are being sent. It is not handed back before that has ended, whatever the server answers: the caller
     /// may change the memory then.
     sending: bool,
@@ -59,6 +69,11 @@ struct Entry {
 }
 
 impl Entry {
+    /// A change that the server may have received, or may yet.
+    fn in_doubt(&self) -> bool {
+        self.tried && self.command.changes()
+    }
+
     /// Wakes the caller, if it can have the result.
     fn hand_back(&mut self) {
         if self.result.is_some()
@@ -101,6 +116,7 @@ impl Flight {
             command,
             turn: inner.turn,
             sent: false,
+            tried: false,
             sending: false,
             lost: None,
             pieces: Vec::new(),
@@ -134,7 +150,7 @@ impl Flight {
         let inner = &mut *self.0.borrow_mut();
         let key = inner.unsent.pop_front()?;
         let entry = &mut inner.entries[key];
-        entry.sent = true;
+        (entry.sent, entry.tried) = (true, true);
         entry.sending = entry.command.command == cmd::WRITE;
         Some((key, entry.command.clone()))
     }
@@ -248,13 +264,14 @@ impl Flight {
 
     /// The connection is gone at `now`: everything unanswered is to be sent again, but for what was lost with a
     /// connection `patience` ago already. That is refused with `e`, whatever else the server may have answered since.
-    pub fn rewind(&self, now: Time, patience: Duration, e: &Error) {
+    /// True if changes were given up whose outcome is open.
+    pub fn rewind(&self, now: Time, patience: Duration, e: &Error) -> bool {
         self.stop_sending();
+        let mut doubt = false;
         for key in self.unanswered() {
             let lost = *self.0.borrow_mut().entries[key].lost.get_or_insert(now);
             if now.since(lost) > patience {
-                let at = range(&self.0.borrow().entries[key].command);
-                self.complete(key, Err(e.clone().at(at)));
+                doubt |= self.give_up(key, e);
             }
         }
         let keys = self.unanswered();
@@ -273,6 +290,7 @@ impl Flight {
             entry.error = None;
             inner.unsent.push_back(key);
         }
+        doubt
     }
 
     /// There is no connection on which anything is being sent.
@@ -283,15 +301,22 @@ impl Flight {
         }
     }
 
-    /// Answers everything with an error. There is no connection.
-    pub fn fail_all(&self, e: &Error) {
+    /// Answers everything with an error. There is no connection. True if there were changes whose outcome is open.
+    pub fn fail_all(&self, e: &Error) -> bool {
         self.stop_sending();
         let keys = self.unanswered();
         self.0.borrow_mut().unsent.clear();
-        for key in keys {
-            let at = range(&self.0.borrow().entries[key].command);
-            self.complete(key, Err(e.clone().at(at)));
-        }
+        keys.into_iter().fold(false, |doubt, key| doubt | self.give_up(key, e))
+    }
+
+    /// Answers a command with an error. True if it is a change whose outcome is open.
+    fn give_up(&self, key: usize, e: &Error) -> bool {
+        let (at, doubt) = {
+            let entry = &self.0.borrow().entries[key];
+            (range(&entry.command), entry.in_doubt())
+        };
+        self.complete(key, Err(e.clone().at(at)));
+        doubt
     }
 }
 

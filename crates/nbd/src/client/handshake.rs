@@ -9,7 +9,7 @@
 //! more than [`REPLIES_MAX`] of them.
 
 use crate::wire::{
-    self, InfoBlockSize, InfoExport, OptionHeader, OptionReplyHeader, handshake, info, opt, rep,
+    self, InfoBlockSize, InfoExport, OptionHeader, OptionReplyHeader, Session, handshake, info, opt, rep,
 };
 use lamina_block::{Error, ErrorKind, Result};
 use zerocopy::{FromBytes, IntoBytes};
@@ -32,13 +32,20 @@ pub struct Facts {
     pub structured: bool,
     /// The number of `base:allocation`, if block status can be asked for.
     pub context: Option<u32>,
+    /// Nothing that was sent over older connections of the session happens any more.
+    pub fenced: bool,
 }
 
 /// What the client came for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Use the export.
-    Go,
+    /// Use the export, and have the older connections of the session ended; `must`: without that, do not use it.
+    Go {
+        /// Whose connection it is.
+        session: Session,
+        /// The server knew sessions before.
+        must: bool,
+    },
     /// Know about the export.
     Info,
 }
@@ -146,8 +153,15 @@ impl Handshake {
             State::StartTls => option(out, opt::STARTTLS, &[]),
             State::Structured => option(out, opt::STRUCTURED_REPLY, &[]),
             State::Meta => {
-                let query = wire::BASE_ALLOCATION.as_bytes();
-                let queries = [&1u32.to_be_bytes(), &(query.len() as u32).to_be_bytes(), query].concat();
+                let mut names = vec![wire::BASE_ALLOCATION.to_owned()];
+                if let Purpose::Go { session, .. } = self.purpose {
+                    names.push(session.name());
+                }
+                let mut queries = (names.len() as u32).to_be_bytes().to_vec();
+                for name in names {
+                    queries.extend((name.len() as u32).to_be_bytes());
+                    queries.extend(name.as_bytes());
+                }
                 option(out, opt::SET_META_CONTEXT, &with_name(&queries));
             }
             State::Go => {
@@ -160,7 +174,7 @@ impl Handshake {
 
     fn go(&self) -> u32 {
         match self.purpose {
-            Purpose::Go => opt::GO,
+            Purpose::Go { .. } => opt::GO,
             Purpose::Info => opt::INFO,
         }
     }
@@ -201,13 +215,16 @@ impl Handshake {
             (State::Meta, rep::META_CONTEXT) => self.context(data),
             (State::Meta, rep::ACK) => self.ask(State::Go, out),
             (State::Meta, kind) if kind & rep::ERROR != 0 => {
-                self.facts.context = None;
+                if let Purpose::Go { must: true, .. } = self.purpose {
+                    return Err(self.refused(kind, data));
+                }
+                (self.facts.context, self.facts.fenced) = (None, false);
                 self.ask(State::Go, out);
             }
             (State::Go, rep::INFO) => self.info(data)?,
             (State::Go, rep::ACK) if self.described => return Ok(self.ready(out)),
-            (State::Go, rep::ERR_UNSUP) if self.purpose == Purpose::Go => {
-                self.facts.context = None;
+            (State::Go, rep::ERR_UNSUP) if self.purpose != Purpose::Info => {
+                (self.facts.context, self.facts.fenced) = (None, false);
                 self.ask(State::ExportName, out);
             }
             (State::StartTls | State::Go, kind) if kind & rep::ERROR != 0 => {
@@ -242,10 +259,14 @@ impl Handshake {
     }
 
     fn context(&mut self, data: &[u8]) {
-        if let Some((id, name)) = data.split_first_chunk::<4>()
-            && name == wire::BASE_ALLOCATION.as_bytes()
-        {
+        let Some((id, name)) = data.split_first_chunk::<4>() else { return };
+        if name == wire::BASE_ALLOCATION.as_bytes() {
             self.facts.context = Some(u32::from_be_bytes(*id));
+        }
+        if let Purpose::Go { session, .. } = self.purpose
+            && Session::parse(name) == Some(session)
+        {
+            self.facts.fenced = true;
         }
     }
 

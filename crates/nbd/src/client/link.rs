@@ -9,6 +9,13 @@
 //! Commands are sent in batches and their replies read in batches. Invariant: a command is answered, well or not,
 //! within `reconnect` plus twice `timeout` from when it was first lost with a connection, also if the server accepts
 //! connections and loses them again, and whatever it answers to other commands.
+//!
+//! Every link is a session of its own ([`crate::wire::Session`]). A server that knows sessions ends the lost
+//! connection before it lets the new one go on, so that nothing sent over it happens after what is sent again. A
+//! command is sent again on the link that lost it; the other links go on meanwhile, because nobody can rely on the
+//! order of requests that are under way together. That ends when a link gives up a change that the server may have
+//! received: whoever is told of the failure may write there again. Until the link has a connection, which fences the
+//! lost one, no link takes changes ([`Doubts`]).
 
 use super::flight::{Command, Flight, Reply, header};
 use super::handshake::{Facts, Handshake, Next, Purpose};
@@ -17,7 +24,7 @@ use super::replies::Replies;
 use super::shape::Shape;
 use crate::inbox::Inbox;
 use crate::tls::{self, ClientTls};
-use crate::wire;
+use crate::wire::{self, Session};
 use futures_util::future::{Either, select};
 use lamina_block::{Address, Buf, Conn, Env, Error, Result, Signal, Time};
 use std::cell::{Cell, RefCell};
@@ -34,6 +41,28 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 const FAREWELL: Duration = Duration::from_secs(1);
 /// The most segments that are sent by one call; the kernel takes 1024.
 const SEGMENTS_MAX: usize = 512;
+
+/// Links that gave up changes which may yet happen, each counted once, and the latest reason.
+#[derive(Default)]
+pub struct Doubts(RefCell<(usize, Option<Error>)>);
+
+impl Doubts {
+    fn arise(&self, why: Error) {
+        let mut doubts = self.0.borrow_mut();
+        *doubts = (doubts.0 + 1, Some(why));
+    }
+
+    fn settle(&self) {
+        self.0.borrow_mut().0 -= 1;
+    }
+
+    fn check(&self) -> Result<()> {
+        match &*self.0.borrow() {
+            (1.., Some(why)) => Err(why.clone()),
+            _ => Ok(()),
+        }
+    }
+}
 
 /// What all connections of a client have in common.
 pub struct Common {
@@ -53,6 +82,8 @@ pub struct Common {
     pub shape: Shape,
     /// What is at stake.
     pub ledger: Ledger,
+    /// Whether changes may be sent.
+    pub doubts: Doubts,
 }
 
 /// A connection that has negotiated.
@@ -64,6 +95,18 @@ pub struct Connected {
 }
 
 impl Common {
+    /// Connects to use the export, as the connection of `session`. It must be as it was.
+    pub async fn go(&self, session: Session) -> Result<Connected> {
+        let must = self.shape.get().is_some_and(|able| able.fence);
+        let connected = self.connect(Purpose::Go { session, must }).await?;
+        self.shape.check(connected)
+    }
+
+    /// A session that nobody else has.
+    pub fn session(&self) -> Session {
+        Session(u128::from(self.env.random()) << 64 | u128::from(self.env.random()))
+    }
+
     /// Connects and negotiates, within a bounded time.
     pub async fn connect(&self, purpose: Purpose) -> Result<Connected> {
         let attempt = pin!(self.negotiate(purpose));
@@ -116,6 +159,7 @@ impl Connected {
 /// One of a client's connections.
 pub struct Link {
     common: Rc<Common>,
+    session: Session,
     flight: Rc<Flight>,
     /// There is something to send, or the link is closing.
     wake: Signal,
@@ -128,6 +172,8 @@ pub struct Link {
     pause: Cell<Duration>,
     /// Why everything fails, while it does.
     failure: RefCell<Option<Error>>,
+    /// It gave up changes that may yet happen.
+    doubtful: Cell<bool>,
     heard: Cell<Time>,
     reconnects: Cell<u64>,
     /// The connection that is up.
@@ -135,10 +181,11 @@ pub struct Link {
 }
 
 impl Link {
-    /// Works on `connected` and on the connections that replace it.
-    pub fn start(common: &Rc<Common>, connected: Connected) -> Rc<Link> {
+    /// Works on `connected`, which is of `session`, and on the connections that replace it.
+    pub fn start(common: &Rc<Common>, session: Session, connected: Connected) -> Rc<Link> {
         let link = Rc::new(Link {
             common: Rc::clone(common),
+            session,
             flight: Rc::default(),
             wake: Signal::new(),
             closing: Cell::new(false),
@@ -147,6 +194,7 @@ impl Link {
             lost: Cell::new(None),
             pause: Cell::new(Duration::ZERO),
             failure: RefCell::new(None),
+            doubtful: Cell::new(false),
             heard: Cell::new(common.env.now()),
             reconnects: Cell::new(0),
             up: RefCell::new(None),
@@ -162,6 +210,9 @@ impl Link {
     pub fn submit(&self, command: Command) -> Result<Reply> {
         if let Some(failure) = &*self.failure.borrow() {
             return Err(failure.clone());
+        }
+        if command.changes() {
+            self.common.doubts.check()?;
         }
         let key = self.flight.add(command);
         self.wake.notify();
@@ -211,7 +262,10 @@ impl Link {
             if self.lost.get().is_none() {
                 self.lost.set(Some(self.common.env.now()));
             }
-            self.flight.rewind(self.common.env.now(), self.common.reconnect, &self.failure(&why));
+            let failure = self.failure(&why);
+            if self.flight.rewind(self.common.env.now(), self.common.reconnect, &failure) {
+                self.doubt(failure);
+            }
             match self.reconnect(why).await {
                 Some(again) => connected = again,
                 None => break,
@@ -229,6 +283,7 @@ impl Link {
     /// Tries until there is a connection, or the link is closed.
     async fn reconnect(&self, mut why: Error) -> Option<Connected> {
         let env = &self.common.env;
+        let mut told = false;
         loop {
             let pause = self.pause.get();
             self.pause.set((pause * 2).clamp(PAUSE.0, PAUSE.1));
@@ -240,16 +295,22 @@ impl Link {
                 return None;
             }
             // Not to be late for those who wait, the attempt is given up when their time is over.
-            let attempt = pin!(self.common.connect(Purpose::Go));
+            let attempt = pin!(self.common.go(self.session));
             let late = env.sleep(self.patience().unwrap_or(ATTEMPT));
             let connected = match select(attempt, late).await {
                 Either::Left((connected, _)) => connected,
+                // What an attempt before this one heard says more.
+                Either::Right(_) if told => continue,
                 Either::Right(_) => Err(Error::offline("the server does not negotiate")),
             };
-            match connected.and_then(|connected| self.common.shape.check(connected)) {
+            told = true;
+            match connected {
                 Ok(connected) => {
                     tracing::info!(server = %self.common.address, "connected again");
                     self.failure.take();
+                    if self.doubtful.replace(false) {
+                        self.common.doubts.settle();
+                    }
                     return Some(connected);
                 }
                 Err(e) => why = e,
@@ -270,8 +331,17 @@ impl Link {
             return;
         }
         let failure = self.failure(why);
-        self.flight.fail_all(&failure);
+        if self.flight.fail_all(&failure) {
+            self.doubt(failure.clone());
+        }
         *self.failure.borrow_mut() = Some(failure);
+    }
+
+    /// Changes were given up, and the server may yet do them.
+    fn doubt(&self, why: Error) {
+        if !self.doubtful.replace(true) {
+            self.common.doubts.arise(why);
+        }
     }
 
     fn failure(&self, why: &Error) -> Error {
@@ -295,7 +365,11 @@ impl Link {
             }
         };
         self.up.take();
-        conn.shutdown();
+        if self.closing.get() {
+            conn.shutdown();
+        } else {
+            conn.abort();
+        }
         end.err().unwrap_or_else(|| Error::offline("the server closed the connection"))
     }
 
@@ -367,7 +441,7 @@ impl Link {
                 && let Some(conn) = self.up.take()
             {
                 tracing::warn!(server = %self.common.address, ?silent, "the server does not answer");
-                conn.shutdown();
+                conn.abort();
             }
         }
     }

@@ -21,13 +21,16 @@
 //!   `name`, if the server's certificate is for another name than the host in the address.
 //!
 //! Promises: a request is answered within `reconnect` plus `timeout` of the server's last word. A request that was
-//! under way when the connection was lost is sent again, and may be done twice. After the server was killed that does
-//! no harm. Where only the network was lost, a server that still works on what came over the old connection can put
-//! such a write over a later one. An export that comes back smaller, read-only or less able is refused.
+//! under way when the connection was lost is sent again, and may be done twice. A Lamina that serves ends the lost
+//! connection before it lets the new one go on, so that no old write lands on a newer one, whatever was lost. Other
+//! servers cannot be asked to: if one was killed nothing can happen, but if only the network was lost, or the server
+//! stalled, what it had received may still be done, on top of later writes. An export that comes back smaller,
+//! read-only or less able is refused.
 //!
-//! Not done here: following a resize by itself. The protocol does not announce one; `lamina ctl DEVICE refresh` asks
-//! the server. NBD leaves open what a discarded range reads as; servers in use give old data or zeroes, as the
-//! contract wants.
+//! Not done here: following a resize by itself. Nothing in the protocol announces one (its draft of a RESIZE extension
+//! is a command to resize); `lamina ctl DEVICE refresh` asks the server, and takes the answer over for all devices
+//! above. A sink that finds a larger export when it connects again says so in the log, and shows it as `size_there`.
+//! NBD leaves open what a discarded range reads as; servers in use give old data or zeroes, as the contract wants.
 
 pub mod flight;
 pub mod handshake;
@@ -49,7 +52,7 @@ use lamina_block::{
     Result, Span, Step, Zero,
 };
 use ledger::Ledger;
-use link::{Common, Link};
+use link::{Common, Doubts, Link};
 use serde::{Deserialize, Deserializer, de};
 use serde_json::{Value, json};
 use shape::{Able, Shape};
@@ -209,14 +212,17 @@ impl Client {
             timeout: options.timeout,
             shape: Shape::new(),
             ledger: Ledger::new(options.unflushed),
+            doubts: Doubts::default(),
         });
-        let first = common.connect(Purpose::Go).await?;
+        let session = common.session();
+        let first = common.go(session).await?;
         let able = Able::new(&first.facts)?;
         common.shape.set(able);
-        let mut links = vec![Link::start(&common, first)];
+        let mut links = vec![Link::start(&common, session, first)];
         while able.multi && links.len() < options.connections as usize {
-            let next = common.connect(Purpose::Go).await.and_then(|next| common.shape.check(next))?;
-            links.push(Link::start(&common, next));
+            let session = common.session();
+            let next = common.go(session).await?;
+            links.push(Link::start(&common, session, next));
         }
         Ok(Rc::new(Client { geometry: Cell::new(able.geometry), common, links, turn: Cell::new(0), able }))
     }
@@ -393,6 +399,8 @@ impl Layer for Client {
             "server": self.common.address.to_string(),
             "export": self.common.export,
             "connections": links.collect::<Vec<_>>(),
+            "fenced": self.able.fence,
+            "size_there": self.common.shape.there(),
         })
     }
 

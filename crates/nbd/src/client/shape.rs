@@ -21,6 +21,8 @@ pub struct Able {
     pub multi: bool,
     /// Block status can be asked for.
     pub status: bool,
+    /// The server ends what is left of a lost connection before it lets the client go on.
+    pub fence: bool,
 }
 
 impl Able {
@@ -56,34 +58,50 @@ impl Able {
             fast_zero: has(flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO),
             multi: has(flag::CAN_MULTI_CONN),
             status: facts.context.is_some(),
+            fence: facts.fenced,
         })
     }
 }
 
 /// What an export was when it was first seen, or when the user last asked.
-pub struct Shape(Cell<Option<Able>>);
+pub struct Shape {
+    able: Cell<Option<Able>>,
+    /// Its size in bytes when a connection was last made.
+    there: Cell<u64>,
+}
 
 impl Shape {
     /// Not seen yet.
     pub const fn new() -> Shape {
-        Shape(Cell::new(None))
+        Shape { able: Cell::new(None), there: Cell::new(0) }
     }
 
     /// Takes `able` for what the export is.
     pub fn set(&self, able: Able) {
-        self.0.set(Some(able));
+        self.able.set(Some(able));
+        self.there.set(able.geometry.size);
     }
 
     /// What the export is, once it was seen.
     pub fn get(&self) -> Option<Able> {
-        self.0.get()
+        self.able.get()
+    }
+
+    /// The size in bytes that the server last said, which nobody has taken over if it differs.
+    pub fn there(&self) -> u64 {
+        self.there.get()
     }
 
     /// A new connection must lead to the same export: it may have grown, and learnt, but not shrunk or forgotten.
     pub fn check(&self, connected: Connected) -> Result<Connected> {
-        let changed = Able::new(&connected.facts).and_then(|now| match self.get() {
-            Some(before) => before.lives_on_in(&now),
-            None => Ok(()),
+        let changed = Able::new(&connected.facts).and_then(|now| {
+            let Some(before) = self.get() else { return Ok(()) };
+            before.lives_on_in(&now)?;
+            let (was, is) = (before.geometry.size, now.geometry.size);
+            if self.there.replace(is) != is {
+                tracing::warn!(was, is, "the export has grown: `lamina ctl DEVICE refresh` takes it over");
+            }
+            Ok(())
         });
         match changed {
             Ok(()) => Ok(connected),
@@ -116,6 +134,7 @@ impl Able {
             ("flush", self.flush && !now.flush),
             ("fast zeroing", self.fast_zero && !now.fast_zero),
             ("block status", self.status && !now.status),
+            ("fence for lost connections", self.fence && !now.fence),
         ];
         match lost.iter().find(|(_, lost)| *lost) {
             Some((what, _)) => changed(format!("it has no {what} any more")),

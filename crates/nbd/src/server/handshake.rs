@@ -9,7 +9,7 @@
 //! refused; a reply is made only for a whole option; before TLS, when it is required, nothing about exports is told.
 
 use crate::wire::{
-    self, InfoBlockSize, InfoExport, OptionHeader, OptionReplyHeader, handshake, info, opt, rep,
+    self, InfoBlockSize, InfoExport, OptionHeader, OptionReplyHeader, Session, handshake, info, opt, rep,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -63,24 +63,47 @@ pub struct Agreed {
     pub structured: bool,
     /// `base:allocation` can be asked for; its number is [`CONTEXT_ID`].
     pub block_status: bool,
+    /// The connection belongs to this session.
+    pub session: Option<Session>,
+    /// It began by `EXPORT_NAME`, to which there is no error.
+    pub oldest: bool,
 }
 
 /// The number of the context `base:allocation`.
 pub const CONTEXT_ID: u32 = 1;
+/// The number of the context of a session, of which there is nothing to ask.
+const SESSION_ID: u32 = 2;
 
-/// What comes after a message of the client.
+/// What comes after a message of the client. If it cannot be had, send what [`Next::refuse`] makes of it instead of the
+/// answer, and close.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     /// The message is not complete: receive more.
     Receive,
     /// A message was answered; there may be another.
     Answered,
+    /// End the older connections of this session to this export, and send the answer when nothing of them can happen
+    /// any more.
+    Fence(String, Session),
     /// Send the answer, then encrypt, and begin a new [`Handshake`] with [`Tls::Active`].
     StartTls,
     /// Send the answer, then begin transmission.
     Transmission(Agreed),
     /// Send the answer, then close.
     Close,
+}
+
+impl Next {
+    /// What to say instead of the answer. Nothing can be said to who begins in the oldest way.
+    pub fn refuse(&self, why: &str) -> Vec<u8> {
+        let mut out = Vec::new();
+        match self {
+            Next::Fence(..) => error(&mut out, opt::SET_META_CONTEXT, rep::ERR_POLICY, why),
+            Next::Transmission(agreed) if !agreed.oldest => error(&mut out, opt::GO, rep::ERR_POLICY, why),
+            Next::Transmission(_) | Next::Receive | Next::Answered | Next::StartTls | Next::Close => {}
+        }
+        out
+    }
 }
 
 /// A client broke the protocol, or asked for what cannot be refused politely: close the connection.
@@ -93,10 +116,19 @@ pub struct Handshake {
     /// The client's flags, once it has sent them.
     flags: Option<u32>,
     structured: bool,
-    /// The export for which block status was agreed on.
-    block_status: Option<String>,
+    /// Sessions are known.
+    sessions: bool,
+    /// The export for which contexts were agreed on, and which.
+    contexts: Option<Contexts>,
     /// Bytes of an option that are still to be skipped, and the option.
     skip: Option<(u32, usize)>,
+}
+
+/// Contexts that a client has set.
+struct Contexts {
+    export: String,
+    block_status: bool,
+    session: Option<Session>,
 }
 
 type Step = Result<Next, Refused>;
@@ -106,15 +138,15 @@ fn refused<T>(why: impl Into<String>) -> Result<T, Refused> {
 }
 
 impl Handshake {
-    /// A new connection. Send [`Handshake::greeting`] first.
-    pub fn new(tls: Tls) -> Handshake {
-        Handshake { tls, flags: None, structured: false, block_status: None, skip: None }
+    /// A new connection. Send [`Handshake::greeting`] first. Without `sessions` the server does not know them.
+    pub fn new(tls: Tls, sessions: bool) -> Handshake {
+        Handshake { tls, flags: None, structured: false, sessions, contexts: None, skip: None }
     }
 
     /// The negotiation that goes on, inside TLS, where `before` stopped: the greeting is not repeated, and nothing
     /// agreed on before is kept.
     pub fn encrypted(before: &Handshake) -> Handshake {
-        Handshake { flags: before.flags, ..Handshake::new(Tls::Active) }
+        Handshake { flags: before.flags, ..Handshake::new(Tls::Active, before.sessions) }
     }
 
     /// What the server says first.
@@ -223,7 +255,7 @@ impl Handshake {
         if self.flags.unwrap_or(0) & u32::from(handshake::NO_ZEROES) == 0 {
             out.extend([0; wire::EXPORT_NAME_PADDING]);
         }
-        Ok(Next::Transmission(self.agreed(facts)))
+        Ok(Next::Transmission(Agreed { oldest: true, ..self.agreed(facts) }))
     }
 
     fn start_tls(&self, data: &[u8], out: &mut Vec<u8>) -> Next {
@@ -270,7 +302,7 @@ impl Handshake {
     fn meta_context(&mut self, option: u32, data: &[u8], exports: &dyn Exports, out: &mut Vec<u8>) -> Next {
         let set = option == opt::SET_META_CONTEXT;
         if set {
-            self.block_status = None;
+            self.contexts = None;
         }
         let Some((name, queries)) = meta_request(data) else {
             error(out, option, rep::ERR_INVALID, "the option is malformed");
@@ -287,15 +319,23 @@ impl Handshake {
         let named = queries.contains(&wire::BASE_ALLOCATION.as_bytes());
         // A list without queries names everything, and "base:" is a wildcard in a list.
         if named || !set && (queries.is_empty() || queries.contains(&&b"base:"[..])) {
-            let mut context = if set { CONTEXT_ID } else { 0 }.to_be_bytes().to_vec();
-            context.extend(wire::BASE_ALLOCATION.as_bytes());
-            reply(out, option, rep::META_CONTEXT, &context);
-            if set {
-                self.block_status = Some(facts.name);
-            }
+            context(out, option, if set { CONTEXT_ID } else { 0 }, wire::BASE_ALLOCATION);
+        }
+        let session = queries.iter().find_map(|query| Session::parse(query)).filter(|_| set && self.sessions);
+        if let Some(session) = session {
+            context(out, option, SESSION_ID, &session.name());
+        }
+        // In a list, how such a name begins stands for all of them.
+        let own = |query: &&[u8]| matches!(*query, b"x-lamina:" | b"x-lamina:session=");
+        if !set && self.sessions && (queries.is_empty() || queries.iter().any(own)) {
+            context(out, option, 0, Session::PREFIX);
         }
         reply(out, option, rep::ACK, &[]);
-        Next::Answered
+        if !set {
+            return Next::Answered;
+        }
+        self.contexts = Some(Contexts { export: facts.name.clone(), block_status: named, session });
+        session.map_or(Next::Answered, |session| Next::Fence(facts.name, session))
     }
 
     fn info_export(&self, facts: &Facts) -> InfoExport {
@@ -304,9 +344,12 @@ impl Handshake {
     }
 
     fn agreed(&self, facts: Facts) -> Agreed {
+        let contexts = self.contexts.as_ref().filter(|contexts| contexts.export == facts.name);
         Agreed {
             structured: self.structured,
-            block_status: self.block_status.as_ref() == Some(&facts.name),
+            block_status: contexts.is_some_and(|contexts| contexts.block_status),
+            session: contexts.and_then(|contexts| contexts.session),
+            oldest: false,
             export: facts.name,
         }
     }
@@ -351,6 +394,10 @@ fn reply(out: &mut Vec<u8>, option: u32, kind: u32, data: &[u8]) {
 
 fn error(out: &mut Vec<u8>, option: u32, kind: u32, message: &str) {
     reply(out, option, kind, &message.as_bytes()[..message.floor_char_boundary(wire::STRING_MAX)]);
+}
+
+fn context(out: &mut Vec<u8>, option: u32, id: u32, name: &str) {
+    reply(out, option, rep::META_CONTEXT, &[&id.to_be_bytes(), name.as_bytes()].concat());
 }
 
 fn info_reply(out: &mut Vec<u8>, option: u32, kind: u16, data: &[u8]) {
@@ -417,7 +464,7 @@ mod tests {
 
     /// A client that has sent its flags.
     fn begun(tls: Tls) -> Handshake {
-        let mut handshake = Handshake::new(tls);
+        let mut handshake = Handshake::new(tls, true);
         let step = handshake.step(&[0, 0, 0, 3], &Two, &mut Vec::new());
         assert_eq!(step, Ok((4, Next::Answered)));
         handshake
@@ -489,7 +536,8 @@ mod tests {
         assert_eq!(info.1[1].1, [&[0, 1][..], b"a"].concat());
         let (next, go) = ask(&mut handshake, opt::GO, &named("a", &[0, 0]));
         assert_eq!(go[0].1[2..10], (1u64 << 20).to_be_bytes());
-        let agreed = Agreed { export: "a".into(), structured: true, block_status: true };
+        let agreed =
+            Agreed { export: "a".into(), structured: true, block_status: true, session: None, oldest: false };
         assert_eq!(next, Next::Transmission(agreed));
     }
 
@@ -499,14 +547,62 @@ mod tests {
         ask(&mut handshake, opt::STRUCTURED_REPLY, &[]);
         ask(&mut handshake, opt::SET_META_CONTEXT, &contexts("a", &[wire::BASE_ALLOCATION]));
         let (next, _) = ask(&mut handshake, opt::GO, &named("b", &[0, 0]));
-        let agreed = Agreed { export: "b".into(), structured: true, block_status: false };
+        let agreed = Agreed {
+            export: "b".into(),
+            structured: true,
+            block_status: false,
+            session: None,
+            oldest: false,
+        };
         assert_eq!(next, Next::Transmission(agreed));
+    }
+
+    #[test]
+    fn a_session_is_fenced_before_it_is_acknowledged() {
+        let mut handshake = begun(Tls::Unavailable);
+        ask(&mut handshake, opt::STRUCTURED_REPLY, &[]);
+        let name = Session(7).name();
+        let set = contexts("a", &[&name, wire::BASE_ALLOCATION, "x-lamina:session=7", "x-lamina:"]);
+        let (next, replies) = ask(&mut handshake, opt::SET_META_CONTEXT, &set);
+        assert_eq!(next, Next::Fence("a".into(), Session(7)));
+        assert_eq!(kinds(&replies), [rep::META_CONTEXT, rep::META_CONTEXT, rep::ACK]);
+        assert_eq!(replies[1].1, [&[0, 0, 0, 2], name.as_bytes()].concat());
+        let (next, _) = ask(&mut handshake, opt::GO, &named("a", &[0, 0]));
+        let agreed = Agreed {
+            export: "a".into(),
+            structured: true,
+            block_status: true,
+            session: Some(Session(7)),
+            oldest: false,
+        };
+        assert_eq!(next, Next::Transmission(agreed));
+        // Of another export it says nothing, and a later option replaces it.
+        let (next, _) = ask(&mut handshake, opt::GO, &named("b", &[0, 0]));
+        assert!(matches!(next, Next::Transmission(agreed) if agreed.session.is_none()));
+        ask(&mut handshake, opt::SET_META_CONTEXT, &contexts("a", &[wire::BASE_ALLOCATION]));
+        let (next, _) = ask(&mut handshake, opt::GO, &named("a", &[0, 0]));
+        assert!(matches!(next, Next::Transmission(agreed) if agreed.session.is_none()));
+    }
+
+    #[test]
+    fn a_list_of_contexts_names_all_kinds() {
+        let mut handshake = begun(Tls::Unavailable);
+        ask(&mut handshake, opt::STRUCTURED_REPLY, &[]);
+        for (queries, count) in [(&[][..], 2), (&["x-lamina:"], 1), (&["base:"], 1), (&["x-other:"], 0)] {
+            let (next, replies) = ask(&mut handshake, opt::LIST_META_CONTEXT, &contexts("a", queries));
+            assert_eq!((next, replies.len()), (Next::Answered, count + 1), "{queries:?}");
+        }
+        let mut without = Handshake::new(Tls::Unavailable, false);
+        without.step(&[0, 0, 0, 3], &Two, &mut Vec::new()).expect("good flags");
+        ask(&mut without, opt::STRUCTURED_REPLY, &[]);
+        let (next, replies) = ask(&mut without, opt::SET_META_CONTEXT, &contexts("a", &[&Session(7).name()]));
+        assert_eq!((next, kinds(&replies)), (Next::Answered, vec![rep::ACK]));
     }
 
     #[test]
     fn the_oldest_way() {
         for (flags, len) in [(3, 10), (1, 134), (0, 134)] {
-            let (mut handshake, mut out) = (Handshake::new(Tls::Unavailable), Vec::new());
+            let (mut handshake, mut out) = (Handshake::new(Tls::Unavailable, true), Vec::new());
             handshake.step(&[0, 0, 0, flags], &Two, &mut out).expect("good flags");
             let (_, next) = handshake.step(&message(opt::EXPORT_NAME, b"b"), &Two, &mut out).expect("there");
             assert!(matches!(next, Next::Transmission(agreed) if agreed.export == "b" && !agreed.structured));
@@ -563,7 +659,7 @@ mod tests {
     #[test]
     fn what_cannot_be_answered_ends_the_connection() {
         let step = |handshake: &mut Handshake, input: &[u8]| handshake.step(input, &Two, &mut Vec::new());
-        assert!(step(&mut Handshake::new(Tls::Offered), &[0, 0, 0, 7]).is_err(), "unknown flags");
+        assert!(step(&mut Handshake::new(Tls::Offered, true), &[0, 0, 0, 7]).is_err(), "unknown flags");
         let mut magic = message(opt::LIST, &[]);
         magic[0] = 0;
         assert!(step(&mut begun(Tls::Offered), &magic).is_err(), "no IHAVEOPT");

@@ -4,13 +4,15 @@
 //! A connection negotiates (`handshake`), then transmits (`session`).
 //!
 //! Invariants: a client that breaks the protocol, stalls or floods loses its own connection and nothing else; the
-//! number of connections, the number and the time of those that negotiate, and the memory of each that transmits
-//! are bounded by [`Settings`].
+//! number of connections, the number and the time of those that negotiate, and the memory of those that transmit, of
+//! each and of all together, are bounded by [`Settings`]; nothing of a client's lost connection happens after the
+//! client was let go on over a new one (`fence`).
 //!
 //! All connections to an export share one node, so what one has written all others see, and a flush on one covers
 //! the completed writes of all: the server says CAN_MULTI_CONN.
 
 mod budget;
+mod fence;
 pub mod handshake;
 mod outbox;
 pub mod request;
@@ -19,6 +21,8 @@ mod session;
 use crate::inbox::Inbox;
 use crate::tls::{self, ServerTls};
 use crate::wire::{self, flag};
+use budget::{Budget, RESERVE, Total};
+use fence::Claim;
 use futures_util::future::{Either, select};
 use handshake::{Agreed, Exports, Facts, Handshake, Next};
 use lamina_block::{Buf, Conn, Env, Error, Listener, Node, Result, Signal};
@@ -38,12 +42,22 @@ pub struct Settings {
     /// Bytes that the requests of one connection may hold, data included: those not answered and the answers not
     /// sent. At least 32 MiB, the largest request, are used. Default: 64 MiB.
     pub max_in_flight_bytes: usize,
+    /// Bytes that the requests of all connections together may hold. Each connection has 33 MiB of it to itself, so
+    /// that none can be starved by others; one for which there is no room is refused. An eighth is for those that need
+    /// more. At least 66 MiB are used. Default: 4 GiB, which is room for 108 connections.
+    pub max_total_bytes: usize,
     /// Connections at the same time. Default: 256.
     pub max_connections: usize,
     /// Connections that negotiate at the same time. Default: 32.
     pub max_handshakes: usize,
     /// Time that a client has to negotiate. Default: 10 s.
     pub handshake_timeout: Duration,
+    /// How long a client that comes back waits for the requests of its lost connection to end, before it is refused
+    /// and has to come again. Shorter than `handshake_timeout`. Default: 5 s.
+    pub fence_timeout: Duration,
+    /// Fences a client's lost connection when it comes back, if it asks for it (`x-lamina:session`). Without it the
+    /// server is as others, which do not know sessions. Default: true.
+    pub sessions: bool,
 }
 
 impl Default for Settings {
@@ -51,9 +65,12 @@ impl Default for Settings {
         Settings {
             tls: None,
             max_in_flight_bytes: 64 << 20,
+            max_total_bytes: 4 << 30,
             max_connections: 256,
             max_handshakes: 32,
             handshake_timeout: Duration::from_secs(10),
+            fence_timeout: Duration::from_secs(5),
+            sessions: true,
         }
     }
 }
@@ -72,19 +89,32 @@ pub struct ExportInfo {
 }
 
 /// The order to end a connection.
+#[derive(Default)]
 pub struct Stop {
     ordered: Cell<bool>,
+    fenced: Cell<bool>,
     signal: Signal,
 }
 
 impl Stop {
-    fn new() -> Stop {
-        Stop { ordered: Cell::new(false), signal: Signal::new() }
-    }
-
+    /// Begins nothing more that was not received yet; what was is answered.
     fn order(&self) {
         self.ordered.set(true);
         self.signal.notify();
+    }
+
+    /// Begins nothing more, received or not.
+    fn fence(&self) {
+        self.fenced.set(true);
+        self.order();
+    }
+
+    fn fenced(&self) -> bool {
+        self.fenced.get()
+    }
+
+    async fn wait_for_fence(&self) {
+        self.signal.until(|| self.fenced()).await;
     }
 
     fn ordered(&self) -> bool {
@@ -99,8 +129,21 @@ impl Stop {
 /// A connection, as the server sees it.
 struct Client {
     stop: Rc<Stop>,
+    /// Its socket.
+    conn: Rc<dyn Conn>,
+    /// The session it belongs to.
+    claim: RefCell<Option<Claim>>,
     /// The export, once one was chosen.
     export: RefCell<Option<Rc<ExportInfo>>>,
+}
+
+/// A connection that has negotiated.
+struct Ready {
+    conn: Rc<dyn Conn>,
+    /// What came after the negotiation.
+    inbox: Inbox,
+    agreed: Agreed,
+    budget: Budget,
 }
 
 /// An NBD server.
@@ -110,6 +153,9 @@ pub struct Server {
     exports: RefCell<BTreeMap<String, Rc<ExportInfo>>>,
     clients: RefCell<Slab<Rc<Client>>>,
     handshakes: Cell<usize>,
+    memory: Rc<Total>,
+    /// Claims to sessions so far.
+    claims: Cell<u64>,
     stop: Stop,
     /// A client has left.
     left: Signal,
@@ -120,11 +166,13 @@ impl Server {
     pub fn new(env: Rc<dyn Env>, settings: Settings) -> Rc<Server> {
         Rc::new(Server {
             env,
+            memory: Total::new(settings.max_total_bytes.max(2 * RESERVE)),
             settings,
             exports: RefCell::default(),
             clients: RefCell::default(),
             handshakes: Cell::new(0),
-            stop: Stop::new(),
+            claims: Cell::new(0),
+            stop: Stop::default(),
             left: Signal::new(),
         })
     }
@@ -192,7 +240,12 @@ impl Server {
             tracing::warn!(peer = conn.peer(), connections, handshakes, "too many connections: refused");
             return conn.shutdown();
         }
-        let client = Rc::new(Client { stop: Rc::new(Stop::new()), export: RefCell::new(None) });
+        let client = Rc::new(Client {
+            stop: Rc::default(),
+            conn: Rc::clone(&conn),
+            claim: RefCell::default(),
+            export: RefCell::default(),
+        });
         let key = self.clients.borrow_mut().insert(Rc::clone(&client));
         let server = Rc::clone(self);
         self.env.spawn(Box::pin(async move {
@@ -210,8 +263,8 @@ impl Server {
         self.handshakes.set(self.handshakes.get() + 1);
         let agreed = self.negotiate_in_time(client, Rc::clone(&conn)).await;
         self.handshakes.set(self.handshakes.get() - 1);
-        let (conn, inbox, agreed) = match agreed {
-            Ok(Some(agreed)) => agreed,
+        let Ready { conn, inbox, agreed, budget } = match agreed {
+            Ok(Some(ready)) => ready,
             Ok(None) => {
                 conn.shutdown();
                 return Ok(());
@@ -226,21 +279,19 @@ impl Server {
             return Err(Error::offline("the export was removed during negotiation"));
         };
         *client.export.borrow_mut() = Some(Rc::clone(&export));
+        if agreed.session.is_none() {
+            client.claim.take();
+        }
         tracing::debug!(peer = conn.peer(), export = %export.name, "connected");
-        let max = self.settings.max_in_flight_bytes.max(wire::PAYLOAD_MAX as usize);
         let stop = Rc::clone(&client.stop);
-        let session = Session::new(&self.env, Rc::clone(&conn), export, agreed, max, stop);
+        let session = Session::new(&self.env, Rc::clone(&conn), export, agreed, budget, stop);
         let end = session.run(inbox).await;
         conn.shutdown();
         end
     }
 
-    async fn negotiate_in_time(
-        &self,
-        client: &Client,
-        conn: Rc<dyn Conn>,
-    ) -> Result<Option<(Rc<dyn Conn>, Inbox, Agreed)>> {
-        let negotiation = pin!(self.negotiate(conn));
+    async fn negotiate_in_time(&self, client: &Client, conn: Rc<dyn Conn>) -> Result<Option<Ready>> {
+        let negotiation = pin!(self.negotiate(client, conn));
         let stopped = pin!(client.stop.wait());
         let late = select(self.env.sleep(self.settings.handshake_timeout), stopped);
         match select(negotiation, late).await {
@@ -251,12 +302,14 @@ impl Server {
     }
 
     /// Negotiates; `None` if the client only wanted to know something.
-    async fn negotiate(&self, mut conn: Rc<dyn Conn>) -> Result<Option<(Rc<dyn Conn>, Inbox, Agreed)>> {
-        let mut handshake = Handshake::new(match &self.settings.tls {
+    async fn negotiate(&self, client: &Client, mut conn: Rc<dyn Conn>) -> Result<Option<Ready>> {
+        let tls = match &self.settings.tls {
             None => handshake::Tls::Unavailable,
             Some(tls) if tls.required => handshake::Tls::Required,
             Some(_) => handshake::Tls::Offered,
-        });
+        };
+        let mut handshake = Handshake::new(tls, self.settings.sessions);
+        let max = self.settings.max_in_flight_bytes.max(wire::PAYLOAD_MAX as usize);
         conn.send(Buf::from_vec(Handshake::greeting())).await?;
         let mut inbox = Inbox::new(self.env.pool());
         loop {
@@ -266,11 +319,23 @@ impl Server {
             let (used, next) =
                 handshake.step(&input, self, &mut out).map_err(|refused| Error::invalid(refused.0))?;
             inbox.consume(used);
+            let granted = match &next {
+                Next::Fence(export, session) => self.fence(client, export, *session).await.map(|()| None),
+                Next::Transmission(_) => self.memory.admit(max).map(Some),
+                Next::Answered | Next::Receive | Next::StartTls | Next::Close => Ok(None),
+            };
+            let budget = match granted {
+                Ok(budget) => budget,
+                Err(e) => {
+                    conn.send(Buf::from_vec(next.refuse(e.message()))).await?;
+                    return Err(e);
+                }
+            };
             if !out.is_empty() {
                 conn.send(Buf::from_vec(out)).await?;
             }
             match next {
-                Next::Answered => {}
+                Next::Answered | Next::Fence(..) => {}
                 Next::Receive => match conn.recv(inbox.target()).await? {
                     0 => return Ok(None),
                     n => inbox.received(n),
@@ -283,7 +348,9 @@ impl Server {
                     conn = tls::accept(&self.env, conn, tls).await?;
                     handshake = Handshake::encrypted(&handshake);
                 }
-                Next::Transmission(agreed) => return Ok(Some((conn, inbox, agreed))),
+                Next::Transmission(agreed) => {
+                    return Ok(budget.map(|budget| Ready { conn, inbox, agreed, budget }));
+                }
                 Next::Close => return Ok(None),
             }
         }

@@ -13,8 +13,10 @@
 //! a client that does not read its replies stops being read itself; every request that was read is answered, unless
 //! the connection breaks; nothing that a client sends ends anything but its own connection.
 //!
-//! Not done here: the protocol's RESIZE extension (no client knows it; connections made after a resize see the new
-//! size, and older ones may use it too), and holes in replies to reads (clients that care ask for the block status).
+//! Not done here: the protocol's RESIZE extension, which is a client's command to resize the export (8, announced by
+//! flag bit 9), a draft of 2017 that no client in use knows; it announces nothing, and neither does anything else in the
+//! protocol. Connections made after a resize, and `INFO`, see the new size, and older connections may use it too. Also
+//! not: holes in replies to reads (clients that care ask for the block status).
 
 use super::budget::Budget;
 use super::handshake::{Agreed, CONTEXT_ID};
@@ -71,7 +73,7 @@ impl Session {
         conn: Rc<dyn Conn>,
         export: Rc<ExportInfo>,
         agreed: Agreed,
-        max_in_flight_bytes: usize,
+        budget: Budget,
         stop: Rc<Stop>,
     ) -> Rc<Session> {
         Rc::new(Session {
@@ -79,7 +81,7 @@ impl Session {
             conn,
             export,
             agreed,
-            budget: Budget::new(max_in_flight_bytes),
+            budget,
             outbox: RefCell::new(Outbox::new(env.pool())),
             ready: Signal::new(),
             finished: Cell::new(false),
@@ -109,7 +111,8 @@ impl Session {
     async fn receive(self: &Rc<Self>, reader: &mut Reader) -> Result<()> {
         loop {
             while let Some((request, payload, cost)) = self.next(reader).await? {
-                if request.command == Ok(Command::Disconnect) {
+                // What has been received of a fenced connection is not done.
+                if self.stop.fenced() || request.command == Ok(Command::Disconnect) {
                     self.budget.give(cost);
                     return Ok(());
                 }
@@ -148,7 +151,10 @@ impl Session {
         let request = self.judge(inbox)?;
         let cost = OVERHEAD + memory(&request);
         while !self.budget.take(cost, inbox.retired()) {
-            self.budget.freed().await;
+            select(pin!(self.budget.freed()), pin!(self.stop.wait_for_fence())).await;
+            if self.stop.fenced() {
+                return Ok(None);
+            }
         }
         inbox.consume(wire::Request::LEN);
         let payload = request.payload as usize;
