@@ -9,7 +9,7 @@
 use lamina_block::{Address, Buf, Durability, Env, Io, Node};
 use lamina_nbd::client::{Client, Options, Target};
 use lamina_nbd::server::{ExportInfo, Server, Settings};
-use lamina_nbd::wire::opt;
+use lamina_nbd::wire::{Session, opt};
 use lamina_sim::{DiskOptions, Image, SimEnv, Simulation};
 use libfuzzer_sys::fuzz_target;
 use std::rc::Rc;
@@ -26,7 +26,10 @@ fn prefix(mode: u8) -> Vec<u8> {
     let flags = vec![0, 0, 0, 3];
     let structured = option(opt::STRUCTURED_REPLY, &[]);
     let name = [&4u32.to_be_bytes()[..], b"disk"].concat();
-    let query = [&name[..], &1u32.to_be_bytes(), &15u32.to_be_bytes(), b"base:allocation"].concat();
+    let session = Session(7).name();
+    let names = [&b"base:allocation"[..], session.as_bytes()]
+        .map(|name| [&(name.len() as u32).to_be_bytes(), name].concat());
+    let query = [&name[..], &2u32.to_be_bytes(), &names.concat()].concat();
     let go = option(opt::GO, &[&name[..], &[0, 0]].concat());
     match mode % 4 {
         0 => Vec::new(),
@@ -41,12 +44,8 @@ async fn run(env: Rc<SimEnv>, input: Vec<u8>) {
     let disk = env.put_disk("/disk", Image::blank(DiskOptions::new(1 << 20)));
     let node = Node::new("disk", "sim", Rc::clone(&dyn_env), disk as _);
     let server = Server::new(Rc::clone(&dyn_env), Settings::default());
-    let export = ExportInfo {
-        name: "disk".into(),
-        description: "d".into(),
-        node: Rc::clone(&node),
-        read_only: false,
-    };
+    let export =
+        ExportInfo { name: "disk".into(), description: "d".into(), node: Rc::clone(&node), read_only: false };
     server.add(export).expect("a new name");
     let place: Address = PLACE.parse().expect("an address");
     let (listener, serving) = (env.listen(place.clone()).expect("listens"), Rc::clone(&server));
