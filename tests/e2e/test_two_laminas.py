@@ -1,0 +1,94 @@
+"""Our NBD client against our NBD server, each in a process of its own."""
+
+import signal
+import threading
+import time
+
+import nbd
+
+from common import MIB, RigCase, limit
+from rig import Lamina, run
+
+NEAR = """\
+[device.remote]
+type = "nbd"
+address = "unix:far.sock"
+connections = 2
+timeout = "1s"
+
+[device.front]
+type = "linear"
+over = "remote"
+offset = "1MiB"
+
+[export.front]
+device = "front"
+nbd = "unix:front.sock"
+"""
+
+FAR = """\
+[device.disk]
+type = "file"
+path = "disk.img"
+size = "64MiB"
+
+[export.disk]
+device = "disk"
+nbd = "unix:far.sock"
+"""
+
+
+class TwoLaminas(RigCase):
+    def setUp(self):
+        super().setUp()
+        self.far = Lamina(self.rig, FAR, name="far")
+        self.near = Lamina(self.rig, NEAR, name="near")
+        self.uri = self.near.uri("front", "front.sock")
+
+    def size(self):
+        return int(run("nbdinfo", "--size", self.uri).stdout)
+
+    @limit(60)
+    def test_a_resize_travels_up(self):
+        """The file grows under one Lamina, the sink in the other one asks again, and its clients see it."""
+        self.assertEqual(self.size(), 63 * MIB)
+        client = nbd.NBD()
+        client.connect_uri(self.uri)
+        self.far.ctl("disk", "resize", "size=96MiB")
+        self.near.ctl("remote", "refresh")
+        self.assertEqual(self.size(), 95 * MIB)
+        run("qemu-io", "-f", "raw", "-c", "write -P 7 94M 1M", "-c", "read -P 7 94M 1M", self.uri)
+        # Who was connected before may use the new size too, if he knows of it some other way.
+        client.set_strict_mode(0)
+        self.assertEqual(client.pread(4096, 94 * MIB), b"\7" * 4096)
+        with open(self.rig.path("disk.img"), "rb") as file:
+            file.seek(95 * MIB)
+            self.assertEqual(file.read(4096), b"\7" * 4096)
+
+    @limit(120)
+    def test_a_stalled_server_does_no_old_writes_later(self):
+        """The server stops with a write on its way, is given up, and goes on: what is written then stays."""
+        client = nbd.NBD()
+        client.connect_uri(self.uri)
+        self.assertTrue(self.near.device("remote")["info"]["fenced"])
+        for round_ in range(3):
+            self.far.proc.signal(signal.SIGSTOP)
+            wrong = []
+
+            def write():
+                try:
+                    client.pwrite(bytes([2 * round_ + 1]) * 65536, 0)
+                except nbd.Error as e:
+                    wrong.append(str(e))
+            writer = threading.Thread(target=write)
+            writer.start()
+            time.sleep(2.5)
+            self.far.proc.signal(signal.SIGCONT)
+            writer.join(60)
+            self.assertEqual((wrong, writer.is_alive()), ([], False), self.near.log())
+            newer = bytes([2 * round_ + 2]) * 65536
+            client.pwrite(newer, 0)
+            time.sleep(0.5)
+            self.assertEqual(client.pread(65536, 0), newer)
+        connections = self.near.device("remote")["info"]["connections"]
+        self.assertGreater(sum(c["reconnects"] for c in connections), 0)
