@@ -20,6 +20,32 @@ pub(crate) struct Tools {
     pub helpers: Rc<Helpers>,
     pub timers: Rc<Timers>,
     pub clock: Rc<Clock>,
+    pub disk_work: Rc<DiskWork>,
+}
+
+/// Requests that disks are working on.
+#[derive(Default)]
+pub(crate) struct DiskWork(Cell<usize>);
+
+impl DiskWork {
+    /// True if there are any.
+    pub fn is_under_way(&self) -> bool {
+        self.0.get() > 0
+    }
+
+    /// One more, until it is dropped.
+    pub fn begin(self: &Rc<Self>) -> impl Drop + use<> {
+        self.0.update(|n| n + 1);
+        Ended(Rc::clone(self))
+    }
+}
+
+struct Ended(Rc<DiskWork>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.0.update(|n| n - 1);
+    }
 }
 
 impl Tools {
@@ -45,6 +71,7 @@ impl Host {
                 helpers: Rc::default(),
                 timers: Rc::default(),
                 clock: Rc::new(Clock::new()),
+                disk_work: Rc::default(),
             },
             executor,
             random: RefCell::new(fastrand::Rng::new()),
@@ -57,6 +84,10 @@ impl Host {
 
     pub(crate) fn timers(&self) -> &Timers {
         &self.tools.timers
+    }
+
+    pub(crate) fn disk_work(&self) -> &DiskWork {
+        &self.tools.disk_work
     }
 
     pub(crate) fn clock(&self) -> &Clock {

@@ -21,6 +21,7 @@ mod net;
 mod reactor;
 mod remote;
 mod ring;
+mod spin;
 mod timers;
 
 pub use event::Event;

@@ -70,8 +70,8 @@ pub struct Serve {
     /// Cores to spread hierarchies over [default: one for each connected hierarchy, at most one per processor].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub cores: Option<u16>,
-    /// How long a busy core looks for more work before it sleeps.
-    #[arg(long, value_name = "TIME", default_value = "0s")]
+    /// How long a core looks for more work before it sleeps, while its waits are hardly ever longer. 0s: not at all.
+    #[arg(long, value_name = "TIME", default_value = "40us")]
     pub spin: Span,
     /// How long draining may take before the program gives up, with exit code 1.
     #[arg(long, value_name = "TIME", default_value = "30s")]

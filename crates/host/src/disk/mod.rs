@@ -69,15 +69,17 @@ impl Layer for Disk {
     fn submit(self: Rc<Self>, io: &mut Io) -> Step {
         let Ok(fd) = self.fd() else { return closed().into() };
         let Io { op, at } = io.take();
-        match op {
-            Op::Read(into) => Step::control(async move { self.read(&fd, into, at.start).await }),
-            Op::Write(from, durability) => {
-                Step::control(async move { self.write(&fd, from, at.start, durability).await })
+        Step::control(async move {
+            let _work = self.tools.disk_work.begin();
+            match op {
+                Op::Read(into) => self.read(&fd, into, at.start).await,
+                Op::Write(from, durability) => self.write(&fd, from, at.start, durability).await,
+                // Boxed, so that reads and writes do not pay for their size.
+                Op::Zero(how) => Box::pin(self.zero(&fd, at, how)).await,
+                Op::Discard => Box::pin(self.discard(&fd, at)).await,
+                Op::Flush => self.flush(&fd).await,
             }
-            Op::Zero(how) => Step::control(async move { self.zero(&fd, at, how).await }),
-            Op::Discard => Step::control(async move { self.discard(&fd, at).await }),
-            Op::Flush => Step::control(async move { self.flush(&fd).await }),
-        }
+        })
     }
 
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
