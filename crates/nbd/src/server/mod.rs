@@ -15,6 +15,7 @@ mod budget;
 mod fence;
 pub mod handshake;
 mod outbox;
+mod pace;
 pub mod request;
 mod session;
 

@@ -21,6 +21,7 @@
 use super::budget::Budget;
 use super::handshake::{Agreed, CONTEXT_ID};
 use super::outbox::Outbox;
+use super::pace::Pace;
 use super::request::{Command, Request, Rules};
 use super::{ExportInfo, Stop};
 use crate::errno;
@@ -52,6 +53,10 @@ pub struct Session {
     /// Something is in the outbox, or nothing will be any more.
     ready: Signal,
     finished: Cell<bool>,
+    /// Requests that were not answered at once.
+    tasks: Cell<usize>,
+    /// Replies are on their way into the socket.
+    sending: Cell<bool>,
     broken: Cell<bool>,
     complained: Cell<bool>,
     stop: Rc<Stop>,
@@ -64,6 +69,13 @@ struct Reader {
     partial: Option<(Request, usize)>,
     /// Bytes of a payload too large that are still to come.
     skip: usize,
+}
+
+impl Reader {
+    /// True if part of a request has been received.
+    fn is_amid(&self) -> bool {
+        self.partial.is_some() || self.skip > 0 || self.inbox.available() > 0
+    }
 }
 
 impl Session {
@@ -85,6 +97,8 @@ impl Session {
             outbox: RefCell::new(Outbox::new(env.pool())),
             ready: Signal::new(),
             finished: Cell::new(false),
+            tasks: Cell::new(0),
+            sending: Cell::new(false),
             broken: Cell::new(false),
             complained: Cell::new(false),
             stop,
@@ -109,8 +123,10 @@ impl Session {
     }
 
     async fn receive(self: &Rc<Self>, reader: &mut Reader) -> Result<()> {
+        let mut pace = Pace::default();
         loop {
             while let Some((request, payload, cost)) = self.next(reader).await? {
+                pace.request();
                 // What has been received of a fenced connection is not done.
                 if self.stop.fenced() || request.command == Ok(Command::Disconnect) {
                     self.budget.give(cost);
@@ -121,6 +137,11 @@ impl Session {
             if self.stop.ordered() {
                 return Ok(());
             }
+            // While the node is at work, or half a request is here, nothing is gained by resting.
+            let rests = self.tasks.get() == 0 && !reader.is_amid();
+            if rests && let Some(rest) = pace.rest() {
+                self.env.sleep(rest).await;
+            }
             let received = match select(self.conn.recv(reader.inbox.target()), pin!(self.stop.wait())).await {
                 Either::Left((received, _)) => received?,
                 Either::Right(_) => return Ok(()),
@@ -128,7 +149,10 @@ impl Session {
             match received {
                 0 if self.broken.get() => return Err(Error::offline("the client does not take replies")),
                 0 => return Ok(()),
-                n => reader.inbox.received(n),
+                n => {
+                    pace.received(self.sending.get());
+                    reader.inbox.received(n);
+                }
             }
         }
     }
@@ -237,10 +261,19 @@ impl Session {
         if let Some(result) = submitted.ready() {
             return self.answer(&request, command, reply, result, cost);
         }
-        let session = Rc::clone(self);
-        self.env.spawn(Box::pin(async move {
+        self.task(async move |session| {
             let result = submitted.await;
             session.answer(&request, command, reply, result, cost);
+        });
+    }
+
+    /// Works on a request beside others.
+    fn task(self: &Rc<Self>, work: impl AsyncFnOnce(&Rc<Session>) + 'static) {
+        let session = Rc::clone(self);
+        self.tasks.update(|n| n + 1);
+        self.env.spawn(Box::pin(async move {
+            work(&session).await;
+            session.tasks.update(|n| n - 1);
         }));
     }
 
@@ -252,11 +285,10 @@ impl Session {
         cost: usize,
         work: impl Future<Output = Result<()>> + 'static,
     ) {
-        let session = Rc::clone(self);
-        self.env.spawn(Box::pin(async move {
+        self.task(async move |session| {
             let result = work.await;
             session.answer(&request, command, Buf::empty(), result, cost);
-        }));
+        });
     }
 
     fn answer(&self, request: &Request, command: Command, data: Buf, result: Result<()>, cost: usize) {
@@ -309,8 +341,7 @@ impl Session {
     }
 
     fn block_status(self: &Rc<Self>, request: Request, one: bool, cost: usize) {
-        let session = Rc::clone(self);
-        self.env.spawn(Box::pin(async move {
+        self.task(async move |session| {
             let (cookie, block) = (request.cookie, u64::from(session.export.node.geometry().block));
             let at = request.at;
             if at.is_empty() || !at.start.is_multiple_of(block) || !at.end.is_multiple_of(block) {
@@ -327,7 +358,7 @@ impl Session {
                     session.fail(cookie, errno::of(e.kind(), false), &e.to_string(), cost);
                 }
             }
-        }));
+        });
     }
 
     /// At most `max` runs from the start of `at`. Asks the node for parts that grow while runs are long, so that
@@ -354,8 +385,11 @@ impl Session {
             self.ready.until(|| self.finished.get() || !self.outbox.borrow().is_empty()).await;
             let Some(batch) = self.outbox.borrow_mut().take() else { return };
             if !self.broken.get() {
+                self.sending.set(true);
                 let sent: Pending = self.conn.send(batch.bytes);
-                if let Err(e) = sent.await {
+                let sent = sent.await;
+                self.sending.set(false);
+                if let Err(e) = sent {
                     tracing::debug!(export = %self.export.name, error = %e, "a reply could not be sent");
                     self.broken.set(true);
                     self.conn.shutdown();
