@@ -52,26 +52,25 @@ impl Pace {
 
     /// Something was received: `early`, before the last replies had left.
     pub fn received(&mut self, early: bool) {
+        self.batch = 0;
         if !self.rested {
             self.score = if early { (self.score + EARLY).min(TRY) } else { self.score.saturating_sub(1) };
             self.wait = self.wait.saturating_sub(1);
         }
     }
 
-    /// All that was received has been answered: how long to rest before the next receive.
-    pub fn rest(&mut self) -> Option<Duration> {
-        let batch = std::mem::take(&mut self.batch);
-        if self.rested && batch < CROWD {
-            self.rested = false;
+    /// How long to rest before the next receive. Not at all unless `idle`: all that was received has been answered.
+    pub fn rest(&mut self, idle: bool) -> Option<Duration> {
+        let few = self.rested && self.batch < CROWD;
+        if few {
             self.score = 0;
             self.wait = self.patience;
             self.patience = (self.patience * 2).min(PATIENCE.1);
         } else if self.rested {
             self.patience = PATIENCE.0;
-            self.rested = batch < PLENTY;
-        } else {
-            self.rested = self.score >= TRY && self.wait == 0 && batch < PLENTY;
         }
+        let promising = if self.rested { !few } else { self.score >= TRY && self.wait == 0 };
+        self.rested = idle && promising && self.batch < PLENTY;
         self.rested.then_some(REST)
     }
 }
@@ -86,7 +85,7 @@ mod tests {
         for _ in 0..turns {
             pace.received(early);
             (0..next).for_each(|_| pace.request());
-            next = if pace.rest().is_some() {
+            next = if pace.rest(true).is_some() {
                 rests += 1;
                 gathered
             } else {
@@ -114,6 +113,16 @@ mod tests {
         assert!((5..10).contains(&first) && later < 5, "{first} {later}");
         // When it has more, it is found out.
         assert!(rests(&mut pace, 200_000, true, 1, 12) > 100_000);
+    }
+
+    #[test]
+    fn nobody_rests_while_the_node_is_at_work() {
+        let mut pace = Pace::default();
+        for _ in 0..1000 {
+            pace.received(true);
+            pace.request();
+            assert_eq!(pace.rest(false), None);
+        }
     }
 
     #[test]

@@ -138,8 +138,7 @@ impl Session {
                 return Ok(());
             }
             // While the node is at work, or half a request is here, nothing is gained by resting.
-            let rests = self.tasks.get() == 0 && !reader.is_amid();
-            if rests && let Some(rest) = pace.rest() {
+            if let Some(rest) = pace.rest(self.tasks.get() == 0 && !reader.is_amid()) {
                 self.env.sleep(rest).await;
             }
             let received = match select(self.conn.recv(reader.inbox.target()), pin!(self.stop.wait())).await {
