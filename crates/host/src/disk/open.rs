@@ -9,8 +9,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long to wait for a lock: a process that was just killed holds its locks until the kernel has finished its
-/// I/O, and udev takes the lock of a new device for a moment.
+/// How long to wait for a lock, or for the claim to a device: a process that was just killed holds them until the
+/// kernel has finished its I/O, and udev takes the lock of a new device for a moment.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 /// Assumed where the kernel does not say what O_DIRECT needs, in bytes.
 const ALIGN_UNKNOWN: u32 = 4096;
@@ -112,11 +112,15 @@ fn open_or_create(open: &OpenDisk) -> Result<(File, bool)> {
         return Err(Error::invalid(format!("{} is neither a file nor a block device", path.display())));
     }
     let claim = if kind.is_block_device() && !open.read_only { libc::O_EXCL } else { 0 };
-    let file = options(open, claim).open(path).map_err(|e| match e.raw_os_error() {
-        Some(libc::EBUSY) => in_use(path, "it is mounted or part of another device"),
-        _ => failed(path, "opened", e),
-    })?;
-    Ok((file, false))
+    let end = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match options(open, claim).open(path) {
+            Ok(file) => return Ok((file, false)),
+            Err(e) if e.raw_os_error() != Some(libc::EBUSY) => return Err(failed(path, "opened", e)),
+            Err(_) if Instant::now() < end => std::thread::sleep(Duration::from_millis(20)),
+            Err(_) => return Err(in_use(path, "it is mounted or part of another device")),
+        }
+    }
 }
 
 fn options(open: &OpenDisk, flags: i32) -> OpenOptions {
