@@ -37,7 +37,7 @@ enum Gate {
 /// A device: a name, a layer, and everything that is the same for all layers.
 pub struct Node {
     name: Box<str>,
-    kind: &'static str,
+    kind: Cell<&'static str>,
     env: Rc<dyn Env>,
     layer: RefCell<Rc<dyn Layer>>,
     geometry: Cell<Geometry>,
@@ -56,7 +56,7 @@ impl Node {
         let geometry = Cell::new(layer.geometry());
         Rc::new(Node {
             name: name.into(),
-            kind,
+            kind: Cell::new(kind),
             env,
             layer: RefCell::new(layer),
             geometry,
@@ -75,7 +75,7 @@ impl Node {
 
     /// The kind of its layer.
     pub fn kind(&self) -> &'static str {
-        self.kind
+        self.kind.get()
     }
 
     /// Its shape.
@@ -384,15 +384,25 @@ pub struct Held {
 }
 
 impl Held {
-    /// Puts another layer under the node. Its shape may differ; waiting requests that no longer fit will fail.
-    pub fn replace(&self, layer: Rc<dyn Layer>) {
-        *self.node.layer.borrow_mut() = layer;
+    /// Makes durable what was written before the node was held. The nodes below must not be held.
+    pub async fn flush(&self) -> Result<()> {
+        let untouchable = self.node.geometry().read_only || self.node.fenced.get();
+        let flushed = if untouchable { Ok(()) } else { run(&self.node.layer(), Io::flush()).await };
+        flushed.map_err(|e| e.on(&self.node.name))
+    }
+
+    /// Puts another layer, of `kind`, under the node, and gives back the one that was there. Its shape may differ;
+    /// waiting requests that no longer fit will fail.
+    pub fn replace(&self, kind: &'static str, layer: Rc<dyn Layer>) -> Rc<dyn Layer> {
+        self.node.kind.set(kind);
+        let before = self.node.layer.replace(layer);
         self.node.refresh();
+        before
     }
 
     /// The layer under the node.
     pub fn layer(&self) -> Rc<dyn Layer> {
-        Rc::clone(&*self.node.layer.borrow())
+        self.node.layer()
     }
 }
 

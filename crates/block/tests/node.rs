@@ -436,7 +436,7 @@ fn a_layer_is_replaced_under_waiting_requests() {
         });
         settle(&env).await;
         let other = Desk::new(native().with_size(SIZE / 2));
-        held.replace(Rc::clone(&other) as Rc<dyn Layer>);
+        held.replace(node.kind(), Rc::clone(&other) as Rc<dyn Layer>);
         drop(held);
         settle(&env).await;
         assert_eq!(fits.take(), Some(Ok(())));

@@ -5,21 +5,22 @@
 //! open that nobody holds.
 
 use crate::device::Device;
+use crate::door::Door;
 use crate::export::Export;
 use crate::keys;
 use crate::plan::Plan;
 use crate::report::{Report, Subject};
-use lamina_block::{Build, Env, Error, Geometry, KeyError, Node, Result};
+use lamina_block::{Build, Env, Error, Geometry, KeyError, Made, Node, Result};
 use std::collections::HashMap;
 use std::rc::Rc;
 
 /// Devices at work, and what is exported of them.
 pub struct Hierarchy {
-    /// Bottom-up.
-    nodes: Vec<Rc<Node>>,
-    /// What each device stands on, and its place in `nodes`.
-    devices: HashMap<String, (usize, Vec<String>)>,
-    exports: Vec<Export>,
+    pub(crate) plan: Plan,
+    /// In the order of the plan's devices: bottom-up.
+    pub(crate) nodes: Vec<Rc<Node>>,
+    /// In the order of the plan's exports.
+    pub(crate) doors: Vec<Rc<Node>>,
 }
 
 impl std::fmt::Debug for Hierarchy {
@@ -32,36 +33,46 @@ impl Hierarchy {
     /// Opens the devices of `plan`. Errors name the device, and the key if the layer's message says which.
     pub async fn build(plan: Plan, env: Rc<dyn Env>) -> std::result::Result<Hierarchy, Report> {
         let mut report = Report::new(plan.source.clone());
-        let mut built: HashMap<String, Rc<Node>> = HashMap::new();
-        let mut nodes = Vec::new();
+        let mut built = Built::default();
         for device in &plan.devices {
-            let children: Option<Vec<Rc<Node>>> =
-                device.over.iter().map(|name| built.get(name).cloned()).collect();
             // A device over one that failed has nothing to say of its own.
-            let Some(children) = children else { continue };
+            let Some(children) = built.children(device) else { continue };
             match open(&plan, device, children, &env).await {
-                Ok(node) => {
-                    built.insert(device.name.clone(), Rc::clone(&node));
-                    nodes.push(node);
-                }
+                Ok(node) => built.add(node),
                 Err(e) => blame(&plan, device, &e, &mut report),
             }
         }
-        let devices = plan.devices.into_iter().enumerate().map(|(i, d)| (d.name, (i, d.over))).collect();
-        let hierarchy = Hierarchy { nodes, devices, exports: plan.exports };
         if !report.has_errors() {
-            return Ok(hierarchy);
+            return Ok(Hierarchy::of(plan, built, &[], &env));
         }
-        if let Err(e) = hierarchy.close().await {
+        if let Err(e) = close(&built.nodes).await {
             report.error(Subject::File, None, None, &format!("closing what was opened: {e}"));
         }
         report.sort();
         Err(report)
     }
 
+    /// A hierarchy of what was built. Exports whose doors are among `doors` keep them.
+    pub(crate) fn of(plan: Plan, built: Built, doors: &[Rc<Node>], env: &Rc<dyn Env>) -> Hierarchy {
+        let door = |export: &Export| {
+            let kept = doors.iter().find(|door| door.name() == export.name);
+            kept.map(Rc::clone).unwrap_or_else(|| {
+                let layer = Rc::new(Door(Rc::clone(&built.by_name[&export.device])));
+                Node::new(&export.name, Door::KIND, Rc::clone(env), layer)
+            })
+        };
+        let doors = plan.exports.iter().map(door).collect();
+        Hierarchy { plan, nodes: built.nodes, doors }
+    }
+
     /// The device called `name`.
     pub fn node(&self, name: &str) -> Option<Rc<Node>> {
-        self.devices.get(name).and_then(|(i, _)| self.nodes.get(*i)).map(Rc::clone)
+        self.nodes.iter().find(|node| node.name() == name).map(Rc::clone)
+    }
+
+    /// What clients of the export `name` are given: it stays when the device behind it is exchanged.
+    pub fn door(&self, name: &str) -> Option<Rc<Node>> {
+        self.doors.iter().find(|door| door.name() == name).map(Rc::clone)
     }
 
     /// All devices, bottom-up: each comes after all that it stands on.
@@ -71,45 +82,84 @@ impl Hierarchy {
 
     /// The names of the devices that `name` stands on, in order; empty for a sink, and if there is no such device.
     pub fn children(&self, name: &str) -> &[String] {
-        self.devices.get(name).map_or(&[], |(_, over)| over)
+        self.plan.devices.iter().find(|d| d.name == name).map_or(&[], |d| &d.over)
     }
 
     /// What is exported, in the order of the file.
     pub fn exports(&self) -> &[Export] {
-        &self.exports
+        &self.plan.exports
     }
 
     /// Takes over changed sizes, from the bottom up: a device that grew makes those over it look again.
     pub fn refresh(&self) {
-        self.nodes.iter().for_each(|node| node.refresh());
+        self.nodes.iter().chain(&self.doors).for_each(|node| node.refresh());
     }
 
     /// Drains, flushes and closes every device, from the top down. The first error is returned; what comes after it
     /// is closed all the same.
     pub async fn close(&self) -> Result<()> {
-        let mut result = Ok(());
-        for node in self.nodes.iter().rev() {
-            let closed = node.close().await;
-            result = result.and(closed);
-        }
-        result
+        close(&self.nodes).await
     }
 }
 
-async fn open(plan: &Plan, device: &Device, children: Vec<Rc<Node>>, env: &Rc<dyn Env>) -> Result<Rc<Node>> {
+/// Devices opened so far.
+#[derive(Default)]
+pub(crate) struct Built {
+    pub nodes: Vec<Rc<Node>>,
+    pub by_name: HashMap<String, Rc<Node>>,
+}
+
+impl Built {
+    pub fn add(&mut self, node: Rc<Node>) {
+        self.by_name.insert(node.name().into(), Rc::clone(&node));
+        self.nodes.push(node);
+    }
+
+    /// What `device` stands on; `None` if not all of it was opened.
+    pub fn children(&self, device: &Device) -> Option<Vec<Rc<Node>>> {
+        device.over.iter().map(|name| self.by_name.get(name).cloned()).collect()
+    }
+}
+
+/// Closes devices, which are given bottom-up, from the top down.
+pub(crate) async fn close(nodes: &[Rc<Node>]) -> Result<()> {
+    let mut result = Ok(());
+    for node in nodes.iter().rev() {
+        let closed = node.close().await;
+        result = result.and(closed);
+    }
+    result
+}
+
+/// Makes the layer of a device.
+pub(crate) async fn make(
+    plan: &Plan,
+    device: &Device,
+    children: Vec<Rc<Node>>,
+    env: &Rc<dyn Env>,
+) -> Result<Made> {
     let failed = |KeyError { path, message }| Error::invalid(format!("{path}: {message}"));
     let keys = device.kind.parse(&device.keys).map_err(failed)?;
     let with = Build { name: device.name.clone(), env: Rc::clone(env), children, base: plan.base.clone() };
     let layer = keys.build(with).await?;
-    let node = Node::new(&device.name, device.kind.name, Rc::clone(env), layer);
-    match check(&node.geometry()) {
-        Ok(()) => Ok(node),
+    match check(&layer.geometry()) {
+        Ok(()) => Ok(layer),
         Err(e) => {
             // Why it cannot be used is the news; what closing it says is not.
-            let _ = node.close().await;
+            let _ = layer.close().await;
             Err(e)
         }
     }
+}
+
+pub(crate) async fn open(
+    plan: &Plan,
+    device: &Device,
+    children: Vec<Rc<Node>>,
+    env: &Rc<dyn Env>,
+) -> Result<Rc<Node>> {
+    let layer = make(plan, device, children, env).await?;
+    Ok(Node::new(&device.name, device.kind.name, Rc::clone(env), layer))
 }
 
 /// Every layer relies on these; they come from disks and peers as well as from code.
@@ -138,7 +188,7 @@ fn check(g: &Geometry) -> Result<()> {
 
 /// Reports that a device could not be opened. A layer that knows which key does not fit begins its message with it
 /// (`size: ...`, `rules[2].count: ...`); the problem is then reported where that key stands.
-fn blame(plan: &Plan, device: &Device, e: &Error, report: &mut Report) {
+pub(crate) fn blame(plan: &Plan, device: &Device, e: &Error, report: &mut Report) {
     let subject = Subject::Device(device.name.clone());
     let message = match e.device() {
         Some(other) if other != device.name => e.to_string(),

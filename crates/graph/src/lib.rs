@@ -17,8 +17,11 @@
 //! This crate knows no kind of layer: they are handed in. It serves nothing: who runs the exports reads them from
 //! [`Hierarchy::exports`].
 
+mod apply;
+mod change;
 mod check;
 mod device;
+mod door;
 mod export;
 mod hierarchy;
 mod keys;
@@ -30,6 +33,7 @@ mod testing;
 mod tree;
 mod words;
 
+pub use change::Step;
 pub use device::Device;
 pub use export::{DESCRIPTION_MAX, Export, QUEUES_MAX, SERIAL_MAX, SOCKET_PATH_MAX, Tls};
 pub use hierarchy::Hierarchy;

@@ -109,7 +109,7 @@ impl Changer {
         let twin = self.load.env.put_disk(node.name(), disk.twin());
         disk.set_presence(Presence::Replaced);
         self.wait().await;
-        held.replace(twin);
+        held.replace(node.kind(), twin);
     }
 
     /// Closes the layer on top and puts another one, built the same way, in its place.
@@ -128,7 +128,7 @@ impl Changer {
         let again = (self.subject.build)(Rc::clone(&self.rig)).await;
         let again = again.map_err(|e| format!("it cannot be built again: {e}"))?;
         let fresh = again.hold().await;
-        held.replace(fresh.layer());
+        held.replace(again.kind(), fresh.layer());
         self.rig.put_in_place(&again, &top);
         Ok(())
     }
