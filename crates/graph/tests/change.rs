@@ -76,7 +76,7 @@ impl Load {
         let failed = |e: lamina_block::Error| e.to_string();
         let write = Io::write(at, Buf::from_vec(stamp.clone()), Durability::Cached);
         self.door.submit(write).await.map_err(failed)?;
-        if round % 16 == 0 {
+        if round.is_multiple_of(16) {
             self.door.submit(Io::flush()).await.map_err(failed)?;
         }
         let read = Buf::zeroed(512);
@@ -167,7 +167,7 @@ fn refused(first: &str, second: &str) -> String {
                 lab.control(Command { name: "set".into(), args }).await.unwrap();
             }
             let load = Load::start(&sim, h.door("vm1").unwrap());
-            let report = h.change(second, &env).await.err().expect("it is refused");
+            let report = h.change(second, &env).await.expect_err("it is refused");
             assert_eq!(h.tree(), before);
             if h.node("lab").is_none() {
                 load.pass(&sim).await;

@@ -37,6 +37,26 @@ impl Snapshot {
     }
 }
 
+/// Makes a running daemon's hierarchies what a file says.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Apply {
+    /// The absolute path of the hierarchy file.
+    pub file: String,
+    /// Only say what would be done.
+    #[serde(default)]
+    pub plan: bool,
+}
+
+/// What was done, or would be.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Applied {
+    /// The steps in their order, a line each; none if everything is as the file says.
+    pub steps: Vec<String>,
+    /// What went wrong after the change was made: devices that could not be closed well.
+    pub warnings: Vec<String>,
+}
+
 /// A connected graph of devices, all on one core.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Hierarchy {

@@ -35,6 +35,10 @@ pub enum Command {
     /// Arguments are written key=value (the value as JSON, or else as a plain string) or as one JSON object.
     #[command(after_help = "Example: lamina ctl san resize size=2GiB")]
     Ctl(Ctl),
+    /// Change the hierarchies of a running daemon to what a file says, while clients use them.
+    ///
+    /// Prints the steps. Requests wait while layers are exchanged; none fails. After an error nothing has changed.
+    Apply(Apply),
     /// Say what is on a disk or image: size, sectors, known signatures, who holds it.
     Inspect(Inspect),
     /// Put load on a device of a hierarchy file or on an NBD server, and report rates and latencies.
@@ -117,6 +121,19 @@ pub struct Ctl {
     /// Its arguments: key=value, or one JSON object.
     #[arg(value_name = "KEY=VALUE")]
     pub args: Vec<String>,
+}
+
+/// Arguments of `apply`.
+#[derive(Args, Debug)]
+pub struct Apply {
+    /// The daemon.
+    #[command(flatten)]
+    pub daemon: Daemon,
+    /// The hierarchy file as it is to be.
+    pub file: PathBuf,
+    /// Only print what would be done.
+    #[arg(long)]
+    pub plan: bool,
 }
 
 /// Arguments of `inspect`.

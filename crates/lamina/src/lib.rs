@@ -49,6 +49,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Serve(args) => daemon::run(args),
         Command::Show(args) => show::run(args),
         Command::Ctl(args) => control::ctl(args),
+        Command::Apply(args) => control::apply(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Kinds(args) => kinds::run(args),

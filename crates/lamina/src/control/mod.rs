@@ -9,7 +9,8 @@ pub mod socket;
 
 pub use client::Client;
 
-use crate::api::Control;
+use crate::api::{Applied, Apply, Control};
+use crate::cli;
 use crate::cli::Ctl;
 use crate::exit::Failure;
 use crate::uri::encoded;
@@ -28,6 +29,26 @@ pub fn ctl(args: &Ctl) -> Result<(), Failure> {
         writeln!(std::io::stdout(), "{text}")?;
     }
     Ok(())
+}
+
+/// Runs `lamina apply`: the file is checked here, so that what is wrong with it is told with its lines; then the daemon
+/// reads it.
+pub fn apply(args: &cli::Apply) -> Result<(), Failure> {
+    let plans = crate::files::load(std::slice::from_ref(&args.file))?;
+    crate::daemon::check_together(&plans)?;
+    let file = std::path::absolute(&args.file).map_err(Failure::failed)?;
+    let file = file.to_str().ok_or_else(|| Failure::usage("the file's path is not UTF-8"))?.to_owned();
+    let client = Client::find(args.daemon.control.as_deref())?;
+    let applied: Applied = client.post("/v1/apply", &Apply { file, plan: args.plan })?;
+    let mut out = std::io::stdout().lock();
+    match applied.steps.as_slice() {
+        [] => writeln!(out, "everything is as the file says")?,
+        steps => steps.iter().try_for_each(|step| writeln!(out, "{step}"))?,
+    }
+    match applied.warnings.as_slice() {
+        [] => Ok(()),
+        wrong => Err(Failure::failed(format!("it was changed, but {}", wrong.join("; ")))),
+    }
 }
 
 /// Arguments as an object: either one JSON object, or `key=value` each. A value that is JSON is taken as JSON (5,

@@ -1,6 +1,6 @@
 //! Answers the control API.
 
-use crate::api::{Control, Device, Export, Health, Problem, Snapshot};
+use crate::api::{Applied, Apply, Control, Device, Export, Health, Problem, Snapshot};
 use crate::metrics;
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
@@ -25,6 +25,8 @@ pub trait Daemon: Send + Sync + 'static {
     fn snapshot(&self) -> Answer<Snapshot>;
     /// Sends a command to a device; `None` if there is no such device.
     fn control(&self, device: String, command: Command) -> Answer<Option<Result<Value, Error>>>;
+    /// Makes the hierarchies of a file what it says, or says what that would take.
+    fn apply(&self, apply: Apply) -> Answer<Result<Applied, Error>>;
     /// A signal has come and requests in flight are being completed.
     fn draining(&self) -> bool;
 }
@@ -44,6 +46,7 @@ fn routes() -> OpenApiRouter<Arc<dyn Daemon>> {
         .routes(routes!(hierarchy))
         .routes(routes!(device))
         .routes(routes!(control))
+        .routes(routes!(apply))
         .routes(routes!(exports))
         .routes(routes!(metrics_text))
         .routes(routes!(document))
@@ -102,6 +105,19 @@ async fn control(
         Some(answer) => Ok(Json(answer?)),
         None => Err(Refusal::no_device(&name)),
     }
+}
+
+/// Changes hierarchies at work to what a file says, under load: clients see a pause, no error. After an answer other
+/// than 200 nothing has changed.
+#[utoipa::path(post, path = "/v1/apply", request_body = Apply,
+    responses((status = 200, body = Applied), (status = 400, body = Problem), (status = 500, body = Problem),
+        (status = 503, body = Problem)))]
+async fn apply(
+    State(daemon): Shared,
+    body: Result<Json<Apply>, JsonRejection>,
+) -> Result<Json<Applied>, Refusal> {
+    let Json(apply) = body.map_err(|e| Refusal::new(e.status(), "invalid", e.body_text()))?;
+    Ok(Json(daemon.apply(apply).await?))
 }
 
 /// All exports and where clients reach them.
@@ -181,7 +197,7 @@ mod tests {
     fn every_path_is_described() {
         let document: Value = serde_json::from_str(&openapi()).expect("JSON");
         let paths = document["paths"].as_object().expect("paths");
-        assert_eq!(paths.len(), 7);
+        assert_eq!(paths.len(), 8);
         for (path, operations) in paths {
             for (method, operation) in operations.as_object().expect("operations") {
                 assert!(operation["summary"].is_string(), "{method} {path}");

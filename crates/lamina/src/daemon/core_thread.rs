@@ -184,6 +184,45 @@ impl Core {
         Some(answer)
     }
 
+    /// What changing the hierarchy that has `device` to `plan` would do, or why it cannot be done.
+    pub async fn steps(
+        self: Rc<Self>,
+        device: String,
+        plan: Plan,
+    ) -> std::result::Result<Vec<String>, String> {
+        let (_, served) = self.find(&device)?;
+        let steps = served.hierarchy.steps(&plan).map_err(|report| report.to_string())?;
+        Ok(steps.iter().map(|step| step.to_string()).collect())
+    }
+
+    /// Changes the hierarchy that has `device` to `plan`. What went wrong after the change was made comes back.
+    pub async fn change(
+        self: Rc<Self>,
+        device: String,
+        plan: Plan,
+    ) -> std::result::Result<Vec<String>, String> {
+        let (_, served) = self.find(&device)?;
+        let file = plan.file().to_owned();
+        let changed = served.hierarchy.change(plan, &self.env()).await;
+        let (hierarchy, wrong) = changed.map_err(|report| report.to_string())?;
+        tracing::info!(file, "the hierarchy was changed");
+        // Looked for again: a signal may have come meanwhile, and everything been closed.
+        match self.find(&device) {
+            Ok((at, now)) if Rc::ptr_eq(&now, &served) => {
+                self.served.borrow_mut()[at] = Rc::new(Served { file, hierarchy });
+            }
+            _ => hierarchy.close().await.map_err(|e| e.to_string())?,
+        }
+        Ok(wrong.iter().map(|e| e.to_string()).collect())
+    }
+
+    /// The hierarchy that has `device`, and its place.
+    fn find(&self, device: &str) -> std::result::Result<(usize, Rc<Served>), String> {
+        let served = self.served.borrow();
+        let found = served.iter().enumerate().find(|(_, s)| s.hierarchy.node(device).is_some());
+        found.map(|(at, s)| (at, Rc::clone(s))).ok_or_else(|| "the daemon is closing".into())
+    }
+
     /// Sends all clients away when their requests are answered, flushes and closes all devices, and ends the thread.
     /// What went wrong is returned, one message for each hierarchy.
     pub async fn close(self: Rc<Self>) -> Vec<Error> {

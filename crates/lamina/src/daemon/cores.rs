@@ -1,13 +1,15 @@
 //! All cores, as the control plane sees them.
 
+use super::change;
 use super::core_thread::{self, Ended, Handle, Thread};
 use super::placement::Placement;
 use super::usage;
-use crate::api::Snapshot;
+use crate::api::{Applied, Apply, Snapshot};
 use crate::control::server::{Answer, Daemon};
 use crate::exit::Failure;
 use lamina_block::{Command, Error};
 use serde_json::Value;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -16,6 +18,8 @@ pub struct Cores {
     handles: Vec<Handle>,
     started: Instant,
     draining: AtomicBool,
+    /// Held while hierarchies change.
+    changing: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Cores {
@@ -27,7 +31,8 @@ impl Cores {
             handles.push(handle);
             threads.push(thread);
         }
-        Ok((Cores { handles, started: Instant::now(), draining: AtomicBool::new(false) }, threads))
+        let changing = Arc::default();
+        Ok((Cores { handles, started: Instant::now(), draining: AtomicBool::new(false), changing }, threads))
     }
 
     /// Opens all devices, and when that went well all exports. After an error, [`Cores::close`] what was opened.
@@ -108,6 +113,19 @@ impl Daemon for Cores {
                 }
             }
             None
+        })
+    }
+
+    fn apply(&self, apply: Apply) -> Answer<Result<Applied, Error>> {
+        let Ok(alone) = Arc::clone(&self.changing).try_lock_owned() else {
+            return Box::pin(async {
+                Err(Error::offline("another change is under way: try again when it is done"))
+            });
+        };
+        let (snapshot, handles) = (self.snapshot(), self.handles.clone());
+        Box::pin(async move {
+            let _alone = alone;
+            change::apply(&handles, &snapshot.await, &apply).await
         })
     }
 

@@ -65,7 +65,7 @@ impl Exports {
         export: &Export,
         path: &Path,
     ) -> Result<(), String> {
-        let node = hierarchy.node(&export.device).ok_or("its device is missing")?;
+        let node = hierarchy.door(&export.name).ok_or("it has no door")?;
         let settings = vhost_user::Settings {
             name: export.name.clone(),
             queues: export.queues,
@@ -107,7 +107,7 @@ impl Exports {
     /// The exports of one hierarchy, as the API shows them.
     pub fn of(&self, hierarchy: &Hierarchy) -> Vec<api::Export> {
         let copy = |export: &Export| {
-            let geometry = hierarchy.node(&export.device).map(|node| node.geometry());
+            let geometry = hierarchy.door(&export.name).map(|node| node.geometry());
             api::Export {
                 name: export.name.clone(),
                 device: export.device.clone(),
@@ -160,7 +160,7 @@ fn add<'a>(
             listening.len() - 1
         }
     };
-    let node = hierarchy.node(&export.device).ok_or("its device is missing")?;
+    let node = hierarchy.door(&export.name).ok_or("it has no door")?;
     let info = nbd::ExportInfo {
         name: export.name.clone(),
         description: export.description.clone(),

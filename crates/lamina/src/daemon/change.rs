@@ -1,0 +1,105 @@
+//! `lamina apply`: which running hierarchy each part of a file is about.
+//!
+//! A part of the file is about the hierarchy that has one of its devices. All parts are checked before any is changed;
+//! each is then changed in one piece, and a part that fails leaves those before it changed: the message says so.
+//!
+//! Not done here: hierarchies that are served and not in the file, and new ones that share no device with any: they
+//! need a restart of the daemon.
+
+use super::core_thread::{Ended, Handle};
+use crate::api::{Applied, Apply, Snapshot};
+use crate::files;
+use lamina_block::{Error, Result};
+use lamina_graph::Plan;
+use std::path::Path;
+
+/// A part of the file, the core it is about, and one device that both have.
+struct Part {
+    core: usize,
+    device: String,
+    plan: Plan,
+}
+
+/// Makes the hierarchies of a file what it says.
+pub async fn apply(cores: &[Handle], now: &Snapshot, apply: &Apply) -> Result<Applied> {
+    let plan =
+        Plan::load(Path::new(&apply.file), &files::kinds()).map_err(|e| Error::invalid(e.to_string()))?;
+    let parts = parts(now, plan)?;
+    let mut applied = Applied { steps: Vec::new(), warnings: Vec::new() };
+    let mut changes = Vec::new();
+    for part in parts {
+        let (device, plan) = (part.device.clone(), part.plan.clone());
+        let steps = cores[part.core].ask(move |core| core.steps(device, plan)).await;
+        let steps = answered(steps)?;
+        if !steps.is_empty() {
+            applied.steps.extend(steps);
+            changes.push(part);
+        }
+    }
+    if apply.plan {
+        return Ok(applied);
+    }
+    for (done, Part { core, device, plan }) in changes.into_iter().enumerate() {
+        let changed = cores[core].ask(move |core| core.change(device, plan)).await;
+        let warnings = answered(changed).map_err(|e| match done {
+            0 => e,
+            done => {
+                Error::new(e.kind(), format!("{done} hierarchies were changed before this: {}", e.message()))
+            }
+        })?;
+        applied.warnings.extend(warnings);
+    }
+    Ok(applied)
+}
+
+fn answered<T>(answer: std::result::Result<std::result::Result<T, String>, Ended>) -> Result<T> {
+    match answer {
+        Ok(answer) => answer.map_err(Error::invalid),
+        Err(Ended) => Err(Error::offline("a core has ended; the log says why")),
+    }
+}
+
+/// The parts of a file, each with the hierarchy that it is about.
+fn parts(now: &Snapshot, plan: Plan) -> Result<Vec<Part>> {
+    let file = plan.file().to_owned();
+    let refuse = |what: String| Err(Error::invalid(format!("{file}: {what}")));
+    let (mut parts, mut met) = (Vec::new(), vec![false; now.hierarchies.len()]);
+    for plan in plan.components() {
+        let mut about = None;
+        for device in plan.devices() {
+            let has = |h: &crate::api::Hierarchy| h.devices.iter().any(|d| d.name == device.name);
+            let Some(at) = now.hierarchies.iter().position(has) else { continue };
+            match &about {
+                None => about = Some((at, device.name.clone())),
+                Some((first, other)) if *first != at => {
+                    return refuse(format!(
+                        "devices {other:?} and {:?} are served apart, and would become one hierarchy: restart the daemon with this file",
+                        device.name
+                    ));
+                }
+                Some(_) => {}
+            }
+        }
+        let Some((at, device)) = about else {
+            let name = plan.devices().first().map_or("", |d| &d.name);
+            return refuse(format!(
+                "device {name:?} has nothing in common with what is served: restart the daemon with this file"
+            ));
+        };
+        if std::mem::replace(&mut met[at], true) {
+            return refuse(format!(
+                "the hierarchy of device {device:?} would fall apart: restart the daemon with this file"
+            ));
+        }
+        parts.push(Part { core: now.hierarchies[at].core, device, plan });
+    }
+    let same_file = |other: &str| std::path::absolute(other).is_ok_and(|other| other == Path::new(&file));
+    let gone = now.hierarchies.iter().zip(&met).find(|(h, met)| !**met && same_file(&h.file));
+    if let Some((hierarchy, _)) = gone {
+        let name = hierarchy.devices.first().map_or("", |d| &d.name);
+        return refuse(format!(
+            "device {name:?} is served from this file, and no longer in it: restart the daemon"
+        ));
+    }
+    Ok(parts)
+}
