@@ -1,0 +1,102 @@
+//! A device that may be a member, with the words for what is wrong with it alone.
+
+use crate::superblock::{COPY_LEN, Found, Place, Superblock};
+use lamina_block::Bytes;
+use uuid::Uuid;
+
+/// A device that was looked at.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// What it is called: the name of a device of the file, or a path.
+    pub device: String,
+    /// What was found on it.
+    pub found: Found,
+}
+
+/// What a member can be part of: a hierarchy at one generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct State {
+    pub hierarchy: Uuid,
+    pub generation: u64,
+}
+
+impl State {
+    pub fn of(superblock: &Superblock) -> State {
+        State { hierarchy: superblock.hierarchy, generation: superblock.generation }
+    }
+}
+
+impl Candidate {
+    /// The copy that says that this device was part of `state`.
+    pub(super) fn at(&self, state: State) -> Option<&Superblock> {
+        self.found.whole().find(|copy| State::of(copy) == state)
+    }
+
+    /// True if the first copy, which is written before the second, says so.
+    pub(super) fn first_at(&self, state: State) -> bool {
+        self.found.copies[0].as_ref().is_ok_and(|copy| State::of(copy) == state)
+    }
+
+    /// What keeps this device from being a member of anything, if something does.
+    pub(super) fn unfit(&self) -> Option<String> {
+        let found = &self.found;
+        if let Some(version) = found.newer() {
+            return Some(format!(
+                "its superblock has format version {version}, and this Lamina knows {}: use a newer Lamina",
+                crate::superblock::VERSION
+            ));
+        }
+        if let Some(newest) = found.newest() {
+            let end = newest.layout.end();
+            return (end > found.size).then(|| {
+                format!(
+                    "has shrunk: it has {} bytes, and as member {:?} it needs {end}; give it its size back before anything else",
+                    found.size, newest.name
+                )
+            });
+        }
+        if found.is_absent() {
+            return Some(
+                "carries no superblock: it is no member of a hierarchy. Is it the right device? \
+                 `lamina assemble` finds members wherever they are, and `lamina create` makes new ones"
+                    .into(),
+            );
+        }
+        let [Err(first), Err(second)] = &found.copies else { return None };
+        Some(format!(
+            "both of its superblocks are lost: {} {first}; {} {second}. Nothing was changed: its data may be whole",
+            Place::First,
+            Place::Second
+        ))
+    }
+
+    /// What is worth saying about a member that is accepted with `chosen`.
+    pub(super) fn notes(&self, chosen: &Superblock) -> Vec<String> {
+        let mut notes = Vec::new();
+        if let Some((place, damage)) = self.found.half() {
+            notes.push(format!("{place} of its superblock {damage}; it is written anew from the other one"));
+        }
+        let other = self.found.whole().find(|copy| State::of(copy) != State::of(chosen));
+        if let Some(other) = other {
+            notes.push(if other.hierarchy != chosen.hierarchy {
+                format!(
+                    "it was about to become a member of another hierarchy, or had been one: it stays in {:?}",
+                    { &chosen.hierarchy_name }
+                )
+            } else if other.generation > chosen.generation {
+                let (from, to) = (other.generation, chosen.generation);
+                format!("a change to generation {from} was interrupted: it is taken back to {to}")
+            } else {
+                let generation = chosen.generation;
+                format!("a change to generation {generation} was interrupted: it is completed")
+            });
+        }
+        let more = self.found.size.saturating_sub(chosen.layout.end());
+        if more >= COPY_LEN {
+            notes.push(format!("has grown by {} since it became a member: they are not used", {
+                Bytes(more - more % COPY_LEN)
+            }));
+        }
+        notes
+    }
+}

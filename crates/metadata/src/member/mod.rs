@@ -1,0 +1,151 @@
+//! Members: the devices that a hierarchy keeps its data on.
+//!
+//! ```text
+//!                  0 ─────────────── size            what the layers above see
+//!                  │    │    │    │
+//! │ A │ metadata │ 1 MiB ─────────── data.end │ B │   the device below
+//! ```
+//!
+//! [`Member`] is the layer that stands on a device and hides everything but its data. It moves addresses and nothing
+//! else: requests are handed on and not seen again. [`judge`] decides whether devices belong together, [`gather`]
+//! finds those that do among any; both only look at what was [found](crate::superblock::Found).
+//!
+//! Invariant: while a member is open for writing, its superblocks say that it is in use; they say that it was closed
+//! in order only after everything was flushed.
+//!
+//! It deliberately knows no redundancy: a hierarchy of which a member is missing or stale is refused. Whether one can
+//! go on without it is for the layers above to say.
+
+mod found;
+mod gather;
+mod judge;
+
+pub use found::Candidate;
+pub use gather::{Gathered, gather};
+pub use judge::{Assembly, Note, Refusal, judge};
+
+use crate::superblock::{Found, Place, Superblock, write, write_all};
+use lamina_block::{Command, Env, Error, Extent, Geometry, Io, Layer, Node, Pending, Result, Step};
+use serde_json::{Value, json};
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::rc::Rc;
+use uuid::Uuid;
+
+/// A UUID drawn from the environment's randomness.
+pub fn draw(env: &dyn Env) -> Uuid {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&env.random().to_le_bytes());
+    bytes[8..].copy_from_slice(&env.random().to_le_bytes());
+    uuid::Builder::from_random_bytes(bytes).into_uuid()
+}
+
+/// The data of a member.
+pub struct Member {
+    below: Rc<Node>,
+    superblock: RefCell<Superblock>,
+    /// What it closes with is not known to be whole: it stays marked as in use.
+    spoilt: Cell<bool>,
+}
+
+impl Member {
+    /// The data on `below`, which carries `superblock` already.
+    pub fn new(below: Rc<Node>, superblock: Superblock) -> Rc<Member> {
+        Rc::new(Member { below, superblock: RefCell::new(superblock), spoilt: Cell::new(false) })
+    }
+
+    /// A layer above could not be closed well: the member is not to be called clean.
+    pub fn spoil(&self) {
+        self.spoilt.set(true);
+    }
+
+    /// Flushes, and says on disk that it was closed in order.
+    async fn finish(&self) -> Result<()> {
+        self.below.submit(Io::flush()).await?;
+        if self.spoilt.get() {
+            return Ok(());
+        }
+        let closed = Superblock { clean: true, ..self.superblock.borrow().clone() };
+        for place in Place::ALL {
+            write(&self.below, &closed, place).await?;
+        }
+        *self.superblock.borrow_mut() = closed;
+        Ok(())
+    }
+}
+
+/// Makes both copies of a member whole and the same: a copy that is damaged, left over, or of a change that was
+/// interrupted becomes the one that was chosen. The chosen copy is not touched, so that it is there whatever happens.
+///
+/// Nothing may be written over a copy before this is done on *all* members. Otherwise a second accident, on top of the
+/// first, could leave no state that all of them have.
+pub async fn settle(node: &Rc<Node>, found: &Found, chosen: &Superblock) -> Result<()> {
+    for (place, copy) in Place::ALL.into_iter().zip(&found.copies) {
+        let same =
+            |copy: &Superblock| (copy.hierarchy, copy.generation) == (chosen.hierarchy, chosen.generation);
+        if !copy.as_ref().is_ok_and(same) {
+            write(node, chosen, place).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Marks members as in use that were settled. Their superblocks may be of a new generation.
+pub async fn take_into_use(members: &mut [(Rc<Node>, Superblock)]) -> Result<()> {
+    for (_, superblock) in members.iter_mut() {
+        superblock.clean = false;
+    }
+    write_all(members).await
+}
+
+impl Layer for Member {
+    fn geometry(&self) -> Geometry {
+        self.superblock.borrow().layout.shape(self.below.geometry())
+    }
+
+    fn submit(self: Rc<Self>, io: &mut Io) -> Step {
+        io.move_to(self.superblock.borrow().layout.data.start + io.at.start);
+        Step::Forward(Rc::clone(&self.below))
+    }
+
+    fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
+        let start = self.superblock.borrow().layout.data.start;
+        Box::pin(async move { self.below.extents(at.start + start..at.end + start).await })
+    }
+
+    /// None is handed on: a device that got another size would lose its second superblock.
+    fn control(self: Rc<Self>, command: Command) -> Pending<Value> {
+        let name = command.name;
+        Box::pin(async move {
+            Err(Error::unsupported(format!("there is no command {name:?}: a member keeps the size it has")))
+        })
+    }
+
+    /// What the device below shows, and what it is as a member.
+    fn info(&self) -> Value {
+        let superblock = self.superblock.borrow();
+        let member = json!({
+            "hierarchy": superblock.hierarchy.to_string(),
+            "hierarchy_name": superblock.hierarchy_name,
+            "member": superblock.member.to_string(),
+            "index": superblock.index,
+            "members": superblock.members,
+            "generation": superblock.generation,
+        });
+        match self.below.info() {
+            Value::Object(mut info) => {
+                info.insert("member".into(), member);
+                Value::Object(info)
+            }
+            _ => json!({ "member": member }),
+        }
+    }
+
+    fn close(self: Rc<Self>) -> Pending {
+        Box::pin(async move {
+            let writable = !self.below.geometry().read_only;
+            let finished = if writable { self.finish().await } else { Ok(()) };
+            finished.and(self.below.close().await)
+        })
+    }
+}
