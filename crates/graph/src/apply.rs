@@ -33,6 +33,12 @@ struct Exchange {
 impl Hierarchy {
     /// What has to be done so that this hierarchy becomes `plan`, or why it cannot be done while clients are attached.
     pub fn steps(&self, plan: &Plan) -> Result<Vec<Step>, Report> {
+        if self.plan.persistent.is_some() || plan.persistent.is_some() {
+            let mut report = Report::new(plan.source.clone());
+            let message = "a persistent hierarchy cannot be changed while it is served: what its members carry would not follow";
+            report.error(Subject::Hierarchy, None, None, message);
+            return Err(report);
+        }
         change::between(&self.plan, plan)
     }
 

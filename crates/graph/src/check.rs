@@ -146,7 +146,7 @@ fn same_path(drafts: &[Draft], exports: &[Export], base: &Path, report: &mut Rep
     let mut claim =
         |path: &Path, subject: Subject, key: &str, at: &Range<usize>, shared: Option<&'static str>| {
             let who = match &subject {
-                Subject::File => String::new(),
+                Subject::File | Subject::Hierarchy => String::new(),
                 Subject::Device(name) => format!("device {}", quoted(name)),
                 Subject::Export(name) => format!("export {}", quoted(name)),
             };

@@ -8,9 +8,11 @@ use crate::device::Device;
 use crate::door::Door;
 use crate::export::Export;
 use crate::keys;
+use crate::members;
 use crate::plan::Plan;
 use crate::report::{Report, Subject};
 use lamina_block::{Build, Env, Error, Geometry, KeyError, Made, Node, Result};
+use lamina_metadata::member::Member;
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -21,6 +23,9 @@ pub struct Hierarchy {
     pub(crate) nodes: Vec<Rc<Node>>,
     /// In the order of the plan's exports.
     pub(crate) doors: Vec<Rc<Node>>,
+    /// The members of a persistent hierarchy, by name.
+    members: HashMap<String, Rc<Member>>,
+    warnings: Report,
 }
 
 impl std::fmt::Debug for Hierarchy {
@@ -33,8 +38,27 @@ impl Hierarchy {
     /// Opens the devices of `plan`. Errors name the device, and the key if the layer's message says which.
     pub async fn build(plan: Plan, env: Rc<dyn Env>) -> std::result::Result<Hierarchy, Report> {
         let mut report = Report::new(plan.source.clone());
+        let mut raw = HashMap::new();
+        if let Some(persistent) = &plan.persistent {
+            let opened = members::assemble(&plan, persistent, &env, &mut report).await;
+            if report.has_errors() {
+                report.sort();
+                return Err(report);
+            }
+            raw.extend(
+                opened.into_iter().map(|(node, superblock)| (node.name().to_owned(), (node, superblock))),
+            );
+        }
+        let mut members = HashMap::new();
         let mut built = Built::default();
         for device in &plan.devices {
+            if let Some((below, superblock)) = raw.remove(&device.name) {
+                let member = Member::new(below, superblock);
+                let layer = Rc::clone(&member) as Made;
+                members.insert(device.name.clone(), member);
+                built.add(Node::new(&device.name, device.kind.name, Rc::clone(&env), layer));
+                continue;
+            }
             // A device over one that failed has nothing to say of its own.
             let Some(children) = built.children(device) else { continue };
             match open(&plan, device, children, &env).await {
@@ -43,7 +67,8 @@ impl Hierarchy {
             }
         }
         if !report.has_errors() {
-            return Ok(Hierarchy::of(plan, built, &[], &env));
+            report.sort();
+            return Ok(Hierarchy { members, warnings: report, ..Hierarchy::of(plan, built, &[], &env) });
         }
         if let Err(e) = close(&built.nodes).await {
             report.error(Subject::File, None, None, &format!("closing what was opened: {e}"));
@@ -62,7 +87,8 @@ impl Hierarchy {
             })
         };
         let doors = plan.exports.iter().map(door).collect();
-        Hierarchy { plan, nodes: built.nodes, doors }
+        let warnings = Report::new(plan.source.clone());
+        Hierarchy { plan, nodes: built.nodes, doors, members: HashMap::new(), warnings }
     }
 
     /// The device called `name`.
@@ -90,15 +116,28 @@ impl Hierarchy {
         &self.plan.exports
     }
 
+    /// What was found when it was opened and is worth saying.
+    pub fn warnings(&self) -> &Report {
+        &self.warnings
+    }
+
     /// Takes over changed sizes, from the bottom up: a device that grew makes those over it look again.
     pub fn refresh(&self) {
         self.nodes.iter().chain(&self.doors).for_each(|node| node.refresh());
     }
 
     /// Drains, flushes and closes every device, from the top down. The first error is returned; what comes after it
-    /// is closed all the same.
+    /// is closed all the same. A member is called clean only if everything above it was closed well.
     pub async fn close(&self) -> Result<()> {
-        close(&self.nodes).await
+        let mut result = Ok(());
+        for node in self.nodes.iter().rev() {
+            if let (Err(_), Some(member)) = (&result, self.members.get(node.name())) {
+                member.spoil();
+            }
+            let closed = node.close().await;
+            result = result.and(closed);
+        }
+        result
     }
 }
 

@@ -20,11 +20,14 @@
 mod apply;
 mod change;
 mod check;
+mod description;
 mod device;
 mod door;
 mod export;
 mod hierarchy;
 mod keys;
+mod members;
+mod persistent;
 mod plan;
 mod report;
 mod source;
@@ -34,9 +37,12 @@ mod tree;
 mod words;
 
 pub use change::Step;
+pub use description::{members_of, with_paths};
 pub use device::Device;
 pub use export::{DESCRIPTION_MAX, Export, QUEUES_MAX, SERIAL_MAX, SOCKET_PATH_MAX, Tls};
 pub use hierarchy::Hierarchy;
+pub use members::MemberPlan;
+pub use persistent::Persistent;
 pub use plan::{DEPTH_MAX, FILE_MAX, NAME_MAX, Plan, TABLES_MAX};
 pub use report::{PROBLEMS_MAX, Problem, Report, Severity, Subject};
 pub use tree::{Row, rows};

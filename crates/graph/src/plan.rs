@@ -7,6 +7,7 @@ use crate::check;
 use crate::device::{self, Device, Draft};
 use crate::export::{self, Export};
 use crate::keys::Section;
+use crate::persistent::{self, Persistent};
 use crate::report::{Report, Subject, quoted};
 use crate::source::Source;
 use lamina_block::Kind;
@@ -21,6 +22,8 @@ pub const FILE_MAX: usize = 1 << 20;
 pub const TABLES_MAX: usize = 4096;
 /// The most bytes of a device's or an export's name.
 pub const NAME_MAX: usize = 64;
+/// The tables at the top of a file.
+const TABLES: [&str; 3] = ["device", "export", "hierarchy"];
 /// The most devices on a path from the top of a hierarchy to the bottom.
 pub const DEPTH_MAX: usize = 64;
 
@@ -32,6 +35,7 @@ pub struct Plan {
     /// Bottom-up: a device comes after all that it stands on.
     pub(crate) devices: Vec<Device>,
     pub(crate) exports: Vec<Export>,
+    pub(crate) persistent: Option<Persistent>,
     pub(crate) warnings: Report,
 }
 
@@ -72,6 +76,7 @@ impl Plan {
         }
         let (drafts, exports) = read(document.get_ref(), base, kinds, &mut report);
         let order = check::devices(&drafts, &mut report);
+        let persistent = persistent::read(document.get_ref(), &drafts, &mut report);
         check::exports(&drafts, &exports, base, &mut report);
         report.sort();
         if report.has_errors() {
@@ -79,7 +84,7 @@ impl Plan {
         }
         let mut drafts: Vec<Option<Draft>> = drafts.into_iter().map(Some).collect();
         let devices = order.into_iter().filter_map(|i| finished(drafts[i].take()?)).collect();
-        Ok(Plan { source, base: base.into(), devices, exports, warnings: report })
+        Ok(Plan { source, base: base.into(), devices, exports, persistent, warnings: report })
     }
 
     /// The devices, bottom-up: each comes after all that it stands on.
@@ -92,6 +97,11 @@ impl Plan {
         &self.exports
     }
 
+    /// What makes it a persistent hierarchy, if it is one.
+    pub fn persistent(&self) -> Option<&Persistent> {
+        self.persistent.as_ref()
+    }
+
     /// What is perhaps not meant as it stands.
     pub fn warnings(&self) -> &Report {
         &self.warnings
@@ -102,8 +112,12 @@ impl Plan {
         &self.source.name
     }
 
-    /// The hierarchies of the file: the parts that no device connects. Each can live on a core of its own.
+    /// The hierarchies of the file: the parts that no device connects. Each can live on a core of its own. A
+    /// persistent hierarchy is one, whatever its devices.
     pub fn components(self) -> Vec<Plan> {
+        if self.persistent.is_some() {
+            return vec![self];
+        }
         let part_of = check::components(&self.devices);
         let parts = part_of.values().max().map_or(0, |last| last + 1);
         let mut plans: Vec<Plan> =
@@ -124,6 +138,7 @@ impl Plan {
             base: self.base.clone(),
             devices: Vec::new(),
             exports: Vec::new(),
+            persistent: None,
             warnings: Report::new(Arc::clone(&self.source)),
         }
     }
@@ -181,6 +196,9 @@ fn is_header(line: &str) -> bool {
 /// The table in which a byte of a file stands that could not be read: the last header before it.
 fn subject_at(source: &Source, at: usize) -> Subject {
     let header = source.lines_back_from(at).find_map(|line| line.trim_start().strip_prefix('['));
+    if header.is_some_and(|rest| rest.trim_start().starts_with("hierarchy]")) {
+        return Subject::Hierarchy;
+    }
     let name = |kind: &str| {
         let name = header?.strip_prefix(kind)?.split([']', '.', '#']).next()?;
         Some(name.trim().trim_matches('"').to_owned())
@@ -196,10 +214,12 @@ fn subject_at(source: &Source, at: usize) -> Subject {
 fn read(root: &DeTable<'_>, base: &Path, kinds: &[Kind], report: &mut Report) -> (Vec<Draft>, Vec<Export>) {
     for (key, value) in root {
         let (name, at) = (key.get_ref(), key.span());
-        if !["device", "export"].contains(&name.as_ref()) {
+        if !TABLES.contains(&name.as_ref()) {
             let what = if value.get_ref().is_table() { "table" } else { "key" };
-            let hint = match report.hint(name, ["device", "export"]) {
-                none if none.is_empty() => ": a file has [device.NAME] and [export.NAME]".into(),
+            let hint = match report.hint(name, TABLES) {
+                none if none.is_empty() => {
+                    ": a file has [device.NAME], [export.NAME] and perhaps [hierarchy]".into()
+                }
                 hint => hint,
             };
             let message = format!("unknown {what} {}{hint}", quoted(name));
@@ -222,7 +242,9 @@ fn tables<'a>(
 ) -> Vec<(&'a str, Section<'a>)> {
     let Some(value) = root.get(kind) else {
         // Unless something else was meant to be one.
-        if kind == "device" && root.keys().all(|key| key.get_ref() == "export") {
+        if kind == "device"
+            && root.keys().all(|key| ["export", "hierarchy"].contains(&key.get_ref().as_ref()))
+        {
             report.error(Subject::File, None, None, "there is no device: write [device.NAME]");
         }
         return Vec::new();
@@ -256,7 +278,7 @@ fn tables<'a>(
 }
 
 /// What is wrong with a name. Names go into file names, addresses, metrics and logs.
-fn bad_name(name: &str) -> Option<String> {
+pub(crate) fn bad_name(name: &str) -> Option<String> {
     if name.is_empty() || name.len() > NAME_MAX {
         return Some(format!("a name has 1 to {NAME_MAX} characters, and this one {}", name.len()));
     }

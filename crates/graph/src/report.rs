@@ -32,6 +32,8 @@ pub enum Severity {
 pub enum Subject {
     /// The file as a whole.
     File,
+    /// `[hierarchy]`
+    Hierarchy,
     /// `[device.NAME]`
     Device(String),
     /// `[export.NAME]`
@@ -159,6 +161,7 @@ impl Report {
         }
         match &problem.subject {
             Subject::File => {}
+            Subject::Hierarchy => line.push_str(": hierarchy"),
             Subject::Device(name) => line.push_str(&format!(": device {}", quoted(name))),
             Subject::Export(name) => line.push_str(&format!(": export {}", quoted(name))),
         }

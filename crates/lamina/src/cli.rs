@@ -28,6 +28,17 @@ pub enum Command {
     /// Prints one line for each export and then `ready`. The first signal drains: no new clients, requests in flight
     /// are completed, devices are flushed and closed. The second ends the program at once.
     Serve(Serve),
+    /// Make the members of a persistent hierarchy: write superblocks to its devices.
+    ///
+    /// The hierarchy file needs a table [hierarchy] with a name. What is going to be written where is shown first. A
+    /// device that carries anything known (a file system, a partition table, a member) is refused.
+    Create(Create),
+    /// Find the hierarchy that devices carry, whatever they are called now, and print its file.
+    ///
+    /// A folder stands for all devices and images in it. Members that are missing are looked for beside those that
+    /// were named. Devices are only read.
+    #[command(after_help = "Example: lamina assemble /dev/sdb /dev/sdc > vm1.toml")]
+    Assemble(Assemble),
     /// Show a running daemon's devices: rates, queue, latencies.
     Show(Show),
     /// Send a command to a device of a running daemon.
@@ -68,6 +79,14 @@ pub struct Serve {
     /// Hierarchy files. Device and export names must differ between them.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
+    /// How to serve.
+    #[command(flatten)]
+    pub options: ServeOptions,
+}
+
+/// How a daemon runs.
+#[derive(Args, Debug)]
+pub struct ServeOptions {
     /// Control socket [default: the first file's name with `.ctl.sock` appended].
     #[arg(long, value_name = "SOCKET")]
     pub control: Option<PathBuf>,
@@ -80,6 +99,30 @@ pub struct Serve {
     /// How long draining may take before the program gives up, with exit code 1.
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub drain: Span,
+}
+
+/// Arguments of `create`.
+#[derive(Args, Debug)]
+pub struct Create {
+    /// The hierarchy file.
+    pub file: PathBuf,
+    /// Overwrite what the devices carry: what was on them is lost.
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Arguments of `assemble`.
+#[derive(Args, Debug)]
+pub struct Assemble {
+    /// Block devices, images, and folders of them.
+    #[arg(required = true, value_name = "DEVICE")]
+    pub devices: Vec<PathBuf>,
+    /// Serve the hierarchy instead of printing its file. Relative paths in it begin in this folder.
+    #[arg(long)]
+    pub serve: bool,
+    /// How to serve.
+    #[command(flatten)]
+    pub options: ServeOptions,
 }
 
 /// Where a running daemon is reached.

@@ -18,14 +18,17 @@ pub mod exit;
 pub mod metrics;
 pub mod show;
 
+mod assemble;
 mod bench;
 mod check;
+mod create;
 mod daemon;
 mod files;
 mod generate;
 mod inspect;
 mod kinds;
 mod log;
+mod look;
 mod uri;
 
 use clap::Parser;
@@ -47,6 +50,8 @@ fn run(cli: &Cli) -> Result<(), Failure> {
     match &cli.command {
         Command::Check(args) => check::run(args),
         Command::Serve(args) => daemon::run(args),
+        Command::Create(args) => create::run(args),
+        Command::Assemble(args) => assemble::run(args),
         Command::Show(args) => show::run(args),
         Command::Ctl(args) => control::ctl(args),
         Command::Apply(args) => control::apply(args),

@@ -7,15 +7,24 @@ use std::process::Command;
 /// Every crate of Lamina's, and the others that it may stand on.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("lamina-block", &[]),
-    ("lamina-layers", &["lamina-block"]),
-    ("lamina-graph", &["lamina-block"]),
+    ("lamina-metadata", &["lamina-block"]),
+    ("lamina-layers", &["lamina-block", "lamina-metadata"]),
+    ("lamina-graph", &["lamina-block", "lamina-metadata"]),
     ("lamina-nbd", &["lamina-block"]),
     ("lamina-host", &["lamina-block"]),
     ("lamina-sim", &["lamina-block"]),
     ("lamina-vhost-user", &["lamina-block", "lamina-host"]),
     (
         "lamina",
-        &["lamina-block", "lamina-graph", "lamina-host", "lamina-layers", "lamina-nbd", "lamina-vhost-user"],
+        &[
+            "lamina-block",
+            "lamina-metadata",
+            "lamina-graph",
+            "lamina-host",
+            "lamina-layers",
+            "lamina-nbd",
+            "lamina-vhost-user",
+        ],
     ),
 ];
 

@@ -139,7 +139,10 @@ impl Core {
         for plan in plans {
             let file = plan.file().to_owned();
             match Hierarchy::build(plan, self.env()).await {
-                Ok(hierarchy) => self.served.borrow_mut().push(Rc::new(Served { file, hierarchy })),
+                Ok(hierarchy) => {
+                    eprint!("{}", files::shown(hierarchy.warnings()));
+                    self.served.borrow_mut().push(Rc::new(Served { file, hierarchy }));
+                }
                 Err(report) => wrong.push_str(&files::shown(&report)),
             }
         }

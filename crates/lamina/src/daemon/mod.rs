@@ -16,31 +16,37 @@ mod usage;
 pub use placement::check_together;
 pub use usage::cpu_ns;
 
-use crate::cli::Serve;
+use crate::cli::{Serve, ServeOptions};
 use crate::control::server::{self, Daemon};
 use crate::control::socket::ControlSocket;
 use crate::exit::Failure;
 use crate::files;
 use core_thread::Thread;
 use cores::Cores;
+use lamina_graph::Plan;
 use placement::Placement;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Runs `lamina serve`.
 pub fn run(args: &Serve) -> Result<(), Failure> {
-    raise_file_limit();
     let plans = files::load(&args.files)?;
-    let placement = placement::place(plans, args.cores.map(usize::from))?;
-    let socket = ControlSocket::claim(&args.control.clone().unwrap_or_else(|| beside(&args.files[0])))?;
+    serve_plans(plans, &args.files[0], &args.options)
+}
+
+/// Serves `plans`, the first of which is from `file`, until a signal.
+pub fn serve_plans(plans: Vec<Plan>, file: &Path, options: &ServeOptions) -> Result<(), Failure> {
+    raise_file_limit();
+    let placement = placement::place(plans, options.cores.map(usize::from))?;
+    let socket = ControlSocket::claim(&options.control.clone().unwrap_or_else(|| beside(file)))?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
-    let served = runtime.block_on(serve(args, placement, &socket));
+    let served = runtime.block_on(serve(options, placement, &socket));
     // What still waits for a client of the control socket has nobody to answer to.
     runtime.shutdown_background();
     served
@@ -55,22 +61,22 @@ fn raise_file_limit() {
 }
 
 /// The control socket of a daemon that serves `file` first.
-fn beside(file: &std::path::Path) -> PathBuf {
+fn beside(file: &Path) -> PathBuf {
     let mut path = file.as_os_str().to_owned();
     path.push(".ctl.sock");
     path.into()
 }
 
-async fn serve(args: &Serve, placement: Placement, socket: &ControlSocket) -> Result<(), Failure> {
+async fn serve(options: &ServeOptions, placement: Placement, socket: &ControlSocket) -> Result<(), Failure> {
     let mut signals = Signals::install()?;
-    let (cores, mut threads) = Cores::start(placement.len(), args.spin.0).await?;
+    let (cores, mut threads) = Cores::start(placement.len(), options.spin.0).await?;
     let cores = Arc::new(cores);
     let served = tokio::select! {
         served = serve_until_signal(&cores, placement, socket, &mut threads) => served,
         () = signals.stop() => Ok(()),
     };
     // Also after a failure: what was opened is closed, and clients of cores that are well lose nothing.
-    let drained = drain(&cores, &mut signals, args.drain.0).await;
+    let drained = drain(&cores, &mut signals, options.drain.0).await;
     if drained.is_ok() {
         threads.into_iter().for_each(Thread::join);
     }

@@ -26,15 +26,19 @@ pub fn place(files: Vec<Plan>, cores: Option<usize>) -> Result<Placement, Failur
     Ok(placement)
 }
 
-/// What must be unique in a daemon and is only checked within each file: names of devices and exports, vhost-user
-/// sockets; and that exports of one listener agree on its TLS.
+/// What must be unique in a daemon and is only checked within each file: names of hierarchies, devices and exports,
+/// vhost-user sockets; and that exports of one listener agree on its TLS.
 pub fn check_together(files: &[Plan]) -> Result<(), Failure> {
     let mut devices = HashMap::new();
     let mut exports = HashMap::new();
     let mut sockets = HashMap::new();
+    let mut hierarchies = HashMap::new();
     let mut listeners: HashMap<&Address, (&Export, &str)> = HashMap::new();
     for plan in files {
         let file = plan.file();
+        if let Some(persistent) = plan.persistent() {
+            unique(&mut hierarchies, persistent.name.clone(), file, "hierarchy")?;
+        }
         for device in plan.devices() {
             unique(&mut devices, device.name.clone(), file, "device")?;
         }

@@ -1,19 +1,21 @@
 //! `lamina inspect`: what is on this disk, and who holds it. Only looks; opens for reading and locks nothing.
 
 mod holders;
+mod member;
 mod signature;
 
 pub use signature::{Found, scan};
 
 use crate::cli;
 use crate::exit::Failure;
+use crate::look::Device;
 use lamina_block::Bytes;
 use rustix::fs::{ioctl_blkpbszget, ioctl_blksszget};
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::fs::{File, OpenOptions};
-use std::io::{Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// What was found out about a disk.
@@ -29,6 +31,8 @@ struct Report {
     logical_sector: Option<u32>,
     physical_sector: Option<u32>,
     signatures: Vec<Found>,
+    /// What it is as a member of a hierarchy.
+    member: Option<member::Report>,
     /// Who uses it, in words.
     holders: Vec<String>,
 }
@@ -48,15 +52,12 @@ pub fn run(args: &cli::Inspect) -> Result<(), Failure> {
 
 fn inspect(path: &Path) -> Result<Report, Failure> {
     let wrong = |e: std::io::Error| Failure::failed(format!("{}: {e}", path.display()));
-    // Without O_NONBLOCK a FIFO would wait for a writer.
-    let nonblock = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-    let mut file = OpenOptions::new().read(true).custom_flags(nonblock).open(path).map_err(wrong)?;
-    let meta = file.metadata().map_err(wrong)?;
-    let device = meta.file_type().is_block_device();
-    if !device && !meta.is_file() {
+    let Some(opened) = Device::open(path).map_err(wrong)? else {
         return Err(Failure::usage(format!("{}: neither a file nor a block device", path.display())));
-    }
-    let size = file.seek(SeekFrom::End(0)).map_err(wrong)?;
+    };
+    let superblocks = opened.superblocks();
+    let device = opened.is_block_device();
+    let Device { file, meta, size } = opened;
     let sector = |get: fn(&File) -> rustix::io::Result<u32>| if device { get(&file).ok() } else { None };
     Ok(Report {
         path: path.display().to_string(),
@@ -66,6 +67,7 @@ fn inspect(path: &Path) -> Result<Report, Failure> {
         logical_sector: sector(|f| ioctl_blksszget(f)),
         physical_sector: sector(|f| ioctl_blkpbszget(f)),
         signatures: scan(&file, size).map_err(wrong)?,
+        member: member::of(&superblocks),
         holders: holders::of(&meta, device),
     })
 }
@@ -80,11 +82,10 @@ fn text(report: &Report) -> String {
     }
     out.push('\n');
     for found in &report.signatures {
-        let _ = write!(out, "  {} at {}", found.name, found.offset);
-        for (key, value) in &found.details {
-            let _ = write!(out, ", {key} {value}");
-        }
-        out.push('\n');
+        let _ = writeln!(out, "  {}", found.in_words());
+    }
+    if let Some(member) = &report.member {
+        out.push_str(&member.text());
     }
     if report.signatures.is_empty() {
         out.push_str("  no known signature\n");

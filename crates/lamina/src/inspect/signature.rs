@@ -19,16 +19,43 @@ pub struct Found {
     pub details: BTreeMap<&'static str, String>,
 }
 
+impl Found {
+    /// Name, place and details on one line.
+    pub fn in_words(&self) -> String {
+        let details: String = self.details.iter().map(|(key, value)| format!(", {key} {value}")).collect();
+        format!("{} at {}{details}", self.name, self.offset)
+    }
+}
+
 /// A known signature.
 struct Signature {
     name: &'static str,
     /// Where the header begins.
-    header: u64,
+    header: At,
     /// Where the magic is inside of the header.
     at: usize,
     magic: &'static [u8],
     /// Reads the header.
     details: fn(&Header, &mut BTreeMap<&'static str, String>),
+}
+
+/// Where on a disk of a given size.
+#[derive(Clone, Copy)]
+enum At {
+    /// So many bytes from its beginning.
+    Start(u64),
+    /// So many bytes before the end of the last whole unit of so many bytes.
+    End(u64, u64),
+}
+
+impl At {
+    /// The place; nothing if the disk is too small to have it.
+    fn on(self, size: u64) -> Option<u64> {
+        match self {
+            At::Start(at) => Some(at),
+            At::End(before, unit) => (size - size % unit).checked_sub(before),
+        }
+    }
 }
 
 /// Bytes of a header that are read, from its start.
@@ -40,52 +67,90 @@ struct Header(Vec<u8>);
 /// Sources: UEFI 2.10 section 5.3 (GPT); the kernel's headers of each file system; LVM2 `label.h`; `md_p.h`; the LUKS1
 /// and LUKS2 on-disk formats; QEMU `docs/interop/qcow2.txt`; the kernel's `dm-log-writes.c`; `swap.h`.
 const TABLE: &[Signature] = &[
-    Signature { name: "GPT partition table", header: 512, at: 0, magic: b"EFI PART", details: gpt },
-    Signature { name: "GPT partition table", header: 4096, at: 0, magic: b"EFI PART", details: gpt },
-    Signature { name: "MBR partition table", header: 0, at: 510, magic: b"\x55\xaa", details: nothing },
-    Signature { name: "ext2/3/4", header: 1024, at: 56, magic: b"\x53\xef", details: ext },
-    Signature { name: "XFS", header: 0, at: 0, magic: b"XFSB", details: xfs },
-    Signature { name: "btrfs", header: 64 << 10, at: 64, magic: b"_BHRfS_M", details: btrfs },
-    Signature { name: "LVM2 physical volume", header: 512, at: 0, magic: b"LABELONE", details: lvm },
-    Signature { name: "Linux RAID (MD) member", header: 4096, at: 0, magic: MD_MAGIC, details: md },
-    Signature { name: "Linux RAID (MD) member", header: 0, at: 0, magic: MD_MAGIC, details: md },
-    Signature { name: "LUKS", header: 0, at: 0, magic: b"LUKS\xba\xbe", details: luks },
-    Signature { name: "swap", header: 0, at: 4086, magic: b"SWAPSPACE2", details: swap },
-    Signature { name: "qcow2 image", header: 0, at: 0, magic: b"QFI\xfb", details: qcow2 },
-    Signature { name: "write log (dm-log-writes)", header: 0, at: 0, magic: LOG_MAGIC, details: write_log },
-    Signature {
-        name: "ZFS member",
-        header: 128 << 10,
-        at: 0,
-        magic: &0x00ba_b10c_u64.to_le_bytes(),
-        details: nothing,
-    },
-    Signature { name: "bcache", header: 4096, at: 24, magic: BCACHE_MAGIC, details: nothing },
-    Signature { name: "ISO 9660", header: 32 << 10, at: 1, magic: b"CD001", details: nothing },
+    sign("Lamina member", START, 0, b"LAMINASB", nothing),
+    sign("Lamina member, second superblock", At::End(64 << 10, 64 << 10), 0, b"LAMINASB", nothing),
+    sign("GPT partition table", At::Start(512), 0, b"EFI PART", gpt),
+    sign("GPT partition table", At::Start(4096), 0, b"EFI PART", gpt),
+    sign("GPT partition table, the copy at the end", At::End(512, 512), 0, b"EFI PART", gpt),
+    sign("GPT partition table, the copy at the end", At::End(4096, 4096), 0, b"EFI PART", gpt),
+    sign("MBR partition table", START, 510, b"\x55\xaa", nothing),
+    sign("ext2/3/4", At::Start(1024), 56, b"\x53\xef", ext),
+    sign("XFS", START, 0, b"XFSB", xfs),
+    sign("btrfs", At::Start(64 << 10), 64, b"_BHRfS_M", btrfs),
+    sign("F2FS", At::Start(1024), 0, b"\x10\x20\xf5\xf2", nothing),
+    sign("NTFS", START, 3, b"NTFS    ", nothing),
+    sign("exFAT", START, 3, b"EXFAT   ", nothing),
+    sign("FAT", START, 54, b"FAT1", nothing),
+    sign("FAT", START, 82, b"FAT32   ", nothing),
+    sign("HFS+", At::Start(1024), 0, b"H+\x00\x04", nothing),
+    sign("APFS", START, 32, b"NXSB", nothing),
+    sign("JFS", At::Start(32 << 10), 0, b"JFS1", nothing),
+    sign("ReiserFS", At::Start(64 << 10), 52, b"ReIsEr", nothing),
+    sign("GFS2", At::Start(64 << 10), 0, b"\x01\x16\x19\x70", nothing),
+    sign("OCFS2", At::Start(8192), 0, b"OCFSV2", nothing),
+    sign("squashfs", START, 0, b"hsqs", nothing),
+    sign("EROFS", At::Start(1024), 0, b"\xe2\xe1\xf5\xe0", nothing),
+    sign("LVM2 physical volume", START, 0, b"LABELONE", lvm),
+    sign("LVM2 physical volume", At::Start(512), 0, b"LABELONE", lvm),
+    sign("LVM2 physical volume", At::Start(1024), 0, b"LABELONE", lvm),
+    sign("LVM2 physical volume", At::Start(1536), 0, b"LABELONE", lvm),
+    sign("Linux RAID (MD) member", At::Start(4096), 0, MD_MAGIC, md),
+    sign("Linux RAID (MD) member", START, 0, MD_MAGIC, md),
+    sign("Linux RAID (MD) member, version 1.0", At::End(8192, 4096), 0, MD_MAGIC, md),
+    sign("Linux RAID (MD) member, version 0.90", At::End(64 << 10, 64 << 10), 0, MD_MAGIC, nothing),
+    sign("LUKS", START, 0, b"LUKS\xba\xbe", luks),
+    sign("LUKS, second header", At::Start(16 << 10), 0, b"SKUL\xba\xbe", luks),
+    sign("BitLocker", START, 3, b"-FVE-FS-", nothing),
+    sign("swap", START, 4086, b"SWAPSPACE2", swap),
+    sign("qcow2 image", START, 0, b"QFI\xfb", qcow2),
+    sign("VMDK image", START, 0, b"KDMV", nothing),
+    sign("VHDX image", START, 0, b"vhdxfile", nothing),
+    sign("VDI image", START, 64, b"\x7f\x10\xda\xbe", nothing),
+    sign("write log (dm-log-writes)", START, 0, LOG_MAGIC, write_log),
+    sign("ZFS member", At::Start(128 << 10), 0, &0x00ba_b10c_u64.to_le_bytes(), nothing),
+    sign("bcache", At::Start(4096), 24, BCACHE_MAGIC, nothing),
+    sign("bcachefs", At::Start(4096), 24, BCACHEFS_MAGIC, nothing),
+    sign("Ceph BlueStore", START, 0, b"bluestore block device", nothing),
+    sign("ISO 9660", At::Start(32 << 10), 1, b"CD001", nothing),
+    sign("UDF", At::Start(34 << 10), 1, b"NSR0", nothing),
 ];
+
+const START: At = At::Start(0);
+
+const fn sign(
+    name: &'static str,
+    header: At,
+    at: usize,
+    magic: &'static [u8],
+    details: fn(&Header, &mut BTreeMap<&'static str, String>),
+) -> Signature {
+    Signature { name, header, at, magic, details }
+}
 
 /// Little-endian 0xa92b4efc.
 const MD_MAGIC: &[u8] = &0xa92b_4efc_u32.to_le_bytes();
 /// Little-endian 0x6a736677736872.
 const LOG_MAGIC: &[u8] = &0x6a_7366_7773_6872_u64.to_le_bytes();
+const BCACHEFS_MAGIC: &[u8] = b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef";
 const BCACHE_MAGIC: &[u8] = b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81";
 
 /// Looks for every signature of the table.
 pub fn scan(file: &File, size: u64) -> std::io::Result<Vec<Found>> {
     let mut found = Vec::new();
     for signature in TABLE {
-        let header = Header::read(file, signature.header, size)?;
+        let Some(at) = signature.header.on(size) else { continue };
+        let header = Header::read(file, at, size)?;
         let end = signature.at + signature.magic.len();
         if header.0.get(signature.at..end) == Some(signature.magic) {
             let mut details = BTreeMap::new();
             (signature.details)(&header, &mut details);
-            found.push(Found {
-                name: signature.name,
-                offset: signature.header + signature.at as u64,
-                details,
-            });
+            found.push(Found { name: signature.name, offset: at + signature.at as u64, details });
         }
     }
+    // The second of two copies is news only where the first is gone.
+    let firsts: Vec<&str> = found.iter().map(|f| f.name).filter(|name| !name.contains(',')).collect();
+    let alone = |f: &Found| f.name.split_once(',').is_none_or(|(name, _)| !firsts.contains(&name));
+    found = found.iter().filter(|f| alone(f)).cloned().collect();
     // A GPT comes with an MBR that only protects it.
     if found.iter().any(|f| f.name.starts_with("GPT")) {
         found.retain(|f| !f.name.starts_with("MBR"));
@@ -247,9 +312,9 @@ mod tests {
     #[test]
     fn every_signature_is_found_alone() {
         for signature in TABLE {
-            let got = found(1 << 20, &[(signature.header + signature.at as u64, signature.magic)]);
-            assert_eq!(got.len(), 1, "{}", signature.name);
-            assert_eq!(got[0].name, signature.name);
+            let at = signature.header.on(1 << 20).expect("a place") + signature.at as u64;
+            let got = found(1 << 20, &[(at, signature.magic)]);
+            assert!(got.iter().any(|f| f.name == signature.name && f.offset == at), "{}", signature.name);
         }
     }
 
@@ -281,7 +346,7 @@ mod tests {
         let noise: Vec<u8> = (0..200_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         for signature in TABLE {
             let mut image = noise.clone();
-            let at = signature.header as usize + signature.at;
+            let at = signature.header.on(200_000).expect("a place") as usize + signature.at;
             image[at..at + signature.magic.len()].copy_from_slice(signature.magic);
             assert!(!found(image.len() as u64, &[(0, &image)]).is_empty(), "{}", signature.name);
             let mut ones = vec![0xff; 200_000];

@@ -1,0 +1,87 @@
+//! `[hierarchy]`: what makes a hierarchy persistent.
+//!
+//! A file with this table describes a hierarchy that its storage knows, too: its writable devices of type `file` are
+//! *members*, which carry superblocks with the hierarchy's [description](crate::description).
+
+use crate::description;
+use crate::device::Draft;
+use crate::keys::Section;
+use crate::plan::bad_name;
+use crate::report::{Report, Subject};
+use lamina_block::KeyError;
+use lamina_metadata::superblock::DESCRIPTION_MAX;
+use serde::Deserialize;
+use serde_json::Value;
+use toml::de::{DeTable, DeValue};
+
+/// The type of the devices that can be members.
+const MEMBER: &str = "file";
+
+/// What `[hierarchy]` says, and what follows from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Persistent {
+    /// What the hierarchy is called. A name is for people: what tells hierarchies apart is the UUID on their members.
+    pub name: String,
+    /// The hierarchy in the words that its members carry: see [`crate::with_paths`].
+    pub description: String,
+    /// The devices that are members, sorted by name.
+    pub members: Vec<String>,
+}
+
+/// The keys as they stand in the file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Keys {
+    name: String,
+}
+
+fn parse(keys: &Value) -> Result<Keys, KeyError> {
+    serde_path_to_error::deserialize(keys).map_err(|e| {
+        let path = e.path().to_string();
+        KeyError { path: if path == "." { String::new() } else { path }, message: e.inner().to_string() }
+    })
+}
+
+/// True for a device that carries a superblock if its hierarchy is persistent. What may not be written cannot.
+pub(crate) fn is_member(kind: &str, keys: &Value) -> bool {
+    kind == MEMBER && keys.get("read-only") != Some(&Value::Bool(true))
+}
+
+/// Reads `[hierarchy]`, if there is one, and reports what is wrong with it.
+pub(crate) fn read(root: &DeTable<'_>, drafts: &[Draft], report: &mut Report) -> Option<Persistent> {
+    let (key, value) = root.iter().find(|(key, _)| key.get_ref() == "hierarchy")?;
+    let header = key.span();
+    let DeValue::Table(table) = value.get_ref() else {
+        report.error(Subject::File, Some("hierarchy"), Some(value.span()), "write [hierarchy]");
+        return None;
+    };
+    let section = Section { subject: Subject::Hierarchy, header: header.clone(), table };
+    let keys = section.neutral(&[], report);
+    section.check(&keys, |keys| parse(keys).map(drop), report);
+    let name = parse(&keys).ok()?.name;
+    if let Some(message) = bad_name(&name) {
+        let at = table.get("name").map_or(header.clone(), |value| value.span());
+        section.wrong(report, "name", at, &message);
+    }
+    let mut members: Vec<String> = drafts
+        .iter()
+        .filter(|d| d.kind.as_ref().is_some_and(|kind| is_member(kind.name, &d.keys)))
+        .map(|d| d.name.clone())
+        .collect();
+    members.sort();
+    let all_known = drafts.iter().all(|d| d.kind.is_some());
+    if members.is_empty() && all_known {
+        let message = "has no member: at least one device is of type \"file\" and may be written";
+        report.error(Subject::Hierarchy, None, Some(header.clone()), message);
+    }
+    let description =
+        description::canonical(root, &|device| members.binary_search_by(|m| m.as_str().cmp(device)).is_ok());
+    if description.len() > DESCRIPTION_MAX {
+        let message = format!(
+            "is too large to be kept on its members: {} bytes, and they have room for {DESCRIPTION_MAX}",
+            description.len()
+        );
+        report.error(Subject::Hierarchy, None, Some(header), &message);
+    }
+    Some(Persistent { name, description, members })
+}

@@ -1,0 +1,169 @@
+//! `lamina assemble`: from devices, by whatever names, to the hierarchy that they carry.
+//!
+//! Devices are found by their superblocks, never by their paths. If members are missing among those that were named,
+//! the folders of those that are there are searched for them. What is printed is the hierarchy file with the paths as
+//! they were found; nothing is written.
+
+use crate::cli;
+use crate::daemon;
+use crate::exit::Failure;
+use crate::files;
+use crate::look::Device;
+use lamina_graph::{Plan, members_of, with_paths};
+use lamina_metadata::member::{Candidate, Gathered, Refusal, gather, judge};
+use lamina_metadata::superblock::Found;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// The most entries of a folder that are looked at.
+const FOLDER_MAX: usize = 4096;
+
+/// Runs `lamina assemble`.
+pub fn run(args: &cli::Assemble) -> Result<(), Failure> {
+    let mut devices = Devices::default();
+    for path in &args.devices {
+        devices.add(path)?;
+    }
+    let found = find(&mut devices)?;
+    let name = &found.superblock.hierarchy_name;
+    let text = accepted(&devices, &found)?;
+    if !args.serve {
+        let mut out = std::io::stdout().lock();
+        return Ok(out.write_all(text.as_bytes())?);
+    }
+    let folder = std::env::current_dir().map_err(Failure::failed)?;
+    let file = PathBuf::from(format!("{name}.toml"));
+    let plan = Plan::parse(&text, &file.display().to_string(), &folder, &files::kinds());
+    let plan = plan.map_err(|report| Failure::File(files::shown(&report)))?;
+    daemon::serve_plans(vec![plan], &file, &args.options)
+}
+
+/// Devices that may be members, each once, whatever its paths.
+#[derive(Default)]
+struct Devices {
+    candidates: Vec<Candidate>,
+    paths: Vec<PathBuf>,
+    seen: BTreeSet<(u64, u64)>,
+}
+
+impl Devices {
+    /// Adds what was named: it must be there. Of a folder, all that is in it.
+    fn add(&mut self, path: &Path) -> Result<(), Failure> {
+        let failed = |e: std::io::Error| Failure::failed(format!("{}: {e}", path.display()));
+        if path.is_dir() {
+            self.search(path, |_| true).map_err(failed)?;
+            return Ok(());
+        }
+        match Device::open(path).map_err(failed)? {
+            Some(device) => self.take(path, &device, |_| true),
+            None => {
+                let path = path.display();
+                return Err(Failure::usage(format!(
+                    "{path}: neither a file nor a block device, nor a folder"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds what is in a folder and `wanted`. What cannot be opened is passed over.
+    fn search(&mut self, folder: &Path, wanted: impl Fn(&Found) -> bool) -> std::io::Result<()> {
+        let mut paths: Vec<PathBuf> =
+            std::fs::read_dir(folder)?.take(FOLDER_MAX).flatten().map(|entry| entry.path()).collect();
+        paths.sort();
+        for path in paths {
+            if let Ok(Some(device)) = Device::open(&path) {
+                // What is in a folder was not named: what is no member is not even mentioned.
+                self.take(&path, &device, |found| !found.is_absent() && wanted(found));
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, path: &Path, device: &Device, wanted: impl Fn(&Found) -> bool) {
+        let found = device.superblocks();
+        if wanted(&found) && self.seen.insert(device.identity()) {
+            self.candidates.push(Candidate { device: path.display().to_string(), found });
+            self.paths.push(path.to_owned());
+        }
+    }
+}
+
+/// The hierarchy that the devices carry, all of it.
+fn find(devices: &mut Devices) -> Result<Gathered, Failure> {
+    let first = gather(&devices.candidates).map_err(|refusals| refused(&refusals))?;
+    let found = if first.missing.is_empty() {
+        first
+    } else {
+        let folders: BTreeSet<PathBuf> =
+            first.members.values().map(|n| folder_of(&devices.paths[*n])).collect();
+        let hierarchy = first.superblock.hierarchy;
+        for folder in folders {
+            // A folder that cannot be read has nothing to add.
+            let _ = devices.search(&folder, |found| found.whole().any(|copy| copy.hierarchy == hierarchy));
+        }
+        gather(&devices.candidates).map_err(|refusals| refused(&refusals))?
+    };
+    for other in &found.others {
+        eprintln!("lamina: {}", line(other));
+    }
+    if found.missing.is_empty() {
+        return Ok(found);
+    }
+    let superblock = &found.superblock;
+    let names = members_of(&superblock.description);
+    let name =
+        |index: &u32| names.get(*index as usize).map_or(format!("number {index}"), |n| format!("{n:?}"));
+    let missing: Vec<String> = found.missing.iter().map(name).collect();
+    Err(Failure::failed(format!(
+        "hierarchy {:?} ({}), generation {}: of its {} members {} is missing; name the devices that carry it, or the folder they are in",
+        superblock.hierarchy_name,
+        superblock.hierarchy,
+        superblock.generation,
+        superblock.members,
+        missing.join(" and ")
+    )))
+}
+
+fn folder_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
+        _ => ".".into(),
+    }
+}
+
+/// The hierarchy file with the paths as they were found, if the devices are in order as what they were found to be.
+fn accepted(devices: &Devices, found: &Gathered) -> Result<String, Failure> {
+    let named = |(name, n): (&String, &usize)| Candidate {
+        device: name.clone(),
+        found: devices.candidates[*n].found.clone(),
+    };
+    let named: Vec<Candidate> = found.members.iter().map(named).collect();
+    let assembly = judge(&found.superblock.hierarchy_name, &named).map_err(|refusals| refused(&refusals))?;
+    for note in &assembly.notes {
+        eprintln!("lamina: {}: {}", note.device, note.message);
+    }
+    let mut paths = BTreeMap::new();
+    for (name, n) in &found.members {
+        let path = std::path::absolute(&devices.paths[*n]).map_err(Failure::failed)?;
+        let Some(path) = path.to_str() else {
+            let path = path.display();
+            return Err(Failure::failed(format!("{path}: the path is no text, and cannot stand in a file")));
+        };
+        paths.insert(name.clone(), path.to_owned());
+    }
+    let first = assembly.members.first().map_or("", |member| &member.description);
+    with_paths(first, &paths).ok_or_else(|| Failure::failed("what the members carry is no hierarchy file"))
+}
+
+fn line(refusal: &Refusal) -> String {
+    match &refusal.device {
+        Some(device) => format!("{device}: {}", refusal.message),
+        None => refusal.message.clone(),
+    }
+}
+
+fn refused(refusals: &[Refusal]) -> Failure {
+    Failure::failed(refusals.iter().map(line).collect::<Vec<_>>().join("\nlamina: "))
+}

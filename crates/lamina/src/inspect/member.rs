@@ -1,0 +1,87 @@
+//! What a device is as a member of a hierarchy, and how its two superblocks are.
+
+use lamina_block::Bytes;
+use lamina_metadata::superblock::{Found, Place};
+use serde::Serialize;
+use std::fmt::Write as _;
+
+/// A member, or what is left of one.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// What the copy says that counts; nothing if none can be believed.
+    superblock: Option<Superblock>,
+    /// How the first and the second copy are, in words.
+    copies: [String; 2],
+}
+
+#[derive(Debug, Serialize)]
+struct Superblock {
+    hierarchy: String,
+    hierarchy_uuid: String,
+    member: String,
+    member_uuid: String,
+    /// From 0.
+    index: u32,
+    members: u32,
+    generation: u64,
+    /// Seconds since 1970.
+    created: u64,
+    /// Closed in order.
+    clean: bool,
+    data_start: u64,
+    data_length: u64,
+    /// The hierarchy file, without the paths of the members.
+    description: String,
+}
+
+/// What was found; nothing if there is no superblock, nor remains of one.
+pub fn of(found: &Found) -> Option<Report> {
+    if found.is_absent() {
+        return None;
+    }
+    let said = |copy: &Result<lamina_metadata::superblock::Superblock, _>| match copy {
+        Ok(good) => format!("is good, generation {}", good.generation),
+        Err(damage) => format!("{damage}"),
+    };
+    let superblock = found.newest().map(|s| Superblock {
+        hierarchy: s.hierarchy_name.clone(),
+        hierarchy_uuid: s.hierarchy.to_string(),
+        member: s.name.clone(),
+        member_uuid: s.member.to_string(),
+        index: s.index,
+        members: s.members,
+        generation: s.generation,
+        created: s.created,
+        clean: s.clean,
+        data_start: s.layout.data.start,
+        data_length: s.layout.data.end - s.layout.data.start,
+        description: s.description.clone(),
+    });
+    Some(Report { superblock, copies: [said(&found.copies[0]), said(&found.copies[1])] })
+}
+
+impl Report {
+    /// For people. What a disk says is hostile: names are visible ASCII, and the description is not printed.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        if let Some(s) = &self.superblock {
+            let number = s.index + 1;
+            let _ = writeln!(
+                out,
+                "  member {:?} ({number} of {}) of hierarchy {:?}, generation {}, {}",
+                s.member,
+                s.members,
+                s.hierarchy,
+                s.generation,
+                if s.clean { "closed in order" } else { "in use, or not closed in order" }
+            );
+            let _ = writeln!(out, "    hierarchy {}, member {}", s.hierarchy_uuid, s.member_uuid);
+            let (length, start) = (Bytes(s.data_length), Bytes(s.data_start));
+            let _ = writeln!(out, "    data {length} at {start}");
+        }
+        for (place, said) in Place::ALL.iter().zip(&self.copies) {
+            let _ = writeln!(out, "    {place} of the superblock {said}");
+        }
+        out
+    }
+}
