@@ -107,6 +107,11 @@ impl SimDisk {
         Image { options: self.options.get(), media: self.media.borrow().clone() }
     }
 
+    /// What the next process finds if the one that uses it dies now, and the machine does not.
+    pub fn orphan(&self) -> Image {
+        Image { options: self.options.get(), media: self.media.borrow().orphan() }
+    }
+
     /// Makes it vanish or come back. Requests already under way are not affected.
     pub fn set_presence(&self, presence: Presence) {
         self.presence.set(presence);

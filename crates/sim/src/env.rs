@@ -115,6 +115,11 @@ impl SimEnv {
         self.disks.borrow().iter().map(|(path, disk)| (path.clone(), disk.twin())).collect()
     }
 
+    /// What the next process finds on all disks if this one dies now.
+    pub fn orphans(&self) -> Images {
+        self.disks.borrow().iter().map(|(path, disk)| (path.clone(), disk.orphan())).collect()
+    }
+
     /// All disks.
     pub fn disks(&self) -> Vec<Rc<SimDisk>> {
         self.disks.borrow().values().cloned().collect()

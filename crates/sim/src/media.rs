@@ -197,6 +197,22 @@ impl Media {
         }
     }
 
+    /// What is there when whoever wrote has died: a write under way is done as far as it had got, and a later flush
+    /// covers it.
+    pub(crate) fn orphan(&self) -> Media {
+        let mut after = self.clone();
+        let now = after.tick();
+        for sector in after.sectors.values_mut() {
+            sector.versions.retain(|version| version.applied);
+            for version in &mut sector.versions {
+                version.write = Write(Rc::new(Cell::new(version.write.0.get().min(now))));
+            }
+        }
+        let dirty = |number: &u64| after.sectors.get(number).is_some_and(|s| !s.versions.is_empty());
+        after.dirty = after.dirty.iter().copied().filter(dirty).collect();
+        after
+    }
+
     /// What is there after a power loss.
     pub(crate) fn survive(&self, loss: Loss, rng: &mut Rng) -> Media {
         // Writes are told apart by where their state lies, but drawn for in the order in which they are met: the
@@ -271,6 +287,22 @@ mod tests {
         let survived: Vec<u8> =
             (0..64).map(|s| get(&media.survive(Loss::Torn, &mut Rng::with_seed(s)), 0..512)[0]).collect();
         assert!(survived.contains(&0) && survived.contains(&9));
+    }
+
+    #[test]
+    fn what_a_dead_writer_left_can_be_flushed() {
+        let mut media = Media::new(512, None);
+        let (at, buf) = (0..1024, Buf::from_vec(vec![9; 1024]));
+        let write = media.begin(&at, Some(&buf));
+        media.apply(&write, &(0..512), Some(&buf.slice(0..512)));
+        let mut after = media.orphan();
+        assert_eq!(get(&after, 0..1024), [9, 0]);
+        assert_eq!(get(&after.survive(Loss::All, &mut Rng::with_seed(1)), 0..1024), [0, 0]);
+        let mark = after.flush_begins();
+        after.flush(mark);
+        for seed in 0..20 {
+            assert_eq!(get(&after.survive(Loss::Torn, &mut Rng::with_seed(seed)), 0..1024), [9, 0]);
+        }
     }
 
     #[test]

@@ -425,3 +425,106 @@ fn a_seed_fails_the_same_way_again() {
 }
 
 lamina_sim::gauntlet!(without_a_flaw, canary(Flaw::None));
+
+/// A layer that puts every write into a journal on its first disk, durably, and then on its second. Opened, it brings
+/// to the second what the journal holds. `hasty` empties the journal before that is durable: harmless, unless the power
+/// fails again in that moment.
+struct Journaled {
+    journal: Rc<Node>,
+    home: Rc<Node>,
+    busy: Cell<bool>,
+    idle: lamina_block::Signal,
+}
+
+/// The journal is full.
+const FULL: u64 = 0x4A4F_5552_4E41_4C21;
+/// Blocks that one entry of the journal holds.
+const ENTRY: u64 = 4;
+
+impl Journaled {
+    async fn build(rig: Rc<Rig>, hasty: bool) -> Result<Rc<Node>> {
+        let (journal, home) = (rig.disk(0), rig.disk(1));
+        let block = u64::from(home.geometry().block);
+        let head = Buf::zeroed(block as usize);
+        journal.submit(Io::read(0, head.clone())).await?;
+        let word =
+            |i: usize| head.to_vec()[8 * i..8 * i + 8].iter().rev().fold(0, |n, b| n << 8 | u64::from(*b));
+        let (at, len) = (word(1), word(2));
+        if word(0) == FULL {
+            let (data, empty) = (Buf::zeroed(len as usize), Buf::zeroed(block as usize));
+            journal.submit(Io::read(block, data.clone())).await?;
+            let bring = (&home, Io::write(at, data, Durability::Fua));
+            let empty = (&journal, Io::write(0, empty, Durability::Fua));
+            for (node, io) in if hasty { [empty, bring] } else { [bring, empty] } {
+                node.submit(io).await?;
+            }
+        }
+        let layer = Journaled { journal, home, busy: Cell::new(false), idle: lamina_block::Signal::new() };
+        Ok(rig.node("journaled", "journaled", Rc::new(layer)))
+    }
+
+    async fn write(self: Rc<Self>, at: Range<u64>, from: Buf) -> Result<()> {
+        self.idle.until(|| !self.busy.get()).await;
+        self.busy.set(true);
+        let mut result = Ok(());
+        let block = u64::from(self.home.geometry().block);
+        for start in (at.start..at.end).step_by((ENTRY * block) as usize) {
+            let end = at.end.min(start + ENTRY * block);
+            let part = from.slice((start - at.start) as usize..(end - at.start) as usize);
+            // Others may change the caller's buffer: both places must get the same.
+            let part = Buf::from_vec(part.to_vec());
+            if result.is_ok() {
+                result = self.entry(start, part).await;
+            }
+        }
+        self.busy.set(false);
+        self.idle.notify();
+        result
+    }
+
+    async fn entry(&self, at: u64, data: Buf) -> Result<()> {
+        let block = self.home.geometry().block as usize;
+        // What the journal held is home for good.
+        self.home.submit(Io::flush()).await?;
+        let mut head = vec![0; block];
+        self.journal.submit(Io::write(0, Buf::from_vec(head.clone()), Durability::Fua)).await?;
+        self.journal.submit(Io::write(block as u64, data.clone(), Durability::Fua)).await?;
+        for (i, word) in [FULL, at, data.len() as u64].into_iter().enumerate() {
+            head[8 * i..8 * i + 8].copy_from_slice(&word.to_le_bytes());
+        }
+        self.journal.submit(Io::write(0, Buf::from_vec(head), Durability::Fua)).await?;
+        self.home.submit(Io::write(at, data, Durability::Cached)).await
+    }
+}
+
+impl Layer for Journaled {
+    fn geometry(&self) -> Geometry {
+        Geometry { zero: false, discard: false, fua: true, ..self.home.geometry() }
+    }
+
+    fn submit(self: Rc<Self>, io: &mut Io) -> Step {
+        match &io.op {
+            Op::Write(from, _) => {
+                let work = Rc::clone(&self).write(io.at.clone(), from.clone());
+                Step::control(work)
+            }
+            // Every write is durable when it is acknowledged.
+            Op::Flush => Step::Done(Ok(())),
+            Op::Read(_) | Op::Zero(_) | Op::Discard => Step::Forward(Rc::clone(&self.home)),
+        }
+    }
+}
+
+/// Only a second power loss, while the device is opened after the first, shows what is wrong.
+#[test]
+fn a_recovery_that_cannot_be_interrupted() {
+    let subject = |hasty| Subject::new("journaled", move |rig| Journaled::build(rig, hasty));
+    for seed in 0..10 {
+        if let Err(failure) = run(&subject(false), Check::Crash, seed, Run::Full) {
+            panic!("{failure}");
+        }
+    }
+    let failure = (0..SEEDS).find_map(|seed| run(&subject(true), Check::Crash, seed, Run::Full).err());
+    let message = failure.expect("it was not caught").message;
+    assert!(message.contains("and again, while it was opened"), "{message}");
+}

@@ -2,7 +2,8 @@
 //!
 //! The disks' images are taken while the subject runs, right before what they hold or what is durable changes: that
 //! is the last moment of each state, when the most has been acknowledged on top of it. Afterwards the subject is
-//! opened again over each image, and read twice.
+//! opened again over each image, and read twice. While it is opened the power may fail again, and while it is opened
+//! after that: whatever recovery writes, it must be able to begin again.
 
 use super::history::Tick;
 use super::load::{Load, Style};
@@ -13,13 +14,18 @@ use crate::env::Images;
 use crate::media::Loss;
 use fastrand::Rng;
 use lamina_block::{Durability, Io};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 /// Requests of one run.
 const REQUESTS: usize = 40;
 /// One in so many crash points is tried when sampling.
 const SAMPLE: u8 = 24;
+
+/// How often the power fails again while the subject is opened.
+const DEPTH: u8 = 2;
+/// Of the moments at which it may fail again, so many are tried.
+const AGAIN: usize = 3;
 
 /// The disks as a power loss at one moment leaves them.
 pub(crate) struct Crash {
@@ -67,11 +73,42 @@ impl Recorder {
     }
 }
 
-/// Opens the subject over what a crash left, and checks what it holds.
+/// Takes images of the disks of `scene` while its subject is opened after `crash`: a few drawn moments.
+fn fail_again(scene: &Scene, crash: &Crash, seed: u64) -> Rc<RefCell<Vec<Crash>>> {
+    let again: Rc<RefCell<Vec<Crash>>> = Rc::default();
+    let (at, into, met) = (crash.at, Rc::clone(&again), Cell::new(0));
+    let (env, rng) = (Rc::downgrade(&scene.rig.env()), RefCell::new(Rng::with_seed(seed)));
+    scene.rig.env().observe(Some(Rc::new(move || {
+        let (Some(env), rng) = (env.upgrade(), &mut *rng.borrow_mut()) else { return };
+        met.set(met.get() + 1);
+        let mut again = into.borrow_mut();
+        // Every moment has the same chance to stay.
+        let place = if again.len() < AGAIN { again.len() } else { rng.usize(0..met.get()) };
+        if place >= AGAIN {
+            return;
+        }
+        let loss = Loss::ALL[rng.usize(0..Loss::ALL.len())];
+        let crash = Crash { at, loss, images: env.images(loss, rng.u64(..)) };
+        match again.get_mut(place) {
+            Some(other) => *other = crash,
+            None => again.push(crash),
+        }
+    })));
+    again
+}
+
+/// Opens the subject over what a crash left, and checks what it holds; also after crashes while it is opened.
 pub(crate) fn verify(subject: &Subject, seed: u64, load: &Load, crash: &Crash) -> Result<(), String> {
+    verify_to(subject, seed, load, crash, DEPTH)
+}
+
+fn verify_to(subject: &Subject, seed: u64, load: &Load, crash: &Crash, depth: u8) -> Result<(), String> {
     let tell = |e: String| format!("after a power loss at tick {} (lost: {:?}): {e}", crash.at, crash.loss);
     let scene = Scene::after(subject, seed, &crash.images);
-    let top = scene.build(subject).map_err(tell)?;
+    let crashes = fail_again(&scene, crash, seed ^ u64::from(depth));
+    let built = scene.build(subject);
+    scene.rig.env().observe(None);
+    let top = built.map_err(tell)?;
     for at in load.arena() {
         let first = scene.read(&top, at.clone()).map_err(tell)?;
         if subject.keeps == Keeps::Durably {
@@ -90,6 +127,11 @@ pub(crate) fn verify(subject: &Subject, seed: u64, load: &Load, crash: &Crash) -
     written.map_err(tell)?.map_err(|e| tell(format!("a write failed: {e}")))?;
     if subject.keeps != Keeps::Nothing && scene.read(&top, from..from + block).map_err(tell)? != bytes {
         return Err(tell("a write that succeeded afterwards cannot be read".into()));
+    }
+    drop((top, scene));
+    for crash in crashes.take().iter().filter(|_| depth > 0) {
+        verify_to(subject, seed, load, crash, depth - 1)
+            .map_err(|e| tell(format!("and again, while it was opened: {e}")))?;
     }
     Ok(())
 }
