@@ -1,5 +1,6 @@
 //! The bytes of a superblock: the golden file of version 1, every field at its place, and every damage noticed.
 
+#[path = "common/members.rs"]
 mod common;
 
 use common::superblock;

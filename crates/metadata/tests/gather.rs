@@ -1,5 +1,6 @@
 //! Members found among devices that are known by their paths only.
 
+#[path = "common/members.rs"]
 mod common;
 
 use common::{SIZE, superblock};
