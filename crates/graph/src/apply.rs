@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   open what is new, beside what is at work            may fail: closed again, nothing has changed
+//!   flush what changes, while it is still at work       may fail: nothing has changed
 //!   hold and flush what changes, from the top down      may fail: let go, nothing has changed
 //!   exchange the layers, let go                         cannot fail
 //!   close what nobody stands on any more, top down      what goes wrong is said; the change has been made
@@ -19,7 +20,7 @@ use crate::door::Door;
 use crate::hierarchy::{self, Built, Hierarchy};
 use crate::plan::Plan;
 use crate::report::{Report, Subject};
-use lamina_block::{Bytes, Env, Error, Geometry, Made, Node};
+use lamina_block::{Bytes, Env, Error, Geometry, Io, Made, Node};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
@@ -128,6 +129,17 @@ impl Hierarchy {
     /// Exchanges the layers; those that were there come back. `None` if a device could not be flushed: then nothing
     /// has changed.
     async fn switch(&self, exchanges: &[Exchange], report: &mut Report) -> Option<Vec<Made>> {
+        let mut fail = |node: &Node, e: Error| {
+            let message = format!("nothing was changed, because it cannot be flushed: {e}");
+            report.error(Subject::Device(node.name().into()), None, None, &message);
+        };
+        // Clients wait while a node is held: what they wrote up to now is flushed before.
+        for Exchange { node, .. } in exchanges.iter().filter(|e| !e.node.geometry().read_only) {
+            if let Err(e) = node.submit(Io::flush()).await {
+                fail(node, e);
+                return None;
+            }
+        }
         let by_name: HashMap<*const Node, &Exchange> =
             exchanges.iter().map(|e| (Rc::as_ptr(&e.node), e)).collect();
         let mut held = Vec::new();
@@ -135,8 +147,7 @@ impl Hierarchy {
             let Some(exchange) = by_name.get(&Rc::as_ptr(node)) else { continue };
             let hold = node.hold().await;
             if let Err(e) = hold.flush().await {
-                let message = format!("nothing was changed, because it cannot be flushed: {e}");
-                report.error(Subject::Device(node.name().into()), None, None, &message);
+                fail(node, e);
                 return None;
             }
             held.push((hold, exchange));
