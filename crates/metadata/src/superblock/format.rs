@@ -96,7 +96,8 @@ pub fn decode(bytes: &[u8], place: Place) -> Result<Superblock, Damage> {
         return Err(Damage::Newer(header.version.get()));
     }
     let wrong = |what| Err(Damage::Nonsense(what));
-    if length != HEADER_LEN || header.flags.get() & !CLEAN != 0 {
+    let unused = header.unused.get() != 0 || header.zeroes.iter().any(|b| *b != 0);
+    if length != HEADER_LEN || header.flags.get() & !CLEAN != 0 || unused {
         return wrong("its header has a length or flags that this version does not have");
     }
     if header.copy.get() != number(place) {
