@@ -89,9 +89,10 @@ impl Hierarchy {
                 None => hierarchy::open(plan, device, children, env).await,
                 Some(node) if !changes.contains(&*device.name) => Ok(node),
                 Some(node) => hierarchy::make(plan, device, children, env).await.and_then(|layer| {
-                    fits(&node.geometry(), &layer.geometry())?;
+                    let fits = fits(&node.geometry(), &layer.geometry());
+                    // Also if it does not fit: what is among them is closed when the change is given up.
                     exchanges.push(Exchange { node: Rc::clone(&node), kind: device.kind.name, layer });
-                    Ok(node)
+                    fits.map(|()| node)
                 }),
             };
             match done {

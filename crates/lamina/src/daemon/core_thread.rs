@@ -211,10 +211,8 @@ impl Core {
         tracing::info!(file, "the hierarchy was changed");
         // Looked for again: a signal may have come meanwhile, and everything been closed.
         match self.find(&device) {
-            Ok((at, now)) if Rc::ptr_eq(&now, &served) => {
-                self.served.borrow_mut()[at] = Rc::new(Served { file, hierarchy });
-            }
-            _ => hierarchy.close().await.map_err(|e| e.to_string())?,
+            Ok((at, _)) => self.served.borrow_mut()[at] = Rc::new(Served { file, hierarchy }),
+            Err(_) => hierarchy.close().await.map_err(|e| e.to_string())?,
         }
         Ok(wrong.iter().map(|e| e.to_string()).collect())
     }

@@ -123,9 +123,13 @@ impl Daemon for Cores {
             });
         };
         let (snapshot, handles) = (self.snapshot(), self.handles.clone());
-        Box::pin(async move {
+        // A task of its own: a client that goes away must not let another change begin beside this one.
+        let work = tokio::spawn(async move {
             let _alone = alone;
             change::apply(&handles, &snapshot.await, &apply).await
+        });
+        Box::pin(async move {
+            work.await.unwrap_or_else(|e| Err(Error::offline(format!("the change ended: {e}"))))
         })
     }
 
