@@ -25,6 +25,8 @@ pub enum ErrorKind {
     Invalid,
     /// The device cannot do this at all, or not in the way asked for (EOPNOTSUPP).
     Unsupported,
+    /// It was ended by who steers it, before it was done.
+    Cancelled,
     /// Bytes were read that cannot be what was written: a checksum, a magic number or a version is wrong.
     Corrupt,
 }

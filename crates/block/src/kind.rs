@@ -1,6 +1,6 @@
 //! How a layer is made from its keys in the hierarchy file.
 
-use crate::{Children, Env, KeyError, Keys, Layer, Pending};
+use crate::{Begin, Children, Env, Keep, KeyError, Keys, Layer, Level, Node, Pending, Verb};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::ops::RangeInclusive;
@@ -20,11 +20,34 @@ pub struct Build {
     pub children: Children,
     /// Where relative paths begin: the folder of the hierarchy file.
     pub base: PathBuf,
+    /// A device for the layer's metadata alone, if the file names one (`metadata = "NAME"`); otherwise it lies on the
+    /// children. Only for kinds with [`Config::METADATA`].
+    pub metadata: Option<Rc<Node>>,
+    /// Whether what the layer keeps is there.
+    pub begin: Begin,
+    /// The consistency level of the hierarchy.
+    pub level: Level,
+    /// Where a few words can be kept; `None` in a hierarchy that is not persistent.
+    pub keep: Option<Rc<dyn Keep>>,
 }
 
 impl Build {
+    /// What a layer is given that is opened over `children` in a hierarchy that is not persistent.
+    pub fn new(name: &str, env: &Rc<dyn Env>, children: Children) -> Build {
+        Build {
+            name: name.into(),
+            env: Rc::clone(env),
+            children,
+            base: PathBuf::new(),
+            metadata: None,
+            begin: Begin::Open,
+            level: Level::default(),
+            keep: None,
+        }
+    }
+
     /// The only child of a layer that has just one.
-    pub fn child(&self) -> Rc<crate::Node> {
+    pub fn child(&self) -> Rc<Node> {
         Rc::clone(&self.children[0])
     }
 
@@ -43,6 +66,13 @@ pub trait Config: DeserializeOwned + 'static {
     const SUMMARY: &'static str;
     /// How many devices it stands on; 0 for a sink.
     const CHILDREN: RangeInclusive<usize>;
+    /// It remembers something, on its children or with the hierarchy ([`Build::keep`]): only one layer may have a
+    /// device open, and it has to be made ([`Begin::Format`]) before it is opened for the first time.
+    const KEEPS: bool = false;
+    /// What it remembers can lie on a device of its own: the key `metadata`. Only with [`Config::KEEPS`].
+    const METADATA: bool = false;
+    /// The commands that its devices understand.
+    const VERBS: &'static [Verb] = &[];
 
     /// Makes the layer. Errors say which key or child does not fit, and what would.
     fn build(self, with: Build) -> Pending<Made>;
@@ -57,13 +87,27 @@ pub struct Kind {
     pub summary: &'static str,
     /// How many devices it stands on.
     pub children: RangeInclusive<usize>,
+    /// It remembers something: see [`Config::KEEPS`].
+    pub keeps: bool,
+    /// It may have the key `metadata`.
+    pub metadata: bool,
+    /// The commands that its devices understand.
+    pub verbs: &'static [Verb],
     parse: fn(&Value) -> Result<Keys, KeyError>,
 }
 
 impl Kind {
     /// The kind whose keys are `C`.
     pub const fn of<C: Config>() -> Kind {
-        Kind { name: C::KIND, summary: C::SUMMARY, children: C::CHILDREN, parse: Keys::parse::<C> }
+        Kind {
+            name: C::KIND,
+            summary: C::SUMMARY,
+            children: C::CHILDREN,
+            keeps: C::KEEPS,
+            metadata: C::METADATA,
+            verbs: C::VERBS,
+            parse: Keys::parse::<C>,
+        }
     }
 
     /// Reads a device's keys (without `type` and `over`).

@@ -1,6 +1,6 @@
 //! The one trait that a layer implements, and what it may answer.
 
-use crate::{Error, Extent, ExtentState, Geometry, Io, Kept, Node, Result};
+use crate::{Error, Extent, ExtentState, Geometry, Io, Job, Kept, Made, Node, Result};
 use serde_json::Value;
 use std::future::Future;
 use std::ops::Range;
@@ -70,6 +70,36 @@ pub trait Layer {
         Box::pin(
             async move { Err(Error::unsupported(format!("there is no command {:?} here", command.name))) },
         )
+    }
+
+    /// True for a command that needs the device held: no request is in flight, and what was written is durable, while
+    /// [`Layer::control`] carries it out.
+    fn needs_hold(&self, _command: &Command) -> bool {
+        false
+    }
+
+    /// Another address space of the layer, such as a snapshot, as a layer of its own; it shares the state of this one.
+    /// A device of kind `view` shows it. Unless a layer has views, an error.
+    fn view(self: Rc<Self>, name: String) -> Pending<Made> {
+        Box::pin(async move { Err(Error::unsupported(format!("there is no {name:?} to view here"))) })
+    }
+
+    /// Work in the background that people may want to see and steer.
+    fn jobs(&self) -> Vec<Rc<Job>> {
+        Vec::new()
+    }
+
+    /// Moves what is the device's away from the children with these `names`, which are about to be taken away, while
+    /// requests go on. Afterwards nothing is on them. Unless a layer moves data, it has nothing to do.
+    fn vacate(self: Rc<Self>, _names: Vec<String>) -> Pending {
+        Box::pin(async { Ok(()) })
+    }
+
+    /// Asks whether the layer can be taken away from over its first child, which then takes its place; called while
+    /// the device is held and flushed. It may bring the child up to date first. Layers whose child never shows the same
+    /// bytes refuse, and say what to do. Unless a layer has data of its own, nothing has to be done.
+    fn leave(self: Rc<Self>) -> Pending {
+        Box::pin(async { Ok(()) })
     }
 
     /// State worth showing, as a JSON object; empty unless a layer has any.

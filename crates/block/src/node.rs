@@ -10,8 +10,8 @@
 
 use crate::walk::{Kept, Request, Walk};
 use crate::{
-    Buf, Command, Durability, Env, Error, ErrorKind, Extent, Geometry, Io, Layer, Op, OpKind, Result, Signal,
-    Stats, Step, Time, Zero,
+    Buf, Command, Durability, Env, Error, ErrorKind, Extent, Geometry, Io, Job, Layer, Op, OpKind, Result,
+    Signal, Stats, Step, Time, Zero,
 };
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
@@ -255,10 +255,38 @@ impl Node {
 
     /// Sends a command to the layer, and takes over what it changed about the device's shape.
     pub async fn control(self: &Rc<Self>, command: Command) -> Result<Value> {
-        let layer = self.layer();
-        let answer = layer.control(command).await.map_err(|e| e.on(&self.name));
+        if !self.layer().needs_hold(&command) {
+            let answer = self.layer().control(command).await.map_err(|e| e.on(&self.name));
+            self.refresh();
+            return answer;
+        }
+        // Clients wait while the device is held, so most is flushed before.
+        if !self.geometry().read_only {
+            self.submit(Io::flush()).await?;
+        }
+        let held = self.hold().await;
+        if held.before == Gate::Closed {
+            return Err(Error::offline("the device is closed").on(&self.name));
+        }
+        held.flush().await?;
+        let answer = held.layer().control(command).await.map_err(|e| e.on(&self.name));
         self.refresh();
         answer
+    }
+
+    /// Another address space of its layer: see [`Layer::view`].
+    pub async fn view(&self, name: &str) -> Result<Rc<dyn Layer>> {
+        self.layer().view(name.to_owned()).await.map_err(|e| e.on(&self.name))
+    }
+
+    /// The background work of its layer.
+    pub fn jobs(&self) -> Vec<Rc<Job>> {
+        self.layer().jobs()
+    }
+
+    /// Moves what is the device's away from children: see [`Layer::vacate`].
+    pub async fn vacate(&self, names: Vec<String>) -> Result<()> {
+        self.layer().vacate(names).await.map_err(|e| e.on(&self.name))
     }
 
     /// Takes over the layer's geometry, and tells whoever waits in [`Node::resized`] if it changed.

@@ -179,7 +179,7 @@ pub(crate) async fn make(
 ) -> Result<Made> {
     let failed = |KeyError { path, message }| Error::invalid(format!("{path}: {message}"));
     let keys = device.kind.parse(&device.keys).map_err(failed)?;
-    let with = Build { name: device.name.clone(), env: Rc::clone(env), children, base: plan.base.clone() };
+    let with = Build { base: plan.base.clone(), ..Build::new(&device.name, env, children) };
     let layer = keys.build(with).await?;
     match check(&layer.geometry()) {
         Ok(()) => Ok(layer),

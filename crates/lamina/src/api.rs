@@ -229,6 +229,7 @@ fn kind_name(kind: lamina_block::ErrorKind) -> &'static str {
         TimedOut => "timed-out",
         Invalid => "invalid",
         Unsupported => "unsupported",
+        Cancelled => "cancelled",
         Corrupt => "corrupt",
     }
 }

@@ -13,7 +13,7 @@ use lamina_sim::Simulation;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::future::Future;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::pin::pin;
 use std::process::{Command, ExitCode};
 use std::rc::Rc;
@@ -60,7 +60,7 @@ fn keys(kind: &str) -> Value {
 
 async fn layer(env: Rc<dyn Env>, kind: &str, children: Children) -> Rc<Node> {
     let kind = lamina_layers::KINDS.iter().find(|known| known.name == kind).expect("the kind is there");
-    let with = Build { name: kind.name.into(), env: Rc::clone(&env), children, base: PathBuf::new() };
+    let with = Build::new(kind.name, &env, children);
     let keys = kind.parse(&keys(kind.name)).expect("the keys are right");
     let made = keys.build(with).await.expect("the layer can be built");
     Node::new(kind.name, kind.name, env, made)

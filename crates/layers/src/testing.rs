@@ -60,7 +60,7 @@ async fn build(
     let kind = crate::KINDS.iter().find(|known| known.name == kind).expect("the kind is registered");
     let keys = kind.parse(&keys).map_err(|e| format!("{}: {}", e.path, e.message))?;
     let children = children.iter().map(|child| Rc::clone(child)).collect();
-    let with = Build { name: kind.name.into(), env: Rc::clone(&env), children, base: "/".into() };
+    let with = Build { base: "/".into(), ..Build::new(kind.name, &env, children) };
     let made = keys.build(with).await.map_err(|e| e.message().to_owned())?;
     Ok(Node::new(kind.name, kind.name, env, made))
 }

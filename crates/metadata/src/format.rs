@@ -96,6 +96,15 @@ fn crc_without(bytes: &[u8], at: usize) -> u32 {
 
 const ROOT_CRC: usize = std::mem::offset_of!(Root, crc);
 
+/// What says `level` on disk.
+fn number_of(level: Level) -> u32 {
+    match level {
+        Level::Lazy => 0,
+        Level::Shadow => 1,
+        Level::Atomic => 2,
+    }
+}
+
 /// A root, as one block.
 pub(crate) fn root(shape: &Shape, generation: u64, tail: Tail) -> Vec<u8> {
     let head = Root {
@@ -106,7 +115,7 @@ pub(crate) fn root(shape: &Shape, generation: u64, tail: Tail) -> Vec<u8> {
         generation: generation.into(),
         tail_seq: tail.seq.into(),
         tail_block: tail.block.into(),
-        level: shape.level.number().into(),
+        level: number_of(shape.level).into(),
         log_blocks: shape.log_blocks.into(),
         pages: shape.pages.into(),
         directory_pages: shape.directory_pages.into(),
@@ -134,7 +143,7 @@ pub(crate) fn read_root(bytes: &[u8], region: u64) -> Result<(Shape, u64, Tail)>
             format!("the metadata store has format version {}; this program knows {VERSION}", head.version);
         return Err(Error::unsupported(message));
     }
-    let Some(level) = Level::from_number(head.level.get()) else {
+    let Some(level) = Level::ALL.into_iter().find(|level| number_of(*level) == head.level.get()) else {
         return wrong(format!("the root of the metadata store names an unknown level, {}", head.level));
     };
     let shape = Shape {

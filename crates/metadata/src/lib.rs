@@ -86,6 +86,7 @@ mod service;
 mod state;
 mod store;
 
-pub use options::{Format, Id, Level, Options};
+pub use lamina_block::Level;
+pub use options::{Format, Id, Options};
 pub use region::Region;
 pub use store::{Change, Object, Store, pages};

@@ -1,35 +1,11 @@
 //! What is chosen when a store is made and when it is opened.
 
+use lamina_block::Level;
 use std::time::Duration;
 
 /// The number of an object; never given to another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id(pub u64);
-
-/// What a crash may do to metadata; the crate's page says exactly.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Level {
-    /// Pages are written back one by one: each is older or newer.
-    Lazy,
-    /// Changes are whole, and in order.
-    #[default]
-    Shadow,
-    /// Only what the layer commits, whole.
-    Atomic,
-}
-
-impl Level {
-    /// All levels.
-    pub const ALL: [Level; 3] = [Level::Lazy, Level::Shadow, Level::Atomic];
-
-    pub(crate) fn number(self) -> u32 {
-        self as u32
-    }
-
-    pub(crate) fn from_number(number: u32) -> Option<Level> {
-        Level::ALL.into_iter().find(|level| level.number() == number)
-    }
-}
 
 /// How a store is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -77,12 +77,7 @@ async fn device(env: &Rc<dyn Env>, name: &str, kind: &str, keys: &str) -> Result
         lamina_layers::KINDS.iter().chain([&lamina_nbd::client::KIND]).find(|known| known.name == kind);
     let known = known.ok_or(format!("there is no kind {kind}"))?;
     let keys = known.parse(&serde_json::from_str(keys)?).map_err(|e| format!("{}: {}", e.path, e.message))?;
-    let with = Build {
-        name: name.into(),
-        env: Rc::clone(env),
-        children: Vec::new(),
-        base: std::env::current_dir()?,
-    };
+    let with = Build { base: std::env::current_dir()?, ..Build::new(name, env, Vec::new()) };
     let layer = keys.build(with).await?;
     Ok(Node::new(name, known.name, Rc::clone(env), layer))
 }

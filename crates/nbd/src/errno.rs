@@ -23,7 +23,11 @@ pub const ESHUTDOWN: u32 = 108;
 /// supported is `EINVAL`.
 pub fn of(kind: ErrorKind, fast_zero: bool) -> u32 {
     match kind {
-        ErrorKind::Media | ErrorKind::Offline | ErrorKind::TimedOut | ErrorKind::Corrupt => EIO,
+        ErrorKind::Media
+        | ErrorKind::Offline
+        | ErrorKind::TimedOut
+        | ErrorKind::Corrupt
+        | ErrorKind::Cancelled => EIO,
         ErrorKind::NoSpace => ENOSPC,
         ErrorKind::ReadOnly | ErrorKind::Fenced => EPERM,
         ErrorKind::Invalid => EINVAL,
@@ -62,6 +66,7 @@ mod tests {
             (ErrorKind::Corrupt, ErrorKind::Media),
             (ErrorKind::Offline, ErrorKind::Media),
             (ErrorKind::TimedOut, ErrorKind::Media),
+            (ErrorKind::Cancelled, ErrorKind::Media),
             (ErrorKind::NoSpace, ErrorKind::NoSpace),
             (ErrorKind::ReadOnly, ErrorKind::ReadOnly),
             (ErrorKind::Fenced, ErrorKind::ReadOnly),

@@ -20,8 +20,7 @@ async fn served(rig: Rc<Rig>, connections: u32) -> Result<Rc<Node>> {
     env.spawn(Box::pin(async move { serving.serve(listener).await.expect("serves") }));
     let keys = json!({ "address": address, "export": "disk", "connections": connections });
     let keys = client::KIND.parse(&keys).map_err(|e| Error::invalid(e.message))?;
-    let (name, base) = ("top".to_owned(), Default::default());
-    let client = keys.build(Build { name, env, children: Vec::new(), base }).await?;
+    let client = keys.build(Build::new("top", &env, Vec::new())).await?;
     Ok(rig.node("top", "nbd", Rc::new(Served { client, server })))
 }
 

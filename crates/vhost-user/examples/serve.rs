@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     });
     reactor.run(async {
         let env: Rc<dyn Env> = host.clone();
-        let with = Build { name: "disk".into(), env: env.clone(), children: Vec::new(), base: ".".into() };
+        let with = Build { base: ".".into(), ..Build::new("disk", &env, Vec::new()) };
         let node = Node::new("disk", known.name, env, keys.build(with).await?);
         let start = |path| Server::start(&host, Path::new(path), Rc::clone(&node), Settings::new("disk"));
         let servers = socket.split(',').map(start).collect::<Result<Vec<_>, _>>()?;

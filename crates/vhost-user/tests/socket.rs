@@ -44,7 +44,7 @@ impl Served {
                 let kind = KINDS.iter().find(|kind| kind.name == "memory").unwrap();
                 let keys = kind.parse(&serde_json::json!({ "size": SIZE })).unwrap();
                 let base = "/".into();
-                let with = Build { name: "disk".into(), env: env.clone(), children: vec![], base };
+                let with = Build { base, ..Build::new("disk", &env, Vec::new()) };
                 let node = Node::new("disk", "memory", env, keys.build(with).await.unwrap());
                 let server = Server::start(&host, &path, Rc::clone(&node), settings).unwrap();
                 ready.send(()).unwrap();

@@ -163,7 +163,7 @@ impl From<Error> for Refusal {
         use lamina_block::ErrorKind::*;
         let status = match e.kind() {
             Invalid | Unsupported => StatusCode::BAD_REQUEST,
-            ReadOnly | Fenced => StatusCode::CONFLICT,
+            ReadOnly | Fenced | Cancelled => StatusCode::CONFLICT,
             Offline | TimedOut => StatusCode::SERVICE_UNAVAILABLE,
             Media | NoSpace | Corrupt => StatusCode::INTERNAL_SERVER_ERROR,
         };

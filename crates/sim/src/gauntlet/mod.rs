@@ -15,6 +15,7 @@ mod crash;
 mod edges;
 mod faults;
 mod history;
+mod keep;
 mod load;
 mod model_check;
 mod run;

@@ -1,10 +1,11 @@
 //! What is put through the gauntlet, and the world it is built in.
 
+use super::keep::SimKeep;
 use crate::disk::{DiskOptions, Image, SimDisk};
 use crate::env::SimEnv;
 use crate::stamp;
 use fastrand::Rng;
-use lamina_block::{Build, Env, Error, Geometry, Kind, Layer, Node, Pending};
+use lamina_block::{Begin, Build, Env, Error, Geometry, Kind, Layer, Level, Node, Pending};
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -24,6 +25,7 @@ pub struct Subject {
     pub(crate) build: Builder,
     pub(crate) disk_min: u64,
     pub(crate) keeps: Keeps,
+    pub(crate) level: Level,
 }
 
 /// What a subject keeps of what is written to it.
@@ -49,6 +51,7 @@ impl Subject {
             build: Rc::new(move |rig| Box::pin(build(rig))),
             disk_min: DISK_MIN,
             keeps: Keeps::Durably,
+            level: Level::default(),
         }
     }
 
@@ -67,6 +70,11 @@ impl Subject {
     /// Gives every simulated disk at least `bytes` (a multiple of 4096).
     pub fn disks_of(self, bytes: u64) -> Subject {
         Subject { disk_min: bytes, ..self }
+    }
+
+    /// The consistency level of its metadata.
+    pub fn level(self, level: Level) -> Subject {
+        Subject { level, ..self }
     }
 
     /// It keeps nothing across a close or a power loss, by design.
@@ -91,6 +99,7 @@ pub struct Rig {
     rng: RefCell<Rng>,
     block: u32,
     disk_min: u64,
+    level: Level,
     read_only: Cell<bool>,
     nodes: RefCell<Vec<Rc<Node>>>,
 }
@@ -103,6 +112,7 @@ impl Rig {
             block: if rng.u8(0..4) == 0 { 4096 } else { 512 },
             rng: RefCell::new(rng),
             disk_min: subject.disk_min,
+            level: subject.level,
             read_only: Cell::new(false),
             nodes: RefCell::default(),
         })
@@ -158,7 +168,13 @@ impl Rig {
     ) -> lamina_block::Result<Rc<Node>> {
         let keys = kind.parse(&keys).map_err(|e| Error::invalid(format!("{}: {}", e.path, e.message)))?;
         let env: Rc<dyn Env> = self.env();
-        let with = Build { name: name.into(), env, children, base: PathBuf::new() };
+        let mut with = Build { level: self.level, ..Build::new(name, &env, children) };
+        if kind.keeps {
+            // It is made once, on new disks, and is there from then on.
+            let (keep, is_new) = SimKeep::open(&self.env, name).await?;
+            with.keep = Some(keep);
+            with.begin = if is_new { Begin::Format } else { Begin::Open };
+        }
         let layer = keys.build(with).await?;
         Ok(self.node(name, kind.name, layer))
     }
