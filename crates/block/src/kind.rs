@@ -69,6 +69,8 @@ pub trait Config: DeserializeOwned + 'static {
     /// It remembers something, on its children or with the hierarchy ([`Build::keep`]): only one layer may have a
     /// device open, and it has to be made ([`Begin::Format`]) before it is opened for the first time.
     const KEEPS: bool = false;
+    /// Its layer shares the state of the device below: when that gets another layer, this one is made anew.
+    const SHARES: bool = false;
     /// What it remembers can lie on a device of its own: the key `metadata`. Only with [`Config::KEEPS`].
     const METADATA: bool = false;
     /// The commands that its devices understand.
@@ -89,6 +91,8 @@ pub struct Kind {
     pub children: RangeInclusive<usize>,
     /// It remembers something: see [`Config::KEEPS`].
     pub keeps: bool,
+    /// It shares the state of the device below: see [`Config::SHARES`].
+    pub shares: bool,
     /// It may have the key `metadata`.
     pub metadata: bool,
     /// The commands that its devices understand.
@@ -104,6 +108,7 @@ impl Kind {
             summary: C::SUMMARY,
             children: C::CHILDREN,
             keeps: C::KEEPS,
+            shares: C::SHARES,
             metadata: C::METADATA,
             verbs: C::VERBS,
             parse: Keys::parse::<C>,

@@ -428,6 +428,11 @@ impl Held {
         before
     }
 
+    /// The node.
+    pub fn node(&self) -> &Rc<Node> {
+        &self.node
+    }
+
     /// The layer under the node.
     pub fn layer(&self) -> Rc<dyn Layer> {
         self.node.layer()

@@ -1,64 +1,83 @@
-//! A hierarchy at work becomes what another plan says, under load.
+//! A hierarchy becomes another one while clients are attached.
 //!
 //! ```text
-//!   open what is new, beside what is at work            may fail: closed again, nothing has changed
-//!   flush what changes, while it is still at work       may fail: nothing has changed
-//!   hold and flush what changes, from the top down      may fail: let go, nothing has changed
-//!   exchange the layers, let go                         cannot fail
-//!   close what nobody stands on any more, top down      what goes wrong is said; the change has been made
+//!   open what is new ─▶ standstill of the nodes that change ─▶ the members say the new ─▶ other layers ─▶ close what is old
+//!                       (clients wait)
 //! ```
 //!
-//! While nodes are held their requests wait; none is lost, none fails. From the top down, because a held node must
-//! still be able to finish what is below it. All that changes is held before anything is exchanged, so that no request
-//! ever sees a graph that is neither the old nor the new one.
+//! Clients of a node that stays keep it: their requests wait while it is held, and none fails. A failure before the
+//! members are written leaves everything as it was; one after it is taken back.
 //!
-//! Not done here: emptying a layer that keeps data which its children do not have. Whoever takes it away has it write
-//! them back first.
+//! Until the new layers are at work, the old ones may write to devices that both use. That is good for layers that keep
+//! data in its place; a layer that remembers where data is gets it handed over: the old one is closed before the new one
+//! is made, and one that goes is asked whether it can.
 
 use crate::change::{self, Step};
+use crate::device::Device;
 use crate::door::Door;
-use crate::hierarchy::{self, Built, Hierarchy};
+use crate::hierarchy::{self, Built, Hierarchy, Maker};
+use crate::members::MemberPlan;
+use crate::persistent::{Persistent, is_member};
 use crate::plan::Plan;
 use crate::report::{Report, Subject};
-use lamina_block::{Bytes, Env, Error, Geometry, Io, Made, Node};
-use std::collections::{HashMap, HashSet};
+use crate::switch::{Exchange, Source, Standstill, fits};
+use lamina_block::{Begin, Env, Error, Made, Node};
+use lamina_metadata::member::{Member, Roster, draw};
+use lamina_metadata::superblock::{Layout, Superblock};
+use std::collections::HashSet;
 use std::rc::Rc;
 
-/// A node and the layer that it gets.
-struct Exchange {
-    node: Rc<Node>,
-    kind: &'static str,
-    layer: Made,
+/// A change on its way.
+struct Change<'a> {
+    from: &'a Hierarchy,
+    plan: &'a Plan,
+    steps: &'a [Step],
+    env: &'a Rc<dyn Env>,
+    /// The devices of the plan, as far as they are open.
+    built: Built,
+    /// The members of the plan.
+    members: Vec<Rc<Member>>,
+    exchanges: Vec<Exchange>,
+    report: Report,
 }
 
 impl Hierarchy {
     /// What has to be done so that this hierarchy becomes `plan`, or why it cannot be done while clients are attached.
     pub fn steps(&self, plan: &Plan) -> Result<Vec<Step>, Report> {
-        if self.plan.persistent.is_some() || plan.persistent.is_some() {
-            let mut report = Report::new(plan.source.clone());
-            let message = "a persistent hierarchy cannot be changed while it is served: what its members carry would not follow";
-            report.error(Subject::Hierarchy, None, None, message);
-            return Err(report);
-        }
         change::between(&self.plan, plan)
+    }
+
+    /// The devices that would become members of the hierarchy: what is on them would be lost.
+    pub fn new_members(&self, plan: &Plan) -> Vec<MemberPlan> {
+        let is_new = |member: &MemberPlan| self.node(&member.device).is_none();
+        plan.members().into_iter().filter(is_new).collect()
     }
 
     /// Becomes what `plan` says. The hierarchy that comes back takes the place of this one; both share the devices that
     /// stay. After an error nothing has changed. What could not be closed well afterwards comes with it.
     pub async fn change(&self, plan: Plan, env: &Rc<dyn Env>) -> Result<(Hierarchy, Vec<Error>), Report> {
         let steps = self.steps(&plan)?;
-        let mut report = Report::new(plan.source.clone());
-        let mut exchanges = Vec::new();
-        let mut built = self.prepare(&plan, &steps, env, &mut exchanges, &mut report).await;
-        if !report.has_errors() {
-            self.point(&plan, &steps, &built, &mut exchanges, &mut report);
-        }
-        let old = if report.has_errors() { None } else { self.switch(&exchanges, &mut report).await };
-        let Some(old) = old else {
-            self.give_up(built, exchanges).await;
-            report.sort();
-            return Err(report);
+        let mut change = Change {
+            from: self,
+            plan: &plan,
+            steps: &steps,
+            env,
+            built: Built::default(),
+            members: Vec::new(),
+            exchanges: Vec::new(),
+            report: Report::new(plan.source.clone()),
         };
+        change.prepare().await;
+        if !change.report.has_errors() {
+            change.point();
+        }
+        let old = if change.report.has_errors() { None } else { change.switch().await };
+        let Some(old) = old else {
+            change.give_up().await;
+            change.report.sort();
+            return Err(change.report);
+        };
+        let Change { mut built, .. } = change;
         let mut wrong = Vec::new();
         for layer in old {
             wrong.extend(layer.close().await.err());
@@ -67,123 +86,216 @@ impl Hierarchy {
         let gone: Vec<_> = self.nodes.iter().filter(|node| !stays(node)).cloned().collect();
         wrong.extend(hierarchy::close(&gone).await.err());
         built.nodes = plan.devices.iter().map(|d| Rc::clone(&built.by_name[&d.name])).collect();
-        let changed = Hierarchy::of(plan, built, &self.doors, env);
+        let changed = Hierarchy::of(plan, built, &self.doors, self.roster.clone(), env);
         changed.refresh();
         Ok((changed, wrong))
     }
+}
 
-    /// Opens the new devices, and makes the layers that others get.
-    async fn prepare(
-        &self,
-        plan: &Plan,
-        steps: &[Step],
-        env: &Rc<dyn Env>,
-        exchanges: &mut Vec<Exchange>,
-        report: &mut Report,
-    ) -> Built {
-        let changes: HashSet<&str> = steps.iter().filter_map(Step::exchanged).collect();
-        let mut built = Built::default();
-        for device in &plan.devices {
-            let Some(children) = built.children(device) else { continue };
-            let done = match self.node(&device.name) {
-                None => hierarchy::open(plan, device, children, env).await,
+impl Change<'_> {
+    fn maker(&self) -> Maker<'_> {
+        Maker { plan: self.plan, env: self.env, roster: self.from.roster.as_ref() }
+    }
+
+    /// Opens the new devices, and makes the layers that others get, as far as that can be done before.
+    async fn prepare(&mut self) {
+        let changes: HashSet<&str> = self.steps.iter().filter_map(Step::exchanged).collect();
+        for device in &self.plan.devices {
+            let Some(children) = self.built.children(device) else { continue };
+            let done = match self.from.node(&device.name) {
+                None => self.create(device, children).await,
                 Some(node) if !changes.contains(&*device.name) => Ok(node),
-                Some(node) => hierarchy::make(plan, device, children, env).await.and_then(|layer| {
-                    let fits = fits(&node.geometry(), &layer.geometry());
-                    // Also if it does not fit: what is among them is closed when the change is given up.
-                    exchanges.push(Exchange { node: Rc::clone(&node), kind: device.kind.name, layer });
-                    fits.map(|()| node)
-                }),
+                Some(node) => self.exchange(device, node, children, &changes).await,
             };
             match done {
-                Ok(node) => built.add(node),
-                Err(e) => hierarchy::blame(plan, device, &e, report),
+                Ok(node) => {
+                    let roster = self.from.roster.as_ref();
+                    self.members.extend(roster.and_then(|roster| roster.member(&device.name)));
+                    self.built.add(node);
+                }
+                Err(e) => hierarchy::blame(self.plan, device, &e, &mut self.report),
             }
         }
-        built
+    }
+
+    /// Opens a device. One that stands on devices in use takes over what they hold.
+    async fn create(&mut self, device: &Device, children: Vec<Rc<Node>>) -> lamina_block::Result<Rc<Node>> {
+        if let (Some(roster), Some(persistent)) = (&self.from.roster, &self.plan.persistent)
+            && is_member(device.kind.name, &device.keys)
+        {
+            let below = self.maker().node(device, children, Begin::Open).await?;
+            return match new_member(&below, roster, persistent, &**self.env) {
+                Ok(member) => {
+                    self.members.push(Rc::clone(&member));
+                    Ok(self.maker().member(device, member))
+                }
+                Err(e) => {
+                    let _ = below.close().await;
+                    Err(e)
+                }
+            };
+        }
+        let begin = match (self.plan.persistent.is_some(), self.stands_on_used(device)) {
+            (false, _) => Begin::Open,
+            (true, false) => Begin::Format,
+            (true, true) => Begin::Adopt,
+        };
+        self.maker().node(device, children, begin).await
+    }
+
+    /// True if data is below a device: something that was there before, apart from where its metadata is to be.
+    fn stands_on_used(&self, device: &Device) -> bool {
+        let data = if device.has_metadata { device.over.len() - 1 } else { device.over.len() };
+        device.over.iter().take(data).any(|name| {
+            let below = self.plan.devices.iter().find(|d| d.name == *name);
+            self.from.node(name).is_some() || below.is_some_and(|below| self.stands_on_used(below))
+        })
+    }
+
+    /// Plans what a node gets. If a device below gets another layer at the same time, this one's is made after it.
+    async fn exchange(
+        &mut self,
+        device: &Device,
+        node: Rc<Node>,
+        children: Vec<Rc<Node>>,
+        changes: &HashSet<&str>,
+    ) -> lamina_block::Result<Rc<Node>> {
+        let before = self.from.plan.devices.iter().find(|d| d.name == device.name);
+        let from = before.map(|before| (before.clone(), self.from.nodes_of(&before.over)));
+        let alone = device.kind.keeps || device.kind.shares;
+        let after = device.over.iter().any(|below| changes.contains(below.as_str()));
+        if alone || after {
+            self.exchanges.push(Exchange {
+                node: Rc::clone(&node),
+                to: Source::Make(device.clone(), children),
+                from,
+            });
+            return Ok(node);
+        }
+        let layer = self.maker().layer(device, children, Begin::Open).await?;
+        let fits = fits(&node.geometry(), &layer.geometry());
+        // Also if it does not fit: what is among them is closed when the change is given up.
+        let to = Source::Layer(device.kind.name, layer);
+        self.exchanges.push(Exchange { node: Rc::clone(&node), to, from });
+        fits.map(|()| node)
     }
 
     /// Adds the doors that lead to other devices than before.
-    fn point(
-        &self,
-        plan: &Plan,
-        steps: &[Step],
-        built: &Built,
-        exchanges: &mut Vec<Exchange>,
-        report: &mut Report,
-    ) {
-        for export in &plan.exports {
+    fn point(&mut self) {
+        for export in &self.plan.exports {
             let moves =
                 |step: &Step| matches!(step, Step::Point { export: name, .. } if *name == export.name);
-            let Some(door) = self.door(&export.name).filter(|_| steps.iter().any(moves)) else { continue };
-            let layer: Made = Rc::new(Door(Rc::clone(&built.by_name[&export.device])));
+            let Some(door) = self.from.door(&export.name).filter(|_| self.steps.iter().any(moves)) else {
+                continue;
+            };
+            let device = &self.built.by_name[&export.device];
+            let changes = self.exchanges.iter().any(|exchange| Rc::ptr_eq(&exchange.node, device));
+            let layer: Made = Rc::new(Door(Rc::clone(device)));
             match fits(&door.geometry(), &layer.geometry()) {
-                Ok(()) => exchanges.push(Exchange { node: door, kind: Door::KIND, layer }),
-                Err(e) => {
+                Err(e) if !changes => {
                     let (subject, at) = (Subject::Export(export.name.clone()), export.places.device.clone());
-                    report.error(subject, Some("device"), Some(at), e.message());
+                    self.report.error(subject, Some("device"), Some(at), e.message());
+                }
+                _ => {
+                    let to = Source::Layer(Door::KIND, layer);
+                    self.exchanges.push(Exchange { node: door, to, from: None });
                 }
             }
         }
     }
 
-    /// Exchanges the layers; those that were there come back. `None` if a device could not be flushed: then nothing
-    /// has changed.
-    async fn switch(&self, exchanges: &[Exchange], report: &mut Report) -> Option<Vec<Made>> {
-        let mut fail = |node: &Node, e: Error| {
-            let message = format!("nothing was changed, because it cannot be flushed: {e}");
-            report.error(Subject::Device(node.name().into()), None, None, &message);
+    /// Exchanges the layers; those that were there come back. `None` if that cannot be: then nothing has changed.
+    async fn switch(&mut self) -> Option<Vec<Made>> {
+        let gone = self.gone();
+        let exchanges = std::mem::take(&mut self.exchanges);
+        let changes = |node: &&Rc<Node>| {
+            exchanges.iter().any(|exchange| Rc::ptr_eq(&exchange.node, node))
+                || gone.iter().any(|gone| Rc::ptr_eq(gone, node))
         };
-        // Clients wait while a node is held: what they wrote up to now is flushed before.
-        for Exchange { node, .. } in exchanges.iter().filter(|e| !e.node.geometry().read_only) {
-            if let Err(e) = node.submit(Io::flush()).await {
-                fail(node, e);
-                return None;
-            }
+        let nodes: Vec<_> =
+            self.from.nodes.iter().chain(&self.from.doors).filter(changes).cloned().collect();
+        let Some(standstill) = Standstill::of(&nodes, &mut self.report).await else {
+            self.exchanges = exchanges;
+            return None;
+        };
+        standstill.leave(&self.leaving(), &mut self.report).await;
+        let before = self.from.roster.as_ref().map_or(Vec::new(), |roster| roster.members());
+        if !self.report.has_errors() {
+            self.tell_members(self.plan, self.members.clone()).await;
         }
-        let by_name: HashMap<*const Node, &Exchange> =
-            exchanges.iter().map(|e| (Rc::as_ptr(&e.node), e)).collect();
-        let mut held = Vec::new();
-        for node in self.nodes.iter().chain(&self.doors).rev() {
-            let Some(exchange) = by_name.get(&Rc::as_ptr(node)) else { continue };
-            let hold = node.hold().await;
-            if let Err(e) = hold.flush().await {
-                fail(node, e);
-                return None;
-            }
-            held.push((hold, exchange));
+        if self.report.has_errors() {
+            self.exchanges = exchanges;
+            return None;
         }
-        Some(
-            held.iter()
-                .map(|(hold, exchange)| hold.replace(exchange.kind, Rc::clone(&exchange.layer)))
-                .collect(),
-        )
+        let new = Maker { plan: self.plan, env: self.env, roster: self.from.roster.as_ref() };
+        let old = Maker { plan: &self.from.plan, ..new };
+        let done = standstill.exchange(exchanges, &new, &old, &mut self.report).await;
+        if done.is_none() {
+            self.tell_members(&self.from.plan, before).await;
+        }
+        done
+    }
+
+    /// Writes to the members that the hierarchy is `plan` now. It counts from then on.
+    async fn tell_members(&mut self, plan: &Plan, members: Vec<Rc<Member>>) {
+        let (Some(roster), Some(persistent)) = (&self.from.roster, &plan.persistent) else { return };
+        let devices: Vec<&str> = plan.devices.iter().map(|d| d.name.as_str()).collect();
+        if let Err(e) = roster.become_of(members, &persistent.description, &devices).await {
+            let message = format!("its members cannot be written: {e}");
+            self.report.error(Subject::Hierarchy, None, None, &message);
+        }
+    }
+
+    /// The devices that are not in the plan.
+    fn gone(&self) -> Vec<Rc<Node>> {
+        let stays = |node: &&Rc<Node>| !self.built.by_name.contains_key(node.name());
+        self.from.nodes.iter().filter(stays).cloned().collect()
+    }
+
+    /// Of these, those whose data is to be found in their first child from now on: it stays.
+    fn leaving(&self) -> Vec<Rc<Node>> {
+        let in_place = |node: &Rc<Node>| {
+            let below = self.from.children(node.name()).first();
+            below.is_some_and(|below| self.built.by_name.contains_key(below))
+        };
+        self.gone().into_iter().filter(in_place).collect()
     }
 
     /// Closes what was opened for a change that does not take place.
-    async fn give_up(&self, built: Built, exchanges: Vec<Exchange>) {
-        for exchange in exchanges {
-            let _ = exchange.layer.close().await;
+    async fn give_up(&mut self) {
+        for exchange in self.exchanges.drain(..) {
+            exchange.give_up().await;
         }
-        let fresh: Vec<_> = built.nodes.into_iter().filter(|node| self.node(node.name()).is_none()).collect();
+        for member in self.members.iter().filter(|member| self.from.node(&member.name()).is_none()) {
+            member.spoil();
+        }
+        let is_fresh = |node: &Rc<Node>| self.from.node(node.name()).is_none();
+        let fresh: Vec<_> = self.built.nodes.drain(..).filter(is_fresh).collect();
         let _ = hierarchy::close(&fresh).await;
     }
 }
 
-/// Whoever uses a device relies on what it was: requests that were good must stay good.
-fn fits(before: &Geometry, after: &Geometry) -> lamina_block::Result<()> {
-    if after.size < before.size {
-        let (now, then) = (Bytes(before.size), Bytes(after.size));
-        return Err(Error::invalid(format!("it would shrink from {now} to {then} under those who use it")));
-    }
-    if after.block > before.block {
-        let (now, then) = (before.block, after.block);
-        return Err(Error::invalid(format!(
-            "its blocks would grow from {now} to {then} bytes under those who use it"
-        )));
-    }
-    if after.read_only && !before.read_only {
-        return Err(Error::invalid("it would become read-only under those who use it"));
-    }
-    Ok(())
+/// A device that becomes a member when the members are told.
+fn new_member(
+    below: &Rc<Node>,
+    roster: &Roster,
+    persistent: &Persistent,
+    env: &dyn Env,
+) -> lamina_block::Result<Rc<Member>> {
+    let layout = Layout::of_size(below.geometry().size).map_err(Error::invalid)?;
+    let others = roster.members();
+    let Some(first) = others.first() else { return Err(Error::invalid("the hierarchy has no members")) };
+    let member = Member::new(
+        Rc::clone(below),
+        Superblock {
+            member: draw(env),
+            name: below.name().into(),
+            hierarchy_name: persistent.name.clone(),
+            layout,
+            ..first.superblock()
+        },
+    );
+    // It carries nothing yet, and nothing is written to it unless it becomes one.
+    member.spoil();
+    Ok(member)
 }

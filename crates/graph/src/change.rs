@@ -91,7 +91,7 @@ pub(crate) fn between(old: &Plan, new: &Plan) -> Result<Vec<Step>, Report> {
                 kind: device.kind.name,
                 over: device.over.clone(),
             }),
-            Some(was) if same(was, device) => {}
+            Some(was) if same(was, device) && !shares_changed(device, &steps) => {}
             Some(was) => {
                 if is_sink(was) || is_sink(device) {
                     let subject = Subject::Device(device.name.clone());
@@ -107,6 +107,7 @@ pub(crate) fn between(old: &Plan, new: &Plan) -> Result<Vec<Step>, Report> {
             }
         }
     }
+    hierarchies(old, new, &mut report);
     exports(old, new, &mut steps, &mut report);
     let after: HashSet<&str> = new.devices.iter().map(|d| &*d.name).collect();
     let gone = old.devices.iter().rev().filter(|d| !after.contains(&*d.name));
@@ -116,11 +117,35 @@ pub(crate) fn between(old: &Plan, new: &Plan) -> Result<Vec<Step>, Report> {
 }
 
 fn same(a: &Device, b: &Device) -> bool {
-    a.kind.name == b.kind.name && a.over == b.over && a.keys == b.keys
+    a.kind.name == b.kind.name
+        && a.over == b.over
+        && a.has_metadata == b.has_metadata
+        && a.keys == b.keys
+}
+
+/// True for a device that shares the state of one that gets another layer.
+fn shares_changed(device: &Device, steps: &[Step]) -> bool {
+    let changed = |below: &String| steps.iter().any(|step| step.exchanged() == Some(below));
+    device.kind.shares && device.over.iter().any(changed)
 }
 
 fn is_sink(device: &Device) -> bool {
     *device.kind.children.end() == 0
+}
+
+/// What `[hierarchy]` says is for ever.
+fn hierarchies(old: &Plan, new: &Plan, report: &mut Report) {
+    let mut refuse = |message: &str| report.error(Subject::Hierarchy, None, None, message);
+    match (&old.persistent, &new.persistent) {
+        (None, None) => {}
+        (Some(was), Some(is)) if was.name != is.name => refuse("has another name while it is served"),
+        (Some(was), Some(is)) if was.level != is.level => {
+            refuse("has another consistency than what its devices were made with")
+        }
+        (Some(_), Some(_)) => {}
+        (None, Some(_)) => refuse("is served without [hierarchy]: only `lamina create` makes it persistent"),
+        (Some(_), None) => refuse("is persistent: the file must have its [hierarchy]"),
+    }
 }
 
 /// The exports must be the same ones, each perhaps on another device.

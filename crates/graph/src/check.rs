@@ -32,7 +32,9 @@ fn children(draft: &Draft, all: &[Draft], by_name: &HashMap<&str, usize>, report
                 let others = all.iter().map(|d| d.name.as_str()).filter(|n| *n != draft.name);
                 let message = format!("there is no device {}{}", quoted(name), report.hint(name, others));
                 let subject = Subject::Device(draft.name.clone());
-                report.error(subject, Some("over"), Some(at.clone()), &message);
+                let is_metadata = draft.has_metadata && Some(at) == draft.over_at.last();
+                let key = if is_metadata { "metadata" } else { "over" };
+                report.error(subject, Some(key), Some(at.clone()), &message);
             }
         }
     }

@@ -16,9 +16,11 @@ pub struct Device {
     pub name: String,
     /// Its kind.
     pub kind: Kind,
-    /// The devices it stands on, in order.
+    /// The devices it stands on, in order; the one for its metadata, if it has one, is the last.
     pub over: Vec<String>,
-    /// Its keys, without `type` and `over`.
+    /// The last of `over` is for its metadata.
+    pub has_metadata: bool,
+    /// Its keys, without `type`, `over` and `metadata`.
     pub keys: Value,
     /// Where the name stands in the file.
     pub(crate) header: Range<usize>,
@@ -29,6 +31,7 @@ pub(crate) struct Draft {
     pub name: String,
     pub kind: Option<Kind>,
     pub over: Vec<String>,
+    pub has_metadata: bool,
     pub keys: Value,
     /// Where the name stands in the file.
     pub header: Range<usize>,
@@ -44,17 +47,20 @@ const OWNED: [&str; 2] = ["path", "log"];
 /// Reads `[device.NAME]` and reports what is wrong with it in itself.
 pub(crate) fn read(name: &str, section: &Section<'_>, kinds: &[Kind], report: &mut Report) -> Draft {
     let kind = read_kind(section, kinds, report);
-    let over = read_over(section, report);
-    let keys = section.neutral(&["type", "over"], report);
+    let over = read_over("over", section, report);
+    let has_metadata = kind.as_ref().is_some_and(|k| k.metadata) && section.table.contains_key("metadata");
+    let metadata = if has_metadata { read_metadata(section, over.as_deref(), report) } else { None };
+    let skip = ["type", "over", "metadata"];
+    let keys = section.neutral(if has_metadata { &skip } else { &skip[..2] }, report);
     if let Some(kind) = &kind {
         section.check(&keys, |keys| kind.parse(keys).map(drop), report);
         if let Some(over) = &over {
             check_over(kind, over, section, report);
         }
     }
-    let (over, over_at) = over.unwrap_or_default().into_iter().unzip();
+    let (over, over_at) = over.unwrap_or_default().into_iter().chain(metadata).unzip();
     let owned = OWNED.into_iter().filter_map(|key| Some((key, section.table.get(key)?.span()))).collect();
-    Draft { name: name.into(), kind, over, keys, header: section.header.clone(), over_at, owned }
+    Draft { name: name.into(), kind, over, has_metadata, keys, header: section.header.clone(), over_at, owned }
 }
 
 fn read_kind(section: &Section<'_>, kinds: &[Kind], report: &mut Report) -> Option<Kind> {
@@ -80,15 +86,41 @@ fn read_kind(section: &Section<'_>, kinds: &[Kind], report: &mut Report) -> Opti
     kind.cloned()
 }
 
-/// The names of `over` with their places; `None` if the key is not understood, which has been reported.
-fn read_over(section: &Section<'_>, report: &mut Report) -> Option<Vec<(String, Range<usize>)>> {
-    let Some(value) = section.table.get("over") else { return Some(Vec::new()) };
+/// Names of devices, each with its place.
+type Names = Vec<(String, Range<usize>)>;
+
+/// The device for metadata: one that the device does not stand on otherwise.
+fn read_metadata(
+    section: &Section<'_>,
+    over: Option<&[(String, Range<usize>)]>,
+    report: &mut Report,
+) -> Option<(String, Range<usize>)> {
+    let names = read_over("metadata", section, report)?;
+    let at = section.table.get("metadata").map_or(section.header.clone(), |value| value.span());
+    match <[_; 1]>::try_from(names) {
+        Ok([(name, at)]) if over.is_some_and(|over| over.iter().any(|(n, _)| *n == name)) => {
+            let message = format!("device {} is in \"over\" already", quoted(&name));
+            section.wrong(report, "metadata", at, &message);
+            None
+        }
+        Ok([named]) => Some(named),
+        Err(names) => {
+            let message = format!("is the name of one device, not of {}", names.len());
+            section.wrong(report, "metadata", at, &message);
+            None
+        }
+    }
+}
+
+/// The names of `key` with their places; `None` if the key is not understood, which has been reported.
+fn read_over(key: &str, section: &Section<'_>, report: &mut Report) -> Option<Names> {
+    let Some(value) = section.table.get(key) else { return Some(Vec::new()) };
     let mut understood = true;
     let mut name = |value: &toml::Spanned<DeValue<'_>>| match value.get_ref() {
         DeValue::String(name) => Some((name.to_string(), value.span())),
         other => {
             let message = format!("expected a device's name or a list of them, found {}", called(other));
-            section.wrong(report, "over", value.span(), &message);
+            section.wrong(report, key, value.span(), &message);
             understood = false;
             None
         }

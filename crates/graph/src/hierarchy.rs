@@ -11,8 +11,8 @@ use crate::keys;
 use crate::members;
 use crate::plan::Plan;
 use crate::report::{Report, Subject};
-use lamina_block::{Build, Env, Error, Geometry, KeyError, Made, Node, Result};
-use lamina_metadata::member::Member;
+use lamina_block::{Begin, Build, Env, Error, Geometry, KeyError, Made, Node, Result};
+use lamina_metadata::member::{Member, Roster};
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -23,8 +23,8 @@ pub struct Hierarchy {
     pub(crate) nodes: Vec<Rc<Node>>,
     /// In the order of the plan's exports.
     pub(crate) doors: Vec<Rc<Node>>,
-    /// The members of a persistent hierarchy, by name.
-    members: HashMap<String, Rc<Member>>,
+    /// The members of a persistent hierarchy.
+    pub(crate) roster: Option<Rc<Roster>>,
     warnings: Report,
 }
 
@@ -37,38 +37,41 @@ impl std::fmt::Debug for Hierarchy {
 impl Hierarchy {
     /// Opens the devices of `plan`. Errors name the device, and the key if the layer's message says which.
     pub async fn build(plan: Plan, env: Rc<dyn Env>) -> std::result::Result<Hierarchy, Report> {
+        Hierarchy::begin(plan, env, Begin::Open).await
+    }
+
+    /// Opens the devices of `plan`, or makes what they remember.
+    pub(crate) async fn begin(
+        plan: Plan,
+        env: Rc<dyn Env>,
+        begin: Begin,
+    ) -> std::result::Result<Hierarchy, Report> {
         let mut report = Report::new(plan.source.clone());
-        let mut raw = HashMap::new();
+        let mut built = Built::default();
+        let mut roster = None;
         if let Some(persistent) = &plan.persistent {
-            let opened = members::assemble(&plan, persistent, &env, &mut report).await;
+            roster = members::assemble(&plan, persistent, &env, &mut report).await;
             if report.has_errors() {
                 report.sort();
                 return Err(report);
             }
-            raw.extend(
-                opened.into_iter().map(|(node, superblock)| (node.name().to_owned(), (node, superblock))),
-            );
         }
-        let mut members = HashMap::new();
-        let mut built = Built::default();
+        let maker = Maker { plan: &plan, env: &env, roster: roster.as_ref() };
         for device in &plan.devices {
-            if let Some((below, superblock)) = raw.remove(&device.name) {
-                let member = Member::new(below, superblock);
-                let layer = Rc::clone(&member) as Made;
-                members.insert(device.name.clone(), member);
-                built.add(Node::new(&device.name, device.kind.name, Rc::clone(&env), layer));
+            if let Some(member) = roster.as_ref().and_then(|roster| roster.member(&device.name)) {
+                built.add(maker.member(device, member));
                 continue;
             }
             // A device over one that failed has nothing to say of its own.
             let Some(children) = built.children(device) else { continue };
-            match open(&plan, device, children, &env).await {
+            match maker.node(device, children, begin).await {
                 Ok(node) => built.add(node),
                 Err(e) => blame(&plan, device, &e, &mut report),
             }
         }
         if !report.has_errors() {
             report.sort();
-            return Ok(Hierarchy { members, warnings: report, ..Hierarchy::of(plan, built, &[], &env) });
+            return Ok(Hierarchy { warnings: report, ..Hierarchy::of(plan, built, &[], roster, &env) });
         }
         if let Err(e) = close(&built.nodes).await {
             report.error(Subject::File, None, None, &format!("closing what was opened: {e}"));
@@ -78,7 +81,13 @@ impl Hierarchy {
     }
 
     /// A hierarchy of what was built. Exports whose doors are among `doors` keep them.
-    pub(crate) fn of(plan: Plan, built: Built, doors: &[Rc<Node>], env: &Rc<dyn Env>) -> Hierarchy {
+    pub(crate) fn of(
+        plan: Plan,
+        built: Built,
+        doors: &[Rc<Node>],
+        roster: Option<Rc<Roster>>,
+        env: &Rc<dyn Env>,
+    ) -> Hierarchy {
         let door = |export: &Export| {
             let kept = doors.iter().find(|door| door.name() == export.name);
             kept.map(Rc::clone).unwrap_or_else(|| {
@@ -88,7 +97,7 @@ impl Hierarchy {
         };
         let doors = plan.exports.iter().map(door).collect();
         let warnings = Report::new(plan.source.clone());
-        Hierarchy { plan, nodes: built.nodes, doors, members: HashMap::new(), warnings }
+        Hierarchy { plan, nodes: built.nodes, doors, roster, warnings }
     }
 
     /// The device called `name`.
@@ -111,6 +120,11 @@ impl Hierarchy {
         self.plan.devices.iter().find(|d| d.name == name).map_or(&[], |d| &d.over)
     }
 
+    /// The nodes of these devices.
+    pub(crate) fn nodes_of(&self, names: &[String]) -> Vec<Rc<Node>> {
+        names.iter().filter_map(|name| self.node(name)).collect()
+    }
+
     /// What is exported, in the order of the file.
     pub fn exports(&self) -> &[Export] {
         &self.plan.exports
@@ -130,8 +144,12 @@ impl Hierarchy {
     /// is closed all the same. A member is called clean only if everything above it was closed well.
     pub async fn close(&self) -> Result<()> {
         let mut result = Ok(());
+        if let Some(roster) = &self.roster {
+            result = roster.settle().await;
+        }
         for node in self.nodes.iter().rev() {
-            if let (Err(_), Some(member)) = (&result, self.members.get(node.name())) {
+            let member = self.roster.as_ref().and_then(|roster| roster.member(node.name()));
+            if let (Err(_), Some(member)) = (&result, member) {
                 member.spoil();
             }
             let closed = node.close().await;
@@ -170,35 +188,50 @@ pub(crate) async fn close(nodes: &[Rc<Node>]) -> Result<()> {
     result
 }
 
-/// Makes the layer of a device.
-pub(crate) async fn make(
-    plan: &Plan,
-    device: &Device,
-    children: Vec<Rc<Node>>,
-    env: &Rc<dyn Env>,
-) -> Result<Made> {
-    let failed = |KeyError { path, message }| Error::invalid(format!("{path}: {message}"));
-    let keys = device.kind.parse(&device.keys).map_err(failed)?;
-    let with = Build { base: plan.base.clone(), ..Build::new(&device.name, env, children) };
-    let layer = keys.build(with).await?;
-    match check(&layer.geometry()) {
-        Ok(()) => Ok(layer),
-        Err(e) => {
-            // Why it cannot be used is the news; what closing it says is not.
-            let _ = layer.close().await;
-            Err(e)
-        }
-    }
+/// What the layers of a hierarchy are made with.
+pub(crate) struct Maker<'a> {
+    pub plan: &'a Plan,
+    pub env: &'a Rc<dyn Env>,
+    pub roster: Option<&'a Rc<Roster>>,
 }
 
-pub(crate) async fn open(
-    plan: &Plan,
-    device: &Device,
-    children: Vec<Rc<Node>>,
-    env: &Rc<dyn Env>,
-) -> Result<Rc<Node>> {
-    let layer = make(plan, device, children, env).await?;
-    Ok(Node::new(&device.name, device.kind.name, Rc::clone(env), layer))
+impl Maker<'_> {
+    /// Makes the layer of a device over `children`, the one for its metadata being the last.
+    pub async fn layer(
+        &self,
+        device: &Device,
+        mut children: Vec<Rc<Node>>,
+        begin: Begin,
+    ) -> Result<Made> {
+        let failed = |KeyError { path, message }| Error::invalid(format!("{path}: {message}"));
+        let keys = device.kind.parse(&device.keys).map_err(failed)?;
+        let metadata = if device.has_metadata { children.pop() } else { None };
+        let mut with = Build { base: self.plan.base.clone(), ..Build::new(&device.name, self.env, children) };
+        with.metadata = metadata;
+        with.begin = begin;
+        with.level = self.plan.persistent.as_ref().map(|p| p.level).unwrap_or_default();
+        with.keep = self.roster.filter(|_| device.kind.keeps).map(|roster| roster.keep(&device.name));
+        let layer = keys.build(with).await?;
+        match check(&layer.geometry()) {
+            Ok(()) => Ok(layer),
+            Err(e) => {
+                // Why it cannot be used is the news; what closing it says is not.
+                let _ = layer.close().await;
+                Err(e)
+            }
+        }
+    }
+
+    /// Makes a device.
+    pub async fn node(&self, device: &Device, children: Vec<Rc<Node>>, begin: Begin) -> Result<Rc<Node>> {
+        let layer = self.layer(device, children, begin).await?;
+        Ok(Node::new(&device.name, device.kind.name, Rc::clone(self.env), layer))
+    }
+
+    /// The device that is a member.
+    pub fn member(&self, device: &Device, member: Rc<Member>) -> Rc<Node> {
+        Node::new(&device.name, device.kind.name, Rc::clone(self.env), member)
+    }
 }
 
 /// Every layer relies on these; they come from disks and peers as well as from code.

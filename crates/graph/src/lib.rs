@@ -31,6 +31,7 @@ mod persistent;
 mod plan;
 mod report;
 mod source;
+mod switch;
 #[cfg(test)]
 mod testing;
 mod tree;

@@ -9,13 +9,13 @@
 
 use crate::description;
 use crate::device::Device;
-use crate::hierarchy::{blame, open};
+use crate::hierarchy::{Hierarchy, Maker, blame};
 use crate::keys;
 use crate::persistent::{Persistent, is_member};
 use crate::plan::Plan;
 use crate::report::{Report, Subject};
-use lamina_block::{Env, Error, Node};
-use lamina_metadata::member::{self, Assembly, Candidate, Refusal};
+use lamina_block::{Begin, Env, Error, Node};
+use lamina_metadata::member::{self, Assembly, Candidate, Member, Refusal, Roster, words};
 use lamina_metadata::superblock::{self, Found, Layout, Superblock};
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -31,9 +31,6 @@ pub struct MemberPlan {
     pub size: Option<u64>,
 }
 
-/// Members that are open and belong together.
-pub(crate) type Opened = Vec<(Rc<Node>, Superblock)>;
-
 impl Plan {
     /// What `lamina create` would make members of, in the order of their numbers; empty unless the plan is persistent.
     pub fn members(&self) -> Vec<MemberPlan> {
@@ -48,8 +45,9 @@ impl Plan {
         member_devices(self).into_iter().map(plan).collect()
     }
 
-    /// Makes the members: files that do not exist are created, and superblocks with a new hierarchy's identity are
-    /// written. What was on the devices before is not looked at. `created` is the time in seconds since 1970.
+    /// Makes the members, and what the layers over them remember: files that do not exist are created, and superblocks
+    /// with a new hierarchy's identity are written. What was on the devices before is not looked at. `created` is the
+    /// time in seconds since 1970.
     pub async fn create(&self, env: Rc<dyn Env>, created: u64) -> Result<Vec<Superblock>, Report> {
         let mut report = Report::new(self.source.clone());
         let Some(persistent) = &self.persistent else {
@@ -64,7 +62,17 @@ impl Plan {
         let nodes = open_all(self, &env, true, &mut report).await;
         let made = format(self, persistent, &nodes, &env, created, &mut report).await;
         close_all(&nodes, &mut report).await;
-        if report.has_errors() { Err(report) } else { Ok(made) }
+        if report.has_errors() {
+            return Err(report);
+        }
+        if self.devices.iter().any(|device| device.kind.keeps) {
+            let made = Hierarchy::begin(self.clone(), env, Begin::Format).await?;
+            if let Err(e) = made.close().await {
+                report.error(Subject::File, None, None, &format!("closing what was made: {e}"));
+                return Err(report);
+            }
+        }
+        Ok(made)
     }
 }
 
@@ -82,12 +90,13 @@ fn member_devices(plan: &Plan) -> Vec<&Device> {
 /// files are not.
 async fn open_all(plan: &Plan, env: &Rc<dyn Env>, create: bool, report: &mut Report) -> Vec<Rc<Node>> {
     let mut nodes = Vec::new();
+    let maker = Maker { plan, env, roster: None };
     for device in member_devices(plan) {
         let mut device = device.clone();
         if let (false, Some(keys)) = (create, device.keys.as_object_mut()) {
             keys.remove("size");
         }
-        match open(plan, &device, Vec::new(), env).await {
+        match maker.node(&device, Vec::new(), Begin::Open).await {
             Ok(node) => nodes.push(node),
             Err(e) if create => blame(plan, &device, &e, report),
             Err(e) => blame(plan, &device, &not_found(&e), report),
@@ -160,21 +169,36 @@ pub(crate) async fn assemble(
     persistent: &Persistent,
     env: &Rc<dyn Env>,
     report: &mut Report,
-) -> Opened {
+) -> Option<Rc<Roster>> {
     let nodes = open_all(plan, env, false, report).await;
-    let mut members = Vec::new();
-    if let Some(accepted) = judged(plan, persistent, &nodes, report).await {
-        members = nodes.iter().cloned().zip(accepted.next).collect();
-        if let Err(e) = write(&nodes, &accepted.found, &accepted.chosen, &mut members).await {
-            let message = format!("its members cannot be marked as in use: {e}");
-            report.error(Subject::Hierarchy, None, None, &message);
+    let opened = opened(plan, persistent, &nodes, report).await;
+    if opened.is_none() {
+        close_all(&nodes, report).await;
+    }
+    opened
+}
+
+async fn opened(
+    plan: &Plan,
+    persistent: &Persistent,
+    nodes: &[Rc<Node>],
+    report: &mut Report,
+) -> Option<Rc<Roster>> {
+    let accepted = judged(plan, persistent, nodes, report).await?;
+    let mut members: Vec<_> = nodes.iter().cloned().zip(accepted.next).collect();
+    if let Err(e) = write(nodes, &accepted.found, &accepted.chosen, &mut members).await {
+        let message = format!("its members cannot be marked as in use: {e}");
+        report.error(Subject::Hierarchy, None, None, &message);
+        return None;
+    }
+    let members = members.into_iter().map(|(below, superblock)| Member::new(below, superblock)).collect();
+    match Roster::new(members, accepted.latest) {
+        Ok(roster) => Some(roster),
+        Err(e) => {
+            report.error(Subject::Hierarchy, None, None, e.message());
+            None
         }
     }
-    if report.has_errors() {
-        close_all(&nodes, report).await;
-        members.clear();
-    }
-    members
 }
 
 /// Members that belong together.
@@ -184,6 +208,8 @@ struct Accepted {
     chosen: Vec<Superblock>,
     /// What each is to carry from now on.
     next: Vec<Superblock>,
+    /// The highest generation that any has had.
+    latest: u64,
 }
 
 /// Everything that opening writes: first what was chosen is made whole everywhere, then comes what is new.
@@ -229,20 +255,28 @@ async fn judged(
         report.warning(Subject::Hierarchy, None, None, "was not closed in order the last time");
     }
     let found = candidates.into_iter().map(|candidate| candidate.found).collect();
-    Some(Accepted { found, chosen: assembly.members, next })
+    let latest = next.iter().map(|s| s.generation).fold(assembly.latest, u64::max);
+    Some(Accepted { found, chosen: assembly.members, next, latest })
 }
 
 /// The superblocks with the description of the file. Exports may have changed: that is a change of the hierarchy, and
 /// raises its generation. Anything else is refused.
 fn compared(persistent: &Persistent, assembly: &Assembly, report: &mut Report) -> Option<Vec<Superblock>> {
     let mut members = assembly.members.clone();
-    let theirs = members.first()?.description.clone();
+    let described = members.first()?.description.clone();
+    let (theirs, kept) = match words::split(&described) {
+        Ok(parts) => parts,
+        Err(message) => {
+            report.error(Subject::Hierarchy, None, None, &message);
+            return None;
+        }
+    };
     let ours = &persistent.description;
-    if *ours == theirs {
+    if ours == theirs {
         return Some(members);
     }
-    if description::stored(ours) != description::stored(&theirs) {
-        let what = description::difference(description::stored(ours), description::stored(&theirs));
+    if description::stored(ours) != description::stored(theirs) {
+        let what = description::difference(description::stored(ours), description::stored(theirs));
         let message = format!(
             "differs from what its members carry: {}. `lamina assemble` prints the file that they carry",
             what.unwrap_or_else(|| "the same lines stand in another place".into())
@@ -252,7 +286,7 @@ fn compared(persistent: &Persistent, assembly: &Assembly, report: &mut Report) -
     }
     for member in &mut members {
         member.generation = assembly.latest + 1;
-        member.description.clone_from(ours);
+        member.description = words::join(ours, &kept);
     }
     let message =
         format!("its exports have changed: its members carry generation {} now", assembly.latest + 1);

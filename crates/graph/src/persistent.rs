@@ -8,7 +8,7 @@ use crate::device::Draft;
 use crate::keys::Section;
 use crate::plan::bad_name;
 use crate::report::{Report, Subject};
-use lamina_block::KeyError;
+use lamina_block::{KeyError, Level};
 use lamina_metadata::superblock::DESCRIPTION_MAX;
 use serde::Deserialize;
 use serde_json::Value;
@@ -24,6 +24,8 @@ pub struct Persistent {
     pub name: String,
     /// The hierarchy in the words that its members carry: see [`crate::with_paths`].
     pub description: String,
+    /// What a crash may do to what its devices keep on their children.
+    pub level: Level,
     /// The devices that are members, sorted by name.
     pub members: Vec<String>,
 }
@@ -33,6 +35,28 @@ pub struct Persistent {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Keys {
     name: String,
+    #[serde(default)]
+    consistency: Consistency,
+}
+
+/// The levels by their names in the file.
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Consistency {
+    Lazy,
+    #[default]
+    Shadow,
+    Atomic,
+}
+
+impl From<Consistency> for Level {
+    fn from(consistency: Consistency) -> Level {
+        match consistency {
+            Consistency::Lazy => Level::Lazy,
+            Consistency::Shadow => Level::Shadow,
+            Consistency::Atomic => Level::Atomic,
+        }
+    }
 }
 
 fn parse(keys: &Value) -> Result<Keys, KeyError> {
@@ -58,7 +82,7 @@ pub(crate) fn read(root: &DeTable<'_>, drafts: &[Draft], report: &mut Report) ->
     let section = Section { subject: Subject::Hierarchy, header: header.clone(), table };
     let keys = section.neutral(&[], report);
     section.check(&keys, |keys| parse(keys).map(drop), report);
-    let name = parse(&keys).ok()?.name;
+    let Keys { name, consistency } = parse(&keys).ok()?;
     if let Some(message) = bad_name(&name) {
         let at = table.get("name").map_or(header.clone(), |value| value.span());
         section.wrong(report, "name", at, &message);
@@ -83,5 +107,5 @@ pub(crate) fn read(root: &DeTable<'_>, drafts: &[Draft], report: &mut Report) ->
         );
         report.error(Subject::Hierarchy, None, Some(header), &message);
     }
-    Some(Persistent { name, description, members })
+    Some(Persistent { name, description, level: consistency.into(), members })
 }

@@ -19,10 +19,13 @@
 mod found;
 mod gather;
 mod judge;
+mod roster;
+pub mod words;
 
 pub use found::Candidate;
 pub use gather::{Gathered, gather};
 pub use judge::{Assembly, Note, Refusal, judge};
+pub use roster::Roster;
 
 use crate::superblock::{Found, Place, Superblock, write, write_all};
 use lamina_block::{Command, Env, Error, Extent, Geometry, Io, Layer, Node, Pending, Result, Step};
@@ -54,7 +57,28 @@ impl Member {
         Rc::new(Member { below, superblock: RefCell::new(superblock), spoilt: Cell::new(false) })
     }
 
-    /// A layer above could not be closed well: the member is not to be called clean.
+    /// The device of the hierarchy that it is.
+    pub fn name(&self) -> String {
+        self.superblock.borrow().name.clone()
+    }
+
+    /// What it carries.
+    pub fn superblock(&self) -> Superblock {
+        self.superblock.borrow().clone()
+    }
+
+    fn set_superblock(&self, superblock: Superblock) {
+        self.superblock.replace(superblock);
+        self.spoilt.set(false);
+    }
+
+    /// The device below.
+    fn below(&self) -> &Rc<Node> {
+        &self.below
+    }
+
+    /// A layer above could not be closed well: the member is not to be called clean, and nothing is written
+    /// when it is closed.
     pub fn spoil(&self) {
         self.spoilt.set(true);
     }
