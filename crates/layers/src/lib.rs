@@ -43,6 +43,7 @@ kinds! {
     record,
     stripe,
     template,
+    view,
 }
 
 #[cfg(test)]

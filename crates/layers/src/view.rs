@@ -1,0 +1,105 @@
+//! `view`: shows a part of a device that has several, such as a partition or a snapshot.
+//!
+//! The device below decides which views there are and what each of them shows; it shares what it knows with the view.
+//! What the view and the device below both show is the same bytes.
+//!
+//! ```text
+//!      0 ──── size     0 ──── size        two views, "root" and "data"
+//!      └──┬──┘         └──┬──┘
+//!         │  requests go  │               device below: where each of them is
+//!         ▼   straight    ▼
+//!      0 ─┴───────────────┴──── size      what the device below stands on
+//! ```
+//!
+//! Keys:
+//! * `over`: the device that has the view.
+//! * `name`: what the device below calls it.
+//!
+//! It deliberately is no layer of its own on the way of a request: the device below gives it one, which sends requests
+//! straight to what that stands on.
+
+use lamina_block::{Build, Config, Made, Pending};
+use serde::Deserialize;
+
+/// The keys; see the module.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Keys {
+    name: String,
+}
+
+impl Config for Keys {
+    const KIND: &'static str = "view";
+    const SUMMARY: &'static str = "a partition or a snapshot of a device";
+    const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
+
+    fn build(self, with: Build) -> Pending<Made> {
+        Box::pin(async move { with.child().view(&self.name).await })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use crate::testing::*;
+    use lamina_block::{Error, Geometry, Layer, Made, Pending, Step};
+
+    /// A layer with one view, "all", which shows what is below.
+    struct Viewed(Rc<Node>);
+
+    /// That view.
+    struct All(Rc<Node>);
+
+    impl Layer for Viewed {
+        fn geometry(&self) -> Geometry {
+            Geometry { read_only: true, ..self.0.geometry() }
+        }
+
+        fn submit(self: Rc<Self>, _: &mut Io) -> Step {
+            Step::Forward(Rc::clone(&self.0))
+        }
+
+        fn view(self: Rc<Self>, name: String) -> Pending<Made> {
+            Box::pin(async move {
+                match name.as_str() {
+                    "all" => Ok(Rc::new(All(Rc::clone(&self.0))) as Made),
+                    _ => Err(Error::invalid(format!("name: there is only \"all\", and no {name:?}"))),
+                }
+            })
+        }
+    }
+
+    impl Layer for All {
+        fn geometry(&self) -> Geometry {
+            self.0.geometry()
+        }
+
+        fn submit(self: Rc<Self>, _: &mut Io) -> Step {
+            Step::Forward(Rc::clone(&self.0))
+        }
+
+        fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
+            Box::pin(async move { self.0.extents(at).await })
+        }
+    }
+
+    pub fn subject() -> Subject {
+        Subject::new("view", |rig| async move {
+            let viewed = rig.node("viewed", "viewed", Rc::new(Viewed(rig.disk(0))));
+            rig.build(&Kind::of::<super::Keys>(), "top", json!({ "name": "all" }), vec![viewed]).await
+        })
+    }
+
+    #[test]
+    fn the_device_below_says_what_there_is() {
+        let below = memory("1MiB");
+        let env: Rc<dyn Env> = lamina_sim::Simulation::new(1).env();
+        let viewed = Node::new("viewed", "viewed", env, Rc::new(Viewed(Rc::clone(&below))));
+        let all = over("view", json!({ "name": "all" }), &[&viewed]);
+        write(&all, 4096, 7, 512);
+        assert_eq!(read(&below, 4096, 512), [7; 512]);
+        assert_eq!(read(&viewed, 4096, 512), [7; 512]);
+        assert_eq!(viewed.stats().of(OpKind::Write).completed.get(), 0, "writes go past it");
+        assert!(refused("view", json!({ "name": "some" }), &[&viewed]).contains("only \"all\""));
+        assert!(refused("view", json!({ "name": "all" }), &[&below]).contains("no \"all\" to view"));
+    }
+}
