@@ -104,7 +104,10 @@ impl Roster {
         let generation = self.latest.get() + 1;
         self.latest.set(generation);
         let next = next(&members, generation, &description);
-        for (member, superblock) in members.iter().zip(&next) {
+        // New members first: when all of the others have the new state, all have it.
+        let is_old = |member: &Rc<Member>| self.member(&member.name()).is_some();
+        let (old, new): (Vec<_>, Vec<_>) = members.iter().zip(&next).partition(|(m, _)| is_old(m));
+        for (member, superblock) in new.into_iter().chain(old) {
             write(member.below(), superblock, Place::First).await.map_err(|e| e.on(&superblock.name))?;
         }
         // From here on this is the hierarchy, whatever happens.

@@ -1,0 +1,172 @@
+//! A persistent hierarchy changes while it is served, and the power fails before every change of any disk: what is left
+//! is the hierarchy before or the one after, and what was flushed is in it.
+
+use lamina_block::{Buf, Durability, Env, Io, Node};
+use lamina_graph::{Hierarchy, Plan};
+use lamina_sim::{DiskOptions, Image, Images, Loss, SimEnv, Simulation};
+use std::cell::{Cell, RefCell};
+use std::path::Path;
+use std::rc::Rc;
+
+const SIZE: u64 = 4 << 20;
+
+fn plan(text: &str) -> Plan {
+    Plan::parse(text, "f.toml", Path::new("/srv"), lamina_layers::KINDS).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// A hierarchy of `members`, and other devices; `vm1` is exported.
+fn file(members: &[&str], devices: &str) -> String {
+    let member = |name: &&str| format!("[device.{name}]\ntype='file'\npath='{name}.img'\n");
+    let members: String = members.iter().map(member).collect();
+    format!("[hierarchy]\nname='vm1'\n{members}{devices}[export.vm1]\ndevice='vm1'\nnbd='unix:vm1.sock'\n")
+}
+
+fn vm1(over: &str) -> String {
+    format!("[device.vm1]\ntype='concat'\nover={over}\n")
+}
+
+/// One step after the other.
+fn files() -> Vec<String> {
+    let slow = "[device.slow]\ntype='delay'\nover='b'\nwrite='1ms'\n";
+    vec![
+        file(&["a", "b"], &vm1("['a','b']")),
+        file(&["a", "b"], &(vm1("['a','slow']") + slow)),
+        file(&["a", "b", "c"], &(vm1("['a','slow','c']") + slow)),
+        file(&["a", "b", "c"], &vm1("['a','b','c']")),
+    ]
+}
+
+/// The bytes of block `n`, as written in `round`.
+fn stamp(n: u64, round: u64) -> Vec<u8> {
+    (n << 32 | round).to_le_bytes().repeat(64)
+}
+
+async fn put(node: &Rc<Node>, n: u64, round: u64) {
+    let write = Io::write(n * 512, Buf::from_vec(stamp(n, round)), Durability::Cached);
+    node.submit(write).await.expect("a write");
+}
+
+async fn get(node: &Rc<Node>, n: u64) -> Vec<u8> {
+    let buf = Buf::zeroed(512);
+    node.submit(Io::read(n * 512, buf.clone())).await.expect("a read");
+    buf.to_vec()
+}
+
+/// Blocks on both members.
+const BLOCKS: [u64; 4] = [0, 7, (3 << 20) / 512, (3 << 20) / 512 + 9];
+
+/// What a crash left, how far the files had come, and the last round that was flushed.
+struct Crash {
+    images: Images,
+    step: usize,
+    round: u64,
+}
+
+fn world() -> Simulation {
+    let world = Simulation::new(11);
+    for name in ["a", "b", "c"] {
+        world.env().put_disk(format!("/srv/{name}.img"), Image::blank(DiskOptions::new(SIZE)));
+    }
+    world
+}
+
+/// Goes through all files, and takes images before every change of a disk.
+fn crashes() -> Vec<Crash> {
+    let world = world();
+    let (sim, taken) = (world.env(), Rc::new(RefCell::new(Vec::new())));
+    let (step, round) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+    let seen = (Rc::clone(&taken), Rc::clone(&step), Rc::clone(&round));
+    let env: Rc<dyn Env> = sim.clone();
+    let done = world.run(async move {
+        plan(&files()[0]).create(Rc::clone(&env), 0).await.unwrap_or_else(|e| panic!("{e}"));
+        let mut h = Hierarchy::build(plan(&files()[0]), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
+        let eye = Rc::downgrade(&sim);
+        sim.observe(Some(Rc::new(move || {
+            let Some(env) = eye.upgrade() else { return };
+            let (taken, step, round) = &seen;
+            for (loss, seed) in [(Loss::All, 0), (Loss::ALL[1], env.tick())] {
+                let images = env.images(loss, seed);
+                taken.borrow_mut().push(Crash { images, step: step.get(), round: round.get() });
+            }
+        })));
+        for (next, text) in files().iter().enumerate().skip(1) {
+            let door = h.door("vm1").expect("a door");
+            for n in BLOCKS {
+                put(&door, n, next as u64).await;
+            }
+            door.submit(Io::flush()).await.expect("a flush");
+            round.set(next as u64);
+            let (changed, wrong) = h.change(plan(text), &env).await.unwrap_or_else(|e| panic!("{e}"));
+            assert!(wrong.is_empty(), "{wrong:?}");
+            h = changed;
+            step.set(next);
+        }
+        sim.observe(None);
+        h.close().await.unwrap();
+    });
+    assert!(done.is_ok(), "{done:?}");
+    Rc::try_unwrap(taken).ok().expect("nobody looks any more").into_inner()
+}
+
+/// Opens what a crash left with one of the files, and closes it well.
+fn opens(images: &Images, text: &str, crash: &Crash) -> Result<(), String> {
+    let world = Simulation::from_images(3, images);
+    let sim: Rc<SimEnv> = world.env();
+    let (plan, round) = (plan(text), crash.round);
+    let opened = world.run(async move {
+        let h = Hierarchy::build(plan, sim).await.map_err(|report| report.to_string())?;
+        let door = h.door("vm1").expect("a door");
+        for n in BLOCKS.into_iter().filter(|_| round > 0) {
+            // A later round may be there as well: its writes were under way.
+            let bytes = get(&door, n).await;
+            assert!(
+                bytes == stamp(n, round) || bytes == stamp(n, round + 1),
+                "block {n} lost what was flushed in round {round}"
+            );
+        }
+        h.close().await.map_err(|e| e.to_string())
+    });
+    opened.expect("it does not hang")
+}
+
+#[test]
+fn a_crash_leaves_the_hierarchy_before_or_after() {
+    let crashes = crashes();
+    assert!(crashes.len() > 100, "{} crashes", crashes.len());
+    let (mut before, mut after) = (0, 0);
+    for (n, crash) in crashes.iter().enumerate() {
+        let old = opens(&crash.images, &files()[crash.step], crash);
+        let new = files().get(crash.step + 1).map(|text| opens(&crash.images, text, crash));
+        match (old, new) {
+            (Ok(()), Some(Ok(()))) => panic!("crash {n}: both files describe it"),
+            (Ok(()), _) => before += 1,
+            (Err(_), Some(Ok(()))) => after += 1,
+            (Err(old), Some(Err(new))) => panic!("crash {n}: {old}\nand\n{new}"),
+            (Err(old), None) => panic!("crash {n} in the last step: {old}"),
+        }
+    }
+    assert!(before > 10 && after > 10, "before {before}, after {after}");
+}
+
+#[test]
+fn a_member_that_was_taken_out_is_stale() {
+    let world = world();
+    let sim = world.env();
+    let env: Rc<dyn Env> = sim.clone();
+    let said = world.run(async move {
+        let linear = |over: &str| format!("[device.vm1]\ntype='linear'\nover='{over}'\nsize='1MiB'\n");
+        let both = file(&["a", "b"], &(linear("a") + "[device.spare]\ntype='linear'\nover='b'\n"));
+        let one = file(&["a"], &linear("a"));
+        plan(&both).create(Rc::clone(&env), 0).await.unwrap_or_else(|e| panic!("{e}"));
+        let h = Hierarchy::build(plan(&both), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
+        let (h, wrong) = h.change(plan(&one), &env).await.unwrap_or_else(|e| panic!("{e}"));
+        assert!(wrong.is_empty(), "{wrong:?}");
+        h.close().await.unwrap();
+        let h = Hierarchy::build(plan(&one), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
+        assert!(h.warnings().is_empty(), "{}", h.warnings());
+        h.close().await.unwrap();
+        Hierarchy::build(plan(&both), Rc::clone(&env)).await.expect_err("b has left").to_string()
+    });
+    let said = said.unwrap();
+    assert!(said.contains("device \"b\"") && said.contains("stale"), "{said}");
+}
