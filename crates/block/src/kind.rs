@@ -69,6 +69,8 @@ pub trait Config: DeserializeOwned + 'static {
     /// It remembers something, on its children or with the hierarchy ([`Build::keep`]): only one layer may have a
     /// device open, and it has to be made ([`Begin::Format`]) before it is opened for the first time.
     const KEEPS: bool = false;
+    /// More children at the end of `over` add room at its end, and nothing has to be moved.
+    const APPENDS: bool = false;
     /// Its layer shares the state of the device below: when that gets another layer, this one is made anew.
     const SHARES: bool = false;
     /// What it remembers can lie on a device of its own: the key `metadata`. Only with [`Config::KEEPS`].
@@ -91,6 +93,8 @@ pub struct Kind {
     pub children: RangeInclusive<usize>,
     /// It remembers something: see [`Config::KEEPS`].
     pub keeps: bool,
+    /// Children can be added at the end: see [`Config::APPENDS`].
+    pub appends: bool,
     /// It shares the state of the device below: see [`Config::SHARES`].
     pub shares: bool,
     /// It may have the key `metadata`.
@@ -108,6 +112,7 @@ impl Kind {
             summary: C::SUMMARY,
             children: C::CHILDREN,
             keeps: C::KEEPS,
+            appends: C::APPENDS,
             shares: C::SHARES,
             metadata: C::METADATA,
             verbs: C::VERBS,

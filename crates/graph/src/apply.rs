@@ -212,8 +212,7 @@ impl Change<'_> {
             exchanges.iter().any(|exchange| Rc::ptr_eq(&exchange.node, node))
                 || gone.iter().any(|gone| Rc::ptr_eq(gone, node))
         };
-        let nodes: Vec<_> =
-            self.from.nodes.iter().chain(&self.from.doors).filter(changes).cloned().collect();
+        let nodes: Vec<_> = self.from.nodes.iter().chain(&self.from.doors).filter(changes).cloned().collect();
         let Some(standstill) = Standstill::of(&nodes, &mut self.report).await else {
             self.exchanges = exchanges;
             return None;

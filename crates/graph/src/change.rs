@@ -41,6 +41,18 @@ pub enum Step {
         /// The device after.
         after: String,
     },
+    /// An export is opened.
+    Open {
+        /// Its name.
+        export: String,
+        /// What it stands on.
+        device: String,
+    },
+    /// An export is closed. It must have no clients.
+    Close {
+        /// Its name.
+        export: String,
+    },
     /// A device is flushed and closed.
     Delete {
         /// Its name.
@@ -53,7 +65,11 @@ impl Step {
     pub(crate) fn exchanged(&self) -> Option<&str> {
         match self {
             Step::Exchange { device, .. } => Some(device),
-            Step::Create { .. } | Step::Point { .. } | Step::Delete { .. } => None,
+            Step::Create { .. }
+            | Step::Point { .. }
+            | Step::Open { .. }
+            | Step::Close { .. }
+            | Step::Delete { .. } => None,
         }
     }
 }
@@ -74,6 +90,8 @@ impl fmt::Display for Step {
             Step::Point { export, before, after } => {
                 write!(f, "point     export {export}: to {after}, before {before}")
             }
+            Step::Open { export, device } => write!(f, "open      export {export}: on {device}"),
+            Step::Close { export } => write!(f, "close     export {export}"),
             Step::Delete { device } => write!(f, "delete    {device}"),
         }
     }
@@ -99,6 +117,7 @@ pub(crate) fn between(old: &Plan, new: &Plan) -> Result<Vec<Step>, Report> {
                                    name, and let the devices over it stand on that";
                     report.error(subject, None, Some(device.header.clone()), message);
                 }
+                rearranged(old, new, was, device, &mut report);
                 steps.push(Step::Exchange {
                     device: device.name.clone(),
                     before: was.over.clone(),
@@ -117,16 +136,85 @@ pub(crate) fn between(old: &Plan, new: &Plan) -> Result<Vec<Step>, Report> {
 }
 
 fn same(a: &Device, b: &Device) -> bool {
-    a.kind.name == b.kind.name
-        && a.over == b.over
-        && a.has_metadata == b.has_metadata
-        && a.keys == b.keys
+    a.kind.name == b.kind.name && a.over == b.over && a.has_metadata == b.has_metadata && a.keys == b.keys
 }
 
 /// True for a device that shares the state of one that gets another layer.
 fn shares_changed(device: &Device, steps: &[Step]) -> bool {
     let changed = |below: &String| steps.iter().any(|step| step.exchanged() == Some(below));
     device.kind.shares && device.over.iter().any(changed)
+}
+
+/// What becomes of the children of a device that stays.
+pub(crate) struct Edges {
+    /// Those it loses, with their data.
+    pub lost: Vec<String>,
+    /// Those it gets, with nothing of its data.
+    pub gained: Vec<String>,
+    /// Those that others take the place of, which show the same data: a layer comes between or goes.
+    pub renamed: Vec<(String, String)>,
+}
+
+impl Edges {
+    pub fn of(old: &Plan, new: &Plan, was: &Device, is: &Device) -> Edges {
+        let mut edges = Edges { lost: Vec::new(), gained: Vec::new(), renamed: Vec::new() };
+        edges.gained.extend(is.over.iter().filter(|name| !was.over.contains(name)).cloned());
+        for name in was.over.iter().filter(|name| !is.over.contains(name)) {
+            let same = |other: &String| stands_on(new, other, name) || stands_on(old, name, other);
+            match edges.gained.iter().position(same) {
+                Some(at) => edges.renamed.push((name.clone(), edges.gained.remove(at))),
+                None => edges.lost.push(name.clone()),
+            }
+        }
+        edges
+    }
+
+    /// What a child is called in the new plan.
+    pub fn now<'a>(&'a self, name: &'a str) -> &'a str {
+        self.renamed.iter().find(|(was, _)| was == name).map_or(name, |(_, is)| is)
+    }
+}
+
+/// True if `top` stands on `below`, directly or not.
+fn stands_on(plan: &Plan, top: &str, below: &str) -> bool {
+    let device = plan.devices.iter().find(|d| d.name == top);
+    device.is_some_and(|d| d.over.iter().any(|child| child == below || stands_on(plan, child, below)))
+}
+
+/// Reports what a device that remembers where its data is cannot become: its data would be taken for other data.
+fn rearranged(old: &Plan, new: &Plan, was: &Device, is: &Device, report: &mut Report) {
+    if !was.kind.keeps && !is.kind.keeps {
+        return;
+    }
+    let mut refuse = |message: &str| {
+        report.error(Subject::Device(is.name.clone()), None, Some(is.header.clone()), message);
+    };
+    if was.kind.name != is.kind.name {
+        return refuse("would get another type, which does not find the data: give the new one another name");
+    }
+    let edges = Edges::of(old, new, was, is);
+    let metadata = |d: &Device| if d.has_metadata { d.over.last().cloned() } else { None };
+    if metadata(was).map(|name| edges.now(&name).to_owned()) != metadata(is) {
+        return refuse("would look for its metadata elsewhere: that stays where it is");
+    }
+    let stay: Vec<&str> = was.over.iter().map(|name| edges.now(name)).collect();
+    let stay: Vec<&str> = stay.into_iter().filter(|name| is.over.iter().any(|n| n == name)).collect();
+    let after: Vec<&str> = is.over.iter().map(String::as_str).filter(|name| stay.contains(name)).collect();
+    if stay != after {
+        return refuse("has the same devices below in another order: its data would be taken for other data");
+    }
+    if new.persistent.is_some() {
+        return;
+    }
+    let at_end = is.over[stay.len().min(is.over.len())..] == edges.gained[..];
+    if was.keys != is.keys
+        || !edges.lost.is_empty()
+        || !(edges.gained.is_empty() || is.kind.appends && at_end)
+    {
+        refuse(
+            "would have to move data, and remember where it is: only a persistent hierarchy can ([hierarchy])",
+        );
+    }
 }
 
 fn is_sink(device: &Device) -> bool {
@@ -148,17 +236,16 @@ fn hierarchies(old: &Plan, new: &Plan, report: &mut Report) {
     }
 }
 
-/// The exports must be the same ones, each perhaps on another device.
+/// What becomes of the exports. Those that stay may stand on other devices; everything else about them is theirs for as
+/// long as they are served.
 fn exports(old: &Plan, new: &Plan, steps: &mut Vec<Step>, report: &mut Report) {
     for export in &new.exports {
-        let mut wrong = |message: &str| {
-            let subject = Subject::Export(export.name.clone());
-            report.error(subject, None, Some(export.places.header.clone()), message);
-        };
         match old.exports.iter().find(|e| e.name == export.name) {
-            None => wrong("is new: an export cannot be added yet while the others are served"),
+            None => steps.push(Step::Open { export: export.name.clone(), device: export.device.clone() }),
             Some(was) if !same_but_device(was, export) => {
-                wrong("is served with other keys: only its device can change while clients are attached");
+                let message = "is served with other keys: only its device can change while it is served";
+                let subject = Subject::Export(export.name.clone());
+                report.error(subject, None, Some(export.places.header.clone()), message);
             }
             Some(was) if was.device != export.device => steps.push(Step::Point {
                 export: export.name.clone(),
@@ -168,11 +255,8 @@ fn exports(old: &Plan, new: &Plan, steps: &mut Vec<Step>, report: &mut Report) {
             Some(_) => {}
         }
     }
-    for was in old.exports.iter().filter(|was| new.exports.iter().all(|e| e.name != was.name)) {
-        let message =
-            format!("export {:?} is served, and is not in the file: it cannot be taken away yet", was.name);
-        report.error(Subject::File, None, None, &message);
-    }
+    let gone = old.exports.iter().filter(|was| new.exports.iter().all(|e| e.name != was.name));
+    steps.extend(gone.map(|export| Step::Close { export: export.name.clone() }));
 }
 
 fn same_but_device(a: &Export, b: &Export) -> bool {

@@ -7,7 +7,7 @@
 //! Two files that describe the same hierarchy in the same words have the same description, whatever their order and
 //! layout. It deliberately does not understand values: "1GiB" and "1024MiB" are different words.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use toml::de::{DeTable, DeValue};
 
@@ -32,6 +32,29 @@ pub fn with_paths(description: &str, paths: &BTreeMap<String, String>) -> Option
     Some(emit(document.get_ref(), &|device| {
         paths.get(device).map_or(PathKey::Keep, |path| PathKey::Set(path.clone()))
     }))
+}
+
+/// The file `new`, in which devices have other children, with the devices of `old` that are `needed` for it.
+pub(crate) fn union(
+    old: &str,
+    new: &str,
+    over: &BTreeMap<String, Vec<String>>,
+    needed: &BTreeSet<String>,
+) -> Option<String> {
+    let (old, new) = (DeTable::parse(old).ok()?, DeTable::parse(new).ok()?);
+    let mut out = emit_with(new.get_ref(), &|_| PathKey::Keep, over);
+    let has = |name: &str| {
+        let devices = new.get_ref().get("device").and_then(|devices| devices.get_ref().as_table());
+        devices.is_some_and(|devices| devices.contains_key(name))
+    };
+    let DeValue::Table(devices) = old.get_ref().get("device")?.get_ref() else { return None };
+    for (name, value) in sorted(devices) {
+        if let (true, false, DeValue::Table(table)) = (needed.contains(name), has(name), value) {
+            let _ = writeln!(out, "\n[device.{}]", key(name));
+            keys(&mut out, table, PathKey::Keep, None);
+        }
+    }
+    Some(out)
 }
 
 /// The names of the members that a description has, sorted: the number of a member is its place here.
@@ -87,17 +110,25 @@ pub(crate) fn difference(ours: &str, theirs: &str) -> Option<String> {
 }
 
 fn emit(root: &DeTable<'_>, path: PathOf<'_>) -> String {
+    emit_with(root, path, &BTreeMap::new())
+}
+
+/// As [`emit`], with other children for some devices.
+fn emit_with(root: &DeTable<'_>, path: PathOf<'_>, over: &BTreeMap<String, Vec<String>>) -> String {
     let mut out = String::new();
     if let Some(DeValue::Table(table)) = root.get("hierarchy").map(|v| v.get_ref()) {
         out.push_str("[hierarchy]\n");
-        keys(&mut out, table, PathKey::Keep);
+        keys(&mut out, table, PathKey::Keep, None);
     }
     for kind in ["device", "export"] {
         let Some(DeValue::Table(named)) = root.get(kind).map(|v| v.get_ref()) else { continue };
         for (name, value) in sorted(named) {
             let DeValue::Table(table) = value else { continue };
             let _ = writeln!(out, "\n[{kind}.{}]", key(name));
-            keys(&mut out, table, if kind == "device" { path(name) } else { PathKey::Keep });
+            match kind {
+                "device" => keys(&mut out, table, path(name), over.get(name)),
+                _ => keys(&mut out, table, PathKey::Keep, None),
+            }
         }
     }
     out
@@ -107,13 +138,17 @@ fn sorted<'a>(table: &'a DeTable<'a>) -> BTreeMap<&'a str, &'a DeValue<'a>> {
     table.iter().map(|(key, value)| (key.get_ref().as_ref(), value.get_ref())).collect()
 }
 
-fn keys(out: &mut String, table: &DeTable<'_>, path: PathKey) {
+fn keys(out: &mut String, table: &DeTable<'_>, path: PathKey, over: Option<&Vec<String>>) {
     let set = if let PathKey::Set(path) = &path { Some(string(path)) } else { None };
     let mut lines: BTreeMap<&str, String> = sorted(table).into_iter().map(|(k, v)| (k, value(v))).collect();
     match path {
         PathKey::Keep => {}
         PathKey::Drop => drop(lines.remove("path")),
         PathKey::Set(_) => drop(set.map(|path| lines.insert("path", path))),
+    }
+    if let Some(over) = over {
+        let names: Vec<String> = over.iter().map(|name| string(name)).collect();
+        lines.insert("over", format!("[{}]", names.join(", ")));
     }
     for (name, value) in lines {
         let _ = writeln!(out, "{} = {value}", key(name));

@@ -60,7 +60,16 @@ pub(crate) fn read(name: &str, section: &Section<'_>, kinds: &[Kind], report: &m
     }
     let (over, over_at) = over.unwrap_or_default().into_iter().chain(metadata).unzip();
     let owned = OWNED.into_iter().filter_map(|key| Some((key, section.table.get(key)?.span()))).collect();
-    Draft { name: name.into(), kind, over, has_metadata, keys, header: section.header.clone(), over_at, owned }
+    Draft {
+        name: name.into(),
+        kind,
+        over,
+        has_metadata,
+        keys,
+        header: section.header.clone(),
+        over_at,
+        owned,
+    }
 }
 
 fn read_kind(section: &Section<'_>, kinds: &[Kind], report: &mut Report) -> Option<Kind> {

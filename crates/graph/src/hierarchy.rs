@@ -100,6 +100,11 @@ impl Hierarchy {
         Hierarchy { plan, nodes: built.nodes, doors, roster, warnings }
     }
 
+    /// What it was built from.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
     /// The device called `name`.
     pub fn node(&self, name: &str) -> Option<Rc<Node>> {
         self.nodes.iter().find(|node| node.name() == name).map(Rc::clone)
@@ -197,12 +202,7 @@ pub(crate) struct Maker<'a> {
 
 impl Maker<'_> {
     /// Makes the layer of a device over `children`, the one for its metadata being the last.
-    pub async fn layer(
-        &self,
-        device: &Device,
-        mut children: Vec<Rc<Node>>,
-        begin: Begin,
-    ) -> Result<Made> {
+    pub async fn layer(&self, device: &Device, mut children: Vec<Rc<Node>>, begin: Begin) -> Result<Made> {
         let failed = |KeyError { path, message }| Error::invalid(format!("{path}: {message}"));
         let keys = device.kind.parse(&device.keys).map_err(failed)?;
         let metadata = if device.has_metadata { children.pop() } else { None };

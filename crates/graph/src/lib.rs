@@ -31,6 +31,7 @@ mod persistent;
 mod plan;
 mod report;
 mod source;
+mod stages;
 mod switch;
 #[cfg(test)]
 mod testing;
@@ -46,4 +47,5 @@ pub use members::MemberPlan;
 pub use persistent::Persistent;
 pub use plan::{DEPTH_MAX, FILE_MAX, NAME_MAX, Plan, TABLES_MAX};
 pub use report::{PROBLEMS_MAX, Problem, Report, Severity, Subject};
+pub use stages::Stage;
 pub use tree::{Row, rows};

@@ -206,12 +206,9 @@ fn what_cannot_be_done_is_refused_and_changes_nothing() {
     says(other, "device \"gone\": ");
     let small = "[device.vm1]\ntype='linear'\nover='small'\n[device.small]\ntype='file'\npath='small.img'\n";
     says(small, "it would shrink from 1MiB to 512KiB under those who use it");
-    let two = format!("{plain}{EXPORT}[export.more]\ndevice='san'\nnbd='unix:vm1.sock'\n");
-    says(&two, "export \"more\": is new: an export cannot be added yet");
+
     let moved = format!("{plain}\n[export.vm1]\ndevice='vm1'\nnbd='unix:other.sock'\n");
     says(&moved, "export \"vm1\": is served with other keys");
-    let renamed = format!("{plain}\n[export.vm2]\ndevice='vm1'\nnbd='unix:vm1.sock'\n");
-    says(&renamed, "export \"vm1\" is served, and is not in the file");
 }
 
 #[test]
@@ -219,6 +216,13 @@ fn a_device_that_cannot_be_flushed_is_left_as_it_is() {
     let before = stack(&[("vm1", LINEAR), ("lab", "type='fault'")]);
     let said = refused(&before, &stack(&[("vm1", DELAY), ("lab", "type='fault'")]));
     assert!(said.contains("nothing was changed, because it cannot be flushed"), "{said}");
+}
+
+#[test]
+fn exports_come_and_go() {
+    let plain = stack(&[("vm1", LINEAR)]);
+    let two = format!("{plain}{EXPORT}[export.more]\ndevice='san'\nnbd='unix:vm1.sock'\n");
+    through(2, &[plain.clone(), two, plain]);
 }
 
 #[test]

@@ -79,7 +79,8 @@ fn crashes() -> Vec<Crash> {
     let env: Rc<dyn Env> = sim.clone();
     let done = world.run(async move {
         plan(&files()[0]).create(Rc::clone(&env), 0).await.unwrap_or_else(|e| panic!("{e}"));
-        let mut h = Hierarchy::build(plan(&files()[0]), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
+        let mut h =
+            Hierarchy::build(plan(&files()[0]), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
         let eye = Rc::downgrade(&sim);
         sim.observe(Some(Rc::new(move || {
             let Some(env) = eye.upgrade() else { return };

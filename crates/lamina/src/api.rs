@@ -46,6 +46,9 @@ pub struct Apply {
     /// Only say what would be done.
     #[serde(default)]
     pub plan: bool,
+    /// Overwrite what new members carry.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// What was done, or would be.

@@ -177,6 +177,9 @@ pub struct Apply {
     /// Only print what would be done.
     #[arg(long)]
     pub plan: bool,
+    /// Overwrite what new members carry: what was on them is lost.
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// Arguments of `inspect`.

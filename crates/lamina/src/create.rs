@@ -100,6 +100,12 @@ fn shown(name: &str, looked: &[Looked]) -> String {
     out
 }
 
+/// Refuses devices that carry something. Those that do not exist do not.
+pub fn refuse_overwriting(members: Vec<MemberPlan>) -> Result<(), Failure> {
+    let looked = members.into_iter().map(Looked::at).collect::<Result<Vec<_>, _>>()?;
+    refuse_what_is_there(&looked)
+}
+
 fn refuse_what_is_there(looked: &[Looked]) -> Result<(), Failure> {
     let mut message = String::new();
     for Looked { member, signatures, .. } in looked {

@@ -29,6 +29,14 @@ impl Failure {
         Failure::Failed(message.to_string())
     }
 
+    /// What is said about it.
+    pub fn into_message(self) -> String {
+        match self {
+            Failure::Failed(message) | Failure::Usage(message) | Failure::File(message) => message,
+            Failure::Unread => String::new(),
+        }
+    }
+
     /// It was asked wrongly.
     pub fn usage(message: impl Display) -> Failure {
         Failure::Usage(message.to_string())

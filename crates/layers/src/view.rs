@@ -32,6 +32,7 @@ impl Config for Keys {
     const KIND: &'static str = "view";
     const SUMMARY: &'static str = "a partition or a snapshot of a device";
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
+    const SHARES: bool = true;
 
     fn build(self, with: Build) -> Pending<Made> {
         Box::pin(async move { with.child().view(&self.name).await })

@@ -103,6 +103,11 @@ impl Shared {
         }
     }
 
+    /// True while a front-end is connected.
+    pub fn is_connected(&self) -> bool {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
     fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::SeqCst)
     }

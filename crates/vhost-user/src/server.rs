@@ -81,6 +81,11 @@ impl Server {
         Ok(Server { shared, thread: Some(thread), ended })
     }
 
+    /// True while a front-end (a hypervisor) is connected.
+    pub fn is_connected(&self) -> bool {
+        self.shared.is_connected()
+    }
+
     /// Takes no more requests, lets those in flight complete, hangs up, and removes the socket.
     pub async fn stop(mut self) {
         self.shared.stop();

@@ -8,6 +8,7 @@ use lamina_graph::{Hierarchy, Plan};
 use lamina_sim::{Rig, Subject};
 use serde::Deserialize;
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ops::{Range, RangeInclusive};
 use std::path::Path;
 use std::rc::Rc;
@@ -67,12 +68,29 @@ fn stack(name: &str, text: impl Into<Rc<str>>) -> Subject {
 async fn build(rig: Rc<Rig>, text: Rc<str>) -> Result<Rc<Node>> {
     let failed = |report| Error::invalid(format!("{report}"));
     let plan = Plan::parse(&text, "subject", Path::new(""), &kinds()).map_err(failed)?;
+    if plan.devices().iter().any(|device| device.kind.keeps) {
+        return build_kept(&rig, &plan).await;
+    }
     RIG.set(Some(Rc::clone(&rig)));
     let hierarchy = Hierarchy::build(plan, rig.env()).await;
     RIG.set(None);
     let hierarchy = hierarchy.map_err(failed)?;
     hierarchy.nodes().iter().for_each(|node| rig.adopt(node));
     hierarchy.node("top").ok_or_else(|| Error::invalid("there is no device \"top\""))
+}
+
+/// A graph with layers that remember something: the rig gives them what a persistent hierarchy would.
+async fn build_kept(rig: &Rc<Rig>, plan: &Plan) -> Result<Rc<Node>> {
+    let mut nodes: HashMap<&str, Rc<Node>> = HashMap::new();
+    for device in plan.devices() {
+        let children = device.over.iter().map(|name| Rc::clone(&nodes[name.as_str()])).collect();
+        let node = match device.keys["number"].as_u64() {
+            Some(number) if device.kind.name == Keys::KIND => rig.disk(number as usize),
+            _ => rig.build(&device.kind, &device.name, device.keys.clone(), children).await?,
+        };
+        nodes.insert(&device.name, node);
+    }
+    nodes.remove("top").ok_or_else(|| Error::invalid("there is no device \"top\""))
 }
 
 /// A layer by itself, over as many disks as its kind asks for at least unless this page knows better.
@@ -210,5 +228,7 @@ d1 = { type = "disk", number = 1 }
 /// Every kind of layer by itself, and the stacks.
 pub fn all() -> Vec<Subject> {
     let stacks = [linear_over_stripe(), concat_over_stripes(), stripe_over_shared_parts(), tower()];
-    lamina_layers::KINDS.iter().map(single).chain(stacks).collect()
+    // What shares another's state is nothing by itself.
+    let kinds = lamina_layers::KINDS.iter().filter(|kind| !kind.shares);
+    kinds.map(single).chain(stacks).collect()
 }

@@ -39,7 +39,7 @@ pub fn apply(args: &cli::Apply) -> Result<(), Failure> {
     let file = std::path::absolute(&args.file).map_err(Failure::failed)?;
     let file = file.to_str().ok_or_else(|| Failure::usage("the file's path is not UTF-8"))?.to_owned();
     let client = Client::find(args.daemon.control.as_deref())?;
-    let applied: Applied = client.post("/v1/apply", &Apply { file, plan: args.plan })?;
+    let applied: Applied = client.post("/v1/apply", &Apply { file, plan: args.plan, force: args.force })?;
     let mut out = std::io::stdout().lock();
     match applied.steps.as_slice() {
         [] => writeln!(out, "everything is as the file says")?,

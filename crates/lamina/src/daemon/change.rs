@@ -8,6 +8,7 @@
 
 use super::core_thread::{Ended, Handle};
 use crate::api::{Applied, Apply, Snapshot};
+use crate::create;
 use crate::files;
 use lamina_block::{Error, Result};
 use lamina_graph::Plan;
@@ -31,6 +32,11 @@ pub async fn apply(cores: &[Handle], now: &Snapshot, apply: &Apply) -> Result<Ap
         let (device, plan) = (part.device.clone(), part.plan.clone());
         let steps = cores[part.core].ask(move |core| core.steps(device, plan)).await;
         let steps = answered(steps)?;
+        if !apply.force {
+            let (device, plan) = (part.device.clone(), part.plan.clone());
+            let members = cores[part.core].ask(move |core| core.new_members(device, plan)).await;
+            create::refuse_overwriting(answered(members)?).map_err(|e| Error::invalid(e.into_message()))?;
+        }
         if !steps.is_empty() {
             applied.steps.extend(steps);
             changes.push(part);

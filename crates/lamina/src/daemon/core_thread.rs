@@ -24,16 +24,16 @@ thread_local! {
 
 /// A hierarchy at work, and the file it came from.
 pub struct Served {
-    file: String,
+    pub file: String,
     pub hierarchy: Hierarchy,
 }
 
 /// What lives on one thread.
 pub struct Core {
     index: usize,
-    host: Rc<Host>,
-    served: RefCell<Vec<Rc<Served>>>,
-    exports: RefCell<Exports>,
+    pub(super) host: Rc<Host>,
+    pub(super) served: RefCell<Vec<Rc<Served>>>,
+    pub(super) exports: RefCell<Exports>,
     closed: Cell<bool>,
     ended: Signal,
 }
@@ -128,7 +128,7 @@ impl Core {
         HERE.set(None);
     }
 
-    fn env(&self) -> Rc<dyn Env> {
+    pub(super) fn env(&self) -> Rc<dyn Env> {
         Rc::clone(&self.host) as Rc<dyn Env>
     }
 
@@ -187,38 +187,8 @@ impl Core {
         Some(answer)
     }
 
-    /// What changing the hierarchy that has `device` to `plan` would do, or why it cannot be done.
-    pub async fn steps(
-        self: Rc<Self>,
-        device: String,
-        plan: Plan,
-    ) -> std::result::Result<Vec<String>, String> {
-        let (_, served) = self.find(&device)?;
-        let steps = served.hierarchy.steps(&plan).map_err(|report| report.to_string())?;
-        Ok(steps.iter().map(|step| step.to_string()).collect())
-    }
-
-    /// Changes the hierarchy that has `device` to `plan`. What went wrong after the change was made comes back.
-    pub async fn change(
-        self: Rc<Self>,
-        device: String,
-        plan: Plan,
-    ) -> std::result::Result<Vec<String>, String> {
-        let (_, served) = self.find(&device)?;
-        let file = plan.file().to_owned();
-        let changed = served.hierarchy.change(plan, &self.env()).await;
-        let (hierarchy, wrong) = changed.map_err(|report| report.to_string())?;
-        tracing::info!(file, "the hierarchy was changed");
-        // Looked for again: a signal may have come meanwhile, and everything been closed.
-        match self.find(&device) {
-            Ok((at, _)) => self.served.borrow_mut()[at] = Rc::new(Served { file, hierarchy }),
-            Err(_) => hierarchy.close().await.map_err(|e| e.to_string())?,
-        }
-        Ok(wrong.iter().map(|e| e.to_string()).collect())
-    }
-
     /// The hierarchy that has `device`, and its place.
-    fn find(&self, device: &str) -> std::result::Result<(usize, Rc<Served>), String> {
+    pub(super) fn find(&self, device: &str) -> std::result::Result<(usize, Rc<Served>), String> {
         let served = self.served.borrow();
         let found = served.iter().enumerate().find(|(_, s)| s.hierarchy.node(device).is_some());
         found.map(|(at, s)| (at, Rc::clone(s))).ok_or_else(|| "the daemon is closing".into())

@@ -1,7 +1,7 @@
 //! The exports of one core: NBD listeners and vhost-user sockets in front of its nodes.
 
 use crate::api;
-use lamina_block::{Address, Env, Listener};
+use lamina_block::{Address, Env, Listener, Node};
 use lamina_graph::{Export, Hierarchy, Tls};
 use lamina_host::Host;
 use lamina_nbd::server as nbd;
@@ -19,17 +19,21 @@ const PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub struct Exports {
     /// One for each address; several exports may share it.
-    nbd: Vec<Rc<nbd::Server>>,
-    vhost_user: Vec<vhost_user::Server>,
+    nbd: Vec<Listening>,
+    /// By name of the export.
+    vhost_user: HashMap<String, vhost_user::Server>,
     /// By name of the export.
     endpoints: HashMap<String, Vec<api::Endpoint>>,
 }
 
-/// An NBD server before it listens.
-struct Listening<'a> {
-    address: &'a Address,
+/// An NBD server and its address.
+struct Listening {
+    /// As the file says it, and what TLS it says.
+    address: Address,
+    tls: Option<Tls>,
     server: Rc<nbd::Server>,
-    exports: Vec<&'a Export>,
+    /// Where it listens; `None` before it does.
+    at: Option<Address>,
 }
 
 impl Exports {
@@ -40,32 +44,86 @@ impl Exports {
         hierarchies: impl Iterator<Item = &'a Hierarchy>,
     ) -> Result<Exports, String> {
         let mut all = Exports::default();
-        let mut listening: Vec<Listening> = Vec::new();
-        for hierarchy in hierarchies {
-            for export in hierarchy.exports() {
-                let failed = |e: String| format!("export {:?}: {e}", export.name);
-                if let Some(path) = &export.vhost_user {
-                    all.open_vhost_user(host, hierarchy, export, path).map_err(failed)?;
-                }
-                if let Some(address) = &export.nbd {
-                    add(host, &mut listening, address, hierarchy, export).map_err(failed)?;
-                }
-            }
+        let exports: Vec<_> = hierarchies.flat_map(|h| h.exports().iter().map(move |e| (h, e))).collect();
+        for (hierarchy, export) in &exports {
+            all.add(host, hierarchy, export)?;
         }
-        for listening in listening {
-            all.listen(host, listening).await?;
+        for (_, export) in &exports {
+            let listener = all.to_listen(export).map(|address| listen(host, export, address));
+            match listener {
+                Some(listener) => all.listening(host, export, Some(listener.await?)),
+                None => all.listening(host, export, None),
+            }
         }
         Ok(all)
     }
 
-    fn open_vhost_user(
+    /// The address at which nobody listens yet for clients of `export`.
+    pub fn to_listen(&self, export: &Export) -> Option<Address> {
+        let its = self.nbd.iter().find(|listening| Some(&listening.address) == export.nbd.as_ref());
+        its.filter(|listening| listening.at.is_none()).map(|listening| listening.address.clone())
+    }
+
+    /// Lets NBD clients of an export in, who come to `listener` if nobody listened at its address before.
+    pub fn listening(&mut self, host: &Rc<Host>, export: &Export, listener: Option<Rc<dyn Listener>>) {
+        let same = |listening: &&mut Listening| Some(&listening.address) == export.nbd.as_ref();
+        let Some(listening) = self.nbd.iter_mut().find(same) else { return };
+        if let Some(listener) = listener {
+            listening.at = Some(listener.address());
+            let server = Rc::clone(&listening.server);
+            host.spawn(Box::pin(async move {
+                let at = listener.address();
+                if let Err(e) = server.serve(listener).await {
+                    tracing::error!(listener = %at, error = %e, "no longer listening");
+                }
+            }));
+        }
+        if let Some(at) = listening.at.clone() {
+            self.reached(export, "nbd", uri(&at, &export.name, export.tls.is_some()));
+        }
+    }
+
+    /// Takes an export out. No new client finds it.
+    pub fn remove(&mut self, name: &str) -> Removed {
+        self.endpoints.remove(name);
+        self.nbd.iter().for_each(|listening| listening.server.remove(name));
+        let empty = self.nbd.extract_if(.., |listening| listening.server.is_empty());
+        Removed {
+            nbd: empty.map(|listening| listening.server).collect(),
+            vhost_user: self.vhost_user.remove(name),
+        }
+    }
+
+    /// Who uses an export, in words.
+    pub fn clients_of(&self, name: &str) -> Vec<String> {
+        let mut clients: Vec<String> =
+            self.nbd.iter().flat_map(|listening| listening.server.clients_of(name)).collect();
+        if self.vhost_user.get(name).is_some_and(|server| server.is_connected()) {
+            clients.push("a hypervisor (vhost-user)".into());
+        }
+        clients
+    }
+
+    /// Makes an export known to its servers. Over vhost-user it is open then; NBD clients are let in later.
+    pub fn add(&mut self, host: &Rc<Host>, hierarchy: &Hierarchy, export: &Export) -> Result<(), String> {
+        let failed = |e: String| format!("export {:?}: {e}", export.name);
+        let node = hierarchy.door(&export.name).ok_or_else(|| failed("it has no door".into()))?;
+        if let Some(path) = &export.vhost_user {
+            self.add_vhost_user(host, Rc::clone(&node), export, path).map_err(failed)?;
+        }
+        if let Some(address) = &export.nbd {
+            self.add_nbd(host, node, export, address).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    fn add_vhost_user(
         &mut self,
         host: &Rc<Host>,
-        hierarchy: &Hierarchy,
+        node: Rc<Node>,
         export: &Export,
         path: &Path,
     ) -> Result<(), String> {
-        let node = hierarchy.door(&export.name).ok_or("it has no door")?;
         let settings = vhost_user::Settings {
             name: export.name.clone(),
             queues: export.queues,
@@ -74,29 +132,41 @@ impl Exports {
         };
         let server = vhost_user::Server::start(host, path, node, settings)
             .map_err(|e| format!("{}: {e}", path.display()))?;
-        self.vhost_user.push(server);
+        self.vhost_user.insert(export.name.clone(), server);
         self.reached(export, "vhost-user", path.display().to_string());
         Ok(())
     }
 
-    /// Lets clients of one address in.
-    async fn listen(&mut self, host: &Rc<Host>, listening: Listening<'_>) -> Result<(), String> {
-        let Listening { address, server, exports } = listening;
-        let listener = patiently(host, address).await.map_err(|e| {
-            let names: Vec<String> = exports.iter().map(|e| format!("{:?}", e.name)).collect();
-            format!("export {}: {address}: {e}", names.join(", "))
-        })?;
-        for export in exports {
-            self.reached(export, "nbd", uri(&listener.address(), &export.name, export.tls.is_some()));
-        }
-        self.nbd.push(Rc::clone(&server));
-        host.spawn(Box::pin(async move {
-            let at = listener.address();
-            if let Err(e) = server.serve(listener).await {
-                tracing::error!(listener = %at, error = %e, "no longer listening");
+    /// Adds an export to the server of its address, which is made if it is the first there.
+    fn add_nbd(
+        &mut self,
+        host: &Rc<Host>,
+        node: Rc<Node>,
+        export: &Export,
+        address: &Address,
+    ) -> Result<(), String> {
+        let found = self.nbd.iter().position(|listening| listening.address == *address);
+        let at = match found {
+            Some(at) if self.nbd[at].tls != export.tls => {
+                return Err(format!("{address} is served with another \"tls\" already"));
             }
-        }));
-        Ok(())
+            Some(at) => at,
+            None => {
+                let tls = export.tls.as_ref().map(load_tls).transpose()?;
+                let env = Rc::clone(host) as Rc<dyn Env>;
+                let server = nbd::Server::new(env, nbd::Settings { tls, ..Default::default() });
+                let (address, tls) = (address.clone(), export.tls.clone());
+                self.nbd.push(Listening { address, tls, server, at: None });
+                self.nbd.len() - 1
+            }
+        };
+        let info = nbd::ExportInfo {
+            name: export.name.clone(),
+            description: export.description.clone(),
+            node,
+            read_only: export.read_only,
+        };
+        self.nbd[at].server.add(info).map_err(|e| e.to_string())
     }
 
     fn reached(&mut self, export: &Export, protocol: &str, address: String) {
@@ -122,11 +192,35 @@ impl Exports {
 
     /// Lets nobody in any more, answers the requests under way, and sends all clients away.
     pub async fn close(self) {
-        let nbd = futures_util::future::join_all(self.nbd.iter().map(|server| server.shutdown()));
+        let nbd =
+            futures_util::future::join_all(self.nbd.iter().map(|listening| listening.server.shutdown()));
         let vhost_user =
-            futures_util::future::join_all(self.vhost_user.into_iter().map(vhost_user::Server::stop));
+            futures_util::future::join_all(self.vhost_user.into_values().map(vhost_user::Server::stop));
         futures_util::future::join(nbd, vhost_user).await;
     }
+}
+
+/// What served an export that was taken out.
+pub struct Removed {
+    nbd: Vec<Rc<nbd::Server>>,
+    vhost_user: Option<vhost_user::Server>,
+}
+
+impl Removed {
+    /// Sends its clients away when their requests are answered.
+    pub async fn close(self) {
+        for server in self.nbd {
+            server.shutdown().await;
+        }
+        if let Some(server) = self.vhost_user {
+            server.stop().await;
+        }
+    }
+}
+
+/// Listens for the clients of an export.
+pub async fn listen(host: &Rc<Host>, export: &Export, address: Address) -> Result<Rc<dyn Listener>, String> {
+    patiently(host, &address).await.map_err(|e| format!("export {:?}: {address}: {e}", export.name))
 }
 
 /// Listens at `address`. A process that was just killed may seem to listen still, because the kernel takes its ring
@@ -139,37 +233,6 @@ async fn patiently(host: &Rc<Host>, address: &Address) -> lamina_block::Result<R
             done => return done,
         }
     }
-}
-
-/// Adds an export to the server of its address, which is made if it is the first there.
-fn add<'a>(
-    host: &Rc<Host>,
-    listening: &mut Vec<Listening<'a>>,
-    address: &'a Address,
-    hierarchy: &Hierarchy,
-    export: &'a Export,
-) -> Result<(), String> {
-    let found = listening.iter().position(|l| l.address == address);
-    let at = match found {
-        Some(at) => at,
-        None => {
-            let tls = export.tls.as_ref().map(load_tls).transpose()?;
-            let env = Rc::clone(host) as Rc<dyn Env>;
-            let server = nbd::Server::new(env, nbd::Settings { tls, ..Default::default() });
-            listening.push(Listening { address, server, exports: Vec::new() });
-            listening.len() - 1
-        }
-    };
-    let node = hierarchy.door(&export.name).ok_or("it has no door")?;
-    let info = nbd::ExportInfo {
-        name: export.name.clone(),
-        description: export.description.clone(),
-        node,
-        read_only: export.read_only,
-    };
-    listening[at].server.add(info).map_err(|e| e.to_string())?;
-    listening[at].exports.push(export);
-    Ok(())
 }
 
 fn load_tls(tls: &Tls) -> Result<ServerTls, String> {

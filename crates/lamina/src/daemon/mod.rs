@@ -7,6 +7,7 @@
 //! A daemon that is killed leaves sockets behind; the next one replaces them.
 
 mod change;
+mod core_change;
 mod core_thread;
 mod cores;
 mod exports;

@@ -202,6 +202,20 @@ impl Server {
         }
     }
 
+    /// Who is connected to an export: addresses, for people.
+    pub fn clients_of(&self, name: &str) -> Vec<String> {
+        let exports = self.exports.borrow();
+        let Some(asked) = exports.get(name) else { return Vec::new() };
+        let uses = |client: &Client| client.export.borrow().as_ref().is_some_and(|e| Rc::ptr_eq(e, asked));
+        let clients = self.clients.borrow();
+        clients.iter().filter(|(_, client)| uses(client)).map(|(_, client)| client.conn.peer()).collect()
+    }
+
+    /// True if it has no export left.
+    pub fn is_empty(&self) -> bool {
+        self.exports.borrow().is_empty()
+    }
+
     /// Connections now, those that negotiate included.
     pub fn connections(&self) -> usize {
         self.clients.borrow().len()

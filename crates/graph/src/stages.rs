@@ -1,0 +1,113 @@
+//! The way from one hierarchy to another, where data has to be moved on it.
+//!
+//! ```text
+//!   a b ──▶ a b d ──▶ nothing is left on b ──▶ a d
+//! ```
+//!
+//! A device that remembers where its data is and loses a child needs both for a while: what it loses and what it gets.
+//! So the change goes by way of a hierarchy that has both, and that its members say it is: whenever it is interrupted,
+//! the same file leads on from there.
+
+use crate::change;
+use crate::description;
+use crate::hierarchy::Hierarchy;
+use crate::plan::Plan;
+use crate::report::{Report, Subject};
+use lamina_block::Kind;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+/// A part of a change that is done in one piece.
+#[derive(Clone)]
+pub enum Stage {
+    /// The hierarchy becomes this one.
+    Change(Plan),
+    /// What is on these devices is moved away from them, while clients go on. It may take long.
+    Move {
+        /// The device whose data it is.
+        device: String,
+        /// What it stands on, and will not.
+        from: Vec<String>,
+    },
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Stage::Change(plan) => write!(f, "change    {}", plan.file()),
+            Stage::Move { device, from } => write!(f, "move      {device}: away from {}", from.join(", ")),
+        }
+    }
+}
+
+impl Hierarchy {
+    /// The parts of the change to `plan`, in order, with their steps in words; or why it cannot be done while clients
+    /// are attached.
+    pub fn stages(&self, plan: &Plan, kinds: &[Kind]) -> Result<Vec<(Stage, Vec<String>)>, Report> {
+        let told = |stage: Stage, before: &Plan| {
+            let steps = match &stage {
+                Stage::Change(after) => {
+                    change::between(before, after)?.iter().map(ToString::to_string).collect()
+                }
+                Stage::Move { .. } => vec![stage.to_string()],
+            };
+            Ok((stage, steps))
+        };
+        let moves = moves(&self.plan, plan);
+        if moves.is_empty() || plan.persistent.is_none() {
+            return Ok(vec![told(Stage::Change(plan.clone()), &self.plan)?]);
+        }
+        let between = union(&self.plan, plan, kinds)?;
+        let mut stages = vec![told(Stage::Change(between.clone()), &self.plan)?];
+        for (device, from) in moves {
+            stages.push(told(Stage::Move { device, from }, &between)?);
+        }
+        stages.push(told(Stage::Change(plan.clone()), &between)?);
+        stages.retain(|(_, steps)| !steps.is_empty());
+        Ok(stages)
+    }
+}
+
+/// The devices that remember where their data is, and the children that they lose.
+fn moves(old: &Plan, new: &Plan) -> Vec<(String, Vec<String>)> {
+    let lost = |was: &crate::Device| {
+        let is = new.devices.iter().find(|d| d.name == was.name && d.kind.name == was.kind.name)?;
+        let lost: Vec<String> = change::Edges::of(old, new, was, is).lost;
+        (was.kind.keeps && !lost.is_empty()).then(|| (was.name.clone(), lost))
+    };
+    old.devices.iter().filter_map(lost).collect()
+}
+
+/// The new hierarchy, with what devices lose still below them.
+fn union(old: &Plan, new: &Plan, kinds: &[Kind]) -> Result<Plan, Report> {
+    let mut over = BTreeMap::new();
+    for was in old.devices.iter().filter(|was| was.kind.keeps) {
+        let Some(is) = new.devices.iter().find(|d| d.name == was.name) else { continue };
+        let edges = change::Edges::of(old, new, was, is);
+        let metadata = |d: &crate::Device| d.over.len() - usize::from(d.has_metadata);
+        let before = was.over[..metadata(was)].iter().map(|name| edges.now(name));
+        let both = before.chain(edges.gained.iter().map(String::as_str));
+        over.insert(was.name.clone(), both.map(str::to_owned).collect::<Vec<_>>());
+    }
+    let needed = below(old, over.values().flatten());
+    let text = description::union(&old.source.text, &new.source.text, &over, &needed).ok_or_else(|| {
+        let mut report = Report::new(new.source.clone());
+        report.error(Subject::File, None, None, "cannot be joined with the hierarchy that is served");
+        report
+    })?;
+    let name = format!("{} (while data is moved)", new.file());
+    Plan::parse(&text, &name, &new.base, kinds)
+}
+
+/// Devices of `plan` and all below them.
+fn below<'a>(plan: &Plan, names: impl Iterator<Item = &'a String>) -> BTreeSet<String> {
+    let mut todo: Vec<&String> = names.collect();
+    let mut found = BTreeSet::new();
+    while let Some(name) = todo.pop() {
+        let Some(device) = plan.devices.iter().find(|d| d.name == *name) else { continue };
+        if found.insert(name.clone()) {
+            todo.extend(&device.over);
+        }
+    }
+    found
+}

@@ -1,0 +1,133 @@
+//! A hierarchy of a core becomes another one: its stages, its exports.
+//!
+//! Exports that go are closed first and those that are new opened last, so that no client ever meets a device that is
+//! not there. An export with clients is not closed.
+
+use super::core_thread::{Core, Served};
+use super::exports::listen;
+use crate::files;
+use lamina_graph::{Export, Hierarchy, MemberPlan, Plan, Stage};
+use std::rc::Rc;
+
+/// What went wrong, in words.
+type Answer<T> = Result<T, String>;
+
+impl Core {
+    /// What changing the hierarchy that has `device` to `plan` would do, or why it cannot be done.
+    pub async fn steps(self: Rc<Self>, device: String, plan: Plan) -> Answer<Vec<String>> {
+        let (_, served) = self.find(&device)?;
+        let stages = stages(&served.hierarchy, &plan)?;
+        self.unused(&served.hierarchy, &plan)?;
+        Ok(stages.into_iter().flat_map(|(_, steps)| steps).collect())
+    }
+
+    /// The devices that would become members, if the hierarchy that has `device` were changed to `plan`.
+    pub async fn new_members(self: Rc<Self>, device: String, plan: Plan) -> Answer<Vec<MemberPlan>> {
+        Ok(self.find(&device)?.1.hierarchy.new_members(&plan))
+    }
+
+    /// Changes the hierarchy that has `device` to `plan`. What went wrong after the change was made comes back.
+    pub async fn change(self: Rc<Self>, device: String, plan: Plan) -> Answer<Vec<String>> {
+        let (_, before) = self.find(&device)?;
+        let stages = stages(&before.hierarchy, &plan)?;
+        self.unused(&before.hierarchy, &plan)?;
+        let closed = gone(&before.hierarchy, &plan);
+        for export in &closed {
+            let removed = self.exports.borrow_mut().remove(&export.name);
+            removed.close().await;
+        }
+        let mut warnings = Vec::new();
+        for (done, (stage, _)) in stages.into_iter().enumerate() {
+            let (_, served) = self.find(&device)?;
+            match self.stage(&device, &served, stage).await {
+                Ok(wrong) => warnings.extend(wrong),
+                Err(e) if done == 0 => {
+                    // Nothing has changed, so nothing is to be missing.
+                    self.open_exports(&served.hierarchy, &closed).await?;
+                    return Err(e);
+                }
+                Err(e) => {
+                    return Err(format!(
+                        "{e}\nwhat was done before this stays; the same file leads on from there"
+                    ));
+                }
+            }
+        }
+        let (_, served) = self.find(&device)?;
+        tracing::info!(file = served.file, "the hierarchy was changed");
+        let new = gone(&served.hierarchy, before.hierarchy.plan());
+        if let Err(e) = self.open_exports(&served.hierarchy, &new).await {
+            warnings.push(e);
+        }
+        Ok(warnings)
+    }
+
+    async fn stage(&self, device: &str, served: &Served, stage: Stage) -> Answer<Vec<String>> {
+        let plan = match stage {
+            Stage::Change(plan) => plan,
+            Stage::Move { device, from } => {
+                let Some(node) = served.hierarchy.node(&device) else { return Ok(Vec::new()) };
+                tracing::info!(device, from = from.join(", "), "moving data away");
+                return match node.vacate(from).await {
+                    Ok(()) => Ok(Vec::new()),
+                    Err(e) => Err(e.to_string()),
+                };
+            }
+        };
+        let file = plan.file().to_owned();
+        let changed = served.hierarchy.change(plan, &self.env()).await;
+        let (hierarchy, wrong) = changed.map_err(|report| files::shown(&report))?;
+        // Looked for again: a signal may have come meanwhile, and everything been closed.
+        match self.find(device) {
+            Ok((at, _)) => self.served.borrow_mut()[at] = Rc::new(Served { file, hierarchy }),
+            Err(_) => hierarchy.close().await.map_err(|e| e.to_string())?,
+        }
+        Ok(wrong.iter().map(|e| e.to_string()).collect())
+    }
+
+    /// Refuses to close exports that have clients.
+    fn unused(&self, hierarchy: &Hierarchy, plan: &Plan) -> Answer<()> {
+        for export in gone(hierarchy, plan) {
+            let clients = self.exports.borrow().clients_of(&export.name);
+            if !clients.is_empty() {
+                return Err(format!(
+                    "export {:?} is in use by {}: it can be closed when they have left",
+                    export.name,
+                    clients.join(", ")
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    async fn open_exports(&self, hierarchy: &Hierarchy, exports: &[Export]) -> Answer<()> {
+        for export in exports {
+            let added = self.exports.borrow_mut().add(&self.host, hierarchy, export);
+            let address = self.exports.borrow().to_listen(export);
+            let listener = match (added, address) {
+                (Err(e), _) => Err(e),
+                (Ok(()), None) => Ok(None),
+                (Ok(()), Some(address)) => listen(&self.host, export, address).await.map(Some),
+            };
+            match listener {
+                Ok(listener) => self.exports.borrow_mut().listening(&self.host, export, listener),
+                Err(e) => {
+                    let removed = self.exports.borrow_mut().remove(&export.name);
+                    removed.close().await;
+                    return Err(e);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn stages(hierarchy: &Hierarchy, plan: &Plan) -> Answer<Vec<(Stage, Vec<String>)>> {
+    hierarchy.stages(plan, &files::kinds()).map_err(|report| files::shown(&report))
+}
+
+/// The exports of a hierarchy that are not in `plan`.
+fn gone(hierarchy: &Hierarchy, plan: &Plan) -> Vec<Export> {
+    let is_gone = |export: &&Export| plan.exports().iter().all(|other| other.name != export.name);
+    hierarchy.exports().iter().filter(is_gone).cloned().collect()
+}
