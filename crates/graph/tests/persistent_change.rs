@@ -1,9 +1,10 @@
 //! A persistent hierarchy changes while it is served, and the power fails before every change of any disk: what is left
 //! is the hierarchy before or the one after, and what was flushed is in it.
 
-use lamina_block::{Buf, Durability, Env, Io, Node};
+use lamina_block::{Buf, Command, Durability, Env, Io, Node};
 use lamina_graph::{Hierarchy, Plan};
 use lamina_sim::{DiskOptions, Image, Images, Loss, SimEnv, Simulation};
+use serde_json::json;
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
@@ -70,26 +71,30 @@ fn world() -> Simulation {
     world
 }
 
+/// Takes images before every change of a disk from now on.
+fn watch(sim: &Rc<SimEnv>, taken: Rc<RefCell<Vec<Crash>>>, step: Rc<Cell<usize>>, round: Rc<Cell<u64>>) {
+    let eye = Rc::downgrade(sim);
+    sim.observe(Some(Rc::new(move || {
+        let Some(env) = eye.upgrade() else { return };
+        for (loss, seed) in [(Loss::All, 0), (Loss::ALL[1], env.tick())] {
+            let images = env.images(loss, seed);
+            taken.borrow_mut().push(Crash { images, step: step.get(), round: round.get() });
+        }
+    })));
+}
+
 /// Goes through all files, and takes images before every change of a disk.
 fn crashes() -> Vec<Crash> {
     let world = world();
     let (sim, taken) = (world.env(), Rc::new(RefCell::new(Vec::new())));
     let (step, round) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
-    let seen = (Rc::clone(&taken), Rc::clone(&step), Rc::clone(&round));
+    let seen = Rc::clone(&taken);
     let env: Rc<dyn Env> = sim.clone();
     let done = world.run(async move {
         plan(&files()[0]).create(Rc::clone(&env), 0).await.unwrap_or_else(|e| panic!("{e}"));
         let mut h =
             Hierarchy::build(plan(&files()[0]), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
-        let eye = Rc::downgrade(&sim);
-        sim.observe(Some(Rc::new(move || {
-            let Some(env) = eye.upgrade() else { return };
-            let (taken, step, round) = &seen;
-            for (loss, seed) in [(Loss::All, 0), (Loss::ALL[1], env.tick())] {
-                let images = env.images(loss, seed);
-                taken.borrow_mut().push(Crash { images, step: step.get(), round: round.get() });
-            }
-        })));
+        watch(&sim, seen, Rc::clone(&step), Rc::clone(&round));
         for (next, text) in files().iter().enumerate().skip(1) {
             let door = h.door("vm1").expect("a door");
             for n in BLOCKS {
@@ -147,6 +152,42 @@ fn a_crash_leaves_the_hierarchy_before_or_after() {
         }
     }
     assert!(before > 10 && after > 10, "before {before}, after {after}");
+}
+
+#[test]
+fn a_member_grows_and_a_crash_leaves_it_small_or_large() {
+    let world = world();
+    let (sim, taken) = (world.env(), Rc::new(RefCell::new(Vec::new())));
+    let seen = Rc::clone(&taken);
+    let env: Rc<dyn Env> = sim.clone();
+    let done = world.run(async move {
+        plan(&files()[0]).create(Rc::clone(&env), 0).await.unwrap_or_else(|e| panic!("{e}"));
+        let h = Hierarchy::build(plan(&files()[0]), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
+        let (door, b) = (h.door("vm1").expect("a door"), h.node("b").expect("a member"));
+        for n in BLOCKS {
+            put(&door, n, 1).await;
+        }
+        door.submit(Io::flush()).await.expect("a flush");
+        let before = door.geometry().size;
+        watch(&sim, seen, Rc::default(), Rc::new(Cell::new(1)));
+        for size in [SIZE + (64 << 10), 2 * SIZE] {
+            sim.disk("/srv/b.img").expect("a disk").resize(size);
+            let resize = Command { name: "resize".into(), args: json!({}) };
+            b.control(resize).await.unwrap_or_else(|e| panic!("{e}"));
+            h.refresh();
+            assert_eq!(door.geometry().size, before + size - SIZE);
+        }
+        sim.observe(None);
+        let small = Command { name: "resize".into(), args: json!({ "size": "1MiB", "force": true }) };
+        assert!(b.control(small).await.unwrap_err().message().contains("does not shrink"));
+        h.close().await.unwrap();
+    });
+    assert!(done.is_ok(), "{done:?}");
+    let taken = Rc::try_unwrap(taken).ok().expect("nobody looks any more").into_inner();
+    assert!(taken.len() > 20, "{} crashes", taken.len());
+    for (n, crash) in taken.iter().enumerate() {
+        opens(&crash.images, &files()[0], crash).unwrap_or_else(|e| panic!("crash {n}: {e}"));
+    }
 }
 
 #[test]

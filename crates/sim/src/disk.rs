@@ -11,8 +11,10 @@ use crate::media::{Loss, Media, Write};
 use crate::probe::Probe;
 use fastrand::Rng;
 use lamina_block::{
-    Buf, Durability, Error, Extent, ExtentState, Geometry, Io, Kept, Layer, Op, OpKind, Pending, Result, Step,
+    Buf, Command, Durability, Error, Extent, ExtentState, Geometry, Io, Kept, Layer, Op, OpKind, Pending,
+    Result, Step,
 };
+use serde_json::Value;
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::pin::Pin;
@@ -329,6 +331,16 @@ impl Layer for SimDisk {
             std::task::Poll::Ready(result) => Step::Done(result),
             std::task::Poll::Pending => Step::Control(work),
         }
+    }
+
+    /// `resize`: takes over the size that it has now.
+    fn control(self: Rc<Self>, command: Command) -> Pending<Value> {
+        Box::pin(async move {
+            match command.name.as_str() {
+                "resize" => Ok(Value::Null),
+                other => Err(Error::unsupported(format!("there is no command {other:?} here"))),
+            }
+        })
     }
 
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {

@@ -28,11 +28,11 @@ pub use judge::{Assembly, Note, Refusal, judge};
 pub use roster::Roster;
 
 use crate::superblock::{Found, Place, Superblock, write, write_all};
-use lamina_block::{Command, Env, Error, Extent, Geometry, Io, Layer, Node, Pending, Result, Step};
+use lamina_block::{Bytes, Command, Env, Error, Extent, Geometry, Io, Layer, Node, Pending, Result, Step};
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use uuid::Uuid;
 
 /// A UUID drawn from the environment's randomness.
@@ -49,12 +49,19 @@ pub struct Member {
     superblock: RefCell<Superblock>,
     /// What it closes with is not known to be whole: it stays marked as in use.
     spoilt: Cell<bool>,
+    /// The other members, once it is one of them.
+    roster: RefCell<Weak<Roster>>,
 }
 
 impl Member {
     /// The data on `below`, which carries `superblock` already.
     pub fn new(below: Rc<Node>, superblock: Superblock) -> Rc<Member> {
-        Rc::new(Member { below, superblock: RefCell::new(superblock), spoilt: Cell::new(false) })
+        Rc::new(Member {
+            below,
+            superblock: RefCell::new(superblock),
+            spoilt: Cell::new(false),
+            roster: RefCell::default(),
+        })
     }
 
     /// The device of the hierarchy that it is.
@@ -137,11 +144,30 @@ impl Layer for Member {
         Box::pin(async move { self.below.extents(at.start + start..at.end + start).await })
     }
 
-    /// None is handed on: a device that got another size would lose its second superblock.
+    /// `resize`, as of the device below: only larger. Its second superblock moves to the new end.
     fn control(self: Rc<Self>, command: Command) -> Pending<Value> {
-        let name = command.name;
         Box::pin(async move {
-            Err(Error::unsupported(format!("there is no command {name:?}: a member keeps the size it has")))
+            let Command { name, args } = &command;
+            if name != "resize" {
+                let message = format!("there is no command {name:?} here; there is \"resize\"");
+                return Err(Error::unsupported(message));
+            }
+            let asked = args.get("size").filter(|size| !size.is_null());
+            if let Some(size) = asked {
+                let size: Bytes =
+                    serde_json::from_value(size.clone()).map_err(|e| Error::invalid(format!("size: {e}")))?;
+                let least = self.superblock.borrow().layout.end();
+                if size.0 < least {
+                    let message = format!("a member does not shrink: it needs at least {least} bytes");
+                    return Err(Error::invalid(message));
+                }
+            }
+            let answer = self.below.control(command).await?;
+            let roster = self.roster.borrow().upgrade();
+            if let Some(roster) = roster {
+                roster.grow(&self).await?;
+            }
+            Ok(answer)
         })
     }
 

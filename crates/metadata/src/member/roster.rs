@@ -9,7 +9,7 @@
 
 use super::Member;
 use super::words::{self, Words};
-use crate::superblock::{DESCRIPTION_MAX, Place, Superblock, write};
+use crate::superblock::{COPY_LEN, DESCRIPTION_MAX, Layout, Place, Superblock, write};
 use lamina_block::{Error, ErrorKind, Keep, Pending, Result, Signal};
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
@@ -40,15 +40,22 @@ impl Roster {
         let description = first.map_or(String::new(), |superblock| superblock.description);
         let (file, words) =
             words::split(&description).map_err(|message| Error::new(ErrorKind::Corrupt, message))?;
-        Ok(Rc::new(Roster {
+        let roster = Rc::new(Roster {
             file: RefCell::new(file.to_owned()),
             words: RefCell::new(words),
-            members: RefCell::new(members),
+            members: RefCell::default(),
             latest: Cell::new(latest),
             behind: Cell::new(false),
             busy: Cell::new(false),
             free: Signal::new(),
-        }))
+        });
+        roster.take_in(members);
+        Ok(roster)
+    }
+
+    fn take_in(self: &Rc<Self>, members: Vec<Rc<Member>>) {
+        members.iter().for_each(|member| drop(member.roster.replace(Rc::downgrade(self))));
+        self.members.replace(members);
     }
 
     /// Its members.
@@ -70,7 +77,12 @@ impl Roster {
     /// Members that are new get their superblocks; those that are left out keep theirs, which are stale from now on.
     ///
     /// After an error the hierarchy is what it was before.
-    pub async fn become_of(&self, members: Vec<Rc<Member>>, file: &str, devices: &[&str]) -> Result<()> {
+    pub async fn become_of(
+        self: &Rc<Self>,
+        members: Vec<Rc<Member>>,
+        file: &str,
+        devices: &[&str],
+    ) -> Result<()> {
         let _turn = self.turn().await;
         let mut words = self.words.borrow().clone();
         words.retain(|device, _| devices.contains(&device.as_str()));
@@ -83,7 +95,35 @@ impl Roster {
         self.catch_up().await
     }
 
-    async fn keep_words(&self, device: &str, value: Value) -> Result<()> {
+    /// Makes all of what a member's device has now the member's. The second copy goes to the new end.
+    ///
+    /// It is written there first: nobody looks for it before the first copy says so. That first copy is written after
+    /// those of all other members, because what it said before is gone with it: the old second copy is not found then.
+    pub(super) async fn grow(self: &Rc<Self>, grown: &Rc<Member>) -> Result<()> {
+        let _turn = self.turn().await;
+        self.catch_up().await?;
+        let before = grown.superblock();
+        let layout = Layout::of_size(grown.below().geometry().size).map_err(Error::invalid)?;
+        if layout.data.end < before.layout.data.end + COPY_LEN {
+            return Ok(());
+        }
+        let members = self.members();
+        let generation = self.latest.get() + 1;
+        self.latest.set(generation);
+        let mut next = next(&members, generation, &before.description);
+        let Some(at) = members.iter().position(|member| Rc::ptr_eq(member, grown)) else { return Ok(()) };
+        next[at].layout.data.end = layout.data.end;
+        write(grown.below(), &next[at], Place::Second).await?;
+        let others = (0..members.len()).filter(|other| *other != at);
+        for n in others.chain([at]) {
+            write(members[n].below(), &next[n], Place::First).await.map_err(|e| e.on(&next[n].name))?;
+        }
+        members.iter().zip(next).for_each(|(member, superblock)| member.set_superblock(superblock));
+        self.behind.set(true);
+        self.catch_up().await
+    }
+
+    async fn keep_words(self: &Rc<Self>, device: &str, value: Value) -> Result<()> {
         let _turn = self.turn().await;
         let mut words = self.words.borrow().clone();
         words.insert(device.into(), value);
@@ -91,7 +131,7 @@ impl Roster {
         self.write(members, &file, words).await
     }
 
-    async fn write(&self, members: Vec<Rc<Member>>, file: &str, words: Words) -> Result<()> {
+    async fn write(self: &Rc<Self>, members: Vec<Rc<Member>>, file: &str, words: Words) -> Result<()> {
         let description = words::join(file, &words);
         if description.len() > DESCRIPTION_MAX {
             let message = format!(
@@ -112,7 +152,7 @@ impl Roster {
         }
         // From here on this is the hierarchy, whatever happens.
         members.iter().zip(next).for_each(|(member, superblock)| member.set_superblock(superblock));
-        self.members.replace(members);
+        self.take_in(members);
         self.file.replace(file.to_owned());
         self.words.replace(words);
         self.behind.set(true);
