@@ -5,7 +5,7 @@
 
 use crate::{Env, Error, ErrorKind, Result, Signal, Time};
 use serde_json::{Value, json};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -25,6 +25,8 @@ pub struct Job {
     name: &'static str,
     env: Rc<dyn Env>,
     state: Cell<JobState>,
+    /// Why it paused by itself.
+    error: RefCell<Option<Error>>,
     /// Bytes of the whole work, and of what is done.
     total: Cell<u64>,
     done: Cell<u64>,
@@ -45,6 +47,7 @@ impl Job {
             name,
             env: Rc::clone(env),
             state: Cell::new(JobState::Running),
+            error: RefCell::default(),
             total: Cell::new(total),
             done: Cell::new(0),
             limit: Cell::new(limit),
@@ -116,10 +119,17 @@ impl Job {
         }
     }
 
+    /// Pauses it because of `error`, which is shown until it goes on.
+    pub fn fail(&self, error: &Error) {
+        self.pause();
+        *self.error.borrow_mut() = Some(error.clone());
+    }
+
     /// Lets it go on.
     pub fn resume(&self) {
         if self.state.get() == JobState::Paused {
             self.state.set(JobState::Running);
+            self.error.take();
             self.since.set((self.env.now(), self.done.get()));
             self.steered.notify();
         }
@@ -138,7 +148,8 @@ impl Job {
         self.steered.notify();
     }
 
-    /// What it shows: name, state, bytes done and in all, bytes for each second, and the seconds that are left.
+    /// What it shows: name, state, bytes done and in all, bytes for each second, the seconds that are left, and the
+    /// error that paused it.
     pub fn info(&self) -> Value {
         let (since, before) = self.since.get();
         let (done, total) = (self.done.get(), self.total.get());
@@ -158,6 +169,7 @@ impl Job {
             "rate": rate as u64,
             "limit": self.limit.get(),
             "seconds_left": left,
+            "error": self.error.borrow().as_ref().map(|e| e.to_string()),
         })
     }
 }

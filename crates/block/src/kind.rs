@@ -29,6 +29,9 @@ pub struct Build {
     pub level: Level,
     /// Where a few words can be kept; `None` in a hierarchy that is not persistent.
     pub keep: Option<Rc<dyn Keep>>,
+    /// The children that are about to be taken away: [`crate::Layer::vacate`] follows with their names. Others that
+    /// are new are there to take their data.
+    pub leaving: Vec<String>,
 }
 
 impl Build {
@@ -43,6 +46,7 @@ impl Build {
             begin: Begin::Open,
             level: Level::default(),
             keep: None,
+            leaving: Vec::new(),
         }
     }
 

@@ -91,6 +91,9 @@ pub trait Layer {
 
     /// Moves what is the device's away from the children with these `names`, which are about to be taken away, while
     /// requests go on. Afterwards nothing is on them. Unless a layer moves data, it has nothing to do.
+    ///
+    /// Called while the device is held, so that no request is under way that the layer does not know of; what comes back
+    /// is awaited when requests pass again.
     fn vacate(self: Rc<Self>, _names: Vec<String>) -> Pending {
         Box::pin(async { Ok(()) })
     }

@@ -284,9 +284,15 @@ impl Node {
         self.layer().jobs()
     }
 
-    /// Moves what is the device's away from children: see [`Layer::vacate`].
-    pub async fn vacate(&self, names: Vec<String>) -> Result<()> {
-        self.layer().vacate(names).await.map_err(|e| e.on(&self.name))
+    /// Moves what is the device's away from children: see [`Layer::vacate`]. Requests are held while it begins.
+    pub async fn vacate(self: &Rc<Self>, names: Vec<String>) -> Result<()> {
+        let held = self.hold().await;
+        if held.before == Gate::Closed {
+            return Err(Error::offline("the device is closed").on(&self.name));
+        }
+        let moved = held.layer().vacate(names);
+        drop(held);
+        moved.await.map_err(|e| e.on(&self.name))
     }
 
     /// Takes over the layer's geometry, and tells whoever waits in [`Node::resized`] if it changed.
