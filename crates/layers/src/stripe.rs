@@ -1,7 +1,8 @@
 //! `stripe`: devices side by side, in units dealt out in turn (RAID 0).
 //!
-//! Unit `u` here is unit `u / n` of device `u % n`, always: growing all devices adds at the end only. The smallest
-//! device rules, rounded down to whole units; what the others have more is not used.
+//! Unit `u` here is unit `u / n` of device `u % n`: growing all devices adds at the end only. The smallest device rules,
+//! rounded down to whole units; what the others have more is not used. In a persistent hierarchy which devices take turns,
+//! and in which order, is kept with it, and the order in `over` means nothing from then on.
 //!
 //! ```text
 //!      │ 0 │ 1 │ 2 │ 3 │ 4 │ 5 │      here: units in order
@@ -13,16 +14,29 @@
 //!
 //! Keys:
 //! * `over`: the devices, in order.
-//! * `unit` ("32KiB"): the length of a unit, a power of two, at least the largest logical block among the devices.
+//! * `unit` ("32KiB"): the length of a unit, a power of two, at least the largest logical block among the devices. It
+//!   cannot change once the stripe holds data.
 //!
 //! A request inside one unit is handed on. The parts of a larger one lie side by side on each device, so that each
 //! device gets one request at most, whatever the length; all at once. It deliberately has no redundancy: one lost
 //! device loses all.
+//!
+//! It changes while it is served (only in a persistent hierarchy, but for the first):
+//! * All devices grow: so does this one, at once.
+//! * A name is added to `over`: everything is dealt out anew over all of them, and then it is larger.
+//! * A name is taken out of `over`: everything is dealt out anew over those that stay, and then it is let go. One that
+//!   takes its place in the same change gets its data. The rest must have room for all.
+//! * `resize SIZE force=true` makes it smaller, and what is beyond is lost: so a device is removed without another.
+//!   `resize` without a size makes it as large as its devices allow.
+//!
+//! Dealing out is a job (`move`) that can be watched, slowed, paused and cancelled; it goes on after a restart or a
+//! crash, and after `move` if it was cancelled. A request waits for at most 4 MiB to be moved.
 
+use crate::reshape::{Band, Joined, Layout, Place, Plan, Shape, Spread, UNIT_MAX, VERBS, Way};
 use crate::several;
 use lamina_block::{
-    Buf, Build, Bytes, Children, Config, Error, Extent, Geometry, Io, Layer, Made, Op, Pending, Request,
-    Result, Step,
+    Buf, Build, Bytes, Children, Config, Error, ErrorKind, Extent, Io, Made, Op, Pending, Request, Result,
+    Step, Verb,
 };
 use serde::Deserialize;
 use std::cmp::Ordering;
@@ -45,35 +59,60 @@ impl Config for Keys {
     const KIND: &'static str = "stripe";
     const SUMMARY: &'static str = "devices side by side, in units (RAID 0)";
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=usize::MAX;
+    const KEEPS: bool = true;
+    const VERBS: &'static [Verb] = VERBS;
 
     fn build(self, with: Build) -> Pending<Made> {
-        Box::pin(async move { Ok(Rc::new(Stripe::new(self, with.children)?) as Made) })
+        Box::pin(async move { Ok(Spread::build(Units(self.unit), with).await? as Made) })
     }
 }
 
-/// The largest unit: what fits in the geometry's `optimal`.
-const UNIT_MAX: u64 = 1 << 31;
+/// The kind, with the length of a unit.
+struct Units(Bytes);
 
-struct Stripe {
-    children: Children,
-    unit_shift: u32,
+impl Units {
+    /// A layout of `size` bytes over the whole of `legs`, in their order; of as many as there are room for if `size` is
+    /// `None`.
+    fn over(&self, legs: &[usize], children: &Children, size: Option<u64>) -> Result<Layout> {
+        let unit = self.0.0;
+        let smallest = legs.iter().map(|leg| children[*leg].geometry().size).min().unwrap_or(0);
+        let room = (smallest / unit * unit).saturating_mul(legs.len() as u64);
+        let len = size.unwrap_or(room);
+        if len > room {
+            let names: Vec<&str> = legs.iter().map(|leg| children[*leg].name()).collect();
+            return Err(Error::new(
+                ErrorKind::NoSpace,
+                format!(
+                    "over: it has {}, and {} have room for {}; make it smaller first (resize {room} force=true; what is \
+                     beyond is lost)",
+                    Bytes(len),
+                    names.join(", "),
+                    Bytes(room)
+                ),
+            ));
+        }
+        let on = legs.iter().map(|leg| Place { child: *leg, there: 0 }).collect();
+        let mut layout = Layout::default();
+        layout.push(Band { len, unit, on })?;
+        Ok(layout)
+    }
 }
 
-/// Where a byte is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
-    child: usize,
-    there: u64,
+/// The children that take turns.
+fn legs(layout: &Layout) -> Vec<usize> {
+    layout.bands().iter().flat_map(|band| band.on.iter().map(|place| place.child)).collect()
 }
 
-impl Stripe {
-    fn new(keys: Keys, children: Children) -> Result<Stripe> {
-        let block = several::geometry(&children).block as u64;
-        let unit = keys.unit.0;
+impl Shape for Units {
+    const KIND: &'static str = "stripe";
+    type Way = Stripe;
+
+    fn begin(&self, children: &Children) -> Result<Layout> {
+        let (block, unit) = (u64::from(several::geometry(children).block), self.0.0);
         if !unit.is_power_of_two() || !(block..=UNIT_MAX).contains(&unit) {
             return Err(Error::invalid(format!(
                 "unit: {} is not a power of two from {} to {}",
-                keys.unit,
+                self.0,
                 Bytes(block),
                 Bytes(UNIT_MAX)
             )));
@@ -81,16 +120,60 @@ impl Stripe {
         if let Some(small) = children.iter().find(|child| child.geometry().size < unit) {
             return Err(Error::invalid(format!("unit: {} is smaller than one unit", small.name())));
         }
-        Ok(Stripe { children, unit_shift: unit.trailing_zeros() })
+        self.over(&(0..children.len()).collect::<Vec<_>>(), children, None)
     }
 
+    fn accepts(&self, layout: &Layout) -> Result<()> {
+        match layout.bands() {
+            [band] if band.unit != self.0.0 => Err(Error::invalid(format!(
+                "unit: it was made with {}, and its data lies like that",
+                Bytes(band.unit)
+            ))),
+            [band] if band.on.iter().all(|place| place.there == 0) => Ok(()),
+            _ => Err(Error::new(ErrorKind::Corrupt, "the kept layout is not that of a stripe")),
+        }
+    }
+
+    fn widest(&self, layout: &Layout, children: &Children) -> Result<Layout> {
+        Ok(layout.stretch(layout.stretches(children)))
+    }
+
+    /// Wider: unit `u` moves from row `u / n` to an earlier one, whose units have all been moved.
+    fn join(&self, layout: &Layout, children: &Children, spare: &[usize]) -> Result<Joined> {
+        let mut legs = legs(layout);
+        legs.extend(spare);
+        let to = self.over(&legs, children, Some(layout.size()))?;
+        Ok(Joined::After(Plan { to, up: true }))
+    }
+
+    /// Each of `spare` takes the place of one that goes. If more go than come, those behind move up, and each unit
+    /// moves to a later row, whose units have all been moved when it begins at the end.
+    fn leave(&self, layout: &Layout, children: &Children, gone: &[usize], spare: &[usize]) -> Result<Plan> {
+        let mut spare = spare.iter().copied();
+        let before = legs(layout);
+        let stays = |leg: &usize| if gone.contains(leg) { spare.next() } else { Some(*leg) };
+        let mut legs: Vec<usize> = before.iter().filter_map(stays).collect();
+        legs.extend(spare);
+        let to = self.over(&legs, children, Some(layout.size()))?;
+        Ok(Plan { to, up: legs.len() >= before.len() })
+    }
+}
+
+/// Units in turn.
+struct Stripe {
+    /// The devices that take turns.
+    legs: Children,
+    unit_shift: u32,
+}
+
+impl Stripe {
     fn unit(&self) -> u64 {
         1 << self.unit_shift
     }
 
     #[inline]
     fn place(&self, at: u64) -> Place {
-        let (unit, n) = (at >> self.unit_shift, self.children.len() as u64);
+        let (unit, n) = (at >> self.unit_shift, self.legs.len() as u64);
         let within = at & (self.unit() - 1);
         Place { child: (unit % n) as usize, there: ((unit / n) << self.unit_shift) + within }
     }
@@ -107,7 +190,7 @@ impl Stripe {
 
     /// The children that `at` touches, in the order in which it does, and the one range of each.
     fn touched(&self, at: &Range<u64>) -> impl Iterator<Item = (usize, Range<u64>)> {
-        let n = self.children.len();
+        let n = self.legs.len();
         let (start, end) = (at.start, at.end);
         let (first, last) = (self.place(start), self.place(end));
         (first.child..n)
@@ -118,7 +201,7 @@ impl Stripe {
 
     /// The pieces of a buffer for `at` that belong to the child whose turn is `turn`, joined.
     fn column(&self, bytes: &Buf, at: &Range<u64>, turn: usize) -> Buf {
-        let (within, row) = (self.unit() - 1, (self.children.len() as u64) << self.unit_shift);
+        let (within, row) = (self.unit() - 1, (self.legs.len() as u64) << self.unit_shift);
         let mut column = Buf::empty();
         let mut unit = (at.start & !within) + ((turn as u64) << self.unit_shift);
         while unit < at.end {
@@ -139,41 +222,35 @@ impl Stripe {
                 Op::Discard => Op::Discard,
                 Op::Flush => Op::Flush,
             };
-            self.children[child].submit(Io { op, at })
+            self.legs[child].submit(Io { op, at })
         };
         self.touched(&io.at).enumerate().map(part)
     }
 }
 
-impl Layer for Stripe {
-    fn geometry(&self) -> Geometry {
-        let smallest = self.children.iter().map(|child| child.geometry().size).min().unwrap_or(0);
-        let together = several::geometry(&self.children);
-        let size =
-            (smallest >> self.unit_shift << self.unit_shift).saturating_mul(self.children.len() as u64);
-        Geometry { size, optimal: together.optimal.max(self.unit() as u32), ..together }
+impl Way for Stripe {
+    fn new(layout: &Layout, children: &Children) -> Stripe {
+        let unit_shift = layout.bands().first().map_or(0, |band| band.unit.trailing_zeros());
+        Stripe { legs: legs(layout).into_iter().map(|leg| Rc::clone(&children[leg])).collect(), unit_shift }
     }
 
-    fn submit(self: Rc<Self>, io: &mut Io) -> Step {
-        if several::is_flush(io) {
-            return several::flush(&self.children);
-        }
+    fn submit(&self, io: &mut Io, _children: &Children) -> Step {
         if (io.at.start ^ (io.at.end - 1)) >> self.unit_shift == 0 {
             let Place { child, there } = self.place(io.at.start);
             io.move_to(there);
-            return Step::Forward(Rc::clone(&self.children[child]));
+            return Step::Forward(Rc::clone(&self.legs[child]));
         }
-        if let Err(e) = several::refuse_fast_zero(io, self.children.iter()) {
+        if let Err(e) = several::refuse_fast_zero(io, self.legs.iter()) {
             return e.into();
         }
         several::together(self.split(io))
     }
 
-    fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
+    fn extents(self: Rc<Self>, at: Range<u64>, _children: Children) -> Pending<Vec<Extent>> {
         Box::pin(async move {
             let mut below = Vec::new();
-            for (child, there) in self.touched(&at) {
-                below.push(Runs::new(self.children[child].extents(there).await?));
+            for (leg, there) in self.touched(&at) {
+                below.push(Runs::new(self.legs[leg].extents(there).await?));
             }
             Ok(self.interleave(at, below))
         })
@@ -210,7 +287,7 @@ impl Stripe {
     /// Deals the children's runs out again in the order of the units here. Where all are in the same state for many
     /// units, these are taken in one step, so that a large empty device costs little.
     fn interleave(&self, at: Range<u64>, mut below: Vec<Runs>) -> Vec<Extent> {
-        let (unit, n) = (self.unit(), self.children.len());
+        let (unit, n) = (self.unit(), self.legs.len());
         let (mut merged, mut next, mut turn) = (Vec::new(), at.start, 0);
         while next < at.end {
             let rows =

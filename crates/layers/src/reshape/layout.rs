@@ -1,0 +1,281 @@
+//! Where the bytes of a volume lie on the devices below it: bands of the address space, each on one device or dealt out
+//! to several in units.
+//!
+//! ```text
+//!      0 ────────────────┬─────────────────────── size      here
+//!      │ band, on a      │ band, on b and c in units │
+//!      └─▶ a from 1 MiB  └─▶ b from 0, c from 0             below
+//! ```
+//!
+//! Invariant: bands follow each other without gaps, none is empty, and no two bytes lie in the same place
+//! ([`Layout::check`] refuses what breaks it, since it may come from a disk).
+
+use lamina_block::{Bytes, Children, Error, ErrorKind, Result};
+use std::ops::Range;
+
+/// The largest unit: what fits in the geometry's `optimal`.
+pub const UNIT_MAX: u64 = 1 << 31;
+
+/// A place on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The device: its number among the children.
+    pub child: usize,
+    /// The byte there.
+    pub there: u64,
+}
+
+/// A run of the address space.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Band {
+    /// Bytes, not zero.
+    pub len: u64,
+    /// Bytes that lie together on one device, if there are several.
+    pub unit: u64,
+    /// The devices that take turns, and where on each of them the band begins.
+    pub on: Vec<Place>,
+}
+
+/// A run of bytes that lies together on one device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The bytes.
+    pub at: Range<u64>,
+    /// Where the first of them is.
+    pub place: Place,
+}
+
+impl Span {
+    /// Where byte `at`, which is in the span, lies.
+    pub fn place(&self, at: u64) -> Place {
+        Place { there: self.place.there + (at - self.at.start), ..self.place }
+    }
+}
+
+/// Where all bytes of a volume lie.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Layout {
+    bands: Vec<Band>,
+    /// Where each band begins.
+    starts: Vec<u64>,
+    size: u64,
+}
+
+impl Band {
+    /// A band on one device.
+    pub fn plain(len: u64, place: Place) -> Band {
+        Band { len, unit: 0, on: vec![place] }
+    }
+
+    /// The run that byte `within` of the band lies in, both counted from the band's begin.
+    fn span(&self, within: u64) -> Span {
+        if let [place] = self.on[..] {
+            return Span { at: 0..self.len, place };
+        }
+        let (turn, n) = (within / self.unit, self.on.len() as u64);
+        let place = self.on[(turn % n) as usize];
+        let (start, there) = (turn * self.unit, place.there + turn / n * self.unit);
+        let end = self.len.min(start.saturating_add(self.unit));
+        Span { at: start..end, place: Place { there, ..place } }
+    }
+
+    /// Bytes on the device whose turn is `turn`.
+    fn share(&self, turn: usize) -> u64 {
+        if self.on.len() == 1 {
+            return self.len;
+        }
+        let row = self.unit.saturating_mul(self.on.len() as u64);
+        let rest = (self.len % row).saturating_sub(turn as u64 * self.unit).min(self.unit);
+        self.len / row * self.unit + rest
+    }
+}
+
+impl Layout {
+    /// Adds a band at the end.
+    pub fn push(&mut self, band: Band) -> Result<()> {
+        let end = self.size.checked_add(band.len);
+        let end = end.ok_or_else(|| Error::invalid("all together they are larger than 2^64 bytes"))?;
+        self.starts.push(self.size);
+        self.size = end;
+        self.bands.push(band);
+        Ok(())
+    }
+
+    /// All bands, in order.
+    pub fn bands(&self) -> &[Band] {
+        &self.bands
+    }
+
+    /// Where each band begins.
+    pub fn starts(&self) -> &[u64] {
+        &self.starts
+    }
+
+    /// Bytes of the volume.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// The run that byte `at` lies in.
+    pub fn span(&self, at: u64) -> Span {
+        let band = self.starts.partition_point(|start| *start <= at) - 1;
+        let start = self.starts[band];
+        let Span { at, place } = self.bands[band].span(at - start);
+        Span { at: start + at.start..start + at.end, place }
+    }
+
+    /// Which bytes lie at `place`: how long what is there goes on, and the byte that it begins with; `None` if
+    /// nothing is there.
+    pub fn holds(&self, place: Place) -> (u64, Option<u64>) {
+        let mut free = u64::MAX - place.there;
+        for (band, begin) in self.bands.iter().zip(&self.starts) {
+            for (turn, leg) in band.on.iter().enumerate().filter(|(_, leg)| leg.child == place.child) {
+                let share = band.share(turn);
+                if place.there < leg.there {
+                    free = free.min(if share > 0 { leg.there - place.there } else { u64::MAX });
+                } else if place.there - leg.there < share {
+                    let off = place.there - leg.there;
+                    if band.on.len() == 1 {
+                        return (share - off, Some(begin + off));
+                    }
+                    let (row, within) = (off / band.unit, off % band.unit);
+                    let at = (row * band.on.len() as u64 + turn as u64) * band.unit + within;
+                    return ((band.unit - within).min(share - off), Some(begin + at));
+                }
+            }
+        }
+        (free, None)
+    }
+
+    /// True if some bytes lie on `child`.
+    pub fn uses(&self, child: usize) -> bool {
+        self.bands.iter().any(|band| band.on.iter().any(|leg| leg.child == child))
+    }
+
+    /// What is taken of `child`, in order.
+    fn taken(&self, child: usize) -> Vec<Range<u64>> {
+        let legs = self.bands.iter().flat_map(|band| band.on.iter().enumerate().map(move |leg| (band, leg)));
+        let mine = legs.filter(|(_, (_, leg))| leg.child == child);
+        let mut taken: Vec<_> =
+            mine.map(|(band, (turn, leg))| leg.there..leg.there.saturating_add(band.share(turn))).collect();
+        taken.retain(|range| !range.is_empty());
+        taken.sort_by_key(|range| range.start);
+        taken
+    }
+
+    /// What is free of `child`, which has `size` bytes, in order.
+    pub fn free(&self, child: usize, size: u64) -> Vec<Range<u64>> {
+        let mut next = 0;
+        let mut free: Vec<_> = self
+            .taken(child)
+            .into_iter()
+            .map(|taken| std::mem::replace(&mut next, taken.end)..taken.start)
+            .collect();
+        free.push(next..size.max(next));
+        free.retain(|range| !range.is_empty());
+        free
+    }
+
+    /// The same, ending at byte `size`.
+    pub fn cut(&self, size: u64) -> Layout {
+        let mut cut = Layout::default();
+        for (band, start) in self.bands.iter().zip(&self.starts).filter(|(_, start)| **start < size) {
+            let len = band.len.min(size - start);
+            cut.bands.push(Band { len, ..band.clone() });
+            cut.starts.push(*start);
+            cut.size = start + len;
+        }
+        cut
+    }
+
+    /// The same with `len` more bytes in the last band.
+    pub fn stretch(&self, len: u64) -> Layout {
+        let mut more = self.clone();
+        if let Some(last) = more.bands.last_mut() {
+            last.len += len;
+            more.size += len;
+        }
+        more
+    }
+
+    /// How many bytes the last band could have more on `children`, counted in whole units where it has several devices.
+    pub fn stretches(&self, children: &Children) -> u64 {
+        let Some(last) = self.bands.last() else { return 0 };
+        let room = |leg: &Place| {
+            let mine = self.taken(leg.child).into_iter();
+            let next = mine.map(|taken| taken.start).find(|start| *start > leg.there);
+            children[leg.child].geometry().size.min(next.unwrap_or(u64::MAX)).saturating_sub(leg.there)
+        };
+        let least = last.on.iter().map(room).min().unwrap_or(0);
+        let whole = match last.on.len() {
+            1 => least,
+            n => (least / last.unit * last.unit).saturating_mul(n as u64),
+        };
+        whole.saturating_sub(last.len)
+    }
+
+    /// The bytes of `at` that may lie somewhere else in `other`: exact where one device has them, and all of those that
+    /// are dealt out in different ways.
+    pub fn differs(&self, other: &Layout, at: Range<u64>) -> u64 {
+        let (mut next, mut bytes) = (at.start, 0);
+        while next < at.end {
+            let [mine, theirs] = [self, other].map(|layout| layout.band(next));
+            let end = at.end.min(mine.1.end).min(theirs.1.end);
+            let same = match (&mine.0.on[..], &theirs.0.on[..]) {
+                ([_], [_]) => self.span(next).place(next) == other.span(next).place(next),
+                _ => {
+                    mine.0.on == theirs.0.on && mine.0.unit == theirs.0.unit && mine.1.start == theirs.1.start
+                }
+            };
+            bytes += if same { 0 } else { end - next };
+            next = end;
+        }
+        bytes
+    }
+
+    fn band(&self, at: u64) -> (&Band, Range<u64>) {
+        let band = self.starts.partition_point(|start| *start <= at) - 1;
+        (&self.bands[band], self.starts[band]..self.starts[band] + self.bands[band].len)
+    }
+
+    /// Whether it can be the layout of a volume on `children` with blocks of `block` bytes.
+    pub fn check(&self, children: &Children, block: u64) -> Result<()> {
+        let whole = |number: u64| number.is_multiple_of(block);
+        for band in &self.bands {
+            let dealt = band.on.len() > 1;
+            if band.len == 0 || band.on.is_empty() {
+                return Err(corrupt("a band of the kept layout is empty"));
+            }
+            if dealt && !(band.unit.is_power_of_two() && (block..=UNIT_MAX).contains(&band.unit)) {
+                return Err(corrupt(format!("a unit of the kept layout has {} bytes", band.unit)));
+            }
+        }
+        // The last band may end anywhere: the size is rounded down to whole blocks.
+        if self.bands.is_empty() || !self.starts.iter().all(|start| whole(*start)) {
+            return Err(Error::invalid(format!("the kept layout does not fit blocks of {block} bytes")));
+        }
+        for (number, child) in children.iter().enumerate() {
+            let (name, size) = (child.name(), child.geometry().size);
+            let mut end = 0;
+            for taken in self.taken(number) {
+                if taken.start < end || taken.end == u64::MAX {
+                    return Err(corrupt(format!("the kept layout uses bytes of {name} twice")));
+                }
+                if !whole(taken.start) {
+                    let message = format!("{name}: the kept layout does not fit blocks of {block} bytes");
+                    return Err(Error::invalid(message));
+                }
+                end = taken.end;
+            }
+            if end > size {
+                let (end, size) = (Bytes(end), Bytes(size));
+                return Err(Error::invalid(format!("over: {name} has {size}, and {end} of it are in use")));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn corrupt(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Corrupt, message)
+}

@@ -1,0 +1,614 @@
+//! What `concat` and `stripe` share: a layout that is kept, and that can become another one while requests go on.
+//!
+//! ```text
+//!             ┌── steady: the kind's own way, as cheap as it can be; nothing is tracked ◀──┐
+//!   request ──┤                                                                            │ the last window is moved
+//!             └── moving: `Move` knows where each byte is now; everything is tracked ──────┘
+//! ```
+//!
+//! The layout is kept with the hierarchy ([`kept`]), by the names of the devices, so that nothing depends on the order
+//! of `over` any more once it is made. Without a place to keep it, in a hierarchy that is not persistent, it follows
+//! from `over` whenever the layer is built, and whatever would have to move data is refused.
+//!
+//! Invariant: the layer goes from steady to moving only while its device is held, so that no request is under way that
+//! is not tracked. It may go back at any time.
+//!
+//! What changes at build (a device joined, a move that was interrupted) begins a second later: who builds a layer may
+//! yet find that the change around it fails, and go back to the old one.
+
+mod kept;
+mod layout;
+mod mover;
+#[cfg(test)]
+mod tests;
+
+pub use layout::{Band, Layout, Place, UNIT_MAX};
+
+use crate::command::{args, unknown};
+use crate::several;
+use kept::{State, Target};
+use lamina_block::{
+    Arg, ArgType, Begin, Build, Bytes, Children, Command, Env, Error, ErrorKind, Extent, ExtentState,
+    Geometry, Io, Job, JobState, Keep, Layer, Pending, Result, Signal, Step, Verb,
+};
+use mover::Move;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// The commands of all kinds.
+pub const VERBS: &[Verb] = &[
+    Verb::new("resize", "makes it as large as its devices allow, or as said").with(&[
+        Arg::optional("size", ArgType::Size, "the new size; without it, all that there is"),
+        Arg::optional("force", ArgType::Flag, "yes, what is beyond a smaller size is lost"),
+    ]),
+    Verb::new("move", "goes on with a move of data that was cancelled, or begins one at once"),
+];
+
+/// How long after the layer is built what follows from that begins.
+const SETTLE: Duration = Duration::from_secs(1);
+/// How often it looks meanwhile whether it was closed.
+const GLANCE: Duration = Duration::from_millis(50);
+
+/// A move that a kind asks for.
+pub struct Plan {
+    /// Where all bytes are to lie: as many as now.
+    pub to: Layout,
+    /// From the first byte on, or from the last one down. Each byte's new place must be free when its turn comes: it is
+    /// free now, or holds a byte whose turn is earlier, or the byte itself.
+    pub up: bool,
+}
+
+/// A kind of layout, as its keys say.
+pub trait Shape: 'static {
+    /// The `type` in the hierarchy file.
+    const KIND: &'static str;
+
+    /// The way of requests while no byte moves.
+    type Way: Way;
+
+    /// The layout over all of `children`, in their order.
+    fn begin(&self, children: &Children) -> Result<Layout>;
+
+    /// Whether a kept layout is of this kind, and agrees with the keys.
+    fn accepts(&self, layout: &Layout) -> Result<()>;
+
+    /// The largest layout in which every byte of `layout` stays where it is.
+    fn widest(&self, layout: &Layout, children: &Children) -> Result<Layout>;
+
+    /// How the children `spare`, which hold nothing, become part of the layout.
+    fn join(&self, layout: &Layout, children: &Children, spare: &[usize]) -> Result<Joined>;
+
+    /// How to move everything off the children `gone`; `spare` are others that hold nothing.
+    fn leave(&self, layout: &Layout, children: &Children, gone: &[usize], spare: &[usize]) -> Result<Plan>;
+}
+
+/// What a kind does with requests in a layout that stays.
+pub trait Way: Sized + 'static {
+    /// The way of `layout`.
+    fn new(layout: &Layout, children: &Children) -> Self;
+
+    /// Decides what happens to a request that is no flush.
+    fn submit(&self, io: &mut Io, children: &Children) -> Step;
+
+    /// What the bytes of `at` hold.
+    fn extents(self: Rc<Self>, at: Range<u64>, children: Children) -> Pending<Vec<Extent>>;
+}
+
+/// How children that hold nothing become part of a layout.
+pub enum Joined {
+    /// The layout is longer from now on; nothing moves.
+    Longer(Layout),
+    /// Bytes move to them.
+    After(Plan),
+}
+
+/// How requests go.
+enum Mode<W> {
+    Steady(Rc<W>),
+    Moving(Rc<Move>),
+}
+
+/// A device whose bytes lie on several others.
+pub struct Spread<S: Shape> {
+    /// The kind, as its keys say.
+    shape: S,
+    name: String,
+    env: Rc<dyn Env>,
+    children: Children,
+    keep: Option<Rc<dyn Keep>>,
+    state: RefCell<State>,
+    mode: RefCell<Mode<S::Way>>,
+    job: RefCell<Option<Rc<Job>>>,
+    /// Whether the task that moves data runs, and is to begin at once.
+    runs: Cell<bool>,
+    hurry: Cell<bool>,
+    closing: Cell<bool>,
+    /// The task has ended.
+    ended: Signal,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Resize {
+    size: Option<Bytes>,
+    #[serde(default)]
+    force: bool,
+}
+
+impl<S: Shape> Spread<S> {
+    /// Opens it, or makes it.
+    pub async fn build(shape: S, with: Build) -> Result<Rc<Spread<S>>> {
+        let children = with.children;
+        let kept = with.keep.as_ref().filter(|_| with.begin == Begin::Open).and_then(|keep| keep.get());
+        let fresh = kept.is_none();
+        let mut state = match kept {
+            Some(kept) => kept::read(S::KIND, &kept, &children)?,
+            None => State {
+                layout: shape.begin(&children)?,
+                open: true,
+                known: (0..children.len()).collect(),
+                target: None,
+            },
+        };
+        if with.begin == Begin::Adopt && !is_identity(&state.layout) {
+            return Err(Error::unsupported(format!(
+                "over: a {} cannot be put over {} devices that are in use: bytes would change their places",
+                S::KIND,
+                children.len()
+            )));
+        }
+        check(&shape, &state, &children)?;
+        let before = state.clone();
+        let new: Vec<usize> = (0..children.len()).filter(|child| !before.known.contains(child)).collect();
+        if state.target.is_none() && !new.is_empty() {
+            if with.leaving.is_empty() {
+                join(&shape, &mut state, &children, &new)?;
+            }
+            state.known.extend(new);
+        }
+        let is_changed = state != before || state.target.is_some();
+        let read_only = several::geometry(&children).read_only;
+        let spread = Rc::new(Spread {
+            shape,
+            mode: RefCell::new(mode(&with.env, &children, &state)),
+            env: with.env,
+            name: with.name,
+            children,
+            keep: with.keep.filter(|_| !read_only),
+            state: RefCell::new(state),
+            job: RefCell::default(),
+            runs: Cell::new(false),
+            hurry: Cell::new(false),
+            closing: Cell::new(false),
+            ended: Signal::new(),
+        });
+        match spread.keep.is_some() {
+            true if fresh => spread.remember().await?,
+            true if is_changed => spread.start(false),
+            true | false => {}
+        }
+        Ok(spread)
+    }
+
+    fn words(&self, state: &State) -> Value {
+        kept::write(S::KIND, state, &self.children)
+    }
+
+    /// Keeps `state`.
+    fn keep(&self, state: &State) -> Pending {
+        match &self.keep {
+            Some(keep) => keep.set(self.words(state)),
+            None => Box::pin(async { Ok(()) }),
+        }
+    }
+
+    /// Keeps what it is now.
+    fn remember(&self) -> Pending {
+        self.keep(&self.state.borrow())
+    }
+
+    fn moving(&self) -> Option<Rc<Move>> {
+        match &*self.mode.borrow() {
+            Mode::Moving(moving) => Some(Rc::clone(moving)),
+            Mode::Steady(_) => None,
+        }
+    }
+
+    /// Children that hold nothing, except for those in `gone`.
+    fn spare(&self, layout: &Layout, gone: &[usize]) -> Vec<usize> {
+        (0..self.children.len()).filter(|child| !layout.uses(*child) && !gone.contains(child)).collect()
+    }
+
+    fn needs_keep(&self) -> Result<()> {
+        match &self.keep {
+            Some(_) => Ok(()),
+            None => Err(Error::unsupported(
+                "where its bytes lie follows from `over`, and is kept nowhere; give the file a [hierarchy] table, so \
+                 that this can change",
+            )),
+        }
+    }
+}
+
+// The work in the background.
+impl<S: Shape> Spread<S> {
+    /// Lets the task do what is to be done: at once, or after a second.
+    fn start(self: &Rc<Self>, hurry: bool) {
+        if let Some(moving) = self.moving() {
+            let (done, total) = moving.progress();
+            let limit = self.job.borrow().as_ref().and_then(|job| job.limit());
+            let job = Job::new(&self.env, "move", total, limit);
+            job.set_progress(done, total);
+            self.job.replace(Some(job));
+        }
+        self.hurry.set(hurry);
+        if !self.runs.replace(true) {
+            let this = Rc::clone(self);
+            self.env.spawn(Box::pin(async move {
+                this.work().await;
+                this.runs.set(false);
+                this.ended.notify();
+            }));
+        }
+    }
+
+    fn job(&self) -> Option<Rc<Job>> {
+        self.job.borrow().clone()
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.closing.get() || self.job().is_some_and(|job| job.state() == JobState::Cancelled)
+    }
+
+    async fn work(&self) {
+        let mut waited = Duration::ZERO;
+        while waited < SETTLE && !self.hurry.get() {
+            if self.is_cancelled() {
+                return;
+            }
+            self.env.sleep(GLANCE).await;
+            waited += GLANCE;
+        }
+        let mut kept = false;
+        while !self.is_cancelled() {
+            match self.advance(&mut kept).await {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(e) => {
+                    let Some(job) = self.job() else {
+                        tracing::warn!(device = %self.name, error = %e, "its layout cannot be kept now");
+                        return;
+                    };
+                    if !self.is_cancelled() {
+                        tracing::warn!(device = %self.name, error = %e, "moving data is paused");
+                        job.fail(&e);
+                        // Waits for somebody to resume or cancel it.
+                        let _ = job.turn(0).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// One step; false if nothing is left to be done.
+    async fn advance(&self, kept: &mut bool) -> Result<bool> {
+        if !*kept {
+            self.remember().await?;
+        }
+        let (Some(moving), Some(job)) = (self.moving(), self.job()) else { return Ok(false) };
+        *kept = true;
+        let at = |position: u64| {
+            let mut state = self.state.borrow().clone();
+            if let Some(target) = &mut state.target {
+                target.position = position;
+            }
+            self.keep(&state)
+        };
+        if moving.step(&job, at).await? {
+            if let Some(target) = &mut self.state.borrow_mut().target {
+                target.position = moving.position();
+            }
+            return Ok(true);
+        }
+        let mut state = self.state.borrow().clone();
+        if let Some(target) = state.target.take() {
+            state.layout = target.to;
+        }
+        self.keep(&state).await?;
+        self.mode.replace(mode(&self.env, &self.children, &state));
+        self.state.replace(state);
+        self.job.replace(None);
+        Ok(false)
+    }
+
+    /// Waits until nothing is done in the background.
+    async fn rest(&self) {
+        self.hurry.set(true);
+        self.ended.until(|| !self.runs.get()).await;
+    }
+
+    /// Begins to move as `plan` says, from `layout`. The device is held.
+    fn set_off(self: &Rc<Self>, layout: Layout, plan: Plan) {
+        let state = State { layout, target: Some(plan.target()), ..self.state.borrow().clone() };
+        self.mode.replace(mode(&self.env, &self.children, &state));
+        self.state.replace(state);
+        self.start(true);
+    }
+
+    /// Begins to move everything off `names`. The device is held.
+    fn depart(self: &Rc<Self>, names: &[String]) -> Result<()> {
+        let named = |child: &usize| names.iter().any(|name| name == self.children[*child].name());
+        let gone: Vec<usize> = (0..self.children.len()).filter(named).collect();
+        let state = self.state.borrow().clone();
+        let used = |layout: &Layout| gone.iter().any(|child| layout.uses(*child));
+        match &state.target {
+            Some(target) if used(&target.to) => return Err(busy()),
+            Some(_) if used(&state.layout) && !self.runs.get() => self.start(true),
+            Some(_) => self.hurry.set(true),
+            None if !used(&state.layout) => {}
+            None => {
+                self.needs_keep()?;
+                let layout = frozen(&state, &self.children);
+                let spare = self.spare(&layout, &gone);
+                let plan = self.shape.leave(&layout, &self.children, &gone, &spare)?;
+                self.set_off(layout, plan);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing is on `names` any more.
+    async fn departed(&self, names: &[String]) -> Result<()> {
+        self.ended.until(|| !self.runs.get() || !self.is_on(names)).await;
+        match self.is_on(names) {
+            false => Ok(()),
+            true => Err(Error::new(
+                ErrorKind::Cancelled,
+                "moving its data was ended before all was moved; it goes on with the command `move`, or when the same \
+                 change is made again",
+            )),
+        }
+    }
+
+    /// True while something is on one of `names`.
+    fn is_on(&self, names: &[String]) -> bool {
+        let state = self.state.borrow();
+        let uses =
+            |child| state.layout.uses(child) || state.target.as_ref().is_some_and(|t| t.to.uses(child));
+        (0..self.children.len())
+            .any(|child| names.iter().any(|n| n == self.children[child].name()) && uses(child))
+    }
+}
+
+// The commands.
+impl<S: Shape> Spread<S> {
+    async fn resize(self: &Rc<Self>, Resize { size, force }: Resize) -> Result<Value> {
+        self.needs_keep()?;
+        if self.moving().is_some() {
+            return Err(busy());
+        }
+        self.rest().await;
+        let mut state = self.state.borrow().clone();
+        let now = frozen(&state, &self.children);
+        state.layout = match size {
+            Some(Bytes(size)) => self.sized(&now, size, force)?,
+            None => {
+                let spare = self.spare(&now, &[]);
+                let joined = match spare.is_empty() {
+                    true => Joined::Longer(self.shape.widest(&now, &self.children)?),
+                    false => self.shape.join(&now, &self.children, &spare)?,
+                };
+                match joined {
+                    Joined::Longer(longer) => self.shape.widest(&longer, &self.children)?,
+                    Joined::After(plan) => {
+                        self.state.borrow_mut().open = true;
+                        self.set_off(now, plan);
+                        return Ok(self.info());
+                    }
+                }
+            }
+        };
+        state.open = size.is_none();
+        self.keep(&state).await?;
+        self.mode.replace(mode(&self.env, &self.children, &state));
+        self.state.replace(state);
+        Ok(self.info())
+    }
+
+    /// The layout `now` with another size.
+    fn sized(&self, now: &Layout, size: u64, force: bool) -> Result<Layout> {
+        let block = u64::from(several::geometry(&self.children).block);
+        if size == 0 || !size.is_multiple_of(block) {
+            return Err(Error::invalid(format!("size: not a multiple of its blocks of {block} bytes")));
+        }
+        if size < now.size() && !force {
+            return Err(Error::invalid(format!(
+                "size: it has {}, and what is beyond {} would be lost; say force=true if nothing there is needed",
+                Bytes(now.size()),
+                Bytes(size)
+            )));
+        }
+        if size <= now.size() {
+            return Ok(now.cut(size));
+        }
+        let widest = self.shape.widest(now, &self.children)?;
+        if widest.size() < size {
+            return Err(Error::new(
+                ErrorKind::NoSpace,
+                format!("size: its devices have room for {}", Bytes(widest.size())),
+            ));
+        }
+        Ok(widest.cut(size))
+    }
+
+    fn go_on(self: &Rc<Self>) -> Result<Value> {
+        match (self.moving(), self.runs.get()) {
+            (None, _) => return Err(Error::invalid("move: there is nothing to move")),
+            (Some(_), true) => self.hurry.set(true),
+            (Some(_), false) => {
+                self.needs_keep()?;
+                self.start(true);
+            }
+        }
+        Ok(self.info())
+    }
+}
+
+impl Plan {
+    fn target(self) -> Target {
+        let position = if self.up { 0 } else { self.to.size() };
+        Target { to: self.to, up: self.up, position }
+    }
+}
+
+fn busy() -> Error {
+    Error::invalid("its data is being moved: wait until that is done (or cancelled and done again)")
+}
+
+fn mode<W: Way>(env: &Rc<dyn Env>, children: &Children, state: &State) -> Mode<W> {
+    match &state.target {
+        None => Mode::Steady(Rc::new(W::new(&state.layout, children))),
+        Some(Target { to, up, position }) => {
+            Mode::Moving(Move::new(env, children, (state.layout.clone(), to.clone()), *up, *position))
+        }
+    }
+}
+
+/// The layout as long as it is now, in whole blocks.
+fn frozen(state: &State, children: &Children) -> Layout {
+    let more = if state.open { state.layout.stretches(children) } else { 0 };
+    let (had, block) = (state.layout.size(), u64::from(several::geometry(children).block));
+    let size = had.saturating_add(more);
+    let size = size - size % block;
+    if size > had { state.layout.stretch(size - had) } else { state.layout.cut(size) }
+}
+
+/// Lets children that hold nothing become part of it.
+fn join<S: Shape>(shape: &S, state: &mut State, children: &Children, new: &[usize]) -> Result<()> {
+    let layout = frozen(state, children);
+    match shape.join(&layout, children, new)? {
+        Joined::Longer(longer) => state.layout = longer,
+        Joined::After(plan) => (state.layout, state.target) = (layout, Some(plan.target())),
+    }
+    state.open = true;
+    Ok(())
+}
+
+/// True if every byte is where it is on the first child.
+fn is_identity(layout: &Layout) -> bool {
+    matches!(layout.bands(), [Band { on, .. }] if on[..] == [Place { child: 0, there: 0 }])
+}
+
+fn check<S: Shape>(shape: &S, state: &State, children: &Children) -> Result<()> {
+    let block = u64::from(several::geometry(children).block);
+    let target = state.target.iter();
+    for layout in std::iter::once(&state.layout).chain(target.clone().map(|target| &target.to)) {
+        layout.check(children, block)?;
+        shape.accepts(layout)?;
+    }
+    if target.clone().all(|target| target.position.is_multiple_of(block)) {
+        Ok(())
+    } else {
+        Err(Error::new(ErrorKind::Corrupt, "a move of its data has stopped inside a block"))
+    }
+}
+
+impl<S: Shape> Layer for Spread<S> {
+    fn geometry(&self) -> Geometry {
+        let state = self.state.borrow();
+        let together = several::geometry(&self.children);
+        let size = match state.target {
+            None => frozen(&state, &self.children).size(),
+            Some(_) => state.layout.size(),
+        };
+        let unit = state.layout.bands().iter().map(|band| band.unit).max().unwrap_or(0);
+        Geometry { size, optimal: together.optimal.max(unit as u32), ..together }
+    }
+
+    #[inline]
+    fn submit(self: Rc<Self>, io: &mut Io) -> Step {
+        if several::is_flush(io) {
+            return several::flush(&self.children);
+        }
+        match &*self.mode.borrow() {
+            Mode::Steady(steady) => steady.submit(io, &self.children),
+            Mode::Moving(moving) => moving.submit(io),
+        }
+    }
+
+    fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
+        match &*self.mode.borrow() {
+            Mode::Steady(steady) => Rc::clone(steady).extents(at, self.children.clone()),
+            // What moves is data.
+            Mode::Moving(_) => {
+                let all = Extent { len: at.end - at.start, state: ExtentState::Data };
+                Box::pin(async move { Ok(vec![all]) })
+            }
+        }
+    }
+
+    fn control(self: Rc<Self>, command: Command) -> Pending<Value> {
+        Box::pin(async move {
+            match command.name.as_str() {
+                "resize" => self.resize(args(command)?).await,
+                "move" => self.go_on(),
+                _ => Err(unknown(&command, &["resize", "move"])),
+            }
+        })
+    }
+
+    fn needs_hold(&self, command: &Command) -> bool {
+        command.name == "resize"
+    }
+
+    fn jobs(&self) -> Vec<Rc<Job>> {
+        self.job().into_iter().collect()
+    }
+
+    fn vacate(self: Rc<Self>, names: Vec<String>) -> Pending {
+        let begun = self.depart(&names);
+        Box::pin(async move {
+            begun?;
+            self.departed(&names).await
+        })
+    }
+
+    fn leave(self: Rc<Self>) -> Pending {
+        let state = self.state.borrow();
+        let allowed = state.target.is_none() && is_identity(&state.layout);
+        Box::pin(async move {
+            match allowed {
+                true => Ok(()),
+                false => Err(Error::unsupported(
+                    "its bytes lie on several devices: none of them can take its place",
+                )),
+            }
+        })
+    }
+
+    fn info(&self) -> Value {
+        let state = self.state.borrow();
+        let mut words = self.words(&state);
+        let spare = self.spare(&state.layout, &[]).into_iter().map(|child| self.children[child].name());
+        let mut info = json!({ "layout": words["layout"].take(), "reserve": spare.collect::<Vec<_>>() });
+        if let Some(target) = words.get_mut("move") {
+            info["move"] = target.take();
+        }
+        info
+    }
+
+    fn close(self: Rc<Self>) -> Pending {
+        self.closing.set(true);
+        if let Some(job) = self.job() {
+            job.cancel();
+        }
+        Box::pin(async move {
+            self.rest().await;
+            Ok(())
+        })
+    }
+}
