@@ -171,12 +171,22 @@ fn close(scene: &Scene, top: Rc<Node>) -> Result<(), String> {
 
 /// Over read-only disks a device is read-only, and can be read.
 fn read_only(subject: &Subject, seed: u64) -> Result<(), String> {
-    let scene = Scene::new(subject, seed);
-    scene.rig.set_read_only();
-    let top = scene.build(subject)?;
-    if scene.rig.env().disks().is_empty() {
+    // What a layer keeps on its disks is made while they can be written.
+    let made = Scene::new(subject, seed);
+    let top = made.build(subject)?;
+    made.run(async move { top.close().await })?.map_err(|e| format!("close failed: {e}"))?;
+    let mut images = made.rig.env().twins();
+    if images.is_empty() {
         return Ok(());
     }
+    for (_, image) in images.iter_mut().filter(|(path, _)| path.to_string_lossy().starts_with("disk")) {
+        let mut options = *image.options();
+        options.geometry.read_only = true;
+        *image = image.clone().with_options(options);
+    }
+    let scene = Scene::after(subject, seed, &images);
+    scene.rig.set_read_only();
+    let top = scene.build(subject)?;
     if !top.geometry().read_only {
         return Err("its disks are read-only, and it says that it can be written".into());
     }

@@ -166,9 +166,21 @@ impl Rig {
         keys: Value,
         children: Vec<Rc<Node>>,
     ) -> lamina_block::Result<Rc<Node>> {
+        self.build_with(kind, name, keys, children, None).await
+    }
+
+    /// As [`Rig::build`], with a device for its metadata.
+    pub async fn build_with(
+        &self,
+        kind: &Kind,
+        name: &str,
+        keys: Value,
+        children: Vec<Rc<Node>>,
+        metadata: Option<Rc<Node>>,
+    ) -> lamina_block::Result<Rc<Node>> {
         let keys = kind.parse(&keys).map_err(|e| Error::invalid(format!("{}: {}", e.path, e.message)))?;
         let env: Rc<dyn Env> = self.env();
-        let mut with = Build { level: self.level, ..Build::new(name, &env, children) };
+        let mut with = Build { level: self.level, metadata, ..Build::new(name, &env, children) };
         if kind.keeps {
             // It is made once, on new disks, and is there from then on.
             let (keep, is_new) = SimKeep::open(&self.env, name).await?;
