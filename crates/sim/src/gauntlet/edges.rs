@@ -169,23 +169,21 @@ fn close(scene: &Scene, top: Rc<Node>) -> Result<(), String> {
     scene.freed(top)
 }
 
-/// Over read-only disks a device is read-only, and can be read.
+/// Over disks that have become read-only a device is read-only, and can be read.
 fn read_only(subject: &Subject, seed: u64) -> Result<(), String> {
-    // What a layer keeps on its disks is made while they can be written.
     let made = Scene::new(subject, seed);
     let top = made.build(subject)?;
     made.run(async move { top.close().await })?.map_err(|e| format!("close failed: {e}"))?;
-    let mut images = made.rig.env().twins();
-    if images.is_empty() {
+    let mut disks = made.rig.env().twins();
+    if disks.is_empty() {
         return Ok(());
     }
-    for (_, image) in images.iter_mut().filter(|(path, _)| path.to_string_lossy().starts_with("disk")) {
-        let mut options = *image.options();
+    for (_, disk) in disks.iter_mut().filter(|(path, _)| path.to_string_lossy().starts_with("disk")) {
+        let mut options = *disk.options();
         options.geometry.read_only = true;
-        *image = image.clone().with_options(options);
+        *disk = disk.clone().with_options(options);
     }
-    let scene = Scene::after(subject, seed, &images);
-    scene.rig.set_read_only();
+    let scene = Scene::after(subject, seed, &disks);
     let top = scene.build(subject)?;
     if !top.geometry().read_only {
         return Err("its disks are read-only, and it says that it can be written".into());

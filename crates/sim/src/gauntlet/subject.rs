@@ -7,7 +7,7 @@ use crate::stamp;
 use fastrand::Rng;
 use lamina_block::{Begin, Build, Env, Error, Geometry, Kind, Layer, Level, Node, Pending};
 use serde_json::Value;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::future::Future;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -100,7 +100,6 @@ pub struct Rig {
     block: u32,
     disk_min: u64,
     level: Level,
-    read_only: Cell<bool>,
     nodes: RefCell<Vec<Rc<Node>>>,
 }
 
@@ -113,7 +112,6 @@ impl Rig {
             rng: RefCell::new(rng),
             disk_min: subject.disk_min,
             level: subject.level,
-            read_only: Cell::new(false),
             nodes: RefCell::default(),
         })
     }
@@ -222,11 +220,6 @@ impl Rig {
         self.nodes.take();
     }
 
-    /// Makes disks read-only that are asked for from now on.
-    pub(crate) fn set_read_only(&self) {
-        self.read_only.set(true);
-    }
-
     /// Draws what disk `n` is.
     fn draw(&self, n: usize) -> DiskOptions {
         let mut rng = self.rng.borrow_mut();
@@ -234,7 +227,6 @@ impl Rig {
         let geometry = Geometry {
             block: self.block,
             optimal: self.block.max(4096 >> rng.u8(0..4)),
-            read_only: self.read_only.get(),
             discard: rng.bool(),
             zero: rng.bool(),
             fua: rng.bool(),
