@@ -5,6 +5,9 @@ use serde_json::Value;
 
 /// A few words that a device keeps with its hierarchy: on every member, beside the hierarchy's description. For what
 /// changes seldom and must survive the loss of any one device, such as a table of partitions.
+///
+/// Children are named under the keys `device` (a name) and `devices` (a list of names), and nowhere else: when a layer
+/// comes between the device and a child, or goes, the hierarchy writes the child's new name there.
 pub trait Keep {
     /// What was kept last, if anything was.
     fn get(&self) -> Option<Value>;

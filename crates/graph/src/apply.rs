@@ -161,13 +161,13 @@ impl Change<'_> {
         changes: &HashSet<&str>,
     ) -> lamina_block::Result<Rc<Node>> {
         let before = self.from.plan.devices.iter().find(|d| d.name == device.name);
-        let from = before.map(|before| (before.clone(), self.from.nodes_of(&before.over)));
+        let from = before.map(|before| (Rc::new(before.clone()), self.from.nodes_of(&before.over)));
         let alone = device.kind.keeps || device.kind.shares;
         let after = device.over.iter().any(|below| changes.contains(below.as_str()));
         if alone || after {
             self.exchanges.push(Exchange {
                 node: Rc::clone(&node),
-                to: Source::Make(device.clone(), children),
+                to: Source::Make(Rc::new(device.clone()), children),
                 from,
             });
             return Ok(node);
@@ -238,8 +238,9 @@ impl Change<'_> {
     /// Writes to the members that the hierarchy is `plan` now. It counts from then on.
     async fn tell_members(&mut self, plan: &Plan, members: Vec<Rc<Member>>) {
         let (Some(roster), Some(persistent)) = (&self.from.roster, &plan.persistent) else { return };
-        let devices: Vec<&str> = plan.devices.iter().map(|d| d.name.as_str()).collect();
-        if let Err(e) = roster.become_of(members, &persistent.description, &devices).await {
+        let known = |name: &str| plan.devices.iter().any(|d| d.name == name);
+        let now = |device: &str, child: &str| renamed(&self.from.plan, self.plan, plan, device, child);
+        if let Err(e) = roster.become_of(members, &persistent.description, &known, &now).await {
             let message = format!("its members cannot be written: {e}");
             self.report.error(Subject::Hierarchy, None, None, &message);
         }
@@ -272,6 +273,16 @@ impl Change<'_> {
         let fresh: Vec<_> = self.built.nodes.drain(..).filter(is_fresh).collect();
         let _ = hierarchy::close(&fresh).await;
     }
+}
+
+/// What a child of `device` is called in `plan`, which is one of `old` and `new` and takes the place of the other.
+fn renamed(old: &Plan, new: &Plan, plan: &Plan, device: &str, child: &str) -> Option<String> {
+    let find = |plan: &Plan| plan.devices.iter().find(|d| d.name == device).cloned();
+    let (was, is) = (find(old)?, find(new)?);
+    let edges = change::Edges::of(old, new, &was, &is);
+    let forth = std::ptr::eq(plan, new);
+    let pair = edges.renamed.into_iter().find(|(was, is)| child == if forth { was } else { is });
+    pair.map(|(was, is)| if forth { is } else { was })
 }
 
 /// A device that becomes a member when the members are told.

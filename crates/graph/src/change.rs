@@ -136,7 +136,10 @@ pub(crate) fn between(old: &Plan, new: &Plan) -> Result<Vec<Step>, Report> {
 }
 
 fn same(a: &Device, b: &Device) -> bool {
-    a.kind.name == b.kind.name && a.over == b.over && a.has_metadata == b.has_metadata && a.keys == b.keys
+    a.kind.name == b.kind.name
+        && a.over == b.over
+        && (a.has_metadata, &a.leaving) == (b.has_metadata, &b.leaving)
+        && a.keys == b.keys
 }
 
 /// True for a device that shares the state of one that gets another layer.
@@ -197,14 +200,14 @@ fn rearranged(old: &Plan, new: &Plan, was: &Device, is: &Device, report: &mut Re
     if metadata(was).map(|name| edges.now(&name).to_owned()) != metadata(is) {
         return refuse("would look for its metadata elsewhere: that stays where it is");
     }
+    if new.persistent.is_some() {
+        return;
+    }
     let stay: Vec<&str> = was.over.iter().map(|name| edges.now(name)).collect();
     let stay: Vec<&str> = stay.into_iter().filter(|name| is.over.iter().any(|n| n == name)).collect();
     let after: Vec<&str> = is.over.iter().map(String::as_str).filter(|name| stay.contains(name)).collect();
     if stay != after {
         return refuse("has the same devices below in another order: its data would be taken for other data");
-    }
-    if new.persistent.is_some() {
-        return;
     }
     let at_end = is.over[stay.len().min(is.over.len())..] == edges.gained[..];
     if was.keys != is.keys

@@ -34,15 +34,13 @@ pub fn with_paths(description: &str, paths: &BTreeMap<String, String>) -> Option
     }))
 }
 
+/// Keys of devices whose values are other lists of names than in the file.
+type Lists = BTreeMap<String, Vec<(&'static str, Vec<String>)>>;
+
 /// The file `new`, in which devices have other children, with the devices of `old` that are `needed` for it.
-pub(crate) fn union(
-    old: &str,
-    new: &str,
-    over: &BTreeMap<String, Vec<String>>,
-    needed: &BTreeSet<String>,
-) -> Option<String> {
+pub(crate) fn union(old: &str, new: &str, lists: &Lists, needed: &BTreeSet<String>) -> Option<String> {
     let (old, new) = (DeTable::parse(old).ok()?, DeTable::parse(new).ok()?);
-    let mut out = emit_with(new.get_ref(), &|_| PathKey::Keep, over);
+    let mut out = emit_with(new.get_ref(), &|_| PathKey::Keep, lists);
     let has = |name: &str| {
         let devices = new.get_ref().get("device").and_then(|devices| devices.get_ref().as_table());
         devices.is_some_and(|devices| devices.contains_key(name))
@@ -51,7 +49,7 @@ pub(crate) fn union(
     for (name, value) in sorted(devices) {
         if let (true, false, DeValue::Table(table)) = (needed.contains(name), has(name), value) {
             let _ = writeln!(out, "\n[device.{}]", key(name));
-            keys(&mut out, table, PathKey::Keep, None);
+            keys(&mut out, table, PathKey::Keep, &[]);
         }
     }
     Some(out)
@@ -113,12 +111,12 @@ fn emit(root: &DeTable<'_>, path: PathOf<'_>) -> String {
     emit_with(root, path, &BTreeMap::new())
 }
 
-/// As [`emit`], with other children for some devices.
-fn emit_with(root: &DeTable<'_>, path: PathOf<'_>, over: &BTreeMap<String, Vec<String>>) -> String {
+/// As [`emit`], with other lists of names for some devices.
+fn emit_with(root: &DeTable<'_>, path: PathOf<'_>, lists: &Lists) -> String {
     let mut out = String::new();
     if let Some(DeValue::Table(table)) = root.get("hierarchy").map(|v| v.get_ref()) {
         out.push_str("[hierarchy]\n");
-        keys(&mut out, table, PathKey::Keep, None);
+        keys(&mut out, table, PathKey::Keep, &[]);
     }
     for kind in ["device", "export"] {
         let Some(DeValue::Table(named)) = root.get(kind).map(|v| v.get_ref()) else { continue };
@@ -126,8 +124,8 @@ fn emit_with(root: &DeTable<'_>, path: PathOf<'_>, over: &BTreeMap<String, Vec<S
             let DeValue::Table(table) = value else { continue };
             let _ = writeln!(out, "\n[{kind}.{}]", key(name));
             match kind {
-                "device" => keys(&mut out, table, path(name), over.get(name)),
-                _ => keys(&mut out, table, PathKey::Keep, None),
+                "device" => keys(&mut out, table, path(name), lists.get(name).map_or(&[], |lists| lists)),
+                _ => keys(&mut out, table, PathKey::Keep, &[]),
             }
         }
     }
@@ -138,7 +136,7 @@ fn sorted<'a>(table: &'a DeTable<'a>) -> BTreeMap<&'a str, &'a DeValue<'a>> {
     table.iter().map(|(key, value)| (key.get_ref().as_ref(), value.get_ref())).collect()
 }
 
-fn keys(out: &mut String, table: &DeTable<'_>, path: PathKey, over: Option<&Vec<String>>) {
+fn keys(out: &mut String, table: &DeTable<'_>, path: PathKey, lists: &[(&str, Vec<String>)]) {
     let set = if let PathKey::Set(path) = &path { Some(string(path)) } else { None };
     let mut lines: BTreeMap<&str, String> = sorted(table).into_iter().map(|(k, v)| (k, value(v))).collect();
     match path {
@@ -146,9 +144,9 @@ fn keys(out: &mut String, table: &DeTable<'_>, path: PathKey, over: Option<&Vec<
         PathKey::Drop => drop(lines.remove("path")),
         PathKey::Set(_) => drop(set.map(|path| lines.insert("path", path))),
     }
-    if let Some(over) = over {
-        let names: Vec<String> = over.iter().map(|name| string(name)).collect();
-        lines.insert("over", format!("[{}]", names.join(", ")));
+    for (key, list) in lists {
+        let names: Vec<String> = list.iter().map(|name| string(name)).collect();
+        lines.insert(key, format!("[{}]", names.join(", ")));
     }
     for (name, value) in lines {
         let _ = writeln!(out, "{} = {value}", key(name));

@@ -20,7 +20,10 @@ pub struct Device {
     pub over: Vec<String>,
     /// The last of `over` is for its metadata.
     pub has_metadata: bool,
-    /// Its keys, without `type`, `over` and `metadata`.
+    /// Those of `over` that are about to be taken away (the key `leaving`): so it is on the way of a change, and so the
+    /// members say it until its data has been moved.
+    pub leaving: Vec<String>,
+    /// Its keys, without those that are here.
     pub keys: Value,
     /// Where the name stands in the file.
     pub(crate) header: Range<usize>,
@@ -32,6 +35,7 @@ pub(crate) struct Draft {
     pub kind: Option<Kind>,
     pub over: Vec<String>,
     pub has_metadata: bool,
+    pub leaving: Vec<String>,
     pub keys: Value,
     /// Where the name stands in the file.
     pub header: Range<usize>,
@@ -50,8 +54,11 @@ pub(crate) fn read(name: &str, section: &Section<'_>, kinds: &[Kind], report: &m
     let over = read_over("over", section, report);
     let has_metadata = kind.as_ref().is_some_and(|k| k.metadata) && section.table.contains_key("metadata");
     let metadata = if has_metadata { read_metadata(section, over.as_deref(), report) } else { None };
-    let skip = ["type", "over", "metadata"];
-    let keys = section.neutral(if has_metadata { &skip } else { &skip[..2] }, report);
+    let keeps = kind.as_ref().is_some_and(|k| k.keeps);
+    let leaving = if keeps { read_leaving(section, over.as_deref(), report) } else { Vec::new() };
+    let generic = [("type", true), ("over", true), ("metadata", has_metadata), ("leaving", keeps)];
+    let skip: Vec<&str> = generic.into_iter().filter(|(_, is)| *is).map(|(key, _)| key).collect();
+    let keys = section.neutral(&skip, report);
     if let Some(kind) = &kind {
         section.check(&keys, |keys| kind.parse(keys).map(drop), report);
         if let Some(over) = &over {
@@ -65,6 +72,7 @@ pub(crate) fn read(name: &str, section: &Section<'_>, kinds: &[Kind], report: &m
         kind,
         over,
         has_metadata,
+        leaving,
         keys,
         header: section.header.clone(),
         over_at,
@@ -97,6 +105,25 @@ fn read_kind(section: &Section<'_>, kinds: &[Kind], report: &mut Report) -> Opti
 
 /// Names of devices, each with its place.
 type Names = Vec<(String, Range<usize>)>;
+
+/// Those children that are about to be taken away.
+fn read_leaving(
+    section: &Section<'_>,
+    over: Option<&[(String, Range<usize>)]>,
+    report: &mut Report,
+) -> Vec<String> {
+    let mut leaving = Vec::new();
+    for (name, at) in read_over("leaving", section, report).unwrap_or_default() {
+        match over.is_some_and(|over| over.iter().any(|(n, _)| *n == name)) {
+            true => leaving.push(name),
+            false => {
+                let message = format!("{} is not in \"over\"", quoted(&name));
+                section.wrong(report, "leaving", at, &message);
+            }
+        }
+    }
+    leaving
+}
 
 /// The device for metadata: one that the device does not stand on otherwise.
 fn read_metadata(

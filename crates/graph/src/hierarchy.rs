@@ -209,6 +209,7 @@ impl Maker<'_> {
         let mut with = Build { base: self.plan.base.clone(), ..Build::new(&device.name, self.env, children) };
         with.metadata = metadata;
         with.begin = begin;
+        with.leaving.clone_from(&device.leaving);
         with.level = self.plan.persistent.as_ref().map(|p| p.level).unwrap_or_default();
         with.keep = self.roster.filter(|_| device.kind.keeps).map(|roster| roster.keep(&device.name));
         let layer = keys.build(with).await?;

@@ -149,8 +149,8 @@ fn too_large() -> String {
 }
 
 fn finished(draft: Draft) -> Option<Device> {
-    let Draft { name, kind, over, has_metadata, keys, header, .. } = draft;
-    Some(Device { name, kind: kind?, over, has_metadata, keys, header })
+    let Draft { name, kind, over, has_metadata, leaving, keys, header, .. } = draft;
+    Some(Device { name, kind: kind?, over, has_metadata, leaving, keys, header })
 }
 
 /// Reports the mistakes in the TOML itself.

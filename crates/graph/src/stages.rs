@@ -57,7 +57,7 @@ impl Hierarchy {
         if moves.is_empty() || plan.persistent.is_none() {
             return Ok(vec![told(Stage::Change(plan.clone()), &self.plan)?]);
         }
-        let between = union(&self.plan, plan, kinds)?;
+        let between = union(&self.plan, plan, &moves, kinds)?;
         let mut stages = vec![told(Stage::Change(between.clone()), &self.plan)?];
         for (device, from) in moves {
             stages.push(told(Stage::Move { device, from }, &between)?);
@@ -79,18 +79,20 @@ fn moves(old: &Plan, new: &Plan) -> Vec<(String, Vec<String>)> {
 }
 
 /// The new hierarchy, with what devices lose still below them.
-fn union(old: &Plan, new: &Plan, kinds: &[Kind]) -> Result<Plan, Report> {
-    let mut over = BTreeMap::new();
-    for was in old.devices.iter().filter(|was| was.kind.keeps) {
-        let Some(is) = new.devices.iter().find(|d| d.name == was.name) else { continue };
-        let edges = change::Edges::of(old, new, was, is);
-        let metadata = |d: &crate::Device| d.over.len() - usize::from(d.has_metadata);
-        let before = was.over[..metadata(was)].iter().map(|name| edges.now(name));
-        let both = before.chain(edges.gained.iter().map(String::as_str));
-        over.insert(was.name.clone(), both.map(str::to_owned).collect::<Vec<_>>());
+fn union(old: &Plan, new: &Plan, moves: &[(String, Vec<String>)], kinds: &[Kind]) -> Result<Plan, Report> {
+    let (mut names, mut all) = (BTreeMap::new(), Vec::new());
+    for (device, lost) in moves {
+        let find = |plan: &Plan| plan.devices.iter().find(|d| d.name == *device).cloned();
+        let (Some(was), Some(is)) = (find(old), find(new)) else { continue };
+        let edges = change::Edges::of(old, new, &was, &is);
+        let before = was.over.iter().take(was.over.len() - usize::from(was.has_metadata));
+        let before = before.map(|name| edges.now(name).to_owned());
+        let over: Vec<String> = before.chain(edges.gained.iter().cloned()).collect();
+        all.extend(over.iter().cloned());
+        names.insert(device.clone(), vec![("over", over), ("leaving", lost.clone())]);
     }
-    let needed = below(old, over.values().flatten());
-    let text = description::union(&old.source.text, &new.source.text, &over, &needed).ok_or_else(|| {
+    let needed = below(old, all.iter());
+    let text = description::union(&old.source.text, &new.source.text, &names, &needed).ok_or_else(|| {
         let mut report = Report::new(new.source.clone());
         report.error(Subject::File, None, None, "cannot be joined with the hierarchy that is served");
         report

@@ -19,7 +19,7 @@ pub(crate) enum Source {
     /// It is there.
     Layer(&'static str, Made),
     /// It is made when its turn comes, over these.
-    Make(Device, Vec<Rc<Node>>),
+    Make(Rc<Device>, Vec<Rc<Node>>),
 }
 
 /// A node that gets another layer.
@@ -27,7 +27,7 @@ pub(crate) struct Exchange {
     pub node: Rc<Node>,
     pub to: Source,
     /// How the layer that it has could be made again; `None` if it stays as it is.
-    pub from: Option<(Device, Vec<Rc<Node>>)>,
+    pub from: Option<(Rc<Device>, Vec<Rc<Node>>)>,
 }
 
 impl Exchange {

@@ -226,6 +226,21 @@ fn exports_come_and_go() {
 }
 
 #[test]
+fn what_remembers_where_data_is_is_not_rearranged() {
+    let two = |over: &str, more: &str| {
+        let sink = |name: &str| format!("[device.{name}]\ntype='file'\npath='{name}.img'\n");
+        format!("[device.vm1]\ntype='stripe'\nover={over}\n{more}\n{}{}", sink("san"), sink("other"))
+    };
+    let refuse = |second: &str, words: &str| {
+        let said = refused(&two("['san','other']", ""), second);
+        assert!(said.contains(words), "{said}\n(expected: {words})");
+    };
+    refuse(&two("['other','san']", ""), "the same devices below in another order");
+    refuse(&two("['san','other']", "unit='4KiB'"), "only a persistent hierarchy can");
+    refuse(&two("['san','other']", "").replace("stripe", "concat"), "would get another type");
+}
+
+#[test]
 fn the_steps_are_told_before_they_are_taken() {
     let world = Simulation::new(1);
     world.env().put_disk("/srv/san.img", Image::blank(DiskOptions::new(DISK)));

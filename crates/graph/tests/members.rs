@@ -245,32 +245,32 @@ const CASES: &[Case] = cases! {
     }
     "All are members of another hierarchy": |lab| { lab.create("vm2").await; }
     "One member missed a change": |lab| {
-        lab.change("a", BOTH, |s| s.generation = 2).await;
-        lab.change("b", BOTH, |s| s.generation = 2).await;
+        lab.change("a", BOTH, |s| s.generation += 1).await;
+        lab.change("b", BOTH, |s| s.generation += 1).await;
     }
-    "Only one member has the last change": |lab| { lab.change("a", BOTH, |s| s.generation = 2).await; }
+    "Only one member has the last change": |lab| { lab.change("a", BOTH, |s| s.generation += 1).await; }
     "Every member has another generation": |lab| {
-        lab.change("a", BOTH, |s| s.generation = 4).await;
-        lab.change("b", BOTH, |s| s.generation = 3).await;
+        lab.change("a", BOTH, |s| s.generation += 3).await;
+        lab.change("b", BOTH, |s| s.generation += 2).await;
     }
     "A change was interrupted before all members had it": |lab| {
-        lab.change("a", FIRST, |s| s.generation = 2).await;
+        lab.change("a", FIRST, |s| s.generation += 1).await;
     }
     "A change was interrupted when all members had it once": |lab| {
         for name in ["a", "b", "c"] {
-            lab.change(name, FIRST, |s| s.generation = 2).await;
+            lab.change(name, FIRST, |s| s.generation += 1).await;
         }
     }
     "A change was interrupted, and tore the first copy of a member": |lab| {
-        lab.change("a", FIRST, |s| s.generation = 2).await;
-        lab.change("b", FIRST, |s| s.generation = 2).await;
+        lab.change("a", FIRST, |s| s.generation += 1).await;
+        lab.change("b", FIRST, |s| s.generation += 1).await;
         lab.flip("b", 300).await;
     }
     "Changed twice, apart from each other": |lab| {
-        lab.change("a", BOTH, |s| s.generation = 2).await;
-        lab.change("b", BOTH, |s| s.generation = 2).await;
+        lab.change("a", BOTH, |s| s.generation += 1).await;
+        lab.change("b", BOTH, |s| s.generation += 1).await;
         lab.change("c", BOTH, |s| {
-            s.generation = 2;
+            s.generation += 1;
             s.description = s.description.replace("disk.sock", "other.sock");
         }).await;
     }

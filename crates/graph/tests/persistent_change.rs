@@ -2,7 +2,8 @@
 //! is the hierarchy before or the one after, and what was flushed is in it.
 
 use lamina_block::{Buf, Command, Durability, Env, Io, Node};
-use lamina_graph::{Hierarchy, Plan};
+use lamina_graph::{Hierarchy, Plan, Stage, members_of, with_paths};
+use lamina_metadata::superblock;
 use lamina_sim::{DiskOptions, Image, Images, Loss, SimEnv, Simulation};
 use serde_json::json;
 use std::cell::{Cell, RefCell};
@@ -187,6 +188,100 @@ fn a_member_grows_and_a_crash_leaves_it_small_or_large() {
     assert!(taken.len() > 20, "{} crashes", taken.len());
     for (n, crash) in taken.iter().enumerate() {
         opens(&crash.images, &files()[0], crash).unwrap_or_else(|e| panic!("crash {n}: {e}"));
+    }
+}
+
+/// Everything that `text` needs, stage by stage.
+async fn go(h: Hierarchy, text: &str, env: &Rc<dyn Env>) -> Result<Hierarchy, String> {
+    let mut h = h;
+    let stages = h.stages(&plan(text), lamina_layers::KINDS).map_err(|report| report.to_string())?;
+    for (stage, _) in stages {
+        match stage {
+            Stage::Change(plan) => {
+                let (changed, wrong) = h.change(plan, env).await.map_err(|report| report.to_string())?;
+                assert!(wrong.is_empty(), "{wrong:?}");
+                h = changed;
+            }
+            Stage::Move { device, from } => {
+                let node = h.node(&device).expect("a device");
+                node.vacate(from).await.map_err(|e| e.to_string())?;
+            }
+        }
+    }
+    Ok(h)
+}
+
+/// The files that the members carry, in whatever copy.
+async fn carried(env: &Rc<SimEnv>) -> Vec<String> {
+    let mut files = Vec::new();
+    for name in ["a", "b", "c"] {
+        let disk = env.disk(format!("/srv/{name}.img")).expect("a disk");
+        let found = superblock::read(&Node::new(name, "sim", Rc::clone(env) as Rc<dyn Env>, disk)).await;
+        for copy in found.whole() {
+            let path = |name: &str| (name.to_owned(), format!("{name}.img"));
+            let paths = members_of(&copy.description).iter().map(|name| path(name)).collect();
+            files.extend(with_paths(&copy.description, &paths));
+        }
+    }
+    files.sort();
+    files.dedup();
+    files
+}
+
+#[test]
+fn a_member_is_replaced_and_a_crash_at_any_moment_can_be_gone_on_from() {
+    let slow = "[device.slow]\ntype='delay'\nover='b'\nwrite='10us'\n";
+    let steps = [
+        file(&["a", "b"], &vm1("['a','b']")),
+        // The concat has to know its child by another name from here on.
+        file(&["a", "b"], &(vm1("['a','slow']") + slow)),
+        file(&["a", "c"], &vm1("['a','c']")),
+    ];
+    let world = world();
+    let (sim, taken) = (world.env(), Rc::new(RefCell::new(Vec::new())));
+    let (seen, last) = (Rc::clone(&taken), steps[2].clone());
+    let env: Rc<dyn Env> = sim.clone();
+    let done = world.run(async move {
+        plan(&steps[0]).create(Rc::clone(&env), 0).await.unwrap_or_else(|e| panic!("{e}"));
+        let mut h =
+            Hierarchy::build(plan(&steps[0]), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
+        let door = h.door("vm1").expect("a door");
+        for n in BLOCKS {
+            put(&door, n, 1).await;
+        }
+        door.submit(Io::flush()).await.expect("a flush");
+        watch(&sim, seen, Rc::default(), Rc::new(Cell::new(1)));
+        for text in &steps[1..] {
+            h = go(h, text, &env).await.unwrap_or_else(|e| panic!("{e}"));
+        }
+        sim.observe(None);
+        h.close().await.unwrap();
+    });
+    assert!(done.is_ok(), "{done:?}");
+    let taken = Rc::try_unwrap(taken).ok().expect("nobody looks any more").into_inner();
+    assert!(taken.len() > 100, "{} crashes", taken.len());
+    for (n, crash) in taken.iter().enumerate() {
+        let world = Simulation::from_images(7, &crash.images);
+        let (sim, last) = (world.env(), last.clone());
+        let env: Rc<dyn Env> = sim.clone();
+        let opened = world.run(async move {
+            let mut refused = String::new();
+            for text in carried(&sim).await {
+                match Hierarchy::build(plan(&text), Rc::clone(&env)).await {
+                    Err(report) => refused += &report.to_string(),
+                    Ok(h) => {
+                        let h = go(h, &last, &env).await?;
+                        let door = h.door("vm1").expect("a door");
+                        for n in BLOCKS {
+                            assert_eq!(get(&door, n).await, stamp(n, 1), "block {n}");
+                        }
+                        return h.close().await.map_err(|e| e.to_string());
+                    }
+                }
+            }
+            Err(refused)
+        });
+        opened.expect("it does not hang").unwrap_or_else(|e| panic!("crash {n}: {e}"));
     }
 }
 

@@ -49,6 +49,7 @@ impl Config for Keys {
     const SUMMARY: &'static str = "devices end to end";
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=usize::MAX;
     const KEEPS: bool = true;
+    const APPENDS: bool = true;
     const VERBS: &'static [Verb] = VERBS;
 
     fn build(self, with: Build) -> Pending<Made> {

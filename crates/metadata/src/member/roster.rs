@@ -73,19 +73,24 @@ impl Roster {
         Rc::new(KeptHere { roster: Rc::clone(self), device: device.into() })
     }
 
-    /// Makes the hierarchy consist of `members`, described by `file`, in which only the `devices` keep their words.
-    /// Members that are new get their superblocks; those that are left out keep theirs, which are stale from now on.
+    /// Makes the hierarchy consist of `members`, described by `file`, in which only devices that are `known` keep their
+    /// words. `now` says what a child (second) of a device (first) is called from now on, if it is renamed. Members that
+    /// are new get their superblocks; those that are left out keep theirs, which are stale from now on.
     ///
     /// After an error the hierarchy is what it was before.
     pub async fn become_of(
         self: &Rc<Self>,
         members: Vec<Rc<Member>>,
         file: &str,
-        devices: &[&str],
+        known: &dyn Fn(&str) -> bool,
+        now: &dyn Fn(&str, &str) -> Option<String>,
     ) -> Result<()> {
         let _turn = self.turn().await;
         let mut words = self.words.borrow().clone();
-        words.retain(|device, _| devices.contains(&device.as_str()));
+        words.retain(|device, _| known(device));
+        for (device, value) in &mut words {
+            words::rename(value, &|child| now(device, child));
+        }
         self.write(members, file, words).await
     }
 

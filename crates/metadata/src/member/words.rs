@@ -43,6 +43,28 @@ pub fn join(file: &str, words: &Words) -> String {
     std::iter::once(file.to_owned()).chain(lines).collect()
 }
 
+/// Gives children other names, wherever [`lamina_block::Keep`] says that their names stand.
+pub fn rename(value: &mut Value, now: &dyn Fn(&str) -> Option<String>) {
+    let replace = |name: &mut Value| {
+        if let Some(new) = name.as_str().and_then(now) {
+            *name = Value::String(new);
+        }
+    };
+    match value {
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                match (key.as_str(), value) {
+                    ("device", value) => replace(value),
+                    ("devices", Value::Array(names)) => names.iter_mut().for_each(replace),
+                    (_, value) => rename(value, now),
+                }
+            }
+        }
+        Value::Array(list) => list.iter_mut().for_each(|value| rename(value, now)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,6 +82,14 @@ mod tests {
             assert_eq!(split(&text), Ok((file, words.clone())));
             assert_eq!(split(file), Ok((file, Words::new())));
         }
+    }
+
+    #[test]
+    fn children_get_their_new_names_and_nothing_else_changes() {
+        let words = |b: &str| json!({"kind": "b", "devices": ["a", b], "layout": [{"on": [{"device": b, "start": 1}], "name": "b"}]});
+        let mut value = words("b");
+        rename(&mut value, &|name| (name == "b").then(|| "slow".into()));
+        assert_eq!(value, words("slow"));
     }
 
     #[test]
