@@ -41,6 +41,7 @@ kinds! {
     linear,
     memory,
     null,
+    partition,
     record,
     stripe,
     template,

@@ -28,7 +28,9 @@ mod stamp;
 pub use disk::{DiskOptions, Image, Presence, SimDisk};
 pub use env::{Images, SimEnv, Simulation, Started};
 pub use executor::Hang;
-pub use gauntlet::{Check, Failure, Replay, Rig, Run, Soaked, Subject, run, simulate, soak, soak_test, test};
+pub use gauntlet::{
+    Check, Failure, Replay, Rig, Run, SimKeep, Soaked, Subject, run, simulate, soak, soak_test, test,
+};
 pub use media::Loss;
 pub use net::Net;
 pub use probe::Fault;

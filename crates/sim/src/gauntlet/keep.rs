@@ -12,7 +12,7 @@ use std::time::Duration;
 const LEN: usize = 64 << 10;
 
 /// Words on a disk of their own.
-pub(crate) struct SimKeep {
+pub struct SimKeep {
     node: Rc<Node>,
     words: RefCell<Option<Value>>,
 }

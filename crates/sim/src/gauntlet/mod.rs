@@ -23,6 +23,7 @@ mod scene;
 mod soak;
 mod subject;
 
+pub use keep::SimKeep;
 pub use run::{Check, Failure, Replay, Run, run, test};
 pub use soak::{Soaked, simulate, soak, soak_test};
 pub use subject::{Rig, Subject};
