@@ -28,7 +28,7 @@ demo: ## A real guest on a Lamina disk whose daemon is killed under it (LAMINA_D
 check: ## Format, lints, unit tests: fast, no virtual machines, no root
 	$(CARGO) fmt --all --check
 	# The list of layers is a macro, which cargo fmt does not look into.
-	rustfmt --check --edition 2024 crates/layers/src/*.rs crates/layers/src/*/*.rs
+	rustfmt --check --edition 2024 crates/layers/src/*.rs crates/layers/src/*/*.rs crates/layers/src/*/*/*.rs
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO) test --locked --workspace
 

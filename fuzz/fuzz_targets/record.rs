@@ -42,9 +42,8 @@ async fn disk(env: &Rc<SimEnv>, path: &str) -> Rc<Node> {
 async fn start(env: &Rc<SimEnv>, below: &Rc<Node>) -> Result<Rc<Node>> {
     let kind = lamina_layers::KINDS.iter().find(|kind| kind.name == "record").expect("there is such a layer");
     let keys = kind.parse(&json!({ "log": "log" })).expect("good keys");
-    let (name, base) = ("record".to_owned(), "/".into());
     let dyn_env: Rc<dyn Env> = Rc::clone(env) as _;
-    let with = Build { name, env: Rc::clone(&dyn_env), children: vec![Rc::clone(below)], base };
+    let with = Build { base: "/".into(), ..Build::new("record", &dyn_env, vec![Rc::clone(below)]) };
     let layer: Rc<dyn Layer> = keys.build(with).await?;
     Ok(Node::new("record", "record", dyn_env, layer))
 }

@@ -16,8 +16,8 @@ fuzz_target!(|bytes: &[u8]| {
     let env: Rc<dyn Env> = simulation.env();
     let kind: Kind = Kind::of::<memory::Keys>();
     let keys = kind.parse(&json!({ "size": "256KiB" })).expect("keys");
-    let with = Build { name: "m".into(), env: env.clone(), children: Vec::new(), base: "/".into() };
-    let layer = simulation.run(keys.build(with)).expect("a layer").expect("a layer");
+    let layer =
+        simulation.run(keys.build(Build::new("m", &env, Vec::new()))).expect("a layer").expect("a layer");
     let node = Node::new("m", "memory", env.clone(), layer);
     lamina_vhost_user::fuzz::run(env, node, bytes, || simulation.settle());
 });
