@@ -8,6 +8,7 @@ use lamina_sim::{Check, Run, gauntlet, run};
 gauntlet!(linear_over_stripe, crate::stacks::linear_over_stripe());
 gauntlet!(concat_over_stripes, crate::stacks::concat_over_stripes());
 gauntlet!(stripe_over_shared_parts, crate::stacks::stripe_over_shared_parts());
+gauntlet!(partition_over_concat, crate::stacks::partition_over_concat());
 gauntlet!(tower, crate::stacks::tower());
 
 /// The canary: a file that is well formed and wrong.

@@ -147,6 +147,24 @@ b = { type = "disk", number = 1 }
 c = { type = "disk", number = 2 }
 "#;
 
+/// A partition that lies on two disks.
+pub fn partition_over_concat() -> Subject {
+    stack("partition over concat", PARTITION_OVER_CONCAT).disks_of(2 << 20)
+}
+
+const PARTITION_OVER_CONCAT: &str = r#"
+[device]
+top = { type = "linear", over = "part", offset = "1920KiB", size = "256KiB" }
+part = { type = "view", over = "table", name = "b" }
+table = { type = "partition", over = "joined", partitions = [
+    { name = "a", size = "1MiB" },
+    { name = "b", size = "3MiB" },
+] }
+joined = { type = "concat", over = ["d0", "d1"] }
+d0 = { type = "disk", number = 0 }
+d1 = { type = "disk", number = 1 }
+"#;
+
 /// Stripes of different widths and units end to end, with a short piece between them.
 pub fn concat_over_stripes() -> Subject {
     stack("concat over stripes", CONCAT_OVER_STRIPES)
@@ -227,8 +245,14 @@ d1 = { type = "disk", number = 1 }
 
 /// Every kind of layer by itself, and the stacks.
 pub fn all() -> Vec<Subject> {
-    let stacks = [linear_over_stripe(), concat_over_stripes(), stripe_over_shared_parts(), tower()];
-    // What shares another's state is nothing by itself.
-    let kinds = lamina_layers::KINDS.iter().filter(|kind| !kind.shares);
-    kinds.map(single).chain(stacks).collect()
+    let stacks = [
+        partition_over_concat(),
+        linear_over_stripe(),
+        concat_over_stripes(),
+        stripe_over_shared_parts(),
+        tower(),
+    ];
+    // What shares another's state is nothing by itself, and a table of partitions cannot be written.
+    let alone = |kind: &&Kind| !kind.shares && kind.name != "partition";
+    lamina_layers::KINDS.iter().filter(alone).map(single).chain(stacks).collect()
 }
