@@ -61,10 +61,11 @@ end-to-end: ## The tests with real clients, servers and guests (ONLY=word picks 
 	$(PYTHON) tests/e2e/run $(ONLY)
 
 .PHONY: bench
-bench: ## Measure against other servers, and write docs/benchmarks.md
+bench: ## Measure against other servers, and write docs/benchmarks*.md
 	tools/install bench
 	$(CARGO) build --locked --release -p lamina -p lamina-vhost-user --bin lamina --example drive
 	$(PYTHON) tools/bench
+	$(PYTHON) tools/bench-layers
 
 .PHONY: fuzz
 fuzz: ## Every fuzz target for FUZZ_SECONDS (TARGET=name picks one)

@@ -199,7 +199,7 @@ pub enum Mix {
     Read,
     /// Only writes.
     Write,
-    /// Reads and writes, half of each.
+    /// Reads and writes, as --reads says.
     Mixed,
 }
 
@@ -214,6 +214,9 @@ pub struct Bench {
     /// Reads, writes, or both.
     #[arg(long, value_enum, default_value = "read")]
     pub rw: Mix,
+    /// Of 100 requests of a mixed load, so many are reads.
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub reads: u8,
     /// Bytes of each request.
     #[arg(long, value_name = "SIZE", default_value = "4KiB")]
     pub block_size: Bytes,

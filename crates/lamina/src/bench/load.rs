@@ -17,6 +17,8 @@ const UNBROKEN_MAX: u32 = 64;
 /// What is to be done.
 pub struct Load {
     pub mix: Mix,
+    /// Of 100 requests of a mixed load, so many are reads.
+    pub reads: u8,
     /// Bytes of a request.
     pub block: u64,
     /// Requests in flight.
@@ -112,7 +114,7 @@ impl Run {
             let write = match self.load.mix {
                 Mix::Read => false,
                 Mix::Write => true,
-                Mix::Mixed => self.random.borrow_mut().bool(),
+                Mix::Mixed => self.random.borrow_mut().u8(0..100) >= self.load.reads,
             };
             let mut request = self.node.submit(self.io(&buf, write));
             let result = match request.ready() {

@@ -60,6 +60,7 @@ async fn measure(host: Rc<Host>, target: Target, args: &cli::Bench) -> Result<Re
 async fn load(host: &Rc<Host>, node: Rc<Node>, args: &cli::Bench, span: u64) -> Report {
     let load = Load {
         mix: args.rw,
+        reads: args.reads,
         block: args.block_size.0,
         depth: args.depth,
         sequential: args.sequential,
