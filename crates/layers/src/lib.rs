@@ -43,6 +43,7 @@ kinds! {
     null,
     partition,
     record,
+    snapshot,
     stripe,
     template,
     view,

@@ -182,8 +182,13 @@ impl Directory {
         Ok((Id(id), [edit(0, &next), edit(index, &descriptor)]))
     }
 
+    /// Pages that no object has.
+    pub fn free_pages(&self) -> u64 {
+        self.free.values().map(|count| u64::from(*count)).sum()
+    }
+
     fn room(&self) -> String {
-        let pages: u64 = self.free.values().map(|count| u64::from(*count)).sum();
+        let pages = self.free_pages();
         format!("{} bytes are free, in {} pieces", pages * PAYLOAD as u64, self.free.len())
     }
 

@@ -212,6 +212,20 @@ impl State {
         }
     }
 
+    /// Eight bytes at `at` of a page of an object, if the page is in memory.
+    #[inline]
+    pub fn peek(&self, id: Id, index: u64, at: usize) -> Option<u64> {
+        let number = self.directory.page_of(id, index).ok()?;
+        let page = self.pages.get(&number)?;
+        page.recent.set(true);
+        if page.owner.get() != id.0 {
+            return Some(0);
+        }
+        let data = page.data.borrow();
+        let bytes = data.get(at..at.checked_add(8)?)?;
+        bytes.try_into().ok().map(u64::from_le_bytes)
+    }
+
     /// Marks a page as changed.
     pub fn touch(&mut self, number: u32, page: &Page) {
         self.stamps += 1;

@@ -73,6 +73,23 @@ impl Change {
         self.frees.push(id);
         self
     }
+
+    /// This change and then `other`, together.
+    pub fn and(mut self, other: Change) -> Change {
+        self.writes.extend(other.writes);
+        self.frees.extend(other.frees);
+        self
+    }
+
+    /// True if nothing is changed.
+    pub fn is_empty(&self) -> bool {
+        self.writes.is_empty() && self.frees.is_empty()
+    }
+
+    /// Its bytes, counted as [`Store::change_max`] counts them.
+    pub fn cost(&self) -> usize {
+        self.writes.iter().map(|(_, _, bytes)| bytes.len() + 32).sum::<usize>() + self.frees.len() * 96
+    }
 }
 
 /// A piece of a change: in one page.
@@ -181,6 +198,26 @@ impl Store {
         self.0.reach(true).await
     }
 
+    /// The most pages that may be changed without a commit.
+    pub fn pages_max(&self) -> usize {
+        self.0.state.borrow().capacity / 4
+    }
+
+    /// True if something has been changed that is not known to be durable.
+    pub fn is_behind(&self) -> bool {
+        self.0.state.borrow().is_behind()
+    }
+
+    /// Pages that no object has. What was freed counts after the next commit.
+    pub fn free_pages(&self) -> u64 {
+        self.0.state.borrow().directory.free_pages()
+    }
+
+    /// Bytes of its region that it uses.
+    pub fn region_len(&self) -> u64 {
+        self.0.shape.len()
+    }
+
     /// Bytes of memory that pages take now.
     pub fn memory(&self) -> usize {
         self.0.state.borrow().pages.len() * size_of::<Page>().max(PAYLOAD)
@@ -210,6 +247,13 @@ impl Object {
             rest = after;
         }
         Ok(())
+    }
+
+    /// Eight bytes, little-endian, at `at` of page `index` of the object (each has 4064 bytes), if the page is in memory
+    /// and they lie in it.
+    #[inline]
+    pub fn peek(&self, index: u64, at: usize) -> Option<u64> {
+        self.service.state.borrow().peek(self.id, index, at)
     }
 
     /// Writes `bytes` at `offset`: a [`Change`] of one write.

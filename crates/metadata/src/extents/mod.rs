@@ -22,11 +22,15 @@
 //! A test (`tests/extents.rs`) computes the table and measures the memory. An entry has 4 bytes where there are fewer than
 //! 2^29 - 1 physical extents (2 TiB of 4 KiB), 8 bytes otherwise.
 
+mod draft;
 mod lxt;
 mod pxb;
+mod tree;
 
+pub use draft::{Draft, Drawn};
 pub use lxt::{Lxt, Mapping};
 pub use pxb::{Policy, Pxb};
+pub use tree::{EPOCH_MAX, Entry, FANOUT, Found, PLACES_MAX, Root, Tree, levels_for, pages_for};
 
 /// Bytes of the table of `logical` extents over `physical` ones.
 pub fn lxt_len(logical: u64, physical: u64) -> u64 {

@@ -35,11 +35,67 @@ pub struct Pxb {
     bitmap: Object,
     counts: Object,
     physical: u64,
-    /// Extents of each group that can be given now. In memory always: two bytes for 32,512 extents.
-    free: RefCell<Vec<u16>>,
+    free: Rc<RefCell<Free>>,
     /// Given and not taken, or freed and not released.
     held: Rc<RefCell<BTreeSet<u64>>>,
     last: Cell<u64>,
+    marks: RefCell<Option<Marks>>,
+}
+
+/// Extents that can be given now. In memory always: two bytes for 32,512 extents.
+struct Free {
+    groups: Vec<u16>,
+    total: u64,
+}
+
+impl Free {
+    fn less(&mut self, group: u64, by: u16) {
+        let left = &mut self.groups[group as usize];
+        let by = by.min(*left);
+        *left -= by;
+        self.total -= u64::from(by);
+    }
+
+    fn set(&mut self, group: u64, to: u16) {
+        let left = &mut self.groups[group as usize];
+        self.total = self.total - u64::from(*left) + u64::from(to);
+        *left = to;
+    }
+}
+
+/// Which extents of a window somebody needs.
+struct Marks {
+    window: Range<u64>,
+    bits: Vec<u64>,
+}
+
+impl Marks {
+    fn add(&mut self, extent: u64) {
+        if self.window.contains(&extent) {
+            let at = extent - self.window.start;
+            self.bits[(at / 64) as usize] |= 1 << (at % 64);
+        }
+    }
+
+    fn add_all(&mut self, extents: Range<u64>) {
+        let (from, to) = (extents.start.max(self.window.start), extents.end.min(self.window.end));
+        let mut at = from;
+        while at < to {
+            let within = at - self.window.start;
+            if within.is_multiple_of(64) && to - at >= 64 {
+                self.bits[(within / 64) as usize] = u64::MAX;
+                at += 64;
+            } else {
+                self.add(at);
+                at += 1;
+            }
+        }
+    }
+
+    fn has(&self, extent: u64) -> bool {
+        let at = extent.wrapping_sub(self.window.start);
+        !self.window.contains(&extent) || self.bits[(at / 64) as usize] >> (at % 64) & 1 == 1
+    }
 }
 
 impl Pxb {
@@ -74,8 +130,11 @@ impl Pxb {
                 Error::new(ErrorKind::Corrupt, format!("{used} extents of group {group} are in use"))
             })
         });
-        let free = RefCell::new(free.collect::<Result<_>>()?);
-        Ok(Pxb { bitmap, counts, physical, free, held: Rc::default(), last: Cell::new(0) })
+        let groups: Vec<u16> = free.collect::<Result<_>>()?;
+        let total = groups.iter().map(|count| u64::from(*count)).sum();
+        let free = Rc::new(RefCell::new(Free { groups, total }));
+        let (held, last, marks) = (Rc::default(), Cell::new(0), RefCell::default());
+        Ok(Pxb { bitmap, counts, physical, free, held, last, marks })
     }
 
     /// Its objects: the bitmap and the counts.
@@ -85,12 +144,12 @@ impl Pxb {
 
     /// Extents that can be given now.
     pub fn free_extents(&self) -> u64 {
-        self.free.borrow().iter().map(|count| u64::from(*count)).sum()
+        self.free.borrow().total
     }
 
     /// Bytes of memory that it always takes.
     pub fn memory(&self) -> usize {
-        self.free.borrow().len() * 2
+        self.free.borrow().groups.len() * 2
     }
 
     /// Gives a free extent, and nobody else gets it. [`Pxb::take`] makes it last, [`Pxb::release`] gives it back.
@@ -113,8 +172,10 @@ impl Pxb {
             // Somebody else may have got it while another page was read.
             if self.is_free(found).await? {
                 self.held.borrow_mut().insert(found);
-                let left = &mut self.free.borrow_mut()[(found / GROUP) as usize];
-                *left = left.saturating_sub(1);
+                self.free.borrow_mut().less(found / GROUP, 1);
+                if let Some(marks) = &mut *self.marks.borrow_mut() {
+                    marks.add(found);
+                }
                 let next = if policy == Policy::LogStructured { found + 1 } else { found };
                 self.last.set(next);
                 return Ok(found);
@@ -125,7 +186,7 @@ impl Pxb {
     /// Adds to `change`: an extent that was given is in use. The change must be made.
     pub fn take(&self, change: Change, extent: u64) -> Result<Change> {
         match self.held.borrow().contains(&extent) {
-            true => Ok(self.mark(change, extent, true)),
+            true => Ok(self.set(change, extent, true)),
             false => Err(Error::invalid(format!("extent {extent} was not given to anybody"))),
         }
     }
@@ -145,7 +206,7 @@ impl Pxb {
             return refused("is not in use");
         }
         match self.held.borrow_mut().insert(extent) {
-            true => Ok(self.mark(change, extent, false)),
+            true => Ok(self.set(change, extent, false)),
             false => refused("is being freed"),
         }
     }
@@ -155,13 +216,121 @@ impl Pxb {
         let (mut held, mut free) = (self.held.borrow_mut(), self.free.borrow_mut());
         for extent in extents {
             if held.remove(extent) {
-                let count = &mut free[(extent / GROUP) as usize];
-                *count = count.saturating_add(1);
+                let group = extent / GROUP;
+                let more = free.groups[group as usize].saturating_add(1);
+                free.set(group, more);
             }
         }
     }
 
-    fn mark(&self, change: Change, extent: u64, used: bool) -> Change {
+    /// Extents that were freed stay in use after all: the change was not made.
+    pub fn keep(&self, extents: &[u64]) {
+        let mut held = self.held.borrow_mut();
+        extents.iter().for_each(|extent| {
+            held.remove(extent);
+        });
+    }
+
+    /// Physical extents in all.
+    pub fn physical(&self) -> u64 {
+        self.physical
+    }
+
+    /// Begins to find out which extents of `window` nobody needs: until [`Pxb::end_marking`], those that are given or held
+    /// count as marked. Takes a bit for each.
+    pub fn begin_marking(&self, window: Range<u64>) {
+        let window = window.start.min(self.physical)..window.end.min(self.physical);
+        let words = (window.end - window.start).div_ceil(64) as usize;
+        let mut marks = Marks { window, bits: vec![0; words] };
+        for extent in self.held.borrow().iter() {
+            marks.add(*extent);
+        }
+        *self.marks.borrow_mut() = Some(marks);
+    }
+
+    /// Somebody needs these extents.
+    pub fn mark(&self, extents: Range<u64>) {
+        if let Some(marks) = &mut *self.marks.borrow_mut() {
+            marks.add_all(extents);
+        }
+    }
+
+    /// Of the extents that [`Pxb::used`] gives, those of the window that are not marked.
+    pub async fn unmarked(&self, from: u64) -> Result<(Vec<u64>, u64)> {
+        let (mut used, next) = self.used(from).await?;
+        let marks = self.marks.borrow();
+        used.retain(|extent| marks.as_ref().is_some_and(|marks| !marks.has(*extent)));
+        Ok((used, next))
+    }
+
+    /// Ends what [`Pxb::begin_marking`] began.
+    pub fn end_marking(&self) {
+        *self.marks.borrow_mut() = None;
+    }
+
+    /// The page of the bitmap and the place of the count that say whether an extent is in use: which of them a change
+    /// touches.
+    pub fn places(extent: u64) -> (u64, u64) {
+        (extent / GROUP, extent / GROUP * 2 / PAYLOAD as u64)
+    }
+
+    /// The extents whose bits lie in one page with that of `extent`: where they begin and end.
+    pub fn page_of(extent: u64) -> (u64, u64) {
+        let first = extent / GROUP * GROUP;
+        (first, first.saturating_add(GROUP))
+    }
+
+    /// The extents in use, from `from` on, of those whose bits lie in one page together with it; where the next page
+    /// begins.
+    pub async fn used(&self, from: u64) -> Result<(Vec<u64>, u64)> {
+        let (group, end) = (from / GROUP, (from / GROUP + 1).saturating_mul(GROUP).min(self.physical));
+        let bytes = self.page(group).await?;
+        let bit = |extent: &u64| {
+            let within = extent - group * GROUP;
+            bytes[(within / 8) as usize] >> (within % 8) & 1 == 1
+        };
+        Ok(((from..end).filter(bit).collect(), end))
+    }
+
+    /// Adds to `change`: extents are in use that nobody was given, such as those of data that was there before. Nobody
+    /// may ask for extents until the change is made. They lie in one page of the bitmap, as `used` gives them.
+    pub fn claim(&self, change: Change, extents: Range<u64>) -> Result<Change> {
+        let (first, group) = (extents.start, extents.start / GROUP);
+        let in_one = !extents.is_empty() && (extents.end - 1) / GROUP == group;
+        if !in_one || extents.end > self.physical {
+            return Err(Error::invalid(format!("extents {extents:?} are not of one page")));
+        }
+        let (len, from) = ((extents.end - 1) / 8 - first / 8 + 1, first / 8 * 8);
+        let claimed = Rc::new(Cell::new(0u16));
+        let counted = Rc::clone(&claimed);
+        let mark = move |bytes: &mut [u8]| {
+            for extent in extents.clone() {
+                let (byte, bit) = (((extent - from) / 8) as usize, 1u8 << (extent % 8));
+                claimed.set(claimed.get() + u16::from(bytes[byte] & bit == 0));
+                bytes[byte] |= bit;
+            }
+        };
+        let free = Rc::clone(&self.free);
+        let count = move |count: &mut [u8]| {
+            let now = u16::from_le_bytes([count[0], count[1]]).saturating_add(counted.get());
+            count.copy_from_slice(&now.to_le_bytes());
+            free.borrow_mut().less(group, counted.get());
+        };
+        let change = change.update(self.bitmap.id(), first / 8, len as usize, mark);
+        Ok(change.update(self.counts.id(), group * 2, 2, count))
+    }
+
+    /// Adds to `change`: the counts are those of the bitmap, group by group, after a crash that may have kept either
+    /// without the other. Nobody may ask for extents until the change is made.
+    pub async fn recount(&self, change: Change, from: u64) -> Result<(Change, u64)> {
+        let (used, next) = self.used(from / GROUP * GROUP).await?;
+        let (group, used) = (from / GROUP, used.len() as u16);
+        let all = GROUP.min(self.physical - group * GROUP) as u16;
+        self.free.borrow_mut().set(group, all - used);
+        Ok((change.write(self.counts.id(), group * 2, used.to_le_bytes()), next))
+    }
+
+    fn set(&self, change: Change, extent: u64, used: bool) -> Change {
         let bit = 1 << (extent % 8);
         let held = Rc::clone(&self.held);
         let mark = move |byte: &mut [u8]| match used {
@@ -217,7 +386,7 @@ impl Pxb {
     }
 
     fn has_room(&self, group: u64) -> bool {
-        self.free.borrow()[group as usize] > 0
+        self.free.borrow().groups[group as usize] > 0
     }
 
     /// The lowest free extent that is not below `from`.

@@ -1,0 +1,213 @@
+//! Space that no version refers to any more, after a snapshot was deleted or the volume rolled back.
+//!
+//! All versions are walked and what they refer to is marked, in memory, a window of the extents at a time; what is in use
+//! and not marked is given back. Meanwhile requests go on: what they are given counts as marked, and what a version
+//! referred to when the walk began stays marked.
+//!
+//! That there may be such space is noted in the head, so that the job begins again after a restart.
+
+use super::core::Core;
+use super::format::Head;
+use lamina_block::{ErrorKind, Job, JobState, Result};
+use lamina_metadata::Change;
+use lamina_metadata::extents::{Entry, FANOUT, Pxb, Root};
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// The most extents whose marks are in memory: 8 MiB of them.
+const WINDOW: u64 = 64 << 20;
+/// Bytes that a page of the map counts for.
+const PAGE: u64 = 4096;
+/// Pages walked without a pause.
+const AT_ONCE: u64 = 8;
+/// The most extents that are given back in one change.
+const BATCH: usize = 128;
+
+/// Pages of the tree that were walked.
+struct Seen(Vec<u64>);
+
+impl Seen {
+    /// True if a page is seen for the first time.
+    fn first(&mut self, page: u64) -> bool {
+        let Some(word) = self.0.get_mut((page / 64) as usize) else { return true };
+        let bit = 1 << (page % 64);
+        let first = *word & bit == 0;
+        *word |= bit;
+        first
+    }
+}
+
+impl Core {
+    /// True if space may come free without anybody doing anything.
+    pub fn is_reclaiming(&self) -> bool {
+        self.reclaim.borrow().as_ref().is_some_and(|job| job.state() == JobState::Running)
+    }
+
+    /// Begins to look for garbage, or once more if it is looking already.
+    pub fn start_reclaim(self: &Rc<Self>) {
+        self.again.set(true);
+        if self.reclaim.borrow().is_some() || self.closed.get() {
+            return;
+        }
+        let job = Job::new(&self.env, "reclaim", 0, None);
+        *self.reclaim.borrow_mut() = Some(Rc::clone(&job));
+        let me = Rc::clone(self);
+        self.env.spawn(Box::pin(async move {
+            match me.reclaim_all(&job).await {
+                Err(e) if e.kind() != ErrorKind::Cancelled => {
+                    tracing::warn!(device = %me.name, "space could not be reclaimed, and will be later: {e}");
+                }
+                Ok(()) | Err(_) => {}
+            }
+            me.space.borrow().end_marking();
+            me.pages.end_marking();
+            *me.reclaim.borrow_mut() = None;
+            me.moved.notify();
+        }));
+    }
+
+    async fn reclaim_all(self: &Rc<Self>, job: &Job) -> Result<()> {
+        while self.again.replace(false) {
+            let used = self.pages.physical() - self.pages.free_extents();
+            let windows = self.head.get().physical.div_ceil(WINDOW).max(1);
+            job.set_progress(0, used * windows * PAGE);
+            for window in 0..windows {
+                self.mark(job, window * WINDOW).await?;
+                self.sweep(job, window).await?;
+            }
+        }
+        let turn = self.turn.take().await;
+        if !self.again.get() {
+            let head = Head { garbage: false, ..self.head.get() };
+            self.change(self.with_head(Change::new(), head)).await?;
+            self.head.set(head);
+            self.commit().await?;
+        }
+        drop(turn);
+        Ok(())
+    }
+
+    /// Marks what all versions refer to, as far as it lies in the window.
+    async fn mark(self: &Rc<Self>, job: &Job, from: u64) -> Result<()> {
+        // What is no longer referred to by now must not come back after a crash.
+        self.flush().await?;
+        let space = Rc::clone(&self.space.borrow());
+        space.begin_marking(from..from.saturating_add(WINDOW));
+        self.pages.begin_marking(0..self.tree.count());
+        let mut roots = vec![self.head.get().root];
+        roots.extend(self.snapshots.borrow().iter().map(|snapshot| snapshot.kept.root));
+        let mut walk = Walk {
+            adopted: self.head.get().adopted,
+            space: &space,
+            seen: Seen(vec![0; self.tree.count().div_ceil(64) as usize]),
+            stack: Vec::new(),
+        };
+        let mut walked = 0;
+        for root in roots {
+            walk.begin(root);
+            while let Some((page, level, first)) = walk.stack.pop() {
+                self.pages.mark(page..page + 1);
+                walk.entries(&self.tree.page(page).await?, level, first);
+                job.step(PAGE).await?;
+                walked += 1;
+                if walked % AT_ONCE == 0 {
+                    self.env.sleep(Duration::ZERO).await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back what is in use and was not marked.
+    async fn sweep(self: &Rc<Self>, job: &Job, window: u64) -> Result<()> {
+        let space = Rc::clone(&self.space.borrow());
+        let (mut from, end) = (window * WINDOW, ((window + 1) * WINDOW).min(space.physical()));
+        while from < end {
+            from = self.sweep_some(job, &space, from, true).await?;
+        }
+        let mut from = 0;
+        while from < self.tree.count() {
+            from = self.sweep_some(job, &self.pages, from, false).await?;
+        }
+        Ok(())
+    }
+
+    /// The same for the extents whose bits lie in one page; where the next begins.
+    async fn sweep_some(self: &Rc<Self>, job: &Job, of: &Pxb, from: u64, extents: bool) -> Result<u64> {
+        let (garbage, next) = of.unmarked(from).await?;
+        for batch in garbage.chunks(BATCH) {
+            job.turn(PAGE).await?;
+            let turn = self.turn.take().await;
+            let mut change = Change::new();
+            let mut freed = Vec::new();
+            for extent in batch {
+                match of.free(change.clone(), *extent).await {
+                    Ok(more) => change = more,
+                    Err(e) => {
+                        of.keep(&freed);
+                        return Err(e);
+                    }
+                }
+                freed.push(*extent);
+            }
+            if let Err(e) = self.change(change).await {
+                of.keep(&freed);
+                return Err(e);
+            }
+            if extents {
+                self.freed.borrow_mut().extend(freed);
+                self.commit().await?;
+            } else {
+                self.commit().await?;
+                self.swept.set(self.swept.get() + 1);
+                of.release(&freed);
+            }
+            drop(turn);
+            self.env.sleep(Duration::ZERO).await;
+        }
+        Ok(next)
+    }
+}
+
+/// A walk through all versions.
+struct Walk<'a> {
+    adopted: u64,
+    space: &'a Pxb,
+    seen: Seen,
+    /// Pages to be walked, their level, the first extent in them.
+    stack: Vec<(u64, u8, u64)>,
+}
+
+impl Walk<'_> {
+    fn begin(&mut self, root: Root) {
+        // What no entry speaks of lies where it always did.
+        self.at_home(root.capacity()..self.adopted);
+        self.entry(root.page, root.levels, 0, root.capacity());
+    }
+
+    fn at_home(&self, extents: Range<u64>) {
+        self.space.mark(extents.start..extents.end.min(self.adopted));
+    }
+
+    /// An entry, the levels below it, and the extents it stands for.
+    fn entry(&mut self, entry: Entry, below: u8, first: u64, span: u64) {
+        match entry {
+            Entry::Absent => self.at_home(first..first.saturating_add(span)),
+            Entry::Hole => {}
+            Entry::At { place, .. } if below == 0 => self.space.mark(place..place + 1),
+            Entry::At { place, .. } => {
+                if self.seen.first(place) {
+                    self.stack.push((place, below - 1, first));
+                }
+            }
+        }
+    }
+
+    fn entries(&mut self, entries: &[Entry], level: u8, first: u64) {
+        let span = FANOUT.pow(level.into());
+        for (i, entry) in (0..).zip(entries) {
+            self.entry(*entry, level, first.saturating_add(i * span), span);
+        }
+    }
+}

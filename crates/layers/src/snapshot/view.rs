@@ -1,0 +1,59 @@
+//! A snapshot as a device: read-only, for as long as it is shown.
+
+use super::core::Core;
+use super::read::Version;
+use lamina_block::{Error, ErrorKind, Extent, Geometry, Io, Layer, Op, Pending, Step};
+use serde_json::{Value, json};
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
+
+pub(super) struct View {
+    core: Rc<Core>,
+    name: String,
+    version: Version,
+    size: u64,
+    /// The snapshot cannot be deleted while this is here.
+    viewing: RefCell<Option<Rc<()>>>,
+}
+
+impl View {
+    pub fn new(core: &Rc<Core>, name: String) -> lamina_block::Result<View> {
+        core.offline()?;
+        let (version, size, viewing) = core.find(&name)?;
+        Ok(View { core: Rc::clone(core), name, version, size, viewing: RefCell::new(Some(viewing)) })
+    }
+}
+
+impl Layer for View {
+    fn geometry(&self) -> Geometry {
+        Geometry { read_only: true, ..self.core.geometry() }.with_size(self.size)
+    }
+
+    fn submit(self: Rc<Self>, io: &mut Io) -> Step {
+        match io.op {
+            Op::Read(_) if self.core.closed.get() => {
+                Error::offline("the volume of the snapshot is closed").into()
+            }
+            Op::Read(_) => self.core.read(self.version, io),
+            Op::Flush => Step::Done(Ok(())),
+            Op::Write(..) | Op::Zero(_) | Op::Discard => {
+                Error::new(ErrorKind::ReadOnly, "a snapshot does not change").into()
+            }
+        }
+    }
+
+    fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
+        let (core, version) = (Rc::clone(&self.core), self.version);
+        Box::pin(async move { core.runs(version, at).await })
+    }
+
+    fn info(&self) -> Value {
+        json!({ "snapshot": self.name })
+    }
+
+    fn close(self: Rc<Self>) -> Pending {
+        self.viewing.take();
+        Box::pin(async { Ok(()) })
+    }
+}
