@@ -40,14 +40,55 @@ fn stripe_of_stripes() -> Subject {
     })
 }
 
+/// A stripe that gets wider while it is used.
+fn wider_stripe() -> Subject {
+    Subject::new("wider stripe", |rig| async move {
+        let disks = rig.disks(3);
+        let keys = || json!({"unit": "4KiB"});
+        let narrow = layer(&rig, "stripe", "top", keys(), &[&disks[0], &disks[1]]).await;
+        if let Ok(narrow) = narrow {
+            // The first time, or after a power loss before the third device was known.
+            narrow.close().await?;
+        }
+        let top = layer(&rig, "stripe", "top", keys(), &disks.iter().collect::<Vec<_>>()).await?;
+        // Refused if all is done.
+        let _ = top.control(Command { name: "move".into(), args: Value::Null }).await;
+        Ok(top)
+    })
+}
+
+/// A device whose data moves to others while it is used.
+fn leaving(kind: &'static str, keys: Value) -> Subject {
+    Subject::new(format!("{kind} without a device"), move |rig| {
+        let keys = keys.clone();
+        async move {
+            let disks = rig.disks(3);
+            let top = layer(&rig, kind, "top", keys, &disks.iter().collect::<Vec<_>>()).await?;
+            // As much as any two of them have room for. Refused while bytes move, and then done before.
+            let args = json!({ "size": "180KiB", "force": true });
+            let _ = top.control(Command { name: "resize".into(), args }).await;
+            let (node, names) = (Rc::clone(&top), vec!["disk1".into()]);
+            rig.env().spawn(Box::pin(async move {
+                // Ended when the device is closed.
+                let _ = node.vacate(names).await;
+            }));
+            Ok(top)
+        }
+    })
+}
+
 gauntlet!(a_part_of_a_stripe, part_of_a_stripe());
 gauntlet!(recorded, recorded_parts());
 gauntlet!(striped_twice, stripe_of_stripes());
+gauntlet!(a_stripe_that_gets_wider, wider_stripe());
+gauntlet!(a_stripe_without_a_device, leaving("stripe", json!({"unit": "8KiB"})));
+gauntlet!(a_concat_without_a_device, leaving("concat", json!({})));
 
 /// `LAMINA_SOAK` says how many seeds, `LAMINA_SOAK_FROM` which is the first.
 #[test]
 fn soak_of_all_layers_and_graphs() {
     let mut subjects = crate::gauntlet::subjects();
     subjects.extend([part_of_a_stripe(), recorded_parts(), stripe_of_stripes()]);
+    subjects.extend([wider_stripe(), leaving("stripe", json!({})), leaving("concat", json!({}))]);
     soak_test(&subjects, 2_000, "soak_of_all_layers_and_graphs", &replay!());
 }

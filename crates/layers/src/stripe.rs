@@ -316,6 +316,8 @@ fn same_rows(below: &[Runs], unit: u64) -> u64 {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use super::*;
+    use crate::reshape::tests::format::walk;
     use crate::testing::*;
 
     pub fn subject() -> Subject {
@@ -405,6 +407,41 @@ pub(crate) mod tests {
         for unit in ["2KiB", "3MiB", "12KiB", "2MiB", "4GiB"] {
             assert!(refused("stripe", json!({"unit": unit}), &[&leg]).starts_with("unit"), "{unit}");
         }
+    }
+
+    /// Every change of up to four devices to up to four, whichever stay.
+    #[test]
+    fn nothing_is_written_where_something_lies_that_has_not_been_moved() {
+        let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
+        let children: Vec<_> = names.iter().map(|_| memory("64KiB")).collect();
+        let units = Units(Bytes(4096));
+        let mut tried = 0;
+        for (before, gone, come) in (1..=4usize)
+            .flat_map(|before| (0..1u32 << before).map(move |gone| (before, gone)))
+            .flat_map(|(before, gone)| (0..=3usize).map(move |come| (before, gone, come)))
+        {
+            let gone: Vec<usize> = (0..before).filter(|leg| gone >> leg & 1 == 1).collect();
+            let spare: Vec<usize> = (before..before + come).collect();
+            let after = before - gone.len() + come;
+            if after == 0 || gone.is_empty() && come == 0 {
+                continue;
+            }
+            let legs: Vec<usize> = (0..before).collect();
+            let size = before.min(after) as u64 * (64 << 10) - 4096 - 512;
+            let from = units.over(&legs, &children, Some(size)).unwrap();
+            let plan = match gone.is_empty() {
+                false => units.leave(&from, &children, &gone, &spare).unwrap(),
+                true => match units.join(&from, &children, &spare).unwrap() {
+                    Joined::After(plan) => plan,
+                    Joined::Longer(_) => panic!("a stripe does not get longer"),
+                },
+            };
+            assert!(!gone.iter().any(|leg| plan.to.uses(*leg)));
+            let windows = walk(&children, &from, plan);
+            assert!(windows <= 40, "{windows} windows from {before} without {gone:?} and with {come} more");
+            tried += 1;
+        }
+        assert_eq!(tried, 112);
     }
 
     #[test]

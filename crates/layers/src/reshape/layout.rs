@@ -157,7 +157,7 @@ impl Layout {
         let legs = self.bands.iter().flat_map(|band| band.on.iter().enumerate().map(move |leg| (band, leg)));
         let mine = legs.filter(|(_, (_, leg))| leg.child == child);
         let mut taken: Vec<_> =
-            mine.map(|(band, (turn, leg))| leg.there..leg.there.saturating_add(band.share(turn))).collect();
+            mine.map(|(band, (turn, leg))| leg.there..leg.there + band.share(turn)).collect();
         taken.retain(|range| !range.is_empty());
         taken.sort_by_key(|range| range.start);
         taken
@@ -188,9 +188,9 @@ impl Layout {
         cut
     }
 
-    /// The same with `len` more bytes in the last band.
+    /// The same with `len` more bytes in the last band, as far as a size goes.
     pub fn stretch(&self, len: u64) -> Layout {
-        let mut more = self.clone();
+        let (mut more, len) = (self.clone(), len.min(u64::MAX - self.size));
         if let Some(last) = more.bands.last_mut() {
             last.len += len;
             more.size += len;
@@ -249,6 +249,10 @@ impl Layout {
             if dealt && !(band.unit.is_power_of_two() && (block..=UNIT_MAX).contains(&band.unit)) {
                 return Err(corrupt(format!("a unit of the kept layout has {} bytes", band.unit)));
             }
+            let ends = |(turn, leg): (usize, &Place)| leg.there.checked_add(band.share(turn)).is_some();
+            if !band.on.iter().enumerate().all(ends) {
+                return Err(corrupt("a place in the kept layout is beyond 2^64"));
+            }
         }
         // The last band may end anywhere: the size is rounded down to whole blocks.
         if self.bands.is_empty() || !self.starts.iter().all(|start| whole(*start)) {
@@ -258,7 +262,7 @@ impl Layout {
             let (name, size) = (child.name(), child.geometry().size);
             let mut end = 0;
             for taken in self.taken(number) {
-                if taken.start < end || taken.end == u64::MAX {
+                if taken.start < end {
                     return Err(corrupt(format!("the kept layout uses bytes of {name} twice")));
                 }
                 if !whole(taken.start) {

@@ -20,7 +20,7 @@ mod kept;
 mod layout;
 mod mover;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use layout::{Band, Layout, Place, UNIT_MAX};
 
