@@ -71,30 +71,36 @@ impl Scene {
         Ok(buf.to_vec())
     }
 
-    /// Closes the device. Nothing may be left of it.
+    /// Closes the device, which may have worked in the background until then. Nothing may be left of it.
     pub(crate) fn finish(self, load: Rc<Load>) -> Result<(), String> {
-        self.idle()?;
         let top = load.top();
+        self.all_idle(&[Rc::clone(&top)])?;
         drop(load);
         let close = Rc::clone(&top);
         self.run(async move { close.close().await })?.map_err(|e| format!("close failed: {e}"))?;
+        self.idle()?;
         self.freed(top)
     }
 
     /// As [`Scene::finish`], for a device whose disks failed: its close may report that.
     pub(crate) fn finish_broken(self, load: Rc<Load>) -> Result<(), String> {
-        self.idle()?;
         let top = load.top();
+        self.all_idle(&[Rc::clone(&top)])?;
         drop(load);
         let close = Rc::clone(&top);
         let _may_fail = self.run(async move { close.close().await })?;
+        self.idle()?;
         self.freed(top)
     }
 
     /// No node may have requests in flight.
     pub(crate) fn idle(&self) -> Result<(), String> {
+        self.all_idle(&self.rig.nodes())
+    }
+
+    fn all_idle(&self, nodes: &[Rc<Node>]) -> Result<(), String> {
         self.world.settle();
-        match self.rig.nodes().iter().find(|node| node.stats().in_flight() > 0) {
+        match nodes.iter().find(|node| node.stats().in_flight() > 0) {
             Some(node) => {
                 Err(format!("{} requests are still in flight in {}", node.stats().in_flight(), node.name()))
             }
