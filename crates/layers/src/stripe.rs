@@ -234,6 +234,8 @@ impl Way for Stripe {
         Stripe { legs: legs(layout).into_iter().map(|leg| Rc::clone(&children[leg])).collect(), unit_shift }
     }
 
+    // A call of its own would cost 5% of a request through it (docs/price-of-layers.md).
+    #[inline(always)]
     fn submit(&self, io: &mut Io, _children: &Children) -> Step {
         if (io.at.start ^ (io.at.end - 1)) >> self.unit_shift == 0 {
             let Place { child, there } = self.place(io.at.start);

@@ -100,7 +100,7 @@ struct History {
 }
 
 fn bytes(id: u64, block: u64) -> Vec<u8> {
-    let word = |i: u64| if i % 2 == 0 { id } else { block };
+    let word = |i: u64| if i.is_multiple_of(2) { id } else { block };
     let word = |i: u64| if id == 0 { 0 } else { word(i) };
     (0..BLOCK / 8).flat_map(|i| word(i).to_le_bytes()).collect()
 }
@@ -300,7 +300,7 @@ async fn work(rig: Rc<Rig>, env: Rc<SimEnv>, node: Rc<Node>, worker: u64, reques
         let done = match draw % 16 {
             0..8 => {
                 let id = rig.history.ids.replace(rig.history.ids.get() + 1) + 1;
-                rig.history.write(&env, &node, at, id, draw % 5 == 0).await
+                rig.history.write(&env, &node, at, id, draw.is_multiple_of(5)).await
             }
             8 => rig.history.write(&env, &node, at, 0, false).await,
             9..11 => rig.history.flush(&env, &node).await,

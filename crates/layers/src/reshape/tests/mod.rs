@@ -100,9 +100,12 @@ pub async fn command(node: &Rc<Node>, name: &str, args: Value) -> Result<Value> 
     node.control(Command { name: name.into(), args }).await
 }
 
+/// A window and its pieces.
+type Walked = (Range<u64>, Vec<Range<u64>>);
+
 impl Move {
     /// The next window and its pieces.
-    fn next_pieces(&self) -> Result<Option<(Range<u64>, Vec<Range<u64>>)>> {
+    fn next_pieces(&self) -> Result<Option<Walked>> {
         Ok(self.next_window()?.map(|window| (window.at, window.pieces.into_iter().map(|p| p.at).collect())))
     }
 
