@@ -80,6 +80,18 @@ fn every_key_of_every_kind_is_explained_at_the_head_of_its_source() {
 }
 
 #[test]
+fn every_command_of_every_kind_is_explained_at_the_head_of_its_source() {
+    for kind in kinds() {
+        for verb in kind.verbs {
+            let head = head(kind.name);
+            // `resize`, `resize SIZE` or `lamina ctl DEVICE resize`.
+            let written = ["`$`", "`$ ", " $`"].map(|form| form.replace('$', verb.name));
+            assert!(written.iter().any(|form| head.contains(form)), "{}: {}", kind.name, verb.name);
+        }
+    }
+}
+
+#[test]
 fn every_key_of_an_export_is_explained() {
     let (_, chapter) = kinds_and_exports();
     for keys in ["no-such-key = 1", "nbd = 'unix:x'\ntls = { no-such-key = 1 }"] {

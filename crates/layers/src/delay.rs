@@ -24,8 +24,8 @@
 
 use crate::command::{args, unknown};
 use lamina_block::{
-    Build, Command, Config, Env, Extent, Geometry, Io, Layer, Made, Node, Op, Pending, Result, Span, Step,
-    Time,
+    Arg, ArgType, Build, Command, Config, Env, Extent, Geometry, Io, Layer, Made, Node, Op, Pending, Result,
+    Span, Step, Time, Verb,
 };
 use serde::de::{self, MapAccess, value::MapAccessDeserializer};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -213,6 +213,21 @@ impl Config for Keys {
     const KIND: &'static str = "delay";
     const SUMMARY: &'static str = "makes requests take time";
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
+    const VERBS: &'static [Verb] = &[
+        Verb::new("set", "replaces all delays and limits; what is not given is off").with(&[
+            Arg::optional("read", ArgType::Json, "how long reads take: a time, or how it is drawn"),
+            Arg::optional("write", ArgType::Json, "the same for writes, zeroing and discards"),
+            Arg::optional("flush", ArgType::Json, "the same for flushes"),
+            Arg::optional("read-iops", ArgType::Count, "reads that begin in a second, at most"),
+            Arg::optional("write-iops", ArgType::Count, "writes that begin in a second, at most"),
+            Arg::optional(
+                "parallel",
+                ArgType::Count,
+                "requests that are worked on at the same time, at most",
+            ),
+        ]),
+        Verb::new("show", "the delays and limits"),
+    ];
 
     fn build(self, with: Build) -> Pending<Made> {
         Box::pin(async move {

@@ -31,8 +31,8 @@
 
 use crate::command::{args, unknown};
 use lamina_block::{
-    Build, Bytes, Command, Config, Env, Error, ErrorKind, Extent, Geometry, Io, Layer, Made, Node, OpKind,
-    Pending, Result, Signal, Span, Step,
+    Arg, ArgType, Build, Bytes, Command, Config, Env, Error, ErrorKind, Extent, Geometry, Io, Layer, Made,
+    Node, OpKind, Pending, Result, Signal, Span, Step, Verb,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -188,6 +188,15 @@ impl Config for Keys {
     const KIND: &'static str = "fault";
     const SUMMARY: &'static str = "makes requests fail";
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
+    const VERBS: &'static [Verb] = &[
+        Verb::new("set", "replaces all rules").with(&[Arg::required(
+            "rules",
+            ArgType::Json,
+            "a list of rules",
+        )]),
+        Verb::new("clear", "removes all rules"),
+        Verb::new("show", "the rules, and how many requests each has seen and hit"),
+    ];
 
     fn build(self, with: Build) -> Pending<Made> {
         Box::pin(async move {

@@ -20,10 +20,13 @@
 //! * `read-only` (false): open for reading only.
 //! * `block` (the device's own): the logical block in bytes to present, a power of two from 512 to 64KiB.
 //!
-//! It deliberately does not resize, lock against other programs than Lamina's own, or know any image format: every
-//! byte of the file is a byte of the device.
+//! Commands: `resize` takes over the size that the file or block device has now; with a `size` it gives a file that size
+//! first, a smaller one only with `force=true`, and what lies behind is lost.
+//!
+//! It deliberately does not resize by itself, lock against other programs than Lamina's own, or know any image format:
+//! every byte of the file is a byte of the device.
 
-use lamina_block::{Build, Bytes, Config, Error, Made, OpenDisk, Pending, Result};
+use lamina_block::{Arg, ArgType, Build, Bytes, Config, Error, Made, OpenDisk, Pending, Result, Verb};
 use serde::Deserialize;
 use std::path::PathBuf;
 
@@ -44,6 +47,10 @@ impl Config for Keys {
     const KIND: &'static str = "file";
     const SUMMARY: &'static str = "a file or block device of this machine";
     const CHILDREN: std::ops::RangeInclusive<usize> = 0..=0;
+    const VERBS: &'static [Verb] = &[Verb::new("resize", "takes over the size that it has now").with(&[
+        Arg::optional("size", ArgType::Size, "give a file this size first"),
+        Arg::optional("force", ArgType::Flag, "also if it is smaller, and lose what lies behind"),
+    ])];
 
     fn build(self, with: Build) -> Pending<Made> {
         Box::pin(open(self, with))

@@ -22,7 +22,7 @@
 
 use crate::command::unknown;
 use lamina_block::{
-    Build, Bytes, Command, Config, Extent, Geometry, Io, Layer, Made, Node, Op, Pending, Step,
+    Build, Bytes, Command, Config, Extent, Geometry, Io, Layer, Made, Node, Op, Pending, Step, Verb,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -41,6 +41,7 @@ impl Config for Keys {
     const KIND: &'static str = "template";
     const SUMMARY: &'static str = "how far a device has been written (the example)";
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
+    const VERBS: &'static [Verb] = &[Verb::new("reset", "puts the mark back to 0")];
 
     /// Makes the layer. This may wait for disks and children, and fail with an error that names the key.
     fn build(self, with: Build) -> Pending<Made> {

@@ -49,7 +49,7 @@ use flight::{Command, Reply};
 use handshake::Purpose;
 use lamina_block::{
     Build, Config, Durability, Env, Error, Extent, ExtentState, Geometry, Io, Kind, Layer, Made, Op, Pending,
-    Result, Span, Step, Zero,
+    Result, Span, Step, Verb, Zero,
 };
 use ledger::Ledger;
 use link::{Common, Doubts, Link};
@@ -135,6 +135,7 @@ impl Config for Keys {
     const KIND: &'static str = "nbd";
     const SUMMARY: &'static str = "an export of an NBD server";
     const CHILDREN: RangeInclusive<usize> = 0..=0;
+    const VERBS: &'static [Verb] = &[Verb::new("refresh", "asks the server for the size, and takes it over")];
 
     fn build(self, with: Build) -> Pending<Made> {
         Box::pin(async move {
