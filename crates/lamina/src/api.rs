@@ -90,6 +90,132 @@ pub struct Device {
     pub operations: BTreeMap<String, Operation>,
     /// State that the layer shows, if any.
     pub info: Value,
+    /// Its work in the background, if any.
+    #[serde(default)]
+    pub jobs: Vec<Job>,
+}
+
+/// Work in the background of a device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Job {
+    /// The device.
+    pub device: String,
+    /// What it is called; unique on its device.
+    pub name: String,
+    /// `running`, `paused`, or `cancelled` and about to end.
+    pub state: String,
+    /// Bytes that are done.
+    pub done: u64,
+    /// Bytes in all, as far as is known.
+    pub total: u64,
+    /// Bytes for each second since it began or was resumed.
+    pub rate: u64,
+    /// The most bytes for each second; without it as fast as it can.
+    pub limit: Option<u64>,
+    /// Seconds that are left at this rate, if it has one.
+    pub seconds_left: Option<u64>,
+    /// Why it paused by itself, if it did; resume it when that is mended.
+    pub error: Option<String>,
+}
+
+impl Job {
+    /// A copy of the figures of a device's job.
+    pub fn of(device: &str, job: &lamina_block::Job) -> Job {
+        let mut figures = job.info();
+        figures["device"] = device.into();
+        serde_json::from_value(figures).expect("a job's figures are those of this type; a test says so")
+    }
+}
+
+/// What to do with a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "action", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Steer {
+    /// Let it wait before its next piece.
+    Pause,
+    /// Let it go on.
+    Resume,
+    /// End it before its next piece.
+    Cancel,
+    /// Change how fast it may go.
+    Limit {
+        /// The most bytes for each second; without it as fast as it can.
+        #[serde(default)]
+        limit: Option<u64>,
+    },
+}
+
+/// A command that a device understands.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Verb {
+    /// What it is called.
+    pub name: String,
+    /// One line about it.
+    pub summary: String,
+    /// Its arguments, those that are required first.
+    pub args: Vec<Arg>,
+}
+
+/// An argument of a command.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Arg {
+    /// What it is called.
+    pub name: String,
+    /// What it may be.
+    #[serde(rename = "type")]
+    pub is: ArgType,
+    /// The command does not work without it.
+    pub required: bool,
+    /// One line about it.
+    pub summary: String,
+}
+
+/// What an argument may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ArgType {
+    /// Words.
+    Text,
+    /// Bytes, as a number or as text with a unit: `"4KiB"`.
+    Size,
+    /// A number that is not negative.
+    Count,
+    /// A time with its unit: `"10ms"`.
+    Time,
+    /// True or false.
+    Flag,
+    /// Any JSON, as the summary says.
+    Json,
+}
+
+impl From<&lamina_block::Verb> for Verb {
+    fn from(verb: &lamina_block::Verb) -> Verb {
+        let arg = |arg: &lamina_block::Arg| Arg {
+            name: arg.name.into(),
+            is: arg.is.into(),
+            required: arg.required,
+            summary: arg.summary.into(),
+        };
+        Verb {
+            name: verb.name.into(),
+            summary: verb.summary.into(),
+            args: verb.args.iter().map(arg).collect(),
+        }
+    }
+}
+
+impl From<lamina_block::ArgType> for ArgType {
+    fn from(is: lamina_block::ArgType) -> ArgType {
+        use lamina_block::ArgType as T;
+        match is {
+            T::Text => ArgType::Text,
+            T::Size => ArgType::Size,
+            T::Count => ArgType::Count,
+            T::Time => ArgType::Time,
+            T::Flag => ArgType::Flag,
+            T::Json => ArgType::Json,
+        }
+    }
 }
 
 /// The shape of a device, in bytes.
@@ -189,7 +315,7 @@ pub struct Health {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
     /// The class: `not-found`, `invalid`, `unsupported`, `read-only`, `fenced`, `offline`, `timed-out`, `no-space`,
-    /// `media`, `corrupt`.
+    /// `media`, `corrupt`, `cancelled`.
     pub kind: String,
     /// What happened, in words.
     pub message: String,

@@ -41,11 +41,17 @@ pub enum Command {
     Assemble(Assemble),
     /// Show a running daemon's devices: rates, queue, latencies.
     Show(Show),
-    /// Send a command to a device of a running daemon.
+    /// Send a command to a device of a running daemon, or steer its background work.
     ///
-    /// Arguments are written key=value (the value as JSON, or else as a plain string) or as one JSON object.
-    #[command(after_help = "Example: lamina ctl san resize size=2GiB")]
+    /// `lamina ctl DEVICE help` lists the commands of a device and their arguments. Arguments stand in their order, or
+    /// anywhere as name=value, or all together in one JSON object. `lamina ctl DEVICE job NAME ACTION` steers the work
+    /// that `lamina jobs` lists: pause, resume, cancel, or limit=RATE (bytes a second, such as 50MiB, or none).
+    #[command(
+        after_help = "Examples: lamina ctl disk create root 10GiB; lamina ctl san resize size=2GiB; lamina ctl disk job zero limit=50MiB"
+    )]
     Ctl(Ctl),
+    /// List the background work of a running daemon's devices: progress, rate, time left.
+    Jobs(Jobs),
     /// Change the hierarchies of a running daemon to what a file says, while clients use them.
     ///
     /// Prints the steps. Requests wait while layers are exchanged; none fails. After an error nothing has changed.
@@ -158,12 +164,23 @@ pub struct Ctl {
     pub daemon: Daemon,
     /// The device's name in its hierarchy file.
     pub device: String,
-    /// The command, such as `resize` or `set`.
+    /// The command, such as `resize`; `help` lists all that the device has.
     #[arg(id = "verb", value_name = "COMMAND")]
     pub command: String,
-    /// Its arguments: key=value, or one JSON object.
-    #[arg(value_name = "KEY=VALUE")]
+    /// Its arguments: in their order, or name=value, or one JSON object.
+    #[arg(value_name = "ARGUMENT")]
     pub args: Vec<String>,
+}
+
+/// Arguments of `jobs`.
+#[derive(Args, Debug)]
+pub struct Jobs {
+    /// The daemon.
+    #[command(flatten)]
+    pub daemon: Daemon,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `apply`.

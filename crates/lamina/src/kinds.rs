@@ -3,6 +3,7 @@
 use crate::cli;
 use crate::exit::Failure;
 use crate::files;
+use crate::verbs;
 use serde_json::json;
 use std::io::Write;
 
@@ -15,7 +16,10 @@ pub fn run(args: &cli::Kinds) -> Result<(), Failure> {
             .iter()
             .map(|k| {
                 let (least, most) = (k.children.start(), k.children.end());
-                json!({"name": k.name, "summary": k.summary, "over_min": least, "over_max": most})
+                let commands = verbs::of(k.name);
+                json!({
+                    "name": k.name, "summary": k.summary, "over_min": least, "over_max": most, "commands": commands,
+                })
             })
             .collect();
         writeln!(out, "{}", json!(list))?;

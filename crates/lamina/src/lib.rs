@@ -17,6 +17,7 @@ pub mod control;
 pub mod exit;
 pub mod metrics;
 pub mod show;
+pub mod verbs;
 
 mod assemble;
 mod bench;
@@ -26,6 +27,7 @@ mod daemon;
 mod files;
 mod generate;
 mod inspect;
+mod jobs;
 mod kinds;
 mod log;
 mod look;
@@ -54,6 +56,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Assemble(args) => assemble::run(args),
         Command::Show(args) => show::run(args),
         Command::Ctl(args) => control::ctl(args),
+        Command::Jobs(args) => jobs::run(args),
         Command::Apply(args) => control::apply(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Bench(args) => bench::run(args),

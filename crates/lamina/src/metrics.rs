@@ -6,7 +6,7 @@
 //! Latency sums are not counted per request (that would cost every request in every layer); they are derived from
 //! the histogram's buckets and are true to within a sixteenth.
 
-use crate::api::{Device, Operation, Snapshot};
+use crate::api::{Device, Job, Operation, Snapshot};
 use std::fmt::Write;
 
 /// Content type of [`text`].
@@ -34,6 +34,7 @@ pub fn text(snapshot: &Snapshot) -> String {
             device.in_flight as u64,
         );
     }
+    jobs(&mut out, snapshot);
     counter(&mut out, snapshot, "lamina_device_requests_total", "Completed requests.", |o| o.completed);
     counter(&mut out, snapshot, "lamina_device_bytes_total", "Bytes of requests that completed well.", |o| {
         o.bytes
@@ -46,6 +47,18 @@ pub fn text(snapshot: &Snapshot) -> String {
         }
     });
     out
+}
+
+fn jobs(out: &mut String, snapshot: &Snapshot) {
+    let mut gauge = |name: &str, help: &str, of: fn(&Job) -> u64| {
+        family(out, name, "gauge", help);
+        for job in snapshot.devices().flat_map(|device| &device.jobs) {
+            sample(out, name, &labels(&[("device", &job.device), ("job", &job.name)]), of(job));
+        }
+    };
+    gauge("lamina_job_done_bytes", "What is done of a device's background work.", |job| job.done);
+    gauge("lamina_job_total_bytes", "All of it.", |job| job.total);
+    gauge("lamina_job_paused", "1 while it was told to wait.", |job| u64::from(job.state == "paused"));
 }
 
 fn process(out: &mut String, snapshot: &Snapshot) {

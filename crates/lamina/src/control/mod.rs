@@ -4,26 +4,48 @@
 //! made from the handlers (`docs/openapi.json`; a test keeps the committed copy true).
 
 mod client;
+mod schema;
 pub mod server;
 pub mod socket;
 
 pub use client::Client;
 
-use crate::api::{Applied, Apply, Control};
+use crate::api::{Applied, Apply, Control, Device, Job, Steer, Verb};
 use crate::cli;
 use crate::cli::Ctl;
 use crate::exit::Failure;
 use crate::uri::encoded;
-use serde_json::{Map, Value};
+use crate::{jobs, verbs};
+use lamina_block::Bytes;
+use serde_json::Value;
 use std::io::Write;
 
-/// Runs `lamina ctl`: sends one command and prints the answer.
+/// Runs `lamina ctl`: lists a device's commands, steers its work, or sends one command and prints the answer.
 pub fn ctl(args: &Ctl) -> Result<(), Failure> {
-    let command =
-        Control { name: args.command.clone(), args: arguments(&args.args).map_err(Failure::Usage)? };
     let client = Client::find(args.daemon.control.as_deref())?;
-    let answer: Value =
-        client.post(&format!("/v1/devices/{}/control", encoded(&args.device, "")), &command)?;
+    let path = format!("/v1/devices/{}", encoded(&args.device, ""));
+    let mut out = std::io::stdout();
+    match args.command.as_str() {
+        "help" => {
+            let device: Device = client.get(&path)?;
+            let known: Vec<Verb> = client.get(&format!("{path}/commands"))?;
+            write!(out, "{}", verbs::help(&device.name, &device.kind, &known))?;
+            return Ok(());
+        }
+        "job" => {
+            let (job, steer) = steering(&args.args).map_err(Failure::Usage)?;
+            let steered: Job = client.post(&format!("{path}/jobs/{}", encoded(job, "")), &steer)?;
+            write!(out, "{}", jobs::table(&[steered]))?;
+            return Ok(());
+        }
+        _ => {}
+    }
+    let known: Vec<Verb> = client.get(&format!("{path}/commands"))?;
+    let usage = |e: String| Failure::Usage(format!("{e}\n`lamina ctl {} help` explains it", args.device));
+    let verb = verbs::find(&known, &args.device, &args.command).map_err(usage)?;
+    let command =
+        Control { name: verb.name.clone(), args: verbs::arguments(verb, &args.args).map_err(usage)? };
+    let answer: Value = client.post(&format!("{path}/control"), &command)?;
     if !answer.is_null() {
         let text = serde_json::to_string_pretty(&answer).map_err(Failure::failed)?;
         writeln!(std::io::stdout(), "{text}")?;
@@ -51,49 +73,50 @@ pub fn apply(args: &cli::Apply) -> Result<(), Failure> {
     }
 }
 
-/// Arguments as an object: either one JSON object, or `key=value` each. A value that is JSON is taken as JSON (5,
-/// true, [1,2], "5"), any other as a string, so that sizes and times need no quotes.
-fn arguments(words: &[String]) -> Result<Value, String> {
-    if let [one] = words
-        && one.trim_start().starts_with('{')
-    {
-        return serde_json::from_str(one).map_err(|e| format!("the arguments are no JSON object: {e}"));
-    }
-    let mut object = Map::new();
-    for word in words {
-        let Some((key, value)) = word.split_once('=').filter(|(key, _)| !key.is_empty()) else {
-            return Err(format!("{word:?} is no argument: write key=value, or one JSON object"));
-        };
-        let value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.into()));
-        if object.insert(key.into(), value).is_some() {
-            return Err(format!("the argument {key:?} is given twice"));
+/// What `lamina ctl DEVICE job` is to do: the job, and how to steer it.
+fn steering(words: &[String]) -> Result<(&str, Steer), String> {
+    const USAGE: &str = "write job NAME pause, resume, cancel or limit=RATE; `lamina jobs` lists the names";
+    let [job, action] = words else { return Err(USAGE.into()) };
+    let steer = match (action.as_str(), action.strip_prefix("limit=")) {
+        ("pause", _) => Steer::Pause,
+        ("resume", _) => Steer::Resume,
+        ("cancel", _) => Steer::Cancel,
+        (_, Some("none")) => Steer::Limit { limit: None },
+        (_, Some(rate)) => {
+            let bytes = rate.strip_suffix("/s").unwrap_or(rate).parse::<Bytes>();
+            let Bytes(limit) = bytes.map_err(|e| format!("limit: {e}, or none"))?;
+            Steer::Limit { limit: Some(limit) }
         }
-    }
-    Ok(Value::Object(object))
+        _ => return Err(USAGE.into()),
+    };
+    Ok((job, steer))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
-    fn arguments_are_json_where_they_can_be() {
-        let parse = |words: &[&str]| arguments(&words.iter().map(|w| w.to_string()).collect::<Vec<_>>());
-        assert_eq!(parse(&[]), Ok(json!({})));
-        assert_eq!(
-            parse(&["size=2GiB", "count=3", "on=true", "text=\"3\"", "empty=", "eq=a=b"]),
-            Ok(json!({"size": "2GiB", "count": 3, "on": true, "text": "3", "empty": "", "eq": "a=b"}))
-        );
-        assert_eq!(parse(&["{\"a\": [1]}"]), Ok(json!({"a": [1]})));
-        for (wrong, says) in [
-            (&["size"][..], "write key=value"),
-            (&["=1"], "write key=value"),
-            (&["a=1", "a=2"], "given twice"),
-            (&["{a}"], "no JSON object"),
+    fn jobs_are_steered_in_words() {
+        let words = |list: &[&str]| list.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        let limit = |limit| Steer::Limit { limit };
+        for (action, expected) in [
+            ("pause", Steer::Pause),
+            ("resume", Steer::Resume),
+            ("cancel", Steer::Cancel),
+            ("limit=50MiB", limit(Some(50 << 20))),
+            ("limit=1000/s", limit(Some(1000))),
+            ("limit=none", limit(None)),
         ] {
-            let message = parse(wrong).unwrap_err();
-            assert!(message.contains(says), "{message}");
+            assert_eq!(steering(&words(&["reclaim", action])), Ok(("reclaim", expected)), "{action}");
+        }
+        for (list, says) in [
+            (&["reclaim"][..], "write job NAME"),
+            (&["reclaim", "stop"], "write job NAME"),
+            (&["reclaim", "limit=fast"], "limit: \"fast\" is no size"),
+            (&[], "lamina jobs"),
+        ] {
+            assert!(steering(&words(list)).expect_err("wrong").contains(says), "{list:?}");
         }
     }
 }

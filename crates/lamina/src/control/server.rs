@@ -1,7 +1,9 @@
 //! Answers the control API.
 
-use crate::api::{Applied, Apply, Control, Device, Export, Health, Problem, Snapshot};
+use super::schema;
+use crate::api::{Applied, Apply, Control, Device, Export, Health, Job, Problem, Snapshot, Steer, Verb};
 use crate::metrics;
+use crate::verbs;
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
@@ -25,6 +27,8 @@ pub trait Daemon: Send + Sync + 'static {
     fn snapshot(&self) -> Answer<Snapshot>;
     /// Sends a command to a device; `None` if there is no such device.
     fn control(&self, device: String, command: Command) -> Answer<Option<Result<Value, Error>>>;
+    /// Steers a job of a device, and says how it is then; `None` if there is no such job.
+    fn steer(&self, device: String, job: String, steer: Steer) -> Answer<Option<Job>>;
     /// Makes the hierarchies of a file what it says, or says what that would take.
     fn apply(&self, apply: Apply) -> Answer<Result<Applied, Error>>;
     /// A signal has come and requests in flight are being completed.
@@ -45,7 +49,10 @@ fn routes() -> OpenApiRouter<Arc<dyn Daemon>> {
         .routes(routes!(health))
         .routes(routes!(hierarchy))
         .routes(routes!(device))
+        .routes(routes!(commands))
         .routes(routes!(control))
+        .routes(routes!(jobs))
+        .routes(routes!(steer))
         .routes(routes!(apply))
         .routes(routes!(exports))
         .routes(routes!(metrics_text))
@@ -59,7 +66,8 @@ pub fn router(daemon: Arc<dyn Daemon>) -> axum::Router {
 
 /// The document that describes it, as JSON.
 pub fn openapi() -> String {
-    let document = routes().split_for_parts().1;
+    let mut document = routes().split_for_parts().1;
+    schema::add_commands(&mut document);
     document.to_pretty_json().expect("a document made of strings is JSON")
 }
 
@@ -86,7 +94,47 @@ async fn device(State(daemon): Shared, Path(name): Path<String>) -> Result<Json<
     found.map(Json).ok_or_else(|| Refusal::no_device(&name))
 }
 
-/// Sends a command to a device. The answer is the layer's own.
+/// The commands that a device understands.
+#[utoipa::path(get, path = "/v1/devices/{name}/commands",
+    params(("name" = String, Path, description = "Name in the hierarchy file")),
+    responses((status = 200, body = Vec<Verb>), (status = 404, body = Problem)))]
+async fn commands(State(daemon): Shared, Path(name): Path<String>) -> Result<Json<Vec<Verb>>, Refusal> {
+    let snapshot = daemon.snapshot().await;
+    let device = snapshot.devices().find(|d| d.name == name).ok_or_else(|| Refusal::no_device(&name))?;
+    Ok(Json(verbs::of(&device.kind)))
+}
+
+/// The background work of all devices.
+#[utoipa::path(get, path = "/v1/jobs", responses((status = 200, body = Vec<Job>)))]
+async fn jobs(State(daemon): Shared) -> Json<Vec<Job>> {
+    let devices = daemon.snapshot().await.hierarchies.into_iter().flat_map(|h| h.devices);
+    Json(devices.flat_map(|d| d.jobs).collect())
+}
+
+/// Pauses, resumes, cancels or slows down a job. What cancelling means is the layer's: its manual says it.
+#[utoipa::path(post, path = "/v1/devices/{name}/jobs/{job}", request_body = Steer,
+    params(("name" = String, Path, description = "Name in the hierarchy file"),
+        ("job" = String, Path, description = "Name of the job")),
+    responses((status = 200, body = Job), (status = 400, body = Problem), (status = 404, body = Problem)))]
+async fn steer(
+    State(daemon): Shared,
+    Path((name, job)): Path<(String, String)>,
+    body: Result<Json<Steer>, JsonRejection>,
+) -> Result<Json<Job>, Refusal> {
+    let Json(steer) = body.map_err(|e| Refusal::new(e.status(), "invalid", e.body_text()))?;
+    if steer == (Steer::Limit { limit: Some(0) }) {
+        let message = "limit: 0 would never end; pause the job instead";
+        return Err(Refusal::new(StatusCode::BAD_REQUEST, "invalid", message));
+    }
+    let steered = daemon.steer(name.clone(), job.clone(), steer).await;
+    steered.map(Json).ok_or_else(|| {
+        let message = format!("there is no job {job:?} of a device {name:?}: GET /v1/jobs lists all");
+        Refusal::new(StatusCode::NOT_FOUND, "not-found", message)
+    })
+}
+
+/// Sends a command to a device. The answer is the layer's own. Each kind of layer has its commands: see the schemas
+/// called `KIND.COMMAND`.
 #[utoipa::path(post, path = "/v1/devices/{name}/control", request_body = Control,
     params(("name" = String, Path, description = "Name in the hierarchy file")),
     responses((status = 200, body = Value), (status = 400, body = Problem), (status = 404, body = Problem),
@@ -197,12 +245,19 @@ mod tests {
     fn every_path_is_described() {
         let document: Value = serde_json::from_str(&openapi()).expect("JSON");
         let paths = document["paths"].as_object().expect("paths");
-        assert_eq!(paths.len(), 8);
+        assert_eq!(paths.len(), 11);
         for (path, operations) in paths {
             for (method, operation) in operations.as_object().expect("operations") {
                 assert!(operation["summary"].is_string(), "{method} {path}");
             }
         }
-        assert!(document["components"]["schemas"]["Snapshot"].is_object());
+        let schemas = &document["components"]["schemas"];
+        assert!(schemas["Snapshot"].is_object());
+        let create = &schemas["partition.create"]["properties"]["args"];
+        assert_eq!(create["required"], serde_json::json!(["name", "size"]), "{create}");
+        assert_eq!(create["additionalProperties"], false);
+        let control = &document["paths"]["/v1/devices/{name}/control"]["post"];
+        let body = &control["requestBody"]["content"]["application/json"]["schema"];
+        assert_eq!(body["$ref"], "#/components/schemas/Command", "{body}");
     }
 }

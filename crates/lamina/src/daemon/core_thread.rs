@@ -7,6 +7,7 @@ use super::exports::Exports;
 use crate::api;
 use crate::exit::Failure;
 use crate::files;
+use crate::verbs;
 use lamina_block::{Command, Env, Error, Node, OpKind, Result, Signal};
 use lamina_graph::{Hierarchy, Plan};
 use lamina_host::{Host, Options, Reactor, Remote};
@@ -179,12 +180,29 @@ impl Core {
             self.served.borrow().iter().find_map(|s| Some((Rc::clone(s), s.hierarchy.node(&device)?)));
         let (served, node) = found?;
         tracing::info!(device, command = command.name, args = %command.args, "command");
-        let answer = node.control(command).await;
+        let answer = match verbs::check(node.kind(), &command) {
+            Ok(()) => node.control(command).await,
+            Err(e) => Err(e.on(&device)),
+        };
         served.hierarchy.refresh();
         if let Err(e) = &answer {
             tracing::warn!(device, error = %e, "the command failed");
         }
         Some(answer)
+    }
+
+    /// Steers a job of a device; `None` if there is none here.
+    pub fn steer(&self, device: &str, job: &str, steer: &api::Steer) -> Option<api::Job> {
+        let node = self.served.borrow().iter().find_map(|s| s.hierarchy.node(device))?;
+        let found = node.jobs().into_iter().find(|known| known.name() == job)?;
+        tracing::info!(device, job, ?steer, "a job is steered");
+        match steer {
+            api::Steer::Pause => found.pause(),
+            api::Steer::Resume => found.resume(),
+            api::Steer::Cancel => found.cancel(),
+            api::Steer::Limit { limit } => found.set_limit(*limit),
+        }
+        Some(api::Job::of(device, &found))
     }
 
     /// The hierarchy that has `device`, and its place.
@@ -224,5 +242,6 @@ fn device(node: &Rc<Node>, over: &[String]) -> api::Device {
         in_flight: node.stats().in_flight(),
         operations: OpKind::ALL.map(operation).into(),
         info: node.info(),
+        jobs: node.jobs().iter().map(|job| api::Job::of(node.name(), job)).collect(),
     }
 }

@@ -4,7 +4,7 @@ use super::change;
 use super::core_thread::{self, Ended, Handle, Thread};
 use super::placement::Placement;
 use super::usage;
-use crate::api::{Applied, Apply, Snapshot};
+use crate::api::{Applied, Apply, Job, Snapshot, Steer};
 use crate::control::server::{Answer, Daemon};
 use crate::exit::Failure;
 use lamina_block::{Command, Error};
@@ -110,6 +110,22 @@ impl Daemon for Cores {
                 match core.await {
                     Ok(None) | Err(Ended) => {}
                     Ok(found) => return found,
+                }
+            }
+            None
+        })
+    }
+
+    fn steer(&self, device: String, job: String, steer: Steer) -> Answer<Option<Job>> {
+        let ask = |handle: &Handle| {
+            let (device, job, steer) = (device.clone(), job.clone(), steer.clone());
+            handle.ask(|core| async move { core.steer(&device, &job, &steer) })
+        };
+        let asked: Vec<_> = self.handles.iter().map(ask).collect();
+        Box::pin(async move {
+            for core in asked {
+                if let Ok(Some(steered)) = core.await {
+                    return Some(steered);
                 }
             }
             None

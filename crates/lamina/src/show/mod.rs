@@ -6,7 +6,7 @@ mod rates;
 mod tree;
 
 pub use rates::{DeviceRates, OperationRates, Rates};
-pub use tree::{count, draw, latency};
+pub use tree::{count, draw, duration, latency};
 
 use crate::api::Snapshot;
 use crate::cli::Show;
@@ -69,6 +69,7 @@ pub(crate) mod tests {
             in_flight: 3,
             operations,
             info: serde_json::json!({}),
+            jobs: Vec::new(),
         }
     }
 

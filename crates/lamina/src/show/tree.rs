@@ -1,12 +1,12 @@
 //! The tree as text: a line for each device under those that stand on it, with its activity beside it.
 
 use super::{DeviceRates, OperationRates, Rates};
-use crate::api::{Hierarchy, Snapshot};
+use crate::api::{Hierarchy, Job, Snapshot};
+use crate::jobs;
 use lamina_block::Bytes;
 use lamina_graph::{Row, rows};
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::time::Duration;
 
 const TITLES: [&str; 13] = [
     "DEVICE", "KIND", "SIZE", "QUEUE", "READ/S", "MiB/S", "P50", "P99", "WRITE/S", "MiB/S", "P50", "P99",
@@ -22,7 +22,7 @@ pub fn draw(now: &Snapshot, rates: &Rates) -> String {
         "lamina {}, pid {}, up {}, {} resident, {:.1}% of a core\n",
         now.version,
         now.pid,
-        uptime(now.uptime_ns),
+        duration(now.uptime_ns / 1_000_000_000),
         mebibytes(rates.resident_bytes),
         rates.cpu * 100.0
     );
@@ -30,6 +30,10 @@ pub fn draw(now: &Snapshot, rates: &Rates) -> String {
         let _ = writeln!(out, "\n{} on core {}", hierarchy.file, hierarchy.core);
         out.push_str(&table(&lines(hierarchy, &by_name)));
         exports(&mut out, hierarchy);
+        let jobs: Vec<Job> = hierarchy.devices.iter().flat_map(|device| device.jobs.clone()).collect();
+        if !jobs.is_empty() {
+            out.push_str(&jobs::table(&jobs));
+        }
     }
     out
 }
@@ -121,8 +125,7 @@ pub fn latency(ns: u64) -> String {
 }
 
 /// The two largest units of a time: 3d4h, 2h5m, 7m12s, 9s.
-fn uptime(ns: u64) -> String {
-    let seconds = Duration::from_nanos(ns).as_secs();
+pub fn duration(seconds: u64) -> String {
     let (days, hours, minutes) = (seconds / 86400, seconds / 3600 % 24, seconds / 60 % 60);
     match (days, hours, minutes) {
         (0, 0, 0) => format!("{seconds}s"),
@@ -178,12 +181,31 @@ mod tests {
     }
 
     #[test]
+    fn work_in_the_background_stands_below() {
+        let mut busy = later();
+        let job = Job {
+            device: "a".into(),
+            name: "move".into(),
+            state: "running".into(),
+            done: 1,
+            total: 4,
+            rate: 1 << 20,
+            limit: None,
+            seconds_left: Some(3),
+            error: None,
+        };
+        busy.hierarchies[0].devices[0].jobs.push(job);
+        let text = draw(&busy, &Rates::between(&snapshot(), &busy));
+        assert!(text.ends_with("a       move  running  25.0%  4B  1.0 MiB/s    3s   none\n"), "{text}");
+    }
+
+    #[test]
     fn numbers_stay_short() {
         let counts = [0.0, 0.04, 7.5, 812.0, 12_345.0, 999_949.0, 1_234_567.0].map(count);
         assert_eq!(counts, ["0", "0.0", "7.5", "812", "12.3k", "999.9k", "1.2M"]);
         let times = [640, 1_000, 81_499, 1_234_000, 15_000_000, 2_100_000_000].map(latency);
         assert_eq!(times, ["640ns", "1.0us", "81us", "1.2ms", "15ms", "2.1s"]);
-        let up = [9, 432, 7_500, 273_600].map(|s| uptime(s * 1_000_000_000));
+        let up = [9, 432, 7_500, 273_600].map(duration);
         assert_eq!(up, ["9s", "7m12s", "2h5m", "3d4h"]);
     }
 }

@@ -61,7 +61,7 @@ fn documents_are_what_they_say() {
     assert_eq!(daemon.http("GET", "/openapi.json", "").1, committed.trim_end());
     let document: Value = serde_json::from_str(committed).expect("JSON");
     for (path, operations) in document["paths"].as_object().expect("paths") {
-        let (status, _) = daemon.http("GET", &path.replace("{name}", "vm1"), "");
+        let (status, _) = daemon.http("GET", &path.replace("{name}", "vm1").replace("{job}", "move"), "");
         assert_eq!(status, if operations["get"].is_null() { 405 } else { 200 }, "{path}");
     }
 }
@@ -107,7 +107,7 @@ fn a_resize_reaches_the_devices_above() {
         write(&node, 12 << 20, pattern(4096, 1)).await.expect("a write in the new part");
     });
     let refused = place.lamina(&["ctl", "san", "explode"]);
-    assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(refused.status.code(), Some(2));
     assert!(text(&refused.stderr).contains("explode"), "{}", text(&refused.stderr));
     let unknown = place.lamina(&["ctl", "nope", "resize"]);
     assert_eq!(text(&unknown.stderr), "lamina: there is no device \"nope\"\n");

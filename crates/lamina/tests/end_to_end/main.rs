@@ -5,6 +5,7 @@
 
 mod api;
 mod commands;
+mod commands_of_devices;
 mod recovery;
 mod rig;
 mod serving;

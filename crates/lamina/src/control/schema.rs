@@ -1,0 +1,73 @@
+//! The commands of every kind of layer, as schemas of the OpenAPI document: `KIND.COMMAND`.
+
+use crate::api::{Arg, ArgType, Verb};
+use crate::{files, verbs};
+use utoipa::openapi::schema::{AdditionalProperties, AnyOfBuilder, ObjectBuilder, Schema, SchemaType, Type};
+use utoipa::openapi::{OneOfBuilder, OpenApi, Ref, RefOr};
+
+/// The schema of all commands.
+const COMMAND: &str = "Command";
+/// Where they are sent to.
+const PATH: &str = "/v1/devices/{name}/control";
+
+/// Adds the schema of every command, and says that one of them is what a device is sent.
+pub fn add_commands(document: &mut OpenApi) {
+    let Some(components) = document.components.as_mut() else { return };
+    let mut any = AnyOfBuilder::new().description(Some("A command of one of the kinds of layers"));
+    for kind in files::kinds() {
+        for verb in verbs::of(kind.name) {
+            let name = format!("{}.{}", kind.name, verb.name);
+            any = any.item(Ref::from_schema_name(&name));
+            components.schemas.insert(name, command(kind.name, &verb));
+        }
+    }
+    components.schemas.insert(COMMAND.into(), Schema::from(any.build()).into());
+    let control = document.paths.paths.get_mut(PATH).and_then(|path| path.post.as_mut());
+    let body = control.and_then(|control| control.request_body.as_mut());
+    let Some(RefOr::T(body)) = body else { return };
+    for content in body.content.values_mut() {
+        if let RefOr::T(content) = content {
+            content.schema = Some(Ref::from_schema_name(COMMAND).into());
+        }
+    }
+}
+
+fn command(kind: &str, verb: &Verb) -> RefOr<Schema> {
+    let name = ObjectBuilder::new()
+        .schema_type(SchemaType::Type(Type::String))
+        .enum_values(Some([verb.name.as_str()]));
+    let mut args = ObjectBuilder::new().additional_properties(Some(AdditionalProperties::FreeForm(false)));
+    for arg in &verb.args {
+        args = args.property(&arg.name, argument(arg));
+        if arg.required {
+            args = args.required(&arg.name);
+        }
+    }
+    let mut whole = ObjectBuilder::new()
+        .description(Some(format!("A device of type `{kind}`: {}", verb.summary)))
+        .property("name", name)
+        .property("args", args)
+        .required("name");
+    if verb.args.iter().any(|arg| arg.required) {
+        whole = whole.required("args");
+    }
+    Schema::from(whole.build()).into()
+}
+
+fn argument(arg: &Arg) -> RefOr<Schema> {
+    let of = |is: Type| ObjectBuilder::new().schema_type(SchemaType::Type(is));
+    let described = |object: ObjectBuilder| Schema::from(object.description(Some(&arg.summary)).build());
+    match arg.is {
+        ArgType::Text | ArgType::Time => described(of(Type::String)),
+        ArgType::Count => described(of(Type::Integer).minimum(Some(0))),
+        ArgType::Flag => described(of(Type::Boolean)),
+        ArgType::Json => described(ObjectBuilder::new().schema_type(SchemaType::AnyValue)),
+        ArgType::Size => {
+            let number = of(Type::Integer).minimum(Some(0)).build();
+            let text = of(Type::String).examples(["64MiB"]).build();
+            let either = OneOfBuilder::new().item(number).item(text).description(Some(&arg.summary));
+            Schema::from(either.build())
+        }
+    }
+    .into()
+}
