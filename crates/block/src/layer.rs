@@ -98,6 +98,13 @@ pub trait Layer {
         Box::pin(async { Ok(()) })
     }
 
+    /// Makes lasting what followed from how the layer was built, such as a child that joined, if it has put that off in
+    /// case the change that built it would fail. Called while the device is held, before another layer takes the place
+    /// of this one, which was at work. Unless a layer puts off anything, nothing has to be done.
+    fn settle(self: Rc<Self>) -> Pending {
+        Box::pin(async { Ok(()) })
+    }
+
     /// Asks whether the layer can be taken away from over its first child, which then takes its place; called while
     /// the device is held and flushed. It may bring the child up to date first. Layers whose child never shows the same
     /// bytes refuse, and say what to do. Unless a layer has data of its own, nothing has to be done.

@@ -217,7 +217,10 @@ impl Change<'_> {
             self.exchanges = exchanges;
             return None;
         };
-        standstill.leave(&self.leaving(), &mut self.report).await;
+        standstill.settle(&mut self.report).await;
+        if !self.report.has_errors() {
+            standstill.leave(&self.leaving(), &mut self.report).await;
+        }
         let before = self.from.roster.as_ref().map_or(Vec::new(), |roster| roster.members());
         if !self.report.has_errors() {
             self.tell_members(self.plan, self.members.clone()).await;

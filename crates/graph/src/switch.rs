@@ -1,8 +1,8 @@
 //! Putting other layers under nodes at work, all of them or none.
 //!
 //! ```text
-//!   flush ─▶ hold, from the top down ─▶ flush ─▶ what goes leaves ─▶ the members say the new ─▶ layers, bottom up ─▶ open
-//!                                                                        └ it counts from here ┘
+//!   flush ─▶ hold, top down ─▶ flush ─▶ settle ─▶ what goes leaves ─▶ the members say the new ─▶ layers, bottom up ─▶ open
+//!                                                                     └ it counts from here ┘
 //! ```
 //!
 //! A node is opened as soon as it has its layer: those above are still held, and may need it to make theirs. A layer of
@@ -77,6 +77,15 @@ impl Standstill {
             held.push(hold);
         }
         Some(Standstill { held })
+    }
+
+    /// Lets the layers make lasting what followed from how they were built: their successors are to find it.
+    pub async fn settle(&self, report: &mut Report) {
+        for held in &self.held {
+            if let Err(e) = held.layer().settle().await {
+                report.error(Subject::Device(held.node().name().into()), None, None, e.message());
+            }
+        }
     }
 
     /// Asks the layers of nodes that go whether their children may take their places.

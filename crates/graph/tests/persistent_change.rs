@@ -285,6 +285,34 @@ fn a_member_is_replaced_and_a_crash_at_any_moment_can_be_gone_on_from() {
     }
 }
 
+/// A concat remembers a new member only a second later. The next change may come before that.
+#[test]
+fn members_that_join_one_right_after_the_other_keep_their_places() {
+    let world = world();
+    let env: Rc<dyn Env> = world.env();
+    let done = world.run(async move {
+        let first = file(&["a"], &vm1("['a']"));
+        plan(&first).create(Rc::clone(&env), 0).await.unwrap_or_else(|e| panic!("{e}"));
+        let mut h = Hierarchy::build(plan(&first), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
+        h = go(h, &file(&["a", "c"], &vm1("['a','c']")), &env).await.unwrap_or_else(|e| panic!("{e}"));
+        let door = h.door("vm1").expect("a door");
+        for n in BLOCKS {
+            put(&door, n, 1).await;
+        }
+        let size = door.geometry().size;
+        // Another order of the names means nothing: what `c` holds stays where it is seen.
+        h = go(h, &file(&["a", "b", "c"], &vm1("['a','b','c']")), &env)
+            .await
+            .unwrap_or_else(|e| panic!("{e}"));
+        assert!(door.geometry().size > size);
+        for n in BLOCKS {
+            assert_eq!(get(&door, n).await, stamp(n, 1), "block {n}");
+        }
+        h.close().await.unwrap();
+    });
+    assert!(done.is_ok(), "{done:?}");
+}
+
 #[test]
 fn a_member_that_was_taken_out_is_stale() {
     let world = world();

@@ -126,6 +126,8 @@ pub struct Spread<S: Shape> {
     /// Whether the task that moves data runs, and is to begin at once.
     runs: Cell<bool>,
     hurry: Cell<bool>,
+    /// What followed from how it was built is not kept yet.
+    waits: Cell<bool>,
     closing: Cell<bool>,
     /// The task has ended.
     ended: Signal,
@@ -183,6 +185,7 @@ impl<S: Shape> Spread<S> {
             job: RefCell::default(),
             runs: Cell::new(false),
             hurry: Cell::new(false),
+            waits: Cell::new(!fresh && is_changed),
             closing: Cell::new(false),
             ended: Signal::new(),
         });
@@ -298,6 +301,7 @@ impl<S: Shape> Spread<S> {
     async fn advance(&self, kept: &mut bool) -> Result<bool> {
         if !*kept {
             self.remember().await?;
+            self.waits.set(false);
         }
         let (Some(moving), Some(job)) = (self.moving(), self.job()) else { return Ok(false) };
         *kept = true;
@@ -575,6 +579,13 @@ impl<S: Shape> Layer for Spread<S> {
             begun?;
             self.departed(&names).await
         })
+    }
+
+    fn settle(self: Rc<Self>) -> Pending {
+        match self.waits.get() {
+            true => Box::pin(async move { self.remember().await }),
+            false => Box::pin(async { Ok(()) }),
+        }
     }
 
     fn leave(self: Rc<Self>) -> Pending {
