@@ -7,8 +7,8 @@ SEEDS ?= 10000
 SOAK_SEEDS ?= 1000000
 # Seconds of each fuzz target.
 FUZZ_SECONDS ?= 600
-# Kills of the daemon in the end-to-end tests: over NBD, and under a guest.
-export LAMINA_KILLS ?= 50,20
+# Kills of the daemon in the end-to-end tests: over NBD, under a guest, and during each kind of change.
+export LAMINA_KILLS ?= 50,20,4
 
 .PHONY: help
 help: ## This list

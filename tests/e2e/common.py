@@ -7,8 +7,8 @@ from rig import Rig
 
 MIB = 1 << 20
 
-# How often the daemon is killed: over NBD, and under a guest.
-KILLS_NBD, KILLS_GUEST = (int(n) for n in os.environ.get("LAMINA_KILLS", "50,20").split(","))
+# How often the daemon is killed: over NBD, under a guest, and during each kind of change.
+KILLS_NBD, KILLS_GUEST, KILLS_CHANGE = (int(n) for n in os.environ.get("LAMINA_KILLS", "50,20,4").split(","))
 
 
 def limit(seconds):

@@ -1,0 +1,145 @@
+"""kill -9 at random moments while a persistent hierarchy changes: what is left is assembled, right, and goes on.
+
+A client writes stamped blocks all the time. After each kill the daemon is started with the file that the members carry:
+the one before, the one after, or the one between them while data is moved. Then the same change is made again, whole.
+"""
+
+import random
+import time
+import tomllib
+
+from common import KILLS_CHANGE, limit
+from hierarchies import HierarchyCase, exported, joined
+from rig import lamina_binary
+from rig.ledger import Ledger, Writer
+from test_change import LOG, SLOW
+
+# Seconds that a kill takes with all that follows, at most.
+EACH = 15
+
+
+def shape(text):
+    """The devices of a hierarchy file, apart from where they are found."""
+    devices = tomllib.loads(text)["device"]
+    return {name: {key: of for key, of in keys.items() if key != "path"} for name, keys in devices.items()}
+
+
+class Kills(HierarchyCase):
+    def setUp(self):
+        super().setUp()
+        self.chance = random.Random(self.id())
+        self.seeds = iter(range(1 << 30))
+        self.unfinished = 0
+
+    def begin(self, devices, exports, **ledger):
+        self.create(devices, exports)
+        self.ledger = Ledger(**ledger)
+        self.attach()
+
+    def attach(self):
+        self.writer = Writer(self.ledger, self.daemon.uri("vm1"), next(self.seeds))
+        self.writer.check()
+
+    def command(self, *words):
+        """`lamina` with these words and the daemon's socket, while the client writes; a failure is one of the test."""
+        begin = time.monotonic()
+        child = self.rig.start(lamina_binary(), words[0], "--control", self.daemon.control, *words[1:], name="command")
+        self.writer.pump_until(lambda: not child.running())
+        self.assertEqual(child.exit_code(), 0, child.output())
+        self.took = time.monotonic() - begin
+        return child.output()
+
+    def killed(self, *words):
+        """As `command`, and the daemon is killed at a random moment of it, by how long the last one took."""
+        child = self.rig.start(lamina_binary(), words[0], "--control", self.daemon.control, *words[1:], name="command")
+        end = time.monotonic() + self.chance.random() * self.took
+        self.writer.pump_until(lambda: time.monotonic() > end)
+        self.unfinished += child.running()
+        self.daemon.kill()
+        child.wait()
+
+    def again(self):
+        """Starts the daemon with what the members carry, and checks all blocks."""
+        found = self.assemble()
+        self.daemon.file.write_text(found)
+        self.daemon.start()
+        self.attach()
+        return shape(found)
+
+    def change(self, devices, exports):
+        """The words of a command that makes the hierarchy so."""
+        self.write(devices, exports)
+        return "apply", self.daemon.file, "--force"
+
+    def ended(self):
+        """The last act of a test: an orderly end, and some of the kills have met a change under way."""
+        self.writer.close()
+        self.assertEqual(self.daemon.stop(), 0, self.daemon.log())
+        self.assertGreater(self.unfinished, 0)
+        print(f"        {self.daemon.starts - 1} kills, {self.unfinished} of them before the command had ended")
+
+    def go_round(self, *steps):
+        """Kills the daemon in each of the steps (devices and exports each) in turn, which begin and end with the first."""
+        before = steps[0]
+        for step in steps[1:]:
+            self.command(*self.change(*step))
+            before = step
+        self.command(*self.change(*steps[0]))
+        before = steps[0]
+        for n in range(KILLS_CHANGE):
+            step = steps[(n + 1) % len(steps)]
+            self.killed(*self.change(*step))
+            found = self.again()
+            between = any("leaving" in keys for keys in found.values())
+            if not between:
+                self.assertIn(found, [shape_of(before[0]), shape_of(step[0])])
+            self.command(*self.change(*step))
+            before = step
+        self.ended()
+
+
+def shape_of(devices):
+    return {name: {key: of for key, of in keys.items() if key != "path"} for name, keys in devices.items()}
+
+
+class Apply(Kills):
+    @limit(60 + EACH * KILLS_CHANGE)
+    def test_layers_come_and_go(self):
+        base = joined()
+        self.begin(base, exported())
+        self.go_round(
+            (base, exported()), ({**base, **SLOW}, exported()), ({**base, **LOG}, exported("log")),
+            ({**base, **SLOW, **LOG}, exported("log")),
+        )
+
+    @limit(60 + EACH * KILLS_CHANGE)
+    def test_a_member_is_replaced(self):
+        base = joined()
+        self.begin(base, exported())
+        self.go_round((base, exported()), (joined(("c", "b")), exported()))
+
+    @limit(60 + EACH * KILLS_CHANGE)
+    def test_a_member_joins_and_is_removed(self):
+        base, grown = joined(), joined(("a", "b", "c"))
+        self.begin(base, exported())
+        small = self.size()
+        for n in range(KILLS_CHANGE + 1):
+            act = self.killed if n > 0 else self.command
+            act(*self.change(grown, exported()))
+            if n > 0:
+                self.assertIn(self.again(), [shape_of(base), shape_of(grown)])
+                self.command(*self.change(grown, exported()))
+            act("ctl", "disk", "resize", f"size={small}", "force=true")
+            if n > 0:
+                self.assertEqual(self.again(), shape_of(grown))
+                self.assertIn(self.size(), (small, small // 2 * 3))
+                self.command("ctl", "disk", "resize", f"size={small}", "force=true")
+            # What is left after the resize may lie on the new member, so that data has to be moved.
+            act(*self.change(base, exported()))
+            if n > 0:
+                found = self.again()
+                if not any("leaving" in keys for keys in found.values()):
+                    self.assertIn(found, [shape_of(base), shape_of(grown)])
+                self.command(*self.change(base, exported()))
+            self.assertEqual(self.size(), small)
+        self.ended()

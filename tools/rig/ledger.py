@@ -1,0 +1,157 @@
+"""What every block of a disk may hold after its server was killed, and a client that writes and checks them.
+
+A block must hold its newest write that a flush covered, or one that was begun later; anything else is a lost, torn,
+misplaced or old write. With `acknowledged`, what was answered counts as well, flushed or not: a killed server takes
+nothing with it that it gave to the kernel.
+"""
+
+import random
+import struct
+import time
+
+import nbd
+
+from .stamps import content
+
+BLOCK = 16 * 1024
+DEPTH = 16
+# Seconds between two flushes.
+PACE = 0.02
+
+
+class Wrong(AssertionError):
+    """A block holds what it must not."""
+
+
+class Ledger:
+    """The writes of each block: which is flushed, which answered, and which were begun."""
+
+    def __init__(self, blocks=512, acknowledged=True):
+        self.blocks = blocks
+        self.acknowledged = acknowledged
+        self.flushed = [0] * blocks
+        self.answered = [0] * blocks
+        # Those begun after the one that is flushed, in their order.
+        self.later = [[] for _ in range(blocks)]
+        self._next = 1
+
+    def begin(self, place):
+        number, self._next = self._next, self._next + 1
+        self.later[place].append(number)
+        return number
+
+    def cover(self, answered):
+        """A flush has ended; these were the writes answered when it began."""
+        for place, number in enumerate(answered):
+            if number > self.flushed[place]:
+                self.flushed[place] = number
+                self.later[place] = [n for n in self.later[place] if n > number]
+
+    def least(self):
+        """The oldest write that each block may hold."""
+        return list(self.answered if self.acknowledged else self.flushed)
+
+    def settle(self, numbers):
+        """What the blocks hold is known, and lasts."""
+        self.flushed, self.answered = list(numbers), list(numbers)
+        self.later = [[] for _ in numbers]
+
+
+def read(handle, blocks):
+    """The number of the write that each block holds."""
+    numbers = []
+    step = (1 << 20) // BLOCK
+    for first in range(0, blocks, step):
+        some = bytes(handle.pread(min(step, blocks - first) * BLOCK, first * BLOCK))
+        for place in range(first, min(first + step, blocks)):
+            found = some[(place - first) * BLOCK:][:BLOCK]
+            at, number = struct.unpack_from("<QQ", found)
+            if found != content(place, number):
+                raise Wrong(f"block {place}: torn or foreign; it begins as write {number} of block {at}")
+            numbers.append(number)
+    return numbers
+
+
+def compare(numbers, least, most):
+    """Every block must hold a write from `least` to `most`."""
+    for place, number in enumerate(numbers):
+        if not least[place] <= number <= most[place]:
+            raise Wrong(f"block {place}: holds write {number}, and must hold one of {least[place]} to {most[place]}")
+
+
+class Writer:
+    """A client that keeps `DEPTH` requests in flight whenever it is pumped."""
+
+    def __init__(self, ledger, uri, seed=0):
+        self.ledger = ledger
+        self._random = random.Random(seed)
+        self._handle = nbd.NBD()
+        self._handle.connect_uri(uri)
+        self._busy = {}
+        self._flush = None
+        self._flushed = time.monotonic()
+
+    def check(self):
+        """Reads all blocks, after a new start, and expects one of the contents that each may have."""
+        ledger = self.ledger
+        most = [max([flushed, *later]) for flushed, later in zip(ledger.flushed, ledger.later)]
+        numbers = read(self._handle, ledger.blocks)
+        compare(numbers, ledger.least(), most)
+        ledger.settle(numbers)
+
+    def pump(self):
+        """Begins what there is room for, and takes what has ended within a few milliseconds."""
+        while len(self._busy) < DEPTH:
+            self._begin()
+        if self._flush is None and time.monotonic() - self._flushed > PACE:
+            self._flush = self._handle.aio_flush(), list(self.ledger.answered)
+        self._take(2)
+
+    def pump_until(self, done, seconds=30):
+        """Pumps until `done()`."""
+        end = time.monotonic() + seconds
+        while not done():
+            self.pump()
+            if time.monotonic() > end:
+                raise Wrong(f"not done within {seconds} s of writing")
+
+    def quiet(self):
+        """Waits for all that is in flight, and flushes it."""
+        while self._busy or self._flush:
+            self._take(100)
+        answered = list(self.ledger.answered)
+        self._handle.flush()
+        self.ledger.cover(answered)
+
+    def close(self):
+        self.quiet()
+        self._handle.shutdown()
+
+    def _begin(self):
+        place = self._random.randrange(self.ledger.blocks)
+        if place in self._busy:
+            return
+        if self._random.random() < 0.7:
+            number = self.ledger.begin(place)
+            buffer = nbd.Buffer.from_bytearray(bytearray(content(place, number)))
+            cookie = self._handle.aio_pwrite(buffer, place * BLOCK)
+        else:
+            number, buffer = None, nbd.Buffer(BLOCK)
+            cookie = self._handle.aio_pread(buffer, place * BLOCK)
+        self._busy[place] = (cookie, number, buffer)
+
+    def _take(self, milliseconds):
+        """An error of the server's is raised here by libnbd."""
+        self._handle.poll(milliseconds)
+        for place, (cookie, number, buffer) in list(self._busy.items()):
+            if not self._handle.aio_command_completed(cookie):
+                continue
+            del self._busy[place]
+            answered = self.ledger.answered
+            if number is not None:
+                answered[place] = number
+            elif bytes(buffer.to_bytearray()) != content(place, answered[place]):
+                raise Wrong(f"block {place}: does not hold its newest write, {answered[place]}")
+        if self._flush and self._handle.aio_command_completed(self._flush[0]):
+            self.ledger.cover(self._flush[1])
+            self._flush, self._flushed = None, time.monotonic()
