@@ -15,6 +15,7 @@
 use crate::change::{self, Step};
 use crate::device::Device;
 use crate::door::Door;
+use crate::export::Export;
 use crate::hierarchy::{self, Built, Hierarchy, Maker};
 use crate::members::MemberPlan;
 use crate::persistent::{Persistent, is_member};
@@ -255,13 +256,30 @@ impl Change<'_> {
         self.from.nodes.iter().filter(stays).cloned().collect()
     }
 
-    /// Of these, those whose data is to be found in their first child from now on: it stays.
+    /// Of these, those whose data is to be found below them from now on: that stays, and so does who uses it.
     fn leaving(&self) -> Vec<Rc<Node>> {
-        let in_place = |node: &Rc<Node>| {
-            let below = self.from.children(node.name()).first();
-            below.is_some_and(|below| self.built.by_name.contains_key(below))
-        };
+        let used = self.used();
+        let in_place = |node: &Rc<Node>| used.contains(node.name()) && self.stays_below(node.name());
         self.gone().into_iter().filter(in_place).collect()
+    }
+
+    /// True if what the device shows is another one's, below it, that stays.
+    fn stays_below(&self, name: &str) -> bool {
+        let below = self.from.children(name).first();
+        below.is_some_and(|below| self.built.by_name.contains_key(below) || self.stays_below(below))
+    }
+
+    /// What devices and exports that stay stood on, directly or on others that go.
+    fn used(&self) -> HashSet<&str> {
+        let stays = |export: &&Export| self.plan.exports.iter().any(|e| e.name == export.name);
+        let from = &self.from.plan;
+        let mut used: HashSet<&str> = from.exports.iter().filter(stays).map(|e| &*e.device).collect();
+        for device in from.devices.iter().rev() {
+            if used.contains(&*device.name) || self.built.by_name.contains_key(&device.name) {
+                used.extend(device.over.iter().map(String::as_str));
+            }
+        }
+        used
     }
 
     /// Closes what was opened for a change that does not take place.

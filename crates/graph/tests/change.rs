@@ -212,6 +212,25 @@ fn what_cannot_be_done_is_refused_and_changes_nothing() {
 }
 
 #[test]
+fn a_path_means_where_it_leads() {
+    let plain = stack(&[("vm1", LINEAR)]);
+    let world = Simulation::new(1);
+    world.env().put_disk("/srv/san.img", Image::blank(DiskOptions::new(DISK)));
+    let env: Rc<dyn Env> = world.env();
+    let done = world.run(async move {
+        let h = Hierarchy::build(plan(&plain), env).await.unwrap();
+        let same = h.steps(&plan(&plain.replace("'san.img'", "'/srv/./san.img'"))).unwrap();
+        assert!(same.is_empty(), "{same:?}");
+        let text = format!("{plain}{EXPORT}");
+        let elsewhere = Plan::parse(&text, "f.toml", Path::new("/tmp"), lamina_layers::KINDS).unwrap();
+        let said = h.steps(&elsewhere).unwrap_err().to_string();
+        assert!(said.contains("a sink keeps its own"), "{said}");
+        h.close().await.unwrap();
+    });
+    assert!(done.is_ok(), "{done:?}");
+}
+
+#[test]
 fn a_device_that_cannot_be_flushed_is_left_as_it_is() {
     let before = stack(&[("vm1", LINEAR), ("lab", "type='fault'")]);
     let said = refused(&before, &stack(&[("vm1", DELAY), ("lab", "type='fault'")]));

@@ -314,6 +314,31 @@ fn members_that_join_one_right_after_the_other_keep_their_places() {
 }
 
 #[test]
+fn a_view_that_nobody_uses_goes_and_one_in_use_is_not_taken_from_under_its_export() {
+    let world = world();
+    let env: Rc<dyn Env> = world.env();
+    let done = world.run(async move {
+        let parts = "[device.parts]\ntype='partition'\nover='a'\n\
+                     partitions=[{name='root',size='1MiB'},{name='home',size='1MiB'}]\n";
+        let view = |device: &str, name: &str| {
+            format!("[device.{device}]\ntype='view'\nover='parts'\nname='{name}'\n")
+        };
+        let one = file(&["a"], &(parts.to_owned() + &view("vm1", "root")));
+        let two = file(&["a"], &(parts.to_owned() + &view("vm1", "root") + &view("other", "home")));
+        plan(&one).create(Rc::clone(&env), 0).await.unwrap_or_else(|e| panic!("{e}"));
+        let mut h = Hierarchy::build(plan(&one), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
+        for text in [&two, &one] {
+            h = go(h, text, &env).await.unwrap_or_else(|e| panic!("{e}"));
+        }
+        let bare = file(&["a"], "").replace("device='vm1'", "device='a'");
+        let refused = h.change(plan(&bare), &env).await.map(drop).expect_err("vm1 is in use").to_string();
+        assert!(refused.contains("cannot be taken away from under those who use it"), "{refused}");
+        h.close().await.unwrap();
+    });
+    assert!(done.is_ok(), "{done:?}");
+}
+
+#[test]
 fn a_member_that_was_taken_out_is_stale() {
     let world = world();
     let sim = world.env();
