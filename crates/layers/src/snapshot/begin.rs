@@ -206,6 +206,7 @@ async fn open(keys: &Keys, with: &Build) -> Result<Rc<Core>> {
         closed: Cell::new(false),
         reclaim: RefCell::default(),
         again: Cell::new(false),
+        stale: Cell::new(true),
         swept: Cell::new(0),
     });
     core.shared.set(core.shared_by_snapshots());

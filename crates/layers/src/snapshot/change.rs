@@ -126,16 +126,19 @@ impl Core {
             let places = self.places(extents.start..=extents.end - 1).await?;
             let steps: Vec<Step> = extents
                 .clone()
-                .zip(places)
-                .map(|(extent, place)| self.step(io, &at, extent, place))
+                .zip(&places)
+                .map(|(extent, place)| self.step(io, &at, extent, *place))
                 .collect();
             let copies = steps.iter().any(|step| matches!(step, Step::Copy(Some(_))));
-            let needed = steps.iter().filter(|step| matches!(step, Step::Replace | Step::Copy(_))).count();
+            let is_new = |step: &Step| matches!(step, Step::Replace | Step::Copy(_));
+            let needed = steps.iter().filter(|step| is_new(step)).count();
             if copies && self.atomic() && self.grace.is_draining() {
                 // Somebody may still be writing to what is copied.
                 self.grace.drained().await;
             } else if given.extents.len() < needed {
-                let moves = steps.iter().any(|step| matches!(step, Step::Replace | Step::Copy(Some(_))));
+                // An extent that is nobody else's is free again after the next commit.
+                let returns = |place: &Place| place.at.is_some_and(|spot| spot.born >= self.shared.get());
+                let moves = steps.iter().zip(&places).all(|(step, place)| !is_new(step) || returns(place));
                 given.extents.push(self.allocate(moves).await?);
             } else {
                 break steps;
@@ -207,7 +210,7 @@ impl Core {
             let moved = self.moved.wait();
             if !self.overlay.borrow().is_empty() || self.working.get() {
                 self.flush().await?;
-            } else if self.overlay.borrow().is_reserved() || self.reclaim.borrow().is_some() {
+            } else if self.overlay.borrow().is_reserved() || self.may_reclaim() {
                 moved.await;
             } else {
                 return Err(Error::new(
@@ -237,7 +240,7 @@ impl Core {
                 // What was replaced since the last commit is free after the next.
                 flushed = true;
                 self.flush().await?;
-            } else if self.is_reclaiming() {
+            } else if self.may_reclaim() {
                 moved.await;
             } else {
                 return Err(Error::new(

@@ -166,7 +166,9 @@ impl Core {
             }
             let to = if entry == Entry::Hole { self.nothing(extent) } else { entry };
             let before = self.meaning(extent, draft.set(extent, to).await?);
-            moves.add(extent, to, before.filter(|spot| spot.born >= shared), space.physical());
+            let own = before.filter(|spot| spot.born >= shared);
+            self.stale.set(self.stale.get() || before != own);
+            moves.add(extent, to, own, space.physical());
         }
         let drawn = draft.end()?;
         let fresh = drawn.fresh.clone();

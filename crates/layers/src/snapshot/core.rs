@@ -76,6 +76,8 @@ pub(super) struct Core {
     pub reclaim: RefCell<Option<Rc<Job>>>,
     /// Something has become garbage since the job began.
     pub again: Cell<bool>,
+    /// What may have been shared was replaced since the job began last: some of it may have been nobody else's.
+    pub stale: Cell<bool>,
     /// Pages of the tree were given back so many times.
     pub swept: Cell<u64>,
 }

@@ -4,7 +4,9 @@
 //! and not marked is given back. Meanwhile requests go on: what they are given counts as marked, and what a version
 //! referred to when the walk began stays marked.
 //!
-//! That there may be such space is noted in the head, so that the job begins again after a restart.
+//! That there may be such space is noted in the head, so that the job begins again after a restart. What is born before
+//! the newest snapshot counts as shared, also if that one, after a roll back, never had it: so the job also begins when
+//! space is short, before a write fails.
 
 use super::core::Core;
 use super::format::Head;
@@ -44,6 +46,14 @@ impl Core {
         self.reclaim.borrow().as_ref().is_some_and(|job| job.state() == JobState::Running)
     }
 
+    /// True if space may come free: begins to look for it if that was not done since something was replaced.
+    pub fn may_reclaim(self: &Rc<Self>) -> bool {
+        if self.stale.get() && self.reclaim.borrow().is_none() {
+            self.start_reclaim();
+        }
+        self.is_reclaiming()
+    }
+
     /// Begins to look for garbage, or once more if it is looking already.
     pub fn start_reclaim(self: &Rc<Self>) {
         self.again.set(true);
@@ -69,6 +79,7 @@ impl Core {
 
     async fn reclaim_all(self: &Rc<Self>, job: &Job) -> Result<()> {
         while self.again.replace(false) {
+            self.stale.set(false);
             let used = self.pages.physical() - self.pages.free_extents();
             let windows = self.head.get().physical.div_ceil(WINDOW).max(1);
             job.set_progress(0, used * windows * PAGE);
@@ -92,9 +103,12 @@ impl Core {
     async fn mark(self: &Rc<Self>, job: &Job, from: u64) -> Result<()> {
         // What is no longer referred to by now must not come back after a crash.
         self.flush().await?;
+        // Not while the bitmaps know of something that the map does not refer to yet.
+        let turn = self.turn.take().await;
         let space = Rc::clone(&self.space.borrow());
         space.begin_marking(from..from.saturating_add(WINDOW));
         self.pages.begin_marking(0..self.tree.count());
+        self.taken.borrow().iter().for_each(|extent| space.mark(*extent..extent + 1));
         let mut roots = vec![self.head.get().root];
         roots.extend(self.snapshots.borrow().iter().map(|snapshot| snapshot.kept.root));
         let mut walk = Walk {
@@ -103,6 +117,7 @@ impl Core {
             seen: Seen(vec![0; self.tree.count().div_ceil(64) as usize]),
             stack: Vec::new(),
         };
+        drop(turn);
         let mut walked = 0;
         for root in roots {
             walk.begin(root);

@@ -1,0 +1,225 @@
+//! What a volume does, step by step.
+
+use super::scene::*;
+use crate::testing::*;
+use lamina_block::{Begin, Level};
+use std::future::Future;
+
+fn run<F: Future<Output = ()> + 'static>(how: How, test: impl FnOnce(Open) -> F + 'static) {
+    let world = world(&how, 7);
+    let env = world.env();
+    world
+        .run(async move {
+            let open = open(&env, &how, Begin::Format).await.expect("it is made");
+            test(open).await;
+        })
+        .expect("it ends");
+}
+
+fn each_level<F: Future<Output = ()> + 'static>(test: impl Fn(Open) -> F + Copy + 'static) {
+    Level::ALL.into_iter().for_each(|level| run(How::new(level), test));
+}
+
+#[test]
+fn a_snapshot_stays_as_it_was() {
+    each_level(|vol| async move {
+        vol.write(0, 1, 64 << 10).await.unwrap();
+        let before = vol.all().await;
+        vol.command("snapshot", json!({"name": "one"})).await.unwrap();
+        vol.write(4096, 2, 4096).await.unwrap();
+        vol.node.submit(Io::zero(32 << 10..40 << 10, Zero::default())).await.unwrap();
+        vol.node.submit(Io::discard(48 << 10..56 << 10)).await.unwrap();
+        let now = vol.all().await;
+        assert!(now[4096..8192].iter().all(|b| *b == 2) && now[32 << 10..40 << 10].iter().all(|b| *b == 0));
+        assert!(now[..4096].iter().all(|b| *b == 1) && now[8192..32 << 10].iter().all(|b| *b == 1));
+        assert_eq!(vol.snapshots().await["one"], before);
+        vol.audit(true).await;
+        vol.command("rollback", json!({"name": "one"})).await.unwrap();
+        assert_eq!(vol.all().await, before);
+        vol.reclaimed().await;
+        vol.audit(true).await;
+        vol.write(0, 9, 4096).await.unwrap();
+        assert_eq!(vol.snapshots().await["one"], before);
+        vol.command("delete", json!({"name": "one"})).await.unwrap();
+        vol.reclaimed().await;
+        vol.audit(true).await;
+        assert_eq!(vol.all().await[..4096], [9; 4096]);
+        vol.node.close().await.unwrap();
+    });
+}
+
+#[test]
+fn space_comes_back() {
+    each_level(|vol| async move {
+        let free = |vol: &Open| vol.node.info()["free"].as_u64().unwrap();
+        let all = free(&vol);
+        vol.write(0, 1, 256 << 10).await.unwrap();
+        vol.flush().await.unwrap();
+        assert_eq!(free(&vol), all - 32);
+        vol.command("snapshot", json!({"name": "one"})).await.unwrap();
+        vol.write(0, 2, 128 << 10).await.unwrap();
+        vol.flush().await.unwrap();
+        assert_eq!(free(&vol), all - 48);
+        vol.node.submit(Io::discard(0..512 << 10)).await.unwrap();
+        vol.flush().await.unwrap();
+        vol.reclaimed().await;
+        assert_eq!(free(&vol), all - 32);
+        vol.command("delete", json!({"name": "one"})).await.unwrap();
+        vol.reclaimed().await;
+        assert_eq!(free(&vol), all);
+        let size = vol.node.geometry().size;
+        let hole = Extent { len: size, state: ExtentState::Hole };
+        assert_eq!(vol.node.extents(0..size).await.unwrap(), [hole]);
+        vol.audit(true).await;
+    });
+}
+
+#[test]
+fn a_full_device_says_so_and_loses_nothing() {
+    each_level(|vol| async move {
+        vol.command("resize", json!({"size": "8MiB"})).await.unwrap();
+        let (mut end, size) = (0, vol.node.geometry().size);
+        let full = loop {
+            match vol.write(end, 3, 8192).await {
+                Ok(()) => end += 8192,
+                Err(e) => break e,
+            }
+            assert!(end < size);
+        };
+        assert_eq!(full.kind(), ErrorKind::NoSpace);
+        assert!(full.message().contains("delete snapshots"), "{full}");
+        // What is there can be read and overwritten.
+        for round in 4..8 {
+            for at in (0..end).step_by(8192) {
+                let written = vol.write(at, round, 4096).await;
+                assert!(written.is_ok(), "{:?}: {written:?} at {at} {}", vol.core.store.level(), vol.node.info());
+            }
+            vol.flush().await.unwrap();
+        }
+        let bytes = vol.read(0..end).await;
+        assert!(bytes.chunks(8192).all(|c| c[..4096] == [7; 4096] && c[4096..] == [3; 4096]));
+        // Space that is given back is used.
+        vol.node.submit(Io::discard(0..65536)).await.unwrap();
+        vol.write(size - 8192, 5, 8192).await.unwrap();
+        vol.audit(true).await;
+        vol.node.close().await.unwrap();
+    });
+}
+
+#[test]
+fn snapshots_have_names() {
+    run(How::new(Level::Shadow), |vol| async move {
+        let said = |e: lamina_block::Error| e.message().to_owned();
+        for wrong in ["", "a/b", "tab\there", &"x".repeat(65)] {
+            vol.command("snapshot", json!({ "name": wrong })).await.unwrap_err();
+        }
+        let none = said(vol.command("delete", json!({"name": "x"})).await.unwrap_err());
+        assert_eq!(none, "there is no snapshot \"x\"; there are none");
+        vol.command("snapshot", json!({"name": "x"})).await.unwrap();
+        let twice = said(vol.command("snapshot", json!({"name": "x"})).await.unwrap_err());
+        assert_eq!(twice, "there is a snapshot \"x\" already");
+        let view = vol.view("x").await;
+        let viewed = said(vol.command("delete", json!({"name": "x"})).await.unwrap_err());
+        assert_eq!(viewed, "a device shows the snapshot \"x\": take the view away first");
+        assert!(view.geometry().read_only);
+        let refused = view.submit(Io::write(0, Buf::zeroed(512), Durability::Cached)).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ReadOnly);
+        view.close().await.unwrap();
+        vol.command("delete", json!({"name": "x"})).await.unwrap();
+        assert_eq!(vol.command("list", json!({})).await.unwrap(), json!([]));
+    });
+}
+
+#[test]
+fn the_table_of_snapshots_fills_up() {
+    run(How::new(Level::Shadow), |vol| async move {
+        let mut count = 0;
+        let full = loop {
+            match vol.command("snapshot", json!({ "name": format!("n{count}") })).await {
+                Ok(_) => count += 1,
+                Err(e) => break e,
+            }
+        };
+        assert_eq!((count, full.kind()), (42, ErrorKind::NoSpace));
+        assert_eq!(vol.node.info()["snapshots"].as_array().unwrap().len(), 42);
+    });
+}
+
+#[test]
+fn the_size_changes() {
+    each_level(|vol| async move {
+        let old = vol.node.geometry().size;
+        vol.write(old - 4096, 1, 4096).await.unwrap();
+        vol.command("resize", json!({"size": old + 4096})).await.unwrap();
+        assert_eq!(vol.node.geometry().size, old + 4096);
+        assert_eq!(vol.read(old..old + 4096).await, [0; 4096]);
+        let smaller = json!({"size": old - 12288});
+        let refused = vol.command("resize", smaller.clone()).await.unwrap_err();
+        assert!(refused.message().contains("force"), "{refused}");
+        let forced = json!({"size": old - 12288, "force": true});
+        vol.command("resize", forced).await.unwrap();
+        vol.command("resize", json!({"size": old})).await.unwrap();
+        assert_eq!(vol.read(old - 12288..old).await, [0; 12288]);
+        vol.audit(true).await;
+    });
+}
+
+#[test]
+fn a_larger_device_below_is_used() {
+    for level in Level::ALL {
+        let how = How::new(level);
+        let world = world(&how, 3);
+        let env = world.env();
+        let test = async move {
+            let vol = open(&env, &how, Begin::Format).await.expect("made");
+            let before = vol.node.info()["extents"].as_u64().unwrap();
+            vol.write(0, 1, 4096).await.unwrap();
+            let below = env.disk(DISK).unwrap();
+            below.resize(how.disk + (512 << 10));
+            vol.core.child.refresh();
+            vol.command("grow", json!({})).await.unwrap();
+            assert_eq!(vol.node.info()["extents"].as_u64().unwrap(), before + 64);
+            vol.audit(true).await;
+            vol.node.close().await.unwrap();
+            below.resize(how.disk + (1 << 20));
+            let vol = open(&env, &how, Begin::Open).await.expect("opened");
+            assert_eq!(vol.node.info()["extents"].as_u64().unwrap(), before + 128);
+            assert_eq!(vol.read(0..4096).await, [1; 4096]);
+            vol.audit(true).await;
+        };
+        world.run(test).expect("it ends");
+    }
+}
+
+#[test]
+fn what_is_not_there_is_said() {
+    let how = How::new(Level::Shadow);
+    let world = world(&how, 3);
+    let env = world.env();
+    let test = async move {
+        let none = open(&env, &how, Begin::Open).await.err().expect("there is nothing");
+        assert!(none.message().contains("lamina create"), "{none}");
+        let adopt = open(&env, &how, Begin::Adopt).await.err().expect("nowhere to put the map");
+        assert!(adopt.message().contains("metadata = "), "{adopt}");
+        open(&env, &how, Begin::Format).await.expect("made").node.close().await.unwrap();
+        let other = How { keys: json!({"extent": "16KiB"}), ..how.clone() };
+        let other = open(&env, &other, Begin::Open).await.err().expect("another extent");
+        assert!(other.message().starts_with("extent: it is 8KiB"), "{other}");
+    };
+    world.run(test).expect("it ends");
+}
+
+#[test]
+fn wrong_keys_are_refused() {
+    let below = memory("4MiB");
+    for (keys, word) in [
+        (json!({"extent": "5KiB"}), "extent"),
+        (json!({"extent": "2MiB"}), "extent"),
+        (json!({"memory": "64KiB"}), "memory"),
+        (json!({"size": 1000}), "size"),
+        (json!({"policy": "best"}), "policy"),
+    ] {
+        let said = refused("snapshot", keys, &[&below]);
+        assert!(said.contains(word), "{said}");
+    }
+}
