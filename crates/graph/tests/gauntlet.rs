@@ -3,7 +3,27 @@
 #[path = "common/stacks.rs"]
 mod stacks;
 
+use lamina_block::Level;
 use lamina_sim::{Check, Run, gauntlet, run};
+
+/// A stack at every consistency level.
+macro_rules! at_every_level {
+    ($($name:ident,)*) => {$(
+        mod $name {
+            use super::*;
+            gauntlet!(lazy, crate::stacks::$name().level(Level::Lazy).seeds(1));
+            gauntlet!(shadow, crate::stacks::$name().level(Level::Shadow).seeds(1));
+            gauntlet!(atomic, crate::stacks::$name().level(Level::Atomic).seeds(1));
+        }
+    )*};
+}
+
+at_every_level! {
+    snapshot_over_stripe,
+    partition_over_snapshot_over_concat,
+    snapshot_over_snapshot,
+    tower_of_maps,
+}
 
 gauntlet!(linear_over_stripe, crate::stacks::linear_over_stripe());
 gauntlet!(concat_over_stripes, crate::stacks::concat_over_stripes());

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use lamina_block::{
-    Build, Config, Error, Extent, Geometry, Io, Kind, Layer, Made, Node, Pending, Result, Step,
+    Build, Config, Error, Extent, Geometry, Io, Kind, Layer, Level, Made, Node, Pending, Result, Step,
 };
 use lamina_graph::{Hierarchy, Plan};
 use lamina_sim::{Rig, Subject};
@@ -83,10 +83,14 @@ async fn build(rig: Rc<Rig>, text: Rc<str>) -> Result<Rc<Node>> {
 async fn build_kept(rig: &Rc<Rig>, plan: &Plan) -> Result<Rc<Node>> {
     let mut nodes: HashMap<&str, Rc<Node>> = HashMap::new();
     for device in plan.devices() {
-        let children = device.over.iter().map(|name| Rc::clone(&nodes[name.as_str()])).collect();
+        let mut children: Vec<_> = device.over.iter().map(|name| Rc::clone(&nodes[name.as_str()])).collect();
+        let metadata = if device.has_metadata { children.pop() } else { None };
         let node = match device.keys["number"].as_u64() {
             Some(number) if device.kind.name == Keys::KIND => rig.disk(number as usize),
-            _ => rig.build(&device.kind, &device.name, device.keys.clone(), children).await?,
+            _ => {
+                let keys = device.keys.clone();
+                rig.build_with(&device.kind, &device.name, keys, children, metadata).await?
+            }
         };
         nodes.insert(&device.name, node);
     }
@@ -101,6 +105,7 @@ fn single(kind: &Kind) -> Subject {
         "linear" => (1, "offset = '16KiB'\nsize = '64KiB'"),
         "memory" | "null" => (0, "size = '256KiB'"),
         "record" => (1, "log = 'log'\nlog-size = '64MiB'\nbuffer = '64KiB'"),
+        "snapshot" => (1, "extent = '4KiB'\nsize = '512KiB'"),
         "stripe" => (3, "unit = '4KiB'"),
         _ => (*kind.children.start(), ""),
     };
@@ -116,6 +121,7 @@ fn single(kind: &Kind) -> Subject {
         }),
         "memory" => subject.volatile(),
         "null" => subject.forgetful(),
+        "snapshot" => subject.disks_of(2 << 20),
         _ => subject,
     }
 }
@@ -243,6 +249,77 @@ d0 = { type = "disk", number = 0 }
 d1 = { type = "disk", number = 1 }
 "#;
 
+/// A thin volume over a stripe.
+pub fn snapshot_over_stripe() -> Subject {
+    stack("snapshot over stripe", SNAPSHOT_OVER_STRIPE).disks_of(1 << 20)
+}
+
+const SNAPSHOT_OVER_STRIPE: &str = r#"
+[device]
+top = { type = "snapshot", over = "striped", extent = "8KiB", size = "1MiB" }
+striped = { type = "stripe", over = ["d0", "d1"], unit = "4KiB" }
+d0 = { type = "disk", number = 0 }
+d1 = { type = "disk", number = 1 }
+"#;
+
+/// A partition of a thin volume over two disks end to end.
+pub fn partition_over_snapshot_over_concat() -> Subject {
+    stack("partition over snapshot over concat", PARTITION_OVER_SNAPSHOT_OVER_CONCAT).disks_of(2 << 20)
+}
+
+const PARTITION_OVER_SNAPSHOT_OVER_CONCAT: &str = r#"
+[device]
+top = { type = "linear", over = "part", offset = "960KiB", size = "256KiB" }
+part = { type = "view", over = "table", name = "b" }
+table = { type = "partition", over = "thin", partitions = [
+    { name = "a", size = "1MiB" },
+    { name = "b", size = "2MiB" },
+] }
+thin = { type = "snapshot", over = "joined", extent = "4KiB", size = "8MiB" }
+joined = { type = "concat", over = ["d0", "d1"] }
+d0 = { type = "disk", number = 0 }
+d1 = { type = "disk", number = 1 }
+"#;
+
+/// A thin volume over a thin volume, the upper one's map on a device of its own.
+pub fn snapshot_over_snapshot() -> Subject {
+    stack("snapshot over snapshot", SNAPSHOT_OVER_SNAPSHOT).disks_of(2 << 20)
+}
+
+const SNAPSHOT_OVER_SNAPSHOT: &str = r#"
+[device]
+top = { type = "snapshot", over = "below", metadata = "maps", extent = "4KiB", size = "512KiB" }
+below = { type = "snapshot", over = "d0", extent = "8KiB", size = "1MiB" }
+maps = { type = "linear", over = "d1" }
+d0 = { type = "disk", number = 0 }
+d1 = { type = "disk", number = 1 }
+"#;
+
+/// Eight layers one over the other, of those that move blocks and those that do not.
+pub fn tower_of_maps() -> Subject {
+    stack("tower of maps", TOWER_OF_MAPS).disks_of(2 << 20)
+}
+
+const TOWER_OF_MAPS: &str = r#"
+[device]
+top = { type = "linear", over = "seven", offset = "8KiB", size = "256KiB" }
+seven = { type = "snapshot", over = "six", extent = "4KiB", size = "512KiB" }
+six = { type = "template", over = "five" }
+five = { type = "view", over = "four", name = "a" }
+four = { type = "partition", over = "three", partitions = [{ name = "a", size = "2MiB" }] }
+three = { type = "concat", over = ["two", "d2"] }
+two = { type = "stripe", over = ["one", "d1"], unit = "16KiB" }
+one = { type = "fault", over = "d0" }
+d0 = { type = "disk", number = 0 }
+d1 = { type = "disk", number = 1 }
+d2 = { type = "disk", number = 2 }
+"#;
+
+/// The stacks whose metadata a crash may leave in different states, by level.
+pub fn of_maps() -> [Subject; 4] {
+    [snapshot_over_stripe(), partition_over_snapshot_over_concat(), snapshot_over_snapshot(), tower_of_maps()]
+}
+
 /// Every kind of layer by itself, and the stacks.
 pub fn all() -> Vec<Subject> {
     let stacks = [
@@ -254,5 +331,6 @@ pub fn all() -> Vec<Subject> {
     ];
     // What shares another's state is nothing by itself, and a table of partitions cannot be written.
     let alone = |kind: &&Kind| !kind.shares && kind.name != "partition";
-    lamina_layers::KINDS.iter().filter(alone).map(single).chain(stacks).collect()
+    let maps = of_maps().into_iter().enumerate().map(|(n, stack)| stack.level(Level::ALL[n % 3]));
+    lamina_layers::KINDS.iter().filter(alone).map(single).chain(stacks).chain(maps).collect()
 }

@@ -6,7 +6,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Seeds of each test unless `LAMINA_SEEDS` says otherwise.
-const SEEDS: u64 = 20;
+pub(crate) const SEEDS: u64 = 20;
 
 /// One of the five checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -148,7 +148,7 @@ pub(crate) fn parse(text: &str) -> Option<u64> {
 pub fn test(subject: &Subject, check: Check, replay: &Replay) {
     let seeds = match number("LAMINA_SEED") {
         Some(seed) => seed..seed.saturating_add(1),
-        None => 0..number("LAMINA_SEEDS").unwrap_or(SEEDS),
+        None => 0..number("LAMINA_SEEDS").unwrap_or(subject.seeds),
     };
     for seed in seeds {
         if let Err(failure) = run(subject, check, seed, Run::Full) {

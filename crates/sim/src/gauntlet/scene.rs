@@ -76,8 +76,7 @@ impl Scene {
         let top = load.top();
         self.all_idle(&[Rc::clone(&top)])?;
         drop(load);
-        let close = Rc::clone(&top);
-        self.run(async move { close.close().await })?.map_err(|e| format!("close failed: {e}"))?;
+        self.close_all(&top)?.map_err(|e| format!("close failed: {e}"))?;
         self.idle()?;
         self.freed(top)
     }
@@ -87,10 +86,23 @@ impl Scene {
         let top = load.top();
         self.all_idle(&[Rc::clone(&top)])?;
         drop(load);
-        let close = Rc::clone(&top);
-        let _may_fail = self.run(async move { close.close().await })?;
+        let _may_fail = self.close_all(&top)?;
         self.idle()?;
         self.freed(top)
+    }
+
+    /// Closes the device and those between it and the disks, from the top down, as a hierarchy does.
+    fn close_all(&self, top: &Rc<Node>) -> Result<lamina_block::Result<()>, String> {
+        let between = |node: &Rc<Node>| node.kind() != "simulated" && !Rc::ptr_eq(node, top);
+        let below: Vec<_> = self.rig.nodes().into_iter().rev().filter(between).collect();
+        let top = Rc::clone(top);
+        self.run(async move {
+            let mut result = top.close().await;
+            for node in below {
+                result = result.and(node.close().await);
+            }
+            result
+        })
     }
 
     /// No node may have requests in flight.

@@ -1,6 +1,7 @@
 //! What is put through the gauntlet, and the world it is built in.
 
 use super::keep::SimKeep;
+use super::run::SEEDS;
 use crate::disk::{DiskOptions, Image, SimDisk};
 use crate::env::SimEnv;
 use crate::stamp;
@@ -26,6 +27,7 @@ pub struct Subject {
     pub(crate) disk_min: u64,
     pub(crate) keeps: Keeps,
     pub(crate) level: Level,
+    pub(crate) seeds: u64,
 }
 
 /// What a subject keeps of what is written to it.
@@ -52,6 +54,7 @@ impl Subject {
             disk_min: DISK_MIN,
             keeps: Keeps::Durably,
             level: Level::default(),
+            seeds: SEEDS,
         }
     }
 
@@ -75,6 +78,12 @@ impl Subject {
     /// The consistency level of its metadata.
     pub fn level(self, level: Level) -> Subject {
         Subject { level, ..self }
+    }
+
+    /// Each of its tests runs so many seeds unless it is told otherwise: for subjects whose checks take long, and which
+    /// are soaked with many more seeds.
+    pub fn seeds(self, seeds: u64) -> Subject {
+        Subject { seeds, ..self }
     }
 
     /// It keeps nothing across a close or a power loss, by design.
