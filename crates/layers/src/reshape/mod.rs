@@ -16,42 +16,29 @@
 //! What changes at build (a device joined, a move that was interrupted) begins a second later: who builds a layer may
 //! yet find that the change around it fails, and go back to the old one.
 
+mod commands;
 mod kept;
 mod layout;
 mod mover;
 #[cfg(test)]
 pub(crate) mod tests;
+mod work;
 
+pub use commands::VERBS;
 pub use layout::{Band, Layout, Place, UNIT_MAX};
 
 use crate::command::{args, unknown};
 use crate::several;
 use kept::{State, Target};
 use lamina_block::{
-    Arg, ArgType, Begin, Build, Bytes, Children, Command, Env, Error, ErrorKind, Extent, ExtentState,
-    Geometry, Io, Job, JobState, Keep, Layer, Pending, Result, Signal, Step, Verb,
+    Begin, Build, Children, Command, Env, Error, ErrorKind, Extent, ExtentState, Geometry, Io, Job, Keep,
+    Layer, Pending, Result, Signal, Step,
 };
 use mover::Move;
-use serde::Deserialize;
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
-use std::time::Duration;
-
-/// The commands of all kinds.
-pub const VERBS: &[Verb] = &[
-    Verb::new("resize", "makes it as large as its devices allow, or as said").with(&[
-        Arg::optional("size", ArgType::Size, "the new size; without it, all that there is"),
-        Arg::optional("force", ArgType::Flag, "yes, what is beyond a smaller size is lost"),
-    ]),
-    Verb::new("move", "goes on with a move of data that was cancelled, or begins one at once"),
-];
-
-/// How long after the layer is built what follows from that begins.
-const SETTLE: Duration = Duration::from_secs(1);
-/// How often it looks meanwhile whether it was closed.
-const GLANCE: Duration = Duration::from_millis(50);
 
 /// A move that a kind asks for.
 pub struct Plan {
@@ -131,14 +118,6 @@ pub struct Spread<S: Shape> {
     closing: Cell<bool>,
     /// The task has ended.
     ended: Signal,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Resize {
-    size: Option<Bytes>,
-    #[serde(default)]
-    force: bool,
 }
 
 impl<S: Shape> Spread<S> {
@@ -234,231 +213,6 @@ impl<S: Shape> Spread<S> {
                  that this can change",
             )),
         }
-    }
-}
-
-// The work in the background.
-impl<S: Shape> Spread<S> {
-    /// Lets the task do what is to be done: at once, or after a second.
-    fn start(self: &Rc<Self>, hurry: bool) {
-        if let Some(moving) = self.moving() {
-            let (done, total) = moving.progress();
-            let limit = self.job.borrow().as_ref().and_then(|job| job.limit());
-            let job = Job::new(&self.env, "move", total, limit);
-            job.set_progress(done, total);
-            self.job.replace(Some(job));
-        }
-        self.hurry.set(hurry);
-        if !self.runs.replace(true) {
-            let this = Rc::clone(self);
-            self.env.spawn(Box::pin(async move {
-                this.work().await;
-                this.runs.set(false);
-                this.ended.notify();
-            }));
-        }
-    }
-
-    fn job(&self) -> Option<Rc<Job>> {
-        self.job.borrow().clone()
-    }
-
-    fn is_cancelled(&self) -> bool {
-        self.closing.get() || self.job().is_some_and(|job| job.state() == JobState::Cancelled)
-    }
-
-    async fn work(&self) {
-        let mut waited = Duration::ZERO;
-        while waited < SETTLE && !self.hurry.get() {
-            if self.is_cancelled() {
-                return;
-            }
-            self.env.sleep(GLANCE).await;
-            waited += GLANCE;
-        }
-        let mut kept = false;
-        while !self.is_cancelled() {
-            match self.advance(&mut kept).await {
-                Ok(true) => {}
-                Ok(false) => return,
-                Err(e) => {
-                    let Some(job) = self.job() else {
-                        tracing::warn!(device = %self.name, error = %e, "its layout cannot be kept now");
-                        return;
-                    };
-                    if !self.is_cancelled() {
-                        tracing::warn!(device = %self.name, error = %e, "moving data is paused");
-                        job.fail(&e);
-                        // Waits for somebody to resume or cancel it.
-                        let _ = job.turn(0).await;
-                    }
-                }
-            }
-        }
-    }
-
-    /// One step; false if nothing is left to be done.
-    async fn advance(&self, kept: &mut bool) -> Result<bool> {
-        if !*kept {
-            self.remember().await?;
-            self.waits.set(false);
-        }
-        let (Some(moving), Some(job)) = (self.moving(), self.job()) else { return Ok(false) };
-        *kept = true;
-        let at = |position: u64| {
-            let mut state = self.state.borrow().clone();
-            if let Some(target) = &mut state.target {
-                target.position = position;
-            }
-            self.keep(&state)
-        };
-        if moving.step(&job, at).await? {
-            if let Some(target) = &mut self.state.borrow_mut().target {
-                target.position = moving.position();
-            }
-            return Ok(true);
-        }
-        let mut state = self.state.borrow().clone();
-        if let Some(target) = state.target.take() {
-            state.layout = target.to;
-        }
-        self.keep(&state).await?;
-        self.mode.replace(mode(&self.env, &self.children, &state));
-        self.state.replace(state);
-        self.job.replace(None);
-        Ok(false)
-    }
-
-    /// Waits until nothing is done in the background.
-    async fn rest(&self) {
-        self.hurry.set(true);
-        self.ended.until(|| !self.runs.get()).await;
-    }
-
-    /// Begins to move as `plan` says, from `layout`. The device is held.
-    fn set_off(self: &Rc<Self>, layout: Layout, plan: Plan) {
-        let state = State { layout, target: Some(plan.target()), ..self.state.borrow().clone() };
-        self.mode.replace(mode(&self.env, &self.children, &state));
-        self.state.replace(state);
-        self.start(true);
-    }
-
-    /// Begins to move everything off `names`. The device is held.
-    fn depart(self: &Rc<Self>, names: &[String]) -> Result<()> {
-        let named = |child: &usize| names.iter().any(|name| name == self.children[*child].name());
-        let gone: Vec<usize> = (0..self.children.len()).filter(named).collect();
-        let state = self.state.borrow().clone();
-        let used = |layout: &Layout| gone.iter().any(|child| layout.uses(*child));
-        match &state.target {
-            Some(target) if used(&target.to) => return Err(busy()),
-            Some(_) if used(&state.layout) && !self.runs.get() => self.start(true),
-            Some(_) => self.hurry.set(true),
-            None if !used(&state.layout) => {}
-            None => {
-                self.needs_keep()?;
-                let layout = frozen(&state, &self.children);
-                let spare = self.spare(&layout, &gone);
-                let plan = self.shape.leave(&layout, &self.children, &gone, &spare)?;
-                self.set_off(layout, plan);
-            }
-        }
-        Ok(())
-    }
-
-    /// Waits until nothing is on `names` any more.
-    async fn departed(&self, names: &[String]) -> Result<()> {
-        self.ended.until(|| !self.runs.get() || !self.is_on(names)).await;
-        match self.is_on(names) {
-            false => Ok(()),
-            true => Err(Error::new(
-                ErrorKind::Cancelled,
-                "moving its data was ended before all was moved; it goes on with the command `move`, or when the same \
-                 change is made again",
-            )),
-        }
-    }
-
-    /// True while something is on one of `names`.
-    fn is_on(&self, names: &[String]) -> bool {
-        let state = self.state.borrow();
-        let uses =
-            |child| state.layout.uses(child) || state.target.as_ref().is_some_and(|t| t.to.uses(child));
-        (0..self.children.len())
-            .any(|child| names.iter().any(|n| n == self.children[child].name()) && uses(child))
-    }
-}
-
-// The commands.
-impl<S: Shape> Spread<S> {
-    async fn resize(self: &Rc<Self>, Resize { size, force }: Resize) -> Result<Value> {
-        self.needs_keep()?;
-        if self.moving().is_some() {
-            return Err(busy());
-        }
-        self.rest().await;
-        let mut state = self.state.borrow().clone();
-        let now = frozen(&state, &self.children);
-        state.layout = match size {
-            Some(Bytes(size)) => self.sized(&now, size, force)?,
-            None => {
-                let spare = self.spare(&now, &[]);
-                let joined = match spare.is_empty() {
-                    true => Joined::Longer(self.shape.widest(&now, &self.children)?),
-                    false => self.shape.join(&now, &self.children, &spare)?,
-                };
-                match joined {
-                    Joined::Longer(longer) => self.shape.widest(&longer, &self.children)?,
-                    Joined::After(plan) => {
-                        self.state.borrow_mut().open = true;
-                        self.set_off(now, plan);
-                        return Ok(self.info());
-                    }
-                }
-            }
-        };
-        state.open = size.is_none();
-        self.keep(&state).await?;
-        self.mode.replace(mode(&self.env, &self.children, &state));
-        self.state.replace(state);
-        Ok(self.info())
-    }
-
-    /// The layout `now` with another size.
-    fn sized(&self, now: &Layout, size: u64, force: bool) -> Result<Layout> {
-        let block = u64::from(several::geometry(&self.children).block);
-        if size == 0 || !size.is_multiple_of(block) {
-            return Err(Error::invalid(format!("size: not a multiple of its blocks of {block} bytes")));
-        }
-        if size < now.size() && !force {
-            return Err(Error::invalid(format!(
-                "size: it has {}, and what is beyond {} would be lost; say force=true if nothing there is needed",
-                Bytes(now.size()),
-                Bytes(size)
-            )));
-        }
-        if size <= now.size() {
-            return Ok(now.cut(size));
-        }
-        let widest = self.shape.widest(now, &self.children)?;
-        if widest.size() < size {
-            return Err(Error::new(
-                ErrorKind::NoSpace,
-                format!("size: its devices have room for {}", Bytes(widest.size())),
-            ));
-        }
-        Ok(widest.cut(size))
-    }
-
-    fn go_on(self: &Rc<Self>) -> Result<Value> {
-        match (self.moving(), self.runs.get()) {
-            (None, _) => return Err(Error::invalid("move: there is nothing to move")),
-            (Some(_), true) => self.hurry.set(true),
-            (Some(_), false) => {
-                self.needs_keep()?;
-                self.start(true);
-            }
-        }
-        Ok(self.info())
     }
 }
 

@@ -5,9 +5,10 @@ mod crash;
 pub(crate) mod format;
 
 use super::*;
-use lamina_block::{Build, Durability, Node};
+use lamina_block::{Durability, JobState, Node};
 use lamina_sim::{DiskOptions, Image, SimEnv};
 pub use serde_json::json;
+use std::time::Duration;
 
 /// Bytes of the block that the words are kept in.
 const WORDS: usize = 64 << 10;

@@ -1,0 +1,164 @@
+//! The task that moves data in the background, and what begins and ends it.
+
+use super::kept::State;
+use super::layout::Layout;
+use super::{Plan, Shape, Spread, busy, frozen, mode};
+use lamina_block::{Error, ErrorKind, Job, JobState, Result};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How long after the layer is built what follows from that begins.
+const SETTLE: Duration = Duration::from_secs(1);
+/// How often it looks meanwhile whether it was closed.
+const GLANCE: Duration = Duration::from_millis(50);
+
+impl<S: Shape> Spread<S> {
+    /// Lets the task do what is to be done: at once, or after a second.
+    pub fn start(self: &Rc<Self>, hurry: bool) {
+        if let Some(moving) = self.moving() {
+            let (done, total) = moving.progress();
+            let limit = self.job.borrow().as_ref().and_then(|job| job.limit());
+            let job = Job::new(&self.env, "move", total, limit);
+            job.set_progress(done, total);
+            self.job.replace(Some(job));
+        }
+        self.hurry.set(hurry);
+        if !self.runs.replace(true) {
+            let this = Rc::clone(self);
+            self.env.spawn(Box::pin(async move {
+                this.work().await;
+                this.runs.set(false);
+                this.ended.notify();
+            }));
+        }
+    }
+
+    /// The job, while bytes move.
+    pub fn job(&self) -> Option<Rc<Job>> {
+        self.job.borrow().clone()
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.closing.get() || self.job().is_some_and(|job| job.state() == JobState::Cancelled)
+    }
+
+    async fn work(&self) {
+        let mut waited = Duration::ZERO;
+        while waited < SETTLE && !self.hurry.get() {
+            if self.is_cancelled() {
+                return;
+            }
+            self.env.sleep(GLANCE).await;
+            waited += GLANCE;
+        }
+        let mut kept = false;
+        while !self.is_cancelled() {
+            match self.advance(&mut kept).await {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(e) => {
+                    let Some(job) = self.job() else {
+                        tracing::warn!(device = %self.name, error = %e, "its layout cannot be kept now");
+                        return;
+                    };
+                    if !self.is_cancelled() {
+                        tracing::warn!(device = %self.name, error = %e, "moving data is paused");
+                        job.fail(&e);
+                        // Waits for somebody to resume or cancel it.
+                        let _ = job.turn(0).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// One step; false if nothing is left to be done.
+    async fn advance(&self, kept: &mut bool) -> Result<bool> {
+        if !*kept {
+            self.remember().await?;
+            self.waits.set(false);
+        }
+        let (Some(moving), Some(job)) = (self.moving(), self.job()) else { return Ok(false) };
+        *kept = true;
+        let at = |position: u64| {
+            let mut state = self.state.borrow().clone();
+            if let Some(target) = &mut state.target {
+                target.position = position;
+            }
+            self.keep(&state)
+        };
+        if moving.step(&job, at).await? {
+            if let Some(target) = &mut self.state.borrow_mut().target {
+                target.position = moving.position();
+            }
+            return Ok(true);
+        }
+        let mut state = self.state.borrow().clone();
+        if let Some(target) = state.target.take() {
+            state.layout = target.to;
+        }
+        self.keep(&state).await?;
+        self.mode.replace(mode(&self.env, &self.children, &state));
+        self.state.replace(state);
+        self.job.replace(None);
+        Ok(false)
+    }
+
+    /// Waits until nothing is done in the background.
+    pub async fn rest(&self) {
+        self.hurry.set(true);
+        self.ended.until(|| !self.runs.get()).await;
+    }
+
+    /// Begins to move as `plan` says, from `layout`. The device is held.
+    pub fn set_off(self: &Rc<Self>, layout: Layout, plan: Plan) {
+        let state = State { layout, target: Some(plan.target()), ..self.state.borrow().clone() };
+        self.mode.replace(mode(&self.env, &self.children, &state));
+        self.state.replace(state);
+        self.start(true);
+    }
+
+    /// Begins to move everything off `names`. The device is held.
+    pub fn depart(self: &Rc<Self>, names: &[String]) -> Result<()> {
+        let named = |child: &usize| names.iter().any(|name| name == self.children[*child].name());
+        let gone: Vec<usize> = (0..self.children.len()).filter(named).collect();
+        let state = self.state.borrow().clone();
+        let used = |layout: &Layout| gone.iter().any(|child| layout.uses(*child));
+        match &state.target {
+            Some(target) if used(&target.to) => return Err(busy()),
+            Some(_) if used(&state.layout) && !self.runs.get() => self.start(true),
+            Some(_) => self.hurry.set(true),
+            None if !used(&state.layout) => {}
+            None => {
+                self.needs_keep()?;
+                let layout = frozen(&state, &self.children);
+                let spare = self.spare(&layout, &gone);
+                let plan = self.shape.leave(&layout, &self.children, &gone, &spare)?;
+                self.set_off(layout, plan);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing is on `names` any more.
+    pub async fn departed(&self, names: &[String]) -> Result<()> {
+        self.ended.until(|| !self.runs.get() || !self.is_on(names)).await;
+        match self.is_on(names) {
+            false => Ok(()),
+            true => Err(Error::new(
+                ErrorKind::Cancelled,
+                "moving its data was ended before all was moved; it goes on with the command `move`, or when the same \
+                 change is made again",
+            )),
+        }
+    }
+
+    /// True while something is on one of `names`.
+    fn is_on(&self, names: &[String]) -> bool {
+        let state = self.state.borrow();
+        let uses =
+            |child| state.layout.uses(child) || state.target.as_ref().is_some_and(|t| t.to.uses(child));
+        (0..self.children.len())
+            .any(|child| names.iter().any(|n| n == self.children[child].name()) && uses(child))
+    }
+}
