@@ -1,4 +1,5 @@
-//! `lamina check`: is the file right, and what does it describe? Opens no device.
+//! `lamina check`: is the file right, and what does it describe? Opens no device, unless asked to look at
+//! [metadata](crate::offline).
 
 use crate::cli;
 use crate::exit::Failure;
@@ -7,6 +8,9 @@ use std::io::Write;
 
 /// Runs `lamina check`. What one daemon could not serve together is refused as well.
 pub fn run(args: &cli::Check) -> Result<(), Failure> {
+    if args.metadata {
+        return crate::offline::run_check(&args.files);
+    }
     let plans = files::load(&args.files)?;
     let mut out = std::io::stdout().lock();
     for plan in &plans {

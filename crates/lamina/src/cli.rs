@@ -21,8 +21,13 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Check hierarchy files and draw their trees.
+    /// Check hierarchy files and draw their trees; with --metadata, check what is on their members.
     Check(Check),
+    /// Mend what is damaged on the members of a persistent hierarchy that is not served, and say what cannot be.
+    ///
+    /// Superblocks are there twice on each member: a damaged one is written again from the other. A damaged page of a
+    /// layer's metadata is told with what it belongs to. `lamina check --metadata` says the same and changes nothing.
+    Repair(Repair),
     /// Serve the exports of hierarchy files until told to stop (SIGTERM or SIGINT).
     ///
     /// Prints one line for each export and then `ready`. The first signal drains: no new clients, requests in flight
@@ -77,6 +82,17 @@ pub struct Check {
     /// Hierarchy files.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
+    /// Read the superblocks of all members and everything that layers keep, and say what is damaged. The hierarchies must
+    /// be persistent, and must not be served. Nothing is changed.
+    #[arg(long)]
+    pub metadata: bool,
+}
+
+/// Arguments of `repair`.
+#[derive(Args, Debug)]
+pub struct Repair {
+    /// The hierarchy file.
+    pub file: PathBuf,
 }
 
 /// Arguments of `serve`.

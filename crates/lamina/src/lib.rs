@@ -31,6 +31,8 @@ mod jobs;
 mod kinds;
 mod log;
 mod look;
+mod offline;
+mod overlay;
 mod uri;
 
 use clap::Parser;
@@ -56,6 +58,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Assemble(args) => assemble::run(args),
         Command::Show(args) => show::run(args),
         Command::Ctl(args) => control::ctl(args),
+        Command::Repair(args) => offline::run_repair(args),
         Command::Jobs(args) => jobs::run(args),
         Command::Apply(args) => control::apply(args),
         Command::Inspect(args) => inspect::run(args),

@@ -3,7 +3,8 @@
 //! * [`superblock`]: what every member says of itself and of its hierarchy, twice;
 //! * [`member`]: the layer that hides it from those above, and who belongs together;
 //! * [`Store`]: what layers keep: objects that survive a crash, in a region of a device;
-//! * [`extents`]: maps of extents, kept in a store.
+//! * [`extents`]: maps of extents, kept in a store;
+//! * [`check`]: whether every page of a store is whole.
 //!
 //! Invariant: whatever is read from a disk is checked before it is believed, and a power loss at any moment leaves
 //! what was there before or what was to be there after. This crate knows no operating system: it works on nodes.
@@ -73,6 +74,7 @@
 //! What it deliberately does not do: objects do not grow (add another, move, free); one store does not span devices
 //! (give it a mirror); a page of which a copy is damaged is an error, never an older copy in silence.
 
+pub mod check;
 pub mod extents;
 pub mod member;
 pub mod superblock;

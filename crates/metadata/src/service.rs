@@ -322,7 +322,7 @@ pub(crate) fn from_the_future(page: u32) -> Error {
 }
 
 /// The newest whole copy of a page among its two slots.
-fn newest(number: u32, slots: &[u8], lenient: bool) -> Result<Rc<Page>> {
+pub(crate) fn newest(number: u32, slots: &[u8], lenient: bool) -> Result<Rc<Page>> {
     let (first, second) = slots.split_at(BLOCK);
     let found = [format::slot(first, number), format::slot(second, number)];
     let broken = found.iter().filter(|slot| **slot == Slot::Broken).count();

@@ -1,0 +1,210 @@
+//! `lamina check --metadata` and `lamina repair`: what is on the members of a hierarchy that is not served.
+//!
+//! A check opens the hierarchy as a daemon would, in a world whose disks [forget](crate::overlay) what is written to
+//! them, and reads everything that layers keep in metadata stores. Nothing on the disks is changed, so that it can be
+//! run on what is left of an accident before anything else.
+//!
+//! A repair writes again what is there twice and damaged once: superblocks. A store mends what its log still has when it
+//! is opened; where one of two copies of a page is lost, nothing on disk says whether it was the newer one, so that is
+//! said, and not guessed.
+
+use crate::cli;
+use crate::exit::Failure;
+use crate::files;
+use crate::look::Device;
+use crate::overlay::Overlaid;
+use lamina_block::{Env, Error, Node, OpenDisk};
+use lamina_graph::{Hierarchy, Plan};
+use lamina_host::{Options, Reactor};
+use lamina_metadata::check::{Checked, check};
+use lamina_metadata::member::{Candidate, judge, settle};
+use lamina_metadata::superblock;
+use std::fmt::Write as _;
+use std::io::Write;
+use std::path::Path;
+use std::rc::Rc;
+
+/// The most places of damage of one store that are printed.
+const SHOWN_MAX: usize = 20;
+
+/// What was found: all of it, and how much of it is wrong.
+#[derive(Default)]
+struct Findings {
+    text: String,
+    wrong: u64,
+}
+
+impl Findings {
+    fn good(&mut self, line: &str) {
+        let _ = writeln!(self.text, "{line}");
+    }
+
+    fn bad(&mut self, line: &str) {
+        self.wrong += 1;
+        let _ = writeln!(self.text, "DAMAGED  {line}");
+    }
+}
+
+/// Runs `lamina check --metadata`.
+pub fn run_check(files: &[std::path::PathBuf]) -> Result<(), Failure> {
+    let plans = files::load(files)?;
+    let reactor = reactor()?;
+    let mut wrong = 0;
+    for (plan, file) in plans.into_iter().zip(files) {
+        let found = examine(&reactor, plan)?;
+        wrong += found.wrong;
+        write!(std::io::stdout(), "{}", found.text)?;
+        if found.wrong > 0 {
+            writeln!(std::io::stdout(), "`lamina repair {}` mends what is there twice", file.display())?;
+        }
+    }
+    match wrong {
+        0 => Ok(()),
+        1 => Err(Failure::failed("1 damage was found")),
+        n => Err(Failure::failed(format!("{n} damages were found"))),
+    }
+}
+
+/// Runs `lamina repair`.
+pub fn run_repair(args: &cli::Repair) -> Result<(), Failure> {
+    let plan = files::load(std::slice::from_ref(&args.file))?.remove(0);
+    let reactor = reactor()?;
+    let mended = reactor.run(mend(reactor.env(), plan.clone()))?;
+    let found = examine(&reactor, plan)?;
+    write!(std::io::stdout(), "{mended}{}", found.text)?;
+    match found.wrong {
+        0 => Ok(()),
+        _ => Err(Failure::failed(
+            "what is still damaged is there only once, or nothing says which copy is the right one: restore what the \
+             device named holds from a backup",
+        )),
+    }
+}
+
+fn reactor() -> Result<Reactor, Failure> {
+    Reactor::new(Options::default()).map_err(|e| Failure::failed(format!("the reactor cannot start: {e}")))
+}
+
+fn examine(reactor: &Reactor, plan: Plan) -> Result<Findings, Failure> {
+    let mut found = Findings::default();
+    superblocks(&plan, &mut found)?;
+    reactor.run(stores(Overlaid::over(reactor.env()), plan, &mut found));
+    Ok(found)
+}
+
+/// Looks at both superblocks of every member.
+fn superblocks(plan: &Plan, found: &mut Findings) -> Result<(), Failure> {
+    if plan.persistent().is_none() {
+        return Err(Failure::usage(format!("{}: there is no [hierarchy], so nothing is kept", plan.file())));
+    }
+    for member in plan.members() {
+        let (device, path) = (&member.device, member.path.display());
+        match Device::open(&member.path) {
+            Ok(Some(there)) => {
+                let copies = there.superblocks();
+                match (copies.half(), copies.newest()) {
+                    (Some((place, damage)), _) => {
+                        found.bad(&format!("member {device:?} ({path}): {place} of its superblock {damage}"));
+                    }
+                    (None, Some(good)) => {
+                        let generation = good.generation;
+                        found.good(&format!(
+                            "member {device:?} ({path}): superblocks good, generation {generation}"
+                        ));
+                    }
+                    // Why it cannot be used is said when it is opened.
+                    (None, None) => {}
+                }
+            }
+            Ok(None) => found.bad(&format!("member {device:?}: {path} is neither a file nor a block device")),
+            Err(e) => found.bad(&format!("member {device:?}: {path}: {e}")),
+        }
+    }
+    Ok(())
+}
+
+/// Opens the hierarchy, and looks at all metadata stores.
+async fn stores(env: Rc<dyn Env>, plan: Plan, found: &mut Findings) {
+    let hierarchy = match Hierarchy::build(plan.clone(), env).await {
+        Ok(hierarchy) => hierarchy,
+        Err(report) => {
+            for line in report.to_string().lines() {
+                found.bad(line);
+            }
+            return;
+        }
+    };
+    for device in plan.devices().iter().filter(|device| device.kind.metadata) {
+        // A store of its own lies on the last device, one at the head on the only one.
+        let Some(node) = device.over.last().and_then(|name| hierarchy.node(name)) else { continue };
+        store(&device.name, &node, found).await;
+    }
+    if let Err(e) = hierarchy.close().await {
+        found.bad(&format!("closing what was opened: {e}"));
+    }
+}
+
+async fn store(device: &str, node: &Rc<Node>, found: &mut Findings) {
+    let on = node.name();
+    match check(node).await {
+        Err(e) => found.bad(&format!("metadata of {device:?} on {on:?}: {e}")),
+        Ok(Checked { level, objects, pages, damage, damaged }) => {
+            let what = format!("{objects} objects in {pages} pages, level {}", level.name());
+            if damaged == 0 {
+                return found.good(&format!("metadata of {device:?} on {on:?}: good, {what}"));
+            }
+            for place in damage.iter().take(SHOWN_MAX) {
+                found.bad(&format!("metadata of {device:?} on {on:?}: {place}"));
+            }
+            let more = damaged.saturating_sub(SHOWN_MAX as u64);
+            if more > 0 {
+                found.wrong += more;
+                found.good(&format!("metadata of {device:?} on {on:?}: and {more} more places"));
+            }
+        }
+    }
+}
+
+/// Writes superblocks again that are there once.
+async fn mend(env: Rc<dyn Env>, plan: Plan) -> Result<String, Failure> {
+    let Some(persistent) = plan.persistent() else {
+        return Err(Failure::usage(format!("{}: there is no [hierarchy] to repair", plan.file())));
+    };
+    let (mut nodes, mut candidates) = (Vec::new(), Vec::new());
+    for member in plan.members() {
+        let node = open(&env, &member.device, &member.path).await;
+        let node = node.map_err(|e| Failure::failed(format!("device {:?}: {e}", member.device)))?;
+        candidates.push(Candidate { device: member.device, found: superblock::read(&node).await });
+        nodes.push(node);
+    }
+    let mended = settle_all(&persistent.name, &nodes, &candidates).await;
+    for node in &nodes {
+        node.close().await.map_err(|e| Failure::failed(e.to_string()))?;
+    }
+    mended
+}
+
+async fn open(env: &Rc<dyn Env>, name: &str, path: &Path) -> Result<Rc<Node>, Error> {
+    let open = OpenDisk { path: path.into(), read_only: false, direct: false, create: None, block: None };
+    Ok(Node::new(name, "file", Rc::clone(env), env.open_disk(open).await?))
+}
+
+async fn settle_all(name: &str, nodes: &[Rc<Node>], candidates: &[Candidate]) -> Result<String, Failure> {
+    let assembly = judge(name, candidates).map_err(|refusals| {
+        let line = |refusal: &lamina_metadata::member::Refusal| match &refusal.device {
+            Some(device) => format!("device {device:?} {}", refusal.message),
+            None => refusal.message.clone(),
+        };
+        let lines: Vec<String> = refusals.iter().map(line).collect();
+        Failure::failed(format!("nothing was written: {}", lines.join("\n")))
+    })?;
+    let mut out = String::new();
+    for ((node, candidate), chosen) in nodes.iter().zip(candidates).zip(&assembly.members) {
+        settle(node, &candidate.found, chosen).await.map_err(|e| Failure::failed(e.to_string()))?;
+        if let Some((place, damage)) = candidate.found.half() {
+            let _ =
+                writeln!(out, "MENDED   member {:?}: {place} of its superblock {damage}", candidate.device);
+        }
+    }
+    Ok(out)
+}
