@@ -100,6 +100,12 @@ async fn make(keys: &Keys, with: &Build, adopt: bool) -> Result<()> {
         let message = format!("size: {} is less than what is taken over, {}", Bytes(size), Bytes(child.size));
         return Err(Error::invalid(message));
     }
+    if adopt && with.level == Level::Atomic && physical < child.size.div_ceil(extent) + 8 {
+        return Err(Error::invalid(
+            "at the level atomic a write needs a free extent, and a device that is taken over as a whole has none: make \
+             it larger first, or choose another level",
+        ));
+    }
     let format = Format { level: with.level, log: plan.log, objects: OBJECTS };
     Store::format(&with.env, &region, format).await?;
     let store = Store::open(&with.env, region, options(keys)).await?;

@@ -2,9 +2,9 @@
 
 use super::scene::*;
 use crate::testing::*;
-use lamina_block::{Begin, Level};
+use lamina_block::{Begin, Geometry, Layer, Level, Step};
 use lamina_sim::{Images, Simulation};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 /// What a volume and its snapshots hold.
@@ -17,7 +17,8 @@ pub struct State {
 /// For messages: the first byte of every extent.
 impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let short = |bytes: &Vec<u8>| bytes.iter().step_by(4096).map(|b| format!("{b:x}.")).collect::<String>();
+        let short =
+            |bytes: &Vec<u8>| bytes.iter().step_by(4096).map(|b| format!("{b:x}.")).collect::<String>();
         writeln!(f, "volume {}", short(&self.volume))?;
         self.snapshots.iter().try_for_each(|(name, bytes)| writeln!(f, "{name} {}", short(bytes)))
     }
@@ -93,7 +94,11 @@ fn command(name: &'static str, args: Value) {
                     let done = camera.len();
                     vol.reclaimed().await;
                     let after = state(&vol).await;
-                    (camera.end(&env).into_iter().enumerate().map(move |(i, image)| (i >= done, image)), before, after)
+                    (
+                        camera.end(&env).into_iter().enumerate().map(move |(i, image)| (i >= done, image)),
+                        before,
+                        after,
+                    )
                 })
                 .expect("it ends");
             for (i, (done, images)) in images.enumerate() {
@@ -151,8 +156,75 @@ struct Moment {
     under_way: Option<State>,
 }
 
+/// What is done wrong, for canaries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wrong {
+    Nothing,
+    /// The device below flushes when it is asked again, not when it is asked.
+    DataLate,
+    /// What snapshots share counts as the volume's own.
+    SharedInPlace,
+    /// Extents of a snapshot are given to others.
+    ReclaimedEarly,
+    /// The volume works at `shadow`, and `atomic` is promised.
+    OverwrittenInPlace,
+}
+
+/// Answers a flush at once; what it stands for is done at the next.
+struct Late {
+    child: Rc<Node>,
+    asked: Cell<bool>,
+}
+
+impl Layer for Late {
+    fn geometry(&self) -> Geometry {
+        Geometry { fua: false, ..self.child.geometry() }
+    }
+
+    fn submit(self: Rc<Self>, io: &mut Io) -> Step {
+        match io.op.kind() == OpKind::Flush && !self.asked.replace(!self.asked.get()) {
+            true => Step::Done(Ok(())),
+            false => Step::Forward(Rc::clone(&self.child)),
+        }
+    }
+}
+
+impl Wrong {
+    async fn open(self, env: &Rc<lamina_sim::SimEnv>, how: &How) -> Result<Open> {
+        let child = match self {
+            Wrong::DataLate => {
+                let late = Late { child: disk(env, DISK), asked: Cell::new(false) };
+                Node::new("late", "late", Rc::clone(env) as _, Rc::new(late))
+            }
+            Wrong::Nothing | Wrong::SharedInPlace | Wrong::ReclaimedEarly | Wrong::OverwrittenInPlace => {
+                disk(env, DISK)
+            }
+        };
+        let level = if self == Wrong::OverwrittenInPlace { Level::Shadow } else { how.level };
+        open_over(env, &How { level, ..how.clone() }, Begin::Format, child).await
+    }
+
+    /// Does the damage that is done after a request.
+    async fn after(self, vol: &Open) {
+        match self {
+            Wrong::Nothing | Wrong::DataLate | Wrong::OverwrittenInPlace => {}
+            Wrong::SharedInPlace => vol.core.shared.set(0),
+            Wrong::ReclaimedEarly => {
+                let space = Rc::clone(&vol.core.space.borrow());
+                let (used, _) = space.used(0).await.expect("bits");
+                let Some(extent) = used.first().filter(|_| !vol.core.snapshots.borrow().is_empty()) else {
+                    return;
+                };
+                let freed = space.free(lamina_metadata::Change::new(), *extent).await.expect("it is in use");
+                vol.core.change(freed).await.expect("changed");
+                space.release(&[*extent]);
+            }
+        }
+    }
+}
+
 /// Random requests one after the other; crashes among them.
-fn work(how: &How, seed: u64, steps: usize, one_in: u64) -> (Vec<State>, Vec<Moment>) {
+fn work(how: &How, seed: u64, steps: usize, one_in: u64, wrong: Wrong) -> (Vec<State>, Vec<Moment>) {
     let world = world(how, seed);
     let (env, how) = (world.env(), how.clone());
     let history = Rc::new(RefCell::new(History::default()));
@@ -160,7 +232,7 @@ fn work(how: &How, seed: u64, steps: usize, one_in: u64) -> (Vec<State>, Vec<Mom
     let (h, m) = (Rc::clone(&history), Rc::clone(&moments));
     world
         .run(async move {
-            let vol = open(&env, &how, Begin::Format).await.expect("made");
+            let vol = wrong.open(&env, &how).await.expect("made");
             h.borrow_mut().states.push(state(&vol).await);
             let (weak, into, seen) = (Rc::downgrade(&env), Rc::clone(&m), Rc::clone(&h));
             let random = RefCell::new(xorshift(seed * 2 + 1));
@@ -179,6 +251,7 @@ fn work(how: &How, seed: u64, steps: usize, one_in: u64) -> (Vec<State>, Vec<Mom
             let mut draw = xorshift(seed * 2 + 77);
             for step in 0..steps {
                 one(&vol, &h, &mut draw, step).await;
+                wrong.after(&vol).await;
             }
             env.observe(None);
             vol.audit(false).await;
@@ -270,16 +343,25 @@ fn allowed(level: Level, states: &[State], moment: &Moment, found: &State) -> bo
 /// Whether every block is as in one of `states`.
 fn mixed(states: &[&State], found: &[u8]) -> bool {
     let known = |at: usize| {
-        let of = |state: &&State| state.volume.get(at * 512..(at + 1) * 512) == found.get(at * 512..(at + 1) * 512);
+        let of = |state: &&State| {
+            state.volume.get(at * 512..(at + 1) * 512) == found.get(at * 512..(at + 1) * 512)
+        };
         states.iter().any(of)
     };
     (0..found.len() / 512).all(known)
 }
 
-pub fn random_work(level: Level, meta: Option<u64>, seeds: Range<u64>, steps: usize, one_in: u64) -> std::result::Result<(), String> {
+pub fn random_work(
+    level: Level,
+    meta: Option<u64>,
+    seeds: Range<u64>,
+    steps: usize,
+    one_in: u64,
+    wrong: Wrong,
+) -> std::result::Result<(), String> {
     for seed in seeds {
         let how = How { meta, ..How::new(level) };
-        let (states, moments) = work(&how, seed, steps, one_in);
+        let (states, moments) = work(&how, seed, steps, one_in, wrong);
         for (i, moment) in moments.iter().enumerate() {
             let found = recover(&how, seed, &moment.images);
             if !allowed(level, &states, moment, &found) {
@@ -293,16 +375,16 @@ pub fn random_work(level: Level, meta: Option<u64>, seeds: Range<u64>, steps: us
 
 #[test]
 fn random_work_lazy() {
-    random_work(Level::Lazy, None, 0..4, 80, 12).unwrap();
+    random_work(Level::Lazy, None, 0..4, 80, 12, Wrong::Nothing).unwrap();
 }
 
 #[test]
 fn random_work_shadow() {
-    random_work(Level::Shadow, None, 0..4, 80, 12).unwrap();
+    random_work(Level::Shadow, None, 0..4, 80, 12, Wrong::Nothing).unwrap();
 }
 
 #[test]
 fn random_work_atomic() {
-    random_work(Level::Atomic, None, 0..4, 80, 12).unwrap();
-    random_work(Level::Atomic, Some(2 << 20), 4..6, 80, 12).unwrap();
+    random_work(Level::Atomic, None, 0..4, 80, 12, Wrong::Nothing).unwrap();
+    random_work(Level::Atomic, Some(2 << 20), 4..6, 80, 12, Wrong::Nothing).unwrap();
 }

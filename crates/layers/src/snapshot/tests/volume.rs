@@ -92,7 +92,12 @@ fn a_full_device_says_so_and_loses_nothing() {
         for round in 4..8 {
             for at in (0..end).step_by(8192) {
                 let written = vol.write(at, round, 4096).await;
-                assert!(written.is_ok(), "{:?}: {written:?} at {at} {}", vol.core.store.level(), vol.node.info());
+                assert!(
+                    written.is_ok(),
+                    "{:?}: {written:?} at {at} {}",
+                    vol.core.store.level(),
+                    vol.node.info()
+                );
             }
             vol.flush().await.unwrap();
         }

@@ -1,0 +1,104 @@
+//! What version 1 of the format puts into the store, byte for byte: `tests/golden/snapshot-1.txt`. A change of it is a new
+//! version.
+
+use super::super::format::{Head, Kept, kept_at};
+use super::scene::*;
+use crate::testing::*;
+use lamina_block::{Begin, Level};
+use lamina_metadata::extents::Entry;
+
+const GOLDEN: &str = include_str!("../../../tests/golden/snapshot-1.txt");
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The head, the snapshots, the entries of the map, the bits.
+async fn dump(vol: &Open) -> String {
+    let core = &vol.core;
+    let mut lines = Vec::new();
+    let mut head = vec![0; 72];
+    core.store.load(core.head_id).expect("a head").read(0, &mut head).await.expect("read");
+    lines.push(format!("head {}", hex(&head)));
+    let table = core.store.load(core.table_id).expect("a table");
+    for index in 0..3 {
+        let mut kept = vec![0; 96];
+        table.read(kept_at(index), &mut kept).await.expect("read");
+        lines.push(format!("snapshot {}", hex(&kept)));
+    }
+    let map = core.store.load(core.store.find(3).expect("a map")).expect("a map");
+    for page in core.pages.used(0).await.expect("bits").0 {
+        let mut bytes = vec![0; 4064];
+        map.read(page * 4064, &mut bytes).await.expect("read");
+        for (slot, entry) in bytes.chunks(8).enumerate().filter(|(_, entry)| entry.iter().any(|b| *b != 0)) {
+            lines.push(format!("page {page} entry {slot} {}", hex(entry)));
+        }
+    }
+    for (id, _, tag) in core.store.objects().into_iter().filter(|(_, _, tag)| [4, 5, 16, 17].contains(tag)) {
+        let mut bytes = vec![0; 24.min(core.store.load(id).expect("bits").len() as usize)];
+        core.store.load(id).expect("bits").read(0, &mut bytes).await.expect("read");
+        lines.push(format!("object {tag} {}", hex(&bytes)));
+    }
+    lines.join("\n") + "\n"
+}
+
+#[test]
+fn version_1_is_as_it_was() {
+    let how = How::new(Level::Shadow);
+    let world = world(&how, 1);
+    let env = world.env();
+    let text = world
+        .run(async move {
+            let vol = open(&env, &how, Begin::Format).await.expect("made");
+            vol.write(0, 1, 20 << 10).await.expect("written");
+            vol.command("snapshot", json!({"name": "monday"})).await.expect("kept");
+            vol.write(8 << 10, 2, 4 << 10).await.expect("written");
+            vol.command("resize", json!({"size": "8MiB"})).await.expect("larger");
+            vol.write(6 << 20, 3, 4 << 10).await.expect("written");
+            vol.command("snapshot", json!({"name": "tuesday"})).await.expect("kept");
+            vol.flush().await.expect("flushed");
+            dump(&vol).await
+        })
+        .expect("it ends");
+    if std::env::var_os("LAMINA_BLESS").is_some() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/snapshot-1.txt");
+        std::fs::write(path, &text).expect("it can be written");
+    }
+    assert_eq!(text, GOLDEN, "the format has changed: see docs/formats/snapshot.md");
+}
+
+fn bytes(prefix: &str) -> Vec<Vec<u8>> {
+    let lines = GOLDEN.lines().filter_map(|line| line.strip_prefix(prefix));
+    let byte = |hex: &str| u8::from_str_radix(hex, 16).expect("two digits");
+    lines.map(|hex| (0..hex.len() / 2).map(|i| byte(&hex[2 * i..2 * i + 2])).collect()).collect()
+}
+
+#[test]
+fn version_1_is_read() {
+    let head = Head::decode(&bytes("head ")[0]).expect("a head");
+    assert_eq!((head.extent(), head.size, head.epoch, head.root.levels), (8192, 8 << 20, 3, 2));
+    assert_eq!(head.encode(), bytes("head ")[0]);
+    let kept: Vec<Option<Kept>> =
+        bytes("snapshot ").iter().map(|bytes| Kept::decode(bytes).expect("an entry")).collect();
+    let names: Vec<_> = kept.iter().flatten().map(|kept| (&kept.name[..], kept.epoch)).collect();
+    assert_eq!(names, [("monday", 1), ("tuesday", 2)]);
+    assert!(matches!(head.root.page, Entry::At { born: 2, .. }));
+}
+
+#[test]
+fn damage_is_refused() {
+    let good = &bytes("head ")[0];
+    for at in (0..14).chain(14..16).chain([52, 65]) {
+        let mut bad = good.clone();
+        bad[at] ^= 0x80;
+        let read = Head::decode(&bad);
+        assert!(read.is_err() || (48..56).contains(&at), "byte {at}: {read:?}");
+    }
+    let mut newer = good.clone();
+    newer[8] = 2;
+    assert_eq!(Head::decode(&newer).unwrap_err().kind(), ErrorKind::Unsupported);
+    let mut nameless = bytes("snapshot ")[0].clone();
+    nameless[4] = 65;
+    assert_eq!(Kept::decode(&nameless).unwrap_err().kind(), ErrorKind::Corrupt);
+    assert!(Head::decode(&good[..71]).is_err());
+}
