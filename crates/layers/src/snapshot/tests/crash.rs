@@ -233,7 +233,8 @@ fn work(how: &How, seed: u64, steps: usize, one_in: u64, wrong: Wrong) -> (Vec<S
     world
         .run(async move {
             let vol = wrong.open(&env, &how).await.expect("made");
-            h.borrow_mut().states.push(state(&vol).await);
+            let first = state(&vol).await;
+            h.borrow_mut().states.push(first);
             let (weak, into, seen) = (Rc::downgrade(&env), Rc::clone(&m), Rc::clone(&h));
             let random = RefCell::new(xorshift(seed * 2 + 1));
             env.observe(Some(Rc::new(move || {
