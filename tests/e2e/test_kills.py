@@ -4,11 +4,12 @@ A client writes stamped blocks all the time. After each kill the daemon is start
 the one before, the one after, or the one between them while data is moved. Then the same change is made again, whole.
 """
 
+import json
 import random
 import time
 import tomllib
 
-from common import KILLS_CHANGE, limit
+from common import KILLS_CHANGE, MIB, limit
 from hierarchies import HierarchyCase, exported, joined
 from rig import lamina_binary
 from rig.ledger import Ledger, Writer
@@ -142,4 +143,63 @@ class Apply(Kills):
                     self.assertIn(found, [shape_of(base), shape_of(grown)])
                 self.command(*self.change(base, exported()))
             self.assertEqual(self.size(), small)
+        self.ended()
+
+
+PARTS = {
+    "parts": {"type": "partition", "over": "disk", "partitions": [{"name": "root", "size": "16MiB"}]},
+    "vm1": {"type": "view", "over": "parts", "name": "root"},
+}
+
+
+class Partitions(Kills):
+    """A partition under load grows and shrinks while others come and go; what is new is zeroes, whatever lay there."""
+
+    def parts(self):
+        listed = json.loads(self.daemon.ctl("parts", "list"))["partitions"]
+        return {part["name"]: part["size"] // MIB for part in listed}
+
+    def dirty(self, export, begin):
+        """Expects zeroes in a partition from `begin` on, and fills it."""
+        handle = self.client(export)
+        for at in range(begin, handle.get_size(), MIB):
+            self.assertEqual(handle.pread(MIB, at), bytes(MIB), f"{export} at {at}")
+            handle.pwrite(b"\xa5" * MIB, at)
+        handle.flush()
+        handle.shutdown()
+
+    @limit(60 + EACH * KILLS_CHANGE)
+    def test_partitions_are_made_resized_and_deleted(self):
+        base = {**joined(), **PARTS}
+        more = {**base, "home": {"type": "view", "over": "parts", "name": "home"}}
+        both = {**exported(), "home": {"device": "home", "nbd": "unix:nbd.sock"}}
+        self.begin(base, exported())
+
+        def home():
+            self.apply(more, both)
+            self.dirty("home", 0)
+            self.apply(base, exported())
+        steps = [
+            (("create", "name=home", "size=12MiB"), {"root": 16, "home": 12}, home),
+            (("resize", "name=root", "size=24MiB"), {"root": 24, "home": 12}, lambda: self.dirty("vm1", 16 * MIB)),
+            (("rename", "name=home", "to=away"), {"root": 24, "away": 12}, None),
+            (("resize", "name=root", "size=16MiB", "force=true"), {"root": 16, "away": 12}, None),
+            (("resize", "name=root", "size=32MiB"), {"root": 32, "away": 12}, lambda: self.dirty("vm1", 16 * MIB)),
+            (("delete", "name=away"), {"root": 32}, None),
+            (("resize", "name=root", "size=16MiB", "force=true"), {"root": 16}, None),
+        ]
+        before = self.parts()
+        self.took = 0.02
+        for n in range(3 * KILLS_CHANGE):
+            words, after, then = steps[n % len(steps)]
+            self.killed("ctl", "parts", *words)
+            self.assertEqual(self.again(), shape_of(base))
+            found = self.parts()
+            self.assertIn(found, (before, after))
+            if found != after:
+                self.command("ctl", "parts", *words)
+            self.assertEqual(self.parts(), before := after)
+            if then:
+                self.writer.quiet()
+                then()
         self.ended()
