@@ -11,8 +11,8 @@ import tomllib
 
 from common import KILLS_CHANGE, MIB, limit
 from hierarchies import HierarchyCase, exported, joined
-from rig import lamina_binary
-from rig.ledger import Ledger, Writer
+from rig import lamina_binary, wait_until
+from rig.ledger import BLOCK, Ledger, Writer, compare, read
 from test_change import LOG, SLOW
 
 # Seconds that a kill takes with all that follows, at most.
@@ -26,50 +26,69 @@ def shape(text):
 
 
 class Kills(HierarchyCase):
+    """A hierarchy with a client, and what is done to them."""
+
     def setUp(self):
         super().setUp()
         self.chance = random.Random(self.id())
         self.seeds = iter(range(1 << 30))
         self.unfinished = 0
+        self.times = {}
+        # Other keys of [hierarchy].
+        self.more = {}
 
-    def begin(self, devices, exports, **ledger):
-        self.create(devices, exports)
-        self.ledger = Ledger(**ledger)
+    def begin(self, devices, exports, ledger=None):
+        self.create(devices, exports, **self.more)
+        self.ledger = ledger or Ledger()
         self.attach()
 
-    def attach(self):
+    def attach(self, check=True):
         self.writer = Writer(self.ledger, self.daemon.uri("vm1"), next(self.seeds))
-        self.writer.check()
+        if check:
+            self.writer.check()
+
+    def start(self, *words):
+        """Starts `lamina` with these words and the daemon's socket."""
+        return self.rig.start(lamina_binary(), words[0], "--control", self.daemon.control, *words[1:], name="command")
 
     def command(self, *words):
-        """`lamina` with these words and the daemon's socket, while the client writes; a failure is one of the test."""
+        """A command, while the client writes; its failure is one of the test."""
         begin = time.monotonic()
-        child = self.rig.start(lamina_binary(), words[0], "--control", self.daemon.control, *words[1:], name="command")
+        child = self.start(*words)
         self.writer.pump_until(lambda: not child.running())
         self.assertEqual(child.exit_code(), 0, child.output())
-        self.took = time.monotonic() - begin
-        return child.output()
+        self.took(words, time.monotonic() - begin)
 
-    def killed(self, *words):
-        """As `command`, and the daemon is killed at a random moment of it, by how long the last one took."""
-        child = self.rig.start(lamina_binary(), words[0], "--control", self.daemon.control, *words[1:], name="command")
-        end = time.monotonic() + self.chance.random() * self.took
-        self.writer.pump_until(lambda: time.monotonic() > end)
+    def killed(self, *words, write=True):
+        """As `command`, and the daemon is killed at a random moment of it, by how long it took before."""
+        seconds = self.took(words) * self.chance.random()
+        child = self.start(*words)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if write:
+                self.writer.pump()
         self.unfinished += child.running()
         self.daemon.kill()
         child.wait()
 
-    def again(self):
+    def took(self, words, seconds=0.02):
+        """The most seconds that this command has taken until now."""
+        if words[0] == "apply":
+            words = self.daemon.file.read_text()
+        self.times[words] = max(self.times.get(words, 0), seconds)
+        return self.times[words]
+
+    def again(self, check=True):
         """Starts the daemon with what the members carry, and checks all blocks."""
         found = self.assemble()
         self.daemon.file.write_text(found)
         self.daemon.start()
-        self.attach()
+        self.attach(check)
         return shape(found)
 
     def change(self, devices, exports):
         """The words of a command that makes the hierarchy so."""
-        self.write(devices, exports)
+        self.write(devices, exports, **self.more)
         return "apply", self.daemon.file, "--force"
 
     def ended(self):
@@ -189,7 +208,6 @@ class Partitions(Kills):
             (("resize", "name=root", "size=16MiB", "force=true"), {"root": 16}, None),
         ]
         before = self.parts()
-        self.took = 0.02
         for n in range(3 * KILLS_CHANGE):
             words, after, then = steps[n % len(steps)]
             self.killed("ctl", "parts", *words)
@@ -203,3 +221,97 @@ class Partitions(Kills):
                 self.writer.quiet()
                 then()
         self.ended()
+
+
+class Snapshots(Kills):
+    """Snapshots of a volume under load are taken, gone back to and deleted. What one holds never changes."""
+
+    def snapshots(self):
+        return [snapshot["name"] for snapshot in json.loads(self.daemon.ctl("vol", "list"))]
+
+    def look(self, name):
+        """The numbers of the writes that a snapshot holds, through a view of its own."""
+        seen = {**self.base, "seen": {"type": "view", "over": "vol", "name": name}}
+        self.apply(seen, {**exported("vol"), "seen": {"device": "seen", "nbd": "unix:nbd.sock"}}, **self.more)
+        handle = self.client("seen")
+        numbers = read(handle, self.ledger.blocks)
+        handle.shutdown()
+        self.apply(self.base, exported("vol"), **self.more)
+        return numbers
+
+    def take(self, name, begin=None):
+        """A snapshot by the command `begin`; returns what it holds."""
+        least = self.ledger.least()
+        (begin or self.command)("ctl", "vol", "snapshot", f"name={name}")
+        most = self.ledger.most()
+        if begin:
+            self.again()
+            if name not in self.snapshots():
+                return self.take(name)
+        numbers = self.look(name)
+        compare(numbers, least, most)
+        return numbers
+
+    def roll_back(self, name, to):
+        self.writer.quiet()
+        before = self.writer.read()
+        self.killed("ctl", "vol", "rollback", f"name={name}", write=False)
+        self.again(check=False)
+        found = self.writer.read()
+        self.assertIn(found, (before, to))
+        if found != to:
+            self.daemon.ctl("vol", "rollback", f"name={name}")
+        self.assertEqual(self.writer.read(), to)
+        self.ledger.settle(to)
+
+    def delete(self, name):
+        self.killed("ctl", "vol", "delete", f"name={name}")
+        self.again()
+        if name in self.snapshots():
+            self.command("ctl", "vol", "delete", f"name={name}")
+
+    def pump(self, seconds):
+        end = time.monotonic() + seconds
+        self.writer.pump_until(lambda: time.monotonic() > end)
+
+    def go_through(self, level):
+        self.base = {**joined(), "vol": {"type": "snapshot", "over": "disk"}}
+        del self.base["vm1"]
+        self.more = {"consistency": level}
+        self.begin(self.base, exported("vol"), Ledger(acknowledged=False, moment=level == "atomic"))
+        self.pump(0.3)
+        first = self.take("first")
+        for n in range(KILLS_CHANGE):
+            self.pump(0.1)
+            held = self.take(f"s{n}", self.killed)
+            self.pump(0.1)
+            self.roll_back(f"s{n}", held)
+            self.pump(0.1)
+            self.assertEqual(self.look(f"s{n}"), held)
+            self.delete(f"s{n}")
+            self.assertEqual(self.snapshots(), ["first"])
+        self.assertEqual(self.look("first"), first)
+        self.command("ctl", "vol", "delete", "name=first")
+        self.writer.quiet()
+        self.reclaimed()
+        self.ended()
+
+    def reclaimed(self):
+        """Waits until no more is taken than what the volume holds."""
+        def used():
+            info = self.daemon.device("vol")["info"]
+            return info["extents"] - info["free"]
+        extents = self.ledger.blocks * BLOCK // (32 * 1024)
+        wait_until("all space to be reclaimed", 20, lambda: used() <= extents)
+
+    @limit(60 + 3 * EACH * KILLS_CHANGE)
+    def test_at_lazy(self):
+        self.go_through("lazy")
+
+    @limit(60 + 3 * EACH * KILLS_CHANGE)
+    def test_at_shadow(self):
+        self.go_through("shadow")
+
+    @limit(60 + 3 * EACH * KILLS_CHANGE)
+    def test_at_atomic(self):
+        self.go_through("atomic")
