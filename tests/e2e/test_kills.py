@@ -14,59 +14,53 @@ from hierarchies import HierarchyCase, exported, joined
 from rig import lamina_binary, wait_until
 from rig.ledger import BLOCK, Ledger, Writer, compare, read
 from test_change import LOG, SLOW
+from test_guest import VERIFY, GuestCase
 
 # Seconds that a kill takes with all that follows, at most.
 EACH = 15
 
 
-def shape(text):
-    """The devices of a hierarchy file, apart from where they are found."""
-    devices = tomllib.loads(text)["device"]
+def shape(devices):
+    """Devices apart from where they are found."""
     return {name: {key: of for key, of in keys.items() if key != "path"} for name, keys in devices.items()}
 
 
-class Kills(HierarchyCase):
-    """A hierarchy with a client, and what is done to them."""
+class Killed(HierarchyCase):
+    """A hierarchy whose daemon is killed during commands."""
 
     def setUp(self):
         super().setUp()
         self.chance = random.Random(self.id())
-        self.seeds = iter(range(1 << 30))
         self.unfinished = 0
         self.times = {}
         # Other keys of [hierarchy].
         self.more = {}
 
-    def begin(self, devices, exports, ledger=None):
-        self.create(devices, exports, **self.more)
-        self.ledger = ledger or Ledger()
-        self.attach()
-
-    def attach(self, check=True):
-        self.writer = Writer(self.ledger, self.daemon.uri("vm1"), next(self.seeds))
-        if check:
-            self.writer.check()
+    def change(self, devices, exports):
+        """The words of a command that makes the hierarchy so."""
+        self.write(devices, exports, **self.more)
+        return "apply", self.daemon.file, "--force"
 
     def start(self, *words):
         """Starts `lamina` with these words and the daemon's socket."""
         return self.rig.start(lamina_binary(), words[0], "--control", self.daemon.control, *words[1:], name="command")
 
-    def command(self, *words):
-        """A command, while the client writes; its failure is one of the test."""
+    def command(self, *words, meanwhile=lambda: time.sleep(0.001)):
+        """A command; its failure is one of the test."""
         begin = time.monotonic()
         child = self.start(*words)
-        self.writer.pump_until(lambda: not child.running())
+        while child.running():
+            meanwhile()
         self.assertEqual(child.exit_code(), 0, child.output())
         self.took(words, time.monotonic() - begin)
 
-    def killed(self, *words, write=True):
+    def killed(self, *words, meanwhile=lambda: time.sleep(0.001)):
         """As `command`, and the daemon is killed at a random moment of it, by how long it took before."""
         seconds = self.took(words) * self.chance.random()
         child = self.start(*words)
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            if write:
-                self.writer.pump()
+            meanwhile()
         self.unfinished += child.running()
         self.daemon.kill()
         child.wait()
@@ -78,48 +72,70 @@ class Kills(HierarchyCase):
         self.times[words] = max(self.times.get(words, 0), seconds)
         return self.times[words]
 
-    def again(self, check=True):
-        """Starts the daemon with what the members carry, and checks all blocks."""
+    def serve_what_is_there(self):
+        """Starts the daemon with what the members carry; returns the devices."""
         found = self.assemble()
         self.daemon.file.write_text(found)
         self.daemon.start()
-        self.attach(check)
-        return shape(found)
+        return shape(tomllib.loads(found)["device"])
 
-    def change(self, devices, exports):
-        """The words of a command that makes the hierarchy so."""
-        self.write(devices, exports, **self.more)
-        return "apply", self.daemon.file, "--force"
+    def between(self, found, before, after):
+        """Expects one of two hierarchies, or what lies between them while data is moved."""
+        if not any("leaving" in keys for keys in found.values()):
+            self.assertIn(found, [shape(before), shape(after)])
 
     def ended(self):
         """The last act of a test: an orderly end, and some of the kills have met a change under way."""
-        self.writer.close()
         self.assertEqual(self.daemon.stop(), 0, self.daemon.log())
         self.assertGreater(self.unfinished, 0)
         print(f"        {self.daemon.starts - 1} kills, {self.unfinished} of them before the command had ended")
 
+
+class Kills(Killed):
+    """It has a client, too, which writes all the time."""
+
+    def setUp(self):
+        super().setUp()
+        self.seeds = iter(range(1 << 30))
+
+    def begin(self, devices, exports, ledger=None):
+        self.create(devices, exports, **self.more)
+        self.ledger = ledger or Ledger()
+        self.attach()
+
+    def attach(self, check=True):
+        self.writer = Writer(self.ledger, self.daemon.uri("vm1"), next(self.seeds))
+        if check:
+            self.writer.check()
+
+    def command(self, *words):
+        super().command(*words, meanwhile=self.writer.pump)
+
+    def killed(self, *words):
+        super().killed(*words, meanwhile=self.writer.pump)
+
+    def again(self, check=True):
+        """As `serve_what_is_there`, and checks all blocks."""
+        found = self.serve_what_is_there()
+        self.attach(check)
+        return found
+
+    def ended(self):
+        self.writer.close()
+        super().ended()
+
     def go_round(self, *steps):
         """Kills the daemon in each of the steps (devices and exports each) in turn, which begin and end with the first."""
-        before = steps[0]
-        for step in steps[1:]:
+        for step in (*steps[1:], steps[0]):
             self.command(*self.change(*step))
-            before = step
-        self.command(*self.change(*steps[0]))
         before = steps[0]
         for n in range(KILLS_CHANGE):
             step = steps[(n + 1) % len(steps)]
             self.killed(*self.change(*step))
-            found = self.again()
-            between = any("leaving" in keys for keys in found.values())
-            if not between:
-                self.assertIn(found, [shape_of(before[0]), shape_of(step[0])])
+            self.between(self.again(), before[0], step[0])
             self.command(*self.change(*step))
             before = step
         self.ended()
-
-
-def shape_of(devices):
-    return {name: {key: of for key, of in keys.items() if key != "path"} for name, keys in devices.items()}
 
 
 class Apply(Kills):
@@ -147,19 +163,17 @@ class Apply(Kills):
             act = self.killed if n > 0 else self.command
             act(*self.change(grown, exported()))
             if n > 0:
-                self.assertIn(self.again(), [shape_of(base), shape_of(grown)])
+                self.assertIn(self.again(), [shape(base), shape(grown)])
                 self.command(*self.change(grown, exported()))
             act("ctl", "disk", "resize", f"size={small}", "force=true")
             if n > 0:
-                self.assertEqual(self.again(), shape_of(grown))
+                self.assertEqual(self.again(), shape(grown))
                 self.assertIn(self.size(), (small, small // 2 * 3))
                 self.command("ctl", "disk", "resize", f"size={small}", "force=true")
             # What is left after the resize may lie on the new member, so that data has to be moved.
             act(*self.change(base, exported()))
             if n > 0:
-                found = self.again()
-                if not any("leaving" in keys for keys in found.values()):
-                    self.assertIn(found, [shape_of(base), shape_of(grown)])
+                self.between(self.again(), grown, base)
                 self.command(*self.change(base, exported()))
             self.assertEqual(self.size(), small)
         self.ended()
@@ -211,7 +225,7 @@ class Partitions(Kills):
         for n in range(3 * KILLS_CHANGE):
             words, after, then = steps[n % len(steps)]
             self.killed("ctl", "parts", *words)
-            self.assertEqual(self.again(), shape_of(base))
+            self.assertEqual(self.again(), shape(base))
             found = self.parts()
             self.assertIn(found, (before, after))
             if found != after:
@@ -255,7 +269,7 @@ class Snapshots(Kills):
     def roll_back(self, name, to):
         self.writer.quiet()
         before = self.writer.read()
-        self.killed("ctl", "vol", "rollback", f"name={name}", write=False)
+        Killed.killed(self, "ctl", "vol", "rollback", f"name={name}")
         self.again(check=False)
         found = self.writer.read()
         self.assertIn(found, (before, to))
@@ -315,3 +329,36 @@ class Snapshots(Kills):
     @limit(60 + 3 * EACH * KILLS_CHANGE)
     def test_at_atomic(self):
         self.go_through("atomic")
+
+
+class UnderAGuest(GuestCase, Killed):
+    """As the above, with a guest that verifies and notices nothing."""
+
+    @limit(180 + 20 * KILLS_CHANGE)
+    def test_a_guest_does_not_notice(self):
+        base, queue = joined(size="48MiB"), {"vhost-user": "vm1.sock"}
+        steps = [
+            (base, exported(**queue)), ({**base, **SLOW}, exported(**queue)), ({**base, **LOG}, exported("log", **queue)),
+            (joined(("a", "c"), "48MiB"), exported(**queue)),
+        ]
+        self.create(*steps[0])
+        guest = self.boot(self.daemon)
+        guest.background("fio", VERIFY.format(file="/dev/vda", size="64M", seconds=4 * KILLS_CHANGE + 10))
+        before = steps[0]
+        for n in range(KILLS_CHANGE):
+            step = steps[(n + 1) % len(steps)]
+            self.assertFalse(guest.finished("fio"), "fio ended early")
+            self.killed(*self.change(*step))
+            self.between(self.serve_what_is_there(), before[0], step[0])
+            self.writes()
+            self.command(*self.change(*step))
+            self.writes()
+            before = step
+        self.assert_healthy(guest, guest.result("fio", 4 * KILLS_CHANGE + 120))
+        self.assertEqual(guest.power_off(), 0)
+        self.ended()
+
+    def writes(self):
+        """Waits for the guest to go on."""
+        before = self.daemon.counter("a", "write")
+        wait_until("writes of the guest", 30, lambda: self.daemon.counter("a", "write") > before + 50)
