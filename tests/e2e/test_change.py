@@ -3,7 +3,7 @@
 import json
 
 from common import MIB, limit
-from hierarchies import ROOM, HierarchyCase, exported, joined, written
+from hierarchies import ROOM, HierarchyCase, exported, joined, member, written
 from rig import run, wait_until
 from rig.process import PATIENCE
 from test_fio import fio
@@ -149,30 +149,46 @@ class UnderLoad(HierarchyCase):
 class UnderAGuest(GuestCase, HierarchyCase):
     @limit(300)
     def test_a_guest_does_not_notice_but_for_the_size(self):
-        """fio verifies in the guest while layers are put under its disk, a member is replaced, and one is added."""
+        """fio verifies in the guest while layers are put under its disk, a snapshot among them, a member is replaced, and
+        one is added."""
         devices, exports = joined(size="48MiB"), exported(**{"vhost-user": "vm1.sock"})
         self.create(devices, exports)
         guest = self.boot(self.daemon)
         sectors = int(guest.run("cat /sys/block/vda/size"))
         seconds = 14 * PATIENCE
         guest.background("fio", VERIFY.format(file="/dev/vda", size="64M", seconds=int(seconds)) + " --output-format=json")
-        wait_until("writes of the guest", 30, lambda: self.daemon.counter("vm1", "write") > 100)
+
+        def go_on():
+            before = self.daemon.counter("vm1", "write")
+            self.assertFalse(guest.finished("fio"), "fio ended early")
+            wait_until("more writes of the guest", 30, lambda: self.daemon.counter("vm1", "write") > before + 50)
         log = exported("log", **{"vhost-user": "vm1.sock"})
+        volume = {
+            "meta": member("meta", "16MiB"), "vol": {"type": "snapshot", "over": "disk", "metadata": "meta"},
+            "vm1": {"type": "linear", "over": "vol"},
+        }
         replaced, grown = joined(("a", "c"), "48MiB"), joined(("a", "c", "d"), "48MiB")
         for change in (
             ({**devices, **SLOW}, exports), (devices, exports), ({**devices, **LOG}, log), (devices, exports),
-            (replaced, exports), (grown, exports),
+            ({**devices, **volume}, exports), (devices, exports), ({**devices, **volume}, exports, "--force"),
+            ({**replaced, **volume}, exports), ({**grown, **volume}, exports),
         ):
-            before = self.daemon.counter("vm1", "write")
-            self.assertFalse(guest.finished("fio"), "fio ended early")
+            go_on()
             self.apply(*change)
-            wait_until("more writes of the guest", 30, lambda: self.daemon.counter("vm1", "write") > before + 50)
+        self.daemon.ctl("vol", "grow")
+        # Now there is room for what a snapshot keeps.
+        self.daemon.ctl("vol", "snapshot", "name=monday")
+        go_on()
+        self.assertIn("there are 1 snapshots", self.apply(grown, exports, check=False))
+        self.daemon.ctl("vol", "delete", "name=monday")
+        size = sectors * 512 + 16 * MIB
+        self.daemon.ctl("vol", "resize", f"size={size}")
         told = "for i in $(seq 100); do s=$(cat /sys/block/vda/size); [ $s = {} ] || break; sleep 0.1; done; echo $s"
-        self.assertEqual(int(guest.run(told.format(sectors))), sectors + (ROOM + 24 * MIB) // 512)
+        self.assertEqual(int(guest.run(told.format(sectors))), size // 512)
         wait, error = longest_wait(guest.result("fio", seconds + 120))
         self.assertEqual(error, 0)
         self.assert_healthy(guest)
-        guest.run("dd if=/dev/urandom of=/dev/vda bs=1M seek=100 count=8 conv=fsync")
+        guest.run("dd if=/dev/urandom of=/dev/vda bs=1M seek=100 count=6 conv=fsync")
         self.assertEqual(guest.power_off(), 0)
         self.assertEqual(self.daemon.stop(), 0, self.daemon.log())
         print(f"        the guest's slowest request took {wait:.0f} ms")

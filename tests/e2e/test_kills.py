@@ -13,6 +13,7 @@ from common import KILLS_CHANGE, MIB, limit
 from hierarchies import HierarchyCase, exported, joined
 from rig import lamina_binary, wait_until
 from rig.ledger import BLOCK, Ledger, Writer, compare, read
+from rig.process import PATIENCE
 from test_change import LOG, SLOW
 from test_guest import VERIFY, GuestCase
 
@@ -343,7 +344,7 @@ class UnderAGuest(GuestCase, Killed):
         ]
         self.create(*steps[0])
         guest = self.boot(self.daemon)
-        guest.background("fio", VERIFY.format(file="/dev/vda", size="64M", seconds=4 * KILLS_CHANGE + 10))
+        guest.background("fio", VERIFY.format(file="/dev/vda", size="64M", seconds=int((3 * KILLS_CHANGE + 6) * PATIENCE)))
         before = steps[0]
         for n in range(KILLS_CHANGE):
             step = steps[(n + 1) % len(steps)]
