@@ -255,6 +255,8 @@ impl Node {
 
     /// Sends a command to the layer, and takes over what it changed about the device's shape.
     pub async fn control(self: &Rc<Self>, command: Command) -> Result<Value> {
+        // While it is held its layer may be exchanged: the command is for the one that comes.
+        self.moved.until(|| self.gate.get() != Gate::Held).await;
         if !self.layer().needs_hold(&command) {
             let answer = self.layer().control(command).await.map_err(|e| e.on(&self.name));
             self.refresh();

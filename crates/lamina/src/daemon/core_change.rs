@@ -59,6 +59,7 @@ impl Core {
         if let Err(e) = self.open_exports(&served.hierarchy, &new).await {
             warnings.push(e);
         }
+        self.watch_jobs();
         Ok(warnings)
     }
 

@@ -18,6 +18,9 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
+/// How often background work is looked at while there is any.
+const GLANCE: Duration = Duration::from_millis(250);
+
 thread_local! {
     /// The core of this thread: what comes from another thread knows only the reactor's host.
     static HERE: RefCell<Option<Rc<Core>>> = const { RefCell::new(None) };
@@ -37,6 +40,8 @@ pub struct Core {
     pub(super) exports: RefCell<Exports>,
     closed: Cell<bool>,
     ended: Signal,
+    /// Somebody looks after background work.
+    watched: Cell<bool>,
 }
 
 /// A core has ended before it was told to.
@@ -123,6 +128,7 @@ impl Core {
             exports: RefCell::default(),
             closed: Cell::new(false),
             ended: Signal::new(),
+            watched: Cell::new(false),
         });
         HERE.set(Some(Rc::clone(&core)));
         reactor.run(core.ended.until(|| core.closed.get()));
@@ -155,6 +161,7 @@ impl Core {
         let served = self.served.borrow().clone();
         let opened = Exports::open(&self.host, served.iter().map(|s| &s.hierarchy)).await?;
         self.exports.replace(opened);
+        self.watch_jobs();
         Ok(())
     }
 
@@ -178,17 +185,46 @@ impl Core {
     pub async fn control(self: Rc<Self>, device: String, command: Command) -> Option<Result<Value>> {
         let found =
             self.served.borrow().iter().find_map(|s| Some((Rc::clone(s), s.hierarchy.node(&device)?)));
-        let (served, node) = found?;
+        let (_, node) = found?;
         tracing::info!(device, command = command.name, args = %command.args, "command");
         let answer = match verbs::check(node.kind(), &command) {
             Ok(()) => node.control(command).await,
             Err(e) => Err(e.on(&device)),
         };
-        served.hierarchy.refresh();
+        self.refresh();
+        self.watch_jobs();
         if let Err(e) = &answer {
             tracing::warn!(device, error = %e, "the command failed");
         }
         Some(answer)
+    }
+
+    fn hierarchies(&self) -> Vec<Rc<Served>> {
+        self.served.borrow().clone()
+    }
+
+    /// Takes over changed sizes.
+    fn refresh(&self) {
+        self.hierarchies().iter().for_each(|served| served.hierarchy.refresh());
+    }
+
+    /// The end of work in the background may change a size, and nobody is told: looks now and then while there is any.
+    pub(super) fn watch_jobs(self: &Rc<Self>) {
+        if self.watched.replace(true) {
+            return;
+        }
+        let core = Rc::clone(self);
+        self.host.spawn(Box::pin(async move {
+            let mut works = true;
+            while works && !core.closed.get() {
+                core.host.sleep(GLANCE).await;
+                let busy =
+                    |served: &Rc<Served>| served.hierarchy.nodes().iter().any(|n| !n.jobs().is_empty());
+                works = core.hierarchies().iter().any(busy);
+                core.refresh();
+            }
+            core.watched.set(false);
+        }));
     }
 
     /// Steers a job of a device; `None` if there is none here.

@@ -135,11 +135,10 @@ impl<S: Shape> Spread<S> {
                 target: None,
             },
         };
-        if with.begin == Begin::Adopt && !is_identity(&state.layout) {
+        if with.begin == Begin::Adopt && !begins_with_first(&state.layout) {
             return Err(Error::unsupported(format!(
-                "over: a {} cannot be put over {} devices that are in use: bytes would change their places",
-                S::KIND,
-                children.len()
+                "over: a {} cannot be put over devices that are in use: their bytes would change places",
+                S::KIND
             )));
         }
         check(&shape, &state, &children)?;
@@ -254,6 +253,12 @@ fn join<S: Shape>(shape: &S, state: &mut State, children: &Children, new: &[usiz
     }
     state.open = true;
     Ok(())
+}
+
+/// True if it begins with all that is on the first child, and every byte of that stays where it is.
+fn begins_with_first(layout: &Layout) -> bool {
+    let first = layout.bands().first().map(|band| &band.on[..]);
+    first == Some(&[Place { child: 0, there: 0 }])
 }
 
 /// True if every byte is where it is on the first child.
