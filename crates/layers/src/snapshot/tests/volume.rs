@@ -2,7 +2,7 @@
 
 use super::scene::*;
 use crate::testing::*;
-use lamina_block::{Begin, Level};
+use lamina_block::{Begin, Level, Step};
 use std::future::Future;
 
 fn run<F: Future<Output = ()> + 'static>(how: How, test: impl FnOnce(Open) -> F + 'static) {
@@ -226,5 +226,25 @@ fn wrong_keys_are_refused() {
     ] {
         let said = refused("snapshot", keys, &[&below]);
         assert!(said.contains(word), "{said}");
+    }
+}
+
+#[test]
+fn steady_requests_are_handed_on() {
+    for level in [Level::Lazy, Level::Shadow] {
+        run(How::new(level), |vol| async move {
+            let size = vol.node.geometry().size;
+            vol.write(0, 1, size as usize).await.unwrap();
+            vol.flush().await.unwrap();
+            let layer = vol.node.hold().await.layer();
+            let at = |i: u64| i * 7 % (size / 4096) * 4096;
+            let write = |i| Io::write(at(i), Buf::zeroed(4096), Durability::Cached);
+            let read = |i| Io::read(at(i), Buf::zeroed(4096));
+            let is_handed_on = |mut io: Io| matches!(Rc::clone(&layer).submit(&mut io), Step::Forward(_));
+            assert!((0..200).all(|i| is_handed_on(write(i)) && is_handed_on(read(i))));
+            assert!(is_handed_on(Io::flush()) && is_handed_on(Io::read(0, Buf::zeroed(65536))));
+            vol.command("snapshot", json!({"name": "x"})).await.unwrap();
+            assert!(is_handed_on(read(0)) && !is_handed_on(write(0)));
+        });
     }
 }
