@@ -15,14 +15,16 @@ impl Drop for Copy {
 }
 
 /// What a layer is built and tested from.
-const PARTS: [&str; 7] = [
+const PARTS: [&str; 9] = [
     "Cargo.toml",
     "Cargo.lock",
     "rustfmt.toml",
     "tools/new-layer",
     "crates/block",
     "crates/layers",
+    "crates/metadata",
     "crates/sim",
+    "docs/formats",
 ];
 
 fn repository() -> PathBuf {
