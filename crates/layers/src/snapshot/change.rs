@@ -208,9 +208,11 @@ impl Core {
                 return Ok(Reserved { core: Rc::clone(self), extent: first, entries });
             }
             let moved = self.moved.wait();
-            if !self.overlay.borrow().is_empty() || self.working.get() {
+            // A round under way may make room; to ask for another one would keep everybody waiting for ever.
+            let others = self.working.get() || self.overlay.borrow().is_reserved();
+            if !self.overlay.borrow().is_empty() {
                 self.flush().await?;
-            } else if self.overlay.borrow().is_reserved() || self.may_reclaim() {
+            } else if others || self.may_reclaim() {
                 moved.await;
             } else {
                 return Err(Error::new(

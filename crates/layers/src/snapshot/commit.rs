@@ -65,6 +65,7 @@ impl Core {
                 me.moved.notify();
             }
             me.working.set(false);
+            me.moved.notify();
         }));
     }
 

@@ -218,14 +218,14 @@ impl Plan {
     /// For a volume of `size` bytes on `child` bytes; `device` is the size of the metadata device, if there is one.
     ///
     /// The region at the head of a child holds the log, 1/64 of the child but 256 KiB to 4 MiB; the bitmap of its extents
-    /// five times (it may grow to four times its size); 32 pages of the map, and all that the volume takes twice, but not
-    /// more than 1/32 of the child; and a page of the table for each 256 of these, at most 24.
+    /// five times (it may grow to four times its size); 32 pages of the map, and all that the volume takes twice, or 1/128
+    /// of the child if that is more, for what snapshots do not share; but not more than 1/32 of the child; and a page of the table for each 256 of these, at most 24.
     pub fn new(child: u64, size: u64, extent: u64, device: Option<u64>) -> Plan {
         let log = (device.unwrap_or(child) / 64).clamp(256 << 10, 4 << 20) / 4096 * 4096;
         let extents = child / extent;
         let map = match device {
             Some(device) => device / 8192,
-            None => (2 * pages_for(size.div_ceil(extent))).min(child / 32 / 8192) + 32,
+            None => (2 * pages_for(size.div_ceil(extent))).max(child / 128 / 8192).min(child / 32 / 8192) + 32,
         };
         let table = (map / 256).clamp(1, 24);
         let all = 2 + table + 5 * (space_pages(extents) + 1) + map + space_pages(map);

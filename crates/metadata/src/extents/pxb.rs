@@ -39,6 +39,8 @@ pub struct Pxb {
     /// Given and not taken, or freed and not released.
     held: Rc<RefCell<BTreeSet<u64>>>,
     last: Cell<u64>,
+    /// No extent below can be given; and how often extents were released.
+    lowest: Cell<(u64, u64)>,
     marks: RefCell<Option<Marks>>,
 }
 
@@ -133,8 +135,8 @@ impl Pxb {
         let groups: Vec<u16> = free.collect::<Result<_>>()?;
         let total = groups.iter().map(|count| u64::from(*count)).sum();
         let free = Rc::new(RefCell::new(Free { groups, total }));
-        let (held, last, marks) = (Rc::default(), Cell::new(0), RefCell::default());
-        Ok(Pxb { bitmap, counts, physical, free, held, last, marks })
+        let (held, last, lowest, marks) = (Rc::default(), Cell::new(0), Cell::default(), RefCell::default());
+        Ok(Pxb { bitmap, counts, physical, free, held, last, lowest, marks })
     }
 
     /// Its objects: the bitmap and the counts.
@@ -158,8 +160,9 @@ impl Pxb {
     pub async fn alloc(&self, policy: Policy) -> Result<u64> {
         let last = self.last.get();
         loop {
+            let (lowest, releases) = self.lowest.get();
             let found = match policy {
-                Policy::FirstAvailable => self.above(0).await?,
+                Policy::FirstAvailable => self.above(lowest).await?,
                 Policy::LogStructured => match self.above(last).await? {
                     Some(next) => Some(next),
                     None => self.above(0).await?,
@@ -175,6 +178,10 @@ impl Pxb {
                 self.free.borrow_mut().less(found / GROUP, 1);
                 if let Some(marks) = &mut *self.marks.borrow_mut() {
                     marks.add(found);
+                }
+                // Unless some below were released while pages were read.
+                if policy == Policy::FirstAvailable && self.lowest.get() == (lowest, releases) {
+                    self.lowest.set((found + 1, releases));
                 }
                 let next = if policy == Policy::LogStructured { found + 1 } else { found };
                 self.last.set(next);
@@ -213,6 +220,8 @@ impl Pxb {
 
     /// Extents that were freed, durably, or given and not taken, can be given again.
     pub fn release(&self, extents: &[u64]) {
+        let (lowest, releases) = self.lowest.get();
+        self.lowest.set((extents.iter().copied().fold(lowest, u64::min), releases + 1));
         let (mut held, mut free) = (self.held.borrow_mut(), self.free.borrow_mut());
         for extent in extents {
             if held.remove(extent) {
@@ -323,6 +332,7 @@ impl Pxb {
     /// Adds to `change`: the counts are those of the bitmap, group by group, after a crash that may have kept either
     /// without the other. Nobody may ask for extents until the change is made.
     pub async fn recount(&self, change: Change, from: u64) -> Result<(Change, u64)> {
+        self.lowest.set((0, self.lowest.get().1 + 1));
         let (used, next) = self.used(from / GROUP * GROUP).await?;
         let (group, used) = (from / GROUP, used.len() as u16);
         let all = GROUP.min(self.physical - group * GROUP) as u16;
