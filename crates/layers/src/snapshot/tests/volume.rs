@@ -1,6 +1,8 @@
 //! What a volume does, step by step.
 
 use super::scene::*;
+use lamina_block::all;
+use lamina_metadata::extents::FANOUT;
 use crate::testing::*;
 use lamina_block::{Begin, Level, Step};
 use std::future::Future;
@@ -109,6 +111,45 @@ fn a_full_device_says_so_and_loses_nothing() {
         vol.audit(true).await;
         vol.node.close().await.unwrap();
     });
+}
+
+/// Everybody needs a page of the map, and there are fewer than all need: some wait for others, and nobody for ever.
+#[test]
+fn a_full_map_says_so_and_loses_nothing() {
+    for level in Level::ALL {
+        let keys = json!({ "extent": "4KiB", "size": "64MiB" });
+        let how = How { keys, disk: 96 << 20, meta: Some(1 << 20), ..How::new(level) };
+        run(how, |vol| async move {
+            let leaf = FANOUT * 4096;
+            let write = |n: u64, value: u8| {
+                let buf = Buf::from_vec(vec![value; 4096]);
+                vol.node.submit(Io::write(n * leaf, buf, Durability::Cached))
+            };
+            let (mut round, leaves) = (0u8, (64 << 20) / leaf);
+            let full = loop {
+                round += 1;
+                vol.command("snapshot", json!({ "name": format!("n{round}") })).await.unwrap();
+                if let Err(e) = all((0..leaves).map(|n| write(n, round))).await {
+                    break e;
+                }
+                vol.flush().await.unwrap();
+                assert!(round < 40, "the map never fills up");
+            };
+            assert_eq!(full.kind(), ErrorKind::NoSpace, "{full}");
+            assert!(full.message().contains("delete snapshots"), "{full}");
+            for n in 0..leaves {
+                let byte = vol.read(n * leaf..n * leaf + 512).await[0];
+                assert!(byte == round || byte == round - 1, "{byte} in round {round}");
+            }
+            for n in 1..=round {
+                vol.command("delete", json!({ "name": format!("n{n}") })).await.unwrap();
+            }
+            vol.reclaimed().await;
+            all((0..leaves).map(|n| write(n, round + 1))).await.unwrap();
+            vol.flush().await.unwrap();
+            vol.audit(true).await;
+        });
+    }
 }
 
 #[test]
