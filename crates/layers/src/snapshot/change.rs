@@ -103,7 +103,8 @@ impl Core {
             Op::Zero(how) => how.durability == Durability::Fua,
             Op::Read(_) | Op::Discard | Op::Flush => false,
         };
-        if forced { self.flush().await } else { Ok(()) }
+        let visible = !matches!(io.op, Op::Discard) && !self.lasts(&io.at);
+        if forced || visible { self.flush().await } else { Ok(()) }
     }
 
     /// Zeroing is fast where whole extents are unmapped. At its ends the child must be fast.

@@ -11,6 +11,7 @@ use lamina_metadata::extents::{Entry, Found, Policy, Pxb, Root, Tree};
 use lamina_metadata::{Change, Id, Store};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -191,6 +192,16 @@ impl Core {
     #[inline]
     pub fn is_settled(&self) -> bool {
         self.overlay.borrow().is_empty() && !self.behind.get()
+    }
+
+    /// True if the end of this process would take away nothing of where these bytes lie. Who had an answer to a write,
+    /// and lives on, relies on it. At `atomic` the volume goes back to its last flush all the same.
+    #[inline]
+    pub fn lasts(&self, at: &Range<u64>) -> bool {
+        self.atomic() || self.is_settled() || {
+            let first = self.overlay.borrow().next(at.start >> self.shift());
+            !self.behind.get() && first.is_none_or(|extent| extent << self.shift() >= at.end)
+        }
     }
 
     /// Something waits for the map: it will get there, even if nobody flushes.

@@ -25,9 +25,11 @@
 //! reclaimed by a job.
 //!
 //! The map never says more than what is durable: what was written is first flushed, then put into the map in one change, at
-//! a flush of the volume, after five seconds, or when much has gathered. At the level `atomic`, nothing that the map on disk
-//! refers to is ever overwritten: each first write after a flush copies an extent, and a crash leaves exactly the volume as
-//! it was at one moment, that of the last flush or a later one.
+//! a flush of the volume, after five seconds, or when much has gathered. A write into a new extent completes when the map
+//! knows it: a guest that outlives this process finds all that it was told is written. Those that are under way at the same
+//! time share one change. At the level `atomic`, nothing that the map on disk refers to is ever overwritten: each first
+//! write after a flush copies an extent, and completes at once; a crash leaves exactly the volume as it was at one moment,
+//! that of the last flush or a later one. That is so if only this process ends, too: no guest may outlive it at `atomic`.
 //!
 //! When no extent is free, writes that need one fail, and say what to do; nothing is lost, and what has its place already
 //! can still be written (at `atomic`, as long as a few extents are left that are kept for that). Over a device in use
@@ -132,7 +134,7 @@ impl Core {
     #[inline]
     fn write(self: &Rc<Self>, io: &mut Io, durability: Durability) -> Step {
         let at_once = match durability {
-            Durability::Cached => true,
+            Durability::Cached => self.lasts(&io.at),
             // The map must know where it is when it completes.
             Durability::Fua => self.is_settled(),
         };

@@ -3,7 +3,7 @@
 use super::scene::*;
 use crate::testing::*;
 use lamina_block::{Begin, Geometry, Layer, Level, Step};
-use lamina_sim::{Images, Simulation};
+use lamina_sim::{Images, Loss, Simulation};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
@@ -135,6 +135,33 @@ fn delete_the_oldest() {
 #[test]
 fn resize() {
     command("resize", json!({"size": "700KiB"}));
+}
+
+/// Only the process ends, and no flush comes after what was written: who had an answer lives on, and relies on it.
+#[test]
+fn what_completed_outlives_the_process() {
+    for (seed, level) in (0..8).flat_map(|seed| [Level::Lazy, Level::Shadow].map(|level| (seed, level))) {
+        let how = How::new(level);
+        let world = world(&how, seed);
+        let (env, made) = (world.env(), how.clone());
+        let (images, before) = world
+            .run(async move {
+                let vol = open(&env, &made, Begin::Format).await.expect("made");
+                prepared(&vol).await;
+                // To new extents, into the same ones while they wait for the map, and where extents stay.
+                let at = [0, 4096, 8 << 10, 84 << 10, 400 << 10, 401 << 10, 300 << 10];
+                let mut writes = Vec::new();
+                for (value, at) in (10..).zip(at) {
+                    let buf = Buf::from_vec(vec![value; 1024]);
+                    writes.push(vol.node.submit(Io::write(at, buf, Durability::Cached)));
+                }
+                lamina_block::all(writes).await.expect("written");
+                vol.node.submit(Io::zero(88 << 10..104 << 10, Zero::default())).await.expect("zeroed");
+                (env.images(Loss::Nothing, seed), state(&vol).await)
+            })
+            .expect("it ends");
+        assert_eq!(recover(&how, seed, &images), before, "{level:?}, seed {seed}");
+    }
 }
 
 /// What was done, one after the other.

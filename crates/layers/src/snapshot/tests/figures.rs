@@ -43,13 +43,14 @@ fn counts(node: &Rc<Node>) -> (u64, u64) {
 struct Plain(Rc<Node>);
 
 impl Plain {
-    /// Sixteen writes of 4 KiB, each for another leaf of the map, and a flush: requests to the device of the map.
+    /// Sixteen writes of 4 KiB at once, each for another leaf of the map, and a flush: requests to the device of the map.
     async fn sixteen(&self, meta: &Rc<Node>, value: u8) -> (u64, u64) {
-        for i in 0..16 {
-            let buf = Buf::from_vec(vec![value; 4096]);
-            self.0.submit(Io::write(i * (600 << 13), buf, Durability::Cached)).await.expect("written");
-        }
         let before = counts(meta);
+        let write = |i: u64| {
+            let buf = Buf::from_vec(vec![value; 4096]);
+            self.0.submit(Io::write(i * (600 << 13), buf, Durability::Cached))
+        };
+        lamina_block::all((0..16).map(write)).await.expect("written");
         self.0.submit(Io::flush()).await.expect("flushed");
         let after = counts(meta);
         (after.0 - before.0, after.1 - before.1)
