@@ -15,6 +15,7 @@ import nbd
 from .stamps import content
 
 BLOCK = 16 * 1024
+SECTOR = 512
 DEPTH = 16
 # Seconds between two flushes.
 PACE = 0.02
@@ -66,6 +67,14 @@ class Ledger:
         """The newest one."""
         return [max([flushed, *later]) for flushed, later in zip(self.flushed, self.later)]
 
+    def torn(self, place, found):
+        """True if a block holds parts of what it may hold, and something was under way there."""
+        least, later = self.least()[place], self.later[place]
+        may = [sectors(content(place, number)) for number in [self.flushed[place], *later] if number >= least]
+        return self._open.intersection(later) and all(
+            any(one[at] == sector for one in may) for at, sector in enumerate(sectors(found))
+        )
+
     def check(self, numbers):
         """Expects that the blocks may hold these writes; with `moment`, that all did at one moment."""
         compare(numbers, self.least(), self.most())
@@ -83,23 +92,28 @@ class Ledger:
 
 
 def read(handle, blocks):
-    """The number of the write that each block holds."""
+    """The number of the write that each block holds; for one that holds parts of several, its bytes instead."""
     numbers = []
     step = (1 << 20) // BLOCK
     for first in range(0, blocks, step):
         some = bytes(handle.pread(min(step, blocks - first) * BLOCK, first * BLOCK))
         for place in range(first, min(first + step, blocks)):
             found = some[(place - first) * BLOCK:][:BLOCK]
-            at, number = struct.unpack_from("<QQ", found)
-            if found != content(place, number):
-                raise Wrong(f"block {place}: torn or foreign; it begins as write {number} of block {at}")
-            numbers.append(number)
+            _at, number = struct.unpack_from("<QQ", found)
+            numbers.append(number if found == content(place, number) else found)
     return numbers
+
+
+def sectors(block):
+    return [block[at:at + SECTOR] for at in range(0, BLOCK, SECTOR)]
 
 
 def compare(numbers, least, most):
     """Every block must hold a write from `least` to `most`."""
     for place, number in enumerate(numbers):
+        if isinstance(number, bytes):
+            at, number = struct.unpack_from("<QQ", number)
+            raise Wrong(f"block {place}: torn or foreign; it begins as write {number} of block {at}")
         if not least[place] <= number <= most[place]:
             raise Wrong(f"block {place}: holds write {number}, and must hold one of {least[place]} to {most[place]}")
 
@@ -115,15 +129,23 @@ class Writer:
         self._busy = {}
         self._flush = None
         self._flushed = time.monotonic()
+        # Blocks of which only a part had been written when the server was killed.
+        self.torn = 0
 
     def check(self):
         """Reads all blocks, after a new start, and expects one of the contents that each may have."""
         numbers = self.read()
+        for place, found in enumerate(numbers):
+            if isinstance(found, bytes) and not self.ledger.moment and self.ledger.torn(place, found):
+                numbers[place] = self.ledger.begin(place)
+                self._handle.pwrite(content(place, numbers[place]), place * BLOCK)
+                self.torn += 1
+        self._handle.flush()
         self.ledger.check(numbers)
         self.ledger.settle(numbers)
 
     def read(self):
-        """The number of the write that each block holds."""
+        """As the function `read`."""
         return read(self._handle, self.ledger.blocks)
 
     def pump(self):
