@@ -1,6 +1,6 @@
 //! The one trait that a layer implements, and what it may answer.
 
-use crate::{Error, Extent, ExtentState, Geometry, Io, Job, Kept, Made, Node, Result};
+use crate::{Error, Extent, ExtentState, Finding, Geometry, Io, Job, Kept, Made, Node, Result};
 use serde_json::Value;
 use std::future::Future;
 use std::ops::Range;
@@ -110,6 +110,14 @@ pub trait Layer {
     /// bytes refuse, and say what to do. Unless a layer has data of its own, nothing has to be done.
     fn leave(self: Rc<Self>) -> Pending {
         Box::pin(async { Ok(()) })
+    }
+
+    /// Looks at everything that the layer keeps about where data are: does it mean something, and agree with itself?
+    /// With `mend` it also puts right what can be, durably, and never at the price of a byte that could still be read.
+    /// Called while the device is held. Fails only if it cannot look; damage is a finding. Unless a layer keeps
+    /// anything, there is nothing to find.
+    fn check(self: Rc<Self>, _mend: bool) -> Pending<Vec<Finding>> {
+        Box::pin(async { Ok(Vec::new()) })
     }
 
     /// State worth showing, as a JSON object; empty unless a layer has any.

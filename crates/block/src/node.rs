@@ -10,8 +10,8 @@
 
 use crate::walk::{Kept, Request, Walk};
 use crate::{
-    Buf, Command, Durability, Env, Error, ErrorKind, Extent, Geometry, Io, Job, Layer, Op, OpKind, Result,
-    Signal, Stats, Step, Time, Zero,
+    Buf, Command, Durability, Env, Error, ErrorKind, Extent, Finding, Geometry, Io, Job, Layer, Op, OpKind,
+    Result, Signal, Stats, Step, Time, Zero,
 };
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
@@ -295,6 +295,17 @@ impl Node {
         let moved = held.layer().vacate(names);
         drop(held);
         moved.await.map_err(|e| e.on(&self.name))
+    }
+
+    /// Asks the layer whether what it keeps is right: see [`Layer::check`]. Requests are held meanwhile.
+    pub async fn check(self: &Rc<Self>, mend: bool) -> Result<Vec<Finding>> {
+        let held = self.hold().await;
+        if held.before == Gate::Closed {
+            return Err(Error::offline("the device is closed").on(&self.name));
+        }
+        let found = held.layer().check(mend).await.map_err(|e| e.on(&self.name));
+        self.refresh();
+        found
     }
 
     /// Takes over the layer's geometry, and tells whoever waits in [`Node::resized`] if it changed.
