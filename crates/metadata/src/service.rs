@@ -102,6 +102,30 @@ impl Service {
         Ok(())
     }
 
+    /// What is on disk of the two copies of a page.
+    pub async fn copies(&self, number: u32) -> Result<[Slot; 2]> {
+        let bytes = self.region.get(&*self.env, self.shape.slot_at(number, 0), 2 * BLOCK).await?;
+        Ok([&bytes[..BLOCK], &bytes[BLOCK..]].map(|slot| format::slot(slot, number)))
+    }
+
+    /// Writes the damaged copies of a page that is not in memory anew, one after the other; no other one is touched.
+    pub async fn rewrite(&self, number: u32, owner: u64, data: &[u8; PAYLOAD]) -> Result<()> {
+        let copies = self.copies(number).await?;
+        let newest = copies.iter().map(|copy| match copy {
+            Slot::Whole { version, .. } => *version,
+            Slot::Blank | Slot::Broken => 0,
+        });
+        let mut version = newest.max().unwrap_or(0);
+        let seq = self.state.borrow().log.head.seq.saturating_sub(1);
+        for slot in (0u8..2).filter(|slot| copies[usize::from(*slot)] == Slot::Broken) {
+            version += 1;
+            let mut bytes = Vec::with_capacity(BLOCK);
+            format::page(number, owner, seq, version, data, &mut bytes);
+            self.region.put(&*self.env, self.shape.slot_at(number, slot), &bytes, Durability::Fua).await?;
+        }
+        Ok(())
+    }
+
     /// Whether there is room for a change.
     pub fn room(&self, bytes: usize, pieces: usize, pages: &BTreeSet<u32>) -> Room {
         let asked = !self.for_commit.borrow().is_empty() || !self.for_write_back.borrow().is_empty();

@@ -3,7 +3,7 @@
 //! Invariant: a [`Change`] is made in memory without a pause in the middle, so a record holds all of it or nothing.
 
 use crate::directory::{DIRECTORY, Edit, gone, pages_of};
-use crate::format::PAYLOAD;
+use crate::format::{PAYLOAD, Slot};
 use crate::service::Service;
 use crate::state::{Page, Room};
 use crate::{Format, Id, Level, Options, Region};
@@ -254,6 +254,38 @@ impl Object {
     #[inline]
     pub fn peek(&self, index: u64, at: usize) -> Option<u64> {
         self.service.state.borrow().peek(self.id, index, at)
+    }
+
+    /// Whether one of the two copies of page `index` of the object (each has 4064 bytes) cannot be read on disk. What is not
+    /// written back yet is not looked at.
+    pub async fn is_damaged(&self, index: u64) -> Result<bool> {
+        let number = self.service.state.borrow().directory.page_of(self.id, index)?;
+        Ok(self.service.copies(number).await?.contains(&Slot::Broken))
+    }
+
+    /// Makes page `index` of the object whole again, holding `bytes` and then zeroes, whatever was left of it. For a page
+    /// that cannot be read, and of which somebody knows what it has to hold. It is durable when this returns; after a
+    /// crash before that, the page may still be damaged, and nothing else. Nobody may change the object meanwhile.
+    pub async fn restore(&self, index: u64, bytes: &[u8]) -> Result<()> {
+        if bytes.len() > PAYLOAD {
+            return Err(Error::invalid(format!("a page has {PAYLOAD} bytes")));
+        }
+        let mut data = [0; PAYLOAD];
+        data[..bytes.len()].copy_from_slice(bytes);
+        // Nothing is left in the log that would be put over what is written now.
+        self.service.reach(true).await?;
+        let number = self.service.state.borrow().directory.page_of(self.id, index)?;
+        match self.service.page(self.id, index).await {
+            // The next copy takes the place of the damaged one.
+            Ok(_) => {
+                let offset = index * PAYLOAD as u64;
+                let len = (self.len - offset).min(PAYLOAD as u64) as usize;
+                self.write(offset, &data[..len]).await?;
+                self.service.reach(true).await
+            }
+            Err(e) if e.kind() == ErrorKind::Corrupt => self.service.rewrite(number, self.id.0, &data).await,
+            Err(e) => Err(e),
+        }
     }
 
     /// Writes `bytes` at `offset`: a [`Change`] of one write.

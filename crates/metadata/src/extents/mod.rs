@@ -22,11 +22,13 @@
 //! A test (`tests/extents.rs`) computes the table and measures the memory. An entry has 4 bytes where there are fewer than
 //! 2^29 - 1 physical extents (2 TiB of 4 KiB), 8 bytes otherwise.
 
+mod audit;
 mod draft;
 mod lxt;
 mod pxb;
 mod tree;
 
+pub use audit::{Bits, Count};
 pub use draft::{Draft, Drawn};
 pub use lxt::{Lxt, Mapping};
 pub use pxb::{Policy, Pxb};

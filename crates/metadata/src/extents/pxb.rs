@@ -12,7 +12,15 @@ use std::ops::Range;
 use std::rc::Rc;
 
 /// Extents in one page of the bitmap.
-const GROUP: u64 = PAYLOAD as u64 * 8;
+pub(super) const GROUP: u64 = PAYLOAD as u64 * 8;
+
+/// Groups whose counts lie in one page.
+pub(super) const COUNTS: u64 = PAYLOAD as u64 / 2;
+
+/// Extents of a group.
+pub(super) fn in_group(physical: u64, group: u64) -> u64 {
+    GROUP.min(physical - group * GROUP)
+}
 
 pub(crate) fn groups(physical: u64) -> u64 {
     physical.div_ceil(GROUP)
@@ -32,20 +40,22 @@ pub enum Policy {
 
 /// A bitmap of physical extents, in two objects.
 pub struct Pxb {
-    bitmap: Object,
-    counts: Object,
-    physical: u64,
-    free: Rc<RefCell<Free>>,
+    pub(super) bitmap: Object,
+    pub(super) counts: Object,
+    pub(super) physical: u64,
+    pub(super) free: Rc<RefCell<Free>>,
     /// Given and not taken, or freed and not released.
     held: Rc<RefCell<BTreeSet<u64>>>,
     last: Cell<u64>,
     /// No extent below can be given; and how often extents were released.
     lowest: Cell<(u64, u64)>,
     marks: RefCell<Option<Marks>>,
+    /// Groups of which the bits or the count cannot be read: none of their extents is given or freed.
+    pub(super) lost: Rc<RefCell<BTreeSet<u64>>>,
 }
 
 /// Extents that can be given now. In memory always: two bytes for 32,512 extents.
-struct Free {
+pub(super) struct Free {
     groups: Vec<u16>,
     total: u64,
 }
@@ -58,7 +68,7 @@ impl Free {
         self.total -= u64::from(by);
     }
 
-    fn set(&mut self, group: u64, to: u16) {
+    pub(super) fn set(&mut self, group: u64, to: u16) {
         let left = &mut self.groups[group as usize];
         self.total = self.total - u64::from(*left) + u64::from(to);
         *left = to;
@@ -110,7 +120,8 @@ impl Pxb {
         Pxb::over(bitmap, counts, physical, &vec![0; counts_len as usize])
     }
 
-    /// The bitmap in the objects `ids`, with the number that it was created with. Reads the counts.
+    /// The bitmap in the objects `ids`, with the number that it was created with. Reads the counts. Extents whose count
+    /// cannot be read or is impossible are not given to anybody: [`Pxb::lost`] tells how many groups of them there are.
     pub async fn open(store: &Store, ids: [Id; 2], physical: u64) -> Result<Pxb> {
         let (bitmap, counts) = (store.load(ids[0])?, store.load(ids[1])?);
         if (bitmap.len(), counts.len()) != super::pxb_len(physical) {
@@ -119,24 +130,34 @@ impl Pxb {
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         let mut used = vec![0; counts.len() as usize];
-        counts.read(0, &mut used).await?;
-        Pxb::over(bitmap, counts, physical, &used)
+        let mut lost = BTreeSet::new();
+        for (first, part) in (0..).step_by(COUNTS as usize).zip(used.chunks_mut(PAYLOAD)) {
+            match counts.read(first * 2, part).await {
+                Ok(()) => {}
+                Err(e) if e.kind() == ErrorKind::Corrupt => lost.extend(first..first + part.len() as u64 / 2),
+                Err(e) => return Err(e),
+            }
+        }
+        let pxb = Pxb::over(bitmap, counts, physical, &used)?;
+        lost.into_iter().for_each(|group| pxb.lose(group));
+        Ok(pxb)
     }
 
     fn over(bitmap: Object, counts: Object, physical: u64, used: &[u8]) -> Result<Pxb> {
         let used = used.chunks_exact(2).map(|count| u64::from(u16::from_le_bytes([count[0], count[1]])));
-        let in_group = |group: u64| GROUP.min(physical - group * GROUP);
+        let mut lost = BTreeSet::new();
         let free = (0..).zip(used).map(|(group, used)| {
-            let free = in_group(group).checked_sub(used);
-            free.map(|free| free as u16).ok_or_else(|| {
-                Error::new(ErrorKind::Corrupt, format!("{used} extents of group {group} are in use"))
-            })
+            in_group(physical, group).checked_sub(used).unwrap_or_else(|| {
+                lost.insert(group);
+                0
+            }) as u16
         });
-        let groups: Vec<u16> = free.collect::<Result<_>>()?;
+        let groups: Vec<u16> = free.collect();
         let total = groups.iter().map(|count| u64::from(*count)).sum();
         let free = Rc::new(RefCell::new(Free { groups, total }));
         let (held, last, lowest, marks) = (Rc::default(), Cell::new(0), Cell::default(), RefCell::default());
-        Ok(Pxb { bitmap, counts, physical, free, held, last, lowest, marks })
+        let lost = Rc::new(RefCell::new(lost));
+        Ok(Pxb { bitmap, counts, physical, free, held, last, lowest, marks, lost })
     }
 
     /// Its objects: the bitmap and the counts.
@@ -201,11 +222,15 @@ impl Pxb {
     /// Adds to `change`: an extent is no longer in use. The change must be made, and the extent
     /// is not given again before [`Pxb::release`].
     ///
-    /// Fails with `Invalid` if it was not in use.
+    /// Fails with `Invalid` if it was not in use, with `Corrupt` if nothing says whether it was.
     pub async fn free(&self, change: Change, extent: u64) -> Result<Change> {
         let refused = |what| Err(Error::invalid(format!("extent {extent} {what}")));
         if extent >= self.physical {
             return refused("does not exist");
+        }
+        if self.lost.borrow().contains(&(extent / GROUP)) {
+            let message = format!("what is known of extent {extent} and its neighbours is damaged");
+            return Err(Error::new(ErrorKind::Corrupt, message));
         }
         let mut byte = [0];
         self.bitmap.read(extent / 8, &mut byte).await?;
@@ -224,8 +249,8 @@ impl Pxb {
         self.lowest.set((extents.iter().copied().fold(lowest, u64::min), releases + 1));
         let (mut held, mut free) = (self.held.borrow_mut(), self.free.borrow_mut());
         for extent in extents {
-            if held.remove(extent) {
-                let group = extent / GROUP;
+            let group = extent / GROUP;
+            if held.remove(extent) && !self.lost.borrow().contains(&group) {
                 let more = free.groups[group as usize].saturating_add(1);
                 free.set(group, more);
             }
@@ -329,17 +354,6 @@ impl Pxb {
         Ok(change.update(self.counts.id(), group * 2, 2, count))
     }
 
-    /// Adds to `change`: the counts are those of the bitmap, group by group, after a crash that may have kept either
-    /// without the other. Nobody may ask for extents until the change is made.
-    pub async fn recount(&self, change: Change, from: u64) -> Result<(Change, u64)> {
-        self.lowest.set((0, self.lowest.get().1 + 1));
-        let (used, next) = self.used(from / GROUP * GROUP).await?;
-        let (group, used) = (from / GROUP, used.len() as u16);
-        let all = GROUP.min(self.physical - group * GROUP) as u16;
-        self.free.borrow_mut().set(group, all - used);
-        Ok((change.write(self.counts.id(), group * 2, used.to_le_bytes()), next))
-    }
-
     fn set(&self, change: Change, extent: u64, used: bool) -> Change {
         let bit = 1 << (extent % 8);
         let held = Rc::clone(&self.held);
@@ -395,15 +409,30 @@ impl Pxb {
         Ok(free.filter(move |extent| range.contains(extent) && !self.held.borrow().contains(extent)))
     }
 
-    fn has_room(&self, group: u64) -> bool {
-        self.free.borrow().groups[group as usize] > 0
+    /// As [`Pxb::free_in`]; `None` if the group has none, or if nothing says which.
+    async fn room_in(
+        &self,
+        group: u64,
+        range: Range<u64>,
+    ) -> Result<Option<impl DoubleEndedIterator<Item = u64> + use<'_>>> {
+        if self.free.borrow().groups[group as usize] == 0 {
+            return Ok(None);
+        }
+        match self.free_in(group, range).await {
+            Ok(free) => Ok(Some(free)),
+            Err(e) if e.kind() == ErrorKind::Corrupt => {
+                self.lose(group);
+                Ok(None)
+            }
+            Err(e) => Err(e),
+        }
     }
 
     /// The lowest free extent that is not below `from`.
     async fn above(&self, from: u64) -> Result<Option<u64>> {
         for group in from / GROUP..groups(self.physical) {
-            if self.has_room(group)
-                && let Some(found) = self.free_in(group, from..u64::MAX).await?.next()
+            if let Some(mut free) = self.room_in(group, from..u64::MAX).await?
+                && let Some(found) = free.next()
             {
                 return Ok(Some(found));
             }
@@ -414,8 +443,8 @@ impl Pxb {
     /// The highest free extent below `to`.
     async fn below(&self, to: u64) -> Result<Option<u64>> {
         for group in (0..to.div_ceil(GROUP)).rev() {
-            if self.has_room(group)
-                && let Some(found) = self.free_in(group, 0..to).await?.next_back()
+            if let Some(mut free) = self.room_in(group, 0..to).await?
+                && let Some(found) = free.next_back()
             {
                 return Ok(Some(found));
             }

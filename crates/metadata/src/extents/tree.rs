@@ -19,7 +19,7 @@
 //! as a whole.
 
 use crate::format::PAYLOAD;
-use crate::{Object, Store};
+use crate::{Change, Object, Store};
 use lamina_block::{Error, ErrorKind, Result};
 
 /// Entries of a page.
@@ -292,6 +292,11 @@ impl Tree {
 
     /// All entries of a page.
     pub async fn page(&self, page: u64) -> Result<Vec<Entry>> {
+        self.entries(page).await?.into_iter().collect()
+    }
+
+    /// All entries of a page, each of which may be impossible.
+    pub async fn entries(&self, page: u64) -> Result<Vec<Result<Entry>>> {
         if page >= self.count {
             return Err(wrong("a page is named that cannot be"));
         }
@@ -302,6 +307,30 @@ impl Tree {
             raw.copy_from_slice(bytes);
             Entry::decode(u64::from_le_bytes(raw))
         };
-        bytes.chunks_exact(WIDTH).map(raw).collect()
+        Ok(bytes.chunks_exact(WIDTH).map(raw).collect())
+    }
+
+    /// The page at `level` (0: a leaf) on a version's way to an extent, if there is one.
+    pub async fn page_at(&self, root: Root, index: u64, level: u8) -> Result<Option<u64>> {
+        if index >= root.capacity() || level >= root.levels {
+            return Ok(None);
+        }
+        let mut entry = root.page;
+        for above in (level..root.levels).rev() {
+            let Some((page, _)) = self.named(entry)? else { return Ok(None) };
+            if above == level {
+                return Ok(Some(page));
+            }
+            let mut raw = [0; WIDTH];
+            self.pages.read(Tree::offset(page, slot(index, above)), &mut raw).await?;
+            entry = Entry::decode(u64::from_le_bytes(raw))?;
+        }
+        Ok(None)
+    }
+
+    /// Adds to `change`: another entry in a page, whoever shares it. For mending what is wrong; to change a version, there
+    /// is [`Draft`](super::Draft).
+    pub fn correct(&self, change: Change, page: u64, slot: usize, to: Entry) -> Change {
+        change.write(self.pages.id(), Tree::offset(page, slot), to.encode().to_le_bytes())
     }
 }
