@@ -174,7 +174,10 @@ async fn open(keys: &Keys, with: &Build) -> Result<Rc<Core>> {
     let space = Pxb::open(&store, both(space_tags(head.space))?, head.physical).await?;
     let tree = Tree::open(&store, PAGES)?;
     let pages = Pxb::open(&store, both(PAGES_IN_USE)?, tree.count()).await?;
-    let snapshots = snapshots(&store, table_id).await?;
+    let (snapshots, sealed) = snapshots(&store, table_id).await?;
+    if let Some(why) = &sealed {
+        tracing::warn!(device = %with.name, "the volume is read-only: {why}");
+    }
     let newest = snapshots.iter().map(|snapshot| snapshot.kept.epoch).max().unwrap_or(0);
     // At `lazy` the table may be newer than the head.
     head.epoch = head.epoch.max(newest + 1);
@@ -214,9 +217,10 @@ async fn open(keys: &Keys, with: &Build) -> Result<Rc<Core>> {
         again: Cell::new(false),
         stale: Cell::new(true),
         swept: Cell::new(0),
+        sealed,
     });
     core.shared.set(core.shared_by_snapshots());
-    if !core.child.geometry().read_only {
+    if !core.is_read_only() {
         recover(&core, keys).await?;
     }
     Ok(core)
@@ -238,18 +242,23 @@ fn fits(keys: &Keys, with: &Build, head: &Head) -> Result<()> {
     }
 }
 
-async fn snapshots(store: &Store, table: Id) -> Result<Vec<Snapshot>> {
+/// The snapshots; and, if not all can be found, why.
+async fn snapshots(store: &Store, table: Id) -> Result<(Vec<Snapshot>, Option<String>)> {
     let table = store.load(table)?;
-    let mut snapshots = Vec::new();
+    let (mut snapshots, mut missing) = (Vec::new(), None);
     for index in 0..kept_max(table.len()) {
         let mut bytes = [0; KEPT_LEN];
-        table.read(kept_at(index), &mut bytes).await?;
-        if let Some(kept) = Kept::decode(&bytes)? {
-            snapshots.push(Snapshot { kept, index, viewers: Rc::new(()) });
+        match table.read(kept_at(index), &mut bytes).await.and_then(|()| Kept::decode(&bytes)) {
+            Ok(Some(kept)) => snapshots.push(Snapshot { kept, index, viewers: Rc::new(()) }),
+            Ok(None) => {}
+            Err(e) if e.kind() == ErrorKind::Corrupt => {
+                missing = missing.or(Some(format!("not all snapshots can be found: {}", e.message())));
+            }
+            Err(e) => return Err(e),
         }
     }
     snapshots.sort_by_key(|snapshot| snapshot.kept.epoch);
-    Ok(snapshots)
+    Ok((snapshots, missing))
 }
 
 /// What an interrupted run has left is brought in order; what has become larger is used.
@@ -267,7 +276,12 @@ async fn recover(core: &Rc<Core>, keys: &Keys) -> Result<()> {
         core.head.set(head);
         core.commit().await?;
     }
-    core.grow().await?;
+    match core.grow().await {
+        Err(e) if e.kind() == ErrorKind::Corrupt => {
+            tracing::warn!(device = %core.name, "what the device below has become larger by is not used: {e}");
+        }
+        grown => grown?,
+    }
     if let Some(size) = keys.size.filter(|size| size.0 > core.head.get().size) {
         core.resize(size.0, false).await?;
     }

@@ -268,10 +268,16 @@ impl Moves {
 }
 
 /// A change that gives extents back; `freed` are those in it.
+///
+/// Those of which nothing says any more whether they are in use stay in use until that is mended.
 async fn free(space: &Pxb, extents: &[u64], freed: &mut Vec<u64>) -> Result<Change> {
     let mut change = Change::new();
     for extent in extents {
-        change = space.free(change, *extent).await?;
+        match space.free(Change::new(), *extent).await {
+            Ok(more) => change = change.and(more),
+            Err(e) if e.kind() == ErrorKind::Corrupt => continue,
+            Err(e) => return Err(e),
+        }
         freed.push(*extent);
     }
     Ok(change)

@@ -81,6 +81,8 @@ pub(super) struct Core {
     pub stale: Cell<bool>,
     /// Pages of the tree were given back so many times.
     pub swept: Cell<u64>,
+    /// Snapshots cannot be found. What belongs to them is not known, so nothing is changed; why.
+    pub sealed: Option<String>,
 }
 
 /// Where an extent lies now.
@@ -250,6 +252,11 @@ impl Core {
     /// The epoch before which everything may belong to a snapshot.
     pub fn shared_by_snapshots(&self) -> u32 {
         self.snapshots.borrow().iter().map(|snapshot| snapshot.kept.epoch + 1).max().unwrap_or(0)
+    }
+
+    /// Nothing may change on disk.
+    pub fn is_read_only(&self) -> bool {
+        self.child.geometry().read_only || self.sealed.is_some()
     }
 
     pub fn offline(&self) -> Result<()> {

@@ -36,11 +36,16 @@
 //! (`lamina apply`) its extents stay where they are; this needs a `metadata` device, and there is room for snapshots only
 //! when the device below grows or extents are discarded.
 //!
+//! Damage to the map costs what it said and nothing else: extents of which nothing says whether they are in use are not given
+//! to anybody, a version of which a part is lost can be read elsewhere, and when snapshots cannot be found, the volume is
+//! read-only. `lamina check --metadata` tells what is lost, and `lamina repair` makes anew what follows from the rest.
+//!
 //! It deliberately does not copy snapshots elsewhere, nor write to them, and it does not know which of them is older than
 //! which but by their order.
 
 mod begin;
 mod change;
+mod check;
 mod commit;
 mod core;
 mod format;
@@ -53,8 +58,8 @@ mod view;
 
 use self::core::Core;
 use lamina_block::{
-    Build, Bytes, Command, Config, Durability, Error, Extent, Geometry, Io, Job, Layer, Made, Op, Pending,
-    Result, Step, Verb,
+    Build, Bytes, Command, Config, Durability, Error, Extent, Finding, Geometry, Io, Job, Layer, Made, Op,
+    Pending, Result, Step, Verb,
 };
 use lamina_metadata::extents::Policy;
 use read::{Version, Whole};
@@ -126,6 +131,7 @@ impl Core {
             discard: true,
             zero: true,
             fua: true,
+            read_only: self.is_read_only(),
             ..below.with_size(head.size)
         }
     }
@@ -159,7 +165,7 @@ impl Core {
             job.cancel();
         }
         self.moved.until(|| self.reclaim.borrow().is_none()).await;
-        if self.child.geometry().read_only {
+        if self.is_read_only() {
             return Ok(());
         }
         let flushed = self.flush().await;
@@ -236,6 +242,11 @@ impl Layer for Volume {
         })
     }
 
+    fn check(self: Rc<Self>, mend: bool) -> Pending<Vec<Finding>> {
+        let core = Rc::clone(&self.0);
+        Box::pin(async move { core.check(mend).await })
+    }
+
     fn info(&self) -> Value {
         let (core, head) = (&self.0, self.0.head.get());
         let free = core.space.borrow().free_extents();
@@ -248,6 +259,7 @@ impl Layer for Volume {
             "bytes_free": free * head.extent(),
             "snapshots": core.list(),
             "garbage": head.garbage,
+            "damaged": core.is_damaged(),
             "waiting": core.overlay.borrow().len(),
             "map_bytes": pages * 8192,
             "map_bytes_free": core.pages.free_extents() * 8192,

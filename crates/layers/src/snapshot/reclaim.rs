@@ -24,7 +24,7 @@ const PAGE: u64 = 4096;
 /// Pages walked without a pause.
 const AT_ONCE: u64 = 8;
 /// The most extents that are given back in one change.
-const BATCH: usize = 128;
+pub(super) const BATCH: usize = 128;
 
 /// Pages of the tree that were walked.
 struct Seen(Vec<u64>);
@@ -154,34 +154,41 @@ impl Core {
         for batch in garbage.chunks(BATCH) {
             job.turn(PAGE).await?;
             let turn = self.turn.take().await;
-            let mut change = Change::new();
-            let mut freed = Vec::new();
-            for extent in batch {
-                match of.free(change.clone(), *extent).await {
-                    Ok(more) => change = more,
-                    Err(e) => {
-                        of.keep(&freed);
-                        return Err(e);
-                    }
-                }
-                freed.push(*extent);
-            }
-            if let Err(e) = self.change(change).await {
-                of.keep(&freed);
-                return Err(e);
-            }
-            if extents {
-                self.freed.borrow_mut().extend(freed);
-                self.commit().await?;
-            } else {
-                self.commit().await?;
-                self.swept.set(self.swept.get() + 1);
-                of.release(&freed);
-            }
+            self.give_back(of, batch, extents).await?;
             drop(turn);
             self.env.sleep(Duration::ZERO).await;
         }
         Ok(next)
+    }
+}
+
+impl Core {
+    /// Gives back pages of the tree, or extents, which nobody refers to. It is the caller's turn.
+    pub async fn give_back(self: &Rc<Self>, of: &Pxb, batch: &[u64], extents: bool) -> Result<()> {
+        let mut change = Change::new();
+        let mut freed = Vec::new();
+        for extent in batch {
+            match of.free(change.clone(), *extent).await {
+                Ok(more) => change = more,
+                Err(e) => {
+                    of.keep(&freed);
+                    return Err(e);
+                }
+            }
+            freed.push(*extent);
+        }
+        if let Err(e) = self.change(change).await {
+            of.keep(&freed);
+            return Err(e);
+        }
+        if extents {
+            self.freed.borrow_mut().extend(freed);
+            return self.commit().await;
+        }
+        self.commit().await?;
+        self.swept.set(self.swept.get() + 1);
+        of.release(&freed);
+        Ok(())
     }
 }
 

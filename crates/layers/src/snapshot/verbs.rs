@@ -49,9 +49,10 @@ pub(super) fn needs_hold(command: &Command) -> bool {
 impl Core {
     pub async fn carry_out_command(self: Rc<Self>, command: Command) -> Result<Value> {
         self.offline()?;
-        let read_only = self.child.geometry().read_only;
-        if read_only && VERBS.iter().any(|verb| verb.name == command.name) && command.name != "list" {
-            return Err(Error::new(ErrorKind::ReadOnly, "the device below is read-only"));
+        let known = VERBS.iter().any(|verb| verb.name == command.name);
+        if self.is_read_only() && known && command.name != "list" {
+            let why = self.sealed.as_deref().unwrap_or("the device below is read-only");
+            return Err(Error::new(ErrorKind::ReadOnly, why));
         }
         match command.name.as_str() {
             "snapshot" => self.keep(args::<Named>(command)?.name).await,

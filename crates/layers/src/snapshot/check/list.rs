@@ -1,0 +1,58 @@
+//! What was found, as much of it as anybody reads.
+
+use super::mended;
+use lamina_block::{Class, Finding};
+
+/// The most findings that are told one by one.
+const SHOWN_MAX: usize = 100;
+
+/// Findings.
+#[derive(Default)]
+pub(super) struct List {
+    shown: Vec<Finding>,
+    /// Lost, to be mended, mended: of what is not shown.
+    more: [u64; 3],
+    lost: bool,
+}
+
+impl List {
+    pub fn add(&mut self, class: Class, words: impl Into<String>) {
+        self.lost |= class == Class::Lost;
+        if self.shown.len() < SHOWN_MAX {
+            return self.shown.push(Finding::new(class, words));
+        }
+        match class {
+            Class::Lost => self.more[0] += 1,
+            Class::Mendable => self.more[1] += 1,
+            Class::Mended => self.more[2] += 1,
+            Class::Good | Class::Leak => {}
+        }
+    }
+
+    pub fn lost(&mut self, words: String) {
+        self.add(Class::Lost, words);
+    }
+
+    /// What is wrong and can be mended, or was mended `so`.
+    pub fn mendable(&mut self, mend: bool, words: String, so: &str) {
+        let words = if mend { format!("{words}: {so}") } else { words };
+        self.add(mended(mend), words);
+    }
+
+    /// Nothing is lost.
+    pub fn is_whole(&self) -> bool {
+        !self.lost
+    }
+
+    /// All of it; `good` is said if nothing is wrong.
+    pub fn end(mut self, good: String) -> Vec<Finding> {
+        let classes = [Class::Lost, Class::Mendable, Class::Mended];
+        for (class, more) in classes.into_iter().zip(self.more).filter(|(_, more)| *more > 0) {
+            self.shown.push(Finding::new(class, format!("and {more} more such places")));
+        }
+        if !self.shown.iter().any(Finding::is_damage) {
+            self.shown.push(Finding::new(Class::Good, good));
+        }
+        self.shown
+    }
+}

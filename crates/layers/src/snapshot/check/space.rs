@@ -1,0 +1,173 @@
+//! Bitmaps against what the versions refer to.
+
+use super::super::core::Core;
+use super::super::reclaim::BATCH;
+use super::list::List;
+use lamina_block::{Class, Result};
+use lamina_metadata::Change;
+use lamina_metadata::extents::{Bits, Count, Pxb};
+use std::ops::Range;
+use std::rc::Rc;
+
+pub(super) struct Sweep<'a> {
+    pub core: &'a Rc<Core>,
+    pub mend: bool,
+    /// All of every version could be read: what none of them refers to is nobody's.
+    pub whole: bool,
+    pub list: &'a mut List,
+    /// Extents and pages that are in use, and nobody refers to.
+    pub leaked: [u64; 2],
+}
+
+/// Runs of what was looked at.
+fn runs(numbers: &[u64]) -> Vec<Range<u64>> {
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    for number in numbers {
+        match runs.last_mut() {
+            Some(run) if run.end == *number => run.end += 1,
+            _ => runs.push(*number..number + 1),
+        }
+    }
+    runs
+}
+
+fn name(extents: bool) -> &'static str {
+    if extents { "extents" } else { "pages of the map" }
+}
+
+impl Sweep<'_> {
+    /// Compares the bits and counts of a range with what somebody refers to.
+    pub async fn compare(
+        &mut self,
+        of: &Pxb,
+        range: Range<u64>,
+        extents: bool,
+        refers: impl Fn(u64) -> bool,
+    ) -> Result<()> {
+        let mut from = range.start;
+        let mut counts_said = false;
+        while from < range.end {
+            let (bits, next) = of.bits(from).await?;
+            let used = match bits {
+                Bits::Used(used) => used,
+                Bits::Damaged => match self.remake(of, from..next, extents, &refers).await? {
+                    Some(used) => used,
+                    None => {
+                        from = next;
+                        continue;
+                    }
+                },
+            };
+            self.count(of, from, used.len() as u64, extents, &mut counts_said).await?;
+            let in_use = |number: &u64| used.binary_search(number).is_ok();
+            let missing: Vec<u64> = (from..next).filter(|n| refers(*n) && !in_use(n)).collect();
+            let leaked: Vec<u64> = used.iter().copied().filter(|n| !refers(*n)).collect();
+            self.claim(of, &missing, extents).await?;
+            self.free(of, &leaked, extents).await?;
+            from = next;
+        }
+        Ok(())
+    }
+
+    /// A page of the bitmap is damaged. What it says when it was made anew.
+    async fn remake(
+        &mut self,
+        of: &Pxb,
+        range: Range<u64>,
+        extents: bool,
+        refers: &impl Fn(u64) -> bool,
+    ) -> Result<Option<Vec<u64>>> {
+        let words = format!(
+            "it is damaged which of the {} {} to {} are in use",
+            name(extents),
+            range.start,
+            range.end
+        );
+        let so = match self.whole {
+            true => "made again from the versions",
+            false => "all count as in use, as a part of a version is lost",
+        };
+        if !self.mend {
+            self.list.mendable(false, words, so);
+            return Ok(None);
+        }
+        let is_used = |number| !self.whole || refers(number);
+        of.restore_bits(range.start, is_used).await?;
+        let used: Vec<u64> = range.filter(|number| is_used(*number)).collect();
+        self.list.mendable(true, words, so);
+        Ok(Some(used))
+    }
+
+    /// Checks a count of the bits that are set.
+    async fn count(&mut self, of: &Pxb, from: u64, used: u64, extents: bool, said: &mut bool) -> Result<()> {
+        let count = of.count(from, used).await?;
+        if count == Count::Damaged {
+            if self.mend {
+                of.restore_counts(from).await?;
+            }
+            if !std::mem::replace(said, !self.mend) {
+                let words = format!("counts of {} in use are damaged", name(extents));
+                self.list.mendable(self.mend, words, "counted again");
+            }
+        }
+        if self.mend {
+            // Also if it is right, it may not be believed yet.
+            let (change, _) = of.recount(Change::new(), from).await?;
+            if count == Count::Wrong || of.lost() > 0 {
+                self.core.change(change).await?;
+                self.core.commit().await?;
+            }
+        }
+        if count == Count::Wrong {
+            let words = format!("of the {} from {from} on, it is wrong how many are in use", name(extents));
+            self.list.mendable(self.mend, words, &format!("{used} are"));
+        }
+        Ok(())
+    }
+
+    /// What somebody has is called free, and would be given to others.
+    async fn claim(&mut self, of: &Pxb, missing: &[u64], extents: bool) -> Result<()> {
+        if self.mend {
+            for batch in runs(missing).chunks(BATCH) {
+                let mut change = Change::new();
+                for run in batch {
+                    change = of.claim(change, run.clone())?;
+                }
+                self.core.change(change).await?;
+                self.core.commit().await?;
+            }
+        }
+        for run in runs(missing) {
+            let words = format!("{} {} to {} are in use, and called free", name(extents), run.start, run.end);
+            self.list.mendable(self.mend, words, "called in use now");
+        }
+        Ok(())
+    }
+
+    async fn free(&mut self, of: &Pxb, leaked: &[u64], extents: bool) -> Result<()> {
+        if !self.whole {
+            return Ok(());
+        }
+        if self.mend {
+            for batch in leaked.chunks(BATCH) {
+                self.core.give_back(of, batch, extents).await?;
+            }
+        }
+        self.leaked[usize::from(!extents)] += leaked.len() as u64;
+        Ok(())
+    }
+
+    /// Says what is taken in vain.
+    pub fn end(self) {
+        for (extents, leaked) in [true, false].into_iter().zip(self.leaked).filter(|(_, n)| *n > 0) {
+            let words = format!("{leaked} {} are in use, and nobody has them", name(extents));
+            match self.mend {
+                true => self.list.add(Class::Mended, format!("{words}: given back")),
+                false => self.list.add(
+                    Class::Leak,
+                    format!("{words}: they are given back when the volume looks for space, or by a repair"),
+                ),
+            }
+        }
+    }
+}
