@@ -2,6 +2,7 @@
 
 mod adopt;
 mod canaries;
+mod check;
 mod crash;
 mod figures;
 mod golden;
