@@ -46,29 +46,7 @@ impl Hierarchy {
         env: Rc<dyn Env>,
         begin: Begin,
     ) -> std::result::Result<Hierarchy, Report> {
-        let mut report = Report::new(plan.source.clone());
-        let mut built = Built::default();
-        let mut roster = None;
-        if let Some(persistent) = &plan.persistent {
-            roster = members::assemble(&plan, persistent, &env, &mut report).await;
-            if report.has_errors() {
-                report.sort();
-                return Err(report);
-            }
-        }
-        let maker = Maker { plan: &plan, env: &env, roster: roster.as_ref() };
-        for device in &plan.devices {
-            if let Some(member) = roster.as_ref().and_then(|roster| roster.member(&device.name)) {
-                built.add(maker.member(device, member));
-                continue;
-            }
-            // A device over one that failed has nothing to say of its own.
-            let Some(children) = built.children(device) else { continue };
-            match maker.node(device, children, begin).await {
-                Ok(node) => built.add(node),
-                Err(e) => blame(&plan, device, &e, &mut report),
-            }
-        }
+        let (built, roster, mut report) = open(&plan, &env, begin).await;
         if !report.has_errors() {
             report.sort();
             return Ok(Hierarchy { warnings: report, ..Hierarchy::of(plan, built, &[], roster, &env) });
@@ -78,6 +56,16 @@ impl Hierarchy {
         }
         report.sort();
         Err(report)
+    }
+
+    /// Opens as much of `plan` as can be opened, for looking at it: nothing is exported, and devices that could not be
+    /// opened, and those over them, are missing. Why, the report tells.
+    pub async fn build_partly(plan: Plan, env: Rc<dyn Env>) -> (Hierarchy, Report) {
+        let (built, roster, mut report) = open(&plan, &env, Begin::Open).await;
+        report.sort();
+        let roster = roster.filter(|_| !report.has_errors());
+        let plan = Plan { exports: Vec::new(), ..plan };
+        (Hierarchy::of(plan, built, &[], roster, &env), report)
     }
 
     /// A hierarchy of what was built. Exports whose doors are among `doors` keep them.
@@ -162,6 +150,33 @@ impl Hierarchy {
         }
         result
     }
+}
+
+/// Opens the devices of `plan`, bottom-up, as far as that goes.
+async fn open(plan: &Plan, env: &Rc<dyn Env>, begin: Begin) -> (Built, Option<Rc<Roster>>, Report) {
+    let mut report = Report::new(plan.source.clone());
+    let mut built = Built::default();
+    let mut roster = None;
+    if let Some(persistent) = &plan.persistent {
+        roster = members::assemble(plan, persistent, env, &mut report).await;
+        if report.has_errors() {
+            return (built, roster, report);
+        }
+    }
+    let maker = Maker { plan, env, roster: roster.as_ref() };
+    for device in &plan.devices {
+        if let Some(member) = roster.as_ref().and_then(|roster| roster.member(&device.name)) {
+            built.add(maker.member(device, member));
+            continue;
+        }
+        // A device over one that failed has nothing to say of its own.
+        let Some(children) = built.children(device) else { continue };
+        match maker.node(device, children, begin).await {
+            Ok(node) => built.add(node),
+            Err(e) => blame(plan, device, &e, &mut report),
+        }
+    }
+    (built, roster, report)
 }
 
 /// Devices opened so far.

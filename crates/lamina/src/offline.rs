@@ -1,19 +1,21 @@
 //! `lamina check --metadata` and `lamina repair`: what is on the members of a hierarchy that is not served.
 //!
 //! A check opens the hierarchy as a daemon would, in a world whose disks [forget](crate::overlay) what is written to
-//! them, and reads everything that layers keep in metadata stores. Nothing on the disks is changed, so that it can be
-//! run on what is left of an accident before anything else.
+//! them, reads everything that layers keep in metadata stores, and asks every layer whether it means something. Nothing on
+//! the disks is changed, so that it can be run on what is left of an accident before anything else. What stands on a
+//! device that cannot be opened is left out, and the rest is looked at.
 //!
-//! A repair writes again what is there twice and damaged once: superblocks. A store mends what its log still has when it
-//! is opened; where one of two copies of a page is lost, nothing on disk says whether it was the newer one, so that is
-//! said, and not guessed.
+//! A repair writes again what is there twice and damaged once: superblocks; and what layers know from something else, such
+//! as which extents are in use. A store mends what its log still has when it is opened; where one of two copies of a page
+//! is lost, nothing on disk says whether it was the newer one, so that is said, and not guessed. If there is nothing that
+//! can be mended, nothing is written.
 
 use crate::cli;
 use crate::exit::Failure;
 use crate::files;
 use crate::look::Device;
 use crate::overlay::Overlaid;
-use lamina_block::{Env, Error, Node, OpenDisk};
+use lamina_block::{Class, Env, Error, Finding, Node, OpenDisk};
 use lamina_graph::{Hierarchy, Plan};
 use lamina_host::{Options, Reactor};
 use lamina_metadata::check::{Checked, check};
@@ -32,6 +34,8 @@ const SHOWN_MAX: usize = 20;
 struct Findings {
     text: String,
     wrong: u64,
+    /// What layers can put right.
+    mendable: u64,
 }
 
 impl Findings {
@@ -42,6 +46,27 @@ impl Findings {
     fn bad(&mut self, line: &str) {
         self.wrong += 1;
         let _ = writeln!(self.text, "DAMAGED  {line}");
+    }
+
+    /// What a layer says.
+    fn layer(&mut self, device: &str, finding: &Finding) {
+        let line = format!("device {device:?}: {finding}");
+        match finding.class {
+            Class::Good => self.good(&line),
+            Class::Mended => self.good(&format!("MENDED   {line}")),
+            Class::Leak => {
+                self.mendable += 1;
+                self.good(&format!("UNUSED   {line}"));
+            }
+            Class::Mendable => {
+                self.mendable += 1;
+                self.bad(&line);
+            }
+            Class::Lost => {
+                self.wrong += 1;
+                self.good(&format!("LOST     {line}"));
+            }
+        }
     }
 }
 
@@ -55,7 +80,11 @@ pub fn run_check(files: &[std::path::PathBuf]) -> Result<(), Failure> {
         wrong += found.wrong;
         write!(std::io::stdout(), "{}", found.text)?;
         if found.wrong > 0 {
-            writeln!(std::io::stdout(), "`lamina repair {}` mends what is there twice", file.display())?;
+            let file = file.display();
+            writeln!(
+                std::io::stdout(),
+                "`lamina repair {file}` mends what follows from what is still there"
+            )?;
         }
     }
     match wrong {
@@ -69,8 +98,12 @@ pub fn run_check(files: &[std::path::PathBuf]) -> Result<(), Failure> {
 pub fn run_repair(args: &cli::Repair) -> Result<(), Failure> {
     let plan = files::load(std::slice::from_ref(&args.file))?.remove(0);
     let reactor = reactor()?;
-    let mended = reactor.run(mend(reactor.env(), plan.clone()))?;
-    let found = examine(&reactor, plan)?;
+    let mut mended = reactor.run(mend(reactor.env(), plan.clone()))?;
+    let mut found = examine(&reactor, plan.clone())?;
+    if found.mendable > 0 {
+        mended.push_str(&reactor.run(mend_layers(reactor.env(), plan.clone())));
+        found = examine(&reactor, plan)?;
+    }
     write!(std::io::stdout(), "{mended}{}", found.text)?;
     match found.wrong {
         0 => Ok(()),
@@ -88,7 +121,7 @@ fn reactor() -> Result<Reactor, Failure> {
 fn examine(reactor: &Reactor, plan: Plan) -> Result<Findings, Failure> {
     let mut found = Findings::default();
     superblocks(&plan, &mut found)?;
-    reactor.run(stores(Overlaid::over(reactor.env()), plan, &mut found));
+    reactor.run(look(Overlaid::over(reactor.env()), plan, &mut found));
     Ok(found)
 }
 
@@ -123,17 +156,23 @@ fn superblocks(plan: &Plan, found: &mut Findings) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Opens the hierarchy, and looks at all metadata stores.
-async fn stores(env: Rc<dyn Env>, plan: Plan, found: &mut Findings) {
-    let hierarchy = match Hierarchy::build(plan.clone(), env).await {
-        Ok(hierarchy) => hierarchy,
-        Err(report) => {
-            for line in report.to_string().lines() {
-                found.bad(line);
-            }
-            return;
+/// Opens as much of the hierarchy as it can, asks its layers, and looks at all metadata stores.
+async fn look(env: Rc<dyn Env>, plan: Plan, found: &mut Findings) {
+    let (hierarchy, report) = Hierarchy::build_partly(plan.clone(), env).await;
+    if report.has_errors() {
+        for line in report.to_string().lines() {
+            found.bad(line);
         }
-    };
+        let missing = plan.devices().iter().filter(|device| hierarchy.node(&device.name).is_none());
+        let names: Vec<String> = missing.map(|device| format!("{:?}", device.name)).collect();
+        found.good(&format!("not opened, so that only what lies below is looked at: {}", names.join(", ")));
+    }
+    for node in hierarchy.nodes() {
+        match node.check(false).await {
+            Ok(findings) => findings.iter().for_each(|finding| found.layer(node.name(), finding)),
+            Err(e) => found.bad(&format!("device {:?} cannot be checked: {e}", node.name())),
+        }
+    }
     for device in plan.devices().iter().filter(|device| device.kind.metadata) {
         // A store of its own lies on the last device, one at the head on the only one.
         let Some(node) = device.over.last().and_then(|name| hierarchy.node(name)) else { continue };
@@ -163,6 +202,26 @@ async fn store(device: &str, node: &Rc<Node>, found: &mut Findings) {
             }
         }
     }
+}
+
+/// Lets the layers put right what they can, from the bottom up; what they did.
+async fn mend_layers(env: Rc<dyn Env>, plan: Plan) -> String {
+    let mut done = Findings::default();
+    // What cannot be opened is said when it is looked at once more.
+    let (hierarchy, _) = Hierarchy::build_partly(plan, env).await;
+    for node in hierarchy.nodes() {
+        match node.check(true).await {
+            Ok(findings) => {
+                let mended = findings.iter().filter(|finding| finding.class == Class::Mended);
+                mended.for_each(|finding| done.layer(node.name(), finding));
+            }
+            Err(e) => done.bad(&format!("device {:?} cannot be mended: {e}", node.name())),
+        }
+    }
+    if let Err(e) = hierarchy.close().await {
+        done.bad(&format!("closing what was mended: {e}"));
+    }
+    done.text
 }
 
 /// Writes superblocks again that are there once.
