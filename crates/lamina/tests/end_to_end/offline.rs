@@ -1,6 +1,6 @@
 //! `lamina check --metadata` and `lamina repair`: damage is found, what is there twice is mended, nothing else changes.
 
-use crate::rig::{Place, client, flush, pattern, text, write};
+use crate::rig::{Place, client, flush, pattern, read, text, write};
 use std::os::unix::fs::FileExt;
 
 const VOLUME: &str = r#"
@@ -129,4 +129,88 @@ fn damaged_metadata_is_told_with_its_place() {
     assert_eq!(tried.status.code(), Some(1), "{}", text(&tried.stdout));
     assert!(text(&tried.stderr).contains("backup"), "{}", text(&tried.stderr));
     assert_eq!(images(&place), before, "nothing was guessed");
+}
+
+/// Spoils every copy of the pages of an object of the metadata on "map", as far as they were written.
+fn spoil_object(place: &Place, object: u64) {
+    let map = std::fs::read(place.path("map.img")).expect("an image");
+    // The member's data begin behind its superblock, and a page ends with its owner, a number, a version, its place.
+    let owner = |block: &[u8]| u64::from_le_bytes(block[4064..4072].try_into().expect("eight bytes"));
+    let page = |block: &[u8]| u32::from_le_bytes(block[4088..4092].try_into().expect("four bytes"));
+    let blocks = map.chunks_exact(4096).enumerate().skip(1 << 8);
+    let found: Vec<usize> = blocks
+        .filter(|(_, block)| owner(block) == object && (1..4096).contains(&page(block)))
+        .map(|(i, _)| i)
+        .collect();
+    assert!(!found.is_empty(), "object {object} was never written");
+    for block in found {
+        spoil(place, "map.img", block as u64 * 4096 + 100);
+    }
+}
+
+/// What the volume holds.
+fn holds(place: &Place) {
+    let daemon = place.serve();
+    client(&daemon.uri("volume"), async |node| {
+        for at in 0..32 {
+            let bytes = read(&node, at << 18, 4096).await.expect("a read");
+            assert_eq!(bytes, pattern(4096, at as u8), "what was written at {at}");
+        }
+        write(&node, 15 << 20, pattern(4096, 99)).await.expect("there is room");
+        flush(&node).await.expect("a flush");
+    });
+    daemon.terminate();
+}
+
+#[test]
+fn what_follows_from_the_versions_is_made_again() {
+    let place = used();
+    // The bitmap of the extents in use, and its counts.
+    spoil_object(&place, 3);
+    spoil_object(&place, 4);
+    let before = images(&place);
+    let bad = place.lamina(&["check", "--metadata", "disk.toml"]);
+    assert_eq!(bad.status.code(), Some(1), "{}", text(&bad.stdout));
+    let said = text(&bad.stdout);
+    assert!(said.contains("DAMAGED  device \"volume\": it is damaged which of the extents 0 to"), "{said}");
+    assert!(said.contains("DAMAGED  device \"volume\": counts of extents in use are damaged"), "{said}");
+    assert_eq!(images(&place), before, "a check has written");
+    holds_to_read(&place);
+    let mended = place.lamina(&["repair", "disk.toml"]);
+    assert_eq!(mended.status.code(), Some(0), "{}{}", text(&mended.stdout), text(&mended.stderr));
+    let said = text(&mended.stdout);
+    assert!(said.contains("MENDED   device \"volume\": it is damaged which of the extents 0 to"), "{said}");
+    assert!(said.contains("device \"volume\": the map is good: 0 snapshots"), "{said}");
+    let good = place.lamina(&["check", "--metadata", "disk.toml"]);
+    assert_eq!(good.status.code(), Some(0), "{}", text(&good.stdout));
+    holds(&place);
+}
+
+/// A volume whose bitmap is damaged can be read.
+fn holds_to_read(place: &Place) {
+    let daemon = place.serve();
+    client(&daemon.uri("volume"), async |node| {
+        assert_eq!(read(&node, 3 << 18, 4096).await.expect("a read"), pattern(4096, 3));
+        write(&node, 15 << 20, pattern(4096, 99)).await.expect_err("nothing says which extent is free");
+    });
+    daemon.terminate();
+}
+
+#[test]
+fn below_what_cannot_be_opened_is_looked_at() {
+    let place = used();
+    // The head.
+    spoil_object(&place, 1);
+    let before = images(&place);
+    let bad = place.lamina(&["check", "--metadata", "disk.toml"]);
+    assert_eq!(bad.status.code(), Some(1), "{}", text(&bad.stdout));
+    let said = text(&bad.stdout);
+    assert!(said.contains("only what lies below is looked at: \"volume\""), "{said}");
+    assert!(
+        said.contains("metadata of \"volume\" on \"map\": page ") && said.contains("of object 1"),
+        "{said}"
+    );
+    let tried = place.lamina(&["repair", "disk.toml"]);
+    assert_eq!(tried.status.code(), Some(1), "{}", text(&tried.stdout));
+    assert_eq!(images(&place), before, "there was nothing to mend");
 }

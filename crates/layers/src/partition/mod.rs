@@ -30,6 +30,7 @@
 //!
 //! It deliberately moves nothing: a partition in many pieces stays so.
 
+mod check;
 pub mod gpt;
 mod part;
 mod table;
@@ -39,8 +40,8 @@ pub(crate) mod tests;
 use crate::command::{args, unknown};
 use gpt::Gpt;
 use lamina_block::{
-    Arg, ArgType, Begin, Build, Bytes, Command, Config, Env, Error, ErrorKind, Extent, Geometry, Io, Job,
-    Keep, Layer, Made, Node, Pending, Result, Signal, Step, Verb, Zero,
+    Arg, ArgType, Begin, Build, Bytes, Command, Config, Env, Error, ErrorKind, Extent, Finding, Geometry, Io,
+    Job, Keep, Layer, Made, Node, Pending, Result, Signal, Step, Verb, Zero,
 };
 use part::{Part, View};
 use serde::Deserialize;
@@ -469,6 +470,10 @@ impl Layer for Partition {
                 _ => Err(unknown(&command, &["create", "resize", "rename", "delete", "list"])),
             }
         })
+    }
+
+    fn check(self: Rc<Self>, _mend: bool) -> Pending<Vec<Finding>> {
+        Box::pin(async move { Ok(self.look()) })
     }
 
     fn jobs(&self) -> Vec<Rc<Job>> {

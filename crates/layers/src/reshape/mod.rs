@@ -31,8 +31,8 @@ use crate::command::{args, unknown};
 use crate::several;
 use kept::{State, Target};
 use lamina_block::{
-    Begin, Build, Children, Command, Env, Error, ErrorKind, Extent, ExtentState, Geometry, Io, Job, Keep,
-    Layer, Pending, Result, Signal, Step,
+    Begin, Build, Bytes, Children, Class, Command, Env, Error, ErrorKind, Extent, ExtentState, Finding,
+    Geometry, Io, Job, Keep, Layer, Pending, Result, Signal, Step,
 };
 use mover::Move;
 use serde_json::{Value, json};
@@ -357,6 +357,23 @@ impl<S: Shape> Layer for Spread<S> {
                     "its bytes lie on several devices: none of them can take its place",
                 )),
             }
+        })
+    }
+
+    fn check(self: Rc<Self>, _mend: bool) -> Pending<Vec<Finding>> {
+        Box::pin(async move {
+            let state = self.state.borrow();
+            let finding = match check(&self.shape, &state, &self.children) {
+                Err(e) => Finding::new(Class::Lost, e.message()),
+                // It follows from the keys.
+                Ok(()) if self.keep.as_ref().and_then(|keep| keep.get()).is_none() => return Ok(Vec::new()),
+                Ok(()) => {
+                    let (bands, size) = (state.layout.bands().len(), Bytes(state.layout.size()));
+                    let more = if state.target.is_some() { ", and data is being moved" } else { "" };
+                    Finding::new(Class::Good, format!("its layout is good: {size} in {bands} bands{more}"))
+                }
+            };
+            Ok(vec![finding])
         })
     }
 

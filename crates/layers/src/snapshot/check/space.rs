@@ -49,16 +49,15 @@ impl Sweep<'_> {
         while from < range.end {
             let (bits, next) = of.bits(from).await?;
             let used = match bits {
-                Bits::Used(used) => used,
-                Bits::Damaged => match self.remake(of, from..next, extents, &refers).await? {
-                    Some(used) => used,
-                    None => {
-                        from = next;
-                        continue;
-                    }
-                },
+                Bits::Used(used) => Some(used),
+                Bits::Damaged => self.remake(of, from..next, extents, &refers).await?,
             };
-            self.count(of, from, used.len() as u64, extents, &mut counts_said).await?;
+            self.count(of, from, used.as_ref().map(|used| used.len() as u64), extents, &mut counts_said)
+                .await?;
+            let Some(used) = used else {
+                from = next;
+                continue;
+            };
             let in_use = |number: &u64| used.binary_search(number).is_ok();
             let missing: Vec<u64> = (from..next).filter(|n| refers(*n) && !in_use(n)).collect();
             let leaked: Vec<u64> = used.iter().copied().filter(|n| !refers(*n)).collect();
@@ -98,9 +97,16 @@ impl Sweep<'_> {
         Ok(Some(used))
     }
 
-    /// Checks a count of the bits that are set.
-    async fn count(&mut self, of: &Pxb, from: u64, used: u64, extents: bool, said: &mut bool) -> Result<()> {
-        let count = of.count(from, used).await?;
+    /// Checks a count of the bits that are set, if that is known.
+    async fn count(
+        &mut self,
+        of: &Pxb,
+        from: u64,
+        used: Option<u64>,
+        extents: bool,
+        said: &mut bool,
+    ) -> Result<()> {
+        let count = of.count(from, used.unwrap_or(0)).await?;
         if count == Count::Damaged {
             if self.mend {
                 of.restore_counts(from).await?;
@@ -118,7 +124,7 @@ impl Sweep<'_> {
                 self.core.commit().await?;
             }
         }
-        if count == Count::Wrong {
+        if let (Count::Wrong, Some(used)) = (count, used) {
             let words = format!("of the {} from {from} on, it is wrong how many are in use", name(extents));
             self.list.mendable(self.mend, words, &format!("{used} are"));
         }

@@ -35,6 +35,8 @@ pub fn recover(how: &How, seed: u64, images: &Images) -> State {
     let test = async move {
         let vol = open(&env, &how, Begin::Open).await.expect("it opens after a crash");
         let found = state(&vol).await;
+        let damage = vol.node.check(false).await.expect("it can be checked");
+        assert!(!damage.iter().any(lamina_block::Finding::is_damage), "after a crash: {damage:?}");
         // Whatever was thought to be free is given to somebody.
         let size = vol.node.geometry().size;
         for at in (0..size).step_by(8192 * 3) {
