@@ -107,6 +107,7 @@ impl Pxb {
         self.counts.restore(first / COUNTS, &bytes).await?;
         for (group, free) in (first..).zip(free) {
             self.lost.borrow_mut().remove(&group);
+            self.look_from_the_start();
             self.free.borrow_mut().set(group, free);
         }
         Ok(())
@@ -134,6 +135,7 @@ impl Pxb {
             Err(e) => return Err(e),
         }
         self.lost.borrow_mut().remove(&group);
+        self.look_from_the_start();
         self.free.borrow_mut().set(group, in_group(self.physical, group) as u16 - used);
         Ok((change.write(self.counts.id(), group * 2, used.to_le_bytes()), next))
     }

@@ -257,6 +257,11 @@ impl Pxb {
         }
     }
 
+    /// Extents may be free that were not.
+    pub(super) fn look_from_the_start(&self) {
+        self.lowest.set((0, self.lowest.get().1 + 1));
+    }
+
     /// Extents that were freed stay in use after all: the change was not made.
     pub fn keep(&self, extents: &[u64]) {
         let mut held = self.held.borrow_mut();
