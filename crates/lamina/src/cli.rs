@@ -25,8 +25,11 @@ pub enum Command {
     Check(Check),
     /// Mend what is damaged on the members of a persistent hierarchy that is not served, and say what cannot be.
     ///
-    /// Superblocks are there twice on each member: a damaged one is written again from the other. A damaged page of a
-    /// layer's metadata is told with what it belongs to. `lamina check --metadata` says the same and changes nothing.
+    /// Superblocks are there twice on each member: a damaged one is written again from the other. What a layer knows from
+    /// something else is made anew: which extents are in use, from the maps of a volume and its snapshots; space that
+    /// nobody has is given back. Of what is there only once it is said which bytes are lost with it, and of a damaged page
+    /// of a layer's metadata, what it belongs to. Nothing that can still be read is given up. `lamina check --metadata`
+    /// says the same and changes nothing.
     Repair(Repair),
     /// Serve the exports of hierarchy files until told to stop (SIGTERM or SIGINT).
     ///
@@ -82,8 +85,9 @@ pub struct Check {
     /// Hierarchy files.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Read the superblocks of all members and everything that layers keep, and say what is damaged. The hierarchies must
-    /// be persistent, and must not be served. Nothing is changed.
+    /// Read the superblocks of all members and everything that layers keep, ask the layers whether it means something, and
+    /// say what is damaged, what can be mended (DAMAGED) and what is LOST; space that nobody has is UNUSED, and no damage.
+    /// The hierarchies must be persistent, and must not be served. Nothing is changed.
     #[arg(long)]
     pub metadata: bool,
 }
