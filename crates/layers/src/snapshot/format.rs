@@ -225,7 +225,9 @@ impl Plan {
         let extents = child / extent;
         let map = match device {
             Some(device) => device / 8192,
-            None => (2 * pages_for(size.div_ceil(extent))).max(child / 128 / 8192).min(child / 32 / 8192) + 32,
+            None => {
+                (2 * pages_for(size.div_ceil(extent))).max(child / 128 / 8192).min(child / 32 / 8192) + 32
+            }
         };
         let table = (map / 256).clamp(1, 24);
         let all = 2 + table + 5 * (space_pages(extents) + 1) + map + space_pages(map);

@@ -1,10 +1,10 @@
 //! What a volume does, step by step.
 
 use super::scene::*;
-use lamina_block::all;
-use lamina_metadata::extents::FANOUT;
 use crate::testing::*;
+use lamina_block::all;
 use lamina_block::{Begin, Level, Step};
+use lamina_metadata::extents::FANOUT;
 use std::future::Future;
 
 fn run<F: Future<Output = ()> + 'static>(how: How, test: impl FnOnce(Open) -> F + 'static) {
