@@ -256,11 +256,14 @@ impl Object {
         self.service.state.borrow().peek(self.id, index, at)
     }
 
-    /// Whether one of the two copies of page `index` of the object (each has 4064 bytes) cannot be read on disk. What is not
-    /// written back yet is not looked at.
+    /// Whether page `index` of the object (each has 4064 bytes) is damaged on disk: one of its two copies cannot be read.
+    /// Under [`Level::Lazy`], where a crash may leave one half-written: neither can. What is not written back yet is not
+    /// looked at.
     pub async fn is_damaged(&self, index: u64) -> Result<bool> {
         let number = self.service.state.borrow().directory.page_of(self.id, index)?;
-        Ok(self.service.copies(number).await?.contains(&Slot::Broken))
+        let copies = self.service.copies(number).await?;
+        let broken = copies.iter().filter(|copy| **copy == Slot::Broken).count();
+        Ok(broken > usize::from(self.service.shape.level == Level::Lazy))
     }
 
     /// Makes page `index` of the object whole again, holding `bytes` and then zeroes, whatever was left of it. For a page

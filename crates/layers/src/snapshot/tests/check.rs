@@ -139,11 +139,17 @@ fn follows(tag: u64, copies: usize, words: &'static str) {
             let vol = again(&env, &how).await;
             holds(&vol, &now, &snapshots).await;
             let found = check(&vol, false).await;
-            let mendable = of(&found, Class::Mendable);
-            assert!(mendable.iter().any(|said| said.contains(words)), "{level:?}: {found:?}");
             assert_eq!(of(&found, Class::Lost), [""; 0]);
-            let found = check(&vol, true).await;
-            assert!(of(&found, Class::Mended).iter().any(|said| said.contains(words)), "{found:?}");
+            let mended = check(&vol, true).await;
+            // There, a crash may have left it half-written: the other copy counts, and is corrected if it is older.
+            if (level, copies) != (Level::Lazy, 1) {
+                for (found, class) in [(found, Class::Mendable), (mended, Class::Mended)] {
+                    assert!(
+                        of(&found, class).iter().any(|said| said.contains(words)),
+                        "{level:?}: {found:?}"
+                    );
+                }
+            }
             is_good(&vol).await;
             vol.node.close().await.unwrap();
             let vol = again(&env, &how).await;
@@ -484,4 +490,46 @@ fn an_epoch_that_a_snapshot_has_is_left() {
         is_good(&vol).await;
         holds(&vol, &now, &snapshots).await;
     });
+}
+
+#[test]
+fn the_power_fails_at_every_write_of_a_repair() {
+    for (level, copies) in Level::ALL.into_iter().flat_map(|level| [(level, 1), (level, 2)]) {
+        let how = How::new(level);
+        let world = world(&how, 3);
+        let (env, made) = (world.env(), how.clone());
+        let story = async move {
+            let vol = open(&env, &made, Begin::Format).await.expect("it is made");
+            let held = prepared(&vol).await;
+            let space = Rc::clone(&vol.core.space.borrow());
+            let last = space.physical() - 1;
+            vol.core.change(space.claim(Change::new(), last..last + 1).unwrap()).await.unwrap();
+            let owners = [MAP_BITS, BITS, COUNTS].map(|tag| id(&vol, tag));
+            vol.node.close().await.unwrap();
+            for owner in owners {
+                spoil(&env, owner, 0, copies).await;
+            }
+            let vol = again(&env, &made).await;
+            let camera = Camera::start(&env, 5, 1);
+            check(&vol, true).await;
+            vol.node.close().await.unwrap();
+            (camera.end(&env), held)
+        };
+        let (images, (now, snapshots)) = world.run(story).expect("it ends");
+        assert!(images.len() > 3, "it has written");
+        for images in images {
+            let world = lamina_sim::Simulation::from_images(3, &images);
+            let (env, how, now, snapshots) = (world.env(), how.clone(), now.clone(), snapshots.clone());
+            let story = async move {
+                let vol = again(&env, &how).await;
+                holds(&vol, &now, &snapshots).await;
+                check(&vol, true).await;
+                is_good(&vol).await;
+                holds(&vol, &now, &snapshots).await;
+                vol.reclaimed().await;
+                vol.audit(true).await;
+            };
+            world.run(story).expect("it ends");
+        }
+    }
 }
