@@ -31,35 +31,33 @@ impl Core {
         let (_, before) = self.find(&device)?;
         let stages = stages(&before.hierarchy, &plan)?;
         self.unused(&before.hierarchy, &plan)?;
-        let closed = gone(&before.hierarchy, &plan);
-        for export in &closed {
+        for export in gone(&before.hierarchy, &plan) {
             let removed = self.exports.borrow_mut().remove(&export.name);
             removed.close().await;
         }
+        let staged = self.stages(&device, stages).await;
+        // Whatever it is now, also after an error: all of its exports are open.
+        let opened = match self.find(&device) {
+            Ok((_, served)) => self.open_exports(&served.hierarchy).await,
+            Err(e) => Err(e),
+        };
+        self.watch_jobs();
+        let mut warnings = staged?;
+        warnings.extend(opened.err());
+        Ok(warnings)
+    }
+
+    /// Goes through all stages, or to the first that fails.
+    async fn stages(&self, device: &str, stages: Vec<(Stage, Vec<String>)>) -> Answer<Vec<String>> {
         let mut warnings = Vec::new();
         for (done, (stage, _)) in stages.into_iter().enumerate() {
-            let (_, served) = self.find(&device)?;
-            match self.stage(&device, &served, stage).await {
-                Ok(wrong) => warnings.extend(wrong),
-                Err(e) if done == 0 => {
-                    // Nothing has changed, so nothing is to be missing.
-                    self.open_exports(&served.hierarchy, &closed).await?;
-                    return Err(e);
-                }
-                Err(e) => {
-                    return Err(format!(
-                        "{e}\nwhat was done before this stays; the same file leads on from there"
-                    ));
-                }
-            }
+            let (_, served) = self.find(device)?;
+            warnings.extend(self.stage(device, &served, stage).await.map_err(|e| match done {
+                0 => e,
+                _ => format!("{e}\nwhat was done before this stays; the same file leads on from there"),
+            })?);
+            tracing::info!(file = served.file, "a stage of the change is done");
         }
-        let (_, served) = self.find(&device)?;
-        tracing::info!(file = served.file, "the hierarchy was changed");
-        let new = gone(&served.hierarchy, before.hierarchy.plan());
-        if let Err(e) = self.open_exports(&served.hierarchy, &new).await {
-            warnings.push(e);
-        }
-        self.watch_jobs();
         Ok(warnings)
     }
 
@@ -101,8 +99,12 @@ impl Core {
         Ok(())
     }
 
-    async fn open_exports(&self, hierarchy: &Hierarchy, exports: &[Export]) -> Answer<()> {
-        for export in exports {
+    /// Opens those exports of a hierarchy that are not open.
+    async fn open_exports(&self, hierarchy: &Hierarchy) -> Answer<()> {
+        for export in hierarchy.exports() {
+            if self.exports.borrow().is_open(&export.name) {
+                continue;
+            }
             let added = self.exports.borrow_mut().add(&self.host, hierarchy, export);
             let address = self.exports.borrow().to_listen(export);
             let listener = match (added, address) {

@@ -183,9 +183,7 @@ impl Core {
     /// Sends a command to a device, and lets the devices above it take over what it changed; `None` if there is no
     /// such device here.
     pub async fn control(self: Rc<Self>, device: String, command: Command) -> Option<Result<Value>> {
-        let found =
-            self.served.borrow().iter().find_map(|s| Some((Rc::clone(s), s.hierarchy.node(&device)?)));
-        let (_, node) = found?;
+        let node = self.served.borrow().iter().find_map(|s| s.hierarchy.node(&device))?;
         tracing::info!(device, command = command.name, args = %command.args, "command");
         let answer = match verbs::check(node.kind(), &command) {
             Ok(()) => node.control(command).await,

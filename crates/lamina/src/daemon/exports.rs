@@ -94,6 +94,11 @@ impl Exports {
         }
     }
 
+    /// True if clients can reach an export.
+    pub fn is_open(&self, name: &str) -> bool {
+        self.endpoints.contains_key(name)
+    }
+
     /// Who uses an export, in words.
     pub fn clients_of(&self, name: &str) -> Vec<String> {
         let mut clients: Vec<String> =
