@@ -275,6 +275,9 @@ pub struct Bench {
     /// Load before counting begins.
     #[arg(long, value_name = "TIME", default_value = "500ms")]
     pub ramp: Span,
+    /// Flush after so many writes, each worker for itself; the flush counts as part of the last of them [default: never].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub flush_every: Option<u32>,
     /// Part of the device to use, from its start [default: all].
     #[arg(long, value_name = "SIZE")]
     pub span: Option<Bytes>,

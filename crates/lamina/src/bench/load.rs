@@ -24,6 +24,8 @@ pub struct Load {
     /// Requests in flight.
     pub depth: u32,
     pub sequential: bool,
+    /// A worker flushes after so many of its writes.
+    pub flush_every: Option<u32>,
     /// Bytes of the device that are used; a multiple of `block`.
     pub span: u64,
     pub ramp: Duration,
@@ -105,7 +107,7 @@ impl Run {
 
     /// One request after the other, until the time is over or one fails.
     async fn work(&self, buf: Buf) {
-        let mut unbroken = 0;
+        let (mut unbroken, mut unflushed) = (0, 0);
         loop {
             let started = Instant::now();
             if started >= self.end {
@@ -117,7 +119,7 @@ impl Run {
                 Mix::Mixed => self.random.borrow_mut().u8(0..100) >= self.load.reads,
             };
             let mut request = self.node.submit(self.io(&buf, write));
-            let result = match request.ready() {
+            let mut result = match request.ready() {
                 Some(result) => {
                     unbroken += 1;
                     if unbroken >= UNBROKEN_MAX {
@@ -131,6 +133,11 @@ impl Run {
                     request.await
                 }
             };
+            unflushed += write as u32;
+            if result.is_ok() && self.load.flush_every.is_some_and(|every| unflushed >= every) {
+                unflushed = 0;
+                result = self.node.submit(Io::flush()).await;
+            }
             if let Err(e) = result {
                 self.errors.set(self.errors.get() + 1);
                 self.first_error.borrow_mut().get_or_insert(e);

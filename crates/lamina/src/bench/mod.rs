@@ -64,6 +64,7 @@ async fn load(host: &Rc<Host>, node: Rc<Node>, args: &cli::Bench, span: u64) -> 
         block: args.block_size.0,
         depth: args.depth,
         sequential: args.sequential,
+        flush_every: args.flush_every,
         span,
         ramp: args.ramp.0,
         time: args.time.0,

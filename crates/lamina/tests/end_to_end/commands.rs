@@ -108,6 +108,15 @@ fn bench_loads_files_and_servers() {
     let report: Value = serde_json::from_slice(&server.stdout).expect("JSON");
     assert!(report["write"]["requests"].as_u64().is_some_and(|n| n > 0), "{report}");
     assert!(report["server_cpu_us_per_request"].as_f64().is_some_and(|us| us > 0.0), "{report}");
+    let often = ["--rw", "write", "--flush-every", "4", "--depth", "1", "--time", "50ms", "--ramp", "0s"];
+    let count = |what: &str| {
+        daemon.get("/v1/devices/san")["operations"][what]["completed"].as_u64().expect("a number")
+    };
+    let before = (count("write"), count("flush"));
+    assert!(place.lamina(&[&["bench", &uri], &often[..]].concat()).status.success());
+    let (writes, flushes) = (count("write") - before.0, count("flush") - before.1);
+    // One more flush when the client leaves.
+    assert!(writes / 4 <= flushes && flushes <= writes / 4 + 1, "{flushes} flushes after {writes} writes");
     let refused = place.lamina(&["bench", "disk.toml", "--time", "50ms"]);
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stdout));
 }
