@@ -8,9 +8,10 @@
 //! is free of what it costs to begin and to end. Instructions do not depend on the load of the machine, so this is
 //! what gates; the nanoseconds beside them are measured without callgrind, and only inform.
 
-use lamina_block::{Buf, Build, Children, Durability, Env, Io, Node};
+use lamina_block::{Begin, Buf, Build, Children, Durability, Env, Io, Keep, Node, Pending};
 use lamina_sim::Simulation;
 use serde_json::{Value, json};
+use std::cell::RefCell;
 use std::fmt::Write;
 use std::future::Future;
 use std::path::Path;
@@ -35,7 +36,7 @@ struct Chain {
     count: usize,
 }
 
-const CHAINS: [Chain; 8] = [
+const CHAINS: [Chain; 12] = [
     Chain { name: "null alone", kind: "linear", count: 0 },
     Chain { name: "1 linear", kind: "linear", count: 1 },
     Chain { name: "4 linear", kind: "linear", count: 4 },
@@ -44,34 +45,80 @@ const CHAINS: [Chain; 8] = [
     Chain { name: "8 stripe, gathering", kind: "stripe", count: 8 },
     Chain { name: "1 template", kind: "template", count: 1 },
     Chain { name: "8 template", kind: "template", count: 8 },
+    Chain { name: "1 stripe of two", kind: "stripe of two", count: 1 },
+    Chain { name: "1 concat of two", kind: "concat of two", count: 1 },
+    Chain { name: "1 view of a partition", kind: "view", count: 1 },
+    Chain { name: "1 snapshot, nothing shared", kind: "snapshot", count: 1 },
 ];
+
+/// Bytes that requests go to, over and over.
+const SPAN: u64 = 1024 * LENGTH as u64;
 
 /// Bytes of a request: two units of a stripe, so that it has to gather.
 const LENGTH: usize = 4096;
 
-fn keys(kind: &str) -> Value {
-    match kind {
-        "null" => json!({"size": "1TiB"}),
-        "stripe" => json!({"unit": LENGTH / 2}),
-        "linear" => json!({"offset": LENGTH}),
-        _ => json!({}),
+/// Words in memory, for layers that only persistent hierarchies have.
+#[derive(Default)]
+struct Words(RefCell<Option<Value>>);
+
+impl Keep for Words {
+    fn get(&self) -> Option<Value> {
+        self.0.borrow().clone()
+    }
+
+    fn set(&self, value: Value) -> Pending {
+        self.0.replace(Some(value));
+        Box::pin(async { Ok(()) })
     }
 }
 
-async fn layer(env: Rc<dyn Env>, kind: &str, children: Children) -> Rc<Node> {
+async fn layer(env: &Rc<dyn Env>, kind: &str, keys: Value, children: Children) -> Rc<Node> {
     let kind = lamina_layers::KINDS.iter().find(|known| known.name == kind).expect("the kind is there");
-    let with = Build::new(kind.name, &env, children);
-    let keys = kind.parse(&keys(kind.name)).expect("the keys are right");
+    let mut with = Build::new(kind.name, env, children);
+    if kind.name == "partition" || kind.name == "snapshot" {
+        with.begin = Begin::Format;
+        with.keep = Some(Rc::new(Words::default()));
+    }
+    if kind.name == "snapshot" {
+        // The null sink would forget it.
+        let memory = layer(env, "memory", json!({"size": "64MiB"}), vec![]);
+        with.metadata = Some(Box::pin(memory).await);
+    }
+    let keys = kind.parse(&keys).expect("the keys are right");
     let made = keys.build(with).await.expect("the layer can be built");
-    Node::new(kind.name, kind.name, env, made)
+    Node::new(kind.name, kind.name, Rc::clone(env), made)
+}
+
+async fn null(env: &Rc<dyn Env>) -> Rc<Node> {
+    layer(env, "null", json!({"size": "1TiB"}), vec![]).await
+}
+
+/// One link of a chain, over what there is.
+async fn link(env: &Rc<dyn Env>, kind: &str, below: Rc<Node>) -> Rc<Node> {
+    match kind {
+        "stripe" => layer(env, kind, json!({"unit": LENGTH / 2}), vec![below]).await,
+        "linear" => layer(env, kind, json!({"offset": LENGTH}), vec![below]).await,
+        "stripe of two" => layer(env, "stripe", json!({"unit": "64KiB"}), vec![below, null(env).await]).await,
+        "concat of two" => layer(env, "concat", json!({}), vec![below, null(env).await]).await,
+        "view" => {
+            let table = json!({"partitions": [{"name": "root", "size": "1GiB"}]});
+            let table = layer(env, "partition", table, vec![below]).await;
+            layer(env, "view", json!({"name": "root"}), vec![table]).await
+        }
+        "snapshot" => layer(env, kind, json!({"size": "1GiB"}), vec![below]).await,
+        kind => layer(env, kind, json!({}), vec![below]).await,
+    }
 }
 
 impl Chain {
     async fn build(&self, env: Rc<dyn Env>) -> Rc<Node> {
-        let mut top = layer(Rc::clone(&env), "null", vec![]).await;
+        let mut top = null(&env).await;
         for _ in 0..self.count {
-            top = layer(Rc::clone(&env), self.kind, vec![top]).await;
+            top = link(&env, self.kind, top).await;
         }
+        // Whatever a layer does once for a place is done.
+        let data = Buf::zeroed(SPAN as usize);
+        top.submit(Io::write(0, data, Durability::Cached)).await.expect("the null sink takes everything");
         top
     }
 
@@ -83,7 +130,7 @@ impl Chain {
         let data = Buf::zeroed(LENGTH);
         let began = Instant::now();
         for number in 0..requests {
-            let at = number % 1024 * LENGTH as u64;
+            let at = number * LENGTH as u64 % SPAN;
             let mut request = top.submit(Io::write(at, data.clone(), Durability::Cached));
             let result = request.ready().unwrap_or_else(|| at_once(request));
             result.expect("the null sink takes everything");
@@ -163,6 +210,8 @@ the machine that wrote the table, and only inform. `LAMINA_PRICE=write` with the
 * `linear` moves addresses: its requests are handed on and not seen again.
 * `stripe` here has one device and units of 2 KiB, so that each request is split, gathered and waited for.
 * `template` keeps each write until the layer below has done it.
+* `stripe` and `concat` of two devices, a `view` of a partition, and a `snapshot` volume in which no extent is shared have
+  to find out where a request goes, and send it there.
 
 | chain | instructions | for each layer | ns | for each layer |
 |---|---:|---:|---:|---:|
@@ -193,7 +242,7 @@ fn compare(page: &str, rows: &[Row]) -> Vec<String> {
             continue;
         };
         let rise = (row.instructions / before - 1.0) * 100.0;
-        println!("{:22} {:6.0} instructions ({rise:+.1}%), {:.0} ns", row.name, row.instructions, row.ns);
+        println!("{:26} {:6.0} instructions ({rise:+.1}%), {:.0} ns", row.name, row.instructions, row.ns);
         if rise > RISE {
             dearer.push(format!("{}: {before:.0} before, {:.0} now", row.name, row.instructions));
         } else if rise < -RISE {
