@@ -11,6 +11,10 @@ from test_guest import VERIFY, GuestCase
 
 SLOW = {"slow": {"type": "delay", "over": "disk", "write": "1ms"}, "vm1": {"type": "linear", "over": "slow"}}
 LOG = {"log": {"type": "record", "over": "vm1", "log": "writes.log"}}
+VOLUME = {
+    "meta": member("meta", "16MiB"), "vol": {"type": "snapshot", "over": "disk", "metadata": "meta"},
+    "vm1": {"type": "linear", "over": "vol"},
+}
 
 # A partition table over the disk, and a partition of it under `vm1`.
 PARTS = {
@@ -163,15 +167,11 @@ class UnderAGuest(GuestCase, HierarchyCase):
             self.assertFalse(guest.finished("fio"), "fio ended early")
             wait_until("more writes of the guest", 30, lambda: self.daemon.counter("vm1", "write") > before + 50)
         log = exported("log", **{"vhost-user": "vm1.sock"})
-        volume = {
-            "meta": member("meta", "16MiB"), "vol": {"type": "snapshot", "over": "disk", "metadata": "meta"},
-            "vm1": {"type": "linear", "over": "vol"},
-        }
         replaced, grown = joined(("a", "c"), "48MiB"), joined(("a", "c", "d"), "48MiB")
         for change in (
             ({**devices, **SLOW}, exports), (devices, exports), ({**devices, **LOG}, log), (devices, exports),
-            ({**devices, **volume}, exports), (devices, exports), ({**devices, **volume}, exports, "--force"),
-            ({**replaced, **volume}, exports), ({**grown, **volume}, exports),
+            ({**devices, **VOLUME}, exports), (devices, exports), ({**devices, **VOLUME}, exports, "--force"),
+            ({**replaced, **VOLUME}, exports), ({**grown, **VOLUME}, exports),
         ):
             go_on()
             self.apply(*change)

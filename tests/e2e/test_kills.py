@@ -14,7 +14,7 @@ from hierarchies import HierarchyCase, exported, joined
 from rig import lamina_binary, wait_until
 from rig.ledger import BLOCK, Ledger, Writer, compare, read
 from rig.process import PATIENCE
-from test_change import LOG, SLOW
+from test_change import LOG, SLOW, VOLUME
 from test_guest import VERIFY, GuestCase
 
 # Seconds that a kill takes with all that follows, at most.
@@ -334,26 +334,37 @@ class Snapshots(Kills):
 class UnderAGuest(GuestCase, Killed):
     """As the above, with a guest that verifies and notices nothing."""
 
-    @limit(180 + 20 * KILLS_CHANGE)
-    def test_a_guest_does_not_notice(self):
-        base, queue = joined(size="48MiB"), {"vhost-user": "vm1.sock"}
-        steps = [
-            (base, exported(**queue)), ({**base, **SLOW}, exported(**queue)), ({**base, **LOG}, exported("log", **queue)),
-            (joined(("a", "c"), "48MiB"), exported(**queue)),
+    @limit(240 + 20 * KILLS_CHANGE)
+    def test_a_guest_notices_nothing_but_the_size(self):
+        """Layers come and go, a snapshot among them; a member is replaced; the disk grows by one, and shrinks again."""
+        queue = {"vhost-user": "vm1.sock"}
+        base, replaced, grown = (joined(members, "48MiB") for members in ("ab", "ac", "acd"))
+        exports = exported(**queue)
+        changes = [
+            ({**base, **SLOW}, exports), ({**base, **LOG}, exported("log", **queue)), ({**base, **VOLUME}, exports),
+            ({**replaced, **VOLUME}, exports), (replaced, exports), (grown, exports), (base, exports),
         ]
-        self.create(*steps[0])
+        # All of them at least once, and once before without a kill, to see how long they take.
+        kills = max(KILLS_CHANGE, len(changes))
+        self.create(base, exports)
+        smaller = ("ctl", "disk", "resize", f"size={self.size()}", "force=true")
         guest = self.boot(self.daemon)
-        guest.background("fio", VERIFY.format(file="/dev/vda", size="64M", seconds=int((3 * KILLS_CHANGE + 6) * PATIENCE)))
-        before = steps[0]
-        for n in range(KILLS_CHANGE):
-            step = steps[(n + 1) % len(steps)]
-            self.killed(*self.change(*step))
-            self.between(self.serve_what_is_there(), before[0], step[0])
+        guest.background("fio", VERIFY.format(file="/dev/vda", size="64M", seconds=int((4 * kills + 20) * PATIENCE)))
+        before = base
+        for n in range(len(changes) + kills):
+            change = changes[n % len(changes)]
+            if before is grown:
+                self.daemon.ctl(*smaller[1:])
+            if n >= len(changes):
+                self.killed(*self.change(*change))
+                self.between(self.serve_what_is_there(), before, change[0])
+                self.writes(guest)
+            self.command(*self.change(*change))
             self.writes(guest)
-            self.command(*self.change(*step))
-            self.writes(guest)
-            before = step
-        self.assert_healthy(guest, guest.result("fio", 4 * KILLS_CHANGE + 120))
+            size = self.size() // 512
+            wait_until("the guest to see the size", 20, lambda: int(guest.run("cat /sys/block/vda/size")) == size)
+            before = change[0]
+        self.assert_healthy(guest, guest.result("fio", 4 * kills + 120))
         self.assertEqual(guest.power_off(), 0)
         self.ended()
 
