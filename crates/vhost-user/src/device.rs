@@ -367,6 +367,7 @@ impl Device {
 
     /// Starts a queue, if all that it needs is there.
     fn start(self: &Rc<Self>, index: u32) -> io::Result<()> {
+        let first = self.running().is_empty();
         let mut slot = self.slot(index)?.borrow_mut();
         let permitted = slot.enabled || self.features.get() & PROTOCOL_FEATURES == 0;
         let (Some(address), Some(kick), None, true) = (slot.address, &slot.kick, &slot.running, permitted)
@@ -385,6 +386,11 @@ impl Device {
         self.host.task(serve(Rc::clone(&queue), event, Rc::clone(&ended)));
         self.host.task(publish(Rc::clone(&queue)));
         slot.running = Some(Running { queue, poke, ended });
+        if first {
+            // A front-end that comes back to a restarted server goes on with the size it was told before. It looks again
+            // only when told, and QEMU only once it has started the device.
+            self.announce_change();
+        }
         Ok(())
     }
 

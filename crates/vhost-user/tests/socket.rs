@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use vhost::VhostBackend;
 use vhost::vhost_user::message::{BackendReq, VhostUserConfigFlags, VhostUserHeaderFlag};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
+use vhost::{VhostUserMemoryRegionInfo, VringConfigData};
 use virtio_driver::{EventFd, VhostUser, VirtioBlkQueue, VirtioBlkTransport, VirtioFeatureFlags};
 
 const SIZE: u64 = 8 << 20;
@@ -291,6 +292,59 @@ impl lamina_block::Layer for Growing {
     }
 }
 
+/// Connects as a front-end that can be told of changes, by the channel `sent`.
+fn front_end(path: &Path, sent: &UnixStream) -> Frontend {
+    let mut front_end = Frontend::connect(path, 1).unwrap();
+    front_end.set_owner().unwrap();
+    front_end.set_features(front_end.get_features().unwrap()).unwrap();
+    let protocol = front_end.get_protocol_features().unwrap();
+    front_end.set_protocol_features(protocol).unwrap();
+    front_end.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
+    front_end.set_backend_request_fd(sent).unwrap();
+    front_end
+}
+
+fn expect_change(heard: &mut UnixStream) {
+    heard.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut message = [0; 12];
+    heard.read_exact(&mut message).unwrap();
+    assert_eq!(message[..4], u32::from(BackendReq::CONFIG_CHANGE_MSG).to_ne_bytes());
+}
+
+/// The disk may have grown in a change that ended with the server's process. The front-end comes back with the size it
+/// knows, and starts its queues.
+#[test]
+fn a_front_end_that_comes_back_looks_at_the_size_again() {
+    let served = Served::start(Settings::new("disk"));
+    let (mut heard, sent) = UnixStream::pair().unwrap();
+    let mut front_end = front_end(&served.socket, &sent);
+    let memory: File = rustix::fs::memfd_create("memory", rustix::fs::MemfdFlags::CLOEXEC).unwrap().into();
+    memory.set_len(1 << 16).unwrap();
+    let region = VhostUserMemoryRegionInfo {
+        guest_phys_addr: 0x10_0000,
+        memory_size: 1 << 16,
+        userspace_addr: 0x10_0000,
+        mmap_offset: 0,
+        mmap_handle: memory.as_raw_fd(),
+    };
+    front_end.set_mem_table(&[region]).unwrap();
+    let queue = VringConfigData {
+        queue_max_size: 64,
+        queue_size: 64,
+        flags: 0,
+        desc_table_addr: 0x10_0000,
+        used_ring_addr: 0x10_3000,
+        avail_ring_addr: 0x10_2000,
+        log_addr: None,
+    };
+    front_end.set_vring_num(0, 64).unwrap();
+    front_end.set_vring_addr(0, &queue).unwrap();
+    front_end.set_vring_base(0, 0).unwrap();
+    front_end.set_vring_kick(0, &vmm_sys_util::eventfd::EventFd::new(0).unwrap()).unwrap();
+    front_end.set_vring_enable(0, true).unwrap();
+    expect_change(&mut heard);
+}
+
 #[test]
 fn the_front_end_hears_of_a_new_size() {
     let folder = tempfile::tempdir().unwrap();
@@ -301,18 +355,11 @@ fn the_front_end_hears_of_a_new_size() {
     let node = Node::new("disk", "growing", host.clone(), layer.clone());
     let server = Server::start(&host, &path, Rc::clone(&node), Settings::new("disk")).unwrap();
     let (mut heard, sent) = UnixStream::pair().unwrap();
-    heard.set_read_timeout(Some(PATIENCE)).unwrap();
     let (connected, is_connected) = futures_channel::oneshot::channel();
     let (grown, has_grown) = channel();
     let (done, is_done) = futures_channel::oneshot::channel();
     let front_end = std::thread::spawn(move || {
-        let mut front_end = Frontend::connect(&path, 1).unwrap();
-        front_end.set_owner().unwrap();
-        front_end.set_features(front_end.get_features().unwrap()).unwrap();
-        let protocol = front_end.get_protocol_features().unwrap();
-        front_end.set_protocol_features(protocol).unwrap();
-        front_end.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
-        front_end.set_backend_request_fd(&sent).unwrap();
+        let mut front_end = front_end(&path, &sent);
         let mut capacity = || {
             let (_, bytes) = front_end.get_config(0, 8, VhostUserConfigFlags::WRITABLE, &[0; 8]).unwrap();
             u64::from_le_bytes(bytes.try_into().unwrap()) * 512
@@ -320,9 +367,7 @@ fn the_front_end_hears_of_a_new_size() {
         assert_eq!(capacity(), SIZE);
         connected.send(()).unwrap();
         has_grown.recv_timeout(PATIENCE).unwrap();
-        let mut message = [0; 12];
-        heard.read_exact(&mut message).unwrap();
-        assert_eq!(message[..4], u32::from(BackendReq::CONFIG_CHANGE_MSG).to_ne_bytes());
+        expect_change(&mut heard);
         assert_eq!(capacity(), 2 * SIZE);
         done.send(()).unwrap();
     });
