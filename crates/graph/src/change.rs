@@ -4,7 +4,7 @@
 //! same node; one that is new is created; one that is gone is deleted. Clients stay where they are: an export that
 //! stands on another device than before is pointed there.
 
-use crate::device::Device;
+use crate::device::{Device, OWNED};
 use crate::export::Export;
 use crate::plan::Plan;
 use crate::report::{Report, Subject};
@@ -109,7 +109,7 @@ pub(crate) fn between(old: &Plan, new: &Plan) -> Result<Vec<Step>, Report> {
                 kind: device.kind.name,
                 over: device.over.clone(),
             }),
-            Some(was) if same((old, was), (new, device)) && !shares_changed(device, &steps) => {}
+            Some(was) if same(was, device) && !shares_changed(device, &steps) => {}
             Some(was) => {
                 if is_sink(was) || is_sink(device) {
                     let subject = Subject::Device(device.name.clone());
@@ -135,21 +135,25 @@ pub(crate) fn between(old: &Plan, new: &Plan) -> Result<Vec<Step>, Report> {
     if report.has_errors() { Err(report) } else { Ok(steps) }
 }
 
-fn same((old, a): (&Plan, &Device), (new, b): (&Plan, &Device)) -> bool {
+fn same(a: &Device, b: &Device) -> bool {
     a.kind.name == b.kind.name
         && a.over == b.over
         && (a.has_metadata, &a.leaving) == (b.has_metadata, &b.leaving)
-        && same_keys((old, a), (new, b))
+        && same_keys(a, b)
 }
 
-/// A sink is where its path leads, and that begins in the folder of its file.
-fn same_keys((old, a): (&Plan, &Device), (new, b): (&Plan, &Device)) -> bool {
-    let split = |plan: &Plan, device: &Device| {
+/// A file is where its path leads, and that begins in the folder of the hierarchy file.
+fn same_keys(a: &Device, b: &Device) -> bool {
+    let split = |device: &Device| {
         let mut keys = device.keys.clone();
-        let path = keys.as_object_mut().filter(|_| is_sink(device)).and_then(|keys| keys.remove("path"));
-        (path.and_then(|path| Some(plan.base.join(path.as_str()?))), keys)
+        let paths = OWNED.map(|key| {
+            let path = device.base.join(keys.get(key)?.as_str()?);
+            keys[key].take();
+            Some(path)
+        });
+        (paths, keys)
     };
-    split(old, a) == split(new, b)
+    split(a) == split(b)
 }
 
 /// True for a device that shares the state of one that gets another layer.

@@ -120,7 +120,7 @@ fn too_deep(drafts: &[Draft], below: &[Vec<usize>], order: &[usize], report: &mu
 }
 
 /// Checks the exports against the devices and against each other, and warns of what is perhaps not meant.
-pub(crate) fn exports(drafts: &[Draft], exports: &[Export], base: &Path, report: &mut Report) {
+pub(crate) fn exports(drafts: &[Draft], exports: &[Export], report: &mut Report) {
     let names: HashSet<&str> = drafts.iter().map(|d| d.name.as_str()).collect();
     for export in exports.iter().filter(|e| !names.contains(e.device.as_str())) {
         let hint = report.hint(&export.device, drafts.iter().map(|d| d.name.as_str()));
@@ -128,7 +128,7 @@ pub(crate) fn exports(drafts: &[Draft], exports: &[Export], base: &Path, report:
         let subject = Subject::Export(export.name.clone());
         report.error(subject, Some("device"), Some(export.places.device.clone()), &message);
     }
-    same_path(drafts, exports, base, report);
+    same_path(drafts, exports, report);
     same_listener(exports, report);
     if !report.has_errors() {
         open_to_all(exports, report);
@@ -143,7 +143,7 @@ struct Use {
 }
 
 /// Two devices over one file, or two sockets at one path, destroy each other.
-fn same_path(drafts: &[Draft], exports: &[Export], base: &Path, report: &mut Report) {
+fn same_path(drafts: &[Draft], exports: &[Export], report: &mut Report) {
     let mut uses: HashMap<PathBuf, Use> = HashMap::new();
     let mut claim =
         |path: &Path, subject: Subject, key: &str, at: &Range<usize>, shared: Option<&'static str>| {
@@ -167,7 +167,7 @@ fn same_path(drafts: &[Draft], exports: &[Export], base: &Path, report: &mut Rep
         for (key, at) in &draft.owned {
             let Some(path) = draft.keys[key].as_str() else { continue };
             let shared = (draft.keys["read-only"] == true).then_some("read-only");
-            claim(&base.join(path), Subject::Device(draft.name.clone()), key, at, shared);
+            claim(&draft.base.join(path), Subject::Device(draft.name.clone()), key, at, shared);
         }
     }
     for export in exports {

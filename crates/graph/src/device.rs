@@ -7,6 +7,7 @@ use lamina_block::Kind;
 use serde_json::Value;
 use std::collections::HashSet;
 use std::ops::{Range, RangeInclusive};
+use std::path::{Path, PathBuf};
 use toml::de::DeValue;
 
 /// A device of a plan: checked, not built.
@@ -25,6 +26,8 @@ pub struct Device {
     pub leaving: Vec<String>,
     /// Its keys, without those that are here.
     pub keys: Value,
+    /// Where relative paths in its keys begin: the folder of the file that it is from.
+    pub(crate) base: PathBuf,
     /// Where the name stands in the file.
     pub(crate) header: Range<usize>,
 }
@@ -37,6 +40,8 @@ pub(crate) struct Draft {
     pub has_metadata: bool,
     pub leaving: Vec<String>,
     pub keys: Value,
+    /// Where relative paths in its keys begin.
+    pub base: PathBuf,
     /// Where the name stands in the file.
     pub header: Range<usize>,
     /// Where each of `over` stands.
@@ -46,10 +51,16 @@ pub(crate) struct Draft {
 }
 
 /// The keys whose value is a file that belongs to the device alone, whatever its kind.
-const OWNED: [&str; 2] = ["path", "log"];
+pub(crate) const OWNED: [&str; 2] = ["path", "log"];
 
-/// Reads `[device.NAME]` and reports what is wrong with it in itself.
-pub(crate) fn read(name: &str, section: &Section<'_>, kinds: &[Kind], report: &mut Report) -> Draft {
+/// Reads `[device.NAME]` and reports what is wrong with it in itself. Relative paths begin at `base`.
+pub(crate) fn read(
+    name: &str,
+    section: &Section<'_>,
+    base: &Path,
+    kinds: &[Kind],
+    report: &mut Report,
+) -> Draft {
     let kind = read_kind(section, kinds, report);
     let over = read_over("over", section, report);
     let has_metadata = kind.as_ref().is_some_and(|k| k.metadata) && section.table.contains_key("metadata");
@@ -74,6 +85,7 @@ pub(crate) fn read(name: &str, section: &Section<'_>, kinds: &[Kind], report: &m
         has_metadata,
         leaving,
         keys,
+        base: base.into(),
         header: section.header.clone(),
         over_at,
         owned,

@@ -221,7 +221,7 @@ impl Maker<'_> {
         let failed = |KeyError { path, message }| Error::invalid(format!("{path}: {message}"));
         let keys = device.kind.parse(&device.keys).map_err(failed)?;
         let metadata = if device.has_metadata { children.pop() } else { None };
-        let mut with = Build { base: self.plan.base.clone(), ..Build::new(&device.name, self.env, children) };
+        let mut with = Build { base: device.base.clone(), ..Build::new(&device.name, self.env, children) };
         with.metadata = metadata;
         with.begin = begin;
         with.leaving.clone_from(&device.leaving);

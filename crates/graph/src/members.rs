@@ -36,7 +36,7 @@ impl Plan {
     pub fn members(&self) -> Vec<MemberPlan> {
         let plan = |device: &Device| MemberPlan {
             device: device.name.clone(),
-            path: self.base.join(device.keys["path"].as_str().unwrap_or_default()),
+            path: device.base.join(device.keys["path"].as_str().unwrap_or_default()),
             size: device.keys.get("size").and_then(|size| match size.as_str() {
                 Some(text) => text.parse().ok().map(|bytes: lamina_block::Bytes| bytes.0),
                 None => size.as_u64(),

@@ -11,6 +11,7 @@ use crate::persistent::{self, Persistent};
 use crate::report::{Report, Subject, quoted};
 use crate::source::Source;
 use lamina_block::Kind;
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,6 +32,7 @@ pub const DEPTH_MAX: usize = 64;
 #[derive(Clone)]
 pub struct Plan {
     pub(crate) source: Arc<Source>,
+    /// The folder of the file.
     pub(crate) base: PathBuf,
     /// Bottom-up: a device comes after all that it stands on.
     pub(crate) devices: Vec<Device>,
@@ -63,6 +65,17 @@ impl Plan {
 
     /// Reads `text`, which is reported under `name`. The paths in it are relative to `base`.
     pub fn parse(text: &str, name: &str, base: &Path, kinds: &[Kind]) -> Result<Plan, Report> {
+        Plan::parse_joined(text, name, base, &BTreeMap::new(), kinds)
+    }
+
+    /// As [`parse`](Plan::parse), with devices from files that are `elsewhere`: their folders, by the devices' names.
+    pub(crate) fn parse_joined(
+        text: &str,
+        name: &str,
+        base: &Path,
+        elsewhere: &BTreeMap<String, PathBuf>,
+        kinds: &[Kind],
+    ) -> Result<Plan, Report> {
         if text.len() > FILE_MAX {
             return Err(Report::of_file(name, &too_large()));
         }
@@ -74,10 +87,10 @@ impl Plan {
             report.sort();
             return Err(report);
         }
-        let (drafts, exports) = read(document.get_ref(), base, kinds, &mut report);
+        let (drafts, exports) = read(document.get_ref(), base, elsewhere, kinds, &mut report);
         let order = check::devices(&drafts, &mut report);
         let persistent = persistent::read(document.get_ref(), &drafts, &mut report);
-        check::exports(&drafts, &exports, base, &mut report);
+        check::exports(&drafts, &exports, &mut report);
         report.sort();
         if report.has_errors() {
             return Err(report);
@@ -149,8 +162,8 @@ fn too_large() -> String {
 }
 
 fn finished(draft: Draft) -> Option<Device> {
-    let Draft { name, kind, over, has_metadata, leaving, keys, header, .. } = draft;
-    Some(Device { name, kind: kind?, over, has_metadata, leaving, keys, header })
+    let Draft { name, kind, over, has_metadata, leaving, keys, base, header, .. } = draft;
+    Some(Device { name, kind: kind?, over, has_metadata, leaving, keys, base, header })
 }
 
 /// Reports the mistakes in the TOML itself.
@@ -211,7 +224,13 @@ fn subject_at(source: &Source, at: usize) -> Subject {
 }
 
 /// Reads all tables, in the order of the file.
-fn read(root: &DeTable<'_>, base: &Path, kinds: &[Kind], report: &mut Report) -> (Vec<Draft>, Vec<Export>) {
+fn read(
+    root: &DeTable<'_>,
+    base: &Path,
+    elsewhere: &BTreeMap<String, PathBuf>,
+    kinds: &[Kind],
+    report: &mut Report,
+) -> (Vec<Draft>, Vec<Export>) {
     for (key, value) in root {
         let (name, at) = (key.get_ref(), key.span());
         if !TABLES.contains(&name.as_ref()) {
@@ -227,7 +246,9 @@ fn read(root: &DeTable<'_>, base: &Path, kinds: &[Kind], report: &mut Report) ->
         }
     }
     let devices = tables(root, "device", Subject::Device, report);
-    let drafts = devices.iter().map(|(name, section)| device::read(name, section, kinds, report)).collect();
+    let base_of = |device: &str| elsewhere.get(device).map_or(base, PathBuf::as_path);
+    let drafts = devices.iter().map(|(n, section)| device::read(n, section, base_of(n), kinds, report));
+    let drafts = drafts.collect();
     let exports = tables(root, "export", Subject::Export, report);
     let exports = exports.iter().filter_map(|(n, section)| export::read(n, section, base, report)).collect();
     (drafts, exports)

@@ -98,7 +98,9 @@ fn union(old: &Plan, new: &Plan, moves: &[(String, Vec<String>)], kinds: &[Kind]
         report
     })?;
     let name = format!("{} (while data is moved)", new.file());
-    Plan::parse(&text, &name, &new.base, kinds)
+    let from_old = old.devices.iter().filter(|was| new.devices.iter().all(|d| d.name != was.name));
+    let elsewhere = from_old.map(|was| (was.name.clone(), was.base.clone())).collect();
+    Plan::parse_joined(&text, &name, &new.base, &elsewhere, kinds)
 }
 
 /// Devices of `plan` and all below them.

@@ -193,8 +193,11 @@ fn a_member_grows_and_a_crash_leaves_it_small_or_large() {
 
 /// Everything that `text` needs, stage by stage.
 async fn go(h: Hierarchy, text: &str, env: &Rc<dyn Env>) -> Result<Hierarchy, String> {
-    let mut h = h;
-    let stages = h.stages(&plan(text), lamina_layers::KINDS).map_err(|report| report.to_string())?;
+    go_to(h, &plan(text), env).await
+}
+
+async fn go_to(mut h: Hierarchy, plan: &Plan, env: &Rc<dyn Env>) -> Result<Hierarchy, String> {
+    let stages = h.stages(plan, lamina_layers::KINDS).map_err(|report| report.to_string())?;
     for (stage, _) in stages {
         match stage {
             Stage::Change(plan) => {
@@ -283,6 +286,36 @@ fn a_member_is_replaced_and_a_crash_at_any_moment_can_be_gone_on_from() {
         });
         opened.expect("it does not hang").unwrap_or_else(|e| panic!("crash {n}: {e}"));
     }
+}
+
+/// While data is moved, the hierarchy has devices of both files, each with what is relative to its own folder.
+#[test]
+fn a_member_is_replaced_by_a_file_that_lies_elsewhere() {
+    let world = world();
+    world.env().put_disk("/new/b.img", Image::blank(DiskOptions::new(SIZE)));
+    let env: Rc<dyn Env> = world.env();
+    let done = world.run(async move {
+        let first = plan(&file(&["a", "b"], &vm1("['a','b']")));
+        first.create(Rc::clone(&env), 0).await.unwrap_or_else(|e| panic!("{e}"));
+        let h = Hierarchy::build(first, Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
+        let door = h.door("vm1").expect("a door");
+        for n in BLOCKS {
+            put(&door, n, 1).await;
+        }
+        let text = file(&["a", "c"], &vm1("['a','c']")).replace("c.img", "b.img");
+        let text = text.replace("'a.img'", "'/srv/a.img'").replace("unix:", "unix:/srv/");
+        let next = Plan::parse(&text, "g.toml", Path::new("/new"), lamina_layers::KINDS);
+        let next = next.unwrap_or_else(|e| panic!("{e}"));
+        let h = go_to(h, &next, &env).await.unwrap_or_else(|e| panic!("{e}"));
+        h.close().await.unwrap();
+        let h = Hierarchy::build(next, env).await.unwrap_or_else(|e| panic!("{e}"));
+        let door = h.door("vm1").expect("a door");
+        for n in BLOCKS {
+            assert_eq!(get(&door, n).await, stamp(n, 1), "block {n}");
+        }
+        h.close().await.unwrap();
+    });
+    assert!(done.is_ok(), "{done:?}");
 }
 
 /// A concat remembers a new member only a second later. The next change may come before that.
