@@ -4,7 +4,7 @@ import json
 
 from common import MIB, limit
 from hierarchies import ROOM, HierarchyCase, exported, joined, member, written
-from rig import run, wait_until
+from rig import lamina_binary, run, wait_until
 from rig.process import PATIENCE
 from test_fio import fio
 from test_guest import VERIFY, GuestCase
@@ -142,6 +142,52 @@ class UnderLoad(HierarchyCase):
         self.assertGreaterEqual(rounds, 1)
         self.assertEqual([part["name"] for part in json.loads(daemon.ctl("parts", "list"))["partitions"]], ["root"])
         print(f"        {rounds} rounds of 9 changes under fio; its slowest request took {wait:.0f} ms")
+
+    def moving(self):
+        """A hierarchy with data on `slow`, which takes its time, and an `apply` on its way that replaces that; has the
+        daemon's jobs wait, and returns the client's process, and what was to be applied."""
+        slow = {"a": member("a", "24MiB"), "slow": {"type": "delay", "over": "a", "read": "100ms"}}
+        old, new = ({"device": "vm1", "nbd": f"unix:{name}.sock"} for name in ("old", "new"))
+        self.create({**joined(("slow", "b")), **slow}, {**exported(), "old": old})
+        self.fill()
+        change = joined(("c", "b")), {**exported(), "new": new}
+        self.write(*change)
+        client = self.rig.start(lamina_binary(), "apply", self.daemon.file, "--control", self.daemon.control, name="apply")
+        wait_until("data to be moved", 20, lambda: self.daemon.get("/v1/jobs"))
+        self.daemon.ctl("disk", "job", "move", "pause")
+        return client, change
+
+    def changed(self):
+        """Expects what `moving` was to bring about, with all data."""
+        self.check()
+        self.assertFalse(self.rig.path("old.sock").exists())
+        self.assertEqual(int(run("nbdinfo", "--size", self.daemon.uri("new", "new.sock")).stdout), self.size())
+        self.assertEqual(self.daemon.stop(), 0, self.daemon.log())
+        found = self.assemble(self.rig.path("c.img"))
+        self.assertIn('over = ["c", "b"]', found)
+        self.assertNotIn("leaving", found)
+
+    @limit(120)
+    def test_a_change_that_was_stopped_goes_on_when_applied_again(self):
+        client, change = self.moving()
+        self.daemon.ctl("disk", "job", "move", "cancel")
+        self.assertEqual(client.wait(), 1, client.output())
+        self.assertIn("the same file leads on from there", client.output())
+        # What there is on the way is served: all data, and the exports of the new file.
+        self.check()
+        self.assertEqual(self.size("vm1"), int(run("nbdinfo", "--size", self.daemon.uri("new", "new.sock")).stdout))
+        self.assertIn("move      disk: away from slow", self.apply(*change))
+        self.changed()
+
+    @limit(120)
+    def test_a_change_whose_client_is_gone_goes_on(self):
+        client, change = self.moving()
+        client.kill()
+        self.assertIn("another change", self.apply(*change, check=False))
+        self.daemon.ctl("disk", "job", "move", "resume")
+        wait_until("the change to end", 60, lambda: "another change" not in self.apply(*change, check=False))
+        self.assertEqual(self.apply(*change), "everything is as the file says\n")
+        self.changed()
 
     def slower(self, base):
         return {"slow": {"type": "delay", "over": "disk", "write": "1ms"}, "parts": {**base["parts"], "over": "slow"}}
