@@ -189,6 +189,17 @@ class UnderLoad(HierarchyCase):
         self.assertEqual(self.apply(*change), "everything is as the file says\n")
         self.changed()
 
+    @limit(120)
+    def test_a_daemon_that_is_stopped_during_a_change_goes_on_after_its_start(self):
+        client, change = self.moving()
+        self.assertEqual(self.daemon.stop(), 0, self.daemon.log())
+        self.assertEqual(client.wait(), 1, client.output())
+        self.daemon.file.write_text(self.assemble())
+        self.daemon.start()
+        self.check()
+        self.apply(*change)
+        self.changed()
+
     def slower(self, base):
         return {"slow": {"type": "delay", "over": "disk", "write": "1ms"}, "parts": {**base["parts"], "over": "slow"}}
 
