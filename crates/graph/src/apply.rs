@@ -10,13 +10,15 @@
 //!
 //! Until the new layers are at work, the old ones may write to devices that both use. That is good for layers that keep
 //! data in its place; a layer that remembers where data is gets it handed over: the old one is closed before the new one
-//! is made, and one that goes is asked whether it can.
+//! is made, and one that goes is asked whether it can. A new device that needs what only the new layer below has, such as
+//! its size, is made right after that.
 
 use crate::change::{self, Step};
 use crate::device::Device;
 use crate::door::Door;
 use crate::export::Export;
 use crate::hierarchy::{self, Built, Hierarchy, Maker};
+use crate::later::Later;
 use crate::members::MemberPlan;
 use crate::persistent::{Persistent, is_member};
 use crate::plan::Plan;
@@ -100,11 +102,11 @@ impl Change<'_> {
 
     /// Opens the new devices, and makes the layers that others get, as far as that can be done before.
     async fn prepare(&mut self) {
-        let changes: HashSet<&str> = self.steps.iter().filter_map(Step::exchanged).collect();
+        let mut changes: HashSet<&str> = self.steps.iter().filter_map(Step::exchanged).collect();
         for device in &self.plan.devices {
             let Some(children) = self.built.children(device) else { continue };
             let done = match self.from.node(&device.name) {
-                None => self.create(device, children).await,
+                None => self.create(device, children, &mut changes).await,
                 Some(node) if !changes.contains(&*device.name) => Ok(node),
                 Some(node) => self.exchange(device, node, children, &changes).await,
             };
@@ -120,7 +122,12 @@ impl Change<'_> {
     }
 
     /// Opens a device. One that stands on devices in use takes over what they hold.
-    async fn create(&mut self, device: &Device, children: Vec<Rc<Node>>) -> lamina_block::Result<Rc<Node>> {
+    async fn create<'d>(
+        &mut self,
+        device: &'d Device,
+        children: Vec<Rc<Node>>,
+        changes: &mut HashSet<&'d str>,
+    ) -> lamina_block::Result<Rc<Node>> {
         if let (Some(roster), Some(persistent)) = (&self.from.roster, &self.plan.persistent)
             && is_member(device.kind.name, &device.keys)
         {
@@ -141,7 +148,22 @@ impl Change<'_> {
             (true, false) => Begin::Format,
             (true, true) => Begin::Adopt,
         };
-        self.maker().node(device, children, begin).await
+        let after = device.over.iter().any(|below| changes.contains(below.as_str()));
+        if !(after && device.kind.shares) {
+            let made = self.maker().node(device, children.clone(), begin).await;
+            // What a device remembers has to be there before its members speak of it.
+            if made.is_ok() || !after || device.kind.keeps {
+                return made;
+            }
+        }
+        let node = Node::new(&device.name, device.kind.name, Rc::clone(self.env), Rc::new(Later));
+        self.exchanges.push(Exchange {
+            node: Rc::clone(&node),
+            to: Source::Make(Rc::new(device.clone()), children),
+            from: None,
+        });
+        changes.insert(&device.name);
+        Ok(node)
     }
 
     /// True if data is below a device: something that was there before, apart from where its metadata is to be.
@@ -213,7 +235,10 @@ impl Change<'_> {
             exchanges.iter().any(|exchange| Rc::ptr_eq(&exchange.node, node))
                 || gone.iter().any(|gone| Rc::ptr_eq(gone, node))
         };
-        let nodes: Vec<_> = self.from.nodes.iter().chain(&self.from.doors).filter(changes).cloned().collect();
+        // New ones, too: nobody uses them yet.
+        let new = self.built.nodes.iter().filter(|node| self.from.node(node.name()).is_none());
+        let known = self.from.nodes.iter().chain(&self.from.doors);
+        let nodes: Vec<_> = new.chain(known).filter(changes).cloned().collect();
         let Some(standstill) = Standstill::of(&nodes, &mut self.report).await else {
             self.exchanges = exchanges;
             return None;

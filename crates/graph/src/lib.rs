@@ -26,6 +26,7 @@ mod door;
 mod export;
 mod hierarchy;
 mod keys;
+mod later;
 mod members;
 mod persistent;
 mod plan;

@@ -9,7 +9,7 @@
 //! a kind that remembers something is closed before its successor is made, because only one may be open.
 
 use crate::device::Device;
-use crate::hierarchy::Maker;
+use crate::hierarchy::{Maker, blame};
 use crate::report::{Report, Subject};
 use lamina_block::{Begin, Bytes, Error, Geometry, Held, Io, Made, Node, Result};
 use std::rc::Rc;
@@ -20,6 +20,16 @@ pub(crate) enum Source {
     Layer(&'static str, Made),
     /// It is made when its turn comes, over these.
     Make(Rc<Device>, Vec<Rc<Node>>),
+}
+
+impl Source {
+    /// The device that a layer is made for.
+    fn device(&self) -> Option<Rc<Device>> {
+        match self {
+            Source::Layer(..) => None,
+            Source::Make(device, _) => Some(Rc::clone(device)),
+        }
+    }
 }
 
 /// A node that gets another layer.
@@ -114,10 +124,15 @@ impl Standstill {
             let is_its = |held: &Held| Rc::ptr_eq(held.node(), &exchange.node);
             let Some(at) = self.held.iter().position(is_its) else { continue };
             let held = self.held.remove(at);
+            let device = exchange.to.device();
             match put(&held, exchange, new).await {
                 Ok(finished) => done.push(finished),
                 Err((e, before)) => {
-                    report.error(Subject::Device(held.node().name().into()), None, None, &e.to_string());
+                    let subject = Subject::Device(held.node().name().into());
+                    match device {
+                        Some(device) => blame(new.plan, &device, &e, report),
+                        None => report.error(subject, None, None, &e.to_string()),
+                    }
                     if let Some(before) = before {
                         put_back(&held, before, old, report).await;
                     }

@@ -393,3 +393,91 @@ fn a_member_that_was_taken_out_is_stale() {
     let said = said.unwrap();
     assert!(said.contains("device \"b\"") && said.contains("stale"), "{said}");
 }
+
+/// What stands on a device that grows may need its new size in the same change.
+#[test]
+fn a_device_grows_and_what_stands_on_it_takes_the_new_size() {
+    let joined = |over: &str| format!("[device.disk]\ntype='concat'\nover={over}\n");
+    let part = |name: &str, over: &str, offset: u64, size: u64| {
+        format!("[device.{name}]\ntype='linear'\nover='{over}'\noffset='{offset}MiB'\nsize='{size}MiB'\n")
+    };
+    let first = file(&["a"], &(joined("['a']") + &part("vm1", "disk", 0, 2)));
+    for above in [
+        part("vm1", "disk", 0, 5),
+        part("vm1", "wide", 0, 4) + &part("wide", "disk", 0, 5),
+        part("vm1", "disk", 0, 2) + &part("more", "disk", 3, 2),
+    ] {
+        let world = world();
+        let env: Rc<dyn Env> = world.env();
+        let first = plan(&first);
+        let done = world.run(async move {
+            first.create(Rc::clone(&env), 0).await.unwrap_or_else(|e| panic!("{e}"));
+            let h = Hierarchy::build(first, Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
+            let door = h.door("vm1").expect("a door");
+            put(&door, 7, 1).await;
+            let next = file(&["a", "c"], &(joined("['a','c']") + &above));
+            let h = go(h, &next, &env).await.unwrap_or_else(|e| panic!("{above}: {e}"));
+            assert_eq!(get(&door, 7).await, stamp(7, 1));
+            h.close().await.unwrap();
+        });
+        assert!(done.is_ok(), "{done:?}");
+    }
+}
+
+#[test]
+fn what_finds_no_room_on_a_device_that_grows_leaves_everything_as_it_was() {
+    let world = world();
+    let env: Rc<dyn Env> = world.env();
+    let disk = |over: &str| format!("[device.disk]\ntype='concat'\nover={over}\n");
+    let vm1 = "[device.vm1]\ntype='linear'\nover='disk'\nsize='2MiB'\n";
+    let more = "[device.more]\ntype='linear'\nover='disk'\nsize='9MiB'\n";
+    let first = file(&["a"], &(disk("['a']") + vm1));
+    let next = file(&["a", "c"], &(disk("['a','c']") + vm1 + more));
+    let done = world.run(async move {
+        plan(&first).create(Rc::clone(&env), 0).await.unwrap_or_else(|e| panic!("{e}"));
+        let h = Hierarchy::build(plan(&first), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
+        put(&h.door("vm1").expect("a door"), 7, 1).await;
+        let refused = h.change(plan(&next), &env).await.expect_err("there is no room").to_string();
+        assert!(refused.contains("device \"more\": key \"size\": disk has only"), "{refused}");
+        assert_eq!(get(&h.door("vm1").expect("a door"), 7).await, stamp(7, 1));
+        h.close().await.unwrap();
+        let h = Hierarchy::build(plan(&first), env).await.unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(get(&h.door("vm1").expect("a door"), 7).await, stamp(7, 1));
+        h.close().await.unwrap();
+    });
+    assert!(done.is_ok(), "{done:?}");
+}
+
+/// A view shares what the device below knows: not with the layer that is there before the change.
+#[test]
+fn a_view_of_a_table_that_is_exchanged_in_the_same_change_shares_the_new_one() {
+    let world = Simulation::new(11);
+    world.env().put_disk("/srv/a.img", Image::blank(DiskOptions::new(2 * SIZE)));
+    let env: Rc<dyn Env> = world.env();
+    let parts = |over: &str| {
+        format!(
+            "[device.parts]\ntype='partition'\nover='{over}'\n\
+             partitions=[{{name='root',size='1MiB'}},{{name='home',size='1MiB'}}]\n"
+        )
+    };
+    let root = "[device.vm1]\ntype='view'\nover='parts'\nname='root'\n";
+    let home = "[device.home]\ntype='view'\nover='parts'\nname='home'\n";
+    let slow = "[device.slow]\ntype='delay'\nover='a'\nwrite='1ms'\n";
+    let first = plan(&file(&["a"], &(parts("a") + root)));
+    let next = file(&["a"], &(parts("slow") + root + home + slow));
+    let done = world.run(async move {
+        first.create(Rc::clone(&env), 0).await.unwrap_or_else(|e| panic!("{e}"));
+        let h = Hierarchy::build(first, Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
+        let h = go(h, &next, &env).await.unwrap_or_else(|e| panic!("{e}"));
+        let home = h.node("home").expect("a view");
+        put(&home, 7, 1).await;
+        let args = json!({ "name": "home", "size": "2MiB" });
+        let parts = h.node("parts").expect("a table");
+        parts.control(Command { name: "resize".into(), args }).await.unwrap_or_else(|e| panic!("{e}"));
+        h.refresh();
+        assert_eq!(home.geometry().size, 2 << 20);
+        assert_eq!(get(&home, 7).await, stamp(7, 1));
+        h.close().await.unwrap();
+    });
+    assert!(done.is_ok(), "{done:?}");
+}
