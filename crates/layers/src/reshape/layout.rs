@@ -249,6 +249,12 @@ impl Layout {
             if dealt && !(band.unit.is_power_of_two() && (block..=UNIT_MAX).contains(&band.unit)) {
                 return Err(corrupt(format!("a unit of the kept layout has {} bytes", band.unit)));
             }
+            // Also where a short band has come to neither yet: it may become longer.
+            let is_again =
+                |(turn, leg): (usize, &Place)| band.on[..turn].iter().any(|other| other.child == leg.child);
+            if band.on.iter().enumerate().any(is_again) {
+                return Err(corrupt("a device of the kept layout takes two turns"));
+            }
             let ends = |(turn, leg): (usize, &Place)| leg.there.checked_add(band.share(turn)).is_some();
             if !band.on.iter().enumerate().all(ends) {
                 return Err(corrupt("a place in the kept layout is beyond 2^64"));

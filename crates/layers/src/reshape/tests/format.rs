@@ -76,7 +76,7 @@ fn what_is_wrong_is_refused() {
         (|k| k["open"] = json!(7), "invalid type"),
         (|k| k["layout"] = json!([]), "another size"),
         (|k| k["layout"][0]["on"][1]["device"] = json!("z"), "z is missing"),
-        (|k| k["layout"][0]["on"][1]["device"] = json!("a"), "uses bytes of a twice"),
+        (|k| k["layout"][0]["on"][1]["device"] = json!("a"), "takes two turns"),
         (|k| k["layout"][0]["on"] = json!([]), "empty"),
         (|k| k["layout"][0]["unit"] = json!(0), "unit"),
         (|k| k["layout"][0]["unit"] = json!(3000), "unit"),
