@@ -43,7 +43,7 @@ use lamina_block::{
     Arg, ArgType, Begin, Build, Bytes, Command, Config, Env, Error, ErrorKind, Extent, Finding, Geometry, Io,
     Job, Keep, Layer, Made, Node, Pending, Result, Signal, Step, Verb, Zero,
 };
-use part::{Part, View};
+use part::{Leaving, Part, View};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
@@ -303,7 +303,14 @@ impl Partition {
         // A change that failed may have been kept all the same.
         let kept = self.keep.as_ref().and_then(|keep| keep.get());
         if let Some(words) = kept.filter(|words| *words != self.table().words()) {
-            self.install(&Table::read(&words, self.room())?);
+            let table = Table::read(&words, self.room())?;
+            let is_gone = |part: &&Rc<Part>| part.is_viewed() && table.find(&part.name()).is_err();
+            if let Some(part) = self.parts.borrow().iter().find(is_gone) {
+                let message =
+                    format!("{:?} was deleted or renamed, though that failed: close its views", part.name());
+                return Err(Error::invalid(message));
+            }
+            self.install(&table);
         }
         Ok(changing)
     }
@@ -373,7 +380,7 @@ impl Partition {
         let _changing = self.begin().await?;
         let mut table = self.table();
         table.rename(&name, &to)?;
-        self.unviewed(&name, "renamed")?;
+        let _leaving = self.unviewed(&name, "renamed")?;
         self.keep(table).await?;
         self.show(&to)
     }
@@ -382,20 +389,21 @@ impl Partition {
         let _changing = self.begin().await?;
         let mut table = self.table();
         table.delete(&name)?;
-        self.unviewed(&name, "deleted")?;
+        let _leaving = self.unviewed(&name, "deleted")?;
         self.keep(table).await?;
         Ok(self.list())
     }
 
-    /// Refuses what cannot be done to a partition in use.
-    fn unviewed(&self, name: &str, done: &str) -> Result<()> {
-        if self.part(name)?.is_viewed() {
+    /// Refuses what cannot be done to a partition in use, and keeps it from being used until the answer is dropped.
+    fn unviewed(&self, name: &str, done: &str) -> Result<Leaving> {
+        let part = self.part(name)?;
+        if part.is_viewed() {
             return Err(Error::invalid(format!(
                 "name: {name:?} is in use, and cannot be {done}: take away the device of type \"view\" that shows it \
                  first"
             )));
         }
-        Ok(())
+        Ok(part.leave())
     }
 
     /// The partition called `name`; of a GPT also the one with this number.
@@ -455,7 +463,7 @@ impl Layer for Partition {
     fn view(self: Rc<Self>, name: String) -> Pending<Made> {
         Box::pin(async move {
             let part = self.part(&name)?;
-            Ok(Rc::new(View::new(part, Rc::clone(&self.child))) as Made)
+            Ok(Rc::new(View::new(part, Rc::clone(&self.child))?) as Made)
         })
     }
 

@@ -24,6 +24,8 @@ pub struct Part {
     pieces: RefCell<Vec<Piece>>,
     /// Open views.
     views: Cell<usize>,
+    /// It is about to be called otherwise, or deleted: nobody may begin to view it.
+    leaves: Cell<bool>,
     /// Pieces below that it had while it was viewed: a request on its way may still write to them.
     lost: RefCell<Vec<Range<u64>>>,
 }
@@ -36,6 +38,7 @@ impl Part {
             number,
             pieces: RefCell::default(),
             views: Cell::new(0),
+            leaves: Cell::new(false),
             lost: RefCell::default(),
         };
         part.place(places);
@@ -87,6 +90,12 @@ impl Part {
         self.views.get() > 0
     }
 
+    /// Lets nobody begin to view it while what comes back lives.
+    pub fn leave(self: &Rc<Self>) -> Leaving {
+        self.leaves.set(true);
+        Leaving(Rc::clone(self))
+    }
+
     /// `places` are not its own any more. Views that are open may still write to them.
     pub fn lose(&self, places: impl Iterator<Item = Range<u64>>) {
         if self.is_viewed() {
@@ -123,6 +132,15 @@ impl Part {
     }
 }
 
+/// Nobody begins to view a partition while this lives.
+pub struct Leaving(Rc<Part>);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.leaves.set(false);
+    }
+}
+
 /// A view of a partition.
 pub struct View {
     part: Rc<Part>,
@@ -131,9 +149,12 @@ pub struct View {
 }
 
 impl View {
-    pub fn new(part: Rc<Part>, child: Rc<Node>) -> View {
+    pub fn new(part: Rc<Part>, child: Rc<Node>) -> Result<View> {
+        if part.leaves.get() {
+            return Err(Error::invalid(format!("name: {:?} is being renamed or deleted", part.name)));
+        }
         part.opened();
-        View { part, child, open: Cell::new(true) }
+        Ok(View { part, child, open: Cell::new(true) })
     }
 
     fn end(&self) {

@@ -124,6 +124,40 @@ fn two() -> Value {
     json!({ "partitions": [{ "name": "a", "size": "2MiB" }, { "name": "b", "size": "1MiB" }] })
 }
 
+/// Words that are kept a second later.
+struct Slow(Rc<dyn Env>, Words);
+
+impl Keep for Slow {
+    fn get(&self) -> Option<Value> {
+        self.1.get()
+    }
+    fn set(&self, value: Value) -> Pending {
+        let (kept, sleep) = (self.1.set(value), self.0.sleep(Duration::from_secs(1)));
+        Box::pin(async move {
+            sleep.await;
+            kept.await
+        })
+    }
+}
+
+/// Its space is about to be somebody else's.
+#[test]
+fn what_is_being_deleted_cannot_be_viewed() {
+    simulated(|world| async move {
+        let (env, below) = (Rc::clone(&world.env), world.memory("16MiB").await);
+        let keep = Rc::new(Slow(Rc::clone(&env), Words::default()));
+        let table = build(&env, &below, two(), Begin::Format, Some(keep)).await.expect("it can be made");
+        let (sim, at_work) = (Rc::clone(&world.sim), Rc::clone(&table));
+        let deleting = sim.start(async move { at_work.control(to("delete", json!({ "name": "a" }))).await });
+        env.sleep(Duration::from_millis(500)).await;
+        let refused = view(&env, &table, "a").await.err().expect("it goes");
+        assert!(refused.message().contains("is being renamed or deleted"), "{refused}");
+        view(&env, &table, "b").await.expect("it stays");
+        deleting.ended().await.expect("deleted");
+        assert!(view(&env, &table, "a").await.is_err());
+    });
+}
+
 #[test]
 fn partitions_are_made_grown_shrunk_renamed_and_deleted() {
     simulated(|world| async move {
