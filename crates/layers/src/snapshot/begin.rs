@@ -170,6 +170,9 @@ async fn open(keys: &Keys, with: &Build) -> Result<Rc<Core>> {
     }
     let mut head = Head::decode(&bytes)?;
     fits(keys, with, &head)?;
+    if with.metadata.is_none() && head.data < store.region_len() {
+        return Err(Error::new(ErrorKind::Corrupt, "the volume's extents lie over its metadata"));
+    }
     let both = |tags: [u64; 2]| -> Result<[Id; 2]> { Ok([find(tags[0])?, find(tags[1])?]) };
     let space = Pxb::open(&store, both(space_tags(head.space))?, head.physical).await?;
     let tree = Tree::open(&store, PAGES)?;
@@ -234,6 +237,12 @@ fn fits(keys: &Keys, with: &Build, head: &Head) -> Result<()> {
         return Err(Error::invalid(message));
     }
     let child = with.child();
+    let block = u64::from(child.geometry().block);
+    if !head.size.is_multiple_of(block) || head.extent() < block {
+        let message =
+            format!("the volume was made over smaller blocks than the {block} bytes of this device");
+        return Err(Error::invalid(message).on(child.name()));
+    }
     let needed = head.physical.checked_mul(head.extent()).and_then(|len| len.checked_add(head.data));
     match needed.is_some_and(|needed| needed <= child.geometry().size) {
         true => Ok(()),
@@ -249,7 +258,7 @@ async fn snapshots(store: &Store, table: Id) -> Result<(Vec<Snapshot>, Option<St
     for index in 0..kept_max(table.len()) {
         let mut bytes = [0; KEPT_LEN];
         match table.read(kept_at(index), &mut bytes).await.and_then(|()| Kept::decode(&bytes)) {
-            Ok(Some(kept)) => snapshots.push(Snapshot { kept, index, viewers: Rc::new(()) }),
+            Ok(Some(kept)) => snapshots.push(Snapshot::new(kept, index)),
             Ok(None) => {}
             Err(e) if e.kind() == ErrorKind::Corrupt => {
                 missing = missing.or(Some(format!("not all snapshots can be found: {}", e.message())));

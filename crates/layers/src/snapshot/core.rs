@@ -25,6 +25,18 @@ pub(super) struct Snapshot {
     pub index: usize,
     /// Views hold a clone.
     pub viewers: Rc<()>,
+    /// It is being forgotten: nobody may begin to view it.
+    pub leaves: Cell<bool>,
+}
+
+impl Snapshot {
+    pub fn new(kept: Kept, index: usize) -> Snapshot {
+        Snapshot { kept, index, viewers: Rc::new(()), leaves: Cell::new(false) }
+    }
+
+    pub fn is_viewed(&self) -> bool {
+        Rc::strong_count(&self.viewers) > 1
+    }
 }
 
 /// The answer that somebody waits for.

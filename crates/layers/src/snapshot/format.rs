@@ -2,7 +2,7 @@
 //! snapshots; and how much room all of it takes.
 
 use lamina_block::{Error, ErrorKind, Result};
-use lamina_metadata::extents::{Root, pages_for, pxb_len};
+use lamina_metadata::extents::{EPOCH_MAX, PLACES_MAX, Root, pages_for, pxb_len};
 use lamina_metadata::pages;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -125,7 +125,7 @@ impl Head {
         if !right {
             return Err(wrong("its head is impossible"));
         }
-        Ok(Head {
+        let head = Head {
             shift: head.shift,
             garbage: head.flags & GARBAGE != 0,
             open: head.flags & OPEN != 0,
@@ -136,7 +136,19 @@ impl Head {
             epoch: head.epoch.get(),
             space: head.space.get(),
             root: Root::decode(&head.root)?,
-        })
+        };
+        if head.has_room() { Ok(head) } else { Err(wrong("its head has numbers that are too large")) }
+    }
+
+    /// Every number has room where it is counted with: in entries of the map, and in tags.
+    fn has_room(&self) -> bool {
+        // What was taken over began at byte 0, and its last extent may have been short.
+        let taken_over = self.adopted == 0 || (self.data == 0 && self.adopted <= self.physical + 1);
+        self.size.div_ceil(self.extent()) <= PLACES_MAX
+            && self.physical < PLACES_MAX
+            && taken_over
+            && (1..=EPOCH_MAX).contains(&self.epoch)
+            && self.space < u32::MAX
     }
 }
 
@@ -194,6 +206,10 @@ impl Kept {
         let name = name.and_then(|name| std::str::from_utf8(name).ok()).filter(|name| is_name(name));
         let name = name.ok_or_else(|| wrong("a snapshot has no name"))?.to_owned();
         let (epoch, size, root) = (kept.epoch.get(), kept.size.get(), Root::decode(&kept.root)?);
+        // There is an epoch after it.
+        if size == 0 || size > EXTENTS.end() * PLACES_MAX || epoch >= EPOCH_MAX {
+            return Err(wrong(&format!("snapshot {name:?} has numbers that are too large")));
+        }
         Ok(Some(Kept { name, epoch, size, root }))
     }
 }

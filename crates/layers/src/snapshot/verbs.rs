@@ -123,7 +123,7 @@ impl Core {
         let change = Change::new().write(self.table_id, kept_at(index), kept.encode());
         self.change(self.with_head(change, after)).await?;
         let answer = json!({ "name": kept.name, "size": kept.size });
-        self.snapshots.borrow_mut().push(Snapshot { kept, index, viewers: Rc::new(()) });
+        self.snapshots.borrow_mut().push(Snapshot::new(kept, index));
         self.head.set(after);
         self.shared.set(self.shared_by_snapshots());
         self.commit().await?;
@@ -148,19 +148,13 @@ impl Core {
 
     async fn forget(self: Rc<Self>, name: String) -> Result<Value> {
         let turn = self.turn.take().await;
-        let (index, viewed) = {
-            let snapshots = self.snapshots.borrow();
-            let found = snapshots.iter().find(|snapshot| snapshot.kept.name == name);
-            found.map(|snapshot| (snapshot.index, Rc::strong_count(&snapshot.viewers) > 1))
-        }
-        .ok_or_else(|| self.no_such(&name))?;
-        if viewed {
-            let message = format!("a device shows the snapshot {name:?}: take the view away first");
-            return Err(Error::invalid(message));
-        }
+        let index = self.let_leave(&name)?;
         let after = Head { garbage: true, ..self.head.get() };
         let change = Change::new().write(self.table_id, kept_at(index), vec![0; KEPT_LEN]);
-        self.change(self.with_head(change, after)).await?;
+        if let Err(e) = self.change(self.with_head(change, after)).await {
+            self.snapshots.borrow().iter().for_each(|snapshot| snapshot.leaves.set(false));
+            return Err(e);
+        }
         self.snapshots.borrow_mut().retain(|snapshot| snapshot.index != index);
         self.head.set(after);
         // What was shared with it is the volume's own from the moment on when this is durable.
@@ -170,11 +164,24 @@ impl Core {
         Ok(json!({}))
     }
 
+    /// From now on nobody begins to view a snapshot, which nobody does; its place in the table.
+    fn let_leave(&self, name: &str) -> Result<usize> {
+        let snapshots = self.snapshots.borrow();
+        let found = snapshots.iter().find(|snapshot| snapshot.kept.name == name);
+        let snapshot = found.ok_or_else(|| self.no_such(name))?;
+        if snapshot.is_viewed() {
+            let message = format!("a device shows the snapshot {name:?}: take the view away first");
+            return Err(Error::invalid(message));
+        }
+        snapshot.leaves.set(true);
+        Ok(snapshot.index)
+    }
+
     pub fn list(&self) -> Value {
         let snapshots = self.snapshots.borrow();
         let show = |s: &Snapshot| {
-            let viewed = Rc::strong_count(&s.viewers) > 1;
-            json!({ "name": s.kept.name, "size": s.kept.size, "epoch": s.kept.epoch, "viewed": viewed })
+            let Kept { name, size, epoch, .. } = &s.kept;
+            json!({ "name": name, "size": size, "epoch": epoch, "viewed": s.is_viewed() })
         };
         Value::Array(snapshots.iter().map(show).collect())
     }
@@ -296,7 +303,7 @@ impl Core {
     /// What a snapshot's view needs to know of it.
     pub fn find(&self, name: &str) -> Result<(Version, u64, Rc<()>)> {
         let snapshots = self.snapshots.borrow();
-        let found = snapshots.iter().find(|snapshot| snapshot.kept.name == name);
+        let found = snapshots.iter().find(|s| s.kept.name == name && !s.leaves.get());
         let found = found.map(|s| (Version::Kept(s.kept.root), s.kept.size, Rc::clone(&s.viewers)));
         drop(snapshots);
         found.ok_or_else(|| self.no_such(name))

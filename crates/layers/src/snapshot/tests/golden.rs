@@ -5,7 +5,7 @@ use super::super::format::{Head, Kept, kept_at};
 use super::scene::*;
 use crate::testing::*;
 use lamina_block::{Begin, Level};
-use lamina_metadata::extents::Entry;
+use lamina_metadata::extents::{EPOCH_MAX, Entry, PLACES_MAX};
 
 const GOLDEN: &str = include_str!("../../../tests/golden/snapshot-1.txt");
 
@@ -101,4 +101,31 @@ fn damage_is_refused() {
     nameless[4] = 65;
     assert_eq!(Kept::decode(&nameless).unwrap_err().kind(), ErrorKind::Corrupt);
     assert!(Head::decode(&good[..71]).is_err());
+}
+
+/// Numbers with which other numbers are made: none of them may go over what there is room for.
+#[test]
+fn numbers_that_are_too_large_are_refused() {
+    let good = Head::decode(&bytes("head ")[0]).expect("a head");
+    let wrong = [
+        Head { size: u64::MAX, ..good },
+        Head { physical: PLACES_MAX, ..good },
+        Head { adopted: 1, data: 8192, ..good },
+        Head { adopted: good.physical + 2, data: 0, ..good },
+        Head { epoch: 0, ..good },
+        Head { epoch: EPOCH_MAX + 1, ..good },
+        Head { space: u32::MAX, ..good },
+    ];
+    for head in wrong {
+        assert_eq!(
+            Head::decode(&head.encode()).expect_err("impossible").kind(),
+            ErrorKind::Corrupt,
+            "{head:?}"
+        );
+    }
+    let one = Kept::decode(&bytes("snapshot ")[0]).expect("an entry").expect("a snapshot");
+    for (epoch, size) in [(EPOCH_MAX, 4096), (u32::MAX, 4096), (1, 0), (1, u64::MAX)] {
+        let kept = Kept { epoch, size, ..one.clone() };
+        assert!(Kept::decode(&kept.encode()).is_err(), "{kept:?}");
+    }
 }
