@@ -16,11 +16,15 @@ pub fn kinds() -> Vec<Kind> {
 
 /// Reads and checks files. What is wrong with any of them is told, warnings too.
 pub fn load(files: &[PathBuf]) -> Result<Vec<Plan>, Failure> {
-    let kinds = kinds();
+    load_with(files, &kinds())
+}
+
+/// The same, with these kinds.
+pub fn load_with(files: &[PathBuf], kinds: &[Kind]) -> Result<Vec<Plan>, Failure> {
     let mut plans = Vec::new();
     let mut wrong = String::new();
     for file in files {
-        match Plan::load(file, &kinds) {
+        match Plan::load(file, kinds) {
             Ok(plan) => plans.push(plan),
             Err(report) => wrong.push_str(&shown(&report)),
         }

@@ -14,7 +14,7 @@ use crate::cli;
 use crate::exit::Failure;
 use crate::files;
 use crate::look::Device;
-use crate::overlay::Overlaid;
+use crate::overlay::{self, Overlaid};
 use lamina_block::{Class, Env, Error, Finding, Node, OpenDisk};
 use lamina_graph::{Hierarchy, Plan};
 use lamina_host::{Options, Reactor};
@@ -72,7 +72,7 @@ impl Findings {
 
 /// Runs `lamina check --metadata`.
 pub fn run_check(files: &[std::path::PathBuf]) -> Result<(), Failure> {
-    let plans = files::load(files)?;
+    let plans = files::load_with(files, &overlay::kinds())?;
     let reactor = reactor()?;
     let mut wrong = 0;
     for (plan, file) in plans.into_iter().zip(files) {
@@ -99,10 +99,14 @@ pub fn run_repair(args: &cli::Repair) -> Result<(), Failure> {
     let plan = files::load(std::slice::from_ref(&args.file))?.remove(0);
     let reactor = reactor()?;
     let mut mended = reactor.run(mend(reactor.env(), plan.clone()))?;
-    let mut found = examine(&reactor, plan.clone())?;
+    let look = || {
+        let plan = Plan::load(&args.file, &overlay::kinds()).map_err(|e| Failure::File(files::shown(&e)))?;
+        examine(&reactor, plan)
+    };
+    let mut found = look()?;
     if found.mendable > 0 {
-        mended.push_str(&reactor.run(mend_layers(reactor.env(), plan.clone())));
-        found = examine(&reactor, plan)?;
+        mended.push_str(&reactor.run(mend_layers(reactor.env(), plan)));
+        found = look()?;
     }
     write!(std::io::stdout(), "{mended}{}", found.text)?;
     match found.wrong {
@@ -187,8 +191,11 @@ async fn store(device: &str, node: &Rc<Node>, found: &mut Findings) {
     let on = node.name();
     match check(node).await {
         Err(e) => found.bad(&format!("metadata of {device:?} on {on:?}: {e}")),
-        Ok(Checked { level, objects, pages, damage, damaged }) => {
-            let what = format!("{objects} objects in {pages} pages, level {}", level.name());
+        Ok(Checked { level, objects, pages, damage, damaged, half_written }) => {
+            let mut what = format!("{objects} objects in {pages} pages, level {}", level.name());
+            if half_written > 0 {
+                let _ = write!(what, "; of {half_written}, one of both copies was left half-written");
+            }
             if damaged == 0 {
                 return found.good(&format!("metadata of {device:?} on {on:?}: good, {what}"));
             }

@@ -3,21 +3,59 @@
 //! A hierarchy can be opened in it as for serving, with everything that opening does (logs are replayed, members are
 //! marked as in use), and afterwards the disks are what they were. What was written is kept in memory, and bounded.
 //!
-//! It deliberately does not connect to anybody: what is sent to a peer cannot be taken back.
+//! What is sent to a peer cannot be taken back. So the one kind that connects to any, `nbd`, is exchanged for one over which
+//! the same is laid: the server is only asked ([`kinds`]). It deliberately does not listen to anybody.
 
+use crate::files;
 use lamina_block::{
-    Address, Buf, Conn, Env, Error, ErrorKind, Geometry, Io, Layer, Listener, Node, Op, OpenDisk, Pending,
-    Pool, Result, Step, Time,
+    Address, Buf, Build, Config, Conn, Env, Error, ErrorKind, Geometry, Io, Kind, Layer, Listener, Made,
+    Node, Op, OpenDisk, Pending, Pool, Result, Step, Time,
 };
+use lamina_nbd::client;
+use serde::Deserialize;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::ops::RangeInclusive;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The most bytes that are kept of what is written to all disks.
+/// The most bytes that are kept of what is written to all disks; and to each server.
 const KEPT_MAX: usize = 256 << 20;
+
+/// Every kind of layer, for use in this world.
+pub fn kinds() -> Vec<Kind> {
+    let mut kinds = files::kinds();
+    kinds.iter_mut().filter(|kind| kind.name == Asked::KIND).for_each(|kind| *kind = Kind::of::<Asked>());
+    kinds
+}
+
+/// The kind `nbd`, whose server is only asked.
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct Asked(client::Keys);
+
+impl Config for Asked {
+    const KIND: &'static str = client::Keys::KIND;
+    const SUMMARY: &'static str = client::Keys::SUMMARY;
+    const CHILDREN: RangeInclusive<usize> = client::Keys::CHILDREN;
+
+    fn build(self, with: Build) -> Pending<Made> {
+        let (name, env) = (with.name.clone(), Rc::clone(&with.env));
+        Box::pin(async move {
+            let made = self.0.build(with).await?;
+            Ok(if made.geometry().read_only { made } else { over(&name, &env, made, Rc::default()) })
+        })
+    }
+}
+
+/// Lays an overlay over what can be written to.
+fn over(name: &str, env: &Rc<dyn Env>, below: Made, kept: Rc<Cell<usize>>) -> Made {
+    let geometry = Geometry { read_only: false, discard: false, zero: false, fua: true, ..below.geometry() };
+    let below = Node::new(name, "overlay", Rc::clone(env), below);
+    Rc::new(Overlay { below, geometry, blocks: RefCell::default(), kept })
+}
 
 /// The environment.
 pub struct Overlaid {
@@ -63,17 +101,12 @@ impl Env for Overlaid {
             if !writable {
                 return Ok(disk);
             }
-            let geometry =
-                Geometry { read_only: false, discard: false, zero: false, fua: true, ..disk.geometry() };
-            let below = Node::new(&name, "file", inner, disk);
-            Ok(Rc::new(Overlay { below, geometry, blocks: RefCell::default(), kept }) as Rc<dyn Layer>)
+            Ok(over(&name, &inner, disk, kept))
         })
     }
 
     fn connect(&self, to: Address) -> Pending<Rc<dyn Conn>> {
-        Box::pin(async move {
-            Err(Error::unsupported(format!("{to} is not connected to while disks are checked")))
-        })
+        self.inner.connect(to)
     }
 
     fn listen(&self, at: Address) -> Result<Rc<dyn Listener>> {

@@ -31,6 +31,9 @@ pub struct Checked {
     pub damage: Vec<Damage>,
     /// How many places there are in all.
     pub damaged: u64,
+    /// How many pages have one whole copy beside one that is not, under [`Level::Lazy`]: a crash in the middle of a
+    /// write-back leaves that, and the whole one counts. It is no damage; nor can damage be told from it.
+    pub half_written: u64,
 }
 
 /// Something that is wrong in a store.
@@ -101,7 +104,14 @@ pub async fn check(node: &Rc<Node>) -> Result<Checked> {
     let mut looked = Looked {
         node,
         shape,
-        found: Checked { level: shape.level, objects: 0, pages: 0, damage: Vec::new(), damaged: 0 },
+        found: Checked {
+            level: shape.level,
+            objects: 0,
+            pages: 0,
+            damage: Vec::new(),
+            damaged: 0,
+            half_written: 0,
+        },
     };
     // The second root comes with the first write-back.
     for damage in broken.into_iter().filter(|damage| *damage != Damage::Root(1) || !never_written) {
@@ -156,6 +166,8 @@ impl Looked<'_> {
                 let whole = found.iter().any(|slot| matches!(slot, Slot::Whole { .. }));
                 match broken {
                     0 => {}
+                    // What was never whole reads as zeroes.
+                    1 if self.shape.level == Level::Lazy => self.found.half_written += 1,
                     1 if whole => self.wrong(Damage::Copy { page, object: id.0 }),
                     _ => self.wrong(Damage::Page { page, object: id.0 }),
                 }

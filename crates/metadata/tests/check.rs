@@ -1,9 +1,12 @@
-//! Every damage of a store is found where it is, and a whole store has none.
+//! Every damage of a store is found where it is, and a whole store has none, nor has one that outlived a crash.
 
-use lamina_block::{Buf, Durability, Env, Io, Node};
-use lamina_metadata::check::{Damage, check};
+mod common;
+
+use common::{Dies, REGION, nothing, open, work};
+use lamina_block::{Buf, Durability, Env, Geometry, Io, Layer, Node, Step};
+use lamina_metadata::check::{Checked, Damage, check};
 use lamina_metadata::{Change, Format, Level, Options, Region, Store};
-use lamina_sim::{DiskOptions, Image, Simulation};
+use lamina_sim::{DiskOptions, Image, SimEnv, Simulation};
 use std::rc::Rc;
 
 const BLOCK: u64 = 4096;
@@ -42,7 +45,7 @@ async fn spoil(node: &Rc<Node>, at: u64) {
 }
 
 /// What is found after these blocks were damaged.
-fn found(level: Level, spoilt: &'static [u64]) -> Vec<Damage> {
+fn checked(level: Level, spoilt: &'static [u64]) -> Checked {
     let world = Simulation::new(1);
     let env: Rc<dyn Env> = world.env();
     let disk = world.env().put_disk("disk", Image::blank(DiskOptions::new(2 << 20)));
@@ -56,9 +59,13 @@ fn found(level: Level, spoilt: &'static [u64]) -> Vec<Damage> {
             let checked = check(&node).await.expect("it can be looked at");
             assert_eq!((checked.level, checked.objects, checked.pages), (level, 1, 4));
             assert_eq!(checked.damaged, checked.damage.len() as u64);
-            checked.damage
+            checked
         })
         .expect("it ends")
+}
+
+fn found(level: Level, spoilt: &'static [u64]) -> Vec<Damage> {
+    checked(level, spoilt).damage
 }
 
 #[test]
@@ -67,8 +74,12 @@ fn damage_is_found_where_it_is() {
     assert_eq!((directory, first), (18 * BLOCK, 20 * BLOCK));
     for level in Level::ALL {
         assert_eq!(found(level, &[]), []);
-        assert_eq!(found(level, &[20 * BLOCK]), [Damage::Copy { page: 1, object: 1 }]);
-        assert_eq!(found(level, &[25 * BLOCK]), [Damage::Copy { page: 3, object: 1 }]);
+        // There, a crash may have left it half-written, and nothing can be told from it.
+        let lazy = level == Level::Lazy;
+        let copy = |page| if lazy { vec![] } else { vec![Damage::Copy { page, object: 1 }] };
+        assert_eq!(found(level, &[20 * BLOCK]), copy(1));
+        assert_eq!(found(level, &[25 * BLOCK]), copy(3));
+        assert_eq!(checked(level, &[20 * BLOCK, 25 * BLOCK]).half_written, if lazy { 2 } else { 0 });
         assert_eq!(found(level, &[22 * BLOCK, 23 * BLOCK]), [Damage::Page { page: 2, object: 1 }]);
         // Not in use.
         assert_eq!(found(level, &[60 * BLOCK]), []);
@@ -86,5 +97,54 @@ fn what_is_no_store_is_refused() {
         let node = Node::new("disk", "simulated", Rc::clone(&env), disk);
         let e = world.run(async move { check(&node).await }).expect("it ends").expect_err("no store");
         assert!(e.message().contains(says), "{e}");
+    }
+}
+
+/// The region of the store as a device of its own.
+struct Part(Rc<Node>);
+
+impl Layer for Part {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry().with_size(REGION.end - REGION.start)
+    }
+
+    fn submit(self: Rc<Self>, io: &mut Io) -> Step {
+        io.move_to(io.at.start + REGION.start);
+        Step::Forward(Rc::clone(&self.0))
+    }
+}
+
+fn part(env: &Rc<SimEnv>) -> Rc<Node> {
+    let part = Rc::new(Part(common::node(env, &nothing())));
+    Node::new("part", "part", Rc::clone(env) as _, part)
+}
+
+/// What a check finds when a store was opened after the power has failed: nothing is damaged. Under `lazy` pages are half
+/// written now and then, which is no damage either.
+#[test]
+fn a_crash_is_no_damage() {
+    for level in Level::ALL {
+        let mut half_written = 0;
+        for seed in 0..4 {
+            let (_, crashes) = work(level, seed, 60, 4, &nothing(), Dies::Machine).expect("it works");
+            for (i, crash) in crashes.iter().enumerate() {
+                let world = Simulation::from_images(seed, &crash.images);
+                let env = world.env();
+                let checked = world.run(async move {
+                    let store = open(&env, &nothing()).await.expect("it opens");
+                    let checked = check(&part(&env)).await.expect("it can be looked at");
+                    store.close().await.expect("it closes");
+                    checked
+                });
+                let checked = checked.expect("it ends");
+                assert_eq!(checked.damage, [], "{level:?}, seed {seed}, crash {i}");
+                half_written += checked.half_written;
+            }
+        }
+        assert_eq!(
+            half_written > 0,
+            level == Level::Lazy,
+            "{level:?}: {half_written} pages were half-written"
+        );
     }
 }

@@ -214,3 +214,75 @@ fn below_what_cannot_be_opened_is_looked_at() {
     assert_eq!(tried.status.code(), Some(1), "{}", text(&tried.stdout));
     assert_eq!(images(&place), before, "there was nothing to mend");
 }
+
+const SERVED: &str = r#"
+[device.store]
+type = "file"
+path = "store.img"
+size = "16MiB"
+
+[export.store]
+device = "store"
+nbd = "unix:store.nbd"
+"#;
+
+/// A volume whose data lie on somebody else's server, and its map on a member.
+const FAR: &str = r#"
+[hierarchy]
+name = "far"
+
+[device.far]
+type = "nbd"
+address = "unix:store.nbd"
+export = "store"
+
+[device.map]
+type = "file"
+path = "map.img"
+size = "8MiB"
+
+[device.volume]
+type = "snapshot"
+over = "far"
+metadata = "map"
+size = "16MiB"
+
+[export.volume]
+device = "volume"
+nbd = "unix:volume.nbd"
+"#;
+
+#[test]
+fn what_lies_on_a_server_is_checked_and_nothing_is_sent_there() {
+    let place = Place::with(FAR);
+    place.write("store.toml", SERVED);
+    let server = place.serve_with(&["store.toml"], |_| {});
+    let made = place.lamina(&["create", "disk.toml"]);
+    assert_eq!(made.status.code(), Some(0), "{}", text(&made.stderr));
+    let daemon = place.serve();
+    client(&daemon.uri("volume"), async |node| {
+        for at in 0..32 {
+            write(&node, at << 18, pattern(4096, at as u8)).await.expect("a write");
+        }
+        flush(&node).await.expect("a flush");
+    });
+    daemon.terminate();
+    let images = || ["store.img", "map.img"].map(|name| std::fs::read(place.path(name)).expect("an image"));
+    let before = images();
+    let good = place.lamina(&["check", "--metadata", "disk.toml"]);
+    assert_eq!(good.status.code(), Some(0), "{}{}", text(&good.stdout), text(&good.stderr));
+    assert!(text(&good.stdout).contains("device \"volume\": the map is good"), "{}", text(&good.stdout));
+    // Which extents are in use.
+    spoil_object(&place, 3);
+    let bad = place.lamina(&["check", "--metadata", "disk.toml"]);
+    assert_eq!(bad.status.code(), Some(1), "{}", text(&bad.stdout));
+    assert_eq!(images()[0], before[0], "a check has written");
+    let mended = place.lamina(&["repair", "disk.toml"]);
+    assert_eq!(mended.status.code(), Some(0), "{}{}", text(&mended.stdout), text(&mended.stderr));
+    holds(&place);
+    server.terminate();
+    let alone = place.lamina(&["check", "--metadata", "disk.toml"]);
+    assert_eq!(alone.status.code(), Some(1), "{}", text(&alone.stdout));
+    let said = text(&alone.stdout);
+    assert!(said.contains("store.nbd") && said.contains("only what lies below is looked at"), "{said}");
+}
