@@ -163,6 +163,33 @@ impl Layout {
         taken
     }
 
+    /// What the bytes from `position` on take of `child`, in order.
+    fn taken_from(&self, child: usize, position: u64) -> Vec<Range<u64>> {
+        let mut rest = Vec::new();
+        for (band, start) in self.bands.iter().zip(&self.starts) {
+            let len = position.saturating_sub(*start).min(band.len);
+            let before = Band { len, ..band.clone() };
+            for (turn, leg) in band.on.iter().enumerate().filter(|(_, leg)| leg.child == child) {
+                rest.push(leg.there + before.share(turn)..leg.there + band.share(turn));
+            }
+        }
+        rest.retain(|range| !range.is_empty());
+        rest.sort_by_key(|range| range.start);
+        rest
+    }
+
+    /// True if no byte before `position`, lying as `self` says, is where one from there on lies as `other` says. Both
+    /// were [checked](Layout::check) for `children` devices.
+    pub fn is_apart(&self, other: &Layout, position: u64, children: usize) -> bool {
+        let before = self.cut(position);
+        (0..children).all(|child| {
+            let mut all = before.taken(child);
+            all.extend(other.taken_from(child, position));
+            all.sort_by_key(|range| range.start);
+            all.windows(2).all(|pair| pair[0].end <= pair[1].start)
+        })
+    }
+
     /// What is free of `child`, which has `size` bytes, in order.
     pub fn free(&self, child: usize, size: u64) -> Vec<Range<u64>> {
         let mut next = 0;

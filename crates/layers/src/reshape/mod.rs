@@ -268,15 +268,20 @@ fn is_identity(layout: &Layout) -> bool {
 
 fn check<S: Shape>(shape: &S, state: &State, children: &Children) -> Result<()> {
     let block = u64::from(several::geometry(children).block);
-    let target = state.target.iter();
-    for layout in std::iter::once(&state.layout).chain(target.clone().map(|target| &target.to)) {
+    let target = state.target.iter().map(|target| &target.to);
+    for layout in std::iter::once(&state.layout).chain(target) {
         layout.check(children, block)?;
         shape.accepts(layout)?;
     }
-    if target.clone().all(|target| target.position.is_multiple_of(block)) {
-        Ok(())
-    } else {
-        Err(Error::new(ErrorKind::Corrupt, "a move of its data has stopped inside a block"))
+    let Some(Target { to, up, position }) = &state.target else { return Ok(()) };
+    let (before, behind) = if *up { (to, &state.layout) } else { (&state.layout, to) };
+    match position.is_multiple_of(block) && state.layout.size().is_multiple_of(block) {
+        false => Err(Error::new(ErrorKind::Corrupt, "a move of its data has stopped inside a block")),
+        true if before.is_apart(behind, *position, children.len()) => Ok(()),
+        true => Err(Error::new(
+            ErrorKind::Corrupt,
+            "a move of its data has stopped where bytes that were moved lie on others that were not",
+        )),
     }
 }
 

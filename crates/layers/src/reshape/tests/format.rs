@@ -89,6 +89,7 @@ fn what_is_wrong_is_refused() {
         (|k| k["move"]["position"] = json!(131073), "beyond the end"),
         (|k| k["move"]["position"] = json!(100), "inside a block"),
         (|k| k["move"]["to"][0]["len"] = json!(65536), "another size"),
+        (|k| k["move"]["up"] = json!(false), "lie on others"),
         (
             |k| {
                 for at in ["layout", "to"] {
