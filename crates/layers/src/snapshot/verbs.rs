@@ -137,6 +137,7 @@ impl Core {
         let turn = self.turn.take().await;
         let kept = self.snapshots.borrow().iter().find(|s| s.kept.name == name).map(|s| s.kept.clone());
         let kept = kept.ok_or_else(|| self.no_such(&name))?;
+        self.suits(&name, kept.size)?;
         let after = Head { root: kept.root, size: kept.size, garbage: true, ..self.head.get() };
         self.change(self.with_head(Change::new(), after)).await?;
         self.head.set(after);
@@ -298,6 +299,17 @@ impl Core {
             self.store.commit().await?;
         }
         self.change(change).await
+    }
+
+    /// Whether a snapshot of `size` bytes can be a device over the one below, which may have been exchanged since.
+    pub fn suits(&self, name: &str, size: u64) -> Result<()> {
+        let block = self.child.geometry().block;
+        match size.is_multiple_of(block.into()) {
+            true => Ok(()),
+            false => {
+                Err(Error::invalid(format!("the snapshot {name:?} is of smaller blocks than {block} bytes")))
+            }
+        }
     }
 
     /// What a snapshot's view needs to know of it.

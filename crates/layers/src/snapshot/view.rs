@@ -21,11 +21,7 @@ impl View {
     pub fn new(core: &Rc<Core>, name: String) -> lamina_block::Result<View> {
         core.offline()?;
         let (version, size, viewing) = core.find(&name)?;
-        let block = core.child.geometry().block;
-        if !size.is_multiple_of(block.into()) {
-            let message = format!("the snapshot {name:?} is of smaller blocks than {block} bytes");
-            return Err(Error::invalid(message));
-        }
+        core.suits(&name, size)?;
         Ok(View { core: Rc::clone(core), name, version, size, viewing: RefCell::new(Some(viewing)) })
     }
 }
