@@ -58,7 +58,7 @@ impl Config for Keys {
 }
 
 /// The kind: it has no keys.
-struct Concat;
+pub struct Concat;
 
 /// The bytes of all of `children` from where they are free, behind `layout`.
 fn behind(layout: &Layout, children: &Children, which: impl Iterator<Item = usize>) -> Result<Layout> {
@@ -166,7 +166,7 @@ fn no_room(size: u64, need: u64, room: u64, children: &Children, gone: &[usize])
 }
 
 /// Bands one after the other.
-struct Ends {
+pub struct Ends {
     /// Where each band begins.
     starts: Vec<u64>,
     /// Where it lies.

@@ -40,6 +40,7 @@ kinds! {
     file,
     linear,
     memory,
+    migrate,
     null,
     partition,
     record,

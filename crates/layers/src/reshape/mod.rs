@@ -57,6 +57,11 @@ pub trait Shape: 'static {
     /// The way of requests while no byte moves.
     type Way: Way;
 
+    /// The most bytes for each second of a move, unless somebody says otherwise.
+    fn limit(&self) -> Option<u64> {
+        None
+    }
+
     /// The layout over all of `children`, in their order.
     fn begin(&self, children: &Children) -> Result<Layout>;
 

@@ -17,7 +17,7 @@ impl<S: Shape> Spread<S> {
     pub fn start(self: &Rc<Self>, hurry: bool) {
         if let Some(moving) = self.moving() {
             let (done, total) = moving.progress();
-            let limit = self.job.borrow().as_ref().and_then(|job| job.limit());
+            let limit = self.job.borrow().as_ref().map_or(self.shape.limit(), |job| job.limit());
             let job = Job::new(&self.env, "move", total, limit);
             job.set_progress(done, total);
             self.job.replace(Some(job));

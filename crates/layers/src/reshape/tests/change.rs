@@ -186,6 +186,35 @@ fn one_device_takes_the_place_of_another_and_the_size_stays() {
     }
 }
 
+/// At the speed of its key; then the layer is not needed any more.
+#[test]
+fn a_device_moves_to_another_one_with_a_limit() {
+    with_disks(|env| async move {
+        let volume = Volume { kind: "migrate", keys: json!({ "limit": "8KiB" }) };
+        let node = volume.open(&env, &["a"], &[], Begin::Adopt).await.unwrap();
+        let bytes = fill(&node).await;
+        node.close().await.unwrap();
+        assert!(message(volume.open(&env, &["a", "c"], &[], Begin::Open).await).contains("in its place"));
+        let small = volume.open(&env, &["a", "d"], &["a"], Begin::Open).await.unwrap();
+        assert!(message(small.vacate(names(&["a"])).await).contains("32KiB free"));
+        small.close().await.unwrap();
+        let node = volume.open(&env, &["a", "c"], &["a"], Begin::Open).await.unwrap();
+        let moved = Rc::clone(&node);
+        env.spawn(Box::pin(async move { moved.vacate(names(&["a"])).await.unwrap() }));
+        while node.jobs().is_empty() {
+            env.sleep(Duration::from_nanos(1)).await;
+        }
+        assert_eq!(node.jobs()[0].limit(), Some(8 * KIB));
+        done(&env, &node).await;
+        assert_eq!((devices(&node), node.geometry().size), (names(&["c"]), 64 * KIB));
+        node.close().await.unwrap();
+        let node = volume.open(&env, &["c"], &[], Begin::Open).await.unwrap();
+        node.hold().await.layer().leave().await.unwrap();
+        node.close().await.unwrap();
+        assert_eq!(read(&child(&env, "c"), bytes.len()).await, bytes);
+    });
+}
+
 #[test]
 fn a_device_leaves_when_the_volume_was_made_smaller() {
     for (volume, fits) in [(stripe(), 128 * KIB), (concat(), 192 * KIB)] {

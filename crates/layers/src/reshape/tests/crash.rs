@@ -51,7 +51,17 @@ fn scenarios() -> Vec<Scenario> {
         gone,
         last,
     };
+    let migrate = Scenario {
+        name: "move",
+        volume: Volume { kind: "migrate", keys: json!({}) },
+        first: &["a"],
+        size: None,
+        then: &["a", "d"],
+        gone: &["a"],
+        last: &["d"],
+    };
     vec![
+        migrate,
         stripe("wider", &["a", "b"], None, &["a", "b", "c"], &[], &["a", "b", "c"]),
         stripe("narrower", &["a", "b", "c"], Some(128 << 10), &["a", "b", "c"], &["c"], &["a", "b"]),
         stripe("no middle", &["a", "b", "c"], Some(100 << 10), &["a", "b", "c"], &["b"], &["a", "c"]),
