@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::str::FromStr;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 /// A moment: nanoseconds since the environment began. Monotonic.
@@ -121,4 +122,37 @@ pub trait Env {
     fn connect(&self, to: Address) -> Pending<Rc<dyn Conn>>;
     /// Listens at `at`. A stale Unix socket file is replaced, a live one is refused.
     fn listen(&self, at: Address) -> Result<Rc<dyn Listener>>;
+    /// Does work that takes long and waits for nothing, without holding up the tasks of this core where it can.
+    /// Completes when the work is done. [`computed`] gives back what came of it. Begun work is done even if nobody
+    /// waits for it any more.
+    fn compute(&self, work: Box<dyn FnOnce() + Send>) -> Pending {
+        Box::pin(async move {
+            work();
+            Ok(())
+        })
+    }
+    /// All bytes of a regular file of at most `max` bytes. Fails with `Invalid` if it is longer, or no file.
+    fn read_file(&self, path: PathBuf, _max: usize) -> Pending<Vec<u8>> {
+        Box::pin(
+            async move { Err(Error::unsupported(format!("{}: there are no files here", path.display()))) },
+        )
+    }
+    /// Fills `into` with bytes that nobody can guess, for keys and salts.
+    fn secret(&self, _into: &mut [u8]) -> Result<()> {
+        Err(Error::unsupported("there are no secrets here"))
+    }
+}
+
+/// What comes of `work`, done by [`Env::compute`].
+pub async fn computed<T: Send + 'static>(
+    env: &dyn Env,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T> {
+    let (send, receive) = channel();
+    env.compute(Box::new(move || {
+        // Nobody may wait any more.
+        let _ = send.send(work());
+    }))
+    .await?;
+    receive.try_recv().map_err(|_| Error::offline("work on another thread ended without a result"))
 }

@@ -36,7 +36,7 @@ mod walk;
 pub use all::all;
 pub use buf::{Buf, Segment};
 pub use config::{KeyError, Keys};
-pub use env::{Address, Conn, Env, Listener, OpenDisk, Time};
+pub use env::{Address, Conn, Env, Listener, OpenDisk, Time, computed};
 pub use error::{Error, ErrorKind, Result};
 pub use finding::{Class, Finding};
 pub use geometry::{Extent, ExtentState, Geometry};

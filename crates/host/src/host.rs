@@ -4,10 +4,12 @@ use crate::executor::Executor;
 use crate::helper::Helpers;
 use crate::ring::Ring;
 use crate::timers::{Sleep, Timers};
-use crate::{Event, disk, net};
+use crate::{Event, disk, file, net};
 use lamina_block::{Address, Conn, Env, Layer, Listener, OpenDisk, Pending, Pool, Result, Time};
+use rustix::rand::{GetRandomFlags, getrandom};
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -139,6 +141,25 @@ impl Env for Host {
 
     fn listen(&self, at: Address) -> Result<Rc<dyn Listener>> {
         net::listen(&self.tools, at)
+    }
+
+    fn compute(&self, work: Box<dyn FnOnce() + Send>) -> Pending {
+        let done = self.tools.helpers.run(work);
+        Box::pin(async move { Ok(done.await?) })
+    }
+
+    fn read_file(&self, path: PathBuf, max: usize) -> Pending<Vec<u8>> {
+        let read = self.tools.helpers.run(move || file::read(&path, max));
+        Box::pin(async move { read.await? })
+    }
+
+    fn secret(&self, into: &mut [u8]) -> Result<()> {
+        let mut rest = into;
+        while !rest.is_empty() {
+            let got = getrandom(&mut *rest, GetRandomFlags::empty()).map_err(std::io::Error::from)?;
+            rest = &mut rest[got..];
+        }
+        Ok(())
     }
 }
 

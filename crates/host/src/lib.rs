@@ -15,6 +15,7 @@
 mod disk;
 mod event;
 mod executor;
+mod file;
 mod helper;
 mod host;
 mod net;

@@ -17,6 +17,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -111,6 +112,18 @@ impl Env for Overlaid {
 
     fn listen(&self, at: Address) -> Result<Rc<dyn Listener>> {
         Err(Error::unsupported(format!("nobody listens at {at} while disks are checked")))
+    }
+
+    fn compute(&self, work: Box<dyn FnOnce() + Send>) -> Pending {
+        self.inner.compute(work)
+    }
+
+    fn read_file(&self, path: PathBuf, max: usize) -> Pending<Vec<u8>> {
+        self.inner.read_file(path, max)
+    }
+
+    fn secret(&self, into: &mut [u8]) -> Result<()> {
+        self.inner.secret(into)
     }
 }
 

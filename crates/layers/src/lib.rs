@@ -35,6 +35,7 @@ macro_rules! kinds {
 
 kinds! {
     concat,
+    crypt,
     delay,
     fault,
     file,

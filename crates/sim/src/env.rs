@@ -30,6 +30,7 @@ pub struct SimEnv {
     random: RefCell<Rng>,
     pool: Pool,
     disks: RefCell<BTreeMap<PathBuf, Rc<SimDisk>>>,
+    files: RefCell<BTreeMap<PathBuf, Vec<u8>>>,
     net: Rc<Net>,
     clock: Cell<u64>,
 }
@@ -49,6 +50,7 @@ impl Simulation {
             executor,
             pool: Pool::new(POOL_KEEP),
             disks: RefCell::default(),
+            files: RefCell::default(),
             clock: Cell::new(0),
         }))
     }
@@ -102,6 +104,11 @@ impl SimEnv {
         let disk = SimDisk::make(&path.to_string_lossy(), executor, probe, image, seed);
         self.disks.borrow_mut().insert(path.into(), Rc::clone(&disk));
         disk
+    }
+
+    /// Puts a small file at `path`. It is no disk: nothing loses it, and images do not have it.
+    pub fn put_file(&self, path: impl AsRef<Path>, bytes: &[u8]) {
+        self.files.borrow_mut().insert(path.as_ref().into(), bytes.to_vec());
     }
 
     /// What the power loss `loss` leaves on all disks; `seed` decides what it leaves open.
@@ -231,6 +238,22 @@ impl Env for SimEnv {
 
     fn listen(&self, at: Address) -> Result<Rc<dyn Listener>> {
         self.net.listen(at)
+    }
+
+    fn read_file(&self, path: PathBuf, max: usize) -> Pending<Vec<u8>> {
+        let found = self.files.borrow().get(&path).cloned();
+        Box::pin(async move {
+            let bytes =
+                found.ok_or_else(|| Error::offline(format!("there is no file {}", path.display())))?;
+            let fits = bytes.len() <= max;
+            fits.then_some(bytes).ok_or_else(|| Error::invalid(format!("{} is too long", path.display())))
+        })
+    }
+
+    /// From the seed, as everything here: no secret at all.
+    fn secret(&self, into: &mut [u8]) -> Result<()> {
+        self.random.borrow_mut().fill(into);
+        Ok(())
     }
 }
 

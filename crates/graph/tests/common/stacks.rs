@@ -67,6 +67,7 @@ fn stack(name: &str, text: impl Into<Rc<str>>) -> Subject {
 
 async fn build(rig: Rc<Rig>, text: Rc<str>) -> Result<Rc<Node>> {
     let failed = |report| Error::invalid(format!("{report}"));
+    rig.env().put_file("/key", b"a key");
     let plan = Plan::parse(&text, "subject", Path::new(""), &kinds()).map_err(failed)?;
     if plan.devices().iter().any(|device| device.kind.keeps) {
         return build_kept(&rig, &plan).await;
@@ -97,10 +98,14 @@ async fn build_kept(rig: &Rc<Rig>, plan: &Plan) -> Result<Rc<Node>> {
     nodes.remove("top").ok_or_else(|| Error::invalid("there is no device \"top\""))
 }
 
+/// Keys of a volume that is made and opened fast.
+const CRYPT: &str = "key-file = '/key'\nheader-size = '320KiB'\nsector-size = 512\nkdf-memory = '32KiB'";
+
 /// A layer by itself, over as many disks as its kind asks for at least unless this page knows better.
 fn single(kind: &Kind) -> Subject {
     let (disks, keys) = match kind.name {
         "concat" => (3, ""),
+        "crypt" => (1, CRYPT),
         "delay" => (1, "write = '300us'\nparallel = 3"),
         "linear" => (1, "offset = '16KiB'\nsize = '64KiB'"),
         "memory" | "null" => (0, "size = '256KiB'"),
@@ -122,6 +127,7 @@ fn single(kind: &Kind) -> Subject {
         "memory" => subject.volatile(),
         "null" => subject.forgetful(),
         "snapshot" => subject.disks_of(2 << 20),
+        "crypt" => subject.disks_of(448 << 10),
         _ => subject,
     }
 }

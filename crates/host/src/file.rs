@@ -1,0 +1,41 @@
+//! Whole small files. Reading may block: it runs on a helper thread.
+
+use lamina_block::{Error, Result};
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// The bytes of a regular file of at most `max` bytes. The memory is taken once, so that no copies of a secret stay
+/// behind.
+pub(crate) fn read(path: &Path, max: usize) -> Result<Vec<u8>> {
+    let failed = |e: std::io::Error| {
+        Error::new(Error::from(std::io::Error::from(e.kind())).kind(), format!("{}: {e}", path.display()))
+    };
+    let meta = std::fs::metadata(path).map_err(failed)?;
+    if !meta.is_file() {
+        return Err(Error::invalid(format!("{} is no regular file", path.display())));
+    }
+    let file = File::open(path).map_err(failed)?;
+    let long = || Error::invalid(format!("{} is longer than {max} bytes", path.display()));
+    let len = usize::try_from(meta.len()).ok().filter(|len| *len <= max).ok_or_else(long)?;
+    let mut bytes = Vec::with_capacity(len + 1);
+    // One more, to see that it did not grow meanwhile.
+    file.take(len as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() > max { Err(long()) } else { Ok(bytes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_regular_files_up_to_a_length() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        std::fs::write(&path, b"secret").unwrap();
+        assert_eq!(read(&path, 6).unwrap(), b"secret");
+        assert!(read(&path, 5).unwrap_err().message().contains("longer than 5"));
+        assert!(read(folder.path(), 5).unwrap_err().message().contains("no regular file"));
+        assert!(read(&folder.path().join("none"), 5).is_err());
+    }
+}

@@ -1,0 +1,213 @@
+//! Opening a volume, and making one where there is nothing.
+
+use super::cipher::{Algorithm, Cipher};
+use super::luks::{Costs, HEADER_LEN, HEADER_MIN, KDF_MEMORY_MIN, Luks, Opened, Place};
+use super::secret::{Secret, Source};
+use super::{Crypt, Keys, Named};
+use lamina_block::{Begin, Buf, Build, Bytes, Error, ErrorKind, Io, Node, Result, Signal};
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// The largest block of devices below, in bytes: headers are read and written in units of it.
+const BLOCK_MAX: u32 = 4096;
+/// How much is read at once to see whether a device holds anything, in bytes.
+const LOOK: u64 = 1 << 20;
+
+impl Named {
+    fn algorithm(self) -> Algorithm {
+        match self {
+            Named::AesXts => Algorithm::AesXts,
+            Named::Blowfish => Algorithm::Blowfish,
+            Named::Des => Algorithm::Des,
+            Named::TripleDes => Algorithm::TripleDes,
+        }
+    }
+}
+
+/// The volume of these keys.
+pub(super) async fn open(keys: Keys, with: Build) -> Result<Crypt> {
+    let costs = costs(&keys)?;
+    let source =
+        Source::of(keys.key_file.clone(), keys.passphrase_file.clone())?.based(|path| with.path(&path));
+    let header = with.metadata.clone().unwrap_or_else(|| with.child());
+    for node in [&header, &with.child()] {
+        if node.geometry().block > BLOCK_MAX {
+            let message =
+                format!("blocks of {} bytes are too large for a LUKS header", node.geometry().block);
+            return Err(Error::unsupported(message).on(node.name()));
+        }
+    }
+    if keys.format && with.keep.is_some() {
+        return Err(Error::invalid(
+            "format: is for hierarchies without [hierarchy]: `lamina create` makes this one",
+        ));
+    }
+    let secret = source.read(&*with.env).await?;
+    let (luks, opened) = match with.begin {
+        Begin::Adopt => {
+            return Err(Error::unsupported(
+                "a device in use cannot be encrypted as it is: make an encrypted device, and copy the data",
+            ));
+        }
+        Begin::Format => make(&keys, &with, &header, costs, &secret).await?,
+        Begin::Open => match Luks::find(&header, &with.env, costs).await {
+            Ok(Some(luks)) => {
+                let opened = unlock(&luks, &source, &secret).await?;
+                (luks, opened)
+            }
+            Ok(None) if keys.format => {
+                let len = header_len(&keys, &header);
+                refuse_what_is_there(&header, len).await?;
+                refuse_what_is_there(&with.child(), len).await?;
+                make(&keys, &with, &header, costs, &secret).await?
+            }
+            Ok(None) => return Err(missing(&with, &header)),
+            Err(e) => return Err(e.on(header.name())),
+        },
+    };
+    volume(keys, with, luks, opened)
+}
+
+fn costs(keys: &Keys) -> Result<Costs> {
+    let (memory, memory_max) = (keys.kdf_memory.0, keys.kdf_memory_max.0);
+    if memory < KDF_MEMORY_MIN || memory > memory_max {
+        let least = Bytes(KDF_MEMORY_MIN);
+        return Err(Error::invalid(format!(
+            "kdf-memory: is between {least} and kdf-memory-max, {}",
+            keys.kdf_memory_max
+        )));
+    }
+    Ok(Costs { memory, memory_max })
+}
+
+async fn unlock(luks: &Luks, source: &Source, secret: &Secret) -> Result<Opened> {
+    let opened = luks.unlock(secret).await?;
+    opened.ok_or_else(|| Error::invalid(format!("{}: what is in the file opens no keyslot", source.key())))
+}
+
+fn missing(with: &Build, header: &Rc<Node>) -> Error {
+    let how = match with.keep {
+        Some(_) => "`lamina create` makes it",
+        None => "`cryptsetup luksFormat` makes it, or the key format = true",
+    };
+    Error::invalid(format!("there is no LUKS header on {:?}: {how}", header.name()))
+}
+
+/// Makes the volume. What is there is not looked at.
+async fn make(
+    keys: &Keys,
+    with: &Build,
+    header: &Rc<Node>,
+    costs: Costs,
+    secret: &Secret,
+) -> Result<(Luks, Opened)> {
+    let algorithm = keys.cipher.map_or(Algorithm::AesXts, Named::algorithm);
+    if algorithm.is_legacy() && !keys.allow_legacy {
+        let name = algorithm.name();
+        return Err(Error::invalid(format!(
+            "cipher: {name} protects nobody any more: new volumes have it only with allow-legacy = true"
+        )));
+    }
+    let sector =
+        keys.sector_size.unwrap_or(if with.child().geometry().optimal < BLOCK_MAX { 512 } else { BLOCK_MAX });
+    if sector != 512 && sector != BLOCK_MAX {
+        return Err(Error::invalid("sector-size: is 512 or 4096"));
+    }
+    let len = header_len(keys, header);
+    if len < HEADER_MIN || !len.is_multiple_of(u64::from(BLOCK_MAX)) {
+        let least = Bytes(HEADER_MIN);
+        return Err(Error::invalid(format!(
+            "header-size: is at least {least}, and a multiple of 4096 bytes"
+        )));
+    }
+    let room = header.geometry().size;
+    let (offset, needed) = match with.metadata {
+        Some(_) => (0, len),
+        None => (len, len + u64::from(sector.max(header.geometry().block))),
+    };
+    if room < needed {
+        let message = format!("{} are too few for a LUKS header: it takes {}", Bytes(room), Bytes(needed));
+        return Err(Error::new(ErrorKind::NoSpace, message).on(header.name()));
+    }
+    let place = Place { offset, size: None, tweak: 0, algorithm, sector };
+    Luks::make(header, &with.env, costs, len, &place, secret).await
+}
+
+/// What the header of a new volume takes: of a device of its own no more than there is.
+fn header_len(keys: &Keys, header: &Rc<Node>) -> u64 {
+    let there = header.geometry().size / u64::from(BLOCK_MAX) * u64::from(BLOCK_MAX);
+    keys.header_size.map_or(HEADER_LEN.min(there), |size| size.0)
+}
+
+/// Refuses a device whose first `len` bytes are not all zeroes.
+async fn refuse_what_is_there(node: &Rc<Node>, len: u64) -> Result<()> {
+    let end = len.min(node.geometry().size);
+    for start in (0..end).step_by(LOOK as usize) {
+        let bytes = Buf::zeroed(LOOK.min(end - start) as usize);
+        node.submit(Io::read(start, bytes.clone())).await?;
+        if bytes.to_vec().iter().any(|byte| *byte != 0) {
+            return Err(Error::invalid(format!(
+                "format: there is something on {:?}, and no LUKS header: it is not overwritten. If it is of no use any \
+                 more, fill its first {} with zeroes",
+                node.name(),
+                Bytes(end)
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The device, once the volume key is known.
+fn volume(keys: Keys, with: Build, luks: Luks, opened: Opened) -> Result<Crypt> {
+    let (place, child) = (luks.place(), with.child());
+    let asked = keys.cipher.map_or(place.algorithm, Named::algorithm);
+    if asked != place.algorithm {
+        let name = place.algorithm.name();
+        return Err(Error::invalid(format!("cipher: it is {name} since the volume was made, and stays so")));
+    }
+    if keys.sector_size.is_some_and(|sector| sector != place.sector) {
+        let sector = place.sector;
+        return Err(Error::invalid(format!(
+            "sector-size: it is {sector} since the volume was made, and stays so"
+        )));
+    }
+    let below = child.geometry();
+    let end = place.offset.checked_add(place.size.unwrap_or(1));
+    let corrupt = |message: &str| Err(Error::new(ErrorKind::Corrupt, message).on(child.name()));
+    if with.metadata.is_none() && place.offset < luks.end() {
+        return corrupt("the LUKS header says that data and keyslots share space");
+    }
+    if end.is_none_or(|end| end > below.size) {
+        return corrupt("the device is smaller than its LUKS header says: data are missing");
+    }
+    if !place.offset.is_multiple_of(u64::from(below.block)) {
+        let message = format!("its data begin at byte {}, in the middle of a block", place.offset);
+        return Err(Error::unsupported(message).on(child.name()));
+    }
+    tell(&with.name, &luks, &place);
+    let cipher = Cipher::new(place.algorithm, opened.key.bytes(), place.sector as usize, place.tweak)?;
+    Ok(Crypt {
+        child,
+        env: with.env,
+        base: with.base,
+        luks,
+        place,
+        cipher,
+        key: opened.key,
+        opened: Cell::new(opened.number),
+        discard: keys.discard,
+        changing: Cell::new(false),
+        moved: Signal::new(),
+    })
+}
+
+fn tell(device: &str, luks: &Luks, place: &Place) {
+    if let Some((copy, fault)) = luks.fault() {
+        let (copy, other) = (copy.name(), copy.other().name());
+        tracing::warn!(device, "the {copy} copy of the LUKS header is not used ({fault}): the {other} is");
+    }
+    if place.algorithm.is_legacy() {
+        let name = place.algorithm.name();
+        tracing::warn!(device, "the volume is encrypted with {name}, which protects nobody any more");
+    }
+}
