@@ -2,7 +2,7 @@
 //!
 //! The first byte says how many devices there are and whether their checksums are made good, so that what lies behind
 //! them is fuzzed too. What must hold: no panic; a copy that is taken is written again byte by byte as it was; what is
-//! judged to be a hierarchy carries one state; a description that is printed is a file or is refused.
+//! judged to be a hierarchy carries one state, and no member of it is out; a description that is printed is a file or is refused.
 
 #![no_main]
 
@@ -66,12 +66,15 @@ fuzz_target!(|input: &[u8]| {
         .iter()
         .map(|(name, n)| Candidate { device: name.clone(), found: candidates[*n].found.clone() })
         .collect();
-    let Ok(assembly) = judge(&found.superblock.hierarchy_name, &named) else { return };
+    let Ok(assembly) = judge(&found.superblock.hierarchy_name, &named, &["e"], mode & 128 != 0) else { return };
     let first = &assembly.members[0];
-    for (member, candidate) in assembly.members.iter().zip(&named) {
-        assert!(member.name == candidate.device && member.generation == first.generation);
-        assert!(member.hierarchy == first.hierarchy && member.description == first.description);
+    for member in &assembly.members {
+        assert!(named.iter().any(|candidate| candidate.device == member.name));
+        assert!(!assembly.out.contains_key(&member.name) && !assembly.lost.contains_key(&member.name));
+        assert!(member.hierarchy == first.hierarchy && member.generation == first.generation);
+        assert!(member.description == first.description);
     }
+    assert!(assembly.back.iter().all(|member| assembly.out.contains_key(&member.name)));
     let paths: BTreeMap<String, String> =
         named.iter().map(|c| (c.device.clone(), "/dev/x".to_owned())).collect();
     if let Some(text) = lamina_graph::with_paths(&first.description, &paths) {

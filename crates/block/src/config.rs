@@ -13,7 +13,23 @@ pub struct KeyError {
 }
 
 /// The keys of a device, valid in themselves.
-pub struct Keys(Box<dyn FnOnce(Build) -> Pending<Made>>);
+pub struct Keys(Box<dyn Parsed>);
+
+/// A [`Config`] of any kind.
+trait Parsed {
+    fn survives(&self, children: usize) -> usize;
+    fn build(self: Box<Self>, with: Build) -> Pending<Made>;
+}
+
+impl<C: Config> Parsed for C {
+    fn survives(&self, children: usize) -> usize {
+        Config::survives(self, children)
+    }
+
+    fn build(self: Box<Self>, with: Build) -> Pending<Made> {
+        Config::build(*self, with)
+    }
+}
 
 impl Keys {
     pub(crate) fn parse<C: Config>(keys: &Value) -> Result<Keys, KeyError> {
@@ -21,11 +37,49 @@ impl Keys {
             let path = e.path().to_string();
             KeyError { path: if path == "." { String::new() } else { path }, message: e.inner().to_string() }
         })?;
-        Ok(Keys(Box::new(move |with| config.build(with))))
+        Ok(Keys(Box::new(config)))
+    }
+
+    /// How many of `children` may be absent: see [`Config::survives`]. Always fewer than there are, except that there
+    /// are none.
+    pub fn survives(&self, children: usize) -> usize {
+        self.0.survives(children).min(children.saturating_sub(1))
     }
 
     /// Builds the layer.
     pub fn build(self, with: Build) -> Pending<Made> {
-        (self.0)(with)
+        self.0.build(with)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Kind;
+    use std::ops::RangeInclusive;
+
+    #[derive(serde::Deserialize)]
+    struct Legs {
+        may_miss: usize,
+    }
+
+    impl Config for Legs {
+        const KIND: &'static str = "legs";
+        const SUMMARY: &'static str = "says what it survives";
+        const CHILDREN: RangeInclusive<usize> = 1..=9;
+
+        fn survives(&self, _children: usize) -> usize {
+            self.may_miss
+        }
+
+        fn build(self, _: Build) -> Pending<Made> {
+            Box::pin(async { Err(crate::Error::unsupported("not here")) })
+        }
+    }
+
+    #[test]
+    fn nothing_survives_the_loss_of_all() {
+        let keys = Kind::of::<Legs>().parse(&serde_json::json!({ "may_miss": 2 })).ok().unwrap();
+        assert_eq!([0, 1, 2, 3, 4].map(|children| keys.survives(children)), [0, 0, 1, 2, 2]);
     }
 }

@@ -16,7 +16,8 @@ pub struct Build {
     pub name: String,
     /// The world.
     pub env: Rc<dyn Env>,
-    /// The devices it stands on, as many as [`Config::CHILDREN`] allows.
+    /// The devices it stands on, as many as [`Config::CHILDREN`] allows. Some are absent only if it survives that
+    /// ([`Config::survives`]).
     pub children: Children,
     /// Where relative paths begin: the folder of the hierarchy file.
     pub base: PathBuf,
@@ -81,6 +82,13 @@ pub trait Config: DeserializeOwned + 'static {
     const METADATA: bool = false;
     /// The commands that its devices understand.
     const VERBS: &'static [Verb] = &[];
+
+    /// How many of its `children` may be absent ([`Node::is_absent`]), in any choice of them, and it still has every
+    /// byte. A kind that says more than 0 is built over absent children too, and finds out for itself what they miss;
+    /// any other device is absent when one of its children is.
+    fn survives(&self, _children: usize) -> usize {
+        0
+    }
 
     /// Makes the layer. Errors say which key or child does not fit, and what would.
     fn build(self, with: Build) -> Pending<Made>;

@@ -13,6 +13,7 @@
 //!
 //! This crate knows no operating system. Time, tasks, randomness, disks and connections come from an [`Env`].
 
+mod absent;
 mod all;
 mod buf;
 mod config;
@@ -33,6 +34,7 @@ mod units;
 mod verb;
 mod walk;
 
+pub use absent::Absent;
 pub use all::all;
 pub use buf::{Buf, Segment};
 pub use config::{KeyError, Keys};

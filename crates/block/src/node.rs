@@ -10,8 +10,8 @@
 
 use crate::walk::{Kept, Request, Walk};
 use crate::{
-    Buf, Command, Durability, Env, Error, ErrorKind, Extent, Finding, Geometry, Io, Job, Layer, Op, OpKind,
-    Result, Signal, Stats, Step, Time, Zero,
+    Absent, Buf, Command, Durability, Env, Error, ErrorKind, Extent, Finding, Geometry, Io, Job, Layer, Op,
+    OpKind, Result, Signal, Stats, Step, Time, Zero,
 };
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
@@ -66,6 +66,18 @@ impl Node {
             resized: Signal::new(),
             stats: Stats::default(),
         })
+    }
+
+    /// The device called `name`, which is not there: what is sent to it fails with `why`. Its size is 0 and it is
+    /// read-only; nothing else of its shape means anything.
+    pub fn absent(name: &str, env: Rc<dyn Env>, why: Error) -> Rc<Node> {
+        Node::new(name, Absent::KIND, env, Rc::new(Absent::new(why)))
+    }
+
+    /// True while the device is not there. When it comes, its node gets its layer ([`Held::replace`]), and who waits in
+    /// [`Node::resized`] is told; so it is when a device comes back that was not absent and had failed.
+    pub fn is_absent(&self) -> bool {
+        self.kind.get() == Absent::KIND
     }
 
     /// The device's name in its hierarchy.
@@ -174,6 +186,9 @@ impl Node {
                 Gate::Fenced | Gate::Open => {}
             }
         }
+        if self.is_absent() {
+            return Ok(Admitted::Pass);
+        }
         let g = self.geometry.get();
         let buf_len = match &io.op {
             Op::Flush => return Ok(Admitted::Pass),
@@ -242,7 +257,7 @@ impl Node {
             return Err(Error::offline("the device is closed").at(at).on(&self.name));
         }
         let size = self.geometry().size;
-        if at.start > at.end || at.end > size {
+        if !self.is_absent() && (at.start > at.end || at.end > size) {
             return Err(Error::invalid(format!("out of range: the device has {size} bytes"))
                 .at(at)
                 .on(&self.name));
@@ -316,7 +331,13 @@ impl Node {
         }
     }
 
-    /// Waits for the next change of the geometry.
+    /// Wakes who waits in [`Node::resized`] although the shape is the same: something below it that had failed is there
+    /// again.
+    pub fn came_back(&self) {
+        self.resized.notify();
+    }
+
+    /// Waits for the next change of the geometry, or until the device [has come back](Node::came_back).
     pub fn resized(&self) -> impl Future<Output = ()> + use<'_> {
         self.resized.wait()
     }

@@ -1,7 +1,7 @@
 //! What a node does around its layer: admission, gates, emulation, errors, statistics.
 
 use lamina_block::{
-    Buf, Command, Durability, Env, Error, ErrorKind, Extent, ExtentState, Geometry, Io, Layer,
+    Absent, Buf, Command, Durability, Env, Error, ErrorKind, Extent, ExtentState, Geometry, Io, Layer,
 };
 use lamina_block::{Node, Op, OpKind, Pending, Request, Result, Signal, Step, Zero};
 use lamina_sim::{DiskOptions, Image, SimEnv, Simulation};
@@ -632,5 +632,45 @@ fn extents_are_checked_and_wait_for_a_hold() {
         drop(held);
         assert!(waiting.ended().await.is_ok());
         assert_eq!(node.stats().in_flight(), 0);
+    });
+}
+
+#[test]
+fn an_absent_device_fails_everything_until_it_comes() {
+    with_desk(native(), |env, desk, _| async move {
+        let why = Error::media("there is no disk.img");
+        let node = Node::absent("leg", Rc::clone(&env) as Rc<dyn Env>, why);
+        assert!(node.is_absent());
+        let offline = |result: Result<()>| {
+            let e = result.unwrap_err();
+            assert_eq!((e.kind(), e.device()), (ErrorKind::Offline, Some("leg")), "{e}");
+            assert!(e.message().contains("there is no disk.img"), "{e}");
+        };
+        for io in [
+            read(0, 512),
+            write(SIZE, 512, Durability::Fua),
+            write(0, 512, Durability::Cached),
+            Io::zero(0..SIZE, Zero::default()),
+            Io::discard(0..SIZE),
+            Io::flush(),
+        ] {
+            offline(node.submit(io).await);
+        }
+        offline(node.extents(0..SIZE).await.map(drop));
+        offline(node.control(Command { name: "resize".into(), args: Value::Null }).await.map(drop));
+        offline(node.view("monday").await.map(drop));
+        offline(node.vacate(Vec::new()).await);
+        offline(node.check(true).await.map(drop));
+        let came = node.resized();
+        let held = node.hold().await;
+        held.flush().await.unwrap();
+        let absent = held.replace("test", Rc::clone(&desk) as Rc<dyn Layer>);
+        drop(held);
+        came.await;
+        assert!(!node.is_absent());
+        assert_eq!(node.submit(read(0, 512)).await, Ok(()));
+        node.hold().await.replace(Absent::KIND, absent);
+        offline(node.submit(read(0, 512)).await);
+        assert_eq!(node.close().await, Ok(()));
     });
 }

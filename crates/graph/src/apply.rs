@@ -13,6 +13,7 @@
 //! is made, and one that goes is asked whether it can. A new device that needs what only the new layer below has, such as
 //! its size, is made right after that.
 
+use crate::absent;
 use crate::change::{self, Step};
 use crate::device::Device;
 use crate::door::Door;
@@ -47,7 +48,7 @@ struct Change<'a> {
 impl Hierarchy {
     /// What has to be done so that this hierarchy becomes `plan`, or why it cannot be done while clients are attached.
     pub fn steps(&self, plan: &Plan) -> Result<Vec<Step>, Report> {
-        change::between(&self.plan, plan)
+        Ok(self.returns(plan).chain(change::between(&self.plan, plan)?).collect())
     }
 
     /// The devices that would become members of the hierarchy: what is on them would be lost.
@@ -56,10 +57,12 @@ impl Hierarchy {
         plan.members().into_iter().filter(is_new).collect()
     }
 
-    /// Becomes what `plan` says. The hierarchy that comes back takes the place of this one; both share the devices that
-    /// stay. After an error nothing has changed. What could not be closed well afterwards comes with it.
+    /// Becomes what `plan` says, after members that are out have been taken in again as far as they are there. The
+    /// hierarchy that comes back takes the place of this one; both share the devices that stay. After an error nothing else
+    /// has changed. What could not be taken in, or not be closed well afterwards, comes with it.
     pub async fn change(&self, plan: Plan, env: &Rc<dyn Env>) -> Result<(Hierarchy, Vec<Error>), Report> {
         let steps = self.steps(&plan)?;
+        let mut wrong = self.bring_back(&plan, env).await;
         let mut change = Change {
             from: self,
             plan: &plan,
@@ -74,19 +77,26 @@ impl Hierarchy {
         if !change.report.has_errors() {
             change.point();
         }
-        let old = if change.report.has_errors() { None } else { change.switch().await };
+        let outside = self.outside();
+        let old = if change.report.has_errors() { None } else { change.switch(&outside).await };
         let Some(old) = old else {
             change.give_up().await;
             change.report.sort();
             return Err(change.report);
         };
         let Change { mut built, .. } = change;
-        let mut wrong = Vec::new();
         for layer in old {
             wrong.extend(layer.close().await.err());
         }
         let stays = |node: &Rc<Node>| built.by_name.contains_key(node.name());
-        let gone: Vec<_> = self.nodes.iter().filter(|node| !stays(node)).cloned().collect();
+        // Of those that were out nothing is expected.
+        let (gone, lost): (Vec<_>, Vec<_>) = self
+            .nodes
+            .iter()
+            .filter(|node| !stays(node))
+            .cloned()
+            .partition(|node| !outside.contains(node.name()));
+        let _ = hierarchy::close(&lost).await;
         wrong.extend(hierarchy::close(&gone).await.err());
         built.nodes = plan.devices.iter().map(|d| Rc::clone(&built.by_name[&d.name])).collect();
         let changed = Hierarchy::of(plan, built, &self.doors, self.roster.clone(), env);
@@ -227,8 +237,9 @@ impl Change<'_> {
         }
     }
 
-    /// Exchanges the layers; those that were there come back. `None` if that cannot be: then nothing has changed.
-    async fn switch(&mut self) -> Option<Vec<Made>> {
+    /// Exchanges the layers; those that were there come back. `None` if that cannot be: then nothing has changed. The
+    /// devices `outside` are out, and may be broken.
+    async fn switch(&mut self, outside: &HashSet<String>) -> Option<Vec<Made>> {
         let gone = self.gone();
         let exchanges = std::mem::take(&mut self.exchanges);
         let changes = |node: &&Rc<Node>| {
@@ -239,7 +250,7 @@ impl Change<'_> {
         let new = self.built.nodes.iter().filter(|node| self.from.node(node.name()).is_none());
         let known = self.from.nodes.iter().chain(&self.from.doors);
         let nodes: Vec<_> = new.chain(known).filter(changes).cloned().collect();
-        let Some(standstill) = Standstill::of(&nodes, &mut self.report).await else {
+        let Some(standstill) = Standstill::of(&nodes, outside, &mut self.report).await else {
             self.exchanges = exchanges;
             return None;
         };
@@ -269,7 +280,9 @@ impl Change<'_> {
         let (Some(roster), Some(persistent)) = (&self.from.roster, &plan.persistent) else { return };
         let known = |name: &str| plan.devices.iter().any(|d| d.name == name);
         let now = |device: &str, child: &str| renamed(&self.from.plan, self.plan, plan, device, child);
-        if let Err(e) = roster.become_of(members, &persistent.description, &known, &now).await {
+        if let Err(e) =
+            roster.become_of(members, &persistent.description, &known, &now, absent::survives(plan)).await
+        {
             let message = format!("its members cannot be written: {e}");
             self.report.error(Subject::Hierarchy, None, None, &message);
         }

@@ -14,6 +14,11 @@ use std::fmt;
 /// One step of a change. They are told in the order in which they are done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
+    /// A member that is out is opened, and taken in again if it is there.
+    Return {
+        /// Its name.
+        device: String,
+    },
     /// A device is opened.
     Create {
         /// Its name.
@@ -65,7 +70,8 @@ impl Step {
     pub(crate) fn exchanged(&self) -> Option<&str> {
         match self {
             Step::Exchange { device, .. } => Some(device),
-            Step::Create { .. }
+            Step::Return { .. }
+            | Step::Create { .. }
             | Step::Point { .. }
             | Step::Open { .. }
             | Step::Close { .. }
@@ -80,6 +86,7 @@ impl fmt::Display for Step {
             if over.is_empty() { String::new() } else { format!(" over {}", over.join(", ")) }
         };
         match self {
+            Step::Return { device } => write!(f, "return    {device}: taken in again, if it is there"),
             Step::Create { device, kind, over } => write!(f, "create    {device}: {kind}{}", on(over)),
             Step::Exchange { device, before, after } if before == after => {
                 write!(f, "exchange  {device}: other keys")

@@ -24,6 +24,8 @@ pub struct Device {
     /// Those of `over` that are about to be taken away (the key `leaving`): so it is on the way of a change, and so the
     /// members say it until its data has been moved.
     pub leaving: Vec<String>,
+    /// How many of the devices that its data is on may be absent.
+    pub survives: usize,
     /// Its keys, without those that are here.
     pub keys: Value,
     /// Where relative paths in its keys begin: the folder of the file that it is from.
@@ -39,6 +41,7 @@ pub(crate) struct Draft {
     pub over: Vec<String>,
     pub has_metadata: bool,
     pub leaving: Vec<String>,
+    pub survives: usize,
     pub keys: Value,
     /// Where relative paths in its keys begin.
     pub base: PathBuf,
@@ -76,6 +79,9 @@ pub(crate) fn read(
             check_over(kind, over, section, report);
         }
     }
+    let children = over.as_ref().map_or(0, Vec::len);
+    let parsed = kind.as_ref().and_then(|kind| kind.parse(&keys).ok());
+    let survives = parsed.map_or(0, |keys| keys.survives(children));
     let (over, over_at) = over.unwrap_or_default().into_iter().chain(metadata).unzip();
     let owned = OWNED.into_iter().filter_map(|key| Some((key, section.table.get(key)?.span()))).collect();
     Draft {
@@ -84,6 +90,7 @@ pub(crate) fn read(
         over,
         has_metadata,
         leaving,
+        survives,
         keys,
         base: base.into(),
         header: section.header.clone(),

@@ -4,16 +4,17 @@
 //! tried all the same, so that everything that is wrong is said at once, and then all are closed again: nothing stays
 //! open that nobody holds.
 
+use crate::absent;
+use crate::assemble::{Assembled, assemble};
 use crate::device::Device;
 use crate::door::Door;
 use crate::export::Export;
 use crate::keys;
-use crate::members;
 use crate::plan::Plan;
 use crate::report::{Report, Subject};
 use lamina_block::{Begin, Build, Env, Error, Geometry, KeyError, Made, Node, Result};
 use lamina_metadata::member::{Member, Roster};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 
 /// Devices at work, and what is exported of them.
@@ -37,16 +38,22 @@ impl std::fmt::Debug for Hierarchy {
 impl Hierarchy {
     /// Opens the devices of `plan`. Errors name the device, and the key if the layer's message says which.
     pub async fn build(plan: Plan, env: Rc<dyn Env>) -> std::result::Result<Hierarchy, Report> {
-        Hierarchy::begin(plan, env, Begin::Open).await
+        Hierarchy::begin(plan, env, How { begin: Begin::Open, degraded: false }).await
+    }
+
+    /// As [`Hierarchy::build`], also without members that are missing or damaged, if what is exported has all of its
+    /// bytes without them. The others say from then on that they are out.
+    pub async fn build_degraded(plan: Plan, env: Rc<dyn Env>) -> std::result::Result<Hierarchy, Report> {
+        Hierarchy::begin(plan, env, How { begin: Begin::Open, degraded: true }).await
     }
 
     /// Opens the devices of `plan`, or makes what they remember.
     pub(crate) async fn begin(
         plan: Plan,
         env: Rc<dyn Env>,
-        begin: Begin,
+        how: How,
     ) -> std::result::Result<Hierarchy, Report> {
-        let (built, roster, mut report) = open(&plan, &env, begin).await;
+        let (built, roster, mut report) = open(&plan, &env, how).await;
         if !report.has_errors() {
             report.sort();
             return Ok(Hierarchy { warnings: report, ..Hierarchy::of(plan, built, &[], roster, &env) });
@@ -61,7 +68,8 @@ impl Hierarchy {
     /// Opens as much of `plan` as can be opened, for looking at it: nothing is exported, and devices that could not be
     /// opened, and those over them, are missing. Why, the report tells.
     pub async fn build_partly(plan: Plan, env: Rc<dyn Env>) -> (Hierarchy, Report) {
-        let (built, roster, mut report) = open(&plan, &env, Begin::Open).await;
+        let how = How { begin: Begin::Open, degraded: false };
+        let (built, roster, mut report) = open(&plan, &env, how).await;
         report.sort();
         let roster = roster.filter(|_| !report.has_errors());
         let plan = Plan { exports: Vec::new(), ..plan };
@@ -118,6 +126,13 @@ impl Hierarchy {
         names.iter().filter_map(|name| self.node(name)).collect()
     }
 
+    /// The members that are out, and all devices that are nothing without them.
+    pub(crate) fn outside(&self) -> HashSet<String> {
+        let out = self.roster.as_ref().map(|roster| roster.out()).unwrap_or_default();
+        let out: Vec<&str> = out.keys().map(String::as_str).collect();
+        absent::absent(&self.plan, &out).into_iter().map(str::to_owned).collect()
+    }
+
     /// What is exported, in the order of the file.
     pub fn exports(&self) -> &[Export] {
         &self.plan.exports
@@ -140,25 +155,41 @@ impl Hierarchy {
         if let Some(roster) = &self.roster {
             result = roster.settle().await;
         }
+        let outside = self.outside();
         for node in self.nodes.iter().rev() {
             let member = self.roster.as_ref().and_then(|roster| roster.member(node.name()));
             if let (Err(_), Some(member)) = (&result, member) {
                 member.spoil();
             }
             let closed = node.close().await;
-            result = result.and(closed);
+            // Nothing is expected of what is out.
+            if !outside.contains(node.name()) {
+                result = result.and(closed);
+            }
         }
         result
     }
 }
 
+/// How a hierarchy is opened.
+#[derive(Clone, Copy)]
+pub(crate) struct How {
+    /// Whether what its devices remember is there.
+    pub begin: Begin,
+    /// Members may be missing that are not known to be out.
+    pub degraded: bool,
+}
+
 /// Opens the devices of `plan`, bottom-up, as far as that goes.
-async fn open(plan: &Plan, env: &Rc<dyn Env>, begin: Begin) -> (Built, Option<Rc<Roster>>, Report) {
+async fn open(plan: &Plan, env: &Rc<dyn Env>, how: How) -> (Built, Option<Rc<Roster>>, Report) {
     let mut report = Report::new(plan.source.clone());
     let mut built = Built::default();
-    let mut roster = None;
+    let (mut roster, mut missing) = (None, BTreeMap::new());
     if let Some(persistent) = &plan.persistent {
-        roster = members::assemble(plan, persistent, env, &mut report).await;
+        let assembled = assemble(plan, persistent, env, how.degraded, &mut report).await;
+        if let Some(Assembled { roster: members, absent }) = assembled {
+            (roster, missing) = (Some(members), absent);
+        }
         if report.has_errors() {
             return (built, roster, report);
         }
@@ -171,7 +202,12 @@ async fn open(plan: &Plan, env: &Rc<dyn Env>, begin: Begin) -> (Built, Option<Rc
         }
         // A device over one that failed has nothing to say of its own.
         let Some(children) = built.children(device) else { continue };
-        match maker.node(device, children, begin).await {
+        let why = missing.remove(&device.name).or_else(|| absent::why(device, &children));
+        if let Some(why) = why {
+            built.add(Node::absent(&device.name, Rc::clone(env), why));
+            continue;
+        }
+        match maker.node(device, children, how.begin).await {
             Ok(node) => built.add(node),
             Err(e) => blame(plan, device, &e, &mut report),
         }
@@ -218,6 +254,9 @@ pub(crate) struct Maker<'a> {
 impl Maker<'_> {
     /// Makes the layer of a device over `children`, the one for its metadata being the last.
     pub async fn layer(&self, device: &Device, mut children: Vec<Rc<Node>>, begin: Begin) -> Result<Made> {
+        if let Some(why) = absent::why(device, &children) {
+            return Err(why);
+        }
         let failed = |KeyError { path, message }| Error::invalid(format!("{path}: {message}"));
         let keys = device.kind.parse(&device.keys).map_err(failed)?;
         let metadata = if device.has_metadata { children.pop() } else { None };

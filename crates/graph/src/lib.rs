@@ -17,7 +17,9 @@
 //! This crate knows no kind of layer: they are handed in. It serves nothing: who runs the exports reads them from
 //! [`Hierarchy::exports`].
 
+mod absent;
 mod apply;
+mod assemble;
 mod change;
 mod check;
 mod description;
@@ -31,6 +33,7 @@ mod members;
 mod persistent;
 mod plan;
 mod report;
+mod returning;
 mod source;
 mod stages;
 mod switch;

@@ -54,8 +54,10 @@ impl Hierarchy {
             Ok((stage, steps))
         };
         let moves = moves(&self.plan, plan);
+        let returns = self.returns(plan).map(|step| step.to_string());
         if moves.is_empty() || plan.persistent.is_none() {
-            return Ok(vec![told(Stage::Change(plan.clone()), &self.plan)?]);
+            let (stage, steps) = told(Stage::Change(plan.clone()), &self.plan)?;
+            return Ok(vec![(stage, returns.chain(steps).collect())]);
         }
         let between = union(&self.plan, plan, &moves, kinds)?;
         let mut stages = vec![told(Stage::Change(between.clone()), &self.plan)?];
@@ -63,6 +65,7 @@ impl Hierarchy {
             stages.push(told(Stage::Move { device, from }, &between)?);
         }
         stages.push(told(Stage::Change(plan.clone()), &between)?);
+        stages[0].1.splice(..0, returns);
         stages.retain(|(_, steps)| !steps.is_empty());
         Ok(stages)
     }

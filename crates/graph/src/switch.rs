@@ -12,6 +12,7 @@ use crate::device::Device;
 use crate::hierarchy::{Maker, blame};
 use crate::report::{Report, Subject};
 use lamina_block::{Begin, Bytes, Error, Geometry, Held, Io, Made, Node, Result};
+use std::collections::HashSet;
 use std::rc::Rc;
 
 /// Where a layer comes from.
@@ -64,14 +65,20 @@ pub(crate) struct Standstill {
 }
 
 impl Standstill {
-    /// Flushes and holds `nodes`, which are given bottom-up.
-    pub async fn of(nodes: &[Rc<Node>], report: &mut Report) -> Option<Standstill> {
+    /// Flushes and holds `nodes`, which are given bottom-up. Those that are `outside` need not be flushed: whatever is on
+    /// them, nobody relies on it.
+    pub async fn of(
+        nodes: &[Rc<Node>],
+        outside: &HashSet<String>,
+        report: &mut Report,
+    ) -> Option<Standstill> {
+        let needed = |node: &Node| !outside.contains(node.name());
         let mut fail = |node: &Node, e: Error| {
             let message = format!("nothing was changed, because it cannot be flushed: {e}");
             report.error(Subject::Device(node.name().into()), None, None, &message);
         };
         // Clients wait while a node is held: what they wrote up to now is flushed before.
-        for node in nodes.iter().rev().filter(|node| !node.geometry().read_only) {
+        for node in nodes.iter().rev().filter(|node| needed(node) && !node.geometry().read_only) {
             if let Err(e) = node.submit(Io::flush()).await {
                 fail(node, e);
                 return None;
@@ -80,7 +87,7 @@ impl Standstill {
         let mut held = Vec::new();
         for node in nodes.iter().rev() {
             let hold = node.hold().await;
-            if let Err(e) = hold.flush().await {
+            if let (true, Err(e)) = (needed(node), hold.flush().await) {
                 fail(node, e);
                 return None;
             }

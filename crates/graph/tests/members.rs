@@ -1,6 +1,8 @@
 //! docs/members.md is true: every set of members on that page is made, and opened, and what is said is printed there.
 
 mod common;
+#[path = "common/legs.rs"]
+mod legs;
 
 use common::{kinds, rewriting, root};
 use lamina_block::{Buf, Durability, Env, Error, Io, Node, OpKind};
@@ -25,14 +27,23 @@ fn file(name: &str) -> String {
     )
 }
 
+/// The same with the same bytes on every member.
+fn legs_file(name: &str) -> String {
+    file(name).replace("type = \"stripe\"", "type = \"legs\"").replace("unit = \"64KiB\"\n", "")
+}
+
 fn plan(text: &str) -> Plan {
-    Plan::parse(text, "vm1.toml", Path::new("/srv"), &kinds()).unwrap_or_else(|report| panic!("{report}"))
+    let mut kinds = kinds();
+    kinds.push(legs::KIND);
+    Plan::parse(text, "vm1.toml", Path::new("/srv"), &kinds).unwrap_or_else(|report| panic!("{report}"))
 }
 
 /// The disks of a case, and the file with which they are opened.
 struct Lab {
     env: Rc<SimEnv>,
+    make: fn(&str) -> String,
     file: String,
+    degraded: bool,
 }
 
 fn path(name: &str) -> String {
@@ -51,7 +62,7 @@ impl Lab {
     }
 
     async fn create_over(&self, name: &str) {
-        let made = plan(&file(name)).create(Rc::clone(&self.env) as _, 1_700_000_000).await;
+        let made = plan(&(self.make)(name)).create(Rc::clone(&self.env) as _, 1_700_000_000).await;
         made.unwrap_or_else(|report| panic!("{report}"));
     }
 
@@ -130,6 +141,29 @@ impl Lab {
             hit.then(|| Error::media("unreadable sector"))
         };
         self.env.set_fault(Some(Box::new(fault)));
+    }
+
+    /// The hierarchy is served without members, which are missing, and its exports change so many times.
+    async fn serve_without(&self, names: &[&str], changes: usize) {
+        for change in (0..=changes).rev() {
+            let mut text = self.missing(names);
+            if change > 0 {
+                text = text.replace("disk.sock", &format!("disk{change}.sock"));
+            }
+            let served = Hierarchy::build_degraded(plan(&text), Rc::clone(&self.env) as _).await;
+            served.unwrap_or_else(|report| panic!("{report}")).close().await.expect("closes");
+        }
+    }
+
+    /// The file with paths for these members where there is nothing.
+    fn missing(&self, names: &[&str]) -> String {
+        let gone =
+            |text: String, name: &&str| text.replace(&format!("{name}.img"), &format!("gone-{name}.img"));
+        names.iter().fold(self.file.clone(), gone)
+    }
+
+    fn hide(&mut self, names: &[&str]) {
+        self.file = self.missing(names);
     }
 
     fn edit(&mut self, from: &str, to: &str) {
@@ -309,16 +343,118 @@ const CASES: &[Case] = cases! {
     }
 };
 
+/// Members of a hierarchy that does without some of them.
+const LEGS: &[Case] = cases! {
+    "A member is missing": |lab| { lab.hide(&["c"]); }
+    "A member is missing, and it is served with --degraded": |lab| {
+        lab.hide(&["c"]);
+        lab.degraded = true;
+    }
+    "Two of three are missing, and it is served with --degraded": |lab| {
+        lab.hide(&["a", "c"]);
+        lab.degraded = true;
+    }
+    "All are missing, and it is served with --degraded": |lab| {
+        lab.hide(&["a", "b", "c"]);
+        lab.degraded = true;
+    }
+    "A member has lost both superblocks": |lab| {
+        lab.wipe("c", 0).await;
+        lab.flip("c", LAST + 300).await;
+    }
+    "A member has lost both superblocks, and it is served with --degraded": |lab| {
+        lab.wipe("c", 0).await;
+        lab.flip("c", LAST + 300).await;
+        lab.degraded = true;
+    }
+    "A blank device in the place of a member": |lab| { lab.blank("c"); }
+    "A member was written by a later Lamina, and it is served with --degraded": |lab| {
+        for place in Place::ALL {
+            lab.forge("c", place, |bytes| bytes[8] = 2).await;
+        }
+        lab.degraded = true;
+    }
+    "A member missed a change without being out, and it is served with --degraded": |lab| {
+        lab.change("a", BOTH, |s| s.generation += 1).await;
+        lab.change("b", BOTH, |s| s.generation += 1).await;
+        lab.degraded = true;
+    }
+    "A member that is out is missing": |lab| {
+        lab.serve_without(&["c"], 0).await;
+        lab.hide(&["c"]);
+    }
+    "A member that is out is there again": |lab| { lab.serve_without(&["c"], 2).await; }
+    "Two members that are out are there again": |lab| { lab.serve_without(&["a", "c"], 1).await; }
+    "A member is out, and another one is missing": |lab| {
+        lab.serve_without(&["c"], 0).await;
+        lab.hide(&["b"]);
+    }
+    "The only member that is not out is missing": |lab| {
+        lab.serve_without(&["b", "c"], 1).await;
+        lab.hide(&["a"]);
+    }
+    "A blank device in the place of a member that is out": |lab| {
+        lab.serve_without(&["c"], 0).await;
+        lab.blank("c");
+    }
+    "An older copy of a member that is out": |lab| {
+        lab.copy("c", "old");
+        lab.edit("disk.sock", "other.sock");
+        lab.serve_without(&[], 0).await;
+        lab.serve_without(&["c"], 0).await;
+        lab.copy("old", "c");
+    }
+    "A copy of another member in the place of one that is out": |lab| {
+        lab.serve_without(&["c"], 0).await;
+        lab.copy("a", "c");
+    }
+    "A member of another hierarchy in the place of one that is out": |lab| {
+        lab.serve_without(&["c"], 0).await;
+        lab.copy("a", "kept-a");
+        lab.copy("b", "kept-b");
+        lab.create("vm2").await;
+        lab.copy("kept-a", "a");
+        lab.copy("kept-b", "b");
+    }
+    "Two halves went on apart, as often": |lab| {
+        lab.serve_without(&["c"], 1).await;
+        lab.serve_without(&["a", "b"], 1).await;
+    }
+    "Two halves went on apart, one of them for longer": |lab| {
+        lab.serve_without(&["a", "b"], 3).await;
+        lab.serve_without(&["c"], 0).await;
+    }
+    "Two halves went on apart, and one was taken away": |lab| {
+        lab.serve_without(&["a", "b"], 3).await;
+        lab.serve_without(&["c"], 0).await;
+        lab.hide(&["c"]);
+    }
+    "Taking a member in again was interrupted": |lab| {
+        lab.serve_without(&["c"], 0).await;
+        for name in ["a", "b"] {
+            lab.change(name, FIRST, |s| {
+                s.generation += 1;
+                let inside = s.description.split("# out").next().expect("a part").to_owned();
+                s.description = inside;
+            }).await;
+        }
+    }
+};
+
 /// What is said when the hierarchy is opened, and whether what was accepted is in order afterwards.
-fn said(case: &Case) -> String {
+fn said(case: &Case, make: fn(&str) -> String) -> String {
     let world = Simulation::new(7);
-    let (env, make) = (world.env(), case.1);
+    let (env, work) = (world.env(), case.1);
     let done = world.run(async move {
-        let mut lab = Lab { env: Rc::clone(&env), file: file("vm1") };
+        let mut lab = Lab { env: Rc::clone(&env), make, file: make("vm1"), degraded: false };
         lab.create("vm1").await;
-        make(&mut lab).await;
+        work(&mut lab).await;
         let before = contents(&env).await;
-        match Hierarchy::build(plan(&lab.file), Rc::clone(&env) as _).await {
+        let opened = match lab.degraded {
+            true => Hierarchy::build_degraded(plan(&lab.file), Rc::clone(&env) as _).await,
+            false => Hierarchy::build(plan(&lab.file), Rc::clone(&env) as _).await,
+        };
+        match opened {
             Err(report) => {
                 assert!(report.has_errors());
                 assert!(contents(&env).await == before, "a refusal changed something");
@@ -332,7 +468,9 @@ fn said(case: &Case) -> String {
                 let again =
                     again.unwrap_or_else(|report| panic!("what was accepted is accepted again: {report}"));
                 let left = again.warnings().to_string();
-                assert!(left.lines().all(|line| line.contains("has grown by")), "{left}");
+                let lasts = ["has grown by", "goes on without it", "is not taken in again"];
+                let lasting = |line: &str| lasts.iter().any(|words| line.contains(words));
+                assert!(left.lines().all(lasting), "{left}");
                 again.close().await.expect("closes");
                 format!("accepted\n{said}")
             }
@@ -365,14 +503,23 @@ fn page() -> String {
          [formats/superblock.md](formats/superblock.md) says what is on a member.\n\n\
          | what happened | what is said |\n|---|---|\n",
     );
-    for (n, case) in CASES.iter().enumerate() {
-        let said = said(case);
+    table(&mut out, CASES, file);
+    out += "\n## Members that a hierarchy can do without\n\n\
+            The same with a device `disk` that has the same bytes on every member, and all of them as long as one is there. A \
+            member is *out* if the others say that the hierarchy went on without it; one that is only missing might be the one \
+            that has what was written last.\n\n| what happened | what is said |\n|---|---|\n";
+    table(&mut out, LEGS, legs_file);
+    out
+}
+
+fn table(out: &mut String, cases: &[Case], make: fn(&str) -> String) {
+    for (n, case) in cases.iter().enumerate() {
+        let said = said(case, make);
         let (verdict, words) = said.split_once('\n').expect("a verdict");
         let words = words.trim_end().replace('|', "\\|").replace('\n', "<br>");
         let words = if words.is_empty() { String::new() } else { format!("<br>{words}") };
         writeln!(out, "| {}. {} | *{verdict}*{words} |", n + 1, case.0).unwrap();
     }
-    out
 }
 
 #[test]

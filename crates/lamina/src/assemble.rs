@@ -25,9 +25,9 @@ pub fn run(args: &cli::Assemble) -> Result<(), Failure> {
     for path in &args.devices {
         devices.add(path)?;
     }
-    let found = find(&mut devices)?;
+    let found = find(&mut devices, args.serve && args.options.degraded)?;
     let name = &found.superblock.hierarchy_name;
-    let text = accepted(&devices, &found)?;
+    let text = accepted(&devices, &found, args.serve && args.options.degraded)?;
     if !args.serve {
         let mut out = std::io::stdout().lock();
         return Ok(out.write_all(text.as_bytes())?);
@@ -90,10 +90,10 @@ impl Devices {
     }
 }
 
-/// The hierarchy that the devices carry, all of it.
-fn find(devices: &mut Devices) -> Result<Gathered, Failure> {
+/// The hierarchy that the devices carry: all of it, but for members that are out, and if `degraded` for others.
+fn find(devices: &mut Devices, degraded: bool) -> Result<Gathered, Failure> {
     let first = gather(&devices.candidates).map_err(|refusals| refused(&refusals))?;
-    let found = if first.missing.is_empty() {
+    let found = if missing(&first, true).is_empty() {
         first
     } else {
         let folders: BTreeSet<PathBuf> =
@@ -108,14 +108,11 @@ fn find(devices: &mut Devices) -> Result<Gathered, Failure> {
     for other in &found.others {
         eprintln!("lamina: {}", line(other));
     }
-    if found.missing.is_empty() {
+    let missing: Vec<String> = missing(&found, false).iter().map(|name| format!("{name:?}")).collect();
+    if missing.is_empty() || degraded {
         return Ok(found);
     }
     let superblock = &found.superblock;
-    let names = members_of(&superblock.description);
-    let name =
-        |index: &u32| names.get(*index as usize).map_or(format!("number {index}"), |n| format!("{n:?}"));
-    let missing: Vec<String> = found.missing.iter().map(name).collect();
     Err(Failure::failed(format!(
         "hierarchy {:?} ({}), generation {}: of its {} members {} is missing; name the devices that carry it, or the folder they are in",
         superblock.hierarchy_name,
@@ -126,6 +123,17 @@ fn find(devices: &mut Devices) -> Result<Gathered, Failure> {
     )))
 }
 
+/// The names of the members that were not found; also of those that are out, if they are `wanted` as well.
+fn missing(found: &Gathered, wanted: bool) -> Vec<String> {
+    let names = members_of(&found.superblock.description);
+    let name = |index: &u32| names.get(*index as usize).cloned().unwrap_or(format!("number {index}"));
+    let needed = |name: &String| match found.out.contains_key(name) {
+        true => wanted && !found.members.contains_key(name),
+        false => true,
+    };
+    found.missing.iter().map(name).filter(needed).collect()
+}
+
 fn folder_of(path: &Path) -> PathBuf {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
@@ -134,13 +142,21 @@ fn folder_of(path: &Path) -> PathBuf {
 }
 
 /// The hierarchy file with the paths as they were found, if the devices are in order as what they were found to be.
-fn accepted(devices: &Devices, found: &Gathered) -> Result<String, Failure> {
+///
+/// A member that was not found has the path `missing-NAME`.
+fn accepted(devices: &Devices, found: &Gathered, degraded: bool) -> Result<String, Failure> {
     let named = |(name, n): (&String, &usize)| Candidate {
         device: name.clone(),
         found: devices.candidates[*n].found.clone(),
     };
     let named: Vec<Candidate> = found.members.iter().map(named).collect();
-    let assembly = judge(&found.superblock.hierarchy_name, &named).map_err(|refusals| refused(&refusals))?;
+    let missing = missing(found, true);
+    let absent: Vec<&str> = missing.iter().map(String::as_str).collect();
+    let assembly = judge(&found.superblock.hierarchy_name, &named, &absent, degraded)
+        .map_err(|refusals| refused(&refusals))?;
+    for name in &missing {
+        eprintln!("lamina: {name}: was not found; the hierarchy goes on without it");
+    }
     for note in &assembly.notes {
         eprintln!("lamina: {}: {}", note.device, note.message);
     }
@@ -152,6 +168,9 @@ fn accepted(devices: &Devices, found: &Gathered) -> Result<String, Failure> {
             return Err(Failure::failed(format!("{path}: the path is no text, and cannot stand in a file")));
         };
         paths.insert(name.clone(), path.to_owned());
+    }
+    for name in missing {
+        paths.insert(name.clone(), format!("missing-{name}"));
     }
     let first = assembly.members.first().map_or("", |member| &member.description);
     with_paths(first, &paths).ok_or_else(|| Failure::failed("what the members carry is no hierarchy file"))

@@ -119,6 +119,11 @@ pub struct ServeOptions {
     /// Cores to spread hierarchies over [default: one for each connected hierarchy, at most one per processor].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub cores: Option<u16>,
+    /// Serve also without members that are missing or damaged, if everything that is exported has all of its bytes
+    /// without them. The other members say from then on that they are out, so that the next time this is not needed.
+    /// What was written while the others were away, and is only on those left out, is given up.
+    #[arg(long)]
+    pub degraded: bool,
     /// How long a core looks for more work before it sleeps, while its waits are hardly ever longer. 0s: not at all.
     #[arg(long, value_name = "TIME", default_value = "40us")]
     pub spin: Span,

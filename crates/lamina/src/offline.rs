@@ -154,7 +154,8 @@ fn superblocks(plan: &Plan, found: &mut Findings) -> Result<(), Failure> {
                 }
             }
             Ok(None) => found.bad(&format!("member {device:?}: {path} is neither a file nor a block device")),
-            Err(e) => found.bad(&format!("member {device:?}: {path}: {e}")),
+            // Whether it is needed is said when the hierarchy is opened.
+            Err(e) => found.good(&format!("member {device:?}: {path}: {e}")),
         }
     }
     Ok(())
@@ -236,14 +237,17 @@ async fn mend(env: Rc<dyn Env>, plan: Plan) -> Result<String, Failure> {
     let Some(persistent) = plan.persistent() else {
         return Err(Failure::usage(format!("{}: there is no [hierarchy] to repair", plan.file())));
     };
-    let (mut nodes, mut candidates) = (Vec::new(), Vec::new());
+    let (mut nodes, mut candidates, mut missing) = (Vec::new(), Vec::new(), Vec::new());
     for member in plan.members() {
-        let node = open(&env, &member.device, &member.path).await;
-        let node = node.map_err(|e| Failure::failed(format!("device {:?}: {e}", member.device)))?;
-        candidates.push(Candidate { device: member.device, found: superblock::read(&node).await });
-        nodes.push(node);
+        match open(&env, &member.device, &member.path).await {
+            Ok(node) => {
+                candidates.push(Candidate { device: member.device, found: superblock::read(&node).await });
+                nodes.push(node);
+            }
+            Err(e) => missing.push((member.device, e)),
+        }
     }
-    let mended = settle_all(&persistent.name, &nodes, &candidates).await;
+    let mended = settle_all(&persistent.name, &nodes, &candidates, &missing).await;
     for node in &nodes {
         node.close().await.map_err(|e| Failure::failed(e.to_string()))?;
     }
@@ -255,17 +259,29 @@ async fn open(env: &Rc<dyn Env>, name: &str, path: &Path) -> Result<Rc<Node>, Er
     Ok(Node::new(name, "file", Rc::clone(env), env.open_disk(open).await?))
 }
 
-async fn settle_all(name: &str, nodes: &[Rc<Node>], candidates: &[Candidate]) -> Result<String, Failure> {
-    let assembly = judge(name, candidates).map_err(|refusals| {
+/// Makes the superblocks of all members whole that the hierarchy goes on with; those of members that are out are stale.
+async fn settle_all(
+    name: &str,
+    nodes: &[Rc<Node>],
+    candidates: &[Candidate],
+    missing: &[(String, Error)],
+) -> Result<String, Failure> {
+    let names: Vec<&str> = missing.iter().map(|(name, _)| name.as_str()).collect();
+    let assembly = judge(name, candidates, &names, false).map_err(|refusals| {
         let line = |refusal: &lamina_metadata::member::Refusal| match &refusal.device {
-            Some(device) => format!("device {device:?} {}", refusal.message),
+            Some(device) => match missing.iter().find(|(name, _)| name == device) {
+                Some((_, e)) => format!("device {device:?}: {e}"),
+                None => format!("device {device:?} {}", refusal.message),
+            },
             None => refusal.message.clone(),
         };
         let lines: Vec<String> = refusals.iter().map(line).collect();
         Failure::failed(format!("nothing was written: {}", lines.join("\n")))
     })?;
     let mut out = String::new();
-    for ((node, candidate), chosen) in nodes.iter().zip(candidates).zip(&assembly.members) {
+    for (node, candidate) in nodes.iter().zip(candidates) {
+        let chosen = assembly.members.iter().find(|chosen| chosen.name == candidate.device);
+        let Some(chosen) = chosen else { continue };
         settle(node, &candidate.found, chosen).await.map_err(|e| Failure::failed(e.to_string()))?;
         if let Some((place, damage)) = candidate.found.half() {
             let _ =

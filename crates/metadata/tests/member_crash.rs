@@ -102,7 +102,7 @@ async fn look(env: &Rc<SimEnv>, flaw: Flaw) -> (Vec<Found>, Result<Assembly, Str
     for name in NAMES {
         candidates.push(Candidate { device: name.into(), found: found(&node(env, name), flaw).await });
     }
-    let assembly = judge("vm1", &candidates).map_err(|refusals| format!("{refusals:?}"));
+    let assembly = judge("vm1", &candidates, &[], false).map_err(|refusals| format!("{refusals:?}"));
     (candidates.into_iter().map(|c| c.found).collect(), assembly)
 }
 

@@ -139,13 +139,17 @@ impl Core {
         Rc::clone(&self.host) as Rc<dyn Env>
     }
 
-    /// Opens the devices of all plans. What is wrong is told, for standard error; what was opened stays so until
+    /// Opens the devices of all plans, if `degraded` also without members that are missing. What is wrong is told, for standard error; what was opened stays so until
     /// [`Core::close`].
-    pub async fn build(self: Rc<Self>, plans: Vec<Plan>) -> std::result::Result<(), String> {
+    pub async fn build(self: Rc<Self>, plans: Vec<Plan>, degraded: bool) -> std::result::Result<(), String> {
         let mut wrong = String::new();
         for plan in plans {
             let file = plan.file().to_owned();
-            match Hierarchy::build(plan, self.env()).await {
+            let built = match degraded {
+                true => Hierarchy::build_degraded(plan, self.env()).await,
+                false => Hierarchy::build(plan, self.env()).await,
+            };
+            match built {
                 Ok(hierarchy) => {
                     eprint!("{}", files::shown(hierarchy.warnings()));
                     self.served.borrow_mut().push(Rc::new(Served { file, hierarchy }));
@@ -186,6 +190,8 @@ impl Core {
         let node = self.served.borrow().iter().find_map(|s| s.hierarchy.node(&device))?;
         tracing::info!(device, command = command.name, args = %command.args, "command");
         let answer = match verbs::check(node.kind(), &command) {
+            // An absent device says itself why it is absent.
+            _ if node.is_absent() => node.control(command).await,
             Ok(()) => node.control(command).await,
             Err(e) => Err(e.on(&device)),
         };

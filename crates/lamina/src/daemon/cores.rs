@@ -35,9 +35,9 @@ impl Cores {
         Ok((Cores { handles, started: Instant::now(), draining: AtomicBool::new(false), changing }, threads))
     }
 
-    /// Opens all devices, and when that went well all exports. After an error, [`Cores::close`] what was opened.
-    pub async fn open(&self, placement: Placement) -> Result<(), Failure> {
-        let build = |(handle, plans): (&Handle, _)| handle.ask(move |core| core.build(plans));
+    /// Opens all devices, if `degraded` also without members that are missing, and when that went well all exports. After an error, [`Cores::close`] what was opened.
+    pub async fn open(&self, placement: Placement, degraded: bool) -> Result<(), Failure> {
+        let build = |(handle, plans): (&Handle, _)| handle.ask(move |core| core.build(plans, degraded));
         let building: Vec<_> = self.handles.iter().zip(placement).map(build).collect();
         let built = collect(building).await?;
         if !built.is_empty() {

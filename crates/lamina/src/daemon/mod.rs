@@ -73,7 +73,7 @@ async fn serve(options: &ServeOptions, placement: Placement, socket: &ControlSoc
     let (cores, mut threads) = Cores::start(placement.len(), options.spin.0).await?;
     let cores = Arc::new(cores);
     let served = tokio::select! {
-        served = serve_until_signal(&cores, placement, socket, &mut threads) => served,
+        served = serve_until_signal(&cores, placement, options.degraded, socket, &mut threads) => served,
         () = signals.stop() => Ok(()),
     };
     // Also after a failure: what was opened is closed, and clients of cores that are well lose nothing.
@@ -88,10 +88,11 @@ async fn serve(options: &ServeOptions, placement: Placement, socket: &ControlSoc
 async fn serve_until_signal(
     cores: &Arc<Cores>,
     placement: Placement,
+    degraded: bool,
     socket: &ControlSocket,
     threads: &mut [Thread],
 ) -> Result<(), Failure> {
-    cores.open(placement).await?;
+    cores.open(placement, degraded).await?;
     let listener = socket.listener().map_err(Failure::failed)?;
     let api = axum::serve(listener, server::router(Arc::clone(cores) as Arc<dyn Daemon>));
     // A task of its own: it answers while the cores drain.

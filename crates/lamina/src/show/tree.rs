@@ -3,7 +3,7 @@
 use super::{DeviceRates, OperationRates, Rates};
 use crate::api::{Hierarchy, Job, Snapshot};
 use crate::jobs;
-use lamina_block::Bytes;
+use lamina_block::{Absent, Bytes};
 use lamina_graph::{Row, rows};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -29,6 +29,7 @@ pub fn draw(now: &Snapshot, rates: &Rates) -> String {
     for hierarchy in &now.hierarchies {
         let _ = writeln!(out, "\n{} on core {}", hierarchy.file, hierarchy.core);
         out.push_str(&table(&lines(hierarchy, &by_name)));
+        outside(&mut out, hierarchy);
         exports(&mut out, hierarchy);
         let jobs: Vec<Job> = hierarchy.devices.iter().flat_map(|device| device.jobs.clone()).collect();
         if !jobs.is_empty() {
@@ -36,6 +37,22 @@ pub fn draw(now: &Snapshot, rates: &Rates) -> String {
         }
     }
     out
+}
+
+/// Why devices are absent, and which members the hierarchy goes on without.
+fn outside(out: &mut String, hierarchy: &Hierarchy) {
+    for device in &hierarchy.devices {
+        if let (Absent::KIND, Some(why)) = (device.kind.as_str(), device.info["absent"].as_str()) {
+            let _ = writeln!(out, "{} is absent: {why}", device.name);
+        }
+        if let Some(last) = device.info["member"]["out_since"].as_u64() {
+            let _ = writeln!(
+                out,
+                "{} is out since generation {last}: `lamina apply` takes it in again",
+                device.name
+            );
+        }
+    }
 }
 
 fn exports(out: &mut String, hierarchy: &Hierarchy) {
@@ -197,6 +214,16 @@ mod tests {
         busy.hierarchies[0].devices[0].jobs.push(job);
         let text = draw(&busy, &Rates::between(&snapshot(), &busy));
         assert!(text.ends_with("a       move  running  25.0%  4B  1.0 MiB/s    3s   none\n"), "{text}");
+    }
+
+    #[test]
+    fn what_is_not_there_is_said() {
+        let mut degraded = later();
+        degraded.hierarchies[0].devices[0].kind = "absent".into();
+        degraded.hierarchies[0].devices[0].info = serde_json::json!({ "absent": "there is no a.img" });
+        degraded.hierarchies[0].devices[1].info = serde_json::json!({ "member": { "out_since": 7 } });
+        let text = draw(&degraded, &Rates::between(&snapshot(), &degraded));
+        assert!(text.contains("\na is absent: there is no a.img\nb is out since generation 7: "), "{text}");
     }
 
     #[test]

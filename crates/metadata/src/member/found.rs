@@ -1,5 +1,6 @@
 //! A device that may be a member, with the words for what is wrong with it alone.
 
+use super::words::{Out, out_of};
 use crate::superblock::{COPY_LEN, Found, Place, Superblock};
 use lamina_block::Bytes;
 use uuid::Uuid;
@@ -13,32 +14,35 @@ pub struct Candidate {
     pub found: Found,
 }
 
-/// What a member can be part of: a hierarchy at one generation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a member can be part of: a hierarchy at one generation. Two halves of it that went on apart may be of the same
+/// generation; then each says that the other is out.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct State {
     pub hierarchy: Uuid,
     pub generation: u64,
+    pub out: Out,
 }
 
 impl State {
     pub fn of(superblock: &Superblock) -> State {
-        State { hierarchy: superblock.hierarchy, generation: superblock.generation }
+        let Superblock { hierarchy, generation, description, .. } = superblock;
+        State { hierarchy: *hierarchy, generation: *generation, out: out_of(description) }
     }
 }
 
 impl Candidate {
     /// The copy that says that this device was part of `state`.
-    pub(super) fn at(&self, state: State) -> Option<&Superblock> {
-        self.found.whole().find(|copy| State::of(copy) == state)
+    pub(super) fn at(&self, state: &State) -> Option<&Superblock> {
+        self.found.whole().find(|copy| State::of(copy) == *state)
     }
 
     /// True if the first copy, which is written before the second, says so.
-    pub(super) fn first_at(&self, state: State) -> bool {
-        self.found.copies[0].as_ref().is_ok_and(|copy| State::of(copy) == state)
+    pub(super) fn first_at(&self, state: &State) -> bool {
+        self.found.copies[0].as_ref().is_ok_and(|copy| State::of(copy) == *state)
     }
 
     /// What keeps this device from being a member of anything, if something does.
-    pub(super) fn unfit(&self) -> Option<String> {
+    pub fn unfit(&self) -> Option<String> {
         let found = &self.found;
         if let Some(version) = found.newer() {
             return Some(format!(

@@ -5,6 +5,7 @@
 
 use super::found::{Candidate, State};
 use super::judge::Refusal;
+use super::words::Out;
 use crate::superblock::Superblock;
 use std::collections::BTreeMap;
 
@@ -13,10 +14,12 @@ use std::collections::BTreeMap;
 pub struct Gathered {
     /// One of its superblocks.
     pub superblock: Superblock,
-    /// By name: the number of the candidate.
+    /// By name: the number of the candidate. Those that are out are among them if they are there.
     pub members: BTreeMap<String, usize>,
-    /// The numbers of the members that are missing.
+    /// The numbers of the members that do not carry it: missing, or out.
     pub missing: Vec<u32>,
+    /// The members that the hierarchy goes on without, missing or not.
+    pub out: Out,
     /// Candidates that are not needed, and why.
     pub others: Vec<Refusal>,
 }
@@ -31,18 +34,19 @@ pub fn gather(candidates: &[Candidate]) -> Result<Gathered, Vec<Refusal>> {
         return Err(unfit.chain([none]).collect());
     };
     several(&found, best, candidates)?;
-    let (members, copies) = places(candidates, best.state);
+    let state = &best.state;
+    let (members, copies) = places(candidates, state);
     if !copies.is_empty() {
         return Err(copies);
     }
-    let superblock = candidates.iter().find_map(|c| c.at(best.state)).cloned();
+    let superblock = candidates.iter().find_map(|c| c.at(state)).cloned();
     let Some(superblock) = superblock else { return Err(Vec::new()) };
     let numbers: Vec<u32> =
-        members.values().filter_map(|n| candidates[*n].at(best.state)).map(|s| s.index).collect();
+        members.values().filter_map(|n| candidates[*n].at(state)).map(|s| s.index).collect();
     let missing = (0..superblock.members).filter(|index| !numbers.contains(index)).collect();
     let others = candidates.iter().enumerate().filter(|(n, _)| !members.values().any(|m| m == n));
-    let others = others.map(|(_, c)| Refusal::of(&c.device, passed_over(c, best.state))).collect();
-    Ok(Gathered { superblock, members, missing, others })
+    let others = others.map(|(_, c)| Refusal::of(&c.device, passed_over(c, state))).collect();
+    Ok(Gathered { superblock, members, missing, out: state.out.clone(), others })
 }
 
 /// How much of a state is there.
@@ -62,15 +66,15 @@ fn states(candidates: &[Candidate]) -> Vec<Held> {
         if found.iter().any(|held| held.state == state) {
             continue;
         }
-        let holders: Vec<&Candidate> = candidates.iter().filter(|c| c.at(state).is_some()).collect();
+        let holders: Vec<&Candidate> = candidates.iter().filter(|c| c.at(&state).is_some()).collect();
         let numbers: std::collections::BTreeSet<u32> =
-            holders.iter().filter_map(|c| c.at(state)).map(|s| s.index).collect();
+            holders.iter().filter_map(|c| c.at(&state)).map(|s| s.index).collect();
         found.push(Held {
-            state,
             name: copy.hierarchy_name.clone(),
             held: numbers.len(),
-            missing: (copy.members as usize).saturating_sub(numbers.len()),
-            first: holders.iter().all(|c| c.first_at(state)),
+            missing: (copy.members as usize).saturating_sub(numbers.len() + state.out.len()),
+            first: holders.iter().all(|c| c.first_at(&state)),
+            state,
         });
     }
     found
@@ -79,8 +83,8 @@ fn states(candidates: &[Candidate]) -> Vec<Held> {
 /// Refuses devices of several hierarchies, unless one was about to take the place of the other on the same devices.
 fn several(found: &[Held], best: &Held, candidates: &[Candidate]) -> Result<(), Vec<Refusal>> {
     let apart = |other: &&Held| {
-        let mut holders = candidates.iter().filter(|c| c.at(other.state).is_some());
-        other.state.hierarchy != best.state.hierarchy && holders.any(|c| c.at(best.state).is_none())
+        let mut holders = candidates.iter().filter(|c| c.at(&other.state).is_some());
+        other.state.hierarchy != best.state.hierarchy && holders.any(|c| c.at(&best.state).is_none())
     };
     let mut names: Vec<String> = Vec::new();
     for other in found.iter().filter(|h| h.state.hierarchy == best.state.hierarchy).take(1) {
@@ -103,11 +107,11 @@ fn several(found: &[Held], best: &Held, candidates: &[Candidate]) -> Result<(), 
 }
 
 /// Where each member is, and the devices that claim to be one that another is.
-fn places(candidates: &[Candidate], state: State) -> (BTreeMap<String, usize>, Vec<Refusal>) {
+fn places(candidates: &[Candidate], state: &State) -> (BTreeMap<String, usize>, Vec<Refusal>) {
     let mut members: BTreeMap<String, usize> = BTreeMap::new();
     let mut copies = Vec::new();
     for (n, candidate) in candidates.iter().enumerate() {
-        let Some(copy) = candidate.at(state) else { continue };
+        let Some(copy) = candidate.at(state).or(left_out(candidate, state)) else { continue };
         match members.get(&copy.name) {
             None => drop(members.insert(copy.name.clone(), n)),
             Some(other) => {
@@ -122,7 +126,13 @@ fn places(candidates: &[Candidate], state: State) -> (BTreeMap<String, usize>, V
     (members, copies)
 }
 
-fn passed_over(candidate: &Candidate, state: State) -> String {
+/// What a device carries that was a member of the hierarchy and is out.
+fn left_out<'a>(candidate: &'a Candidate, state: &State) -> Option<&'a Superblock> {
+    let own = candidate.found.newest()?;
+    (own.hierarchy == state.hierarchy && state.out.contains_key(&own.name)).then_some(own)
+}
+
+fn passed_over(candidate: &Candidate, state: &State) -> String {
     if let Some(message) = candidate.unfit() {
         return message;
     }

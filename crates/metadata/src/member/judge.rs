@@ -1,19 +1,30 @@
 //! Do these devices make up the hierarchy? A decision over what was found on them, without any I/O.
 //!
 //! There is a state (hierarchy and generation) of which *every* device has a whole copy that names it as the device it
-//! is to be: then the hierarchy is that one. Of several such states, which only an interrupted change leaves, it is the
-//! one that all first copies have, because these are written first, and else the latest. If there is none, every device
-//! that is to blame is told what it is.
+//! is to be, except those that this state itself says are out: then the hierarchy is that one. Of several such states,
+//! which only an interrupted change leaves, it is the one that all first copies have, because these are written first, and
+//! else the latest. If there is none, every device that is to blame is told what it is.
+//!
+//! A member that is out may be anything: it is taken in again, passed over, or, if the hierarchy went on with it as well,
+//! without the others, everything is refused.
 
+use super::blame::{blame, other_name};
 use super::found::{Candidate, State};
+use super::words::Out;
 use crate::superblock::Superblock;
-use uuid::Uuid;
 
 /// Devices that belong together.
 #[derive(Clone, Debug)]
 pub struct Assembly {
-    /// What each device is to carry, in the order in which they were given.
+    /// What the members that the hierarchy goes on with are to carry, in the order in which they were given.
     pub members: Vec<Superblock>,
+    /// What members carry that are out and can be taken in again.
+    pub back: Vec<Superblock>,
+    /// The members that are out, and the last generation that each was part of.
+    pub out: Out,
+    /// Those that are not out and that it would go on without all the same, because it was asked to; and the last
+    /// generation that each was surely part of.
+    pub lost: Out,
     /// What is worth saying.
     pub notes: Vec<Note>,
     /// All were closed in order.
@@ -22,7 +33,7 @@ pub struct Assembly {
     pub latest: u64,
 }
 
-/// Something about a device that is accepted.
+/// Something about a device that is accepted, or passed over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
     /// The device.
@@ -50,57 +61,82 @@ impl Refusal {
     }
 }
 
-/// Decides whether `candidates`, each called by the device that it is to be, are the hierarchy called `hierarchy`.
-pub fn judge(hierarchy: &str, candidates: &[Candidate]) -> Result<Assembly, Vec<Refusal>> {
-    let unfit: Vec<Refusal> =
-        candidates.iter().filter_map(|c| Some(Refusal::of(&c.device, c.unfit()?))).collect();
-    if !unfit.is_empty() {
-        // What the others are is said as well, as far as it can be known.
-        let fit: Vec<Candidate> = candidates.iter().filter(|c| c.unfit().is_none()).cloned().collect();
-        let others = if fit.is_empty() { Vec::new() } else { blame(hierarchy, &fit) };
-        return Err(unfit.into_iter().chain(others).collect());
-    }
-    let Some(state) = common(candidates) else {
-        let blamed = blame(hierarchy, candidates);
-        debug_assert!(!blamed.is_empty());
-        return Err(blamed);
+/// Decides whether `candidates`, each called by the device that it is to be, are the hierarchy called `hierarchy`, of
+/// which the members `missing` could not be opened. If `degraded`, it may be without members that are missing or damaged,
+/// also if they are not out; whether its devices survive that is for who asks to know.
+pub fn judge(
+    hierarchy: &str,
+    candidates: &[Candidate],
+    missing: &[&str],
+    degraded: bool,
+) -> Result<Assembly, Vec<Refusal>> {
+    let lost = |candidate: &&Candidate| candidate.unfit().is_some() && candidate.found.newer().is_none();
+    let unfit = candidates.iter().filter(lost).map(|c| c.device.as_str());
+    let dispensable: Vec<&str> =
+        if degraded { missing.iter().copied().chain(unfit).collect() } else { Vec::new() };
+    let Some(state) = common(candidates, missing, &dispensable) else {
+        return Err(blame(hierarchy, candidates, missing));
     };
-    let members: Vec<Superblock> = candidates.iter().filter_map(|c| c.at(state)).cloned().collect();
-    refuse_what_differs(hierarchy, candidates, &members)?;
-    let notes = candidates.iter().zip(&members).flat_map(|(candidate, chosen)| {
+    let inside: Vec<&Candidate> = candidates.iter().filter(|c| holds(c, &state)).collect();
+    let members: Vec<Superblock> = inside.iter().filter_map(|c| c.at(&state)).cloned().collect();
+    refuse_what_differs(hierarchy, &inside, &members)?;
+    let mut notes = Vec::new();
+    for (candidate, chosen) in inside.iter().zip(&members) {
         let note = |message| Note { device: candidate.device.clone(), message };
-        candidate.notes(chosen).into_iter().map(note)
-    });
+        notes.extend(candidate.notes(chosen).into_iter().map(note));
+    }
+    let back = outside(candidates, &state, &members, &mut notes)?;
+    let is_lost = |name: &&&str| !state.out.contains_key(**name);
+    // A change may have been under way that those who are not here never saw.
+    let sure = inside.iter().flat_map(|c| c.found.whole()).filter(|copy| copy.hierarchy == state.hierarchy);
+    let sure = sure.map(|copy| copy.generation).min().unwrap_or(0);
     let all = candidates.iter().flat_map(|c| c.found.whole());
     Ok(Assembly {
-        notes: notes.collect(),
         clean: members.iter().all(|m| m.clean),
         latest: all.map(|copy| copy.generation).max().unwrap_or(0),
+        lost: dispensable.iter().filter(is_lost).map(|name| ((*name).to_owned(), sure)).collect(),
+        out: state.out,
         members,
+        back,
+        notes,
     })
 }
 
-/// The state that all have, each as the device it is to be.
-fn common(candidates: &[Candidate]) -> Option<State> {
+/// True if a device has a state in which it is the device it is to be.
+fn holds(candidate: &Candidate, state: &State) -> bool {
+    candidate.unfit().is_none()
+        && !state.out.contains_key(&candidate.device)
+        && candidate.at(state).is_some_and(|copy| copy.name == candidate.device)
+}
+
+/// The state that all have, each as the device it is to be, apart from those that are out and the `dispensable`.
+pub(super) fn common(candidates: &[Candidate], missing: &[&str], dispensable: &[&str]) -> Option<State> {
     let mut states: Vec<State> = Vec::new();
-    for copy in candidates.first()?.found.whole() {
-        states.push(State::of(copy));
+    for state in candidates.iter().flat_map(|c| c.found.whole()).map(State::of) {
+        if !states.contains(&state) {
+            states.push(state);
+        }
     }
-    let held =
-        |state: &State| candidates.iter().all(|c| c.at(*state).is_some_and(|copy| copy.name == c.device));
-    states.retain(held);
-    states.into_iter().max_by_key(|s| (candidates.iter().all(|c| c.first_at(*s)), s.generation))
+    let whole = |state: &State| {
+        let needed = |name: &str| !state.out.contains_key(name) && !dispensable.contains(&name);
+        candidates.iter().any(|c| holds(c, state))
+            && candidates.iter().all(|c| !needed(&c.device) || holds(c, state))
+            && !missing.iter().any(|name| needed(name))
+    };
+    states.retain(whole);
+    let first = |state: &State| candidates.iter().filter(|c| holds(c, state)).all(|c| c.first_at(state));
+    states.into_iter().max_by_key(|state| (first(state), state.generation))
 }
 
 /// All have the same state, and must say the same.
 fn refuse_what_differs(
     hierarchy: &str,
-    candidates: &[Candidate],
+    candidates: &[&Candidate],
     members: &[Superblock],
 ) -> Result<(), Vec<Refusal>> {
     let first = &members[0];
     if first.hierarchy_name != hierarchy {
-        let foreign = |(c, m): (&Candidate, &Superblock)| Refusal::of(&c.device, other_name(m, hierarchy));
+        let foreign = |(c, m): (&&Candidate, &Superblock)| Refusal::of(&c.device, other_name(m, hierarchy));
         return Err(candidates.iter().zip(members).map(foreign).collect());
     }
     let mut refused = Vec::new();
@@ -124,78 +160,88 @@ fn refuse_what_differs(
     if refused.is_empty() { Ok(()) } else { Err(refused) }
 }
 
-fn other_name(member: &Superblock, hierarchy: &str) -> String {
-    format!(
-        "is member {:?} of hierarchy {:?} ({}), and this file describes {hierarchy:?}",
-        member.name, member.hierarchy_name, member.hierarchy
-    )
+/// Of the members that are out, what those carry that can be taken in again. Others are passed over, with a note; one that
+/// was changed apart from `members` is refused.
+fn outside(
+    candidates: &[Candidate],
+    state: &State,
+    members: &[Superblock],
+    notes: &mut Vec<Note>,
+) -> Result<Vec<Superblock>, Vec<Refusal>> {
+    let (mut back, mut refused) = (Vec::new(), Vec::new());
+    for candidate in candidates {
+        let Some(last) = state.out.get(&candidate.device) else { continue };
+        let names: Vec<&str> = members.iter().map(|m| m.name.as_str()).collect();
+        match returning(candidate, state, *last, &names) {
+            Ok(own) => back.push(own.clone()),
+            Err(Outside::Apart(message)) => refused.push(Refusal::of(&candidate.device, message)),
+            Err(Outside::PassedOver(message)) => {
+                notes.push(Note { device: candidate.device.clone(), message })
+            }
+        }
+    }
+    if refused.is_empty() { Ok(back) } else { Err(refused) }
 }
 
-/// Says what is wrong with each device that keeps the others from being served.
-fn blame(hierarchy: &str, candidates: &[Candidate]) -> Vec<Refusal> {
-    let newest: Vec<&Superblock> = candidates.iter().filter_map(|c| c.found.newest()).collect();
-    let Some(ours) = prevailing(hierarchy, &newest) else { return Vec::new() };
-    let latest = newest.iter().filter(|s| s.hierarchy == ours).map(|s| s.generation).max().unwrap_or(0);
-    let mut refused = Vec::new();
-    for candidate in candidates {
-        let Some(own) = candidate.found.newest() else { continue };
-        let others = candidates.iter().filter(|c| c.device != candidate.device);
-        let message = if own.hierarchy != ours {
-            foreign(hierarchy, own, ours)
-        } else if own.hierarchy_name != hierarchy {
-            other_name(own, hierarchy)
-        } else if own.name != candidate.device {
-            misplaced(own, others)
-        } else if own.generation < latest {
-            let latest = newest.iter().find(|s| s.hierarchy == ours && s.generation == latest);
-            stale(own, latest.map_or(own, |s| s))
-        } else {
-            continue;
-        };
-        refused.push(Refusal::of(&candidate.device, message));
+/// Why a member that is out is not taken in again.
+pub(super) enum Outside {
+    /// It is not the member any more.
+    PassedOver(String),
+    /// The hierarchy went on with it as well.
+    Apart(String),
+}
+
+/// What a device carries that is out since generation `last` and is what it was then; `state` is what the other members,
+/// called `names`, carry.
+///
+/// It may have later generations, of changes that never came about, because they failed or were interrupted. But if one of
+/// them says that all of the others are out, the hierarchy may have been served without them: none of them would know.
+pub(super) fn returning<'a>(
+    candidate: &'a Candidate,
+    state: &State,
+    last: u64,
+    names: &[&str],
+) -> Result<&'a Superblock, Outside> {
+    let passed_over =
+        |why: String| Err(Outside::PassedOver(format!("is out, and is not taken in again: {why}")));
+    for copy in candidate.found.whole().filter(|copy| copy.hierarchy == state.hierarchy) {
+        let out = State::of(copy).out;
+        if copy.generation > last && names.iter().all(|name| out.contains_key(*name)) {
+            return Err(Outside::Apart(format!(
+                "has generation {}, which is without {}; the others have generation {}, which is without {:?}: they were \
+                 changed apart from each other. Take away what is to be given up: the hierarchy goes on with the rest",
+                copy.generation,
+                listed(names),
+                state.generation,
+                candidate.device
+            )));
+        }
     }
-    if refused.is_empty() && candidates.len() > 1 && common(candidates).is_none() {
-        refused.push(Refusal::of_all(
-            "the members have no state in common: no generation of the hierarchy is whole on all of them",
+    match (candidate.unfit(), candidate.found.newer()) {
+        (Some(why), Some(_)) => return Err(Outside::Apart(why)),
+        (Some(why), None) => return passed_over(why),
+        (None, _) => {}
+    }
+    let Some(own) = candidate.found.newest() else { return passed_over("it is no member".into()) };
+    if own.hierarchy != state.hierarchy {
+        return passed_over(format!(
+            "what is in its place is member {:?} of another hierarchy, {:?} ({})",
+            own.name, own.hierarchy_name, own.hierarchy
         ));
     }
-    refused
-}
-
-/// The hierarchy that is meant: of the right name where there is one, and then the one that most have.
-fn prevailing(hierarchy: &str, newest: &[&Superblock]) -> Option<Uuid> {
-    let count = |of: Uuid| newest.iter().filter(|s| s.hierarchy == of).count();
-    // The first of several that are equal: `max_by_key` would take the last.
-    let best = newest.iter().rev().max_by_key(|s| (s.hierarchy_name == hierarchy, count(s.hierarchy)));
-    best.map(|s| s.hierarchy)
-}
-
-fn foreign(hierarchy: &str, own: &Superblock, ours: Uuid) -> String {
-    let same = if own.hierarchy_name == hierarchy { " of the same name" } else { "" };
-    format!(
-        "is foreign: it is member {:?} of another hierarchy{same}, {:?} ({}); the other devices here belong to {ours}",
-        own.name, own.hierarchy_name, own.hierarchy
-    )
-}
-
-fn misplaced<'a>(own: &Superblock, mut others: impl Iterator<Item = &'a Candidate>) -> String {
-    let twin = others.find(|c| c.found.whole().any(|s| s.member == own.member));
-    match twin {
-        Some(twin) => format!(
-            "is a copy of member {:?}, and so is device {:?}: leave out the one that was copied",
-            own.name, twin.device
-        ),
-        None => format!(
-            "is member {:?} of this hierarchy: the paths were exchanged, and device {:?} is where this path belongs",
-            own.name, own.name
-        ),
+    if own.name != candidate.device {
+        return passed_over(format!("what is in its place is member {:?} of this hierarchy", own.name));
     }
+    if own.generation < last {
+        return passed_over(format!(
+            "it has generation {}, and had {last} when the hierarchy went on without it: it was replaced by an older copy",
+            own.generation
+        ));
+    }
+    Ok(own)
 }
 
-fn stale(own: &Superblock, latest: &Superblock) -> String {
-    format!(
-        "is stale: it has generation {}, and member {:?} has {}: the hierarchy was changed without it. Use the device \
-         that has taken its place; if there is none, this hierarchy cannot be served whole",
-        own.generation, latest.name, latest.generation
-    )
+/// `"a"`, `"a" and "b"`.
+fn listed(names: &[&str]) -> String {
+    names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(" and ")
 }

@@ -13,9 +13,15 @@
 //! Invariant: while a member is open for writing, its superblocks say that it is in use; they say that it was closed
 //! in order only after everything was flushed.
 //!
-//! It deliberately knows no redundancy: a hierarchy of which a member is missing or stale is refused. Whether one can
-//! go on without it is for the layers above to say.
+//! A member that cannot be written any more is *out* if the hierarchy survives that: the others say so, and which
+//! generation was its last. A hierarchy is whole without those that its own members call out, and with nothing less: a
+//! member that is only missing might be the one that has the newest state.
+//!
+//! It deliberately knows no redundancy: whether the hierarchy survives without a member is for who knows the layers above
+//! to say ([`Survives`]), and what a member missed while it was out is those layers' business.
 
+mod blame;
+mod draft;
 mod found;
 mod gather;
 mod judge;
@@ -25,7 +31,7 @@ pub mod words;
 pub use found::Candidate;
 pub use gather::{Gathered, gather};
 pub use judge::{Assembly, Note, Refusal, judge};
-pub use roster::Roster;
+pub use roster::{Roster, Survives};
 
 use crate::superblock::{Found, Place, Superblock, write, write_all};
 use lamina_block::{Bytes, Command, Env, Error, Extent, Geometry, Io, Layer, Node, Pending, Result, Step};
@@ -49,6 +55,8 @@ pub struct Member {
     superblock: RefCell<Superblock>,
     /// What it closes with is not known to be whole: it stays marked as in use.
     spoilt: Cell<bool>,
+    /// The hierarchy goes on without it since this generation, which was its last.
+    out: Cell<Option<u64>>,
     /// The other members, once it is one of them.
     roster: RefCell<Weak<Roster>>,
 }
@@ -60,6 +68,7 @@ impl Member {
             below,
             superblock: RefCell::new(superblock),
             spoilt: Cell::new(false),
+            out: Cell::new(None),
             roster: RefCell::default(),
         })
     }
@@ -82,6 +91,12 @@ impl Member {
     /// The device below.
     fn below(&self) -> &Rc<Node> {
         &self.below
+    }
+
+    /// True if the hierarchy goes on without it: its superblocks are not written any more. Whether its data is used is
+    /// for the layers above to decide.
+    pub fn is_out(&self) -> bool {
+        self.out.get().is_some()
     }
 
     /// A layer above could not be closed well: the member is not to be called clean, and nothing is written
@@ -162,6 +177,10 @@ impl Layer for Member {
                     return Err(Error::invalid(message));
                 }
             }
+            if self.is_out() {
+                let message = "the hierarchy goes on without this member: `lamina apply` takes it in again";
+                return Err(Error::offline(message));
+            }
             let answer = self.below.control(command).await?;
             let roster = self.roster.borrow().upgrade();
             if let Some(roster) = roster {
@@ -174,7 +193,7 @@ impl Layer for Member {
     /// What the device below shows, and what it is as a member.
     fn info(&self) -> Value {
         let superblock = self.superblock.borrow();
-        let member = json!({
+        let mut member = json!({
             "hierarchy": superblock.hierarchy.to_string(),
             "hierarchy_name": superblock.hierarchy_name,
             "member": superblock.member.to_string(),
@@ -182,6 +201,9 @@ impl Layer for Member {
             "members": superblock.members,
             "generation": superblock.generation,
         });
+        if let Some(last) = self.out.get() {
+            member["out_since"] = last.into();
+        }
         match self.below.info() {
             Value::Object(mut info) => {
                 info.insert("member".into(), member);
@@ -193,7 +215,7 @@ impl Layer for Member {
 
     fn close(self: Rc<Self>) -> Pending {
         Box::pin(async move {
-            let writable = !self.below.geometry().read_only;
+            let writable = !self.below.geometry().read_only && !self.is_out();
             let finished = if writable { self.finish().await } else { Ok(()) };
             finished.and(self.below.close().await)
         })

@@ -6,21 +6,32 @@
 //!
 //! Invariant: at every moment there is a state of which all members have a whole copy. So the first copies are not
 //! touched while second copies of the state before are missing; those are completed first.
+//!
+//! A member that cannot be written is left out, if the hierarchy survives that: the next generation says so, and is on
+//! the others before anything is called done. It is taken in again with its first copy written last: nothing that it
+//! carries is later than what the others have.
 
-use super::Member;
-use super::words::{self, Words};
-use crate::superblock::{COPY_LEN, DESCRIPTION_MAX, Layout, Place, Superblock, write};
+use super::found::{Candidate, State};
+use super::judge::{Outside, returning};
+use super::words::{self, Kept, Out};
+use super::{Member, draft::Draft};
+use crate::superblock::{COPY_LEN, Layout, Place, Superblock, write};
 use lamina_block::{Error, ErrorKind, Keep, Pending, Result, Signal};
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+/// Whether a hierarchy has all of its bytes without the members with these names.
+pub type Survives = Rc<dyn Fn(&[&str]) -> bool>;
+
 /// The members of an open hierarchy.
 pub struct Roster {
+    /// Those that it goes on with.
     members: RefCell<Vec<Rc<Member>>>,
-    /// The description without the words, and the words.
+    /// The description without what stands behind it, and that.
     file: RefCell<String>,
-    words: RefCell<Words>,
+    kept: RefCell<Kept>,
+    survives: RefCell<Survives>,
     /// The highest generation that was ever written, perhaps in vain.
     latest: Cell<u64>,
     /// The first copies count, and not all of the second are written.
@@ -35,14 +46,15 @@ impl Roster {
     /// that any copy had before.
     ///
     /// Fails with `Corrupt` if what the devices keep cannot be read.
-    pub fn new(members: Vec<Rc<Member>>, latest: u64) -> Result<Rc<Roster>> {
+    pub fn new(members: Vec<Rc<Member>>, latest: u64, survives: Survives) -> Result<Rc<Roster>> {
         let first = members.first().map(|member| member.superblock());
         let description = first.map_or(String::new(), |superblock| superblock.description);
-        let (file, words) =
+        let (file, kept) =
             words::split(&description).map_err(|message| Error::new(ErrorKind::Corrupt, message))?;
         let roster = Rc::new(Roster {
             file: RefCell::new(file.to_owned()),
-            words: RefCell::new(words),
+            kept: RefCell::new(kept),
+            survives: RefCell::new(survives),
             members: RefCell::default(),
             latest: Cell::new(latest),
             behind: Cell::new(false),
@@ -58,12 +70,17 @@ impl Roster {
         self.members.replace(members);
     }
 
-    /// Its members.
+    /// The members that it goes on with.
     pub fn members(&self) -> Vec<Rc<Member>> {
         self.members.borrow().clone()
     }
 
-    /// The member called `name`.
+    /// The members that are out, and the last generation that each was part of.
+    pub fn out(&self) -> Out {
+        self.kept.borrow().out.clone()
+    }
+
+    /// The member called `name`, unless it is out.
     pub fn member(&self, name: &str) -> Option<Rc<Member>> {
         self.members.borrow().iter().find(|member| member.name() == name).cloned()
     }
@@ -74,8 +91,9 @@ impl Roster {
     }
 
     /// Makes the hierarchy consist of `members`, described by `file`, in which only devices that are `known` keep their
-    /// words. `now` says what a child (second) of a device (first) is called from now on, if it is renamed. Members that
-    /// are new get their superblocks; those that are left out keep theirs, which are stale from now on.
+    /// words, and members that are out stay so. `now` says what a child (second) of a device (first) is called from now on,
+    /// if it is renamed. Members that are new get their superblocks; those that are left out keep theirs, which are stale
+    /// from now on.
     ///
     /// After an error the hierarchy is what it was before.
     pub async fn become_of(
@@ -84,20 +102,54 @@ impl Roster {
         file: &str,
         known: &dyn Fn(&str) -> bool,
         now: &dyn Fn(&str, &str) -> Option<String>,
+        survives: Survives,
     ) -> Result<()> {
         let _turn = self.turn().await;
-        let mut words = self.words.borrow().clone();
-        words.retain(|device, _| known(device));
-        for (device, value) in &mut words {
+        let mut draft = Draft { members, file: file.to_owned(), survives, ..self.draft() };
+        draft.kept.words.retain(|device, _| known(device));
+        draft.kept.out.retain(|device, _| known(device));
+        for (device, value) in &mut draft.kept.words {
             words::rename(value, &|child| now(device, child));
         }
-        self.write(members, file, words).await
+        draft.check_survival()?;
+        draft.check_room()?;
+        self.write(draft).await
+    }
+
+    /// What a device carries that is called as a member that is out, if it can be taken in again; else why not, in words
+    /// that follow its name.
+    pub fn recognise(&self, candidate: &Candidate) -> std::result::Result<Superblock, String> {
+        let members = self.members();
+        let names: Vec<String> = members.iter().map(|member| member.name()).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let last = self.kept.borrow().out.get(&candidate.device).copied();
+        let (Some(first), Some(last)) = (members.first(), last) else {
+            return Err("is not out".into());
+        };
+        let own = returning(candidate, &State::of(&first.superblock()), last, &names);
+        own.cloned().map_err(|outside| match outside {
+            Outside::Apart(why) | Outside::PassedOver(why) => why,
+        })
+    }
+
+    /// Takes a member in again that is out and was [recognised](Roster::recognise). If it cannot be written it stays out.
+    pub async fn rejoin(self: &Rc<Self>, member: Rc<Member>) -> Result<()> {
+        let _turn = self.turn().await;
+        let mut draft = self.draft();
+        draft.kept.out.remove(&member.name());
+        draft.members.push(member);
+        self.write(draft).await
     }
 
     /// Completes what could not be written before.
-    pub async fn settle(&self) -> Result<()> {
+    pub async fn settle(self: &Rc<Self>) -> Result<()> {
         let _turn = self.turn().await;
-        self.catch_up().await
+        let failed = self.catch_up(&Out::new()).await;
+        if failed.is_empty() {
+            return Ok(());
+        }
+        let draft = self.draft().without(failed, self)?;
+        self.write(draft).await
     }
 
     /// Makes all of what a member's device has now the member's. The second copy goes to the new end.
@@ -106,7 +158,7 @@ impl Roster {
     /// those of all other members, because what it said before is gone with it: the old second copy is not found then.
     pub(super) async fn grow(self: &Rc<Self>, grown: &Rc<Member>) -> Result<()> {
         let _turn = self.turn().await;
-        self.catch_up().await?;
+        self.all_caught_up().await?;
         let before = grown.superblock();
         let layout = Layout::of_size(grown.below().geometry().size).map_err(Error::invalid)?;
         if layout.data.end < before.layout.data.end + COPY_LEN {
@@ -115,7 +167,7 @@ impl Roster {
         let members = self.members();
         let generation = self.latest.get() + 1;
         self.latest.set(generation);
-        let mut next = next(&members, generation, &before.description);
+        let mut next = Draft { members: members.clone(), ..self.draft() }.superblocks(generation);
         let Some(at) = members.iter().position(|member| Rc::ptr_eq(member, grown)) else { return Ok(()) };
         next[at].layout.data.end = layout.data.end;
         write(grown.below(), &next[at], Place::Second).await?;
@@ -125,60 +177,125 @@ impl Roster {
         }
         members.iter().zip(next).for_each(|(member, superblock)| member.set_superblock(superblock));
         self.behind.set(true);
-        self.catch_up().await
+        self.all_caught_up().await
     }
 
     async fn keep_words(self: &Rc<Self>, device: &str, value: Value) -> Result<()> {
         let _turn = self.turn().await;
-        let mut words = self.words.borrow().clone();
-        words.insert(device.into(), value);
-        let (members, file) = (self.members(), self.file.borrow().clone());
-        self.write(members, &file, words).await
+        let mut draft = self.draft();
+        draft.kept.words.insert(device.into(), value);
+        draft.check_room()?;
+        self.write(draft).await
     }
 
-    async fn write(self: &Rc<Self>, members: Vec<Rc<Member>>, file: &str, words: Words) -> Result<()> {
-        let description = words::join(file, &words);
-        if description.len() > DESCRIPTION_MAX {
-            let message = format!(
-                "the hierarchy and what its devices keep would take {} bytes, and its members have room for {DESCRIPTION_MAX}",
-                description.len()
-            );
-            return Err(Error::new(ErrorKind::NoSpace, message));
+    /// The hierarchy as it is.
+    fn draft(&self) -> Draft {
+        Draft {
+            members: self.members(),
+            file: self.file.borrow().clone(),
+            kept: self.kept.borrow().clone(),
+            survives: self.survives.borrow().clone(),
         }
-        self.catch_up().await?;
+    }
+
+    /// The generation that all members have.
+    pub(super) fn generation(&self) -> u64 {
+        self.members.borrow().first().map_or(0, |member| member.superblock().generation)
+    }
+
+    /// Makes the hierarchy what `draft` says, without those members that cannot be written. They are left out before
+    /// anything is called done.
+    async fn write(self: &Rc<Self>, mut draft: Draft) -> Result<()> {
+        let mut counts = false;
+        loop {
+            let failed = match self.first_copies(&draft).await {
+                Ok(superblocks) => {
+                    self.accept(&draft, superblocks);
+                    counts = true;
+                    self.catch_up(&Out::new()).await
+                }
+                Err(failed) => failed,
+            };
+            if failed.is_empty() {
+                return Ok(());
+            }
+            match draft.without(failed, self) {
+                Ok(next) => draft = next,
+                Err(e) if counts => {
+                    tracing::warn!(error = %e, "second copies of the superblocks are not written yet");
+                    return Ok(());
+                }
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Writes what a draft says in the first copies; the superblocks, or the members that could not be written.
+    async fn first_copies(&self, draft: &Draft) -> std::result::Result<Vec<Superblock>, Vec<Failed>> {
+        let failed = self.catch_up(&draft.kept.out).await;
+        if !failed.is_empty() {
+            return Err(failed);
+        }
         let generation = self.latest.get() + 1;
         self.latest.set(generation);
-        let next = next(&members, generation, &description);
-        // New members first: when all of the others have the new state, all have it.
-        let is_old = |member: &Rc<Member>| self.member(&member.name()).is_some();
-        let (old, new): (Vec<_>, Vec<_>) = members.iter().zip(&next).partition(|(m, _)| is_old(m));
-        for (member, superblock) in new.into_iter().chain(old) {
-            write(member.below(), superblock, Place::First).await.map_err(|e| e.on(&superblock.name))?;
+        let superblocks = draft.superblocks(generation);
+        // New members first: when all of the others have the new state, all have it. One that was out comes last.
+        let place = |member: &Rc<Member>| {
+            let name = member.name();
+            let was_out = self.kept.borrow().out.contains_key(&name);
+            if was_out { 2 } else { usize::from(self.member(&name).is_some()) }
+        };
+        let mut order: Vec<_> = draft.members.iter().zip(&superblocks).collect();
+        order.sort_by_key(|(member, _)| place(member));
+        for (member, superblock) in order {
+            if let Err(e) = write(member.below(), superblock, Place::First).await {
+                return Err(vec![(Rc::clone(member), e)]);
+            }
         }
-        // From here on this is the hierarchy, whatever happens.
-        members.iter().zip(next).for_each(|(member, superblock)| member.set_superblock(superblock));
-        self.take_in(members);
-        self.file.replace(file.to_owned());
-        self.words.replace(words);
-        self.behind.set(true);
-        if let Err(e) = self.catch_up().await {
-            tracing::warn!(error = %e, "second copies of the superblocks are not written yet");
-        }
-        Ok(())
+        Ok(superblocks)
     }
 
-    /// Writes the second copies, if they are not what the first are.
-    async fn catch_up(&self) -> Result<()> {
-        if self.behind.get() {
-            for member in self.members() {
-                let superblock = member.superblock();
-                write(member.below(), &superblock, Place::Second)
-                    .await
-                    .map_err(|e| e.on(&superblock.name))?;
-            }
-            self.behind.set(false);
+    /// All first copies are durable: from here on this is the hierarchy, whatever happens.
+    fn accept(self: &Rc<Self>, draft: &Draft, superblocks: Vec<Superblock>) {
+        for member in self.members() {
+            member.out.set(draft.kept.out.get(&member.name()).copied());
         }
-        Ok(())
+        for (member, superblock) in draft.members.iter().zip(superblocks) {
+            member.out.set(None);
+            member.set_superblock(superblock);
+        }
+        self.take_in(draft.members.clone());
+        self.file.replace(draft.file.clone());
+        self.kept.replace(draft.kept.clone());
+        self.survives.replace(Rc::clone(&draft.survives));
+        self.behind.set(true);
+    }
+
+    /// Writes the second copies, if they are not what the first are, apart from those of members that are about to be
+    /// left out. The members that could not be written come back.
+    async fn catch_up(&self, except: &Out) -> Vec<Failed> {
+        let mut failed = Vec::new();
+        if !self.behind.get() {
+            return failed;
+        }
+        let mut all = true;
+        for member in self.members() {
+            let superblock = member.superblock();
+            if except.contains_key(&superblock.name) {
+                all = false;
+            } else if let Err(e) = write(member.below(), &superblock, Place::Second).await {
+                failed.push((member, e));
+            }
+        }
+        self.behind.set(!all || !failed.is_empty());
+        failed
+    }
+
+    async fn all_caught_up(&self) -> Result<()> {
+        match self.catch_up(&Out::new()).await.into_iter().next() {
+            Some((member, e)) => Err(e.on(&member.name())),
+            None => Ok(()),
+        }
     }
 
     async fn turn(&self) -> Turn<'_> {
@@ -188,23 +305,8 @@ impl Roster {
     }
 }
 
-/// The superblocks that make `members` a hierarchy. Their numbers are the places of their names.
-fn next(members: &[Rc<Member>], generation: u64, description: &str) -> Vec<Superblock> {
-    let mut names: Vec<String> = members.iter().map(|member| member.name()).collect();
-    names.sort();
-    let numbered = |member: &Rc<Member>| {
-        let superblock = member.superblock();
-        Superblock {
-            index: names.iter().position(|name| *name == superblock.name).unwrap_or_default() as u32,
-            members: members.len() as u32,
-            generation,
-            clean: false,
-            description: description.to_owned(),
-            ..superblock
-        }
-    };
-    members.iter().map(numbered).collect()
-}
+/// A member that could not be written, and why.
+pub(super) type Failed = (Rc<Member>, Error);
 
 /// Only one writes while this lives.
 struct Turn<'a>(&'a Roster);
@@ -223,7 +325,7 @@ struct KeptHere {
 
 impl Keep for KeptHere {
     fn get(&self) -> Option<Value> {
-        self.roster.words.borrow().get(&self.device).cloned()
+        self.roster.kept.borrow().words.get(&self.device).cloned()
     }
 
     fn set(&self, value: Value) -> Pending {

@@ -1,46 +1,78 @@
-//! The words that devices keep with their hierarchy: lines behind its description.
+//! The words that devices keep with their hierarchy, and the members that it goes on without: lines behind its
+//! description.
 //!
 //! ```text
 //! [hierarchy]
 //! name = "vm1"
 //! …
 //! # kept table {"version":1,…}
+//! # out b 7
 //! ```
+//!
+//! `b` is out: 7 is the last generation of the hierarchy that it was part of.
 //!
 //! A description has no comments, so these lines are nobody else's; whoever reads it as a file passes over them.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// What every such line begins with; the device's name and JSON follow.
+/// What a line of words begins with; the device's name and JSON follow.
 const KEPT: &str = "# kept ";
+/// What a line about a member that is out begins with; its name and a generation follow. These lines are the last.
+const OUT: &str = "# out ";
 
 /// Words by device.
 pub type Words = BTreeMap<String, Value>;
 
-/// A description without the words, and the words. A line that is damaged is an error; no checksum lets one through.
-pub fn split(description: &str) -> Result<(&str, Words), String> {
-    let begin = match description.starts_with(KEPT) {
-        true => 0,
-        false => description.find(&format!("\n{KEPT}")).map_or(description.len(), |at| at + 1),
-    };
-    let (file, lines) = description.split_at(begin);
-    let mut words = Words::new();
-    for line in lines.lines() {
-        let parsed = line.strip_prefix(KEPT).and_then(|line| line.split_once(' '));
-        let Some((device, value)) = parsed.and_then(|(device, text)| Some((device, text.parse().ok()?)))
-        else {
-            return Err(format!("what its devices keep cannot be read: {line:?}"));
-        };
-        words.insert(device.into(), value);
-    }
-    Ok((file, words))
+/// The members that a hierarchy goes on without: for each, the last generation that it was part of.
+pub type Out = BTreeMap<String, u64>;
+
+/// What stands behind a description.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// What the devices keep.
+    pub words: Words,
+    /// The members that are out.
+    pub out: Out,
 }
 
-/// A description with words.
-pub fn join(file: &str, words: &Words) -> String {
-    let lines = words.iter().map(|(device, value)| format!("{KEPT}{device} {value}\n"));
-    std::iter::once(file.to_owned()).chain(lines).collect()
+/// A description as its file has it, and what stands behind. A line that is damaged is an error; no checksum lets one
+/// through.
+pub fn split(description: &str) -> Result<(&str, Kept), String> {
+    let begins = [KEPT, OUT].map(|mark| match description.starts_with(mark) {
+        true => 0,
+        false => description.find(&format!("\n{mark}")).map_or(description.len(), |at| at + 1),
+    });
+    let (file, lines) = description.split_at(begins[0].min(begins[1]));
+    let mut kept = Kept::default();
+    for line in lines.lines() {
+        let word = line.strip_prefix(KEPT).and_then(|line| line.split_once(' '));
+        let word = word.and_then(|(device, text)| Some((device.to_owned(), text.parse().ok()?)));
+        match (word, out(line)) {
+            (Some((device, value)), _) if kept.out.is_empty() => drop(kept.words.insert(device, value)),
+            (_, Some((member, generation))) => drop(kept.out.insert(member.into(), generation)),
+            _ => return Err(format!("what its devices keep cannot be read: {line:?}")),
+        }
+    }
+    Ok((file, kept))
+}
+
+/// The members that a description says are out. Nothing else of it is looked at.
+pub fn out_of(description: &str) -> Out {
+    let lines = description.lines().rev().map_while(out);
+    lines.map(|(member, generation)| (member.to_owned(), generation)).collect()
+}
+
+fn out(line: &str) -> Option<(&str, u64)> {
+    let (member, generation) = line.strip_prefix(OUT)?.split_once(' ')?;
+    Some((member, generation.parse().ok()?))
+}
+
+/// A description with what stands behind it.
+pub fn join(file: &str, kept: &Kept) -> String {
+    let words = kept.words.iter().map(|(device, value)| format!("{KEPT}{device} {value}\n"));
+    let out = kept.out.iter().map(|(member, generation)| format!("{OUT}{member} {generation}\n"));
+    std::iter::once(file.to_owned()).chain(words).chain(out).collect()
 }
 
 /// Gives children other names, wherever [`lamina_block::Keep`] says that their names stand.
@@ -77,10 +109,20 @@ mod tests {
             ("b".into(), json!([1, null])),
         ]);
         for file in ["[hierarchy]\nname = \"x\"\n", ""] {
-            let text = join(file, &words);
-            assert_eq!(text.lines().count(), file.lines().count() + 2, "one line each: {text}");
-            assert_eq!(split(&text), Ok((file, words.clone())));
-            assert_eq!(split(file), Ok((file, Words::new())));
+            for out in [Out::new(), Out::from([("c".into(), 7), ("d".into(), u64::MAX)])] {
+                let kept = Kept { words: words.clone(), out: out.clone() };
+                let text = join(file, &kept);
+                assert_eq!(
+                    text.lines().count(),
+                    file.lines().count() + 2 + out.len(),
+                    "one line each: {text}"
+                );
+                assert_eq!(split(&text), Ok((file, kept)));
+                assert_eq!(out_of(&text), out);
+                let alone = Kept { words: Words::new(), out };
+                assert_eq!(split(&join(file, &alone)), Ok((file, alone)));
+            }
+            assert_eq!(split(file), Ok((file, Kept::default())));
         }
     }
 
@@ -94,9 +136,12 @@ mod tests {
 
     #[test]
     fn a_line_that_is_no_word_is_refused() {
-        for wrong in ["# kept", "# kept a", "# kept a {", "name = 1", "# kept a 1 2"] {
+        for wrong in
+            ["# kept", "# kept a", "# kept a {", "name = 1", "# kept a 1 2", "# out", "# out a", "# out a -1"]
+        {
             let e = split(&format!("x = 1\n# kept good 1\n{wrong}\n")).unwrap_err();
             assert!(e.contains("cannot be read"), "{wrong}: {e}");
         }
+        assert!(split("x = 1\n# out a 1\n# kept late 1\n").is_err());
     }
 }

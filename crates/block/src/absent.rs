@@ -1,0 +1,74 @@
+//! The layer of a device that is not there.
+//!
+//! A device that stands on several may do without one of them ([`Config::survives`](crate::Config::survives)). The place
+//! of the missing one is taken by this: everything that is asked of it fails, and says why it is not there, so that no
+//! layer has to know a second kind of child.
+//!
+//! It is read-only so that nobody flushes it: nothing can have been written to it.
+
+use crate::{Command, Error, ErrorKind, Extent, Finding, Geometry, Io, Layer, Made, Pending, Step};
+use serde_json::{Value, json};
+use std::ops::Range;
+use std::rc::Rc;
+
+/// Fails everything with `Offline`.
+pub struct Absent {
+    why: Error,
+}
+
+impl Absent {
+    /// What the node of an absent device says that its kind is. No kind of layer is called so.
+    pub const KIND: &'static str = "absent";
+
+    /// The layer of a device that could not be opened because of `why`.
+    pub fn new(why: Error) -> Absent {
+        let why = match why.kind() {
+            ErrorKind::Offline => why,
+            _ => Error::offline(why.to_string()),
+        };
+        Absent { why }
+    }
+
+    fn fail<T: 'static>(&self) -> Pending<T> {
+        Box::pin(std::future::ready(Err(self.why.clone())))
+    }
+}
+
+impl Layer for Absent {
+    fn geometry(&self) -> Geometry {
+        // What the node makes up for is made of requests that would fail as well.
+        Geometry { read_only: true, discard: true, zero: true, fua: true, ..Geometry::new(0) }
+    }
+
+    fn submit(self: Rc<Self>, io: &mut Io) -> Step {
+        self.why.clone().at(io.at.clone()).into()
+    }
+
+    fn extents(self: Rc<Self>, _at: Range<u64>) -> Pending<Vec<Extent>> {
+        self.fail()
+    }
+
+    fn control(self: Rc<Self>, _command: Command) -> Pending<Value> {
+        self.fail()
+    }
+
+    fn view(self: Rc<Self>, _name: String) -> Pending<Made> {
+        self.fail()
+    }
+
+    fn vacate(self: Rc<Self>, _names: Vec<String>) -> Pending {
+        self.fail()
+    }
+
+    fn leave(self: Rc<Self>) -> Pending {
+        self.fail()
+    }
+
+    fn check(self: Rc<Self>, _mend: bool) -> Pending<Vec<Finding>> {
+        self.fail()
+    }
+
+    fn info(&self) -> Value {
+        json!({ "absent": self.why.to_string() })
+    }
+}

@@ -1,0 +1,58 @@
+//! Which devices are there if some members are not.
+//!
+//! A device is absent if more of the devices that its data is on are absent than it survives
+//! ([`Config::survives`](lamina_block::Config::survives)), or the one that its metadata is on. A hierarchy survives what
+//! leaves everything there that it exports.
+
+use crate::device::Device;
+use crate::plan::Plan;
+use crate::report::quoted;
+use lamina_block::{Error, Node};
+use lamina_metadata::member::Survives;
+use std::collections::HashSet;
+use std::rc::Rc;
+
+/// The devices of `plan` that are absent without `members`, these included.
+pub(crate) fn absent<'a>(plan: &'a Plan, members: &[&str]) -> HashSet<&'a str> {
+    let mut absent: HashSet<&str> = HashSet::new();
+    for device in &plan.devices {
+        let gone = |name: &String| absent.contains(name.as_str());
+        if members.contains(&device.name.as_str()) || !stands(device, |at| gone(&device.over[at])) {
+            absent.insert(&device.name);
+        }
+    }
+    absent
+}
+
+/// True if a device is there when those of its `over` are not of which `gone` says so.
+fn stands(device: &Device, gone: impl Fn(usize) -> bool) -> bool {
+    let data = device.over.len() - usize::from(device.has_metadata);
+    (0..data).filter(|at| gone(*at)).count() <= device.survives && !(data..device.over.len()).any(gone)
+}
+
+/// Why a device over `children` is absent, if it is.
+pub(crate) fn why(device: &Device, children: &[Rc<Node>]) -> Option<Error> {
+    if stands(device, |at| children[at].is_absent()) {
+        return None;
+    }
+    let gone = children.iter().filter(|child| child.is_absent()).map(|child| quoted(child.name()));
+    let gone: Vec<String> = gone.collect();
+    Some(Error::offline(format!("it stands on {}, and that is absent", gone.join(" and "))))
+}
+
+/// Whether the hierarchy of `plan` survives that members are out: everything that it exports is there. If it exports
+/// nothing, everything that no other device stands on.
+pub(crate) fn survives(plan: &Plan) -> Survives {
+    let plan = plan.clone();
+    Rc::new(move |members: &[&str]| {
+        let absent = absent(&plan, members);
+        match plan.exports.is_empty() {
+            false => plan.exports.iter().all(|export| !absent.contains(export.device.as_str())),
+            true => {
+                let below: HashSet<&String> = plan.devices.iter().flat_map(|d| &d.over).collect();
+                let tops = plan.devices.iter().filter(|device| !below.contains(&device.name));
+                tops.into_iter().all(|device| !absent.contains(device.name.as_str()))
+            }
+        }
+    })
+}

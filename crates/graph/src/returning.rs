@@ -1,0 +1,117 @@
+//! Members that are out come back while the hierarchy is served.
+//!
+//! ```text
+//!   opened ─▶ recognised ─▶ the members say that it is in ─▶ its node gets it ─▶ devices that were absent for it are made
+//! ```
+//!
+//! A member that is absent is opened; one that is out and still open is closed before, because only one may have it open.
+//! Who does without it is told on the node that it stands on ([`Node::resized`]), and brings it up to date by itself. One
+//! that cannot be taken in stays out, and that is no error.
+
+use crate::absent;
+use crate::change::Step;
+use crate::device::Device;
+use crate::hierarchy::{Hierarchy, Maker};
+use crate::members;
+use crate::persistent::is_member;
+use crate::plan::Plan;
+use lamina_block::{Absent, Begin, Env, Error, Node, Result};
+use lamina_metadata::member::{Candidate, Member, Roster};
+use lamina_metadata::superblock;
+use std::collections::HashSet;
+use std::rc::Rc;
+
+impl Hierarchy {
+    /// The members that are out, as far as `plan` still has them.
+    fn out_in(&self, plan: &Plan) -> Vec<&Device> {
+        let Some(roster) = &self.roster else { return Vec::new() };
+        let out = roster.out();
+        let stays = |device: &&Device| {
+            plan.devices.iter().any(|d| d.name == device.name && is_member(d.kind.name, &d.keys))
+        };
+        self.plan.devices.iter().filter(|d| out.contains_key(&d.name)).filter(stays).collect()
+    }
+
+    /// What a change to `plan` begins with.
+    pub(crate) fn returns(&self, plan: &Plan) -> impl Iterator<Item = Step> {
+        self.out_in(plan).into_iter().map(|device| Step::Return { device: device.name.clone() })
+    }
+
+    /// Takes in again what is out and in `plan`, and makes the devices that were absent for it. What did not work comes
+    /// back.
+    pub(crate) async fn bring_back(&self, plan: &Plan, env: &Rc<dyn Env>) -> Vec<Error> {
+        let Some(roster) = &self.roster else { return Vec::new() };
+        let maker = Maker { plan: &self.plan, env, roster: Some(roster) };
+        let (mut wrong, mut back) = (Vec::new(), HashSet::new());
+        for device in self.out_in(plan) {
+            let Some(node) = self.node(&device.name) else { continue };
+            match bring(device, plan, &node, &maker, roster).await {
+                Ok(()) => back.extend(absent::absent(&self.plan, &[&device.name])),
+                Err(e) => wrong.push(e),
+            }
+        }
+        for (device, node) in self.plan.devices.iter().zip(&self.nodes).filter(|(_, node)| node.is_absent()) {
+            let children = self.nodes_of(&device.over);
+            if device.over.is_empty() || absent::why(device, &children).is_some() {
+                continue;
+            }
+            let held = node.hold().await;
+            match maker.layer(device, children, Begin::Open).await {
+                Ok(layer) => drop(held.replace(device.kind.name, layer)),
+                Err(e) => wrong.push(e.on(&device.name)),
+            }
+        }
+        self.refresh();
+        let came = |node: &&Rc<Node>| back.contains(node.name()) && !node.is_absent();
+        self.nodes.iter().filter(came).for_each(|node| node.came_back());
+        wrong
+    }
+}
+
+/// Takes in a member again. Its path may be another one in `plan`.
+async fn bring(
+    device: &Device,
+    plan: &Plan,
+    node: &Rc<Node>,
+    maker: &Maker<'_>,
+    roster: &Rc<Roster>,
+) -> Result<()> {
+    let held = node.hold().await;
+    // What it was opened as may be broken: closing that says nothing of what is there now.
+    let _ = held.layer().close().await;
+    let done = match taken_in(device, plan, maker.env, roster).await {
+        Ok(member) => {
+            held.replace(device.kind.name, member);
+            Ok(())
+        }
+        Err(e) => {
+            held.replace(Absent::KIND, Rc::new(Absent::new(e.clone())));
+            Err(e.on(&device.name))
+        }
+    };
+    drop(held);
+    done
+}
+
+async fn taken_in(
+    device: &Device,
+    plan: &Plan,
+    env: &Rc<dyn Env>,
+    roster: &Rc<Roster>,
+) -> Result<Rc<Member>> {
+    let device = plan.devices.iter().find(|d| d.name == device.name).unwrap_or(device);
+    let below = members::open(plan, device, env, false).await?;
+    let candidate = Candidate { device: device.name.clone(), found: superblock::read(&below).await };
+    let taken = match roster.recognise(&candidate) {
+        Ok(superblock) => {
+            let member = Member::new(Rc::clone(&below), superblock);
+            roster.rejoin(Rc::clone(&member)).await.map(|()| member)
+        }
+        Err(why) => Err(Error::offline(why)),
+    };
+    if taken.is_err() {
+        // Why it cannot be used is the news; what closing it says is not.
+        let _ = below.close().await;
+    }
+    taken
+}

@@ -1,0 +1,290 @@
+//! A hierarchy goes on without members, and they come back: what was flushed is there, whatever fails and whoever is
+//! missing afterwards, and nothing older is ever served in its place.
+
+#[path = "common/legs.rs"]
+mod legs;
+
+use lamina_block::{Buf, Durability, Env, Error, Io, Node};
+use lamina_graph::{Hierarchy, Plan, Stage};
+use lamina_sim::{DiskOptions, Image, Images, Loss, SimEnv, Simulation};
+use std::cell::{Cell, RefCell};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+const SIZE: u64 = 2 << 20;
+
+fn kinds() -> Vec<lamina_block::Kind> {
+    let mut kinds = lamina_layers::KINDS.to_vec();
+    kinds.push(legs::KIND);
+    kinds
+}
+
+fn plan(text: &str) -> Plan {
+    Plan::parse(text, "f.toml", Path::new("/srv"), &kinds()).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// `vm1` over `devices`, which are over the members `a` and `b`.
+fn file(devices: &str) -> String {
+    let member = |name: &str| format!("[device.{name}]\ntype='file'\npath='{name}.img'\n");
+    let members = member("a") + &member("b");
+    format!("[hierarchy]\nname='vm1'\n{members}{devices}[export.vm1]\ndevice='vm1'\nnbd='unix:vm1.sock'\n")
+}
+
+/// `b` comes first: it is read if nothing says that it missed something.
+const LEGS: &str = "[device.vm1]\ntype='legs'\nover=['b','a']\n";
+/// Absent devices between the members and the one that survives.
+const TOWER: &str = "[device.pa]\ntype='linear'\nover='a'\noffset='64KiB'\n[device.pb]\ntype='linear'\nover='b'\noffset='64KiB'\n\
+                     [device.qb]\ntype='linear'\nover='pb'\n\
+                     [device.m]\ntype='legs'\nover=['qb','pa']\n[device.vm1]\ntype='linear'\nover='m'\n";
+
+fn world() -> Simulation {
+    let world = Simulation::new(11);
+    for name in ["a", "b"] {
+        world.env().put_disk(path(name), Image::blank(DiskOptions::new(SIZE)));
+    }
+    world
+}
+
+fn path(name: &str) -> PathBuf {
+    format!("/srv/{name}.img").into()
+}
+
+fn stamp(n: u64, round: u64) -> Vec<u8> {
+    (n << 32 | round).to_le_bytes().repeat(64)
+}
+
+const BLOCKS: [u64; 3] = [0, 7, 1000];
+
+async fn put(node: &Rc<Node>, round: u64) {
+    for n in BLOCKS {
+        let write = Io::write(n * 512, Buf::from_vec(stamp(n, round)), Durability::Cached);
+        node.submit(write).await.unwrap_or_else(|e| panic!("round {round}: {e}"));
+    }
+    node.submit(Io::flush()).await.unwrap_or_else(|e| panic!("round {round}: {e}"));
+}
+
+/// The round of every block.
+async fn rounds(node: &Rc<Node>) -> Result<Vec<u64>, String> {
+    let mut rounds = Vec::new();
+    for n in BLOCKS {
+        let buf = Buf::zeroed(512);
+        node.submit(Io::read(n * 512, buf.clone())).await.map_err(|e| e.to_string())?;
+        let bytes = buf.to_vec();
+        let round = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) & 0xffff_ffff;
+        assert!(round == 0 || bytes == stamp(n, round), "block {n} holds a mixture");
+        rounds.push(round);
+    }
+    Ok(rounds)
+}
+
+/// Everything fails on the disk of a member from now on.
+fn break_disk(env: &Rc<SimEnv>, name: &'static str) {
+    let broken = path(name);
+    let fault = move |_, disk: &str, _: &Io| (Path::new(disk) == broken).then(|| Error::media("broken"));
+    env.set_fault(Some(Box::new(fault)));
+}
+
+/// `lamina apply` with the same file.
+async fn apply(h: Hierarchy, text: &str, env: &Rc<dyn Env>) -> (Hierarchy, String) {
+    let (mut h, mut said) = (h, String::new());
+    for (stage, steps) in h.stages(&plan(text), &kinds()).unwrap_or_else(|e| panic!("{e}")) {
+        let Stage::Change(plan) = stage else { panic!("nothing is moved") };
+        steps.iter().for_each(|step| said += &format!("{step}\n"));
+        let (changed, wrong) = h.change(plan, env).await.unwrap_or_else(|e| panic!("{e}"));
+        wrong.iter().for_each(|e| said += &format!("{e}\n"));
+        h = changed;
+    }
+    (h, said)
+}
+
+/// Waits until the layer called `name` has brought all children up to date.
+async fn up_to_date(h: &Hierarchy, name: &str, env: &Rc<dyn Env>) {
+    let node = h.node(name).expect("a device");
+    while node.info()["behind"] != serde_json::json!([]) {
+        env.sleep(Duration::from_millis(1)).await;
+    }
+}
+
+struct Crash {
+    images: Images,
+    /// The last round that was flushed, and the one that may be under way.
+    done: u64,
+    next: u64,
+    /// Who is broken, and known to be by what is done.
+    out: Option<&'static str>,
+}
+
+/// Members fail and come back one after the other; what a power loss before every change leaves.
+fn crashes(text: &str, top: &'static str, loss: Loss) -> Vec<Crash> {
+    let world = world();
+    let (sim, taken) = (world.env(), Rc::new(RefCell::new(Vec::new())));
+    let (env, into, text): (Rc<dyn Env>, _, _) = (sim.clone(), Rc::clone(&taken), text.to_owned());
+    let done = world.run(async move {
+        plan(&text).create(Rc::clone(&env), 0).await.unwrap_or_else(|e| panic!("{e}"));
+        let mut h = Hierarchy::build(plan(&text), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
+        let now: Rc<Cell<(u64, u64, Option<&'static str>)>> = Rc::new(Cell::new((0, 0, None)));
+        let (eye, state) = (Rc::downgrade(&sim), Rc::clone(&now));
+        sim.observe(Some(Rc::new(move || {
+            let Some(env) = eye.upgrade() else { return };
+            let (done, next, out) = state.get();
+            let images = env.images(loss, env.tick());
+            into.borrow_mut().push(Crash { images, done, next, out });
+        })));
+        let door = h.door("vm1").expect("a door");
+        let write = async |round: u64, broken: Option<&'static str>| {
+            now.set((now.get().0, round, None));
+            put(&door, round).await;
+            now.set((round, round, broken));
+        };
+        write(1, None).await;
+        let mut round = 1;
+        for name in ["b", "a", "b"] {
+            break_disk(&sim, name);
+            for _ in 0..2 {
+                round += 1;
+                write(round, Some(name)).await;
+            }
+            if text.contains("forgetful") {
+                break;
+            }
+            // It is needed as soon as it is taken in.
+            now.set((round, round, None));
+            sim.set_fault(None);
+            let (changed, said) = apply(h, &text, &env).await;
+            assert_eq!(said, format!("return    {name}: taken in again, if it is there\n"));
+            h = changed;
+            up_to_date(&h, top, &env).await;
+            round += 1;
+            write(round, None).await;
+        }
+        sim.observe(None);
+        let closed = h.close().await;
+        assert!(closed.is_ok() || text.contains("forgetful"), "{closed:?}");
+    });
+    assert!(done.is_ok(), "{done:?}");
+    Rc::try_unwrap(taken).ok().expect("nobody looks any more").into_inner()
+}
+
+/// Opens what was left, without the disk of `gone`: the rounds of the blocks, before and after a close.
+fn opened(images: &Images, text: &str, gone: Option<&str>) -> Result<Vec<u64>, String> {
+    let there = |(at, _): &(&PathBuf, &Image)| gone.is_none_or(|name| **at != path(name));
+    let images = images.iter().filter(there).map(|(at, image)| (at.clone(), image.clone())).collect();
+    let world = Simulation::from_images(3, &images);
+    let (env, text): (Rc<dyn Env>, _) = (world.env(), text.to_owned());
+    let opened = world.run(async move {
+        let mut found = Vec::new();
+        for _ in 0..2 {
+            let h =
+                Hierarchy::build(plan(&text), Rc::clone(&env)).await.map_err(|report| report.to_string())?;
+            found.extend(rounds(&h.door("vm1").expect("a door")).await?);
+            h.close().await.map_err(|e| e.to_string())?;
+        }
+        Ok(found)
+    });
+    opened.expect("it does not hang")
+}
+
+fn trial(text: &str, top: &'static str) -> Result<(), String> {
+    for loss in [Loss::All, Loss::Torn, Loss::Nothing] {
+        let crashes = crashes(text, top, loss);
+        assert!(crashes.len() > 20, "{} crashes", crashes.len());
+        for (n, Crash { images, done, next, out }) in crashes.iter().enumerate() {
+            let good = |rounds: &[u64]| rounds.iter().all(|round| round == done || round == next);
+            let all = opened(images, text, None).map_err(|e| format!("crash {n}: {e}"))?;
+            if !good(&all) {
+                return Err(format!("crash {n}: {all:?} is served, and {done} was flushed"));
+            }
+            for gone in ["a", "b"] {
+                match opened(images, text, Some(gone)) {
+                    Ok(rounds) if !good(&rounds) => {
+                        return Err(format!(
+                            "crash {n}: without {gone:?} {rounds:?} is served, and {done} was flushed"
+                        ));
+                    }
+                    Err(e) if *out == Some(gone) => return Err(format!("crash {n}: {gone:?} is out: {e}")),
+                    Ok(_) | Err(_) => {}
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_crash_at_any_moment_loses_nothing_whoever_is_missing() {
+    trial(&file(LEGS), "vm1").unwrap();
+}
+
+#[test]
+fn devices_that_are_absent_between_are_made_again() {
+    trial(&file(TOWER), "m").unwrap();
+}
+
+#[test]
+fn a_leg_that_is_behind_and_does_not_know_is_caught() {
+    let said = trial(&file(&LEGS.replace("'legs'", "'legs'\nforgetful=true")), "vm1").unwrap_err();
+    assert!(said.contains("was flushed") || said.contains("is out"), "{said}");
+}
+
+#[test]
+fn who_is_missing_is_left_out_when_asked_for_and_comes_back_while_it_is_served() {
+    let world = world();
+    let sim = world.env();
+    let env: Rc<dyn Env> = sim.clone();
+    let done = world.run(async move {
+        let text = file(TOWER);
+        let gone = text.replace("b.img", "gone.img");
+        plan(&text).create(Rc::clone(&env), 0).await.unwrap_or_else(|e| panic!("{e}"));
+        let h = Hierarchy::build(plan(&text), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
+        put(&h.door("vm1").expect("a door"), 1).await;
+        h.close().await.unwrap();
+        let refused = Hierarchy::build(plan(&gone), Rc::clone(&env)).await.unwrap_err().to_string();
+        assert!(refused.contains("`lamina serve --degraded` goes on without \"b\""), "{refused}");
+        // Asked for once. After that the others know.
+        let h =
+            Hierarchy::build_degraded(plan(&gone), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
+        h.close().await.unwrap();
+        let h = Hierarchy::build(plan(&gone), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
+        let absent: Vec<&str> = h.nodes().iter().filter(|n| n.is_absent()).map(|n| n.name()).collect();
+        assert_eq!(absent, ["b", "pb", "qb"]);
+        let door = h.door("vm1").expect("a door");
+        put(&door, 2).await;
+        // It is still away.
+        let (h, said) = apply(h, &gone, &env).await;
+        assert!(said.contains("b: there is no simulated disk /srv/gone.img"), "{said}");
+        put(&door, 3).await;
+        // It is there, elsewhere than the file said.
+        sim.put_disk("/srv/gone.img", sim.disk("/srv/b.img").expect("a disk").twin());
+        let (h, said) = apply(h, &gone, &env).await;
+        assert_eq!(said, "return    b: taken in again, if it is there\n");
+        assert!(h.nodes().iter().all(|node| !node.is_absent()));
+        up_to_date(&h, "m", &env).await;
+        assert!(h.stages(&plan(&gone), &kinds()).unwrap()[0].1.is_empty(), "nothing is left to do");
+        // Now it alone is enough.
+        break_disk(&sim, "a");
+        assert_eq!(rounds(&door).await, Ok(vec![3; 3]));
+        put(&door, 4).await;
+        h.close().await.unwrap();
+    });
+    done.unwrap_or_else(|hang| panic!("{hang:?}"));
+}
+
+#[test]
+fn what_does_not_survive_is_refused_whatever_is_asked() {
+    let world = world();
+    let env: Rc<dyn Env> = world.env();
+    let done = world.run(async move {
+        let text = file("[device.vm1]\ntype='stripe'\nover=['a','b']\n");
+        plan(&text).create(Rc::clone(&env), 0).await.unwrap_or_else(|e| panic!("{e}"));
+        let gone = text.replace("b.img", "gone.img");
+        let plain = Hierarchy::build(plan(&gone), Rc::clone(&env)).await.unwrap_err().to_string();
+        assert!(!plain.contains("--degraded"), "{plain}");
+        let refused = Hierarchy::build_degraded(plan(&gone), Rc::clone(&env)).await.unwrap_err().to_string();
+        assert!(refused.contains("export \"vm1\"") && refused.contains("absent without \"b\""), "{refused}");
+        let h = Hierarchy::build(plan(&text), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
+        assert!(h.warnings().is_empty(), "{}", h.warnings());
+        h.close().await.unwrap();
+    });
+    done.unwrap_or_else(|hang| panic!("{hang:?}"));
+}

@@ -1,0 +1,92 @@
+//! What a hierarchy is about to say of itself: who its members are, how it is described, who is out.
+
+use super::Member;
+use super::roster::{Failed, Roster, Survives};
+use super::words::{self, Kept};
+use crate::superblock::{DESCRIPTION_MAX, Superblock};
+use lamina_block::{Error, ErrorKind, Result};
+use std::rc::Rc;
+
+/// The most bytes that are kept free for lines about members that are out.
+const RESERVE_MAX: usize = 4096;
+
+/// The next state of a hierarchy.
+#[derive(Clone)]
+pub(super) struct Draft {
+    pub members: Vec<Rc<Member>>,
+    pub file: String,
+    pub kept: Kept,
+    pub survives: Survives,
+}
+
+impl Draft {
+    /// The same without members that could not be written; an error if the hierarchy does not survive that, or if it
+    /// never was without them.
+    pub fn without(mut self, failed: Vec<Failed>, now: &Roster) -> Result<Draft> {
+        let mut first = None;
+        for (member, e) in failed {
+            let name = member.name();
+            if now.member(&name).is_none_or(|known| !Rc::ptr_eq(&known, &member)) {
+                return Err(e.on(&name));
+            }
+            tracing::warn!(member = name, error = %e, "cannot be written: going on without it");
+            self.members.retain(|other| !Rc::ptr_eq(other, &member));
+            first.get_or_insert(e.on(&name));
+            self.kept.out.insert(name, now.generation());
+        }
+        match (self.check_survival(), first) {
+            (Err(_), Some(e)) => Err(e),
+            (done, _) => done.map(|()| self),
+        }
+    }
+
+    /// Fails if the hierarchy is not whole without the members that are out.
+    pub fn check_survival(&self) -> Result<()> {
+        let out: Vec<&str> = self.kept.out.keys().map(String::as_str).collect();
+        if out.is_empty() || !self.members.is_empty() && (self.survives)(&out) {
+            return Ok(());
+        }
+        Err(Error::offline(format!(
+            "it would not be whole without {}, which it goes on without now",
+            out.join(" and ")
+        )))
+    }
+
+    /// Fails with `NoSpace` if there is no room for it, or none left to say later that members are out.
+    pub fn check_room(&self) -> Result<()> {
+        let line = |member: &Rc<Member>| {
+            words::join("", &Kept { out: [(member.name(), u64::MAX)].into(), ..Kept::default() }).len()
+        };
+        let reserve = self.members.iter().map(line).sum::<usize>().min(RESERVE_MAX);
+        let len = words::join(&self.file, &self.kept).len();
+        if len + reserve <= DESCRIPTION_MAX {
+            return Ok(());
+        }
+        let room = DESCRIPTION_MAX - reserve;
+        let message = format!(
+            "the hierarchy and what its devices keep would take {len} bytes, and its members have room for {room}"
+        );
+        Err(Error::new(ErrorKind::NoSpace, message))
+    }
+
+    /// The superblocks that make its members a hierarchy. Their numbers are the places of their names among those of all
+    /// members, also of those that are out.
+    pub fn superblocks(&self, generation: u64) -> Vec<Superblock> {
+        let description = words::join(&self.file, &self.kept);
+        let mut names: Vec<String> = self.members.iter().map(|member| member.name()).collect();
+        names.extend(self.kept.out.keys().cloned());
+        names.sort();
+        let numbered = |member: &Rc<Member>| {
+            let superblock = member.superblock();
+            Superblock {
+                index: names.iter().position(|name| *name == superblock.name).unwrap_or_default() as u32,
+                members: names.len() as u32,
+                generation,
+                clean: false,
+                description: description.clone(),
+                ..superblock
+            }
+        };
+        self.members.iter().map(numbered).collect()
+    }
+}
