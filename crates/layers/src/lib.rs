@@ -8,6 +8,9 @@
 //! A new layer: `make new-layer NAME=x` copies [`template`] and adds the line.
 
 mod command;
+mod flaw;
+pub mod intent;
+mod legs;
 mod reshape;
 mod several;
 
@@ -42,6 +45,7 @@ kinds! {
     linear,
     memory,
     migrate,
+    mirror,
     null,
     partition,
     record,

@@ -3,13 +3,9 @@
 
 use super::*;
 use crate::reshape::mover::{FLAW, Flaw};
-use lamina_block::{Buf, Zero};
+use crate::testing::history::{BLOCK, Checked, History, told};
 use lamina_sim::{Images, Loss, Simulation};
-use std::collections::BTreeMap;
 
-type Checked = std::result::Result<(), String>;
-
-const BLOCK: u64 = 512;
 /// Blocks of one worker's turn.
 const TURN: u64 = 8;
 const WORKERS: u64 = 3;
@@ -90,107 +86,6 @@ fn size_of(disk: &str) -> u64 {
     }
 }
 
-/// A write of a block.
-#[derive(Clone, Copy)]
-struct Written {
-    /// 0: zeroes.
-    id: u64,
-    submitted: u64,
-    /// When it ended well, and when it was durable by itself.
-    ended: Option<u64>,
-    durable: Option<u64>,
-}
-
-/// What was done to a volume.
-#[derive(Default)]
-struct History {
-    blocks: RefCell<BTreeMap<u64, Vec<Written>>>,
-    flushes: RefCell<Vec<(u64, u64)>>,
-    ids: Cell<u64>,
-}
-
-fn bytes(id: u64, block: u64) -> Vec<u8> {
-    let word = |i: u64| if i.is_multiple_of(2) { id } else { block };
-    let word = |i: u64| if id == 0 { 0 } else { word(i) };
-    (0..BLOCK / 8).flat_map(|i| word(i).to_le_bytes()).collect()
-}
-
-impl History {
-    /// From when on a write is durable.
-    fn durable(&self, write: &Written) -> Option<u64> {
-        let ended = write.ended?;
-        let flushes = self.flushes.borrow();
-        let covers = flushes.iter().filter(|(submitted, _)| *submitted >= ended).map(|(_, ended)| *ended);
-        covers.chain(write.durable).min()
-    }
-
-    /// Checks a block. What `certain` says is certain rules out what was written before it; what was submitted after
-    /// `end` never was.
-    fn check(&self, block: u64, found: &[u8], end: u64, certain: impl Fn(&Written) -> bool) -> Checked {
-        let blocks = self.blocks.borrow();
-        let writes = blocks.get(&block).map_or(&[][..], Vec::as_slice);
-        let newest = writes.iter().rposition(certain).unwrap_or(0);
-        let may: Vec<u64> = writes[newest..].iter().filter(|w| w.submitted < end).map(|w| w.id).collect();
-        match may.iter().any(|id| bytes(*id, block) == found) {
-            true => Ok(()),
-            false => {
-                let word = |i: usize| u64::from_le_bytes(found[i..i + 8].try_into().expect("eight bytes"));
-                Err(format!("block {block} holds {}/{}, and may hold one of {may:?}", word(0), word(8)))
-            }
-        }
-    }
-
-    async fn write(&self, env: &SimEnv, node: &Rc<Node>, at: Range<u64>, id: u64, fua: bool) -> Result<()> {
-        let submitted = env.tick();
-        for block in at.clone() {
-            let write = Written { id, submitted, ended: None, durable: None };
-            self.blocks.borrow_mut().entry(block).or_default().push(write);
-        }
-        let range = at.start * BLOCK..at.end * BLOCK;
-        let durability = if fua { Durability::Fua } else { Durability::Cached };
-        let io = match id {
-            0 => Io::zero(range, Zero { durability, ..Zero::default() }),
-            _ => {
-                let data = at.clone().flat_map(|block| bytes(id, block)).collect();
-                Io::write(range.start, Buf::from_vec(data), durability)
-            }
-        };
-        node.submit(io).await?;
-        let now = env.tick();
-        for block in at {
-            if let Some(write) = self.blocks.borrow_mut().get_mut(&block).and_then(|list| list.last_mut()) {
-                (write.ended, write.durable) = (Some(now), fua.then_some(now));
-            }
-        }
-        Ok(())
-    }
-
-    async fn flush(&self, env: &SimEnv, node: &Rc<Node>) -> Result<()> {
-        let submitted = env.tick();
-        node.submit(Io::flush()).await?;
-        self.flushes.borrow_mut().push((submitted, env.tick()));
-        Ok(())
-    }
-
-    /// Reads and checks; after a power loss, of which the moment is given, only what was durable then is certain.
-    async fn read(&self, env: &SimEnv, node: &Rc<Node>, at: Range<u64>, crash: Option<u64>) -> Checked {
-        let submitted = env.tick();
-        let buf = Buf::zeroed(((at.end - at.start) * BLOCK) as usize);
-        node.submit(Io::read(at.start * BLOCK, buf.clone())).await.map_err(told("a read"))?;
-        for (block, found) in at.zip(buf.to_vec().chunks_exact(BLOCK as usize)) {
-            match crash {
-                None => {
-                    self.check(block, found, u64::MAX, |w| w.ended.is_some_and(|ended| ended < submitted))?
-                }
-                Some(crash) => {
-                    self.check(block, found, crash, |w| self.durable(w).is_some_and(|at| at <= crash))?
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
 /// The disks as a power loss at one moment leaves them.
 struct Crash {
     at: u64,
@@ -226,10 +121,6 @@ fn record(rig: &Rc<Rig>, env: &Rc<SimEnv>, at: Option<u64>, one_in: u64, most: u
         let at = at.unwrap_or_else(|| env.tick());
         here.crashes.borrow_mut().push(Crash { at, images: env.images(loss, draw()) });
     })));
-}
-
-fn told(what: &str) -> impl Fn(Error) -> String + '_ {
-    move |e| format!("{what}: {e}")
 }
 
 /// Makes the disks.

@@ -1,5 +1,7 @@
 //! What the tests of layers share: devices built from keys as the hierarchy file would, and requests to them.
 
+pub mod history;
+
 pub use lamina_block::{
     Buf, Command, Durability, Env, ErrorKind, Extent, ExtentState, Io, Kind, Node, OpKind, Result, Time,
     Zero, all,

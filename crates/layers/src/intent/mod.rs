@@ -1,0 +1,248 @@
+//! Intent: which regions of a device are being written, known after a crash.
+//!
+//! A layer that writes to several places has to know after a crash where they may differ. It says before it writes
+//! (`covers`, or `mark`), and the region's bit is durable before the write begins; some seconds after the last write, when
+//! all places were flushed, the bit goes (`quiet`, `clear`). What is found when it is opened is where a crash may have
+//! left something undone.
+//!
+//! ```text
+//!   write ─▶ covers? ── yes ─▶ go: a few instructions
+//!               │ no
+//!             mark ─▶ the page with the bit is written, once for all who wait, durably ─▶ go
+//! ```
+//!
+//! Invariant: **a bit that `covers` says is set is set on disk** until `clear`, which asks again whether all is quiet
+//! when it takes the bit out. A page is written by one at a time, and a bit counts as durable only if it was in the page
+//! that was written and is still wanted when that ended.
+//!
+//! It deliberately does not know what it is about: which places there are, when they agree, and what to do if they do
+//! not is its owner's. Bits of several copies are joined: one too many costs time, one too few data.
+
+mod bits;
+mod format;
+#[cfg(test)]
+mod tests;
+
+pub use bits::Bits;
+pub use format::{SHEET, Shape};
+
+use crate::flaw::flawed;
+use lamina_block::{Buf, Durability, Env, Io, Node, Pending, Request, Result, Signal};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// The shortest page, in bytes: the unit that is written.
+const PAGE: usize = 4096;
+
+/// Where the pages of an intent are kept.
+pub trait Place {
+    /// Writes a page `at` bytes behind the beginning of the area; durable, wherever it has to be, when it completes.
+    fn put(&self, at: u64, page: Buf) -> Pending;
+}
+
+/// An area on one device, from a byte of it on.
+#[derive(Clone)]
+pub struct Area(pub Rc<Node>, pub u64);
+
+impl Area {
+    /// Writes a page durably.
+    pub fn write(&self, at: u64, page: Buf) -> Request {
+        self.0.submit(Io::write(self.1 + at, page, Durability::Fua))
+    }
+}
+
+impl Place for Area {
+    fn put(&self, at: u64, page: Buf) -> Pending {
+        Box::pin(self.write(at, page))
+    }
+}
+
+/// What is being written.
+pub struct Intent {
+    env: Rc<dyn Env>,
+    shape: Shape,
+    page: usize,
+    state: RefCell<State>,
+    /// Pages that are being written.
+    writing: RefCell<BTreeSet<u64>>,
+    written: Signal,
+}
+
+struct State {
+    /// Set, or about to be.
+    wanted: Bits,
+    /// Those of them that are on disk.
+    durable: Bits,
+    /// Used since [`Intent::quiet`] was asked last.
+    recent: Bits,
+}
+
+impl Intent {
+    /// An intent of which nothing is known yet, written to devices with logical blocks of at most `block` bytes.
+    pub fn new(env: &Rc<dyn Env>, shape: Shape, block: u32) -> Result<Intent> {
+        shape.check()?;
+        let none = Bits::none(shape.size, shape.region);
+        let state = State { wanted: none.clone(), durable: none.clone(), recent: none };
+        Ok(Intent {
+            env: Rc::clone(env),
+            shape,
+            page: PAGE.max(block as usize),
+            state: RefCell::new(state),
+            writing: RefCell::default(),
+            written: Signal::new(),
+        })
+    }
+
+    /// What it is of.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Bytes of the area that it takes, a multiple of the logical block.
+    pub fn area(&self) -> u64 {
+        self.shape.area(self.page)
+    }
+
+    /// Takes in what is found in an area. What is damaged may be anything: all of its regions count as written.
+    pub async fn load(&self, Area(node, at): &Area) -> Result<()> {
+        let buf = self.env.pool().take(self.area() as usize);
+        node.submit(Io::read(*at, buf.clone())).await?;
+        let damaged = self.shape.decode(&buf.to_vec(), &mut self.state.borrow_mut().wanted)?;
+        if damaged > 0 {
+            tracing::warn!(device = %node.name(), damaged, "its intent is damaged: those regions count as written");
+        }
+        Ok(())
+    }
+
+    /// True if all of `at` may be written now. It counts as written from now on.
+    #[inline]
+    pub fn covers(&self, at: &Range<u64>) -> bool {
+        let mut state = self.state.borrow_mut();
+        let durable = state.durable.has(at);
+        if durable {
+            state.recent.add(at);
+        }
+        durable || flawed!("data before intent")
+    }
+
+    /// Makes [`Intent::covers`] true for `at`. It is true until the next await of the caller.
+    pub async fn mark(&self, at: &Range<u64>, on: &impl Place) -> Result<()> {
+        while !self.covers(at) {
+            self.state.borrow_mut().wanted.add(at);
+            let lacks = |page: &u64| {
+                let part = self.shape.page_part(*page, self.page);
+                let part = part.start.max(at.start)..part.end.min(at.end);
+                !self.state.borrow().durable.has(&part)
+            };
+            let lacking = self.shape.pages(at, self.page).find(lacks);
+            if let Some(page) = lacking {
+                self.write(page, on, || lacks(&page)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a page as it is when its turn comes, if that is `needed` then.
+    async fn write(&self, page: u64, on: &impl Place, needed: impl Fn() -> bool) -> Result<()> {
+        self.written.until(|| !self.writing.borrow().contains(&page)).await;
+        if !needed() {
+            return Ok(());
+        }
+        self.writing.borrow_mut().insert(page);
+        let _turn = Turn { of: self, page };
+        let part = self.shape.page_part(page, self.page);
+        let mut content = self.state.borrow().wanted.clone();
+        let buf = self.env.pool().take(self.page);
+        buf.write(0, &self.shape.encode(page, self.page, &content));
+        on.put(page * self.page as u64, buf).await?;
+        let state = &mut *self.state.borrow_mut();
+        if !flawed!("an old page is trusted") {
+            content.meet(&state.wanted);
+        }
+        state.durable.remove(&part);
+        for region in content.units_from(part.start).take_while(|unit| unit.start < part.end) {
+            state.durable.add(&region);
+        }
+        Ok(())
+    }
+
+    /// Writes all pages: for a place that has none of them, or old ones.
+    pub async fn write_all(&self, on: &impl Place) -> Result<()> {
+        for page in 0..self.area() / self.page as u64 {
+            self.write(page, on, || true).await?;
+        }
+        Ok(())
+    }
+
+    /// Says that anything may have been written everywhere; durable after [`Intent::write_all`].
+    pub fn set_all(&self) {
+        self.state.borrow_mut().wanted.add(&(0..self.shape.size));
+    }
+
+    /// Where something was written that is not known to be everywhere.
+    pub fn regions(&self) -> Bits {
+        self.state.borrow().wanted.clone()
+    }
+
+    /// Nothing is under way: what was used lately may be cleared at once.
+    pub fn forget(&self) {
+        self.state.borrow_mut().recent.clear();
+    }
+
+    /// True if nothing is.
+    pub fn is_empty(&self) -> bool {
+        self.state.borrow().wanted.is_empty()
+    }
+
+    /// The regions that were not used since this was asked last, and in which nothing is under way, as `good` says.
+    /// Flush all places, and then [`Intent::clear`] them.
+    pub fn quiet(&self, good: impl Fn(&Range<u64>) -> bool) -> Vec<Range<u64>> {
+        let state = &mut *self.state.borrow_mut();
+        let quiet = state
+            .wanted
+            .units()
+            .filter(|unit| !state.recent.touches(unit))
+            // What ends while all is being flushed may be flushed or not.
+            .filter(|unit| good(unit) || flawed!("a busy region is cleared"))
+            .collect();
+        state.recent.clear();
+        quiet
+    }
+
+    /// Takes out those of `regions` that were not used since they were quiet, and are still `good`.
+    pub async fn clear(
+        &self,
+        regions: Vec<Range<u64>>,
+        on: &impl Place,
+        good: impl Fn(&Range<u64>) -> bool,
+    ) -> Result<()> {
+        let mut pages = BTreeSet::new();
+        for region in regions {
+            let state = &mut *self.state.borrow_mut();
+            if good(&region) && !state.recent.touches(&region) {
+                state.wanted.remove(&region);
+                state.durable.remove(&region);
+                pages.extend(self.shape.pages(&region, self.page));
+            }
+        }
+        for page in pages {
+            self.write(page, on, || true).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The turn to write a page, until it is dropped.
+struct Turn<'a> {
+    of: &'a Intent,
+    page: u64,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.of.writing.borrow_mut().remove(&self.page);
+        self.of.written.notify();
+    }
+}

@@ -1,0 +1,356 @@
+//! Making legs, finding them again, legs that join and leave.
+
+use super::words::{Kept, KeptLeg};
+use super::{Content, Findings, Leg, Legs, Locks, Role};
+use crate::intent::{Area, Bits, Intent, Shape};
+use lamina_block::{Begin, Build, Bytes, Error, ErrorKind, Geometry, Io, Node, Result, Signal, Time, Zero};
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+/// The shortest unit in which it is remembered what a leg misses; there are at most so many for each leg, unless they
+/// would be longer than the other bound.
+const GRAIN: std::ops::RangeInclusive<u64> = if cfg!(test) { 4 << 10..=1 << 20 } else { 64 << 10..=1 << 20 };
+const GRAINS_MAX: u64 = 1 << 20;
+/// The most that is zeroed at once.
+const ZERO_MAX: u64 = 1 << 30;
+/// Legs up to so many bytes are zeroed when they are made, also where that means to write zeroes.
+const SMALL: u64 = 256 << 20;
+/// What the intent takes at the end of a device whose size is not known yet.
+const AREA: u64 = 96 << 10;
+
+/// What a kind asks of its legs.
+pub struct Needs {
+    pub kind: &'static str,
+    /// With fewer in sync bytes are lost.
+    pub legs: usize,
+    /// Of its devices so many at the end of `over` are spares when it is made.
+    pub spares: usize,
+    /// Bytes of each leg that belong together, such as a unit of a stripe.
+    pub unit: u64,
+    pub region: Option<u64>,
+    pub patience: Duration,
+    /// Bytes for each second of a rebuild.
+    pub limit: Option<u64>,
+}
+
+/// The shape of all legs that are there, taken together; the size is that of the smallest.
+fn shape(with: &Build) -> Result<Geometry> {
+    let here = with.children.iter().filter(|child| !child.is_absent()).map(|child| child.geometry());
+    let smallest = here.clone().map(|g| g.size).min().unwrap_or(0);
+    let all = here.reduce(Geometry::and).map(|all| all.with_size(smallest));
+    all.ok_or_else(|| Error::offline("none of its devices is there"))
+}
+
+impl Legs {
+    /// Opens the legs, or makes them. The layer says later what their [`Content`] is.
+    pub async fn build(needs: Needs, with: &Build) -> Result<Rc<Legs>> {
+        let keep = with.keep.clone().ok_or_else(|| {
+            Error::unsupported(
+                "it must remember which of its devices have every byte: give the file a [hierarchy] table",
+            )
+        })?;
+        let all = shape(with)?;
+        let kept = match (with.begin, keep.get()) {
+            (Begin::Open, Some(kept)) => Kept::read(needs.kind, &kept)?,
+            (Begin::Open, None) => {
+                return Err(Error::new(
+                    ErrorKind::Corrupt,
+                    "it is not known which of its devices have every byte",
+                ));
+            }
+            (Begin::Format | Begin::Adopt, _) => first(&needs, with, &all)?,
+        };
+        let shape = Shape { id: kept.id, size: kept.size, region: kept.region };
+        let intent = Intent::new(&with.env, shape, all.block)?;
+        let area = kept.size.next_multiple_of(u64::from(all.block).max(4096));
+        let legs = legs(with, &kept, &needs, area..area + intent.area())?;
+        let grain = kept.size.div_ceil(GRAINS_MAX).next_power_of_two().clamp(*GRAIN.start(), *GRAIN.end());
+        let none = Bits::none(kept.size, grain.max(u64::from(all.block)).max(needs.unit));
+        let made = Rc::new_cyclic(|me| Legs {
+            me: me.clone(),
+            name: with.name.clone(),
+            kind: needs.kind,
+            env: Rc::clone(&with.env),
+            keep,
+            want: legs.len().saturating_sub(needs.spares).max(needs.legs),
+            legs,
+            size: kept.size,
+            block: all.block,
+            needs: needs.legs,
+            patience: needs.patience,
+            content: RefCell::new(Weak::<Nothing>::new()),
+            intent,
+            locks: Rc::new(Locks::default()),
+            unsure: RefCell::new(none.clone()),
+            written: RefCell::new(none),
+            flushing: RefCell::default(),
+            lacking: Cell::new(false),
+            read_only: all.read_only,
+            version: Cell::new(1),
+            recorded: Cell::new(u64::from(with.begin == Begin::Open)),
+            recording: Cell::new(false),
+            moved: Signal::new(),
+            last: Cell::new(Time(0)),
+            ticking: Cell::new(false),
+            turn: Cell::new(0),
+            closing: Cell::new(false),
+            working: Cell::new(0),
+            rebuild: RefCell::default(),
+            scrub: RefCell::default(),
+            limit: Cell::new(needs.limit),
+            halted: Cell::new(false),
+            cursor: Cell::new(0),
+            copied_bytes: Cell::new(0),
+            scrubbed: Cell::new(kept.scrub),
+            findings: Findings::default(),
+        });
+        match with.begin {
+            Begin::Open => made.open(&kept).await?,
+            Begin::Format => made.format().await?,
+            Begin::Adopt => made.adopt().await?,
+        }
+        Ok(made)
+    }
+
+    /// Says what the bytes mean; background work may begin.
+    pub fn start(self: &Rc<Self>, content: Weak<dyn Content>) {
+        self.content.replace(content);
+        self.look();
+        self.wake();
+        if self.scrubbed.get().is_some() && !self.read_only {
+            self.start_scrub(None);
+        }
+    }
+
+    /// Takes in what a crash, or another process, has left.
+    async fn open(&self, kept: &Kept) -> Result<()> {
+        for leg in 0..self.legs.len() {
+            let it = &self.legs[leg];
+            if it.role.get() == Role::Spare || it.copied.get() == Some(0) {
+                continue;
+            }
+            let area = it.area.map(|start| Area(Rc::clone(&it.node), start));
+            match area {
+                Some(area) if !it.node.is_absent() => match self.intent.load(&area).await {
+                    Err(e) if e.kind() == ErrorKind::Unsupported => return Err(e),
+                    Err(e) if it.role.get() == Role::Sync => self.put_out(leg, &e),
+                    Ok(()) | Err(_) => {}
+                },
+                Some(_) | None => {}
+            }
+        }
+        for leg in self.in_sync().collect::<Vec<_>>() {
+            if self.legs[leg].node.is_absent() {
+                self.put_out(leg, &Error::offline("it is not there"));
+            }
+        }
+        let has_all = |leg: &usize| !self.legs[*leg].node.is_absent();
+        if self.in_sync().filter(has_all).count() < self.needs {
+            return Err(self.lost(kept));
+        }
+        let dirty = self.intent.regions();
+        if self.in_sync().count() > 1 {
+            self.unsure.borrow_mut().join(&dirty);
+        }
+        for it in self.legs.iter().filter(|leg| matches!(leg.role.get(), Role::Behind | Role::Failed)) {
+            let mut missing = it.missing.take().unwrap_or_else(|| self.nothing());
+            missing.join(&dirty);
+            if let Some(copied) = it.copied.get() {
+                missing.add(&(copied..self.size));
+            }
+            it.missing.replace(Some(missing));
+        }
+        self.look();
+        match self.read_only {
+            true => Ok(()),
+            false => self.record().await,
+        }
+    }
+
+    /// Why it cannot be opened.
+    fn lost(&self, kept: &Kept) -> Error {
+        let good = kept.legs.iter().filter(|leg| leg.is == Role::Sync).map(|leg| &leg.device[..]);
+        Error::offline(format!(
+            "no device that has every byte is there (that would be {}); what the others have is older, and is not used",
+            good.collect::<Vec<_>>().join(", ")
+        ))
+    }
+
+    /// Makes all legs the same: by zeroing them where that is quick, otherwise by copying the first one.
+    async fn format(&self) -> Result<()> {
+        let legs: Vec<&Rc<Node>> = self.in_sync().map(|leg| &self.legs[leg].node).collect();
+        let mut zeroed = true;
+        for node in &legs {
+            zeroed = zeroed && zero(node, self.size).await?;
+        }
+        if !zeroed {
+            self.intent.set_all();
+            self.unsure.borrow_mut().add(&(0..self.size));
+        }
+        self.intent.write_all(self).await?;
+        self.flush().await
+    }
+
+    /// The first leg has the bytes of the device from now on; the others get them.
+    async fn adopt(&self) -> Result<()> {
+        self.intent.write_all(self).await?;
+        self.record().await
+    }
+
+    /// Waits until everything is on other legs than those called `names`, and lets these go.
+    pub async fn vacate(self: Rc<Self>, names: Vec<String>) -> Result<()> {
+        let is_named = |leg: &&Leg| names.iter().any(|name| name == leg.node.name());
+        self.legs.iter().filter(is_named).for_each(|leg| leg.leaving.set(true));
+        self.take_spares();
+        let stays = |leg: &&Leg| !leg.leaving.get();
+        let waits = || {
+            let behind =
+                |leg: &Leg| leg.role.get() == Role::Behind && (leg.here.get() || !leg.node.is_absent());
+            !self.closing.get() && !self.halted.get() && self.legs.iter().filter(stays).any(behind)
+        };
+        self.wake();
+        while waits() {
+            self.moved.wait().await;
+        }
+        let left = self.legs.iter().filter(stays).filter(|leg| leg.role.get() == Role::Sync).count();
+        if left < self.needs.max(1) || waits() {
+            self.legs.iter().for_each(|leg| leg.leaving.set(false));
+            return Err(Error::invalid(
+                "the devices that are to stay do not have every byte: let others join, or rejoin, first",
+            ));
+        }
+        for leg in 0..self.legs.len() {
+            if self.legs[leg].leaving.get() && self.legs[leg].role.get() != Role::Failed {
+                self.lose(leg, Role::Failed, None);
+            }
+            if self.legs[leg].leaving.get() {
+                self.lacks_all(leg);
+            }
+        }
+        self.record().await
+    }
+}
+
+/// What is kept at first.
+fn first(needs: &Needs, with: &Build, all: &Geometry) -> Result<Kept> {
+    let unit = u64::from(all.block).max(4096).max(needs.unit);
+    let adopts = with.begin == Begin::Adopt;
+    let size = match adopts {
+        true => with.child().geometry().size,
+        false => all.size.saturating_sub(AREA) / unit * unit,
+    };
+    let region = needs.region.unwrap_or_else(|| Shape::region_for(size));
+    let id = with.env.random();
+    let asked = Shape { id, size, region };
+    if size == 0 {
+        return Err(Error::new(
+            ErrorKind::NoSpace,
+            format!("over: {} is too few: a device needs more than {}", Bytes(all.size), Bytes(AREA)),
+        ));
+    }
+    asked.check()?;
+    let area = size.next_multiple_of(unit) + asked.area(unit as usize);
+    let room = with.children.iter().any(|child| child.geometry().size >= area);
+    if !room || all.size < size {
+        return Err(Error::new(
+            ErrorKind::NoSpace,
+            format!(
+                "over: {} is in use to its end, so another device must have room for what is remembered: {}",
+                with.child().name(),
+                Bytes(area)
+            ),
+        ));
+    }
+    let mut kept = Kept::new(needs.kind, id, size, region);
+    let spares_from = with.children.len().saturating_sub(needs.spares);
+    kept.legs = with
+        .children
+        .iter()
+        .enumerate()
+        .map(|(number, child)| match number {
+            number if number >= spares_from => leg(child, Role::Spare, None),
+            0 => leg(child, Role::Sync, None),
+            _ if adopts => leg(child, Role::Behind, Some(0)),
+            _ => leg(child, Role::Sync, None),
+        })
+        .collect();
+    Ok(kept)
+}
+
+fn leg(child: &Rc<Node>, is: Role, copied: Option<u64>) -> KeptLeg {
+    KeptLeg { device: child.name().to_owned(), is, copied }
+}
+
+/// The legs: those that are known, and those that have joined, which have nothing. Those that are kept and not among the
+/// children have left.
+fn legs(with: &Build, kept: &Kept, needs: &Needs, area: std::ops::Range<u64>) -> Result<Vec<Leg>> {
+    let want = with.children.len().saturating_sub(needs.spares);
+    let mut active = with
+        .children
+        .iter()
+        .filter_map(|child| kept.legs.iter().find(|leg| leg.device == child.name()))
+        .filter(|leg| matches!(leg.is, Role::Sync | Role::Behind) && !with.leaving.contains(&leg.device))
+        .count();
+    let mut legs = Vec::new();
+    for child in &with.children {
+        let known = kept.legs.iter().find(|leg| leg.device == child.name());
+        let (role, copied) = match known {
+            Some(leg) => (leg.is, leg.copied),
+            None if active < want => {
+                active += 1;
+                (Role::Behind, Some(0))
+            }
+            None => (Role::Spare, None),
+        };
+        let size = child.geometry().size;
+        if !child.is_absent() && size < kept.size && role != Role::Failed {
+            return Err(Error::new(
+                ErrorKind::NoSpace,
+                format!("over: {} has {} and {} are needed", child.name(), Bytes(size), Bytes(kept.size)),
+            ));
+        }
+        legs.push(Leg {
+            node: Rc::clone(child),
+            area: (child.is_absent() || size >= area.end).then_some(area.start),
+            role: Cell::new(role),
+            copied: Cell::new(copied),
+            here: Cell::new(false),
+            missing: RefCell::default(),
+            leaving: Cell::new(false),
+            since: Cell::new(with.env.now()),
+            why: RefCell::default(),
+        });
+    }
+    Ok(legs)
+}
+
+/// Makes the first `size` bytes zeroes, if that is quick.
+async fn zero(node: &Rc<Node>, size: u64) -> Result<bool> {
+    let how = Zero { unmap: true, fast: size > SMALL, ..Zero::default() };
+    let mut from = 0;
+    while from < size {
+        let to = size.min(from + ZERO_MAX);
+        match node.submit(Io::zero(from..to, how)).await {
+            Ok(()) => from = to,
+            Err(e) if e.kind() == ErrorKind::Unsupported => return Ok(false),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(true)
+}
+
+/// No content.
+struct Nothing;
+
+impl Content for Nothing {
+    fn agree(self: Rc<Self>, _: std::ops::Range<u64>) -> lamina_block::Pending {
+        Box::pin(async { Ok(()) })
+    }
+    fn right(self: Rc<Self>, _: std::ops::Range<u64>, _: usize) -> lamina_block::Pending<lamina_block::Buf> {
+        Box::pin(async { Err(Error::offline("it is not open")) })
+    }
+    fn compare(self: Rc<Self>, _: std::ops::Range<u64>, _: Option<usize>) -> lamina_block::Pending {
+        Box::pin(async { Ok(()) })
+    }
+}

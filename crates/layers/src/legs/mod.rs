@@ -1,0 +1,315 @@
+//! Legs: what `mirror` and `parity` share. Which of the devices below have every byte, which lack what, and what is done
+//! about it.
+//!
+//! ```text
+//!              write fails, or is gone                 answers again, or `rejoin`
+//!   in sync ───────────────────────────▶ behind/failed ─────────────────────────▶ behind, takes writes
+//!      ▲                                 (misses: finely in memory, coarsely in        │ what it misses is
+//!      │                                  the intent)          spare ──────────────────┤ copied: `rebuild`
+//!      └───────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! Invariants:
+//! * **A write that a leg missed is acknowledged when it is durable that the leg is behind** ([`Legs::ended`],
+//!   [`Legs::record`]). So after a crash nobody takes an old leg for a good one.
+//! * **What a leg lacks is known**: what was written since the last flush when it went away, since it may have lost that,
+//!   and all that was written from then on. The intent keeps the regions of it on disk.
+//! * **Bytes are changed by one at a time** ([`Locks`]), so that legs cannot end up different.
+//! * **The last leg that has a byte is never put out**: its errors are the device's.
+//!
+//! Addresses here are those of the legs, the same on each. What the bytes of a leg mean is the layer's
+//! ([`Content`]); it reads what [`Legs::is_good`] says is there, and writes as [`Legs::begin`] and [`Legs::ended`] say.
+
+mod build;
+mod locks;
+mod parts;
+mod rebuild;
+mod scrub;
+mod state;
+mod tick;
+mod verbs;
+mod words;
+
+pub use build::Needs;
+pub use locks::Locks;
+pub use parts::{Part, Parts};
+pub use state::{Leg, Role, is_away};
+pub use verbs::VERBS;
+
+use crate::intent::{Area, Bits, Intent, Place};
+use lamina_block::{Buf, Env, Io, Job, Keep, Pending, Result, Signal, Time};
+use scrub::Findings;
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+/// What a layer knows of the bytes of its legs. The range is locked.
+pub trait Content {
+    /// Makes all legs in sync agree about `at`, where a crash may have left them different.
+    fn agree(self: Rc<Self>, at: Range<u64>) -> Pending;
+
+    /// What leg `leg` should hold at `at`, from the others.
+    fn right(self: Rc<Self>, at: Range<u64>, leg: usize) -> Pending<Buf>;
+
+    /// Compares what all legs in sync hold at `at`, and mends what can be. `trust`: the leg that is right where nothing
+    /// else says.
+    fn compare(self: Rc<Self>, at: Range<u64>, trust: Option<usize>) -> Pending;
+}
+
+/// The legs of a device.
+pub struct Legs {
+    me: Weak<Legs>,
+    name: String,
+    kind: &'static str,
+    pub env: Rc<dyn Env>,
+    keep: Rc<dyn Keep>,
+    pub legs: Vec<Leg>,
+    /// Bytes of each leg that are used; the intent lies behind them.
+    pub size: u64,
+    /// With fewer legs in sync bytes are lost.
+    needs: usize,
+    /// So many legs there are to be, spares not counted.
+    want: usize,
+    /// How long a leg may be away before a spare takes its place.
+    patience: Duration,
+    content: RefCell<Weak<dyn Content>>,
+    pub intent: Intent,
+    pub locks: Rc<Locks>,
+    /// Where legs in sync may differ, after a crash or a write that failed.
+    unsure: RefCell<Bits>,
+    /// Written since the last flush began, and before that since the one before.
+    written: RefCell<Bits>,
+    flushing: RefCell<Option<Bits>>,
+    /// False while every leg has every byte: nothing needs to be looked up.
+    lacking: Cell<bool>,
+    /// The longest logical block.
+    block: u32,
+    /// Nothing below may be changed.
+    read_only: bool,
+    /// The state, and the one that is kept durably.
+    version: Cell<u64>,
+    recorded: Cell<u64>,
+    recording: Cell<bool>,
+    /// Something has changed that somebody waits for.
+    pub moved: Signal,
+    /// When somebody asked for something last.
+    last: Cell<Time>,
+    ticking: Cell<bool>,
+    turn: Cell<u64>,
+    closing: Cell<bool>,
+    /// Tasks at work.
+    working: Cell<usize>,
+    rebuild: RefCell<Option<Rc<Job>>>,
+    scrub: RefCell<Option<Rc<Job>>>,
+    limit: Cell<Option<u64>>,
+    /// Somebody cancelled the rebuild.
+    halted: Cell<bool>,
+    cursor: Cell<u64>,
+    copied_bytes: Cell<u64>,
+    scrubbed: Cell<Option<u64>>,
+    pub findings: Findings,
+}
+
+// Requests.
+impl Legs {
+    /// The legs that take writes.
+    pub fn targets(&self) -> impl Iterator<Item = usize> {
+        (0..self.legs.len()).filter(|leg| self.legs[*leg].takes_writes())
+    }
+
+    /// The legs that have everything.
+    pub fn in_sync(&self) -> impl Iterator<Item = usize> {
+        (0..self.legs.len()).filter(|leg| self.legs[*leg].role.get() == Role::Sync)
+    }
+
+    /// True if what leg `leg` holds at `at` is what it should.
+    #[inline]
+    pub fn is_good(&self, leg: usize, at: &Range<u64>) -> bool {
+        let leg = &self.legs[leg];
+        match leg.role.get() {
+            Role::Sync => true,
+            Role::Behind if leg.here.get() => leg.missing.borrow().as_ref().is_none_or(|m| !m.touches(at)),
+            Role::Behind | Role::Failed | Role::Spare => false,
+        }
+    }
+
+    /// True if legs in sync may differ at `at`.
+    #[inline]
+    pub fn is_unsure(&self, at: &Range<u64>) -> bool {
+        self.lacking.get() && self.unsure.borrow().touches(at)
+    }
+
+    /// Notes that somebody asks for something: what goes on in the background gives way.
+    #[inline]
+    pub fn asked(&self) {
+        self.last.set(self.env.now());
+    }
+
+    /// Lets `at`, which is locked, be written: says so on disk first. True until the next await of the caller.
+    pub async fn mark(&self, at: &Range<u64>) -> Result<()> {
+        self.intent.mark(at, self).await?;
+        self.wake();
+        Ok(())
+    }
+
+    /// A change of `at` is submitted to all [`Legs::targets`] at once: the others miss it.
+    #[inline]
+    pub fn begin(&self, at: &Range<u64>) {
+        self.asked();
+        self.written.borrow_mut().add(at);
+        if self.lacking.get() {
+            self.legs.iter().filter(|leg| !leg.takes_writes()).for_each(|leg| leg.misses(at));
+        }
+    }
+
+    /// What a change of `at` comes to that ended like this on each of the legs it was submitted to.
+    pub async fn ended(&self, at: &Range<u64>, parts: Vec<Part>) -> Result<()> {
+        let failed = || parts.iter().filter_map(|part| Some((part.leg, part.result.as_ref().err()?)));
+        if failed().count() < parts.len() || !failed().all(|(_, e)| state::did_nothing(e)) {
+            failed().for_each(|(leg, e)| self.put_out(leg, e));
+        }
+        let result = match failed().find(|(leg, _)| self.legs[*leg].role.get() == Role::Sync) {
+            Some((_, e)) => Err(e.clone()),
+            None => self.record().await,
+        };
+        if result.is_err() {
+            // Any of them may have it or not.
+            self.unsure.borrow_mut().add(at);
+            self.legs.iter().for_each(|leg| leg.misses(at));
+            self.look();
+        }
+        result
+    }
+
+    /// Makes durable what was written.
+    pub async fn flush(&self) -> Result<()> {
+        let mine = self.flushing.borrow().is_none();
+        if mine {
+            let mut next = Bits::none(self.size, self.written.borrow().unit());
+            self.locks.all().iter().for_each(|at| next.add(at));
+            let before = self.written.replace(next);
+            self.flushing.replace(Some(before));
+        }
+        let flush = |leg: usize| (leg, self.legs[leg].node.submit(Io::flush()));
+        let parts = Parts::new(self.targets().map(flush)).all().await;
+        let failed = || parts.iter().filter_map(|part| Some((part.leg, part.result.as_ref().err()?)));
+        failed().for_each(|(leg, e)| self.put_out(leg, e));
+        let bad = failed().find(|(leg, _)| self.legs[*leg].takes_writes()).map(|(_, e)| e.clone());
+        if mine && let Some(before) = self.flushing.take().filter(|_| bad.is_some()) {
+            self.written.borrow_mut().join(&before);
+        }
+        match bad {
+            Some(e) => Err(e),
+            None => self.record().await,
+        }
+    }
+}
+
+// State.
+impl Legs {
+    /// True if the state is durable.
+    #[inline]
+    pub fn is_recorded(&self) -> bool {
+        self.recorded.get() >= self.version.get()
+    }
+
+    /// Makes the state durable, if it is not.
+    pub async fn record(&self) -> Result<()> {
+        let version = self.version.get();
+        while self.recorded.get() < version {
+            if self.recording.replace(true) {
+                self.moved.wait().await;
+                continue;
+            }
+            let now = self.version.get();
+            let kept = self.keep.set(self.words()).await;
+            self.recording.set(false);
+            self.moved.notify();
+            kept.map_err(|e| e.on(&self.name))?;
+            self.recorded.set(now);
+        }
+        Ok(())
+    }
+
+    /// The state has changed.
+    fn changed(&self) {
+        self.version.set(self.version.get() + 1);
+        self.look();
+        self.moved.notify();
+        self.wake();
+    }
+
+    /// Looks whether there is anything that a leg lacks.
+    fn look(&self) {
+        let whole = |leg: &Leg| matches!(leg.role.get(), Role::Sync | Role::Spare);
+        self.lacking.set(!self.legs.iter().all(whole) || !self.unsure.borrow().is_empty());
+    }
+
+    /// True if no leg lacks anything of `region` that only the intent knows of.
+    fn is_settled(&self, region: &Range<u64>) -> bool {
+        let lacks = |leg: &Leg| {
+            let known = leg.copied.get().unwrap_or(u64::MAX);
+            let at = region.start.min(known)..region.end.min(known);
+            leg.missing.borrow().as_ref().is_some_and(|missing| missing.touches(&at))
+        };
+        !self.locks.touches(region) && !self.unsure.borrow().touches(region) && !self.legs.iter().any(lacks)
+    }
+
+    /// The longest logical block of the legs, in bytes.
+    pub fn block(&self) -> u32 {
+        self.block
+    }
+
+    /// True if nothing below may be changed.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Notes that something was wrong on a leg.
+    pub fn note(&self, leg: usize, at: &Range<u64>, what: &str) {
+        self.findings.note(&self.name, self.legs[leg].node.name(), at, what);
+    }
+
+    fn content(&self) -> Option<Rc<dyn Content>> {
+        self.content.borrow().upgrade()
+    }
+
+    /// The background work.
+    pub fn jobs(&self) -> Vec<Rc<Job>> {
+        [&self.rebuild, &self.scrub].into_iter().filter_map(|job| job.borrow().clone()).collect()
+    }
+
+    /// Ends what goes on in the background. What is everywhere need not be looked at when it is opened again.
+    pub async fn close(&self) -> Result<()> {
+        self.closing.set(true);
+        self.jobs().iter().for_each(|job| job.cancel());
+        self.moved.until(|| self.working.get() == 0).await;
+        if self.read_only {
+            return Ok(());
+        }
+        self.flush().await?;
+        let all = self.intent.regions().units().collect();
+        self.intent.forget();
+        self.intent.clear(all, self, |region| self.is_settled(region)).await
+    }
+}
+
+impl Place for Legs {
+    /// Writes a page of the intent to all legs that take writes.
+    fn put(&self, at: u64, page: Buf) -> Pending {
+        let Some(me) = self.me.upgrade() else { return Box::pin(async { Ok(()) }) };
+        Box::pin(async move {
+            let area =
+                |leg: &usize| me.legs[*leg].area.map(|start| Area(Rc::clone(&me.legs[*leg].node), start));
+            let put = |leg: usize| Some((leg, area(&leg)?.write(at, page.clone())));
+            let parts = Parts::new(me.targets().filter_map(put)).all().await;
+            let failed = || parts.iter().filter_map(|part| Some((part.leg, part.result.as_ref().err()?)));
+            failed().for_each(|(leg, e)| me.put_out(leg, e));
+            match failed().find(|(leg, _)| me.legs[*leg].takes_writes()) {
+                Some((_, e)) => Err(e.clone()),
+                None => Ok(()),
+            }
+        })
+    }
+}

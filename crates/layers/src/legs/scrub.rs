@@ -1,0 +1,106 @@
+//! Comparing all that legs hold, while requests go on; and what was found to be wrong, then or when it was read.
+//!
+//! A chunk is locked, read from all legs and compared. What cannot be read is written anew from what can; what differs is
+//! mended only if it is known which is right. How far it is, is kept now and then: it goes on after a restart.
+
+use super::Legs;
+use super::tick::Working;
+use lamina_block::{ErrorKind, Job, Result};
+use serde_json::{Value, json};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Bytes that are compared at once.
+const CHUNK: u64 = if cfg!(test) { 16 << 10 } else { 256 << 10 };
+/// How far it is, is kept so often.
+const KEEP_EVERY: Duration = Duration::from_secs(10);
+/// So many places are remembered.
+const PLACES: usize = 32;
+
+/// What was found to be wrong since the device was opened.
+#[derive(Default)]
+pub struct Findings {
+    /// Ranges of a leg that were wrong, and were written anew.
+    pub healed: Cell<u64>,
+    /// Ranges where legs differ and nothing says which is right.
+    pub different: Cell<u64>,
+    places: RefCell<VecDeque<Value>>,
+}
+
+impl Findings {
+    /// Remembers where, and says so.
+    pub fn note(&self, device: &str, leg: &str, at: &Range<u64>, what: &str) {
+        tracing::warn!(%device, %leg, start = at.start, end = at.end, "{what}");
+        let mut places = self.places.borrow_mut();
+        if places.len() == PLACES {
+            places.pop_front();
+        }
+        places.push_back(json!({ "leg": leg, "start": at.start, "end": at.end, "what": what }));
+    }
+
+    pub(super) fn info(&self) -> Value {
+        json!({ "healed": self.healed.get(), "different": self.different.get(), "places": *self.places.borrow() })
+    }
+}
+
+impl Legs {
+    /// Begins to compare, or goes on where it was interrupted.
+    pub(super) fn start_scrub(self: &Rc<Self>, trust: Option<usize>) {
+        let Some(content) = self.content().filter(|_| self.scrub.borrow().is_none() && !self.closing.get())
+        else {
+            return;
+        };
+        let from = self.scrubbed.get().unwrap_or(0);
+        self.scrubbed.set(Some(from));
+        let job = Job::new(&self.env, "scrub", self.size, None);
+        job.set_progress(from, self.size);
+        self.scrub.replace(Some(Rc::clone(&job)));
+        let (me, working) = (Rc::clone(self), Working::new(self));
+        self.env.spawn(Box::pin(async move {
+            while let Err(e) = me.scrub(&content, &job, trust).await {
+                if me.closing.get() {
+                    break;
+                }
+                if e.kind() == ErrorKind::Cancelled {
+                    me.scrubbed.set(None);
+                    me.changed();
+                    break;
+                }
+                tracing::warn!(device = %me.name, error = %e, "a scrub is paused");
+                job.fail(&e);
+                let _ = job.turn(0).await;
+            }
+            me.scrub.replace(None);
+            me.moved.notify();
+            drop((me, content, working));
+        }));
+    }
+
+    async fn scrub(&self, content: &Rc<dyn super::Content>, job: &Job, trust: Option<usize>) -> Result<()> {
+        let mut kept = self.env.now();
+        while let Some(from) = self.scrubbed.get().filter(|from| *from < self.size) {
+            let at = from..(from + CHUNK).min(self.size);
+            job.turn(at.end - at.start).await?;
+            let before = self.env.now();
+            let lock = self.locks.take(&at).await;
+            Rc::clone(content).compare(at.clone(), trust).await?;
+            drop(lock);
+            self.scrubbed.set(Some(at.end));
+            job.set_progress(at.end, self.size);
+            if self.is_asked() {
+                self.env.sleep(self.env.now().since(before)).await;
+            }
+            if self.env.now().since(kept) >= KEEP_EVERY {
+                kept = self.env.now();
+                self.version.set(self.version.get() + 1);
+                self.record().await?;
+            }
+        }
+        self.scrubbed.set(None);
+        self.changed();
+        self.record().await
+    }
+}

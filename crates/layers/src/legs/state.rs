@@ -1,0 +1,207 @@
+//! What a leg is, and how it becomes something else.
+
+use super::Legs;
+use crate::flaw::flawed;
+use crate::intent::{Area, Bits};
+use lamina_block::{Error, ErrorKind, Node, Result, Time};
+use serde::{Deserialize, Serialize};
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::rc::Rc;
+
+/// What a leg is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// It has every byte.
+    Sync,
+    /// It lacks some, and gets them as soon as it answers.
+    Behind,
+    /// It lacks some, and nobody asks it for anything until somebody says `rejoin`.
+    Failed,
+    /// It has nothing, and takes the place of another when that is needed.
+    Spare,
+}
+
+/// A leg.
+pub struct Leg {
+    pub node: Rc<Node>,
+    /// Where its intent lies, if there is room for one.
+    pub area: Option<u64>,
+    pub role: Cell<Role>,
+    /// It lacks everything from this byte on; kept.
+    pub copied: Cell<Option<u64>>,
+    /// It takes writes, though it may lack some.
+    pub here: Cell<bool>,
+    /// What it lacks, while it is behind or failed.
+    pub missing: RefCell<Option<Bits>>,
+    /// It is to be taken away.
+    pub leaving: Cell<bool>,
+    /// When it went away, and why.
+    pub since: Cell<Time>,
+    pub why: RefCell<Option<Error>>,
+}
+
+impl Leg {
+    /// True if changes are submitted to it.
+    #[inline]
+    pub fn takes_writes(&self) -> bool {
+        match self.role.get() {
+            Role::Sync => true,
+            Role::Behind => self.here.get(),
+            Role::Failed | Role::Spare => false,
+        }
+    }
+
+    /// It misses a change of `at`.
+    pub fn misses(&self, at: &Range<u64>) {
+        if let Some(missing) = &mut *self.missing.borrow_mut() {
+            missing.add(at);
+        }
+    }
+
+    /// True if there is anything that it lacks.
+    pub fn lacks(&self) -> bool {
+        self.missing.borrow().as_ref().is_some_and(|missing| !missing.is_empty())
+    }
+}
+
+/// True for errors after which nothing has changed.
+pub fn did_nothing(e: &Error) -> bool {
+    match e.kind() {
+        ErrorKind::NoSpace
+        | ErrorKind::ReadOnly
+        | ErrorKind::Fenced
+        | ErrorKind::Invalid
+        | ErrorKind::Unsupported => true,
+        ErrorKind::Media
+        | ErrorKind::Offline
+        | ErrorKind::TimedOut
+        | ErrorKind::Cancelled
+        | ErrorKind::Corrupt => false,
+    }
+}
+
+/// True if who does not answer now may answer again.
+pub fn is_away(e: &Error) -> bool {
+    matches!(e.kind(), ErrorKind::Offline | ErrorKind::TimedOut)
+}
+
+impl Legs {
+    /// A leg has failed: from now on it misses what is written. Not if it is the last one that has all; then its errors
+    /// are the device's.
+    pub fn put_out(&self, leg: usize, e: &Error) {
+        let role = if is_away(e) { Role::Behind } else { Role::Failed };
+        let is_last = self.legs[leg].role.get() == Role::Sync && self.in_sync().count() <= self.needs;
+        if self.legs[leg].takes_writes() && !is_last {
+            tracing::warn!(device = %self.name, leg = %self.legs[leg].node.name(), error = %e, "a leg has failed");
+            self.lose(leg, role, Some(e));
+        }
+    }
+
+    /// Leg `leg` misses what is written from now on, and may have lost what was not flushed.
+    pub(super) fn lose(&self, leg: usize, role: Role, e: Option<&Error>) {
+        let it = &self.legs[leg];
+        if it.takes_writes() {
+            let mut missing = it.missing.take().unwrap_or_else(|| self.nothing());
+            if !flawed!("what was not flushed is forgotten") {
+                missing.join(&self.written.borrow());
+                self.flushing.borrow().iter().for_each(|bits| missing.join(bits));
+            }
+            it.missing.replace(Some(missing));
+        }
+        it.role.set(role);
+        it.here.set(false);
+        it.since.set(self.env.now());
+        it.why.replace(e.cloned());
+        // Nobody else keeps an intent that would say what it misses.
+        if !self.targets().any(|other| self.legs[other].area.is_some()) {
+            self.lacks_all(leg);
+        }
+        self.changed();
+    }
+
+    /// Leg `leg` has nothing.
+    pub(super) fn lacks_all(&self, leg: usize) {
+        let mut all = self.nothing();
+        all.add(&(0..self.size));
+        self.legs[leg].missing.replace(Some(all));
+        self.legs[leg].copied.set(Some(0));
+    }
+
+    pub(super) fn nothing(&self) -> Bits {
+        Bits::none(self.size, self.written.borrow().unit())
+    }
+
+    /// Lets a leg that is behind take writes again, if it answers.
+    pub(super) async fn bring_back(&self, leg: usize) -> Result<()> {
+        let it = &self.legs[leg];
+        let answers = lamina_block::Io::read(0, self.env.pool().take(it.node.geometry().block as usize));
+        if it.node.is_absent() {
+            return Err(Error::offline("the device is not there").on(it.node.name()));
+        }
+        it.node.submit(answers).await?;
+        let (shape, ours) = (it.node.geometry(), self.block);
+        if shape.size < self.size || shape.block > ours || shape.read_only {
+            return Err(Error::invalid(format!(
+                "it is too small, read-only, or its blocks are larger than {ours} bytes"
+            ))
+            .on(it.node.name()));
+        }
+        if it.role.get() != Role::Behind || it.here.get() {
+            return Ok(());
+        }
+        it.here.set(true);
+        if let Some(start) = it.area {
+            let written = self.intent.write_all(&Area(Rc::clone(&it.node), start)).await;
+            if let Err(e) = &written {
+                self.put_out(leg, e);
+            }
+            written?;
+        }
+        tracing::info!(device = %self.name, leg = %it.node.name(), "a leg takes writes again, and gets what it lacks");
+        it.why.replace(None);
+        Ok(())
+    }
+
+    /// A leg that is behind has all.
+    pub(super) async fn complete(&self, leg: usize) -> Result<()> {
+        let it = &self.legs[leg];
+        it.node.submit(lamina_block::Io::flush()).await.inspect_err(|e| self.put_out(leg, e))?;
+        if it.role.get() == Role::Behind && it.here.get() && !it.lacks() {
+            it.missing.replace(None);
+            it.copied.set(None);
+            it.role.set(Role::Sync);
+            tracing::info!(device = %self.name, leg = %it.node.name(), "a leg has all again");
+            self.changed();
+        }
+        self.record().await
+    }
+
+    /// Legs that have everything or are getting it, as far as one may wait for that.
+    pub(super) fn active(&self) -> usize {
+        let patient = |leg: &&super::Leg| match leg.role.get() {
+            Role::Sync => true,
+            Role::Behind => leg.here.get() || self.env.now().since(leg.since.get()) < self.patience,
+            Role::Failed | Role::Spare => false,
+        };
+        self.legs.iter().filter(|leg| !leg.leaving.get()).filter(patient).count()
+    }
+
+    /// Spares take the place of legs that are failed, or away for too long.
+    pub(super) fn take_spares(&self) {
+        while self.active() < self.want {
+            let is_free = |leg: &&super::Leg| leg.role.get() == Role::Spare && !leg.node.is_absent();
+            let Some(spare) = self.legs.iter().position(|leg| is_free(&leg)) else { return };
+            let gone = |leg: &&super::Leg| leg.role.get() == Role::Behind && !leg.here.get();
+            if let Some(gone) = self.legs.iter().find(gone) {
+                gone.role.set(Role::Failed);
+            }
+            tracing::warn!(device = %self.name, leg = %self.legs[spare].node.name(), "a spare takes the place of a leg");
+            self.lacks_all(spare);
+            self.legs[spare].role.set(Role::Behind);
+            self.legs[spare].since.set(self.env.now());
+            self.changed();
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! What goes on by itself, once a second as long as there is something: bits of the intent go, legs that were away are
+//! asked whether they answer, spares take over, what legs lack is copied.
+
+use super::{Legs, Role};
+use lamina_block::Result;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How often.
+const TICK: Duration = Duration::from_secs(1);
+/// Bits of the intent go after two to four of so many turns.
+const SWEEP: u64 = 2;
+
+/// A task at work, until it is dropped.
+pub(super) struct Working(Rc<Legs>);
+
+impl Working {
+    pub fn new(legs: &Rc<Legs>) -> Working {
+        legs.working.set(legs.working.get() + 1);
+        Working(Rc::clone(legs))
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        self.0.working.set(self.0.working.get() - 1);
+        self.0.moved.notify();
+    }
+}
+
+impl Legs {
+    /// Lets it go on soon. Nobody holds the device meanwhile, so that it can be closed.
+    pub(super) fn wake(&self) {
+        if self.read_only || self.closing.get() || self.ticking.replace(true) {
+            return;
+        }
+        let (env, weak) = (Rc::clone(&self.env), self.me.clone());
+        self.env.spawn(Box::pin(async move {
+            env.sleep(TICK).await;
+            let Some(me) = weak.upgrade() else { return };
+            me.ticking.set(false);
+            if me.closing.get() {
+                return;
+            }
+            let working = Working::new(&me);
+            if let Err(e) = me.tick().await {
+                tracing::debug!(device = %me.name, error = %e, "what goes on by itself will be tried again");
+            }
+            drop(working);
+        }));
+    }
+
+    async fn tick(self: &Rc<Self>) -> Result<()> {
+        self.turn.set(self.turn.get() + 1);
+        let is_away = |leg: &usize| self.legs[*leg].role.get() == Role::Behind && !self.legs[*leg].here.get();
+        for leg in (0..self.legs.len()).filter(is_away) {
+            if let Err(e) = self.bring_back(leg).await {
+                self.legs[leg].why.replace(Some(e));
+            }
+        }
+        self.take_spares();
+        self.rebuild();
+        if !self.is_busy() {
+            return Ok(());
+        }
+        // Whatever comes of this turn, there is another one.
+        self.wake();
+        self.record().await?;
+        match self.turn.get().is_multiple_of(SWEEP) {
+            true => self.sweep().await,
+            false => Ok(()),
+        }
+    }
+
+    /// True if there may be something to do in the next turn.
+    fn is_busy(&self) -> bool {
+        let waits = |leg: &super::Leg| leg.role.get() == Role::Behind && !leg.here.get();
+        !self.intent.is_empty() || !self.is_recorded() || self.legs.iter().any(waits) || self.has_work()
+    }
+
+    /// Takes bits out of the intent where nothing happens any more.
+    async fn sweep(&self) -> Result<()> {
+        let settled = |region: &_| self.is_settled(region);
+        let quiet = self.intent.quiet(settled);
+        if quiet.is_empty() {
+            return Ok(());
+        }
+        self.flush().await?;
+        self.intent.clear(quiet, self, settled).await
+    }
+}

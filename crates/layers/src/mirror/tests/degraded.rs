@@ -1,0 +1,232 @@
+//! Legs that are not there, join, leave; what is copied, and what is refused.
+
+use super::*;
+
+fn absent(env: &Rc<SimEnv>, name: &str) -> Rc<Node> {
+    let world: Rc<dyn Env> = Rc::clone(env) as _;
+    Node::absent(name, world, lamina_block::Error::offline("it is not there"))
+}
+
+async fn write(open: &Open, at: u64, value: u8, len: usize) {
+    let buf = Buf::from_vec(vec![value; len]);
+    open.node.submit(Io::write(at, buf, Durability::Cached)).await.expect("written");
+}
+
+fn copied(open: &Open) -> u64 {
+    open.node.info()["copied"].as_u64().expect("a number")
+}
+
+fn simulate<F: Future<Output = ()> + 'static>(test: impl FnOnce(Rc<SimEnv>) -> F) {
+    let world = world(3);
+    world.run(test(world.env())).expect("it ends");
+}
+
+#[test]
+fn only_what_changed_is_copied_after_a_short_absence() {
+    simulate(|env| async move {
+        let open = open(&env, &["a", "b"], keys(), Begin::Format).await.expect("made");
+        write(&open, 0, 1, SIZE as usize).await;
+        open.node.submit(Io::flush()).await.expect("flushed");
+        open.set_here("b", false);
+        for at in [4096, 40960, 8192 + 512] {
+            write(&open, at, 2, 512).await;
+        }
+        assert_eq!(open.roles(), ["in sync", "away"]);
+        open.set_here("b", true);
+        env.sleep(Duration::from_secs(2)).await;
+        open.whole().await;
+        assert_eq!((open.roles(), copied(&open)), (vec!["in sync".into(), "in sync".into()], 3 * 4096));
+        open.same().await.expect("the same");
+    });
+}
+
+#[test]
+fn after_a_restart_whole_regions_are_copied() {
+    simulate(|env| async move {
+        let open = open(&env, &["a", "b"], keys(), Begin::Format).await.expect("made");
+        write(&open, 0, 1, SIZE as usize).await;
+        open.node.submit(Io::flush()).await.expect("flushed");
+        // The intent is empty by then.
+        env.sleep(Duration::from_secs(10)).await;
+        assert_eq!(open.node.info()["written_recently"], 0);
+        open.set_here("b", false);
+        write(&open, 4096, 2, 512).await;
+        open.node.close().await.expect("closed");
+        open.set_here("b", true);
+        let again = super::open(&env, &["a", "b"], keys(), Begin::Open).await.expect("opened");
+        assert_eq!(again.roles(), ["in sync", "away"]);
+        env.sleep(Duration::from_secs(2)).await;
+        again.whole().await;
+        assert_eq!(copied(&again), 16 << 10);
+        again.same().await.expect("the same");
+        // Nothing is behind any more, whatever is opened.
+        again.node.close().await.expect("closed");
+        let b = open_with(&env, vec![absent(&env, "a"), child(&env, "b")], keys(), Begin::Open, &[])
+            .await
+            .expect("b alone");
+        assert_eq!(bytes_of(&b.node, 4096..4608).await, [2; 512]);
+    });
+}
+
+#[test]
+fn an_old_leg_is_never_taken_for_a_good_one() {
+    simulate(|env| async move {
+        let open = open(&env, &["a", "b"], keys(), Begin::Format).await.expect("made");
+        open.set_here("b", false);
+        write(&open, 4096, 2, 512).await;
+        open.node.close().await.expect("closed");
+        open.set_here("b", true);
+        let legs = vec![absent(&env, "a"), child(&env, "b")];
+        let Err(e) = open_with(&env, legs, keys(), Begin::Open, &[]).await else { panic!("it was opened") };
+        assert!(e.message().contains('a') && e.message().contains("older"), "{e}");
+    });
+}
+
+#[test]
+fn it_opens_without_a_leg_and_the_leg_comes_back() {
+    simulate(|env| async move {
+        let open = open(&env, &["a", "b"], keys(), Begin::Format).await.expect("made");
+        write(&open, 0, 1, 8192).await;
+        open.node.close().await.expect("closed");
+        let missing = absent(&env, "a");
+        let legs = vec![Rc::clone(&missing), child(&env, "b")];
+        let again = open_with(&env, legs, keys(), Begin::Open, &[]).await.expect("opened");
+        assert_eq!(again.roles(), ["away", "in sync"]);
+        assert_eq!(again.node.geometry().size, SIZE);
+        write(&again, 4096, 3, 512).await;
+        let held = missing.hold().await;
+        held.replace("simulated", env.disk("a").expect("a disk"));
+        drop(held);
+        env.sleep(Duration::from_secs(2)).await;
+        again.whole().await;
+        assert_eq!(again.roles(), ["in sync", "in sync"]);
+        again.same().await.expect("the same");
+    });
+}
+
+#[test]
+fn a_leg_joins_and_another_one_leaves() {
+    simulate(|env| async move {
+        let open = open(&env, &["a", "b"], keys(), Begin::Format).await.expect("made");
+        let bytes = Buf::from_vec(pattern(SIZE as usize));
+        open.node.submit(Io::write(0, bytes, Durability::Cached)).await.expect("written");
+        open.node.close().await.expect("closed");
+        let legs = ["a", "b", "c"].map(|name| child(&env, name)).to_vec();
+        let three = open_with(&env, legs, keys(), Begin::Open, &["a"]).await.expect("opened");
+        three.node.vacate(vec!["a".into()]).await.expect("vacated");
+        assert_eq!(three.roles()[1..], ["in sync", "in sync"]);
+        write(&three, 0, 9, 512).await;
+        three.node.close().await.expect("closed");
+        let two = super::open(&env, &["c", "b"], keys(), Begin::Open).await.expect("opened");
+        assert_eq!(two.roles(), ["in sync", "in sync"]);
+        assert_eq!(bytes_of(&two.node, 512..SIZE).await, pattern(SIZE as usize)[512..]);
+        // The only leg cannot go.
+        two.command("fail", json!({"leg": "c"})).await.expect("failed");
+        assert!(two.command("fail", json!({"leg": "b"})).await.is_err());
+        assert!(two.node.vacate(vec!["b".into()]).await.is_err());
+        assert_eq!(bytes_of(&two.node, 0..512).await, [9; 512]);
+    });
+}
+
+#[test]
+fn a_spare_takes_over_when_patience_is_over() {
+    simulate(|env| async move {
+        let keys = json!({ "spares": 1, "patience": "5s", "region": "16KiB" });
+        let open = open(&env, &["a", "b", "c"], keys, Begin::Format).await.expect("made");
+        assert_eq!(open.roles(), ["in sync", "in sync", "spare"]);
+        open.set_here("a", false);
+        write(&open, 0, 7, 512).await;
+        env.sleep(Duration::from_secs(3)).await;
+        assert_eq!(open.roles(), ["away", "in sync", "spare"]);
+        env.sleep(Duration::from_secs(5)).await;
+        open.whole().await;
+        assert_eq!(open.roles(), ["failed", "in sync", "in sync"]);
+        open.set_here("a", true);
+        open.command("rejoin", json!({"leg": "a"})).await.expect("rejoins");
+        assert_eq!(open.roles(), ["spare", "in sync", "in sync"]);
+    });
+}
+
+#[test]
+fn a_disk_in_use_becomes_a_mirror() {
+    simulate(|env| async move {
+        let small = super::child(&env, "a");
+        small
+            .submit(Io::write(0, Buf::from_vec(pattern(DISK as usize)), Durability::Fua))
+            .await
+            .expect("written");
+        let Err(e) = super::open(&env, &["b", "a"], keys(), Begin::Adopt).await else {
+            panic!("there is no room")
+        };
+        assert_eq!(e.kind(), ErrorKind::NoSpace);
+        let mut options = DiskOptions::new(DISK + (96 << 10));
+        options.junk = Some(0xF000_0009);
+        env.put_disk("d", Image::blank(options));
+        let open = super::open(&env, &["a", "d"], keys(), Begin::Adopt).await.expect("made");
+        assert_eq!(
+            (open.node.geometry().size, open.roles()),
+            (DISK, vec!["in sync".into(), "away".to_owned()])
+        );
+        env.sleep(Duration::from_secs(2)).await;
+        open.whole().await;
+        // The leg without an intent alone: the other one has to get everything, should it come back.
+        open.set_here("d", false);
+        write(&open, 0, 1, 512).await;
+        let info = open.node.info();
+        assert_eq!(info["legs"][1]["lacks"], DISK);
+        open.node.close().await.expect("closed");
+        open.set_here("d", true);
+        let again = super::open(&env, &["a", "d"], keys(), Begin::Open).await.expect("opened");
+        env.sleep(Duration::from_secs(2)).await;
+        again.whole().await;
+        assert_eq!(bytes_of(&again.legs[1], 512..DISK).await, pattern(DISK as usize)[512..]);
+    });
+}
+
+#[test]
+fn a_rebuild_goes_on_where_it_was() {
+    simulate(|env| async move {
+        let open = open(&env, &["a"], keys(), Begin::Format).await.expect("made");
+        write(&open, 0, 1, SIZE as usize).await;
+        open.node.close().await.expect("closed");
+        let slow = json!({ "region": "16KiB", "patience": "1h", "limit": "8KiB" });
+        let open = super::open(&env, &["a", "b"], slow, Begin::Open).await.expect("opened");
+        env.sleep(Duration::from_secs(12)).await;
+        let before = copied(&open);
+        assert!(before > 0 && before < SIZE, "{before}");
+        let images = env.images(Loss::All, 1);
+        drop(open);
+        let world = Simulation::from_images(1, &images);
+        let env = world.env();
+        world
+            .run(async move {
+                let open = super::open(&env, &["a", "b"], keys(), Begin::Open).await.expect("opened");
+                env.sleep(Duration::from_secs(2)).await;
+                open.whole().await;
+                assert!(copied(&open) < SIZE, "it began again");
+                open.same().await.expect("the same");
+            })
+            .expect("it ends");
+    });
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    simulate(|env| async move {
+        for (keys, over, what) in [
+            (json!({ "spares": 2 }), &["a", "b"][..], "spares"),
+            (json!({ "region": 5000 }), &["a", "b"], "region"),
+        ] {
+            let Err(e) = super::open(&env, over, keys, Begin::Format).await else {
+                panic!("{what} was taken")
+            };
+            assert!(e.message().starts_with(what), "{e}");
+        }
+        let world: Rc<dyn Env> = Rc::clone(&env) as _;
+        let with = Build::new("mirror", &world, vec![child(&env, "a")]);
+        let keys =
+            Kind::of::<crate::mirror::Keys>().parse(&keys()).unwrap_or_else(|e| panic!("{}", e.message));
+        let Err(e) = keys.build(with).await else { panic!("it remembers nothing") };
+        assert!(e.message().contains("[hierarchy]"), "{e}");
+    });
+}
