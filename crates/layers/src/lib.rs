@@ -13,6 +13,7 @@ pub mod intent;
 mod legs;
 mod reshape;
 mod several;
+mod sums;
 
 use lamina_block::Kind;
 
@@ -42,6 +43,8 @@ kinds! {
     delay,
     fault,
     file,
+    fingerprint,
+    integrity,
     linear,
     memory,
     migrate,
