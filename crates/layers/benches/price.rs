@@ -146,14 +146,15 @@ impl Chain {
         let env = simulation.env();
         let top = simulation.run(async move { self.build(env).await }).expect("it can be built");
         let data = Buf::zeroed(LENGTH);
+        let (reads, summed) = (self.name.ends_with("reads"), self.is_summed());
         let began = Instant::now();
         for number in 0..requests {
-            if self.is_summed() {
+            if summed {
                 // Or no digest would change.
                 data.write(0, &(number + 1).to_le_bytes());
             }
             let at = number * LENGTH as u64 % SPAN;
-            let mut request = top.submit(match self.name.ends_with("reads") {
+            let mut request = top.submit(match reads {
                 true => Io::read(at, data.clone()),
                 false => Io::write(at, data.clone(), Durability::Cached),
             });
