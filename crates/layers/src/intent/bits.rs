@@ -20,6 +20,11 @@ impl Bits {
         Bits { shift: unit.trailing_zeros(), size, words }
     }
 
+    /// Bytes of the device.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
     /// Bytes of a unit.
     pub fn unit(&self) -> u64 {
         1 << self.shift

@@ -4,6 +4,7 @@ use super::words::{Kept, KeptLeg};
 use super::{Content, Findings, Leg, Legs, Locks, Role};
 use crate::intent::{Area, Bits, Intent, Shape};
 use lamina_block::{Begin, Build, Bytes, Error, ErrorKind, Geometry, Io, Node, Result, Signal, Time, Zero};
+use serde_json::Value;
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -32,6 +33,12 @@ pub struct Needs {
     pub patience: Duration,
     /// Bytes for each second of a rebuild.
     pub limit: Option<u64>,
+    /// Where each leg has a place of its own, because it holds other bytes than the others: how many there are. The number
+    /// stays what it is; what joins is a spare.
+    pub places: usize,
+    /// Bytes behind the intent for the layer when it is made, and what it keeps then.
+    pub tail: u64,
+    pub own: Value,
 }
 
 /// The shape of all legs that are there, taken together; the size is that of the smallest.
@@ -64,7 +71,7 @@ impl Legs {
         let shape = Shape { id: kept.id, size: kept.size, region: kept.region };
         let intent = Intent::new(&with.env, shape, all.block)?;
         let area = kept.size.next_multiple_of(u64::from(all.block).max(4096));
-        let legs = legs(with, &kept, &needs, area..area + intent.area())?;
+        let legs = legs(with, &kept, &needs, area..area + intent.area() + kept.tail)?;
         let grain = kept.size.div_ceil(GRAINS_MAX).next_power_of_two().clamp(*GRAIN.start(), *GRAIN.end());
         let none = Bits::none(kept.size, grain.max(u64::from(all.block)).max(needs.unit));
         let made = Rc::new_cyclic(|me| Legs {
@@ -73,7 +80,13 @@ impl Legs {
             kind: needs.kind,
             env: Rc::clone(&with.env),
             keep,
-            want: legs.len().saturating_sub(needs.spares).max(needs.legs),
+            want: match needs.places {
+                0 => legs.len().saturating_sub(needs.spares).max(needs.legs),
+                places => places,
+            },
+            places: needs.places,
+            tail: kept.tail,
+            own: RefCell::new(kept.own.clone()),
             legs,
             size: kept.size,
             block: all.block,
@@ -100,6 +113,7 @@ impl Legs {
             scrub: RefCell::default(),
             limit: Cell::new(needs.limit),
             halted: Cell::new(false),
+            stuck: Cell::new(false),
             cursor: Cell::new(0),
             copied_bytes: Cell::new(0),
             scrubbed: Cell::new(kept.scrub),
@@ -145,17 +159,26 @@ impl Legs {
                 self.put_out(leg, &Error::offline("it is not there"));
             }
         }
-        let has_all = |leg: &usize| !self.legs[*leg].node.is_absent();
-        if self.in_sync().filter(has_all).count() < self.needs {
+        let needed = |leg: usize| self.legs[leg].node.is_absent() && self.is_last(leg);
+        if self.in_sync().any(needed) || self.covered(None) < self.needs {
             return Err(self.lost(kept));
         }
         let dirty = self.intent.regions();
-        if self.in_sync().count() > 1 {
-            self.unsure.borrow_mut().join(&dirty);
+        match &kept.unsure {
+            Some(ranges) => ranges.iter().for_each(|(start, end)| {
+                self.unsure.borrow_mut().add(&((*start).min(self.size)..(*end).min(self.size)));
+            }),
+            None if self.in_sync().count() > 1 => self.unsure.borrow_mut().join(&dirty),
+            None => {}
         }
         for it in self.legs.iter().filter(|leg| matches!(leg.role.get(), Role::Behind | Role::Failed)) {
             let mut missing = it.missing.take().unwrap_or_else(|| self.nothing());
-            missing.join(&dirty);
+            let was = kept.legs.iter().find(|leg| leg.device == it.node.name()).map(|leg| leg.is);
+            // Where each has other bytes, those of one that has just gone are as good as the others are.
+            let is_placed = self.places == 0 || it.place.get().is_some();
+            if is_placed && (self.places == 0 || was != Some(Role::Sync)) {
+                missing.join(&dirty);
+            }
             if let Some(copied) = it.copied.get() {
                 missing.add(&(copied..self.size));
             }
@@ -170,6 +193,14 @@ impl Legs {
 
     /// Why it cannot be opened.
     fn lost(&self, kept: &Kept) -> Error {
+        if self.places > 0 {
+            return Error::offline(format!(
+                "only {} of its {} parts are there, and {} are needed",
+                self.covered_here(),
+                self.places,
+                self.needs
+            ));
+        }
         let good = kept.legs.iter().filter(|leg| leg.is == Role::Sync).map(|leg| &leg.device[..]);
         Error::offline(format!(
             "no device that has every byte is there (that would be {}); what the others have is older, and is not used",
@@ -213,8 +244,15 @@ impl Legs {
         while waits() {
             self.moved.wait().await;
         }
-        let left = self.legs.iter().filter(stays).filter(|leg| leg.role.get() == Role::Sync).count();
-        if left < self.needs.max(1) || waits() {
+        let left: Vec<&Leg> =
+            self.legs.iter().filter(stays).filter(|leg| leg.role.get() == Role::Sync).collect();
+        let has = |place: usize| left.iter().any(|leg| leg.place.get() == Some(place));
+        let enough = match self.places {
+            0 => left.len() >= self.needs.max(1),
+            // Nobody goes who would leave a place without a leg.
+            _ => self.in_sync().filter_map(|leg| self.legs[leg].place.get()).all(has),
+        };
+        if !enough || waits() {
             self.legs.iter().for_each(|leg| leg.leaving.set(false));
             return Err(Error::invalid(
                 "the devices that are to stay do not have every byte: let others join, or rejoin, first",
@@ -238,7 +276,7 @@ fn first(needs: &Needs, with: &Build, all: &Geometry) -> Result<Kept> {
     let adopts = with.begin == Begin::Adopt;
     let size = match adopts {
         true => with.child().geometry().size,
-        false => all.size.saturating_sub(AREA) / unit * unit,
+        false => all.size.saturating_sub(AREA + needs.tail) / unit * unit,
     };
     let region = needs.region.unwrap_or_else(|| Shape::region_for(size));
     let id = with.env.random();
@@ -250,7 +288,8 @@ fn first(needs: &Needs, with: &Build, all: &Geometry) -> Result<Kept> {
         ));
     }
     asked.check()?;
-    let area = size.next_multiple_of(unit) + asked.area(unit as usize);
+    let page = u64::from(all.block).max(4096);
+    let area = size.next_multiple_of(page) + asked.area(page as usize) + needs.tail;
     let room = with.children.iter().any(|child| child.geometry().size >= area);
     if !room || all.size < size {
         return Err(Error::new(
@@ -263,45 +302,52 @@ fn first(needs: &Needs, with: &Build, all: &Geometry) -> Result<Kept> {
         ));
     }
     let mut kept = Kept::new(needs.kind, id, size, region);
+    (kept.tail, kept.own) = (needs.tail, needs.own.clone());
     let spares_from = with.children.len().saturating_sub(needs.spares);
     kept.legs = with
         .children
         .iter()
         .enumerate()
         .map(|(number, child)| match number {
-            number if number >= spares_from => leg(child, Role::Spare, None),
-            0 => leg(child, Role::Sync, None),
-            _ if adopts => leg(child, Role::Behind, Some(0)),
-            _ => leg(child, Role::Sync, None),
+            number if number >= spares_from => leg(child, Role::Spare, None, None),
+            _ if needs.places > 0 => leg(child, Role::Sync, None, Some(number)),
+            0 => leg(child, Role::Sync, None, None),
+            _ if adopts => leg(child, Role::Behind, Some(0), None),
+            _ => leg(child, Role::Sync, None, None),
         })
         .collect();
     Ok(kept)
 }
 
-fn leg(child: &Rc<Node>, is: Role, copied: Option<u64>) -> KeptLeg {
-    KeptLeg { device: child.name().to_owned(), is, copied }
+fn leg(child: &Rc<Node>, is: Role, copied: Option<u64>, place: Option<usize>) -> KeptLeg {
+    KeptLeg { device: child.name().to_owned(), is, copied, place }
 }
 
 /// The legs: those that are known, and those that have joined, which have nothing. Those that are kept and not among the
 /// children have left.
 fn legs(with: &Build, kept: &Kept, needs: &Needs, area: std::ops::Range<u64>) -> Result<Vec<Leg>> {
-    let want = with.children.len().saturating_sub(needs.spares);
-    let mut active = with
+    let want = match needs.places {
+        0 => with.children.len().saturating_sub(needs.spares),
+        places => places,
+    };
+    let active: Vec<&KeptLeg> = with
         .children
         .iter()
         .filter_map(|child| kept.legs.iter().find(|leg| leg.device == child.name()))
         .filter(|leg| matches!(leg.is, Role::Sync | Role::Behind) && !with.leaving.contains(&leg.device))
-        .count();
+        .collect();
+    let mut free = (0..needs.places).filter(|place| active.iter().all(|leg| leg.place != Some(*place)));
+    let mut active = active.len();
     let mut legs = Vec::new();
     for child in &with.children {
         let known = kept.legs.iter().find(|leg| leg.device == child.name());
-        let (role, copied) = match known {
-            Some(leg) => (leg.is, leg.copied),
+        let (role, copied, place) = match known {
+            Some(leg) => (leg.is, leg.copied, leg.place),
             None if active < want => {
                 active += 1;
-                (Role::Behind, Some(0))
+                (Role::Behind, Some(0), free.next())
             }
-            None => (Role::Spare, None),
+            None => (Role::Spare, None, None),
         };
         let size = child.geometry().size;
         if !child.is_absent() && size < kept.size && role != Role::Failed {
@@ -317,6 +363,7 @@ fn legs(with: &Build, kept: &Kept, needs: &Needs, area: std::ops::Range<u64>) ->
             copied: Cell::new(copied),
             here: Cell::new(false),
             missing: RefCell::default(),
+            place: Cell::new(place),
             leaving: Cell::new(false),
             since: Cell::new(with.env.now()),
             why: RefCell::default(),

@@ -39,7 +39,9 @@ pub use verbs::VERBS;
 use crate::intent::{Area, Bits, Intent, Place};
 use lamina_block::{Buf, Env, Io, Job, Keep, Pending, Result, Signal, Time};
 use scrub::Findings;
+use serde_json::Value;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -55,6 +57,12 @@ pub trait Content {
     /// Compares what all legs in sync hold at `at`, and mends what can be. `trust`: the leg that is right where nothing
     /// else says.
     fn compare(self: Rc<Self>, at: Range<u64>, trust: Option<usize>) -> Pending;
+
+    /// The state is about to be kept. What has to be true on the legs before it is, is made so; nothing that waits for
+    /// [`Legs::record`] may be waited for.
+    fn settle(self: Rc<Self>) -> Pending {
+        Box::pin(async { Ok(()) })
+    }
 }
 
 /// The legs of a device.
@@ -71,6 +79,11 @@ pub struct Legs {
     needs: usize,
     /// So many legs there are to be, spares not counted.
     want: usize,
+    /// Where each leg has a place of its own, because it holds other bytes than the others: how many there are.
+    places: usize,
+    /// Bytes behind the intent that are the layer's own, and what it keeps.
+    tail: u64,
+    pub own: RefCell<Value>,
     /// How long a leg may be away before a spare takes its place.
     patience: Duration,
     content: RefCell<Weak<dyn Content>>,
@@ -105,6 +118,8 @@ pub struct Legs {
     limit: Cell<Option<u64>>,
     /// Somebody cancelled the rebuild.
     halted: Cell<bool>,
+    /// It could not go on, and may be able to when another leg is there.
+    stuck: Cell<bool>,
     cursor: Cell<u64>,
     copied_bytes: Cell<u64>,
     scrubbed: Cell<Option<u64>>,
@@ -156,28 +171,38 @@ impl Legs {
     /// A change of `at` is submitted to all [`Legs::targets`] at once: the others miss it.
     #[inline]
     pub fn begin(&self, at: &Range<u64>) {
+        self.begin_on(at, |_| true);
+    }
+
+    /// As [`Legs::begin`], for a change that is only of what lies on the legs that `is_of` says.
+    #[inline]
+    pub fn begin_on(&self, at: &Range<u64>, is_of: impl Fn(&Leg) -> bool) {
         self.asked();
         self.written.borrow_mut().add(at);
         if self.lacking.get() {
-            self.legs.iter().filter(|leg| !leg.takes_writes()).for_each(|leg| leg.misses(at));
+            let others = self.legs.iter().filter(|leg| !leg.takes_writes() && is_of(leg));
+            others.for_each(|leg| leg.misses(at));
         }
     }
 
     /// What a change of `at` comes to that ended like this on each of the legs it was submitted to.
     pub async fn ended(&self, at: &Range<u64>, parts: Vec<Part>) -> Result<()> {
         let failed = || parts.iter().filter_map(|part| Some((part.leg, part.result.as_ref().err()?)));
-        if failed().count() < parts.len() || !failed().all(|(_, e)| state::did_nothing(e)) {
+        let nothing = failed().count() == parts.len() && failed().all(|(_, e)| state::did_nothing(e));
+        if !nothing {
             failed().for_each(|(leg, e)| self.put_out(leg, e));
         }
         let result = match failed().find(|(leg, _)| self.legs[*leg].role.get() == Role::Sync) {
             Some((_, e)) => Err(e.clone()),
             None => self.record().await,
         };
-        if result.is_err() {
+        // Where each has other bytes, to doubt them means not to know those of a leg that is missing.
+        if result.is_err() && !(nothing && self.places > 0) {
             // Any of them may have it or not.
-            self.unsure.borrow_mut().add(at);
-            self.legs.iter().for_each(|leg| leg.misses(at));
-            self.look();
+            self.doubt(at);
+            if self.places == 0 {
+                self.legs.iter().for_each(|leg| leg.misses(at));
+            }
         }
         result
     }
@@ -223,7 +248,14 @@ impl Legs {
                 continue;
             }
             let now = self.version.get();
-            let kept = self.keep.set(self.words()).await;
+            let settled = match self.content() {
+                Some(content) => content.settle().await,
+                None => Ok(()),
+            };
+            let kept = match settled {
+                Ok(()) => self.keep.set(self.words()).await,
+                Err(e) => Err(e),
+            };
             self.recording.set(false);
             self.moved.notify();
             kept.map_err(|e| e.on(&self.name))?;
@@ -233,7 +265,7 @@ impl Legs {
     }
 
     /// The state has changed.
-    fn changed(&self) {
+    pub fn changed(&self) {
         self.version.set(self.version.get() + 1);
         self.look();
         self.moved.notify();
@@ -254,6 +286,42 @@ impl Legs {
             leg.missing.borrow().as_ref().is_some_and(|missing| missing.touches(&at))
         };
         !self.locks.touches(region) && !self.unsure.borrow().touches(region) && !self.legs.iter().any(lacks)
+    }
+
+    /// How many places are held by legs in sync other than `but`. Where legs are all the same, each has its own.
+    pub fn covered(&self, but: Option<usize>) -> usize {
+        let others = self.in_sync().filter(|leg| Some(*leg) != but);
+        match self.places {
+            0 => others.count(),
+            _ => others.filter_map(|leg| self.legs[leg].place.get()).collect::<BTreeSet<_>>().len(),
+        }
+    }
+
+    /// As [`Legs::covered`], by legs that are there.
+    fn covered_here(&self) -> usize {
+        let places = self.in_sync().filter(|leg| !self.legs[*leg].node.is_absent());
+        places.filter_map(|leg| self.legs[leg].place.get()).collect::<BTreeSet<_>>().len()
+    }
+
+    /// True if a place is not held by a leg in sync.
+    pub fn is_degraded(&self) -> bool {
+        self.places > 0 && self.covered(None) < self.places
+    }
+
+    /// True if bytes are lost without leg `leg`.
+    fn is_last(&self, leg: usize) -> bool {
+        self.legs[leg].role.get() == Role::Sync && self.covered(Some(leg)) < self.needs
+    }
+
+    /// Where what is the layer's own begins on each leg.
+    pub fn tail(&self) -> u64 {
+        self.size.next_multiple_of(u64::from(self.block).max(4096)) + self.intent.area()
+    }
+
+    /// Says that legs may differ at `at`.
+    pub fn doubt(&self, at: &Range<u64>) {
+        self.unsure.borrow_mut().add(at);
+        self.look();
     }
 
     /// The longest logical block of the legs, in bytes.

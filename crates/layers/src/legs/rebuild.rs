@@ -129,6 +129,7 @@ impl Run {
                 Err(e) => {
                     tracing::warn!(device = %self.legs.name, error = %e, "a rebuild is paused");
                     self.job.fail(&e);
+                    self.legs.stuck.set(true);
                     if self.job.turn(0).await.is_err() {
                         return;
                     }

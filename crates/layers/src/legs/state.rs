@@ -35,6 +35,8 @@ pub struct Leg {
     pub here: Cell<bool>,
     /// What it lacks, while it is behind or failed.
     pub missing: RefCell<Option<Bits>>,
+    /// Its place among the legs, where each has one: see [`Needs`](super::Needs).
+    pub place: Cell<Option<usize>>,
     /// It is to be taken away.
     pub leaving: Cell<bool>,
     /// When it went away, and why.
@@ -92,8 +94,7 @@ impl Legs {
     /// are the device's.
     pub fn put_out(&self, leg: usize, e: &Error) {
         let role = if is_away(e) { Role::Behind } else { Role::Failed };
-        let is_last = self.legs[leg].role.get() == Role::Sync && self.in_sync().count() <= self.needs;
-        if self.legs[leg].takes_writes() && !is_last {
+        if self.legs[leg].takes_writes() && !self.is_last(leg) {
             tracing::warn!(device = %self.name, leg = %self.legs[leg].node.name(), error = %e, "a leg has failed");
             self.lose(leg, role, Some(e));
         }
@@ -161,6 +162,9 @@ impl Legs {
         }
         tracing::info!(device = %self.name, leg = %it.node.name(), "a leg takes writes again, and gets what it lacks");
         it.why.replace(None);
+        if self.stuck.replace(false) {
+            self.rebuild.borrow().iter().for_each(|job| job.resume());
+        }
         Ok(())
     }
 
@@ -180,23 +184,50 @@ impl Legs {
 
     /// Legs that have everything or are getting it, as far as one may wait for that.
     pub(super) fn active(&self) -> usize {
-        let patient = |leg: &&super::Leg| match leg.role.get() {
+        self.actives().count()
+    }
+
+    fn actives(&self) -> impl Iterator<Item = &Leg> {
+        let patient = |leg: &&Leg| match leg.role.get() {
             Role::Sync => true,
             Role::Behind => leg.here.get() || self.env.now().since(leg.since.get()) < self.patience,
             Role::Failed | Role::Spare => false,
         };
-        self.legs.iter().filter(|leg| !leg.leaving.get()).filter(patient).count()
+        self.legs.iter().filter(|leg| !leg.leaving.get()).filter(patient)
+    }
+
+    /// The first place that no active leg holds.
+    fn free_place(&self) -> Option<usize> {
+        (0..self.places).find(|place| self.actives().all(|leg| leg.place.get() != Some(*place)))
+    }
+
+    /// Gives leg `leg` a place, if it has none, or another one has taken it meanwhile; then it has nothing.
+    pub(super) fn seat(&self, leg: usize) {
+        let mine = self.legs[leg].place.get();
+        let is_free = mine.is_some() && self.actives().all(|other| other.place.get() != mine);
+        if self.places > 0 && !is_free {
+            self.legs[leg].place.set(self.free_place());
+            self.lacks_all(leg);
+        }
     }
 
     /// Spares take the place of legs that are failed, or away for too long.
     pub(super) fn take_spares(&self) {
         while self.active() < self.want {
-            let is_free = |leg: &&super::Leg| leg.role.get() == Role::Spare && !leg.node.is_absent();
+            let is_free = |leg: &&Leg| leg.role.get() == Role::Spare && !leg.node.is_absent();
             let Some(spare) = self.legs.iter().position(|leg| is_free(&leg)) else { return };
-            let gone = |leg: &&super::Leg| leg.role.get() == Role::Behind && !leg.here.get();
+            let place = self.free_place();
+            let is_there = |leg: &&Leg| self.places == 0 || leg.place.get() == place;
+            let gone = |leg: &&Leg| leg.role.get() == Role::Behind && !leg.here.get() && is_there(leg);
             if let Some(gone) = self.legs.iter().find(gone) {
                 gone.role.set(Role::Failed);
             }
+            // Whose place is taken has nothing any more, and no other one remembers what it misses.
+            for gone in self.legs.iter().filter(|leg| self.places > 0 && leg.place.get() == place) {
+                gone.place.set(None);
+                gone.missing.replace(None);
+            }
+            self.legs[spare].place.set(place);
             tracing::warn!(device = %self.name, leg = %self.legs[spare].node.name(), "a spare takes the place of a leg");
             self.lacks_all(spare);
             self.legs[spare].role.set(Role::Behind);

@@ -61,7 +61,7 @@ impl Legs {
 
     async fn fail(&self, leg: usize) -> Result<Value> {
         let it = &self.legs[leg];
-        if it.role.get() == Role::Sync && self.in_sync().count() <= self.needs {
+        if self.is_last(leg) {
             return Err(Error::invalid("no other leg has every byte: it cannot be done without"));
         }
         if it.role.get() != Role::Failed {
@@ -83,10 +83,14 @@ impl Legs {
             Role::Failed if self.active() >= self.want => {
                 it.missing.replace(None);
                 it.copied.set(None);
+                it.place.set(None);
                 it.role.set(Role::Spare);
                 self.changed();
             }
             Role::Failed | Role::Behind => {
+                if it.role.get() == Role::Failed {
+                    self.seat(leg);
+                }
                 it.role.set(Role::Behind);
                 it.since.set(self.env.now());
                 self.changed();

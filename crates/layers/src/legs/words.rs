@@ -1,6 +1,7 @@
 //! What is kept of legs with the hierarchy: see `docs/formats/kept.md`.
 
 use super::{Leg, Legs, Role};
+use crate::intent::Bits;
 use lamina_block::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -24,6 +25,33 @@ pub struct Kept {
     /// How far a scrub is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scrub: Option<u64>,
+    /// Bytes behind the intent that are the layer's own.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub tail: u64,
+    /// The ranges where legs may differ, while not every place has a leg; otherwise the intent says where.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unsure: Option<Vec<(u64, u64)>>,
+    /// What the layer keeps.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub own: Value,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
+/// So many ranges are kept at most; those that lie close together become one.
+const RANGES_MAX: usize = 64;
+
+/// The runs of a set, or few that hold them.
+fn ranges(bits: &Bits) -> Vec<(u64, u64)> {
+    let mut bits = bits.clone();
+    while bits.runs().nth(RANGES_MAX).is_some() {
+        let mut coarser = Bits::none(bits.size(), bits.unit() * 2);
+        coarser.join(&bits);
+        bits = coarser;
+    }
+    bits.runs().map(|run| (run.start, run.end)).collect()
 }
 
 /// One leg.
@@ -35,12 +63,26 @@ pub struct KeptLeg {
     /// It lacks everything from this byte on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied: Option<u64>,
+    /// Its place among the legs, where each has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<usize>,
 }
 
 impl Kept {
     /// What a new device of `kind` remembers.
     pub fn new(kind: &str, id: u64, size: u64, region: u64) -> Kept {
-        Kept { version: VERSION, kind: kind.into(), id, size, region, legs: Vec::new(), scrub: None }
+        Kept {
+            version: VERSION,
+            kind: kind.into(),
+            id,
+            size,
+            region,
+            legs: Vec::new(),
+            scrub: None,
+            tail: 0,
+            unsure: None,
+            own: Value::Null,
+        }
     }
 
     /// Reads what was kept by a device of `kind`.
@@ -81,9 +123,13 @@ impl Legs {
             device: leg.node.name().to_owned(),
             is: leg.role.get(),
             copied: leg.copied.get(),
+            place: leg.place.get(),
         };
         kept.legs = self.legs.iter().map(leg).collect();
         kept.scrub = self.scrubbed.get();
+        kept.tail = self.tail;
+        kept.unsure = self.is_degraded().then(|| ranges(&self.unsure.borrow()));
+        kept.own = self.own.borrow().clone();
         kept.write()
     }
 }
@@ -98,7 +144,7 @@ mod tests {
     #[test]
     fn version_1_is_as_it_was() {
         let mut kept = Kept::new("mirror", 0x1122_3344_5566_7788, 1 << 30, 4 << 20);
-        let leg = |device: &str, is, copied| KeptLeg { device: device.into(), is, copied };
+        let leg = |device: &str, is, copied| KeptLeg { device: device.into(), is, copied, place: None };
         kept.legs = vec![
             leg("a", Role::Sync, None),
             leg("b", Role::Behind, None),

@@ -104,6 +104,9 @@ impl Config for Keys {
                 region: self.region.map(|region| region.0),
                 patience: self.patience.0,
                 limit: self.limit.map(|limit| limit.0),
+                places: 0,
+                tail: 0,
+                own: Value::Null,
             };
             let legs = Legs::build(needs, &with).await?;
             let mirror = Rc::new(Mirror {
