@@ -50,6 +50,7 @@ kinds! {
     migrate,
     mirror,
     null,
+    parity,
     partition,
     record,
     snapshot,

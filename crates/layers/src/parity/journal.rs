@@ -1,0 +1,297 @@
+//! The journal of a parity whose legs are not all there: what a stripe is about to get, durable before it gets any of it.
+//!
+//! While a leg is missing, its bytes are what the others say. If the power fails between two writes of a stripe, they would
+//! say something that never was; from the journal, the writes are done again. Bytes: `docs/formats/parity.md`.
+//!
+//! Invariants:
+//! * **A slot holds the last record of its stripes.** A stripe has one slot, and one record at a time is under way in it,
+//!   until what it says is durable where it belongs. So no record that is found is older than what it would overwrite.
+//! * **Only records of the epoch that is kept are believed.** A new epoch begins when a leg is lost or complete, with
+//!   nothing under way and all flushed.
+
+use super::Parity;
+use super::stripe::Write;
+use crate::legs::Role;
+use lamina_block::{Durability, Error, ErrorKind, Io, Result};
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+const MAGIC: [u8; 8] = *b"LAMPJRNL";
+const VERSION: u32 = 1;
+/// Bytes of the head of a record, unless a logical block is longer.
+const HEAD: usize = 4096;
+/// The most writes of a record.
+const WRITES_MAX: usize = (HEAD - size_of::<Head>()) / size_of::<Entry>();
+/// The most bytes of writes of a record, unless its columns have larger blocks.
+const LOAD: u64 = 128 << 10;
+/// The most slots.
+const SLOTS: u64 = 32;
+/// It takes at most one of so many bytes of a leg.
+const SHARE: u64 = 64;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Head {
+    magic: [u8; 8],
+    version: U32,
+    crc: U32,
+    id: U64,
+    epoch: U64,
+    sequence: U64,
+    slot: U32,
+    writes: U32,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Entry {
+    start: U64,
+    len: U32,
+    column: U32,
+}
+
+const CRC: usize = std::mem::offset_of!(Head, crc);
+
+/// How a journal lies on each leg.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shape {
+    /// How many slots there are.
+    pub slots: u64,
+    /// Bytes of the head of a record.
+    pub head: u64,
+    /// The most bytes of its writes.
+    pub load: u64,
+}
+
+impl Shape {
+    /// For legs of `size` bytes with logical blocks of `block`, and stripes of `columns` units of `unit`.
+    pub fn of(size: u64, block: u64, columns: u64, unit: u64) -> Shape {
+        let (head, least) = (block.max(HEAD as u64), columns * block);
+        let load = (2 * unit).min(LOAD).max(least);
+        Shape { slots: (size / SHARE / (head + load)).clamp(1, SLOTS), head, load }
+    }
+
+    /// Bytes that it takes on each leg.
+    pub fn area(&self) -> u64 {
+        self.slots * self.slot()
+    }
+
+    /// Bytes of a slot.
+    pub fn slot(&self) -> u64 {
+        self.head + self.load
+    }
+
+    /// True if it may be one.
+    pub fn is_possible(&self) -> bool {
+        let whole = |n: u64| n > 0 && n.is_multiple_of(512) && n <= 64 << 20;
+        (1..=1024).contains(&self.slots) && whole(self.head) && whole(self.load) && self.head >= HEAD as u64
+    }
+}
+
+/// What a record says.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Of which array.
+    pub id: u64,
+    /// Drawn when a leg was lost.
+    pub epoch: u64,
+    /// A later one of a slot has more.
+    pub sequence: u64,
+    /// Where it is.
+    pub slot: u64,
+    /// The column, where on it, and the bytes.
+    pub writes: Vec<(usize, u64, Vec<u8>)>,
+}
+
+impl Record {
+    /// As bytes, with a head of `head`.
+    pub fn encode(&self, head: usize) -> Vec<u8> {
+        let first = Head {
+            magic: MAGIC,
+            version: VERSION.into(),
+            crc: 0.into(),
+            id: self.id.into(),
+            epoch: self.epoch.into(),
+            sequence: self.sequence.into(),
+            slot: (self.slot as u32).into(),
+            writes: (self.writes.len() as u32).into(),
+        };
+        let mut bytes = first.as_bytes().to_vec();
+        for (column, start, load) in &self.writes {
+            let entry = Entry {
+                start: (*start).into(),
+                len: (load.len() as u32).into(),
+                column: (*column as u32).into(),
+            };
+            bytes.extend(entry.as_bytes());
+        }
+        bytes.resize(head, 0);
+        self.writes.iter().for_each(|(_, _, load)| bytes.extend(load));
+        let crc = checksum(&bytes);
+        bytes[CRC..CRC + 4].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a slot; `None` if there is no whole record in it. Fails with `Unsupported` if it is of a later version.
+    pub fn decode(shape: &Shape, slot: &[u8]) -> Result<Option<Record>> {
+        let Ok((head, entries)) = Head::ref_from_prefix(slot) else { return Ok(None) };
+        if head.magic != MAGIC || head.writes.get() as usize > WRITES_MAX || (slot.len() as u64) < shape.head
+        {
+            return Ok(None);
+        }
+        let Ok((entries, _)) = <[Entry]>::ref_from_prefix_with_elems(entries, head.writes.get() as usize)
+        else {
+            return Ok(None);
+        };
+        let load: u64 = entries.iter().map(|entry| u64::from(entry.len.get())).sum();
+        let len = shape.head + load;
+        if load > shape.load || len > slot.len() as u64 || checksum(&slot[..len as usize]) != head.crc.get() {
+            return Ok(None);
+        }
+        if head.version.get() != VERSION {
+            let message = format!("a journal has format {}; this program knows {VERSION}", head.version);
+            return Err(Error::unsupported(message));
+        }
+        let mut at = shape.head as usize;
+        let write = |entry: &Entry| {
+            let len = entry.len.get() as usize;
+            at += len;
+            (entry.column.get() as usize, entry.start.get(), slot[at - len..at].to_vec())
+        };
+        Ok(Some(Record {
+            id: head.id.get(),
+            epoch: head.epoch.get(),
+            sequence: head.sequence.get(),
+            slot: head.slot.get().into(),
+            writes: entries.iter().map(write).collect(),
+        }))
+    }
+}
+
+/// The checksum of a record as if its own four bytes were zero.
+fn checksum(record: &[u8]) -> u32 {
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&record[..CRC]), &[0; 4]);
+    crc32c::crc32c_append(crc, &record[CRC + 4..])
+}
+
+/// Cuts writes into groups of the same rows that fit into one record each, in order.
+pub fn cut(shape: &Shape, block: u64, rows: &Range<u64>, writes: &[Write]) -> Vec<(Range<u64>, Vec<Write>)> {
+    let within =
+        |rows: &Range<u64>| -> Vec<Write> { writes.iter().filter_map(|write| write.part(rows)).collect() };
+    let (mut groups, mut from) = (Vec::new(), rows.start);
+    let mut step = rows.end - rows.start;
+    while from < rows.end {
+        let part = from..(from + step).min(rows.end);
+        let group = within(&part);
+        let load: u64 = group.iter().map(|write| write.bytes.len() as u64).sum();
+        if (load > shape.load || group.len() > WRITES_MAX) && part.end - part.start > block {
+            step = ((part.end - part.start) / 2).next_multiple_of(block);
+            continue;
+        }
+        from = part.end;
+        if !group.is_empty() {
+            groups.push((part, group));
+        }
+    }
+    groups
+}
+
+impl Parity {
+    /// The legs that hold slot `slot`, as many as may be lost and one more. They are the same until a leg is lost.
+    fn holders(&self, slot: u64) -> Vec<usize> {
+        let legs: Vec<usize> = self.legs.in_sync().collect();
+        let missing = self.layout.columns - self.legs.covered(None);
+        let copies = (self.layout.parity + 1).saturating_sub(missing).clamp(1, legs.len().max(1));
+        (0..copies.min(legs.len())).map(|copy| legs[(slot as usize + copy) % legs.len()]).collect()
+    }
+
+    /// Writes down, durably, what is about to be written: to legs that have everything.
+    pub(super) async fn write_down(&self, slot: u64, writes: &[Write]) -> Result<()> {
+        let shape = self.journal;
+        let is_sync = |column: usize| self.legs.in_sync().any(|leg| self.place(leg) == Some(column));
+        let of_sync = writes.iter().filter(|write| is_sync(write.column));
+        let record = Record {
+            id: self.legs.intent.shape().id,
+            epoch: self.epoch.get(),
+            sequence: self.next_sequence(),
+            slot,
+            writes: of_sync.map(|write| (write.column, write.start, write.bytes.to_vec())).collect(),
+        };
+        let bytes = record.encode(shape.head as usize);
+        let buf = self.legs.env.pool().take(bytes.len());
+        buf.write(0, &bytes);
+        let at = self.legs.tail() + slot * shape.slot();
+        let put = |leg| (leg, self.node(leg).submit(Io::write(at, buf.clone(), Durability::Fua)));
+        match self.put_all(self.holders(slot).into_iter().map(put)).await.pop() {
+            Some((_, e)) => Err(e),
+            None => Ok(()),
+        }
+    }
+
+    /// Does again what the journal says, after a crash.
+    pub(super) async fn replay(&self) -> Result<()> {
+        let (shape, id, epoch) = (self.journal, self.legs.intent.shape().id, self.epoch.get());
+        for slot in 0..shape.slots {
+            let mut last: Option<Record> = None;
+            for leg in self.legs.in_sync().collect::<Vec<_>>() {
+                let buf = self.legs.env.pool().take(shape.slot() as usize);
+                let at = self.legs.tail() + slot * shape.slot();
+                match self.node(leg).submit(Io::read(at, buf.clone())).await {
+                    Ok(()) => {}
+                    Err(e) => {
+                        self.legs.put_out(leg, &e);
+                        if self.legs.legs[leg].role.get() == Role::Sync {
+                            return Err(e);
+                        }
+                        continue;
+                    }
+                }
+                let found = Record::decode(&shape, &buf.to_vec())?;
+                let ours = found.filter(|found| (found.id, found.epoch, found.slot) == (id, epoch, slot));
+                if let Some(found) =
+                    ours.filter(|new| last.as_ref().is_none_or(|l| l.sequence < new.sequence))
+                {
+                    last = Some(found);
+                }
+            }
+            if let Some(record) = last {
+                self.sequence.set(self.sequence.get().max(record.sequence));
+                self.redo(record).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn redo(&self, record: Record) -> Result<()> {
+        for (column, start, bytes) in record.writes {
+            let at = start..start.saturating_add(bytes.len() as u64);
+            if column >= self.layout.columns || at.end > self.legs.size {
+                return Err(Error::new(
+                    ErrorKind::Corrupt,
+                    "a record of the journal is about bytes that do not exist",
+                ));
+            }
+            if self.legs.is_read_only() {
+                // What the writes come to is not known, as long as they cannot be done.
+                self.legs.doubt(&at);
+                continue;
+            }
+            let buf = self.legs.env.pool().take(bytes.len());
+            buf.write(0, &bytes);
+            let legs: Vec<usize> =
+                self.legs.in_sync().filter(|leg| self.place(*leg) == Some(column)).collect();
+            let put = |leg| (leg, self.node(leg).submit(Io::write(start, buf.clone(), Durability::Fua)));
+            let failed = self.put_all(legs.into_iter().map(put)).await;
+            self.unless_out(failed)?;
+        }
+        Ok(())
+    }
+
+    fn next_sequence(&self) -> u64 {
+        self.sequence.set(self.sequence.get() + 1);
+        self.sequence.get()
+    }
+}
