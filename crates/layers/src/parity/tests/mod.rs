@@ -18,6 +18,7 @@ use std::time::Duration;
 pub fn subject() -> Subject {
     Subject::layer(&Kind::of::<super::Keys>(), json!({ "unit": "4KiB", "region": "16KiB" }), 3)
         .disks_of(256 << 10)
+        .seeds(10)
 }
 
 mod two_parities {
@@ -31,7 +32,7 @@ mod two_parities {
             5
         )
         .disks_of(256 << 10)
-        .seeds(6)
+        .seeds(4)
     );
 }
 
