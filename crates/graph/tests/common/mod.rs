@@ -5,6 +5,7 @@ use lamina_block::Kind;
 use lamina_graph::{Hierarchy, Plan, Report};
 use lamina_sim::Simulation;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 /// The folder of the whole project.
 pub fn root() -> PathBuf {
@@ -24,11 +25,21 @@ pub fn rewriting() -> bool {
     std::env::var_os("LAMINA_REWRITE").is_some_and(|v| !v.is_empty() && v != "0")
 }
 
-/// Builds a plan in a simulated world and closes what was built; the tree if all went well.
+/// Builds a plan in a simulated world, where all keys are the same, and closes what was built; the tree if all went well.
+/// The members of a persistent one are created before.
 pub fn build(plan: Plan) -> Result<String, Report> {
     let world = Simulation::new(1);
     let env = world.env();
+    for device in plan.devices() {
+        if let Some(key) = device.keys.get("key-file").and_then(|key| key.as_str()) {
+            world.env().put_file(Path::new("/srv").join(key), b"a key");
+        }
+    }
     let built = world.run(async move {
+        if plan.persistent().is_some() {
+            let env: Rc<dyn lamina_block::Env> = env.clone();
+            plan.create(env, 0).await?;
+        }
         let hierarchy = Hierarchy::build(plan, env).await?;
         let tree = hierarchy.tree();
         hierarchy.close().await.expect("a device that was not used can be closed");
