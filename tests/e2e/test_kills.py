@@ -10,7 +10,7 @@ import time
 import tomllib
 
 from common import KILLS_CHANGE, MIB, limit
-from hierarchies import HierarchyCase, exported, joined
+from hierarchies import HierarchyCase, exported, joined, member
 from rig import lamina_binary, wait_until
 from rig.ledger import BLOCK, Ledger, Writer, compare, read
 from rig.process import PATIENCE
@@ -114,6 +114,10 @@ class Kills(Killed):
     def killed(self, *words):
         super().killed(*words, meanwhile=self.writer.pump)
 
+    def pump(self, seconds):
+        end = time.monotonic() + seconds
+        self.writer.pump_until(lambda: time.monotonic() > end)
+
     def again(self, check=True):
         """As `serve_what_is_there`, and checks all blocks."""
         found = self.serve_what_is_there()
@@ -153,6 +157,15 @@ class Apply(Kills):
         base = joined()
         self.begin(base, exported())
         self.go_round((base, exported()), (joined(("c", "b")), exported()))
+
+    @limit(60 + EACH * KILLS_CHANGE)
+    def test_a_device_migrates_and_its_layer_comes_and_goes(self):
+        def on(name, moves):
+            under = {"moves": {"type": "migrate", "over": name}} if moves else {}
+            return {name: member(name, "24MiB"), **under, "vm1": {"type": "linear", "over": "moves" if moves else name}}
+        steps = (on("a", True), on("b", True), on("b", False), on("b", True))
+        self.begin(steps[0], exported())
+        self.go_round(*((step, exported()) for step in steps))
 
     @limit(60 + EACH * KILLS_CHANGE)
     def test_a_member_joins_and_is_removed(self):
@@ -283,10 +296,6 @@ class Snapshots(Kills):
         self.again()
         if name in self.snapshots():
             self.command("ctl", "vol", "delete", f"name={name}")
-
-    def pump(self, seconds):
-        end = time.monotonic() + seconds
-        self.writer.pump_until(lambda: time.monotonic() > end)
 
     def go_through(self, level):
         self.base = {**joined(), "vol": {"type": "snapshot", "over": "disk"}}
