@@ -48,11 +48,22 @@ pub(crate) fn survives(plan: &Plan) -> Survives {
         let absent = absent(&plan, members);
         match plan.exports.is_empty() {
             false => plan.exports.iter().all(|export| !absent.contains(export.device.as_str())),
-            true => {
-                let below: HashSet<&String> = plan.devices.iter().flat_map(|d| &d.over).collect();
-                let tops = plan.devices.iter().filter(|device| !below.contains(&device.name));
-                tops.into_iter().all(|device| !absent.contains(device.name.as_str()))
-            }
+            true => tops(&plan).all(|name| !absent.contains(name)),
         }
     })
+}
+
+/// True if nothing but what is `outside` already is lost without `devices`: neither what is exported nor what no other
+/// device stands on.
+pub(crate) fn nothing_more(plan: &Plan, outside: &HashSet<String>, devices: &[&str]) -> bool {
+    let absent = absent(plan, devices);
+    let exported = plan.exports.iter().map(|export| export.device.as_str());
+    tops(plan).chain(exported).all(|name| !absent.contains(name) || outside.contains(name))
+}
+
+/// The devices that no other one stands on.
+fn tops(plan: &Plan) -> impl Iterator<Item = &str> {
+    let below: HashSet<&String> = plan.devices.iter().flat_map(|device| &device.over).collect();
+    let tops = plan.devices.iter().filter(move |device| !below.contains(&device.name));
+    tops.map(|device| device.name.as_str())
 }

@@ -149,22 +149,25 @@ impl Hierarchy {
     }
 
     /// Drains, flushes and closes every device, from the top down. The first error is returned; what comes after it
-    /// is closed all the same. A member is called clean only if everything above it was closed well.
+    /// is closed all the same. A member is called clean only if everything above it was closed well. It is no error that
+    /// a device fails which those over it survive, and were closed well: everything is on the others.
     pub async fn close(&self) -> Result<()> {
         let mut result = Ok(());
         if let Some(roster) = &self.roster {
             result = roster.settle().await;
         }
         let outside = self.outside();
+        let mut failed: Vec<&str> = outside.iter().map(String::as_str).collect();
         for node in self.nodes.iter().rev() {
             let member = self.roster.as_ref().and_then(|roster| roster.member(node.name()));
             if let (Err(_), Some(member)) = (&result, member) {
                 member.spoil();
             }
-            let closed = node.close().await;
-            // Nothing is expected of what is out.
-            if !outside.contains(node.name()) {
-                result = result.and(closed);
+            if let Err(e) = node.close().await {
+                failed.push(node.name());
+                if !absent::nothing_more(&self.plan, &outside, &failed) {
+                    result = result.and(Err(e));
+                }
             }
         }
         result

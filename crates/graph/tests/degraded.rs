@@ -4,7 +4,7 @@
 #[path = "common/legs.rs"]
 mod legs;
 
-use lamina_block::{Buf, Durability, Env, Error, Io, Node};
+use lamina_block::{Buf, Command, Durability, Env, Error, Io, Node};
 use lamina_graph::{Hierarchy, Plan, Stage};
 use lamina_sim::{DiskOptions, Image, Images, Loss, SimEnv, Simulation};
 use std::cell::{Cell, RefCell};
@@ -287,4 +287,29 @@ fn what_does_not_survive_is_refused_whatever_is_asked() {
         h.close().await.unwrap();
     });
     done.unwrap_or_else(|hang| panic!("{hang:?}"));
+}
+
+#[test]
+fn an_end_is_orderly_if_what_fails_is_not_needed() {
+    let fault = "[device.f]\ntype='fault'\nover='b'\n[device.vm1]\nover=['a','f']\n";
+    for (kind, good) in [("mirror", true), ("concat", false)] {
+        let world = world();
+        let env: Rc<dyn Env> = world.env();
+        let done = world.run(async move {
+            let text = file(&format!("{fault}type='{kind}'\n"));
+            plan(&text).create(Rc::clone(&env), 0).await.unwrap_or_else(|e| panic!("{e}"));
+            let h = Hierarchy::build(plan(&text), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
+            let args = serde_json::json!({ "rules": [{ "error": "media" }] });
+            let set = Command { name: "set".into(), args };
+            h.node("f").expect("a device").control(set).await.unwrap_or_else(|e| panic!("{e}"));
+            if good {
+                put(&h.door("vm1").expect("a door"), 1).await;
+            }
+            assert_eq!(h.close().await.is_ok(), good, "{kind}");
+            let h = Hierarchy::build(plan(&text), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(h.warnings().is_empty(), good, "{kind}: {}", h.warnings());
+            h.close().await.unwrap_or_else(|e| panic!("{e}"));
+        });
+        done.unwrap_or_else(|hang| panic!("{hang:?}"));
+    }
 }
