@@ -101,6 +101,10 @@ impl Legs {
         }
         self.scrubbed.set(None);
         self.changed();
+        let found = &self.findings;
+        tracing::info!(
+            device = %self.name, healed = found.healed.get(), different = found.different.get(), "a scrub has ended"
+        );
         self.record().await
     }
 }

@@ -53,6 +53,8 @@ impl Legs {
                     return Err(Error::invalid("trust: that leg does not have every byte"));
                 }
                 self.start_scrub(trust);
+                self.changed();
+                self.record().await?;
                 Ok(json!({}))
             }
             _ => Err(unknown(&command, &VERBS.iter().map(|verb| verb.name).collect::<Vec<_>>())),
