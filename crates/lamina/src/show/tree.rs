@@ -39,7 +39,7 @@ pub fn draw(now: &Snapshot, rates: &Rates) -> String {
     out
 }
 
-/// Why devices are absent, and which members the hierarchy goes on without.
+/// Why devices are absent, which members the hierarchy goes on without, and what legs lack.
 fn outside(out: &mut String, hierarchy: &Hierarchy) {
     for device in &hierarchy.devices {
         if let (Absent::KIND, Some(why)) = (device.kind.as_str(), device.info["absent"].as_str()) {
@@ -51,6 +51,19 @@ fn outside(out: &mut String, hierarchy: &Hierarchy) {
                 "{} is out since generation {last}: `lamina apply` takes it in again",
                 device.name
             );
+        }
+        for leg in device.info["legs"].as_array().into_iter().flatten() {
+            if let (Some(name), Some(is), Some(lacks)) =
+                (leg["device"].as_str(), leg["is"].as_str(), leg["lacks"].as_u64())
+            {
+                let why = leg["why"].as_str().map(|why| format!(": {why}")).unwrap_or_default();
+                let _ = writeln!(
+                    out,
+                    "{name}, a leg of {}, is {is} and lacks {}{why}",
+                    device.name,
+                    Bytes(lacks)
+                );
+            }
         }
     }
 }
@@ -224,6 +237,14 @@ mod tests {
         degraded.hierarchies[0].devices[1].info = serde_json::json!({ "member": { "out_since": 7 } });
         let text = draw(&degraded, &Rates::between(&snapshot(), &degraded));
         assert!(text.contains("\na is absent: there is no a.img\nb is out since generation 7: "), "{text}");
+        let legs = serde_json::json!([
+            { "device": "a", "is": "in sync", "lacks": null, "why": null },
+            { "device": "b", "is": "failed", "lacks": 4096, "why": "b: gone" },
+        ]);
+        degraded.hierarchies[0].devices[1].info = serde_json::json!({ "legs": legs });
+        let text = draw(&degraded, &Rates::between(&snapshot(), &degraded));
+        assert!(text.contains("\nb, a leg of b, is failed and lacks 4KiB: b: gone\n"), "{text}");
+        assert!(!text.contains("a, a leg"), "{text}");
     }
 
     #[test]
