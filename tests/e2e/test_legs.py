@@ -1,6 +1,5 @@
-"""Mirrors: legs fail and are killed under clients, spares take over, and what lay on a leg is copied, compared, healed."""
+"""Mirrors: legs fail and are killed under clients, spares take over, and what legs hold is copied, compared, healed."""
 
-import json
 import random
 
 from common import KILLS_CHANGE, MIB, limit
@@ -73,6 +72,7 @@ class Legs(LegsCase):
         come_to(fa="in sync", fb="in sync", fc="spare")
         self.kill("fa")
         come_to(fa="failed", fb="in sync", fc="in sync")
+        self.assertIn("\nfa, a leg of m, is failed and lacks ", self.daemon.tree("100ms"))
         self.kill("fb")
         come_to(fa="failed", fb="failed", fc="in sync")
         self.rejoin("fa")
@@ -105,7 +105,8 @@ class Legs(LegsCase):
         self.daemon.ctl("fb", "clear")
         wait_until("the leg to have all again", 20, lambda: self.legs()["fb"] == "in sync")
         self.assertEqual(self.info()["copied"], len(places) * GRAIN)
-        print(f"        {len(places)} writes were missed: {len(places) * GRAIN // 1024} KiB of {self.size() // 1024} copied")
+        copied, size = len(places) * GRAIN // 1024, self.size() // 1024
+        print(f"        {len(places)} places were written to meanwhile: {copied} of {size} KiB copied")
         client.shutdown()
         self.stop()
         self.assertEqual(self.held("a", 16 * MIB), self.held("b", 16 * MIB))
@@ -192,9 +193,8 @@ class Remote(LegsCase, Kills):
     def test_servers_of_legs_are_killed(self):
         """Two legs are exports of other daemons, which die with requests under way; the spare is here."""
         far = {name: Lamina(self.rig, FAR.format(name=name), name=f"far-{name}") for name in "ab"}
-        legs = {
-            name: {"type": "nbd", "address": f"unix:{name}.sock", "export": "disk", "timeout": "500ms"} for name in far
-        }
+        soon = {"timeout": "1s", "reconnect": "300ms"}
+        legs = {name: {"type": "nbd", "address": f"unix:{name}.sock", "export": "disk", **soon} for name in far}
         mirror = {"type": "mirror", "over": ["a", "b", "here"], "spares": 1, "patience": "1s"}
         self.begin({**legs, "here": member("here", "24MiB"), "m": mirror}, exported("m"))
 
@@ -216,28 +216,32 @@ class Remote(LegsCase, Kills):
         come_to(a="in sync", b="in sync", here="failed")
         self.writer.quiet()
         self.ledger.check(self.writer.read())
-        self.ended()
+        self.writer.close()
+        self.stop()
 
 
 class KilledLegs(LegsCase, Kills):
     @limit(60 + EACH * KILLS_CHANGE)
     def test_rebuilds_and_scrubs_go_on_after_kill_9(self):
         """A leg fails, the spare gets everything while all is compared, and the daemon is killed somewhere in that."""
-        self.begin(mirrored("abc", spares=1, limit="24MiB"), exported("m"))
+        devices = mirrored("abc", spares=1, limit="24MiB")
+        for leg in "abc":
+            # A scrub of so little takes its time.
+            devices[f"f{leg}"] = {"type": "delay", "over": leg, "read": "10ms"}
+        self.begin(devices, exported("m"))
         self.pump(0.2)
         met = [0, 0]
         for n in range(KILLS_CHANGE):
             leg = ("fa", "fb", "fc")[n % 3]
             self.daemon.ctl("m", "fail", leg)
             self.daemon.ctl("m", "scrub")
-            self.daemon.ctl("m", "job", "scrub", "limit=16MiB")
             self.pump(self.chance.random() * 2.5)
             jobs = [job["name"] for job in self.daemon.get("/v1/jobs")]
             met = [met[0] + ("rebuild" in jobs), met[1] + ("scrub" in jobs)]
             self.daemon.kill()
             self.again()
             self.writer.pump_until(lambda: sorted(self.legs().values()) == ["failed", "in sync", "in sync"])
-            self.rejoin(leg)
+            self.daemon.ctl("m", "rejoin", leg)
             self.assertEqual(self.legs()[leg], "spare")
             self.writer.pump_until(lambda: not self.daemon.get("/v1/jobs"))
         self.writer.quiet()
