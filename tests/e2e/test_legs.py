@@ -235,9 +235,10 @@ class KilledLegs(LegsCase, Kills):
             leg = ("fa", "fb", "fc")[n % 3]
             self.daemon.ctl("m", "fail", leg)
             self.daemon.ctl("m", "scrub")
-            self.pump(self.chance.random() * 2.5)
+            self.pump(0.8 + 1.5 * self.chance.random())
             jobs = [job["name"] for job in self.daemon.get("/v1/jobs")]
             met = [met[0] + ("rebuild" in jobs), met[1] + ("scrub" in jobs)]
+            self.unfinished += bool(jobs)
             self.daemon.kill()
             self.again()
             self.writer.pump_until(lambda: sorted(self.legs().values()) == ["failed", "in sync", "in sync"])
