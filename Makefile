@@ -66,6 +66,7 @@ bench: ## Measure against other servers, and write docs/benchmarks*.md
 	$(CARGO) build --locked --release -p lamina -p lamina-vhost-user --bin lamina --example drive
 	$(PYTHON) tools/bench
 	$(PYTHON) tools/bench-layers
+	$(PYTHON) tools/size-of-layers
 
 .PHONY: fuzz
 fuzz: ## Every fuzz target for FUZZ_SECONDS (TARGET=name picks one)

@@ -41,6 +41,13 @@ pub enum Command {
     /// The hierarchy file needs a table [hierarchy] with a name. What is going to be written where is shown first. A
     /// device that carries anything known (a file system, a partition table, a member) is refused.
     Create(Create),
+    /// Propose a hierarchy file for what is wanted, with its reasons: what each layer survives, and what it costs.
+    ///
+    /// The file is printed; nothing is made. What is not there yet of the devices will be files.
+    #[command(
+        after_help = "Example: lamina design --survive 1 --encrypt --snapshots --checksums --devices a.img,b.img,c.img --size 20GiB > vm1.toml"
+    )]
+    Design(Design),
     /// Find the hierarchy that devices carry, whatever they are called now, and print its file.
     ///
     /// A folder stands for all devices and images in it. Members that are missing are looked for beside those that
@@ -130,6 +137,44 @@ pub struct ServeOptions {
     /// How long draining may take before the program gives up, with exit code 1.
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub drain: Span,
+}
+
+/// Arguments of `design`.
+#[derive(Args, Debug)]
+pub struct Design {
+    /// Devices and images to build it from.
+    #[arg(long, required = true, value_delimiter = ',', value_name = "DEVICE,...")]
+    pub devices: Vec<PathBuf>,
+    /// The size of the disk.
+    #[arg(long, value_name = "SIZE")]
+    pub size: Bytes,
+    /// How many devices may be lost, whichever they are.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub survive: usize,
+    /// What matters more where both cannot be had.
+    #[arg(long, value_enum, default_value = "space")]
+    pub prefer: Prefer,
+    /// Nobody reads the devices without a key.
+    #[arg(long)]
+    pub encrypt: bool,
+    /// Earlier states can be kept.
+    #[arg(long)]
+    pub snapshots: bool,
+    /// Wrong bytes are noticed.
+    #[arg(long)]
+    pub checksums: bool,
+    /// What the hierarchy and its disk are called.
+    #[arg(long, value_name = "NAME", default_value = "vm1")]
+    pub name: String,
+}
+
+/// What `design` gives up last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Prefer {
+    /// Bytes that can be used.
+    Space,
+    /// Small writes.
+    Speed,
 }
 
 /// Arguments of `create`.

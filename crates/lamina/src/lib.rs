@@ -24,6 +24,7 @@ mod bench;
 mod check;
 mod create;
 mod daemon;
+mod design;
 mod files;
 mod generate;
 mod inspect;
@@ -55,6 +56,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Check(args) => check::run(args),
         Command::Serve(args) => daemon::run(args),
         Command::Create(args) => create::run(args),
+        Command::Design(args) => design::run(args),
         Command::Assemble(args) => assemble::run(args),
         Command::Show(args) => show::run(args),
         Command::Ctl(args) => control::ctl(args),
