@@ -107,8 +107,12 @@ fn single(kind: &Kind) -> Subject {
         "concat" => (3, ""),
         "crypt" => (1, CRYPT),
         "delay" => (1, "write = '300us'\nparallel = 3"),
+        "fingerprint" => (1, "region = '16KiB'\nhash = 'md5'"),
+        "integrity" => (1, "region = '16KiB'"),
         "linear" => (1, "offset = '16KiB'\nsize = '64KiB'"),
         "memory" | "null" => (0, "size = '256KiB'"),
+        "mirror" => (2, "region = '16KiB'"),
+        "parity" => (3, "region = '16KiB'\nunit = '4KiB'"),
         "record" => (1, "log = 'log'\nlog-size = '64MiB'\nbuffer = '64KiB'"),
         "snapshot" => (1, "extent = '4KiB'\nsize = '512KiB'"),
         "stripe" => (3, "unit = '4KiB'"),
@@ -128,6 +132,8 @@ fn single(kind: &Kind) -> Subject {
         "null" => subject.forgetful(),
         "snapshot" => subject.disks_of(2 << 20),
         "crypt" => subject.disks_of(448 << 10),
+        "fingerprint" | "integrity" => subject.disks_of(384 << 10),
+        "mirror" | "parity" => subject.disks_of(256 << 10),
         _ => subject,
     }
 }
