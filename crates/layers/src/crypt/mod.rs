@@ -30,8 +30,9 @@
 //! * `allow-legacy` (false): makes volumes with them all the same.
 //! * `kdf-memory` ("256MiB"): memory that trying one passphrase takes, in new keyslots (Argon2id, 4 passes).
 //! * `kdf-memory-max` ("1GiB"): the most that a keyslot which is there may ask for.
-//! * `discard` (false): hands discards on. It shows on the disk below what is in use, and makes sectors that were
-//!   discarded or never written read as zeroes; without it they read as noise.
+//! * `discard` (false): hands discards on, and zeroing as zeroes. It shows on the disk below what is in use, and makes
+//!   sectors that were discarded or never written read as zeroes; without it they read as noise, and zeroing writes
+//!   encrypted zeroes.
 //!
 //! Commands: `keyslots` lists; `keyslot-add` adds a keyslot for another key or passphrase; `keyslot-remove NUMBER`
 //! removes one, other than the one that the device was opened with; `key-change` adds one, makes sure that it opens, and
@@ -252,7 +253,8 @@ async fn pause() {
 }
 
 impl Layer for Crypt {
-    /// Zeroes are encrypted as everything else, so that nobody sees where they are: the node writes them.
+    /// Where discards do not pass, zeroes are encrypted as everything else, so that nobody sees where they are: the node
+    /// writes them. Where they do, a sector of zeroes below reads as zeroes.
     fn geometry(&self) -> Geometry {
         let below = self.child.geometry();
         let block = below.block.max(self.place.sector);
@@ -261,7 +263,7 @@ impl Layer for Crypt {
             block,
             optimal: below.optimal.max(block),
             discard: self.discard && below.discard,
-            zero: false,
+            zero: self.discard && below.zero,
             ..below
         }
     }
@@ -284,12 +286,11 @@ impl Layer for Crypt {
                 self.read_short(at.start, into)
             }
             Op::Read(into) => Step::control(self.read(at, into.clone())),
-            Op::Discard => {
+            Op::Discard | Op::Zero(_) => {
                 io.move_to(self.below(at.start));
                 Step::Forward(Rc::clone(&self.child))
             }
             Op::Flush => Step::Forward(Rc::clone(&self.child)),
-            Op::Zero(_) => Error::unsupported("zeroes are written here").into(),
         }
     }
 

@@ -167,6 +167,16 @@ fn zeroes_are_encrypted_and_discards_are_kept_back() {
 }
 
 #[test]
+fn with_discards_zeroes_are_zeroes_below() {
+    with_volume(json!({ "discard": true, "sector-size": 4096 }), |_, below, vault| async move {
+        put(&vault, 0, &[1; 12288]).await;
+        vault.submit(Io::zero(4096..8192, Zero { fast: true, ..Zero::default() })).await.unwrap();
+        assert_eq!(get(&vault, 0, 12288).await, [[1; 4096], [0; 4096], [1; 4096]].concat());
+        assert_eq!(get(&below, HEADER + 4096, 4096).await, [0; 4096]);
+    });
+}
+
+#[test]
 fn with_discards_what_is_not_there_reads_as_zeroes() {
     with_volume(json!({ "discard": true, "sector-size": 4096 }), |_, _, vault| async move {
         const CHUNK: u64 = 64 << 10;
