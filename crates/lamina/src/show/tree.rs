@@ -53,17 +53,16 @@ fn outside(out: &mut String, hierarchy: &Hierarchy) {
             );
         }
         for leg in device.info["legs"].as_array().into_iter().flatten() {
-            if let (Some(name), Some(is), Some(lacks)) =
-                (leg["device"].as_str(), leg["is"].as_str(), leg["lacks"].as_u64())
-            {
-                let why = leg["why"].as_str().map(|why| format!(": {why}")).unwrap_or_default();
-                let _ = writeln!(
-                    out,
-                    "{name}, a leg of {}, is {is} and lacks {}{why}",
-                    device.name,
-                    Bytes(lacks)
-                );
+            let (Some(name), Some(is)) = (leg["device"].as_str(), leg["is"].as_str()) else { continue };
+            if is == "in sync" || is == "spare" {
+                continue;
             }
+            let lacks = match leg["lacks"].as_u64() {
+                Some(lacks) => format!("lacks {}", Bytes(lacks)),
+                None => "another one has its place".to_owned(),
+            };
+            let why = leg["why"].as_str().map(|why| format!(": {why}")).unwrap_or_default();
+            let _ = writeln!(out, "{name}, a leg of {}, is {is} and {lacks}{why}", device.name);
         }
     }
 }
@@ -240,11 +239,14 @@ mod tests {
         let legs = serde_json::json!([
             { "device": "a", "is": "in sync", "lacks": null, "why": null },
             { "device": "b", "is": "failed", "lacks": 4096, "why": "b: gone" },
+            { "device": "c", "is": "failed", "lacks": null, "why": null },
+            { "device": "d", "is": "spare", "lacks": null, "why": null },
         ]);
         degraded.hierarchies[0].devices[1].info = serde_json::json!({ "legs": legs });
         let text = draw(&degraded, &Rates::between(&snapshot(), &degraded));
         assert!(text.contains("\nb, a leg of b, is failed and lacks 4KiB: b: gone\n"), "{text}");
-        assert!(!text.contains("a, a leg"), "{text}");
+        assert!(text.contains("\nc, a leg of b, is failed and another one has its place\n"), "{text}");
+        assert!(!text.contains("a, a leg") && !text.contains("d, a leg"), "{text}");
     }
 
     #[test]
