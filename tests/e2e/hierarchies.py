@@ -72,6 +72,10 @@ class HierarchyCase(RigCase):
         done = self.lamina("apply", self.daemon.file, "--control", self.daemon.control, *words, check=check)
         return done.stdout if check else done.stderr
 
+    def jobs(self):
+        """The names of what is under way in the background."""
+        return [job["name"] for job in self.daemon.get("/v1/jobs")]
+
     def refused(self, *words):
         done = self.lamina(*words, check=False)
         self.assertIn(done.returncode, (1, 2), done.stdout)

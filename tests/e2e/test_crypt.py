@@ -14,6 +14,8 @@ from common import KILLS_CHANGE, MIB, RigCase, limit
 from rig import Lamina, lamina_binary, run
 
 KEY = b"a key file\nwith two lines\0and a zero"
+# How often the daemon is killed during one.
+KEY_CHANGES = max(KILLS_CHANGE, 20)
 # Cheap enough for a test, both here and there.
 CHEAP = ("--pbkdf", "argon2id", "--pbkdf-force-iterations", "4", "--pbkdf-memory", "32768")
 
@@ -247,21 +249,29 @@ class Crypt(RigCase):
         self.assertIn("there is something on", done.stderr)
         self.assertEqual(self.disk.read_bytes(), before)
 
-    @limit(300)
+    @limit(100 + 3 * KEY_CHANGES)
     def test_killed_at_any_moment_of_a_key_change(self):
         lamina = Lamina(self.rig, vault('key-file = "key"\nformat = true'))
         data = random.Random(6).randbytes(MIB)
         self.write(lamina, 0, data)
-        keys, draw = ["key", "new"], random.Random(11)
+        keys, draw, met = ["key", "new"], random.Random(11), [0, 0]
         self.secret("new", b"a new key")
-        for _ in range(5 * KILLS_CHANGE):
+        begin = time.monotonic()
+        self.ctl(lamina, "key-change", "key-file=new")
+        took = time.monotonic() - begin
+        keys.reverse()
+        for n in range(KEY_CHANGES):
             change = self.rig.start(lamina_binary(), "ctl", "--control", lamina.control, "vault", "key-change",
                                     f"key-file={keys[1]}", name="change")
-            time.sleep(draw.random() * 0.5)
+            # Most of it is spent on the new key, and nothing is written before the end: every other time there.
+            time.sleep(took * (draw.random() if n % 2 else 0.75 + 0.3 * draw.random()))
+            met[0] += change.running()
             lamina.kill()
             change.wait(20)
             good = [key for key in keys if self.opens(self.rig.path(key))]
             self.assertTrue(good, "no key opens it")
+            # Both do, or only the new one, or nothing had been done.
+            met[1] += good != keys[:1]
             # What is given again is done; the old one then opens nothing.
             lamina.file.write_text(vault(f'key-file = "{good[0]}"'))
             lamina.start()
@@ -270,3 +280,5 @@ class Crypt(RigCase):
             self.ctl(lamina, "key-change", f"key-file={other}")
             self.assertFalse(self.opens(self.rig.path(good[0])))
             keys = [other, good[0]]
+        print(f"        {KEY_CHANGES} kills, {met[0]} of them before the command had ended, {met[1]} when something was written")
+        self.assertGreaterEqual(met[0], KEY_CHANGES * 3 // 5)

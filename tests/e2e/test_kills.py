@@ -168,6 +168,37 @@ class Apply(Kills):
         self.go_round(*((step, exported()) for step in steps))
 
     @limit(60 + EACH * KILLS_CHANGE)
+    def test_a_device_migrates_at_a_set_speed(self):
+        """The daemon is killed while bytes move; they go on moving from where they were."""
+        def on(name):
+            moves = {"type": "migrate", "over": name, "limit": "16MiB"}
+            return {name: member(name, "24MiB"), "moves": moves, "vm1": {"type": "linear", "over": "moves"}}
+
+        def moved():
+            return next((job["done"] for job in self.daemon.get("/v1/jobs") if job["name"] == "move"), None)
+        self.begin(on("a"), exported())
+        resumed = 0
+        for n in range(KILLS_CHANGE):
+            before, after = on("ab"[n % 2]), on("ba"[n % 2])
+            command = self.start(*self.change(after, exported()))
+            self.writer.pump_until(lambda: moved() is not None)
+            self.pump(1.3 * self.chance.random())
+            done = moved()
+            self.unfinished += done is not None
+            self.daemon.kill()
+            command.wait()
+            found = self.again()
+            self.between(found, before, after)
+            if done:
+                # Nothing but the last pieces is moved again.
+                self.assertGreaterEqual(moved() or self.size(), done)
+                resumed += moved() is not None
+            self.command(*self.change(after, exported()))
+        print(f"        {self.unfinished} of {KILLS_CHANGE} kills while bytes moved; {resumed} moves went on afterwards")
+        self.assertGreaterEqual(self.unfinished, KILLS_CHANGE * 3 // 5)
+        self.ended()
+
+    @limit(60 + EACH * KILLS_CHANGE)
     def test_a_member_joins_and_is_removed(self):
         base, grown = joined(), joined(("a", "b", "c"))
         self.begin(base, exported())
