@@ -225,6 +225,8 @@ impl Legs {
 
     /// The first leg has the bytes of the device from now on; the others get them.
     async fn adopt(&self) -> Result<()> {
+        let others = |leg: &usize| self.legs[*leg].role.get() == Role::Behind;
+        (0..self.legs.len()).filter(others).for_each(|leg| self.lacks_all(leg));
         self.intent.write_all(self).await?;
         self.record().await
     }

@@ -169,6 +169,7 @@ fn a_disk_in_use_becomes_a_mirror() {
         );
         env.sleep(Duration::from_secs(2)).await;
         open.whole().await;
+        assert_eq!((copied(&open), bytes_of(&open.legs[1], 0..DISK).await), (DISK, pattern(DISK as usize)));
         // The leg without an intent alone: the other one has to get everything, should it come back.
         open.set_here("d", false);
         write(&open, 0, 1, 512).await;
