@@ -231,12 +231,15 @@ fn rearranged(old: &Plan, new: &Plan, was: &Device, is: &Device, report: &mut Re
         return refuse("has the same devices below in another order: its data would be taken for other data");
     }
     let at_end = is.over[stay.len().min(is.over.len())..] == edges.gained[..];
-    if was.keys != is.keys
-        || !edges.lost.is_empty()
-        || !(edges.gained.is_empty() || is.kind.appends && at_end)
-    {
+    if !edges.lost.is_empty() || !(edges.gained.is_empty() || is.kind.appends && at_end) {
         refuse(
             "would have to move data, and remember where it is: only a persistent hierarchy can ([hierarchy])",
+        );
+    }
+    if was.keys != is.keys {
+        refuse(
+            "has other keys, which a device that remembers something takes over only in a persistent hierarchy \
+             ([hierarchy])",
         );
     }
 }

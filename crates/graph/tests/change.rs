@@ -255,7 +255,11 @@ fn what_remembers_where_data_is_is_not_rearranged() {
         assert!(said.contains(words), "{said}\n(expected: {words})");
     };
     refuse(&two("['other','san']", ""), "the same devices below in another order");
-    refuse(&two("['san','other']", "unit='4KiB'"), "only a persistent hierarchy can");
+    refuse(
+        &two("['san','other']", "unit='4KiB'"),
+        "has other keys, which a device that remembers something takes over",
+    );
+    refuse(&two("['san']", ""), "would have to move data");
     refuse(&two("['san','other']", "").replace("stripe", "concat"), "would get another type");
 }
 
