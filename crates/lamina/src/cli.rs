@@ -59,8 +59,9 @@ pub enum Command {
     /// Send a command to a device of a running daemon, or steer its background work.
     ///
     /// `lamina ctl DEVICE help` lists the commands of a device and their arguments. Arguments stand in their order, or
-    /// anywhere as name=value, or all together in one JSON object. `lamina ctl DEVICE job NAME ACTION` steers the work
-    /// that `lamina jobs` lists: pause, resume, cancel, or limit=RATE (bytes a second, such as 50MiB, or none).
+    /// anywhere as name=value, or all together in one JSON object. `lamina ctl DEVICE info` shows what it is, and its
+    /// state. `lamina ctl DEVICE job NAME ACTION` steers the work that `lamina jobs` lists: pause, resume, cancel, or
+    /// limit=RATE (bytes a second, such as 50MiB, or none).
     #[command(
         after_help = "Examples: lamina ctl disk create root 10GiB; lamina ctl san resize size=2GiB; lamina ctl disk job zero limit=50MiB"
     )]

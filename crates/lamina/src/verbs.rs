@@ -185,6 +185,7 @@ pub fn help(device: &str, kind: &str, verbs: &[Verb]) -> String {
     if verbs.is_empty() {
         out.push_str("\n  devices of this type have no commands of their own\n");
     }
+    out.push_str("\n  info\n      shows what it is, and its state\n");
     out.push_str("\n  job NAME pause|resume|cancel|limit=RATE\n      steers background work that `lamina jobs` lists\n");
     out
 }
@@ -282,6 +283,7 @@ mod tests {
             "disk (partition)",
             "  resize NAME SIZE [force=true]",
             "        force  true    make it smaller, and lose what lies behind",
+            "  info",
             "  job NAME pause|resume|cancel|limit=RATE",
         ] {
             assert!(text.lines().any(|l| l == line), "{line}: {text}");
@@ -295,7 +297,7 @@ mod tests {
         for kind in files::kinds() {
             for verb in of(kind.name) {
                 let name = format!("{} {}", kind.name, verb.name);
-                assert!(!["help", "job"].contains(&verb.name.as_str()), "{name}: ctl has one of its own");
+                assert!(!["help", "info", "job"].contains(&verb.name.as_str()), "{name}: ctl has one of its own");
                 let required: Vec<bool> = verb.args.iter().map(|arg| arg.required).collect();
                 assert!(required.is_sorted_by(|a, b| a >= b), "{name}: required arguments come first");
                 assert!(

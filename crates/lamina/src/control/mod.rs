@@ -17,10 +17,11 @@ use crate::exit::Failure;
 use crate::uri::encoded;
 use crate::{jobs, verbs};
 use lamina_block::Bytes;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::io::Write;
 
-/// Runs `lamina ctl`: lists a device's commands, steers its work, or sends one command and prints the answer.
+/// Runs `lamina ctl`: lists a device's commands, shows what it is, steers its work, or sends one command and prints the
+/// answer.
 pub fn ctl(args: &Ctl) -> Result<(), Failure> {
     let client = Client::find(args.daemon.control.as_deref())?;
     let path = format!("/v1/devices/{}", encoded(&args.device, ""));
@@ -31,6 +32,10 @@ pub fn ctl(args: &Ctl) -> Result<(), Failure> {
             let known: Vec<Verb> = client.get(&format!("{path}/commands"))?;
             write!(out, "{}", verbs::help(&device.name, &device.kind, &known))?;
             return Ok(());
+        }
+        "info" => {
+            let Device { kind, over, geometry, info, .. } = client.get(&path)?;
+            return print(&json!({ "type": kind, "over": over, "geometry": geometry, "info": info }));
         }
         "job" => {
             let (job, steer) = steering(&args.args).map_err(Failure::Usage)?;
@@ -46,11 +51,15 @@ pub fn ctl(args: &Ctl) -> Result<(), Failure> {
     let command =
         Control { name: verb.name.clone(), args: verbs::arguments(verb, &args.args).map_err(usage)? };
     let answer: Value = client.post(&format!("{path}/control"), &command)?;
-    if !answer.is_null() {
-        let text = serde_json::to_string_pretty(&answer).map_err(Failure::failed)?;
-        writeln!(std::io::stdout(), "{text}")?;
+    match answer {
+        Value::Null => Ok(()),
+        answer => print(&answer),
     }
-    Ok(())
+}
+
+fn print(answer: &Value) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(answer).map_err(Failure::failed)?;
+    Ok(writeln!(std::io::stdout(), "{text}")?)
 }
 
 /// Runs `lamina apply`: the file is checked here, so that what is wrong with it is told with its lines; then the daemon

@@ -84,6 +84,13 @@ fn commands_are_explained_and_checked_before_they_are_sent() {
     let help = ctl(&place, &["table", "help"]);
     assert!(help.contains("  create NAME SIZE\n      makes a partition"), "{help}");
     assert!(ctl(&place, &["san", "help"]).contains("resize [size=SIZE] [force=true]"));
+    for (device, kind, key) in
+        [("table", "partition", "partitions"), ("slow", "delay", "read"), ("san", "file", "member")]
+    {
+        let info: Value = serde_json::from_str(&ctl(&place, &[device, "info"])).expect("JSON");
+        assert_eq!((&info["type"], info["geometry"]["block"].is_u64()), (&json!(kind), true), "{info}");
+        assert!(info["info"].get(key).is_some(), "{info}");
+    }
     for (words, says) in [
         (&["table", "format"][..], "there is create, resize, rename, delete, list"),
         (&["table", "create", "x"], "size: is missing: write create NAME SIZE"),
