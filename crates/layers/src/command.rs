@@ -1,6 +1,6 @@
 //! What the commands of layers share.
 
-use lamina_block::{Command, Error, Result};
+use lamina_block::{Command, Error, Result, Verb};
 use serde::de::DeserializeOwned;
 
 /// The arguments of a command. No arguments at all are the same as an empty object.
@@ -9,7 +9,8 @@ pub fn args<T: DeserializeOwned>(command: Command) -> Result<T> {
     serde_json::from_value(args).map_err(|e| Error::invalid(format!("{}: {e}", command.name)))
 }
 
-/// The answer to a command that the layer does not know.
-pub fn unknown(command: &Command, known: &[&str]) -> Error {
+/// The answer to a command that is none of `verbs`.
+pub fn unknown(command: &Command, verbs: &[Verb]) -> Error {
+    let known: Vec<&str> = verbs.iter().map(|verb| verb.name).collect();
     Error::unsupported(format!("there is no command {:?}; there are: {}", command.name, known.join(", ")))
 }

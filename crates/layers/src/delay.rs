@@ -256,7 +256,7 @@ impl Delay {
                 Ok(self.shown())
             }
             "show" => Ok(self.shown()),
-            _ => Err(unknown(&command, &["set", "show"])),
+            _ => Err(unknown(&command, Keys::VERBS)),
         }
     }
 }

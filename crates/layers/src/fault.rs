@@ -230,7 +230,7 @@ impl Fault {
             "set" => Ok(self.replace(Rules::new(args::<Keys>(command)?.rules)?)),
             "clear" => Ok(self.replace(Rules::default())),
             "show" => Ok(self.rules.borrow().show()),
-            _ => Err(unknown(&command, &["set", "clear", "show"])),
+            _ => Err(unknown(&command, Keys::VERBS)),
         }
     }
 

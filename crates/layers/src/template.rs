@@ -103,7 +103,7 @@ impl Layer for Template {
         Box::pin(async move {
             match command.name.as_str() {
                 "reset" => Ok(json!({ "mark": self.mark.take() })),
-                _ => Err(unknown(&command, &["reset"])),
+                _ => Err(unknown(&command, Keys::VERBS)),
             }
         })
     }

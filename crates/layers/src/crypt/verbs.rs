@@ -57,7 +57,7 @@ impl Crypt {
             "keyslot-add" => self.add(args(command)?).await,
             "keyslot-remove" => self.remove(args::<Number>(command)?.keyslot).await,
             "key-change" => self.change(args(command)?).await,
-            _ => Err(unknown(&command, &["keyslots", "keyslot-add", "keyslot-remove", "key-change"])),
+            _ => Err(unknown(&command, VERBS)),
         }
     }
 

@@ -224,10 +224,7 @@ impl Fingerprint {
                     false => Err(Error::invalid("it is under way already: see its job")),
                 }
             }
-            _ => {
-                let known: Vec<&str> = Keys::VERBS.iter().map(|verb| verb.name).collect();
-                Err(unknown(&command, &known))
-            }
+            _ => Err(unknown(&command, Keys::VERBS)),
         }
     }
 }

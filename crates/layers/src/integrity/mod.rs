@@ -119,7 +119,7 @@ impl Integrity {
                     false => Err(Error::invalid("it is under way already: see its job")),
                 }
             }
-            _ => Err(unknown(&command, &["scrub"])),
+            _ => Err(unknown(&command, Keys::VERBS)),
         }
     }
 }

@@ -57,7 +57,7 @@ impl Legs {
                 self.record().await?;
                 Ok(json!({}))
             }
-            _ => Err(unknown(&command, &VERBS.iter().map(|verb| verb.name).collect::<Vec<_>>())),
+            _ => Err(unknown(&command, VERBS)),
         }
     }
 

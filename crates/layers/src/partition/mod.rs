@@ -475,7 +475,7 @@ impl Layer for Partition {
                 "rename" => self.rename(args(command)?).await,
                 "delete" => self.delete(args(command)?).await,
                 "list" => Ok(self.list()),
-                _ => Err(unknown(&command, &["create", "resize", "rename", "delete", "list"])),
+                _ => Err(unknown(&command, Keys::VERBS)),
             }
         })
     }

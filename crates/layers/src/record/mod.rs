@@ -359,7 +359,7 @@ impl Layer for Record {
                     let Mark { name } = args(command)?;
                     self.mark(name).await
                 }
-                _ => Err(unknown(&command, &["mark"])),
+                _ => Err(unknown(&command, Keys::VERBS)),
             }
         })
     }

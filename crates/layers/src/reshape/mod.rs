@@ -329,7 +329,7 @@ impl<S: Shape> Layer for Spread<S> {
             match command.name.as_str() {
                 "resize" => self.resize(args(command)?).await,
                 "move" => self.go_on(),
-                _ => Err(unknown(&command, &["resize", "move"])),
+                _ => Err(unknown(&command, VERBS)),
             }
         })
     }

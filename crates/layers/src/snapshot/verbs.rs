@@ -71,10 +71,7 @@ impl Core {
                 self.start_reclaim();
                 Ok(json!({}))
             }
-            _ => {
-                let known: Vec<&str> = VERBS.iter().map(|verb| verb.name).collect();
-                Err(unknown(&command, &known))
-            }
+            _ => Err(unknown(&command, VERBS)),
         }
     }
 
