@@ -9,7 +9,9 @@
 
 mod command;
 mod flaw;
+mod home;
 pub mod intent;
+mod kept;
 mod legs;
 mod reshape;
 mod several;

@@ -4,9 +4,10 @@
 //! Everything counts in units of 1 MiB. Invariant: no two segments share a unit, names are good and unlike, and a
 //! partition has at least one unit.
 
+use crate::kept;
 use lamina_block::{Bytes, Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// Bytes in a unit: space is given out in units, so that every partition begins at a multiple of any block.
 pub const UNIT: u64 = 1 << 20;
@@ -46,7 +47,7 @@ impl Entry {
 pub struct Table(pub Vec<Entry>);
 
 /// The words that are kept.
-#[derive(Deserialize)]
+#[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Words {
     version: u64,
@@ -77,22 +78,16 @@ fn check_name(name: &str) -> Result<()> {
 impl Table {
     /// Reads what was kept, for a device with room for `room` units. Everything is checked: the words come from disks.
     pub fn read(words: &Value, room: u64) -> Result<Table> {
-        let corrupt = |what: String| Error::new(ErrorKind::Corrupt, format!("its table is damaged: {what}"));
-        if let Some(version) = words.get("version").filter(|version| **version != json!(VERSION)) {
-            return Err(Error::unsupported(format!(
-                "its table has version {version}, and this program knows version {VERSION}"
-            )));
-        }
-        let read: Words = Words::deserialize(words).map_err(|e| corrupt(e.to_string()))?;
-        debug_assert_eq!(read.version, VERSION);
-        let table = Table(read.partitions);
-        table.check(room).map_err(|e| corrupt(e.message().into()))?;
+        let Words { partitions, .. } = kept::read(words, VERSION, "table")?;
+        let table = Table(partitions);
+        table.check(room).map_err(|e| kept::corrupt("table", e.message()))?;
         Ok(table)
     }
 
     /// The words to keep.
     pub fn words(&self) -> Value {
-        json!({ "version": VERSION, "partitions": self.0 })
+        let words = Words { version: VERSION, partitions: self.0.clone() };
+        serde_json::to_value(words).expect("numbers and names are JSON")
     }
 
     /// The invariant, and that all lies within `room` units.
@@ -269,6 +264,7 @@ fn push(segments: &mut Vec<Segment>, more: Segment) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     const ROOM: u64 = 100;
 
@@ -292,10 +288,10 @@ mod tests {
         let one = |entry: Value| json!({ "version": 1, "partitions": [entry] });
         let a = |segments: Value| one(json!({ "name": "a", "segments": segments }));
         for (words, says) in [
-            (json!(null), "damaged"),
-            (json!([]), "damaged"),
+            (json!(null), "kept of its table"),
+            (json!([]), "kept of its table"),
             (json!({}), "version"),
-            (json!({"version": 2, "partitions": []}), "version 2"),
+            (json!({"version": 2, "partitions": []}), "format 2"),
             (json!({"version": "1", "partitions": []}), "version"),
             (json!({"version": 1, "partitions": [], "more": 1}), "more"),
             (json!({"version": 1}), "partitions"),
@@ -306,9 +302,9 @@ mod tests {
             (one(json!({"name": "a".repeat(65), "segments": [[0, 1]]})), "name"),
             (a(json!([])), "no length"),
             (a(json!([[0, 0]])), "no length"),
-            (a(json!([[0]])), "damaged"),
-            (a(json!([[0, 1, 2]])), "damaged"),
-            (a(json!([[-1, 1]])), "damaged"),
+            (a(json!([[0]])), "kept of its table"),
+            (a(json!([[0, 1, 2]])), "kept of its table"),
+            (a(json!([[-1, 1]])), "kept of its table"),
             (a(json!([[0, 101]])), "beyond 100MiB"),
             (a(json!([[u64::MAX, 2]])), "no length"),
             (a(json!([[1, u64::MAX >> 20]])), "no length"),

@@ -5,7 +5,8 @@
 //! can be is [`Layout::check`]'s.
 
 use super::layout::{Band, Layout, Place};
-use lamina_block::{Children, Error, ErrorKind, Result};
+use crate::kept as words;
+use lamina_block::{Children, Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -100,19 +101,7 @@ pub fn write(kind: &str, state: &State, children: &Children) -> Value {
 
 /// What `kept` says of a device of `kind` over `children`.
 pub fn read(kind: &str, kept: &Value, children: &Children) -> Result<State> {
-    let corrupt =
-        |what: String| Error::new(ErrorKind::Corrupt, format!("what is kept of its layout: {what}"));
-    match kept.get("version").and_then(Value::as_u64) {
-        Some(version) if version > u64::from(VERSION) => {
-            return Err(Error::unsupported(format!(
-                "its layout was kept by a later version (format {version}; known is {VERSION})"
-            )));
-        }
-        Some(version) if version == u64::from(VERSION) => {}
-        _ => return Err(corrupt("no version that is known".into())),
-    }
-    let Kept { kind: was, devices, open, layout, target, .. } =
-        Kept::deserialize(kept).map_err(|e| corrupt(e.to_string()))?;
+    let Kept { kind: was, devices, open, layout, target, .. } = words::read(kept, VERSION.into(), "layout")?;
     if was != kind {
         return Err(Error::invalid(format!("type: it was made as {was:?}, and its data lies like that")));
     }
@@ -138,7 +127,7 @@ pub fn read(kind: &str, kept: &Value, children: &Children) -> Result<State> {
         Some(KeptTarget { to, up, position }) => Some(Target { to: bands(to)?, up, position }),
     };
     if target.as_ref().is_some_and(|t| t.position > layout.size() || t.to.size() != layout.size()) {
-        return Err(corrupt("a move to another size, or beyond the end".into()));
+        return Err(words::corrupt("layout", "a move to another size, or beyond the end"));
     }
     Ok(State { layout, open, known: devices.iter().filter_map(find).collect(), target })
 }

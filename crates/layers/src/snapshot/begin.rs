@@ -7,16 +7,15 @@ use super::format::{
     kept_max, map_pages, space_tags,
 };
 use super::grace::Grace;
-use lamina_block::{Begin, Build, Bytes, Error, ErrorKind, Level, Node, Result};
+use crate::home;
+use lamina_block::{Begin, Build, Bytes, Config, Error, ErrorKind, Level, Result};
 use lamina_metadata::extents::{PLACES_MAX, Pxb, Tree};
-use lamina_metadata::{Change, Format, Id, Options, Region, Store};
+use lamina_metadata::{Change, Format, Id, Region, Store};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 /// Bytes in a page of the store.
 const PAGE: u64 = 4064;
-/// The least memory for the map.
-const MEMORY_MIN: u64 = 1 << 20;
 /// Pages that the map has at the least.
 const MAP_MIN: u64 = 16;
 
@@ -26,12 +25,6 @@ pub(super) async fn volume(keys: Keys, with: Build) -> Result<Rc<Core>> {
     match with.begin {
         Begin::Open => {}
         Begin::Format => make(&keys, &with, false).await?,
-        Begin::Adopt if with.metadata.is_none() => {
-            return Err(Error::invalid(
-                "the child is in use, so the metadata of a snapshot layer cannot lie on it: name another device with \
-                 metadata = \"NAME\"",
-            ));
-        }
         Begin::Adopt => make(&keys, &with, true).await?,
     }
     open(&keys, &with).await
@@ -47,9 +40,7 @@ fn check(keys: &Keys, with: &Build) -> Result<()> {
             Bytes(*EXTENTS.end())
         )));
     }
-    if keys.memory.0 < MEMORY_MIN {
-        return Err(Error::invalid(format!("memory: the map needs at least {}", Bytes(MEMORY_MIN))));
-    }
+    home::check(with, keys.memory, "the map")?;
     match keys.size {
         Some(size)
             if size.0 == 0 || !size.0.is_multiple_of(block) || size.0.div_ceil(extent) > PLACES_MAX =>
@@ -62,7 +53,7 @@ fn check(keys: &Keys, with: &Build) -> Result<()> {
 
 /// The device on which the store lies, and its part of it.
 fn region(with: &Build, len: Option<u64>) -> Result<Region> {
-    let node: Rc<Node> = with.metadata.clone().unwrap_or_else(|| with.child());
+    let node = home::of(with);
     let whole = node.geometry().size / 4096 * 4096;
     let len = len.filter(|len| *len > 0).unwrap_or(whole);
     if len > whole {
@@ -108,7 +99,7 @@ async fn make(keys: &Keys, with: &Build, adopt: bool) -> Result<()> {
     }
     let format = Format { level: with.level, log: plan.log, objects: OBJECTS };
     Store::format(&with.env, &region, format).await?;
-    let store = Store::open(&with.env, region, options(keys)).await?;
+    let store = Store::open(&with.env, region, home::options(keys.memory)).await?;
     let head_object = store.alloc(PAGE, HEAD).await?;
     store.alloc(plan.table, TABLE).await?;
     let space = Pxb::create(&store, physical, space_tags(0)).await?;
@@ -142,33 +133,12 @@ async fn make(keys: &Keys, with: &Build, adopt: bool) -> Result<()> {
     store.close().await
 }
 
-fn options(keys: &Keys) -> Options {
-    Options { memory: usize::try_from(keys.memory.0).unwrap_or(usize::MAX), ..Options::default() }
-}
-
-/// Nothing, or something else, is where the metadata should be.
-fn missing(with: &Build, e: Error) -> Error {
-    let place =
-        with.metadata.as_ref().map_or_else(|| with.child().name().to_owned(), |node| node.name().to_owned());
-    let message =
-        format!("there is no snapshot layer's metadata on {place:?} ({e}): make it with `lamina create`");
-    Error::new(e.kind(), message)
-}
-
 async fn open(keys: &Keys, with: &Build) -> Result<Rc<Core>> {
-    let store = Store::open(&with.env, region(with, None)?, options(keys)).await;
-    let store = store.map_err(|e| if e.kind() == ErrorKind::Corrupt { missing(with, e) } else { e })?;
-    let find = |tag: u64| {
-        let none = || missing(with, Error::new(ErrorKind::Corrupt, "it was not finished"));
-        store.find(tag).ok_or_else(none)
-    };
+    let store = Store::open(&with.env, region(with, None)?, home::options(keys.memory)).await;
+    let store = store.map_err(|e| home::missing(Keys::KIND, with, e))?;
+    let mut head = Head::decode(&home::head::<HEAD_LEN>(&store, HEAD, Keys::KIND, with).await?)?;
+    let find = |tag: u64| store.find(tag).ok_or_else(|| home::unfinished(Keys::KIND, with));
     let (head_id, table_id) = (find(HEAD)?, find(TABLE)?);
-    let mut bytes = [0; HEAD_LEN];
-    store.load(head_id)?.read(0, &mut bytes).await?;
-    if bytes.iter().all(|byte| *byte == 0) {
-        return Err(missing(with, Error::new(ErrorKind::Corrupt, "it was not finished")));
-    }
-    let mut head = Head::decode(&bytes)?;
     fits(keys, with, &head)?;
     if with.metadata.is_none() && head.data < store.region_len() {
         return Err(Error::new(ErrorKind::Corrupt, "the volume's extents lie over its metadata"));

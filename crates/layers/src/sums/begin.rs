@@ -4,14 +4,13 @@ use super::digest::Digest;
 use super::format::{BLOCKS, HEAD, HEAD_LEN, Head, OBJECTS, PAGE, Plan, TABLE};
 use super::table::Table;
 use super::{Sums, Tally};
+use crate::home;
 use crate::intent::{Area, Intent, Shape};
 use lamina_block::{Begin, Build, Bytes, Error, ErrorKind, Io, Level, Node, Result, Signal, Zero};
-use lamina_metadata::{Change, Format, Options, Region, Store};
+use lamina_metadata::{Change, Format, Region, Store};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// The least memory for the table.
-const MEMORY_MIN: u64 = 1 << 20;
 /// The most that is zeroed by one request, in bytes.
 const ZERO_MAX: u64 = 1 << 30;
 
@@ -36,10 +35,6 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    fn options(&self) -> Options {
-        Options { memory: usize::try_from(self.memory.0).unwrap_or(usize::MAX), ..Options::default() }
-    }
-
     /// Bytes of a block of a new table.
     fn block(&self) -> u64 {
         self.block.map_or(*BLOCKS.start(), |block| block.0)
@@ -55,16 +50,8 @@ impl Wanted {
                 Bytes(*BLOCKS.end())
             )));
         }
-        match self.memory.0 < MEMORY_MIN {
-            true => Err(Error::invalid(format!("memory: the table needs at least {}", Bytes(MEMORY_MIN)))),
-            false => Ok(()),
-        }
+        home::check(with, self.memory, "the table")
     }
-}
-
-/// The device that has the table.
-fn home(with: &Build) -> Rc<Node> {
-    with.metadata.clone().unwrap_or_else(|| with.child())
 }
 
 /// Makes what is to be made, and opens it.
@@ -72,21 +59,14 @@ pub async fn open(wanted: &Wanted, with: &Build) -> Result<Rc<Sums>> {
     wanted.check(with)?;
     match with.begin {
         Begin::Open => {}
-        Begin::Format => make(wanted, with).await?,
-        Begin::Adopt if with.metadata.is_none() => {
-            return Err(Error::invalid(
-                "the child is in use, so the digests of its blocks cannot lie on it: name another device with \
-                 metadata = \"NAME\"",
-            ));
-        }
-        Begin::Adopt => make(wanted, with).await?,
+        Begin::Format | Begin::Adopt => make(wanted, with).await?,
     }
     find(wanted, with).await
 }
 
 /// Where everything lies on devices of these sizes.
 fn lay_out(wanted: &Wanted, with: &Build) -> Result<(Plan, Head)> {
-    let (child, home, block) = (with.child().geometry(), home(with), wanted.block());
+    let (child, home, block) = (with.child().geometry(), home::of(with), wanted.block());
     let digest = wanted.digest.1.unwrap_or(wanted.otherwise);
     let too_small = |node: &Node, needed: u64| {
         let message = format!(
@@ -125,7 +105,7 @@ fn lay_out(wanted: &Wanted, with: &Build) -> Result<(Plan, Head)> {
 
 fn intent(with: &Build, head: &Head) -> Result<(Intent, Area)> {
     let shape = Shape { id: head.id, size: head.size, region: 1 << head.region };
-    let home = home(with);
+    let home = home::of(with);
     Ok((Intent::new(&with.env, shape, home.geometry().block)?, Area(home, head.intent)))
 }
 
@@ -133,11 +113,11 @@ fn intent(with: &Build, head: &Head) -> Result<(Intent, Area)> {
 /// is there.
 async fn make(wanted: &Wanted, with: &Build) -> Result<()> {
     let (plan, head) = lay_out(wanted, with)?;
-    let region = Region::new(home(with), 0..plan.store)?;
+    let region = Region::new(home::of(with), 0..plan.store)?;
     // See the module: no other level gives more.
     let format = Format { level: Level::Shadow, log: plan.log, objects: OBJECTS };
     Store::format(&with.env, &region, format).await?;
-    let store = Store::open(&with.env, region, wanted.options()).await?;
+    let store = Store::open(&with.env, region, home::options(wanted.memory)).await?;
     let place = store.alloc(PAGE, HEAD).await?;
     store.alloc(head.blocks() * head.digest.len() as u64, TABLE).await?;
     let (intent, area) = intent(with, &head)?;
@@ -161,28 +141,14 @@ async fn zero(child: &Rc<Node>, head: &Head) -> Result<()> {
     child.submit(Io::flush()).await
 }
 
-/// Nothing, or something else, is where the table should be.
-fn missing(wanted: &Wanted, with: &Build, e: &Error) -> Error {
-    let (kind, place) = (wanted.kind, home(with).name().to_owned());
-    let message =
-        format!("there is no {kind} layer's table on {place:?} ({e}): make it with `lamina create`");
-    Error::new(e.kind(), message)
-}
-
 async fn find(wanted: &Wanted, with: &Build) -> Result<Rc<Sums>> {
-    let home = home(with);
+    let home = home::of(with);
     let region = Region::new(Rc::clone(&home), 0..home.geometry().size / 4096 * 4096)?;
-    let corrupt = |e: Error| if e.kind() == ErrorKind::Corrupt { missing(wanted, with, &e) } else { e };
-    let store = Store::open(&with.env, region, wanted.options()).await.map_err(corrupt)?;
-    let unfinished = || missing(wanted, with, &Error::new(ErrorKind::Corrupt, "it was not finished"));
-    let place = store.find(HEAD).ok_or_else(unfinished)?;
-    let entries = store.load(store.find(TABLE).ok_or_else(unfinished)?)?;
-    let mut bytes = [0; HEAD_LEN];
-    store.load(place)?.read(0, &mut bytes).await?;
-    if bytes.iter().all(|byte| *byte == 0) {
-        return Err(unfinished());
-    }
-    let head = Head::decode(&bytes)?;
+    let store = Store::open(&with.env, region, home::options(wanted.memory)).await;
+    let store = store.map_err(|e| home::missing(wanted.kind, with, e))?;
+    let head = Head::decode(&home::head::<HEAD_LEN>(&store, HEAD, wanted.kind, with).await?)?;
+    let entries = store.find(TABLE).ok_or_else(|| home::unfinished(wanted.kind, with))?;
+    let entries = store.load(entries)?;
     fits(wanted, with, &head, entries.len())?;
     let (intent, area) = intent(with, &head)?;
     intent.load(&area).await?;
@@ -232,7 +198,7 @@ fn fits(wanted: &Wanted, with: &Build, head: &Head, table: u64) -> Result<()> {
         (_, None) if wanted.strict != is_checksum(head.digest) => {
             let message =
                 format!("its digests are {}: it belongs to another kind of layer", head.digest.name());
-            return Err(missing(wanted, with, &Error::new(ErrorKind::Corrupt, message)));
+            return Err(home::missing(wanted.kind, with, Error::new(ErrorKind::Corrupt, message)));
         }
         _ => {}
     }
@@ -242,7 +208,7 @@ fn fits(wanted: &Wanted, with: &Build, head: &Head, table: u64) -> Result<()> {
     if wanted.region.is_some_and(|region| region.0.max(head.block()) != 1 << head.region) {
         return stays("region", Bytes(1 << head.region).to_string());
     }
-    let (child, home) = (with.child(), home(with));
+    let (child, home) = (with.child(), home::of(with));
     let ends = [(&child, head.data + head.size), (&home, head.intent)];
     if let Some((node, _)) = ends.iter().find(|(node, end)| *end > node.geometry().size) {
         let message = "the device has become smaller: data are missing";
