@@ -17,6 +17,7 @@
 //! It deliberately knows nothing about kinds of layers: two layouts over the same children are all there is.
 
 use super::layout::{Layout, Place, Span};
+use crate::flaw::flawed;
 use crate::several;
 use lamina_block::{
     Buf, Children, Durability, Env, Error, ExtentState, Io, Job, Op, Pending, Request, Result, Signal, Step,
@@ -30,33 +31,6 @@ use std::rc::Rc;
 /// The longest window, and the longest part of a request that is done at once. Bytes; few in tests, so that their small
 /// disks have many windows.
 const WINDOW: u64 = if cfg!(test) { 16 << 10 } else { 4 << 20 };
-
-/// What a test lets the mover do wrong.
-#[cfg(test)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flaw {
-    /// The position is kept before the copy is durable.
-    KeepsEarly,
-    /// Changes do not wait for the window.
-    DoesNotLock,
-    /// A window is written over bytes that have not been moved.
-    Overlaps,
-    /// Changes that are under way when the window begins are not waited for.
-    DoesNotWaitForChanges,
-    /// Reads of its old place that are under way when it has been moved are not waited for.
-    DoesNotWaitForReads,
-}
-
-#[cfg(test)]
-thread_local! {
-    /// What is wrong in this thread.
-    pub static FLAW: Cell<Option<Flaw>> = const { Cell::new(None) };
-}
-
-#[cfg(test)]
-fn is_flawed(flaw: Flaw) -> bool {
-    FLAW.get() == Some(flaw)
-}
 
 /// A run of bytes that moves as one.
 pub(super) struct Piece {
@@ -199,8 +173,7 @@ impl Move {
     /// As much of `at`, in the direction of the move, as can be written to `to` while nothing from `begin` on has been
     /// moved.
     fn harmless(&self, at: &Range<u64>, to: Place, begin: u64) -> Range<u64> {
-        #[cfg(test)]
-        if is_flawed(Flaw::Overlaps) {
+        if flawed!("a window overlaps what has not been moved") {
             return at.clone();
         }
         let (len, mut good) = (at.end - at.start, at.clone());
@@ -233,8 +206,7 @@ impl Move {
         job.turn(bytes).await?;
         self.lock(window.at.clone()).await;
         let position = if self.up { window.at.end } else { window.at.start };
-        #[cfg(test)]
-        if is_flawed(Flaw::KeepsEarly) {
+        if flawed!("the position before the copy") {
             keep(position).await?;
         }
         let copied = self.copy(&window, bytes).await;
@@ -264,8 +236,7 @@ impl Move {
         job.set_progress(done, total);
         // The window's old places may be written over from now on: not while they are being read.
         let turn = self.turn.get();
-        #[cfg(test)]
-        if is_flawed(Flaw::DoesNotWaitForReads) {
+        if flawed!("reads of the old place are not waited for") {
             return Ok(true);
         }
         self.drain(|flying| flying.turn < turn && overlaps(&flying.at, &window.at)).await;
@@ -274,8 +245,7 @@ impl Move {
 
     async fn lock(&self, at: Range<u64>) {
         self.window.replace(at.clone());
-        #[cfg(test)]
-        if is_flawed(Flaw::DoesNotWaitForChanges) {
+        if flawed!("changes under way are not waited for") {
             return;
         }
         self.drain(|flying| flying.changes && overlaps(&flying.at, &at)).await;
@@ -399,8 +369,7 @@ impl Move {
     }
 
     fn is_locked(&self, at: &Range<u64>) -> bool {
-        #[cfg(test)]
-        if is_flawed(Flaw::DoesNotLock) {
+        if flawed!("changes do not wait for the window") {
             return false;
         }
         overlaps(&self.window.borrow(), at)

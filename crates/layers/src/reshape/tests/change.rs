@@ -1,7 +1,7 @@
 //! What people do with volumes.
 
 use super::*;
-use crate::reshape::mover::{FLAW, Flaw};
+use crate::flaw::FLAW;
 use lamina_block::Buf;
 use lamina_sim::Simulation;
 use std::future::Future;
@@ -400,7 +400,7 @@ fn read_slowly() -> (bool, bool) {
 #[test]
 fn a_place_is_not_written_while_it_is_read() {
     assert_eq!(read_slowly(), (false, true));
-    FLAW.set(Some(Flaw::DoesNotWaitForReads));
+    FLAW.set(Some("reads of the old place are not waited for"));
     let flawed = read_slowly();
     FLAW.set(None);
     assert_eq!(flawed, (true, false), "a mover that does not wait is noticed");

@@ -2,7 +2,7 @@
 //! opened and goes on after that: every byte is what it may be, and the change comes to its end.
 
 use super::*;
-use crate::reshape::mover::{FLAW, Flaw};
+use crate::flaw::FLAW;
 use crate::testing::history::{BLOCK, Checked, History, told};
 use lamina_sim::{Images, Loss, Simulation};
 
@@ -372,7 +372,12 @@ fn canaries() {
         runs.filter_map(|(scenario, seed)| run(&scenario, seed, 8, None).err()).next()
     };
     assert_eq!(first_error(), None);
-    for flaw in [Flaw::KeepsEarly, Flaw::DoesNotLock, Flaw::Overlaps, Flaw::DoesNotWaitForChanges] {
+    for flaw in [
+        "the position before the copy",
+        "changes do not wait for the window",
+        "a window overlaps what has not been moved",
+        "changes under way are not waited for",
+    ] {
         FLAW.set(Some(flaw));
         let caught = first_error();
         FLAW.set(None);
