@@ -19,7 +19,7 @@ build: ## Build the program (target/release/lamina)
 	$(CARGO) build --locked --release -p lamina
 
 .PHONY: demo
-demo: ## A real guest on a Lamina disk whose daemon is killed under it (LAMINA_DEMO=nbd: without a guest)
+demo: ## A real guest on an encrypted, striped, versioned disk, while much is killed under it (LAMINA_DEMO=nbd: no guest)
 	tools/install demo
 	$(CARGO) build --locked --release -p lamina
 	$(PYTHON) tools/demo

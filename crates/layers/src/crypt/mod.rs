@@ -45,8 +45,9 @@
 //! command that changes keyslots, or `lamina repair`, makes them equal.
 //!
 //! Everything is checked against dm-crypt's meaning of LUKS2, but encryption is not authentication: who can write to
-//! the disk can make sectors read as noise, or as what they were before, and is not noticed. It deliberately does not read LUKS1 (`cryptsetup convert` makes it LUKS2), AES with 128 bits,
-//! `integrity` segments or tokens, and it never encrypts a device in place.
+//! the disk can make sectors read as noise, or as what they were before, and is not noticed. It deliberately does not
+//! read LUKS1 (`cryptsetup convert` makes it LUKS2), AES with 128 bits, `integrity` segments or tokens, and it never
+//! encrypts a device in place.
 
 mod cipher;
 mod evp;
