@@ -5,12 +5,13 @@
 
 Every block carries its place, the number of the write and a digest of both over its whole length, so that a lost, torn,
 misplaced or doubled write is told apart from a right one: fio's checksums alone accept an old block as a good one.
-Blocks are read back while writing goes on and all of them once more at the end. Several requests are in flight, never
-two of them on one block. Prints `N writes, N reads, N flushes, longest gap N ms` and ends 0, or says what was wrong.
+Blocks are read back while writing goes on and all of them once more at the end, which SIGTERM brings on early. Several
+requests are in flight, never two of them on one block. Prints `N writes, N reads, N flushes, longest gap N ms` and ends 0, or says what was wrong.
 """
 
 import hashlib
 import random
+import signal
 import struct
 import sys
 import time
@@ -41,6 +42,11 @@ class Stamps:
         self.counts = {"writes": 0, "reads": 0, "flushes": 0}
         self.longest = 0.0
         self.last = time.monotonic()
+        self.enough = False
+        signal.signal(signal.SIGTERM, self.stop)
+
+    def stop(self, _number, _frame):
+        self.enough = True
 
     def start(self):
         """Starts one request on a block that has none."""
@@ -89,7 +95,7 @@ class Stamps:
     def run(self, seconds):
         end = time.monotonic() + seconds
         flush = time.monotonic()
-        while time.monotonic() < end:
+        while time.monotonic() < end and not self.enough:
             while len(self.busy) < DEPTH:
                 self.start()
             self.harvest()
