@@ -11,6 +11,10 @@
 //!             mark ─▶ the page with the bit is written, once for all who wait, durably ─▶ go
 //! ```
 //!
+//! A stream of writes would wait for a page at each new region. So regions are marked before it comes to them (`ahead`):
+//! when it crosses into one, as many as lie marked behind it in one piece, up to a limit. What is in doubt after a crash is
+//! at most doubled by that.
+//!
 //! Invariant: **a bit that `covers` says is set is set on disk** until `clear`, which asks again whether all is quiet
 //! when it takes the bit out. A page is written by one at a time, and a bit counts as durable only if it was in the page
 //! that was written and is still wanted when that ended.
@@ -35,6 +39,8 @@ use std::rc::Rc;
 
 /// The shortest page, in bytes: the unit that is written.
 const PAGE: usize = 4096;
+/// So much is marked before a stream of writes, at most, in bytes.
+const LEAD: u64 = 64 << 20;
 
 /// Where the pages of an intent are kept.
 pub trait Place {
@@ -125,6 +131,30 @@ impl Intent {
             state.recent.add(at);
         }
         durable || flawed!("data before intent")
+    }
+
+    /// What should be marked soon, because the stream of writes that `at` is of will come to it; once.
+    #[inline]
+    pub fn ahead(&self, at: &Range<u64>) -> Option<Range<u64>> {
+        let region = self.shape.region;
+        let edge = (at.start + (region - 1)) & !(region - 1);
+        if edge >= at.end || edge == 0 { None } else { self.lead(edge) }
+    }
+
+    /// As [`Intent::ahead`], for a write that crosses into the region at `edge`.
+    fn lead(&self, edge: u64) -> Option<Range<u64>> {
+        let Shape { region, size, .. } = self.shape;
+        let wanted = &mut self.state.borrow_mut().wanted;
+        let is_behind = |count: &u64| wanted.has(&(edge - count * region..edge - (count - 1) * region));
+        let behind = (1..=(LEAD / region).min(edge / region)).take_while(is_behind).count() as u64;
+        // The half of it that is there already is time enough to write a page.
+        let half = edge + behind / 2 * region;
+        if behind == 0 || half >= size || wanted.has(&(half..half + 1)) {
+            return None;
+        }
+        let next = edge..(edge + behind * region).min(size);
+        wanted.add(&next);
+        Some(next)
     }
 
     /// Makes [`Intent::covers`] true for `at`. It is true until the next await of the caller.

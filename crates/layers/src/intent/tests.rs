@@ -236,6 +236,32 @@ fn who_waits_together_shares_a_page() {
     assert_eq!(pages.expect("it ends"), 2);
 }
 
+/// A stream waits at its first regions only, and no more is marked before it than behind it.
+#[test]
+fn a_stream_finds_marked_what_it_comes_to() {
+    let world = world(1);
+    let env = world.env();
+    let waited = world.run(async move {
+        let pair = Pair::new(&env);
+        let mut waited = Vec::new();
+        for n in 0..DATA / REGION {
+            // In the middle of a region nothing is foreseen.
+            assert_eq!(pair.intent.ahead(&(n * REGION + 512..n * REGION + 1024)), None);
+            let at = n * REGION..n * REGION + 512;
+            let next = pair.intent.ahead(&at);
+            if !pair.intent.covers(&at) {
+                waited.push(n);
+                pair.intent.mark(&at, &pair).await.expect("marked");
+            } else if let Some(next) = next {
+                pair.intent.mark(&next, &pair).await.expect("marked");
+            }
+            assert!(pair.intent.regions().bytes() <= (2 * n).max(1) * REGION, "region {n}");
+        }
+        waited
+    });
+    assert_eq!(waited.expect("it ends"), [0, 1, 2]);
+}
+
 const GOLDEN: &[u8] = include_bytes!("../../tests/golden/intent-1.bin");
 
 fn golden() -> (Shape, Bits) {

@@ -45,6 +45,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
+use tick::Working;
 
 /// What a layer knows of the bytes of its legs. The range is locked.
 pub trait Content {
@@ -163,9 +164,22 @@ impl Legs {
 
     /// Lets `at`, which is locked, be written: says so on disk first. True until the next await of the caller.
     pub async fn mark(&self, at: &Range<u64>) -> Result<()> {
+        // The page that is written now has it as well.
+        self.intent.ahead(at);
         self.intent.mark(at, self).await?;
         self.wake();
         Ok(())
+    }
+
+    /// Marks what a stream of writes will come to, so that it does not have to wait there.
+    fn prepare(&self, next: Range<u64>) {
+        let Some(me) = self.me.upgrade().filter(|_| !self.closing.get()) else { return };
+        let working = Working::new(&me);
+        self.env.spawn(Box::pin(async move {
+            // If it fails, whoever writes there will see why.
+            let _ = me.mark(&next).await;
+            drop(working);
+        }));
     }
 
     /// A change of `at` is submitted to all [`Legs::targets`] at once: the others miss it.
@@ -178,6 +192,9 @@ impl Legs {
     #[inline]
     pub fn begin_on(&self, at: &Range<u64>, is_of: impl Fn(&Leg) -> bool) {
         self.asked();
+        if let Some(next) = self.intent.ahead(at) {
+            self.prepare(next);
+        }
         self.written.borrow_mut().add(at);
         if self.lacking.get() {
             let others = self.legs.iter().filter(|leg| !leg.takes_writes() && is_of(leg));

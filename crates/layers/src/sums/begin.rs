@@ -175,7 +175,7 @@ async fn find(wanted: &Wanted, with: &Build) -> Result<Rc<Sums>> {
         tidying: Cell::new(false),
         jobs: RefCell::default(),
         moved: Signal::new(),
-        busy: Cell::new(false),
+        busy: Cell::new(0),
         closed: Cell::new(false),
         scratch: RefCell::new(block),
         tally: Tally::default(),

@@ -1,6 +1,7 @@
 //! Writes and zeroes: bytes below and digests in the table, together for everybody who looks.
 
 use super::Sums;
+use super::tidy::Busy;
 use crate::flaw::flawed;
 use lamina_block::{Buf, Durability, Io, Op, Result, Zero};
 use std::ops::Range;
@@ -76,11 +77,26 @@ impl Sums {
 
     /// Makes the intent to change `blocks` durable. It is until the next wait.
     async fn intend(&self, blocks: &Range<u64>) -> Result<()> {
+        let next = self.intent.ahead(blocks);
         if !self.intent.covers(blocks) {
+            // The page that is written now has what comes next as well.
             self.intent.mark(blocks, &self.area).await?;
+        } else if let Some(next) = next {
+            self.prepare(next);
         }
         self.tidy_later();
         Ok(())
+    }
+
+    /// Intends what a stream of writes will come to, so that it does not have to wait there.
+    fn prepare(&self, next: Range<u64>) {
+        let Some(me) = self.me.upgrade().filter(|_| !self.closed.get()) else { return };
+        let busy = Busy::new(&me);
+        self.env.spawn(Box::pin(async move {
+            // If it fails, whoever writes there will see why.
+            let _ = me.intent.mark(&next, &me.area).await;
+            drop(busy);
+        }));
     }
 
     /// Zeroes the whole blocks of `at`, and the parts of others at its ends if they have to be.

@@ -74,7 +74,8 @@ pub struct Sums {
     jobs: RefCell<Vec<Rc<Job>>>,
     /// A job has ended, or a round of tidying.
     moved: Signal,
-    busy: Cell<bool>,
+    /// How much is under way that is nobody's request.
+    busy: Cell<usize>,
     closed: Cell<bool>,
     scratch: RefCell<Vec<u8>>,
     tally: Tally,

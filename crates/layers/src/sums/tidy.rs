@@ -11,6 +11,23 @@ use std::time::Duration;
 /// How long a region is left alone before its intent goes; short in tests, whose time is short.
 const QUIET: Duration = if cfg!(test) { Duration::from_micros(300) } else { Duration::from_secs(5) };
 
+/// Something is under way that the end waits for, until this is dropped.
+pub(super) struct Busy(Rc<Sums>);
+
+impl Busy {
+    pub fn new(sums: &Rc<Sums>) -> Busy {
+        sums.busy.set(sums.busy.get() + 1);
+        Busy(Rc::clone(sums))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.busy.set(self.0.busy.get() - 1);
+        self.0.moved.notify();
+    }
+}
+
 impl Sums {
     /// Something was intended, or is in doubt: it will be seen to.
     pub(super) fn tidy_later(&self) {
@@ -23,12 +40,11 @@ impl Sums {
                 env.sleep(QUIET).await;
                 let Some(sums) = me.upgrade().filter(|sums| !sums.closed.get()) else { return };
                 sums.settle_doubts();
-                sums.busy.set(true);
+                let busy = Busy::new(&sums);
                 if let Err(e) = sums.tidy().await {
                     tracing::warn!(device = %sums.name, "what was written could not be settled, and will be later: {e}");
                 }
-                sums.busy.set(false);
-                sums.moved.notify();
+                drop(busy);
                 if sums.intent.is_empty() {
                     return sums.tidying.set(false);
                 }
@@ -71,7 +87,7 @@ impl Sums {
             return Ok(());
         }
         self.jobs.borrow().iter().for_each(|job| job.cancel());
-        self.moved.until(|| self.jobs.borrow().is_empty() && !self.busy.get()).await;
+        self.moved.until(|| self.jobs.borrow().is_empty() && self.busy.get() == 0).await;
         if self.is_read_only() {
             return Ok(());
         }
