@@ -105,11 +105,7 @@ pub fn scale(bytes: &Buf, factor: u8) {
 
 /// Computes parity number `which` of the `data` of a stripe.
 pub fn encode(data: &[Buf], parity: &Buf, which: usize) {
-    // The first one is multiplied by 1.
-    parity.copy_from(&data[0]);
-    for (cell, bytes) in data.iter().enumerate().skip(1) {
-        add_times(parity, bytes, factor(which, cell));
-    }
+    BEST.encode(data, parity, which);
 }
 
 /// What data cell `cell` is multiplied by in parity number `which`.
@@ -165,6 +161,14 @@ impl Kernels {
                 // SAFETY: as above.
                 each(into, from, |into, from, len| unsafe { (self.add_times)(into, from, len, &products) });
             }
+        }
+    }
+
+    pub(super) fn encode(&self, data: &[Buf], parity: &Buf, which: usize) {
+        // The first one is multiplied by 1.
+        parity.copy_from(&data[0]);
+        for (cell, bytes) in data.iter().enumerate().skip(1) {
+            self.add_times(parity, bytes, factor(which, cell));
         }
     }
 }
