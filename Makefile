@@ -66,6 +66,9 @@ bench: ## Measure against other servers, and write docs/benchmarks*.md
 	$(CARGO) build --locked --release -p lamina -p lamina-vhost-user --bin lamina --example drive
 	$(PYTHON) tools/bench
 	$(PYTHON) tools/bench-layers
+	$(PYTHON) tools/bench-protect
+	$(PYTHON) tools/bench-figure11
+	$(PYTHON) tools/bench-postmark
 	$(PYTHON) tools/size-of-layers
 
 .PHONY: fuzz

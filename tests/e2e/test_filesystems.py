@@ -1,11 +1,11 @@
 """ext4, xfs and btrfs of this machine's kernel on a Lamina disk: NBD, nbdfuse, a loop device. Needs root."""
 
-import contextlib
 import os
 import unittest
 
 from common import RigCase, limit
-from rig import Lamina, run, wait_until
+from rig import Lamina, run
+from rig.mount import attached, mounted
 
 HIERARCHY = """\
 [device.left]
@@ -30,35 +30,11 @@ nbd = "unix:nbd.sock"
 
 @unittest.skipUnless(os.geteuid() == 0, "loop devices and mounts need root")
 class Filesystems(RigCase):
-    def attached(self, lamina, stack):
-        """A loop device on the export, until `stack` ends."""
-        folder = self.rig.path("fuse")
-        folder.mkdir(exist_ok=True)
-        fuse = self.rig.start("nbdfuse", folder / "disk", lamina.uri("vm1"))
-        stack.callback(fuse.wait, 20)
-        stack.callback(run, "fusermount3", "-u", folder, check=False)
-        wait_until("nbdfuse's file", 10, (folder / "disk").exists)
-        loop = run("losetup", "--find", "--show", folder / "disk").stdout.strip()
-        stack.callback(run, "losetup", "--detach", loop, check=False)
-        return loop
-
-    @contextlib.contextmanager
-    def mounted(self, loop):
-        folder = self.rig.path("mnt")
-        folder.mkdir(exist_ok=True)
-        run("mount", loop, folder)
-        try:
-            yield folder
-        finally:
-            if run("umount", folder, check=False, seconds=60).returncode != 0:
-                run("umount", "--lazy", folder)
-
     def file_system(self, make, check):
         lamina = Lamina(self.rig, HIERARCHY)
-        with contextlib.ExitStack() as stack:
-            loop = self.attached(lamina, stack)
+        with attached(self.rig, lamina.uri("vm1")) as loop:
             run(*make, loop, seconds=60)
-            with self.mounted(loop) as folder:
+            with mounted(self.rig, loop) as folder:
                 self.work(folder)
             flushed, discarded = lamina.counter("vm1", "flush"), lamina.counter("vm1", "discard")
         self.assertGreater(flushed, 0, "the file system's flushes arrive")
@@ -66,10 +42,9 @@ class Filesystems(RigCase):
         # Another daemon, another mount: what was written is there, and the checker finds nothing.
         self.assertEqual(lamina.stop(), 0, lamina.log())
         lamina.start()
-        with contextlib.ExitStack() as stack:
-            loop = self.attached(lamina, stack)
+        with attached(self.rig, lamina.uri("vm1")) as loop:
             run(*check, loop, seconds=60)
-            with self.mounted(loop) as folder:
+            with mounted(self.rig, loop) as folder:
                 run("sha256sum", "--check", "--quiet", "sums", cwd=folder, seconds=60)
 
     def work(self, folder):

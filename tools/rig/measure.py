@@ -1,4 +1,4 @@
-"""Single measurements: one client, one server, one load; each returns plain numbers.
+"""Single measurements: one client, one server, one load; each returns plain numbers. And how they are compared.
 
 Server CPU is taken from /proc over the whole run of the client, connecting included, and divided by the requests that
 the client counted.
@@ -6,11 +6,15 @@ the client counted.
 
 import json
 import re
+import statistics
 import time
 
 from . import files
 from .process import run
 from .serve import lamina_binary
+
+# Mixes of reads and writes as they are called, and the arguments that ask for them.
+MIXES = {"100/0": ("read", 100), "0/100": ("write", 0), "70/30": ("mixed", 70)}
 
 
 class Measured(dict):
@@ -48,6 +52,39 @@ def lamina_bench(uri, seconds, depth, rw, *, block="4KiB", sequential=False, spa
     return Measured(
         iops=report["iops"], bytes_per_second=report["bytes_per_second"], latency_us=report[rw]["mean_ns"] / 1000,
     )
+
+
+def in_process(file, seconds, rw, reads, size, sequential=False, *, device=None, depth=16, span="1GiB", ramp=0.1,
+               more=()):
+    """The report of a load on a hierarchy inside one process: no protocol blurs what a layer costs.
+
+    Sizes are what `lamina bench` takes, or bytes. The first `ramp` seconds are not counted.
+    """
+    text = run(
+        lamina_binary(), "bench", file, "--rw", rw, "--reads", reads, "--block-size", size, "--depth", depth,
+        "--time", f"{round(seconds * 1000)}ms", "--ramp", f"{round(ramp * 1000)}ms", "--span", span, "--json",
+        *(["--sequential"] if sequential else []), *(["--device", device] if device else []), *more,
+        seconds=seconds + 60,
+    ).stdout
+    report = json.loads(text)
+    assert not report["errors"], report
+    return report
+
+
+def contest(subjects, rounds, measure):
+    """Measures each of `subjects` (name: what `measure` takes) one after the other, several rounds, each in another order.
+    Returns for each name what `measure` gave, by round: a slow minute of the machine hits all of them."""
+    found = {name: [] for name in subjects}
+    names = list(subjects)
+    for number in range(rounds):
+        for name in names[number % len(names):] + names[:number % len(names)]:
+            found[name].append(measure(subjects[name]))
+    return found
+
+
+def paired(ones, others):
+    """The median of the rounds' ratios."""
+    return statistics.median(one / other for one, other in zip(ones, others))
 
 
 _DRIVE = re.compile(r"depth\s+\d+:\s+([\d.]+) /s\s+server ([\d.]+) us/request")

@@ -1,0 +1,35 @@
+"""File systems of this machine's kernel on an NBD export: nbdfuse, a loop device, a mount. Needs root."""
+
+import contextlib
+
+from .process import run, wait_until
+
+
+@contextlib.contextmanager
+def attached(rig, uri, name="fuse", direct=False):
+    """A loop device on an export, as long as the block lasts; through the folder `name`. With `direct` it has many requests
+    under way at a time, past the page cache of the file below it, and logical blocks of 4096 bytes."""
+    folder = rig.path(name)
+    folder.mkdir(exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        fuse = rig.start("nbdfuse", folder / "disk", uri, name=f"nbdfuse-{name}")
+        stack.callback(fuse.wait, 20)
+        stack.callback(run, "fusermount3", "-u", folder, check=False)
+        wait_until("nbdfuse's file", 10, (folder / "disk").exists)
+        how = ["--direct-io=on", "--sector-size", 4096] if direct else []
+        loop = run("losetup", "--find", "--show", *how, folder / "disk").stdout.strip()
+        stack.callback(run, "losetup", "--detach", loop, check=False)
+        yield loop
+
+
+@contextlib.contextmanager
+def mounted(rig, loop, name="mnt"):
+    """The file system on a block device, mounted as long as the block lasts."""
+    folder = rig.path(name)
+    folder.mkdir(exist_ok=True)
+    run("mount", loop, folder)
+    try:
+        yield folder
+    finally:
+        if run("umount", folder, check=False, seconds=120).returncode != 0:
+            run("umount", "--lazy", folder)
