@@ -164,9 +164,13 @@ impl Legs {
 
     /// Lets `at`, which is locked, be written: says so on disk first. True until the next await of the caller.
     pub async fn mark(&self, at: &Range<u64>) -> Result<()> {
-        // The page that is written now has it as well.
-        self.intent.ahead(at);
-        self.intent.mark(at, self).await?;
+        let next = self.intent.ahead(at);
+        if !self.intent.covers(at) {
+            // The page that is written now has what comes next as well.
+            self.intent.mark(at, self).await?;
+        } else if let Some(next) = next {
+            self.prepare(next);
+        }
         self.wake();
         Ok(())
     }
@@ -177,9 +181,10 @@ impl Legs {
         let working = Working::new(&me);
         self.env.spawn(Box::pin(async move {
             // If it fails, whoever writes there will see why.
-            let _ = me.mark(&next).await;
+            let _ = me.intent.mark(&next, &*me).await;
             drop(working);
         }));
+        self.wake();
     }
 
     /// A change of `at` is submitted to all [`Legs::targets`] at once: the others miss it.
