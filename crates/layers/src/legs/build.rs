@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// The shortest unit in which it is remembered what a leg misses; there are at most so many for each leg, unless they
 /// would be longer than the other bound.
-const GRAIN: std::ops::RangeInclusive<u64> = if cfg!(test) { 4 << 10..=1 << 20 } else { 64 << 10..=1 << 20 };
+const GRAIN: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 20;
 const GRAINS_MAX: u64 = 1 << 20;
 /// The most that is zeroed at once.
 const ZERO_MAX: u64 = 1 << 30;
@@ -73,7 +73,7 @@ impl Legs {
         let area = kept.size.next_multiple_of(u64::from(all.block).max(4096));
         let legs = legs(with, &kept, &needs, area..area + intent.area() + kept.tail)?;
         let grain = kept.size.div_ceil(GRAINS_MAX).next_power_of_two().clamp(*GRAIN.start(), *GRAIN.end());
-        let none = Bits::none(kept.size, grain.max(u64::from(all.block)).max(needs.unit));
+        let none = Bits::none(kept.size, grain.max(u64::from(all.block)));
         let made = Rc::new_cyclic(|me| Legs {
             me: me.clone(),
             name: with.name.clone(),

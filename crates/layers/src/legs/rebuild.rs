@@ -1,8 +1,8 @@
 //! Copying what legs lack, and making them agree after a crash, while requests go on.
 //!
 //! The next chunk that any leg lacks is locked, copied, and no longer lacks. Several are on their way at once, so that
-//! legs are read and written at the same time; while somebody asks for something only one is, and it rests as long as it
-//! took. A leg that is behind gets all writes meanwhile. How far a leg is that had nothing is kept now and then; what
+//! legs are read and written at the same time; while somebody asks for something only one is, a shorter one, and it rests as
+//! long as it took. A leg that is behind gets all writes meanwhile. How far a leg is that had nothing is kept now and then; what
 //! others lack the intent says.
 
 use super::tick::Working;
@@ -17,12 +17,16 @@ use std::time::Duration;
 
 /// The most bytes that are copied at once.
 const CHUNK: u64 = if cfg!(test) { 8 << 10 } else { 512 << 10 };
+/// As [`CHUNK`], while somebody asks for something: a request may have to wait for so many, on each leg.
+const CHUNK_ASKED: u64 = if cfg!(test) { 4 << 10 } else { 128 << 10 };
 /// So many chunks are on their way while nobody asks for anything.
 const WORKERS: usize = 4;
 /// For so long after a request others may follow.
 const GIVE_WAY: Duration = Duration::from_millis(20);
 /// How far it is, is kept so often.
 const KEEP_EVERY: Duration = Duration::from_secs(5);
+/// How far it is, is counted so often.
+const COUNT_EVERY: Duration = Duration::from_millis(50);
 
 /// A rebuild under way.
 struct Run {
@@ -30,6 +34,7 @@ struct Run {
     content: Rc<dyn Content>,
     job: Rc<Job>,
     total: Cell<u64>,
+    counted: Cell<Time>,
     /// Chunks that are on their way begin here.
     begun: [Cell<u64>; WORKERS],
     kept: Cell<Time>,
@@ -71,6 +76,7 @@ impl Legs {
             content,
             job,
             total: Cell::new(total),
+            counted: Cell::new(kept.get()),
             begun: Default::default(),
             kept,
             stuck: Default::default(),
@@ -90,11 +96,12 @@ impl Legs {
 
     /// The next bytes from `from` on that are to be copied at once.
     fn next_chunk(&self, from: u64) -> Option<Range<u64>> {
+        let most = if self.is_asked() { CHUNK_ASKED } else { CHUNK };
         let mut next: Option<Range<u64>> = None;
         self.lacking_bits(|bits| {
             let Some(mut run) = bits.next(from) else { return };
             while let Some(more) =
-                bits.next(run.end).filter(|m| m.start == run.end && m.end - run.start <= CHUNK)
+                bits.next(run.end).filter(|m| m.start == run.end && m.end - run.start <= most)
             {
                 run.end = more.end;
             }
@@ -169,15 +176,24 @@ impl Run {
                 self.stuck.replace(Some(e));
             }
             self.begun[worker].set(u64::MAX);
-            let left = legs.to_copy();
-            self.total.set(self.total.get().max(left));
-            self.job.set_progress(self.total.get() - left, self.total.get());
+            self.count();
             if worker == 0 && legs.is_asked() {
                 legs.env.sleep(legs.env.now().since(before).min(GIVE_WAY)).await;
             }
             self.keep_position().await?;
         }
         Ok(())
+    }
+
+    /// Says how far it is, now and then.
+    fn count(&self) {
+        let now = self.legs.env.now();
+        if now.since(self.counted.get()) >= COUNT_EVERY {
+            self.counted.set(now);
+            let left = self.legs.to_copy();
+            self.total.set(self.total.get().max(left));
+            self.job.set_progress(self.total.get() - left, self.total.get());
+        }
     }
 
     /// Makes `at` right everywhere.

@@ -20,10 +20,12 @@
 //! A write completes when all legs have it that are in sync. A leg that fails one, or does not answer, is *behind*: that is
 //! kept with the hierarchy, on all other devices, before the write is acknowledged, so that nobody ever takes what it holds
 //! for what was written. When it answers again, or at `rejoin` if it did not just vanish, what was written meanwhile is
-//! copied to it, and no more: 64 KiB at a time, or whole regions if the daemon was restarted in between. A new device gets
-//! everything, and goes on where it was after a restart. Reads are spread over the legs; a stream stays on one while that
-//! is no busier than the others. What one leg cannot read, or finds to be corrupt, comes from another, and is written back
-//! to it (healed, counted, and named in `info`).
+//! copied to it, and no more: 4 KiB at a time (8 KiB beyond 4 GiB, 16 KiB beyond 8 GiB, and so on up to 1 MiB), or whole
+//! regions if the daemon was restarted in between. A leg that does not answer for a while without failing holds what is
+//! written: an `nbd` leg for its `reconnect`, so give it a short one. A new device gets everything, and goes on where it was
+//! after a restart. Reads are spread over the legs; a stream stays on one while that is no busier than the others. What one
+//! leg cannot read, or finds to be corrupt, comes from another, and is written back to it (healed, counted, and named in
+//! `info`).
 //!
 //! After a crash legs may differ where something was being written. There the first leg is right, and is what is read,
 //! until the others have been made the same. `scrub` compares everything: what a leg says is corrupt (a layer `integrity`

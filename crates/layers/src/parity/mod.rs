@@ -28,8 +28,8 @@
 //! back to it (healed, counted, and named in `info`).
 //!
 //! A device that fails a write or does not answer is *behind*, as in `mirror`, and gets what it missed, and no more, when it
-//! answers again: 64 KiB of it or a unit at a time. `fail NAME` puts it out by hand, and `rejoin NAME` takes it in again. A
-//! spare or a new device gets everything, and goes on where it was after a restart.
+//! answers again: 4 KiB of it at a time, or more if it is large. `fail NAME` puts it out by hand, and `rejoin NAME` takes it
+//! in again. A spare or a new device gets everything, and goes on where it was after a restart.
 //!
 //! After a crash the parity may not be that of the data where something was being written; the intent says where, and it is
 //! computed anew there. While a device is missing that would not do: its bytes are what the parity says. So what is about

@@ -50,7 +50,9 @@ pub struct Run {
 impl Run {
     fn keys(&self) -> Value {
         let spares = if self.story == Story::Spare { 1 } else { 0 };
-        json!({ "unit": "4KiB", "region": "16KiB", "patience": "1h", "spares": spares, "parity": self.parity })
+        // As long as what is remembered of a device that is away, or longer.
+        let unit = if self.seed.is_multiple_of(2) { "4KiB" } else { "16KiB" };
+        json!({ "unit": unit, "region": "16KiB", "patience": "1h", "spares": spares, "parity": self.parity })
     }
 
     fn over(&self) -> Vec<&'static str> {
