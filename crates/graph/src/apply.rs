@@ -77,8 +77,8 @@ impl Hierarchy {
         if !change.report.has_errors() {
             change.point();
         }
-        let outside = self.outside();
-        let old = if change.report.has_errors() { None } else { change.switch(&outside).await };
+        let mut outside = self.outside();
+        let old = if change.report.has_errors() { None } else { change.switch(&mut outside).await };
         let Some(old) = old else {
             change.give_up().await;
             change.report.sort();
@@ -238,8 +238,8 @@ impl Change<'_> {
     }
 
     /// Exchanges the layers; those that were there come back. `None` if that cannot be: then nothing has changed. The
-    /// devices `outside` are out, and may be broken.
-    async fn switch(&mut self, outside: &HashSet<String>) -> Option<Vec<Made>> {
+    /// devices `outside` are out, or found to be broken.
+    async fn switch(&mut self, outside: &mut HashSet<String>) -> Option<Vec<Made>> {
         let gone = self.gone();
         let exchanges = std::mem::take(&mut self.exchanges);
         let changes = |node: &&Rc<Node>| {
@@ -250,7 +250,8 @@ impl Change<'_> {
         let new = self.built.nodes.iter().filter(|node| self.from.node(node.name()).is_none());
         let known = self.from.nodes.iter().chain(&self.from.doors);
         let nodes: Vec<_> = new.chain(known).filter(changes).cloned().collect();
-        let Some(standstill) = Standstill::of(&nodes, outside, &mut self.report).await else {
+        let standstill = Standstill::of(&nodes, &self.from.plan, &gone, outside, &mut self.report).await;
+        let Some(standstill) = standstill else {
             self.exchanges = exchanges;
             return None;
         };

@@ -12,7 +12,7 @@ use crate::export::Export;
 use crate::keys;
 use crate::plan::Plan;
 use crate::report::{Report, Subject};
-use lamina_block::{Begin, Build, Env, Error, Geometry, KeyError, Made, Node, Result};
+use lamina_block::{Begin, Build, Env, Error, ErrorKind, Geometry, KeyError, Made, Node, Result};
 use lamina_metadata::member::{Member, Roster};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
@@ -126,10 +126,11 @@ impl Hierarchy {
         names.iter().filter_map(|name| self.node(name)).collect()
     }
 
-    /// The members that are out, and all devices that are nothing without them.
+    /// The members that are out, other sinks that are absent, and all devices that are nothing without them.
     pub(crate) fn outside(&self) -> HashSet<String> {
         let out = self.roster.as_ref().map(|roster| roster.out()).unwrap_or_default();
-        let out: Vec<&str> = out.keys().map(String::as_str).collect();
+        let absent = self.nodes.iter().filter(|node| node.is_absent()).map(|node| node.name());
+        let out: Vec<&str> = out.keys().map(String::as_str).chain(absent).collect();
         absent::absent(&self.plan, &out).into_iter().map(str::to_owned).collect()
     }
 
@@ -212,6 +213,11 @@ async fn open(plan: &Plan, env: &Rc<dyn Env>, how: How) -> (Built, Option<Rc<Ros
         }
         match maker.node(device, children, how.begin).await {
             Ok(node) => built.add(node),
+            Err(e) if roster.is_some() && how.begin == Begin::Open && built.can_lack(plan, device, &e) => {
+                let message = format!("{}. The hierarchy goes on without it", e.message());
+                report.warning(Subject::Device(device.name.clone()), None, None, &message);
+                built.add(Node::absent(&device.name, Rc::clone(env), e));
+            }
             Err(e) => blame(plan, device, &e, &mut report),
         }
     }
@@ -229,6 +235,15 @@ impl Built {
     pub fn add(&mut self, node: Rc<Node>) {
         self.by_name.insert(node.name().into(), Rc::clone(&node));
         self.nodes.push(node);
+    }
+
+    /// True if `device` is a sink that does not answer, and the hierarchy goes on without it: who stands on it and survives
+    /// that keeps on the members what it missed, so it need not be known to them.
+    fn can_lack(&self, plan: &Plan, device: &Device, e: &Error) -> bool {
+        let absent = self.nodes.iter().filter(|node| node.is_absent()).map(|node| node.name());
+        let absent: Vec<&str> = absent.chain([&device.name[..]]).collect();
+        let silent = matches!(e.kind(), ErrorKind::Offline | ErrorKind::TimedOut);
+        silent && device.over.is_empty() && absent::survives(plan)(&absent)
     }
 
     /// What `device` stands on; `None` if not all of it was opened.

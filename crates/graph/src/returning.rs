@@ -5,6 +5,7 @@
 //! ```
 //!
 //! A member that is absent is opened; one that is out and still open is closed before, because only one may have it open.
+//! Another sink that was absent (the server of an `nbd` device, say) is opened if it answers now.
 //! Who does without it is told on the node that it stands on ([`Node::resized`]), and brings it up to date by itself. One
 //! that cannot be taken in stays out, and that is no error.
 
@@ -32,9 +33,19 @@ impl Hierarchy {
         self.plan.devices.iter().filter(|d| out.contains_key(&d.name)).filter(stays).collect()
     }
 
+    /// Sinks that are absent, and no members, as far as `plan` has the same.
+    fn silent_in(&self, plan: &Plan) -> Vec<&Device> {
+        let is_sink = |device: &&Device| device.over.is_empty() && !is_member(device.kind.name, &device.keys);
+        let is_absent = |device: &&Device| self.node(&device.name).is_some_and(|node| node.is_absent());
+        let stays =
+            |device: &&Device| plan.devices.iter().any(|d| d.name == device.name && d.keys == device.keys);
+        self.plan.devices.iter().filter(is_sink).filter(is_absent).filter(stays).collect()
+    }
+
     /// What a change to `plan` begins with.
     pub(crate) fn returns(&self, plan: &Plan) -> impl Iterator<Item = Step> {
-        self.out_in(plan).into_iter().map(|device| Step::Return { device: device.name.clone() })
+        let devices = self.out_in(plan).into_iter().chain(self.silent_in(plan));
+        devices.map(|device| Step::Return { device: device.name.clone() })
     }
 
     /// Takes in again what is out and in `plan`, and makes the devices that were absent for it. What did not work comes
@@ -50,9 +61,12 @@ impl Hierarchy {
                 Err(e) => wrong.push(e),
             }
         }
+        let silent: Vec<&str> = self.silent_in(plan).iter().map(|device| &device.name[..]).collect();
+        back.extend(absent::absent(&self.plan, &silent));
         for (device, node) in self.plan.devices.iter().zip(&self.nodes).filter(|(_, node)| node.is_absent()) {
             let children = self.nodes_of(&device.over);
-            if device.over.is_empty() || absent::why(device, &children).is_some() {
+            let is_silent = silent.contains(&&device.name[..]);
+            if device.over.is_empty() && !is_silent || absent::why(device, &children).is_some() {
                 continue;
             }
             let held = node.hold().await;

@@ -8,8 +8,10 @@
 //! A node is opened as soon as it has its layer: those above are still held, and may need it to make theirs. A layer of
 //! a kind that remembers something is closed before its successor is made, because only one may be open.
 
+use crate::absent;
 use crate::device::Device;
 use crate::hierarchy::{Maker, blame};
+use crate::plan::Plan;
 use crate::report::{Report, Subject};
 use lamina_block::{Begin, Bytes, Error, Geometry, Held, Io, Made, Node, Result};
 use std::collections::HashSet;
@@ -66,33 +68,44 @@ pub(crate) struct Standstill {
 
 impl Standstill {
     /// Flushes and holds `nodes`, which are given bottom-up. Those that are `outside` need not be flushed: whatever is on
-    /// them, nobody relies on it.
+    /// them, nobody relies on it. So it is with one of `gone`, which are not to be used any more, if `plan` survives that it
+    /// fails: who stood on it was flushed before. It is `outside` from then on.
     pub async fn of(
         nodes: &[Rc<Node>],
-        outside: &HashSet<String>,
+        plan: &Plan,
+        gone: &[Rc<Node>],
+        outside: &mut HashSet<String>,
         report: &mut Report,
     ) -> Option<Standstill> {
-        let needed = |node: &Node| !outside.contains(node.name());
-        let mut fail = |node: &Node, e: Error| {
+        let (known, mut failed) = (&*outside, Vec::new());
+        let needed = |node: &Node| !known.contains(node.name());
+        let mut can_go_on = |node: &Rc<Node>, flushed: Result<()>| {
+            let Err(e) = flushed else { return true };
+            failed.push(node.name().to_owned());
+            let names: Vec<&str> = failed.iter().map(String::as_str).collect();
+            let goes = gone.iter().any(|gone| Rc::ptr_eq(gone, node));
+            if goes && absent::nothing_more(plan, known, &names) {
+                return true;
+            }
             let message = format!("nothing was changed, because it cannot be flushed: {e}");
             report.error(Subject::Device(node.name().into()), None, None, &message);
+            false
         };
         // Clients wait while a node is held: what they wrote up to now is flushed before.
         for node in nodes.iter().rev().filter(|node| needed(node) && !node.geometry().read_only) {
-            if let Err(e) = node.submit(Io::flush()).await {
-                fail(node, e);
+            if !can_go_on(node, node.submit(Io::flush()).await) {
                 return None;
             }
         }
         let mut held = Vec::new();
         for node in nodes.iter().rev() {
             let hold = node.hold().await;
-            if let (true, Err(e)) = (needed(node), hold.flush().await) {
-                fail(node, e);
+            if needed(node) && !can_go_on(node, hold.flush().await) {
                 return None;
             }
             held.push(hold);
         }
+        outside.extend(failed);
         Some(Standstill { held })
     }
 

@@ -4,9 +4,9 @@
 #[path = "common/legs.rs"]
 mod legs;
 
-use lamina_block::{Buf, Command, Durability, Env, Error, Io, Node};
+use lamina_block::{Buf, Build, Command, Config, Durability, Env, Error, Io, Made, Node, OpenDisk, Pending};
 use lamina_graph::{Hierarchy, Plan, Stage};
-use lamina_sim::{DiskOptions, Image, Images, Loss, SimEnv, Simulation};
+use lamina_sim::{DiskOptions, Image, Images, Loss, Presence, SimEnv, Simulation};
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -14,9 +14,33 @@ use std::time::Duration;
 
 const SIZE: u64 = 2 << 20;
 
+/// A sink that is no member, as one behind a network is; it does not answer if its disk fails.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Far {
+    path: PathBuf,
+}
+
+impl Config for Far {
+    const KIND: &'static str = "far";
+    const SUMMARY: &'static str = "a disk elsewhere";
+    const CHILDREN: std::ops::RangeInclusive<usize> = 0..=0;
+
+    fn build(self, with: Build) -> Pending<Made> {
+        Box::pin(async move {
+            let open =
+                OpenDisk { path: self.path, read_only: false, direct: false, create: None, block: None };
+            let disk = with.env.open_disk(open).await?;
+            let node = Node::new("disk", "disk", with.env, Rc::clone(&disk));
+            let asked = node.submit(Io::read(0, Buf::zeroed(512))).await;
+            asked.map(|()| disk).map_err(|e| Error::offline(e.message().to_owned()))
+        })
+    }
+}
+
 fn kinds() -> Vec<lamina_block::Kind> {
     let mut kinds = lamina_layers::KINDS.to_vec();
-    kinds.push(legs::KIND);
+    kinds.extend([legs::KIND, lamina_block::Kind::of::<Far>()]);
     kinds
 }
 
@@ -266,6 +290,52 @@ fn who_is_missing_is_left_out_when_asked_for_and_comes_back_while_it_is_served()
         assert_eq!(rounds(&door).await, Ok(vec![3; 3]));
         put(&door, 4).await;
         h.close().await.unwrap();
+    });
+    done.unwrap_or_else(|hang| panic!("{hang:?}"));
+}
+
+#[test]
+fn a_sink_that_is_no_member_and_does_not_answer_is_absent_and_comes_back() {
+    let world = world();
+    let sim = world.env();
+    let env: Rc<dyn Env> = sim.clone();
+    let done = world.run(async move {
+        let far = "[device.far]\ntype='far'\npath='/srv/far.img'\n";
+        let over = |kind: &str| format!("[device.vm1]\ntype='{kind}'\nover=['far','a','b']\n");
+        let text = file(&format!("{far}{}", over("legs")));
+        let disk = sim.put_disk("/srv/far.img", Image::blank(DiskOptions::new(SIZE)));
+        plan(&text).create(Rc::clone(&env), 0).await.unwrap_or_else(|e| panic!("{e}"));
+        let h = Hierarchy::build(plan(&text), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
+        put(&h.door("vm1").expect("a door"), 1).await;
+        h.close().await.unwrap();
+        disk.set_presence(Presence::Failing);
+        let h = Hierarchy::build(plan(&text), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
+        assert!(h.warnings().to_string().contains("The hierarchy goes on without it"), "{}", h.warnings());
+        let door = h.door("vm1").expect("a door");
+        put(&door, 2).await;
+        let (h, said) = apply(h, &text, &env).await;
+        assert!(said.lines().count() == 2 && said.contains("\nfar: "), "{said}");
+        assert!(h.node("far").expect("a device").is_absent());
+        disk.set_presence(Presence::Here);
+        let (h, said) = apply(h, &text, &env).await;
+        assert_eq!(said, "return    far: taken in again, if it is there\n");
+        up_to_date(&h, "vm1", &env).await;
+        assert!(h.stages(&plan(&text), &kinds()).unwrap()[0].1.is_empty(), "nothing is left to do");
+        h.close().await.unwrap();
+        // It has everything, and the others are not asked.
+        let h = Hierarchy::build(plan(&text), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(rounds(&h.node("far").expect("a device")).await, Ok(vec![2; 3]));
+        h.close().await.unwrap();
+        // What cannot do without it is refused.
+        let text = text.replace("name='vm1'", "name='vm2'").replace("'legs'", "'concat'");
+        let other = text.replace("a.img", "c.img").replace("b.img", "d.img");
+        for name in ["c", "d"] {
+            sim.put_disk(path(name), Image::blank(DiskOptions::new(SIZE)));
+        }
+        plan(&other).create(Rc::clone(&env), 0).await.unwrap_or_else(|e| panic!("{e}"));
+        disk.set_presence(Presence::Failing);
+        let refused = Hierarchy::build(plan(&other), Rc::clone(&env)).await.unwrap_err().to_string();
+        assert!(refused.contains("far") && !refused.contains("goes on without"), "{refused}");
     });
     done.unwrap_or_else(|hang| panic!("{hang:?}"));
 }
