@@ -69,6 +69,7 @@ bench: ## Measure against other servers, and write docs/benchmarks*.md
 	$(PYTHON) tools/bench-protect
 	$(PYTHON) tools/bench-figure11
 	$(PYTHON) tools/bench-postmark
+	$(PYTHON) tools/bench-legs
 	$(PYTHON) tools/size-of-layers
 
 .PHONY: fuzz

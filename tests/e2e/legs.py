@@ -11,10 +11,9 @@ MIRROR = {"type": "mirror"}
 RAID5 = {"type": "parity"}
 RAID6 = {"type": "parity", "parity": 2}
 
-# Where a member's data begins, and what is remembered of a leg that is away, and copied: 64 KiB at a time.
+# Where a member's data begins.
 DATA = MIB
-GRAIN = 64 * 1024
-# Of a parity.
+# The unit of a parity.
 UNIT = 64 * 1024
 
 # Everything that a leg is asked for fails.
