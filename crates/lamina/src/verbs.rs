@@ -297,7 +297,10 @@ mod tests {
         for kind in files::kinds() {
             for verb in of(kind.name) {
                 let name = format!("{} {}", kind.name, verb.name);
-                assert!(!["help", "info", "job"].contains(&verb.name.as_str()), "{name}: ctl has one of its own");
+                assert!(
+                    !["help", "info", "job"].contains(&verb.name.as_str()),
+                    "{name}: ctl has one of its own"
+                );
                 let required: Vec<bool> = verb.args.iter().map(|arg| arg.required).collect();
                 assert!(required.is_sorted_by(|a, b| a >= b), "{name}: required arguments come first");
                 assert!(

@@ -147,7 +147,7 @@ async fn open(keys: &Keys, with: &Build) -> Result<Rc<Core>> {
     let space = Pxb::open(&store, both(space_tags(head.space))?, head.physical).await?;
     let tree = Tree::open(&store, PAGES)?;
     let pages = Pxb::open(&store, both(PAGES_IN_USE)?, tree.count()).await?;
-    let (snapshots, sealed) = snapshots(&store, table_id).await?;
+    let (snapshots, sealed) = snapshots(&store, table_id, head.extent()).await?;
     if let Some(why) = &sealed {
         tracing::warn!(device = %with.name, "the volume is read-only: {why}");
     }
@@ -222,12 +222,12 @@ fn fits(keys: &Keys, with: &Build, head: &Head) -> Result<()> {
 }
 
 /// The snapshots; and, if not all can be found, why.
-async fn snapshots(store: &Store, table: Id) -> Result<(Vec<Snapshot>, Option<String>)> {
+async fn snapshots(store: &Store, table: Id, extent: u64) -> Result<(Vec<Snapshot>, Option<String>)> {
     let table = store.load(table)?;
     let (mut snapshots, mut missing) = (Vec::new(), None);
     for index in 0..kept_max(table.len()) {
         let mut bytes = [0; KEPT_LEN];
-        match table.read(kept_at(index), &mut bytes).await.and_then(|()| Kept::decode(&bytes)) {
+        match table.read(kept_at(index), &mut bytes).await.and_then(|()| Kept::decode(&bytes, extent)) {
             Ok(Some(kept)) => snapshots.push(Snapshot::new(kept, index)),
             Ok(None) => {}
             Err(e) if e.kind() == ErrorKind::Corrupt => {

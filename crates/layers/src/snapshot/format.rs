@@ -197,7 +197,8 @@ impl Kept {
         KeptBytes { epoch, name_len, size, root: self.root.encode(), name }.as_bytes().to_vec()
     }
 
-    pub fn decode(bytes: &[u8]) -> Result<Option<Kept>> {
+    /// An entry of a volume with extents of so many bytes; `None` if it is free.
+    pub fn decode(bytes: &[u8], extent: u64) -> Result<Option<Kept>> {
         let kept = KeptBytes::ref_from_bytes(bytes).map_err(|_| wrong("its table is cut off"))?;
         if kept.epoch.get() == 0 {
             return Ok(None);
@@ -207,7 +208,7 @@ impl Kept {
         let name = name.ok_or_else(|| wrong("a snapshot has no name"))?.to_owned();
         let (epoch, size, root) = (kept.epoch.get(), kept.size.get(), Root::decode(&kept.root)?);
         // There is an epoch after it.
-        if size == 0 || size > EXTENTS.end() * PLACES_MAX || epoch >= EPOCH_MAX {
+        if size == 0 || size.div_ceil(extent) > PLACES_MAX || epoch >= EPOCH_MAX {
             return Err(wrong(&format!("snapshot {name:?} has numbers that are too large")));
         }
         Ok(Some(Kept { name, epoch, size, root }))
