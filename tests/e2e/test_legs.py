@@ -239,8 +239,8 @@ class KilledAtWork(LegsCase, Kills):
             if self.legs()[leg] == "spare":
                 leg = f"f{legs[n % len(legs) - 1]}"
             self.daemon.ctl("m", "fail", leg)
-            self.daemon.ctl("m", "scrub")
             self.writer.pump_until(lambda: "rebuild" in self.jobs())
+            self.daemon.ctl("m", "scrub")
             self.pump(1.2 * self.chance.random())
             jobs = self.jobs()
             met = {job: count + (job in jobs or job == "either" and bool(jobs)) for job, count in met.items()}
@@ -254,7 +254,8 @@ class KilledAtWork(LegsCase, Kills):
         self.writer.quiet()
         found = self.scrub()
         self.assertEqual((found["different"], found["healed"]), (0, 0), found)
-        self.assertEqual(self.daemon.log().count("a scrub has ended"), KILLS_CHANGE + 1)
+        # One that ends when the daemon is killed may be done once more.
+        self.assertGreaterEqual(self.daemon.log().count("a scrub has ended"), KILLS_CHANGE + 1)
         self.unfinished = met.pop("either")
         print(f"        {KILLS_CHANGE} kills, {met['rebuild']} of them during a rebuild, {met['scrub']} during a scrub")
         self.assertGreaterEqual(min(met.values()), KILLS_CHANGE * 3 // 5)

@@ -20,7 +20,7 @@ const CHUNK: u64 = if cfg!(test) { 8 << 10 } else { 512 << 10 };
 /// As [`CHUNK`], while somebody asks for something: a request may have to wait for so many, on each leg.
 const CHUNK_ASKED: u64 = if cfg!(test) { 4 << 10 } else { 128 << 10 };
 /// So many chunks are on their way while nobody asks for anything.
-const WORKERS: usize = 4;
+const WORKERS: usize = 8;
 /// For so long after a request others may follow.
 const GIVE_WAY: Duration = Duration::from_millis(20);
 /// How far it is, is kept so often.
