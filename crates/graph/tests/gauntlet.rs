@@ -23,6 +23,7 @@ at_every_level! {
     partition_over_snapshot_over_concat,
     snapshot_over_snapshot,
     tower_of_maps,
+    figure_11,
 }
 
 gauntlet!(linear_over_stripe, crate::stacks::linear_over_stripe());
@@ -30,6 +31,10 @@ gauntlet!(concat_over_stripes, crate::stacks::concat_over_stripes());
 gauntlet!(stripe_over_shared_parts, crate::stacks::stripe_over_shared_parts());
 gauntlet!(partition_over_concat, crate::stacks::partition_over_concat());
 gauntlet!(tower, crate::stacks::tower());
+gauntlet!(stripe_over_mirrors, crate::stacks::stripe_over_mirrors().seeds(4));
+gauntlet!(mirror_over_integrity, crate::stacks::mirror_over_integrity().seeds(2));
+gauntlet!(snapshot_over_parity_over_crypt, crate::stacks::snapshot_over_parity_over_crypt().seeds(1));
+gauntlet!(parity_over_integrity, crate::stacks::parity_over_integrity().seeds(1));
 
 /// The canary: a file that is well formed and wrong.
 #[test]

@@ -327,9 +327,113 @@ d1 = { type = "disk", number = 1 }
 d2 = { type = "disk", number = 2 }
 "#;
 
+/// RAID 1+0: a stripe over mirrors.
+pub fn stripe_over_mirrors() -> Subject {
+    stack("stripe over mirrors", STRIPE_OVER_MIRRORS).disks_of(192 << 10)
+}
+
+const STRIPE_OVER_MIRRORS: &str = r#"
+[device]
+top = { type = "stripe", over = ["left", "right"], unit = "8KiB" }
+left = { type = "mirror", over = ["d0", "d1"], region = "16KiB" }
+right = { type = "mirror", over = ["d2", "d3"], region = "16KiB" }
+d0 = { type = "disk", number = 0 }
+d1 = { type = "disk", number = 1 }
+d2 = { type = "disk", number = 2 }
+d3 = { type = "disk", number = 3 }
+"#;
+
+/// A thin volume over a parity over encrypted disks.
+pub fn snapshot_over_parity_over_crypt() -> Subject {
+    let secret = |n: u8| {
+        format!(
+            "[device.s{n}]\ntype = 'crypt'\nover = 'd{n}'\n{CRYPT}\n[device.d{n}]\ntype = 'disk'\nnumber = {n}\n"
+        )
+    };
+    let text = SNAPSHOT_OVER_PARITY.to_owned() + &(0..3).map(secret).collect::<String>();
+    stack("snapshot over parity over crypt", text).disks_of(1280 << 10)
+}
+
+const SNAPSHOT_OVER_PARITY: &str = r#"
+[device.top]
+type = "snapshot"
+over = "array"
+extent = "8KiB"
+size = "512KiB"
+
+[device.array]
+type = "parity"
+over = ["s0", "s1", "s2"]
+unit = "4KiB"
+region = "16KiB"
+"#;
+
+/// A mirror whose legs know which of their blocks are wrong.
+pub fn mirror_over_integrity() -> Subject {
+    stack("mirror over integrity", MIRROR_OVER_INTEGRITY).disks_of(448 << 10)
+}
+
+const MIRROR_OVER_INTEGRITY: &str = r#"
+[device]
+top = { type = "mirror", over = ["a", "b"], region = "16KiB" }
+a = { type = "integrity", over = "d0", region = "16KiB" }
+b = { type = "integrity", over = "d1", region = "16KiB" }
+d0 = { type = "disk", number = 0 }
+d1 = { type = "disk", number = 1 }
+"#;
+
+/// A parity whose devices know which of their blocks are wrong.
+pub fn parity_over_integrity() -> Subject {
+    stack("parity over integrity", PARITY_OVER_INTEGRITY).disks_of(448 << 10)
+}
+
+const PARITY_OVER_INTEGRITY: &str = r#"
+[device]
+top = { type = "parity", over = ["a", "b", "c"], unit = "8KiB", region = "16KiB" }
+a = { type = "integrity", over = "d0", region = "16KiB" }
+b = { type = "integrity", over = "d1", region = "16KiB" }
+c = { type = "integrity", over = "d2", region = "16KiB" }
+d0 = { type = "disk", number = 0 }
+d1 = { type = "disk", number = 1 }
+d2 = { type = "disk", number = 2 }
+"#;
+
+/// The hierarchy of the paper (its Figure 11): `examples/figure11.toml`, smaller.
+pub fn figure_11() -> Subject {
+    let disk = |n: u8| {
+        format!(
+            "[device.d{n}]\ntype = 'disk'\nnumber = {n}\n[device.s{n}]\ntype = 'crypt'\nover = 'd{n}'\n{CRYPT}\n\
+             [device.t{n}]\ntype = 'partition'\nover = 's{n}'\npartitions = [{{ name = 'data', size = '1MiB' }}]\n\
+             [device.p{n}]\ntype = 'view'\nover = 't{n}'\nname = 'data'\n"
+        )
+    };
+    let text = SNAPSHOT_OVER_PARTS.to_owned() + &(0..2).map(disk).collect::<String>();
+    stack("figure 11", text).disks_of(2560 << 10)
+}
+
+const SNAPSHOT_OVER_PARTS: &str = r#"
+[device.top]
+type = "snapshot"
+over = "striped"
+extent = "8KiB"
+size = "512KiB"
+
+[device.striped]
+type = "stripe"
+over = ["p0", "p1"]
+unit = "4KiB"
+"#;
+
 /// The stacks whose metadata a crash may leave in different states, by level.
-pub fn of_maps() -> [Subject; 4] {
-    [snapshot_over_stripe(), partition_over_snapshot_over_concat(), snapshot_over_snapshot(), tower_of_maps()]
+pub fn of_maps() -> [Subject; 6] {
+    [
+        snapshot_over_stripe(),
+        partition_over_snapshot_over_concat(),
+        snapshot_over_snapshot(),
+        tower_of_maps(),
+        snapshot_over_parity_over_crypt(),
+        figure_11(),
+    ]
 }
 
 /// Every kind of layer by itself, and the stacks.
@@ -340,6 +444,9 @@ pub fn all() -> Vec<Subject> {
         concat_over_stripes(),
         stripe_over_shared_parts(),
         tower(),
+        stripe_over_mirrors(),
+        mirror_over_integrity(),
+        parity_over_integrity(),
     ];
     // What shares another's state is nothing by itself, and a table of partitions cannot be written.
     let alone = |kind: &&Kind| !kind.shares && kind.name != "partition";
