@@ -9,6 +9,7 @@
 //! little-endian, zeroes behind. Invariant: no two sectors of a volume have the same IV.
 
 use super::evp::Context;
+use crate::flaw::flawed;
 use lamina_block::{Buf, Error, Result};
 
 /// The unit that IVs count in, in bytes.
@@ -113,7 +114,8 @@ impl Cipher {
 
     /// What makes the IV of the sector of a number, from byte `at` on.
     fn iv(&self, at: u64) -> impl Fn(u64) -> [u8; 16] + use<> {
-        let (first, step) = (self.tweak.wrapping_add(at / IV_UNIT), self.sector as u64 / IV_UNIT);
+        let first = self.tweak.wrapping_add(at / IV_UNIT);
+        let step = if flawed!("tweak reused") { 0 } else { self.sector as u64 / IV_UNIT };
         move |number| {
             let mut iv = [0; 16];
             iv[..8].copy_from_slice(&first.wrapping_add(number * step).to_le_bytes());

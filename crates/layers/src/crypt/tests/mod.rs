@@ -7,6 +7,7 @@ mod keyslots;
 
 use super::Keys;
 use super::cipher::{Algorithm, Cipher};
+use crate::flaw::FLAW;
 use crate::testing::*;
 use lamina_block::{Begin, Build, Error, Geometry, Layer, Op, Step};
 use lamina_sim::{Rig, SimEnv, Simulation, gauntlet};
@@ -257,6 +258,17 @@ impl Layer for Reused {
         }
         Step::Forward(Rc::clone(&self.0))
     }
+}
+
+/// The layer itself, with the tweak of the first sector of a request for all of it: what it reads is what was written,
+/// so that nothing but a look at the disk can tell.
+#[test]
+fn canary_a_layer_that_reuses_a_tweak_is_caught() {
+    FLAW.set(Some("tweak reused"));
+    with_volume(json!({ "sector-size": 512 }), |_, below, vault| async move {
+        assert!(equal_below(&vault, &below, HEADER).await, "nobody noticed");
+    });
+    FLAW.set(None);
 }
 
 #[test]
