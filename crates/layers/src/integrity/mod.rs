@@ -20,6 +20,11 @@
 //! Commands: `scrub`, with an optional `limit` in bytes for each second, reads everything, as a job, and counts what is
 //! wrong; `info` names the last 16 places.
 //!
+//! Put it below the legs, one on each device (`lamina design` does): then what is wrong on one comes from the others, for
+//! reads, for writes of a part of a block, and by the scrub of `mirror` or `parity`. Over a mirror it finds out as well, but
+//! it sees one device: it cannot ask for the other copy, and the read fails. What lies between it and the legs has to leave
+//! blocks of 4 KiB whole (a `linear` whose `offset` is a multiple of that does).
+//!
 //! A block has 4 KiB. Requests may be smaller: a read reads whole blocks, a write of a part of a block reads the rest
 //! before. A write of a whole block makes a wrong block right; one of a part of it fails.
 //!

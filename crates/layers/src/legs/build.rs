@@ -1,7 +1,7 @@
 //! Making legs, finding them again, legs that join and leave.
 
 use super::words::{Kept, KeptLeg};
-use super::{Content, Findings, Leg, Legs, Locks, Role};
+use super::{Content, Findings, Leg, Legs, Locks, Role, is_corrupt};
 use crate::intent::{Area, Bits, Intent, Shape};
 use lamina_block::{Begin, Build, Bytes, Error, ErrorKind, Geometry, Io, Node, Result, Signal, Time, Zero};
 use serde_json::Value;
@@ -139,21 +139,7 @@ impl Legs {
 
     /// Takes in what a crash, or another process, has left.
     async fn open(&self, kept: &Kept) -> Result<()> {
-        for leg in 0..self.legs.len() {
-            let it = &self.legs[leg];
-            if it.role.get() == Role::Spare || it.copied.get() == Some(0) {
-                continue;
-            }
-            let area = it.area.map(|start| Area(Rc::clone(&it.node), start));
-            match area {
-                Some(area) if !it.node.is_absent() => match self.intent.load(&area).await {
-                    Err(e) if e.kind() == ErrorKind::Unsupported => return Err(e),
-                    Err(e) if it.role.get() == Role::Sync => self.put_out(leg, &e),
-                    Ok(()) | Err(_) => {}
-                },
-                Some(_) | None => {}
-            }
-        }
+        self.load_intent().await?;
         for leg in self.in_sync().collect::<Vec<_>>() {
             if self.legs[leg].node.is_absent() {
                 self.put_out(leg, &Error::offline("it is not there"));
@@ -189,6 +175,36 @@ impl Legs {
             true => Ok(()),
             false => self.record().await,
         }
+    }
+
+    /// Takes in what the legs say was being written. Each that has everything says all of it, so one whose copy is
+    /// damaged does not matter, as long as another one has it.
+    async fn load_intent(&self) -> Result<()> {
+        let (mut known, mut damaged) = (false, Vec::new());
+        for leg in 0..self.legs.len() {
+            let it = &self.legs[leg];
+            if it.role.get() == Role::Spare || it.copied.get() == Some(0) || it.node.is_absent() {
+                continue;
+            }
+            let Some(area) = it.area.map(|start| Area(Rc::clone(&it.node), start)) else { continue };
+            match self.intent.load(&area).await {
+                Ok(()) => known |= it.role.get() == Role::Sync,
+                Err(e) if e.kind() == ErrorKind::Unsupported => return Err(e),
+                Err(e) if is_corrupt(&e) => damaged.push((leg, area)),
+                Err(e) if it.role.get() == Role::Sync => self.put_out(leg, &e),
+                Err(_) => {}
+            }
+        }
+        if !known && damaged.iter().any(|(leg, _)| self.legs[*leg].role.get() == Role::Sync) {
+            tracing::warn!(device = %self.name, "what was being written is not known: everything counts as written");
+            self.intent.set_all();
+        }
+        for (leg, area) in damaged.into_iter().filter(|_| !self.read_only) {
+            if let Err(e) = self.intent.write_all(&area).await {
+                self.put_out(leg, &e);
+            }
+        }
+        Ok(())
     }
 
     /// Why it cannot be opened.
@@ -396,7 +412,12 @@ impl Content for Nothing {
     fn agree(self: Rc<Self>, _: std::ops::Range<u64>) -> lamina_block::Pending {
         Box::pin(async { Ok(()) })
     }
-    fn right(self: Rc<Self>, _: std::ops::Range<u64>, _: usize) -> lamina_block::Pending<lamina_block::Buf> {
+    fn right(
+        self: Rc<Self>,
+        _: std::ops::Range<u64>,
+        _: usize,
+        _: Vec<usize>,
+    ) -> lamina_block::Pending<lamina_block::Buf> {
         Box::pin(async { Err(Error::offline("it is not open")) })
     }
     fn compare(self: Rc<Self>, _: std::ops::Range<u64>, _: Option<usize>) -> lamina_block::Pending {

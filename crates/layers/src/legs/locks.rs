@@ -13,6 +13,8 @@ use std::rc::Rc;
 #[derive(Default)]
 pub struct Locks {
     taken: RefCell<BTreeMap<u64, u64>>,
+    /// What is to be taken again soon, and is in use until then.
+    claims: RefCell<Vec<Range<u64>>>,
     freed: Signal,
 }
 
@@ -50,9 +52,42 @@ impl Locks {
         }
     }
 
-    /// All that is taken.
+    /// Takes all of `to`, which holds what `lock` has taken. That may be taken by others in between; nobody takes it to be
+    /// at rest.
+    pub async fn widen(self: &Rc<Self>, lock: Lock, to: &Range<u64>) -> Lock {
+        let claim = Claim { of: Rc::clone(self), at: to.clone() };
+        self.claims.borrow_mut().push(to.clone());
+        drop(lock);
+        let lock = self.take(to).await;
+        drop(claim);
+        lock
+    }
+
+    /// True if something in `at` is taken, or about to be taken again.
+    pub fn are_used(&self, at: &Range<u64>) -> bool {
+        self.touches(at)
+            || self.claims.borrow().iter().any(|claim| claim.start < at.end && at.start < claim.end)
+    }
+
+    /// All that is taken, or about to be taken again.
     pub fn all(&self) -> Vec<Range<u64>> {
-        self.taken.borrow().iter().map(|(start, end)| *start..*end).collect()
+        let claims = self.claims.borrow();
+        self.taken.borrow().iter().map(|(start, end)| *start..*end).chain(claims.iter().cloned()).collect()
+    }
+}
+
+/// What is to be taken again, until this is dropped.
+struct Claim {
+    of: Rc<Locks>,
+    at: Range<u64>,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let mut claims = self.of.claims.borrow_mut();
+        if let Some(place) = claims.iter().position(|claim| *claim == self.at) {
+            claims.swap_remove(place);
+        }
     }
 }
 

@@ -21,23 +21,27 @@
 //! ([`Content`]); it reads what [`Legs::is_good`] says is there, and writes as [`Legs::begin`] and [`Legs::ended`] say.
 
 mod build;
+mod heal;
 mod locks;
 mod parts;
 mod rebuild;
 mod scrub;
 mod state;
+#[cfg(test)]
+mod tests;
 mod tick;
 mod verbs;
 mod words;
 
 pub use build::Needs;
-pub use locks::Locks;
+pub use heal::is_corrupt;
+pub use locks::{Lock, Locks};
 pub use parts::{Part, Parts};
 pub use state::{Leg, Role, is_away};
 pub use verbs::VERBS;
 
 use crate::intent::{Area, Bits, Intent, Place};
-use lamina_block::{Buf, Env, Io, Job, Keep, Pending, Result, Signal, Time};
+use lamina_block::{Buf, Env, Error, Io, Job, Keep, Pending, Result, Signal, Time};
 use scrub::Findings;
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
@@ -52,8 +56,8 @@ pub trait Content {
     /// Makes all legs in sync agree about `at`, where a crash may have left them different.
     fn agree(self: Rc<Self>, at: Range<u64>) -> Pending;
 
-    /// What leg `leg` should hold at `at`, from the others.
-    fn right(self: Rc<Self>, at: Range<u64>, leg: usize) -> Pending<Buf>;
+    /// What leg `leg` should hold at `at`, from the others, without those in `not`.
+    fn right(self: Rc<Self>, at: Range<u64>, leg: usize, not: Vec<usize>) -> Pending<Buf>;
 
     /// Compares what all legs in sync hold at `at`, and mends what can be. `trust`: the leg that is right where nothing
     /// else says.
@@ -210,10 +214,12 @@ impl Legs {
     /// What a change of `at` comes to that ended like this on each of the legs it was submitted to.
     pub async fn ended(&self, at: &Range<u64>, parts: Vec<Part>) -> Result<()> {
         let failed = || parts.iter().filter_map(|part| Some((part.leg, part.result.as_ref().err()?)));
-        let nothing = failed().count() == parts.len() && failed().all(|(_, e)| state::did_nothing(e));
-        if !nothing {
-            failed().for_each(|(leg, e)| self.put_out(leg, e));
-        }
+        let all = failed().count() == parts.len();
+        let nothing = all && failed().all(|(_, e)| state::did_nothing(e));
+        // A block that nobody can complete says nothing about the rest of a leg. Where legs are the same and another one
+        // has taken it, this one lacks it.
+        let is_out = |e: &Error| !nothing && !(is_corrupt(e) && (self.places > 0 || all));
+        failed().filter(|(_, e)| is_out(e)).for_each(|(leg, e)| self.put_out(leg, e));
         let result = match failed().find(|(leg, _)| self.legs[*leg].role.get() == Role::Sync) {
             Some((_, e)) => Err(e.clone()),
             None => self.record().await,
@@ -307,7 +313,7 @@ impl Legs {
             let at = region.start.min(known)..region.end.min(known);
             leg.missing.borrow().as_ref().is_some_and(|missing| missing.touches(&at))
         };
-        !self.locks.touches(region) && !self.unsure.borrow().touches(region) && !self.legs.iter().any(lacks)
+        !self.locks.are_used(region) && !self.unsure.borrow().touches(region) && !self.legs.iter().any(lacks)
     }
 
     /// How many places are held by legs in sync other than `but`. Where legs are all the same, each has its own.

@@ -1,5 +1,6 @@
 //! One request of each leg, with a result of each.
 
+use super::is_corrupt;
 use lamina_block::{Request, Result};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -11,6 +12,13 @@ pub struct Part {
     pub leg: usize,
     /// How it ended.
     pub result: Result<()>,
+}
+
+impl Part {
+    /// True if the leg answered, and found what it holds wrong.
+    pub fn is_corrupt(&self) -> bool {
+        self.result.as_ref().is_err_and(is_corrupt)
+    }
 }
 
 /// Parts under way.

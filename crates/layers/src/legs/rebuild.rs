@@ -172,7 +172,9 @@ impl Run {
             self.begun[worker].set(at.start);
             self.job.turn(at.end - at.start).await?;
             let before = legs.env.now();
-            if let Err(e) = self.chunk(&at).await {
+            if let Err(e) = self.chunk(&at).await
+                && let Some(e) = self.units(&at, e).await
+            {
                 self.stuck.replace(Some(e));
             }
             self.begun[worker].set(u64::MAX);
@@ -183,6 +185,19 @@ impl Run {
             self.keep_position().await?;
         }
         Ok(())
+    }
+
+    /// Makes those units of `at` right, all of which could not be, because of `e`, that can; why others cannot.
+    async fn units(&self, at: &Range<u64>, e: Error) -> Option<Error> {
+        let unit = self.legs.written.borrow().unit();
+        if at.end - at.start <= unit {
+            return Some(e);
+        }
+        let mut failed = None;
+        for start in (at.start..at.end).step_by(unit as usize) {
+            failed = self.chunk(&(start..at.end.min(start + unit))).await.err().or(failed);
+        }
+        failed
     }
 
     /// Says how far it is, now and then.
@@ -213,7 +228,7 @@ impl Run {
             legs.unsure.borrow_mut().remove(at);
         }
         for leg in (0..legs.legs.len()).filter(lacks).collect::<Vec<_>>() {
-            let bytes = Rc::clone(&self.content).right(at.clone(), leg).await?;
+            let bytes = Rc::clone(&self.content).right(at.clone(), leg, Vec::new()).await?;
             legs.written.borrow_mut().add(at);
             let it = &legs.legs[leg];
             match it.node.submit(Io::write(at.start, bytes, Durability::Cached)).await {

@@ -27,6 +27,8 @@ pub struct Findings {
     pub healed: Cell<u64>,
     /// Ranges where legs differ and nothing says which is right.
     pub different: Cell<u64>,
+    /// Blocks that a leg cannot read and the others do not have.
+    pub lost: Cell<u64>,
     places: RefCell<VecDeque<Value>>,
 }
 
@@ -42,7 +44,12 @@ impl Findings {
     }
 
     pub(super) fn info(&self) -> Value {
-        json!({ "healed": self.healed.get(), "different": self.different.get(), "places": *self.places.borrow() })
+        json!({
+            "healed": self.healed.get(),
+            "different": self.different.get(),
+            "lost": self.lost.get(),
+            "places": *self.places.borrow(),
+        })
     }
 }
 
@@ -103,7 +110,8 @@ impl Legs {
         self.changed();
         let found = &self.findings;
         tracing::info!(
-            device = %self.name, healed = found.healed.get(), different = found.different.get(), "a scrub has ended"
+            device = %self.name, healed = found.healed.get(), different = found.different.get(),
+            lost = found.lost.get(), "a scrub has ended"
         );
         self.record().await
     }

@@ -1,6 +1,6 @@
 //! What a leg is, and how it becomes something else.
 
-use super::Legs;
+use super::{Legs, is_corrupt};
 use crate::flaw::flawed;
 use crate::intent::{Area, Bits};
 use lamina_block::{Error, ErrorKind, Node, Result, Time};
@@ -141,7 +141,11 @@ impl Legs {
         if it.node.is_absent() {
             return Err(Error::offline("the device is not there").on(it.node.name()));
         }
-        it.node.submit(answers).await?;
+        match it.node.submit(answers).await {
+            // It does answer.
+            Err(e) if is_corrupt(&e) => {}
+            answered => answered?,
+        }
         let (shape, ours) = (it.node.geometry(), self.block);
         if shape.size < self.size || shape.block > ours || shape.read_only {
             return Err(Error::invalid(format!(

@@ -2,94 +2,116 @@
 
 use super::Mirror;
 use crate::flaw::flawed;
-use crate::legs::{Content, is_away};
+use crate::legs::{Content, is_away, is_corrupt};
 use lamina_block::{Buf, Durability, Error, Io, Pending, Result};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Where no leg can read the whole of a range, it is read in pieces of so many bytes.
-const PIECE: u64 = 4096;
-
 impl Mirror {
     /// Leg `leg` failed a read with `e`: the others are asked, and it gets from them what it could not read.
     pub async fn read_elsewhere(self: Rc<Self>, io: Io, leg: usize, e: Error) -> Result<()> {
-        let mut failed = vec![(leg, e)];
-        loop {
-            let tried: Vec<usize> = failed.iter().map(|(leg, _)| *leg).collect();
-            let other = self.readable(&io.at, &tried).next().or_else(|| self.sync_but(&tried));
-            let Some(other) = other else { break };
-            match self.node(other).submit(io.clone()).await {
-                Err(e) => failed.push((other, e)),
-                Ok(()) => {
-                    for (leg, e) in failed {
-                        self.heal(&io.at, leg, &e).await;
-                    }
-                    return Ok(());
-                }
-            }
+        if is_away(&e) {
+            self.legs.put_out(leg, &e);
         }
-        let piece = PIECE.max(self.legs.block().into());
-        if io.len() <= piece || failed.len() < 2 {
-            return Err(failed.swap_remove(0).1);
+        // Where legs may differ each block comes from the first one that can read it, however it is asked for.
+        let whole = self.legs.is_piece(&io.at) || !self.legs.is_unsure(&io.at);
+        let e = match self.read_from(&io, vec![leg], whole).await {
+            true => return Ok(()),
+            false => e,
+        };
+        if self.legs.is_piece(&io.at) {
+            return Err(e);
         }
         // Each may have bytes that the others lack.
-        let mut from = io.at.start;
-        while from < io.at.end {
-            let to = io.at.end.min((from / piece + 1) * piece);
-            let part = io.part(from..to, from);
-            let first = self.readable(&part.at, &[]).next();
-            let Some(first) = first else { return Err(failed.swap_remove(0).1) };
-            if let Err(e) = self.node(first).submit(part.clone()).await {
-                Box::pin(Rc::clone(&self).read_elsewhere(part, first, e)).await?;
+        for piece in self.legs.pieces(&io.at) {
+            if !self.read_from(&io.part(piece.clone(), piece.start), Vec::new(), true).await {
+                return Err(e);
             }
-            from = to;
         }
         Ok(())
     }
 
-    /// A leg in sync that is not one of `not`.
-    fn sync_but(&self, not: &[usize]) -> Option<usize> {
-        self.legs.in_sync().find(|leg| !not.contains(leg))
-    }
-
-    /// Writes to leg `leg`, which failed a read of `at` with `e`, what the others have.
-    async fn heal(&self, at: &Range<u64>, leg: usize, e: &Error) {
-        if is_away(e) {
-            return self.legs.put_out(leg, e);
-        }
-        if self.legs.is_read_only() {
-            return;
-        }
-        let _lock = self.legs.locks.take(at).await;
-        if let Ok(bytes) = self.others_hold(at, leg).await {
-            self.mend(at, leg, bytes, &e.to_string()).await;
-        }
-    }
-
-    /// What the others have at `at`, which is locked.
-    async fn others_hold(&self, at: &Range<u64>, leg: usize) -> Result<Buf> {
-        let mut result = Err(Error::offline("no other leg has these bytes").at(at.clone()));
-        let others: Vec<usize> = self.readable(at, &[leg]).chain(self.sync_but(&[leg])).collect();
-        for other in others {
-            let bytes = self.legs.env.pool().take((at.end - at.start) as usize);
-            match self.node(other).submit(Io::read(at.start, bytes.clone())).await {
-                Ok(()) => return Ok(bytes),
-                Err(e) => result = Err(e),
+    /// Reads from the first leg that can, if `ask`; those in `failed`, and those that fail, are healed then.
+    async fn read_from(&self, io: &Io, mut failed: Vec<usize>, ask: bool) -> bool {
+        for leg in self.sources(&io.at, &failed).into_iter().filter(|_| ask) {
+            match self.node(leg).submit(io.clone()).await {
+                Ok(()) => {
+                    for leg in failed {
+                        self.legs.heal(&io.at, leg).await;
+                    }
+                    return true;
+                }
+                Err(e) if is_away(&e) => self.legs.put_out(leg, &e),
+                Err(_) => failed.push(leg),
             }
         }
-        result
+        false
     }
 
-    /// Writes what is right to a leg at `at`, which is locked.
-    async fn mend(&self, at: &Range<u64>, leg: usize, bytes: Buf, why: &str) {
-        match self.node(leg).submit(Io::write(at.start, bytes, Durability::Cached)).await {
-            Ok(()) => {
-                let found = &self.legs.findings;
-                found.healed.set(found.healed.get() + 1);
-                self.legs.note(leg, at, &format!("healed from another leg: {why}"));
-            }
-            Err(e) => self.legs.put_out(leg, &e),
+    /// The legs that may have `at`, those that are right first, without those in `not`.
+    fn sources(&self, at: &Range<u64>, not: &[usize]) -> Vec<usize> {
+        let mut legs: Vec<usize> = self.readable(at, not).collect();
+        let more: Vec<usize> =
+            self.legs.in_sync().filter(|leg| !legs.contains(leg) && !not.contains(leg)).collect();
+        legs.extend(more);
+        legs
+    }
+
+    /// What the legs apart from those in `not` have at `at`, which is locked.
+    async fn hold(&self, at: &Range<u64>, not: &[usize]) -> Result<Buf> {
+        let bytes = self.legs.env.pool().take((at.end - at.start) as usize);
+        let io = Io::read(at.start, bytes.clone());
+        match self.sources(at, not).first() {
+            Some(first) if self.node(*first).submit(io.clone()).await.is_ok() => return Ok(bytes),
+            Some(_) | None => {}
         }
+        for piece in self.legs.pieces(at) {
+            let mut result = Err(Error::offline("no other leg has these bytes").at(at.clone()));
+            for leg in self.sources(&piece, not) {
+                result = self.node(leg).submit(io.part(piece.clone(), piece.start)).await;
+                if result.is_ok() {
+                    break;
+                }
+            }
+            result?;
+        }
+        Ok(bytes)
+    }
+
+    /// Makes all legs the same at `at`: the first one that can be read is right. Of more than one block only the first is
+    /// asked.
+    async fn spread(&self, at: &Range<u64>) -> Result<()> {
+        let legs: Vec<usize> = self.legs.in_sync().collect();
+        let bytes = self.legs.env.pool().take((at.end - at.start) as usize);
+        let tried = if self.legs.is_piece(at) { legs.len() } else { 1 };
+        let (mut source, mut wrong, mut result) = (None, Vec::new(), Ok(()));
+        for leg in legs[..tried].iter().filter(|_| legs.len() > 1) {
+            match self.node(*leg).submit(Io::read(at.start, bytes.clone())).await {
+                Ok(()) => {
+                    source = Some(*leg);
+                    break;
+                }
+                Err(e) if is_away(&e) => {
+                    self.legs.put_out(*leg, &e);
+                    result = result.and(Err(e));
+                }
+                // Where none can be read they agree about that.
+                Err(e) if tried > 1 && is_corrupt(&e) => wrong.push(*leg),
+                Err(e) => result = result.and(Err(e)),
+            }
+        }
+        let Some(source) = source else { return result };
+        for leg in legs.into_iter().filter(|leg| *leg != source) {
+            if wrong.contains(&leg) {
+                self.legs.mend(at, leg, bytes.clone(), "healed from another leg after a crash").await;
+                continue;
+            }
+            let write = Io::write(at.start, bytes.clone(), Durability::Cached);
+            if let Err(e) = self.node(leg).submit(write).await {
+                self.legs.put_out(leg, &e);
+            }
+        }
+        Ok(())
     }
 
     /// Compares one block of several copies, and mends what can be.
@@ -110,38 +132,29 @@ impl Mirror {
         for (leg, bytes) in copies.iter().filter(|(_, bytes)| bytes != right) {
             let buf = self.legs.env.pool().take(bytes.len());
             buf.write(0, right);
-            self.mend(&at, *leg, buf, "it differed from the others").await;
+            self.legs.mend(&at, *leg, buf, "healed from the others: it differed").await;
         }
     }
 }
 
 impl Content for Mirror {
-    /// The first leg that can be read is right.
     fn agree(self: Rc<Self>, at: Range<u64>) -> Pending {
         Box::pin(async move {
-            let legs: Vec<usize> = self.legs.in_sync().collect();
-            let bytes = self.legs.env.pool().take((at.end - at.start) as usize);
-            let (mut source, mut result) = (None, Ok(()));
-            for leg in legs.iter().filter(|_| legs.len() > 1) {
-                result = self.node(*leg).submit(Io::read(at.start, bytes.clone())).await;
-                if result.is_ok() {
-                    source = Some(*leg);
-                    break;
-                }
+            let whole = self.spread(&at).await;
+            if whole.is_ok() || self.legs.is_piece(&at) {
+                return whole;
             }
-            result?;
-            for leg in legs.into_iter().filter(|leg| source.is_some_and(|source| source != *leg)) {
-                let write = Io::write(at.start, bytes.clone(), Durability::Cached);
-                if let Err(e) = self.node(leg).submit(write).await {
-                    self.legs.put_out(leg, &e);
-                }
+            let mut result = Ok(());
+            for piece in self.legs.pieces(&at) {
+                result = result.and(self.spread(&piece).await);
             }
-            Ok(())
+            result
         })
     }
 
-    fn right(self: Rc<Self>, at: Range<u64>, leg: usize) -> Pending<Buf> {
-        Box::pin(async move { self.others_hold(&at, leg).await })
+    fn right(self: Rc<Self>, at: Range<u64>, leg: usize, mut not: Vec<usize>) -> Pending<Buf> {
+        not.push(leg);
+        Box::pin(async move { self.hold(&at, &not).await })
     }
 
     fn compare(self: Rc<Self>, at: Range<u64>, trust: Option<usize>) -> Pending {
@@ -149,13 +162,18 @@ impl Content for Mirror {
             let mut copies = Vec::new();
             for leg in self.legs.in_sync().collect::<Vec<_>>() {
                 let bytes = self.legs.env.pool().take((at.end - at.start) as usize);
-                match self.node(leg).submit(Io::read(at.start, bytes.clone())).await {
+                let read = || self.node(leg).submit(Io::read(at.start, bytes.clone()));
+                let mut result = read().await;
+                if result.as_ref().is_err_and(|e| !is_away(e)) {
+                    for piece in self.legs.pieces(&at) {
+                        self.legs.heal_piece(&piece, leg).await;
+                    }
+                    result = read().await;
+                }
+                match result {
                     Ok(()) => copies.push((leg, bytes.to_vec())),
                     Err(e) if is_away(&e) => self.legs.put_out(leg, &e),
-                    Err(e) => match self.others_hold(&at, leg).await {
-                        Ok(bytes) => self.mend(&at, leg, bytes, &e.to_string()).await,
-                        Err(e) => self.legs.note(leg, &at, &format!("no leg can read it: {e}")),
-                    },
+                    Err(_) => {}
                 }
             }
             if self.legs.is_unsure(&at) || copies.windows(2).all(|pair| pair[0].1 == pair[1].1) {

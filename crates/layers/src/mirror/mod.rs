@@ -24,8 +24,9 @@
 //! regions if the daemon was restarted in between. A leg that does not answer for a while without failing holds what is
 //! written: an `nbd` leg for its `reconnect`, so give it a short one. A new device gets everything, and goes on where it was
 //! after a restart. Reads are spread over the legs; a stream stays on one while that is no busier than the others. What one
-//! leg cannot read, or finds to be corrupt, comes from another, and is written back to it (healed, counted, and named in
-//! `info`).
+//! leg cannot read, or finds to be corrupt, comes from another, and is written back to it in whole blocks of 4 KiB (healed,
+//! counted, and named in `info`). A leg that refuses to write a part of a block because it finds the rest of it corrupt gets
+//! the whole block from another one. What no leg has is an error there, and puts no leg out.
 //!
 //! After a crash legs may differ where something was being written. There the first leg is right, and is what is read,
 //! until the others have been made the same. `scrub` compares everything: what a leg says is corrupt (a layer `integrity`
@@ -50,11 +51,11 @@ mod heal;
 pub(crate) mod tests;
 
 use crate::flaw::flawed;
-use crate::legs::{Legs, Needs, Parts, Role, VERBS};
+use crate::legs::{Legs, Lock, Needs, Part, Parts, Role, VERBS};
 use crate::several;
 use lamina_block::{
     Build, Bytes, Command, Config, Error, Extent, Finding, Geometry, Io, Job, Layer, Made, Node, Op, Pending,
-    Span, Step, Verb, Zero,
+    Result, Span, Step, Verb, Zero,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -182,32 +183,45 @@ impl Mirror {
         if let Err(e) = several::refuse_fast_zero(&io, nodes()) {
             return e.into();
         }
-        let lock = self.legs.locks.try_take(&io.at);
-        if lock.is_none() || !self.legs.intent.covers(&io.at) || !self.legs.is_recorded() {
-            return Step::control(async move {
-                let _lock = match lock {
-                    Some(lock) => lock,
-                    None => self.legs.locks.take(&io.at).await,
-                };
-                self.legs.record().await?;
-                self.legs.mark(&io.at).await?;
-                let parts = self.submit_all(&io);
-                self.legs.ended(&io.at, parts.all().await).await
-            });
-        }
+        let lock = match self.legs.locks.try_take(&io.at) {
+            Some(lock) if self.legs.intent.covers(&io.at) && self.legs.is_recorded() => lock,
+            lock => return Step::control(self.change_later(io, lock)),
+        };
         let parts = self.submit_all(&io);
         match parts.are_good() {
             true => Step::Done(Ok(())),
             false => Step::control(async move {
-                let _lock = lock;
                 #[cfg(test)]
                 if flawed!("ack before all legs") {
                     parts.spawn_rest(&*self.legs.env);
                     return Ok(());
                 }
-                self.legs.ended(&io.at, parts.all().await).await
+                self.ended(&io.at, lock, parts.all().await).await
             }),
         }
+    }
+
+    /// As [`Mirror::change`], if something has to be waited for first.
+    async fn change_later(self: Rc<Self>, io: Io, lock: Option<Lock>) -> Result<()> {
+        let lock = match lock {
+            Some(lock) => lock,
+            None => self.legs.locks.take(&io.at).await,
+        };
+        self.legs.record().await?;
+        self.legs.mark(&io.at).await?;
+        let parts = self.submit_all(&io);
+        self.ended(&io.at, lock, parts.all().await).await
+    }
+
+    /// What a change of `at` comes to that ended like this on each leg.
+    async fn ended(&self, at: &Range<u64>, mut lock: Lock, mut parts: Vec<Part>) -> Result<()> {
+        if parts.iter().any(Part::is_corrupt) {
+            lock = self.legs.locks.widen(lock, &self.legs.whole(at)).await;
+            self.legs.set_right(at, &mut parts).await;
+        }
+        let ended = self.legs.ended(at, parts).await;
+        drop(lock);
+        ended
     }
 
     /// Submits a change, which is locked and covered by the intent, to all legs that take it.

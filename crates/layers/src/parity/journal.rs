@@ -11,7 +11,7 @@
 
 use super::Parity;
 use super::stripe::Write;
-use crate::legs::Role;
+use crate::legs::{Role, is_corrupt};
 use lamina_block::{Durability, Error, ErrorKind, Io, Result};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -22,6 +22,8 @@ const MAGIC: [u8; 8] = *b"LAMPJRNL";
 const VERSION: u32 = 1;
 /// Bytes of the head of a record, unless a logical block is longer.
 const HEAD: usize = 4096;
+/// Slots are multiples of so many bytes, so that each block of a leg is of one of them.
+const BLOCK: u64 = 4096;
 /// The most writes of a record.
 const WRITES_MAX: usize = (HEAD - size_of::<Head>()) / size_of::<Entry>();
 /// The most bytes of writes of a record, unless its columns have larger blocks.
@@ -70,7 +72,7 @@ impl Shape {
     /// For legs of `size` bytes with logical blocks of `block`, and stripes of `columns` units of `unit`.
     pub fn of(size: u64, block: u64, columns: u64, unit: u64) -> Shape {
         let (head, least) = (block.max(HEAD as u64), columns * block);
-        let load = (2 * unit).min(LOAD).max(least);
+        let load = (2 * unit).min(LOAD).max(least).next_multiple_of(BLOCK);
         Shape { slots: (size / SHARE / (head + load)).clamp(1, SLOTS), head, load }
     }
 
@@ -220,7 +222,9 @@ impl Parity {
             slot,
             writes: of_sync.map(|write| (write.column, write.start, write.bytes.to_vec())).collect(),
         };
-        let bytes = record.encode(shape.head as usize);
+        let mut bytes = record.encode(shape.head as usize);
+        // Whole blocks: a leg that finds one wrong takes no part of it.
+        bytes.resize(bytes.len().next_multiple_of(BLOCK as usize).min(shape.slot() as usize), 0);
         let buf = self.legs.env.pool().take(bytes.len());
         buf.write(0, &bytes);
         let at = self.legs.tail() + slot * shape.slot();
@@ -235,12 +239,16 @@ impl Parity {
     pub(super) async fn replay(&self) -> Result<()> {
         let (shape, id, epoch) = (self.journal, self.legs.intent.shape().id, self.epoch.get());
         for slot in 0..shape.slots {
-            let mut last: Option<Record> = None;
+            let (mut last, mut unread): (Option<Record>, Vec<usize>) = (None, Vec::new());
             for leg in self.legs.in_sync().collect::<Vec<_>>() {
                 let buf = self.legs.env.pool().take(shape.slot() as usize);
                 let at = self.legs.tail() + slot * shape.slot();
                 match self.node(leg).submit(Io::read(at, buf.clone())).await {
                     Ok(()) => {}
+                    Err(e) if is_corrupt(&e) => {
+                        unread.push(leg);
+                        continue;
+                    }
                     Err(e) => {
                         self.legs.put_out(leg, &e);
                         if self.legs.legs[leg].role.get() == Role::Sync {
@@ -257,12 +265,25 @@ impl Parity {
                     last = Some(found);
                 }
             }
+            if last.is_none() && self.holders(slot).iter().all(|leg| unread.contains(leg)) {
+                self.doubt_slot(slot);
+            }
             if let Some(record) = last {
                 self.sequence.set(self.sequence.get().max(record.sequence));
                 self.redo(record).await?;
             }
         }
         Ok(())
+    }
+
+    /// What slot `slot` said cannot be known: its stripes in which something was being written may be half of it.
+    fn doubt_slot(&self, slot: u64) {
+        for region in self.legs.intent.regions().units() {
+            let stripes = self.layout.stripes(&region);
+            stripes
+                .filter(|(stripe, _)| stripe % self.journal.slots == slot)
+                .for_each(|(_, at)| self.legs.doubt(&at));
+        }
     }
 
     async fn redo(&self, record: Record) -> Result<()> {
@@ -284,7 +305,9 @@ impl Parity {
             let legs: Vec<usize> =
                 self.legs.in_sync().filter(|leg| self.place(*leg) == Some(column)).collect();
             let put = |leg| (leg, self.node(leg).submit(Io::write(start, buf.clone(), Durability::Fua)));
-            let failed = self.put_all(legs.into_iter().map(put)).await;
+            let mut failed = self.put_all(legs.into_iter().map(put)).await;
+            // A block that is wrong stays wrong, and says so when it is read.
+            failed.retain(|(_, e)| !is_corrupt(e));
             self.unless_out(failed)?;
         }
         Ok(())

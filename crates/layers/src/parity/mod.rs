@@ -25,7 +25,8 @@
 //! two reads and two writes, with two parities three and three), or the rest of the stripe. Writes to the same stripe that
 //! wait together are done as one, so that a stream of small writes becomes whole stripes. A write completes when all
 //! devices have it that it is for. What one cannot read, or finds to be corrupt, is computed from the others and written
-//! back to it (healed, counted, and named in `info`).
+//! back to it in whole blocks of 4 KiB (healed, counted, and named in `info`); so is a block that a device finds corrupt
+//! when a part of it is written.
 //!
 //! A device that fails a write or does not answer is *behind*, as in `mirror`, and gets what it missed, and no more, when it
 //! answers again: 4 KiB of it at a time, or more if it is large. `fail NAME` puts it out by hand, and `rejoin NAME` takes it

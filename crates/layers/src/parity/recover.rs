@@ -3,13 +3,10 @@
 
 use super::{Parity, galois};
 use crate::flaw::flawed;
-use crate::legs::{Content, Parts, is_away};
+use crate::legs::{Content, Parts, is_away, is_corrupt};
 use lamina_block::{Buf, Durability, Error, Io, Pending, Request, Result};
 use std::ops::Range;
 use std::rc::Rc;
-
-/// Where not all of a range can be had at once, it is read in pieces of so many bytes.
-const PIECE: u64 = 4096;
 
 impl Parity {
     /// A leg, not one of `bad`, that holds the right bytes of `column` at `at`.
@@ -62,7 +59,7 @@ impl Parity {
         let parts = Parts::new(requests).all().await;
         let failed: Vec<_> =
             parts.into_iter().filter_map(|part| Some((part.leg, part.result.err()?))).collect();
-        failed.iter().for_each(|(leg, e)| self.legs.put_out(*leg, e));
+        failed.iter().filter(|(_, e)| !is_corrupt(e)).for_each(|(leg, e)| self.legs.put_out(*leg, e));
         failed
     }
 
@@ -72,8 +69,24 @@ impl Parity {
         failed.into_iter().find(stays).map_or(Ok(()), |(_, e)| Err(e))
     }
 
-    /// What all columns should hold at `at`, which is locked, without asking the legs in `bad`.
-    pub(super) async fn recover(&self, at: &Range<u64>, bad: &[usize]) -> Result<Vec<Buf>> {
+    /// What all columns should hold at `at`, which is locked, without asking the legs in `not`. Those in `bad` fail
+    /// somewhere in it.
+    pub(super) async fn recover(&self, at: &Range<u64>, bad: &[usize], not: &[usize]) -> Result<Vec<Buf>> {
+        match self.recover_at_once(at, &[bad, not].concat()).await {
+            Err(_) if !self.legs.is_piece(at) || !bad.is_empty() => {}
+            done => return done,
+        }
+        // Others may fail elsewhere.
+        let columns: Vec<Buf> = (0..self.layout.columns).map(|_| self.take(at)).collect();
+        for piece in self.legs.pieces(at) {
+            let within = (piece.start - at.start) as usize..(piece.end - at.start) as usize;
+            let found = self.recover_at_once(&piece, not).await?;
+            columns.iter().zip(found).for_each(|(all, found)| all.slice(within.clone()).copy_from(&found));
+        }
+        Ok(columns)
+    }
+
+    async fn recover_at_once(&self, at: &Range<u64>, bad: &[usize]) -> Result<Vec<Buf>> {
         let (mut bad, mut why) = (bad.to_vec(), None);
         loop {
             let from: Vec<Option<usize>> =
@@ -134,48 +147,31 @@ impl Parity {
         }
         let bad: Vec<usize> = failed.iter().map(|(leg, _)| *leg).collect();
         let lock = self.legs.locks.take(&at).await;
-        match self.recover(&at, &bad).await {
+        let recovered = self.recover_at_once(&at, &bad).await;
+        drop(lock);
+        match recovered {
             Ok(columns) => {
                 into.copy_from(&columns[column]);
-                if let Some((leg, e)) = failed.filter(|(_, e)| !is_away(e)) {
-                    self.mend(&at, leg, columns[column].clone(), &e.to_string()).await;
+                if let Some((leg, _)) = failed.filter(|(_, e)| !is_away(e)) {
+                    self.legs.heal(&at, leg).await;
                 }
                 return Ok(());
             }
-            Err(e) if at.end - at.start <= PIECE.max(self.legs.block().into()) => return Err(e),
+            Err(e) if self.legs.is_piece(&at) => return Err(e),
             Err(_) => {}
         }
-        drop(lock);
-        // Others may fail elsewhere.
-        let (piece, mut from) = (PIECE.max(self.legs.block().into()), at.start);
-        while from < at.end {
-            let to = at.end.min((from / piece + 1) * piece);
-            let part = into.slice((from - at.start) as usize..(to - at.start) as usize);
-            Box::pin(self.read_column(column, from..to, part)).await?;
-            from = to;
+        // Others may fail elsewhere, and the leg may have what they lack.
+        for piece in self.legs.pieces(&at) {
+            let part = into.slice((piece.start - at.start) as usize..(piece.end - at.start) as usize);
+            Box::pin(self.read_column(column, piece, part)).await?;
         }
         Ok(())
-    }
-
-    /// Writes to leg `leg` at `at`, which is locked, what is right.
-    async fn mend(&self, at: &Range<u64>, leg: usize, bytes: Buf, why: &str) {
-        if self.legs.is_read_only() {
-            return;
-        }
-        match self.node(leg).submit(Io::write(at.start, bytes, Durability::Cached)).await {
-            Ok(()) => {
-                let found = &self.legs.findings;
-                found.healed.set(found.healed.get() + 1);
-                self.legs.note(leg, at, &format!("healed from the others: {why}"));
-            }
-            Err(e) => self.legs.put_out(leg, &e),
-        }
     }
 
     /// Computes the parity of stripes that follow each other, and writes it.
     async fn write_parity(&self, run: &[(u64, Range<u64>)]) -> Result<()> {
         let at = run[0].1.start..run[run.len() - 1].1.end;
-        let columns = self.recover(&at, &[]).await?;
+        let columns = self.recover(&at, &[], &[]).await?;
         let mut writes = Vec::new();
         for (stripe, part) in run {
             let within = (part.start - at.start) as usize..(part.end - at.start) as usize;
@@ -226,7 +222,8 @@ impl Parity {
             let right: Vec<Buf> =
                 cells.iter().map(|cell| Buf::from_vec(cell.slice(within.clone()).to_vec())).collect();
             galois::solve(&right, layout.data(), &[cell]);
-            self.mend(&here, *leg, right[cell].clone(), "the two parities agree that it was wrong").await;
+            let why = "healed from the others: the two parities agree that it was wrong";
+            self.legs.mend(&here, *leg, right[cell].clone(), why).await;
         }
     }
 }
@@ -265,17 +262,18 @@ impl Content for Parity {
         })
     }
 
-    fn right(self: Rc<Self>, at: Range<u64>, leg: usize) -> Pending<Buf> {
+    fn right(self: Rc<Self>, at: Range<u64>, leg: usize, mut not: Vec<usize>) -> Pending<Buf> {
+        not.push(leg);
         Box::pin(async move {
             let column = self.place(leg).ok_or_else(|| Error::invalid("this leg has no place"))?;
             // Another leg may have it as it is, when one takes the place of one that leaves.
-            if let Some(other) = self.holder(column, &at, &[leg]) {
+            if let Some(other) = self.holder(column, &at, &not) {
                 let into = self.take(&at);
                 if self.read_all(&at, vec![(other, into.clone())], &mut Vec::new()).await.is_ok() {
                     return Ok(into);
                 }
             }
-            Ok(self.recover(&at, &[leg]).await?.swap_remove(column))
+            Ok(self.recover(&at, &[], &not).await?.swap_remove(column))
         })
     }
 
@@ -285,19 +283,18 @@ impl Content for Parity {
             let mut whole = !self.legs.is_unsure(&at);
             for leg in self.legs.in_sync().collect::<Vec<_>>() {
                 let Some(column) = self.place(leg) else { continue };
-                let Err(e) = self.node(leg).submit(Io::read(at.start, columns[column].clone())).await else {
-                    continue;
-                };
-                whole = false;
-                if is_away(&e) {
-                    self.legs.put_out(leg, &e);
-                    continue;
-                }
-                match self.recover(&at, &[leg]).await {
-                    Ok(right) => self.mend(&at, leg, right[column].clone(), &e.to_string()).await,
-                    Err(e) => {
-                        self.legs.note(leg, &at, &format!("it cannot be read, and not be computed: {e}"))
+                let read = || self.node(leg).submit(Io::read(at.start, columns[column].clone()));
+                let mut result = read().await;
+                if result.as_ref().is_err_and(|e| !is_away(e)) {
+                    for piece in self.legs.pieces(&at) {
+                        self.legs.heal_piece(&piece, leg).await;
                     }
+                    result = read().await;
+                }
+                if let Err(e) = result.as_ref().inspect_err(|_| whole = false)
+                    && is_away(e)
+                {
+                    self.legs.put_out(leg, e);
                 }
             }
             if !whole || self.legs.is_degraded() {

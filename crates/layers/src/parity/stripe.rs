@@ -78,7 +78,7 @@ impl Parity {
     /// Writes or zeroes whole stripes: nothing has to be read.
     async fn write_whole(&self, stripes: Range<u64>, io: Io) -> Result<()> {
         let rows = stripes.start * self.layout.unit..stripes.end * self.layout.unit;
-        let _lock = self.legs.locks.take(&rows).await;
+        let _lock = self.legs.locks.take(&self.legs.whole(&rows)).await;
         match io.op {
             Op::Zero(how) => self.zero_whole(&rows, how).await,
             Op::Write(data, durability) => {
@@ -122,7 +122,8 @@ impl Parity {
                 self.legs.begin(rows);
                 let busy = self.busy();
                 let zero = |leg| (leg, self.node(leg).submit(Io::zero(rows.clone(), how)));
-                let parts = Parts::new(self.legs.targets().map(zero)).all().await;
+                let mut parts = Parts::new(self.legs.targets().map(zero)).all().await;
+                self.legs.set_right(rows, &mut parts).await;
                 drop(busy);
                 return self.legs.ended(rows, parts).await;
             }
@@ -166,7 +167,8 @@ impl Parity {
         let first = stripe * self.layout.unit;
         let Some(start) = parts.iter().map(|(_, rows, _)| first + rows.start).min() else { return Ok(()) };
         let end = parts.iter().map(|(_, rows, _)| first + rows.end).max().unwrap_or(start);
-        let _lock = self.legs.locks.take(&(start..end)).await;
+        // A leg that finds a block wrong that is written in part gets all of it.
+        let _lock = self.legs.locks.take(&self.legs.whole(&(start..end))).await;
         let rows = rows_of(first, self.layout.data(), &parts);
         let computed =
             futures_util::future::join_all(rows.iter().map(|rows| self.compute(stripe, rows))).await;
@@ -194,7 +196,7 @@ impl Parity {
                 .collect();
             let (way, read) = self.way(stripe, rows, &parity, &bad);
             if let Way::Recover = way {
-                let columns = self.recover(at, &bad).await?;
+                let columns = self.recover(at, &bad, &[]).await?;
                 let cells = (0..layout.columns).map(|cell| columns[layout.column(stripe, cell)].clone());
                 break (way, parity, cells.collect());
             }
@@ -340,7 +342,8 @@ impl Parity {
             legs.into_iter().map(move |leg| (leg, io.clone()))
         };
         let requests = writes.iter().flat_map(put).map(|(leg, io)| (leg, self.node(leg).submit(io)));
-        let parts = Parts::new(requests).all().await;
+        let mut parts = Parts::new(requests).all().await;
+        self.legs.set_right(rows, &mut parts).await;
         drop(busy);
         match parts.is_empty() {
             true => Err(Error::offline("no device that would take it is there").at(rows.clone())),
