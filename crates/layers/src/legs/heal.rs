@@ -125,7 +125,7 @@ impl Legs {
 }
 
 /// `at`, cut at multiples of `len`.
-fn cut(at: &Range<u64>, len: u64) -> impl Iterator<Item = Range<u64>> + use<> {
+pub fn cut(at: &Range<u64>, len: u64) -> impl Iterator<Item = Range<u64>> + use<> {
     let (mut from, end) = (at.start, at.end);
     std::iter::from_fn(move || {
         let start = from;

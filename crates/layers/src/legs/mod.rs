@@ -34,7 +34,7 @@ mod verbs;
 mod words;
 
 pub use build::Needs;
-pub use heal::is_corrupt;
+pub use heal::{cut, is_corrupt};
 pub use locks::{Lock, Locks};
 pub use parts::{Part, Parts};
 pub use state::{Leg, Role, is_away};
@@ -350,6 +350,36 @@ impl Legs {
     pub fn doubt(&self, at: &Range<u64>) {
         self.unsure.borrow_mut().add(at);
         self.look();
+    }
+
+    /// Legs agree in those units that lie wholly in `at`. [`Legs::record`] makes that lasting.
+    pub fn know(&self, at: &Range<u64>) {
+        let mut unsure = self.unsure.borrow_mut();
+        let unit = unsure.unit();
+        let end = if at.end >= self.size { at.end.next_multiple_of(unit) } else { at.end / unit * unit };
+        let units = at.start.next_multiple_of(unit)..end.min(self.size);
+        if unsure.touches(&units) {
+            unsure.remove(&units);
+            drop(unsure);
+            self.changed();
+        }
+    }
+
+    /// Where legs may differ, in whole units.
+    pub fn unsure_runs(&self) -> Vec<Range<u64>> {
+        self.unsure.borrow().runs().collect()
+    }
+
+    /// Bytes of such a unit.
+    pub fn unsure_unit(&self) -> u64 {
+        self.unsure.borrow().unit()
+    }
+
+    /// Lets a rebuild that could not go on try again.
+    pub fn unstick(&self) {
+        if self.stuck.replace(false) {
+            self.rebuild.borrow().iter().for_each(|job| job.resume());
+        }
     }
 
     /// The longest logical block of the legs, in bytes.

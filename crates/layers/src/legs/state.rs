@@ -166,9 +166,7 @@ impl Legs {
         }
         tracing::info!(device = %self.name, leg = %it.node.name(), "a leg takes writes again, and gets what it lacks");
         it.why.replace(None);
-        if self.stuck.replace(false) {
-            self.rebuild.borrow().iter().for_each(|job| job.resume());
-        }
+        self.unstick();
         Ok(())
     }
 

@@ -36,7 +36,9 @@
 //! computed anew there. While a device is missing that would not do: its bytes are what the parity says. So what is about
 //! to be written goes into a journal first, which costs a write more, and all of them durable at once. If the power fails
 //! and a device is gone when it comes back, what that device had is not known where something was being written. It is not
-//! guessed: reads of it fail, until the device is back or it has been written anew.
+//! guessed: reads of it fail, and writes to a part of such a stripe, until the device is back or whole stripes have been
+//! written anew. `forget` lists these bytes, and with `force=true` they are zeroes from then on, also if the device is ever
+//! back.
 //!
 //! `scrub` compares all parity with the data. What a device says is corrupt (a layer `integrity` below it does) is healed;
 //! with two parities also what one device has silently wrong; with one it is only seen that there is something, and
@@ -48,6 +50,7 @@
 //! It deliberately does not begin over a disk in use, since no byte would stay where it is. What it writes it copies: a
 //! client may change its memory meanwhile. A discard is done for whole stripes, where all devices can zero natively.
 
+mod forget;
 mod galois;
 mod gather;
 mod journal;
@@ -59,11 +62,12 @@ pub(crate) mod tests;
 
 pub use journal::{Record, Shape};
 
+use crate::command::args;
 use crate::legs::{Legs, Locks, Needs, Parts, VERBS};
 use gather::Queues;
 use lamina_block::{
-    Begin, Buf, Build, Bytes, Command, Config, Error, ErrorKind, Finding, Geometry, Io, Job, Layer, Made,
-    Node, Op, Pending, Result, Span, Step, Verb, Zero,
+    Arg, ArgType, Begin, Buf, Build, Bytes, Command, Config, Error, ErrorKind, Finding, Geometry, Io, Job,
+    Layer, Made, Node, Op, Pending, Result, Span, Step, Verb, Zero,
 };
 use layout::{COLUMNS_MAX, Layout};
 use serde::{Deserialize, Serialize};
@@ -103,6 +107,11 @@ fn unit() -> Bytes {
 fn patience() -> Span {
     Span(Duration::from_secs(30))
 }
+
+/// The command that only a parity has.
+const FORGET: Verb =
+    Verb::new("forget", "list what cannot be known since a crash and a loss; make it zeroes")
+        .with(&[Arg::optional("force", ArgType::Flag, "yes, it is zeroes from now on")]);
 
 /// What is kept with the hierarchy.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
@@ -185,7 +194,7 @@ impl Config for Keys {
     const SUMMARY: &'static str = "devices side by side, one or two of which may be lost (RAID 5, RAID 6)";
     const CHILDREN: std::ops::RangeInclusive<usize> = 3..=COLUMNS_MAX + 16;
     const KEEPS: bool = true;
-    const VERBS: &'static [Verb] = VERBS;
+    const VERBS: &'static [Verb] = &[VERBS[0], VERBS[1], VERBS[2], FORGET];
 
     fn survives(&self, _children: usize) -> usize {
         self.parity
@@ -409,7 +418,10 @@ impl Layer for Parity {
             if command.name == "scrub" && !command.args["trust"].is_null() {
                 return Err(Error::invalid("trust: a parity does not say which of its devices is right"));
             }
-            self.legs.control(command).await
+            match command.name.as_str() {
+                "forget" => self.forget(args(command)?).await,
+                _ => self.legs.control(command).await,
+            }
         })
     }
 

@@ -83,7 +83,13 @@ impl Parity {
             Op::Zero(how) => self.zero_whole(&rows, how).await,
             Op::Write(data, durability) => {
                 let writes = self.encode_whole(&stripes, &data);
-                self.store(&rows, writes, durability).await
+                self.store(&rows, writes, durability).await?;
+                if self.legs.is_degraded() {
+                    // What nobody could know is known again, and stays so.
+                    self.legs.know(&rows);
+                    return self.legs.record().await;
+                }
+                Ok(())
             }
             Op::Read(_) | Op::Discard | Op::Flush => Ok(()),
         }
@@ -255,7 +261,12 @@ impl Parity {
 
     /// Writes to the legs, all in `rows`, which are locked: when it is known on disk that they are being written, and while
     /// a leg is missing also what is being written.
-    async fn store(&self, rows: &Range<u64>, writes: Vec<Write>, durability: Durability) -> Result<()> {
+    pub(super) async fn store(
+        &self,
+        rows: &Range<u64>,
+        writes: Vec<Write>,
+        durability: Durability,
+    ) -> Result<()> {
         if self.legs.is_degraded() && self.layout.stripes(rows).nth(1).is_some() {
             for (_, part) in self.layout.stripes(rows).collect::<Vec<_>>() {
                 let of_it = writes.iter().filter_map(|write| write.part(&part)).collect();

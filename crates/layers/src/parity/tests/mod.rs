@@ -4,6 +4,7 @@ mod canaries;
 mod counts;
 mod crash;
 mod degraded;
+mod forget;
 mod journal;
 mod math;
 mod scrub;
