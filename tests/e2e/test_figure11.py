@@ -52,6 +52,7 @@ class Figure11(HierarchyCase):
         self.holds(after)
         self.daemon.ctl("disk", "rollback", "monday")
         self.assertEqual(self.daemon.stop(), 0, self.daemon.log())
+        self.lamina("check", "--metadata", "figure11.toml")
         self.daemon.start()
         self.holds(before)
         # Nothing of it can be read on the disks.

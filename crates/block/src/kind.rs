@@ -80,6 +80,8 @@ pub trait Config: DeserializeOwned + 'static {
     const SHARES: bool = false;
     /// What it remembers can lie on a device of its own: the key `metadata`. Only with [`Config::KEEPS`].
     const METADATA: bool = false;
+    /// What lies there, or at the head of its child, is a metadata store: otherwise it is of a format of its own.
+    const STORE: bool = Self::METADATA;
     /// The commands that its devices understand.
     const VERBS: &'static [Verb] = &[];
 
@@ -111,6 +113,8 @@ pub struct Kind {
     pub shares: bool,
     /// It may have the key `metadata`.
     pub metadata: bool,
+    /// It has a metadata store: see [`Config::STORE`].
+    pub store: bool,
     /// The commands that its devices understand.
     pub verbs: &'static [Verb],
     parse: fn(&Value) -> Result<Keys, KeyError>,
@@ -127,6 +131,7 @@ impl Kind {
             appends: C::APPENDS,
             shares: C::SHARES,
             metadata: C::METADATA,
+            store: C::STORE,
             verbs: C::VERBS,
             parse: Keys::parse::<C>,
         }

@@ -178,7 +178,7 @@ async fn look(env: Rc<dyn Env>, plan: Plan, found: &mut Findings) {
             Err(e) => found.bad(&format!("device {:?} cannot be checked: {e}", node.name())),
         }
     }
-    for device in plan.devices().iter().filter(|device| device.kind.metadata) {
+    for device in plan.devices().iter().filter(|device| device.kind.store) {
         // A store of its own lies on the last device, one at the head on the only one.
         let Some(node) = device.over.last().and_then(|name| hierarchy.node(name)) else { continue };
         store(&device.name, &node, found).await;

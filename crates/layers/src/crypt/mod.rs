@@ -127,6 +127,8 @@ impl Config for Keys {
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
     const KEEPS: bool = true;
     const METADATA: bool = true;
+    // A LUKS2 header.
+    const STORE: bool = false;
     const VERBS: &'static [Verb] = verbs::VERBS;
 
     fn build(self, with: Build) -> Pending<Made> {
