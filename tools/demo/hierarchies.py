@@ -39,13 +39,6 @@ MIRRORED = (
     .replace("\nleft-secret", f"{MIRRORS}\nleft-secret", 1)
 )
 
-# The other host is gone: a new disk here takes the place of the one there.
-REPLACED = "\n".join(
-    'left-new     = { type = "file", path = "new.img", size = "260MiB" }' if line.startswith("left-far ")
-    else line.replace('"left-disk", "left-far", "left-spare"', '"left-disk", "left-spare", "left-new"')
-    for line in MIRRORED.splitlines()
-) + "\n"
-
 # The disk of another host.
 FAR = """\
 [device.disk]
