@@ -199,6 +199,11 @@ impl Edges {
     }
 }
 
+/// True if `plan` has a device only until what stands on it does without.
+pub(crate) fn is_leaving(plan: &Plan, name: &str) -> bool {
+    plan.devices.iter().flat_map(|d| &d.leaving).any(|top| top == name || stands_on(plan, top, name))
+}
+
 /// True if `top` stands on `below`, directly or not.
 fn stands_on(plan: &Plan, top: &str, below: &str) -> bool {
     let device = plan.devices.iter().find(|d| d.name == top);

@@ -10,7 +10,7 @@
 //! that cannot be taken in stays out, and that is no error.
 
 use crate::absent;
-use crate::change::Step;
+use crate::change::{Step, is_leaving};
 use crate::device::Device;
 use crate::hierarchy::{Hierarchy, Maker};
 use crate::members;
@@ -23,23 +23,25 @@ use std::collections::HashSet;
 use std::rc::Rc;
 
 impl Hierarchy {
-    /// The members that are out, as far as `plan` still has them.
+    /// The members that are out, as far as `plan` still has them, and not only until they are let go.
     fn out_in(&self, plan: &Plan) -> Vec<&Device> {
         let Some(roster) = &self.roster else { return Vec::new() };
         let out = roster.out();
         let stays = |device: &&Device| {
             plan.devices.iter().any(|d| d.name == device.name && is_member(d.kind.name, &d.keys))
         };
-        self.plan.devices.iter().filter(|d| out.contains_key(&d.name)).filter(stays).collect()
+        let here = self.plan.devices.iter().filter(|d| !is_leaving(plan, &d.name));
+        here.filter(|d| out.contains_key(&d.name)).filter(stays).collect()
     }
 
-    /// Sinks that are absent, and no members, as far as `plan` has the same.
+    /// Sinks that are absent, and no members, as far as `plan` has the same, and not only until they are let go.
     fn silent_in(&self, plan: &Plan) -> Vec<&Device> {
         let is_sink = |device: &&Device| device.over.is_empty() && !is_member(device.kind.name, &device.keys);
         let is_absent = |device: &&Device| self.node(&device.name).is_some_and(|node| node.is_absent());
         let stays =
             |device: &&Device| plan.devices.iter().any(|d| d.name == device.name && d.keys == device.keys);
-        self.plan.devices.iter().filter(is_sink).filter(is_absent).filter(stays).collect()
+        let here = self.plan.devices.iter().filter(|d| !is_leaving(plan, &d.name));
+        here.filter(is_sink).filter(is_absent).filter(stays).collect()
     }
 
     /// What a change to `plan` begins with.

@@ -341,6 +341,32 @@ fn a_sink_that_is_no_member_and_does_not_answer_is_absent_and_comes_back() {
 }
 
 #[test]
+fn a_silent_sink_that_is_let_go_is_not_asked_again() {
+    let world = world();
+    let sim = world.env();
+    let env: Rc<dyn Env> = sim.clone();
+    let done = world.run(async move {
+        let far = "[device.far]\ntype='far'\npath='/srv/far.img'\n";
+        let text = file(&format!("{far}[device.vm1]\ntype='mirror'\nover=['far','a','b']\n"));
+        let disk = sim.put_disk("/srv/far.img", Image::blank(DiskOptions::new(SIZE)));
+        plan(&text).create(Rc::clone(&env), 0).await.unwrap_or_else(|e| panic!("{e}"));
+        disk.set_presence(Presence::Failing);
+        let h = Hierarchy::build(plan(&text), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
+        let without = text.replace(far, "").replace("'far',", "");
+        let stages = h.stages(&plan(&without), &kinds()).unwrap_or_else(|e| panic!("{e}"));
+        let Some((Stage::Change(first), steps)) = stages.into_iter().next() else {
+            panic!("it leaves first")
+        };
+        let said: Vec<String> = steps.iter().map(|step| step.to_string()).collect();
+        assert!(!said.iter().any(|step| step.starts_with("return")), "{said:?}");
+        let (h, wrong) = h.change(first, &env).await.unwrap_or_else(|e| panic!("{e}"));
+        assert!(wrong.is_empty(), "{wrong:?}");
+        h.close().await.unwrap();
+    });
+    done.unwrap_or_else(|hang| panic!("{hang:?}"));
+}
+
+#[test]
 fn what_does_not_survive_is_refused_whatever_is_asked() {
     let world = world();
     let env: Rc<dyn Env> = world.env();
