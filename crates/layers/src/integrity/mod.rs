@@ -12,7 +12,9 @@
 //!
 //! Keys:
 //! * `over`: the device below.
-//! * `checksum` ("crc32c"): that (4 bytes a block), or "xxh3" (8 bytes); stays as it was when the table was made.
+//! * `checksum` ("crc32c"): that (4 bytes a block), or "xxh3" (8 bytes); stays as it was when the table was made. All
+//!   blocks that end with their own CRC-32C, as the pages of Lamina's own metadata do, have the same crc32c: if one of
+//!   them is in the place of another, only xxh3 notices. What changes in a block, both do.
 //! * `metadata`: a device for the table; without it, the table lies at the head of the device below.
 //! * `memory` ("16MiB"): for parts of the table that are in use, at least 1MiB; the rest of it is on disk.
 //! * `region` (4MiB, larger where there would be more than 65,536): what is in doubt together after a crash.
