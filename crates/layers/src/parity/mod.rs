@@ -113,6 +113,10 @@ const FORGET: Verb =
     Verb::new("forget", "list what cannot be known since a crash and a loss; make it zeroes")
         .with(&[Arg::optional("force", ArgType::Flag, "yes, it is zeroes from now on")]);
 
+/// Those of all devices with legs, and its own.
+const ALL_VERBS: &[Verb] = &[VERBS[0], VERBS[1], VERBS[2], FORGET];
+const _: () = assert!(ALL_VERBS.len() == VERBS.len() + 1);
+
 /// What is kept with the hierarchy.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -194,7 +198,7 @@ impl Config for Keys {
     const SUMMARY: &'static str = "devices side by side, one or two of which may be lost (RAID 5, RAID 6)";
     const CHILDREN: std::ops::RangeInclusive<usize> = 3..=COLUMNS_MAX + 16;
     const KEEPS: bool = true;
-    const VERBS: &'static [Verb] = &[VERBS[0], VERBS[1], VERBS[2], FORGET];
+    const VERBS: &'static [Verb] = ALL_VERBS;
 
     fn survives(&self, _children: usize) -> usize {
         self.parity
