@@ -20,7 +20,7 @@ TOOLS_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 # What the guest is given beyond busybox, in /tools/bin (by that path where busybox has a lesser one of its own).
 GUEST_TOOLS = ["fio", "mkfs.ext4", "e2fsck", "blkdiscard"]
 # In the order of need; what these depend on is found. crc32c_generic first: busybox knows no soft dependencies.
-GUEST_MODULES = ["crc32c_generic", "virtio_pci", "virtio_blk", "ext4"]
+GUEST_MODULES = ["crc32c_generic", "virtio_pci", "virtio_blk", "virtio_console", "ext4"]
 
 
 def kernel():

@@ -1,6 +1,6 @@
 """A small Linux guest under QEMU, with a virtual disk of Lamina's as /dev/vda.
 
-The guest's second serial port takes commands (see init.sh); the first is its console, kept in a file. QEMU emulates
+A port of virtio-serial takes commands (see init.sh); the serial port is the guest's console, kept in a file. QEMU emulates
 the processor unless LAMINA_ACCEL says otherwise (`LAMINA_ACCEL=kvm` where KVM works): the same everywhere, if slow.
 """
 
@@ -102,7 +102,8 @@ class Guest:
             "-kernel", image, "-initrd", files.initramfs(),
             "-append", "console=ttyS0 quiet mitigations=off tsc=reliable no_timer_check panic=-1 printk.time=1",
             "-serial", f"file:{self.console}",
-            "-chardev", f"socket,id=control,path={self._control_path},server=on,wait=off", "-serial", "chardev:control",
+            "-chardev", f"socket,id=control,path={self._control_path},server=on,wait=off",
+            "-device", "virtio-serial-pci", "-device", "virtserialport,chardev=control,name=lamina-control",
             "-qmp", f"unix:{self._qmp_path},server=on,wait=off",
             *disk,
             "-drive", f"if=none,id=tools,file={files.tools_disk()},format=raw,readonly=on",
