@@ -114,12 +114,14 @@ impl Ring {
     }
 
     fn used(&self) -> u64 {
-        let said = match () {
-            () if flawed!("slot reused before the flush") => self.done(),
-            () if flawed!("slot reused before it is said") => self.first(),
-            () => self.said.get(),
+        let free = if flawed!("slot reused before the flush") {
+            self.done()
+        } else if flawed!("slot reused before it is said") {
+            self.first()
+        } else {
+            self.said.get()
         };
-        self.next.get() - said
+        self.next.get() - free
     }
 
     fn take_one(&self) -> Turn<'_> {
