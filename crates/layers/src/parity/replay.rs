@@ -75,7 +75,9 @@ impl Parity {
                     continue;
                 }
             }
-            let is_ours = |it: &Record| (it.id, it.epoch, it.sequence % shape.slots) == (id, epoch, slot);
+            let is_ours = |it: &Record| {
+                (it.id, it.epoch, it.sequence % shape.slots) == (id, epoch, slot) && it.first <= it.sequence
+            };
             Record::decode(&shape, &buf.to_vec())?.filter(is_ours).into_iter().for_each(|it| found.add(it));
         }
         Ok(unread)
