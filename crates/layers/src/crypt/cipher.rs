@@ -128,10 +128,10 @@ impl Cipher {
         self.encrypt.buffers(from, to, self.sector, false, self.iv(at))
     }
 
-    /// Decrypts `from`, private memory, into `to`, which is other memory. With `keep_zeroes`, sectors of zeroes are
+    /// Decrypts `bytes`, whole sectors which begin at byte `at`, where they are. With `keep_zeroes`, sectors of zeroes are
     /// sectors that were never written, and read as zeroes.
-    pub fn decrypt(&self, at: u64, from: &Buf, to: &Buf, keep_zeroes: bool) -> Result<()> {
-        self.decrypt.buffers(from, to, self.sector, keep_zeroes, self.iv(at))
+    pub fn decrypt(&self, at: u64, bytes: &Buf, keep_zeroes: bool) -> Result<()> {
+        self.decrypt.buffers(bytes, bytes, self.sector, keep_zeroes, self.iv(at))
     }
 
     /// Encrypts `bytes`, whole sectors which begin at byte 0, in place.
@@ -185,8 +185,8 @@ mod tests {
                     let (pieces, other) = (cut(&plain, cuts), cut(&vec![0; plain.len()], cuts));
                     cipher.encrypt(8 * 4096, &pieces, &other).unwrap();
                     assert_eq!(other.to_vec(), whole.to_vec(), "{algorithm:?} {sector} {cuts:?}");
-                    let back = cut(&vec![0; plain.len()], &[700, plain.len() - 700]);
-                    cipher.decrypt(8 * 4096, &other, &back, false).unwrap();
+                    let back = cut(&other.to_vec(), &[700, plain.len() - 700]);
+                    cipher.decrypt(8 * 4096, &back, false).unwrap();
                     assert_eq!(back.to_vec(), plain);
                 }
             }
@@ -211,8 +211,8 @@ mod tests {
         cipher.encrypt_in_place(&mut stored).unwrap();
         stored[512..1024].fill(0);
         for (keep, expected) in [(true, true), (false, false)] {
-            let back = Buf::zeroed(2048);
-            cipher.decrypt(0, &Buf::from_vec(stored.clone()), &back, keep).unwrap();
+            let back = Buf::from_vec(stored.clone());
+            cipher.decrypt(0, &back, keep).unwrap();
             assert_eq!(back.to_vec() == vec![0; 2048], expected);
         }
     }

@@ -4,8 +4,8 @@
 //! unit costs little more than its encryption. It belongs to one core; aws-lc clears its memory when it is freed.
 //!
 //! Units are taken from and put into the memory of requests without a copy between: the library reads and writes
-//! through pointers, as the kernel does. Who changes memory while it is read (a guest can) gets the encryption of some
-//! mixture of what was there, in the units that it wrote, and nothing else.
+//! through pointers, as the kernel does. Who changes memory while it is read (a guest can) gets the encryption, or what
+//! the decryption makes, of some mixture of what was there, in the units that it changed, and nothing else.
 
 use super::cipher::Algorithm;
 use aws_lc_sys as c;
@@ -83,10 +83,10 @@ impl Context {
     }
 
     /// Encrypts or decrypts `from` into `to`, which have the same length, whole units of `unit` bytes (at most 4096).
-    /// `iv` makes the IV of the unit of a number. With `keep_zeroes`, units of zeroes become units of zeroes.
+    /// They are one buffer, or no memory is in both. `iv` makes the IV of the unit of a number. With `keep_zeroes`, units
+    /// of zeroes become units of zeroes.
     ///
-    /// Memory may be in pieces of any length; only units that are not in one piece are copied. The buffers are not the
-    /// same memory.
+    /// Memory may be in pieces of any length; only units that are not in one piece are copied.
     pub fn buffers(
         &self,
         from: &Buf,
@@ -100,8 +100,8 @@ impl Context {
         for number in 0..(from.len() / unit) as u64 {
             let iv = iv(number);
             match (source.next(unit), target.next(unit)) {
-                // SAFETY: both are pieces of segments, of different buffers, which the caller says are different memory;
-                // `from` is private where `keep_zeroes` is asked for, so that it does not change meanwhile.
+                // SAFETY: both are pieces of segments: the same one of one buffer, or of buffers which the caller says
+                // are different memory.
                 (Some(start), Some(end)) => unsafe { self.zero_or_unit(&iv, start, end, unit, keep_zeroes)? },
                 _ => self.bounced(
                     &iv,
@@ -137,7 +137,7 @@ impl Context {
     /// [`Context::unit`], but with `keep_zeroes`, zeroes become zeroes.
     ///
     /// # Safety
-    /// As there; and with `keep_zeroes`, nobody changes what is at `from` meanwhile.
+    /// As there.
     unsafe fn zero_or_unit(
         &self,
         iv: &[u8; 16],
@@ -149,7 +149,9 @@ impl Context {
         // SAFETY: all three calls ask for what this function asks for.
         unsafe {
             if keep_zeroes && is_zero(from, len) {
-                to.write_bytes(0, len);
+                if to.cast_const() != from {
+                    to.write_bytes(0, len);
+                }
                 return Ok(());
             }
             self.unit(iv, from, to, len).then_some(()).ok_or_else(failed)
@@ -168,14 +170,18 @@ fn failed() -> Error {
     Error::new(ErrorKind::Unsupported, "the cipher failed")
 }
 
-/// True if there are only zeroes.
+/// True if there are only zeroes. Others may change the bytes meanwhile, so they are looked at in copies.
 ///
 /// # Safety
-/// `start` must be valid for reads of `len` bytes, which do not change meanwhile.
+/// `start` must be valid for reads of `len` bytes.
 unsafe fn is_zero(start: *const u8, len: usize) -> bool {
-    // SAFETY: as this function asks for.
-    let bytes = unsafe { std::slice::from_raw_parts(start, len) };
-    bytes.iter().all(|byte| *byte == 0)
+    let mut bytes = [0u8; 64];
+    (0..len).step_by(bytes.len()).all(|at| {
+        let part = &mut bytes[..(len - at).min(64)];
+        // SAFETY: `at` and the length of the part are at most `len` together; the array is nobody else's.
+        unsafe { start.add(at).copy_to_nonoverlapping(part.as_mut_ptr(), part.len()) };
+        part.iter().fold(0, |all, byte| all | byte) == 0
+    })
 }
 
 /// The memory of a buffer, unit by unit.

@@ -8,7 +8,7 @@
 //!
 //! ```text
 //!      write ──encrypt──▶ private memory ──▶ below      at + offset
-//!      read  ◀──decrypt── private memory ◀── below      flush, discard: handed on
+//!      read  ◀──decrypt, where it is ◀────── below      flush, discard: handed on
 //!
 //!      below:  LUKS2 header, keyslots │ sectors, each with its number as the IV
 //! ```
@@ -44,6 +44,10 @@
 //! Two copies of the header are kept. If one is damaged or stale the other one is used, with a warning; the next
 //! command that changes keyslots, or `lamina repair`, makes them equal.
 //!
+//! A read is decrypted in the memory of who asked, as Linux' dm-crypt does it: who looks at, or changes, its memory before
+//! the read is complete sees or spoils what it asked for itself, and nothing is copied. A read that fails leaves zeroes
+//! there, not what is below. A write is never encrypted in place: its memory is still the writer's.
+//!
 //! Everything is checked against dm-crypt's meaning of LUKS2, but encryption is not authentication: who can write to
 //! the disk can make sectors read as noise, or as what they were before, and is not noticed. It deliberately does not
 //! read LUKS1 (`cryptsetup convert` makes it LUKS2), AES with 128 bits, `integrity` segments or tokens, and it never
@@ -76,7 +80,7 @@ use std::task::Poll;
 
 /// The most bytes that are encrypted before other tasks of the core have their turn.
 const PIECE: u64 = 128 << 10;
-/// The most private memory of one request, in bytes. Longer ones go in rounds.
+/// The most private memory of one write, in bytes. Longer ones go in rounds.
 const ROUND: u64 = 1 << 20;
 
 /// The keys; see the module.
@@ -183,31 +187,38 @@ impl Crypt {
     }
 
     /// Reads what is decrypted in one go.
-    fn read_short(self: Rc<Self>, at: u64, into: Buf) -> Step {
-        let private = self.env.pool().take(into.len());
-        let mut request = self.child.submit(Io::read(self.below(at), private.clone()));
+    fn read_short(self: Rc<Self>, mut io: Io, into: Buf) -> Step {
+        let at = io.at.start;
+        io.move_to(self.below(at));
+        let mut request = self.child.submit(io);
         match request.ready() {
-            Some(done) => {
-                Step::Done(done.and_then(|()| self.cipher.decrypt(at, &private, &into, self.discard)))
-            }
+            Some(done) => Step::Done(self.decrypt(done, at, &into)),
             None => Step::control(async move {
-                request.await?;
-                self.cipher.decrypt(at, &private, &into, self.discard)
+                let done = request.await;
+                self.decrypt(done, at, &into)
             }),
         }
     }
 
-    async fn read(self: Rc<Self>, at: Range<u64>, into: Buf) -> Result<()> {
-        for round in pieces(at.clone(), ROUND) {
-            let private = self.env.pool().take(length(&round));
-            self.child.submit(Io::read(self.below(round.start), private.clone())).await?;
-            for piece in pieces(round.clone(), PIECE) {
-                let (source, target) = (part(&private, &round, &piece), part(&into, &at, &piece));
-                self.cipher.decrypt(piece.start, &source, &target, self.discard)?;
-                pause().await;
-            }
+    /// Reads what is long: with pauses, so that others go on.
+    async fn read(self: Rc<Self>, mut io: Io, into: Buf) -> Result<()> {
+        let at = io.at.clone();
+        io.move_to(self.below(at.start));
+        let mut done = self.child.submit(io).await;
+        for piece in pieces(at.clone(), PIECE) {
+            done = self.decrypt(done, piece.start, &part(&into, &at, &piece));
+            pause().await;
         }
-        Ok(())
+        done
+    }
+
+    /// Decrypts what was read, from byte `at` on. If that failed nothing of what is below stays in the memory.
+    fn decrypt(&self, read: Result<()>, at: u64, bytes: &Buf) -> Result<()> {
+        let done = read.and_then(|()| self.cipher.decrypt(at, bytes, self.discard));
+        if done.is_err() {
+            bytes.fill(0);
+        }
+        done
     }
 
     /// The size of the volume in bytes, in blocks of `block`.
@@ -286,9 +297,12 @@ impl Layer for Crypt {
             Op::Write(from, durability) => Step::control(self.write(at, from.clone(), *durability)),
             Op::Read(into) if io.len() <= PIECE => {
                 let into = into.clone();
-                self.read_short(at.start, into)
+                self.read_short(io.take(), into)
             }
-            Op::Read(into) => Step::control(self.read(at, into.clone())),
+            Op::Read(into) => {
+                let into = into.clone();
+                Step::control(self.read(io.take(), into))
+            }
             Op::Discard | Op::Zero(_) => {
                 io.move_to(self.below(at.start));
                 Step::Forward(Rc::clone(&self.child))

@@ -240,6 +240,25 @@ fn no_two_sectors_have_the_same_tweak() {
     }
 }
 
+#[test]
+fn a_read_that_fails_leaves_nothing_of_what_is_below() {
+    simulated(|world| async move {
+        put_keys(&world.sim);
+        let below = world.memory("2MiB").await;
+        let faulty = world.over("fault", json!({}), &[&below]).await;
+        let vault = open(&world.sim, &faulty, keys(json!({})), Begin::Format).await.expect("it is made");
+        // In one go, and in pieces.
+        for len in [4096, 512 << 10] {
+            put(&vault, 0, &pattern(len)).await;
+            tell(&faulty, "set", json!({ "rules": [{ "op": ["read"] }] })).await.expect("it is told");
+            let buf = Buf::from_vec(pattern(len));
+            assert!(vault.submit(Io::read(0, buf.clone())).await.is_err());
+            assert_eq!(buf.to_vec(), vec![0; len]);
+            tell(&faulty, "clear", json!({})).await.expect("it is told");
+        }
+    });
+}
+
 /// A layer that is wrong: it encrypts, and decrypts what it encrypted, but every sector has the IV of the first.
 struct Reused(Rc<Node>, Cipher);
 
