@@ -106,11 +106,12 @@ impl Parity {
                 |cell: usize| columns[layout.column(stripe, cell)].slice(number * unit..(number + 1) * unit);
             let cells: Vec<Buf> = (0..layout.columns).map(cell).collect();
             let (new, parity) = cells.split_at(layout.data());
-            for (cell, into) in new.iter().enumerate() {
-                let from = (number * layout.data() + cell) * unit;
-                into.copy_from(&data.slice(from..from + unit));
-            }
-            parity.iter().enumerate().for_each(|(which, parity)| galois::encode(new, parity, which));
+            let from = |cell: usize| {
+                let start = (number * layout.data() + cell) * unit;
+                data.slice(start..start + unit)
+            };
+            let from: Vec<Buf> = (0..layout.data()).map(from).collect();
+            galois::copy_and_encode(&from, new, parity);
         }
         let start = stripes.start * layout.unit;
         columns.into_iter().enumerate().map(|(column, bytes)| Write { column, start, bytes }).collect()

@@ -64,6 +64,29 @@ fn every_kernel_is_what_the_reference_is() {
 }
 
 #[test]
+fn copies_are_summed_in_one_go() {
+    let mut random = xorshift(5);
+    for kernels in [Some(galois::PORTABLE), galois::fast()].into_iter().flatten() {
+        for (data, count) in (1..=2).flat_map(|count| (1..=11).map(move |data| (data, count))) {
+            // More than is done at a time, and odd pieces.
+            let len = random() as usize % 600 + if data % 3 == 0 { 20_000 } else { 1 };
+            let bytes: Vec<Vec<u8>> = (0..data).map(|_| random_bytes(len, &mut random)).collect();
+            let from: Vec<Buf> = bytes.iter().map(|bytes| in_pieces(bytes, &mut random)).collect();
+            let blank = vec![0xA5; len];
+            let cells: Vec<Buf> = (0..data).map(|_| in_pieces(&blank, &mut random)).collect();
+            let parities: Vec<Buf> = (0..count).map(|_| Buf::from_vec(blank.clone())).collect();
+            kernels.copy_and_encode(&from, &cells, &parities);
+            assert!(cells.iter().chain(&from).map(Buf::to_vec).eq(bytes.iter().chain(&bytes).cloned()));
+            for (which, parity) in parities.iter().enumerate() {
+                let expected = Buf::zeroed(len);
+                galois::PORTABLE.encode(&cells, &expected, which);
+                assert_eq!(parity.to_vec(), expected.to_vec(), "{data} cells, parity {which}");
+            }
+        }
+    }
+}
+
+#[test]
 fn any_one_or_two_cells_are_found_again() {
     let mut random = xorshift(9);
     for (data, parity) in (1..=2).flat_map(|parity| [1, 2, 3, 7, 30].map(|data| (data, parity))) {
