@@ -41,6 +41,9 @@
 //! hierarchy file must name the new file (`lamina apply` takes that over in a persistent hierarchy, while clients work), or
 //! the file itself be replaced.
 //!
+//! It grows with the device below, at once. What is new reads as noise until it is written (as zeroes with `discard`, if it
+//! is zeroes below).
+//!
 //! Two copies of the header are kept. If one is damaged or stale the other one is used, with a warning; the next
 //! command that changes keyslots, or `lamina repair`, makes them equal.
 //!

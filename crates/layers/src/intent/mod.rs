@@ -32,7 +32,7 @@ pub use format::{SHEET, Shape};
 
 use crate::flaw::flawed;
 use lamina_block::{Buf, Durability, Env, Io, Node, Pending, Request, Result, Signal};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::rc::Rc;
@@ -68,7 +68,7 @@ impl Place for Area {
 /// What is being written.
 pub struct Intent {
     env: Rc<dyn Env>,
-    shape: Shape,
+    shape: Cell<Shape>,
     page: usize,
     state: RefCell<State>,
     /// Pages that are being written.
@@ -93,7 +93,7 @@ impl Intent {
         let state = State { wanted: none.clone(), durable: none.clone(), recent: none };
         Ok(Intent {
             env: Rc::clone(env),
-            shape,
+            shape: Cell::new(shape),
             page: PAGE.max(block as usize),
             state: RefCell::new(state),
             writing: RefCell::default(),
@@ -103,19 +103,19 @@ impl Intent {
 
     /// What it is of.
     pub fn shape(&self) -> Shape {
-        self.shape
+        self.shape.get()
     }
 
     /// Bytes of the area that it takes, a multiple of the logical block.
     pub fn area(&self) -> u64 {
-        self.shape.area(self.page)
+        self.shape.get().area(self.page)
     }
 
     /// Takes in what is found in an area. What is damaged may be anything: all of its regions count as written.
     pub async fn load(&self, Area(node, at): &Area) -> Result<()> {
         let buf = self.env.pool().take(self.area() as usize);
         node.submit(Io::read(*at, buf.clone())).await?;
-        let damaged = self.shape.decode(&buf.to_vec(), &mut self.state.borrow_mut().wanted)?;
+        let damaged = self.shape.get().decode(&buf.to_vec(), &mut self.state.borrow_mut().wanted)?;
         if damaged > 0 {
             tracing::warn!(device = %node.name(), damaged, "its intent is damaged: those regions count as written");
         }
@@ -136,14 +136,14 @@ impl Intent {
     /// What should be marked soon, because the stream of writes that `at` is of will come to it; once.
     #[inline]
     pub fn ahead(&self, at: &Range<u64>) -> Option<Range<u64>> {
-        let region = self.shape.region;
+        let region = self.shape.get().region;
         let edge = (at.start + (region - 1)) & !(region - 1);
         if edge >= at.end || edge == 0 { None } else { self.lead(edge) }
     }
 
     /// As [`Intent::ahead`], for a write that crosses into the region at `edge`.
     fn lead(&self, edge: u64) -> Option<Range<u64>> {
-        let Shape { region, size, .. } = self.shape;
+        let Shape { region, size, .. } = self.shape.get();
         let wanted = &mut self.state.borrow_mut().wanted;
         let is_behind = |count: &u64| wanted.has(&(edge - count * region..edge - (count - 1) * region));
         let behind = (1..=(LEAD / region).min(edge / region)).take_while(is_behind).count() as u64;
@@ -162,11 +162,11 @@ impl Intent {
         while !self.covers(at) {
             self.state.borrow_mut().wanted.add(at);
             let lacks = |page: &u64| {
-                let part = self.shape.page_part(*page, self.page);
+                let part = self.shape.get().page_part(*page, self.page);
                 let part = part.start.max(at.start)..part.end.min(at.end);
                 !self.state.borrow().durable.has(&part)
             };
-            let lacking = self.shape.pages(at, self.page).find(lacks);
+            let lacking = self.shape.get().pages(at, self.page).find(lacks);
             if let Some(page) = lacking {
                 self.write(page, on, || lacks(&page)).await?;
             }
@@ -182,10 +182,10 @@ impl Intent {
         }
         self.writing.borrow_mut().insert(page);
         let _turn = Turn { of: self, page };
-        let part = self.shape.page_part(page, self.page);
+        let part = self.shape.get().page_part(page, self.page);
         let mut content = self.state.borrow().wanted.clone();
         let buf = self.env.pool().take(self.page);
-        buf.write(0, &self.shape.encode(page, self.page, &content));
+        buf.write(0, &self.shape.get().encode(page, self.page, &content));
         on.put(page * self.page as u64, buf).await?;
         let state = &mut *self.state.borrow_mut();
         if !flawed!("an old page is trusted") {
@@ -208,7 +208,39 @@ impl Intent {
 
     /// Says that anything may have been written everywhere; durable after [`Intent::write_all`].
     pub fn set_all(&self) {
-        self.state.borrow_mut().wanted.add(&(0..self.shape.size));
+        self.state.borrow_mut().wanted.add(&(0..self.shape.get().size));
+    }
+
+    /// An intent of the same device with `size` bytes, more than it has: all of what is new counts as written. It is written
+    /// to another area, and then [`Intent::grow`] goes on with it.
+    pub fn longer(&self, size: u64) -> Result<Intent> {
+        let before = self.shape();
+        let mut next = Intent::new(&self.env, Shape { size, ..before }, self.page as u32)?;
+        let state = next.state.get_mut();
+        if !flawed!("what was in doubt is forgotten") {
+            state.wanted.join(&self.state.borrow().wanted);
+        }
+        if !flawed!("what is new is not marked") {
+            state.wanted.add(&(before.size..size));
+        }
+        // Who has asked before what is quiet does not know of it.
+        state.recent.add(&(before.size..size));
+        Ok(next)
+    }
+
+    /// Goes on as `next`, which is [longer](Intent::longer) and durable in its area, when no page is being written: then
+    /// `switch` is called, and from then on pages go to the new area.
+    pub async fn grow(&self, next: Intent, switch: impl FnOnce()) {
+        self.written.until(|| self.writing.borrow().is_empty()).await;
+        let mut state = next.state.into_inner();
+        // What was marked meanwhile is not on disk there.
+        if !flawed!("what was in doubt is forgotten") {
+            state.wanted.join(&self.state.borrow().wanted);
+        }
+        state.recent.join(&self.state.borrow().recent);
+        self.state.replace(state);
+        self.shape.set(next.shape.get());
+        switch();
     }
 
     /// Where something was written that is not known to be everywhere.
@@ -254,7 +286,7 @@ impl Intent {
             if good(&region) && !state.recent.touches(&region) {
                 state.wanted.remove(&region);
                 state.durable.remove(&region);
-                pages.extend(self.shape.pages(&region, self.page));
+                pages.extend(self.shape.get().pages(&region, self.page));
             }
         }
         for page in pages {

@@ -14,7 +14,7 @@ use std::time::Duration;
 const GRAIN: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 20;
 const GRAINS_MAX: u64 = 1 << 20;
 /// The most that is zeroed at once.
-const ZERO_MAX: u64 = 1 << 30;
+pub(super) const ZERO_MAX: u64 = 1 << 30;
 /// Legs up to so many bytes are zeroed when they are made, also where that means to write zeroes.
 const SMALL: u64 = 256 << 20;
 /// What the intent takes at the end of a device whose size is not known yet.
@@ -39,6 +39,17 @@ pub struct Needs {
     /// Bytes behind the intent for the layer when it is made, and what it keeps then.
     pub tail: u64,
     pub own: Value,
+}
+
+/// What a leg of `size` bytes lacks that lacks nothing.
+pub(super) fn nothing_of(size: u64, block: u32) -> Bits {
+    let grain = size.div_ceil(GRAINS_MAX).next_power_of_two().clamp(*GRAIN.start(), *GRAIN.end());
+    Bits::none(size, grain.max(u64::from(block)))
+}
+
+/// Bytes of each leg that can be used, in whole `unit`s, if the smallest has `all` and the layer's own takes `tail`.
+pub(super) fn usable(all: u64, tail: u64, unit: u64) -> u64 {
+    all.saturating_sub(AREA + tail) / unit * unit
 }
 
 /// The shape of all legs that are there, taken together; the size is that of the smallest.
@@ -72,8 +83,7 @@ impl Legs {
         let intent = Intent::new(&with.env, shape, all.block)?;
         let area = kept.size.next_multiple_of(u64::from(all.block).max(4096));
         let legs = legs(with, &kept, &needs, area..area + intent.area() + kept.tail)?;
-        let grain = kept.size.div_ceil(GRAINS_MAX).next_power_of_two().clamp(*GRAIN.start(), *GRAIN.end());
-        let none = Bits::none(kept.size, grain.max(u64::from(all.block)));
+        let none = nothing_of(kept.size, all.block);
         let made = Rc::new_cyclic(|me| Legs {
             me: me.clone(),
             name: with.name.clone(),
@@ -85,10 +95,11 @@ impl Legs {
                 places => places,
             },
             places: needs.places,
+            unit: needs.unit,
             tail: kept.tail,
             own: RefCell::new(kept.own.clone()),
             legs,
-            size: kept.size,
+            size: Cell::new(kept.size),
             block: all.block,
             needs: needs.legs,
             patience: needs.patience,
@@ -152,7 +163,7 @@ impl Legs {
         let dirty = self.intent.regions();
         match &kept.unsure {
             Some(ranges) => ranges.iter().for_each(|(start, end)| {
-                self.unsure.borrow_mut().add(&((*start).min(self.size)..(*end).min(self.size)));
+                self.unsure.borrow_mut().add(&((*start).min(self.size.get())..(*end).min(self.size.get())));
             }),
             None if self.in_sync().count() > 1 => self.unsure.borrow_mut().join(&dirty),
             None => {}
@@ -166,7 +177,7 @@ impl Legs {
                 missing.join(&dirty);
             }
             if let Some(copied) = it.copied.get() {
-                missing.add(&(copied..self.size));
+                missing.add(&(copied..self.size.get()));
             }
             it.missing.replace(Some(missing));
         }
@@ -186,7 +197,7 @@ impl Legs {
             if it.role.get() == Role::Spare || it.copied.get() == Some(0) || it.node.is_absent() {
                 continue;
             }
-            let Some(area) = it.area.map(|start| Area(Rc::clone(&it.node), start)) else { continue };
+            let Some(area) = it.area.get().map(|start| Area(Rc::clone(&it.node), start)) else { continue };
             match self.intent.load(&area).await {
                 Ok(()) => known |= it.role.get() == Role::Sync,
                 Err(e) if e.kind() == ErrorKind::Unsupported => return Err(e),
@@ -229,11 +240,11 @@ impl Legs {
         let legs: Vec<&Rc<Node>> = self.in_sync().map(|leg| &self.legs[leg].node).collect();
         let mut zeroed = true;
         for node in &legs {
-            zeroed = zeroed && zero(node, self.size).await?;
+            zeroed = zeroed && zero(node, self.size.get()).await?;
         }
         if !zeroed {
             self.intent.set_all();
-            self.unsure.borrow_mut().add(&(0..self.size));
+            self.unsure.borrow_mut().add(&(0..self.size.get()));
         }
         self.intent.write_all(self).await?;
         self.flush().await
@@ -294,7 +305,7 @@ fn first(needs: &Needs, with: &Build, all: &Geometry) -> Result<Kept> {
     let adopts = with.begin == Begin::Adopt;
     let size = match adopts {
         true => with.child().geometry().size,
-        false => all.size.saturating_sub(AREA + needs.tail) / unit * unit,
+        false => usable(all.size, needs.tail, unit),
     };
     let region = needs.region.unwrap_or_else(|| Shape::region_for(size));
     let id = with.env.random();
@@ -376,7 +387,7 @@ fn legs(with: &Build, kept: &Kept, needs: &Needs, area: std::ops::Range<u64>) ->
         }
         legs.push(Leg {
             node: Rc::clone(child),
-            area: (child.is_absent() || size >= area.end).then_some(area.start),
+            area: Cell::new((child.is_absent() || size >= area.end).then_some(area.start)),
             role: Cell::new(role),
             copied: Cell::new(copied),
             here: Cell::new(false),

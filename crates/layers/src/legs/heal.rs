@@ -24,7 +24,7 @@ impl Legs {
     /// The whole blocks that `at` touches.
     pub fn whole(&self, at: &Range<u64>) -> Range<u64> {
         let block = BLOCK.max(self.block.into());
-        at.start / block * block..at.end.next_multiple_of(block).min(self.size.max(at.end))
+        at.start / block * block..at.end.next_multiple_of(block).min(self.size.get().max(at.end))
     }
 
     /// `at`, cut where blocks begin.

@@ -16,11 +16,14 @@
 //!   and all that was written from then on. The intent keeps the regions of it on disk.
 //! * **Bytes are changed by one at a time** ([`Locks`]), so that legs cannot end up different.
 //! * **The last leg that has a byte is never put out**: its errors are the device's.
+//! * **The size that is kept is that of the intent which counts** (`grow`): before a larger size is kept, the intent of it is
+//!   durable at the new ends, and the one of the old size is still there.
 //!
 //! Addresses here are those of the legs, the same on each. What the bytes of a leg mean is the layer's
 //! ([`Content`]); it reads what [`Legs::is_good`] says is there, and writes as [`Legs::begin`] and [`Legs::ended`] say.
 
 mod build;
+mod grow;
 mod heal;
 mod locks;
 mod parts;
@@ -39,7 +42,7 @@ pub use locks::{Lock, Locks};
 pub use parts::{Part, Parts};
 pub use state::{Leg, Role, is_away};
 pub use tick::Working;
-pub use verbs::VERBS;
+pub use verbs::{VERBS, needs_hold};
 
 use crate::intent::{Area, Bits, Intent, Place};
 use lamina_block::{Buf, Env, Error, Io, Job, Keep, Pending, Result, Signal, Time};
@@ -79,13 +82,15 @@ pub struct Legs {
     keep: Rc<dyn Keep>,
     pub legs: Vec<Leg>,
     /// Bytes of each leg that are used; the intent lies behind them.
-    pub size: u64,
+    pub size: Cell<u64>,
     /// With fewer legs in sync bytes are lost.
     needs: usize,
     /// So many legs there are to be, spares not counted.
     want: usize,
     /// Where each leg has a place of its own, because it holds other bytes than the others: how many there are.
     places: usize,
+    /// Bytes of each leg that belong together.
+    unit: u64,
     /// Bytes behind the intent that are the layer's own, and what it keeps.
     tail: u64,
     pub own: RefCell<Value>,
@@ -239,7 +244,7 @@ impl Legs {
     pub async fn flush(&self) -> Result<()> {
         let mine = self.flushing.borrow().is_none();
         if mine {
-            let mut next = Bits::none(self.size, self.written.borrow().unit());
+            let mut next = Bits::none(self.size.get(), self.written.borrow().unit());
             self.locks.all().iter().for_each(|at| next.add(at));
             let before = self.written.replace(next);
             self.flushing.replace(Some(before));
@@ -343,7 +348,7 @@ impl Legs {
 
     /// Where what is the layer's own begins on each leg.
     pub fn tail(&self) -> u64 {
-        self.size.next_multiple_of(u64::from(self.block).max(4096)) + self.intent.area()
+        self.behind(self.size.get()) + self.intent.area()
     }
 
     /// Says that legs may differ at `at`.
@@ -356,8 +361,9 @@ impl Legs {
     pub fn know(&self, at: &Range<u64>) {
         let mut unsure = self.unsure.borrow_mut();
         let unit = unsure.unit();
-        let end = if at.end >= self.size { at.end.next_multiple_of(unit) } else { at.end / unit * unit };
-        let units = at.start.next_multiple_of(unit)..end.min(self.size);
+        let end =
+            if at.end >= self.size.get() { at.end.next_multiple_of(unit) } else { at.end / unit * unit };
+        let units = at.start.next_multiple_of(unit)..end.min(self.size.get());
         if unsure.touches(&units) {
             unsure.remove(&units);
             drop(unsure);
@@ -426,8 +432,9 @@ impl Place for Legs {
     fn put(&self, at: u64, page: Buf) -> Pending {
         let Some(me) = self.me.upgrade() else { return Box::pin(async { Ok(()) }) };
         Box::pin(async move {
-            let area =
-                |leg: &usize| me.legs[*leg].area.map(|start| Area(Rc::clone(&me.legs[*leg].node), start));
+            let area = |leg: &usize| {
+                me.legs[*leg].area.get().map(|start| Area(Rc::clone(&me.legs[*leg].node), start))
+            };
             let put = |leg: usize| Some((leg, area(&leg)?.write(at, page.clone())));
             let parts = Parts::new(me.targets().filter_map(put)).all().await;
             let failed = || parts.iter().filter_map(|part| Some((part.leg, part.result.as_ref().err()?)));

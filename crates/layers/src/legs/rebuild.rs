@@ -215,6 +215,7 @@ impl Run {
     async fn chunk(&self, at: &Range<u64>) -> Result<()> {
         let legs = &self.legs;
         let _lock = legs.locks.take(at).await;
+        let size = legs.size.get();
         let lacks = |leg: &usize| {
             let leg = &legs.legs[*leg];
             let missing = leg.missing.borrow();
@@ -225,7 +226,7 @@ impl Run {
         if legs.unsure.borrow().touches(at) {
             Rc::clone(&self.content).agree(at.clone()).await?;
             legs.written.borrow_mut().add(at);
-            legs.unsure.borrow_mut().remove(at);
+            legs.agreed(at, size);
         }
         for leg in (0..legs.legs.len()).filter(lacks).collect::<Vec<_>>() {
             let bytes = Rc::clone(&self.content).right(at.clone(), leg, Vec::new()).await?;
@@ -255,7 +256,7 @@ impl Run {
         let begun = self.begun.iter().map(Cell::get).min().unwrap_or(0);
         let first = |leg: &super::Leg| {
             let next = leg.missing.borrow().as_ref().and_then(|missing| missing.next(0));
-            next.map_or(legs.size, |unit| unit.start).min(begun)
+            next.map_or(legs.size.get(), |unit| unit.start).min(begun)
         };
         let full = |leg: &&super::Leg| {
             leg.role.get() == Role::Behind && leg.here.get() && leg.copied.get().is_some()

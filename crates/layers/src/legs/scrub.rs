@@ -62,8 +62,8 @@ impl Legs {
         };
         let from = self.scrubbed.get().unwrap_or(0);
         self.scrubbed.set(Some(from));
-        let job = Job::new(&self.env, "scrub", self.size, None);
-        job.set_progress(from, self.size);
+        let job = Job::new(&self.env, "scrub", self.size.get(), None);
+        job.set_progress(from, self.size.get());
         self.scrub.replace(Some(Rc::clone(&job)));
         let (me, working) = (Rc::clone(self), Working::new(self));
         self.env.spawn(Box::pin(async move {
@@ -88,15 +88,15 @@ impl Legs {
 
     async fn scrub(&self, content: &Rc<dyn super::Content>, job: &Job, trust: Option<usize>) -> Result<()> {
         let mut kept = self.env.now();
-        while let Some(from) = self.scrubbed.get().filter(|from| *from < self.size) {
-            let at = from..(from + CHUNK).min(self.size);
+        while let Some(from) = self.scrubbed.get().filter(|from| *from < self.size.get()) {
+            let at = from..(from + CHUNK).min(self.size.get());
             job.turn(at.end - at.start).await?;
             let before = self.env.now();
             let lock = self.locks.take(&at).await;
             Rc::clone(content).compare(at.clone(), trust).await?;
             drop(lock);
             self.scrubbed.set(Some(at.end));
-            job.set_progress(at.end, self.size);
+            job.set_progress(at.end, self.size.get());
             if self.is_asked() {
                 self.env.sleep(self.env.now().since(before)).await;
             }

@@ -27,7 +27,7 @@ pub enum Role {
 pub struct Leg {
     pub node: Rc<Node>,
     /// Where its intent lies, if there is room for one.
-    pub area: Option<u64>,
+    pub area: Cell<Option<u64>>,
     pub role: Cell<Role>,
     /// It lacks everything from this byte on; kept.
     pub copied: Cell<Option<u64>>,
@@ -116,7 +116,7 @@ impl Legs {
         it.since.set(self.env.now());
         it.why.replace(e.cloned());
         // Nobody else keeps an intent that would say what it misses.
-        if !self.targets().any(|other| self.legs[other].area.is_some()) {
+        if !self.targets().any(|other| self.legs[other].area.get().is_some()) {
             self.lacks_all(leg);
         }
         self.changed();
@@ -125,13 +125,13 @@ impl Legs {
     /// Leg `leg` has nothing.
     pub(super) fn lacks_all(&self, leg: usize) {
         let mut all = self.nothing();
-        all.add(&(0..self.size));
+        all.add(&(0..self.size.get()));
         self.legs[leg].missing.replace(Some(all));
         self.legs[leg].copied.set(Some(0));
     }
 
     pub(super) fn nothing(&self) -> Bits {
-        Bits::none(self.size, self.written.borrow().unit())
+        Bits::none(self.size.get(), self.written.borrow().unit())
     }
 
     /// Lets a leg that is behind take writes again, if it answers.
@@ -147,7 +147,7 @@ impl Legs {
             answered => answered?,
         }
         let (shape, ours) = (it.node.geometry(), self.block);
-        if shape.size < self.size || shape.block > ours || shape.read_only {
+        if shape.size < self.size.get() || shape.block > ours || shape.read_only {
             return Err(Error::invalid(format!(
                 "it is too small, read-only, or its blocks are larger than {ours} bytes"
             ))
@@ -157,7 +157,7 @@ impl Legs {
             return Ok(());
         }
         it.here.set(true);
-        if let Some(start) = it.area {
+        if let Some(start) = it.area.get() {
             let written = self.intent.write_all(&Area(Rc::clone(&it.node), start)).await;
             if let Err(e) = &written {
                 self.put_out(leg, e);

@@ -16,7 +16,13 @@ pub const VERBS: &[Verb] = &[
         ArgType::Text,
         "the leg that is right where two differ and nothing else says which is",
     )]),
+    Verb::new("grow", "use what the devices below have become larger by"),
 ];
+
+/// Whether nothing may be in flight while a command is carried out.
+pub fn needs_hold(command: &Command) -> bool {
+    command.name == "grow"
+}
 
 const LEG: &[Arg] = &[Arg::required("leg", ArgType::Text, "the device")];
 
@@ -57,6 +63,7 @@ impl Legs {
                 self.record().await?;
                 Ok(json!({}))
             }
+            "grow" => self.grow().await,
             _ => Err(unknown(&command, VERBS)),
         }
     }
@@ -136,7 +143,7 @@ impl Legs {
             })
         };
         json!({
-            "size": self.size,
+            "size": self.size.get(),
             "legs": self.legs.iter().map(leg).collect::<Vec<_>>(),
             "unsure": self.unsure.borrow().bytes(),
             "region": self.intent.shape().region,

@@ -118,7 +118,7 @@ impl Legs {
     /// What is to be kept now.
     pub(super) fn words(&self) -> Value {
         let shape = self.intent.shape();
-        let mut kept = Kept::new(self.kind, shape.id, self.size, shape.region);
+        let mut kept = Kept::new(self.kind, shape.id, self.size.get(), shape.region);
         let leg = |leg: &Leg| KeptLeg {
             device: leg.node.name().to_owned(),
             is: leg.role.get(),

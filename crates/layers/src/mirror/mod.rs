@@ -40,9 +40,13 @@
 //! let go when the others have everything, and in one change both are an exchange. A mirror can be put over a disk in use:
 //! the first device is the one with the data, and another one must be larger by 96 KiB, for the intent.
 //!
+//! `grow` uses what all of its devices have become larger by, spares included, if that is more than the intent takes; all
+//! legs must be in sync. What is new reads as zeroes where all legs can zero at once; otherwise as what the first leg has
+//! there, and the others get that in the background.
+//!
 //! It deliberately does not copy what it writes: a client that changes memory while that is being written (a page of a
 //! guest's file that is written to during write-back) may leave legs different there until it writes again, and `scrub`
-//! will say so. It does not grow with its devices. A discard is done where all legs can zero natively, and left undone
+//! will say so. It does not grow by itself. A discard is done where all legs can zero natively, and left undone
 //! otherwise, because what a discarded block holds may differ from disk to disk. If the first leg is lost before legs were
 //! made the same after a crash, the next one is right: what was flushed is on it, what was under way may be there or not.
 
@@ -51,7 +55,7 @@ mod heal;
 pub(crate) mod tests;
 
 use crate::flaw::flawed;
-use crate::legs::{Legs, Lock, Needs, Part, Parts, Role, VERBS};
+use crate::legs::{Legs, Lock, Needs, Part, Parts, Role, VERBS, needs_hold};
 use crate::several;
 use lamina_block::{
     Build, Bytes, Command, Config, Error, Extent, Finding, Geometry, Io, Job, Layer, Made, Node, Op, Pending,
@@ -234,7 +238,7 @@ impl Mirror {
 impl Layer for Mirror {
     fn geometry(&self) -> Geometry {
         let shapes = || self.legs.targets().map(|leg| self.node(leg).geometry());
-        let all = shapes().reduce(Geometry::and).unwrap_or(Geometry::new(0)).with_size(self.legs.size);
+        let all = shapes().reduce(Geometry::and).unwrap_or(Geometry::new(0)).with_size(self.legs.size.get());
         Geometry { block: self.legs.block(), discard: shapes().all(|shape| shape.zero), ..all }
     }
 
@@ -260,6 +264,10 @@ impl Layer for Mirror {
 
     fn control(self: Rc<Self>, command: Command) -> Pending<Value> {
         Box::pin(async move { self.legs.control(command).await })
+    }
+
+    fn needs_hold(&self, command: &Command) -> bool {
+        needs_hold(command)
     }
 
     fn jobs(&self) -> Vec<Rc<Job>> {

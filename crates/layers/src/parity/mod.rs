@@ -47,6 +47,11 @@
 //! It changes while it is served: a name added to `over` is one more spare, and one taken out together with it is replaced,
 //! when the other one has everything. More devices do not make it larger; `concat` or `stripe` over several do.
 //!
+//! `grow` uses what all of its devices have become larger by, spares included, if that is more than the intent takes; all
+//! must be in sync. What is new is zeroed where all can do that at once. Otherwise it reads as what lies there, and its
+//! parity is computed in the background: until that has ended (`lamina jobs`), the loss of a device is the loss of its part
+//! of what is new.
+//!
 //! It deliberately does not begin over a disk in use, since no byte would stay where it is. What it writes it copies: a
 //! client may change its memory meanwhile. A discard is done for whole stripes, where all devices can zero natively.
 
@@ -65,7 +70,7 @@ pub(crate) mod tests;
 pub use journal::{Record, Shape};
 
 use crate::command::args;
-use crate::legs::{Legs, Needs, Parts, VERBS};
+use crate::legs::{Legs, Needs, Parts, VERBS, needs_hold};
 use gather::Queues;
 use lamina_block::{
     Arg, ArgType, Begin, Buf, Build, Bytes, Command, Config, Error, ErrorKind, Finding, Geometry, Io, Job,
@@ -117,7 +122,7 @@ const FORGET: Verb =
         .with(&[Arg::optional("force", ArgType::Flag, "yes, it is zeroes from now on")]);
 
 /// Those of all devices with legs, and its own.
-const ALL_VERBS: &[Verb] = &[VERBS[0], VERBS[1], VERBS[2], FORGET];
+const ALL_VERBS: &[Verb] = &[VERBS[0], VERBS[1], VERBS[2], VERBS[3], FORGET];
 const _: () = assert!(ALL_VERBS.len() == VERBS.len() + 1);
 
 /// What is kept with the hierarchy.
@@ -408,7 +413,7 @@ impl Parity {
 impl Layer for Parity {
     fn geometry(&self) -> Geometry {
         let shapes = || self.legs.targets().map(|leg| self.node(leg).geometry());
-        let size = self.legs.size / self.layout.unit * self.layout.width();
+        let size = self.legs.size.get() / self.layout.unit * self.layout.width();
         let all = shapes().reduce(Geometry::and).unwrap_or(Geometry::new(0)).with_size(size);
         Geometry { block: self.legs.block(), discard: shapes().all(|shape| shape.zero), ..all }
     }
@@ -438,6 +443,10 @@ impl Layer for Parity {
                 _ => self.legs.control(command).await,
             }
         })
+    }
+
+    fn needs_hold(&self, command: &Command) -> bool {
+        needs_hold(command)
     }
 
     fn jobs(&self) -> Vec<Rc<Job>> {

@@ -91,7 +91,7 @@ impl Parity {
     async fn redo(&self, record: Record) -> Result<()> {
         for (column, start, bytes) in record.writes {
             let at = start..start.saturating_add(bytes.len() as u64);
-            if column >= self.layout.columns || at.end > self.legs.size {
+            if column >= self.layout.columns || at.end > self.legs.size.get() {
                 return Err(Error::new(
                     ErrorKind::Corrupt,
                     "a record of the journal is about bytes that do not exist",
