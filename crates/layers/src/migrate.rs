@@ -17,6 +17,8 @@
 //! (`move`) that can be watched, slowed, paused and cancelled; it goes on after a restart or a crash, and after `move` if it
 //! was cancelled. A request waits for at most 4 MiB to be moved.
 //!
+//! It grows with its device, at once, but not while it moves: `resize` uses afterwards what there is.
+//!
 //! The bytes of both are at the same addresses: the layer can be put over any device in use, and be taken away again from
 //! over the new one when all is there. Nobody above notices.
 //!

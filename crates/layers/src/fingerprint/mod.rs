@@ -36,6 +36,9 @@
 //! The table takes 16 GiB for each TiB in blocks of 4 KiB (md5: 8 GiB), as each page of it is there twice, and half a GiB more for
 //! marks. Questions about all blocks read all of it.
 //!
+//! It does not grow with its device, because its table has no room for more; `info` says how much is not used. What can be
+//! done about it is the same as for `integrity`.
+//!
 //! It deliberately refuses no read, shares no blocks, and keeps no index by digest.
 
 mod marks;

@@ -34,6 +34,11 @@
 //! and summed anew in the background. Everything else is compared as before, so what changed on its own is found there,
 //! also after a crash. A region is in doubt from before its first write until some seconds after its last one.
 //!
+//! It does not grow with its device, because its table has no room for more; `info` says how much is not used. Below legs,
+//! exchange them by larger devices, one after the other, and then `grow` the mirror or the parity. With a `metadata` device,
+//! take this layer away (`lamina apply`), and put it there again with another one, larger: all is then read once. With the
+//! table at the head, let `migrate`, above it, move to a larger device.
+//!
 //! A new device is zeroed, and reads as zeroes. Over a device in use (`lamina apply`) everything is in doubt until it has
 //! been read once; this needs a `metadata` device. The table takes 2 GiB for each TiB with crc32c, 4 GiB with xxh3: each
 //! page of it is there twice.

@@ -30,8 +30,8 @@ impl Legs {
             true => self.intent.longer(size)?,
             false => return Ok(self.info()),
         };
-        let (start, old) = (self.behind(size), self.behind(before)..self.tail());
-        if start < old.end {
+        let start = self.behind(size);
+        if start < self.tail() {
             return Ok(self.info());
         }
         self.fits(start + next.area() + self.tail)?;
@@ -112,7 +112,14 @@ impl Legs {
             longer
         };
         let new = self.size.replace(size)..size;
-        self.legs.iter().for_each(|leg| leg.area.set(Some(start)));
+        for leg in &self.legs {
+            leg.area.set(Some(start));
+            // One that has just failed.
+            if let Some(missing) = &mut *leg.missing.borrow_mut() {
+                *missing = longer(missing);
+                missing.add(&new);
+            }
+        }
         let replace = |bits: &std::cell::RefCell<Bits>| bits.replace_with(|bits| longer(bits));
         replace(&self.unsure);
         replace(&self.written);

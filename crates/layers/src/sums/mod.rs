@@ -238,6 +238,12 @@ impl Sums {
         }
     }
 
+    /// Bytes of whole blocks that the child has become larger by, and for which the table has no room.
+    fn unused(&self) -> u64 {
+        let end = self.head.data + self.head.size;
+        self.child.geometry().size.saturating_sub(end) / self.block() * self.block()
+    }
+
     /// What both layers show.
     pub fn info(&self) -> Value {
         let places: Vec<u64> = self.tally.places.borrow().iter().copied().collect();
@@ -251,6 +257,7 @@ impl Sums {
             "doubted_bytes": self.doubted.borrow().bytes(),
             "passes": self.tally.passes.get(),
             "unreadable_bytes": self.tally.unreadable.get(),
+            "unused_bytes": self.unused(),
             "table_bytes": self.store.region_len(),
             "memory": self.store.memory(),
         })

@@ -89,3 +89,23 @@ fn damage_is_refused() {
     assert_eq!(Head::decode(&huge).expect_err("it ends beyond everything").kind(), ErrorKind::Corrupt);
     assert!(Head::decode(&good[..HEAD_LEN - 1]).is_err());
 }
+
+/// It stays as large as its table, and says what it does not use.
+#[test]
+fn what_the_table_has_no_room_for_is_not_used() {
+    run(|env| async move {
+        let with = crate::integrity::tests::how(json!({}));
+        let opened = open(&env, &with, Begin::Format).await.expect("made");
+        let size = opened.node.geometry().size;
+        assert_eq!(opened.node.info()["unused_bytes"], json!(0));
+        env.disk(DISK).expect("a disk").resize(opened.disk.geometry().size + 10_240);
+        opened.disk.refresh();
+        opened.node.refresh();
+        assert_eq!((opened.node.geometry().size, &opened.node.info()["unused_bytes"]), (size, &json!(8192)));
+        opened.write(size - 4096, &pattern(4096)).await.expect("written");
+        opened.node.close().await.expect("closed");
+        let opened = open(&env, &with, Begin::Open).await.expect("opened");
+        assert_eq!(opened.node.geometry().size, size);
+        assert_eq!(opened.read(size - 4096..size).await.expect("read"), pattern(4096));
+    });
+}

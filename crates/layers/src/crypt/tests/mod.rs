@@ -317,6 +317,37 @@ fn sizes_follow_the_device_below() {
     });
 }
 
+#[test]
+fn it_grows_with_the_device_below() {
+    for block in [512, 4096] {
+        simulated(|world| async move {
+            put_keys(&world.sim);
+            let options = lamina_sim::DiskOptions::new(1 << 20);
+            let disk = world.sim.put_disk("disk", lamina_sim::Image::blank(options));
+            let below = Node::new("disk", "simulated", Rc::clone(&world.env), disk);
+            let with = keys(json!({ "sector-size": block }));
+            let vault = open(&world.sim, &below, with.clone(), Begin::Format).await.unwrap();
+            let before = vault.geometry().size;
+            put(&vault, before - 4096, &[7; 4096]).await;
+            // A part of a sector is not used.
+            for (more, used) in [(1 << 20, 1 << 20), (512, 512 / block as u64 * block as u64)] {
+                let was = vault.geometry().size;
+                world.sim.disk("disk").unwrap().resize(below.geometry().size + more);
+                below.refresh();
+                vault.refresh();
+                assert_eq!(vault.geometry().size, was + used);
+            }
+            let end = vault.geometry().size;
+            put(&vault, end - 4096, &[8; 4096]).await;
+            vault.close().await.unwrap();
+            let vault = open(&world.sim, &below, with, Begin::Open).await.unwrap();
+            assert_eq!(vault.geometry().size, end);
+            assert_eq!(get(&vault, before - 4096, 4096).await, [7; 4096]);
+            assert_eq!(get(&vault, end - 4096, 4096).await, [8; 4096]);
+        });
+    }
+}
+
 /// A world whose disks are kept when it ends.
 fn scene(seed: u64) -> (Simulation, Rc<SimEnv>) {
     let world = Simulation::new(seed);

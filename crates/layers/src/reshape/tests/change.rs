@@ -215,6 +215,39 @@ fn a_device_moves_to_another_one_with_a_limit() {
     });
 }
 
+/// It grows with the device that it stands on: not while it moves, and with the new one when it is asked to use all of it.
+#[test]
+fn what_migrates_grows_with_its_device() {
+    with_disks(|env| async move {
+        let volume = Volume { kind: "migrate", keys: json!({ "limit": "8KiB" }) };
+        let (a, c) = (child(&env, "a"), child(&env, "c"));
+        let enlarge = |of: &Rc<Node>, node: &Rc<Node>| {
+            env.disk(of.name()).expect("a disk").resize(of.geometry().size + 32 * KIB);
+            of.refresh();
+            node.refresh();
+            node.geometry().size
+        };
+        let node = volume.over(&env, vec![Rc::clone(&a)], &[], Begin::Adopt).await.unwrap();
+        assert_eq!(enlarge(&a, &node), 96 * KIB);
+        let bytes = fill(&node).await;
+        node.close().await.unwrap();
+        let node = volume.over(&env, vec![Rc::clone(&a), Rc::clone(&c)], &["a"], Begin::Open).await.unwrap();
+        let moved = Rc::clone(&node);
+        env.spawn(Box::pin(async move { moved.vacate(names(&["a"])).await.unwrap() }));
+        while node.jobs().is_empty() {
+            env.sleep(Duration::from_nanos(1)).await;
+        }
+        assert_eq!((enlarge(&a, &node), enlarge(&c, &node)), (96 * KIB, 96 * KIB));
+        assert!(message(command(&node, "resize", json!({})).await).contains("is being moved"));
+        done(&env, &node).await;
+        assert_eq!((devices(&node), node.geometry().size), (names(&["c"]), 96 * KIB));
+        command(&node, "resize", json!({})).await.unwrap();
+        assert_eq!(node.geometry().size, 160 * KIB);
+        assert_eq!(enlarge(&c, &node), 192 * KIB);
+        assert_eq!(read(&node, bytes.len()).await, bytes);
+    });
+}
+
 #[test]
 fn a_device_leaves_when_the_volume_was_made_smaller() {
     for (volume, fits) in [(stripe(), 128 * KIB), (concat(), 192 * KIB)] {
