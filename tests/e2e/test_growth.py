@@ -38,7 +38,8 @@ class Growth(LegsCase):
         """Expects zeroes from byte `begin` to the end."""
         handle = self.client()
         for at in range(begin, handle.get_size(), MIB):
-            self.assertEqual(handle.pread(MIB, at), bytes(MIB), at)
+            length = min(MIB, handle.get_size() - at)
+            self.assertEqual(handle.pread(length, at), bytes(length), at)
         handle.shutdown()
 
     def sound(self):
@@ -95,6 +96,36 @@ class UnderLoad(Growth):
     @limit(90)
     def test_a_parity(self):
         self.go(RAID5, "abc", 2)
+
+
+class Exchanged(Growth):
+    @limit(60)
+    def test_legs_with_checksums_are_exchanged_by_larger_ones(self):
+        """A table of checksums has no room for more: larger devices take the place of the legs, one after the other."""
+        def over(*legs):
+            devices = {}
+            for name, size in legs:
+                devices |= {name: member(name, size), f"i{name}": {"type": "integrity", "over": name}}
+            return {**devices, "m": {**MIRROR, "over": [f"i{name}" for name, _ in legs]}}
+        a, b, c, d = ("a", "24MiB"), ("b", "24MiB"), ("c", "40MiB"), ("d", "40MiB")
+        self.create(over(a, b), exported("m"))
+        handle, size = self.client(), self.size()
+        block = random.Random(5).randbytes(MIB)
+        handle.pwrite(block, size - MIB)
+        self.daemon.ctl("a", "resize", f"size={40 * MIB}")
+        self.assertEqual(self.daemon.device("ia")["info"]["unused_bytes"], 16 * MIB)
+        self.daemon.ctl("m", "grow")
+        self.assertEqual(self.size(), size)
+        for legs in ((a, c), (d, c)):
+            self.apply(over(*legs), exported("m"))
+            self.rested()
+        self.daemon.ctl("m", "grow")
+        self.assertGreater(self.size(), size + 15 * MIB)
+        self.assertEqual(handle.pread(MIB, size - MIB), block)
+        self.zeroes(size)
+        handle.shutdown()
+        self.sound()
+        self.stop()
 
 
 class KilledAtIt(Growth, Kills):

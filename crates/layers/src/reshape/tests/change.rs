@@ -241,6 +241,9 @@ fn what_migrates_grows_with_its_device() {
         assert!(message(command(&node, "resize", json!({})).await).contains("is being moved"));
         done(&env, &node).await;
         assert_eq!((devices(&node), node.geometry().size), (names(&["c"]), 96 * KIB));
+        node.close().await.unwrap();
+        let node = volume.over(&env, vec![Rc::clone(&c)], &[], Begin::Open).await.unwrap();
+        assert_eq!(node.geometry().size, 96 * KIB);
         command(&node, "resize", json!({})).await.unwrap();
         assert_eq!(node.geometry().size, 160 * KIB);
         assert_eq!(enlarge(&c, &node), 192 * KIB);
