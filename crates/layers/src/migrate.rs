@@ -13,11 +13,11 @@
 //!   limit=RATE` changes it at any time.
 //!
 //! Another name in `over` is a move to that device, which must be as large: everything is copied to it while requests go
-//! on, and then the old one is let go, with its bytes. What is left of a larger one is used by `resize`. Moving is a job
-//! (`move`) that can be watched, slowed, paused and cancelled; it goes on after a restart or a crash, and after `move` if it
-//! was cancelled. A request waits for at most 4 MiB to be moved.
+//! on, and then the old one is let go, with its bytes. Moving is a job (`move`) that can be watched, slowed, paused and
+//! cancelled; it goes on after a restart or a crash, and after `move` if it was cancelled. A request waits for at most 4 MiB
+//! to be moved.
 //!
-//! It grows with its device, at once, but not while it moves: `resize` uses afterwards what there is.
+//! It grows with its device, at once, but not while it moves: afterwards it is as large as the new one.
 //!
 //! The bytes of both are at the same addresses: the layer can be put over any device in use, and be taken away again from
 //! over the new one when all is there. Nobody above notices.
