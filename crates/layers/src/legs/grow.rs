@@ -25,6 +25,8 @@ impl Legs {
     /// Uses what all devices have become larger by, if that is enough for anything. The device is held and flushed.
     pub(super) async fn grow(&self) -> Result<Value> {
         self.can_grow()?;
+        // What was a journal a moment ago may be written over from now on.
+        self.record().await?;
         let (before, size) = (self.size.get(), self.larger());
         let next = match size > before {
             true => self.intent.longer(size)?,
