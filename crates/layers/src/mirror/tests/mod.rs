@@ -4,6 +4,7 @@ mod canaries;
 mod crash;
 mod degraded;
 mod scrub;
+mod spread;
 
 use crate::testing::history::{BLOCK, History};
 pub use crate::testing::*;

@@ -6,6 +6,9 @@
 //! [`copy_and_encode`], which goes through the memory once. They do 32 bytes at a time where the processor has AVX2, which is
 //! looked up once, otherwise 8 at a time, or one.
 
+mod collect;
+
+use collect::{Collect, GROUP};
 use lamina_block::Buf;
 use std::sync::LazyLock;
 
@@ -63,25 +66,8 @@ impl Products {
     }
 }
 
-/// The most cells of one [`Pass`]: they and their sums fit into the registers of a processor.
-const GROUP: usize = 4;
-/// So many bytes of each cell are done before the next ones: their sums stay in the nearest cache for all groups.
-const BLOCK: usize = 8 << 10;
-
-/// Cells that follow each other in a stripe, which are copied and added to the stripe's sums. `Q` is summed from the last
-/// cell to the first one, doubled before each: that takes no table.
-struct Pass {
-    from: [*const u8; GROUP],
-    to: [*mut u8; GROUP],
-    p: *mut u8,
-    /// Null if there is none.
-    q: *mut u8,
-    /// The sums hold what cells behind these came to; otherwise nothing yet.
-    is_begun: bool,
-}
-
-/// The operations as a kind of processor does them. The pointers are valid for `len` bytes, those `into` and `to` which
-/// something is written for writes; what is written overlaps nothing else.
+/// The operations as a kind of processor does them. The pointers are valid for `len` bytes, `into` for writes; the two
+/// runs do not overlap.
 #[derive(Clone, Copy)]
 pub(super) struct Kernels {
     add: unsafe fn(into: *mut u8, from: *const u8, len: usize),
@@ -90,19 +76,9 @@ pub(super) struct Kernels {
     collect: [[Collect; 2]; GROUP],
 }
 
-type Collect = unsafe fn(pass: &Pass, len: usize);
-
 /// What every processor can do.
-pub(super) const PORTABLE: Kernels = Kernels {
-    add: add_portable,
-    add_times: add_times_portable,
-    collect: [
-        [collect_portable::<1, false>, collect_portable::<1, true>],
-        [collect_portable::<2, false>, collect_portable::<2, true>],
-        [collect_portable::<3, false>, collect_portable::<3, true>],
-        [collect_portable::<4, false>, collect_portable::<4, true>],
-    ],
-};
+pub(super) const PORTABLE: Kernels =
+    Kernels { add: add_portable, add_times: add_times_portable, collect: collect::PORTABLE };
 
 static BEST: LazyLock<Kernels> = LazyLock::new(|| fast().unwrap_or(PORTABLE));
 
@@ -112,12 +88,7 @@ pub(super) fn fast() -> Option<Kernels> {
     is_x86_feature_detected!("avx2").then_some(Kernels {
         add: avx2::add,
         add_times: avx2::add_times,
-        collect: [
-            [avx2::collect::<1, false>, avx2::collect::<1, true>],
-            [avx2::collect::<2, false>, avx2::collect::<2, true>],
-            [avx2::collect::<3, false>, avx2::collect::<3, true>],
-            [avx2::collect::<4, false>, avx2::collect::<4, true>],
-        ],
+        collect: collect::AVX2,
     })
 }
 
@@ -217,48 +188,6 @@ impl Kernels {
             self.add_times(parity, bytes, factor(which, cell));
         }
     }
-
-    pub(super) fn copy_and_encode(&self, from: &[Buf], cells: &[Buf], parities: &[Buf]) {
-        let (data, null) = (from.len(), std::ptr::null_mut());
-        assert!(data > 0 && cells.len() == data && (1..=2).contains(&parities.len()));
-        runs(from.iter().chain(cells).chain(parities), |start, len| {
-            let (p, q) = (start[2 * data], start.get(2 * data + 1).copied().unwrap_or(null));
-            let mut is_begun = false;
-            for first in (0..data).step_by(GROUP).rev() {
-                let cells = (data - first).min(GROUP);
-                let collect = self.collect[cells - 1][usize::from(!q.is_null())];
-                let place =
-                    |of: usize, cell: usize| if cell < cells { start[of + first + cell] } else { null };
-                let from = std::array::from_fn(|cell| place(0, cell).cast_const());
-                let to = std::array::from_fn(|cell| place(data, cell));
-                // SAFETY: `runs` gives memory of `len` bytes of each; cells and parities are private, each by itself.
-                unsafe { collect(&Pass { from, to, p, q, is_begun }, len) }
-                is_begun = true;
-            }
-        });
-    }
-}
-
-/// Calls `f` with where runs of memory begin that lie at the same place in all the buffers, and their length, at most
-/// [`BLOCK`]. The buffers are as long.
-fn runs<'a>(bufs: impl Iterator<Item = &'a Buf>, mut f: impl FnMut(&[*mut u8], usize)) {
-    let mut rests: Vec<_> = bufs.map(|buf| (buf.segments().iter(), 0)).collect();
-    let mut starts = vec![std::ptr::null_mut::<u8>(); rests.len()];
-    loop {
-        let mut len = BLOCK;
-        for ((segments, left), start) in rests.iter_mut().zip(&mut starts) {
-            if *left == 0 {
-                let Some(segment) = segments.next() else { return };
-                (*start, *left) = (segment.as_ptr(), segment.len());
-            }
-            len = len.min(*left);
-        }
-        f(&starts, len);
-        for ((_, left), start) in rests.iter_mut().zip(&mut starts) {
-            *left -= len;
-            *start = start.wrapping_add(len);
-        }
-    }
 }
 
 /// Calls `f` with runs of memory that lie at the same place in both buffers.
@@ -310,88 +239,9 @@ unsafe fn add_times_portable(into: *mut u8, from: *const u8, len: usize, product
     }
 }
 
-/// # Safety
-/// See [`Kernels`]; `pass` has `CELLS` cells, and a `Q` if `BOTH`.
-unsafe fn collect_portable<const CELLS: usize, const BOTH: bool>(pass: &Pass, len: usize) {
-    let wide = len / 32 * 32;
-    for at in (0..wide).step_by(32) {
-        // SAFETY: `at + 32` is at most `len`.
-        unsafe { collect_words::<CELLS, BOTH, 4>(pass, at) }
-    }
-    // SAFETY: `wide` is at most `len`.
-    unsafe { collect_rest::<CELLS, BOTH>(pass, wide, len) }
-}
-
-/// The bytes from `at` on, which are fewer than are done at a time.
-///
-/// # Safety
-/// As [`collect_portable`]; `at` is at most `len`.
-#[inline(never)]
-unsafe fn collect_rest<const CELLS: usize, const BOTH: bool>(pass: &Pass, mut at: usize, len: usize) {
-    while at + 8 <= len {
-        // SAFETY: as the condition says.
-        unsafe { collect_words::<CELLS, BOTH, 1>(pass, at) }
-        at += 8;
-    }
-    for at in at..len {
-        // SAFETY: `at` is less than `len`.
-        unsafe {
-            let (mut p, mut q) = match pass.is_begun {
-                true => (*pass.p.add(at), if BOTH { *pass.q.add(at) } else { 0 }),
-                false => (0, 0),
-            };
-            for cell in (0..CELLS).rev() {
-                let byte = *pass.from[cell].add(at);
-                *pass.to[cell].add(at) = byte;
-                p ^= byte;
-                q = times(2, q) ^ byte;
-            }
-            *pass.p.add(at) = p;
-            if BOTH {
-                *pass.q.add(at) = q;
-            }
-        }
-    }
-}
-
-/// Eight times `WORDS` bytes from byte `at` on.
-///
-/// # Safety
-/// As [`collect_portable`]; they end at `len` at most.
-#[inline(always)]
-unsafe fn collect_words<const CELLS: usize, const BOTH: bool, const WORDS: usize>(pass: &Pass, at: usize) {
-    // SAFETY: as this function asks for; nothing has to be aligned.
-    let load = |from: *const u8| unsafe { from.add(at).cast::<[u64; WORDS]>().read_unaligned() };
-    // SAFETY: as above.
-    let store =
-        |to: *mut u8, of: [u64; WORDS]| unsafe { to.add(at).cast::<[u64; WORDS]>().write_unaligned(of) };
-    let mut p = if pass.is_begun { load(pass.p) } else { [0; WORDS] };
-    let mut q = if BOTH && pass.is_begun { load(pass.q) } else { [0; WORDS] };
-    let data: [_; CELLS] = std::array::from_fn(|cell| load(pass.from[cell]));
-    for cell in (0..CELLS).rev() {
-        store(pass.to[cell], data[cell]);
-        p = std::array::from_fn(|word| p[word] ^ data[cell][word]);
-        if BOTH {
-            q = std::array::from_fn(|word| twice(q[word]) ^ data[cell][word]);
-        }
-    }
-    store(pass.p, p);
-    if BOTH {
-        store(pass.q, q);
-    }
-}
-
-/// Eight elements doubled.
-fn twice(word: u64) -> u64 {
-    let high = (word >> 7) & 0x0101_0101_0101_0101;
-    // All bits of a byte whose highest one is set.
-    let all = (high << 8).wrapping_sub(high);
-    ((word << 1) & 0xFEFE_FEFE_FEFE_FEFE) ^ (all & (u64::from(POLYNOMIAL) * 0x0101_0101_0101_0101))
-}
-
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
-    use super::{POLYNOMIAL, Pass, Products};
+    use super::Products;
     use std::arch::x86_64::*;
 
     /// # Safety
@@ -406,46 +256,6 @@ mod avx2 {
     pub unsafe fn add_times(into: *mut u8, from: *const u8, len: usize, products: &Products) {
         // SAFETY: the caller says so.
         unsafe { add_times_wide(into, from, len, products) }
-    }
-
-    /// All cells are loaded before anything is stored: memory that is a multiple of 4 KiB apart looks the same to the
-    /// processor for a while, and a load would wait for a store to it.
-    ///
-    /// # Safety
-    /// As [`super::collect_portable`]; the processor has AVX2.
-    #[target_feature(enable = "avx2")]
-    pub unsafe fn collect<const CELLS: usize, const BOTH: bool>(pass: &Pass, len: usize) {
-        let (zero, polynomial) = (_mm256_setzero_si256(), _mm256_set1_epi8(POLYNOMIAL as i8));
-        // SAFETY: what is loaded and stored, 32 bytes unaligned, ends at `len` at most.
-        let load = |from: *const u8, at: usize| unsafe { _mm256_loadu_si256(from.add(at).cast()) };
-        // SAFETY: as above.
-        let store =
-            |to: *mut u8, at: usize, of: __m256i| unsafe { _mm256_storeu_si256(to.add(at).cast(), of) };
-        let wide = len / 64 * 64;
-        for at in (0..wide).step_by(64) {
-            let data: [[__m256i; 2]; CELLS] =
-                std::array::from_fn(|cell| [load(pass.from[cell], at), load(pass.from[cell], at + 32)]);
-            for half in 0..2 {
-                let at = at + half * 32;
-                let begun = |sum: *mut u8| if pass.is_begun { load(sum, at) } else { zero };
-                let mut p = begun(pass.p);
-                let mut q = if BOTH { begun(pass.q) } else { zero };
-                for cell in (0..CELLS).rev() {
-                    p = _mm256_xor_si256(p, data[cell][half]);
-                    if BOTH {
-                        let high = _mm256_and_si256(_mm256_cmpgt_epi8(zero, q), polynomial);
-                        q = _mm256_xor_si256(_mm256_xor_si256(_mm256_add_epi8(q, q), high), data[cell][half]);
-                    }
-                }
-                (0..CELLS).for_each(|cell| store(pass.to[cell], at, data[cell][half]));
-                store(pass.p, at, p);
-                if BOTH {
-                    store(pass.q, at, q);
-                }
-            }
-        }
-        // SAFETY: `wide` is at most `len`.
-        unsafe { super::collect_rest::<CELLS, BOTH>(pass, wide, len) }
     }
 
     /// # Safety
