@@ -189,7 +189,7 @@ mod avx2 {
         for at in (0..wide).step_by(64) {
             let data: [[__m256i; 2]; CELLS] =
                 std::array::from_fn(|cell| [load(pass.from[cell], at), load(pass.from[cell], at + 32)]);
-            for half in 0..2 {
+            for half in [0, 1] {
                 let at = at + half * 32;
                 let begun = |sum: *mut u8| if pass.is_begun { load(sum, at) } else { zero };
                 let mut p = begun(pass.p);
