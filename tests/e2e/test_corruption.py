@@ -4,6 +4,7 @@ it serves and while it does not. What is given out is right, or an error; what c
 import errno
 import itertools
 import random
+import threading
 
 import nbd
 
@@ -173,6 +174,93 @@ class SumsBelowLegs(CorruptionCase):
     @limit(60)
     def test_below_a_double_parity(self):
         self.go(RAID6, "abcde", 2)
+
+
+class SumsAboveLegs(CorruptionCase):
+    """Checksums over a device with legs: they say which of its copies is right."""
+
+    # Where the letters of legs hold something else than they did.
+    def changed(self):
+        return {(name, row) for (name, row), before in self.kept.items() if self.image(name).block(row) != before}
+
+    def flip(self, name, row):
+        self.kept[name, row] = self.image(name).block(row)
+        self.image(name).flip(row)
+
+    def scrub_sums(self):
+        self.daemon.ctl("sums", "scrub")
+        wait_until("the scrub to end", 30, lambda: "scrub" not in self.jobs())
+        info = self.daemon.device("sums")["info"]
+        return info["healed"], info["healed_at"]
+
+    def write_elsewhere(self, stop):
+        """Writes what is there already, in the second half."""
+        client, draw = self.client(), random.Random(7)
+        while not stop.is_set():
+            number = draw.randrange(SIZE // BLOCK // 2, SIZE // BLOCK)
+            client.pwrite(self.block(number), number * BLOCK)
+        client.shutdown()
+
+    def go(self, kind, legs, scrubbed):
+        """`scrubbed`: the legs on which a scrub finds what is wrong."""
+        devices = {**over_legs(kind, legs, direct=True), "sums": {"type": "integrity", "over": "m"}}
+        self.kept = {}
+        self.create(devices, exported("sums"))
+        self.fill(legs)
+        # Rows of the first half, that hold data on each leg, far from each other.
+        half = [row for row in sorted(self.rows) if max(self.rows[row].values()) < SIZE // BLOCK // 2]
+        place = {name: iter([row for row in half if name in self.rows[row]][7 + 20 * n::APART]) for n, name in enumerate(legs)}
+        stop = threading.Event()
+        writer = threading.Thread(target=self.write_elsewhere, args=(stop,))
+        writer.start()
+        try:
+            client = self.client()
+            for name in legs:
+                row = next(place[name])
+                number = self.rows[row][name]
+                self.flip(name, row)
+
+                def is_healed():
+                    self.assertTrue(client.pread(BLOCK, number * BLOCK) == self.block(number), number)
+                    return not self.changed()
+                # A mirror reads it from this leg or from that.
+                wait_until(f"what was wrong on {name} to be read, and healed", 10, is_healed, every=0)
+                self.assertIn(number * BLOCK, self.daemon.device("sums")["info"]["healed_at"])
+            client.shutdown()
+        finally:
+            stop.set()
+            writer.join()
+        healed, _ = self.scrub_sums()
+        self.assertEqual(healed, len(legs))
+        self.assertRegex(self.daemon.log(), r"a block was healed from another copy")
+        self.stop()
+        # At rest, found by a scrub.
+        flipped = {self.rows[row][name] * BLOCK for name in scrubbed for row in [next(place[name])] if not self.flip(name, row)}
+        self.daemon.start()
+        healed, places = self.scrub_sums()
+        self.assertEqual((healed, set(places)), (len(flipped), flipped))
+        self.assertEqual(self.changed(), set())
+        self.assertEqual(self.scrub()["different"], 0)
+        self.assertEqual({place["leg"] for place in self.info()["found"]["places"]}, {f"f{name}" for name in scrubbed})
+        # On all legs: an error there, and nowhere else, and nothing is written over.
+        row = next(place[legs[0]])
+        for name in legs:
+            self.flip(name, row)
+        lost = set(self.rows[row].values())
+        wrong, client = self.changed(), self.client()
+        self.assertEqual(self.unreadable(client, range(SIZE // BLOCK)), lost)
+        self.assertEqual(self.scrub_sums()[0], healed)
+        self.assertEqual(self.changed(), wrong)
+        client.shutdown()
+        self.stop()
+
+    @limit(60)
+    def test_above_a_mirror(self):
+        self.go(MIRROR, "ab", "ab")
+
+    @limit(60)
+    def test_above_a_parity(self):
+        self.go(RAID5, "abc", "abc")
 
 
 class SumsAlone(CorruptionCase):

@@ -1,6 +1,8 @@
 //! The one trait that a layer implements, and what it may answer.
 
-use crate::{Error, Extent, ExtentState, Finding, Geometry, Io, Job, Kept, Made, Node, Result};
+use crate::{
+    Error, Extent, ExtentState, Finding, Geometry, Healed, Io, Job, Judge, Kept, Made, Node, Result,
+};
 use serde_json::Value;
 use std::future::Future;
 use std::ops::Range;
@@ -63,6 +65,14 @@ pub trait Layer {
     /// What the bytes of `at` hold. The runs cover `at` exactly. Unless a layer knows better, all is data.
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
         Box::pin(async move { Ok(vec![Extent { len: at.end - at.start, state: ExtentState::Data }]) })
+    }
+
+    /// A layer above has found that what is read at `at` is not what was written. Of all that can be had for `at`, gives
+    /// what `is_right`, if anything is, and writes it wherever something else is in its place; the rest stays as it is.
+    /// Nobody changes `at` from above meanwhile. `None`: nothing is right, or there is only what is read. Layers that only
+    /// move requests hand this on. Unless a layer has copies, there are none.
+    fn heal(self: Rc<Self>, _at: Range<u64>, _is_right: Judge) -> Pending<Option<Healed>> {
+        Box::pin(async { Ok(None) })
     }
 
     /// Carries out a command. The answer is shown to the user as JSON. Unless a layer has commands, an error.

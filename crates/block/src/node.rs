@@ -10,8 +10,8 @@
 
 use crate::walk::{Kept, Request, Walk};
 use crate::{
-    Absent, Buf, Command, Durability, Env, Error, ErrorKind, Extent, Finding, Geometry, Io, Job, Layer, Op,
-    OpKind, Result, Signal, Stats, Step, Time, Zero,
+    Absent, Buf, Command, Durability, Env, Error, ErrorKind, Extent, Finding, Geometry, Healed, Io, Job,
+    Judge, Layer, Op, OpKind, Result, Signal, Stats, Step, Time, Zero,
 };
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
@@ -252,20 +252,38 @@ impl Node {
 
     /// What the bytes of `at` hold: runs that cover it exactly.
     pub async fn extents(self: &Rc<Self>, at: Range<u64>) -> Result<Vec<Extent>> {
+        let _busy = self.enter(&at).await?;
+        let layer = self.layer();
+        layer.extents(at).await.map_err(|e| e.on(&self.name))
+    }
+
+    /// Asks the layer for other copies of `at`, which is not what was written: see [`Layer::heal`]. It is no request, and
+    /// is not counted as one.
+    pub async fn heal(self: &Rc<Self>, at: Range<u64>, is_right: Judge) -> Result<Option<Healed>> {
+        let _busy = self.enter(&at).await?;
+        if (at.start | at.end) & (self.geometry().block as u64 - 1) != 0 || at.is_empty() {
+            return Err(Error::invalid("only whole blocks can be healed").at(at).on(&self.name));
+        }
+        if self.gate.get() == Gate::Fenced {
+            return Err(Error::new(ErrorKind::Fenced, "the device has another owner").at(at).on(&self.name));
+        }
+        let layer = self.layer();
+        layer.heal(at, is_right).await.map_err(|e| e.on(&self.name))
+    }
+
+    /// Waits until questions about `at` may pass. While the guard lives the layer is not exchanged: it counts as in flight.
+    async fn enter(self: &Rc<Self>, at: &Range<u64>) -> Result<Busy> {
         self.moved.until(|| self.gate.get() != Gate::Held).await;
         if self.gate.get() == Gate::Closed {
-            return Err(Error::offline("the device is closed").at(at).on(&self.name));
+            return Err(Error::offline("the device is closed").at(at.clone()).on(&self.name));
         }
         let size = self.geometry().size;
         if !self.is_absent() && (at.start > at.end || at.end > size) {
             return Err(Error::invalid(format!("out of range: the device has {size} bytes"))
-                .at(at)
+                .at(at.clone())
                 .on(&self.name));
         }
-        // Counted as in flight, so that the layer is not exchanged while it answers.
-        let _busy = Busy::new(self);
-        let layer = self.layer();
-        layer.extents(at).await.map_err(|e| e.on(&self.name))
+        Ok(Busy::new(self))
     }
 
     /// Sends a command to the layer, and takes over what it changed about the device's shape.

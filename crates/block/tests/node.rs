@@ -636,6 +636,31 @@ fn extents_are_checked_and_wait_for_a_hold() {
 }
 
 #[test]
+fn healing_is_checked_waits_for_a_hold_and_is_no_request() {
+    with_desk(native(), |env, _, node| async move {
+        let heal = async |at| node.heal(at, Rc::new(|_| true)).await.map(|healed| healed.is_some());
+        assert_eq!(heal(0..512).await, Ok(false), "it has one copy");
+        for at in [SIZE..SIZE + 512, 0..100, 512..512] {
+            let e = heal(at).await.unwrap_err();
+            assert_eq!((e.kind(), e.device()), (ErrorKind::Invalid, Some("desk")));
+        }
+        let held = node.hold().await;
+        let waiting = env.start({
+            let node = Rc::clone(&node);
+            async move { node.heal(0..512, Rc::new(|_| true)).await.map(|healed| healed.is_some()) }
+        });
+        settle(&env).await;
+        drop(held);
+        assert_eq!(waiting.ended().await, Ok(false));
+        assert_eq!((node.stats().in_flight(), node.stats().of(OpKind::Read).completed.get()), (0, 0));
+        node.fence();
+        assert_eq!(heal(0..512).await.unwrap_err().kind(), ErrorKind::Fenced);
+        node.close().await.unwrap();
+        assert_eq!(heal(0..512).await.unwrap_err().kind(), ErrorKind::Offline);
+    });
+}
+
+#[test]
 fn an_absent_device_fails_everything_until_it_comes() {
     with_desk(native(), |env, desk, _| async move {
         let why = Error::media("there is no disk.img");

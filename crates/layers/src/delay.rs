@@ -24,8 +24,8 @@
 
 use crate::command::{args, unknown};
 use lamina_block::{
-    Arg, ArgType, Build, Command, Config, Env, Extent, Geometry, Io, Layer, Made, Node, Op, Pending, Result,
-    Span, Step, Time, Verb,
+    Arg, ArgType, Build, Command, Config, Env, Extent, Geometry, Healed, Io, Judge, Layer, Made, Node, Op,
+    Pending, Result, Span, Step, Time, Verb,
 };
 use serde::de::{self, MapAccess, value::MapAccessDeserializer};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -282,6 +282,10 @@ impl Layer for Delay {
 
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
         Box::pin(async move { self.child.extents(at).await })
+    }
+
+    fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
+        Box::pin(async move { self.child.heal(at, is_right).await })
     }
 
     fn control(self: Rc<Self>, command: Command) -> Pending<Value> {

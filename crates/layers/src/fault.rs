@@ -31,8 +31,8 @@
 
 use crate::command::{args, unknown};
 use lamina_block::{
-    Arg, ArgType, Build, Bytes, Command, Config, Env, Error, ErrorKind, Extent, Geometry, Io, Layer, Made,
-    Node, OpKind, Pending, Result, Signal, Span, Step, Verb,
+    Arg, ArgType, Build, Bytes, Command, Config, Env, Error, ErrorKind, Extent, Geometry, Healed, Io, Judge,
+    Layer, Made, Node, OpKind, Pending, Result, Signal, Span, Step, Verb,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -272,6 +272,10 @@ impl Layer for Fault {
 
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
         Box::pin(async move { self.child.extents(at).await })
+    }
+
+    fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
+        Box::pin(async move { self.child.heal(at, is_right).await })
     }
 
     fn control(self: Rc<Self>, command: Command) -> Pending<Value> {

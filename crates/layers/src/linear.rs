@@ -18,7 +18,8 @@
 
 use crate::null;
 use lamina_block::{
-    Build, Bytes, Config, Error, Extent, Geometry, Io, Layer, Made, Node, Pending, Result, Step,
+    Build, Bytes, Config, Error, Extent, Geometry, Healed, Io, Judge, Layer, Made, Node, Pending, Result,
+    Step,
 };
 use serde::Deserialize;
 use std::ops::Range;
@@ -86,6 +87,10 @@ impl Layer for Linear {
 
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
         Box::pin(async move { self.child.extents(at.start + self.offset..at.end + self.offset).await })
+    }
+
+    fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
+        Box::pin(async move { self.child.heal(at.start + self.offset..at.end + self.offset, is_right).await })
     }
 }
 

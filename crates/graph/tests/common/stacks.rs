@@ -398,6 +398,45 @@ d1 = { type = "disk", number = 1 }
 d2 = { type = "disk", number = 2 }
 "#;
 
+/// Checksums of what a mirror gives, which asks it for its other copy.
+pub fn integrity_over_mirror() -> Subject {
+    stack("integrity over mirror", INTEGRITY_OVER_MIRROR).disks_of(512 << 10)
+}
+
+const INTEGRITY_OVER_MIRROR: &str = r#"
+[device]
+top = { type = "integrity", over = "m", region = "16KiB" }
+m = { type = "mirror", over = ["d0", "d1"], region = "16KiB" }
+d0 = { type = "disk", number = 0 }
+d1 = { type = "disk", number = 1 }
+"#;
+
+/// Checksums of what a parity gives, through a cipher.
+pub fn integrity_over_crypt_over_parity() -> Subject {
+    let text = INTEGRITY_OVER_PARITY.replace("CRYPT", CRYPT);
+    stack("integrity over crypt over parity", text).disks_of(512 << 10)
+}
+
+const INTEGRITY_OVER_PARITY: &str = r#"
+[device.top]
+type = "integrity"
+over = "c"
+region = "16KiB"
+[device.c]
+type = "crypt"
+over = "p"
+CRYPT
+[device.p]
+type = "parity"
+over = ["d0", "d1", "d2"]
+unit = "8KiB"
+region = "16KiB"
+[device]
+d0 = { type = "disk", number = 0 }
+d1 = { type = "disk", number = 1 }
+d2 = { type = "disk", number = 2 }
+"#;
+
 /// The hierarchy of the paper (its Figure 11): `examples/figure11.toml`, smaller.
 pub fn figure_11() -> Subject {
     let disk = |n: u8| {
@@ -447,6 +486,8 @@ pub fn all() -> Vec<Subject> {
         stripe_over_mirrors(),
         mirror_over_integrity(),
         parity_over_integrity(),
+        integrity_over_mirror(),
+        integrity_over_crypt_over_parity(),
     ];
     // What shares another's state is nothing by itself, and a table of partitions cannot be written.
     let alone = |kind: &&Kind| !kind.shares && kind.name != "partition";

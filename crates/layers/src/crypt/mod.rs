@@ -68,7 +68,7 @@ mod verbs;
 use cipher::Cipher;
 use lamina_block::{
     Buf, Build, Bytes, Class, Command, Config, Durability, Env, Error, Extent, ExtentState, Finding,
-    Geometry, Io, Layer, Made, Node, Op, Pending, Result, Signal, Step, Verb,
+    Geometry, Healed, Io, Judge, Layer, Made, Node, Op, Pending, Result, Signal, Step, Verb,
 };
 use luks::{Luks, Place};
 use secret::Secret;
@@ -338,6 +338,23 @@ impl Layer for Crypt {
                 place = run_end;
             }
             Ok(runs)
+        })
+    }
+
+    /// What is below is judged by what it means.
+    fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
+        Box::pin(async move {
+            let (me, start) = (Rc::clone(&self), at.start);
+            let open = move |bytes: &Buf| {
+                let plain = me.env.pool().take(bytes.len());
+                me.cipher.decrypt(start, bytes, &plain, me.discard).map(|()| plain)
+            };
+            let judge = Rc::new(move |bytes: &Buf| open(bytes).is_ok_and(|plain| is_right(&plain)));
+            let healed = self.child.heal(self.below(at.start)..self.below(at.end), judge).await?;
+            let Some(Healed { bytes, copies }) = healed else { return Ok(None) };
+            let plain = self.env.pool().take(bytes.len());
+            self.cipher.decrypt(at.start, &bytes, &plain, self.discard)?;
+            Ok(Some(Healed { bytes: plain, copies }))
         })
     }
 

@@ -48,8 +48,8 @@ use crate::command::{args, unknown};
 use crate::sums::digest::Digest;
 use crate::sums::{self, Sums, Wanted};
 use lamina_block::{
-    Arg, ArgType, Build, Bytes, Command, Config, Error, Extent, Finding, Geometry, Io, Job, Layer, Made, Op,
-    Pending, Result, Step, Verb,
+    Arg, ArgType, Build, Bytes, Command, Config, Error, Extent, Finding, Geometry, Healed, Io, Job, Judge,
+    Layer, Made, Op, Pending, Result, Step, Verb,
 };
 use marks::{MARKS_MAX, Marks};
 use serde::Deserialize;
@@ -250,6 +250,11 @@ impl Layer for Fingerprint {
 
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
         Box::pin(async move { self.sums.runs(at).await })
+    }
+
+    fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
+        let sums = Rc::clone(&self.sums);
+        Box::pin(async move { sums.child.heal(sums.below(at.start)..sums.below(at.end), is_right).await })
     }
 
     fn control(self: Rc<Self>, command: Command) -> Pending<Value> {

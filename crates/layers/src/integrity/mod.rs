@@ -1,12 +1,14 @@
 //! `integrity`: a checksum of every block, so that bytes that changed on their own are an error and not data.
 //!
-//! What is read is compared with the checksum that was made when it was written. If they differ, the read fails and says
-//! where; it never gives out the bytes. Over such a layer, a mirror or a parity layer knows which copy is right, and writes
-//! it back.
+//! What is read is compared with the checksum that was made when it was written. If they differ, what is below is asked for
+//! another copy; if there is none that is right, the read fails and says where. It never gives out the wrong bytes. Over such
+//! a layer, a mirror or a parity layer knows which copy is right, and writes it back.
 //!
 //! ```text
 //!   read ─▶ below ─▶ checksum of every block = that in the table? ─ yes ─▶ done
-//!                                                └ no ─▶ once more, alone with the block ─ no ─▶ Corrupt, which bytes
+//!                                                └ no ─▶ once more, alone with the block
+//!                                                             └ no ─▶ another copy? ─ yes ─▶ done, and written back
+//!                                                                          └ no ─▶ Corrupt, which bytes
 //!   write ─▶ checksums ─▶ below ─▶ table
 //! ```
 //!
@@ -20,12 +22,19 @@
 //! * `region` (4MiB, larger where there would be more than 65,536): what is in doubt together after a crash.
 //!
 //! Commands: `scrub`, with an optional `limit` in bytes for each second, reads everything, as a job, and counts what is
-//! wrong; `info` names the last 16 places.
+//! wrong (`corrupt`) and what was made right (`healed`); `info` names the last 16 places of each. It looks at all copies that
+//! are below.
 //!
 //! Put it below the legs, one on each device (`lamina design` does): then what is wrong on one comes from the others, for
-//! reads, for writes of a part of a block, and by the scrub of `mirror` or `parity`. Over a mirror it finds out as well, but
-//! it sees one device: it cannot ask for the other copy, and the read fails. What lies between it and the legs has to leave
-//! blocks of 4 KiB whole (a `linear` whose `offset` is a multiple of that does).
+//! reads, for writes of a part of a block, and by the scrub of `mirror` or `parity`. What lies between it and the legs has to
+//! leave blocks of 4 KiB whole (a `linear` whose `offset` is a multiple of that does).
+//!
+//! Over a mirror or a parity it heals as well, with one table for all legs: a block that is wrong is read from each leg, or
+//! computed without each, until the checksum is right, and is then written to the legs that hold something else. So it is
+//! through `linear`, `view`, `concat`, `stripe`, `crypt`, `fingerprint`, `delay` and `fault`. It knows less than it would below:
+//! that a parity is wrong while the data are right is not seen; what is wrong in a row of a parity, and was not found before
+//! something in the row is written, goes into the parity as it is; and after a crash legs are made to agree where something
+//! was being written before anybody above could ask. What is lost so is an error, never data.
 //!
 //! A block has 4 KiB. Requests may be smaller: a read reads whole blocks, a write of a part of a block reads the rest
 //! before. A write of a whole block makes a wrong block right; one of a part of it fails.

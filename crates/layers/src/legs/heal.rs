@@ -57,7 +57,9 @@ impl Legs {
         let right = content.right(at.clone(), leg, Vec::new()).await;
         let leg = if flawed!("wrong leg healed") { (leg + 1) % self.legs.len() } else { leg };
         match right {
-            Ok(bytes) => self.mend(at, leg, bytes, &format!("healed from the others: {e}")).await,
+            Ok(bytes) => {
+                self.mend(at, leg, bytes, &format!("healed from the others: {e}")).await;
+            }
             Err(others) => {
                 self.findings.lost.set(self.findings.lost.get() + 1);
                 self.note(
@@ -69,19 +71,26 @@ impl Legs {
         }
     }
 
-    /// Writes to leg `leg` at `at`, which is locked, what is right.
-    pub async fn mend(&self, at: &Range<u64>, leg: usize, bytes: Buf, why: &str) {
+    /// Writes to leg `leg` at `at`, which is locked, what is right. True if it has it now.
+    ///
+    /// No intent says so. If the power fails meanwhile the leg is as wrong as it was, and the others, which said what is
+    /// right, have not changed; where an intent says that legs may differ, those that are right might be made like it.
+    pub async fn mend(&self, at: &Range<u64>, leg: usize, bytes: Buf, why: &str) -> bool {
         if self.read_only {
-            return;
+            return false;
         }
         self.written.borrow_mut().add(at);
         match self.legs[leg].node.submit(Io::write(at.start, bytes, Durability::Cached)).await {
             Ok(()) => {
                 self.findings.healed.set(self.findings.healed.get() + 1);
                 self.note(leg, at, why);
+                return true;
             }
+            // It finds more wrong than that, and will say so when it is read.
+            Err(e) if is_corrupt(&e) => self.note(leg, at, &format!("could not be healed: {e}")),
             Err(e) => self.put_out(leg, &e),
         }
+        false
     }
 
     /// Legs that took nothing of a change of `at`, because it was of a part of a block that they find wrong, get the

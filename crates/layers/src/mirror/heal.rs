@@ -3,7 +3,7 @@
 use super::Mirror;
 use crate::flaw::flawed;
 use crate::legs::{Content, is_away, is_corrupt};
-use lamina_block::{Buf, Durability, Error, Io, Pending, Result};
+use lamina_block::{Buf, Durability, Error, Healed, Io, Judge, Pending, Result};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -112,6 +112,33 @@ impl Mirror {
             }
         }
         Ok(())
+    }
+
+    /// Gives the copy of `at` that `is_right`, if there is one, to all legs that hold something else.
+    pub(super) async fn put_right(&self, at: &Range<u64>, is_right: Judge) -> Result<Option<Healed>> {
+        let _lock = self.legs.locks.take(&self.legs.whole(at)).await;
+        let mut copies: Vec<(usize, Option<Buf>)> = Vec::new();
+        for leg in self.legs.targets().collect::<Vec<_>>() {
+            let bytes = self.legs.env.pool().take((at.end - at.start) as usize);
+            match self.node(leg).submit(Io::read(at.start, bytes.clone())).await {
+                Ok(()) => copies.push((leg, Some(bytes))),
+                Err(e) if is_away(&e) => self.legs.put_out(leg, &e),
+                Err(_) => copies.push((leg, None)),
+            }
+        }
+        let is_right = |bytes: &&Buf| is_right(bytes) || flawed!("a wrong copy heals");
+        // What a leg lacks may be there all the same, if it is known in large pieces only; it gets it anyhow.
+        let right = copies.iter().filter_map(|(_, bytes)| bytes.as_ref()).find(is_right).cloned();
+        let Some(right) = right else { return Ok(None) };
+        let (all, mut mended) = (right.to_vec(), 0);
+        for (leg, bytes) in copies {
+            let is_same = bytes.is_some_and(|bytes| bytes.to_vec() == all);
+            if !is_same && self.legs.is_good(leg, at) {
+                let why = "healed from the others: a layer above knows what is right";
+                mended += usize::from(self.legs.mend(at, leg, right.clone(), why).await);
+            }
+        }
+        Ok(Some(Healed { bytes: right, copies: mended }))
     }
 
     /// Compares one block of several copies, and mends what can be.

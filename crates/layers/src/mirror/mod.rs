@@ -31,7 +31,8 @@
 //! After a crash legs may differ where something was being written. There the first leg is right, and is what is read,
 //! until the others have been made the same. `scrub` compares everything: what a leg says is corrupt (a layer `integrity`
 //! below it does) is healed; otherwise, of three or more copies the majority is right, and of two that differ neither is
-//! known to be: they stay as they are, and are reported, unless `trust` names the leg that is right.
+//! known to be: they stay as they are, and are reported, unless `trust` names the leg that is right. A layer `integrity` above
+//! knows it: the copy that it finds right is written to the legs that hold something else.
 //!
 //! `fail LEG` lets a leg be left alone until `rejoin LEG`, which gives it what it lacks; a leg that rejoins when there are
 //! enough becomes a spare. A rebuild that is cancelled goes on at `rejoin`, or after a restart.
@@ -58,8 +59,8 @@ use crate::flaw::flawed;
 use crate::legs::{Legs, Lock, Needs, Part, Parts, Role, VERBS, needs_hold};
 use crate::several;
 use lamina_block::{
-    Build, Bytes, Command, Config, Error, Extent, Finding, Geometry, Io, Job, Layer, Made, Node, Op, Pending,
-    Result, Span, Step, Verb, Zero,
+    Build, Bytes, Command, Config, Error, Extent, Finding, Geometry, Healed, Io, Job, Judge, Layer, Made,
+    Node, Op, Pending, Result, Span, Step, Verb, Zero,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -260,6 +261,10 @@ impl Layer for Mirror {
                 None => Err(Error::offline("no leg that has these bytes is there").at(at)),
             }
         })
+    }
+
+    fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
+        Box::pin(async move { self.put_right(&at, is_right).await })
     }
 
     fn control(self: Rc<Self>, command: Command) -> Pending<Value> {

@@ -42,7 +42,8 @@
 //!
 //! `scrub` compares all parity with the data. What a device says is corrupt (a layer `integrity` below it does) is healed;
 //! with two parities also what one device has silently wrong; with one it is only seen that there is something, and
-//! reported: `trust` means nothing here.
+//! reported: `trust` means nothing here. A layer `integrity` above knows whether data are right: what it finds wrong is
+//! computed without each device in turn, with two parities also without each two, until it is right, and written.
 //!
 //! It changes while it is served: a name added to `over` is one more spare, and one taken out together with it is replaced,
 //! when the other one has everything. More devices do not make it larger; `concat` or `stripe` over several do.
@@ -58,8 +59,9 @@
 mod forget;
 mod galois;
 mod gather;
+mod heal;
 mod journal;
-mod layout;
+pub(crate) mod layout;
 mod recover;
 mod replay;
 mod ring;
@@ -73,8 +75,8 @@ use crate::command::args;
 use crate::legs::{Legs, Needs, Parts, VERBS, needs_hold};
 use gather::Queues;
 use lamina_block::{
-    Arg, ArgType, Begin, Buf, Build, Bytes, Command, Config, Error, ErrorKind, Finding, Geometry, Io, Job,
-    Layer, Made, Node, Op, Pending, Result, Span, Step, Verb, Zero,
+    Arg, ArgType, Begin, Buf, Build, Bytes, Command, Config, Error, ErrorKind, Finding, Geometry, Healed, Io,
+    Job, Judge, Layer, Made, Node, Op, Pending, Result, Span, Step, Verb, Zero,
 };
 use layout::{COLUMNS_MAX, Layout};
 use ring::Ring;
@@ -431,6 +433,10 @@ impl Layer for Parity {
             Op::Discard => self.discard(io.at.clone()),
             Op::Flush => Step::control(async move { self.flush().await }),
         }
+    }
+
+    fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
+        Box::pin(async move { self.put_right(&at, is_right).await })
     }
 
     fn control(self: Rc<Self>, command: Command) -> Pending<Value> {

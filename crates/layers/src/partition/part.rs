@@ -1,7 +1,7 @@
 //! One partition: where its bytes are, and the layer that shows them.
 
 use crate::several;
-use lamina_block::{Error, Extent, Geometry, Io, Layer, Node, Pending, Request, Result, Step};
+use lamina_block::{Error, Extent, Geometry, Healed, Io, Judge, Layer, Node, Pending, Request, Result, Step};
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -234,6 +234,19 @@ impl Layer for View {
                 }
             }
             Ok(merged)
+        })
+    }
+
+    /// Of what lies in one piece.
+    fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
+        Box::pin(async move {
+            self.reaches(&at)?;
+            match self.parts(at)[..] {
+                [(ref part, there)] => {
+                    self.child.heal(there..there + (part.end - part.start), is_right).await
+                }
+                _ => Ok(None),
+            }
         })
     }
 

@@ -32,7 +32,7 @@ use crate::several;
 use kept::{State, Target};
 use lamina_block::{
     Begin, Build, Bytes, Children, Class, Command, Env, Error, ErrorKind, Extent, ExtentState, Finding,
-    Geometry, Io, Job, Keep, Layer, Pending, Result, Signal, Step,
+    Geometry, Healed, Io, Job, Judge, Keep, Layer, Pending, Result, Signal, Step,
 };
 use mover::Move;
 use serde_json::{Value, json};
@@ -322,6 +322,20 @@ impl<S: Shape> Layer for Spread<S> {
                 Box::pin(async move { Ok(vec![all]) })
             }
         }
+    }
+
+    /// Of what lies on one child, and is not being moved.
+    fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
+        Box::pin(async move {
+            let span = {
+                let state = self.state.borrow();
+                let is_known = state.target.is_none() && at.end <= state.layout.size();
+                is_known.then(|| state.layout.span(at.start))
+            };
+            let Some(span) = span.filter(|span| at.end <= span.at.end) else { return Ok(None) };
+            let Place { child, there } = span.place(at.start);
+            self.children[child].heal(there..there + (at.end - at.start), is_right).await
+        })
     }
 
     fn control(self: Rc<Self>, command: Command) -> Pending<Value> {

@@ -6,7 +6,8 @@
 use super::change::{PIECE, pieces};
 use super::{Sums, add};
 use crate::flaw::flawed;
-use lamina_block::{Buf, Error, ErrorKind, Io, Job, Result};
+use futures_util::future::join_all;
+use lamina_block::{Buf, Error, ErrorKind, Io, Job, Judge, Result};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -71,7 +72,7 @@ impl Sums {
         let _lock = self.lock(at).await;
         let own = self.env.pool().take(into.len());
         self.child.submit(Io::read(self.below(at.start), own.clone())).await?;
-        let right = self.judge(at, &own).await?;
+        let right = self.judge(at, &own).await? || self.heal(at, &own).await?;
         into.copy_from(&own);
         Ok(right)
     }
@@ -79,7 +80,7 @@ impl Sums {
     /// Reads a block that is locked.
     pub(super) async fn fetch(&self, at: &Range<u64>, into: &Buf) -> Result<()> {
         self.child.submit(Io::read(self.below(at.start), into.clone())).await?;
-        match !self.strict || self.judge(at, into).await? {
+        match !self.strict || self.judge(at, into).await? || self.heal(at, into).await? {
             true => Ok(()),
             false => Err(self.corrupt(at.clone())),
         }
@@ -100,6 +101,58 @@ impl Sums {
             add(&self.tally.anew, 1);
         }
         Ok(true)
+    }
+
+    /// Asks for another copy of a block that is locked, and was found to be wrong. True if `into` is what it should be.
+    async fn heal(&self, at: &Range<u64>, into: &Buf) -> Result<bool> {
+        let Some((bytes, copies)) = self.other_copy(at).await? else { return Ok(false) };
+        into.copy_from(&bytes);
+        if copies > 0 {
+            self.note_healed(at.start);
+        }
+        Ok(true)
+    }
+
+    /// What a block that is locked, and not in doubt, should be, if any copy of it is; and how many others were not, and
+    /// are now.
+    async fn other_copy(&self, at: &Range<u64>) -> Result<Option<(Buf, usize)>> {
+        let (number, me) = (self.numbers(at).start, self.me.clone());
+        let known = self.table.get(number..number + 1).await?;
+        if !self.strict {
+            return Ok(None);
+        }
+        let judge: Judge = Rc::new(move |bytes: &Buf| {
+            let mut entry = Vec::new();
+            me.upgrade().is_some_and(|sums| {
+                sums.add_entries(bytes, 0..bytes.len(), &mut entry);
+                entry == known
+            })
+        });
+        match self.child.heal(self.below(at.start)..self.below(at.end), Rc::clone(&judge)).await {
+            Ok(healed) => Ok(healed.filter(|of| judge(&of.bytes)).map(|of| (of.bytes, of.copies))),
+            Err(e) => {
+                tracing::warn!(device = %self.name, offset = at.start, "another copy could not be asked for: {e}");
+                Ok(None)
+            }
+        }
+    }
+
+    /// Looks at all copies of some blocks, if there are several: a read sees only one.
+    async fn look_at_copies(&self, at: &Range<u64>) -> Result<()> {
+        let look = async |block: Range<u64>| {
+            let _lock = self.lock(&block).await;
+            // What was read may have been right, or was healed and counted.
+            let healed = match self.is_doubted(&block) {
+                true => None,
+                false => self.other_copy(&block).await?,
+            };
+            if healed.is_some_and(|(_, copies)| copies > 0) {
+                self.note(block.start);
+                self.note_healed(block.start);
+            }
+            Ok(())
+        };
+        join_all(pieces(at, self.block()).map(look)).await.into_iter().collect()
     }
 
     /// The digest of the block that has byte `at`, as it is now.
@@ -169,8 +222,12 @@ impl Sums {
         }
         match self.compare(at, &buf).await {
             // Counted where it was found.
-            Err(e) if e.kind() == ErrorKind::Corrupt && e.device() == Some(&self.name) => Ok(()),
-            compared => compared,
+            Err(e) if e.kind() == ErrorKind::Corrupt && e.device() == Some(&self.name) => {}
+            compared => compared?,
+        }
+        match self.strict {
+            true => self.look_at_copies(at).await,
+            false => Ok(()),
         }
     }
 

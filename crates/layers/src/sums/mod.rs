@@ -88,12 +88,29 @@ struct Tally {
     corrupt: Cell<u64>,
     /// The last of them.
     places: RefCell<VecDeque<u64>>,
+    /// How often another copy was right, and was written where one was not.
+    healed: Cell<u64>,
+    /// The last of these blocks.
+    healed_at: RefCell<VecDeque<u64>>,
     /// Blocks in doubt that were taken as they are.
     anew: Cell<u64>,
     /// How often everything was looked at.
     passes: Cell<u64>,
     /// Bytes that a job could not read.
     unreadable: Cell<u64>,
+}
+
+/// Remembers `at` among the last places; false if it is there already.
+fn remember(places: &RefCell<VecDeque<u64>>, at: u64) -> bool {
+    let mut places = places.borrow_mut();
+    if places.contains(&at) {
+        return false;
+    }
+    places.push_back(at);
+    if places.len() > PLACES {
+        places.pop_front();
+    }
+    true
 }
 
 fn add(cell: &Cell<u64>, more: u64) {
@@ -228,13 +245,16 @@ impl Sums {
     /// Counts a block that is not what it should be.
     fn note(&self, at: u64) {
         add(&self.tally.corrupt, 1);
-        let places = &mut *self.tally.places.borrow_mut();
-        if !places.contains(&at) {
+        if remember(&self.tally.places, at) {
             tracing::warn!(device = %self.name, offset = at, len = self.block(), "a block is not what was written");
-            places.push_back(at);
         }
-        if places.len() > PLACES {
-            places.pop_front();
+    }
+
+    /// Counts a block that was not what it should be, and is everywhere now.
+    fn note_healed(&self, at: u64) {
+        add(&self.tally.healed, 1);
+        if remember(&self.tally.healed_at, at) {
+            tracing::warn!(device = %self.name, offset = at, len = self.block(), "a block was healed from another copy");
         }
     }
 
@@ -246,13 +266,13 @@ impl Sums {
 
     /// What both layers show.
     pub fn info(&self) -> Value {
-        let places: Vec<u64> = self.tally.places.borrow().iter().copied().collect();
-        json!({
+        let places = |of: &RefCell<VecDeque<u64>>| of.borrow().iter().copied().collect::<Vec<_>>();
+        let mut info = json!({
             "digest": self.digest().name(),
             "block": self.block(),
             "blocks": self.blocks(),
             "corrupt": self.tally.corrupt.get(),
-            "corrupt_at": places,
+            "corrupt_at": places(&self.tally.places),
             "summed_anew": self.tally.anew.get(),
             "doubted_bytes": self.doubted.borrow().bytes(),
             "passes": self.tally.passes.get(),
@@ -260,7 +280,12 @@ impl Sums {
             "unused_bytes": self.unused(),
             "table_bytes": self.store.region_len(),
             "memory": self.store.memory(),
-        })
+        });
+        if self.strict {
+            info["healed"] = self.tally.healed.get().into();
+            info["healed_at"] = places(&self.tally.healed_at).into();
+        }
+        info
     }
 
     /// Work in the background.

@@ -3,6 +3,7 @@
 mod canaries;
 mod crash;
 mod damage;
+mod over;
 
 use super::{Integrity, Keys};
 use crate::sums;
