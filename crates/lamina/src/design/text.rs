@@ -97,7 +97,7 @@ fn reasons(design: &Design) -> Vec<String> {
     if wish.checksums {
         all.push(
             "integrity, on each device: a block that comes back with other bytes than were written is an error \
-             instead of data, and what stands above then knows which copy is wrong. Costs 8 bytes for each 4 KiB, a \
+             instead of data, and what stands above then knows which copy is wrong. Costs 16 bytes for each 4 KiB, a \
              checksum for every block read and written, and reading a block before a part of it is written."
                 .into(),
         );

@@ -14,7 +14,7 @@
 //!
 //! Keys:
 //! * `over`: the device below.
-//! * `checksum` ("crc32c"): that (4 bytes a block), or "xxh3" (8 bytes); stays as it was when the table was made. All
+//! * `checksum` ("xxh3"): that (8 bytes a block), or "crc32c" (4 bytes); stays as it was when the table was made. All
 //!   blocks that end with their own CRC-32C, as the pages of Lamina's own metadata do, have the same crc32c: if one of
 //!   them is in the place of another, only xxh3 notices. What changes in a block, both do.
 //! * `metadata`: a device for the table; without it, the table lies at the head of the device below.
@@ -49,7 +49,7 @@
 //! table at the head, let `migrate`, above it, move to a larger device.
 //!
 //! A new device is zeroed, and reads as zeroes. Over a device in use (`lamina apply`) everything is in doubt until it has
-//! been read once; this needs a `metadata` device. The table takes 2 GiB for each TiB with crc32c, 4 GiB with xxh3: each
+//! been read once; this needs a `metadata` device. The table takes 4 GiB for each TiB with xxh3, 2 GiB with crc32c: each
 //! page of it is there twice.
 //!
 //! It deliberately does not know what the right bytes are, does not hide a block that it finds wrong, and does not protect
@@ -97,7 +97,7 @@ impl Keys {
         Wanted {
             kind: Self::KIND,
             digest: ("checksum", digest),
-            otherwise: Digest::Crc32c,
+            otherwise: Digest::Xxh3,
             block: None,
             region: self.region,
             memory: self.memory,

@@ -38,9 +38,10 @@ async fn written(env: Rc<lamina_sim::SimEnv>, how: How) -> String {
 #[test]
 fn version_1_is_as_it_was() {
     let mut text = String::new();
-    for how in
-        [crate::integrity::tests::how(json!({})), crate::fingerprint::tests::how(json!({"hash": "blake3"}))]
-    {
+    for how in [
+        crate::integrity::tests::how(json!({ "checksum": "crc32c" })),
+        crate::fingerprint::tests::how(json!({"hash": "blake3"})),
+    ] {
         let world = world(1);
         text += &world.run(written(world.env(), how)).expect("it ends");
     }
