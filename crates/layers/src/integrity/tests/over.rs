@@ -196,8 +196,12 @@ pub fn a_read_heals_what_is_wrong_on_any_leg() {
             stack.spoil(15, 0, wrong).await;
             // A mirror may ask the leg that is right.
             for turn in 0..100 {
-                for at in [12_800, 61_952, 0].into_iter().take(2 + turn % 2) {
+                for at in [12_800, 61_952] {
                     assert!(stack.read(at..at + 512).await.expect("read") == bytes[at as usize..][..512]);
+                }
+                // Legs take turns, and a block and its checksum may always meet the same ones.
+                if turn % 2 == 1 {
+                    stack.legs.submit(Io::read(0, Buf::zeroed(512))).await.expect("read");
                 }
                 if stack.count("healed") == 2 * wrong as u64 {
                     break;
