@@ -224,6 +224,13 @@ impl Crypt {
         done
     }
 
+    /// What `bytes`, which stay as they are, mean at byte `at`.
+    fn opened(&self, at: u64, bytes: &Buf) -> Result<Buf> {
+        let plain = self.env.pool().take(bytes.len());
+        plain.copy_from(bytes);
+        self.cipher.decrypt(at, &plain, self.discard).map(|()| plain)
+    }
+
     /// The size of the volume in bytes, in blocks of `block`.
     fn size(&self, block: u32) -> u64 {
         let there = self.child.geometry().size.saturating_sub(self.place.offset);
@@ -345,15 +352,11 @@ impl Layer for Crypt {
     fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
         Box::pin(async move {
             let (me, start) = (Rc::clone(&self), at.start);
-            let open = move |bytes: &Buf| {
-                let plain = me.env.pool().take(bytes.len());
-                me.cipher.decrypt(start, bytes, &plain, me.discard).map(|()| plain)
-            };
-            let judge = Rc::new(move |bytes: &Buf| open(bytes).is_ok_and(|plain| is_right(&plain)));
+            let judge =
+                Rc::new(move |bytes: &Buf| me.opened(start, bytes).is_ok_and(|plain| is_right(&plain)));
             let healed = self.child.heal(self.below(at.start)..self.below(at.end), judge).await?;
             let Some(Healed { bytes, copies }) = healed else { return Ok(None) };
-            let plain = self.env.pool().take(bytes.len());
-            self.cipher.decrypt(at.start, &bytes, &plain, self.discard)?;
+            let plain = self.opened(at.start, &bytes)?;
             Ok(Some(Healed { bytes: plain, copies }))
         })
     }
