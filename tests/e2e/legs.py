@@ -62,11 +62,11 @@ class Image:
         """A block."""
         return self._with(number, lambda file, buffer: bytes(buffer))
 
-    def flip(self, number):
-        """Every bit of a hundred bytes of a block becomes the other one."""
+    def flip(self, number, bits=255):
+        """The `bits` of a hundred bytes of a block become the other ones."""
         def change(file, buffer):
             for n in range(1100, 1200):
-                buffer[n] ^= 255
+                buffer[n] ^= bits
             os.pwritev(file, [buffer], number * self.PAGE)
         self._with(number, change)
 

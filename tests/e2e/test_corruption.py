@@ -183,9 +183,9 @@ class SumsAboveLegs(CorruptionCase):
     def changed(self):
         return {(name, row) for (name, row), before in self.kept.items() if self.image(name).block(row) != before}
 
-    def flip(self, name, row):
+    def flip(self, name, row, bits=255):
         self.kept[name, row] = self.image(name).block(row)
-        self.image(name).flip(row)
+        self.image(name).flip(row, bits)
 
     def scrub_sums(self):
         self.daemon.ctl("sums", "scrub")
@@ -244,8 +244,9 @@ class SumsAboveLegs(CorruptionCase):
         self.assertEqual({place["leg"] for place in self.info()["found"]["places"]}, {f"f{name}" for name in scrubbed})
         # On all legs: an error there, and nowhere else, and nothing is written over.
         row = next(place[legs[0]])
-        for name in legs:
-            self.flip(name, row)
+        for n, name in enumerate(legs):
+            # What is wrong in two cells must not cancel out in the third.
+            self.flip(name, row, 1 << n)
         lost = set(self.rows[row].values())
         wrong, client = self.changed(), self.client()
         self.assertEqual(self.unreadable(client, range(SIZE // BLOCK)), lost)

@@ -17,7 +17,8 @@
 //! cancelled; it goes on after a restart or a crash, and after `move` if it was cancelled. A request waits for at most 4 MiB
 //! to be moved.
 //!
-//! It grows with its device, at once, but not while it moves: afterwards it is as large as the new one.
+//! It grows with its device, at once, but not while it moves: afterwards it is as large as the new one. `resize SIZE
+//! force=true` makes it smaller, and what is beyond is lost; `resize` makes it as large as its device again.
 //!
 //! The bytes of both are at the same addresses: the layer can be put over any device in use, and be taken away again from
 //! over the new one when all is there. Nobody above notices.

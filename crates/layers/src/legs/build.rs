@@ -97,6 +97,7 @@ impl Legs {
             places: needs.places,
             unit: needs.unit,
             tail: kept.tail,
+            to_zero: Cell::new(kept.zero),
             own: RefCell::new(kept.own.clone()),
             legs,
             size: Cell::new(kept.size),

@@ -15,6 +15,7 @@
 
 use super::build::{ZERO_MAX, nothing_of, usable};
 use super::{Legs, Role};
+use crate::flaw::flawed;
 use crate::intent::{Area, Bits, Intent};
 use lamina_block::{Bytes, Error, ErrorKind, Io, Result, Zero};
 use serde_json::Value;
@@ -43,14 +44,24 @@ impl Legs {
         self.can_grow()?;
         self.intent.grow(next, || self.become_larger(size, start)).await;
         tracing::info!(device = %self.name, before, size, "it has become larger");
+        self.to_zero.set(Some(before));
         self.changed();
         self.record().await?;
-        if let Err(e) = self.zero_new(&new).await {
-            tracing::info!(device = %self.name, error = %e, "what is new is not zeroed: it is made the same everywhere");
-        }
+        self.zero_new(&new).await;
         drop(lock);
         self.record().await?;
         Ok(self.info())
+    }
+
+    /// Does what is left of [`Legs::grow`] after a crash. Nobody has written to what is new until it is done.
+    pub async fn finish_growing(&self) -> Result<()> {
+        let may = !self.read_only && !flawed!("zeroing is not taken up again");
+        let Some(before) = self.to_zero.get().filter(|_| may) else { return Ok(()) };
+        let new = before.min(self.size.get())..self.size.get();
+        let lock = self.locks.take(&new).await;
+        self.zero_new(&new).await;
+        drop(lock);
+        self.record().await
     }
 
     /// Fails unless every leg is there and has every byte. So what is in the old places is not needed: no journal counts.
@@ -138,8 +149,17 @@ impl Legs {
         }
     }
 
-    /// Zeroes what is new on all legs, if all of them can at once; then there is nothing left to be done about it.
-    async fn zero_new(&self, new: &Range<u64>) -> Result<()> {
+    /// Zeroes what is new, if that can be done at once. It is locked, and its clients wait until the state is kept.
+    async fn zero_new(&self, new: &Range<u64>) {
+        if let Err(e) = self.zero_all(new).await {
+            tracing::info!(device = %self.name, error = %e, "what is new is not zeroed: it is made the same everywhere");
+        }
+        self.to_zero.set(None);
+        self.changed();
+    }
+
+    /// Zeroes `new` on all legs, if all of them can at once; then there is nothing left to be done about it.
+    async fn zero_all(&self, new: &Range<u64>) -> Result<()> {
         let how = Zero { unmap: true, fast: true, ..Zero::default() };
         self.written.borrow_mut().add(new);
         for leg in self.targets().collect::<Vec<_>>() {

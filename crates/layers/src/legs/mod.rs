@@ -94,6 +94,8 @@ pub struct Legs {
     /// Bytes behind the intent that are the layer's own, and what it keeps.
     tail: u64,
     pub own: RefCell<Value>,
+    /// What is new since it grew begins here, and is not zeroed yet.
+    to_zero: Cell<Option<u64>>,
     /// How long a leg may be away before a spare takes its place.
     patience: Duration,
     content: RefCell<Weak<dyn Content>>,

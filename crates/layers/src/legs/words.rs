@@ -28,6 +28,9 @@ pub struct Kept {
     /// Bytes behind the intent that are the layer's own.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub tail: u64,
+    /// It has grown, and what is new begins at this byte of each leg and is not zeroed yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zero: Option<u64>,
     /// The ranges where legs may differ, while not every place has a leg; otherwise the intent says where.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unsure: Option<Vec<(u64, u64)>>,
@@ -80,6 +83,7 @@ impl Kept {
             legs: Vec::new(),
             scrub: None,
             tail: 0,
+            zero: None,
             unsure: None,
             own: Value::Null,
         }
@@ -128,6 +132,7 @@ impl Legs {
         kept.legs = self.legs.iter().map(leg).collect();
         kept.scrub = self.scrubbed.get();
         kept.tail = self.tail;
+        kept.zero = self.to_zero.get();
         kept.unsure = self.is_degraded().then(|| ranges(&self.unsure.borrow()));
         kept.own = self.own.borrow().clone();
         kept.write()

@@ -123,6 +123,7 @@ impl Config for Keys {
                 legs,
             });
             mirror.legs.start(Rc::downgrade(&mirror) as _);
+            mirror.legs.finish_growing().await?;
             Ok(mirror as Made)
         })
     }

@@ -299,6 +299,7 @@ impl Parity {
         } else {
             parity.settled.replace(parity.legs.in_sync().collect());
         }
+        parity.legs.finish_growing().await?;
         Ok(parity)
     }
 

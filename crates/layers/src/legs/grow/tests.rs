@@ -224,11 +224,16 @@ impl Story {
             }
         };
         read().await?;
+        let blank = self.grown.get() >= now && open.legs.iter().all(|leg| leg.geometry().zero);
         // What is in doubt now is so in what comes.
         open.enlarge(MORE.saturating_sub(open.legs[0].geometry().size - DISK));
         open.grow().await.map_err(told("grow after a power loss"))?;
         if open.size() != sizes[1] {
             return Err(format!("it has {} bytes after growing", open.size()));
+        }
+        // Nobody has written there before the power failed.
+        if blank && bytes_of(&open.node, sizes[0]..sizes[1]).await.iter().any(|byte| *byte != 0) {
+            return Err("what is new is not zeroed".into());
         }
         open.env.sleep(Duration::from_secs(2)).await;
         open.whole().await;
@@ -346,7 +351,9 @@ fn canaries() {
             ran.unwrap_or_else(|_| Err("it panicked".into())).err()
         })
     };
-    for flaw in ["what is new is not marked", "what was in doubt is forgotten"] {
+    for flaw in
+        ["what is new is not marked", "what was in doubt is forgotten", "zeroing is not taken up again"]
+    {
         FLAW.set(Some(flaw));
         let caught = first();
         FLAW.set(None);
