@@ -34,11 +34,11 @@
 //!
 //! After a crash the parity may not be that of the data where something was being written; the intent says where, and it is
 //! computed anew there. While a device is missing that would not do: its bytes are what the parity says. So what is about
-//! to be written goes into a journal first, which costs a write more, the only one that has to be durable at once; now and
-//! then the devices are flushed, and the journal goes round. If the power fails and a device is gone when it comes back, what
-//! that device had is not known where something was being written. It is not guessed: reads of it fail, and writes to a part
-//! of such a stripe, until the device is back or whole stripes have been written anew. `forget` lists these bytes, and with
-//! `force=true` they are zeroes from then on, also if the device is ever back.
+//! to be written goes into a journal first, which costs a write more, and all of them durable at once. If the power fails
+//! and a device is gone when it comes back, what that device had is not known where something was being written. It is not
+//! guessed: reads of it fail, and writes to a part of such a stripe, until the device is back or whole stripes have been
+//! written anew. `forget` lists these bytes, and with `force=true` they are zeroes from then on, also if the device is ever
+//! back.
 //!
 //! `scrub` compares all parity with the data. What a device says is corrupt (a layer `integrity` below it does) is healed;
 //! with two parities also what one device has silently wrong; with one it is only seen that there is something, and

@@ -97,9 +97,7 @@ impl Parity {
             let lost: Vec<usize> = (0..from.len()).filter(|column| from[*column].is_none()).collect();
             if lost.len() > self.layout.parity {
                 let gone = match self.is_undone(at) {
-                    true => {
-                        "what was written last stands in the journal, and is read when the devices may be written"
-                    }
+                    true => "what was written last stands in the journal, and is read when the devices may be written",
                     false => "too many of its devices are missing or fail",
                 };
                 return Err(why.unwrap_or_else(|| self.gone(at, gone)));

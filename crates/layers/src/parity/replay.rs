@@ -75,9 +75,7 @@ impl Parity {
                     continue;
                 }
             }
-            let is_ours = |it: &Record| {
-                (it.id, it.epoch, it.sequence % shape.slots) == (id, epoch, slot) && it.first <= it.sequence
-            };
+            let is_ours = |it: &Record| (it.id, it.epoch, it.sequence % shape.slots) == (id, epoch, slot);
             Record::decode(&shape, &buf.to_vec())?.filter(is_ours).into_iter().for_each(|it| found.add(it));
         }
         Ok(unread)

@@ -114,12 +114,12 @@ impl Ring {
     }
 
     fn used(&self) -> u64 {
-        let not_flushed = flawed!("slot reused before the flush");
-        let not_said = flawed!("slot reused before it is said");
-        let free = match (not_flushed, not_said) {
-            (true, _) => self.done(),
-            (false, true) => self.first(),
-            (false, false) => self.said.get(),
+        let free = if flawed!("slot reused before the flush") {
+            self.done()
+        } else if flawed!("slot reused before it is said") {
+            self.first()
+        } else {
+            self.said.get()
         };
         self.next.get() - free
     }

@@ -20,24 +20,14 @@ fn canaries() {
         ("journal after data", Story::Missing),
         ("no journal", Story::Missing),
         ("slot reused before the flush", Story::Crowded),
+        ("slot reused before it is said", Story::Crowded),
         ("first ignored", Story::Crowded),
     ] {
         assert_eq!(first(story, 4), None);
         FLAW.set(Some(flaw));
-        // Some need records that are torn in a certain way.
+        // Some need two records that are torn in a certain way.
         let caught = first(story, 64);
         FLAW.set(None);
         assert!(caught.is_some(), "{flaw} is not caught");
-    }
-}
-
-/// This takes three records that are torn in a certain way at the same moment, which would take thousands of runs.
-#[test]
-fn a_slot_that_is_reused_too_early_is_noticed() {
-    for flaw in ["slot reused before the flush", "slot reused before it is said"] {
-        FLAW.set(Some(flaw));
-        let ran = std::panic::catch_unwind(super::ring::a_slot_is_free_when_a_record_says_so);
-        FLAW.set(None);
-        assert!(ran.is_err(), "{flaw} is not caught");
     }
 }

@@ -7,7 +7,7 @@ use std::cell::Cell;
 
 /// A slot goes round when a record says so, and not when a flush has ended.
 #[test]
-pub fn a_slot_is_free_when_a_record_says_so() {
+fn a_slot_is_free_when_a_record_says_so() {
     let ring = Ring::new(4);
     let (a, b, c) = (ring.take().expect("one"), ring.take().expect("two"), ring.take().expect("three"));
     assert_eq!((a.sequence, b.sequence, c.sequence), (1, 2, 3));
@@ -86,8 +86,7 @@ fn a_degraded_write_is_one_durable_write_and_now_and_then_a_flush() {
         let stripes: Vec<u64> = (0..120).filter(|stripe| journaled(*stripe)).collect();
         // All of it in regions that are written already.
         put(&open, 0, &vec![9; 2 * 120 * UNIT as usize]).await;
-        durable.set(0);
-        flushes.set(0);
+        (durable.set(0), flushes.set(0));
         for stripe in &stripes {
             let write = Io::write(stripe * 2 * UNIT, Buf::from_vec(pattern(512)), Durability::Fua);
             open.node.submit(write).await.expect("written");
@@ -116,7 +115,9 @@ fn a_full_ring_makes_room() {
             };
             let stripes: Vec<u64> = (0..bytes.len() as u64 / (2 * UNIT)).collect();
             all(stripes.iter().map(|stripe| write(*stripe)).collect::<Vec<_>>()).await.expect("written");
-            stripes.iter().for_each(|stripe| bytes[(stripe * 2 * UNIT) as usize..][..512].fill(turn));
+            stripes
+                .iter()
+                .for_each(|stripe| bytes[(stripe * 2 * UNIT) as usize..][..512].fill(turn));
         }
         assert!(all_of(&open).await == bytes);
         open.node.close().await.expect("closed");
