@@ -63,8 +63,6 @@ mod heal;
 mod journal;
 pub(crate) mod layout;
 mod recover;
-mod replay;
-mod ring;
 mod stripe;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -72,19 +70,18 @@ pub(crate) mod tests;
 pub use journal::{Record, Shape};
 
 use crate::command::args;
-use crate::legs::{Legs, Needs, Parts, VERBS, needs_hold};
+use crate::legs::{Legs, Locks, Needs, Parts, VERBS, needs_hold};
 use gather::Queues;
 use lamina_block::{
     Arg, ArgType, Begin, Buf, Build, Bytes, Command, Config, Error, ErrorKind, Finding, Geometry, Healed, Io,
     Job, Judge, Layer, Made, Node, Op, Pending, Result, Span, Step, Verb, Zero,
 };
 use layout::{COLUMNS_MAX, Layout};
-use ring::Ring;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::time::Duration;
 
 /// The longest unit.
@@ -138,9 +135,6 @@ struct Own {
     /// While a leg is missing: the records that count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     epoch: Option<u64>,
-    /// How many legs were in sync then.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    legs: Option<usize>,
 }
 
 impl Own {
@@ -184,7 +178,7 @@ impl Keys {
             )));
         }
         let journal = Shape::of(smallest, block, columns as u64, unit);
-        Ok(Own { unit, columns, parity: self.parity, journal, epoch: None, legs: None })
+        Ok(Own { unit, columns, parity: self.parity, journal, epoch: None })
     }
 
     /// What it was made as.
@@ -244,16 +238,14 @@ impl Config for Keys {
 }
 
 struct Parity {
-    me: Weak<Parity>,
     legs: Rc<Legs>,
     layout: Layout,
     journal: Shape,
-    /// The slots of the journal.
-    ring: Ring,
-    /// Of the records that count; 0 while no leg is missing.
+    /// Slots of the journal that are in use.
+    slots: Rc<Locks>,
+    /// Of the records that count.
     epoch: Cell<u64>,
-    /// What the journal says and nobody may write.
-    undone: RefCell<Vec<Range<u64>>>,
+    sequence: Cell<u64>,
     /// The legs in sync when the state was kept last.
     settled: RefCell<Vec<usize>>,
     /// Writes to legs that are not acknowledged yet.
@@ -275,24 +267,23 @@ impl Drop for Busy<'_> {
 
 impl Parity {
     async fn open(legs: Rc<Legs>, own: Own) -> Result<Rc<Parity>> {
-        let parity = Rc::new_cyclic(|me| Parity {
-            me: me.clone(),
+        let parity = Rc::new(Parity {
             legs,
             layout: own.layout(),
             journal: own.journal,
-            ring: Ring::new(own.journal.slots),
+            slots: Rc::new(Locks::default()),
             epoch: Cell::new(own.epoch.unwrap_or(0)),
-            undone: RefCell::default(),
+            sequence: Cell::new(0),
             settled: RefCell::default(),
             under_way: Cell::new(0),
             queues: Queues::default(),
         });
         if own.epoch.is_some() {
-            parity.replay(own.legs).await?;
+            parity.replay().await?;
         }
         let weak = Rc::downgrade(&parity);
         parity.legs.start(weak as _);
-        if (parity.legs.is_degraded() || own.epoch.is_some()) && !parity.legs.is_read_only() {
+        if parity.legs.is_degraded() && !parity.legs.is_read_only() {
             // What the journal said is done: a new epoch.
             parity.legs.changed();
             parity.legs.record().await?;
@@ -320,10 +311,8 @@ impl Parity {
     fn begin_epoch(&self) {
         let epoch = self.legs.is_degraded().then(|| self.legs.env.random());
         self.epoch.set(epoch.unwrap_or(0));
-        self.ring.reset();
         let Layout { unit, columns, parity } = self.layout;
-        let legs = epoch.map(|_| self.legs.in_sync().count());
-        self.legs.own.replace(Own { unit, columns, parity, journal: self.journal, epoch, legs }.write());
+        self.legs.own.replace(Own { unit, columns, parity, journal: self.journal, epoch }.write());
     }
 
     /// The bytes of columns that `at` is made of, each with its part of the buffer.
@@ -432,7 +421,7 @@ impl Layer for Parity {
                 }
             },
             Op::Discard => self.discard(io.at.clone()),
-            Op::Flush => Step::control(async move { self.flush().await }),
+            Op::Flush => Step::control(async move { self.legs.flush().await }),
         }
     }
 
