@@ -37,7 +37,7 @@
 //! was being written before anybody above could ask. What is lost so is an error, never data.
 //!
 //! A block has 4 KiB. Requests may be smaller: a read reads whole blocks, a write of a part of a block reads the rest
-//! before. A write of a whole block makes a wrong block right; one of a part of it fails.
+//! before. A write of a whole block makes a wrong block right; one of a part of it fails, unless another copy is right.
 //!
 //! After a crash, the regions in which something was being written are in *doubt*: whatever is there is taken as it is,
 //! and summed anew in the background. Everything else is compared as before, so what changed on its own is found there,
