@@ -63,6 +63,7 @@ pub struct SimDisk {
     probe: Rc<Probe>,
     options: Cell<DiskOptions>,
     media: RefCell<Media>,
+    lives: u64,
     presence: Cell<Presence>,
     rng: RefCell<Rng>,
 }
@@ -72,6 +73,8 @@ pub struct SimDisk {
 pub struct Image {
     options: DiskOptions,
     media: Media,
+    /// See [`Image::lives`].
+    lives: u64,
 }
 
 impl SimDisk {
@@ -88,6 +91,7 @@ impl SimDisk {
             probe,
             options: Cell::new(image.options),
             media: RefCell::new(image.media),
+            lives: image.lives,
             presence: Cell::default(),
             rng: RefCell::new(Rng::with_seed(seed)),
         })
@@ -101,17 +105,21 @@ impl SimDisk {
     /// What is left if the power fails now; `seed` decides what `loss` leaves open.
     pub fn image(&self, loss: Loss, seed: u64) -> Image {
         let rng = &mut Rng::with_seed(seed);
-        Image { options: self.options.get(), media: self.media.borrow().survive(loss, rng) }
+        self.next_life(self.media.borrow().survive(loss, rng))
     }
 
     /// Everything it holds, durable or not, to be continued by another disk.
     pub fn twin(&self) -> Image {
-        Image { options: self.options.get(), media: self.media.borrow().clone() }
+        Image { options: self.options.get(), media: self.media.borrow().clone(), lives: self.lives }
     }
 
     /// What the next process finds if the one that uses it dies now, and the machine does not.
     pub fn orphan(&self) -> Image {
-        Image { options: self.options.get(), media: self.media.borrow().orphan() }
+        self.next_life(self.media.borrow().orphan())
+    }
+
+    fn next_life(&self, media: Media) -> Image {
+        Image { options: self.options.get(), media, lives: self.lives + 1 }
     }
 
     /// Makes it vanish or come back. Requests already under way are not affected.
@@ -367,7 +375,12 @@ impl Layer for SimDisk {
 impl Image {
     /// A new disk.
     pub fn blank(options: DiskOptions) -> Image {
-        Image { options, media: Media::new(options.geometry.block, options.junk) }
+        Image { options, media: Media::new(options.geometry.block, options.junk), lives: 0 }
+    }
+
+    /// How many processes, or machines, have died while they used it.
+    pub fn lives(&self) -> u64 {
+        self.lives
     }
 
     /// The disk's properties.
@@ -377,6 +390,6 @@ impl Image {
 
     /// The same contents on a disk with other properties. The block must stay.
     pub fn with_options(self, options: DiskOptions) -> Image {
-        Image { options, media: self.media }
+        Image { options, media: self.media, lives: self.lives }
     }
 }

@@ -18,6 +18,9 @@ use std::time::Duration;
 /// Memory kept for reuse, in bytes.
 const POOL_KEEP: usize = 1 << 20;
 
+/// How far the seeds of two lives are apart: 2^64 over the golden ratio, so that no small seed is another's next life.
+const LIFE: u64 = 0x9E37_79B9_7F4A_7C15;
+
 /// The disks of a simulation at one moment.
 pub type Images = BTreeMap<PathBuf, Image>;
 
@@ -55,9 +58,11 @@ impl Simulation {
         }))
     }
 
-    /// A world with the disks of another one, after a power loss.
+    /// A world with the disks of another one, after a power loss. What it draws from `seed` is not what was drawn before:
+    /// an identity that a layer draws anew must never be one that is still on its disks.
     pub fn from_images(seed: u64, images: &Images) -> Simulation {
-        let world = Simulation::new(seed);
+        let lives = images.values().map(Image::lives).max().unwrap_or(0);
+        let world = Simulation::new(seed.wrapping_add(lives.wrapping_mul(LIFE)));
         for (path, image) in images {
             world.0.put_disk(path, image.clone());
         }

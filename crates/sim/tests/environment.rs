@@ -172,6 +172,19 @@ fn power_loss_takes_what_was_not_flushed() {
     assert_eq!(read, Ok(Ok(vec![1, 2, 0])));
 }
 
+#[test]
+fn another_life_draws_other_numbers() {
+    let first = Simulation::new(1);
+    disk(&first.env(), "disk");
+    let second = Simulation::from_images(1, &first.env().images(Loss::All, 3));
+    let third = Simulation::from_images(1, &second.env().orphans());
+    let again = Simulation::from_images(1, &second.env().orphans());
+    let drawn = |world: &Simulation| (0..100).map(|_| world.env().random()).collect::<BTreeSet<_>>();
+    let all = [&first, &second, &third].map(drawn);
+    assert!(all[0].is_disjoint(&all[1]) && all[0].is_disjoint(&all[2]) && all[1].is_disjoint(&all[2]));
+    assert_eq!(drawn(&again), all[2]);
+}
+
 /// Receives exactly `n` bytes, in however many pieces.
 async fn receive(conn: &Rc<dyn Conn>, n: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
