@@ -18,10 +18,10 @@ fuzz_target!(|input: &[u8]| {
         slot[..8].copy_from_slice(b"LAMPJRNL");
         slot[8..12].copy_from_slice(&1u32.to_le_bytes());
         // So many writes as there may be, each of no more bytes than there are behind the head.
-        slot[44..48].copy_from_slice(&u32::from(mode >> 1).to_le_bytes());
+        slot[48..52].copy_from_slice(&u32::from(mode >> 1).to_le_bytes());
         let mut load = 0usize;
         for write in 0..usize::from(mode >> 1) {
-            let len = 48 + write * 16 + 8;
+            let len = 56 + write * 16 + 8;
             let bytes = usize::from(slot[len]).min(slot.len() - 4096 - load);
             slot[len..len + 4].copy_from_slice(&(bytes as u32).to_le_bytes());
             load += bytes;

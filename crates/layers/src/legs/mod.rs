@@ -41,6 +41,7 @@ pub use heal::{cut, is_corrupt};
 pub use locks::{Lock, Locks};
 pub use parts::{Part, Parts};
 pub use state::{Leg, Role, is_away};
+pub use tick::Working;
 pub use verbs::{VERBS, needs_hold};
 
 use crate::intent::{Area, Bits, Intent, Place};
@@ -52,7 +53,6 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
-use tick::Working;
 
 /// What a layer knows of the bytes of its legs. The range is locked.
 pub trait Content {

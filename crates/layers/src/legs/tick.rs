@@ -12,9 +12,10 @@ const TICK: Duration = Duration::from_secs(1);
 const SWEEP: u64 = 2;
 
 /// A task at work, until it is dropped.
-pub(super) struct Working(Rc<Legs>);
+pub struct Working(Rc<Legs>);
 
 impl Working {
+    /// One more is at work; [`Legs::close`] waits for it.
     pub fn new(legs: &Rc<Legs>) -> Working {
         legs.working.set(legs.working.get() + 1);
         Working(Rc::clone(legs))

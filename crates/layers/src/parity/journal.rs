@@ -1,18 +1,19 @@
 //! The journal of a parity whose legs are not all there: what a stripe is about to get, durable before it gets any of it.
 //!
 //! While a leg is missing, its bytes are what the others say. If the power fails between two writes of a stripe, they would
-//! say something that never was; from the journal, the writes are done again. Bytes: `docs/formats/parity.md`.
+//! say something that never was; from the journal, the writes are done again (`replay.rs`). Bytes: `docs/formats/parity.md`.
 //!
 //! Invariants:
-//! * **A slot holds the last record of its stripes.** A stripe has one slot, and one record at a time is under way in it,
-//!   until what it says is durable where it belongs. So no record that is found is older than what it would overwrite.
+//! * **What a record says is durable, and nothing of it is in its place, before the write goes on.** So a write is durable
+//!   with its record, and one whose record was torn was not begun.
+//! * **Records of the same bytes are carried out in order, and none is missing behind one that is** (`ring.rs`).
 //! * **Only records of the epoch that is kept are believed.** A new epoch begins when a leg is lost or complete, with
-//!   nothing under way and all flushed.
+//!   nothing under way and all flushed. In one epoch a stripe is changed with records, or it never is: that depends on
+//!   which legs are in sync, and on nothing else. What is healed or copied to other legs changes no byte of a stripe.
 
 use super::Parity;
 use super::stripe::Write;
-use crate::legs::{Role, is_corrupt};
-use lamina_block::{Durability, Error, ErrorKind, Io, Result};
+use lamina_block::{Durability, Error, Io, Result};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use xxhash_rust::xxh3::Xxh3;
@@ -29,9 +30,12 @@ const BLOCK: u64 = 4096;
 const WRITES_MAX: usize = (HEAD - size_of::<Head>()) / size_of::<Entry>();
 /// The most bytes of writes of a record, unless its columns have larger blocks.
 const LOAD: u64 = 128 << 10;
-/// The most slots.
-const SLOTS: u64 = 32;
-/// It takes at most one of so many bytes of a leg.
+/// The most slots, and the fewest: one that is being written, one that waits for a flush, one that is free, and the last.
+const SLOTS: u64 = 128;
+const SLOTS_MIN: u64 = 4;
+/// Records are shorter where there would be fewer slots.
+const SLOTS_GOOD: u64 = 16;
+/// It takes at most one of so many bytes of a leg, unless that is too little for the fewest.
 const SHARE: u64 = 64;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -43,8 +47,9 @@ struct Head {
     id: U64,
     epoch: U64,
     sequence: U64,
-    slot: U32,
+    first: U64,
     writes: U32,
+    zero: U32,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -73,8 +78,9 @@ impl Shape {
     /// For legs of `size` bytes with logical blocks of `block`, and stripes of `columns` units of `unit`.
     pub fn of(size: u64, block: u64, columns: u64, unit: u64) -> Shape {
         let (head, least) = (block.max(HEAD as u64), columns * block);
-        let load = (2 * unit).min(LOAD).max(least).next_multiple_of(BLOCK);
-        Shape { slots: (size / SHARE / (head + load)).clamp(1, SLOTS), head, load }
+        let room = (size / SHARE / SLOTS_GOOD).saturating_sub(head) / BLOCK * BLOCK;
+        let load = (2 * unit).min(LOAD).min(room).max(least).next_multiple_of(BLOCK);
+        Shape { slots: (size / SHARE / (head + load)).clamp(SLOTS_MIN, SLOTS), head, load }
     }
 
     /// Bytes that it takes on each leg.
@@ -90,7 +96,7 @@ impl Shape {
     /// True if it may be one.
     pub fn is_possible(&self) -> bool {
         let whole = |n: u64| n > 0 && n.is_multiple_of(512) && n <= 64 << 20;
-        (1..=1024).contains(&self.slots) && whole(self.head) && whole(self.load) && self.head >= HEAD as u64
+        (2..=1024).contains(&self.slots) && whole(self.head) && whole(self.load) && self.head >= HEAD as u64
     }
 }
 
@@ -101,10 +107,10 @@ pub struct Record {
     pub id: u64,
     /// Drawn when a leg was lost.
     pub epoch: u64,
-    /// A later one of a slot has more.
+    /// Its number; the next record has the next one. It is in the slot that is the remainder by how many there are.
     pub sequence: u64,
-    /// Where it is.
-    pub slot: u64,
+    /// Older records than this do not count any more.
+    pub first: u64,
     /// The column, where on it, and the bytes.
     pub writes: Vec<(usize, u64, Vec<u8>)>,
 }
@@ -119,8 +125,9 @@ impl Record {
             id: self.id.into(),
             epoch: self.epoch.into(),
             sequence: self.sequence.into(),
-            slot: (self.slot as u32).into(),
+            first: self.first.into(),
             writes: (self.writes.len() as u32).into(),
+            zero: 0.into(),
         };
         let mut bytes = first.as_bytes().to_vec();
         for (column, start, load) in &self.writes {
@@ -168,7 +175,7 @@ impl Record {
             id: head.id.get(),
             epoch: head.epoch.get(),
             sequence: head.sequence.get(),
-            slot: head.slot.get().into(),
+            first: head.first.get(),
             writes: entries.iter().map(write).collect(),
         }))
     }
@@ -207,24 +214,29 @@ pub fn cut(shape: &Shape, block: u64, rows: &Range<u64>, writes: &[Write]) -> Ve
 }
 
 impl Parity {
-    /// The legs that hold slot `slot`, as many as may be lost and one more. They are the same until a leg is lost.
-    fn holders(&self, slot: u64) -> Vec<usize> {
-        let legs: Vec<usize> = self.legs.in_sync().collect();
+    /// So many legs hold a record: as many as may still be lost, and one more.
+    pub(super) fn copies(&self) -> usize {
         let missing = self.layout.columns - self.legs.covered(None);
-        let copies = (self.layout.parity + 1).saturating_sub(missing).clamp(1, legs.len().max(1));
-        (0..copies.min(legs.len())).map(|copy| legs[(slot as usize + copy) % legs.len()]).collect()
+        (self.layout.parity + 1).saturating_sub(missing).max(1)
+    }
+
+    /// The legs that hold slot `slot`. They are the same until a leg is lost.
+    pub(super) fn holders(&self, slot: u64) -> Vec<usize> {
+        let legs: Vec<usize> = self.legs.in_sync().collect();
+        let copies = self.copies().min(legs.len());
+        (0..copies).map(|copy| legs[(slot as usize + copy) % legs.len()]).collect()
     }
 
     /// Writes down, durably, what is about to be written: to legs that have everything.
-    pub(super) async fn write_down(&self, slot: u64, writes: &[Write]) -> Result<()> {
-        let shape = self.journal;
+    pub(super) async fn write_down(&self, sequence: u64, writes: &[Write]) -> Result<()> {
+        let (shape, first) = (self.journal, self.ring.first());
         let is_sync = |column: usize| self.legs.in_sync().any(|leg| self.place(leg) == Some(column));
         let of_sync = writes.iter().filter(|write| is_sync(write.column));
         let record = Record {
             id: self.legs.intent.shape().id,
             epoch: self.epoch.get(),
-            sequence: self.next_sequence(),
-            slot,
+            sequence,
+            first,
             writes: of_sync.map(|write| (write.column, write.start, write.bytes.to_vec())).collect(),
         };
         let mut bytes = record.encode(shape.head as usize);
@@ -232,94 +244,15 @@ impl Parity {
         bytes.resize(bytes.len().next_multiple_of(BLOCK as usize).min(shape.slot() as usize), 0);
         let buf = self.legs.env.pool().take(bytes.len());
         buf.write(0, &bytes);
+        let slot = sequence % shape.slots;
         let at = self.legs.tail() + slot * shape.slot();
         let put = |leg| (leg, self.node(leg).submit(Io::write(at, buf.clone(), Durability::Fua)));
         match self.put_all(self.holders(slot).into_iter().map(put)).await.pop() {
             Some((_, e)) => Err(e),
-            None => Ok(()),
-        }
-    }
-
-    /// Does again what the journal says, after a crash.
-    pub(super) async fn replay(&self) -> Result<()> {
-        let (shape, id, epoch) = (self.journal, self.legs.intent.shape().id, self.epoch.get());
-        for slot in 0..shape.slots {
-            let (mut last, mut unread): (Option<Record>, Vec<usize>) = (None, Vec::new());
-            for leg in self.legs.in_sync().collect::<Vec<_>>() {
-                let buf = self.legs.env.pool().take(shape.slot() as usize);
-                let at = self.legs.tail() + slot * shape.slot();
-                match self.node(leg).submit(Io::read(at, buf.clone())).await {
-                    Ok(()) => {}
-                    Err(e) if is_corrupt(&e) => {
-                        unread.push(leg);
-                        continue;
-                    }
-                    Err(e) => {
-                        self.legs.put_out(leg, &e);
-                        if self.legs.legs[leg].role.get() == Role::Sync {
-                            return Err(e);
-                        }
-                        continue;
-                    }
-                }
-                let found = Record::decode(&shape, &buf.to_vec())?;
-                let ours = found.filter(|found| (found.id, found.epoch, found.slot) == (id, epoch, slot));
-                if let Some(found) =
-                    ours.filter(|new| last.as_ref().is_none_or(|l| l.sequence < new.sequence))
-                {
-                    last = Some(found);
-                }
-            }
-            if last.is_none() && self.holders(slot).iter().all(|leg| unread.contains(leg)) {
-                self.doubt_slot(slot);
-            }
-            if let Some(record) = last {
-                self.sequence.set(self.sequence.get().max(record.sequence));
-                self.redo(record).await?;
+            None => {
+                self.ring.wrote(first);
+                Ok(())
             }
         }
-        Ok(())
-    }
-
-    /// What slot `slot` said cannot be known: its stripes in which something was being written may be half of it.
-    fn doubt_slot(&self, slot: u64) {
-        for region in self.legs.intent.regions().units() {
-            let stripes = self.layout.stripes(&region);
-            stripes
-                .filter(|(stripe, _)| stripe % self.journal.slots == slot)
-                .for_each(|(_, at)| self.legs.doubt(&at));
-        }
-    }
-
-    async fn redo(&self, record: Record) -> Result<()> {
-        for (column, start, bytes) in record.writes {
-            let at = start..start.saturating_add(bytes.len() as u64);
-            if column >= self.layout.columns || at.end > self.legs.size.get() {
-                return Err(Error::new(
-                    ErrorKind::Corrupt,
-                    "a record of the journal is about bytes that do not exist",
-                ));
-            }
-            if self.legs.is_read_only() {
-                // What the writes come to is not known, as long as they cannot be done.
-                self.legs.doubt(&at);
-                continue;
-            }
-            let buf = self.legs.env.pool().take(bytes.len());
-            buf.write(0, &bytes);
-            let legs: Vec<usize> =
-                self.legs.in_sync().filter(|leg| self.place(*leg) == Some(column)).collect();
-            let put = |leg| (leg, self.node(leg).submit(Io::write(start, buf.clone(), Durability::Fua)));
-            let mut failed = self.put_all(legs.into_iter().map(put)).await;
-            // A block that is wrong stays wrong, and says so when it is read.
-            failed.retain(|(_, e)| !is_corrupt(e));
-            self.unless_out(failed)?;
-        }
-        Ok(())
-    }
-
-    fn next_sequence(&self) -> u64 {
-        self.sequence.set(self.sequence.get() + 1);
-        self.sequence.get()
     }
 }

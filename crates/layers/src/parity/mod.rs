@@ -34,11 +34,11 @@
 //!
 //! After a crash the parity may not be that of the data where something was being written; the intent says where, and it is
 //! computed anew there. While a device is missing that would not do: its bytes are what the parity says. So what is about
-//! to be written goes into a journal first, which costs a write more, and all of them durable at once. If the power fails
-//! and a device is gone when it comes back, what that device had is not known where something was being written. It is not
-//! guessed: reads of it fail, and writes to a part of such a stripe, until the device is back or whole stripes have been
-//! written anew. `forget` lists these bytes, and with `force=true` they are zeroes from then on, also if the device is ever
-//! back.
+//! to be written goes into a journal first, which costs a write more, the only one that has to be durable at once; now and
+//! then the devices are flushed, and the journal goes round. If the power fails and a device is gone when it comes back, what
+//! that device had is not known where something was being written. It is not guessed: reads of it fail, and writes to a part
+//! of such a stripe, until the device is back or whole stripes have been written anew. `forget` lists these bytes, and with
+//! `force=true` they are zeroes from then on, also if the device is ever back.
 //!
 //! `scrub` compares all parity with the data. What a device says is corrupt (a layer `integrity` below it does) is healed;
 //! with two parities also what one device has silently wrong; with one it is only seen that there is something, and
@@ -63,6 +63,8 @@ mod heal;
 mod journal;
 pub(crate) mod layout;
 mod recover;
+mod replay;
+mod ring;
 mod stripe;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -70,18 +72,19 @@ pub(crate) mod tests;
 pub use journal::{Record, Shape};
 
 use crate::command::args;
-use crate::legs::{Legs, Locks, Needs, Parts, VERBS, needs_hold};
+use crate::legs::{Legs, Needs, Parts, VERBS, needs_hold};
 use gather::Queues;
 use lamina_block::{
     Arg, ArgType, Begin, Buf, Build, Bytes, Command, Config, Error, ErrorKind, Finding, Geometry, Healed, Io,
     Job, Judge, Layer, Made, Node, Op, Pending, Result, Span, Step, Verb, Zero,
 };
 use layout::{COLUMNS_MAX, Layout};
+use ring::Ring;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 /// The longest unit.
@@ -135,6 +138,9 @@ struct Own {
     /// While a leg is missing: the records that count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     epoch: Option<u64>,
+    /// How many legs were in sync then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    legs: Option<usize>,
 }
 
 impl Own {
@@ -178,7 +184,7 @@ impl Keys {
             )));
         }
         let journal = Shape::of(smallest, block, columns as u64, unit);
-        Ok(Own { unit, columns, parity: self.parity, journal, epoch: None })
+        Ok(Own { unit, columns, parity: self.parity, journal, epoch: None, legs: None })
     }
 
     /// What it was made as.
@@ -238,14 +244,16 @@ impl Config for Keys {
 }
 
 struct Parity {
+    me: Weak<Parity>,
     legs: Rc<Legs>,
     layout: Layout,
     journal: Shape,
-    /// Slots of the journal that are in use.
-    slots: Rc<Locks>,
-    /// Of the records that count.
+    /// The slots of the journal.
+    ring: Ring,
+    /// Of the records that count; 0 while no leg is missing.
     epoch: Cell<u64>,
-    sequence: Cell<u64>,
+    /// What the journal says and nobody may write.
+    undone: RefCell<Vec<Range<u64>>>,
     /// The legs in sync when the state was kept last.
     settled: RefCell<Vec<usize>>,
     /// Writes to legs that are not acknowledged yet.
@@ -267,23 +275,24 @@ impl Drop for Busy<'_> {
 
 impl Parity {
     async fn open(legs: Rc<Legs>, own: Own) -> Result<Rc<Parity>> {
-        let parity = Rc::new(Parity {
+        let parity = Rc::new_cyclic(|me| Parity {
+            me: me.clone(),
             legs,
             layout: own.layout(),
             journal: own.journal,
-            slots: Rc::new(Locks::default()),
+            ring: Ring::new(own.journal.slots),
             epoch: Cell::new(own.epoch.unwrap_or(0)),
-            sequence: Cell::new(0),
+            undone: RefCell::default(),
             settled: RefCell::default(),
             under_way: Cell::new(0),
             queues: Queues::default(),
         });
         if own.epoch.is_some() {
-            parity.replay().await?;
+            parity.replay(own.legs).await?;
         }
         let weak = Rc::downgrade(&parity);
         parity.legs.start(weak as _);
-        if parity.legs.is_degraded() && !parity.legs.is_read_only() {
+        if (parity.legs.is_degraded() || own.epoch.is_some()) && !parity.legs.is_read_only() {
             // What the journal said is done: a new epoch.
             parity.legs.changed();
             parity.legs.record().await?;
@@ -311,8 +320,10 @@ impl Parity {
     fn begin_epoch(&self) {
         let epoch = self.legs.is_degraded().then(|| self.legs.env.random());
         self.epoch.set(epoch.unwrap_or(0));
+        self.ring.reset();
         let Layout { unit, columns, parity } = self.layout;
-        self.legs.own.replace(Own { unit, columns, parity, journal: self.journal, epoch }.write());
+        let legs = epoch.map(|_| self.legs.in_sync().count());
+        self.legs.own.replace(Own { unit, columns, parity, journal: self.journal, epoch, legs }.write());
     }
 
     /// The bytes of columns that `at` is made of, each with its part of the buffer.
@@ -421,7 +432,7 @@ impl Layer for Parity {
                 }
             },
             Op::Discard => self.discard(io.at.clone()),
-            Op::Flush => Step::control(async move { self.legs.flush().await }),
+            Op::Flush => Step::control(async move { self.flush().await }),
         }
     }
 

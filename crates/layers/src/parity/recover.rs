@@ -11,6 +11,9 @@ use std::rc::Rc;
 impl Parity {
     /// A leg, not one of `bad`, that holds the right bytes of `column` at `at`.
     pub(super) fn holder(&self, column: usize, at: &Range<u64>, bad: &[usize]) -> Option<usize> {
+        if self.is_undone(at) {
+            return None;
+        }
         (0..self.legs.legs.len())
             .find(|leg| self.place(*leg) == Some(column) && self.legs.is_good(*leg, at) && !bad.contains(leg))
     }
@@ -93,9 +96,13 @@ impl Parity {
                 (0..self.layout.columns).map(|column| self.holder(column, at, &bad)).collect();
             let lost: Vec<usize> = (0..from.len()).filter(|column| from[*column].is_none()).collect();
             if lost.len() > self.layout.parity {
-                return Err(
-                    why.unwrap_or_else(|| self.gone(at, "too many of its devices are missing or fail"))
-                );
+                let gone = match self.is_undone(at) {
+                    true => {
+                        "what was written last stands in the journal, and is read when the devices may be written"
+                    }
+                    false => "too many of its devices are missing or fail",
+                };
+                return Err(why.unwrap_or_else(|| self.gone(at, gone)));
             }
             let columns: Vec<Buf> = from.iter().map(|_| self.take(at)).collect();
             let read = from.iter().zip(&columns).filter_map(|(leg, into)| Some(((*leg)?, into.clone())));
@@ -317,7 +324,8 @@ impl Content for Parity {
                 if *self.settled.borrow() == legs {
                     return Ok(());
                 }
-                if self.legs.is_degraded() {
+                // A write is durable by its record, as long as records count.
+                if self.legs.is_degraded() || self.epoch.get() != 0 {
                     self.legs.moved.until(|| self.under_way.get() == 0).await;
                     let flush = |leg| (leg, self.node(leg).submit(Io::flush()));
                     let failed =

@@ -289,15 +289,19 @@ impl Parity {
             }
             break;
         }
-        let slot = rows.start / self.layout.unit % self.journal.slots;
-        let _slot = self.slots.take(&(slot..slot + 1)).await;
         for (part, group) in journal::cut(&self.journal, self.legs.block().into(), rows, &writes) {
-            self.store_journaled(slot, &part, group).await?;
+            self.store_journaled(&part, group, durability).await?;
         }
         Ok(())
     }
 
-    async fn store_journaled(&self, slot: u64, rows: &Range<u64>, writes: Vec<Write>) -> Result<()> {
+    /// Writes to the legs what fits into a record. It is durable then, whether that is asked for or not.
+    async fn store_journaled(
+        &self,
+        rows: &Range<u64>,
+        writes: Vec<Write>,
+        durability: Durability,
+    ) -> Result<()> {
         loop {
             self.legs.record().await?;
             self.legs.mark(rows).await?;
@@ -305,21 +309,33 @@ impl Parity {
                 continue;
             }
             if !self.needs_journal(rows) || flawed!("no journal") {
-                return self.put(rows, &writes, Durability::Fua).await;
+                return self.put(rows, &writes, durability).await;
             }
+            let Some(turn) = self.ring.take() else {
+                self.room().await?;
+                continue;
+            };
             let busy = self.busy();
             if flawed!("journal after data") {
                 let result = self.put(rows, &writes, Durability::Fua).await;
-                return result.and(self.write_down(slot, &writes).await);
+                return result.and(self.write_down(turn.sequence, &writes).await);
             }
-            if let Err(e) = self.write_down(slot, &writes).await {
-                drop(busy);
+            if let Err(e) = self.write_down(turn.sequence, &writes).await {
+                drop((busy, turn));
                 if self.legs.is_recorded() {
                     return Err(e);
                 }
                 continue;
             }
-            return self.put_and_end(rows, &writes, Durability::Fua, busy).await;
+            let result = self.put_and_end(rows, &writes, Durability::Cached, busy).await;
+            if result.is_err() && self.legs.is_unsure(rows) {
+                // When the record is gone, it must be known that the stripe may be half of it.
+                self.legs.changed();
+                let _ = self.legs.record().await;
+            }
+            drop(turn);
+            self.room_ahead();
+            return result;
         }
     }
 

@@ -21,17 +21,23 @@ pub enum Story {
     Spare,
     /// b is missing all the time, also after the power has failed.
     Missing,
+    /// As missing, and so many write to few stripes that the journal is full.
+    Crowded,
+    /// As crowded; with two parities also c is missing after the power has failed, and comes back.
+    Twice,
     /// b is gone after the power has failed.
     Lost,
 }
 
-pub const STORIES: [Story; 7] = [
+pub const STORIES: [Story; 9] = [
     Story::Quiet,
     Story::Vanishes,
     Story::LosesPower,
     Story::Fails,
     Story::Spare,
     Story::Missing,
+    Story::Crowded,
+    Story::Twice,
     Story::Lost,
 ];
 
@@ -48,6 +54,24 @@ pub struct Run {
 }
 
 impl Run {
+    /// True if b is not there from the beginning on.
+    fn is_missing(&self) -> bool {
+        matches!(self.story, Story::Missing | Story::Crowded | Story::Twice)
+    }
+
+    fn is_crowded(&self) -> bool {
+        matches!(self.story, Story::Crowded | Story::Twice)
+    }
+
+    /// Who is not there after the power has failed.
+    fn without(&self) -> &'static [&'static str] {
+        match self.story {
+            Story::Twice if self.parity == 2 => &["b", "c"],
+            Story::Missing | Story::Crowded | Story::Twice | Story::Lost => &["b"],
+            Story::Quiet | Story::Vanishes | Story::LosesPower | Story::Fails | Story::Spare => &[],
+        }
+    }
+
     fn keys(&self) -> Value {
         let spares = if self.story == Story::Spare { 1 } else { 0 };
         // As long as what is remembered of a device that is away, or longer.
@@ -70,7 +94,7 @@ impl Run {
         let pause = || env.sleep(Duration::from_micros(2000 + env.random() % 8000));
         pause().await;
         match self.story {
-            Story::Quiet | Story::Missing | Story::Lost => {}
+            Story::Quiet | Story::Missing | Story::Crowded | Story::Twice | Story::Lost => {}
             Story::Vanishes => {
                 open.set_here("b", false);
                 pause().await;
@@ -102,6 +126,36 @@ impl Run {
     }
 }
 
+/// So many write to few stripes, each to blocks of its own, and mostly durably.
+const CROWD: u64 = 6;
+
+async fn crowd(history: Rc<History>, env: Rc<SimEnv>, node: Rc<Node>, worker: u64) -> Checked {
+    for _ in 0..30 {
+        let draw = env.random();
+        let block = (draw >> 8) % 2 * 96 + worker * 8 + (draw >> 16) % 2;
+        if draw.is_multiple_of(24) {
+            history.flush(&env, &node).await.map_err(told("a flush"))?;
+        }
+        let id = history.ids.replace(history.ids.get() + 1) + 2;
+        let fua = !draw.is_multiple_of(3);
+        history.write(&env, &node, block..block + 1, id, fua).await.map_err(told("a write"))?;
+        if draw.is_multiple_of(16) {
+            env.sleep(Duration::from_micros(draw >> 24 & 0xFFF)).await;
+        }
+    }
+    Ok(())
+}
+
+/// c, which was not there when the journal was carried out, gets what it lacks; it is right by itself.
+async fn comes_back(run: Run, history: &History, env: &Rc<SimEnv>, crash: u64) -> Checked {
+    let open = run.open(env, Begin::Open, &["b"]).await.map_err(told("with c"))?;
+    let c = run.over().iter().position(|leg| *leg == "c").unwrap_or(0);
+    open.until("c", |open| open.roles()[c] == "in sync" && open.node.jobs().is_empty()).await;
+    open.command("fail", json!({ "leg": "a" })).await.map_err(told("fail"))?;
+    read_all(history, &open, Some(crash), false).await.map_err(|e| format!("with c: {e}"))?;
+    open.node.close().await.map_err(told("close"))
+}
+
 pub struct Crash {
     at: u64,
     images: Images,
@@ -121,7 +175,7 @@ async fn read_all(history: &History, open: &Open, crash: Option<u64>, may: bool)
 async fn verify(run: Run, history: &History, open: &Open, crash: Option<u64>) -> Checked {
     let may = run.story == Story::Lost && crash.is_some();
     read_all(history, open, crash, may).await?;
-    if matches!(run.story, Story::Missing | Story::Lost) {
+    if run.is_missing() || run.story == Story::Lost {
         // It goes on, with what is there.
         let last = open.node.geometry().size - 512;
         let write = Io::write(last, Buf::zeroed(512), Durability::Fua);
@@ -162,7 +216,7 @@ pub fn run(run: Run) -> Checked {
         let (env, history) = (main_env, here);
         let mut open = run.open(&env, Begin::Format, &[]).await.map_err(told("made"))?;
         fill(&history, &open).await;
-        if run.story == Story::Missing {
+        if run.is_missing() {
             open.node.close().await.map_err(told("closed"))?;
             open = run.open(&env, Begin::Open, &["b"]).await.map_err(told("without b"))?;
         }
@@ -170,14 +224,23 @@ pub fn run(run: Run) -> Checked {
         env.observe(Some(Rc::new(move || {
             let draw = || (random.borrow_mut())();
             let Some(env) = weak.upgrade().filter(|_| draw() % run.one_in == 0) else { return };
-            let images = env.images(Loss::ALL[(draw() >> 8) as usize % 4], draw());
-            into.borrow_mut().push(Crash { at: env.tick(), images });
+            // A journal is worst off when writes are torn.
+            let loss = match draw() >> 8 {
+                n if run.is_crowded() && n.is_multiple_of(2) => Loss::Torn,
+                n => Loss::ALL[n as usize / 2 % 4],
+            };
+            into.borrow_mut().push(Crash { at: env.tick(), images: env.images(loss, draw()) });
         })));
         let start = |n: u64| {
             let (history, node) = (Rc::clone(&history), Rc::clone(&open.node));
-            env.start(work(history, Rc::clone(&env), node, n, 40, false))
+            let env = Rc::clone(&env);
+            match run.is_crowded() {
+                true => env.start(crowd(history, Rc::clone(&env), node, n)),
+                false => env.start(work(history, Rc::clone(&env), node, n, 40, false)),
+            }
         };
-        let workers: Vec<_> = (0..3).map(start).collect();
+        let count = if run.is_crowded() { CROWD } else { 3 };
+        let workers: Vec<_> = (0..count).map(start).collect();
         let told = run.tell(&open).await;
         for worker in workers {
             worker.ended().await?;
@@ -216,11 +279,16 @@ fn recover(run: Run, history: &Rc<History>, crash: &Crash, again: bool) -> Check
         })));
     }
     let (here, at, main_env) = (Rc::clone(history), crash.at, Rc::clone(&env));
-    let without: &[&str] = if matches!(run.story, Story::Missing | Story::Lost) { &["b"] } else { &[] };
+    // Who was missing once may have come back before the power failed again.
+    let without = if again { run.without() } else { &run.without()[..run.without().len().min(1)] };
     let ended = world.run(async move {
         let open = run.open(&main_env, Begin::Open, without).await.map_err(told("opened"))?;
         // What was begun when the power failed may be there or not, and stays so.
-        verify(run, &here, &open, Some(at)).await
+        verify(run, &here, &open, Some(at)).await?;
+        match without {
+            ["b", "c"] => comes_back(run, &here, &main_env, at).await,
+            _ => Ok(()),
+        }
     });
     env.observe(None);
     let tell = |e: String| format!("after a power loss at tick {at}: {e}");

@@ -9,7 +9,7 @@ const SHAPE: Shape = Shape { slots: 4, head: 4096, load: 8192 };
 
 fn record() -> Record {
     let writes = vec![(2, 12288, vec![0xAA; 512]), (0, 12288, vec![0xBB; 1024])];
-    Record { id: 0x0123_4567_89AB_CDEF, epoch: 0x1122_3344_5566_7788, sequence: 9, slot: 3, writes }
+    Record { id: 0x0123_4567_89AB_CDEF, epoch: 0x1122_3344_5566_7788, sequence: 9, first: 7, writes }
 }
 
 fn golden() -> std::path::PathBuf {

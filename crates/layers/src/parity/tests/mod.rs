@@ -7,6 +7,7 @@ mod degraded;
 mod forget;
 mod journal;
 mod math;
+mod ring;
 mod scrub;
 
 use crate::mirror::tests::{Open, bytes_of, child, fill, work};
