@@ -37,25 +37,39 @@ struct Listening {
 }
 
 impl Exports {
-    /// Opens the exports of `hierarchies`. If one cannot be opened, those opened before are dropped, and with them
-    /// their sockets; the message names the export.
+    /// Opens the exports of `hierarchies`. If one cannot be opened, those opened before are closed, and their sockets are
+    /// gone; the message names the export.
     pub async fn open<'a>(
         host: &Rc<Host>,
         hierarchies: impl Iterator<Item = &'a Hierarchy>,
     ) -> Result<Exports, String> {
         let mut all = Exports::default();
-        let exports: Vec<_> = hierarchies.flat_map(|h| h.exports().iter().map(move |e| (h, e))).collect();
-        for (hierarchy, export) in &exports {
-            all.add(host, hierarchy, export)?;
-        }
-        for (_, export) in &exports {
-            let listener = all.to_listen(export).map(|address| listen(host, export, address));
-            match listener {
-                Some(listener) => all.listening(host, export, Some(listener.await?)),
-                None => all.listening(host, export, None),
+        match all.open_all(host, hierarchies).await {
+            Ok(()) => Ok(all),
+            Err(e) => {
+                all.close().await;
+                Err(e)
             }
         }
-        Ok(all)
+    }
+
+    async fn open_all<'a>(
+        &mut self,
+        host: &Rc<Host>,
+        hierarchies: impl Iterator<Item = &'a Hierarchy>,
+    ) -> Result<(), String> {
+        let exports: Vec<_> = hierarchies.flat_map(|h| h.exports().iter().map(move |e| (h, e))).collect();
+        for (hierarchy, export) in &exports {
+            self.add(host, hierarchy, export)?;
+        }
+        for (_, export) in &exports {
+            let listener = match self.to_listen(export) {
+                Some(address) => Some(listen(host, export, address).await?),
+                None => None,
+            };
+            self.listening(host, export, listener);
+        }
+        Ok(())
     }
 
     /// The address at which nobody listens yet for clients of `export`.
