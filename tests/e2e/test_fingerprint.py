@@ -6,6 +6,7 @@ import json
 import random
 import time
 
+import nbd
 from common import MIB, limit
 from hierarchies import HierarchyCase, exported, member
 from legs import Image
@@ -85,13 +86,18 @@ class Fingerprints(HierarchyCase):
         run("nbdcopy", path, self.daemon.uri("vm1"))
         self.assertEqual(b"".join(self.check())[:12 * MIB], path.read_bytes())
 
+    def part(self, client):
+        """What is written in part, in bytes: the disk below may have larger blocks than 512."""
+        return max(512, client.get_block_size(nbd.SIZE_MINIMUM))
+
     def marked(self):
         """What is written after a mark, and nothing else, has changed; parts of blocks, too."""
         self.ask("mark", "name=before")
         chance, client = random.Random(2), self.client()
         expected = set()
-        for length in (512, self.block, self.block, 3 * self.block + 512) * 10:
-            at = chance.randrange((30 * MIB - length) // 512) * 512
+        part = self.part(client)
+        for length in (part, self.block, self.block, 3 * self.block + part) * 10:
+            at = chance.randrange((30 * MIB - length) // part) * part
             client.pwrite(chance.randbytes(length), at)
             expected |= set(range(at // self.block, (at + length - 1) // self.block + 1))
         client.shutdown()
@@ -109,7 +115,11 @@ class Fingerprints(HierarchyCase):
         return found
 
     def written_by_fio(self):
-        clean(self, run(*fio(self.daemon.uri("vm1"), "--do_verify=1", "--bsrange=512-64k", "--blockalign=512", size="16M")).stdout)
+        client = self.client()
+        part = self.part(client)
+        client.shutdown()
+        mixed = f"--bsrange={part}-64k", f"--blockalign={part}"
+        clean(self, run(*fio(self.daemon.uri("vm1"), "--do_verify=1", *mixed, size="16M")).stdout)
         self.check()
         self.assertEqual(self.verify(), [])
 
