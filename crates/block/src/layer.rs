@@ -4,6 +4,7 @@ use crate::{
     Error, Extent, ExtentState, Finding, Geometry, Healed, Io, Job, Judge, Kept, Made, Node, Result,
 };
 use serde_json::Value;
+use std::any::Any;
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
@@ -128,6 +129,12 @@ pub trait Layer {
     /// anything, there is nothing to find.
     fn check(self: Rc<Self>, _mend: bool) -> Pending<Vec<Finding>> {
         Box::pin(async { Ok(Vec::new()) })
+    }
+
+    /// What layers above may have a share in, such as a cache that several volumes are in; they know its type. Unless a layer
+    /// shares anything, nothing.
+    fn shared(&self) -> Option<Rc<dyn Any>> {
+        None
     }
 
     /// State worth showing, as a JSON object; empty unless a layer has any.

@@ -14,6 +14,7 @@ use crate::{
     Judge, Layer, Op, OpKind, Result, Signal, Stats, Step, Time, Zero,
 };
 use serde_json::Value;
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::ops::Range;
@@ -108,6 +109,11 @@ impl Node {
     /// What its layer wants to show.
     pub fn info(&self) -> Value {
         self.layer.borrow().info()
+    }
+
+    /// What its layer shares with those above: see [`Layer::shared`].
+    pub fn shared(&self) -> Option<Rc<dyn Any>> {
+        self.layer.borrow().shared()
     }
 
     /// Submits a request. Poll what comes back at once: futures are lazy.

@@ -158,8 +158,7 @@ fn whole_device(scene: &Scene, top: &Rc<Node>) -> Result<(), String> {
 }
 
 fn close(scene: &Scene, top: Rc<Node>) -> Result<(), String> {
-    let closing = Rc::clone(&top);
-    scene.run(async move { closing.close().await })?.map_err(|e| format!("close failed: {e}"))?;
+    scene.close_all(&top)?.map_err(|e| format!("close failed: {e}"))?;
     let block = top.geometry().block.into();
     for io in each_op(0..block, block) {
         expect(scene, &top, io, Err(ErrorKind::Offline))?;
@@ -173,7 +172,7 @@ fn close(scene: &Scene, top: Rc<Node>) -> Result<(), String> {
 fn read_only(subject: &Subject, seed: u64) -> Result<(), String> {
     let made = Scene::new(subject, seed);
     let top = made.build(subject)?;
-    made.run(async move { top.close().await })?.map_err(|e| format!("close failed: {e}"))?;
+    made.close_all(&top)?.map_err(|e| format!("close failed: {e}"))?;
     let mut disks = made.rig.env().twins();
     if disks.is_empty() {
         return Ok(());

@@ -92,7 +92,7 @@ impl Scene {
     }
 
     /// Closes the device and those between it and the disks, from the top down, as a hierarchy does.
-    fn close_all(&self, top: &Rc<Node>) -> Result<lamina_block::Result<()>, String> {
+    pub(crate) fn close_all(&self, top: &Rc<Node>) -> Result<lamina_block::Result<()>, String> {
         let between = |node: &Rc<Node>| node.kind() != "simulated" && !Rc::ptr_eq(node, top);
         let below: Vec<_> = self.rig.nodes().into_iter().rev().filter(between).collect();
         let top = Rc::clone(top);
