@@ -64,15 +64,15 @@ def _made(name, stamp, make):
     return path
 
 
-def _modules(version):
-    """The guest's modules with all they depend on, in loading order."""
+def _modules(version, names):
+    """These modules with all they depend on, in loading order."""
     base = CACHE / "kernel"
     if not (base / "lib").exists() and (base / "usr/lib").exists():
         base = base / "usr"
     if not (base / f"lib/modules/{version}/modules.dep.bin").exists():
         _call("depmod", "-b", base, version)
     order = []
-    for name in GUEST_MODULES:
+    for name in names:
         lines = _call("modprobe", "-d", base, "-S", version, "--show-depends", name).stdout.decode()
         for line in lines.splitlines():
             if line.startswith("insmod "):
@@ -82,12 +82,18 @@ def _modules(version):
     return order
 
 
-def initramfs():
-    """The initramfs of the guest, as an uncompressed cpio archive."""
+def _flavour(name, more):
+    """What a file is called that has more in it than most guests need."""
+    return f"{_stamp(*more)}-{name}" if more else name
+
+
+def initramfs(modules=()):
+    """The initramfs of the guest, as an uncompressed cpio archive; with further modules."""
+    modules = [*GUEST_MODULES, *modules]
     _image, version = kernel()
     init = pathlib.Path(__file__).with_name("init.sh").read_bytes()
     busybox = pathlib.Path(shutil.which("busybox", path=TOOLS_PATH) or "/bin/busybox")
-    stamp = _stamp(version, init, busybox.stat().st_mtime_ns, " ".join(GUEST_MODULES))
+    stamp = _stamp(version, init, busybox.stat().st_mtime_ns, " ".join(modules))
 
     def make(path):
         tree = CACHE / "initramfs.tree"
@@ -98,7 +104,7 @@ def initramfs():
         (tree / "init").write_bytes(init)
         (tree / "init").chmod(0o755)
         names = []
-        for module in _modules(version):
+        for module in _modules(version, modules):
             name = pathlib.Path(module).name
             if name.endswith(".xz"):
                 name = name.removesuffix(".xz")
@@ -111,14 +117,15 @@ def initramfs():
         path.write_bytes(_call("busybox", "cpio", "-o", "-H", "newc", cwd=tree, input=listing.encode()).stdout)
         shutil.rmtree(tree)
 
-    return _made("initramfs.cpio", stamp, make)
+    return _made(_flavour("initramfs.cpio", modules[len(GUEST_MODULES):]), stamp, make)
 
 
-def tools_disk():
-    """The read-only disk with the guest's tools: an ext4 image made without being root."""
-    binaries = [shutil.which(tool, path=TOOLS_PATH) for tool in GUEST_TOOLS]
+def tools_disk(tools=()):
+    """The read-only disk with the guest's tools, and further ones by name or path: an ext4 image made without being root."""
+    wanted = [*GUEST_TOOLS, *tools]
+    binaries = [shutil.which(tool, path=TOOLS_PATH) for tool in wanted]
     if None in binaries:
-        raise FileNotFoundError(f"{GUEST_TOOLS[binaries.index(None)]} is missing: run tools/install demo")
+        raise FileNotFoundError(f"{wanted[binaries.index(None)]} is missing: run tools/install demo")
     stamp = _stamp(*[f"{b} {os.stat(b).st_mtime_ns}" for b in binaries])
 
     def make(path):
@@ -127,8 +134,8 @@ def tools_disk():
         (tree / "bin").mkdir(parents=True)
         (tree / "lib").mkdir()
         libraries = set()
-        for tool, binary in zip(GUEST_TOOLS, binaries):
-            shutil.copy(binary, tree / "bin" / tool)
+        for binary in binaries:
+            shutil.copy(binary, tree / "bin" / pathlib.Path(binary).name)
             libraries.update(_libraries(binary))
         for library in libraries:
             shutil.copy(library, tree / "lib" / pathlib.Path(library).name)
@@ -137,4 +144,4 @@ def tools_disk():
         _call("mkfs.ext4", "-q", "-O", "^has_journal", "-m", "0", "-d", tree, path, f"{size_kib * 5 // 4 + 8192}k")
         shutil.rmtree(tree)
 
-    return _made("tools.img", stamp, make)
+    return _made(_flavour("tools.img", tools), stamp, make)

@@ -35,11 +35,19 @@ def reconnect_option():
     return "reconnect-ms=200" if qemu_version() >= (9, 2, 0) else "reconnect=1"
 
 
-def disk_arguments(sock, queues=1):
+def disk_arguments(sock, queues=1, name="disk"):
     """QEMU's arguments for a disk behind the vhost-user socket `sock`."""
     return [
-        "-chardev", f"socket,id=disk,path={sock},{reconnect_option()}",
-        "-device", f"vhost-user-blk-pci,chardev=disk,num-queues={queues},id=disk0",
+        "-chardev", f"socket,id={name},path={sock},{reconnect_option()}",
+        "-device", f"vhost-user-blk-pci,chardev={name},num-queues={queues},id={name}0",
+    ]
+
+
+def image_arguments(path, serial, read_only=False):
+    """QEMU's arguments for a disk that QEMU itself has in a file, and that the guest knows by its serial number."""
+    return [
+        "-drive", f"if=none,id={serial},file={path},format=raw,readonly={'on' if read_only else 'off'}",
+        "-device", f"virtio-blk-pci,drive={serial},serial={serial}",
     ]
 
 
@@ -82,12 +90,13 @@ class _Lines:
 
 
 class Guest:
-    """One virtual machine. `disk` is QEMU's arguments for the disk under test (see `disk_arguments`).
+    """One virtual machine. `disk` is QEMU's arguments for the disk under test (see `disk_arguments`), or for several.
 
+    It has further kernel modules and tools if they are named.
     `incoming` starts it as the target of a live migration: it waits for `migrate_to` of another guest.
     """
 
-    def __init__(self, rig, disk, name="guest", cpus=2, incoming=None):
+    def __init__(self, rig, disk, name="guest", cpus=2, incoming=None, modules=(), tools=()):
         self.name = name
         self.console = rig.path(f"{name}.console")
         self._control_path = rig.path(f"{name}.ctl")
@@ -99,15 +108,14 @@ class Guest:
             "-accel", accel, "-cpu", "host" if accel.startswith("kvm") else "max", "-smp", cpus, "-m", MEMORY,
             # The server maps the guest's memory, so it must be shareable.
             "-object", f"memory-backend-memfd,id=mem,size={MEMORY},share=on", "-machine", "pc,memory-backend=mem",
-            "-kernel", image, "-initrd", files.initramfs(),
+            "-kernel", image, "-initrd", files.initramfs(modules),
             "-append", "console=ttyS0 quiet mitigations=off tsc=reliable no_timer_check panic=-1 printk.time=1",
             "-serial", f"file:{self.console}",
             "-chardev", f"socket,id=control,path={self._control_path},server=on,wait=off",
             "-device", "virtio-serial-pci", "-device", "virtserialport,chardev=control,name=lamina-control",
             "-qmp", f"unix:{self._qmp_path},server=on,wait=off",
             *disk,
-            "-drive", f"if=none,id=tools,file={files.tools_disk()},format=raw,readonly=on",
-            "-device", "virtio-blk-pci,drive=tools,serial=lamina-tools",
+            *image_arguments(files.tools_disk(tools), "lamina-tools", read_only=True),
         ]
         if incoming:
             argv += ["-incoming", incoming]
