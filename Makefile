@@ -63,13 +63,16 @@ end-to-end: ## The tests with real clients, servers and guests (ONLY=word picks 
 .PHONY: bench
 bench: ## Measure against other servers, and write docs/benchmarks*.md
 	tools/install bench
-	$(CARGO) build --locked --release -p lamina -p lamina-vhost-user --bin lamina --example drive
+	$(CARGO) build --locked --release -p lamina -p lamina-vhost-user -p lamina-layers --bin lamina --example drive --example hit_rates
 	$(PYTHON) tools/bench
 	$(PYTHON) tools/bench-layers
 	$(PYTHON) tools/bench-protect
 	$(PYTHON) tools/bench-figure11
 	$(PYTHON) tools/bench-postmark
 	$(PYTHON) tools/bench-legs
+	$(PYTHON) tools/bench-accelerate
+	$(PYTHON) tools/bench-hit-rates
+	$(PYTHON) tools/bench-cache
 	$(PYTHON) tools/size-of-layers
 
 .PHONY: fuzz

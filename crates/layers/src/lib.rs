@@ -40,12 +40,14 @@ macro_rules! kinds {
 }
 
 kinds! {
+    accelerate,
     concat,
     crypt,
     delay,
     fault,
     file,
     fingerprint,
+    flash,
     integrity,
     linear,
     memory,

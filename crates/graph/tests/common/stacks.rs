@@ -387,6 +387,39 @@ pub fn parity_over_integrity() -> Subject {
     stack("parity over integrity", PARITY_OVER_INTEGRITY).disks_of(448 << 10)
 }
 
+/// A disk behind a flash, which goes round.
+pub fn accelerated(policy: &str) -> Subject {
+    let text = format!(
+        r#"
+[device]
+top = {{ type = "accelerate", over = ["d0", "flash"], policy = "{policy}", bypass = "64KiB" }}
+flash = {{ type = "flash", over = "d1" }}
+d0 = {{ type = "disk", number = 0 }}
+d1 = {{ type = "disk", number = 1 }}
+"#
+    );
+    stack(&format!("{policy} over a flash"), text).disks_of(1200 << 10)
+}
+
+/// Two volumes that share a flash of two disks, each with a policy of its own.
+pub fn two_on_one_flash() -> Subject {
+    stack("two volumes on one flash", TWO_ON_ONE_FLASH).disks_of(1200 << 10)
+}
+
+const TWO_ON_ONE_FLASH: &str = r#"
+[device]
+top = { type = "concat", over = ["a", "b"] }
+a = { type = "accelerate", over = ["slow", "flash"], share = 30 }
+b = { type = "accelerate", over = ["d1", "flash"], policy = "write-through" }
+slow = { type = "delay", over = "d0", write = "1ms", flush = "2ms" }
+flash = { type = "flash", over = "twice" }
+twice = { type = "mirror", over = ["d2", "d3"], region = "64KiB" }
+d0 = { type = "disk", number = 0 }
+d1 = { type = "disk", number = 1 }
+d2 = { type = "disk", number = 2 }
+d3 = { type = "disk", number = 3 }
+"#;
+
 const PARITY_OVER_INTEGRITY: &str = r#"
 [device]
 top = { type = "parity", over = ["a", "b", "c"], unit = "8KiB", region = "16KiB" }
@@ -488,9 +521,12 @@ pub fn all() -> Vec<Subject> {
         parity_over_integrity(),
         integrity_over_mirror(),
         integrity_over_crypt_over_parity(),
+        accelerated("write-back"),
+        accelerated("write-through"),
+        two_on_one_flash(),
     ];
-    // What shares another's state is nothing by itself, and a table of partitions cannot be written.
-    let alone = |kind: &&Kind| !kind.shares && kind.name != "partition";
+    // What shares another's state is nothing by itself, and a table of partitions or a flash cannot be written.
+    let alone = |kind: &&Kind| !kind.shares && !["partition", "flash"].contains(&kind.name);
     let maps = of_maps().into_iter().enumerate().map(|(n, stack)| stack.level(Level::ALL[n % 3]));
     lamina_layers::KINDS.iter().filter(alone).map(single).chain(stacks).chain(maps).collect()
 }

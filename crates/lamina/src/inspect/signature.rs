@@ -69,6 +69,7 @@ struct Header(Vec<u8>);
 const TABLE: &[Signature] = &[
     sign("Lamina member", START, 0, b"LAMINASB", nothing),
     sign("Lamina member, second superblock", At::End(64 << 10, 64 << 10), 0, b"LAMINASB", nothing),
+    sign("Lamina cache on flash", START, 0, b"LAMFLASH", flash),
     sign("GPT partition table", At::Start(512), 0, b"EFI PART", gpt),
     sign("GPT partition table", At::Start(4096), 0, b"EFI PART", gpt),
     sign("GPT partition table, the copy at the end", At::End(512, 512), 0, b"EFI PART", gpt),
@@ -220,6 +221,14 @@ fn put(details: &mut Details, key: &'static str, value: Option<String>) {
 
 fn nothing(_: &Header, _: &mut Details) {}
 
+/// docs/formats/flash.md.
+fn flash(h: &Header, d: &mut Details) {
+    d.insert("version", h.le32(16).to_string());
+    d.insert("uuid", format!("{:032x}", u128::from_le_bytes(h.bytes(32))));
+    let segment = u64::from(h.le32(20)).saturating_mul(4096);
+    d.insert("size", lamina_block::Bytes(segment.saturating_mul(h.le32(24).into())).to_string());
+}
+
 fn gpt(h: &Header, d: &mut Details) {
     // The first three fields of a GUID are little-endian.
     let b: [u8; 16] = h.bytes(56);
@@ -330,6 +339,13 @@ mod tests {
         assert_eq!(found(1 << 20, &[(0, &qcow2)])[0].details["virtual size"], "5GiB");
         let log = [LOG_MAGIC, &1u64.to_le_bytes(), &9u64.to_le_bytes(), &512u32.to_le_bytes()].concat();
         assert_eq!(found(4096, &[(0, &log)])[0].details["entries"], "9");
+        let words = [1u32, 16, 20, 0].map(u32::to_le_bytes).concat();
+        let flash = [&b"LAMFLASH"[..], &[0; 8], &words, &0xA1u128.to_le_bytes()].concat();
+        let got = found(1 << 20, &[(0, &flash)]);
+        assert_eq!(got.len(), 1);
+        assert_eq!(got[0].name, "Lamina cache on flash");
+        assert_eq!(got[0].details["uuid"], "000000000000000000000000000000a1");
+        assert_eq!((&*got[0].details["version"], &*got[0].details["size"]), ("1", "1280KiB"));
     }
 
     #[test]

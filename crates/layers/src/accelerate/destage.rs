@@ -1,0 +1,206 @@
+//! The destager: brings what was written to the store, batch by batch, in the order of the serial numbers.
+//!
+//! ```text
+//!      staging queue ─▶ batch: each block once ─┬▶ read from flash ─┐
+//!                                               └▶ flash flushed ───┴▶ store written ─▶ store flushed ─▶ checkpoint
+//! ```
+//!
+//! What a batch has is durable on the flash before the store is changed: after a crash the flash never has an older version
+//! of a block than the store.
+
+use super::{Accelerate, Policy, add};
+use crate::flash::{Dirty, LONG, SLOT};
+use crate::flaw::flawed;
+use futures_util::future::select;
+use futures_util::{StreamExt, stream};
+use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Result, Time};
+use std::cell::Cell;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Writes and blocks of a batch, at most.
+const RECORDS: usize = 4096;
+const BLOCKS: usize = 4096;
+/// Neighbours become one write of so many blocks at most.
+const MERGED: usize = 256;
+/// How long a batch waits for more.
+const LINGER: Duration = Duration::from_millis(100);
+/// How long a store that fails is left alone.
+pub const PAUSE: Duration = Duration::from_millis(100);
+
+impl Accelerate {
+    /// Begins to bring the store up to date, and goes on until the device is closed.
+    pub(super) fn destage(&self) {
+        self.spawn(|me| async move {
+            while !me.closed.get() {
+                let moved = me.volume.moved.wait();
+                me.linger().await;
+                match me.batch().await {
+                    Ok(true) => me.note(None),
+                    Ok(false) => moved.await,
+                    Err(e) => {
+                        me.note(Some(e));
+                        me.env.sleep(PAUSE).await;
+                    }
+                }
+            }
+        });
+    }
+
+    /// Lets a batch become larger, unless somebody waits for it: a batch costs three flushes, and what is written again
+    /// soon goes to the store once.
+    async fn linger(&self) {
+        let since = self.env.now();
+        loop {
+            let hurry = self.volume.hurry.wait();
+            let len = self.volume.queue.borrow().len();
+            let left = LINGER.saturating_sub(self.env.now().since(since));
+            let is_wanted =
+                self.policy.get() != Policy::WriteBack || self.waiting.get() > 0 || self.closed.get();
+            if len == 0 || len >= LONG || is_wanted || self.log.is_short() || left.is_zero() {
+                return;
+            }
+            select(self.env.sleep(left), pin!(hurry)).await;
+        }
+    }
+
+    /// How the last batch ended.
+    fn note(&self, e: Option<Error>) {
+        let before = self.trouble.replace(e.clone().map(|e| (self.attempts.get(), e))).map(|(_, e)| e);
+        match (before, e) {
+            (None, Some(e)) => {
+                tracing::warn!(device = %self.name, error = %e, "the store cannot be brought up to date; it is tried again")
+            }
+            (Some(_), None) => tracing::info!(device = %self.name, "the store takes writes again"),
+            (None, None) | (Some(_), Some(_)) => {}
+        }
+        self.moved.notify();
+    }
+
+    /// Brings a batch to the store; false if there is none.
+    async fn batch(&self) -> Result<bool> {
+        let Some((dirty, upto)) = self.log.batch(&self.volume, RECORDS, BLOCKS) else { return Ok(false) };
+        add(&self.attempts, 1);
+        let began = self.env.now();
+        if flawed!("checkpoint before the store") {
+            self.log.checkpoint(&self.volume, upto, &[]).await?;
+        }
+        let runs: Vec<&[Dirty]> = merge(&dirty).collect();
+        // Whatever is read has to be durable there before the store is changed.
+        let pins = self.log.pin_all(&dirty);
+        let read = together(self.keys.depth, runs.iter().map(|run| self.read_dirty(run)));
+        let (data, flushed) = futures_util::future::join(read, self.log.flush()).await;
+        drop(pins);
+        flushed?;
+        let slowest = Cell::new(Duration::ZERO);
+        let writes = runs.iter().zip(data?).map(|(run, data)| self.write_store(run, data, &slowest));
+        together(self.keys.depth, writes).await?;
+        self.stored.set(upto);
+        self.moved.notify();
+        self.store.submit(Io::flush()).await?;
+        self.log.checkpoint(&self.volume, upto, &dirty).await?;
+        add(&self.tally.batches, 1);
+        add(&self.tally.destaged, dirty.len() as u64);
+        let took = self.env.now().since(began);
+        self.flow.borrow_mut().measured((dirty.len() * SLOT) as u64, took, slowest.get());
+        Ok(true)
+    }
+
+    async fn read_dirty(&self, run: &[Dirty]) -> Result<Buf> {
+        let data = self.env.pool().take(run.len() * SLOT);
+        // What was written side by side is side by side on the flash.
+        let mut reads = Vec::new();
+        let mut from = 0;
+        for part in run.chunk_by(|a, b| b.slot == a.slot + 1 && self.log.is_same_segment(a.slot, b.slot)) {
+            let into = data.slice(from..from + part.len() * SLOT);
+            from += part.len() * SLOT;
+            reads.push(self.log.read(part[0].slot, 0..into.len() as u64, into));
+        }
+        futures_util::future::join_all(reads).await.into_iter().collect::<Result<()>>()?;
+        Ok(data)
+    }
+
+    async fn write_store(&self, run: &[Dirty], data: Buf, slowest: &Cell<Duration>) -> Result<()> {
+        let at = self.bytes(&(run[0].block..run[0].block + run.len() as u64));
+        let began = self.env.now();
+        let data = data.slice(0..(at.end - at.start) as usize);
+        self.store.submit(Io::write(at.start, data, Durability::Cached)).await?;
+        slowest.set(slowest.get().max(self.env.now().since(began)));
+        Ok(())
+    }
+
+    /// The store has everything, durably.
+    pub(super) fn is_drained(&self) -> bool {
+        self.volume.queue.borrow().is_empty()
+    }
+
+    /// Waits until the store has everything. Fails if it takes nothing for too long.
+    pub(super) async fn drained(&self) -> Result<()> {
+        self.wait_for(Accelerate::is_drained).await
+    }
+
+    /// Waits until the destager has done something. Fails if the store takes nothing for too long.
+    pub(super) async fn wait_for(&self, done: impl Fn(&Accelerate) -> bool) -> Result<()> {
+        self.waiting.set(self.waiting.get() + 1);
+        self.volume.hurry.notify();
+        let result = self.wait_until(done).await;
+        self.waiting.set(self.waiting.get() - 1);
+        result
+    }
+
+    async fn wait_until(&self, done: impl Fn(&Accelerate) -> bool) -> Result<()> {
+        let (asked, mut since, mut batches) = (self.attempts.get(), self.env.now(), self.tally.batches.get());
+        loop {
+            let moved = self.moved.wait();
+            if done(self) {
+                return Ok(());
+            }
+            if self.closed.get() {
+                return Err(Error::offline("the device is closed").on(&self.name));
+            }
+            if self.tally.batches.get() != batches {
+                (batches, since) = (self.tally.batches.get(), self.env.now());
+            }
+            // What failed before somebody asked is tried again.
+            match &*self.trouble.borrow() {
+                Some((attempt, e)) if *attempt > asked && !self.is_patient(e, since) => return Err(e.clone()),
+                Some(_) | None => {}
+            }
+            moved.await;
+        }
+    }
+
+    /// True if `e` says that the store may be back soon, and it has not been away for too long.
+    pub(super) fn is_patient(&self, e: &Error, since: Time) -> bool {
+        let may_return = matches!(e.kind(), ErrorKind::Offline | ErrorKind::TimedOut);
+        may_return && !self.closed.get() && self.env.now().since(since) < self.keys.store_timeout.0
+    }
+
+    /// Holds an acknowledgement back if too much waits for the store.
+    pub(super) async fn hold_back(&self, began: Time) {
+        let (writes, bytes) = (self.volume.queue.borrow().len(), self.volume.dirty.get() * SLOT as u64);
+        let share = self.log.share(&self.volume) * SLOT as u64;
+        let delay = self.flow.borrow_mut().delay(writes, bytes, share);
+        let left = delay.saturating_sub(self.env.now().since(began));
+        if !left.is_zero() && self.policy.get() == Policy::WriteBack {
+            self.env.sleep(left).await;
+        }
+    }
+
+    /// Brings the store up to date before the device is there, and forgets the flash.
+    pub(super) async fn drain_first(self: &Rc<Self>) -> Result<()> {
+        while self.batch().await? {}
+        self.log.forget(&self.volume).await
+    }
+}
+
+/// Does all of `work`, so many at a time, also when one fails: a started request completes.
+async fn together<T>(depth: usize, work: impl Iterator<Item: Future<Output = Result<T>>>) -> Result<Vec<T>> {
+    stream::iter(work).buffered(depth).collect::<Vec<_>>().await.into_iter().collect()
+}
+
+/// Neighbours together.
+fn merge(dirty: &[Dirty]) -> impl Iterator<Item = &[Dirty]> {
+    dirty.chunk_by(|a, b| b.block == a.block + 1).flat_map(|run| run.chunks(MERGED))
+}

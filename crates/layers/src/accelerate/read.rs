@@ -1,0 +1,125 @@
+//! Reads: from the flash, or from the store, and then the flash has it.
+
+use super::{Accelerate, add};
+use crate::flash::{How, Run, SLOT};
+use futures_util::future::join_all;
+use lamina_block::{Buf, Durability, Io, Result};
+use std::ops::Range;
+
+/// Streams of reads that are known at a time.
+const STREAMS: usize = 16;
+/// Shorter reads fill the flash, in whatever order they come, in bytes: the store takes its time for each of them, and small
+/// ones side by side often ask for the same block again (docs/benchmarks-hit-rates.md).
+const LARGE: u64 = 64 << 10;
+
+/// Streams of reads, each where the next one is expected, and how long it is: those that were seen last come first.
+pub struct Streams {
+    known: Vec<(u64, u64)>,
+    /// A longer one does not fill the flash, in bytes; 0: all do.
+    limit: u64,
+}
+
+impl Streams {
+    pub fn new(limit: u64) -> Streams {
+        Streams { known: Vec::with_capacity(STREAMS), limit }
+    }
+
+    /// A read of `at`: true if it belongs to a long stream.
+    pub fn is_long(&mut self, at: &Range<u64>) -> bool {
+        if self.limit == 0 {
+            return false;
+        }
+        let known = self.known.iter().position(|(next, _)| *next == at.start);
+        let before = known.map_or(0, |place| self.known.remove(place).1);
+        self.known.truncate(STREAMS - 1);
+        let len = before + (at.end - at.start);
+        self.known.insert(0, (at.end, len));
+        len > self.limit && at.end - at.start >= LARGE
+    }
+}
+
+impl Accelerate {
+    pub(super) async fn read(&self, at: Range<u64>, into: Buf) -> Result<()> {
+        let is_long = self.streams.borrow_mut().is_long(&at);
+        self.read_runs(at, into, !is_long).await
+    }
+
+    /// Reads without filling the flash.
+    pub(super) async fn read_now(&self, at: Range<u64>, into: Buf) -> Result<()> {
+        self.read_runs(at, into, false).await
+    }
+
+    async fn read_runs(&self, at: Range<u64>, into: Buf, fill: bool) -> Result<()> {
+        let runs = self.log.runs(&self.volume, Accelerate::blocks(&at));
+        match &runs[..] {
+            [run] => self.read_run(run, &at, &into, fill).await,
+            _ => join_all(runs.iter().map(|run| self.read_run(run, &at, &into, fill)))
+                .await
+                .into_iter()
+                .collect(),
+        }
+    }
+
+    /// Reads the part of `at` that is in a run.
+    async fn read_run(&self, run: &Run, at: &Range<u64>, into: &Buf, fill: bool) -> Result<()> {
+        let bytes = self.bytes(&run.blocks);
+        let part = bytes.start.max(at.start)..bytes.end.min(at.end);
+        let into = into.slice((part.start - at.start) as usize..(part.end - at.start) as usize);
+        let blocks = run.blocks.end - run.blocks.start;
+        match run.slot {
+            Some(slot) => {
+                add(&self.tally.hits, blocks);
+                self.log.touch(slot..slot + blocks as u32);
+                self.log.read(slot, part.start - bytes.start..part.end - bytes.start, into).await
+            }
+            None => {
+                add(&self.tally.misses, blocks);
+                if !fill || self.discards.get() != self.flushed.get() {
+                    add(&self.tally.bypassed, blocks);
+                    return self.read_store(part, into).await;
+                }
+                self.read_and_fill(&run.blocks, part, into).await
+            }
+        }
+    }
+
+    /// Reads blocks from the store that the flash did not have, and puts them there.
+    async fn read_and_fill(&self, blocks: &Range<u64>, part: Range<u64>, into: Buf) -> Result<()> {
+        let bytes = self.bytes(blocks);
+        // Nothing is written there between the read and the fill, so that the flash gets nothing that is old.
+        let lock = self.locks.take(&bytes).await;
+        let count = blocks.end - blocks.start;
+        let room = self.log.try_fill(count);
+        let is_durable = self.discards.get() == self.flushed.get();
+        if !is_durable || self.log.has_any(&self.volume, blocks.clone()) || room.is_none() {
+            drop((room, lock));
+            return Box::pin(self.read_now(part, into)).await;
+        }
+        let data = self.env.pool().take(count as usize * SLOT);
+        let len = (bytes.end - bytes.start) as usize;
+        data.slice(len..data.len()).fill(0);
+        self.read_store(bytes.clone(), data.slice(0..len)).await?;
+        into.copy_from(&data.slice((part.start - bytes.start) as usize..(part.end - bytes.start) as usize));
+        let start = blocks.start;
+        self.spawn(move |me| async move {
+            let _lock = lock;
+            let how = How { dirty: false, durability: Durability::Cached };
+            // It has been read: whether the flash has it too is nobody's concern.
+            if me.log.fill(&me.volume, start, &data, how).await.is_ok() {
+                add(&me.tally.filled, count);
+            }
+        });
+        Ok(())
+    }
+
+    /// Reads from the store, which may be away for a while.
+    async fn read_store(&self, at: Range<u64>, into: Buf) -> Result<()> {
+        let began = self.env.now();
+        loop {
+            match self.store.submit(Io::read(at.start, into.clone())).await {
+                Err(e) if self.is_patient(&e, began) => self.env.sleep(super::destage::PAUSE).await,
+                result => return result,
+            }
+        }
+    }
+}

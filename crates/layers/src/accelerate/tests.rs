@@ -1,0 +1,145 @@
+//! Volumes on a flash, in front of simulated stores.
+
+use crate::flaw::FLAW;
+use crate::testing::*;
+use lamina_sim::{Check, Rig, Run, gauntlet};
+use std::time::Duration;
+
+/// Bytes of the simulated disks: the flash is not much larger than what is written, so that it goes round.
+const DISK: u64 = 1200 << 10;
+
+/// A device called `name` with `keys` over disk `store`, on the flash.
+async fn volume(rig: &Rig, name: &str, keys: Value, store: usize, flash: &Rc<Node>) -> Result<Rc<Node>> {
+    let over = vec![rig.disk(store), Rc::clone(flash)];
+    rig.build(&Kind::of::<super::Keys>(), name, keys, over).await
+}
+
+async fn flash(rig: &Rig, disk: usize) -> Result<Rc<Node>> {
+    rig.build(&Kind::of::<crate::flash::Keys>(), "flash", json!({}), vec![rig.disk(disk)]).await
+}
+
+fn alone(name: &'static str, keys: Value) -> Subject {
+    Subject::new(name, move |rig| {
+        let keys = keys.clone();
+        async move { volume(&rig, "top", keys, 0, &flash(&rig, 1).await?).await }
+    })
+    .disks_of(DISK)
+    .seeds(3)
+}
+
+pub fn subject() -> Subject {
+    alone("accelerate", json!({ "policy": "write-back", "bypass": "64KiB" }))
+}
+
+fn write_through() -> Subject {
+    alone("write-through", json!({ "policy": "write-through" }))
+}
+
+/// A device whose policy and share change all the time.
+fn policies() -> Subject {
+    Subject::new("policies", |rig| async move {
+        let top = volume(&rig, "top", json!({ "bypass": "64KiB" }), 0, &flash(&rig, 1).await?).await?;
+        let (env, weak) = (rig.env(), Rc::downgrade(&top));
+        if top.geometry().read_only {
+            return Ok(top);
+        }
+        let task = Rc::clone(&env);
+        env.spawn(Box::pin(async move {
+            loop {
+                task.sleep(Duration::from_micros(task.random() % 20_000)).await;
+                let Some(top) = weak.upgrade() else { return };
+                let policies = ["write-back", "write-through", "uncached"];
+                let policy = policies[(task.random() % 3) as usize];
+                let set = |name: &str, args| top.control(Command { name: name.into(), args });
+                // They may fail: disks do, and the device may be closed.
+                let share = set("set-share", json!({ "share": 1 + task.random() % 100 })).await;
+                let set = set("set-policy", json!({ "policy": policy })).await;
+                if [share, set].iter().any(|set| set.as_ref().is_err_and(|e| e.kind() == ErrorKind::Offline))
+                {
+                    return;
+                }
+            }
+        }));
+        Ok(top)
+    })
+    .disks_of(DISK)
+    .seeds(3)
+}
+
+/// A device that is brought up to date and forgotten by its flash whenever it is opened: what is read is what the store has.
+fn drained() -> Subject {
+    Subject::new("drained", |rig| async move {
+        let top = volume(&rig, "top", json!({}), 0, &flash(&rig, 1).await?).await?;
+        if !top.geometry().read_only {
+            for policy in ["uncached", "write-back"] {
+                let args = json!({ "policy": policy });
+                top.control(Command { name: "set-policy".into(), args }).await?;
+            }
+        }
+        Ok(top)
+    })
+    .disks_of(DISK)
+    .seeds(3)
+}
+
+gauntlet!(through, write_through());
+gauntlet!(uncached, alone("uncached", json!({ "policy": "uncached" })));
+
+/// The other checks want nothing to be under way at their ends, and a change of the policy may be.
+#[test]
+fn policies_change() {
+    for check in [Check::Model, Check::Crash] {
+        lamina_sim::test(&policies(), check, &lamina_sim::replay!());
+    }
+}
+
+#[test]
+fn the_store_has_everything_after_a_crash() {
+    for check in [Check::Model, Check::Crash] {
+        lamina_sim::test(&drained(), check, &lamina_sim::replay!());
+    }
+}
+
+/// What must be noticed, by which check, and over which subject.
+type Canary = (&'static str, fn() -> Subject, Check);
+
+#[test]
+fn canaries() {
+    let canaries: [Canary; 5] = [
+        ("acknowledged before it is durable", subject, Check::Crash),
+        ("checkpoint before the store", drained, Check::Crash),
+        ("unordered overlap", subject, Check::Model),
+        ("stale generation", policies, Check::Crash),
+        ("summary before the flush", subject, Check::Crash),
+    ];
+    let seeds: u64 = std::env::var("LAMINA_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(40);
+    let unnoticed = |(flaw, subject, check): &Canary| {
+        FLAW.set(Some(flaw));
+        let found = (0..seeds).find(|seed| lamina_sim::run(&subject(), *check, *seed, Run::Sample).is_err());
+        FLAW.set(None);
+        found.is_none()
+    };
+    let missed: Vec<_> = canaries.iter().filter(|canary| unnoticed(canary)).map(|canary| canary.0).collect();
+    assert!(missed.is_empty(), "nothing noticed: {missed:?}");
+}
+
+#[test]
+fn the_words_of_version_1_are_as_they_were() {
+    const GOLDEN: &str = include_str!("../../tests/golden/kept-volume-1.json");
+    let words = super::Words { version: super::WORDS_VERSION, uuid: format!("{:032x}", 0xA1) };
+    let text = json!(words).to_string() + "\n";
+    if std::env::var_os("LAMINA_BLESS").is_some() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/kept-volume-1.json");
+        std::fs::write(path, &text).expect("it can be written");
+    }
+    assert_eq!(text, GOLDEN, "the format has changed: see docs/formats/kept.md");
+    let read = |words: Value| {
+        crate::kept::read::<super::Words>(&words, super::WORDS_VERSION, "volume").map(|words| words.uuid)
+    };
+    let mut kept: Value = serde_json::from_str(GOLDEN).expect("JSON");
+    assert_eq!(read(kept.clone()).expect("read"), format!("{:032x}", 0xA1));
+    kept["more"] = json!(1);
+    assert_eq!(read(kept.clone()).expect_err("unknown").kind(), ErrorKind::Corrupt);
+    kept["version"] = json!(2);
+    assert_eq!(read(kept).expect_err("later").kind(), ErrorKind::Unsupported);
+}

@@ -1,0 +1,70 @@
+//! The gatekeeper: writes, in an order where they overlap.
+
+use super::{Accelerate, Policy, add};
+use crate::flash::{How, SLOT};
+use crate::flaw::flawed;
+use lamina_block::{Buf, Durability, Result};
+use std::ops::Range;
+
+impl Accelerate {
+    pub(super) async fn write(&self, at: Range<u64>, from: Buf, durability: Durability) -> Result<()> {
+        let blocks = Accelerate::blocks(&at);
+        let began = self.env.now();
+        let serial = {
+            let lock = self.locks.take(&self.bytes(&blocks)).await;
+            let _lock = Some(lock).filter(|_| !flawed!("unordered overlap"));
+            let data = self.whole(&at, &blocks, from).await?;
+            let how = How { dirty: true, durability: self.durability(durability) };
+            self.log.put(&self.volume, blocks.start, &data, how).await?;
+            add(&self.tally.written, blocks.end - blocks.start);
+            self.volume.serial.get()
+        };
+        match self.policy.get() {
+            Policy::WriteBack => self.hold_back(began).await,
+            Policy::WriteThrough if durability == Durability::Fua => {
+                self.wait_for(|me| me.volume.checkpoint.get() >= serial || me.is_drained()).await?;
+            }
+            Policy::WriteThrough => self.wait_for(|me| me.stored.get() >= serial || me.is_drained()).await?,
+            Policy::Uncached => {}
+        }
+        Ok(())
+    }
+
+    /// How durable a write is on the flash.
+    fn durability(&self, wanted: Durability) -> Durability {
+        match self.policy.get() {
+            // The destager makes it durable before it goes to the store.
+            Policy::WriteThrough => Durability::Cached,
+            Policy::WriteBack | Policy::Uncached => wanted,
+        }
+    }
+
+    /// The data of whole blocks: where a write covers a block only in part, the rest is read.
+    async fn whole(&self, at: &Range<u64>, blocks: &Range<u64>, from: Buf) -> Result<Buf> {
+        let slot = SLOT as u64;
+        let size = self.store.geometry().size;
+        let covered = |block: u64| at.start <= block * slot && at.end >= (block * slot + slot).min(size);
+        let len = (blocks.end - blocks.start) as usize * SLOT;
+        if len == from.len() {
+            return Ok(from);
+        }
+        let data = self.env.pool().take(len);
+        let (first, last) = (blocks.start, blocks.end - 1);
+        let edges = [first, last].into_iter().take(if first == last { 1 } else { 2 });
+        for block in edges.filter(|block| !covered(*block)) {
+            let offset = (block - first) as usize * SLOT;
+            let part = data.slice(offset..offset + SLOT);
+            part.fill(0);
+            let bytes = self.bytes(&(block..block + 1));
+            let len = (bytes.end - bytes.start) as usize;
+            self.read_now(bytes, part.slice(0..len)).await?;
+        }
+        if covered(last) && size < blocks.end * slot {
+            // Beyond the end of the device.
+            data.slice((size - first * slot) as usize..len).fill(0);
+        }
+        let start = (at.start - first * slot) as usize;
+        data.slice(start..start + from.len()).copy_from(&from);
+        Ok(data)
+    }
+}

@@ -1,0 +1,228 @@
+//! Reading from the flash, and what the staging queue asks.
+
+use super::Log;
+use super::format::SLOT;
+use super::log::How;
+use super::state::Pin;
+use super::volume::{Record, Volume};
+use lamina_block::{Buf, Io, Result};
+use std::ops::Range;
+use std::rc::Rc;
+
+/// Blocks side by side that are on the flash side by side, or are all not there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    pub blocks: Range<u64>,
+    /// Where the first of them is.
+    pub slot: Option<u32>,
+}
+
+/// A block that has to get to the store, and where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Dirty {
+    pub block: u64,
+    pub slot: u32,
+    /// Number of its segment then: it may be used again before the store has the block.
+    sequence: u64,
+}
+
+impl Log {
+    /// Where blocks are, in runs. Nothing is asked for by it.
+    pub fn runs(&self, volume: &Volume, blocks: Range<u64>) -> Vec<Run> {
+        let index = self.index.borrow();
+        let mut runs: Vec<Run> = Vec::with_capacity(1);
+        for block in blocks {
+            let slot = index.find(volume.number, block);
+            if let Some(last) = runs.last_mut() {
+                let follows = match (last.slot, slot) {
+                    (Some(first), Some(slot)) => {
+                        u64::from(slot) == u64::from(first) + (block - last.blocks.start)
+                            && self.shape.segment_of(first) == self.shape.segment_of(slot)
+                    }
+                    (None, None) => true,
+                    (Some(_), None) | (None, Some(_)) => false,
+                };
+                if follows {
+                    last.blocks.end += 1;
+                    continue;
+                }
+            }
+            runs.push(Run { blocks: block..block + 1, slot });
+        }
+        runs
+    }
+
+    /// Keeps the segments of `dirty` from being used again.
+    pub fn pin_all(&self, dirty: &[Dirty]) -> Vec<Pin<'_>> {
+        let mut numbers: Vec<_> = dirty.iter().map(|dirty| self.shape.segment_of(dirty.slot)).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        numbers.into_iter().map(|number| self.pin(number)).collect()
+    }
+
+    /// True if a crash may bring back any of `blocks`: it is there, or it is just being forgotten.
+    pub fn may_return(&self, volume: &Volume, blocks: Range<u64>) -> bool {
+        self.reclaiming.get() || self.has_any(volume, blocks)
+    }
+
+    /// True if any of `blocks` is there.
+    pub fn has_any(&self, volume: &Volume, blocks: Range<u64>) -> bool {
+        let index = self.index.borrow();
+        blocks.into_iter().any(|block| index.find(volume.number, block).is_some())
+    }
+
+    /// True if any of `blocks` is there, and not on the store.
+    pub fn is_dirty_at(&self, volume: &Volume, blocks: Range<u64>) -> bool {
+        let index = self.index.borrow();
+        blocks
+            .into_iter()
+            .any(|block| index.find(volume.number, block).is_some_and(|slot| index.word(slot).is_dirty()))
+    }
+
+    /// True if both slots are in one segment.
+    pub fn is_same_segment(&self, a: u32, b: u32) -> bool {
+        self.shape.segment_of(a) == self.shape.segment_of(b)
+    }
+
+    /// Nothing can be put on it.
+    pub fn is_read_only(&self) -> bool {
+        self.child.geometry().read_only
+    }
+
+    /// Room for what was read, if there is more than enough of it.
+    pub fn try_fill(&self, blocks: u64) -> Option<()> {
+        let free = self.segments.borrow().free.len() as u64;
+        if self.is_read_only() || self.closed.get() || self.check().is_err() {
+            return None;
+        }
+        self.reclaim_soon();
+        let is_ample = free > 5 && blocks <= self.chunk();
+        is_ample.then_some(())
+    }
+
+    /// Puts what was read, if there still is room.
+    pub async fn fill(&self, volume: &Rc<Volume>, block: u64, data: &Buf, how: How) -> Result<()> {
+        match self.try_room((data.len() / SLOT) as u64, 1) {
+            Some(_room) => self.put_chunk(volume, block, data, how).await,
+            None => Err(lamina_block::Error::new(lamina_block::ErrorKind::NoSpace, "there is no room")),
+        }
+    }
+
+    /// Somebody asked for what these slots hold.
+    pub fn touch(&self, slots: Range<u32>) {
+        let mut index = self.index.borrow_mut();
+        slots.for_each(|slot| index.touch(slot));
+    }
+
+    /// Reads bytes from slots of one segment, `at` counted from the start of `slot`. The segment is not used again before
+    /// that has ended.
+    pub fn read(
+        self: &Rc<Log>,
+        slot: u32,
+        at: Range<u64>,
+        into: Buf,
+    ) -> impl Future<Output = Result<()>> + use<> {
+        let me = Rc::clone(self);
+        async move {
+            let _pin = me.pin(me.shape.segment_of(slot));
+            let base = u64::from(slot) * SLOT as u64;
+            let block = u64::from(me.child.geometry().block);
+            let (start, end) = (base + at.start, base + at.end);
+            if start.is_multiple_of(block) && end.is_multiple_of(block) {
+                return me.child.submit(Io::read(start, into)).await;
+            }
+            // The device has larger blocks than the volume.
+            let whole = start / block * block..end.next_multiple_of(block);
+            let buf = me.env.pool().take((whole.end - whole.start) as usize);
+            me.child.submit(Io::read(whole.start, buf.clone())).await?;
+            let from = (start - whole.start) as usize;
+            into.copy_from(&buf.slice(from..from + into.len()));
+            Ok(())
+        }
+    }
+
+    /// The oldest writes of a volume, `records` of them and `blocks` blocks at most: the blocks that have to get to the
+    /// store, each once, and the serial number that it is up to date with then. `None`: there are none, or the oldest
+    /// is being written.
+    pub fn batch(&self, volume: &Volume, records: usize, blocks: usize) -> Option<(Vec<Dirty>, u64)> {
+        let (queue, index, segments) = (volume.queue.borrow(), self.index.borrow(), self.segments.borrow());
+        let (mut dirty, mut upto): (Vec<Dirty>, Option<u64>) = (Vec::new(), None);
+        // Parts of one write, found after a crash, have the same number: they go together.
+        let is_done = |dirty: &Vec<Dirty>, upto: Option<u64>, record: &Record, n: usize| {
+            upto != Some(record.serial) && (n >= records || dirty.len() >= blocks)
+        };
+        for (n, record) in queue.iter().enumerate() {
+            if !record.ended || is_done(&dirty, upto, record, n) {
+                break;
+            }
+            upto = Some(record.serial);
+            for block in record.blocks() {
+                let slot = index.find(volume.number, block).filter(|slot| index.word(*slot).is_dirty());
+                dirty.extend(slot.map(|slot| {
+                    let sequence = segments.list[self.shape.segment_of(slot) as usize].sequence;
+                    Dirty { block, slot, sequence }
+                }));
+            }
+        }
+        dirty.sort_unstable();
+        dirty.dedup();
+        upto.map(|upto| (dirty, upto))
+    }
+
+    /// The store has what `batch` gave, durably: so says the flash, durably, when this returns.
+    pub async fn checkpoint(&self, volume: &Volume, upto: u64, dirty: &[Dirty]) -> Result<()> {
+        volume.checkpoint.set(volume.checkpoint.get().max(upto));
+        self.save().await?;
+        self.checkpoints.set(self.checkpoints.get() + 1);
+        {
+            let mut index = self.index.borrow_mut();
+            let mut segments = self.segments.borrow_mut();
+            for Dirty { block, slot, sequence } in dirty {
+                let segment = segments.get(self.shape.segment_of(*slot));
+                let is_there =
+                    index.find(volume.number, *block) == Some(*slot) && segment.sequence == *sequence;
+                // What has been written since is not on the store.
+                if is_there && index.word(*slot).is_dirty() {
+                    index.set_dirty(*slot, false);
+                    segment.dirty -= 1;
+                    volume.dirty.set(volume.dirty.get() - 1);
+                }
+            }
+        }
+        let mut queue = volume.queue.borrow_mut();
+        while queue.front().is_some_and(|record| record.serial <= upto) {
+            queue.pop_front();
+        }
+        drop(queue);
+        volume.moved.notify();
+        self.moved.notify();
+        Ok(())
+    }
+
+    /// Makes nothing of the volume count any more that is on the flash. It is durable when this returns.
+    pub async fn forget(&self, volume: &Volume) -> Result<()> {
+        let generation = self.generations.get().max(volume.generation.get()) + 1;
+        self.generations.set(generation);
+        volume.generation.set(generation);
+        volume.valid.set(generation);
+        self.save().await?;
+        for slot in super::format::SEGMENTS_AT..self.shape.slots() {
+            let word = self.index.borrow().word(slot);
+            if word.is_used() && word.volume() == volume.number {
+                self.unmap(volume, word.block());
+            }
+        }
+        volume.queue.borrow_mut().clear();
+        volume.moved.notify();
+        self.moved.notify();
+        Ok(())
+    }
+
+    /// All that was written is on the store, and is never to be replayed. Durable when this returns.
+    pub async fn settle(&self, volume: &Volume) -> Result<()> {
+        let generation = self.generations.get().max(volume.generation.get()) + 1;
+        self.generations.set(generation);
+        volume.generation.set(generation);
+        self.save().await
+    }
+}

@@ -1,0 +1,285 @@
+//! Which blocks of which volumes are on the flash, and where: in memory, under 16 bytes for each slot.
+//!
+//! ```text
+//!      table    slot numbers, by the hash of volume and block     4 bytes × 5/4
+//!      slots    what each slot holds, a word                      8 bytes
+//!      ghosts   fingerprints of what went lately                  2 bytes × 9/10
+//! ```
+//!
+//! The table is open addressing with linear probing; what is taken out is closed up by moving others back, so that there
+//! are no tombstones. A slot holds something exactly if its word is not zero, and then the table has it.
+
+use std::ops::Range;
+
+/// What a slot holds: a block of a volume, and what is known of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Word(u64);
+
+const BLOCK: Range<u32> = 0..40;
+const VOLUME: Range<u32> = 40..52;
+const FREQUENCY: Range<u32> = 52..54;
+/// Not on the store yet.
+const DIRTY: u64 = 1 << 54;
+/// A newer version is being written.
+const PENDING: u64 = 1 << 55;
+/// It is being copied to another slot.
+const MOVING: u64 = 1 << 56;
+/// Not an empty word, also for block 0 of volume 0.
+const USED: u64 = 1 << 57;
+
+fn field(word: u64, bits: Range<u32>) -> u64 {
+    word >> bits.start & ((1 << (bits.end - bits.start)) - 1)
+}
+
+impl Word {
+    pub fn new(volume: u16, block: u64, dirty: bool) -> Word {
+        Word(USED | block | u64::from(volume) << VOLUME.start | if dirty { DIRTY } else { 0 })
+    }
+
+    pub fn is_used(self) -> bool {
+        self.0 != 0
+    }
+
+    pub fn block(self) -> u64 {
+        field(self.0, BLOCK)
+    }
+
+    pub fn volume(self) -> u16 {
+        field(self.0, VOLUME) as u16
+    }
+
+    /// How often it was asked for since it came, 3 at most.
+    pub fn frequency(self) -> u8 {
+        field(self.0, FREQUENCY) as u8
+    }
+
+    pub fn with_frequency(self, frequency: u8) -> Word {
+        let mask = 0b11 << FREQUENCY.start;
+        Word(self.0 & !mask | u64::from(frequency.min(3)) << FREQUENCY.start)
+    }
+
+    pub fn is_dirty(self) -> bool {
+        self.0 & DIRTY != 0
+    }
+
+    /// A newer version of it is being written.
+    pub fn is_pending(self) -> bool {
+        self.0 & PENDING != 0
+    }
+
+    pub fn is_moving(self) -> bool {
+        self.0 & MOVING != 0
+    }
+
+    fn set(&mut self, bit: u64, on: bool) {
+        self.0 = if on { self.0 | bit } else { self.0 & !bit };
+    }
+
+    fn hash(self) -> u64 {
+        hash(self.volume(), self.block())
+    }
+}
+
+fn hash(volume: u16, block: u64) -> u64 {
+    // The finalizer of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA '14).
+    let mut x = (block | u64::from(volume) << VOLUME.start).wrapping_add(0x9E37_79B9_7F4A_7C15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
+}
+
+/// Fingerprints of a bucket of ghosts.
+const WAYS: usize = 4;
+
+/// The index of a flash.
+pub struct Index {
+    slots: Vec<Word>,
+    /// Slot numbers; slot 0 is the superblock's, so 0 is an empty place.
+    table: Vec<u32>,
+    /// Buckets; in each the latest comes first.
+    ghosts: Vec<[u16; WAYS]>,
+}
+
+impl Index {
+    /// An empty one for `slots` slots.
+    pub fn new(slots: u32) -> Index {
+        let slots = slots as usize;
+        Index {
+            slots: vec![Word::default(); slots],
+            table: vec![0; slots + slots / 4 + 8],
+            ghosts: vec![[0; WAYS]; (slots * 9 / 10).div_ceil(WAYS).max(1)],
+        }
+    }
+
+    /// Bytes that it takes.
+    pub fn memory(&self) -> usize {
+        size_of_val(&self.slots[..]) + size_of_val(&self.table[..]) + size_of_val(&self.ghosts[..])
+    }
+
+    fn home(&self, hash: u64) -> usize {
+        ((u128::from(hash) * self.table.len() as u128) >> 64) as usize
+    }
+
+    fn next(&self, place: usize) -> usize {
+        if place + 1 == self.table.len() { 0 } else { place + 1 }
+    }
+
+    /// The place in the table that has the block, or the empty one where it would be put.
+    fn place(&self, volume: u16, block: u64) -> usize {
+        let mut place = self.home(hash(volume, block));
+        loop {
+            let slot = self.table[place];
+            let word = self.slots[slot as usize];
+            if slot == 0 || (word.volume() == volume && word.block() == block) {
+                return place;
+            }
+            place = self.next(place);
+        }
+    }
+
+    /// The slot that has the block.
+    pub fn find(&self, volume: u16, block: u64) -> Option<u32> {
+        Some(self.table[self.place(volume, block)]).filter(|slot| *slot != 0)
+    }
+
+    /// What a slot holds.
+    pub fn word(&self, slot: u32) -> Word {
+        self.slots[slot as usize]
+    }
+
+    /// From now on `slot` has what `word` says. The slot that had it before, which is empty now, and what it said.
+    pub fn put(&mut self, slot: u32, word: Word) -> Option<(u32, Word)> {
+        debug_assert!(!self.word(slot).is_used(), "a slot in use was written");
+        let place = self.place(word.volume(), word.block());
+        let before = std::mem::replace(&mut self.table[place], slot);
+        self.slots[slot as usize] = word;
+        (before != 0).then(|| (before, std::mem::take(&mut self.slots[before as usize])))
+    }
+
+    /// Empties the slot that has the block, if one has it; what it said.
+    pub fn remove(&mut self, volume: u16, block: u64) -> Option<(u32, Word)> {
+        let mut hole = self.place(volume, block);
+        let slot = self.table[hole];
+        if slot == 0 {
+            return None;
+        }
+        let mut place = self.next(hole);
+        while self.table[place] != 0 {
+            let home = self.home(self.slots[self.table[place] as usize].hash());
+            // It may move back if its home is not after the hole, going round.
+            let len = self.table.len();
+            let from_home = (place + len - home) % len;
+            let from_hole = (place + len - hole) % len;
+            if from_home >= from_hole {
+                self.table[hole] = self.table[place];
+                hole = place;
+            }
+            place = self.next(place);
+        }
+        self.table[hole] = 0;
+        Some((slot, std::mem::take(&mut self.slots[slot as usize])))
+    }
+
+    /// Somebody asked for what the slot holds.
+    pub fn touch(&mut self, slot: u32) {
+        self.set_frequency(slot, self.word(slot).frequency() + 1);
+    }
+
+    pub fn set_frequency(&mut self, slot: u32, frequency: u8) {
+        let word = &mut self.slots[slot as usize];
+        *word = word.with_frequency(frequency);
+    }
+
+    pub fn set_dirty(&mut self, slot: u32, on: bool) {
+        self.slots[slot as usize].set(DIRTY, on);
+    }
+
+    pub fn set_pending(&mut self, slot: u32, on: bool) {
+        self.slots[slot as usize].set(PENDING, on);
+    }
+
+    pub fn set_moving(&mut self, slot: u32, on: bool) {
+        self.slots[slot as usize].set(MOVING, on);
+    }
+
+    fn ghost(&self, volume: u16, block: u64) -> (usize, u16) {
+        let hash = hash(volume, block);
+        let bucket = ((u128::from(hash) * self.ghosts.len() as u128) >> 64) as usize;
+        // The low bits say something else than the high ones, which chose the bucket.
+        (bucket, (hash as u16).max(1))
+    }
+
+    /// The block has gone.
+    pub fn remember(&mut self, volume: u16, block: u64) {
+        let (bucket, print) = self.ghost(volume, block);
+        let ways = &mut self.ghosts[bucket];
+        ways.rotate_right(1);
+        ways[0] = print;
+    }
+
+    /// True if the block went lately; it is not remembered any more.
+    pub fn recall(&mut self, volume: u16, block: u64) -> bool {
+        let (bucket, print) = self.ghost(volume, block);
+        let ways = &mut self.ghosts[bucket];
+        let Some(way) = ways.iter().position(|way| *way == print) else { return false };
+        ways[way..].rotate_left(1);
+        ways[WAYS - 1] = 0;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::xorshift;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn it_is_a_map() {
+        let mut random = xorshift(7);
+        let mut index = Index::new(100);
+        let mut model = BTreeMap::new();
+        let mut free: Vec<u32> = (1..100).collect();
+        for _ in 0..20_000 {
+            let (volume, block) = ((random() % 3) as u16, random() % 40);
+            match (random().is_multiple_of(2), free.pop()) {
+                (true, Some(slot)) => {
+                    let before = index.put(slot, Word::new(volume, block, false)).map(|(slot, _)| slot);
+                    assert_eq!(before, model.insert((volume, block), slot));
+                    free.extend(before);
+                }
+                (_, slot) => {
+                    free.extend(slot);
+                    let gone = index.remove(volume, block).map(|(slot, _)| slot);
+                    assert_eq!(gone, model.remove(&(volume, block)));
+                    free.extend(gone);
+                }
+            }
+            let (volume, block) = ((random() % 3) as u16, random() % 40);
+            assert_eq!(index.find(volume, block), model.get(&(volume, block)).copied());
+        }
+    }
+
+    #[test]
+    fn a_word_keeps_all_of_its_parts() {
+        let word = Word::new(4095, (1 << 40) - 1, true).with_frequency(9);
+        assert_eq!((word.volume(), word.block(), word.frequency()), (4095, (1 << 40) - 1, 3));
+        assert!(word.is_dirty() && !word.is_pending() && !word.is_moving());
+        assert!(Word::new(0, 0, false).is_used() && !Word::default().is_used());
+    }
+
+    #[test]
+    fn what_went_lately_is_recalled_once() {
+        let mut index = Index::new(1000);
+        (0..100).for_each(|block| index.remember(1, block));
+        let recalled = (0..100).filter(|block| index.recall(1, *block)).count();
+        assert!(recalled > 90, "only {recalled}");
+        assert_eq!((0..100).filter(|block| index.recall(1, *block)).count(), 0);
+    }
+
+    #[test]
+    fn it_takes_less_than_sixteen_bytes_for_a_block() {
+        let index = Index::new(1 << 20);
+        assert!(index.memory() < 15 << 20, "{} bytes for 2^20 slots", index.memory());
+    }
+}

@@ -1,0 +1,287 @@
+//! Appending to the logs: batches, their order, and when they count.
+//!
+//! ```text
+//!      put ──▶ room ──▶ serial, log ──▶ waiting ┐
+//!      put ──▶ …                                ├─▶ batch: head │ data … ──▶ one write ──▶ index ──▶ done
+//!      put ──▶ …                                ┘
+//! ```
+//!
+//! What comes while batches are under way waits and goes together with the next one. A batch that fails ends its segment: the
+//! summary, which is durable before anybody hears of the failure, is without it, so that what failed never comes back.
+//!
+//! Invariants:
+//! * All versions of a block that count are in one log, the latest last. A new version goes where the block is; one that
+//!   is not there has no version that counts. So when the tail of a log goes, nothing older stays behind.
+//! * Two versions of a block are never under way together: who writes holds the lock of the volume, and a copy from the
+//!   tail of a log and a new version wait for each other.
+//! * The first batch of a segment is durable before there is a second one, so that what follows is found.
+
+use super::Log;
+use super::format::{SLOT, What};
+use super::segments::{MAIN, SMALL};
+use super::volume::Volume;
+use lamina_block::{Buf, Durability, Result, Signal};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// What waits to be appended.
+pub struct Waiting {
+    pub volume: Rc<Volume>,
+    pub what: What,
+    pub generation: u32,
+    pub serial: u64,
+    pub block: u64,
+    pub count: u32,
+    /// The data, whole slots; empty for what is dropped.
+    pub data: Buf,
+    /// For a copy: the slots that hold it, the first of which is this one.
+    pub from: Option<u32>,
+    pub durability: Durability,
+    pub ticket: Rc<Ticket>,
+}
+
+/// What somebody waits for who has put something.
+pub struct Ticket {
+    left: Cell<usize>,
+    result: RefCell<Result<()>>,
+    ended: Signal,
+}
+
+impl Ticket {
+    pub fn one_more(&self) {
+        self.left.set(self.left.get() + 1);
+    }
+
+    pub fn new() -> Rc<Ticket> {
+        Rc::new(Ticket { left: Cell::new(0), result: RefCell::new(Ok(())), ended: Signal::new() })
+    }
+
+    pub fn end(&self, result: &Result<()>) {
+        if let Err(e) = result {
+            *self.result.borrow_mut() = Err(e.clone());
+        }
+        self.left.set(self.left.get() - 1);
+        if self.left.get() == 0 {
+            self.ended.notify();
+        }
+    }
+
+    /// All of it is on the flash, or has failed.
+    pub async fn wait(&self) -> Result<()> {
+        self.ended.until(|| self.left.get() == 0).await;
+        self.result.replace(Ok(()))
+    }
+}
+
+/// One of the two logs.
+#[derive(Default)]
+pub struct Stream {
+    pub waiting: RefCell<VecDeque<Waiting>>,
+    /// Batches under way.
+    pub under_way: Cell<usize>,
+    /// The segment that is appended to.
+    pub open: Cell<Option<u32>>,
+    /// The first batch of that segment is under way.
+    pub is_first: Cell<bool>,
+    /// Somebody is about to make batches of what waits.
+    scheduled: Cell<bool>,
+}
+
+/// How blocks are put.
+#[derive(Clone, Copy, Debug)]
+pub struct How {
+    /// They are not on the store.
+    pub dirty: bool,
+    pub durability: Durability,
+}
+
+/// Space for what is about to be put.
+pub struct Room<'a> {
+    of: &'a Log,
+    slots: u64,
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        self.of.reserved.set(self.of.reserved.get() - self.slots);
+        self.of.moved.notify();
+    }
+}
+
+impl Log {
+    /// The most blocks that are put at once.
+    pub fn chunk(&self) -> u64 {
+        u64::from((self.shape.batch_slots() / 4).max(1))
+    }
+
+    /// Space for `blocks` blocks, if there is any without waiting, and `spare` free segments besides.
+    pub fn try_room(&self, blocks: u64, spare: u64) -> Option<Room<'_>> {
+        // Each may need a head of its own. What is left of open segments is not counted, nor what their ends waste.
+        let slots = 2 * blocks + 2;
+        let free = self.segments.borrow().free.len() as u64;
+        let batch_slots = u64::from(self.shape.batch_slots());
+        let has_room = self.reserved.get() + slots <= free.saturating_sub(4 + spare) * batch_slots;
+        has_room.then(|| {
+            self.reserved.set(self.reserved.get() + slots);
+            Room { of: self, slots }
+        })
+    }
+
+    /// Waits for space.
+    async fn room(&self, blocks: u64) -> Result<Room<'_>> {
+        loop {
+            self.check()?;
+            self.reclaim_soon();
+            let moved = self.moved.wait();
+            if let Some(room) = self.try_room(blocks, 0) {
+                return Ok(room);
+            }
+            self.stalls.set(self.stalls.get() + 1);
+            moved.await;
+        }
+    }
+
+    /// Puts `data` on the flash as the blocks from `block` on. Nobody else puts these blocks meanwhile. When it returns,
+    /// reads find it.
+    pub async fn put(&self, volume: &Rc<Volume>, block: u64, data: &Buf, how: How) -> Result<()> {
+        let (blocks, chunk) = ((data.len() / SLOT) as u64, self.chunk());
+        for from in (0..blocks).step_by(chunk as usize) {
+            let to = blocks.min(from + chunk);
+            let room = self.room(to - from).await?;
+            let part = data.slice(from as usize * SLOT..to as usize * SLOT);
+            self.put_chunk(volume, block + from, &part, how).await?;
+            drop(room);
+        }
+        Ok(())
+    }
+
+    /// Puts what there is room for.
+    pub async fn put_chunk(&self, volume: &Rc<Volume>, block: u64, data: &Buf, how: How) -> Result<()> {
+        let count = (data.len() / SLOT) as u64;
+        let at = block..block + count;
+        self.moved.until(|| !self.is_moving(volume, &at)).await;
+        self.check()?;
+        let serial = volume.next_serial();
+        if how.dirty {
+            volume.stage(serial, block, count as u32);
+        }
+        let ticket = Ticket::new();
+        let what = if how.dirty { What::Written } else { What::Clean };
+        for (log, part) in self.logs_of(volume, &at) {
+            let bytes = (part.start - block) as usize * SLOT..(part.end - block) as usize * SLOT;
+            self.append(
+                log,
+                Waiting {
+                    volume: Rc::clone(volume),
+                    what,
+                    generation: volume.generation.get(),
+                    serial,
+                    block: part.start,
+                    count: (part.end - part.start) as u32,
+                    data: data.slice(bytes),
+                    from: None,
+                    durability: how.durability,
+                    ticket: Rc::clone(&ticket),
+                },
+            );
+        }
+        let result = ticket.wait().await;
+        if how.dirty {
+            volume.staged(serial);
+        }
+        result
+    }
+
+    /// The blocks of `at` are not on the flash any more; durable when it returns. Nobody puts them meanwhile.
+    pub async fn drop_blocks(&self, volume: &Rc<Volume>, at: Range<u64>) -> Result<()> {
+        let room = self.room(4).await?;
+        self.moved.until(|| !self.is_moving(volume, &at)).await;
+        self.check()?;
+        let ticket = Ticket::new();
+        let serial = volume.next_serial();
+        let there = self.logs_with(volume, &at);
+        // What is just being forgotten may come back from either.
+        let logs = if self.reclaiming.get() { [true; 2] } else { there };
+        for log in [SMALL, MAIN].into_iter().filter(|log| logs[*log as usize]) {
+            self.append(
+                log,
+                Waiting {
+                    volume: Rc::clone(volume),
+                    what: What::Dropped,
+                    generation: volume.generation.get(),
+                    serial,
+                    block: at.start,
+                    count: (at.end - at.start) as u32,
+                    data: Buf::empty(),
+                    from: None,
+                    durability: Durability::Fua,
+                    ticket: Rc::clone(&ticket),
+                },
+            );
+        }
+        let result = ticket.wait().await;
+        drop(room);
+        result
+    }
+
+    fn is_moving(&self, volume: &Volume, at: &Range<u64>) -> bool {
+        let index = self.index.borrow();
+        at.clone()
+            .any(|block| index.find(volume.number, block).is_some_and(|slot| index.word(slot).is_moving()))
+    }
+
+    /// Which log has a slot.
+    pub fn log_of(&self, slot: u32) -> u8 {
+        self.log_of[self.shape.segment_of(slot) as usize].get()
+    }
+
+    /// The runs of `at` by the log that they go to.
+    fn logs_of(&self, volume: &Volume, at: &Range<u64>) -> Vec<(u8, Range<u64>)> {
+        let mut index = self.index.borrow_mut();
+        let mut runs: Vec<(u8, Range<u64>)> = Vec::with_capacity(1);
+        for block in at.clone() {
+            let log = match index.find(volume.number, block) {
+                Some(slot) => {
+                    index.set_pending(slot, true);
+                    self.log_of(slot)
+                }
+                None if index.recall(volume.number, block) => MAIN,
+                None => SMALL,
+            };
+            match runs.last_mut() {
+                Some((last, run)) if *last == log => run.end += 1,
+                _ => runs.push((log, block..block + 1)),
+            }
+        }
+        runs
+    }
+
+    /// Which logs have blocks of `at`.
+    fn logs_with(&self, volume: &Volume, at: &Range<u64>) -> [bool; 2] {
+        let mut index = self.index.borrow_mut();
+        let mut logs = [false; 2];
+        for block in at.clone() {
+            if let Some(slot) = index.find(volume.number, block) {
+                index.set_pending(slot, true);
+                logs[self.log_of(slot) as usize] = true;
+            }
+        }
+        logs
+    }
+
+    /// Appends something for which there is room.
+    pub fn append(&self, log: u8, waiting: Waiting) {
+        let stream = &self.streams[log as usize];
+        waiting.ticket.one_more();
+        stream.waiting.borrow_mut().push_back(waiting);
+        if !stream.scheduled.replace(true) {
+            // What others put in this turn goes along.
+            self.spawn(move |me| async move {
+                me.streams[log as usize].scheduled.set(false);
+                me.pump(log);
+            });
+        }
+    }
+}

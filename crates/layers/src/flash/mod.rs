@@ -1,0 +1,185 @@
+//! `flash`: the cache of several volumes on one fast device. The layers of kind `accelerate` stand on it.
+//!
+//! ```text
+//!      accelerate vm1 ─┐                       ┌─ small  ▢ ▢ ▣ ◀─ what is new
+//!      accelerate vm2 ─┼──▶  flash: one index ─┤
+//!      accelerate vm3 ─┘                       └─ main   ▢ ▢ ▢ ▢ ▣ ◀─ what was asked for again
+//!                                                        │
+//!                                                 tail: kept, or forgotten
+//! ```
+//!
+//! Everything is appended, and nothing is written in place: many small writes of guests are one write of the device. Each
+//! batch says itself what it holds, so that after a crash the index is made anew from heads and summaries, without reading
+//! data that is known to be durable.
+//!
+//! What stays is decided by S3-FIFO (Yang et al., SOSP '23): what came is in a small queue, and moves to the main one if it
+//! was asked for before its segment is needed; what comes again soon after it went goes to the main one at once. A scan
+//! passes through the small queue, and does no harm. What is not on its store yet never goes.
+//!
+//! Keys:
+//! * `over`: the device. Everything on it belongs to the cache.
+//!
+//! It shows what is on the device, and can only be read. It deliberately knows nothing of stores: when something gets there
+//! is the business of `accelerate`. The format is in `docs/formats/flash.md`.
+
+mod access;
+mod batch;
+mod format;
+mod index;
+mod log;
+mod reclaim;
+mod recover;
+mod segments;
+mod state;
+mod volume;
+
+pub(crate) use access::{Dirty, Run};
+pub(crate) use format::SLOT;
+pub(crate) use log::How;
+pub(crate) use volume::{LONG, Volume};
+
+use format::Super;
+use index::Index;
+use lamina_block::{
+    Begin, Build, Config, Env, Error, Geometry, Io, Layer, Made, Node, Op, Pending, Result, Signal, Step,
+};
+use log::Stream;
+use segments::Segments;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use state::Saving;
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+
+/// The keys; see the module.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Keys {}
+
+impl Config for Keys {
+    const KIND: &'static str = "flash";
+    const SUMMARY: &'static str = "a cache on a fast device, for layers of kind accelerate";
+    const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
+    const KEEPS: bool = true;
+    const STORE: bool = false;
+
+    fn build(self, with: Build) -> Pending<Made> {
+        Box::pin(async move {
+            let child = with.child();
+            if with.begin != Begin::Open {
+                Log::format(&with.env, &child).await?;
+            }
+            let log = Log::open(&with.name, &with.env, child).await?;
+            Ok(Rc::new(Flash { log }) as Made)
+        })
+    }
+}
+
+/// The cache on a device, as volumes share it.
+pub(crate) struct Log {
+    me: Weak<Log>,
+    name: String,
+    pub env: Rc<dyn Env>,
+    child: Rc<Node>,
+    shape: Super,
+    index: RefCell<Index>,
+    segments: RefCell<Segments>,
+    /// Which log each segment belongs to.
+    log_of: Vec<Cell<u8>>,
+    /// By their numbers.
+    volumes: RefCell<Vec<Option<Rc<Volume>>>>,
+    /// The highest generation of any volume there was.
+    generations: Cell<u32>,
+    streams: [Stream; 2],
+    saving: Saving,
+    /// Slots that are promised to who is about to put something.
+    reserved: Cell<u64>,
+    reclaiming: Cell<bool>,
+    /// How often a store was brought up to date.
+    checkpoints: Cell<u64>,
+    /// Segments that were freed since something was forgotten.
+    in_vain: Cell<usize>,
+    /// What is a volume's due is not kept: there is no other way to get room.
+    is_strict: Cell<bool>,
+    /// Of each log: segments up to this one are freed before any other.
+    first: [Cell<u64>; 2],
+    /// Something has moved that others may wait for.
+    moved: Signal,
+    /// Why nothing can be put any more.
+    failed: RefCell<Option<Error>>,
+    closed: Cell<bool>,
+    /// What goes on in the background.
+    tasks: Cell<usize>,
+    scratch: RefCell<Vec<u8>>,
+    /// Bytes written to the device, but for the state.
+    written: Cell<u64>,
+    /// How often somebody had to wait for room.
+    stalls: Cell<u64>,
+}
+
+struct Flash {
+    log: Rc<Log>,
+}
+
+impl Layer for Flash {
+    fn geometry(&self) -> Geometry {
+        Geometry { read_only: true, ..self.log.child.geometry() }
+    }
+
+    fn submit(self: Rc<Self>, io: &mut Io) -> Step {
+        match io.op {
+            Op::Read(_) | Op::Write(..) | Op::Zero(_) | Op::Discard | Op::Flush => {
+                Step::Forward(Rc::clone(&self.log.child))
+            }
+        }
+    }
+
+    fn shared(&self) -> Option<Rc<dyn Any>> {
+        Some(Rc::clone(&self.log) as Rc<dyn Any>)
+    }
+
+    fn info(&self) -> Value {
+        let log = &self.log;
+        let volume = |volume: &Rc<Volume>| {
+            json!({
+                "uuid": format!("{:032x}", volume.uuid),
+                "open": volume.is_open.get(),
+                "bytes": volume.blocks.get() * SLOT as u64,
+                "dirty_bytes": volume.dirty.get() * SLOT as u64,
+                "generation": volume.generation.get(),
+                "serial": volume.serial.get(),
+                "checkpoint": volume.checkpoint.get(),
+            })
+        };
+        let segments = log.segments.borrow();
+        json!({
+            "uuid": format!("{:032x}", log.shape.uuid),
+            "segment_bytes": u64::from(log.shape.segment_slots) * SLOT as u64,
+            "segments": log.shape.segments,
+            "free_segments": segments.free.len(),
+            "small_segments": segments.logs[0].len(),
+            "main_segments": segments.logs[1].len(),
+            "written_bytes": log.written.get(),
+            "stalls": log.stalls.get(),
+            "memory": log.index.borrow().memory(),
+            "failed": log.failed.borrow().as_ref().map(|e| e.to_string()),
+            "volumes": log.volumes.borrow().iter().flatten().map(volume).collect::<Vec<_>>(),
+        })
+    }
+
+    fn close(self: Rc<Self>) -> Pending {
+        Box::pin(async move { self.log.close().await })
+    }
+}
+
+/// The device of a node of kind `flash`.
+pub(crate) fn log_of(node: &Rc<Node>) -> Result<Rc<Log>> {
+    let shared = node.shared().and_then(|shared| shared.downcast::<Log>().ok());
+    shared.ok_or_else(|| {
+        Error::invalid("over: the second device is to be one of kind \"flash\"").on(node.name())
+    })
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

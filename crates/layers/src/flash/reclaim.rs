@@ -1,0 +1,285 @@
+//! Room for what comes: the tail of a log is looked through, what is worth it is kept, and the segment is free.
+//!
+//! ```text
+//!      small's tail:  asked for since it came ──▶ main         else forgotten, and remembered as a ghost
+//!      main's tail:   asked for since it came ──▶ main again   else forgotten
+//! ```
+//!
+//! A segment is written again only when a durable state says that it does not count: otherwise what is forgotten, and has
+//! been changed on its store since, could be found again after a crash. And what made its blocks old is durable before
+//! they go. A tail that has blocks which are not on their store waits for them.
+
+use super::Log;
+use super::format::{Entry, Summary, What};
+use super::log::{Ticket, Waiting};
+use super::segments::{MAIN, SMALL};
+use super::volume::Volume;
+use lamina_block::{Durability, Error, ErrorKind, Result};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Part of the segments that the small queue has at least, in tenths.
+const SMALL_TENTHS: usize = 1;
+/// In each log, what was asked for more often than this is kept. Twice in the small one: neighbouring requests that share
+/// a block are no sign that it will be needed again (docs/benchmarks-hit-rates.md).
+const ASKED: [u8; 2] = [1, 0];
+/// How long a device that fails is left alone.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Blocks that are to be kept: they lie side by side, and were written together.
+struct Run {
+    volume: Rc<Volume>,
+    /// Of the volume, when they were there: if all of it is forgotten meanwhile, their copies are, too.
+    generation: u32,
+    serial: u64,
+    block: u64,
+    slot: u32,
+    count: u32,
+}
+
+impl Log {
+    /// Segments that should be free.
+    fn reserve(&self) -> usize {
+        6 + self.shape.segments as usize / 64
+    }
+
+    /// Makes room if it is about to be short.
+    pub fn reclaim_soon(&self) {
+        if self.is_short() && !self.closed.get() && !self.reclaiming.replace(true) {
+            self.spawn(|me| async move {
+                me.reclaim().await;
+                me.reclaiming.set(false);
+            });
+        }
+    }
+
+    async fn reclaim(self: &Rc<Log>) {
+        while self.segments.borrow().free.len() <= self.reserve() && !self.closed.get() {
+            let moved = self.moved.wait();
+            let Some((log, number)) = self.victim() else {
+                if !self.is_short() || !self.is_dirty() {
+                    return;
+                }
+                moved.await;
+                continue;
+            };
+            match self.reclaim_one(log, number).await {
+                // All of main has been looked through, and all of it is somebody's due. Room comes when others get rid of
+                // what they have beyond theirs; and if there is nothing they wait for, it is not kept any longer.
+                Ok(()) if self.in_vain.get() > self.segments.borrow().logs[MAIN as usize].len() => {
+                    match self.is_dirty() {
+                        true => {
+                            let before = self.checkpoints.get();
+                            self.moved.until(|| self.checkpoints.get() != before || self.closed.get()).await;
+                        }
+                        false => self.is_strict.set(true),
+                    }
+                }
+                Ok(()) => self.is_strict.set(false),
+                Err(e) => {
+                    tracing::debug!(flash = %self.name, error = %e, "a segment cannot be freed; it is tried again");
+                    self.env.sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// True if something is not on its store. It is wanted there now.
+    fn is_dirty(&self) -> bool {
+        let volumes = self.volumes.borrow();
+        let dirty = volumes.iter().flatten().filter(|volume| volume.dirty.get() > 0);
+        dirty.map(|volume| volume.hurry.notify()).count() > 0
+    }
+
+    /// True if room is about to be short.
+    pub fn is_short(&self) -> bool {
+        self.segments.borrow().free.len() < self.reserve()
+    }
+
+    /// The tail that goes next.
+    fn victim(&self) -> Option<(u8, u32)> {
+        let segments = self.segments.borrow();
+        let oldest = |log: u8| {
+            let number = *segments.logs[log as usize].front()?;
+            (self.streams[log as usize].open.get() != Some(number)).then_some((log, number))
+        };
+        let is_clean = |(_, number): &(u8, u32)| segments.list[*number as usize].dirty == 0;
+        let goes_first = |(log, number): &(u8, u32)| {
+            segments.list[*number as usize].sequence <= self.first[*log as usize].get()
+        };
+        if let Some(first) = [SMALL, MAIN].into_iter().filter_map(oldest).find(goes_first) {
+            return Some(first).filter(is_clean);
+        }
+        let is_large = segments.logs[SMALL as usize].len() * 10 > self.shape.segments as usize * SMALL_TENTHS;
+        let order = if is_large { [SMALL, MAIN] } else { [MAIN, SMALL] };
+        order.into_iter().filter_map(oldest).find(is_clean)
+    }
+
+    async fn reclaim_one(self: &Rc<Log>, log: u8, number: u32) -> Result<()> {
+        self.moved.until(|| self.segments.borrow_mut().get(number).under_way.is_empty()).await;
+        let entries = self.entries(number).await?;
+        self.in_vain.set(self.in_vain.get() + 1);
+        // Once something of it is forgotten, nothing newer may go before it, also if it cannot be freed now.
+        let sequence = self.segments.borrow_mut().get(number).sequence;
+        let first = &self.first[log as usize];
+        first.set(first.get().max(sequence));
+        loop {
+            let moved = self.moved.wait();
+            let (runs, waits) = self.sort(log, number, &entries);
+            match (runs.is_empty(), waits) {
+                (false, _) => self.keep(runs).await,
+                (true, true) => moved.await,
+                (true, false) => break,
+            }
+        }
+        self.moved.until(|| self.segments.borrow_mut().get(number).pins == 0).await;
+        // What made its blocks old is durable before they go.
+        self.flush().await?;
+        let gone = self.segments.borrow_mut().logs[log as usize].pop_front();
+        debug_assert_eq!(gone, Some(number));
+        while let Err(e) = self.save().await {
+            if self.closed.get() {
+                return Err(e);
+            }
+            self.env.sleep(PAUSE).await;
+        }
+        self.segments.borrow_mut().free.push_back(number);
+        self.moved.notify();
+        Ok(())
+    }
+
+    /// What a segment holds or held.
+    async fn entries(&self, number: u32) -> Result<Vec<Entry>> {
+        let (known, sequence) = {
+            let mut segments = self.segments.borrow_mut();
+            let segment = segments.get(number);
+            (segment.entries.clone(), segment.sequence)
+        };
+        if let Some(entries) = known {
+            return Ok(entries);
+        }
+        let slots = self.shape.segment(number);
+        let bytes = self.read_slots(slots.start + self.shape.batch_slots()..slots.end).await?.to_vec();
+        match Summary::decode(&bytes, &self.shape).filter(|summary| summary.segment == sequence) {
+            Some(summary) => Ok(summary.entries),
+            None => {
+                Err(Error::new(ErrorKind::Corrupt, "the summary of a segment has changed").on(&self.name))
+            }
+        }
+    }
+
+    /// Forgets what is not worth keeping, and gives what is. True if something is just being written anew, or is not on
+    /// its store any more.
+    fn sort(&self, log: u8, number: u32, entries: &[Entry]) -> (Vec<Run>, bool) {
+        let base = self.shape.segment(number).start;
+        let can_move = self.segments.borrow().free.len() >= 2 && self.failed.borrow().is_none();
+        let (mut runs, mut waits): (Vec<Run>, bool) = (Vec::new(), false);
+        for entry in entries.iter().filter(|entry| entry.what != What::Dropped) {
+            for i in 0..entry.count {
+                let slot = base + entry.slot + i;
+                let word = self.index.borrow().word(slot);
+                if !word.is_used() {
+                    continue;
+                }
+                if word.is_pending() || word.is_dirty() {
+                    waits = true;
+                    continue;
+                }
+                let Some(volume) = self.volumes.borrow().get(usize::from(word.volume())).cloned().flatten()
+                else {
+                    continue;
+                };
+                let is_worth = word.frequency() > ASKED[log as usize]
+                    || (!self.is_strict.get() && self.is_owed(&volume));
+                if !(can_move && is_worth) {
+                    self.unmap(&volume, word.block());
+                    self.in_vain.set(0);
+                    if log == SMALL {
+                        self.index.borrow_mut().remember(word.volume(), word.block());
+                    }
+                    continue;
+                }
+                self.index.borrow_mut().set_moving(slot, true);
+                match runs.last_mut() {
+                    Some(run) if run.slot + run.count == slot && run.serial == entry.serial && i > 0 => {
+                        run.count += 1
+                    }
+                    _ => {
+                        let (generation, serial) = (volume.generation.get(), entry.serial);
+                        runs.push(Run { volume, generation, serial, block: word.block(), slot, count: 1 });
+                    }
+                }
+            }
+        }
+        (runs, waits)
+    }
+
+    /// Copies runs to the main log. What cannot be copied is forgotten.
+    async fn keep(self: &Rc<Log>, runs: Vec<Run>) {
+        let ticket = Ticket::new();
+        let mut slots = Vec::new();
+        for run in runs {
+            slots.extend((run.slot..run.slot + run.count).map(|slot| (Rc::clone(&run.volume), slot)));
+            match self.read_slots(run.slot..run.slot + run.count).await {
+                Ok(data) => self.append(
+                    MAIN,
+                    Waiting {
+                        what: What::Clean,
+                        generation: run.generation,
+                        serial: run.serial,
+                        block: run.block,
+                        count: run.count,
+                        data,
+                        from: Some(run.slot),
+                        durability: Durability::Cached,
+                        ticket: Rc::clone(&ticket),
+                        volume: run.volume,
+                    },
+                ),
+                Err(e) => {
+                    tracing::warn!(flash = %self.name, error = %e, "cached blocks cannot be read; they are forgotten")
+                }
+            }
+        }
+        // Its result does not matter: what is still where it was has not been copied.
+        let _copied = ticket.wait().await;
+        for (volume, slot) in slots {
+            let word = self.index.borrow().word(slot);
+            if word.is_moving() {
+                self.unmap(&volume, word.block());
+            }
+        }
+        self.moved.notify();
+    }
+
+    /// Blocks of the flash that are a volume's share.
+    pub fn share(&self, volume: &Volume) -> u64 {
+        let volumes = self.volumes.borrow();
+        let open = || volumes.iter().flatten().filter(|volume| volume.is_open.get());
+        let given: u64 = open().filter_map(|volume| volume.share.get()).map(u64::from).sum();
+        let others = open().filter(|volume| volume.share.get().is_none()).count().max(1) as u64;
+        let part = volume.share.get().map_or(1000u64.saturating_sub(given) / others, u64::from);
+        // More than all is given: everybody gets less.
+        self.room_for_data() * part / given.max(1000)
+    }
+
+    /// Blocks that the flash has room for, if batches are not small.
+    pub fn room_for_data(&self) -> u64 {
+        u64::from(self.shape.segments.saturating_sub(self.reserve() as u32))
+            * u64::from(self.shape.batch_slots())
+    }
+
+    /// True if others have more than their share, and this one has not.
+    fn is_owed(&self, volume: &Volume) -> bool {
+        let others: Vec<_> = self
+            .volumes
+            .borrow()
+            .iter()
+            .flatten()
+            .filter(|other| other.number != volume.number)
+            .cloned()
+            .collect();
+        let is_beyond = |other: &Rc<Volume>| other.is_open.get() && other.blocks.get() > self.share(other);
+        volume.is_open.get() && volume.blocks.get() <= self.share(volume) && others.iter().any(is_beyond)
+    }
+}

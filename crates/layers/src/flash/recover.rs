@@ -1,0 +1,308 @@
+//! Opening a flash: the index is made anew from what the segments say.
+//!
+//! ```text
+//!      for each segment: its first head, and the first slot of its summary
+//!        summary of the same number ──▶ its entries count, all of them durable
+//!        no such summary            ──▶ it is read from end to end; what is whole counts
+//!      of several versions of a block the one with the highest serial number counts
+//! ```
+//!
+//! What was found by reading a segment is made durable and gets a summary before anything else happens, so that the next
+//! time the same is found: a block never comes back that was not there.
+
+use super::Log;
+use super::format::{
+    Entry, Head, SEGMENTS_AT, SLOT, STATE_SLOTS, STATES, State, Summary, Super, What, checksum,
+};
+use super::index::Word;
+use super::volume::{Record, Volume};
+use crate::flaw::flawed;
+use futures_util::{StreamExt, stream};
+use lamina_block::{Env, Error, ErrorKind, Io, Node, Result};
+use std::rc::Rc;
+
+/// Segments that are looked at together.
+const TOGETHER: usize = 32;
+
+/// What was found in a segment.
+struct Found {
+    number: u32,
+    sequence: u64,
+    log: u8,
+    entries: Vec<Entry>,
+    /// It had no summary.
+    is_unfinished: bool,
+    /// Slots up to here have been given to batches.
+    end: u32,
+}
+
+impl Log {
+    /// Opens the cache on `child`.
+    pub async fn open(name: &str, env: &Rc<dyn Env>, child: Rc<Node>) -> Result<Rc<Log>> {
+        let size = child.geometry().size;
+        let read = async |slot: u32, slots: u32| {
+            let buf = env.pool().take(slots as usize * SLOT);
+            child.submit(Io::read(u64::from(slot) * SLOT as u64, buf.clone())).await?;
+            Ok::<_, Error>(buf.to_vec())
+        };
+        if size < SLOT as u64 || child.geometry().block as usize > SLOT {
+            return Err(Error::new(ErrorKind::Corrupt, "there is no cache on it").on(child.name()));
+        }
+        let shape = Super::decode(&read(0, 1).await?, size).map_err(|e| {
+            Error::new(e.kind(), format!("{}: a cache is made with `lamina create`", e.message()))
+                .on(child.name())
+        })?;
+        let mut states = Vec::new();
+        for slot in STATES {
+            states.extend(State::decode(&read(slot, STATE_SLOTS).await?, shape.key));
+        }
+        let Some(state) = states.into_iter().max_by_key(|state| state.sequence) else {
+            return Err(Error::new(ErrorKind::Corrupt, "neither copy of the cache's state can be read")
+                .on(child.name()));
+        };
+        let log = Log::new(name, env, child, shape);
+        log.saving.sequence.set(state.sequence);
+        for (number, volume) in state.volumes.iter().enumerate() {
+            log.generations.set(log.generations.get().max(volume.generation));
+            let volume = (volume.uuid != 0).then(|| Rc::new(Volume::new(number as u16, *volume)));
+            log.volumes.borrow_mut().push(volume);
+        }
+        let looks = stream::iter(0..shape.segments).map(|number| log.look(number, &state)).buffered(TOGETHER);
+        let found = looks.collect::<Vec<_>>().await.into_iter().collect::<Result<Vec<_>>>()?;
+        log.take_over(found.into_iter().flatten().collect(), &state).await?;
+        Ok(log)
+    }
+
+    /// Looks at a segment; `None` if it is free.
+    async fn look(&self, number: u32, state: &State) -> Result<Option<Found>> {
+        let slots = self.shape.segment(number);
+        let summary_at = slots.start + self.shape.batch_slots();
+        let counts = |log: u8, sequence: u64| sequence >= state.tails[log as usize];
+        let first = self.read_slots(slots.start..slots.start + 1).await?.to_vec();
+        let first = Head::decode(&first, &self.shape).filter(|head| head.at == 0);
+        let peeked = Summary::peek(&self.read_slots(summary_at..summary_at + 1).await?.to_vec(), &self.shape);
+        if let Some((sequence, len)) = peeked
+            && first.as_ref().is_none_or(|head| head.segment <= sequence)
+        {
+            let bytes = self.read_slots(summary_at..summary_at + len).await?.to_vec();
+            if let Some(summary) = Summary::decode(&bytes, &self.shape) {
+                let found = Found {
+                    number,
+                    sequence,
+                    log: summary.log,
+                    entries: summary.entries,
+                    is_unfinished: false,
+                    end: self.shape.batch_slots(),
+                };
+                return Ok(counts(found.log, sequence).then_some(found));
+            }
+        }
+        match first.filter(|head| counts(head.log, head.segment)) {
+            Some(head) => self.read_through(number, &head).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Reads a segment without a summary from end to end.
+    async fn read_through(&self, number: u32, first: &Head) -> Result<Found> {
+        let slots = self.shape.segment(number);
+        let bytes = self.read_slots(slots.start..slots.start + self.shape.batch_slots()).await?.to_vec();
+        let slot = |at: u32| &bytes[at as usize * SLOT..(at as usize + 1) * SLOT];
+        let (mut entries, mut at, mut durable, mut end) = (Vec::new(), 0, 0, 0);
+        let mut missing = None;
+        while at < self.shape.batch_slots() {
+            let head = Head::decode(slot(at), &self.shape)
+                .filter(|head| head.at == at && head.segment == first.segment);
+            let Some(head) = head else {
+                missing = missing.or(Some(at));
+                at += 1;
+                continue;
+            };
+            durable = durable.max(head.durable);
+            for entry in &head.entries {
+                let data = match entry.what {
+                    What::Written | What::Clean => {
+                        entry.slot as usize * SLOT..(entry.slot + entry.count) as usize * SLOT
+                    }
+                    What::Dropped => 0..0,
+                };
+                match checksum(&bytes[data]) == entry.checksum {
+                    true => entries.push(*entry),
+                    false => missing = missing.or(Some(at)),
+                }
+            }
+            at += head.slots;
+            end = at;
+        }
+        match missing {
+            _ if entries.len() > self.shape.summary_entries() => {
+                Err(self.damaged(format!("segment {number} has more entries than there can be")))
+            }
+            Some(at) if at < durable => {
+                Err(self
+                    .damaged(format!("slot {at} of segment {number} was durable, and is something else now")))
+            }
+            _ => Ok(Found {
+                number,
+                sequence: first.segment,
+                log: first.log,
+                entries,
+                is_unfinished: true,
+                end,
+            }),
+        }
+    }
+
+    /// What was found is what there is.
+    async fn take_over(self: &Rc<Log>, mut found: Vec<Found>, state: &State) -> Result<()> {
+        found.sort_by_key(|found| found.sequence);
+        {
+            let mut segments = self.segments.borrow_mut();
+            segments.next = found.last().map_or(0, |last| last.sequence + 1).max(state.next_segment);
+            for found in &mut found {
+                self.log_of[found.number as usize].set(found.log);
+                segments.logs[found.log as usize].push_back(found.number);
+                let segment = segments.get(found.number);
+                segment.sequence = found.sequence;
+                segment.end = found.end;
+                segment.durable = found.end;
+                segment.given = found.entries.len();
+                segment.entries = found.is_unfinished.then(|| found.entries.clone());
+            }
+            let used: Vec<u32> = found.iter().map(|found| found.number).collect();
+            let mut is_used = vec![false; self.shape.segments as usize];
+            used.iter().for_each(|number| is_used[*number as usize] = true);
+            segments.free.retain(|number| !is_used[*number as usize]);
+        }
+        self.fill_index(&found)?;
+        if self.child.geometry().read_only {
+            return Ok(());
+        }
+        for found in found.iter().filter(|found| found.is_unfinished) {
+            self.finish(found.number).await?;
+        }
+        Ok(())
+    }
+
+    /// Fills the index and the staging queues.
+    fn fill_index(&self, found: &[Found]) -> Result<()> {
+        // Of each slot in use: the serial number, which the index has no room for.
+        let mut serials = vec![0u64; self.shape.slots() as usize];
+        for found in found {
+            let base = self.shape.segment(found.number).start;
+            for (entry, volume) in self.valid(found).filter(|(entry, _)| entry.what != What::Dropped) {
+                let is_dirty = entry.what == What::Written
+                    && entry.generation >= volume.generation.get()
+                    && entry.serial > volume.checkpoint.get();
+                for (i, block) in entry.blocks().enumerate() {
+                    let slot = base + entry.slot + i as u32;
+                    let mut index = self.index.borrow_mut();
+                    if let Some(known) = index.find(entry.volume, block) {
+                        let (here, there) = (found.log, self.log_of(known));
+                        // Of a block and its copy in main, the copy stays longer.
+                        let is_newer = (entry.serial, here) >= (serials[known as usize], there);
+                        if here != there {
+                            self.goes_first(if is_newer { known } else { slot });
+                        }
+                        if !is_newer {
+                            continue;
+                        }
+                    }
+                    if index.word(slot).is_used() {
+                        return Err(self.damaged(format!("slot {slot} has two blocks")));
+                    }
+                    serials[slot as usize] = entry.serial;
+                    index.put(slot, Word::new(entry.volume, block, is_dirty));
+                }
+            }
+        }
+        for found in found {
+            for (entry, _) in self.valid(found).filter(|(entry, _)| entry.what == What::Dropped) {
+                self.forget_older(found.log, entry, &serials);
+            }
+        }
+        self.count(&serials);
+        Ok(())
+    }
+
+    fn damaged(&self, what: String) -> Error {
+        Error::new(ErrorKind::Corrupt, format!("the cache is damaged: {what}")).on(self.child.name())
+    }
+
+    /// The entries of a segment that count, with their volumes.
+    fn valid<'a>(&self, found: &'a Found) -> impl Iterator<Item = (&'a Entry, Rc<Volume>)> {
+        let volumes = self.volumes.borrow().clone();
+        found.entries.iter().filter_map(move |entry| {
+            // One that was not kept in time is not given again either.
+            self.generations.set(self.generations.get().max(entry.generation));
+            let volume = volumes.get(usize::from(entry.volume)).cloned().flatten()?;
+            volume.serial.set(volume.serial.get().max(entry.serial));
+            // A later one than the volume's was begun, and could not be kept before the power failed.
+            let is_valid = entry.generation >= volume.valid.get() || flawed!("stale generation");
+            is_valid.then_some((entry, volume))
+        })
+    }
+
+    /// Blocks were dropped by an entry in `log`.
+    fn forget_older(&self, log: u8, entry: &Entry, serials: &[u64]) {
+        let forget = |slot: u32, block: u64| {
+            if serials[slot as usize] < entry.serial {
+                if self.log_of(slot) != log {
+                    self.goes_first(slot);
+                }
+                self.index.borrow_mut().remove(entry.volume, block);
+            }
+        };
+        if u64::from(entry.count) < serials.len() as u64 {
+            for block in entry.blocks() {
+                let slot = self.index.borrow().find(entry.volume, block);
+                slot.into_iter().for_each(|slot| forget(slot, block));
+            }
+            return;
+        }
+        for slot in SEGMENTS_AT..self.shape.slots() {
+            let word = self.index.borrow().word(slot);
+            if word.is_used() && word.volume() == entry.volume && entry.blocks().contains(&word.block()) {
+                forget(slot, word.block());
+            }
+        }
+    }
+
+    /// What is in `slot` is older than what another log has of the same block: its segment was about to be freed, and
+    /// is, before any other.
+    fn goes_first(&self, slot: u32) {
+        let sequence = self.segments.borrow_mut().get(self.shape.segment_of(slot)).sequence;
+        let first = &self.first[self.log_of(slot) as usize];
+        first.set(first.get().max(sequence));
+    }
+
+    /// Counts what is in the index, and puts what is not on the stores into the staging queues.
+    fn count(&self, serials: &[u64]) {
+        let (index, volumes) = (self.index.borrow(), self.volumes.borrow());
+        let mut segments = self.segments.borrow_mut();
+        let mut dirty: Vec<(u16, u64, u64)> = Vec::new();
+        for slot in SEGMENTS_AT..self.shape.slots() {
+            let word = index.word(slot);
+            let Some(volume) =
+                volumes.get(usize::from(word.volume())).and_then(Option::as_ref).filter(|_| word.is_used())
+            else {
+                continue;
+            };
+            volume.blocks.set(volume.blocks.get() + 1);
+            if word.is_dirty() {
+                volume.dirty.set(volume.dirty.get() + 1);
+                segments.get(self.shape.segment_of(slot)).dirty += 1;
+                dirty.push((word.volume(), serials[slot as usize], word.block()));
+            }
+        }
+        dirty.sort_unstable();
+        for (volume, serial, block) in dirty {
+            let Some(volume) = &volumes[usize::from(volume)] else { continue };
+            let mut queue = volume.queue.borrow_mut();
+            match queue.back_mut() {
+                Some(last) if last.serial == serial && last.blocks().end == block => last.count += 1,
+                _ => queue.push_back(Record { serial, block, count: 1, ended: true }),
+            }
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! What has to be found again, and was not once.
+
+use super::super::Log;
+use super::super::format::*;
+use super::super::log::How;
+use crate::testing::*;
+use lamina_block::Error;
+use lamina_sim::{DiskOptions, Image, Images, Loss, SimEnv, Simulation};
+
+const SIZE: u64 = 2 << 20;
+const VOLUME: u128 = 7;
+
+fn disk(env: &Rc<SimEnv>) -> Rc<Node> {
+    Node::new("flash", "simulated", Rc::clone(env) as _, env.disk("flash").expect("it was put there"))
+}
+
+async fn open(env: &Rc<SimEnv>) -> Rc<Log> {
+    Log::open("flash", &(Rc::clone(env) as _), disk(env)).await.expect("opened")
+}
+
+async fn put(log: &Rc<Log>, volume: &Rc<super::super::Volume>, block: u64, byte: u8) {
+    let how = How { dirty: true, durability: Durability::Fua };
+    log.put(volume, block, &Buf::from_vec(vec![byte; SLOT]), how).await.expect("put");
+}
+
+/// What a power loss leaves of a new flash after `test`.
+fn lost<F: Future<Output = ()> + 'static>(test: impl FnOnce(Rc<SimEnv>) -> F + 'static) -> Images {
+    let world = Simulation::new(1);
+    let env = world.env();
+    env.put_disk("flash", Image::blank(DiskOptions::new(SIZE)));
+    let run = async move {
+        Log::format(&(Rc::clone(&env) as _), &disk(&env)).await.expect("made");
+        test(Rc::clone(&env)).await;
+        env.images(Loss::All, 1)
+    };
+    world.run(run).expect("it ends")
+}
+
+/// The blocks of the volume that are to get to its store, when the flash is opened again.
+fn dirty(images: &Images, size: u64) -> Vec<u64> {
+    let world = Simulation::from_images(1, images);
+    let env = world.env();
+    let run = async move {
+        let log = open(&env).await;
+        let volume = log.volume(VOLUME, size).await.expect("the volume");
+        let queue = volume.queue.borrow();
+        queue.iter().flat_map(|record| record.blocks()).collect()
+    };
+    world.run(run).expect("it ends")
+}
+
+/// Number n is in copy n mod 2 from the first on: a torn write never takes the only good one.
+#[test]
+fn each_state_has_its_place() {
+    lost(|env: Rc<SimEnv>| async move {
+        for (copy, slot) in STATES.into_iter().enumerate() {
+            let buf = Buf::zeroed(STATE_SLOTS as usize * SLOT);
+            disk(&env).submit(Io::read(u64::from(slot) * SLOT as u64, buf.clone())).await.expect("read");
+            let key = open(&env).await.shape.key;
+            let state = State::decode(&buf.to_vec(), key).expect("a state");
+            assert_eq!(state.sequence as usize % 2, copy);
+        }
+    });
+}
+
+/// The store has grown since its volume was made; what was written behind its former end is found.
+#[test]
+fn a_volume_that_has_grown_keeps_what_is_new() {
+    let images = lost(|env: Rc<SimEnv>| async move {
+        let log = open(&env).await;
+        log.volume(VOLUME, 8).await.expect("made");
+        log.close().await.expect("closed");
+        let log = open(&env).await;
+        let volume = log.volume(VOLUME, 64).await.expect("larger");
+        put(&log, &volume, 3, 1).await;
+        put(&log, &volume, 40, 2).await;
+    });
+    assert_eq!(dirty(&images, 64), [3, 40]);
+}
+
+/// A generation was begun, but could not be kept: what was written since is found all the same.
+#[test]
+fn writes_after_a_generation_that_was_not_kept_are_found() {
+    let images = lost(|env: Rc<SimEnv>| async move {
+        let log = open(&env).await;
+        let volume = log.volume(VOLUME, 64).await.expect("made");
+        let first = |at: &Range<u64>| at.start < u64::from(SEGMENTS_AT) * SLOT as u64;
+        env.set_fault(Some(Box::new(move |_, _, io| {
+            first(&io.at).then(|| Error::new(ErrorKind::Offline, "away"))
+        })));
+        log.settle(&volume).await.expect_err("it cannot be kept");
+        env.set_fault(None);
+        put(&log, &volume, 3, 1).await;
+    });
+    assert_eq!(dirty(&images, 64), [3]);
+}
+
+/// A generation that was not kept is not given again: what it says of then does not count later.
+#[test]
+fn a_generation_is_given_once() {
+    let images = lost(|env: Rc<SimEnv>| async move {
+        let log = open(&env).await;
+        let volume = log.volume(VOLUME, 64).await.expect("made");
+        let first = |at: &Range<u64>| at.start < u64::from(SEGMENTS_AT) * SLOT as u64;
+        env.set_fault(Some(Box::new(move |_, _, io| {
+            first(&io.at).then(|| Error::new(ErrorKind::Offline, "away"))
+        })));
+        log.settle(&volume).await.expect_err("it cannot be kept");
+        env.set_fault(None);
+        put(&log, &volume, 3, 1).await;
+    });
+    let world = Simulation::from_images(1, &images);
+    let env = world.env();
+    let forgotten = async move {
+        let log = open(&env).await;
+        let volume = log.volume(VOLUME, 64).await.expect("the volume");
+        log.forget(&volume).await.expect("durable");
+        env.images(Loss::All, 1)
+    };
+    let images = world.run(forgotten).expect("it ends");
+    assert_eq!(dirty(&images, 64), [0u64; 0]);
+}
+
+/// What would be written behind the end of the store is not dropped in silence.
+#[test]
+fn a_store_that_has_become_too_small_is_refused() {
+    let images = lost(|env: Rc<SimEnv>| async move {
+        let log = open(&env).await;
+        let volume = log.volume(VOLUME, 64).await.expect("made");
+        put(&log, &volume, 40, 2).await;
+    });
+    let world = Simulation::from_images(1, &images);
+    let env = world.env();
+    let refused = async move {
+        let log = open(&env).await;
+        assert!(log.volume(VOLUME, 41).await.is_ok());
+        let log = open(&env).await;
+        let message = log.volume(VOLUME, 40).await.map(|_| ()).expect_err("too small").message().to_owned();
+        assert!(message.contains("has become smaller"), "{message}");
+    };
+    world.run(refused).expect("it ends");
+}

@@ -1,0 +1,120 @@
+//! What a flash knows of a volume: its numbers, and what is not on its store yet.
+//!
+//! ```text
+//!        checkpoint                      serial
+//!      ──────┼──────────────────────────────┼────▶ serial numbers
+//!      on the│ the staging queue: records   │
+//!      store │ of writes, in serial order   │
+//! ```
+//!
+//! The queue has no data (SYSTEMS C3): what it names is read from the flash when its turn comes. Of a block that was
+//! written several times the latest is written to the store when the first of its records comes; the others find it done.
+
+use super::format::VolumeState;
+use lamina_block::Signal;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// A queue of so many writes is long.
+pub const LONG: usize = 1024;
+
+/// A write in the staging queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    pub serial: u64,
+    pub block: u64,
+    pub count: u32,
+    /// It is on the flash, or has failed. What is being written holds up those after it.
+    pub ended: bool,
+}
+
+impl Record {
+    /// The blocks.
+    pub fn blocks(&self) -> Range<u64> {
+        self.block..self.block + u64::from(self.count)
+    }
+}
+
+/// A volume of a flash.
+pub struct Volume {
+    /// What its entries have.
+    pub number: u16,
+    pub uuid: u128,
+    /// Blocks of the volume.
+    pub size: Cell<u64>,
+    pub serial: Cell<u64>,
+    pub checkpoint: Cell<u64>,
+    pub generation: Cell<u32>,
+    pub valid: Cell<u32>,
+    /// Blocks of it on the flash, and how many of them are not on the store.
+    pub blocks: Cell<u64>,
+    pub dirty: Cell<u64>,
+    /// Its part of the flash, in thousandths; `None`: what the others leave, in equal parts.
+    pub share: Cell<Option<u32>>,
+    /// A layer has it open.
+    pub is_open: Cell<bool>,
+    pub queue: RefCell<VecDeque<Record>>,
+    /// The queue, or what it is waiting for, has moved.
+    pub moved: Signal,
+    /// The store should be brought up to date now: the queue is long, or somebody waits.
+    pub hurry: Signal,
+}
+
+impl Volume {
+    pub fn new(number: u16, state: VolumeState) -> Volume {
+        Volume {
+            number,
+            uuid: state.uuid,
+            size: Cell::new(state.size),
+            serial: Cell::new(state.serial.max(state.checkpoint)),
+            checkpoint: Cell::new(state.checkpoint),
+            generation: Cell::new(state.generation),
+            valid: Cell::new(state.valid),
+            blocks: Cell::new(0),
+            dirty: Cell::new(0),
+            share: Cell::new(None),
+            is_open: Cell::new(false),
+            queue: RefCell::default(),
+            moved: Signal::new(),
+            hurry: Signal::new(),
+        }
+    }
+
+    pub fn state(&self) -> VolumeState {
+        VolumeState {
+            uuid: self.uuid,
+            checkpoint: self.checkpoint.get(),
+            serial: self.serial.get(),
+            size: self.size.get(),
+            generation: self.generation.get(),
+            valid: self.valid.get(),
+        }
+    }
+
+    /// The serial number of another change.
+    pub fn next_serial(&self) -> u64 {
+        self.serial.set(self.serial.get() + 1);
+        self.serial.get()
+    }
+
+    /// A write of these blocks begins.
+    pub fn stage(&self, serial: u64, block: u64, count: u32) {
+        self.queue.borrow_mut().push_back(Record { serial, block, count, ended: false });
+    }
+
+    /// The write with this serial number has ended.
+    pub fn staged(&self, serial: u64) {
+        let mut queue = self.queue.borrow_mut();
+        // Few writes are under way, and they are the last.
+        if let Some(record) = queue.iter_mut().rev().find(|record| record.serial == serial) {
+            record.ended = true;
+        }
+        let is_long = queue.len() == LONG;
+        drop(queue);
+        self.moved.notify();
+        if is_long {
+            self.hurry.notify();
+        }
+    }
+}
