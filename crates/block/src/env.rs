@@ -108,6 +108,11 @@ pub trait Env {
     /// The time of this turn of the scheduler. It stands still while tasks run and moves between turns, so that all
     /// requests taken in one turn arrived together, here as under the simulator.
     fn now(&self) -> Time;
+    /// The machine's clock, in seconds since 1970 (UTC); 0 if there is none. It may jump: it is for people to read, and
+    /// nothing is decided by it.
+    fn unix_time(&self) -> u64 {
+        0
+    }
     /// Completes after at least `d`.
     fn sleep(&self, d: Duration) -> Pin<Box<dyn Future<Output = ()>>>;
     /// Runs a task on this core until it ends.

@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// What sinks and sockets are made with.
 #[derive(Clone)]
@@ -112,6 +112,10 @@ impl Host {
 impl Env for Host {
     fn now(&self) -> Time {
         self.tools.clock.now.get()
+    }
+
+    fn unix_time(&self) -> u64 {
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
     }
 
     fn sleep(&self, d: Duration) -> Pin<Box<dyn Future<Output = ()>>> {

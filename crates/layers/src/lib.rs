@@ -57,6 +57,7 @@ kinds! {
     parity,
     partition,
     record,
+    redo,
     snapshot,
     stripe,
     template,

@@ -114,6 +114,7 @@ fn single(kind: &Kind) -> Subject {
         "mirror" => (2, "region = '16KiB'"),
         "parity" => (3, "region = '16KiB'\nunit = '4KiB'"),
         "record" => (1, "log = 'log'\nlog-size = '64MiB'\nbuffer = '64KiB'"),
+        "redo" => (1, "metadata = 'log'\n[device.log]\ntype = 'disk'\nnumber = 1"),
         "snapshot" => (1, "extent = '4KiB'\nsize = '512KiB'"),
         "stripe" => (3, "unit = '4KiB'"),
         _ => (*kind.children.start(), ""),
@@ -124,6 +125,7 @@ fn single(kind: &Kind) -> Subject {
     (0..disks).for_each(|i| text += &format!("[device.d{i}]\ntype = 'disk'\nnumber = {i}\n"));
     let subject = stack(kind.name, text);
     match kind.name {
+        "redo" => subject.disks_of(320 << 10),
         "file" => Subject::new("file", |rig| {
             rig.sim_disk(0);
             build(rig, "[device.top]\ntype = 'file'\npath = 'disk0'\n".into())
@@ -401,6 +403,24 @@ d1 = {{ type = "disk", number = 1 }}
     stack(&format!("{policy} over a flash"), text).disks_of(1200 << 10)
 }
 
+/// A volume whose store is always what it was at one moment, slow, and with its log on a mirror.
+pub fn epochs() -> Subject {
+    stack("a flash over a redo", EPOCHS).disks_of(1200 << 10)
+}
+
+const EPOCHS: &str = r#"
+[device]
+top = { type = "accelerate", over = ["store", "flash"], bypass = "64KiB" }
+store = { type = "redo", over = "slow", metadata = "log" }
+slow = { type = "delay", over = "d0", write = "1ms", flush = "2ms" }
+log = { type = "mirror", over = ["d2", "d3"], region = "64KiB" }
+flash = { type = "flash", over = "d1" }
+d0 = { type = "disk", number = 0 }
+d1 = { type = "disk", number = 1 }
+d2 = { type = "disk", number = 2 }
+d3 = { type = "disk", number = 3 }
+"#;
+
 /// Two volumes that share a flash of two disks, each with a policy of its own.
 pub fn two_on_one_flash() -> Subject {
     stack("two volumes on one flash", TWO_ON_ONE_FLASH).disks_of(1200 << 10)
@@ -524,6 +544,7 @@ pub fn all() -> Vec<Subject> {
         accelerated("write-back"),
         accelerated("write-through"),
         two_on_one_flash(),
+        epochs(),
     ];
     // What shares another's state is nothing by itself, and a table of partitions or a flash cannot be written.
     let alone = |kind: &&Kind| !kind.shares && !["partition", "flash"].contains(&kind.name);

@@ -70,6 +70,7 @@ const TABLE: &[Signature] = &[
     sign("Lamina member", START, 0, b"LAMINASB", nothing),
     sign("Lamina member, second superblock", At::End(64 << 10, 64 << 10), 0, b"LAMINASB", nothing),
     sign("Lamina cache on flash", START, 0, b"LAMFLASH", flash),
+    sign("Lamina redo log", START, 0, b"LAMREDOS", redo),
     sign("GPT partition table", At::Start(512), 0, b"EFI PART", gpt),
     sign("GPT partition table", At::Start(4096), 0, b"EFI PART", gpt),
     sign("GPT partition table, the copy at the end", At::End(512, 512), 0, b"EFI PART", gpt),
@@ -227,6 +228,12 @@ fn flash(h: &Header, d: &mut Details) {
     d.insert("uuid", format!("{:032x}", u128::from_le_bytes(h.bytes(32))));
     let segment = u64::from(h.le32(20)).saturating_mul(4096);
     d.insert("size", lamina_block::Bytes(segment.saturating_mul(h.le32(24).into())).to_string());
+}
+
+/// docs/formats/redo.md.
+fn redo(h: &Header, d: &mut Details) {
+    d.insert("version", h.le32(16).to_string());
+    d.insert("size", lamina_block::Bytes(u64::from_le_bytes(h.bytes(24))).to_string());
 }
 
 fn gpt(h: &Header, d: &mut Details) {

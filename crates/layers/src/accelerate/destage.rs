@@ -8,6 +8,7 @@
 //! What a batch has is durable on the flash before the store is changed: after a crash the flash never has an older version
 //! of a block than the store.
 
+use super::epoch::Batch;
 use super::{Accelerate, Policy, add};
 use crate::flash::{Dirty, LONG, SLOT};
 use crate::flaw::flawed;
@@ -19,9 +20,6 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Writes and blocks of a batch, at most.
-const RECORDS: usize = 4096;
-const BLOCKS: usize = 4096;
 /// Neighbours become one write of so many blocks at most.
 const MERGED: usize = 256;
 /// How long a batch waits for more.
@@ -80,31 +78,41 @@ impl Accelerate {
 
     /// Brings a batch to the store; false if there is none.
     async fn batch(&self) -> Result<bool> {
-        let Some((dirty, upto)) = self.log.batch(&self.volume, RECORDS, BLOCKS) else { return Ok(false) };
+        let Some(batch) = self.next_batch() else { return Ok(false) };
+        let Batch { dirty, upto, .. } = &batch;
         add(&self.attempts, 1);
         let began = self.env.now();
         if flawed!("checkpoint before the store") {
-            self.log.checkpoint(&self.volume, upto, &[]).await?;
+            self.log.checkpoint(&self.volume, *upto, &[]).await?;
         }
-        let runs: Vec<&[Dirty]> = merge(&dirty).collect();
-        // Whatever is read has to be durable there before the store is changed.
-        let pins = self.log.pin_all(&dirty);
-        let read = together(self.keys.depth, runs.iter().map(|run| self.read_dirty(run)));
-        let (data, flushed) = futures_util::future::join(read, self.log.flush()).await;
-        drop(pins);
-        flushed?;
         let slowest = Cell::new(Duration::ZERO);
-        let writes = runs.iter().zip(data?).map(|(run, data)| self.write_store(run, data, &slowest));
-        together(self.keys.depth, writes).await?;
-        self.stored.set(upto);
-        self.moved.notify();
-        self.store.submit(Io::flush()).await?;
-        self.log.checkpoint(&self.volume, upto, &dirty).await?;
+        let stored = self.store_batch(&batch, &slowest).await;
+        self.end_epoch(&batch, stored.is_ok());
+        stored?;
+        self.log.checkpoint(&self.volume, *upto, dirty).await?;
         add(&self.tally.batches, 1);
         add(&self.tally.destaged, dirty.len() as u64);
         let took = self.env.now().since(began);
         self.flow.borrow_mut().measured((dirty.len() * SLOT) as u64, took, slowest.get());
         Ok(true)
+    }
+
+    /// Brings a batch to the store, durably. The longest that a write took is in `slowest` then.
+    async fn store_batch(&self, batch: &Batch, slowest: &Cell<Duration>) -> Result<()> {
+        let pins = self.log.pin_all(&batch.dirty);
+        // Whatever is read has to be durable there before the store is changed.
+        self.log.flush().await?;
+        self.begin_epoch(batch).await?;
+        together(self.keys.depth, merge(&batch.dirty).map(|run| self.bring(run, slowest))).await?;
+        drop(pins);
+        self.stored.set(batch.upto);
+        self.moved.notify();
+        self.store.submit(Io::flush()).await
+    }
+
+    async fn bring(&self, run: &[Dirty], slowest: &Cell<Duration>) -> Result<()> {
+        let data = self.read_dirty(run).await?;
+        self.write_store(run, data, slowest).await
     }
 
     async fn read_dirty(&self, run: &[Dirty]) -> Result<Buf> {
@@ -149,7 +157,7 @@ impl Accelerate {
         result
     }
 
-    async fn wait_until(&self, done: impl Fn(&Accelerate) -> bool) -> Result<()> {
+    pub(super) async fn wait_until(&self, done: impl Fn(&Accelerate) -> bool) -> Result<()> {
         let (asked, mut since, mut batches) = (self.attempts.get(), self.env.now(), self.tally.batches.get());
         loop {
             let moved = self.moved.wait();
@@ -180,7 +188,7 @@ impl Accelerate {
     /// Holds an acknowledgement back if too much waits for the store.
     pub(super) async fn hold_back(&self, began: Time) {
         let (writes, bytes) = (self.volume.queue.borrow().len(), self.volume.dirty.get() * SLOT as u64);
-        let share = self.log.share(&self.volume) * SLOT as u64;
+        let share = self.log.share(&self.volume).min(self.most_dirty()) * SLOT as u64;
         let delay = self.flow.borrow_mut().delay(writes, bytes, share);
         let left = delay.saturating_sub(self.env.now().since(began));
         if !left.is_zero() && self.policy.get() == Policy::WriteBack {

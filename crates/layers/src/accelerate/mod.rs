@@ -24,6 +24,10 @@
 //! Within a batch writes go out in the order of their places, neighbours as one, and of a block that was written several
 //! times only the latest: after a batch the store is as it was at one moment, in the middle of one it is not.
 //!
+//! Over a store of kind `redo` a batch is all that was dirty at one moment, and the store goes there at once: whatever happens,
+//! also to the flash, it is exactly what the volume was at that moment (`recovery_point`). In return no more can be dirty than
+//! the log of the `redo` holds, and everything is written to it and to the store.
+//!
 //! Keys:
 //! * `over`: the store, then the device of kind `flash`.
 //! * `policy` ("write-back"): or "write-through": a write is acknowledged when the store has it too; or "uncached".
@@ -38,6 +42,7 @@
 //! writes wait for it from the beginning on.
 
 mod destage;
+mod epoch;
 mod flow;
 mod read;
 mod write;
@@ -45,6 +50,7 @@ mod write;
 use crate::command::{args, unknown};
 use crate::flash::{self, Log, SLOT, Volume};
 use crate::legs::Locks;
+use epoch::Epochs;
 use flow::Flow;
 use lamina_block::{
     Arg, ArgType, Begin, Build, Bytes, Command, Config, Env, Error, Extent, ExtentState, Geometry, Io, Job,
@@ -154,6 +160,8 @@ struct Accelerate {
     name: String,
     env: Rc<dyn Env>,
     store: Rc<Node>,
+    /// If the store is always to be what the volume was at one moment.
+    epochs: Option<Epochs>,
     log: Rc<Log>,
     volume: Rc<Volume>,
     keys: Keys,
@@ -213,6 +221,7 @@ impl Accelerate {
         }
         let log = flash::log_of(&flash)?;
         let size = store.geometry().size.div_ceil(SLOT as u64);
+        let epochs = Epochs::of(&store)?;
         let volume = volume(&with, &log, size).await?;
         volume.share.set(share);
         let me = Rc::new_cyclic(|me| Accelerate {
@@ -222,6 +231,7 @@ impl Accelerate {
             policy: Cell::new(keys.policy),
             streams: RefCell::new(Streams::new(keys.bypass.0)),
             keys,
+            epochs,
             store,
             stored: Cell::new(volume.checkpoint.get()),
             log,
@@ -272,7 +282,8 @@ impl Accelerate {
 
     async fn flush(&self) -> Result<()> {
         let discards = self.discards.get();
-        if discards != self.flushed.get() {
+        // Over a `redo` what is discarded is part of an epoch, and visible when that is durable.
+        if discards != self.flushed.get() && self.epochs.is_none() {
             self.store.submit(Io::flush()).await?;
             self.flushed.set(discards);
         }
@@ -317,6 +328,9 @@ impl Accelerate {
         if self.log.may_return(&self.volume, blocks.clone()) {
             self.log.drop_blocks(&self.volume, blocks).await?;
         }
+        if let Some(epochs) = &self.epochs {
+            return self.discard_in_epoch(epochs, at).await;
+        }
         // What is read there from now on is not durable on the store: it is not to be on the flash.
         add(&self.discards, 1);
         let discarded = self.store.submit(Io::discard(at)).await;
@@ -335,7 +349,12 @@ impl Accelerate {
     async fn set_policy(&self, policy: Policy) -> Result<Value> {
         let before = self.policy.get();
         match (before, policy) {
-            (_, Policy::WriteBack) | (Policy::Uncached, Policy::WriteThrough) => self.policy.set(policy),
+            (Policy::Uncached, Policy::WriteBack | Policy::WriteThrough) => {
+                // Over a `redo`: what was written directly is no part of the next epoch.
+                self.store.submit(Io::flush()).await?;
+                self.policy.set(policy);
+            }
+            (_, Policy::WriteBack) => self.policy.set(policy),
             (_, Policy::WriteThrough) => {
                 // From now on every write waits for the store.
                 self.policy.set(policy);
@@ -500,6 +519,7 @@ impl Layer for Accelerate {
             "checkpoint": self.volume.checkpoint.get(),
             "store_trouble": self.trouble.borrow().as_ref().map(|(_, e)| e.to_string()),
             "flow": self.flow.borrow().info(),
+            "recovery_point": self.recovery_point(),
         })
     }
 

@@ -1,5 +1,7 @@
 //! Volumes on a flash, in front of simulated stores.
 
+mod epochs;
+
 use crate::flaw::FLAW;
 use crate::testing::*;
 use lamina_sim::{Check, Rig, Run, gauntlet};

@@ -15,7 +15,12 @@ impl Accelerate {
             let _lock = Some(lock).filter(|_| !flawed!("unordered overlap"));
             let data = self.whole(&at, &blocks, from).await?;
             let how = How { dirty: true, durability: self.durability(durability) };
-            self.log.put(&self.volume, blocks.start, &data, how).await?;
+            for from in blocks.clone().step_by(self.longest().min(u64::from(u32::MAX)) as usize) {
+                let to = blocks.end.min(from.saturating_add(self.longest()));
+                let part = (from - blocks.start) as usize * SLOT..(to - blocks.start) as usize * SLOT;
+                let _coming = self.coming(to - from).await?;
+                self.log.put(&self.volume, from, &data.slice(part), how).await?;
+            }
             add(&self.tally.written, blocks.end - blocks.start);
             self.volume.serial.get()
         };

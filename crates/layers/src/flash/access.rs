@@ -9,6 +9,10 @@ use lamina_block::{Buf, Io, Result};
 use std::ops::Range;
 use std::rc::Rc;
 
+/// Writes and blocks of a batch, at most.
+const BATCH_RECORDS: usize = 4096;
+const BATCH_BLOCKS: usize = 4096;
+
 /// Blocks side by side that are on the flash side by side, or are all not there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
@@ -141,32 +145,48 @@ impl Log {
         }
     }
 
-    /// The oldest writes of a volume, `records` of them and `blocks` blocks at most: the blocks that have to get to the
-    /// store, each once, and the serial number that it is up to date with then. `None`: there are none, or the oldest
-    /// is being written.
-    pub fn batch(&self, volume: &Volume, records: usize, blocks: usize) -> Option<(Vec<Dirty>, u64)> {
-        let (queue, index, segments) = (volume.queue.borrow(), self.index.borrow(), self.segments.borrow());
+    /// The oldest writes of a volume: the blocks that have to get to the store, each once, and the serial number that it is
+    /// up to date with then. `None`: there are none, or the oldest is being written.
+    pub fn batch(&self, volume: &Volume) -> Option<(Vec<Dirty>, u64)> {
+        let queue = volume.queue.borrow();
         let (mut dirty, mut upto): (Vec<Dirty>, Option<u64>) = (Vec::new(), None);
         // Parts of one write, found after a crash, have the same number: they go together.
         let is_done = |dirty: &Vec<Dirty>, upto: Option<u64>, record: &Record, n: usize| {
-            upto != Some(record.serial) && (n >= records || dirty.len() >= blocks)
+            upto != Some(record.serial) && (n >= BATCH_RECORDS || dirty.len() >= BATCH_BLOCKS)
         };
         for (n, record) in queue.iter().enumerate() {
             if !record.ended || is_done(&dirty, upto, record, n) {
                 break;
             }
             upto = Some(record.serial);
-            for block in record.blocks() {
-                let slot = index.find(volume.number, block).filter(|slot| index.word(*slot).is_dirty());
-                dirty.extend(slot.map(|slot| {
-                    let sequence = segments.list[self.shape.segment_of(slot) as usize].sequence;
-                    Dirty { block, slot, sequence }
-                }));
-            }
+            self.add_dirty(volume, record, &mut dirty);
         }
         dirty.sort_unstable();
         dirty.dedup();
         upto.map(|upto| (dirty, upto))
+    }
+
+    /// All that is not on the store, as [`Log::batch`] gives a part of it; with what writes that are under way have put.
+    pub fn everything(&self, volume: &Volume) -> Option<(Vec<Dirty>, u64)> {
+        let queue = volume.queue.borrow();
+        let upto = queue.iter().take_while(|record| record.ended).last()?.serial;
+        let mut dirty = Vec::new();
+        queue.iter().for_each(|record| self.add_dirty(volume, record, &mut dirty));
+        dirty.sort_unstable();
+        dirty.dedup();
+        Some((dirty, upto))
+    }
+
+    /// The blocks of a write that are not on the store.
+    fn add_dirty(&self, volume: &Volume, record: &Record, dirty: &mut Vec<Dirty>) {
+        let (index, segments) = (self.index.borrow(), self.segments.borrow());
+        for block in record.blocks() {
+            let slot = index.find(volume.number, block).filter(|slot| index.word(*slot).is_dirty());
+            dirty.extend(slot.map(|slot| {
+                let sequence = segments.list[self.shape.segment_of(slot) as usize].sequence;
+                Dirty { block, slot, sequence }
+            }));
+        }
     }
 
     /// The store has what `batch` gave, durably: so says the flash, durably, when this returns.

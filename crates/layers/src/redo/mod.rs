@@ -1,0 +1,585 @@
+//! `redo`: the store below goes from one flush to the next at once, also if the power fails on the way.
+//!
+//! Writes are put on a log, one after the other. A flush makes them durable there, with a record that says so; then they are
+//! written to the store. If that is interrupted, it is done again when the device is opened. So what is read through this
+//! layer after a crash is what was there at some flush: the last one that was answered, or a later one.
+//!
+//! ```text
+//!      write ──▶ log: data …          read ──▶ log, if it is there, or store
+//!      flush ──▶ log: table ─▶ record: "epoch 7 counts" ──▶ store ──▶ record: "the store is at epoch 7"
+//! ```
+//!
+//! It is made to be the store of `accelerate`, which brings its writes there in any order: over a `redo` everything that was
+//! dirty at one moment becomes one epoch. The store is then exactly what the volume was at that moment, even if the flash is
+//! lost in the middle of it.
+//!
+//! Invariants:
+//! * An epoch is durable on the log, all of it, before any of it is written to the store.
+//! * It is durable on the store before its place on the log is written again.
+//!
+//! Keys:
+//! * `over`: the store.
+//! * `metadata`: the device for the log. It has to be there; what is written between two flushes has to fit, otherwise the
+//!   epoch ends before. Over an `accelerate` that is the most that can be dirty.
+//!
+//! Everything is written twice, and read once from the log; a flush of something new takes two flushes of the log and one of
+//! the store, and two small durable writes. It deliberately has only one epoch at a time: writes wait while one gets to the
+//! store. The format is in `docs/formats/redo.md`.
+
+pub mod format;
+mod places;
+
+use crate::flaw::flawed;
+use format::{AREA, Committed, ENTRY, Entry, LOG_MIN, PAGE, RECORDS, Record, Super, checksum, table_len};
+use futures_util::future::join_all;
+use futures_util::{StreamExt, stream};
+use lamina_block::{
+    Begin, Buf, Build, Config, Durability, Env, Error, ErrorKind, Extent, ExtentState, Geometry, Io, Layer,
+    Made, Node, Op, Pending, Result, Signal, Step,
+};
+use places::Places;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::rc::Rc;
+
+/// The most bytes that are written or moved at once.
+const PIECE: u64 = 1 << 20;
+/// Requests to the store, or to the log, that are under way together when an epoch gets to the store.
+const DEPTH: usize = 32;
+
+/// The keys; see the module.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Keys {}
+
+impl Config for Keys {
+    const KIND: &'static str = "redo";
+    const SUMMARY: &'static str = "a log from which the store goes from one flush to the next at once";
+    const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
+    const KEEPS: bool = true;
+    const METADATA: bool = true;
+    // A log.
+    const STORE: bool = false;
+
+    fn build(self, with: Build) -> Pending<Made> {
+        Box::pin(async move {
+            let Some(log) = with.metadata.clone() else {
+                return Err(Error::invalid(
+                    "the log needs a device: name it with metadata = \"NAME\" (a small part of the store will do)",
+                ));
+            };
+            let store = with.child();
+            if log.geometry().block > store.geometry().block {
+                let message = "its blocks are larger than the store's: parts of them cannot be written";
+                return Err(Error::unsupported(message).on(log.name()));
+            }
+            if with.begin != Begin::Open {
+                format_log(&with.env, &log).await?;
+            }
+            Ok(Rc::new(Flushed(Redo::open(&with.name, &with.env, store, log).await?)) as Made)
+        })
+    }
+}
+
+/// Makes a log on `log`, whatever is there.
+async fn format_log(env: &Rc<dyn Env>, log: &Rc<Node>) -> Result<()> {
+    let size = log.geometry().size / PAGE * PAGE;
+    if size < LOG_MIN {
+        let message = format!("{size} bytes are too few for a redo log: it takes {LOG_MIN} at least");
+        return Err(Error::invalid(message).on(log.name()));
+    }
+    let of = Super { size, key: env.random() };
+    let record = Record { sequence: 1, ..Record::default() };
+    write_page(env, log, RECORDS[0], &record.encode(of.key)).await?;
+    // The superblock comes last: without it there is no log.
+    write_page(env, log, 0, &of.encode()).await
+}
+
+async fn write_page(env: &Rc<dyn Env>, log: &Rc<Node>, at: u64, bytes: &[u8]) -> Result<()> {
+    let buf = env.pool().take(bytes.len());
+    buf.write(0, bytes);
+    log.submit(Io::write(at, buf, Durability::Fua)).await
+}
+
+async fn read_bytes(env: &Rc<dyn Env>, node: &Rc<Node>, at: Range<u64>) -> Result<Vec<u8>> {
+    let buf = env.pool().take((at.end - at.start) as usize);
+    node.submit(Io::read(at.start, buf.clone())).await?;
+    Ok(buf.to_vec())
+}
+
+/// `at` in pieces of `len` bytes at most.
+fn pieces(at: Range<u64>, len: u64) -> impl Iterator<Item = Range<u64>> {
+    let end = at.end;
+    at.step_by(len as usize).map(move |start| start..end.min(start + len))
+}
+
+/// How far the epoch is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Writes join it.
+    Open,
+    /// It is being made to count, or that has failed, and whether it counts is not known: nothing joins it any more.
+    Ending,
+    /// It counts, and the store may not have all of it.
+    Counts,
+}
+
+struct Epoch {
+    phase: Phase,
+    places: Places,
+    /// All entries, in the order in which they are to be done.
+    table: Vec<Entry>,
+    /// Where the next data goes.
+    end: u64,
+    /// What is discarded has been, or will stay as it is.
+    is_discarded: bool,
+    /// When its first write came, in seconds since 1970.
+    time: u64,
+}
+
+impl Epoch {
+    fn new() -> Epoch {
+        Epoch {
+            phase: Phase::Open,
+            places: Places::default(),
+            table: Vec::new(),
+            end: AREA,
+            is_discarded: false,
+            time: 0,
+        }
+    }
+
+    fn add(&mut self, entry: Entry) {
+        if let Some((place, _)) = entry.data {
+            self.places.put(&entry.at, place);
+        }
+        self.table.push(entry);
+    }
+}
+
+/// A store and its log, as an `accelerate` above shares it.
+pub(crate) struct Redo {
+    name: String,
+    env: Rc<dyn Env>,
+    store: Rc<Node>,
+    log: Rc<Node>,
+    of: Super,
+    epoch: RefCell<Epoch>,
+    /// The last record that is known to be durable, and which of the two places has it.
+    record: Cell<Record>,
+    slot: Cell<usize>,
+    /// Writes on their way to the log, and reads from it.
+    writing: Cell<usize>,
+    reading: Cell<usize>,
+    /// An epoch is being ended.
+    ending: Cell<bool>,
+    moved: Signal,
+    scratch: RefCell<Vec<u8>>,
+    written: Cell<u64>,
+}
+
+impl Redo {
+    async fn open(name: &str, env: &Rc<dyn Env>, store: Rc<Node>, log: Rc<Node>) -> Result<Rc<Redo>> {
+        let size = log.geometry().size;
+        let damaged = |e: Error| Error::new(e.kind(), e.message()).on(log.name());
+        if size < LOG_MIN {
+            return Err(damaged(Error::new(ErrorKind::Corrupt, "there is no redo log on it")));
+        }
+        let of = Super::decode(&read_bytes(env, &log, 0..PAGE).await?, size).map_err(damaged)?;
+        let mut records = Vec::new();
+        for (slot, at) in RECORDS.into_iter().enumerate() {
+            let bytes = read_bytes(env, &log, at..at + PAGE).await?;
+            records.extend(Record::decode(&bytes, &of).map(|record| (record, slot)));
+        }
+        let Some((record, slot)) = records.into_iter().max_by_key(|(record, _)| record.sequence) else {
+            let message = "neither record of the redo log can be read";
+            return Err(damaged(Error::new(ErrorKind::Corrupt, message)));
+        };
+        let me = Rc::new(Redo {
+            name: name.into(),
+            env: Rc::clone(env),
+            store,
+            log,
+            of,
+            epoch: RefCell::new(Epoch::new()),
+            record: Cell::new(record),
+            slot: Cell::new(slot),
+            writing: Cell::new(0),
+            reading: Cell::new(0),
+            ending: Cell::new(false),
+            moved: Signal::new(),
+            scratch: RefCell::default(),
+            written: Cell::new(0),
+        });
+        if let Some(committed) = record.committed {
+            me.load(&committed).await?;
+            if !me.geometry().read_only
+                && let Err(e) = me.end().await
+            {
+                // What is on the log is read from there; the next write or flush tries again.
+                tracing::warn!(device = %me.name, error = %e, "the store cannot be brought to the last epoch yet");
+            }
+        }
+        Ok(me)
+    }
+
+    /// Takes in an epoch that counts. All of it is looked at before the store is changed.
+    async fn load(&self, committed: &Committed) -> Result<()> {
+        let damaged = |e: Error| Error::new(e.kind(), e.message()).on(self.log.name());
+        let bytes =
+            read_bytes(&self.env, &self.log, committed.table..committed.table + committed.table_len())
+                .await?;
+        let store = self.store.geometry();
+        let table = format::decode_table(&bytes, committed, &self.of, store.size, u64::from(store.block));
+        let mut epoch = Epoch { phase: Phase::Counts, time: self.record.get().time, ..Epoch::new() };
+        for entry in table.map_err(damaged)? {
+            if let Some((place, sum)) = entry.data {
+                let len = entry.at.end - entry.at.start;
+                if len > PIECE
+                    || checksum(&read_bytes(&self.env, &self.log, place..place + len).await?) != sum
+                {
+                    let message = "the redo log is damaged: the store may be between two epochs, and the log cannot finish it";
+                    return Err(damaged(Error::new(ErrorKind::Corrupt, message)).at(entry.at));
+                }
+                epoch.end = epoch.end.max(place + len);
+            }
+            epoch.add(entry);
+        }
+        self.epoch.replace(epoch);
+        Ok(())
+    }
+
+    fn geometry(&self) -> Geometry {
+        let store = self.store.geometry();
+        Geometry {
+            read_only: store.read_only || self.log.geometry().read_only,
+            zero: false,
+            fua: true,
+            ..store
+        }
+    }
+
+    /// Bytes of the log for data and table.
+    fn area(&self) -> u64 {
+        self.of.size - AREA
+    }
+
+    /// Writes of `len` bytes each, that fit into one epoch.
+    pub fn room_for(&self, len: u64) -> u64 {
+        ((self.area() - 2 * PAGE) / (len + ENTRY)).min(format::ENTRIES_MAX)
+    }
+
+    /// The epoch that the store is at, or is brought to when it is opened, and when that was: seconds since 1970, 0 if
+    /// nobody knew.
+    pub fn point(&self) -> (u64, u64) {
+        (self.record.get().epoch, self.record.get().time)
+    }
+
+    /// What was written since the last flush is not to be there. Nothing is under way.
+    pub fn abandon(&self) {
+        let epoch = &mut *self.epoch.borrow_mut();
+        if epoch.phase == Phase::Open {
+            *epoch = Epoch::new();
+        }
+    }
+
+    /// A place on the log for `len` bytes that join the epoch, once they can.
+    async fn join(&self, len: u64) -> Result<u64> {
+        loop {
+            let moved = self.moved.wait();
+            if self.ending.get() {
+                moved.await;
+                continue;
+            }
+            let place = self.take(len);
+            match place {
+                Some(place) => return Ok(place),
+                None => self.end().await?,
+            }
+        }
+    }
+
+    /// A place for `len` bytes, if the epoch has one.
+    fn take(&self, len: u64) -> Option<u64> {
+        let epoch = &mut *self.epoch.borrow_mut();
+        let place = epoch.end;
+        let under_way = self.writing.get() + 1;
+        let entries = epoch.table.len() + under_way;
+        let end = (place + len).next_multiple_of(PAGE) + table_len(entries);
+        let fits = end <= self.of.size && entries as u64 <= format::ENTRIES_MAX;
+        (epoch.phase == Phase::Open && fits).then(|| {
+            if epoch.table.is_empty() && self.writing.get() == 0 {
+                epoch.time = self.env.unix_time();
+            }
+            epoch.end += len;
+            self.writing.set(under_way);
+            place
+        })
+    }
+
+    fn joined(&self, entry: Option<Entry>) {
+        entry.into_iter().for_each(|entry| self.epoch.borrow_mut().add(entry));
+        self.writing.set(self.writing.get() - 1);
+        self.moved.notify();
+    }
+
+    async fn write(&self, at: Range<u64>, from: Buf, durability: Durability) -> Result<()> {
+        let longest = PIECE.min((self.area() / 4) / PAGE * PAGE);
+        for piece in pieces(at.clone(), longest) {
+            let len = piece.end - piece.start;
+            let place = self.join(len).await?;
+            // Guests may change their memory at any time: what is summed is what is written.
+            let data = self.env.pool().take(len as usize);
+            data.copy_from(&from.slice((piece.start - at.start) as usize..(piece.end - at.start) as usize));
+            let sum = self.sum(&data);
+            let written = self.log.submit(Io::write(place, data, Durability::Cached)).await;
+            self.written.set(self.written.get() + len);
+            let entry = Entry { at: piece, data: Some((place, sum)) };
+            self.joined(written.is_ok().then_some(entry));
+            written?;
+        }
+        match durability {
+            Durability::Fua => self.end().await,
+            Durability::Cached => Ok(()),
+        }
+    }
+
+    /// `at` is discarded when the epoch ends, before anything of it is written.
+    pub async fn discard(&self, at: Range<u64>) -> Result<()> {
+        // What was written is not taken back: the store has something older there.
+        for (part, place) in self.parts(&at) {
+            if place.is_none() {
+                self.join(0).await?;
+                let is_free = !self.epoch.borrow().places.touches(&part);
+                self.joined(is_free.then_some(Entry { at: part, data: None }));
+            }
+        }
+        Ok(())
+    }
+
+    fn parts(&self, at: &Range<u64>) -> Vec<(Range<u64>, Option<u64>)> {
+        self.epoch.borrow().places.parts(at)
+    }
+
+    async fn read(&self, at: Range<u64>, into: Buf) -> Result<()> {
+        self.reading.set(self.reading.get() + 1);
+        let reads = self.parts(&at).into_iter().map(|(part, place)| {
+            let into = into.slice((part.start - at.start) as usize..(part.end - at.start) as usize);
+            match place {
+                Some(place) => self.log.submit(Io::read(place, into)),
+                None => self.store.submit(Io::read(part.start, into)),
+            }
+        });
+        let result = join_all(reads).await.into_iter().collect();
+        self.reading.set(self.reading.get() - 1);
+        self.moved.notify();
+        result
+    }
+
+    fn sum(&self, data: &Buf) -> u64 {
+        let scratch = &mut *self.scratch.borrow_mut();
+        scratch.resize(data.len(), 0);
+        data.read(0, scratch);
+        checksum(scratch)
+    }
+
+    /// Ends the epoch: the store has it, durably, when this returns. If it fails, the next one begins where it stopped.
+    async fn end(&self) -> Result<()> {
+        loop {
+            let moved = self.moved.wait();
+            if !self.ending.get() {
+                break;
+            }
+            moved.await;
+        }
+        self.ending.set(true);
+        let result = self.end_alone().await;
+        if result.is_err() {
+            // Somebody was told so, and may read what is there: it stays.
+            self.epoch.borrow_mut().is_discarded = true;
+        }
+        self.ending.set(false);
+        self.moved.notify();
+        result
+    }
+
+    async fn end_alone(&self) -> Result<()> {
+        self.moved.until(|| self.writing.get() == 0).await;
+        {
+            let epoch = &mut *self.epoch.borrow_mut();
+            match epoch.phase {
+                Phase::Open if epoch.table.is_empty() => {
+                    // What failed has left nothing but the room it took.
+                    *epoch = Epoch::new();
+                    return Ok(());
+                }
+                Phase::Open => epoch.phase = Phase::Ending,
+                Phase::Ending | Phase::Counts => {}
+            }
+        }
+        if self.epoch.borrow().phase == Phase::Ending {
+            self.commit().await?;
+            self.epoch.borrow_mut().phase = Phase::Counts;
+        }
+        self.bring().await?;
+        let before = self.record.get();
+        self.keep(Record { sequence: before.sequence + 1, committed: None, ..before }).await?;
+        self.epoch.replace(Epoch::new());
+        // Whoever was told that it is on the log has to have read it from there.
+        self.moved.until(|| self.reading.get() == 0).await;
+        Ok(())
+    }
+
+    /// Makes the epoch count.
+    async fn commit(&self) -> Result<()> {
+        let (bytes, committed, time) = {
+            let epoch = self.epoch.borrow();
+            let (bytes, sum) = format::encode_table(&epoch.table, self.of.key);
+            let table = epoch.end.next_multiple_of(PAGE);
+            (bytes, Committed { table, entries: epoch.table.len() as u32, sum }, epoch.time)
+        };
+        let buf = self.env.pool().take(bytes.len());
+        buf.write(0, &bytes);
+        self.written.set(self.written.get() + bytes.len() as u64);
+        self.log.submit(Io::write(committed.table, buf, Durability::Cached)).await?;
+        if !flawed!("record before the table") {
+            self.log.submit(Io::flush()).await?;
+        }
+        let before = self.record.get();
+        self.keep(Record {
+            sequence: before.sequence + 1,
+            epoch: before.epoch + 1,
+            time,
+            committed: Some(committed),
+        })
+        .await
+    }
+
+    /// Writes a record durably, not over the one that counts.
+    async fn keep(&self, record: Record) -> Result<()> {
+        let slot = 1 - self.slot.get();
+        self.written.set(self.written.get() + PAGE);
+        write_page(&self.env, &self.log, RECORDS[slot], &record.encode(self.of.key)).await?;
+        self.record.set(record);
+        self.slot.set(slot);
+        Ok(())
+    }
+
+    /// Brings an epoch that counts to the store.
+    async fn bring(&self) -> Result<()> {
+        let (discards, writes) = {
+            let epoch = &mut *self.epoch.borrow_mut();
+            let is_wanted = !epoch.is_discarded;
+            let discards = epoch.table.iter().filter(|entry| is_wanted && entry.data.is_none());
+            let writes: Vec<(Range<u64>, u64)> = epoch.places.all().collect();
+            (discards.map(|entry| entry.at.clone()).collect::<Vec<_>>(), writes)
+        };
+        for at in discards {
+            // What is discarded may stay as it is.
+            let _done = self.store.submit(Io::discard(at)).await;
+        }
+        let moves = writes.into_iter().map(|(at, place)| self.copy(at, place));
+        let moved: Vec<Result<()>> = stream::iter(moves).buffer_unordered(DEPTH).collect().await;
+        moved.into_iter().collect::<Result<()>>()?;
+        if !flawed!("record before the store") {
+            self.store.submit(Io::flush()).await?;
+        }
+        Ok(())
+    }
+
+    async fn copy(&self, at: Range<u64>, place: u64) -> Result<()> {
+        let data = self.env.pool().take((at.end - at.start) as usize);
+        self.log.submit(Io::read(place, data.clone())).await?;
+        self.store.submit(Io::write(at.start, data, Durability::Cached)).await
+    }
+}
+
+/// The device.
+struct Flushed(Rc<Redo>);
+
+impl Layer for Flushed {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn submit(self: Rc<Self>, io: &mut Io) -> Step {
+        let redo = Rc::clone(&self.0);
+        if matches!(io.op, Op::Read(_)) && !redo.epoch.borrow().places.touches(&io.at) {
+            return Step::Forward(Rc::clone(&redo.store));
+        }
+        let Io { op, at } = io.take();
+        match op {
+            Op::Read(into) => Step::control(async move { redo.read(at, into).await }),
+            Op::Write(from, durability) => {
+                Step::control(async move { redo.write(at, from, durability).await })
+            }
+            // Whoever reads there afterwards is always to find the same.
+            Op::Discard => Step::control(async move {
+                redo.discard(at).await?;
+                redo.end().await
+            }),
+            Op::Flush => Step::control(async move { redo.end().await }),
+            // The node writes zeroes instead: the geometry says that it is not done here.
+            Op::Zero(_) => Error::unsupported("zeroes are written").into(),
+        }
+    }
+
+    fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
+        Box::pin(async move {
+            let mut runs = Vec::new();
+            for (part, place) in self.0.parts(&at) {
+                match place {
+                    Some(_) => Extent::push(&mut runs, part.end - part.start, ExtentState::Data),
+                    None => {
+                        for run in self.0.store.extents(part).await? {
+                            Extent::push(&mut runs, run.len, run.state);
+                        }
+                    }
+                }
+            }
+            Ok(runs)
+        })
+    }
+
+    fn shared(&self) -> Option<Rc<dyn Any>> {
+        Some(Rc::clone(&self.0) as Rc<dyn Any>)
+    }
+
+    /// The store is to be the device by itself.
+    fn leave(self: Rc<Self>) -> Pending {
+        Box::pin(async move { self.0.end().await })
+    }
+
+    fn info(&self) -> Value {
+        let (epoch, time) = self.0.point();
+        let under_way = self.0.epoch.borrow();
+        json!({
+            "epoch": epoch,
+            "epoch_time": time,
+            "log_bytes": self.0.area(),
+            "log_used_bytes": under_way.end - AREA,
+            "is_behind": under_way.phase != Phase::Open,
+            "written_bytes": self.0.written.get(),
+        })
+    }
+
+    fn close(self: Rc<Self>) -> Pending {
+        Box::pin(async move {
+            match self.0.geometry().read_only {
+                true => Ok(()),
+                false => self.0.end().await,
+            }
+        })
+    }
+}
+
+/// The store, if it is a `redo`.
+pub(crate) fn redo_of(node: &Rc<Node>) -> Option<Rc<Redo>> {
+    node.shared().and_then(|shared| shared.downcast::<Redo>().ok())
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

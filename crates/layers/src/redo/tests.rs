@@ -1,0 +1,256 @@
+//! A store that goes from one flush to the next at once.
+
+use super::format::{AREA, Committed, Entry, LOG_MIN, Record, Super, decode_table, encode_table};
+use crate::flaw::FLAW;
+use crate::testing::*;
+use lamina_block::{Begin, Build};
+use lamina_sim::{Check, DiskOptions, Image, Images, Loss, SimEnv, Simulation};
+use std::cell::{Cell, RefCell};
+use std::path::Path;
+
+pub fn subject() -> Subject {
+    Subject::new("redo", |rig| async move {
+        let (store, log) = (vec![rig.disk(0)], Some(rig.disk(1)));
+        rig.build_with(&Kind::of::<super::Keys>(), "top", json!({}), store, log).await
+    })
+    .disks_of(320 << 10)
+}
+
+/// Puts new disks into a world.
+pub fn put_disks(env: &Rc<SimEnv>, disks: &[(&str, u64)]) {
+    for (name, size) in disks {
+        env.put_disk(name, Image::blank(DiskOptions::new(*size)));
+    }
+}
+
+/// A disk of a world.
+pub fn disk(env: &Rc<SimEnv>, name: &str) -> Rc<Node> {
+    let disk = env.disk(Path::new(name)).expect("it is there");
+    Node::new(name, "simulated", Rc::clone(env) as Rc<dyn Env>, disk)
+}
+
+/// The disk "store", with its log on the disk "log".
+pub async fn redo(env: &Rc<SimEnv>, begin: Begin) -> Result<Rc<Node>> {
+    let any: Rc<dyn Env> = Rc::clone(env) as Rc<dyn Env>;
+    let Ok(keys) = Kind::of::<super::Keys>().parse(&json!({})) else { panic!("no keys are needed") };
+    let metadata = Some(disk(env, "log"));
+    let with = Build { metadata, begin, ..Build::new("redo", &any, vec![disk(env, "store")]) };
+    Ok(Node::new("redo", "redo", any, keys.build(with).await?))
+}
+
+/// Blocks of the store, in the tests of moments.
+const BLOCKS: u64 = 40;
+const BLOCK: u64 = 512;
+
+/// What each block holds.
+type Content = Vec<u64>;
+
+fn block_of(value: u64) -> Vec<u8> {
+    value.to_le_bytes().repeat(BLOCK as usize / 8)
+}
+
+async fn content(node: &Rc<Node>) -> Content {
+    let into = Buf::zeroed((BLOCKS * BLOCK) as usize);
+    node.submit(Io::read(0, into.clone())).await.expect("read");
+    let value = |block: &[u8]| {
+        assert!(block.chunks(8).all(|part| part == &block[..8]), "a block is torn");
+        u64::from_le_bytes(block[..8].try_into().expect("8 bytes"))
+    };
+    into.to_vec().chunks(BLOCK as usize).map(value).collect()
+}
+
+/// A power loss: the disks, and how many flushes had been answered and begun.
+struct Moment {
+    images: Images,
+    answered: usize,
+    begun: usize,
+}
+
+/// Writes at random, flushes now and then, and opens the device over what a power loss at any moment leaves: it holds what
+/// was there at a flush, exactly.
+fn moments(seed: u64) -> std::result::Result<(), String> {
+    let simulation = Simulation::new(seed);
+    let env = simulation.env();
+    put_disks(&env, &[("store", BLOCKS * BLOCK), ("log", LOG_MIN)]);
+    let losses: Rc<RefCell<Vec<Moment>>> = Rc::default();
+    let flushes: Rc<RefCell<Vec<Content>>> = Rc::new(RefCell::new(vec![vec![0; BLOCKS as usize]]));
+    let (answered, begun) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+    let (weak, into, done, under_way) =
+        (Rc::downgrade(&env), Rc::clone(&losses), Rc::clone(&answered), Rc::clone(&begun));
+    let (all, world) = (Rc::clone(&flushes), Rc::clone(&env));
+    let load = async move {
+        let mut random = xorshift(seed + 1);
+        let top = redo(&world, Begin::Format).await.expect("made");
+        let number = Cell::new(0u64);
+        world.observe(Some(Rc::new(move || {
+            let Some(env) = weak.upgrade() else { return };
+            number.set(number.get() + 1);
+            let number = number.get();
+            let loss = Loss::ALL[number as usize % Loss::ALL.len()];
+            let images = env.images(loss, number);
+            into.borrow_mut().push(Moment { images, answered: done.get(), begun: under_way.get() });
+        })));
+        let mut now = vec![0; BLOCKS as usize];
+        for value in 1..120u64 {
+            let at = random() % BLOCKS;
+            let count = (1 + random() % 6).min(BLOCKS - at);
+            let bytes: Vec<u8> = (0..count).flat_map(|_| block_of(value)).collect();
+            now[at as usize..(at + count) as usize].fill(value);
+            top.submit(Io::write(at * BLOCK, Buf::from_vec(bytes), Durability::Cached))
+                .await
+                .expect("written");
+            if random().is_multiple_of(8) {
+                all.borrow_mut().push(now.clone());
+                begun.set(all.borrow().len() - 1);
+                top.submit(Io::flush()).await.expect("flushed");
+                answered.set(begun.get());
+            }
+        }
+        world.observe(None);
+    };
+    simulation.run(load).map_err(|hang| format!("{hang:?}"))?;
+    for (number, loss) in losses.borrow().iter().enumerate() {
+        let simulation = Simulation::from_images(seed ^ number as u64, &loss.images);
+        let env = simulation.env();
+        let found = simulation.run(async move {
+            let top = redo(&env, Begin::Open).await?;
+            Ok::<_, lamina_block::Error>(content(&top).await)
+        });
+        let found =
+            found.map_err(|hang| format!("{hang:?}"))?.map_err(|e| format!("moment {number}: {e}"))?;
+        let allowed = &flushes.borrow()[loss.answered..=loss.begun];
+        if !allowed.contains(&found) {
+            let which = flushes.borrow().iter().position(|content| *content == found);
+            return Err(format!(
+                "at moment {number} it holds {which:?}, not one of {}..={}: {found:?}",
+                loss.answered, loss.begun
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn after_a_power_loss_it_holds_what_was_there_at_a_flush() {
+    for seed in 0..6 {
+        moments(seed).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+}
+
+#[test]
+fn canaries() {
+    for flaw in ["record before the table", "record before the store"] {
+        FLAW.set(Some(flaw));
+        let noticed = (0..20).any(|seed| std::panic::catch_unwind(|| moments(seed).is_err()).unwrap_or(true));
+        FLAW.set(None);
+        assert!(noticed, "{flaw}: nothing noticed");
+    }
+}
+
+#[test]
+fn what_was_begun_is_not_there_if_it_is_abandoned() {
+    simulated(|world| async move {
+        let (store, log) = (world.memory("1MiB").await, world.memory("1MiB").await);
+        super::format_log(&world.env, &log).await.unwrap();
+        let redo = super::Redo::open("redo", &world.env, store, log).await.unwrap();
+        let top = Node::new("redo", "redo", Rc::clone(&world.env), Rc::new(super::Flushed(Rc::clone(&redo))));
+        let put = async |value: u8| {
+            top.submit(Io::write(0, Buf::from_vec(vec![value; 512]), Durability::Cached)).await.unwrap()
+        };
+        let get = async || {
+            let into = Buf::zeroed(512);
+            top.submit(Io::read(0, into.clone())).await.unwrap();
+            into.to_vec()[0]
+        };
+        put(1).await;
+        top.submit(Io::flush()).await.unwrap();
+        put(2).await;
+        assert_eq!(get().await, 2);
+        redo.abandon();
+        assert_eq!(get().await, 1);
+        assert_eq!(redo.point().0, 1);
+    });
+}
+
+#[test]
+fn an_epoch_that_is_too_long_ends_before() {
+    simulated(|world| async move {
+        let (store, log) = (world.memory("4MiB").await, world.memory("256KiB").await);
+        super::format_log(&world.env, &log).await.unwrap();
+        let redo = super::Redo::open("redo", &world.env, store, log).await.unwrap();
+        let top = Node::new("redo", "redo", Rc::clone(&world.env), Rc::new(super::Flushed(Rc::clone(&redo))));
+        let fits = redo.room_for(4096);
+        for block in 0..fits {
+            top.submit(Io::write(block * 4096, Buf::zeroed(4096), Durability::Cached)).await.unwrap();
+        }
+        assert_eq!(redo.point().0, 0, "all of it was to fit");
+        let whole = vec![7; 2 << 20];
+        top.submit(Io::write(0, Buf::from_vec(whole.clone()), Durability::Fua)).await.unwrap();
+        assert!(redo.point().0 > 4);
+        let into = Buf::zeroed(2 << 20);
+        top.submit(Io::read(0, into.clone())).await.unwrap();
+        assert_eq!(into.to_vec(), whole);
+    });
+}
+
+#[test]
+fn the_log_needs_a_device_that_is_large_enough() {
+    let e = refused("redo", json!({}), &[&memory("1MiB")]);
+    assert!(e.contains("metadata = \"NAME\""), "{e}");
+}
+
+/// The log of version 1: each page in hexadecimal, without the zeroes at its end.
+const GOLDEN: &str = include_str!("../../tests/golden/redo-1.txt");
+
+#[test]
+fn the_format_of_version_1_is_as_it_was() {
+    let of = Super { size: LOG_MIN, key: 0x0123_4567_89AB_CDEF };
+    let table = vec![
+        Entry { at: 0..4096, data: Some((AREA, 0xAAAA)) },
+        Entry { at: 8192..8704, data: Some((AREA + 4096, 0xBBBB)) },
+        Entry { at: 65536..131072, data: None },
+    ];
+    let (bytes, sum) = encode_table(&table, of.key);
+    let committed = Committed { table: AREA + 8192, entries: 3, sum };
+    let record = Record { sequence: 9, epoch: 4, time: 1_800_000_000, committed: Some(committed) };
+    let line = |name: &str, bytes: &[u8]| {
+        let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        let hex: String = bytes[..end].iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{name} {hex}\n")
+    };
+    let text = line("super", &of.encode()) + &line("record", &record.encode(of.key)) + &line("table", &bytes);
+    if std::env::var_os("LAMINA_BLESS").is_some() {
+        std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/redo-1.txt"), &text)
+            .expect("written");
+    }
+    assert_eq!(text, GOLDEN, "the format has changed: see docs/formats/redo.md");
+    assert_eq!(Super::decode(&of.encode(), LOG_MIN), Ok(of));
+    assert_eq!(Record::decode(&record.encode(of.key), &of), Some(record));
+    assert_eq!(decode_table(&bytes, &committed, &of, 1 << 20, 512), Ok(table));
+    // Of a larger log, of a later version, damaged; a table for a smaller store.
+    assert_eq!(Super::decode(&of.encode(), LOG_MIN - 1).unwrap_err().kind(), ErrorKind::Corrupt);
+    let mut later = of.encode();
+    later[16] = 2;
+    assert_eq!(Super::decode(&later, LOG_MIN).unwrap_err().kind(), ErrorKind::Unsupported);
+    for byte in [17, 30, 100] {
+        let mut damaged = record.encode(of.key);
+        damaged[byte] ^= 1;
+        assert_eq!(Record::decode(&damaged, &of), None);
+    }
+    assert_eq!(decode_table(&bytes, &committed, &of, 65536, 512).unwrap_err().kind(), ErrorKind::Corrupt);
+}
+
+/// The checks that load and crash it hold for a store that is slow to flush, too.
+#[test]
+fn a_slow_store_changes_nothing() {
+    let slow = Subject::new("redo over a slow store", |rig| async move {
+        let keys = json!({ "write": "1ms", "flush": "5ms" });
+        let slow = rig.build(&Kind::of::<crate::delay::Keys>(), "slow", keys, vec![rig.disk(0)]).await?;
+        rig.build_with(&Kind::of::<super::Keys>(), "top", json!({}), vec![slow], Some(rig.disk(1))).await
+    })
+    .disks_of(320 << 10)
+    .seeds(3);
+    for check in [Check::Model, Check::Crash] {
+        lamina_sim::test(&slow, check, &lamina_sim::replay!());
+    }
+}
