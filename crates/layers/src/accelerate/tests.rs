@@ -68,6 +68,59 @@ fn policies() -> Subject {
     .seeds(3)
 }
 
+/// A device whose flash goes round many times: another volume on it is written and read all the time.
+fn crowded() -> Subject {
+    Subject::new("crowded", |rig| async move {
+        let cache = flash(&rig, 1).await?;
+        let top = volume(&rig, "top", json!({ "bypass": "64KiB", "share": 30 }), 0, &cache).await?;
+        if top.geometry().read_only {
+            return Ok(top);
+        }
+        let other = volume(&rig, "other", json!({}), 2, &cache).await?;
+        let env = rig.env();
+        for _ in 0..CROWD {
+            // It may fail: disks do.
+            let _asked = ask(&env, &other).await;
+        }
+        let (task, weak) = (Rc::clone(&env), Rc::downgrade(&other));
+        env.spawn(Box::pin(async move {
+            for _ in 0..10 * CROWD {
+                task.sleep(Duration::from_micros(task.random() % 100)).await;
+                let Some(other) = weak.upgrade() else { return };
+                // It may fail: disks do, and the device may be closed.
+                if ask(&task, &other).await.is_err_and(|e| e.kind() == ErrorKind::Offline) {
+                    return;
+                }
+            }
+        }));
+        Ok(top)
+    })
+    .disks_of(DISK)
+    .seeds(2)
+}
+
+/// Requests to the other volume of `crowded` before the device is there.
+const CROWD: u32 = 80;
+
+/// Reads or writes somewhere.
+async fn ask(env: &Rc<lamina_sim::SimEnv>, node: &Rc<Node>) -> Result<()> {
+    let len = 4096 << (env.random() % 4);
+    let at = env.random() % (node.geometry().size / 4096 - 8) * 4096;
+    let buf = Buf::from_vec(vec![env.random() as u8; len]);
+    node.submit(match env.random() % 3 {
+        0 => Io::read(at, buf),
+        _ => Io::write(at, buf, Durability::Cached),
+    })
+    .await
+}
+
+#[test]
+fn a_flash_that_goes_round() {
+    for check in [Check::Model, Check::Crash] {
+        lamina_sim::test(&crowded(), check, &lamina_sim::replay!());
+    }
+}
+
 /// A device that is brought up to date and forgotten by its flash whenever it is opened: what is read is what the store has.
 fn drained() -> Subject {
     Subject::new("drained", |rig| async move {
@@ -107,12 +160,14 @@ type Canary = (&'static str, fn() -> Subject, Check);
 
 #[test]
 fn canaries() {
-    let canaries: [Canary; 5] = [
+    let canaries: [Canary; 7] = [
         ("acknowledged before it is durable", subject, Check::Crash),
         ("checkpoint before the store", drained, Check::Crash),
         ("unordered overlap", subject, Check::Model),
         ("stale generation", policies, Check::Crash),
         ("summary before the flush", subject, Check::Crash),
+        ("segment used again before the flush", crowded, Check::Crash),
+        ("segment used again before it is said", crowded, Check::Crash),
     ];
     let seeds: u64 = std::env::var("LAMINA_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(40);
     let unnoticed = |(flaw, subject, check): &Canary| {

@@ -98,7 +98,7 @@ pub(crate) struct Log {
     reclaiming: Cell<bool>,
     /// How often a store was brought up to date.
     checkpoints: Cell<u64>,
-    /// Segments that were freed since something was forgotten.
+    /// Segments whose blocks were moved rather than forgotten, one after the other.
     in_vain: Cell<usize>,
     /// What is a volume's due is not kept: there is no other way to get room.
     is_strict: Cell<bool>,
