@@ -1,5 +1,6 @@
-"""Bar charts as SVG, written by hand: small, without scripts, legible on light and on dark pages."""
+"""Charts of bars and of lines as SVG, written by hand: small, without scripts, legible on light and on dark pages."""
 
+import math
 from html import escape
 
 # Five colours that are told apart on white and on black, also by those who see few colours.
@@ -9,10 +10,12 @@ STYLE = """\
   .title { font-weight: bold }
   .small { font-size: 10px }
   .grid { stroke: #24292f; stroke-opacity: .15 }
+  .span { fill: #24292f; fill-opacity: .06 }
   .one { stroke: #24292f; stroke-opacity: .6 }
   @media (prefers-color-scheme: dark) {
     text { fill: #e6edf3 }
     .grid, .one { stroke: #e6edf3 }
+    .span { fill: #e6edf3 }
   }"""
 
 WIDTH, PANEL_HEIGHT, MARGIN, TOP = 880, 190, 34, 46
@@ -53,15 +56,55 @@ def panel(x, y, width, height, title, groups, names, ceiling):
 
 def bars(description, names, panels, columns=2, ceiling=1.25):
     """A chart of panels (title, groups), side by side in columns; each group has a bar for each of `names`."""
-    rows = -(-len(panels) // columns)
+    def draw(place, panel_of):
+        return panel(*place, *panel_of, names, ceiling)
+    return drawing(description, names, panels, columns, MARGIN, draw)
+
+
+def drawing(description, names, panels, columns, margin, draw):
+    """The picture: `draw(place, panel)` for each of the panels, side by side in columns."""
     pitch = PANEL_HEIGHT + 64
-    height = TOP + rows * pitch
-    width = (WIDTH - MARGIN * (columns + 1)) / columns
-    lines = [
+    height = TOP + -(-len(panels) // columns) * pitch
+    width = (WIDTH - margin * (columns + 1)) / columns
+    parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img">',
         f"<title>{escape(description)}</title>", f"<style>\n{STYLE}\n</style>", *legend(names),
     ]
-    for number, (title, groups) in enumerate(panels):
+    for number, one in enumerate(panels):
         row, column = divmod(number, columns)
-        lines += panel(MARGIN + column * (width + MARGIN), TOP + 16 + row * pitch, width, PANEL_HEIGHT, title, groups, names, ceiling)
-    return "\n".join([*lines, "</svg>", ""])
+        parts += draw((margin + column * (width + margin), TOP + 16 + row * pitch, width, PANEL_HEIGHT), one)
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def scale(most):
+    """A step for the lines of a grid up to `most`, four to eight of them: 1, 2 or 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(most / 4))
+    return next(step * power for step in (1, 2, 5, 10) if most / (step * power) <= 8)
+
+
+def line_panel(x, y, width, height, title, series, spans, names):
+    """`series`: for each of the names points (x, y), or `None`; `spans`: (from, to) that are shaded."""
+    points = [point for line in series for point in line or ()]
+    right, top = max(at for at, _ in points), max(max(of for _, of in points), 1e-9)
+    step, across = scale(top), scale(right)
+    top = math.ceil(top / step) * step
+    yield text(x + width / 2, y - 6, title, kind="title")
+    for begin, end in spans:
+        yield (f'<rect x="{x + begin / right * width:.1f}" y="{y}" width="{(min(end, right) - begin) / right * width:.1f}"'
+               f' height="{height}" class="span"/>')
+    for number in range(round(top / step) + 1):
+        line = y + height - number * step / top * height
+        yield f'<path d="M{x:.0f} {line:.1f}h{width:.0f}" class="{"grid" if number else "one"}"/>'
+        yield text(x - 5, line + 4, f"{number * step:,.10g}", "end", "small")
+    for number in range(int(right / across) + 1):
+        yield text(x + number * across / right * width, y + height + 14, f"{number * across:.10g}", kind="small")
+    yield text(x + width / 2, y + height + 28, "seconds", kind="small")
+    for name, colour, line in zip(names, COLOURS, series):
+        if line:
+            path = "L".join(f"{x + at / right * width:.1f} {y + height - of / top * height:.1f}" for at, of in line)
+            yield f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="1.5"><title>{escape(name)}</title></path>'
+
+
+def lines(description, names, panels):
+    """A chart of panels (title, series, spans), one below the other, over seconds."""
+    return drawing(description, names, panels, 1, 56, lambda place, one: line_panel(*place, *one, names))
