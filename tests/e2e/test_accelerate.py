@@ -1,7 +1,16 @@
-"""A flash in front of a slow store: killed at random moments, changed while it runs, and what is left of it."""
+"""A flash in front of a slow store: killed at random moments, changed while it runs, moved to another host, and what is left
+of it."""
 
-from common import KILLS_NBD, limit
+import hashlib
+import shutil
+import time
+
+from common import KILLS_GUEST, KILLS_NBD, MIB, limit
+from hierarchies import written
+from rig import Lamina, Rig, wait_until
+from test_guest import VERIFY, GuestCase
 from test_kills import Kills
+from test_kills import Killed as KilledHierarchy
 
 # Store and flash, of which the flash is the smaller one, so that it goes round.
 SIZES = {"san-file": "48MiB", "nvme": "24MiB"}
@@ -58,3 +67,122 @@ class Killed(Kills):
             self.attach()
         self.writer.close()
         self.assertEqual(self.daemon.stop(), 0, self.daemon.log())
+
+
+class UnderAGuest(GuestCase, KilledHierarchy):
+    """As the above, with a guest that verifies and notices nothing."""
+
+    def digest(self):
+        handle = self.client()
+        found = hashlib.sha256()
+        for at in range(0, handle.get_size(), MIB):
+            found.update(handle.pread(min(MIB, handle.get_size() - at), at))
+        handle.shutdown()
+        return found.hexdigest()
+
+    def dirty(self):
+        return self.daemon.device("vm1")["info"]["dirty_bytes"]
+
+    def change_the_policy(self, n):
+        self.start("ctl", "vm1", "set-policy", ["write-through", "uncached", "write-back"][n % 3])
+
+    def kill_under(self, kills, meanwhile=None):
+        devices, exports = accelerated()
+        exports["vm1"]["vhost-user"] = "vm1.sock"
+        self.create(devices, exports)
+        guest = self.boot(self.daemon)
+        guest.background("fio", VERIFY.format(file="/dev/vda", size="40M", seconds=kills * 3 + 5))
+        dirty = 0
+        for n in range(kills):
+            before = self.daemon.counter("vm1", "write")
+            wait_until("the guest to go on", 30, lambda: self.daemon.counter("vm1", "write") > before + 10)
+            if meanwhile:
+                meanwhile(n)
+            time.sleep(self.chance.random() * 0.5)
+            self.assertFalse(guest.finished("fio"), "fio ended early")
+            self.daemon.kill()
+            self.daemon.start()
+            dirty += self.dirty() > 0
+        self.assert_healthy(guest, guest.result("fio", kills * 3 + 120))
+        self.assertEqual(guest.power_off(), 0)
+        # What the flash said is what the store has.
+        before = self.digest()
+        self.daemon.ctl("vm1", "set-policy", "uncached")
+        self.assertEqual(self.digest(), before)
+        self.assertEqual(self.daemon.stop(), 0, self.daemon.log())
+        print(f"        {kills} kills, {dirty} of them with writes that the store did not have; "
+              f"{sum(self.daemon.requests_taken_over())} requests taken over")
+
+    @limit(180 + 10 * KILLS_GUEST)
+    def test_write_back(self):
+        self.kill_under(KILLS_GUEST // 2)
+
+    @limit(180 + 10 * KILLS_GUEST)
+    def test_policies_that_change(self):
+        self.kill_under(KILLS_GUEST // 2, self.change_the_policy)
+
+
+class Surrogate(Kills):
+    """Its host dies with writes that the store does not have; store and flash are opened on another one."""
+
+    def dies(self):
+        """Leaves writes on the flash that the store takes no more, and members that lie somewhere else."""
+        self.begin(*accelerated())
+        self.pump(0.3)
+        self.daemon.ctl("vm1-san", "set", "write=1h", "flush=1h")
+        self.pump(0.5)
+        self.assertGreater(self.daemon.device("vm1")["info"]["dirty_bytes"], 0)
+        self.daemon.kill()
+        self.there = self.enterContext(Rig())
+        self.members = {"vm1-file": self.there.path("lun7"), "nvme": self.there.path("disk-of-the-dead")}
+        shutil.move(self.rig.path("vm1.img"), self.members["vm1-file"])
+        shutil.move(self.rig.path("nvme.img"), self.members["nvme"])
+
+    def there_as(self, **members):
+        """The hierarchy file of the other host."""
+        devices, exports = accelerated()
+        for name, path in {**self.members, **members}.items():
+            devices[name]["path"] = str(path)
+        return written(devices, exports)
+
+    def takes_over(self, text):
+        """Serves it there: every byte is right, first from the flash, and then from the store alone."""
+        self.daemon = Lamina(self.there, text, name="surrogate")
+        info = self.daemon.device("vm1")["info"]
+        self.assertGreater(info["dirty_bytes"] + info["destaged_bytes"], 0)
+        self.attach()
+        self.writer.close()
+        wait_until("the replay to end", 60, lambda: not self.daemon.device("vm1")["info"]["dirty_bytes"])
+        self.daemon.ctl("vm1", "set-policy", "uncached")
+        self.attach()
+        self.pump(0.2)
+        self.writer.close()
+        self.assertEqual(self.daemon.stop(), 0, self.daemon.log())
+
+    def test_a_file_with_other_paths_is_enough(self):
+        self.dies()
+        self.takes_over(self.there_as())
+
+    def test_the_members_alone_are_enough(self):
+        self.dies()
+        found = self.assemble(*self.members.values())
+        self.assertIn(str(self.members["nvme"]), found)
+        self.takes_over(found)
+
+    def test_the_flash_with_another_store_is_refused(self):
+        self.dies()
+        # Of another hierarchy, which is described by the same file; and one that carries nothing.
+        other = self.there.path("other")
+        other.mkdir()
+        made = self.there.write("other/vm1.toml", written(*accelerated()))
+        self.lamina("create", made)
+        blank = self.there.file("blank", 48 * MIB)
+        before = self.members["nvme"].read_bytes()
+        for store, words in ((other / "vm1.img", "hierarchy"), (blank, "no superblock")):
+            said = self.refused("serve", self.there.write("wrong.toml", self.there_as(**{"vm1-file": store})))
+            self.assertIn(words, said)
+            self.assertIn('device "vm1-file": key "path"', said)
+        said = self.refused("assemble", self.members["nvme"], other / "vm1.img")
+        self.assertIn("2 hierarchies", said)
+        self.assertEqual(self.members["nvme"].read_bytes(), before)
+        self.takes_over(self.there_as())
