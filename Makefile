@@ -71,6 +71,8 @@ bench: ## Measure against other servers, and write docs/benchmarks*.md
 	$(PYTHON) tools/bench-postmark
 	$(PYTHON) tools/bench-legs
 	$(PYTHON) tools/bench-accelerate
+	$(PYTHON) tools/bench-bursts
+	$(PYTHON) tools/bench-replay
 	$(PYTHON) tools/bench-hit-rates
 	$(PYTHON) tools/bench-cache
 	$(PYTHON) tools/size-of-layers

@@ -113,13 +113,13 @@ class UnderAGuest(GuestCase, KilledHierarchy):
         print(f"        {kills} kills, {dirty} of them with writes that the store did not have; "
               f"{sum(self.daemon.requests_taken_over())} requests taken over")
 
-    @limit(180 + 10 * KILLS_GUEST)
+    @limit(180 + 5 * KILLS_GUEST)
     def test_write_back(self):
-        self.kill_under(KILLS_GUEST // 2)
+        self.kill_under(KILLS_GUEST // 4)
 
-    @limit(180 + 10 * KILLS_GUEST)
+    @limit(180 + 5 * KILLS_GUEST)
     def test_policies_that_change(self):
-        self.kill_under(KILLS_GUEST // 2, self.change_the_policy)
+        self.kill_under(KILLS_GUEST // 4, self.change_the_policy)
 
 
 class Surrogate(Kills):
