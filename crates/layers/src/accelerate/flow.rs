@@ -5,10 +5,11 @@
 //! long as the store takes for a write, times the pressure, four times at most: it begins at nothing, rises with the backlog and
 //! falls with it, so that writes settle at the speed of the store without a step on the way.
 
+use crate::flash::SLOT;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Writes in the staging queue that are too many.
+/// Writes in the staging queue that are too many; on a large flash half as many as the share has blocks. They take memory.
 const WRITES: f64 = 262_144.0;
 /// It takes too long to bring everything to the store.
 const SECONDS: f64 = 120.0;
@@ -46,7 +47,8 @@ impl Flow {
     /// How long an acknowledgement is held back while `writes` writes of `bytes` bytes wait, where `share` bytes may.
     pub fn delay(&mut self, writes: usize, bytes: u64, share: u64) -> Duration {
         let seconds = if self.rate > 0.0 { bytes as f64 / self.rate } else { 0.0 };
-        self.signals = [writes as f64 / WRITES, bytes as f64 / share.max(1) as f64, seconds / SECONDS];
+        let too_many = WRITES.max(share as f64 / SLOT as f64 / 2.0);
+        self.signals = [writes as f64 / too_many, bytes as f64 / share.max(1) as f64, seconds / SECONDS];
         let pressure = self.pressure();
         if pressure > 0.0 {
             self.delayed += 1;
@@ -96,7 +98,9 @@ mod tests {
 
     #[test]
     fn each_signal_is_enough() {
-        assert!(measured().delay(250_000, 0, 1 << 40) > Duration::ZERO);
+        assert!(measured().delay(250_000, 0, 1 << 30) > Duration::ZERO);
+        assert_eq!(measured().delay(250_000, 0, 16 << 30), Duration::ZERO);
+        assert!(measured().delay(2 << 20, 0, 16 << 30) > Duration::ZERO);
         assert!(measured().delay(0, 900, 1000) > Duration::ZERO);
         assert!(measured().delay(0, 11 << 30, 1 << 40) > Duration::ZERO);
         assert_eq!(measured().delay(1000, 1 << 20, 1 << 40), Duration::ZERO);

@@ -14,7 +14,6 @@ use super::format::{Entry, Summary, What};
 use super::log::{Ticket, Waiting};
 use super::segments::{MAIN, SMALL};
 use super::volume::Volume;
-use crate::flaw::flawed;
 use lamina_block::{Durability, Error, ErrorKind, Result};
 use std::rc::Rc;
 use std::time::Duration;
@@ -136,14 +135,10 @@ impl Log {
         }
         self.moved.until(|| self.segments.borrow_mut().get(number).pins == 0).await;
         // What made its blocks old is durable before they go.
-        if !flawed!("segment used again before the flush") {
-            self.flush().await?;
-        }
+        self.flush().await?;
         let gone = self.segments.borrow_mut().logs[log as usize].pop_front();
         debug_assert_eq!(gone, Some(number));
-        while !flawed!("segment used again before it is said")
-            && let Err(e) = self.save().await
-        {
+        while let Err(e) = self.save().await {
             if self.closed.get() {
                 return Err(e);
             }

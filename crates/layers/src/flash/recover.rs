@@ -17,6 +17,7 @@ use super::format::{
 use super::index::Word;
 use super::volume::{Record, Volume};
 use crate::flaw::flawed;
+use futures_util::future::try_join;
 use futures_util::{StreamExt, stream};
 use lamina_block::{Env, Error, ErrorKind, Io, Node, Result};
 use std::rc::Rc;
@@ -78,9 +79,10 @@ impl Log {
         let slots = self.shape.segment(number);
         let summary_at = slots.start + self.shape.batch_slots();
         let counts = |log: u8, sequence: u64| sequence >= state.tails[log as usize];
-        let first = self.read_slots(slots.start..slots.start + 1).await?.to_vec();
-        let first = Head::decode(&first, &self.shape).filter(|head| head.at == 0);
-        let peeked = Summary::peek(&self.read_slots(summary_at..summary_at + 1).await?.to_vec(), &self.shape);
+        let first = self.read_slots(slots.start..slots.start + 1);
+        let (first, summary) = try_join(first, self.read_slots(summary_at..summary_at + 1)).await?;
+        let first = Head::decode(&first.to_vec(), &self.shape).filter(|head| head.at == 0);
+        let peeked = Summary::peek(&summary.to_vec(), &self.shape);
         if let Some((sequence, len)) = peeked
             && first.as_ref().is_none_or(|head| head.segment <= sequence)
         {
@@ -197,22 +199,21 @@ impl Log {
                 for (i, block) in entry.blocks().enumerate() {
                     let slot = base + entry.slot + i as u32;
                     let mut index = self.index.borrow_mut();
-                    if let Some(known) = index.find(entry.volume, block) {
-                        let (here, there) = (found.log, self.log_of(known));
-                        // Of a block and its copy in main, the copy stays longer.
-                        let is_newer = (entry.serial, here) >= (serials[known as usize], there);
-                        if here != there {
-                            self.goes_first(if is_newer { known } else { slot });
-                        }
-                        if !is_newer {
-                            continue;
-                        }
-                    }
                     if index.word(slot).is_used() {
                         return Err(self.damaged(format!("slot {slot} has two blocks")));
                     }
                     serials[slot as usize] = entry.serial;
-                    index.put(slot, Word::new(entry.volume, block, is_dirty));
+                    let before = index.put(slot, Word::new(entry.volume, block, is_dirty));
+                    let Some((known, word)) = before else { continue };
+                    let (here, there) = (found.log, self.log_of(known));
+                    // Of a block and its copy in main, the copy stays longer.
+                    let is_newer = (entry.serial, here) >= (serials[known as usize], there);
+                    if !is_newer {
+                        index.put(known, word);
+                    }
+                    if here != there {
+                        self.goes_first(if is_newer { known } else { slot });
+                    }
                 }
             }
         }
@@ -295,7 +296,8 @@ impl Log {
                 dirty.push((word.volume(), serials[slot as usize], word.block()));
             }
         }
-        dirty.sort_unstable();
+        // In each segment they are in order already.
+        dirty.sort();
         for (volume, serial, block) in dirty {
             let Some(volume) = &volumes[usize::from(volume)] else { continue };
             let mut queue = volume.queue.borrow_mut();
