@@ -18,12 +18,17 @@ pub struct Keys(Box<dyn Parsed>);
 /// A [`Config`] of any kind.
 trait Parsed {
     fn survives(&self, children: usize) -> usize;
+    fn may_miss(&self, child: usize) -> bool;
     fn build(self: Box<Self>, with: Build) -> Pending<Made>;
 }
 
 impl<C: Config> Parsed for C {
     fn survives(&self, children: usize) -> usize {
         Config::survives(self, children)
+    }
+
+    fn may_miss(&self, child: usize) -> bool {
+        Config::may_miss(self, child)
     }
 
     fn build(self: Box<Self>, with: Build) -> Pending<Made> {
@@ -44,6 +49,11 @@ impl Keys {
     /// are none.
     pub fn survives(&self, children: usize) -> usize {
         self.0.survives(children).min(children.saturating_sub(1))
+    }
+
+    /// Whether it may be built without the child number `child`: see [`Config::may_miss`].
+    pub fn may_miss(&self, child: usize) -> bool {
+        self.0.may_miss(child)
     }
 
     /// Builds the layer.

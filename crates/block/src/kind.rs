@@ -92,6 +92,12 @@ pub trait Config: DeserializeOwned + 'static {
         0
     }
 
+    /// True if it goes on by itself without the child number `child`, or says what is lost without it: it is built over it
+    /// also when it is absent, whatever else is.
+    fn may_miss(&self, _child: usize) -> bool {
+        false
+    }
+
     /// Makes the layer. Errors say which key or child does not fit, and what would.
     fn build(self, with: Build) -> Pending<Made>;
 }

@@ -1,7 +1,8 @@
 //! Which devices are there if some members are not.
 //!
 //! A device is absent if more of the devices that its data is on are absent than it survives
-//! ([`Config::survives`](lamina_block::Config::survives)), or the one that its metadata is on. A hierarchy survives what
+//! ([`Config::survives`](lamina_block::Config::survives), not counting those that it
+//! [`may_miss`](lamina_block::Config::may_miss)), or the one that its metadata is on. A hierarchy survives what
 //! leaves everything there that it exports.
 
 use crate::device::Device;
@@ -27,7 +28,8 @@ pub(crate) fn absent<'a>(plan: &'a Plan, members: &[&str]) -> HashSet<&'a str> {
 /// True if a device is there when those of its `over` are not of which `gone` says so.
 fn stands(device: &Device, gone: impl Fn(usize) -> bool) -> bool {
     let data = device.over.len() - usize::from(device.has_metadata);
-    (0..data).filter(|at| gone(*at)).count() <= device.survives && !(data..device.over.len()).any(gone)
+    let counts = |at: &usize| !device.may_miss.contains(at) && gone(*at);
+    (0..data).filter(counts).count() <= device.survives && !(data..device.over.len()).any(gone)
 }
 
 /// Why a device over `children` is absent, if it is.

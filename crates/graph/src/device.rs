@@ -26,6 +26,8 @@ pub struct Device {
     pub leaving: Vec<String>,
     /// How many of the devices that its data is on may be absent.
     pub survives: usize,
+    /// Those of `over`, by number, that may be absent besides.
+    pub may_miss: Vec<usize>,
     /// Its keys, without those that are here.
     pub keys: Value,
     /// Where relative paths in its keys begin: the folder of the file that it is from.
@@ -42,6 +44,7 @@ pub(crate) struct Draft {
     pub has_metadata: bool,
     pub leaving: Vec<String>,
     pub survives: usize,
+    pub may_miss: Vec<usize>,
     pub keys: Value,
     /// Where relative paths in its keys begin.
     pub base: PathBuf,
@@ -81,7 +84,9 @@ pub(crate) fn read(
     }
     let children = over.as_ref().map_or(0, Vec::len);
     let parsed = kind.as_ref().and_then(|kind| kind.parse(&keys).ok());
-    let survives = parsed.map_or(0, |keys| keys.survives(children));
+    let survives = parsed.as_ref().map_or(0, |keys| keys.survives(children));
+    let may_miss =
+        parsed.map_or(Vec::new(), |keys| (0..children).filter(|child| keys.may_miss(*child)).collect());
     let (over, over_at) = over.unwrap_or_default().into_iter().chain(metadata).unzip();
     let owned = OWNED.into_iter().filter_map(|key| Some((key, section.table.get(key)?.span()))).collect();
     Draft {
@@ -91,6 +96,7 @@ pub(crate) fn read(
         has_metadata,
         leaving,
         survives,
+        may_miss,
         keys,
         base: base.into(),
         header: section.header.clone(),

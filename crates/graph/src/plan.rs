@@ -162,8 +162,8 @@ fn too_large() -> String {
 }
 
 fn finished(draft: Draft) -> Option<Device> {
-    let Draft { name, kind, over, has_metadata, leaving, survives, keys, base, header, .. } = draft;
-    Some(Device { name, kind: kind?, over, has_metadata, leaving, survives, keys, base, header })
+    let Draft { name, kind, over, has_metadata, leaving, survives, may_miss, keys, base, header, .. } = draft;
+    Some(Device { name, kind: kind?, over, has_metadata, leaving, survives, may_miss, keys, base, header })
 }
 
 /// Reports the mistakes in the TOML itself.

@@ -9,13 +9,15 @@
 //! of a block than the store.
 
 use super::epoch::Batch;
+use super::failure::{Fault, Met};
 use super::{Accelerate, Policy, add};
 use crate::flash::{Dirty, LONG, SLOT};
 use crate::flaw::flawed;
 use futures_util::future::select;
 use futures_util::{StreamExt, stream};
-use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Result, Time};
+use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Time};
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -34,11 +36,27 @@ impl Accelerate {
             while !me.closed.get() {
                 let moved = me.volume.moved.wait();
                 me.linger().await;
-                match me.batch().await {
-                    Ok(true) => me.note(None),
+                if me.failure.no_batches.get() {
+                    moved.await;
+                    continue;
+                }
+                me.failure.batching.set(true);
+                let ended = me.batch().await;
+                me.failure.batching.set(false);
+                me.moved.notify();
+                match ended {
+                    Ok(true) => {
+                        me.note(None);
+                        me.no_strike();
+                    }
+                    Ok(false) if me.failure.stopped().is_some() => me.look_again().await,
                     Ok(false) => moved.await,
-                    Err(e) => {
+                    Err(Fault::Store(e)) => {
                         me.note(Some(e));
+                        me.env.sleep(PAUSE).await;
+                    }
+                    Err(Fault::Flash(e)) => {
+                        me.strike(e).await;
                         me.env.sleep(PAUSE).await;
                     }
                 }
@@ -77,19 +95,23 @@ impl Accelerate {
     }
 
     /// Brings a batch to the store; false if there is none.
-    async fn batch(&self) -> Result<bool> {
+    async fn batch(&self) -> Met<bool> {
         let Some(batch) = self.next_batch() else { return Ok(false) };
         let Batch { dirty, upto, .. } = &batch;
         add(&self.attempts, 1);
         let began = self.env.now();
         if flawed!("checkpoint before the store") {
-            self.log.checkpoint(&self.volume, *upto, &[]).await?;
+            self.log.checkpoint(&self.volume, *upto, &[]).await.map_err(Fault::Flash)?;
         }
         let slowest = Cell::new(Duration::ZERO);
         let stored = self.store_batch(&batch, &slowest).await;
         self.end_epoch(&batch, stored.is_ok());
+        if stored.is_err() {
+            // For all that is known the store has lost what it took.
+            self.stored.set(self.volume.checkpoint.get());
+        }
         stored?;
-        self.log.checkpoint(&self.volume, *upto, dirty).await?;
+        self.log.checkpoint(&self.volume, *upto, dirty).await.map_err(Fault::Flash)?;
         add(&self.tally.batches, 1);
         add(&self.tally.destaged, dirty.len() as u64);
         let took = self.env.now().since(began);
@@ -98,24 +120,26 @@ impl Accelerate {
     }
 
     /// Brings a batch to the store, durably. The longest that a write took is in `slowest` then.
-    async fn store_batch(&self, batch: &Batch, slowest: &Cell<Duration>) -> Result<()> {
+    async fn store_batch(&self, batch: &Batch, slowest: &Cell<Duration>) -> Met<()> {
         let pins = self.log.pin_all(&batch.dirty);
         // Whatever is read has to be durable there before the store is changed.
-        self.log.flush().await?;
+        self.log.flush().await.map_err(Fault::Flash)?;
         self.begin_epoch(batch).await?;
         together(self.keys.depth, merge(&batch.dirty).map(|run| self.bring(run, slowest))).await?;
         drop(pins);
         self.stored.set(batch.upto);
         self.moved.notify();
-        self.store.submit(Io::flush()).await
+        Ok(self.store.submit(Io::flush()).await?)
     }
 
-    async fn bring(&self, run: &[Dirty], slowest: &Cell<Duration>) -> Result<()> {
+    async fn bring(&self, run: &[Dirty], slowest: &Cell<Duration>) -> Met<()> {
         let data = self.read_dirty(run).await?;
+        // One that was away may have lost what it had.
+        self.log.check().map_err(Fault::Flash)?;
         self.write_store(run, data, slowest).await
     }
 
-    async fn read_dirty(&self, run: &[Dirty]) -> Result<Buf> {
+    async fn read_dirty(&self, run: &[Dirty]) -> Met<Buf> {
         let data = self.env.pool().take(run.len() * SLOT);
         // What was written side by side is side by side on the flash.
         let mut reads = Vec::new();
@@ -125,11 +149,12 @@ impl Accelerate {
             from += part.len() * SLOT;
             reads.push(self.log.read(part[0].slot, 0..into.len() as u64, into));
         }
-        futures_util::future::join_all(reads).await.into_iter().collect::<Result<()>>()?;
+        let read: Result<(), Error> = futures_util::future::join_all(reads).await.into_iter().collect();
+        read.map_err(Fault::Flash)?;
         Ok(data)
     }
 
-    async fn write_store(&self, run: &[Dirty], data: Buf, slowest: &Cell<Duration>) -> Result<()> {
+    async fn write_store(&self, run: &[Dirty], data: Buf, slowest: &Cell<Duration>) -> Met<()> {
         let at = self.bytes(&(run[0].block..run[0].block + run.len() as u64));
         let began = self.env.now();
         let data = data.slice(0..(at.end - at.start) as usize);
@@ -138,18 +163,43 @@ impl Accelerate {
         Ok(())
     }
 
+    /// Brings to the store what is not on it and can be read, with everything else at rest; gives the blocks that cannot.
+    pub(super) async fn bring_readable(&self) -> Result<BTreeSet<u64>, Error> {
+        let dirty =
+            self.log.everything(&self.volume).map_or(Vec::new(), |(dirty, _)| dirty);
+        let _pins = self.log.pin_all(&dirty);
+        let doubtful = self.log.doubtful().await;
+        let is_sure = |run: &[Dirty]| !run.iter().any(|dirty| doubtful.contains(&dirty.slot));
+        let (mut unreadable, slowest) = (BTreeSet::new(), Cell::default());
+        for run in merge(&dirty) {
+            if is_sure(run)
+                && let Ok(data) = self.read_dirty(run).await
+            {
+                self.write_store(run, data, &slowest).await?;
+                continue;
+            }
+            for one in run.chunks(1) {
+                match self.read_dirty(one).await {
+                    Ok(data) if is_sure(one) => self.write_store(one, data, &slowest).await?,
+                    Ok(_) | Err(_) => drop(unreadable.insert(one[0].block)),
+                }
+            }
+        }
+        Ok(unreadable)
+    }
+
     /// The store has everything, durably.
     pub(super) fn is_drained(&self) -> bool {
         self.volume.queue.borrow().is_empty()
     }
 
     /// Waits until the store has everything. Fails if it takes nothing for too long.
-    pub(super) async fn drained(&self) -> Result<()> {
+    pub(super) async fn drained(&self) -> Met<()> {
         self.wait_for(Accelerate::is_drained).await
     }
 
     /// Waits until the destager has done something. Fails if the store takes nothing for too long.
-    pub(super) async fn wait_for(&self, done: impl Fn(&Accelerate) -> bool) -> Result<()> {
+    pub(super) async fn wait_for(&self, done: impl Fn(&Accelerate) -> bool) -> Met<()> {
         self.waiting.set(self.waiting.get() + 1);
         self.volume.hurry.notify();
         let result = self.wait_until(done).await;
@@ -157,7 +207,7 @@ impl Accelerate {
         result
     }
 
-    pub(super) async fn wait_until(&self, done: impl Fn(&Accelerate) -> bool) -> Result<()> {
+    pub(super) async fn wait_until(&self, done: impl Fn(&Accelerate) -> bool) -> Met<()> {
         let (asked, mut since, mut batches) = (self.attempts.get(), self.env.now(), self.tally.batches.get());
         loop {
             let moved = self.moved.wait();
@@ -165,14 +215,22 @@ impl Accelerate {
                 return Ok(());
             }
             if self.closed.get() {
-                return Err(Error::offline("the device is closed").on(&self.name));
+                return Err(Error::offline("the device is closed").on(&self.name).into());
+            }
+            if let Some(why) = self.failure.hopeless() {
+                return Err(Fault::Flash(why));
+            }
+            if self.is_detached() {
+                return Err(Fault::Flash(Error::offline("the flash is not used any more").on(&self.name)));
             }
             if self.tally.batches.get() != batches {
                 (batches, since) = (self.tally.batches.get(), self.env.now());
             }
             // What failed before somebody asked is tried again.
             match &*self.trouble.borrow() {
-                Some((attempt, e)) if *attempt > asked && !self.is_patient(e, since) => return Err(e.clone()),
+                Some((attempt, e)) if *attempt > asked && !self.is_patient(e, since) => {
+                    return Err(e.clone().into());
+                }
                 Some(_) | None => {}
             }
             moved.await;
@@ -197,14 +255,14 @@ impl Accelerate {
     }
 
     /// Brings the store up to date before the device is there, and forgets the flash.
-    pub(super) async fn drain_first(self: &Rc<Self>) -> Result<()> {
+    pub(super) async fn drain_first(self: &Rc<Self>) -> Result<(), Error> {
         while self.batch().await? {}
         self.log.forget(&self.volume).await
     }
 }
 
 /// Does all of `work`, so many at a time, also when one fails: a started request completes.
-async fn together<T>(depth: usize, work: impl Iterator<Item: Future<Output = Result<T>>>) -> Result<Vec<T>> {
+async fn together<T>(depth: usize, work: impl Iterator<Item: Future<Output = Met<T>>>) -> Met<Vec<T>> {
     stream::iter(work).buffered(depth).collect::<Vec<_>>().await.into_iter().collect()
 }
 

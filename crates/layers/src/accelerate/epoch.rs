@@ -10,6 +10,7 @@
 //! earlier.
 
 use super::Accelerate;
+use super::failure::Met;
 use crate::flash::{Dirty, SLOT};
 use crate::flaw::flawed;
 use crate::redo::{Redo, redo_of};
@@ -102,7 +103,7 @@ impl Accelerate {
     }
 
     /// Waits until `blocks` more may be dirty.
-    pub(super) async fn coming(&self, blocks: u64) -> Result<Option<Coming<'_>>> {
+    pub(super) async fn coming(&self, blocks: u64) -> Met<Option<Coming<'_>>> {
         let Some(epochs) = &self.epochs else { return Ok(None) };
         let fits = |me: &Accelerate| me.volume.dirty.get() + epochs.coming.get() + blocks <= epochs.most;
         if !fits(self) {
@@ -113,7 +114,7 @@ impl Accelerate {
     }
 
     /// `at` has been discarded, in an epoch, when this returns.
-    pub(super) async fn discard_in_epoch(&self, epochs: &Epochs, at: Range<u64>) -> Result<()> {
+    pub(super) async fn discard_in_epoch(&self, epochs: &Epochs, at: Range<u64>) -> Met<()> {
         let number = epochs.numbers.get();
         epochs.numbers.set(number + 1);
         epochs.discards.borrow_mut().push_back((number, at));

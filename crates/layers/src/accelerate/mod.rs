@@ -18,6 +18,7 @@
 //! Invariants:
 //! * What is acknowledged is on the flash, as durable as it was asked to be, or on the store.
 //! * The flash has a write before the store has it. So what the flash has is never older than the store.
+//! * Blocks of a flash that was left are never read again.
 //! * A batch is durable on the flash before any of it is written to the store, and durable on the store before the
 //!   checkpoint.
 //!
@@ -37,45 +38,42 @@
 //! * `depth` (32): requests to the store that are under way together, of the destager.
 //! * `store-timeout` ("30s"): as long as the store fails, what needs it waits; after this long it fails.
 //!
+//! When the flash fails: without anything at stake, that is acknowledged and not on the store, it goes on uncached, and
+//! `set-policy` attaches it to the flash again. Otherwise it is stopped until the flash works again; `accept-loss` goes on
+//! without that. See `failure.rs`.
+//!
 //! Commands: `set-policy` and `set-share` change the policy and the share of the running device, until it is opened again;
 //! `drain` waits until the store has everything. From write-back to write-through the store is brought up to date first, and
 //! writes wait for it from the beginning on.
 
 mod destage;
+mod discard;
 mod epoch;
+mod failure;
 mod flow;
+mod policy;
 mod read;
+mod words;
 mod write;
 
 use crate::command::{args, unknown};
 use crate::flash::{self, Log, SLOT, Volume};
 use crate::legs::Locks;
 use epoch::Epochs;
+use failure::Failure;
 use flow::Flow;
 use lamina_block::{
-    Arg, ArgType, Begin, Build, Bytes, Command, Config, Env, Error, Extent, ExtentState, Geometry, Io, Job,
-    Layer, Made, Node, Op, Pending, Result, Signal, Span, Step, Verb,
+    Arg, ArgType, Build, Bytes, Command, Config, Env, Error, Extent, ExtentState, Geometry, Io, Job, Layer,
+    Made, Node, Op, Pending, Result, Signal, Span, Step, Verb,
 };
+use policy::{Policy, SetPolicy, SetShare, permille};
 use read::Streams;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
-
-/// When a write is acknowledged.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum Policy {
-    /// When the flash has it.
-    #[default]
-    WriteBack,
-    /// When the store has it too.
-    WriteThrough,
-    /// The flash is not used.
-    Uncached,
-}
 
 /// The keys; see the module.
 #[derive(Deserialize)]
@@ -104,31 +102,6 @@ fn store_timeout() -> Span {
     Span(Duration::from_secs(30))
 }
 
-/// The argument of `set-policy`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SetPolicy {
-    policy: Policy,
-}
-
-/// The argument of `set-share`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SetShare {
-    share: u32,
-}
-
-/// What is kept with the hierarchy.
-#[derive(Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-struct Words {
-    version: u64,
-    /// Of the volume, on the flash.
-    uuid: String,
-}
-
-const WORDS_VERSION: u64 = 1;
-
 impl Config for Keys {
     const KIND: &'static str = "accelerate";
     const SUMMARY: &'static str = "flash in front of a slow store: write-back, write-through, read cache";
@@ -148,7 +121,13 @@ impl Config for Keys {
             "percent of the flash, from 1 to 100",
         )]),
         Verb::new("drain", "waits until the store has everything"),
+        Verb::new("accept-loss", "goes on without a flash that has failed, and without what only it has"),
     ];
+
+    /// Without its flash it decides by itself what is lost.
+    fn may_miss(&self, child: usize) -> bool {
+        child == 1
+    }
 
     fn build(self, with: Build) -> Pending<Made> {
         Box::pin(async move { Ok(Accelerate::open(self, with).await? as Made) })
@@ -189,6 +168,8 @@ struct Accelerate {
     tasks: Cell<usize>,
     closed: Cell<bool>,
     tally: Tally,
+    kept: words::Kept,
+    failure: Failure,
 }
 
 /// What is counted, in blocks.
@@ -201,6 +182,8 @@ struct Tally {
     written: Cell<u64>,
     destaged: Cell<u64>,
     batches: Cell<u64>,
+    /// Clean, but not to be read from the flash.
+    unreadable: Cell<u64>,
 }
 
 fn add(cell: &Cell<u64>, more: u64) {
@@ -219,16 +202,21 @@ impl Accelerate {
                 Error::unsupported("a store with blocks above 4 KiB cannot be accelerated").on(store.name())
             );
         }
-        let log = flash::log_of(&flash)?;
+        let log = flash::log_of(&flash, &with.env)?;
+        let read_only = store.geometry().read_only || log.is_read_only();
         let size = store.geometry().size.div_ceil(SLOT as u64);
         let epochs = Epochs::of(&store)?;
-        let volume = volume(&with, &log, size).await?;
+        let words::Opened { volume, kept, trouble, is_unknown } =
+            words::open(&with, &log, size, keys.policy, read_only).await?;
         volume.share.set(share);
+        // What was found was perhaps acknowledged, and has perhaps been read.
+        let found = volume.queue.borrow().back().map_or(0, |record| record.serial);
+        let is_without = trouble.is_some();
         let me = Rc::new_cyclic(|me| Accelerate {
             me: me.clone(),
             name: with.name.clone(),
             env: Rc::clone(&with.env),
-            policy: Cell::new(keys.policy),
+            policy: Cell::new(if is_without { Policy::Uncached } else { keys.policy }),
             streams: RefCell::new(Streams::new(keys.bypass.0)),
             keys,
             epochs,
@@ -248,14 +236,42 @@ impl Accelerate {
             tasks: Cell::new(0),
             closed: Cell::new(false),
             tally: Tally::default(),
+            kept,
+            failure: Failure::new(if is_unknown { u64::MAX } else { found }, trouble.clone()),
         });
-        if !me.geometry().read_only {
-            if me.policy.get() == Policy::Uncached {
-                me.drain_first().await?;
+        if let Some(e) = trouble {
+            match is_unknown {
+                true => drop(me.stop(&e)),
+                false => tracing::warn!(device = %me.name, error = %e, "it goes on without its flash"),
             }
-            me.destage();
+        }
+        if !read_only {
+            me.begin().await.inspect_err(|_| me.volume.is_open.set(false))?;
         }
         Ok(me)
+    }
+
+    async fn begin(self: &Rc<Self>) -> Result<()> {
+        if !self.volume.is_somewhere() {
+            self.destage();
+            return Ok(());
+        }
+        if self.policy.get() == Policy::Uncached {
+            self.drain_first().await?;
+        }
+        self.kept
+            .change(|words| words.owes |= !self.is_drained() || self.policy.get() == Policy::WriteBack)
+            .await?;
+        self.destage();
+        if self.policy.get() != Policy::WriteBack && self.kept.words().owes {
+            self.spawn(|me| async move {
+                if me.drained().await.is_ok() {
+                    // It is tried again when the device is closed.
+                    let _ = me.keep_owes().await;
+                }
+            });
+        }
+        Ok(())
     }
 
     /// The blocks that `at` touches.
@@ -280,133 +296,6 @@ impl Accelerate {
         }));
     }
 
-    async fn flush(&self) -> Result<()> {
-        let discards = self.discards.get();
-        // Over a `redo` what is discarded is part of an epoch, and visible when that is durable.
-        if discards != self.flushed.get() && self.epochs.is_none() {
-            self.store.submit(Io::flush()).await?;
-            self.flushed.set(discards);
-        }
-        match self.policy.get() {
-            Policy::WriteBack => self.log.flush().await,
-            Policy::WriteThrough => {
-                let serial = self.volume.serial.get();
-                self.log.flush().await?;
-                self.wait_for(|me| me.volume.checkpoint.get() >= serial || me.is_drained()).await
-            }
-            Policy::Uncached => self.store.submit(Io::flush()).await,
-        }
-    }
-
-    async fn discard(&self, at: Range<u64>) -> Result<()> {
-        if self.policy.get() == Policy::Uncached {
-            return self.store.submit(Io::discard(at)).await;
-        }
-        // Only whole blocks, so that no part of one is kept that is not what the store has.
-        let size = self.store.geometry().size;
-        let inner = at.start.div_ceil(SLOT as u64)..if at.end == size {
-            at.end.div_ceil(SLOT as u64)
-        } else {
-            at.end / SLOT as u64
-        };
-        let mut from = inner.start;
-        while from < inner.end {
-            let to = inner.end.min(from + DISCARD_BLOCKS);
-            self.discard_blocks(from..to).await?;
-            from = to;
-        }
-        Ok(())
-    }
-
-    async fn discard_blocks(&self, blocks: Range<u64>) -> Result<()> {
-        let at = self.bytes(&blocks);
-        let _lock = self.locks.take(&at).await;
-        if self.log.is_dirty_at(&self.volume, blocks.clone()) {
-            // What the store has there is older than what was discarded: it stays until the newer has got there.
-            return Ok(());
-        }
-        if self.log.may_return(&self.volume, blocks.clone()) {
-            self.log.drop_blocks(&self.volume, blocks).await?;
-        }
-        if let Some(epochs) = &self.epochs {
-            return self.discard_in_epoch(epochs, at).await;
-        }
-        // What is read there from now on is not durable on the store: it is not to be on the flash.
-        add(&self.discards, 1);
-        let discarded = self.store.submit(Io::discard(at)).await;
-        add(&self.discards, 1);
-        discarded
-    }
-
-    /// The store has everything, and the flash nothing that counts.
-    async fn forget(&self) -> Result<()> {
-        // What has been read is still being put on the flash: it would be there afterwards.
-        let _all = self.locks.take(&(0..u64::MAX)).await;
-        self.drained().await?;
-        self.log.forget(&self.volume).await
-    }
-
-    async fn set_policy(&self, policy: Policy) -> Result<Value> {
-        let before = self.policy.get();
-        match (before, policy) {
-            (Policy::Uncached, Policy::WriteBack | Policy::WriteThrough) => {
-                // Over a `redo`: what was written directly is no part of the next epoch.
-                self.store.submit(Io::flush()).await?;
-                self.policy.set(policy);
-            }
-            (_, Policy::WriteBack) => self.policy.set(policy),
-            (_, Policy::WriteThrough) => {
-                // From now on every write waits for the store.
-                self.policy.set(policy);
-                let drained = self.drained().await;
-                if self.policy.get() == Policy::WriteThrough {
-                    drained?;
-                    self.log.settle(&self.volume).await?;
-                }
-            }
-            (_, Policy::Uncached) => {
-                self.forget().await?;
-                self.policy.set(policy);
-            }
-        }
-        tracing::info!(device = %self.name, ?before, ?policy, "the policy has changed");
-        Ok(json!({ "policy": self.policy.get(), "before": before }))
-    }
-}
-
-/// Blocks that are discarded at once: 1 GiB.
-const DISCARD_BLOCKS: u64 = (1 << 30) / SLOT as u64;
-
-/// Percent of the flash, as thousandths.
-fn permille(share: u32) -> Result<u32> {
-    match share {
-        1..=100 => Ok(share * 10),
-        _ => Err(Error::invalid("share: is from 1 to 100 percent")),
-    }
-}
-
-/// The volume of the flash that it is, of `size` blocks.
-async fn volume(with: &Build, log: &Log, size: u64) -> Result<Rc<Volume>> {
-    let Some(keep) = &with.keep else {
-        return Err(Error::invalid("it has to be known again: give the file a [hierarchy] table"));
-    };
-    match (with.begin, keep.get()) {
-        (Begin::Open, Some(words)) => {
-            let words: Words = crate::kept::read(&words, WORDS_VERSION, "volume")?;
-            match u128::from_str_radix(&words.uuid, 16).map_err(|e| crate::kept::corrupt("volume", e))? {
-                0 => Err(crate::kept::corrupt("volume", "no volume has this number")),
-                uuid => log.known(uuid, size),
-            }
-        }
-        (Begin::Open, None) => Err(crate::kept::corrupt("volume", "nothing is kept")),
-        (Begin::Format | Begin::Adopt, _) => {
-            let uuid = u128::from(with.env.random()) << 64 | u128::from(with.env.random());
-            // The flash first: what is kept is known there.
-            let volume = log.volume(uuid, size).await?;
-            keep.set(json!(Words { version: WORDS_VERSION, uuid: format!("{uuid:032x}") })).await?;
-            Ok(volume)
-        }
-    }
 }
 
 impl Layer for Accelerate {
@@ -422,6 +311,9 @@ impl Layer for Accelerate {
     }
 
     fn submit(self: Rc<Self>, io: &mut Io) -> Step {
+        if let Some(why) = self.failure.stopped() {
+            return why.at(io.at.clone()).into();
+        }
         if self.policy.get() == Policy::Uncached {
             return Step::Forward(Rc::clone(&self.store));
         }
@@ -440,6 +332,9 @@ impl Layer for Accelerate {
 
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
         Box::pin(async move {
+            if let Some(why) = self.failure.stopped() {
+                return Err(why);
+            }
             let below = self.store.extents(at.clone()).await?;
             let (mut runs, mut from) = (Vec::new(), at.start);
             for run in below {
@@ -473,6 +368,7 @@ impl Layer for Accelerate {
                     self.drained().await?;
                     Ok(json!({ "dirty_bytes": self.volume.dirty.get() * SLOT as u64 }))
                 }
+                "accept-loss" => self.accept_loss().await,
                 _ => Err(unknown(&command, Keys::VERBS)),
             }
         })
@@ -491,7 +387,12 @@ impl Layer for Accelerate {
     /// The store is to be the device by itself.
     fn leave(self: Rc<Self>) -> Pending {
         Box::pin(async move {
-            self.forget().await?;
+            if let Some(why) = self.failure.stopped() {
+                return Err(why);
+            }
+            if !self.is_detached() {
+                self.forget().await?;
+            }
             self.policy.set(Policy::Uncached);
             Ok(())
         })
@@ -520,6 +421,9 @@ impl Layer for Accelerate {
             "store_trouble": self.trouble.borrow().as_ref().map(|(_, e)| e.to_string()),
             "flow": self.flow.borrow().info(),
             "recovery_point": self.recovery_point(),
+            "flash_trouble": self.flash_trouble(),
+            "unreadable_bytes": bytes(self.tally.unreadable.get()),
+            "lost": self.lost(),
         })
     }
 
@@ -530,6 +434,14 @@ impl Layer for Accelerate {
             self.volume.hurry.notify();
             self.moved.until(|| self.tasks.get() == 0).await;
             self.volume.is_open.set(false);
+            if !self.geometry().read_only
+                && self.is_drained()
+                && !self.is_detached()
+                && self.failure.stopped().is_none()
+            {
+                // If that fails, it may owe something, for all that is known.
+                let _ = self.kept.change(|words| words.owes = false).await;
+            }
             Ok(())
         })
     }

@@ -1,9 +1,10 @@
 //! Reads: from the flash, or from the store, and then the flash has it.
 
+use super::failure::{Fault, Met};
 use super::{Accelerate, add};
 use crate::flash::{How, Run, SLOT};
 use futures_util::future::join_all;
-use lamina_block::{Buf, Durability, Io, Result};
+use lamina_block::{Buf, Durability, Error, Io, Result};
 use std::ops::Range;
 
 /// Streams of reads that are known at a time.
@@ -41,15 +42,21 @@ impl Streams {
 impl Accelerate {
     pub(super) async fn read(&self, at: Range<u64>, into: Buf) -> Result<()> {
         let is_long = self.streams.borrow_mut().is_long(&at);
-        self.read_runs(at, into, !is_long).await
+        match self.read_runs(at.clone(), into.clone(), !is_long).await {
+            Err(Fault::Flash(e)) => {
+                self.without_flash(e).await?;
+                self.store.submit(Io::read(at.start, into)).await
+            }
+            read => read.map_err(Error::from),
+        }
     }
 
     /// Reads without filling the flash.
-    pub(super) async fn read_now(&self, at: Range<u64>, into: Buf) -> Result<()> {
+    pub(super) async fn read_now(&self, at: Range<u64>, into: Buf) -> Met<()> {
         self.read_runs(at, into, false).await
     }
 
-    async fn read_runs(&self, at: Range<u64>, into: Buf, fill: bool) -> Result<()> {
+    async fn read_runs(&self, at: Range<u64>, into: Buf, fill: bool) -> Met<()> {
         let runs = self.log.runs(&self.volume, Accelerate::blocks(&at));
         match &runs[..] {
             [run] => self.read_run(run, &at, &into, fill).await,
@@ -61,7 +68,7 @@ impl Accelerate {
     }
 
     /// Reads the part of `at` that is in a run.
-    async fn read_run(&self, run: &Run, at: &Range<u64>, into: &Buf, fill: bool) -> Result<()> {
+    async fn read_run(&self, run: &Run, at: &Range<u64>, into: &Buf, fill: bool) -> Met<()> {
         let bytes = self.bytes(&run.blocks);
         let part = bytes.start.max(at.start)..bytes.end.min(at.end);
         let into = into.slice((part.start - at.start) as usize..(part.end - at.start) as usize);
@@ -70,7 +77,21 @@ impl Accelerate {
             Some(slot) => {
                 add(&self.tally.hits, blocks);
                 self.log.touch(slot..slot + blocks as u32);
-                self.log.read(slot, part.start - bytes.start..part.end - bytes.start, into).await
+                let within = part.start - bytes.start..part.end - bytes.start;
+                // One that was away may have lost what it had.
+                let read = match self.log.check() {
+                    Ok(()) => self.log.read(slot, within, into.clone()).await,
+                    failed => failed,
+                };
+                match read {
+                    Ok(()) => Ok(()),
+                    Err(e) if self.log.is_dirty_at(&self.volume, run.blocks.clone()) => Err(Fault::Flash(e)),
+                    // The store has it too. It stays in the index: only so all versions of a block are in one log.
+                    Err(_) => {
+                        add(&self.tally.unreadable, blocks);
+                        self.read_store(part, into).await
+                    }
+                }
             }
             None => {
                 add(&self.tally.misses, blocks);
@@ -84,7 +105,7 @@ impl Accelerate {
     }
 
     /// Reads blocks from the store that the flash did not have, and puts them there.
-    async fn read_and_fill(&self, blocks: &Range<u64>, part: Range<u64>, into: Buf) -> Result<()> {
+    async fn read_and_fill(&self, blocks: &Range<u64>, part: Range<u64>, into: Buf) -> Met<()> {
         let bytes = self.bytes(blocks);
         // Nothing is written there between the read and the fill, so that the flash gets nothing that is old.
         let lock = self.locks.take(&bytes).await;
@@ -113,12 +134,12 @@ impl Accelerate {
     }
 
     /// Reads from the store, which may be away for a while.
-    async fn read_store(&self, at: Range<u64>, into: Buf) -> Result<()> {
+    async fn read_store(&self, at: Range<u64>, into: Buf) -> Met<()> {
         let began = self.env.now();
         loop {
             match self.store.submit(Io::read(at.start, into.clone())).await {
                 Err(e) if self.is_patient(&e, began) => self.env.sleep(super::destage::PAUSE).await,
-                result => return result,
+                result => return result.map_err(Fault::Store),
             }
         }
     }

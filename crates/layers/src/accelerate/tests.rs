@@ -1,7 +1,9 @@
 //! Volumes on a flash, in front of simulated stores.
 
 mod epochs;
+mod failures;
 
+use super::words::Words;
 use crate::flaw::FLAW;
 use crate::testing::*;
 use lamina_sim::{Check, Rig, Run, gauntlet};
@@ -179,22 +181,34 @@ fn canaries() {
 }
 
 #[test]
-fn the_words_of_version_1_are_as_they_were() {
-    const GOLDEN: &str = include_str!("../../tests/golden/kept-volume-1.json");
-    let words = super::Words { version: super::WORDS_VERSION, uuid: format!("{:032x}", 0xA1) };
+fn words_are_as_they_were() {
+    const GOLDEN: &str = include_str!("../../tests/golden/kept-volume-2.json");
+    let words = Words::new(0xA1, true);
     let text = json!(words).to_string() + "\n";
     if std::env::var_os("LAMINA_BLESS").is_some() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/kept-volume-1.json");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/kept-volume-2.json");
         std::fs::write(path, &text).expect("it can be written");
     }
     assert_eq!(text, GOLDEN, "the format has changed: see docs/formats/kept.md");
-    let read = |words: Value| {
-        crate::kept::read::<super::Words>(&words, super::WORDS_VERSION, "volume").map(|words| words.uuid)
+    let kept: Value = serde_json::from_str(GOLDEN).expect("JSON");
+    assert_eq!(Words::read(&kept).expect("read"), words);
+    let wrong = |key: &str, value: Value| {
+        let mut kept = kept.clone();
+        kept[key] = value;
+        Words::read(&kept).expect_err(key).kind()
     };
-    let mut kept: Value = serde_json::from_str(GOLDEN).expect("JSON");
-    assert_eq!(read(kept.clone()).expect("read"), format!("{:032x}", 0xA1));
-    kept["more"] = json!(1);
-    assert_eq!(read(kept.clone()).expect_err("unknown").kind(), ErrorKind::Corrupt);
-    kept["version"] = json!(2);
-    assert_eq!(read(kept).expect_err("later").kind(), ErrorKind::Unsupported);
+    assert_eq!(wrong("more", json!(1)), ErrorKind::Corrupt);
+    assert_eq!(wrong("uuid", json!("0")), ErrorKind::Corrupt);
+    assert_eq!(wrong("version", json!(3)), ErrorKind::Unsupported);
+}
+
+/// Version 1 did not say whether the volume owes anything: it may.
+#[test]
+fn the_words_of_version_1_are_read() {
+    const GOLDEN: &str = include_str!("../../tests/golden/kept-volume-1.json");
+    let kept: Value = serde_json::from_str(GOLDEN).expect("JSON");
+    assert_eq!(Words::read(&kept).expect("read"), Words::new(0xA1, true));
+    let mut more = kept;
+    more["attached"] = json!(true);
+    assert_eq!(Words::read(&more).expect_err("unknown").kind(), ErrorKind::Corrupt);
 }

@@ -1,37 +1,77 @@
 //! The gatekeeper: writes, in an order where they overlap.
 
+use super::failure::{Fault, Met};
 use super::{Accelerate, Policy, add};
 use crate::flash::{How, SLOT};
 use crate::flaw::flawed;
-use lamina_block::{Buf, Durability, Result};
+use lamina_block::{Buf, Durability, Io, Result};
 use std::ops::Range;
 
 impl Accelerate {
     pub(super) async fn write(&self, at: Range<u64>, from: Buf, durability: Durability) -> Result<()> {
+        self.while_leaving().await;
         let blocks = Accelerate::blocks(&at);
         let began = self.env.now();
-        let serial = {
-            let lock = self.locks.take(&self.bytes(&blocks)).await;
-            let _lock = Some(lock).filter(|_| !flawed!("unordered overlap"));
-            let data = self.whole(&at, &blocks, from).await?;
-            let how = How { dirty: true, durability: self.durability(durability) };
-            for from in blocks.clone().step_by(self.longest().min(u64::from(u32::MAX)) as usize) {
-                let to = blocks.end.min(from.saturating_add(self.longest()));
-                let part = (from - blocks.start) as usize * SLOT..(to - blocks.start) as usize * SLOT;
-                let _coming = self.coming(to - from).await?;
-                self.log.put(&self.volume, from, &data.slice(part), how).await?;
-            }
-            add(&self.tally.written, blocks.end - blocks.start);
-            self.volume.serial.get()
-        };
-        match self.policy.get() {
-            Policy::WriteBack => self.hold_back(began).await,
-            Policy::WriteThrough if durability == Durability::Fua => {
-                self.wait_for(|me| me.volume.checkpoint.get() >= serial || me.is_drained()).await?;
-            }
-            Policy::WriteThrough => self.wait_for(|me| me.stored.get() >= serial || me.is_drained()).await?,
-            Policy::Uncached => {}
+        let lock = self.locks.take(&self.bytes(&blocks)).await;
+        // The flash may have been left meanwhile.
+        if let Some(why) = self.failure.stopped() {
+            return Err(why);
         }
+        if self.policy.get() == Policy::Uncached {
+            drop(lock);
+            return self.store.submit(Io::write(at.start, from, durability)).await;
+        }
+        let under_way = self.failure.begin(&at, &from, durability);
+        let lock = Some(lock).filter(|_| !flawed!("unordered overlap"));
+        let put = self.put(&at, &blocks, from, durability).await;
+        drop(lock);
+        let written = match put {
+            Ok(serial) => {
+                under_way.write.serial.set(Some(serial));
+                self.acknowledge(serial, durability).await
+            }
+            Err(fault) => Err(fault),
+        };
+        match written {
+            Ok(()) => {
+                drop(under_way);
+                self.hold_back(began).await;
+                Ok(())
+            }
+            Err(Fault::Store(e)) => Err(e),
+            Err(Fault::Flash(e)) => {
+                self.without_flash(e).await?;
+                under_way.outcome()
+            }
+        }
+    }
+
+    /// Puts a write on the flash, and gives its serial number.
+    async fn put(&self, at: &Range<u64>, blocks: &Range<u64>, from: Buf, durability: Durability) -> Met<u64> {
+        let data = self.whole(at, blocks, from).await?;
+        let how = How { dirty: true, durability: self.durability(durability) };
+        let mut serial = 0;
+        for from in blocks.clone().step_by(self.longest().min(u64::from(u32::MAX)) as usize) {
+            let to = blocks.end.min(from.saturating_add(self.longest()));
+            let part = (from - blocks.start) as usize * SLOT..(to - blocks.start) as usize * SLOT;
+            let _coming = self.coming(to - from).await?;
+            let put = self.log.put(&self.volume, from, &data.slice(part), how).await;
+            serial = put.map_err(Fault::Flash)?;
+        }
+        add(&self.tally.written, blocks.end - blocks.start);
+        Ok(serial)
+    }
+
+    /// Waits until a write that is on the flash can be acknowledged.
+    async fn acknowledge(&self, serial: u64, durability: Durability) -> Met<()> {
+        match self.policy.get() {
+            Policy::WriteThrough if durability == Durability::Fua => {
+                self.wait_for(|me| me.volume.checkpoint.get() >= serial).await?;
+            }
+            Policy::WriteThrough => self.wait_for(|me| me.stored.get() >= serial).await?,
+            Policy::WriteBack | Policy::Uncached => {}
+        }
+        self.failure.owe(serial);
         Ok(())
     }
 
@@ -45,7 +85,7 @@ impl Accelerate {
     }
 
     /// The data of whole blocks: where a write covers a block only in part, the rest is read.
-    async fn whole(&self, at: &Range<u64>, blocks: &Range<u64>, from: Buf) -> Result<Buf> {
+    async fn whole(&self, at: &Range<u64>, blocks: &Range<u64>, from: Buf) -> Met<Buf> {
         let slot = SLOT as u64;
         let size = self.store.geometry().size;
         let covered = |block: u64| at.start <= block * slot && at.end >= (block * slot + slot).min(size);

@@ -90,7 +90,7 @@ impl Log {
 
     /// Nothing can be put on it.
     pub fn is_read_only(&self) -> bool {
-        self.child.geometry().read_only
+        !self.is_missing && self.child.geometry().read_only
     }
 
     /// Room for what was read, if there is more than enough of it.
@@ -105,7 +105,7 @@ impl Log {
     }
 
     /// Puts what was read, if there still is room.
-    pub async fn fill(&self, volume: &Rc<Volume>, block: u64, data: &Buf, how: How) -> Result<()> {
+    pub async fn fill(&self, volume: &Rc<Volume>, block: u64, data: &Buf, how: How) -> Result<u64> {
         match self.try_room((data.len() / SLOT) as u64, 1) {
             Some(_room) => self.put_chunk(volume, block, data, how).await,
             None => Err(lamina_block::Error::new(lamina_block::ErrorKind::NoSpace, "there is no room")),
@@ -129,6 +129,7 @@ impl Log {
         let me = Rc::clone(self);
         async move {
             let _pin = me.pin(me.shape.segment_of(slot));
+            me.is_there(slot..slot + at.end.div_ceil(SLOT as u64) as u32)?;
             let base = u64::from(slot) * SLOT as u64;
             let block = u64::from(me.child.geometry().block);
             let (start, end) = (base + at.start, base + at.end);
@@ -226,6 +227,18 @@ impl Log {
         volume.generation.set(generation);
         volume.valid.set(generation);
         self.save().await?;
+        self.let_go(volume);
+        Ok(())
+    }
+
+    /// The volume has another UUID from now on, and nothing of it that is on the flash counts. Durable when this returns.
+    pub async fn renew(&self, volume: &Volume, uuid: u128) -> Result<()> {
+        volume.uuid.set(uuid);
+        self.forget(volume).await
+    }
+
+    /// Nothing of the volume is found any more, for as long as this lives.
+    pub fn let_go(&self, volume: &Volume) {
         for slot in super::format::SEGMENTS_AT..self.shape.slots() {
             let word = self.index.borrow().word(slot);
             if word.is_used() && word.volume() == volume.number {
@@ -235,7 +248,6 @@ impl Log {
         volume.queue.borrow_mut().clear();
         volume.moved.notify();
         self.moved.notify();
-        Ok(())
     }
 
     /// All that was written is on the store, and is never to be replayed. Durable when this returns.

@@ -144,21 +144,22 @@ impl Log {
     }
 
     /// Puts `data` on the flash as the blocks from `block` on. Nobody else puts these blocks meanwhile. When it returns,
-    /// reads find it.
-    pub async fn put(&self, volume: &Rc<Volume>, block: u64, data: &Buf, how: How) -> Result<()> {
+    /// reads find it. Gives the last of its serial numbers.
+    pub async fn put(&self, volume: &Rc<Volume>, block: u64, data: &Buf, how: How) -> Result<u64> {
         let (blocks, chunk) = ((data.len() / SLOT) as u64, self.chunk());
+        let mut serial = 0;
         for from in (0..blocks).step_by(chunk as usize) {
             let to = blocks.min(from + chunk);
             let room = self.room(to - from).await?;
             let part = data.slice(from as usize * SLOT..to as usize * SLOT);
-            self.put_chunk(volume, block + from, &part, how).await?;
+            serial = self.put_chunk(volume, block + from, &part, how).await?;
             drop(room);
         }
-        Ok(())
+        Ok(serial)
     }
 
     /// Puts what there is room for.
-    pub async fn put_chunk(&self, volume: &Rc<Volume>, block: u64, data: &Buf, how: How) -> Result<()> {
+    pub async fn put_chunk(&self, volume: &Rc<Volume>, block: u64, data: &Buf, how: How) -> Result<u64> {
         let count = (data.len() / SLOT) as u64;
         let at = block..block + count;
         self.moved.until(|| !self.is_moving(volume, &at)).await;
@@ -191,7 +192,7 @@ impl Log {
         if how.dirty {
             volume.staged(serial);
         }
-        result
+        result.map(|()| serial)
     }
 
     /// The blocks of `at` are not on the flash any more; durable when it returns. Nobody puts them meanwhile.

@@ -21,12 +21,19 @@
 //!
 //! It shows what is on the device, and can only be read. It deliberately knows nothing of stores: when something gets there
 //! is the business of `accelerate`. The format is in `docs/formats/flash.md`.
+//!
+//! A device that fails a write and cannot say for sure that it stays failed takes nothing until it can (`failed`); and nothing
+//! any more if it has lost meanwhile what was not durable, so that who has it open knows of it. One whose
+//! cache cannot be opened is there all the same, with nothing in it: what that means is for each volume to say.
+//!
+//! Commands: `forget` gets rid of a volume that nobody has open.
 
 mod access;
 mod batch;
 mod format;
 mod index;
 mod log;
+mod mend;
 mod reclaim;
 mod recover;
 mod segments;
@@ -38,10 +45,12 @@ pub(crate) use format::SLOT;
 pub(crate) use log::How;
 pub(crate) use volume::{LONG, Volume};
 
+use crate::command::{args, unknown};
 use format::Super;
 use index::Index;
 use lamina_block::{
-    Begin, Build, Config, Env, Error, Geometry, Io, Layer, Made, Node, Op, Pending, Result, Signal, Step,
+    Arg, ArgType, Begin, Build, Command, Config, Env, Error, ErrorKind, Geometry, Io, Layer, Made, Node, Op,
+    Pending, Result, Signal, Step, Verb,
 };
 use log::Stream;
 use segments::Segments;
@@ -50,6 +59,7 @@ use serde_json::{Value, json};
 use state::Saving;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::rc::{Rc, Weak};
 
 /// The keys; see the module.
@@ -63,6 +73,11 @@ impl Config for Keys {
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
     const KEEPS: bool = true;
     const STORE: bool = false;
+    const VERBS: &'static [Verb] =
+        &[Verb::new("forget", "forgets a volume that nobody uses any more").with(&[
+            Arg::required("uuid", ArgType::Text, "which one, as it is shown"),
+            Arg::optional("accept-loss", ArgType::Flag, "also if it has what its store does not have"),
+        ])];
 
     fn build(self, with: Build) -> Pending<Made> {
         Box::pin(async move {
@@ -70,7 +85,13 @@ impl Config for Keys {
             if with.begin != Begin::Open {
                 Log::format(&with.env, &child).await?;
             }
-            let log = Log::open(&with.name, &with.env, child).await?;
+            let log = match Log::open(&with.name, &with.env, Rc::clone(&child)).await {
+                Err(e) if with.begin == Begin::Open && is_loss(&e) => {
+                    tracing::error!(flash = %with.name, error = %e, "the cache cannot be used");
+                    Log::missing(&with.name, &with.env, child, e)
+                }
+                opened => opened?,
+            };
             Ok(Rc::new(Flash { log }) as Made)
         })
     }
@@ -106,8 +127,13 @@ pub(crate) struct Log {
     first: [Cell<u64>; 2],
     /// Something has moved that others may wait for.
     moved: Signal,
-    /// Why nothing can be put any more.
+    /// Why nothing can be put now.
     failed: RefCell<Option<Error>>,
+    /// It could not be opened: it has nothing, and never takes anything.
+    is_missing: bool,
+    /// Slots that have something else than what was put there: the device has lost power alone.
+    lost: RefCell<HashSet<u32>>,
+    mending: Cell<bool>,
     closed: Cell<bool>,
     /// What goes on in the background.
     tasks: Cell<usize>,
@@ -116,6 +142,21 @@ pub(crate) struct Log {
     written: Cell<u64>,
     /// How often somebody had to wait for room.
     stalls: Cell<u64>,
+}
+
+/// True if a cache that cannot be opened because of `e` is lost, as far as anybody knows: its volumes decide what that
+/// means for them.
+fn is_loss(e: &Error) -> bool {
+    matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Media | ErrorKind::Offline | ErrorKind::TimedOut)
+}
+
+/// The arguments of `forget`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Forget {
+    uuid: String,
+    #[serde(default)]
+    accept_loss: bool,
 }
 
 struct Flash {
@@ -139,11 +180,23 @@ impl Layer for Flash {
         Some(Rc::clone(&self.log) as Rc<dyn Any>)
     }
 
+    fn control(self: Rc<Self>, command: Command) -> Pending<Value> {
+        Box::pin(async move {
+            if command.name != "forget" {
+                return Err(unknown(&command, Keys::VERBS));
+            }
+            let Forget { uuid, accept_loss } = args(command)?;
+            let number = u128::from_str_radix(&uuid, 16)
+                .map_err(|_| Error::invalid(format!("uuid: {uuid:?} is no hexadecimal number")))?;
+            self.log.drop_volume(number, accept_loss).await
+        })
+    }
+
     fn info(&self) -> Value {
         let log = &self.log;
         let volume = |volume: &Rc<Volume>| {
             json!({
-                "uuid": format!("{:032x}", volume.uuid),
+                "uuid": format!("{:032x}", volume.uuid.get()),
                 "open": volume.is_open.get(),
                 "bytes": volume.blocks.get() * SLOT as u64,
                 "dirty_bytes": volume.dirty.get() * SLOT as u64,
@@ -174,7 +227,11 @@ impl Layer for Flash {
 }
 
 /// The device of a node of kind `flash`.
-pub(crate) fn log_of(node: &Rc<Node>) -> Result<Rc<Log>> {
+pub(crate) fn log_of(node: &Rc<Node>, env: &Rc<dyn Env>) -> Result<Rc<Log>> {
+    if node.is_absent() {
+        let why = node.info()["absent"].as_str().unwrap_or("it is absent").to_owned();
+        return Ok(Log::missing(node.name(), env, Rc::clone(node), Error::offline(why).on(node.name())));
+    }
     let shared = node.shared().and_then(|shared| shared.downcast::<Log>().ok());
     shared.ok_or_else(|| {
         Error::invalid("over: the second device is to be one of kind \"flash\"").on(node.name())

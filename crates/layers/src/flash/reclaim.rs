@@ -14,7 +14,7 @@ use super::format::{Entry, Summary, What};
 use super::log::{Ticket, Waiting};
 use super::segments::{MAIN, SMALL};
 use super::volume::Volume;
-use lamina_block::{Durability, Error, ErrorKind, Result};
+use lamina_block::{Buf, Durability, Error, ErrorKind, Result};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -223,7 +223,12 @@ impl Log {
         let mut slots = Vec::new();
         for run in runs {
             slots.extend((run.slot..run.slot + run.count).map(|slot| (Rc::clone(&run.volume), slot)));
-            match self.read_slots(run.slot..run.slot + run.count).await {
+            let slots = run.slot..run.slot + run.count;
+            let data = match self.is_there(slots.clone()) {
+                Ok(()) => self.read_slots(slots).await,
+                lost => lost.map(|()| Buf::empty()),
+            };
+            match data {
                 Ok(data) => self.append(
                     MAIN,
                     Waiting {

@@ -1,14 +1,15 @@
 //! The state of a flash: what is in memory, and the few facts that are written in place.
 
 use super::Log;
-use super::format::{SLOT, STATES, State, Super, VOLUMES_MAX, VolumeState};
+use super::format::{SEGMENTS_MIN, SLOT, STATES, State, Super, VOLUMES_MAX, VolumeState};
 use super::index::Index;
 use super::segments::Segments;
 use super::volume::Volume;
 use lamina_block::{Buf, Durability, Env, Error, ErrorKind, Io, Node, Result, Signal};
+use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 /// The copies of the state, and how far they are behind.
 #[derive(Default)]
@@ -23,7 +24,21 @@ pub struct Saving {
 
 impl Log {
     pub(super) fn new(name: &str, env: &Rc<dyn Env>, child: Rc<Node>, shape: Super) -> Rc<Log> {
+        Rc::new_cyclic(|me| Log::empty(me, name, env, child, shape))
+    }
+
+    /// In the place of one that cannot be opened because of `why`: it has nothing, and takes nothing.
+    pub(crate) fn missing(name: &str, env: &Rc<dyn Env>, child: Rc<Node>, why: Error) -> Rc<Log> {
+        let shape = Super { segment_slots: 16, segments: SEGMENTS_MIN, uuid: 0, key: 0 };
         Rc::new_cyclic(|me| Log {
+            is_missing: true,
+            failed: RefCell::new(Some(why)),
+            ..Log::empty(me, name, env, child, shape)
+        })
+    }
+
+    fn empty(me: &Weak<Log>, name: &str, env: &Rc<dyn Env>, child: Rc<Node>, shape: Super) -> Log {
+        Log {
             me: me.clone(),
             name: name.into(),
             env: Rc::clone(env),
@@ -44,12 +59,15 @@ impl Log {
             first: Default::default(),
             moved: Signal::new(),
             failed: RefCell::default(),
+            is_missing: false,
+            lost: RefCell::default(),
+            mending: Cell::new(false),
             closed: Cell::new(false),
             tasks: Cell::new(0),
             scratch: RefCell::default(),
             written: Cell::new(0),
             stalls: Cell::new(0),
-        })
+        }
     }
 
     /// Makes a cache on `child`, whatever is there.
@@ -125,7 +143,7 @@ impl Log {
 
     /// The volume with this UUID, of `size` blocks. Fails if it is not there: what was written to it would be missing.
     pub fn known(&self, uuid: u128, size: u64) -> Result<Rc<Volume>> {
-        let known = self.volumes.borrow().iter().flatten().find(|volume| volume.uuid == uuid).cloned();
+        let known = self.volumes.borrow().iter().flatten().find(|volume| volume.uuid.get() == uuid).cloned();
         let Some(volume) = known else {
             let message = "the cache does not know this volume: it is another one, or was made anew; what was written and is \
                            not on the store is on the one before";
@@ -142,9 +160,49 @@ impl Log {
         Ok(volume)
     }
 
+    /// True if it has the volume with this UUID.
+    pub fn has(&self, uuid: u128) -> bool {
+        self.volumes.borrow().iter().flatten().any(|volume| volume.uuid.get() == uuid)
+    }
+
+    /// Forgets the volume with this UUID, which nobody has open. What is dirty is lost, and has to be accepted. Durable when
+    /// it returns: its number can be given again, and its blocks are of a generation that then does not count.
+    pub async fn drop_volume(&self, uuid: u128, accept_loss: bool) -> Result<Value> {
+        self.check()?;
+        if self.is_read_only() {
+            return Err(Error::new(ErrorKind::ReadOnly, "the device cannot be written").on(&self.name));
+        }
+        let (volume, number) = {
+            let volumes = self.volumes.borrow();
+            let known = volumes.iter().flatten().find(|volume| volume.uuid.get() == uuid);
+            let Some(volume) = known else {
+                return Err(Error::invalid(format!("uuid: there is no volume {uuid:032x}")).on(&self.name));
+            };
+            (Rc::clone(volume), usize::from(volume.number))
+        };
+        if volume.is_open.get() {
+            return Err(Error::invalid("it is open: a device of kind \"accelerate\" uses it").on(&self.name));
+        }
+        let (blocks, dirty) = (volume.blocks.get() * SLOT as u64, volume.dirty.get() * SLOT as u64);
+        if dirty > 0 && !accept_loss {
+            let message = format!(
+                "{dirty} bytes of it are not on its store, and are lost if it is forgotten: either its device is opened and \
+                 drained, or accept-loss is given"
+            );
+            return Err(Error::invalid(message).on(&self.name));
+        }
+        // Entries that are still there have generations up to this one, and whoever gets the number a later one.
+        self.generations.set(self.generations.get().max(volume.generation.get()));
+        self.volumes.borrow_mut()[number] = None;
+        self.let_go(&volume);
+        self.save().await?;
+        tracing::info!(flash = %self.name, volume = format!("{uuid:032x}"), dirty, "a volume was forgotten");
+        Ok(json!({ "uuid": format!("{uuid:032x}"), "bytes": blocks, "lost_bytes": dirty }))
+    }
+
     /// The volume with this UUID, of `size` blocks; made if it is not there.
     pub async fn volume(&self, uuid: u128, size: u64) -> Result<Rc<Volume>> {
-        let is_known = self.volumes.borrow().iter().flatten().any(|volume| volume.uuid == uuid);
+        let is_known = self.volumes.borrow().iter().flatten().any(|volume| volume.uuid.get() == uuid);
         if is_known {
             return self.known(uuid, size);
         }
@@ -193,18 +251,12 @@ impl Log {
         }
     }
 
-    /// The device has failed in a way that leaves no other choice: nothing is put on it any more.
-    pub fn break_down(&self, e: &Error) {
-        self.failed.borrow_mut().get_or_insert_with(|| e.clone());
-        self.moved.notify();
-    }
-
     /// Ends what goes on in the background, and makes it quick to open again.
     pub async fn close(self: &Rc<Log>) -> Result<()> {
         self.closed.set(true);
         self.moved.notify();
         self.moved.until(|| self.tasks.get() == 0).await;
-        if self.child.geometry().read_only {
+        if self.is_missing || self.child.geometry().read_only {
             return Ok(());
         }
         let mut result = Ok(());

@@ -19,6 +19,9 @@ use std::ops::Range;
 /// A queue of so many writes is long.
 pub const LONG: usize = 1024;
 
+/// The number of no volume.
+const NOWHERE: u16 = 4095;
+
 /// A write in the staging queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
@@ -40,7 +43,7 @@ impl Record {
 pub struct Volume {
     /// What its entries have.
     pub number: u16,
-    pub uuid: u128,
+    pub uuid: Cell<u128>,
     /// Blocks of the volume.
     pub size: Cell<u64>,
     pub serial: Cell<u64>,
@@ -62,10 +65,20 @@ pub struct Volume {
 }
 
 impl Volume {
+    /// One that no flash has.
+    pub fn nowhere(uuid: u128, size: u64) -> Volume {
+        Volume::new(NOWHERE, VolumeState { uuid, size, ..VolumeState::default() })
+    }
+
+    /// True if a flash has it.
+    pub fn is_somewhere(&self) -> bool {
+        self.number != NOWHERE
+    }
+
     pub fn new(number: u16, state: VolumeState) -> Volume {
         Volume {
             number,
-            uuid: state.uuid,
+            uuid: Cell::new(state.uuid),
             size: Cell::new(state.size),
             serial: Cell::new(state.serial.max(state.checkpoint)),
             checkpoint: Cell::new(state.checkpoint),
@@ -83,7 +96,7 @@ impl Volume {
 
     pub fn state(&self) -> VolumeState {
         VolumeState {
-            uuid: self.uuid,
+            uuid: self.uuid.get(),
             checkpoint: self.checkpoint.get(),
             serial: self.serial.get(),
             size: self.size.get(),

@@ -1,0 +1,123 @@
+//! A hierarchy goes on without the member that its cache is on, if nothing is lost with it, and says so otherwise.
+
+use lamina_block::{Buf, Command, Durability, Env, Io, Node};
+use lamina_graph::{Hierarchy, Plan};
+use lamina_sim::{DiskOptions, Image, Presence, SimEnv, Simulation};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::rc::Rc;
+
+/// The member of the cache is `fast`.
+fn plan(policy: &str, fast: &str) -> Plan {
+    let text = format!(
+        "[hierarchy]\nname='vm1'\n\
+         [device.slow]\ntype='file'\npath='slow.img'\n[device.fast]\ntype='file'\npath='{fast}.img'\n\
+         [device.cache]\ntype='flash'\nover='fast'\n\
+         [device.vm1]\ntype='accelerate'\nover=['slow','cache']\npolicy='{policy}'\n\
+         [export.vm1]\ndevice='vm1'\nnbd='unix:vm1.sock'\n"
+    );
+    Plan::parse(&text, "f.toml", Path::new("/srv"), &lamina_layers::KINDS).unwrap_or_else(|e| panic!("{e}"))
+}
+
+async fn open(env: &Rc<SimEnv>, policy: &str, fast: &str) -> Hierarchy {
+    let world: Rc<dyn Env> = Rc::clone(env) as _;
+    Hierarchy::build(plan(policy, fast), world).await.unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn set_fast(env: &Rc<SimEnv>, presence: Presence) {
+    env.disk("/srv/fast.img").expect("a disk").set_presence(presence);
+}
+
+async fn write(node: &Rc<Node>, value: u8) {
+    let data = Buf::from_vec(vec![value; 4096]);
+    node.submit(Io::write(8192, data, Durability::Cached)).await.unwrap_or_else(|e| panic!("{value}: {e}"));
+    node.submit(Io::flush()).await.unwrap_or_else(|e| panic!("{value}: {e}"));
+}
+
+async fn read(node: &Rc<Node>) -> Result<u8, String> {
+    let buf = Buf::zeroed(4096);
+    node.submit(Io::read(8192, buf.clone())).await.map_err(|e| e.to_string())?;
+    Ok(buf.to_vec()[0])
+}
+
+fn info(h: &Hierarchy, key: &str) -> Value {
+    h.node("vm1").expect("a device").info()[key].clone()
+}
+
+fn run<F: Future<Output = ()> + 'static>(policy: &'static str, test: impl FnOnce(Rc<SimEnv>) -> F + 'static) {
+    let world = Simulation::new(5);
+    let env = world.env();
+    for name in ["/srv/slow.img", "/srv/fast.img"] {
+        env.put_disk(name, Image::blank(DiskOptions::new(4 << 20)));
+    }
+    let done = world.run(async move {
+        plan(policy, "fast").create(Rc::clone(&env) as _, 0).await.unwrap_or_else(|e| panic!("{e}"));
+        test(env).await;
+    });
+    done.unwrap_or_else(|hang| panic!("{hang:?}"));
+}
+
+#[test]
+fn a_cache_that_dies_under_write_through_is_out() {
+    run("write-through", |env| async move {
+        let h = open(&env, "write-through", "fast").await;
+        let door = h.door("vm1").expect("a door");
+        write(&door, 1).await;
+        set_fast(&env, Presence::Failing);
+        write(&door, 2).await;
+        assert_eq!((read(&door).await, info(&h, "policy")), (Ok(2), json!("uncached")));
+        h.close().await.unwrap_or_else(|e| panic!("{e}"));
+        // It is known to be out: nobody has to be asked.
+        let h = open(&env, "write-through", "gone").await;
+        let door = h.door("vm1").expect("a door");
+        assert_eq!(read(&door).await, Ok(2));
+        write(&door, 3).await;
+        h.close().await.unwrap_or_else(|e| panic!("{e}"));
+        // It is there again, with what was there long ago.
+        set_fast(&env, Presence::Here);
+        let h = open(&env, "write-through", "fast").await;
+        let door = h.door("vm1").expect("a door");
+        assert_eq!((read(&door).await, info(&h, "policy")), (Ok(3), json!("write-through")));
+        write(&door, 4).await;
+        assert_eq!(read(&door).await, Ok(4));
+        h.close().await.unwrap_or_else(|e| panic!("{e}"));
+    });
+}
+
+#[test]
+fn a_cache_that_is_missing_and_owes_something_stops_its_volume() {
+    run("write-back", |env| async move {
+        let h = open(&env, "write-back", "fast").await;
+        let door = h.door("vm1").expect("a door");
+        env.disk("/srv/slow.img").expect("a disk").set_presence(Presence::Failing);
+        write(&door, 1).await;
+        env.disk("/srv/slow.img").expect("a disk").set_presence(Presence::Here);
+        drop((h, door));
+        let without = env.twins();
+        let world = Simulation::from_images(5, &without);
+        let env = world.env();
+        let done = world.run(async move {
+            let world: Rc<dyn Env> = Rc::clone(&env) as _;
+            let refused = Hierarchy::build(plan("write-back", "gone"), Rc::clone(&world))
+                .await
+                .unwrap_err()
+                .to_string();
+            assert!(refused.contains("--degraded"), "{refused}");
+            let h = Hierarchy::build_degraded(plan("write-back", "gone"), world)
+                .await
+                .unwrap_or_else(|e| panic!("{e}"));
+            let door = h.door("vm1").expect("a door");
+            let said = read(&door).await.expect_err("stopped");
+            assert!(said.contains("lamina ctl vm1 accept-loss"), "{said}");
+            let accept = Command { name: "accept-loss".into(), args: json!({}) };
+            h.node("vm1").expect("a device").control(accept).await.unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(read(&door).await, Ok(0));
+            write(&door, 2).await;
+            h.close().await.unwrap_or_else(|e| panic!("{e}"));
+            let h = open(&env, "write-back", "fast").await;
+            assert_eq!(read(&h.door("vm1").expect("a door")).await, Ok(2));
+            h.close().await.unwrap_or_else(|e| panic!("{e}"));
+        });
+        done.unwrap_or_else(|hang| panic!("{hang:?}"));
+    });
+}

@@ -1,0 +1,91 @@
+//! When a write is acknowledged, and how that changes while the device is used.
+
+use super::Accelerate;
+use lamina_block::{Error, Io, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// When a write is acknowledged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Policy {
+    /// When the flash has it.
+    #[default]
+    WriteBack,
+    /// When the store has it too.
+    WriteThrough,
+    /// The flash is not used.
+    Uncached,
+}
+
+/// The argument of `set-policy`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetPolicy {
+    pub policy: Policy,
+}
+
+/// The argument of `set-share`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetShare {
+    pub share: u32,
+}
+
+impl Accelerate {
+    /// The store has everything, and the flash nothing that counts.
+    pub(super) async fn forget(&self) -> Result<()> {
+        // What has been read is still being put on the flash: it would be there afterwards.
+        let _all = self.locks.take(&(0..u64::MAX)).await;
+        self.drained().await?;
+        self.log.forget(&self.volume).await
+    }
+
+    pub(super) async fn set_policy(&self, policy: Policy) -> Result<Value> {
+        let before = self.policy.get();
+        if let Some(why) = self.failure.stopped() {
+            return Err(why);
+        }
+        if self.is_detached() && policy != Policy::Uncached {
+            self.attach(policy).await?;
+        }
+        match (before, policy) {
+            (Policy::Uncached, Policy::WriteBack | Policy::WriteThrough) => {
+                // Over a `redo`: what was written directly is no part of the next epoch.
+                self.store.submit(Io::flush()).await?;
+                self.kept.change(|words| words.owes |= policy == Policy::WriteBack).await?;
+                self.policy.set(policy);
+            }
+            (_, Policy::WriteBack) => {
+                self.kept.change(|words| words.owes = true).await?;
+                self.policy.set(policy);
+            }
+            (_, Policy::WriteThrough) => {
+                // From now on every write waits for the store.
+                self.policy.set(policy);
+                let drained = self.drained().await;
+                if self.policy.get() == Policy::WriteThrough {
+                    drained?;
+                    self.log.settle(&self.volume).await?;
+                    self.keep_owes().await?;
+                }
+            }
+            (_, Policy::Uncached) if self.is_detached() => {}
+            (_, Policy::Uncached) => {
+                self.forget().await?;
+                self.policy.set(policy);
+                self.keep_owes().await?;
+            }
+        }
+        tracing::info!(device = %self.name, ?before, ?policy, "the policy has changed");
+        Ok(json!({ "policy": self.policy.get(), "before": before }))
+    }
+}
+
+/// Percent of the flash, as thousandths.
+pub fn permille(share: u32) -> Result<u32> {
+    match share {
+        1..=100 => Ok(share * 10),
+        _ => Err(Error::invalid("share: is from 1 to 100 percent")),
+    }
+}

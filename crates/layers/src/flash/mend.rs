@@ -1,0 +1,125 @@
+//! A device that has failed, and answers again.
+//!
+//! While it fails nothing is put on it. When it answers again, what may not have been durable is compared with its checksums:
+//! a device that was without power for a moment has lost it, although nobody here has. Then it is not used again before it is
+//! opened anew, so that who has a volume open hears of it. Otherwise every segment gets its summary, which is without what
+//! failed, and it goes on.
+
+use super::Log;
+use super::format::Entry;
+use super::state::Pin;
+use lamina_block::{Error, ErrorKind, Result};
+use std::collections::HashSet;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How long a device that fails is left alone.
+const PAUSE: Duration = Duration::from_millis(100);
+
+impl Log {
+    /// The device has failed in a way that leaves no other choice: nothing is put on it until it works again, and what
+    /// failed has been made to stay failed.
+    pub fn break_down(&self, e: &Error) {
+        self.failed.borrow_mut().get_or_insert_with(|| e.clone());
+        self.moved.notify();
+        if self.is_missing || self.mending.replace(true) {
+            return;
+        }
+        self.spawn(|me| async move {
+            loop {
+                me.env.sleep(PAUSE).await;
+                if me.closed.get() {
+                    return;
+                }
+                match me.mend().await {
+                    Ok(()) if me.lost.borrow().is_empty() => break,
+                    Ok(()) => {
+                        let message = "it has lost what had not been made durable: it has to be opened again";
+                        tracing::error!(flash = %me.name, message);
+                        *me.failed.borrow_mut() =
+                            Some(Error::new(ErrorKind::Corrupt, message).on(me.child.name()));
+                        return;
+                    }
+                    Err(e) => tracing::debug!(flash = %me.name, error = %e, "it still fails"),
+                }
+            }
+            me.mending.set(false);
+            me.failed.take();
+            tracing::info!(flash = %me.name, "it works again");
+            me.moved.notify();
+            (0..me.streams.len()).for_each(|log| me.pump(log as u8));
+        });
+    }
+
+    /// Finds out whether the device has lost power meanwhile, and with it what was not durable. If not, ends all segments,
+    /// also those of batches that failed.
+    async fn mend(self: &Rc<Log>) -> Result<()> {
+        self.streams.iter().for_each(|stream| stream.open.set(None));
+        let unfinished = self.unfinished();
+        for (number, _pin) in &unfinished {
+            for (slots, checksum) in self.unsure(*number).await {
+                if !self.is_right(&slots, checksum).await? {
+                    self.lost.borrow_mut().extend(slots);
+                }
+            }
+        }
+        if self.lost.borrow().is_empty() {
+            for (number, _pin) in &unfinished {
+                self.finish(*number).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The segments that have no summary.
+    fn unfinished(&self) -> Vec<(u32, Pin<'_>)> {
+        let numbers: Vec<u32> = {
+            let segments = self.segments.borrow();
+            let all = segments.logs.iter().flatten().copied();
+            all.filter(|number| segments.list[*number as usize].entries.is_some()).collect()
+        };
+        numbers.into_iter().map(|number| (number, self.pin(number))).collect()
+    }
+
+    /// What a segment has that may not be durable: the slots, and the checksum.
+    async fn unsure(&self, number: u32) -> Vec<(Range<u32>, u64)> {
+        self.moved.until(|| self.segments.borrow_mut().get(number).under_way.is_empty()).await;
+        let base = self.shape.segment(number).start;
+        let mut segments = self.segments.borrow_mut();
+        let segment = segments.get(number);
+        let unsure = |entry: &&Entry| entry.slot > 0 && entry.slot + entry.count > segment.durable;
+        let place = |entry: &Entry| {
+            let first = base + entry.slot;
+            (first..first + entry.count, entry.checksum)
+        };
+        segment.entries.iter().flatten().filter(unsure).map(place).collect()
+    }
+
+    /// True if the device has what was put there.
+    async fn is_right(&self, slots: &Range<u32>, checksum: u64) -> Result<bool> {
+        Ok(super::format::checksum(&self.read_slots(slots.clone()).await?.to_vec()) == checksum)
+    }
+
+    /// Slots that may not be durable, and that are not what was put there or cannot be read.
+    pub async fn doubtful(&self) -> HashSet<u32> {
+        let mut doubtful = HashSet::new();
+        for (number, _pin) in self.unfinished() {
+            for (slots, checksum) in self.unsure(number).await {
+                if !self.is_right(&slots, checksum).await.unwrap_or(false) {
+                    doubtful.extend(slots);
+                }
+            }
+        }
+        doubtful
+    }
+
+    /// Fails if the device has lost any of `slots`.
+    pub fn is_there(&self, mut slots: Range<u32>) -> Result<()> {
+        let lost = self.lost.borrow();
+        match !lost.is_empty() && slots.any(|slot| lost.contains(&slot)) {
+            true => Err(Error::media("the flash has lost it").on(&self.name)),
+            false => Ok(()),
+        }
+    }
+}
