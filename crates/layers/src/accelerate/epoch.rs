@@ -150,7 +150,8 @@ impl Accelerate {
             // It was not always over a `redo`.
             epochs.is_between.set(true);
         }
-        let (dirty, upto) = self.log.batch(&self.volume)?;
+        let most = self.flow.borrow().batch();
+        let (dirty, upto) = self.log.batch(&self.volume, most)?;
         Some(Batch { dirty, upto, discards: 0, cut: None })
     }
 

@@ -20,6 +20,11 @@ const LATENCIES: f64 = 4.0;
 /// What the newest measurement counts in a moving average.
 const NEWEST: f64 = 0.125;
 
+/// Writes of a batch, and its blocks, at most: it takes about so long to bring it to the store, where that is fast enough for
+/// the flushes that it costs not to count, but is not so small or large.
+const BATCH: Duration = Duration::from_millis(250);
+const BATCH_BLOCKS: std::ops::RangeInclusive<usize> = 4096..=32_768;
+
 /// What is measured, and what follows from it.
 #[derive(Default)]
 pub struct Flow {
@@ -54,6 +59,12 @@ impl Flow {
             self.delayed += 1;
         }
         Duration::from_secs_f64(self.latency * LATENCIES * pressure)
+    }
+
+    /// The most writes of a batch, and its most blocks.
+    pub fn batch(&self) -> usize {
+        let blocks = self.rate * BATCH.as_secs_f64() / SLOT as f64;
+        (blocks as usize).clamp(*BATCH_BLOCKS.start(), *BATCH_BLOCKS.end())
     }
 
     fn pressure(&self) -> f64 {

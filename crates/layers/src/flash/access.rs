@@ -9,10 +9,6 @@ use lamina_block::{Buf, Io, Result};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Writes and blocks of a batch, at most.
-const BATCH_RECORDS: usize = 4096;
-const BATCH_BLOCKS: usize = 4096;
-
 /// Blocks side by side that are on the flash side by side, or are all not there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
@@ -146,14 +142,14 @@ impl Log {
         }
     }
 
-    /// The oldest writes of a volume: the blocks that have to get to the store, each once, and the serial number that it is
+    /// The oldest writes of a volume, `most` of them and `most` blocks at most: the blocks that have to get to the store, each once, and the serial number that it is
     /// up to date with then. `None`: there are none, or the oldest is being written.
-    pub fn batch(&self, volume: &Volume) -> Option<(Vec<Dirty>, u64)> {
+    pub fn batch(&self, volume: &Volume, most: usize) -> Option<(Vec<Dirty>, u64)> {
         let queue = volume.queue.borrow();
         let (mut dirty, mut upto): (Vec<Dirty>, Option<u64>) = (Vec::new(), None);
         // Parts of one write, found after a crash, have the same number: they go together.
         let is_done = |dirty: &Vec<Dirty>, upto: Option<u64>, record: &Record, n: usize| {
-            upto != Some(record.serial) && (n >= BATCH_RECORDS || dirty.len() >= BATCH_BLOCKS)
+            upto != Some(record.serial) && (n >= most || dirty.len() >= most)
         };
         for (n, record) in queue.iter().enumerate() {
             if !record.ended || is_done(&dirty, upto, record, n) {

@@ -335,7 +335,7 @@ async fn written(env: Rc<SimEnv>) -> String {
         env.sleep(Duration::from_secs(1)).await;
     };
     put(&one, 0, &[1, 2, 3], true).await;
-    let (dirty, upto) = log.batch(&one).expect("a batch");
+    let (dirty, upto) = log.batch(&one, 9).expect("a batch");
     log.checkpoint(&one, upto, &dirty).await.expect("durable");
     put(&one, 8, &[4], false).await;
     put(&one, 1, &[5], true).await;
