@@ -96,7 +96,7 @@ impl Accelerate {
 
     /// Brings a batch to the store; false if there is none.
     async fn batch(&self) -> Met<bool> {
-        let Some(batch) = self.next_batch() else { return Ok(false) };
+        let Some(batch) = self.next_batch().await else { return Ok(false) };
         let Batch { dirty, upto, .. } = &batch;
         add(&self.attempts, 1);
         let began = self.env.now();

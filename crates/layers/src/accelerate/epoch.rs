@@ -4,8 +4,8 @@
 //!      dirty at this moment ──▶ redo ──▶ flush: the store was the volume of the moment before, and is that of this one
 //! ```
 //!
-//! What a write under way has put on the flash already may be in it. Everything that was acknowledged is, as on a disk whose
-//! power fails at that moment. So that a batch always fits into the log of the `redo`, writes wait before more is dirty than
+//! No write is on its way to the flash at that moment: those that come wait for the ones that are. So every write is in the
+//! epoch or is not, but for those of more than some hundred KiB, which are several; and all that was acknowledged is. So that a batch always fits into the log of the `redo`, writes wait before more is dirty than
 //! that holds. A discard waits until it has been part of a batch, so that it does not get to the store before what was written
 //! earlier.
 
@@ -133,8 +133,9 @@ impl Accelerate {
     }
 
     /// What goes to the store next.
-    pub(super) fn next_batch(&self) -> Option<Batch> {
+    pub(super) async fn next_batch(&self) -> Option<Batch> {
         if let Some(epochs) = &self.epochs {
+            let _quiet = self.log.quiet(&self.volume).await;
             let cut = Some(self.env.now());
             let discards = epochs.discards.borrow().len().min(DISCARDS);
             if discards > 0 && self.is_drained() {

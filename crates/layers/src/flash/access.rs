@@ -26,6 +26,19 @@ pub struct Dirty {
     sequence: u64,
 }
 
+/// While nothing of a volume is on its way to the flash.
+pub struct Quiet<'a> {
+    of: &'a Log,
+    volume: Rc<Volume>,
+}
+
+impl Drop for Quiet<'_> {
+    fn drop(&mut self) {
+        self.volume.is_held.set(false);
+        self.of.moved.notify();
+    }
+}
+
 impl Log {
     /// Where blocks are, in runs. Nothing is asked for by it.
     pub fn runs(&self, volume: &Volume, blocks: Range<u64>) -> Vec<Run> {
@@ -163,7 +176,16 @@ impl Log {
         upto.map(|upto| (dirty, upto))
     }
 
-    /// All that is not on the store, as [`Log::batch`] gives a part of it; with what writes that are under way have put.
+    /// Nothing of the volume is on its way to the flash while what this gives lives: each write is there or has not begun. Who
+    /// has room does not wait for anything but the device, so this ends.
+    pub async fn quiet(&self, volume: &Rc<Volume>) -> Quiet<'_> {
+        volume.is_held.set(true);
+        let quiet = Quiet { of: self, volume: Rc::clone(volume) };
+        self.moved.until(|| volume.putting.get() == 0).await;
+        quiet
+    }
+
+    /// All that is not on the store, as [`Log::batch`] gives a part of it.
     pub fn everything(&self, volume: &Volume) -> Option<(Vec<Dirty>, u64)> {
         let queue = volume.queue.borrow();
         let upto = queue.iter().take_while(|record| record.ended).last()?.serial;

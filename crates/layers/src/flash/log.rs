@@ -162,8 +162,9 @@ impl Log {
     pub async fn put_chunk(&self, volume: &Rc<Volume>, block: u64, data: &Buf, how: How) -> Result<u64> {
         let count = (data.len() / SLOT) as u64;
         let at = block..block + count;
-        self.moved.until(|| !self.is_moving(volume, &at)).await;
+        self.moved.until(|| !self.is_moving(volume, &at) && !volume.is_held.get()).await;
         self.check()?;
+        volume.putting.set(volume.putting.get() + 1);
         let serial = volume.next_serial();
         if how.dirty {
             volume.stage(serial, block, count as u32);
@@ -192,6 +193,8 @@ impl Log {
         if how.dirty {
             volume.staged(serial);
         }
+        volume.putting.set(volume.putting.get() - 1);
+        self.moved.notify();
         result.map(|()| serial)
     }
 

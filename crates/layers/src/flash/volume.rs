@@ -55,6 +55,9 @@ pub struct Volume {
     pub dirty: Cell<u64>,
     /// Its part of the flash, in thousandths; `None`: what the others leave, in equal parts.
     pub share: Cell<Option<u32>>,
+    /// Writes that are on their way to the flash, and whether others wait.
+    pub putting: Cell<usize>,
+    pub is_held: Cell<bool>,
     /// A layer has it open.
     pub is_open: Cell<bool>,
     pub queue: RefCell<VecDeque<Record>>,
@@ -87,6 +90,8 @@ impl Volume {
             blocks: Cell::new(0),
             dirty: Cell::new(0),
             share: Cell::new(None),
+            putting: Cell::new(0),
+            is_held: Cell::new(false),
             is_open: Cell::new(false),
             queue: RefCell::default(),
             moved: Signal::new(),
