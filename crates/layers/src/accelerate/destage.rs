@@ -165,8 +165,7 @@ impl Accelerate {
 
     /// Brings to the store what is not on it and can be read, with everything else at rest; gives the blocks that cannot.
     pub(super) async fn bring_readable(&self) -> Result<BTreeSet<u64>, Error> {
-        let dirty =
-            self.log.everything(&self.volume).map_or(Vec::new(), |(dirty, _)| dirty);
+        let dirty = self.log.everything(&self.volume).map_or(Vec::new(), |(dirty, _)| dirty);
         let _pins = self.log.pin_all(&dirty);
         let doubtful = self.log.doubtful().await;
         let is_sure = |run: &[Dirty]| !run.iter().any(|dirty| doubtful.contains(&dirty.slot));
@@ -184,6 +183,10 @@ impl Accelerate {
                     Ok(_) | Err(_) => drop(unreadable.insert(one[0].block)),
                 }
             }
+        }
+        if !unreadable.is_empty() && self.abandon_epoch() {
+            // The store stays at its moment: a part of what came later is no moment.
+            unreadable = dirty.iter().map(|dirty| dirty.block).collect();
         }
         Ok(unreadable)
     }

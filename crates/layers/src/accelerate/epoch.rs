@@ -5,9 +5,9 @@
 //! ```
 //!
 //! No write is on its way to the flash at that moment: those that come wait for the ones that are. So every write is in the
-//! epoch or is not, but for those of more than some hundred KiB, which are several; and all that was acknowledged is. So that a batch always fits into the log of the `redo`, writes wait before more is dirty than
-//! that holds. A discard waits until it has been part of a batch, so that it does not get to the store before what was written
-//! earlier.
+//! epoch or is not, but for those of more than some hundred KiB, which are several; and all that was acknowledged is. So that a
+//! batch always fits into the log of the `redo`, writes wait before more is dirty than that holds. A discard waits until it has
+//! been part of a batch, so that it does not get to the store before what was written earlier.
 
 use super::Accelerate;
 use super::failure::Met;
@@ -167,6 +167,11 @@ impl Accelerate {
         Ok(())
     }
 
+    /// Nothing of what was written to the store since the last epoch gets there; false if there are no epochs.
+    pub(super) fn abandon_epoch(&self) -> bool {
+        self.epochs.as_ref().inspect(|epochs| epochs.redo.abandon()).is_some()
+    }
+
     /// The store has the batch; or it has failed, and nothing of it gets there.
     pub(super) fn end_epoch(&self, batch: &Batch, is_done: bool) {
         let Some(epochs) = &self.epochs else { return };
@@ -176,7 +181,7 @@ impl Accelerate {
             epochs.is_between.set(batch.cut.is_none());
             epochs.point.set(batch.cut);
         } else {
-            epochs.redo.abandon();
+            self.abandon_epoch();
         }
     }
 

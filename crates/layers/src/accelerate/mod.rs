@@ -295,7 +295,6 @@ impl Accelerate {
             me.moved.notify();
         }));
     }
-
 }
 
 impl Layer for Accelerate {

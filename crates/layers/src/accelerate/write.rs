@@ -23,20 +23,23 @@ impl Accelerate {
         }
         let under_way = self.failure.begin(&at, &from, durability);
         let lock = Some(lock).filter(|_| !flawed!("unordered overlap"));
-        let put = self.put(&at, &blocks, from, durability).await;
+        // It is so durable on the flash as the policy wanted when it began, also if another one holds when it is there.
+        let was_through = self.policy.get() == Policy::WriteThrough;
+        let put = self.put(&at, &blocks, from, self.durability(durability)).await;
         drop(lock);
         let written = match put {
             Ok(serial) => {
                 under_way.write.serial.set(Some(serial));
-                self.acknowledge(serial, durability).await
+                self.acknowledge(serial, durability, was_through).await
             }
             Err(fault) => Err(fault),
         };
         match written {
             Ok(()) => {
+                let outcome = under_way.outcome();
                 drop(under_way);
                 self.hold_back(began).await;
-                Ok(())
+                outcome
             }
             Err(Fault::Store(e)) => Err(e),
             Err(Fault::Flash(e)) => {
@@ -49,7 +52,7 @@ impl Accelerate {
     /// Puts a write on the flash, and gives its serial number.
     async fn put(&self, at: &Range<u64>, blocks: &Range<u64>, from: Buf, durability: Durability) -> Met<u64> {
         let data = self.whole(at, blocks, from).await?;
-        let how = How { dirty: true, durability: self.durability(durability) };
+        let how = How { dirty: true, durability };
         let mut serial = 0;
         for from in blocks.clone().step_by(self.longest().min(u64::from(u32::MAX)) as usize) {
             let to = blocks.end.min(from.saturating_add(self.longest()));
@@ -63,13 +66,13 @@ impl Accelerate {
     }
 
     /// Waits until a write that is on the flash can be acknowledged.
-    async fn acknowledge(&self, serial: u64, durability: Durability) -> Met<()> {
-        match self.policy.get() {
-            Policy::WriteThrough if durability == Durability::Fua => {
-                self.wait_for(|me| me.volume.checkpoint.get() >= serial).await?;
-            }
-            Policy::WriteThrough => self.wait_for(|me| me.stored.get() >= serial).await?,
-            Policy::WriteBack | Policy::Uncached => {}
+    async fn acknowledge(&self, serial: u64, durability: Durability, was_through: bool) -> Met<()> {
+        match (self.policy.get(), durability) {
+            // It went to the store when the flash was left.
+            (Policy::Uncached, _) => return Ok(()),
+            (Policy::WriteBack, _) if !was_through => {}
+            (_, Durability::Fua) => self.wait_for(|me| me.volume.checkpoint.get() >= serial).await?,
+            (_, Durability::Cached) => self.wait_for(|me| me.stored.get() >= serial).await?,
         }
         self.failure.owe(serial);
         Ok(())
