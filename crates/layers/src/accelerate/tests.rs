@@ -98,11 +98,11 @@ fn crowded() -> Subject {
         Ok(top)
     })
     .disks_of(DISK)
-    .seeds(2)
+    .seeds(1)
 }
 
 /// Requests to the other volume of `crowded` before the device is there.
-const CROWD: u32 = 80;
+const CROWD: u32 = 40;
 
 /// Reads or writes somewhere.
 async fn ask(env: &Rc<lamina_sim::SimEnv>, node: &Rc<Node>) -> Result<()> {

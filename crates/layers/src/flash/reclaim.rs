@@ -23,6 +23,8 @@ const SMALL_TENTHS: usize = 1;
 /// In each log, what was asked for more often than this is kept. Twice in the small one: neighbouring requests that share
 /// a block are no sign that it will be needed again (docs/benchmarks-hit-rates.md).
 const ASKED: [u8; 2] = [1, 0];
+/// Segments that are freed together, at most: that costs a flush and a state.
+const TOGETHER: usize = 8;
 /// How long a device that fails is left alone.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -56,14 +58,16 @@ impl Log {
     async fn reclaim(self: &Rc<Log>) {
         while self.segments.borrow().free.len() <= self.reserve() && !self.closed.get() {
             let moved = self.moved.wait();
-            let Some((log, number)) = self.victim() else {
+            let (emptied, result) = self.empty_some().await;
+            if emptied.is_empty() && result.is_ok() {
                 if !self.is_short() || !self.is_dirty() {
                     return;
                 }
                 moved.await;
                 continue;
-            };
-            match self.reclaim_one(log, number).await {
+            }
+            let freed = self.free(emptied).await;
+            match freed.and(result) {
                 // All of main has been looked through, and all of it is somebody's due. Room comes when others get rid of
                 // what they have beyond theirs; and if there is nothing they wait for, it is not kept any longer.
                 Ok(()) if self.in_vain.get() > self.segments.borrow().logs[MAIN as usize].len() => {
@@ -96,11 +100,27 @@ impl Log {
         self.segments.borrow().free.len() < self.reserve()
     }
 
-    /// The tail that goes next.
-    fn victim(&self) -> Option<(u8, u32)> {
+    /// Empties the next tails, a few while that does not keep anybody waiting.
+    async fn empty_some(self: &Rc<Log>) -> (Vec<(u8, u32)>, Result<()>) {
+        let mut emptied = Vec::new();
+        let free = self.segments.borrow().free.len();
+        while emptied.len() < free.saturating_sub(3).clamp(2, TOGETHER)
+            && let Some((log, number)) = self.victim(&emptied)
+        {
+            if let Err(e) = self.empty_segment(log, number).await {
+                return (emptied, Err(e));
+            }
+            emptied.push((log, number));
+        }
+        (emptied, Ok(()))
+    }
+
+    /// The tail that goes next, behind those that are `emptied`.
+    fn victim(&self, emptied: &[(u8, u32)]) -> Option<(u8, u32)> {
         let segments = self.segments.borrow();
+        let gone = |log: u8| emptied.iter().filter(|(of, _)| *of == log).count();
         let oldest = |log: u8| {
-            let number = *segments.logs[log as usize].front()?;
+            let number = *segments.logs[log as usize].get(gone(log))?;
             (self.streams[log as usize].open.get() != Some(number)).then_some((log, number))
         };
         let is_clean = |(_, number): &(u8, u32)| segments.list[*number as usize].dirty == 0;
@@ -110,12 +130,14 @@ impl Log {
         if let Some(first) = [SMALL, MAIN].into_iter().filter_map(oldest).find(goes_first) {
             return Some(first).filter(is_clean);
         }
-        let is_large = segments.logs[SMALL as usize].len() * 10 > self.shape.segments as usize * SMALL_TENTHS;
+        let is_large = (segments.logs[SMALL as usize].len() - gone(SMALL)) * 10
+            > self.shape.segments as usize * SMALL_TENTHS;
         let order = if is_large { [SMALL, MAIN] } else { [MAIN, SMALL] };
         order.into_iter().filter_map(oldest).find(is_clean)
     }
 
-    async fn reclaim_one(self: &Rc<Log>, log: u8, number: u32) -> Result<()> {
+    /// Keeps of a segment what is worth it, and forgets the rest.
+    async fn empty_segment(self: &Rc<Log>, log: u8, number: u32) -> Result<()> {
         self.moved.until(|| self.segments.borrow_mut().get(number).under_way.is_empty()).await;
         let entries = self.entries(number).await?;
         // Once something of it is forgotten, nothing newer may go before it, also if it cannot be freed now.
@@ -133,21 +155,31 @@ impl Log {
                 (true, false) => break,
             }
         }
+        // What was written again elsewhere since has left room here without anything being forgotten.
+        let is_vain = kept > self.shape.batch_slots() / 2;
+        self.in_vain.set(if is_vain { self.in_vain.get() + 1 } else { 0 });
         self.moved.until(|| self.segments.borrow_mut().get(number).pins == 0).await;
-        // What made its blocks old is durable before they go.
+        Ok(())
+    }
+
+    /// Lets segments be used again that are empty.
+    async fn free(&self, emptied: Vec<(u8, u32)>) -> Result<()> {
+        if emptied.is_empty() {
+            return Ok(());
+        }
+        // What made their blocks old is durable before they go.
         self.flush().await?;
-        let gone = self.segments.borrow_mut().logs[log as usize].pop_front();
-        debug_assert_eq!(gone, Some(number));
+        for (log, number) in &emptied {
+            let gone = self.segments.borrow_mut().logs[*log as usize].pop_front();
+            debug_assert_eq!(gone, Some(*number));
+        }
         while let Err(e) = self.save().await {
             if self.closed.get() {
                 return Err(e);
             }
             self.env.sleep(PAUSE).await;
         }
-        self.segments.borrow_mut().free.push_back(number);
-        // What was written again elsewhere since has left room here without anything being forgotten.
-        let is_vain = kept > self.shape.batch_slots() / 2;
-        self.in_vain.set(if is_vain { self.in_vain.get() + 1 } else { 0 });
+        self.segments.borrow_mut().free.extend(emptied.iter().map(|(_, number)| *number));
         self.moved.notify();
         Ok(())
     }
