@@ -69,6 +69,48 @@ class Killed(Kills):
         self.assertEqual(self.daemon.stop(), 0, self.daemon.log())
 
 
+class Seen(Kills):
+    """What it does in the background is visible, and can be ended where that makes sense."""
+
+    def figures(self):
+        """The metrics, by name and labels."""
+        lines = (line for line in self.daemon.get("/metrics").splitlines() if not line.startswith("#"))
+        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+    def test_drain_and_replay(self):
+        self.begin(*accelerated())
+        self.pump(0.5)
+        self.daemon.ctl("vm1-san", "set", "write=1h")
+        self.pump(0.5)
+        drain = self.start("ctl", "vm1", "drain")
+        wait_until("the drain to be a job", 20, lambda: "drain" in self.jobs())
+        tree = self.daemon.tree("200ms")
+        for words in ("CLEAN IN", "vm1    write-back", "FLASH", "vm1     drain  running"):
+            self.assertIn(words, tree)
+        figures = self.figures()
+        dirty = self.daemon.device("vm1")["info"]["dirty_bytes"]
+        self.assertEqual(figures['lamina_accelerate_dirty_bytes{device="vm1"}'], dirty)
+        self.assertEqual(figures['lamina_flash_dirty_bytes{device="cache"}'], dirty)
+        self.assertGreater(figures['lamina_accelerate_oldest_dirty_seconds{device="vm1"}'], 0)
+        self.assertGreater(figures['lamina_accelerate_written_bytes_total{device="vm1"}'], dirty)
+        self.assertEqual(figures['lamina_alert{device="vm1",alert="store_trouble"}'], 0)
+        self.assertGreaterEqual(figures['lamina_job_total_bytes{device="vm1",job="drain"}'], dirty)
+        refused = self.lamina("ctl", "--control", self.daemon.control, "vm1", "job", "drain", "pause", check=False)
+        self.assertIn("drain can only be cancelled", refused.stderr)
+        self.daemon.ctl("vm1", "job", "drain", "cancel")
+        wait_until("the command to end", 20, lambda: not drain.running())
+        self.assertIn("drain was cancelled", drain.output())
+        self.assertEqual(self.jobs(), [])
+        self.daemon.kill()
+        self.daemon.start()
+        self.assertEqual(self.jobs(), ["replay"])
+        wait_until("the replay to end", 60, lambda: not self.jobs())
+        self.assertEqual(self.figures()['lamina_accelerate_dirty_bytes{device="vm1"}'], 0)
+        self.attach()
+        self.writer.close()
+        self.assertEqual(self.daemon.stop(), 0, self.daemon.log())
+
+
 class UnderAGuest(GuestCase, KilledHierarchy):
     """As the above, with a guest that verifies and notices nothing."""
 

@@ -20,9 +20,21 @@ pub enum JobState {
     Cancelled,
 }
 
+/// How a job may be steered. What allows more comes later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Steering {
+    /// It is only shown: it has to be done.
+    Nothing,
+    /// It can be told to end; it goes as fast as it can.
+    Cancel,
+    /// It calls [`Job::step`]: all that there is.
+    All,
+}
+
 /// Background work of a device: how far it is, and how fast it may go.
 pub struct Job {
     name: &'static str,
+    steering: Steering,
     env: Rc<dyn Env>,
     state: Cell<JobState>,
     /// Why it paused by itself.
@@ -42,9 +54,25 @@ pub struct Job {
 impl Job {
     /// A job called `name` (a word, such as `reclaim`) of `total` bytes, with at most `limit` bytes for each second.
     pub fn new(env: &Rc<dyn Env>, name: &'static str, total: u64, limit: Option<u64>) -> Rc<Job> {
+        Job::made(env, name, total, limit, Steering::All)
+    }
+
+    /// A job of `total` bytes that has no pieces to wait before: its layer says how far it is.
+    pub fn shown(env: &Rc<dyn Env>, name: &'static str, total: u64, steering: Steering) -> Rc<Job> {
+        Job::made(env, name, total, None, steering)
+    }
+
+    fn made(
+        env: &Rc<dyn Env>,
+        name: &'static str,
+        total: u64,
+        limit: Option<u64>,
+        steering: Steering,
+    ) -> Rc<Job> {
         let now = env.now();
         Rc::new(Job {
             name,
+            steering,
             env: Rc::clone(env),
             state: Cell::new(JobState::Running),
             error: RefCell::default(),
@@ -62,9 +90,25 @@ impl Job {
         self.name
     }
 
+    /// Fails if it cannot be steered so.
+    pub fn check(&self, steering: Steering) -> Result<()> {
+        match self.steering {
+            may if steering <= may => Ok(()),
+            Steering::Cancel => Err(Error::unsupported(format!("{} can only be cancelled", self.name))),
+            Steering::Nothing | Steering::All => {
+                Err(Error::unsupported(format!("{} has to be done, and ends by itself", self.name)))
+            }
+        }
+    }
+
     /// What it does now.
     pub fn state(&self) -> JobState {
         self.state.get()
+    }
+
+    /// Bytes in all.
+    pub fn total(&self) -> u64 {
+        self.total.get()
     }
 
     /// The most bytes for each second; `None`: as fast as it can.
@@ -139,6 +183,11 @@ impl Job {
     pub fn cancel(&self) {
         self.state.set(JobState::Cancelled);
         self.steered.notify();
+    }
+
+    /// Waits until it is told to end.
+    pub async fn cancelled(&self) {
+        self.steered.until(|| self.state.get() == JobState::Cancelled).await;
     }
 
     /// Changes its limit, in bytes for each second.

@@ -45,7 +45,7 @@ pub use finding::{Class, Finding};
 pub use geometry::{Extent, ExtentState, Geometry};
 pub use heal::{Healed, Judge};
 pub use io::{Durability, Io, Op, OpKind, Zero};
-pub use job::{Job, JobState};
+pub use job::{Job, JobState, Steering};
 pub use keep::{Begin, Keep, Level};
 pub use kind::{Build, Config, Kind, Made};
 pub use layer::{Children, Command, Layer, Pending, Step};

@@ -1,6 +1,6 @@
 //! Jobs: the limit holds over time, a pause lasts, a cancelled job ends, and the figures are those of the work.
 
-use lamina_block::{Env, Error, ErrorKind, Job, JobState, Time};
+use lamina_block::{Env, Error, ErrorKind, Job, JobState, Steering, Time};
 use lamina_sim::{SimEnv, Simulation};
 use serde_json::{Value, json};
 use std::rc::Rc;
@@ -169,5 +169,26 @@ fn figures_are_those_since_it_began_or_was_resumed() {
         );
         job.set_progress(20 * MIB, 10 * MIB);
         assert_eq!(job.info()["seconds_left"], 0);
+    });
+}
+
+#[test]
+fn a_job_is_steered_only_as_it_may_be() {
+    with_job(None, |env, job| async move {
+        let any: Rc<dyn Env> = Rc::clone(&env) as _;
+        let all = [Steering::Cancel, Steering::All];
+        let shown = |steering| Job::shown(&any, "drain", 7, steering);
+        let refused = |job: &Job| all.map(|wanted| job.check(wanted).err().map(|e| e.to_string()));
+        assert_eq!(refused(&job), [None, None]);
+        assert_eq!(refused(&shown(Steering::Cancel)), [None, Some("drain can only be cancelled".into())]);
+        let never = "drain has to be done, and ends by itself".to_owned();
+        assert_eq!(refused(&shown(Steering::Nothing)), [Some(never.clone()), Some(never)]);
+
+        let waited = Rc::clone(&job);
+        let waiting = env.start(async move { waited.cancelled().await });
+        seconds(&env, 1.0).await;
+        job.cancel();
+        waiting.ended().await;
+        assert!(about(at(&env), 1.0));
     });
 }

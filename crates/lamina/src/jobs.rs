@@ -30,30 +30,18 @@ pub fn run(args: &cli::Jobs) -> Result<(), Failure> {
 
 /// A line for each job, and below one for each that could not go on.
 pub fn table(jobs: &[Job]) -> String {
-    let titles = TITLES.map(String::from);
-    let rows: Vec<[String; 8]> = std::iter::once(titles).chain(jobs.iter().map(cells)).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..TITLES.len()).map(width).collect();
-    let mut out = String::new();
-    for row in &rows {
-        let cell = |(column, cell): (usize, &String)| match column < TEXT_COLUMNS {
-            true => format!("{cell:<w$}", w = widths[column]),
-            false => format!("{cell:>w$}", w = widths[column]),
-        };
-        let line: Vec<String> = row.iter().enumerate().map(cell).collect();
-        out.push_str(line.join("  ").trim_end());
-        out.push('\n');
-    }
+    let rows: Vec<Vec<String>> = jobs.iter().map(cells).collect();
+    let mut out = show::table(&TITLES, TEXT_COLUMNS, &rows);
     for (job, error) in jobs.iter().filter_map(|job| Some((job, job.error.as_ref()?))) {
         out.push_str(&format!("{} {} cannot go on: {error}\n", job.device, job.name));
     }
     out
 }
 
-fn cells(job: &Job) -> [String; 8] {
+fn cells(job: &Job) -> Vec<String> {
     let percent = if job.total == 0 { 100.0 } else { job.done as f64 * 100.0 / job.total as f64 };
     let rate = |bytes: u64| format!("{:.1} MiB/s", bytes as f64 / 1048576.0);
-    [
+    vec![
         job.device.clone(),
         job.name.clone(),
         job.state.clone(),

@@ -27,8 +27,8 @@ pub trait Daemon: Send + Sync + 'static {
     fn snapshot(&self) -> Answer<Snapshot>;
     /// Sends a command to a device; `None` if there is no such device.
     fn control(&self, device: String, command: Command) -> Answer<Option<Result<Value, Error>>>;
-    /// Steers a job of a device, and says how it is then; `None` if there is no such job.
-    fn steer(&self, device: String, job: String, steer: Steer) -> Answer<Option<Job>>;
+    /// Steers a job of a device, if it can be, and says how it is then; `None` if there is no such job.
+    fn steer(&self, device: String, job: String, steer: Steer) -> Answer<Option<Result<Job, Error>>>;
     /// Makes the hierarchies of a file what it says, or says what that would take.
     fn apply(&self, apply: Apply) -> Answer<Result<Applied, Error>>;
     /// A signal has come and requests in flight are being completed.
@@ -126,11 +126,13 @@ async fn steer(
         let message = "limit: 0 would never end; pause the job instead";
         return Err(Refusal::new(StatusCode::BAD_REQUEST, "invalid", message));
     }
-    let steered = daemon.steer(name.clone(), job.clone(), steer).await;
-    steered.map(Json).ok_or_else(|| {
-        let message = format!("there is no job {job:?} of a device {name:?}: GET /v1/jobs lists all");
-        Refusal::new(StatusCode::NOT_FOUND, "not-found", message)
-    })
+    match daemon.steer(name.clone(), job.clone(), steer).await {
+        Some(steered) => Ok(Json(steered?)),
+        None => {
+            let message = format!("there is no job {job:?} of a device {name:?}: GET /v1/jobs lists all");
+            Err(Refusal::new(StatusCode::NOT_FOUND, "not-found", message))
+        }
+    }
 }
 
 /// Sends a command to a device. The answer is the layer's own. Each kind of layer has its commands: see the schemas

@@ -8,7 +8,7 @@ use crate::api;
 use crate::exit::Failure;
 use crate::files;
 use crate::verbs;
-use lamina_block::{Command, Env, Error, Node, OpKind, Result, Signal};
+use lamina_block::{Command, Env, Error, Node, OpKind, Result, Signal, Steering};
 use lamina_graph::{Hierarchy, Plan};
 use lamina_host::{Host, Options, Reactor, Remote};
 use serde_json::Value;
@@ -231,10 +231,17 @@ impl Core {
         }));
     }
 
-    /// Steers a job of a device; `None` if there is none here.
-    pub fn steer(&self, device: &str, job: &str, steer: &api::Steer) -> Option<api::Job> {
+    /// Steers a job of a device, if that can be done; `None` if there is none here.
+    pub fn steer(&self, device: &str, job: &str, steer: &api::Steer) -> Option<Result<api::Job>> {
         let node = self.served.borrow().iter().find_map(|s| s.hierarchy.node(device))?;
         let found = node.jobs().into_iter().find(|known| known.name() == job)?;
+        let wanted = match steer {
+            api::Steer::Cancel => Steering::Cancel,
+            api::Steer::Pause | api::Steer::Resume | api::Steer::Limit { .. } => Steering::All,
+        };
+        if let Err(e) = found.check(wanted) {
+            return Some(Err(e.on(device)));
+        }
         tracing::info!(device, job, ?steer, "a job is steered");
         match steer {
             api::Steer::Pause => found.pause(),
@@ -242,7 +249,7 @@ impl Core {
             api::Steer::Cancel => found.cancel(),
             api::Steer::Limit { limit } => found.set_limit(*limit),
         }
-        Some(api::Job::of(device, &found))
+        Some(Ok(api::Job::of(device, &found)))
     }
 
     /// The hierarchy that has `device`, and its place.

@@ -116,7 +116,7 @@ impl Daemon for Cores {
         })
     }
 
-    fn steer(&self, device: String, job: String, steer: Steer) -> Answer<Option<Job>> {
+    fn steer(&self, device: String, job: String, steer: Steer) -> Answer<Option<Result<Job, Error>>> {
         let ask = |handle: &Handle| {
             let (device, job, steer) = (device.clone(), job.clone(), steer.clone());
             handle.ask(|core| async move { core.steer(&device, &job, &steer) })

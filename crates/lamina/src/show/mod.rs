@@ -2,10 +2,13 @@
 //!
 //! The daemon keeps no rates and runs no timer for them: who looks pays.
 
+mod caches;
 mod rates;
+mod table;
 mod tree;
 
 pub use rates::{DeviceRates, OperationRates, Rates};
+pub use table::table;
 pub use tree::{count, draw, duration, latency};
 
 use crate::api::Snapshot;
@@ -112,5 +115,26 @@ pub(crate) mod tests {
             device("vm1", "stripe", &["a", "b"], 300),
         ];
         later
+    }
+
+    /// A volume `vm1` on the flash `cache`.
+    pub(crate) fn cached() -> Snapshot {
+        let mut cached = snapshot();
+        let (mut flash, mut vm1) =
+            (device("cache", "flash", &["a"], 0), device("vm1", "accelerate", &["b", "cache"], 0));
+        flash.info = serde_json::json!({
+            "segment_bytes": 4 << 20, "segments": 100, "free_segments": 10, "small_segments": 9, "main_segments": 81,
+            "cached_bytes": 1234 << 20, "dirty_bytes": 120 << 20, "written_bytes": 10_000u64 << 20, "stalls": 3,
+            "stalled_seconds": 1.5, "alerts": { "failed": false, "stalled": true }, "failed": null,
+            "volumes": [{ "open": true }, { "open": false }],
+        });
+        vm1.info = serde_json::json!({
+            "policy": "write-back", "cached_bytes": 1234 << 20, "share_bytes": 4u64 << 30, "dirty_bytes": 120 << 20,
+            "oldest_dirty_seconds": 5.5, "seconds_to_clean": null, "replaying": null, "hit_rate": 0.5,
+            "recent_hit_rate": 0.9615, "hit_bytes": 8192, "missed_bytes": 8192, "flow": { "pressure": 0.12 },
+            "store_trouble": null, "alerts": { "store_trouble": false }, "recovery_point": { "age_seconds": 4.5 },
+        });
+        cached.hierarchies[0].devices = vec![flash, vm1];
+        cached
     }
 }

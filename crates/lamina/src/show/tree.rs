@@ -1,6 +1,7 @@
 //! The tree as text: a line for each device under those that stand on it, with its activity beside it.
 
-use super::{DeviceRates, OperationRates, Rates};
+use super::table::table;
+use super::{DeviceRates, OperationRates, Rates, caches};
 use crate::api::{Hierarchy, Job, Snapshot};
 use crate::jobs;
 use lamina_block::{Absent, Bytes};
@@ -28,7 +29,8 @@ pub fn draw(now: &Snapshot, rates: &Rates) -> String {
     );
     for hierarchy in &now.hierarchies {
         let _ = writeln!(out, "\n{} on core {}", hierarchy.file, hierarchy.core);
-        out.push_str(&table(&lines(hierarchy, &by_name)));
+        out.push_str(&table(&TITLES, TEXT_COLUMNS, &lines(hierarchy, &by_name)));
+        caches::draw(&mut out, hierarchy);
         outside(&mut out, hierarchy);
         exports(&mut out, hierarchy);
         let jobs: Vec<Job> = hierarchy.devices.iter().flat_map(|device| device.jobs.clone()).collect();
@@ -108,29 +110,6 @@ fn cells(label: String, device: &DeviceRates) -> Vec<String> {
     row
 }
 
-/// Columns as wide as their widest cell, two spaces apart.
-fn table(rows: &[Vec<String>]) -> String {
-    let titles = TITLES.map(String::from).to_vec();
-    let lines = || std::iter::once(&titles).chain(rows);
-    let width =
-        |column: usize| lines().filter_map(|r| r.get(column)).map(|c| c.chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..TITLES.len()).map(width).collect();
-    let mut out = String::new();
-    for row in lines() {
-        let mut line = String::new();
-        for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
-            let gap = if column == 0 { "" } else { "  " };
-            let _ = match column < TEXT_COLUMNS {
-                true => write!(line, "{gap}{cell:<width$}"),
-                false => write!(line, "{gap}{cell:>width$}"),
-            };
-        }
-        out.push_str(line.trim_end());
-        out.push('\n');
-    }
-    out
-}
-
 /// A number of requests in four characters or so: 0, 7.5, 812, 12.3k, 1.2M.
 pub fn count(n: f64) -> String {
     match n {
@@ -140,6 +119,17 @@ pub fn count(n: f64) -> String {
         n if n < 999_950.0 => format!("{:.1}k", n / 1e3),
         n => format!("{:.1}M", n / 1e6),
     }
+}
+
+/// Bytes in four characters and the unit, or so: 0B, 512B, 4.0KiB, 118MiB, 1.2TiB.
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let (mut value, mut unit) = (bytes as f64, 0);
+    while value >= 1023.5 && unit + 1 < UNITS.len() {
+        (value, unit) = (value / 1024.0, unit + 1);
+    }
+    let digits = usize::from(unit > 0 && value < 9.95);
+    format!("{value:.digits$}{}", UNITS[unit])
 }
 
 /// A latency with two to four digits: 640ns, 81us, 1.2ms, 15ms, 2.1s.
@@ -253,6 +243,8 @@ mod tests {
     fn numbers_stay_short() {
         let counts = [0.0, 0.04, 7.5, 812.0, 12_345.0, 999_949.0, 1_234_567.0].map(count);
         assert_eq!(counts, ["0", "0.0", "7.5", "812", "12.3k", "999.9k", "1.2M"]);
+        let sizes = [0, 512, 4096, 123_456_789, 1 << 30, (1 << 40) - 1, 5 << 50].map(size);
+        assert_eq!(sizes, ["0B", "512B", "4.0KiB", "118MiB", "1.0GiB", "1.0TiB", "5120TiB"]);
         let times = [640, 1_000, 81_499, 1_234_000, 15_000_000, 2_100_000_000].map(latency);
         assert_eq!(times, ["640ns", "1.0us", "81us", "1.2ms", "15ms", "2.1s"]);
         let up = [9, 432, 7_500, 273_600].map(duration);

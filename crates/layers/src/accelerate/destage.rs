@@ -104,6 +104,7 @@ impl Accelerate {
             self.log.checkpoint(&self.volume, *upto, &[]).await.map_err(Fault::Flash)?;
         }
         let slowest = Cell::new(Duration::ZERO);
+        self.report.sent.set(0);
         let stored = self.store_batch(&batch, &slowest).await;
         self.end_epoch(&batch, stored.is_ok());
         if stored.is_err() {
@@ -114,6 +115,7 @@ impl Accelerate {
         self.log.checkpoint(&self.volume, *upto, dirty).await.map_err(Fault::Flash)?;
         add(&self.tally.batches, 1);
         add(&self.tally.destaged, dirty.len() as u64);
+        self.report.sent.set(0);
         let took = self.env.now().since(began);
         self.flow.borrow_mut().measured((dirty.len() * SLOT) as u64, took, slowest.get());
         Ok(true)
@@ -160,6 +162,7 @@ impl Accelerate {
         let data = data.slice(0..(at.end - at.start) as usize);
         self.store.submit(Io::write(at.start, data, Durability::Cached)).await?;
         slowest.set(slowest.get().max(self.env.now().since(began)));
+        add(&self.report.sent, run.len() as u64);
         Ok(())
     }
 
@@ -194,11 +197,6 @@ impl Accelerate {
     /// The store has everything, durably.
     pub(super) fn is_drained(&self) -> bool {
         self.volume.queue.borrow().is_empty()
-    }
-
-    /// Waits until the store has everything. Fails if it takes nothing for too long.
-    pub(super) async fn drained(&self) -> Met<()> {
-        self.wait_for(Accelerate::is_drained).await
     }
 
     /// Waits until the destager has done something. Fails if the store takes nothing for too long.
@@ -248,8 +246,7 @@ impl Accelerate {
 
     /// Holds an acknowledgement back if too much waits for the store.
     pub(super) async fn hold_back(&self, began: Time) {
-        let (writes, bytes) = (self.volume.queue.borrow().len(), self.volume.dirty.get() * SLOT as u64);
-        let share = self.log.share(&self.volume).min(self.most_dirty()) * SLOT as u64;
+        let (writes, bytes, share) = self.backlog();
         let delay = self.flow.borrow_mut().delay(writes, bytes, share);
         let left = delay.saturating_sub(self.env.now().since(began));
         if !left.is_zero() && self.policy.get() == Policy::WriteBack {

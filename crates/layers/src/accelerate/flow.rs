@@ -51,9 +51,7 @@ impl Flow {
 
     /// How long an acknowledgement is held back while `writes` writes of `bytes` bytes wait, where `share` bytes may.
     pub fn delay(&mut self, writes: usize, bytes: u64, share: u64) -> Duration {
-        let seconds = if self.rate > 0.0 { bytes as f64 / self.rate } else { 0.0 };
-        let too_many = WRITES.max(share as f64 / SLOT as f64 / 2.0);
-        self.signals = [writes as f64 / too_many, bytes as f64 / share.max(1) as f64, seconds / SECONDS];
+        self.look(writes, bytes, share);
         let pressure = self.pressure();
         if pressure > 0.0 {
             self.delayed += 1;
@@ -65,6 +63,18 @@ impl Flow {
     pub fn batch(&self) -> usize {
         let blocks = self.rate * BATCH.as_secs_f64() / SLOT as f64;
         (blocks as usize).clamp(*BATCH_BLOCKS.start(), *BATCH_BLOCKS.end())
+    }
+
+    /// What waits now.
+    pub fn look(&mut self, writes: usize, bytes: u64, share: u64) {
+        let seconds = if self.rate > 0.0 { bytes as f64 / self.rate } else { 0.0 };
+        let too_many = WRITES.max(share as f64 / SLOT as f64 / 2.0);
+        self.signals = [writes as f64 / too_many, bytes as f64 / share.max(1) as f64, seconds / SECONDS];
+    }
+
+    /// Bytes that get to the store in a second; 0: nobody knows.
+    pub fn rate(&self) -> f64 {
+        self.rate
     }
 
     fn pressure(&self) -> f64 {

@@ -45,6 +45,9 @@
 //! Commands: `set-policy` and `set-share` change the policy and the share of the running device, until it is opened again;
 //! `drain` waits until the store has everything. From write-back to write-through the store is brought up to date first, and
 //! writes wait for it from the beginning on.
+//!
+//! Jobs: `drain` while a command or a change waits until the store has everything; when it is cancelled, that fails, and
+//! nothing else. `replay` until the store has what was found when the device was opened; it goes on whatever happens.
 
 mod destage;
 mod discard;
@@ -53,6 +56,7 @@ mod failure;
 mod flow;
 mod policy;
 mod read;
+mod report;
 mod words;
 mod write;
 
@@ -68,6 +72,7 @@ use lamina_block::{
 };
 use policy::{Policy, SetPolicy, SetShare, permille};
 use read::Streams;
+use report::Report;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
@@ -163,7 +168,7 @@ struct Accelerate {
     trouble: RefCell<Option<(u64, Error)>>,
     /// The destager has ended a batch, well or not.
     moved: Signal,
-    jobs: RefCell<Vec<Rc<Job>>>,
+    report: Report,
     /// What goes on in the background.
     tasks: Cell<usize>,
     closed: Cell<bool>,
@@ -232,7 +237,7 @@ impl Accelerate {
             attempts: Cell::new(0),
             trouble: RefCell::default(),
             moved: Signal::new(),
-            jobs: RefCell::default(),
+            report: Report::default(),
             tasks: Cell::new(0),
             closed: Cell::new(false),
             tally: Tally::default(),
@@ -262,10 +267,11 @@ impl Accelerate {
         self.kept
             .change(|words| words.owes |= !self.is_drained() || self.policy.get() == Policy::WriteBack)
             .await?;
+        self.watch_replay();
         self.destage();
         if self.policy.get() != Policy::WriteBack && self.kept.words().owes {
             self.spawn(|me| async move {
-                if me.drained().await.is_ok() {
+                if me.wait_for(Accelerate::is_drained).await.is_ok() {
                     // It is tried again when the device is closed.
                     let _ = me.keep_owes().await;
                 }
@@ -380,7 +386,7 @@ impl Layer for Accelerate {
     }
 
     fn jobs(&self) -> Vec<Rc<Job>> {
-        self.jobs.borrow().clone()
+        self.shown_jobs()
     }
 
     /// The store is to be the device by itself.
@@ -398,32 +404,7 @@ impl Layer for Accelerate {
     }
 
     fn info(&self) -> Value {
-        let bytes = |blocks: u64| blocks * SLOT as u64;
-        let (hits, misses) = (self.tally.hits.get(), self.tally.misses.get());
-        json!({
-            "policy": self.policy.get(),
-            "cached_bytes": bytes(self.volume.blocks.get()),
-            "share_bytes": bytes(self.log.share(&self.volume)),
-            "dirty_bytes": bytes(self.volume.dirty.get()),
-            "dirty_writes": self.volume.queue.borrow().len(),
-            "hit_rate": hits as f64 / (hits + misses).max(1) as f64,
-            "hit_bytes": bytes(hits),
-            "missed_bytes": bytes(misses),
-            "bypassed_bytes": bytes(self.tally.bypassed.get()),
-            "filled_bytes": bytes(self.tally.filled.get()),
-            "written_bytes": bytes(self.tally.written.get()),
-            "destaged_bytes": bytes(self.tally.destaged.get()),
-            "batches": self.tally.batches.get(),
-            "generation": self.volume.generation.get(),
-            "serial": self.volume.serial.get(),
-            "checkpoint": self.volume.checkpoint.get(),
-            "store_trouble": self.trouble.borrow().as_ref().map(|(_, e)| e.to_string()),
-            "flow": self.flow.borrow().info(),
-            "recovery_point": self.recovery_point(),
-            "flash_trouble": self.flash_trouble(),
-            "unreadable_bytes": bytes(self.tally.unreadable.get()),
-            "lost": self.lost(),
-        })
+        self.report()
     }
 
     fn close(self: Rc<Self>) -> Pending {

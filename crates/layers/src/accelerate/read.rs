@@ -73,6 +73,7 @@ impl Accelerate {
         let part = bytes.start.max(at.start)..bytes.end.min(at.end);
         let into = into.slice((part.start - at.start) as usize..(part.end - at.start) as usize);
         let blocks = run.blocks.end - run.blocks.start;
+        self.count_read(run.slot.is_some(), blocks);
         match run.slot {
             Some(slot) => {
                 add(&self.tally.hits, blocks);

@@ -2,6 +2,7 @@
 
 mod epochs;
 mod failures;
+mod report;
 
 use super::words::Words;
 use crate::flaw::FLAW;

@@ -52,6 +52,7 @@ impl Accelerate {
     /// Puts a write on the flash, and gives its serial number.
     async fn put(&self, at: &Range<u64>, blocks: &Range<u64>, from: Buf, durability: Durability) -> Met<u64> {
         let data = self.whole(at, blocks, from).await?;
+        self.note_write();
         let how = How { dirty: true, durability };
         let mut serial = 0;
         for from in blocks.clone().step_by(self.longest().min(u64::from(u32::MAX)) as usize) {

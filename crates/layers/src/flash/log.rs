@@ -110,6 +110,25 @@ impl Drop for Room<'_> {
     }
 }
 
+/// Somebody who waits for room.
+struct Short<'a>(&'a Log);
+
+impl Short<'_> {
+    fn new(of: &Log) -> Short<'_> {
+        of.stalls.set(of.stalls.get() + 1);
+        let (waiting, since) = of.short.get();
+        of.short.set((waiting + 1, if waiting == 0 { of.env.now() } else { since }));
+        Short(of)
+    }
+}
+
+impl Drop for Short<'_> {
+    fn drop(&mut self) {
+        let (waiting, since) = self.0.short.get();
+        self.0.short.set((waiting - 1, since));
+    }
+}
+
 impl Log {
     /// The most blocks that are put at once.
     pub fn chunk(&self) -> u64 {
@@ -131,6 +150,7 @@ impl Log {
 
     /// Waits for space.
     async fn room(&self, blocks: u64) -> Result<Room<'_>> {
+        let mut short = None;
         loop {
             self.check()?;
             self.reclaim_soon();
@@ -138,7 +158,7 @@ impl Log {
             if let Some(room) = self.try_room(blocks, 0) {
                 return Ok(room);
             }
-            self.stalls.set(self.stalls.get() + 1);
+            short.get_or_insert_with(|| Short::new(self));
             moved.await;
         }
     }

@@ -50,7 +50,7 @@ use format::Super;
 use index::Index;
 use lamina_block::{
     Arg, ArgType, Begin, Build, Command, Config, Env, Error, ErrorKind, Geometry, Io, Layer, Made, Node, Op,
-    Pending, Result, Signal, Step, Verb,
+    Pending, Result, Signal, Step, Time, Verb,
 };
 use log::Stream;
 use segments::Segments;
@@ -61,6 +61,7 @@ use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::rc::{Rc, Weak};
+use std::time::Duration;
 
 /// The keys; see the module.
 #[derive(Deserialize)]
@@ -142,6 +143,8 @@ pub(crate) struct Log {
     written: Cell<u64>,
     /// How often somebody had to wait for room.
     stalls: Cell<u64>,
+    /// How many wait for room, and since when there is somebody who does.
+    short: Cell<(usize, Time)>,
 }
 
 /// True if a cache that cannot be opened because of `e` is lost, as far as anybody knows: its volumes decide what that
@@ -158,6 +161,17 @@ struct Forget {
     #[serde(default)]
     accept_loss: bool,
 }
+
+impl Log {
+    /// For so long there has always been somebody who waits for room.
+    fn stalled(&self) -> Duration {
+        let (waiting, since) = self.short.get();
+        if waiting > 0 { self.env.now().since(since) } else { Duration::ZERO }
+    }
+}
+
+/// Writes should not have to wait for so long: flow control keeps that from happening.
+const STALLED: Duration = Duration::from_secs(1);
 
 struct Flash {
     log: Rc<Log>,
@@ -206,6 +220,9 @@ impl Layer for Flash {
             })
         };
         let segments = log.segments.borrow();
+        let sum = |of: fn(&Volume) -> &Cell<u64>| {
+            log.volumes.borrow().iter().flatten().map(|volume| of(volume).get()).sum::<u64>() * SLOT as u64
+        };
         json!({
             "uuid": format!("{:032x}", log.shape.uuid),
             "segment_bytes": u64::from(log.shape.segment_slots) * SLOT as u64,
@@ -213,9 +230,13 @@ impl Layer for Flash {
             "free_segments": segments.free.len(),
             "small_segments": segments.logs[0].len(),
             "main_segments": segments.logs[1].len(),
+            "cached_bytes": sum(|volume| &volume.blocks),
+            "dirty_bytes": sum(|volume| &volume.dirty),
             "written_bytes": log.written.get(),
             "stalls": log.stalls.get(),
             "memory": log.index.borrow().memory(),
+            "stalled_seconds": log.stalled().as_secs_f64(),
+            "alerts": { "failed": log.failed.borrow().is_some(), "stalled": log.stalled() >= STALLED },
             "failed": log.failed.borrow().as_ref().map(|e| e.to_string()),
             "volumes": log.volumes.borrow().iter().flatten().map(volume).collect::<Vec<_>>(),
         })

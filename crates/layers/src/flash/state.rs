@@ -67,6 +67,7 @@ impl Log {
             scratch: RefCell::default(),
             written: Cell::new(0),
             stalls: Cell::new(0),
+            short: Cell::default(),
         }
     }
 

@@ -6,6 +6,8 @@
 //! Latency sums are not counted per request (that would cost every request in every layer); they are derived from
 //! the histogram's buckets and are true to within a sixteenth.
 
+mod figures;
+
 use crate::api::{Device, Job, Operation, Snapshot};
 use std::fmt::Write;
 
@@ -35,6 +37,7 @@ pub fn text(snapshot: &Snapshot) -> String {
         );
     }
     jobs(&mut out, snapshot);
+    figures::draw(&mut out, snapshot);
     counter(&mut out, snapshot, "lamina_device_requests_total", "Completed requests.", |o| o.completed);
     counter(&mut out, snapshot, "lamina_device_bytes_total", "Bytes of requests that completed well.", |o| {
         o.bytes
