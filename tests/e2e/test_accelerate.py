@@ -5,9 +5,12 @@ import hashlib
 import shutil
 import time
 
+import nbd
+
 from common import KILLS_GUEST, KILLS_NBD, MIB, limit
 from hierarchies import written
 from rig import Lamina, Rig, wait_until
+from rig.ledger import Ledger, Writer
 from test_guest import VERIFY, GuestCase
 from test_kills import Kills
 from test_kills import Killed as KilledHierarchy
@@ -228,3 +231,43 @@ class Surrogate(Kills):
         self.assertIn("2 hierarchies", said)
         self.assertEqual(self.members["nvme"].read_bytes(), before)
         self.takes_over(self.there_as())
+
+
+class Unflushed(Ledger):
+    """No flush counts: what it covered may be lost, too."""
+
+    def cover(self, answered):
+        pass
+
+
+class LostFlash(Kills):
+    """Its host dies, and the flash is gone for good."""
+
+    def test_a_store_with_a_redo_log_is_what_the_volume_was(self):
+        devices, exports = accelerated()
+        # Writes of 16 KiB are in one piece on it: see the module `epoch`.
+        devices["nvme"]["size"] = "256MiB"
+        devices["log"] = {"type": "file", "path": "log.img", "size": "12MiB", "direct": True}
+        devices["store"] = {"type": "redo", "over": "vm1-san", "metadata": "log"}
+        devices["vm1"]["over"] = ["store", "cache"]
+        self.begin(devices, exports, Unflushed(acknowledged=False, moment=True))
+        point = {"epoch": 0}
+        while point["epoch"] < 4:
+            self.pump(self.chance.random() * 0.5)
+            point = self.daemon.device("vm1")["info"]["recovery_point"]
+        self.assertLess(point["age_seconds"], 30)
+        self.assertGreater(point["bytes_behind"], 0)
+        self.daemon.kill()
+        self.rig.path("nvme.img").unlink()
+        self.daemon.arguments = ["--degraded"]
+        self.daemon.start()
+        info = self.daemon.device("vm1")["info"]
+        self.assertTrue(info["lost"]["unknown"], info)
+        with self.assertRaises(nbd.Error):
+            Writer(self.ledger, self.daemon.uri("vm1")).check()
+        self.daemon.ctl("vm1", "accept-loss")
+        self.attach()
+        self.assertGreater(max(self.ledger.flushed), 0)
+        self.pump(0.3)
+        self.writer.close()
+        self.assertEqual(self.daemon.stop(), 0, self.daemon.log())
