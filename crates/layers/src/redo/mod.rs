@@ -26,16 +26,16 @@
 //! the store, and two small durable writes. It deliberately has only one epoch at a time: writes wait while one gets to the
 //! store. The format is in `docs/formats/redo.md`.
 
+mod end;
 pub mod format;
+mod open;
 mod places;
 
-use crate::flaw::flawed;
-use format::{AREA, Committed, ENTRY, Entry, LOG_MIN, PAGE, RECORDS, Record, Super, checksum, table_len};
+use format::{AREA, ENTRY, Entry, PAGE, Record, Super, checksum, table_len};
 use futures_util::future::join_all;
-use futures_util::{StreamExt, stream};
 use lamina_block::{
-    Begin, Buf, Build, Config, Durability, Env, Error, ErrorKind, Extent, ExtentState, Geometry, Io, Layer,
-    Made, Node, Op, Pending, Result, Signal, Step,
+    Begin, Buf, Build, Config, Durability, Env, Error, Extent, ExtentState, Geometry, Io, Layer, Made, Node,
+    Op, Pending, Result, Signal, Step,
 };
 use places::Places;
 use serde::Deserialize;
@@ -47,8 +47,6 @@ use std::rc::Rc;
 
 /// The most bytes that are written or moved at once.
 const PIECE: u64 = 1 << 20;
-/// Requests to the store, or to the log, that are under way together when an epoch gets to the store.
-const DEPTH: usize = 32;
 
 /// The keys; see the module.
 #[derive(Deserialize)]
@@ -77,37 +75,11 @@ impl Config for Keys {
                 return Err(Error::unsupported(message).on(log.name()));
             }
             if with.begin != Begin::Open {
-                format_log(&with.env, &log).await?;
+                open::format_log(&with.env, &log).await?;
             }
             Ok(Rc::new(Flushed(Redo::open(&with.name, &with.env, store, log).await?)) as Made)
         })
     }
-}
-
-/// Makes a log on `log`, whatever is there.
-async fn format_log(env: &Rc<dyn Env>, log: &Rc<Node>) -> Result<()> {
-    let size = log.geometry().size / PAGE * PAGE;
-    if size < LOG_MIN {
-        let message = format!("{size} bytes are too few for a redo log: it takes {LOG_MIN} at least");
-        return Err(Error::invalid(message).on(log.name()));
-    }
-    let of = Super { size, key: env.random() };
-    let record = Record { sequence: 1, ..Record::default() };
-    write_page(env, log, RECORDS[0], &record.encode(of.key)).await?;
-    // The superblock comes last: without it there is no log.
-    write_page(env, log, 0, &of.encode()).await
-}
-
-async fn write_page(env: &Rc<dyn Env>, log: &Rc<Node>, at: u64, bytes: &[u8]) -> Result<()> {
-    let buf = env.pool().take(bytes.len());
-    buf.write(0, bytes);
-    log.submit(Io::write(at, buf, Durability::Fua)).await
-}
-
-async fn read_bytes(env: &Rc<dyn Env>, node: &Rc<Node>, at: Range<u64>) -> Result<Vec<u8>> {
-    let buf = env.pool().take((at.end - at.start) as usize);
-    node.submit(Io::read(at.start, buf.clone())).await?;
-    Ok(buf.to_vec())
 }
 
 /// `at` in pieces of `len` bytes at most.
@@ -182,76 +154,6 @@ pub(crate) struct Redo {
 }
 
 impl Redo {
-    async fn open(name: &str, env: &Rc<dyn Env>, store: Rc<Node>, log: Rc<Node>) -> Result<Rc<Redo>> {
-        let size = log.geometry().size;
-        let damaged = |e: Error| Error::new(e.kind(), e.message()).on(log.name());
-        if size < LOG_MIN {
-            return Err(damaged(Error::new(ErrorKind::Corrupt, "there is no redo log on it")));
-        }
-        let of = Super::decode(&read_bytes(env, &log, 0..PAGE).await?, size).map_err(damaged)?;
-        let mut records = Vec::new();
-        for (slot, at) in RECORDS.into_iter().enumerate() {
-            let bytes = read_bytes(env, &log, at..at + PAGE).await?;
-            records.extend(Record::decode(&bytes, &of).map(|record| (record, slot)));
-        }
-        let Some((record, slot)) = records.into_iter().max_by_key(|(record, _)| record.sequence) else {
-            let message = "neither record of the redo log can be read";
-            return Err(damaged(Error::new(ErrorKind::Corrupt, message)));
-        };
-        let me = Rc::new(Redo {
-            name: name.into(),
-            env: Rc::clone(env),
-            store,
-            log,
-            of,
-            epoch: RefCell::new(Epoch::new()),
-            record: Cell::new(record),
-            slot: Cell::new(slot),
-            writing: Cell::new(0),
-            reading: Cell::new(0),
-            ending: Cell::new(false),
-            moved: Signal::new(),
-            scratch: RefCell::default(),
-            written: Cell::new(0),
-        });
-        if let Some(committed) = record.committed {
-            me.load(&committed).await?;
-            if !me.geometry().read_only
-                && let Err(e) = me.end().await
-            {
-                // What is on the log is read from there; the next write or flush tries again.
-                tracing::warn!(device = %me.name, error = %e, "the store cannot be brought to the last epoch yet");
-            }
-        }
-        Ok(me)
-    }
-
-    /// Takes in an epoch that counts. All of it is looked at before the store is changed.
-    async fn load(&self, committed: &Committed) -> Result<()> {
-        let damaged = |e: Error| Error::new(e.kind(), e.message()).on(self.log.name());
-        let bytes =
-            read_bytes(&self.env, &self.log, committed.table..committed.table + committed.table_len())
-                .await?;
-        let store = self.store.geometry();
-        let table = format::decode_table(&bytes, committed, &self.of, store.size, u64::from(store.block));
-        let mut epoch = Epoch { phase: Phase::Counts, time: self.record.get().time, ..Epoch::new() };
-        for entry in table.map_err(damaged)? {
-            if let Some((place, sum)) = entry.data {
-                let len = entry.at.end - entry.at.start;
-                if len > PIECE
-                    || checksum(&read_bytes(&self.env, &self.log, place..place + len).await?) != sum
-                {
-                    let message = "the redo log is damaged: the store may be between two epochs, and the log cannot finish it";
-                    return Err(damaged(Error::new(ErrorKind::Corrupt, message)).at(entry.at));
-                }
-                epoch.end = epoch.end.max(place + len);
-            }
-            epoch.add(entry);
-        }
-        self.epoch.replace(epoch);
-        Ok(())
-    }
-
     fn geometry(&self) -> Geometry {
         let store = self.store.geometry();
         Geometry {
@@ -384,116 +286,6 @@ impl Redo {
         scratch.resize(data.len(), 0);
         data.read(0, scratch);
         checksum(scratch)
-    }
-
-    /// Ends the epoch: the store has it, durably, when this returns. If it fails, the next one begins where it stopped.
-    async fn end(&self) -> Result<()> {
-        loop {
-            let moved = self.moved.wait();
-            if !self.ending.get() {
-                break;
-            }
-            moved.await;
-        }
-        self.ending.set(true);
-        let result = self.end_alone().await;
-        if result.is_err() {
-            // Somebody was told so, and may read what is there: it stays.
-            self.epoch.borrow_mut().is_discarded = true;
-        }
-        self.ending.set(false);
-        self.moved.notify();
-        result
-    }
-
-    async fn end_alone(&self) -> Result<()> {
-        self.moved.until(|| self.writing.get() == 0).await;
-        {
-            let epoch = &mut *self.epoch.borrow_mut();
-            match epoch.phase {
-                Phase::Open if epoch.table.is_empty() => {
-                    // What failed has left nothing but the room it took.
-                    *epoch = Epoch::new();
-                    return Ok(());
-                }
-                Phase::Open => epoch.phase = Phase::Ending,
-                Phase::Ending | Phase::Counts => {}
-            }
-        }
-        if self.epoch.borrow().phase == Phase::Ending {
-            self.commit().await?;
-            self.epoch.borrow_mut().phase = Phase::Counts;
-        }
-        self.bring().await?;
-        let before = self.record.get();
-        self.keep(Record { sequence: before.sequence + 1, committed: None, ..before }).await?;
-        self.epoch.replace(Epoch::new());
-        // Whoever was told that it is on the log has to have read it from there.
-        self.moved.until(|| self.reading.get() == 0).await;
-        Ok(())
-    }
-
-    /// Makes the epoch count.
-    async fn commit(&self) -> Result<()> {
-        let (bytes, committed, time) = {
-            let epoch = self.epoch.borrow();
-            let (bytes, sum) = format::encode_table(&epoch.table, self.of.key);
-            let table = epoch.end.next_multiple_of(PAGE);
-            (bytes, Committed { table, entries: epoch.table.len() as u32, sum }, epoch.time)
-        };
-        let buf = self.env.pool().take(bytes.len());
-        buf.write(0, &bytes);
-        self.written.set(self.written.get() + bytes.len() as u64);
-        self.log.submit(Io::write(committed.table, buf, Durability::Cached)).await?;
-        if !flawed!("record before the table") {
-            self.log.submit(Io::flush()).await?;
-        }
-        let before = self.record.get();
-        self.keep(Record {
-            sequence: before.sequence + 1,
-            epoch: before.epoch + 1,
-            time,
-            committed: Some(committed),
-        })
-        .await
-    }
-
-    /// Writes a record durably, not over the one that counts.
-    async fn keep(&self, record: Record) -> Result<()> {
-        let slot = 1 - self.slot.get();
-        self.written.set(self.written.get() + PAGE);
-        write_page(&self.env, &self.log, RECORDS[slot], &record.encode(self.of.key)).await?;
-        self.record.set(record);
-        self.slot.set(slot);
-        Ok(())
-    }
-
-    /// Brings an epoch that counts to the store.
-    async fn bring(&self) -> Result<()> {
-        let (discards, writes) = {
-            let epoch = &mut *self.epoch.borrow_mut();
-            let is_wanted = !epoch.is_discarded;
-            let discards = epoch.table.iter().filter(|entry| is_wanted && entry.data.is_none());
-            let writes: Vec<(Range<u64>, u64)> = epoch.places.all().collect();
-            (discards.map(|entry| entry.at.clone()).collect::<Vec<_>>(), writes)
-        };
-        for at in discards {
-            // What is discarded may stay as it is.
-            let _done = self.store.submit(Io::discard(at)).await;
-        }
-        let moves = writes.into_iter().map(|(at, place)| self.copy(at, place));
-        let moved: Vec<Result<()>> = stream::iter(moves).buffer_unordered(DEPTH).collect().await;
-        moved.into_iter().collect::<Result<()>>()?;
-        if !flawed!("record before the store") {
-            self.store.submit(Io::flush()).await?;
-        }
-        Ok(())
-    }
-
-    async fn copy(&self, at: Range<u64>, place: u64) -> Result<()> {
-        let data = self.env.pool().take((at.end - at.start) as usize);
-        self.log.submit(Io::read(place, data.clone())).await?;
-        self.store.submit(Io::write(at.start, data, Durability::Cached)).await
     }
 }
 

@@ -151,7 +151,7 @@ fn canaries() {
 fn what_was_begun_is_not_there_if_it_is_abandoned() {
     simulated(|world| async move {
         let (store, log) = (world.memory("1MiB").await, world.memory("1MiB").await);
-        super::format_log(&world.env, &log).await.unwrap();
+        super::open::format_log(&world.env, &log).await.unwrap();
         let redo = super::Redo::open("redo", &world.env, store, log).await.unwrap();
         let top = Node::new("redo", "redo", Rc::clone(&world.env), Rc::new(super::Flushed(Rc::clone(&redo))));
         let put = async |value: u8| {
@@ -176,7 +176,7 @@ fn what_was_begun_is_not_there_if_it_is_abandoned() {
 fn an_epoch_that_is_too_long_ends_before() {
     simulated(|world| async move {
         let (store, log) = (world.memory("4MiB").await, world.memory("256KiB").await);
-        super::format_log(&world.env, &log).await.unwrap();
+        super::open::format_log(&world.env, &log).await.unwrap();
         let redo = super::Redo::open("redo", &world.env, store, log).await.unwrap();
         let top = Node::new("redo", "redo", Rc::clone(&world.env), Rc::new(super::Flushed(Rc::clone(&redo))));
         let fits = redo.room_for(4096);
