@@ -1,10 +1,11 @@
-//! Hit rates of cache eviction policies on block traces: LRU, ARC, S3-FIFO, and what `accelerate` does.
+//! Hit rates of cache eviction policies on block traces: LRU, ARC, S3-FIFO, a model of `accelerate`, and the layer itself.
 //!
 //! `cargo run --release -p lamina-layers --example hit_rates -- FOLDER [--markdown] [--variants]`: all traces of a folder, in
 //! the formats that `trace` names. Each at three sizes of the cache, in parts of the blocks that the trace asks for at all.
 //! `--variants` shows what other choices would make of them. It fails if LRU is not what the ARC paper published for it.
 
 mod arc;
+mod layer;
 mod lru;
 mod model;
 mod policy;
@@ -21,7 +22,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::{env, fs, io};
 use table::Table;
-use trace::Trace;
+use trace::{BLOCK, Trace};
 
 /// Sizes of the cache, in percent of the footprint.
 const SIZES: [usize; 3] = [1, 5, 20];
@@ -148,6 +149,43 @@ fn losses(cases: &[Case], scores: &[Vec<Score>], markdown: bool) {
     print!("{}", table.show("Where LRU has more hits, and why", markdown));
 }
 
+/// What the layer itself makes of the reads of each case, where there is a flash so small; beside it the model, also with what
+/// it costs that requests come one by one.
+fn layers(cases: &[Case], scores: &[Vec<Score>], markdown: bool) -> lamina_block::Result<()> {
+    let alone = Choice { heads: true, ..LAMINA };
+    let mut table = Table::new([
+        "trace",
+        "cache",
+        "blocks",
+        "device MiB",
+        "LRU",
+        "model",
+        "with heads",
+        "layer",
+        "over LRU",
+        "too long",
+        "written",
+    ]);
+    for (case, scores) in cases.iter().zip(scores) {
+        let [lru, .., model] = &scores[..] else { continue };
+        let Some(device) = layer::device(case.blocks as u64) else { continue };
+        let replay = layer::replay(case.trace, device)?;
+        let alone = run(case.trace, &mut Model::new(case.blocks, alone));
+        let rates = [lru.reads, model.reads, alone.reads, replay.reads].map(|reads| reads.rate());
+        table.row(
+            case.front()
+                .into_iter()
+                .chain([format!("{:.1}", (device * BLOCK) as f64 / f64::from(1 << 20))])
+                .chain(rates.map(|rate| format!("{rate:.2}")))
+                .chain([format!("{:+.2}", rates[3] - rates[0])])
+                .chain([format!("{:.1}", Hits { hits: replay.again, of: replay.reads.of }.rate())])
+                .chain([format!("{:.2}", replay.written as f64 / replay.asked as f64)]),
+        );
+    }
+    print!("{}", table.show("The layer itself, reads only, percent of hits", markdown));
+    Ok(())
+}
+
 fn mean(values: impl Iterator<Item = f64>) -> f64 {
     let values: Vec<f64> = values.collect();
     values.iter().sum::<f64>() / values.len() as f64
@@ -225,6 +263,10 @@ fn main() -> ExitCode {
         .collect();
     rates("Reads and writes, percent of hits", &cases, &scores, |score| score.all, markdown);
     rates("Reads only, percent of hits", &cases, &scores, |score| score.reads, markdown);
+    if let Err(e) = layers(&cases, &scores, markdown) {
+        eprintln!("the layer: {e}");
+        return ExitCode::FAILURE;
+    }
     losses(&cases, &scores, markdown);
     if has("--variants") {
         variants(&cases, &scores, markdown);

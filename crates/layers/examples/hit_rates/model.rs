@@ -10,6 +10,9 @@
 //! Room is made by whole segments, from the tail of a log. A block that is written again is appended again, to the log that
 //! has it; what it was before takes its slot until its segment goes. Long streams of large reads pass by.
 //!
+//! The layer has the same rules in code of its own (`accelerate/read.rs` the one for long streams): that it does what is said
+//! here shows the table in which the layer itself is replayed (`layer.rs`).
+//!
 //! What is left out: heads and summaries (but see `heads`), and that a block cannot go before its store has it. With segments
 //! of one block, and nothing that is written twice, it does what S3-FIFO does.
 
@@ -49,7 +52,7 @@ pub struct Choice {
     pub segments: usize,
     /// Segments that are always free.
     pub free: usize,
-    /// Each request takes one more slot, as if it were written alone.
+    /// Each request takes one more slot in each log that it is appended to, as if it were written alone.
     pub heads: bool,
 }
 
@@ -117,6 +120,8 @@ pub struct Model {
     serial: u64,
     /// That a block is asked for is counted.
     counts: bool,
+    /// Which logs the request has been appended to.
+    appended: [bool; 2],
     /// Slots that were written for requests, and to keep what was in a tail.
     pub asked: u64,
     pub kept: u64,
@@ -138,6 +143,7 @@ impl Model {
             streams: Streams::default(),
             serial: 0,
             counts: true,
+            appended: [false; 2],
             asked: 0,
             kept: 0,
         }
@@ -167,6 +173,7 @@ impl Model {
             log = self.index.get(&key).map_or(log, |place| place.log);
         }
         self.asked += 1;
+        self.appended[log] = true;
         self.push(log, key, frequency);
     }
 
@@ -238,14 +245,15 @@ impl Policy for Model {
         let len = if *is_write { 0 } else { self.streams.len(bytes) };
         let is_rest = len > bytes.end - bytes.start && !bytes.start.is_multiple_of(BLOCK);
         let passes = len > self.choice.stream && bytes.end - bytes.start >= self.choice.passing;
-        let asked = self.asked;
+        self.appended = [false; 2];
         let mut hits = 0;
         for key in request.blocks() {
             self.counts = self.choice.parts || !(is_rest && key == request.blocks().start);
             hits += u64::from(self.ask(key, *is_write, passes));
         }
-        if self.choice.heads && self.asked > asked {
-            self.append(SMALL, u64::MAX, 0);
+        let heads = self.appended.map(|is_appended| is_appended && self.choice.heads);
+        for log in [SMALL, MAIN].into_iter().filter(|log| heads[*log]) {
+            self.append(log, u64::MAX - log as u64, 0);
         }
         hits
     }

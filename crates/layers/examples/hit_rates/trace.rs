@@ -14,11 +14,11 @@ use std::process::{Command, Stdio};
 
 /// Bytes of what a cache counts in.
 pub const BLOCK: u64 = 4096;
-/// Volumes lie one behind the other, so many bits of bytes apart.
-const VOLUME: u32 = 48;
+/// Volumes lie one behind the other, so many bits of bytes apart: two hundred fit into a device of the layer.
+const VOLUME: u32 = 44;
 
 /// A read or a write.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     pub is_write: bool,
     pub bytes: Range<u64>,
@@ -138,11 +138,11 @@ mod tests {
     #[test]
     fn lines_are_requests() {
         check(csv, "0,W,0,4096,512", Some((true, 4096..4608)));
-        check(csv, "0,R,3,8192,8192", Some((false, (3 << 48) + 8192..(3 << 48) + 16384)));
+        check(csv, "0,R,3,8192,8192", Some((false, (3 << 44) + 8192..(3 << 44) + 16384)));
         check(
             msr,
             "128166372003061629,hm,1,Read,2048,512,413",
-            Some((false, (1 << 48) + 2048..(1 << 48) + 2560)),
+            Some((false, (1 << 44) + 2048..(1 << 44) + 2560)),
         );
         check(arc_pages, "5 2 0 17", Some((false, 20480..28672)));
         check(arc_sectors, "7 2 0 17", Some((false, 3584..4608)));
