@@ -6,5 +6,5 @@ use lamina_sim::{Subject, simulate};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    simulate(vec![Subject::new("bare disk", |rig| async move { Ok(rig.disk(0)) })])
+    simulate(|| vec![Subject::new("bare disk", |rig| async move { Ok(rig.disk(0)) })])
 }

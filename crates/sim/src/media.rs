@@ -80,13 +80,17 @@ impl Loss {
     pub const ALL: [Loss; 4] = [Loss::All, Loss::Nothing, Loss::Torn, Loss::Writes];
 }
 
+/// Sectors in a page.
+const PAGE: u64 = 32;
+
 #[derive(Clone)]
 pub(crate) struct Media {
     sector: u64,
     /// The owner of the data that is already there; `None` for zeroes.
     junk: Option<u32>,
-    sectors: BTreeMap<u64, Sector>,
-    /// Sectors that have versions.
+    /// Neighbouring sectors, shared with the images taken of this until one of them changes: images are many.
+    pages: BTreeMap<u64, Rc<[Sector; PAGE as usize]>>,
+    /// All sectors that have versions, and some that no longer have.
     dirty: std::collections::BTreeSet<u64>,
     clock: u64,
 }
@@ -94,12 +98,22 @@ pub(crate) struct Media {
 impl Media {
     /// Empty, or full of another owner's data if `junk` gives a number for it.
     pub(crate) fn new(sector: u32, junk: Option<u32>) -> Media {
-        Media { sector: sector.into(), junk, sectors: BTreeMap::new(), dirty: Default::default(), clock: 0 }
+        Media { sector: sector.into(), junk, pages: BTreeMap::new(), dirty: Default::default(), clock: 0 }
     }
 
     fn tick(&mut self) -> u64 {
         self.clock += 1;
         self.clock
+    }
+
+    /// A sector, unless nothing near it was ever written.
+    fn sector(&self, number: u64) -> Option<&Sector> {
+        self.pages.get(&(number / PAGE)).map(|page| &page[(number % PAGE) as usize])
+    }
+
+    fn sector_mut(&mut self, number: u64) -> &mut Sector {
+        let page = self.pages.entry(number / PAGE).or_default();
+        &mut Rc::make_mut(page)[(number % PAGE) as usize]
     }
 
     fn numbers(&self, at: &Range<u64>) -> Range<u64> {
@@ -116,7 +130,7 @@ impl Media {
                 None => Data::Zero,
             };
             let version = Version { write: write.clone(), applied: false, data };
-            self.sectors.entry(number).or_default().versions.push(version);
+            self.sector_mut(number).versions.push(version);
             self.dirty.insert(number);
         }
         write
@@ -125,15 +139,16 @@ impl Media {
     /// A part of a write takes effect, with the bytes its buffer holds now.
     pub(crate) fn apply(&mut self, write: &Write, part: &Range<u64>, from: Option<&Buf>) {
         let bytes: Option<Rc<[u8]>> = from.map(|buf| buf.to_vec().into());
+        let size = self.sector;
         for number in self.numbers(part) {
-            let versions = &mut self.sectors.entry(number).or_default().versions;
+            let versions = &mut self.sector_mut(number).versions;
             let Some(index) = versions.iter().position(|v| Rc::ptr_eq(&v.write.0, &write.0)) else {
                 continue;
             };
             let mut version = versions.remove(index);
             version.applied = true;
             if let Some(all) = &bytes {
-                version.data = Data::Bytes(Rc::clone(all), (number * self.sector - part.start) as usize);
+                version.data = Data::Bytes(Rc::clone(all), (number * size - part.start) as usize);
             }
             versions.push(version);
         }
@@ -143,8 +158,7 @@ impl Media {
     pub(crate) fn complete(&mut self, write: &Write, at: &Range<u64>, durable: bool) {
         write.0.set(self.tick());
         for number in self.numbers(at) {
-            let Some(sector) = self.sectors.get_mut(&number) else { continue };
-            sector.versions.retain(|v| v.applied || !Rc::ptr_eq(&v.write.0, &write.0));
+            self.sector_mut(number).versions.retain(|v| v.applied || !Rc::ptr_eq(&v.write.0, &write.0));
         }
         if durable {
             for number in self.numbers(at) {
@@ -154,7 +168,7 @@ impl Media {
     }
 
     fn settle(&mut self, number: u64, covered: impl Fn(&Version) -> bool) {
-        let Some(sector) = self.sectors.get_mut(&number) else { return };
+        let sector = self.sector_mut(number);
         sector.settle(covered);
         if sector.versions.is_empty() {
             self.dirty.remove(&number);
@@ -174,12 +188,8 @@ impl Media {
 
     pub(crate) fn read(&self, at: &Range<u64>, into: &Buf) {
         let size = self.sector as usize;
-        let mut stored = self.sectors.range(self.numbers(at)).peekable();
         for (place, number) in self.numbers(at).enumerate() {
-            let data = match stored.next_if(|(n, _)| **n == number) {
-                Some((_, sector)) => sector.visible(),
-                None => &Data::Blank,
-            };
+            let data = self.sector(number).map_or(&Data::Blank, Sector::visible);
             match (data, self.junk) {
                 (Data::Bytes(all, from), _) => into.write(place * size, &all[*from..*from + size]),
                 (Data::Blank, Some(owner)) => into.write(place * size, &stamp::block(owner, number, size)),
@@ -190,7 +200,7 @@ impl Media {
 
     /// True if the sector at `offset` is known to read as zeroes.
     pub(crate) fn is_zero(&self, offset: u64) -> bool {
-        match self.sectors.get(&(offset / self.sector)).map_or(&Data::Blank, Sector::visible) {
+        match self.sector(offset / self.sector).map_or(&Data::Blank, Sector::visible) {
             Data::Zero => true,
             Data::Blank => self.junk.is_none(),
             Data::Bytes(..) => false,
@@ -202,14 +212,13 @@ impl Media {
     pub(crate) fn orphan(&self) -> Media {
         let mut after = self.clone();
         let now = after.tick();
-        for sector in after.sectors.values_mut() {
+        for number in &self.dirty {
+            let sector = after.sector_mut(*number);
             sector.versions.retain(|version| version.applied);
             for version in &mut sector.versions {
                 version.write = Write(Rc::new(Cell::new(version.write.0.get().min(now))));
             }
         }
-        let dirty = |number: &u64| after.sectors.get(number).is_some_and(|s| !s.versions.is_empty());
-        after.dirty = after.dirty.iter().copied().filter(dirty).collect();
         after
     }
 
@@ -219,7 +228,8 @@ impl Media {
         // same seed must lead to the same loss wherever memory happens to be.
         let mut kept: Vec<(*const Cell<u64>, bool)> = Vec::new();
         let mut after = Media { dirty: Default::default(), ..self.clone() };
-        for sector in after.sectors.values_mut() {
+        for number in &self.dirty {
+            let sector = after.sector_mut(*number);
             let versions = std::mem::take(&mut sector.versions);
             if versions.is_empty() {
                 continue;

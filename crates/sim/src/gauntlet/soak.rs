@@ -4,7 +4,10 @@ use super::run::{Check, Failure, Replay, Run, number, parse, run};
 use super::subject::Subject;
 use std::fmt;
 use std::io::Write;
+use std::ops::Range;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Seeds that the program runs unless it is told otherwise.
@@ -29,7 +32,17 @@ impl fmt::Display for Soaked {
 /// Runs `seeds` seeds from `from` on: each seed is one check of one subject, all of them in turn. Stops at the first
 /// failure.
 pub fn soak(subjects: &[Subject], seeds: u64, from: u64) -> Result<Soaked, Failure> {
-    soak_and_tell(subjects, &Check::ALL, from..from.saturating_add(seeds), |_, _| {})
+    let began = Instant::now();
+    for seed in from..from.saturating_add(seeds) {
+        one(subjects, &Check::ALL, seed)?;
+    }
+    Ok(Soaked { seeds, took: began.elapsed() })
+}
+
+/// The turn depends on the seed alone, so that seeds can be divided between processes and threads.
+fn one(subjects: &[Subject], checks: &[Check], seed: u64) -> Result<(), Failure> {
+    let turn = (seed % (subjects.len() * checks.len()) as u64) as usize;
+    run(&subjects[turn / checks.len()], checks[turn % checks.len()], seed, Run::Sample)
 }
 
 /// The first seed of a soak that is not told where to begin: others than the single tests run.
@@ -48,31 +61,10 @@ pub fn soak_test(subjects: &[Subject], seeds: u64, name: &str, replay: &Replay) 
     }
 }
 
-fn soak_and_tell(
-    subjects: &[Subject],
-    checks: &[Check],
-    seeds: std::ops::Range<u64>,
-    mut tell: impl FnMut(u64, Duration),
-) -> Result<Soaked, Failure> {
-    let began = Instant::now();
-    let pairs: Vec<(&Subject, Check)> =
-        subjects.iter().flat_map(|subject| checks.iter().map(move |check| (subject, *check))).collect();
-    let in_turn = pairs.iter().cycle();
-    let mut done = 0;
-    // The turn depends on the seed alone, so that ranges can be divided.
-    let skip = if pairs.is_empty() { 0 } else { (seeds.start % pairs.len() as u64) as usize };
-    for (seed, (subject, check)) in seeds.zip(in_turn.skip(skip)) {
-        run(subject, *check, seed, Run::Sample)?;
-        done += 1;
-        tell(done, began.elapsed());
-    }
-    Ok(Soaked { seeds: done, took: began.elapsed() })
-}
-
 /// What the program is asked to do.
 #[derive(Debug)]
 struct Asked {
-    seeds: std::ops::Range<u64>,
+    seeds: Range<u64>,
     checks: Vec<Check>,
     subject: Option<String>,
 }
@@ -104,11 +96,22 @@ impl Asked {
     }
 }
 
+impl Asked {
+    fn choose(&self, subjects: Vec<Subject>) -> Vec<Subject> {
+        let asked = |subject: &Subject| self.subject.as_deref().is_none_or(|name| subject.name().contains(name));
+        match subjects.iter().position(|subject| Some(subject.name()) == self.subject.as_deref()) {
+            Some(exact) => subjects.into_iter().skip(exact).take(1).collect(),
+            None => subjects.into_iter().filter(asked).collect(),
+        }
+    }
+}
+
 const USAGE: &str = "write [--seeds N] [--from N] [--seed N] [--subject NAME] [--check NAME]";
 
-/// A program that soaks `subjects` as its arguments say: `--seeds` how many, `--from` which, `--subject` and `--check`
-/// which ones, or `--seed` a single one. Its exit code is 1 after a failure, and 2 if the arguments are wrong.
-pub fn simulate(subjects: Vec<Subject>) -> ExitCode {
+/// A program that soaks what `subjects` makes, one thread on each processor, as its arguments say: `--seeds` how many,
+/// `--from` which, `--subject` (a name or a part of names) and `--check` which ones, or `--seed` a single one. Its exit
+/// code is 1 after a failure, and 2 if the arguments are wrong.
+pub fn simulate(subjects: fn() -> Vec<Subject>) -> ExitCode {
     let asked = match Asked::read(std::env::args().skip(1)) {
         Ok(asked) => asked,
         Err(message) => {
@@ -116,22 +119,11 @@ pub fn simulate(subjects: Vec<Subject>) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let chosen = |subject: &Subject| asked.subject.as_deref().is_none_or(|name| subject.name() == name);
-    let subjects: Vec<Subject> = subjects.into_iter().filter(chosen).collect();
-    if subjects.is_empty() {
+    if asked.choose(subjects()).is_empty() {
         eprintln!("there is no subject {:?}", asked.subject.unwrap_or_default());
         return ExitCode::from(2);
     }
-    let total = asked.seeds.end - asked.seeds.start;
-    let mut told = Duration::ZERO;
-    let tell = |done: u64, took: Duration| {
-        if took >= told + Duration::from_secs(1) {
-            told = took;
-            eprint!("\r{done} of {total} seeds, {:.0} a second ", done as f64 / took.as_secs_f64());
-            let _unseen = std::io::stderr().flush();
-        }
-    };
-    match soak_and_tell(&subjects, &asked.checks, asked.seeds, tell) {
+    match soak_on_threads(subjects, &asked) {
         Ok(soaked) => {
             println!("\r{soaked}: no failure");
             ExitCode::SUCCESS
@@ -140,6 +132,52 @@ pub fn simulate(subjects: Vec<Subject>) -> ExitCode {
             println!("\r{failure}\n\nto see it again: the same command with {}", failure.arguments());
             ExitCode::FAILURE
         }
+    }
+}
+
+/// A world lives in one thread; each thread has subjects of its own. Of several failures the one of the lowest seed is
+/// told.
+fn soak_on_threads(subjects: fn() -> Vec<Subject>, asked: &Asked) -> Result<Soaked, Failure> {
+    let began = Instant::now();
+    let Range { start, end } = asked.seeds;
+    let (next, done) = (AtomicU64::new(start), AtomicU64::new(0));
+    let failed = Mutex::new(None::<Failure>);
+    let work = |tells: bool| {
+        let subjects = asked.choose(subjects());
+        let mut told = Duration::ZERO;
+        loop {
+            let seed = next.fetch_add(1, Relaxed);
+            if seed >= end {
+                return;
+            }
+            if let Err(failure) = one(&subjects, &asked.checks, seed) {
+                next.store(end, Relaxed);
+                let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                if failed.as_ref().is_none_or(|other| failure.seed < other.seed) {
+                    *failed = Some(failure);
+                }
+                return;
+            }
+            let done = done.fetch_add(1, Relaxed) + 1;
+            let took = began.elapsed();
+            if tells && took >= told + Duration::from_secs(1) {
+                told = took;
+                let rate = done as f64 / took.as_secs_f64();
+                eprint!("\r{done} of {} seeds, {rate:.0} a second ", end - start);
+                let _unseen = std::io::stderr().flush();
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let work = &work;
+        for _ in 1..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(move || work(false));
+        }
+        work(true);
+    });
+    match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(failure) => Err(failure),
+        None => Ok(Soaked { seeds: end - start, took: began.elapsed() }),
     }
 }
 
@@ -161,14 +199,30 @@ mod tests {
         }
     }
 
+    /// Fails, and says so with a number that the world gives.
+    fn wrong() -> Vec<Subject> {
+        vec![Subject::new("wrong", |rig| async move {
+            Err::<_, _>(lamina_block::Error::media(rig.env().tick().to_string()))
+        })]
+    }
+
     #[test]
     fn a_failure_in_a_soak_is_found_again_by_its_arguments() {
-        let wrong = Subject::new("wrong", |rig| async move {
-            Err::<_, _>(lamina_block::Error::media(rig.env().tick().to_string()))
-        });
-        let failure = soak(std::slice::from_ref(&wrong), 100, 3).unwrap_err();
+        let failure = soak(&wrong(), 100, 3).unwrap_err();
         let asked = read(&failure.arguments().replace('"', "")).unwrap();
-        let again = soak_and_tell(&[wrong], &asked.checks, asked.seeds, |_, _| {}).unwrap_err();
+        let again = soak_on_threads(wrong, &asked).unwrap_err();
         assert_eq!(failure.to_string(), again.to_string());
+        assert_eq!(soak_on_threads(wrong, &read("--from 3 --seeds 100").unwrap()).unwrap_err().seed, 3);
+    }
+
+    #[test]
+    fn a_part_of_a_name_picks_several_subjects_and_a_name_one() {
+        let subject = |name| Subject::new(name, |_| async { Err::<_, _>(lamina_block::Error::media("")) });
+        let picked = |text: &str| {
+            let mut asked = read("").unwrap();
+            asked.subject = Some(text.into());
+            asked.choose(vec![subject("a flash"), subject("over a flash"), subject("disk")]).len()
+        };
+        assert_eq!((picked("flash"), picked("a flash"), picked("tape")), (2, 1, 0));
     }
 }
