@@ -98,7 +98,8 @@ impl Asked {
 
 impl Asked {
     fn choose(&self, subjects: Vec<Subject>) -> Vec<Subject> {
-        let asked = |subject: &Subject| self.subject.as_deref().is_none_or(|name| subject.name().contains(name));
+        let asked =
+            |subject: &Subject| self.subject.as_deref().is_none_or(|name| subject.name().contains(name));
         match subjects.iter().position(|subject| Some(subject.name()) == self.subject.as_deref()) {
             Some(exact) => subjects.into_iter().skip(exact).take(1).collect(),
             None => subjects.into_iter().filter(asked).collect(),
