@@ -67,7 +67,7 @@ impl Accelerate {
     async fn discard_blocks(&self, blocks: Range<u64>) -> Met<()> {
         self.while_leaving().await;
         let at = self.bytes(&blocks);
-        let _lock = self.locks.take(&at).await;
+        let _lock = self.lock(&at).await;
         // The flash may have been left meanwhile.
         if let Some(why) = self.failure.stopped() {
             return Err(why.into());

@@ -350,7 +350,7 @@ impl Accelerate {
     }
 
     async fn leave_flash(&self, e: &Error) -> Result<()> {
-        let _all = self.locks.take(&(0..u64::MAX)).await;
+        let _all = self.lock(&(0..u64::MAX)).await;
         let _none = self.no_batches().await;
         if self.is_at_stake() {
             return Err(self.stop(e));
@@ -442,7 +442,7 @@ impl Accelerate {
     }
 
     async fn give_up(&self) -> Result<Value> {
-        let _all = self.locks.take(&(0..u64::MAX)).await;
+        let _all = self.lock(&(0..u64::MAX)).await;
         let _none = self.no_batches().await;
         let unreadable = self.bring_readable().await?;
         let lost = self.loss(|block| unreadable.contains(&block));
@@ -460,7 +460,7 @@ impl Accelerate {
             let message = "the flash could not be used when the device was opened: it is used when both are opened again";
             return Err(Error::offline(message).on(&self.name));
         }
-        let _all = self.locks.take(&(0..u64::MAX)).await;
+        let _all = self.lock(&(0..u64::MAX)).await;
         let uuid = u128::from(self.env.random()) << 64 | u128::from(self.env.random());
         // The old one goes in the same step. Until the words are kept, nobody looks for the new one.
         self.log.renew(&self.volume, uuid).await?;

@@ -62,7 +62,7 @@ mod write;
 
 use crate::command::{args, unknown};
 use crate::flash::{self, Log, SLOT, Volume};
-use crate::legs::Locks;
+use crate::legs::{Lock, Locks};
 use epoch::Epochs;
 use failure::Failure;
 use flow::Flow;
@@ -288,6 +288,18 @@ impl Accelerate {
     /// The bytes of blocks; the last may be cut off by the end of the device.
     fn bytes(&self, blocks: &Range<u64>) -> Range<u64> {
         blocks.start * SLOT as u64..(blocks.end * SLOT as u64).min(self.store.geometry().size)
+    }
+
+    /// Takes `at` when nothing of it is taken any more.
+    async fn lock(&self, at: &Range<u64>) -> Lock {
+        match self.locks.try_take(at) {
+            Some(lock) => lock,
+            None => {
+                // It may be a fill that waits for others.
+                let _hurry = self.log.hurry();
+                self.locks.take(at).await
+            }
+        }
     }
 
     /// Runs `work` in the background; closing waits for it.

@@ -36,7 +36,7 @@ impl Accelerate {
     /// The store has everything, and the flash nothing that counts.
     pub(super) async fn forget(&self) -> Result<()> {
         // What has been read is still being put on the flash: it would be there afterwards.
-        let _all = self.locks.take(&(0..u64::MAX)).await;
+        let _all = self.lock(&(0..u64::MAX)).await;
         self.drained().await?;
         self.log.forget(&self.volume).await
     }

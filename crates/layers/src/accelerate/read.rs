@@ -2,9 +2,9 @@
 
 use super::failure::{Fault, Met};
 use super::{Accelerate, add};
-use crate::flash::{How, Run, SLOT};
+use crate::flash::{Run, SLOT};
 use futures_util::future::join_all;
-use lamina_block::{Buf, Durability, Error, Io, Result};
+use lamina_block::{Buf, Error, Io, Result};
 use std::ops::Range;
 
 /// Streams of reads that are known at a time.
@@ -73,9 +73,9 @@ impl Accelerate {
         let part = bytes.start.max(at.start)..bytes.end.min(at.end);
         let into = into.slice((part.start - at.start) as usize..(part.end - at.start) as usize);
         let blocks = run.blocks.end - run.blocks.start;
-        self.count_read(run.slot.is_some(), blocks);
         match run.slot {
             Some(slot) => {
+                self.count_read(true, blocks);
                 add(&self.tally.hits, blocks);
                 self.log.touch(slot..slot + blocks as u32);
                 let within = part.start - bytes.start..part.end - bytes.start;
@@ -94,29 +94,31 @@ impl Accelerate {
                     }
                 }
             }
+            None if fill && self.may_fill() => self.read_and_fill(&run.blocks, part, into).await,
             None => {
-                add(&self.tally.misses, blocks);
-                if !fill || self.discards.get() != self.flushed.get() {
-                    add(&self.tally.bypassed, blocks);
-                    return self.read_store(part, into).await;
-                }
-                self.read_and_fill(&run.blocks, part, into).await
+                self.count_miss(blocks);
+                add(&self.tally.bypassed, blocks);
+                self.read_store(part, into).await
             }
         }
+    }
+
+    /// True if the store has no older data than what is read from it once: no discard is under way, and there is room.
+    fn may_fill(&self) -> bool {
+        self.discards.get() == self.flushed.get() && self.log.can_fill()
     }
 
     /// Reads blocks from the store that the flash did not have, and puts them there.
     async fn read_and_fill(&self, blocks: &Range<u64>, part: Range<u64>, into: Buf) -> Met<()> {
         let bytes = self.bytes(blocks);
         // Nothing is written there between the read and the fill, so that the flash gets nothing that is old.
-        let lock = self.locks.take(&bytes).await;
-        let count = blocks.end - blocks.start;
-        let room = self.log.try_fill(count);
-        let is_durable = self.discards.get() == self.flushed.get();
-        if !is_durable || self.log.has_any(&self.volume, blocks.clone()) || room.is_none() {
-            drop((room, lock));
+        let lock = self.lock(&bytes).await;
+        if !self.may_fill() || self.log.has_any(&self.volume, blocks.clone()) {
+            drop(lock);
             return Box::pin(self.read_now(part, into)).await;
         }
+        let count = blocks.end - blocks.start;
+        self.count_miss(count);
         let data = self.env.pool().take(count as usize * SLOT);
         let len = (bytes.end - bytes.start) as usize;
         data.slice(len..data.len()).fill(0);
@@ -125,10 +127,9 @@ impl Accelerate {
         let start = blocks.start;
         self.spawn(move |me| async move {
             let _lock = lock;
-            let how = How { dirty: false, durability: Durability::Cached };
             // It has been read: whether the flash has it too is nobody's concern.
-            if me.log.fill(&me.volume, start, &data, how).await.is_ok() {
-                add(&me.tally.filled, count);
+            if let Ok(filled) = me.log.fill(&me.volume, start, &data).await {
+                add(&me.tally.filled, filled);
             }
         });
         Ok(())

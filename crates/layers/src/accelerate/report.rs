@@ -3,8 +3,8 @@
 //! Whoever looks pays: but for the ages of writes and the hits of late, which nobody could know afterwards, everything is
 //! worked out when it is asked for.
 
-use super::Accelerate;
 use super::failure::Met;
+use super::{Accelerate, add};
 use crate::flash::SLOT;
 use futures_util::future::{Either, select};
 use lamina_block::{Job, JobState, Steering, Time};
@@ -134,6 +134,11 @@ impl Accelerate {
     /// Blocks were read that the flash had, or had not.
     pub(super) fn count_read(&self, is_hit: bool, blocks: u64) {
         self.report.recent.borrow_mut().count(self.env.now(), is_hit, blocks);
+    }
+
+    pub(super) fn count_miss(&self, blocks: u64) {
+        self.count_read(false, blocks);
+        add(&self.tally.misses, blocks);
     }
 
     /// A write begins.

@@ -12,7 +12,7 @@ impl Accelerate {
         self.while_leaving().await;
         let blocks = Accelerate::blocks(&at);
         let began = self.env.now();
-        let lock = self.locks.take(&self.bytes(&blocks)).await;
+        let lock = self.lock(&self.bytes(&blocks)).await;
         // The flash may have been left meanwhile.
         if let Some(why) = self.failure.stopped() {
             return Err(why);

@@ -5,7 +5,7 @@ use super::format::SLOT;
 use super::log::How;
 use super::state::Pin;
 use super::volume::{Record, Volume};
-use lamina_block::{Buf, Io, Result};
+use lamina_block::{Buf, Durability, Io, Result};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -102,23 +102,22 @@ impl Log {
         !self.is_missing && self.child.geometry().read_only
     }
 
-    /// Room for what was read, if there is more than enough of it.
-    pub fn try_fill(&self, blocks: u64) -> Option<()> {
-        let free = self.segments.borrow().free.len() as u64;
+    /// True if there is more than enough room, for what was read too.
+    pub fn can_fill(&self) -> bool {
         if self.is_read_only() || self.closed.get() || self.check().is_err() {
-            return None;
+            return false;
         }
         self.reclaim_soon();
-        let is_ample = free > 5 && blocks <= self.chunk();
-        is_ample.then_some(())
+        self.segments.borrow().free.len() > 5
     }
 
-    /// Puts what was read, if there still is room.
-    pub async fn fill(&self, volume: &Rc<Volume>, block: u64, data: &Buf, how: How) -> Result<u64> {
-        match self.try_room((data.len() / SLOT) as u64, 1) {
-            Some(_room) => self.put_chunk(volume, block, data, how).await,
-            None => Err(lamina_block::Error::new(lamina_block::ErrorKind::NoSpace, "there is no room")),
-        }
+    /// Puts what was read, as much of it as there still is room for without waiting: so many blocks.
+    pub async fn fill(&self, volume: &Rc<Volume>, block: u64, data: &Buf) -> Result<u64> {
+        let how = How { dirty: false, durability: Durability::Cached };
+        let blocks = self.room_now(1).min((data.len() / SLOT) as u64);
+        let Some(_room) = self.try_room(blocks, 1).filter(|_| blocks > 0) else { return Ok(0) };
+        self.put_chunk(volume, block, &data.slice(0..blocks as usize * SLOT), how).await?;
+        Ok(blocks)
     }
 
     /// Somebody asked for what these slots hold.
@@ -180,6 +179,7 @@ impl Log {
     /// has room does not wait for anything but the device, so this ends.
     pub async fn quiet(&self, volume: &Rc<Volume>) -> Quiet<'_> {
         volume.is_held.set(true);
+        let _hurry = self.hurry();
         let quiet = Quiet { of: self, volume: Rc::clone(volume) };
         self.moved.until(|| volume.putting.get() == 0).await;
         quiet

@@ -3,7 +3,7 @@
 use super::Log;
 use super::format::{ENTRIES_MAX, Entry, Head, SLOT, Summary, What, checksum};
 use super::index::Word;
-use super::log::{Stream, Waiting};
+use super::log::{GATHER_SLOTS, Stream, Waiting};
 use super::segments::MAIN;
 use super::volume::Volume;
 use crate::flaw::flawed;
@@ -92,6 +92,10 @@ impl Log {
     fn next_batch(self: &Rc<Log>, log: u8) -> Option<Batch> {
         let stream = &self.streams[log as usize];
         if stream.under_way.get() >= BATCHES || stream.waiting.borrow().is_empty() || stream.is_first.get() {
+            return None;
+        }
+        let gathered = || stream.waiting.borrow().iter().map(|part| part.count).sum::<u32>();
+        if stream.gathers.get() && gathered() < GATHER_SLOTS.min(self.shape.batch_slots() / 4) {
             return None;
         }
         let segment = self.segment_for(log, stream)?;

@@ -17,7 +17,7 @@
 //! * The first batch of a segment is durable before there is a second one, so that what follows is found.
 
 use super::Log;
-use super::format::{SLOT, What};
+use super::format::{ENTRIES_MAX, SLOT, What};
 use super::segments::{MAIN, SMALL};
 use super::volume::Volume;
 use lamina_block::{Buf, Durability, Result, Signal};
@@ -25,6 +25,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// What waits to be appended.
 pub struct Waiting {
@@ -87,7 +88,14 @@ pub struct Stream {
     pub is_first: Cell<bool>,
     /// Somebody is about to make batches of what waits.
     scheduled: Cell<bool>,
+    /// What waits was only read, and waits for more of its kind.
+    pub gathers: Cell<bool>,
 }
+
+/// What was read waits so long for more that was, and for so many slots of it, in order to share a head with it: one head for
+/// each block that is read alone would take half of the room.
+const GATHER: Duration = Duration::from_millis(20);
+pub const GATHER_SLOTS: u32 = 32;
 
 /// How blocks are put.
 #[derive(Clone, Copy, Debug)]
@@ -107,6 +115,15 @@ impl Drop for Room<'_> {
     fn drop(&mut self) {
         self.of.reserved.set(self.of.reserved.get() - self.slots);
         self.of.moved.notify();
+    }
+}
+
+/// Somebody who waits for what is on its way.
+pub struct Hurry<'a>(&'a Log);
+
+impl Drop for Hurry<'_> {
+    fn drop(&mut self) {
+        self.0.hurried.set(self.0.hurried.get() - 1);
     }
 }
 
@@ -137,15 +154,32 @@ impl Log {
 
     /// Space for `blocks` blocks, if there is any without waiting, and `spare` free segments besides.
     pub fn try_room(&self, blocks: u64, spare: u64) -> Option<Room<'_>> {
-        // Each may need a head of its own. What is left of open segments is not counted, nor what their ends waste.
-        let slots = 2 * blocks + 2;
-        let free = self.segments.borrow().free.len() as u64;
-        let batch_slots = u64::from(self.shape.batch_slots());
-        let has_room = self.reserved.get() + slots <= free.saturating_sub(4 + spare) * batch_slots;
-        has_room.then(|| {
+        (blocks <= self.room_now(spare)).then(|| {
+            let slots = self.slots_for(blocks);
             self.reserved.set(self.reserved.get() + slots);
             Room { of: self, slots }
         })
+    }
+
+    /// For how many blocks there is space without waiting, and `spare` free segments besides.
+    pub fn room_now(&self, spare: u64) -> u64 {
+        // What is left of open segments is not counted, nor what their ends waste.
+        let free = self.segments.borrow().free.len() as u64;
+        let mut slots = free.saturating_sub(4 + spare) * u64::from(self.shape.batch_slots());
+        slots = slots.saturating_sub(self.reserved.get());
+        (slots / 2).max(slots.saturating_sub(4) / (self.run() + 1) * self.run())
+    }
+
+    /// What `blocks` blocks take with their heads, at most: each its own, or one for each log and one wherever a batch has
+    /// to end.
+    fn slots_for(&self, blocks: u64) -> u64 {
+        blocks + blocks.min(4 + blocks.div_ceil(self.run()))
+    }
+
+    /// Blocks put at once that share a head at least: less than what ends a batch, be it the segment, the length, or the
+    /// number of entries.
+    fn run(&self) -> u64 {
+        u64::from((self.shape.batch_slots() / 2).clamp(1, ENTRIES_MAX as u32 / 2))
     }
 
     /// Waits for space.
@@ -298,14 +332,36 @@ impl Log {
     /// Appends something for which there is room.
     pub fn append(&self, log: u8, waiting: Waiting) {
         let stream = &self.streams[log as usize];
+        let was_read = waiting.what == What::Clean && waiting.from.is_none() && self.hurried.get() == 0;
+        let gathers = was_read && (stream.waiting.borrow().is_empty() || stream.gathers.get());
         waiting.ticket.one_more();
         stream.waiting.borrow_mut().push_back(waiting);
+        if gathers && !stream.gathers.replace(true) {
+            self.spawn(move |me| async move {
+                me.env.sleep(GATHER).await;
+                me.send(log);
+            });
+        }
+        stream.gathers.set(gathers);
         if !stream.scheduled.replace(true) {
             // What others put in this turn goes along.
             self.spawn(move |me| async move {
                 me.streams[log as usize].scheduled.set(false);
                 me.pump(log);
             });
+        }
+    }
+
+    /// What was read does not wait for more of its kind while what this gives lives: somebody needs its blocks.
+    pub fn hurry(&self) -> Hurry<'_> {
+        self.hurried.set(self.hurried.get() + 1);
+        [SMALL, MAIN].into_iter().for_each(|log| self.send(log));
+        Hurry(self)
+    }
+
+    fn send(&self, log: u8) {
+        if self.streams[log as usize].gathers.replace(false) {
+            self.spawn(move |me| async move { me.pump(log) });
         }
     }
 }

@@ -145,6 +145,8 @@ pub(crate) struct Log {
     stalls: Cell<u64>,
     /// How many wait for room, and since when there is somebody who does.
     short: Cell<(usize, Time)>,
+    /// How many wait for what is on its way.
+    hurried: Cell<usize>,
 }
 
 /// True if a cache that cannot be opened because of `e` is lost, as far as anybody knows: its volumes decide what that

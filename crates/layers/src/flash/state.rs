@@ -68,6 +68,7 @@ impl Log {
             written: Cell::new(0),
             stalls: Cell::new(0),
             short: Cell::default(),
+            hurried: Cell::default(),
         }
     }
 
