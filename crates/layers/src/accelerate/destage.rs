@@ -1,9 +1,12 @@
 //! The destager: brings what was written to the store, batch by batch, in the order of the serial numbers.
 //!
 //! ```text
-//!      staging queue ─▶ batch: each block once ─┬▶ read from flash ─┐
-//!                                               └▶ flash flushed ───┴▶ store written ─▶ store flushed ─▶ checkpoint
+//!      staging queue ─▶ batch: each block once ─▶ flash flushed ─▶ ┌ read from flash ─▶ store written ┐ ─▶ store flushed ─▶ checkpoint
+//!                                                                  └ part by part ──────────────────┘
 //! ```
+//!
+//! What was written at about the same time lies side by side on the flash, and goes to places far apart on the store: a part of a
+//! batch is read in the order of the flash, in stretches, and written in the order of the store, while the next is read.
 //!
 //! What a batch has is durable on the flash before the store is changed: after a crash the flash never has an older version
 //! of a block than the store.
@@ -13,7 +16,7 @@ use super::failure::{Fault, Met};
 use super::{Accelerate, Policy, add};
 use crate::flash::{Dirty, LONG, SLOT};
 use crate::flaw::flawed;
-use futures_util::future::select;
+use futures_util::future::{join, select, try_join_all};
 use futures_util::{StreamExt, stream};
 use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Time};
 use std::cell::Cell;
@@ -24,8 +27,16 @@ use std::time::Duration;
 
 /// Neighbours become one write of so many blocks at most.
 const MERGED: usize = 256;
+/// Blocks of a batch in memory, at most: 16 MiB on their way to the store, and as many on their way from the flash.
+const PART: usize = 4096;
+/// Slots between two that are read together, at most: to read 32 KiB in vain costs less than another request.
+const GAP: u32 = 8;
+/// Blocks that are read together, at most.
+const STRETCH: usize = 128;
+/// Stretches that are read at a time.
+const READS: usize = 8;
 /// How long a batch waits for more.
-const LINGER: Duration = Duration::from_millis(100);
+const LINGER: Duration = Duration::from_millis(500);
 /// How long a store that fails is left alone.
 pub const PAUSE: Duration = Duration::from_millis(100);
 
@@ -127,18 +138,60 @@ impl Accelerate {
         // Whatever is read has to be durable there before the store is changed.
         self.log.flush().await.map_err(Fault::Flash)?;
         self.begin_epoch(batch).await?;
-        together(self.keys.depth, merge(&batch.dirty).map(|run| self.bring(run, slowest))).await?;
+        self.bring(&batch.dirty, slowest).await?;
         drop(pins);
         self.stored.set(batch.upto);
         self.moved.notify();
         Ok(self.store.submit(Io::flush()).await?)
     }
 
-    async fn bring(&self, run: &[Dirty], slowest: &Cell<Duration>) -> Met<()> {
-        let data = self.read_dirty(run).await?;
+    /// Part by part: one is written while the next is read.
+    async fn bring(&self, dirty: &[Dirty], slowest: &Cell<Duration>) -> Met<()> {
+        let mut by_slot: Vec<Dirty> = dirty.to_vec();
+        by_slot.sort_unstable_by_key(|dirty| dirty.slot);
+        let mut fetched = Vec::new();
+        for part in by_slot.chunks(PART).map(Some).chain([None]) {
+            let next = self.fetch(part.unwrap_or_default());
+            // Whatever comes of one of them, the other one ends, too.
+            let (written, next) = join(self.write_part(&fetched, slowest), next).await;
+            written?;
+            fetched = next?;
+        }
+        Ok(())
+    }
+
+    /// Reads blocks, which are in the order of the flash, and gives them in the order of the store.
+    async fn fetch(&self, part: &[Dirty]) -> Met<Vec<(Dirty, Buf)>> {
+        let is_near = |a: &Dirty, b: &Dirty| b.slot - a.slot <= GAP && self.log.is_same_segment(a.slot, b.slot);
+        let stretches = part.chunk_by(is_near).flat_map(|near| near.chunks(STRETCH));
+        let reads = stretches.map(|stretch| async move {
+            let data = match self.log.read_stretch(stretch).await {
+                // What cannot be read may lie between.
+                Err(_) if stretch.len() > 1 => {
+                    let alone = stretch.chunks(1).map(|one| self.log.read_stretch(one));
+                    try_join_all(alone).await.map(|blocks| blocks.concat())
+                }
+                read => read,
+            };
+            Ok(stretch.iter().copied().zip(data.map_err(Fault::Flash)?))
+        });
+        let mut fetched: Vec<(Dirty, Buf)> = together(READS, reads).await?.into_iter().flatten().collect();
         // One that was away may have lost what it had.
         self.log.check().map_err(Fault::Flash)?;
-        self.write_store(run, data, slowest).await
+        fetched.sort_unstable_by_key(|(dirty, _)| dirty.block);
+        Ok(fetched)
+    }
+
+    /// Writes blocks, which are in the order of the store, neighbours together.
+    async fn write_part(&self, part: &[(Dirty, Buf)], slowest: &Cell<Duration>) -> Met<()> {
+        let runs = merge(part, |(dirty, _)| dirty.block);
+        let writes = runs.map(|run| {
+            let mut data = Buf::empty();
+            run.iter().for_each(|(_, block)| data.append(block.clone()));
+            self.write_store(run[0].0.block, run.len(), data, slowest)
+        });
+        together(self.keys.depth, writes).await?;
+        Ok(())
     }
 
     async fn read_dirty(&self, run: &[Dirty]) -> Met<Buf> {
@@ -156,13 +209,13 @@ impl Accelerate {
         Ok(data)
     }
 
-    async fn write_store(&self, run: &[Dirty], data: Buf, slowest: &Cell<Duration>) -> Met<()> {
-        let at = self.bytes(&(run[0].block..run[0].block + run.len() as u64));
+    async fn write_store(&self, first: u64, count: usize, data: Buf, slowest: &Cell<Duration>) -> Met<()> {
+        let at = self.bytes(&(first..first + count as u64));
         let began = self.env.now();
         let data = data.slice(0..(at.end - at.start) as usize);
         self.store.submit(Io::write(at.start, data, Durability::Cached)).await?;
         slowest.set(slowest.get().max(self.env.now().since(began)));
-        add(&self.report.sent, run.len() as u64);
+        add(&self.report.sent, count as u64);
         Ok(())
     }
 
@@ -173,16 +226,16 @@ impl Accelerate {
         let doubtful = self.log.doubtful().await;
         let is_sure = |run: &[Dirty]| !run.iter().any(|dirty| doubtful.contains(&dirty.slot));
         let (mut unreadable, slowest) = (BTreeSet::new(), Cell::default());
-        for run in merge(&dirty) {
+        for run in merge(&dirty, |dirty| dirty.block) {
             if is_sure(run)
                 && let Ok(data) = self.read_dirty(run).await
             {
-                self.write_store(run, data, &slowest).await?;
+                self.write_store(run[0].block, run.len(), data, &slowest).await?;
                 continue;
             }
             for one in run.chunks(1) {
                 match self.read_dirty(one).await {
-                    Ok(data) if is_sure(one) => self.write_store(one, data, &slowest).await?,
+                    Ok(data) if is_sure(one) => self.write_store(one[0].block, 1, data, &slowest).await?,
                     Ok(_) | Err(_) => drop(unreadable.insert(one[0].block)),
                 }
             }
@@ -267,6 +320,6 @@ async fn together<T>(depth: usize, work: impl Iterator<Item: Future<Output = Met
 }
 
 /// Neighbours together.
-fn merge(dirty: &[Dirty]) -> impl Iterator<Item = &[Dirty]> {
-    dirty.chunk_by(|a, b| b.block == a.block + 1).flat_map(|run| run.chunks(MERGED))
+fn merge<T>(blocks: &[T], number: impl Fn(&T) -> u64) -> impl Iterator<Item = &[T]> {
+    blocks.chunk_by(move |a, b| number(b) == number(a) + 1).flat_map(|run| run.chunks(MERGED))
 }

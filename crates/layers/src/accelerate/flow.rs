@@ -23,7 +23,7 @@ const NEWEST: f64 = 0.125;
 /// Writes of a batch, and its blocks, at most: it takes about so long to bring it to the store, where that is fast enough for
 /// the flushes that it costs not to count, but is not so small or large.
 const BATCH: Duration = Duration::from_millis(250);
-const BATCH_BLOCKS: std::ops::RangeInclusive<usize> = 4096..=32_768;
+const BATCH_BLOCKS: std::ops::RangeInclusive<usize> = 4096..=131_072;
 
 /// What is measured, and what follows from it.
 #[derive(Default)]

@@ -139,19 +139,33 @@ impl Log {
             let _pin = me.pin(me.shape.segment_of(slot));
             me.is_there(slot..slot + at.end.div_ceil(SLOT as u64) as u32)?;
             let base = u64::from(slot) * SLOT as u64;
-            let block = u64::from(me.child.geometry().block);
-            let (start, end) = (base + at.start, base + at.end);
-            if start.is_multiple_of(block) && end.is_multiple_of(block) {
-                return me.child.submit(Io::read(start, into)).await;
-            }
-            // The device has larger blocks than the volume.
-            let whole = start / block * block..end.next_multiple_of(block);
-            let buf = me.env.pool().take((whole.end - whole.start) as usize);
-            me.child.submit(Io::read(whole.start, buf.clone())).await?;
-            let from = (start - whole.start) as usize;
-            into.copy_from(&buf.slice(from..from + into.len()));
-            Ok(())
+            me.read_bytes(base + at.start..base + at.end, into).await
         }
+    }
+
+    /// Reads slots of one segment that is pinned, lowest first, by one request: what lies between them comes along.
+    pub async fn read_stretch(&self, slots: &[Dirty]) -> Result<Vec<Buf>> {
+        slots.iter().try_for_each(|dirty| self.is_there(dirty.slot..dirty.slot + 1))?;
+        let (first, last) = (slots[0].slot, slots[slots.len() - 1].slot);
+        let data = self.env.pool().take((last + 1 - first) as usize * SLOT);
+        let at = u64::from(first) * SLOT as u64;
+        self.read_bytes(at..at + data.len() as u64, data.clone()).await?;
+        let part = |dirty: &Dirty| (dirty.slot - first) as usize * SLOT;
+        Ok(slots.iter().map(|dirty| data.slice(part(dirty)..part(dirty) + SLOT)).collect())
+    }
+
+    async fn read_bytes(&self, at: Range<u64>, into: Buf) -> Result<()> {
+        let block = u64::from(self.child.geometry().block);
+        if at.start.is_multiple_of(block) && at.end.is_multiple_of(block) {
+            return self.child.submit(Io::read(at.start, into)).await;
+        }
+        // The device has larger blocks than the volume.
+        let whole = at.start / block * block..at.end.next_multiple_of(block);
+        let buf = self.env.pool().take((whole.end - whole.start) as usize);
+        self.child.submit(Io::read(whole.start, buf.clone())).await?;
+        let from = (at.start - whole.start) as usize;
+        into.copy_from(&buf.slice(from..from + into.len()));
+        Ok(())
     }
 
     /// The oldest writes of a volume, `most` of them and `most` blocks at most: the blocks that have to get to the store, each once, and the serial number that it is

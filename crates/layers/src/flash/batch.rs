@@ -7,14 +7,20 @@ use super::log::{GATHER_SLOTS, Stream, Waiting};
 use super::segments::MAIN;
 use super::volume::Volume;
 use crate::flaw::flawed;
+use futures_util::future::select;
 use lamina_block::{Buf, Durability, Error, Io, Result};
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// Batches of a log that are under way together, at most.
 const BATCHES: usize = 4;
 /// Slots of a batch, at most: 1 MiB.
 const BATCH_SLOTS: u32 = 256;
+
+/// How long a full segment waits for somebody to flush the device before it does that for itself.
+const LEISURE: Duration = Duration::from_secs(1);
 
 /// A batch on its way.
 pub struct Batch {
@@ -125,7 +131,7 @@ impl Log {
             }
             stream.open.set(None);
             self.spawn(move |me| async move {
-                if let Err(e) = me.finish(number).await {
+                if let Err(e) = me.finish_at_leisure(number).await {
                     // What it holds stays in memory too; it is looked through when the flash is opened again.
                     tracing::warn!(flash = %me.name, error = %e, "a segment was left without its summary");
                 }
@@ -272,6 +278,37 @@ impl Log {
         if !flawed!("summary before the flush") {
             self.flush().await?;
         }
+        self.write_summary(number, Durability::Fua).await?;
+        self.segments.borrow_mut().get(number).entries = None;
+        self.moved.notify();
+        Ok(())
+    }
+
+    /// The same, with the flushes that others need anyway. Until the summary is durable, what it says stays in memory, and
+    /// the segment is looked through after a crash.
+    async fn finish_at_leisure(&self, number: u32) -> Result<()> {
+        let _pin = self.pin(number);
+        self.moved.until(|| self.segments.borrow_mut().get(number).under_way.is_empty()).await;
+        if !flawed!("summary before the flush") {
+            self.flushed().await?;
+        }
+        self.write_summary(number, Durability::Cached).await?;
+        self.flushed().await?;
+        self.segments.borrow_mut().get(number).entries = None;
+        self.moved.notify();
+        Ok(())
+    }
+
+    /// Waits for a flush that begins from now on, and makes it if nobody else does.
+    async fn flushed(&self) -> Result<()> {
+        let wanted = self.flushes.get().0 + 1;
+        let is_urgent = || self.closed.get() || self.hasty.get();
+        let flushed = pin!(self.moved.until(|| self.flushes.get().1 >= wanted || is_urgent()));
+        select(self.env.sleep(LEISURE), flushed).await;
+        if self.flushes.get().1 < wanted { self.flush().await } else { Ok(()) }
+    }
+
+    async fn write_summary(&self, number: u32, durability: Durability) -> Result<()> {
         let summary = {
             let mut segments = self.segments.borrow_mut();
             let segment = segments.get(number);
@@ -283,10 +320,7 @@ impl Log {
         buf.write(0, &bytes);
         let place = u64::from(self.shape.segment(number).start + self.shape.batch_slots()) * SLOT as u64;
         self.written.set(self.written.get() + bytes.len() as u64);
-        self.child.submit(Io::write(place, buf, Durability::Fua)).await?;
-        self.segments.borrow_mut().get(number).entries = None;
-        self.moved.notify();
-        Ok(())
+        self.child.submit(Io::write(place, buf, durability)).await
     }
 
     /// Makes durable what was put before.
@@ -301,7 +335,11 @@ impl Log {
             };
             open.map(facts).collect()
         };
+        let (begun, _) = self.flushes.get();
+        self.flushes.set((begun + 1, self.flushes.get().1));
         self.child.submit(Io::flush()).await?;
+        let (now, ended) = self.flushes.get();
+        self.flushes.set((now, ended.max(begun + 1)));
         let mut segments = self.segments.borrow_mut();
         for (number, sequence, written) in written {
             let segment = segments.get(number);
@@ -309,6 +347,8 @@ impl Log {
                 segment.durable = segment.durable.max(written);
             }
         }
+        drop(segments);
+        self.moved.notify();
         Ok(())
     }
 

@@ -145,6 +145,10 @@ pub(crate) struct Log {
     stalls: Cell<u64>,
     /// How many wait for room, and since when there is somebody who does.
     short: Cell<(usize, Time)>,
+    /// Flushes of the device that have begun, and the last of them that ended.
+    flushes: Cell<(u64, u64)>,
+    /// Somebody waits for the summary of a segment.
+    hasty: Cell<bool>,
     /// How many wait for what is on its way.
     hurried: Cell<usize>,
 }

@@ -158,7 +158,10 @@ impl Log {
         // What was written again elsewhere since has left room here without anything being forgotten.
         let is_vain = kept > self.shape.batch_slots() / 2;
         self.in_vain.set(if is_vain { self.in_vain.get() + 1 } else { 0 });
+        self.hasty.set(self.segments.borrow_mut().get(number).entries.is_some());
+        self.moved.notify();
         self.moved.until(|| self.segments.borrow_mut().get(number).pins == 0).await;
+        self.hasty.set(false);
         Ok(())
     }
 

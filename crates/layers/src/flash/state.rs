@@ -68,6 +68,8 @@ impl Log {
             written: Cell::new(0),
             stalls: Cell::new(0),
             short: Cell::default(),
+            flushes: Cell::default(),
+            hasty: Cell::default(),
             hurried: Cell::default(),
         }
     }

@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 /// A queue of so many writes is long.
-pub const LONG: usize = 1024;
+pub const LONG: usize = 4096;
 
 /// The number of no volume.
 const NOWHERE: u16 = 4095;

@@ -332,7 +332,7 @@ async fn written(env: Rc<SimEnv>) -> String {
         let how = How { dirty, durability: Durability::Fua };
         log.put(volume, block, &Buf::from_vec(bytes), how).await.expect("put");
         // All that goes on in the background has ended: what is written does not depend on how long it takes.
-        env.sleep(Duration::from_secs(1)).await;
+        env.sleep(Duration::from_secs(5)).await;
     };
     put(&one, 0, &[1, 2, 3], true).await;
     let (dirty, upto) = log.batch(&one, 9).expect("a batch");
