@@ -33,7 +33,8 @@ const PART: usize = 4096;
 const GAP: u32 = 8;
 /// Blocks that are read together, at most.
 const STRETCH: usize = 128;
-/// Stretches that are read at a time.
+/// Stretches that are read at a time, while nobody writes; otherwise one, which is enough for a store that is slower than the
+/// flash, and keeps no write waiting for long.
 const READS: usize = 8;
 /// How long a batch waits for more.
 const LINGER: Duration = Duration::from_millis(500);
@@ -162,7 +163,8 @@ impl Accelerate {
 
     /// Reads blocks, which are in the order of the flash, and gives them in the order of the store.
     async fn fetch(&self, part: &[Dirty]) -> Met<Vec<(Dirty, Buf)>> {
-        let is_near = |a: &Dirty, b: &Dirty| b.slot - a.slot <= GAP && self.log.is_same_segment(a.slot, b.slot);
+        let is_near =
+            |a: &Dirty, b: &Dirty| b.slot - a.slot <= GAP && self.log.is_same_segment(a.slot, b.slot);
         let stretches = part.chunk_by(is_near).flat_map(|near| near.chunks(STRETCH));
         let reads = stretches.map(|stretch| async move {
             let data = match self.log.read_stretch(stretch).await {
@@ -175,7 +177,9 @@ impl Accelerate {
             };
             Ok(stretch.iter().copied().zip(data.map_err(Fault::Flash)?))
         });
-        let mut fetched: Vec<(Dirty, Buf)> = together(READS, reads).await?.into_iter().flatten().collect();
+        let at_a_time = if self.volume.putting.get() > 0 { 1 } else { READS };
+        let mut fetched: Vec<(Dirty, Buf)> =
+            together(at_a_time, reads).await?.into_iter().flatten().collect();
         // One that was away may have lost what it had.
         self.log.check().map_err(Fault::Flash)?;
         fetched.sort_unstable_by_key(|(dirty, _)| dirty.block);

@@ -159,16 +159,28 @@ impl Log {
         let wants = |part: &Waiting| {
             part.durability == Durability::Fua && !flawed!("acknowledged before it is durable")
         };
-        let is_durable = at == 0 || batch.parts.iter().any(wants);
-        let durability = if is_durable { Durability::Fua } else { Durability::Cached };
+        let is_durable = batch.parts.iter().any(wants);
+        // Without the first batch of its segment nothing is found.
+        let is_found = at == 0 || self.segments.borrow_mut().get(batch.segment).durable > 0;
+        let durability = if is_durable && is_found { Durability::Fua } else { Durability::Cached };
         let place = u64::from(self.shape.segment(batch.segment).start + at) * SLOT as u64;
         self.written.set(self.written.get() + bytes.len() as u64);
         let mut result = self.child.submit(Io::write(place, bytes, durability)).await;
+        if result.is_ok() && is_durable && !is_found {
+            result = self.flush().await;
+        }
         self.segments.borrow_mut().get(batch.segment).under_way.retain(|begin| *begin != at);
         stream.under_way.set(stream.under_way.get() - 1);
         stream.is_first.set(stream.is_first.get() && at != 0);
         match &result {
-            Ok(()) => self.commit(&batch),
+            Ok(()) => {
+                self.commit(&batch);
+                if at == 0 && durability == Durability::Fua {
+                    let segments = &mut self.segments.borrow_mut();
+                    let segment = segments.get(batch.segment);
+                    segment.durable = segment.durable.max(batch.head.slots);
+                }
+            }
             Err(e) => {
                 let e = e.clone();
                 result = Err(self.fail(&batch, e).await);

@@ -14,7 +14,8 @@
 //!   is not there has no version that counts. So when the tail of a log goes, nothing older stays behind.
 //! * Two versions of a block are never under way together: who writes holds the lock of the volume, and a copy from the
 //!   tail of a log and a new version wait for each other.
-//! * The first batch of a segment is durable before there is a second one, so that what follows is found.
+//! * The first batch of a segment is written before there is a second one, and durable before anything that follows is
+//!   acknowledged as durable, so that this is found.
 
 use super::Log;
 use super::format::{ENTRIES_MAX, SLOT, What};
