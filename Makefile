@@ -51,8 +51,8 @@ simulate: ## The simulator over SEEDS seeds
 	$(CARGO) run --locked --release -p lamina-graph --example soak -- --seeds $(SEEDS)
 
 .PHONY: soak
-soak: ## The simulator over SOAK_SEEDS seeds (a million)
-	$(CARGO) run --locked --release -p lamina-graph --example soak -- --seeds $(SOAK_SEEDS)
+soak: ## The simulator over SOAK_SEEDS seeds (a million; SUBJECT=word picks some subjects)
+	$(CARGO) run --locked --release -p lamina-graph --example soak -- --seeds $(SOAK_SEEDS) $(if $(SUBJECT),--subject "$(SUBJECT)")
 
 .PHONY: end-to-end
 end-to-end: ## The tests with real clients, servers and guests (ONLY=word picks some)

@@ -163,7 +163,6 @@ fn layers(cases: &[Case], scores: &[Vec<Score>], markdown: bool) -> lamina_block
         "with heads",
         "layer",
         "over LRU",
-        "too long",
         "written",
     ]);
     for (case, scores) in cases.iter().zip(scores) {
@@ -178,7 +177,6 @@ fn layers(cases: &[Case], scores: &[Vec<Score>], markdown: bool) -> lamina_block
                 .chain([format!("{:.1}", (device * BLOCK) as f64 / f64::from(1 << 20))])
                 .chain(rates.map(|rate| format!("{rate:.2}")))
                 .chain([format!("{:+.2}", rates[3] - rates[0])])
-                .chain([format!("{:.1}", Hits { hits: replay.again, of: replay.reads.of }.rate())])
                 .chain([format!("{:.2}", replay.written as f64 / replay.asked as f64)]),
         );
     }
