@@ -20,7 +20,7 @@ const BATCHES: usize = 4;
 const BATCH_SLOTS: u32 = 256;
 
 /// How long a full segment waits for somebody to flush the device before it does that for itself.
-const LEISURE: Duration = Duration::from_secs(1);
+const LEISURE: Duration = Duration::from_millis(500);
 
 /// A batch on its way.
 pub struct Batch {
