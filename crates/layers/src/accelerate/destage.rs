@@ -16,7 +16,7 @@ use super::failure::{Fault, Met};
 use super::{Accelerate, Policy, add};
 use crate::flash::{Dirty, LONG, SLOT};
 use crate::flaw::flawed;
-use futures_util::future::{join, select, try_join_all};
+use futures_util::future::{join, join_all, select};
 use futures_util::{StreamExt, stream};
 use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Time};
 use std::cell::Cell;
@@ -27,10 +27,11 @@ use std::time::Duration;
 
 /// Neighbours become one write of so many blocks at most.
 const MERGED: usize = 256;
-/// Blocks of a batch in memory, at most: 16 MiB on their way to the store, and as many on their way from the flash.
+/// Blocks of a batch on their way to the store, at most, and as many on their way from the flash: 16 MiB each, and what lies
+/// between them.
 const PART: usize = 4096;
-/// Slots between two that are read together, at most: to read 32 KiB in vain costs less than another request.
-const GAP: u32 = 8;
+/// From one slot to the next that is read together, at most: to read 12 KiB in vain costs less than another request.
+const GAP: u32 = 4;
 /// Blocks that are read together, at most.
 const STRETCH: usize = 128;
 /// Stretches that are read at a time, while nobody writes; otherwise one, which is enough for a store that is slower than the
@@ -171,7 +172,11 @@ impl Accelerate {
                 // What cannot be read may lie between.
                 Err(_) if stretch.len() > 1 => {
                     let alone = stretch.chunks(1).map(|one| self.log.read_stretch(one));
-                    try_join_all(alone).await.map(|blocks| blocks.concat())
+                    join_all(alone)
+                        .await
+                        .into_iter()
+                        .collect::<Result<Vec<_>, _>>()
+                        .map(|blocks| blocks.concat())
                 }
                 read => read,
             };
@@ -208,7 +213,7 @@ impl Accelerate {
             from += part.len() * SLOT;
             reads.push(self.log.read(part[0].slot, 0..into.len() as u64, into));
         }
-        let read: Result<(), Error> = futures_util::future::join_all(reads).await.into_iter().collect();
+        let read: Result<(), Error> = join_all(reads).await.into_iter().collect();
         read.map_err(Fault::Flash)?;
         Ok(data)
     }
