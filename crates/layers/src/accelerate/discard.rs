@@ -80,7 +80,8 @@ impl Accelerate {
             return Ok(());
         }
         if self.log.may_return(&self.volume, blocks.clone()) {
-            self.log.drop_blocks(&self.volume, blocks).await.map_err(Fault::Flash)?;
+            let room = self.room(4).await?;
+            self.log.drop_blocks(room, &self.volume, blocks).await.map_err(Fault::Flash)?;
         }
         if let Some(epochs) = &self.epochs {
             return self.discard_in_epoch(epochs, at).await;

@@ -100,7 +100,8 @@ impl Accelerate {
 
     /// Blocks that are written at once.
     pub(super) fn longest(&self) -> u64 {
-        self.epochs.as_ref().map_or(u64::MAX, |epochs| epochs.most / PARTS)
+        let part = self.epochs.as_ref().map_or(u64::MAX, |epochs| epochs.most / PARTS);
+        part.min(self.log.chunk())
     }
 
     /// Waits until `blocks` more may be dirty.

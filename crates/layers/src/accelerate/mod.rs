@@ -207,6 +207,9 @@ impl Accelerate {
                 Error::unsupported("a store with blocks above 4 KiB cannot be accelerated").on(store.name())
             );
         }
+        if store.geometry().size > flash::LARGEST {
+            return Err(Error::unsupported("a store above 4 PiB cannot be accelerated").on(store.name()));
+        }
         let log = flash::log_of(&flash, &with.env)?;
         let read_only = store.geometry().read_only || log.is_read_only();
         let size = store.geometry().size.div_ceil(SLOT as u64);

@@ -2,10 +2,12 @@
 
 use super::failure::{Fault, Met};
 use super::{Accelerate, Policy, add};
-use crate::flash::{How, SLOT};
+use crate::flash::{How, Room, SLOT};
 use crate::flaw::flawed;
+use futures_util::future::{Either, select};
 use lamina_block::{Buf, Durability, Io, Result};
 use std::ops::Range;
+use std::pin::pin;
 
 impl Accelerate {
     pub(super) async fn write(&self, at: Range<u64>, from: Buf, durability: Durability) -> Result<()> {
@@ -55,15 +57,25 @@ impl Accelerate {
         self.note_write();
         let how = How { dirty: true, durability };
         let mut serial = 0;
-        for from in blocks.clone().step_by(self.longest().min(u64::from(u32::MAX)) as usize) {
-            let to = blocks.end.min(from.saturating_add(self.longest()));
+        for from in blocks.clone().step_by(self.longest() as usize) {
+            let to = blocks.end.min(from + self.longest());
             let part = (from - blocks.start) as usize * SLOT..(to - blocks.start) as usize * SLOT;
             let _coming = self.coming(to - from).await?;
-            let put = self.log.put(&self.volume, from, &data.slice(part), how).await;
+            let room = self.room(to - from).await?;
+            let put = self.log.put(room, &self.volume, from, &data.slice(part), how).await;
             serial = put.map_err(Fault::Flash)?;
         }
         add(&self.tally.written, blocks.end - blocks.start);
         Ok(serial)
+    }
+
+    /// Waits for room on the flash. Fails if the store, which has to take what is dirty, takes nothing for too long.
+    pub(super) async fn room(&self, blocks: u64) -> Met<Room<'_>> {
+        let (room, given_up) = (pin!(self.log.room(blocks)), pin!(self.wait_until(|_| false)));
+        match select(room, given_up).await {
+            Either::Left((room, _)) => room.map_err(Fault::Flash),
+            Either::Right((given_up, _)) => Err(given_up.expect_err("it waits for nothing else")),
+        }
     }
 
     /// Waits until a write that is on the flash can be acknowledged.

@@ -115,8 +115,8 @@ impl Log {
     pub async fn fill(&self, volume: &Rc<Volume>, block: u64, data: &Buf) -> Result<u64> {
         let how = How { dirty: false, durability: Durability::Cached };
         let blocks = self.room_now(1).min((data.len() / SLOT) as u64);
-        let Some(_room) = self.try_room(blocks, 1).filter(|_| blocks > 0) else { return Ok(0) };
-        self.put_chunk(volume, block, &data.slice(0..blocks as usize * SLOT), how).await?;
+        let Some(room) = self.try_room(blocks, 1).filter(|_| blocks > 0) else { return Ok(0) };
+        self.put(room, volume, block, &data.slice(0..blocks as usize * SLOT), how).await?;
         Ok(blocks)
     }
 

@@ -22,6 +22,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Bytes of a slot: the unit of the cache, and of everything on the flash.
 pub const SLOT: usize = 4096;
+/// Blocks have numbers below this.
+const BLOCKS: u64 = 1 << 40;
+/// Bytes of a volume, at most: 4 PiB but for a block.
+pub const LARGEST: u64 = (BLOCKS - 1) * SLOT as u64;
 /// Volumes of a flash, at most.
 pub const VOLUMES_MAX: usize = 120;
 /// A segment has so many slots.
@@ -414,7 +418,7 @@ impl Entry {
             }
             What::Dropped => slot == 0,
         };
-        let has_blocks = count > 0 && block.checked_add(count.into()).is_some_and(|end| end < 1 << 40);
+        let has_blocks = count > 0 && block.checked_add(count.into()).is_some_and(|end| end < BLOCKS);
         let has_number = bytes.serial.get() < NUMBERS && bytes.generation.get() < GENERATIONS;
         (has_blocks && has_place && has_number).then_some(Entry {
             volume: bytes.volume.get(),

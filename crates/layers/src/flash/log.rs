@@ -148,7 +148,7 @@ impl Drop for Short<'_> {
 }
 
 impl Log {
-    /// The most blocks that are put at once.
+    /// Blocks that are put at once, at most.
     pub fn chunk(&self) -> u64 {
         u64::from((self.shape.batch_slots() / 4).max(1))
     }
@@ -183,8 +183,8 @@ impl Log {
         u64::from((self.shape.batch_slots() / 2).clamp(1, ENTRIES_MAX as u32 / 2))
     }
 
-    /// Waits for space.
-    async fn room(&self, blocks: u64) -> Result<Room<'_>> {
+    /// Waits for space, which there is when stores take what is dirty.
+    pub async fn room(&self, blocks: u64) -> Result<Room<'_>> {
         let mut short = None;
         loop {
             self.check()?;
@@ -198,23 +198,16 @@ impl Log {
         }
     }
 
-    /// Puts `data` on the flash as the blocks from `block` on. Nobody else puts these blocks meanwhile. When it returns,
-    /// reads find it. Gives the last of its serial numbers.
-    pub async fn put(&self, volume: &Rc<Volume>, block: u64, data: &Buf, how: How) -> Result<u64> {
-        let (blocks, chunk) = ((data.len() / SLOT) as u64, self.chunk());
-        let mut serial = 0;
-        for from in (0..blocks).step_by(chunk as usize) {
-            let to = blocks.min(from + chunk);
-            let room = self.room(to - from).await?;
-            let part = data.slice(from as usize * SLOT..to as usize * SLOT);
-            serial = self.put_chunk(volume, block + from, &part, how).await?;
-            drop(room);
-        }
-        Ok(serial)
-    }
-
-    /// Puts what there is room for.
-    pub async fn put_chunk(&self, volume: &Rc<Volume>, block: u64, data: &Buf, how: How) -> Result<u64> {
+    /// Puts `data`, no more than a chunk, on the flash as the blocks from `block` on, where there is `_room`. Nobody else puts
+    /// these blocks meanwhile. When it returns, reads find it. Gives its serial number.
+    pub async fn put(
+        &self,
+        _room: Room<'_>,
+        volume: &Rc<Volume>,
+        block: u64,
+        data: &Buf,
+        how: How,
+    ) -> Result<u64> {
         let count = (data.len() / SLOT) as u64;
         let at = block..block + count;
         self.moved.until(|| !self.is_moving(volume, &at) && !volume.is_held.get()).await;
@@ -253,9 +246,9 @@ impl Log {
         result.map(|()| serial)
     }
 
-    /// The blocks of `at` are not on the flash any more; durable when it returns. Nobody puts them meanwhile.
-    pub async fn drop_blocks(&self, volume: &Rc<Volume>, at: Range<u64>) -> Result<()> {
-        let room = self.room(4).await?;
+    /// The blocks of `at` are not on the flash any more; durable when it returns. There is `_room` for the heads of both logs.
+    /// Nobody puts them meanwhile.
+    pub async fn drop_blocks(&self, _room: Room<'_>, volume: &Rc<Volume>, at: Range<u64>) -> Result<()> {
         self.moved.until(|| !self.is_moving(volume, &at)).await;
         self.check()?;
         let ticket = Ticket::new();
@@ -280,9 +273,7 @@ impl Log {
                 },
             );
         }
-        let result = ticket.wait().await;
-        drop(room);
-        result
+        ticket.wait().await
     }
 
     fn is_moving(&self, volume: &Volume, at: &Range<u64>) -> bool {

@@ -41,8 +41,8 @@ mod state;
 mod volume;
 
 pub(crate) use access::{Dirty, Run};
-pub(crate) use format::SLOT;
-pub(crate) use log::How;
+pub(crate) use format::{LARGEST, SLOT};
+pub(crate) use log::{How, Room};
 pub(crate) use volume::{LONG, Volume};
 
 use crate::command::{args, unknown};

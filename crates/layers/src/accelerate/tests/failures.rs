@@ -576,6 +576,54 @@ fn a_clean_block_that_cannot_be_read_is_read_from_the_store() {
 }
 
 #[test]
+fn a_write_waits_for_room_no_longer_than_the_store_may_be_away() {
+    simulate(|env| async move {
+        let open = open(&env, "write-back", Begin::Format).await.expect("made");
+        let store = env.disk("store").expect("a disk");
+        store.set_presence(Presence::Failing);
+        const LAST: usize = SIZE as usize / 4096 - 1;
+        // In each segment some block is dirty, though few are in all.
+        let (mut acknowledged, mut n) = ([0; LAST + 1], 0);
+        let (block, began, e) = loop {
+            let block = if n % 4 == 0 { n / 4 % LAST } else { LAST };
+            let began = env.now();
+            match open.write(block as u64, (n % 250) as u8).await {
+                Ok(()) => acknowledged[block] = (n % 250) as u8,
+                Err(e) => break (block as u64, began, e),
+            }
+            n += 1;
+        };
+        assert_eq!(e.kind(), lamina_block::ErrorKind::Offline, "{e}");
+        assert!(e.to_string().contains("store"), "{e}");
+        let waited = env.now().since(began);
+        assert!(waited >= Duration::from_secs(1) && waited < Duration::from_secs(2), "{waited:?}");
+        let discard = open.node.submit(Io::discard(SIZE - 4096..SIZE)).await;
+        assert_eq!(discard, Ok(()), "what is dirty stays as it is");
+        store.set_presence(Presence::Here);
+        open.write(block, 251).await.expect("written when the store is back");
+        acknowledged[block as usize] = 251;
+        for (block, value) in acknowledged.iter().enumerate() {
+            assert_eq!(open.read(block as u64).await, Ok(*value), "block {block}");
+        }
+    });
+}
+
+#[test]
+fn a_store_that_is_too_large_is_refused() {
+    let world = Simulation::new(1);
+    for (name, size) in [("store", 4 << 50), ("flash", FLASH)] {
+        world.env().put_disk(name, Image::blank(DiskOptions::new(size)));
+    }
+    let env = world.env();
+    world
+        .run(async move {
+            let e = open(&env, "write-back", Begin::Format).await.err().expect("refused");
+            assert!(e.to_string().contains("above 4 PiB"), "{e}");
+        })
+        .expect("it ends");
+}
+
+#[test]
 fn a_volume_that_nobody_uses_is_forgotten() {
     simulate(|env| async move {
         let first = dirty(&env, &[0, 1]).await;

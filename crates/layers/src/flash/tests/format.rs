@@ -330,7 +330,8 @@ async fn written(env: Rc<SimEnv>) -> String {
     let put = async |volume, block: u64, blocks: &[u8], dirty: bool| {
         let bytes = blocks.iter().flat_map(|byte| vec![*byte; SLOT]).collect();
         let how = How { dirty, durability: Durability::Fua };
-        log.put(volume, block, &Buf::from_vec(bytes), how).await.expect("put");
+        let room = log.room(blocks.len() as u64).await.expect("room");
+        log.put(room, volume, block, &Buf::from_vec(bytes), how).await.expect("put");
         // All that goes on in the background has ended: what is written does not depend on how long it takes.
         env.sleep(Duration::from_secs(5)).await;
     };
@@ -339,7 +340,8 @@ async fn written(env: Rc<SimEnv>) -> String {
     log.checkpoint(&one, upto, &dirty).await.expect("durable");
     put(&one, 8, &[4], false).await;
     put(&one, 1, &[5], true).await;
-    log.drop_blocks(&one, 8..9).await.expect("dropped");
+    let room = log.room(4).await.expect("room");
+    log.drop_blocks(room, &one, 8..9).await.expect("dropped");
     put(&two, 3, &[6], true).await;
     for block in 16..21 {
         put(&one, block, &[block as u8], true).await;

@@ -20,7 +20,8 @@ async fn open(env: &Rc<SimEnv>) -> Rc<Log> {
 
 async fn put(log: &Rc<Log>, volume: &Rc<super::super::Volume>, block: u64, byte: u8) {
     let how = How { dirty: true, durability: Durability::Fua };
-    log.put(volume, block, &Buf::from_vec(vec![byte; SLOT]), how).await.expect("put");
+    let room = log.room(1).await.expect("room");
+    log.put(room, volume, block, &Buf::from_vec(vec![byte; SLOT]), how).await.expect("put");
 }
 
 /// What a power loss leaves of a new flash after `test`.
