@@ -115,9 +115,9 @@ impl Drop for UnderWay<'_> {
 }
 
 impl UnderWay<'_> {
-    /// How it has ended when the flash was left.
-    pub fn outcome(&self) -> Result<()> {
-        self.write.outcome.take().unwrap_or(Ok(()))
+    /// How it has ended when the flash was left; `otherwise` if that did not have to bring it to the store.
+    pub fn outcome(&self, otherwise: Result<()>) -> Result<()> {
+        self.write.outcome.take().unwrap_or(otherwise)
     }
 }
 
@@ -139,6 +139,11 @@ impl Failure {
         });
         self.pending.borrow_mut().insert(number, Rc::clone(&write));
         UnderWay { of: self, number, write }
+    }
+
+    /// The first write under way from `number` on.
+    fn pending_from(&self, number: u64) -> Option<(u64, Rc<Pending>)> {
+        self.pending.borrow().range(number..).next().map(|(number, write)| (*number, Rc::clone(write)))
     }
 
     /// The write with this serial number is acknowledged.
@@ -243,7 +248,9 @@ impl Accelerate {
 
     async fn without(&self, e: Error, is_lasting: bool) -> Result<()> {
         if self.is_detached() {
-            return Ok(());
+            // What is under way may be on its way to the store just now.
+            self.while_leaving().await;
+            return self.failure.stopped().map_or(Ok(()), Err);
         }
         let is_broken = is_lasting || e.kind() == ErrorKind::Offline || self.log.check().is_err();
         if is_broken {
@@ -382,10 +389,12 @@ impl Accelerate {
         Ok(())
     }
 
-    /// Brings writes to the store that are under way.
+    /// Brings writes to the store that are under way. None of them is answered before it is there: its memory is the guest's
+    /// again then.
     async fn bring_pending(&self) {
-        let pending: Vec<_> = self.failure.pending.borrow().values().cloned().collect();
-        for write in pending {
+        let mut number = 0;
+        while let Some((n, write)) = self.failure.pending_from(number) {
+            number = n + 1;
             if write.serial.get().is_some_and(|serial| serial <= self.stored.get()) {
                 continue;
             }

@@ -38,15 +38,19 @@ impl Accelerate {
         };
         match written {
             Ok(()) => {
-                let outcome = under_way.outcome();
+                let outcome = under_way.outcome(Ok(()));
                 drop(under_way);
                 self.hold_back(began).await;
                 outcome
             }
-            Err(Fault::Store(e)) => Err(e),
+            Err(Fault::Store(e)) => {
+                // It may be on its way to the store just now.
+                self.while_leaving().await;
+                under_way.outcome(Err(e))
+            }
             Err(Fault::Flash(e)) => {
                 self.without_flash(e).await?;
-                under_way.outcome()
+                under_way.outcome(Ok(()))
             }
         }
     }

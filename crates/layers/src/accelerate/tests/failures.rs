@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::testing::history::{BLOCK, Checked, History, told};
+use futures_util::future::{join, join_all};
 use lamina_block::{Begin, Build, Error};
 use lamina_sim::{DiskOptions, Image, Images, Loss, Presence, SimEnv, SimKeep, Simulation};
 use std::cell::RefCell;
@@ -573,6 +574,32 @@ fn a_clean_block_that_cannot_be_read_is_read_from_the_store() {
         assert_eq!(open.info("unreadable_bytes"), 4096);
         assert_eq!(open.info("policy"), "write-back");
     });
+}
+
+#[test]
+fn a_write_is_answered_when_the_store_has_it_also_while_the_flash_is_left() {
+    for seed in 0..200 {
+        let (world, after) = (world(seed), Duration::from_micros(seed * 25));
+        let env = world.env();
+        let story = async move {
+            let open = open(&env, "write-through", Begin::Format).await.expect("made");
+            let store = disk(&env, "store");
+            let write = async |block: u64| {
+                for value in 1..5 {
+                    open.write(block, value).await.expect("written");
+                    let buf = Buf::zeroed(4096);
+                    store.submit(Io::read(block * 4096, buf.clone())).await.expect("read");
+                    assert_eq!(buf.to_vec(), [value; 4096], "block {block}, seed {seed}");
+                }
+            };
+            let vanish = async {
+                env.sleep(after).await;
+                open.set_flash(false);
+            };
+            join(join_all((0..16).map(write)), vanish).await;
+        };
+        world.run(story).expect("it ends");
+    }
 }
 
 #[test]
