@@ -66,7 +66,7 @@ impl Log {
     }
 
     /// Keeps the segments of `dirty` from being used again.
-    pub fn pin_all(&self, dirty: &[Dirty]) -> Vec<Pin<'_>> {
+    pub fn pin_all(self: &Rc<Log>, dirty: &[Dirty]) -> Vec<Pin> {
         let mut numbers: Vec<_> = dirty.iter().map(|dirty| self.shape.segment_of(dirty.slot)).collect();
         numbers.sort_unstable();
         numbers.dedup();

@@ -5,6 +5,7 @@ use super::format::{ENTRIES_MAX, Entry, Head, SLOT, Summary, What, checksum};
 use super::index::Word;
 use super::log::{GATHER_SLOTS, Stream, Waiting};
 use super::segments::MAIN;
+use super::state::Pin;
 use super::volume::Volume;
 use crate::flaw::flawed;
 use futures_util::future::select;
@@ -123,24 +124,26 @@ impl Log {
 
     /// The segment that the next batch goes to, which has room for one block at least.
     fn segment_for(self: &Rc<Log>, log: u8, stream: &Stream) -> Option<u32> {
-        let mut segments = self.segments.borrow_mut();
         if let Some(number) = stream.open.get() {
+            let mut segments = self.segments.borrow_mut();
             let open = segments.get(number);
             if open.end + 2 <= self.shape.batch_slots() && open.given < self.shape.summary_entries() {
                 return Some(number);
             }
             stream.open.set(None);
+            drop(segments);
+            // Before anybody else can look for segments that nobody needs.
+            let pin = self.pin(number);
             self.spawn(move |me| async move {
-                if let Err(e) = me.finish_at_leisure(number).await {
+                if let Err(e) = me.finish_at_leisure(number, pin).await {
                     // What it holds stays in memory too; it is looked through when the flash is opened again.
                     tracing::warn!(flash = %me.name, error = %e, "a segment was left without its summary");
                 }
             });
         }
-        let number = segments.open(log)?;
+        let number = self.segments.borrow_mut().open(log)?;
         self.log_of[number as usize].set(log);
         stream.open.set(Some(number));
-        drop(segments);
         self.reclaim_soon();
         Some(number)
     }
@@ -283,7 +286,7 @@ impl Log {
     }
 
     /// Writes the summary of a segment to which nothing is appended any more. It is durable when this returns.
-    pub async fn finish(&self, number: u32) -> Result<()> {
+    pub async fn finish(self: &Rc<Log>, number: u32) -> Result<()> {
         let _pin = self.pin(number);
         self.moved.until(|| self.segments.borrow_mut().get(number).under_way.is_empty()).await;
         // All that the summary names is durable when it is there.
@@ -298,8 +301,7 @@ impl Log {
 
     /// The same, with the flushes that others need anyway. Until the summary is durable, what it says stays in memory, and
     /// the segment is looked through after a crash.
-    async fn finish_at_leisure(&self, number: u32) -> Result<()> {
-        let _pin = self.pin(number);
+    async fn finish_at_leisure(self: &Rc<Log>, number: u32, _pin: Pin) -> Result<()> {
         self.moved.until(|| self.segments.borrow_mut().get(number).under_way.is_empty()).await;
         if !flawed!("summary before the flush") {
             self.flushed().await?;

@@ -73,7 +73,7 @@ impl Log {
     }
 
     /// The segments that have no summary.
-    fn unfinished(&self) -> Vec<(u32, Pin<'_>)> {
+    fn unfinished(self: &Rc<Log>) -> Vec<(u32, Pin)> {
         let numbers: Vec<u32> = {
             let segments = self.segments.borrow();
             let all = segments.logs.iter().flatten().copied();
@@ -102,7 +102,7 @@ impl Log {
     }
 
     /// Slots that may not be durable, and that are not what was put there or cannot be read.
-    pub async fn doubtful(&self) -> HashSet<u32> {
+    pub async fn doubtful(self: &Rc<Log>) -> HashSet<u32> {
         let mut doubtful = HashSet::new();
         for (number, _pin) in self.unfinished() {
             for (slots, checksum) in self.unsure(number).await {

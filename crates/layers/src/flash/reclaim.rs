@@ -158,10 +158,6 @@ impl Log {
         // What was written again elsewhere since has left room here without anything being forgotten.
         let is_vain = kept > self.shape.batch_slots() / 2;
         self.in_vain.set(if is_vain { self.in_vain.get() + 1 } else { 0 });
-        self.hasty.set(self.segments.borrow_mut().get(number).entries.is_some());
-        self.moved.notify();
-        self.moved.until(|| self.segments.borrow_mut().get(number).pins == 0).await;
-        self.hasty.set(false);
         Ok(())
     }
 
@@ -182,9 +178,20 @@ impl Log {
             }
             self.env.sleep(PAUSE).await;
         }
-        self.segments.borrow_mut().free.extend(emptied.iter().map(|(_, number)| *number));
-        self.moved.notify();
+        for (_, number) in emptied {
+            self.unpinned(number).await;
+            self.segments.borrow_mut().free.push_back(number);
+            self.moved.notify();
+        }
         Ok(())
+    }
+
+    /// Nobody reads from the segment any more, and its summary is written or never will be.
+    async fn unpinned(&self, number: u32) {
+        self.hasty.set(self.segments.borrow_mut().get(number).entries.is_some());
+        self.moved.notify();
+        self.moved.until(|| self.segments.borrow_mut().get(number).pins == 0).await;
+        self.hasty.set(false);
     }
 
     /// What a segment holds or held.

@@ -69,6 +69,7 @@ impl Segments {
     /// A free segment, which is the last one of `log` from now on.
     pub fn open(&mut self, log: u8) -> Option<u32> {
         let number = self.free.pop_front()?;
+        debug_assert_eq!(self.list[number as usize].pins, 0, "somebody still needs segment {number}");
         self.list[number as usize] =
             Segment { sequence: self.next, entries: Some(Vec::new()), ..Segment::default() };
         self.next += 1;

@@ -274,12 +274,12 @@ impl Log {
 }
 
 /// A segment that is not used again while this lives.
-pub struct Pin<'a> {
-    of: &'a Log,
+pub struct Pin {
+    of: Rc<Log>,
     number: u32,
 }
 
-impl Drop for Pin<'_> {
+impl Drop for Pin {
     fn drop(&mut self) {
         let mut segments = self.of.segments.borrow_mut();
         let segment = segments.get(self.number);
@@ -293,8 +293,8 @@ impl Drop for Pin<'_> {
 }
 
 impl Log {
-    pub fn pin(&self, number: u32) -> Pin<'_> {
+    pub fn pin(self: &Rc<Log>, number: u32) -> Pin {
         self.segments.borrow_mut().get(number).pins += 1;
-        Pin { of: self, number }
+        Pin { of: Rc::clone(self), number }
     }
 }
