@@ -1,7 +1,8 @@
 //! Keys of a device, read and not yet built.
 
-use crate::{Build, Config, Made, Pending};
+use crate::{Build, Config, Made, Over, Pending};
 use serde_json::Value;
+use std::ops::Range;
 
 /// What is wrong with a device's keys, and at which of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub struct Keys(Box<dyn Parsed>);
 trait Parsed {
     fn survives(&self, children: usize) -> usize;
     fn may_miss(&self, child: usize) -> bool;
+    fn check(&self, over: &Over<'_>) -> crate::Result<()>;
+    fn part(&self) -> Option<Range<u64>>;
     fn build(self: Box<Self>, with: Build) -> Pending<Made>;
 }
 
@@ -29,6 +32,14 @@ impl<C: Config> Parsed for C {
 
     fn may_miss(&self, child: usize) -> bool {
         Config::may_miss(self, child)
+    }
+
+    fn check(&self, over: &Over<'_>) -> crate::Result<()> {
+        Config::check(self, over)
+    }
+
+    fn part(&self) -> Option<Range<u64>> {
+        Config::part(self)
     }
 
     fn build(self: Box<Self>, with: Build) -> Pending<Made> {
@@ -54,6 +65,16 @@ impl Keys {
     /// Whether it may be built without the child number `child`: see [`Config::may_miss`].
     pub fn may_miss(&self, child: usize) -> bool {
         self.0.may_miss(child)
+    }
+
+    /// Refuses what the file alone shows to be wrong: see [`Config::check`].
+    pub fn check(&self, over: &Over<'_>) -> crate::Result<()> {
+        self.0.check(over)
+    }
+
+    /// The part of its child that it shows: see [`Config::part`].
+    pub fn part(&self) -> Option<Range<u64>> {
+        self.0.part()
     }
 
     /// Builds the layer.

@@ -1,9 +1,9 @@
 //! How a layer is made from its keys in the hierarchy file.
 
-use crate::{Begin, Children, Env, Keep, KeyError, Keys, Layer, Level, Node, Pending, Verb};
+use crate::{Begin, Children, Env, Keep, KeyError, Keys, Layer, Level, Node, Pending, Result, Verb};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -62,6 +62,16 @@ impl Build {
     }
 }
 
+/// What a device stands on, as far as the file says.
+pub struct Over<'a> {
+    /// The kinds of the devices of `over`, in order.
+    pub kinds: &'a [&'a Kind],
+    /// It has a device for its metadata.
+    pub metadata: bool,
+    /// The hierarchy is persistent: it can keep words ([`Build::keep`]).
+    pub persistent: bool,
+}
+
 /// The keys of a layer: a serde struct with `#[serde(deny_unknown_fields)]`. Everything that a new kind of layer
 /// tells the rest of the program is here.
 pub trait Config: DeserializeOwned + 'static {
@@ -78,6 +88,8 @@ pub trait Config: DeserializeOwned + 'static {
     const APPENDS: bool = false;
     /// Its layer shares the state of the device below: when that gets another layer, this one is made anew.
     const SHARES: bool = false;
+    /// It has further address spaces ([`Layer::view`]), which devices of kind `view` show.
+    const VIEWS: bool = false;
     /// What it remembers can lie on a device of its own: the key `metadata`. Only with [`Config::KEEPS`].
     const METADATA: bool = false;
     /// What lies there, or at the head of its child, is a metadata store: otherwise it is of a format of its own.
@@ -96,6 +108,19 @@ pub trait Config: DeserializeOwned + 'static {
     /// also when it is absent, whatever else is.
     fn may_miss(&self, _child: usize) -> bool {
         false
+    }
+
+    /// Refuses what the file alone shows to be wrong: keys that do not fit each other, or what the device stands on. Errors
+    /// begin with the key that does not fit (`spares: ...`). What only the devices themselves can tell is left to
+    /// [`Config::build`].
+    fn check(&self, _over: &Over<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    /// The bytes of its only child that it shows, from the first one to the one behind the last, if it shows a part; the end
+    /// is that of the child if it is `u64::MAX`. Two parts that overlap are perhaps not meant.
+    fn part(&self) -> Option<Range<u64>> {
+        None
     }
 
     /// Makes the layer. Errors say which key or child does not fit, and what would.
@@ -117,13 +142,15 @@ pub struct Kind {
     pub appends: bool,
     /// It shares the state of the device below: see [`Config::SHARES`].
     pub shares: bool,
+    /// It can be below a `view`: see [`Config::VIEWS`].
+    pub views: bool,
     /// It may have the key `metadata`.
     pub metadata: bool,
     /// It has a metadata store: see [`Config::STORE`].
     pub store: bool,
     /// The commands that its devices understand.
     pub verbs: &'static [Verb],
-    parse: fn(&Value) -> Result<Keys, KeyError>,
+    parse: fn(&Value) -> std::result::Result<Keys, KeyError>,
 }
 
 impl Kind {
@@ -136,6 +163,7 @@ impl Kind {
             keeps: C::KEEPS,
             appends: C::APPENDS,
             shares: C::SHARES,
+            views: C::VIEWS,
             metadata: C::METADATA,
             store: C::STORE,
             verbs: C::VERBS,
@@ -144,7 +172,7 @@ impl Kind {
     }
 
     /// Reads a device's keys (without `type` and `over`).
-    pub fn parse(&self, keys: &Value) -> Result<Keys, KeyError> {
+    pub fn parse(&self, keys: &Value) -> std::result::Result<Keys, KeyError> {
         (self.parse)(keys)
     }
 }

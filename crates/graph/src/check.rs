@@ -2,9 +2,11 @@
 
 use crate::device::{Device, Draft};
 use crate::export::Export;
+use crate::keys;
 use crate::plan::DEPTH_MAX;
 use crate::report::{Report, Subject, quoted};
-use lamina_block::Address;
+use crate::source::Source;
+use lamina_block::{Address, Over};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
@@ -20,6 +22,54 @@ pub(crate) fn devices(drafts: &[Draft], report: &mut Report) -> Vec<usize> {
     }
     too_deep(drafts, &below, &order, report);
     order
+}
+
+/// Asks every kind whether its keys fit each other and what stands below, as far as that can be told without opening
+/// anything; and warns of parts that overlap.
+pub(crate) fn layers(drafts: &[Draft], persistent: bool, source: &Source, report: &mut Report) {
+    let by_name: HashMap<&str, &Draft> = drafts.iter().map(|d| (&*d.name, d)).collect();
+    let mut parts: BTreeMap<&str, Vec<(&Draft, Range<u64>)>> = BTreeMap::new();
+    for draft in drafts {
+        let Some(kind) = &draft.kind else { continue };
+        let Ok(keys) = kind.parse(&draft.keys) else { continue };
+        let over = &draft.over[..draft.over.len() - usize::from(draft.has_metadata)];
+        let below = over.iter().map(|name| by_name.get(name.as_str()).and_then(|below| below.kind.as_ref()));
+        // A device below that is unknown, or too many of them, is a mistake of its own.
+        let Some(kinds) = below.collect::<Option<Vec<_>>>() else { continue };
+        if !kind.children.contains(&kinds.len()) {
+            continue;
+        }
+        if let Err(e) = keys.check(&Over { kinds: &kinds, metadata: draft.has_metadata, persistent }) {
+            let (key, message) = keys::of_message(kind, e.message());
+            let at = key.and_then(|key| keys::place(source, &draft.name, key));
+            let subject = Subject::Device(draft.name.clone());
+            report.error(subject, key, Some(at.unwrap_or(draft.header.clone())), message);
+        }
+        if let (Some(part), Some(below)) = (keys.part(), draft.over.first()) {
+            parts.entry(below).or_default().push((draft, part));
+        }
+    }
+    for (below, parts) in parts {
+        overlapping(below, parts, report);
+    }
+}
+
+/// Warns of parts of one device that have bytes in common.
+fn overlapping(below: &str, mut parts: Vec<(&Draft, Range<u64>)>, report: &mut Report) {
+    parts.sort_by_key(|(draft, part)| (part.start, draft.header.start));
+    let mut widest: Option<(&Draft, u64)> = None;
+    for (draft, part) in parts {
+        if let Some((other, _)) = widest.filter(|(_, end)| part.start < *end) {
+            let message = format!(
+                "has bytes of {} in common with device {}: what is written to one of them is seen in the other",
+                quoted(below),
+                quoted(&other.name)
+            );
+            let subject = Subject::Device(draft.name.clone());
+            report.warning(subject, None, Some(draft.header.clone()), &message);
+        }
+        widest = widest.filter(|(_, end)| *end >= part.end).or(Some((draft, part.end)));
+    }
 }
 
 /// The numbers of the devices that one stands on; a name that does not exist is reported.

@@ -331,18 +331,14 @@ fn check(g: &Geometry) -> Result<()> {
     Ok(())
 }
 
-/// Reports that a device could not be opened. A layer that knows which key does not fit begins its message with it
-/// (`size: ...`, `rules[2].count: ...`); the problem is then reported where that key stands.
+/// Reports that a device could not be opened; where the key stands, if the layer says which.
 pub(crate) fn blame(plan: &Plan, device: &Device, e: &Error, report: &mut Report) {
     let subject = Subject::Device(device.name.clone());
     let message = match e.device() {
         Some(other) if other != device.name => e.to_string(),
         _ => e.message().to_owned(),
     };
-    let (key, message) = match message.split_once(": ") {
-        Some((path, rest)) if keys::is_key_of(&device.kind, path) => (Some(path), rest),
-        _ => (None, message.as_str()),
-    };
+    let (key, message) = keys::of_message(&device.kind, &message);
     let at = key.and_then(|key| keys::place(&plan.source, &device.name, key));
     report.error(subject, key, Some(at.unwrap_or(device.header.clone())), message);
 }

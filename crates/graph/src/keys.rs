@@ -75,9 +75,18 @@ impl Section<'_> {
 }
 
 /// True if `path` begins with a key of `kind`, or with `over`.
-pub(crate) fn is_key_of(kind: &Kind, path: &str) -> bool {
+fn is_key_of(kind: &Kind, path: &str) -> bool {
     let known = known(kind);
     top_key(path, known.iter().map(String::as_str).chain(["over"])).is_some()
+}
+
+/// A layer that knows which key does not fit begins its message with it (`size: ...`, `rules[2].count: ...`): the key, if
+/// there is one, and the rest.
+pub(crate) fn of_message<'a>(kind: &Kind, message: &'a str) -> (Option<&'a str>, &'a str) {
+    match message.split_once(": ") {
+        Some((path, rest)) if is_key_of(kind, path) => (Some(path), rest),
+        _ => (None, message),
+    }
 }
 
 /// The keys of a kind, without `type` and `over`: what it says when it is asked for one that cannot be.

@@ -89,6 +89,7 @@ impl Plan {
         }
         let (drafts, exports) = read(document.get_ref(), base, elsewhere, kinds, &mut report);
         let order = check::devices(&drafts, &mut report);
+        check::layers(&drafts, document.get_ref().contains_key("hierarchy"), &source, &mut report);
         let persistent = persistent::read(document.get_ref(), &drafts, &mut report);
         check::exports(&drafts, &exports, &mut report);
         report.sort();

@@ -4,6 +4,7 @@
 use crate::cli;
 use crate::exit::Failure;
 use crate::files;
+use lamina_graph::Plan;
 use std::io::Write;
 
 /// Runs `lamina check`. What one daemon could not serve together is refused as well.
@@ -12,6 +13,7 @@ pub fn run(args: &cli::Check) -> Result<(), Failure> {
         return crate::offline::run_check(&args.files);
     }
     let plans = files::load(&args.files)?;
+    plans.iter().try_for_each(tls_files)?;
     let mut out = std::io::stdout().lock();
     for plan in &plans {
         if plans.len() > 1 {
@@ -20,4 +22,22 @@ pub fn run(args: &cli::Check) -> Result<(), Failure> {
         out.write_all(plan.tree().as_bytes())?;
     }
     crate::daemon::check_together(&plans)
+}
+
+/// A listener cannot begin without the files of its TLS.
+fn tls_files(plan: &Plan) -> Result<(), Failure> {
+    for export in plan.exports() {
+        let Some(tls) = &export.tls else { continue };
+        let client_ca = tls.client_ca.as_ref().map(|path| ("client-ca", path));
+        for (key, path) in [("certificate", &tls.certificate), ("key", &tls.key)].into_iter().chain(client_ca)
+        {
+            if let Err(e) = std::fs::File::open(path) {
+                let (file, name, path) = (plan.file(), &export.name, path.display());
+                return Err(Failure::usage(format!(
+                    "{file}: export {name:?}: key \"tls.{key}\": {path}: {e}"
+                )));
+            }
+        }
+    }
+    Ok(())
 }

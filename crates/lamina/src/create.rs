@@ -2,18 +2,25 @@
 //!
 //! What is going to happen is shown first. A device that carries a known signature is refused: only `--force` overwrites
 //! it. What is in use is refused in any case, because the devices are opened as they are for serving.
+//!
+//! Everything is tried first in a world whose disks [forget](crate::overlay): what cannot be made is refused before a byte is
+//! written. Where writing fails all the same, files that were made are removed, and the places of superblocks are given
+//! back what they held, so that the next attempt finds what this one found.
 
 use crate::cli;
 use crate::exit::Failure;
 use crate::files;
 use crate::inspect;
 use crate::look::Device;
+use crate::overlay::{self, Overlaid};
 use lamina_block::{Bytes, Env};
-use lamina_graph::{MemberPlan, Plan};
+use lamina_graph::{Hierarchy, MemberPlan, Plan, Report};
 use lamina_host::{Options, Reactor};
 use lamina_metadata::superblock::Layout;
 use std::fmt::Write as _;
 use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -34,19 +41,91 @@ pub fn run(args: &cli::Create) -> Result<(), Failure> {
     if !args.force {
         refuse_what_is_there(&looked)?;
     }
-    let made = create(&plan)?;
-    writeln!(out, "created hierarchy {name:?}, {}", made)?;
-    Ok(())
+    let reactor = Reactor::new(Options::default())
+        .map_err(|e| Failure::failed(format!("the reactor cannot start: {e}")))?;
+    rehearse(&reactor, &args.file)?;
+    let before = looked.iter().map(Before::of).collect::<Result<Vec<_>, _>>()?;
+    match create(&plan, &reactor) {
+        Ok(made) => {
+            writeln!(out, "created hierarchy {name:?}, {made}")?;
+            Ok(())
+        }
+        Err(e) => {
+            before.into_iter().for_each(Before::restore);
+            Err(e)
+        }
+    }
+}
+
+/// Makes everything where nothing lasts, so that whatever is wrong is said while nothing has been written.
+fn rehearse(reactor: &Reactor, file: &Path) -> Result<(), Failure> {
+    let plan = Plan::load(file, &overlay::kinds()).map_err(|e| Failure::File(files::shown(&e)))?;
+    let world = Overlaid::over(reactor.env());
+    let env = Rc::clone(&world) as Rc<dyn Env>;
+    let tried: Result<(), Report> = reactor.run(async move {
+        plan.create(Rc::clone(&env), 0).await?;
+        let made = Hierarchy::build(plan, env).await?;
+        // Nothing of it lasts: there is nothing that closing could lose.
+        let _ = made.close().await;
+        Ok(())
+    });
+    match tried {
+        // There is more to write than memory is set aside for: how that goes only the devices can tell.
+        Err(_) if world.is_full() => Ok(()),
+        Err(report) => {
+            let said = files::shown(&report);
+            Err(Failure::File(format!("{}\nnothing was written\n", said.trim_end())))
+        }
+        Ok(()) => Ok(()),
+    }
 }
 
 /// Writes the superblocks; the UUID of the new hierarchy.
-fn create(plan: &Plan) -> Result<String, Failure> {
-    let reactor = Reactor::new(Options::default())
-        .map_err(|e| Failure::failed(format!("the reactor cannot start: {e}")))?;
+fn create(plan: &Plan, reactor: &Reactor) -> Result<String, Failure> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let env: Rc<dyn Env> = reactor.env();
     let made = reactor.run(plan.create(env, now)).map_err(|report| Failure::File(files::shown(&report)))?;
     Ok(made.first().map(|superblock| superblock.hierarchy.to_string()).unwrap_or_default())
+}
+
+/// What a member was before it was made one.
+enum Before {
+    /// There was no file.
+    Missing(PathBuf),
+    /// What stood in the places of its superblocks, by their offsets in bytes.
+    Held(PathBuf, Vec<(u64, Vec<u8>)>),
+}
+
+impl Before {
+    fn of(looked: &Looked) -> Result<Before, Failure> {
+        let path = looked.member.path.clone();
+        let Some(size) = looked.size else { return Ok(Before::Missing(path)) };
+        let failed = |e: std::io::Error| Failure::failed(format!("{}: {e}", path.display()));
+        let file = std::fs::File::open(&path).map_err(failed)?;
+        // What is too small is refused when it is opened.
+        let places = Layout::of_size(size).map_or(Vec::new(), |l| vec![0..l.data.start, l.data.end..size]);
+        let mut held = Vec::new();
+        for place in places {
+            let mut bytes = vec![0; (place.end - place.start) as usize];
+            file.read_exact_at(&mut bytes, place.start).map_err(failed)?;
+            held.push((place.start, bytes));
+        }
+        Ok(Before::Held(path, held))
+    }
+
+    /// Makes it that again, as far as that goes: why creating failed is what is told.
+    fn restore(self) {
+        match self {
+            Before::Missing(path) => drop(std::fs::remove_file(path)),
+            Before::Held(path, held) => {
+                let Ok(file) = std::fs::OpenOptions::new().write(true).open(path) else { return };
+                for (at, bytes) in held {
+                    let _ = file.write_all_at(&bytes, at);
+                }
+                let _ = file.sync_all();
+            }
+        }
+    }
 }
 
 /// A device that is to become a member, and what is on it now.

@@ -13,6 +13,7 @@
 use crate::cli;
 use crate::exit::Failure;
 use crate::files;
+use crate::inspect::holders;
 use crate::look::Device;
 use crate::overlay::{self, Overlaid};
 use lamina_block::{Class, Env, Error, Finding, Node, OpenDisk};
@@ -76,6 +77,7 @@ pub fn run_check(files: &[std::path::PathBuf]) -> Result<(), Failure> {
     let reactor = reactor()?;
     let mut wrong = 0;
     for (plan, file) in plans.into_iter().zip(files) {
+        refuse_in_use(&plan)?;
         let found = examine(&reactor, plan)?;
         wrong += found.wrong;
         write!(std::io::stdout(), "{}", found.text)?;
@@ -97,6 +99,7 @@ pub fn run_check(files: &[std::path::PathBuf]) -> Result<(), Failure> {
 /// Runs `lamina repair`.
 pub fn run_repair(args: &cli::Repair) -> Result<(), Failure> {
     let plan = files::load(std::slice::from_ref(&args.file))?.remove(0);
+    refuse_in_use(&plan)?;
     let reactor = reactor()?;
     let mut mended = reactor.run(mend(reactor.env(), plan.clone()))?;
     let look = || {
@@ -116,6 +119,23 @@ pub fn run_repair(args: &cli::Repair) -> Result<(), Failure> {
              device named holds from a backup",
         )),
     }
+}
+
+/// What a daemon is at work on is between two states, and no damage.
+fn refuse_in_use(plan: &Plan) -> Result<(), Failure> {
+    for member in plan.members() {
+        let Ok(Some(there)) = Device::open(&member.path) else { continue };
+        let holders = holders::of(&there.meta, there.is_block_device());
+        if let Some(holder) = holders.first() {
+            let (device, path) = (&member.device, member.path.display());
+            return Err(Failure::failed(format!(
+                "{}: member {device:?} ({path}) is in use: {holder}. Nothing was looked at: what is served is told by \
+                 `lamina show`, and can be checked when that has stopped",
+                plan.file()
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn reactor() -> Result<Reactor, Failure> {

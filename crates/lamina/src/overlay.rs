@@ -16,8 +16,8 @@ use serde::Deserialize;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::ops::{Range, RangeInclusive};
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -52,23 +52,36 @@ impl Config for Asked {
 }
 
 /// Lays an overlay over what can be written to.
-fn over(name: &str, env: &Rc<dyn Env>, below: Made, kept: Rc<Cell<usize>>) -> Made {
-    let geometry = Geometry { read_only: false, discard: false, zero: false, fua: true, ..below.geometry() };
+fn over(name: &str, env: &Rc<dyn Env>, below: Made, written: Rc<Written>) -> Made {
+    let geometry = Geometry { read_only: false, discard: false, zero: true, fua: true, ..below.geometry() };
     let below = Node::new(name, "overlay", Rc::clone(env), below);
-    Rc::new(Overlay { below, geometry, blocks: RefCell::default(), kept })
+    Rc::new(Overlay { below, geometry, written })
 }
 
 /// The environment.
 pub struct Overlaid {
     inner: Rc<dyn Env>,
+    /// By the paths of the disks: a disk that is opened again holds what was written before.
+    written: RefCell<BTreeMap<PathBuf, Rc<Written>>>,
     /// Bytes that are kept.
     kept: Rc<Cell<usize>>,
 }
 
 impl Overlaid {
     /// The world of `inner`, in which disks forget.
-    pub fn over(inner: Rc<dyn Env>) -> Rc<dyn Env> {
-        Rc::new(Overlaid { inner, kept: Rc::default() })
+    pub fn over(inner: Rc<dyn Env>) -> Rc<Overlaid> {
+        Rc::new(Overlaid { inner, written: RefCell::default(), kept: Rc::default() })
+    }
+
+    /// More was written than is kept: a request failed that would not have failed outside.
+    pub fn is_full(&self) -> bool {
+        self.kept.get() > KEPT_MAX
+    }
+
+    fn written(&self, path: &Path) -> Rc<Written> {
+        let mut all = self.written.borrow_mut();
+        let new = || Rc::new(Written { kept: Rc::clone(&self.kept), ..Written::default() });
+        Rc::clone(all.entry(path.to_owned()).or_insert_with(new))
     }
 }
 
@@ -94,15 +107,22 @@ impl Env for Overlaid {
     }
 
     fn open_disk(&self, open: OpenDisk) -> Pending<Rc<dyn Layer>> {
-        let (inner, kept) = (Rc::clone(&self.inner), Rc::clone(&self.kept));
+        let (inner, written) = (Rc::clone(&self.inner), self.written(&open.path));
         Box::pin(async move {
             let name = open.path.display().to_string();
+            if let Some(size) = would_be_made(&open) {
+                let block = open.block.unwrap_or(512);
+                written.made.set(Some(Geometry { block, read_only: true, ..Geometry::new(size) }));
+            }
+            if let Some(geometry) = written.made.get() {
+                return Ok(over(&name, &inner, Rc::new(Blank(geometry)), written));
+            }
             let writable = !open.read_only;
             let disk = inner.open_disk(OpenDisk { read_only: true, create: None, ..open }).await?;
             if !writable {
                 return Ok(disk);
             }
-            Ok(over(&name, &inner, disk, kept))
+            Ok(over(&name, &inner, disk, written))
         })
     }
 
@@ -127,18 +147,49 @@ impl Env for Overlaid {
     }
 }
 
-/// A disk and what was written over it.
-struct Overlay {
-    below: Rc<Node>,
-    geometry: Geometry,
+/// The size of the file that opening makes, if it does: there is none yet, and its folder is there.
+fn would_be_made(open: &OpenDisk) -> Option<u64> {
+    let size = open.create.filter(|_| !open.read_only && !open.path.exists())?;
+    let folder = open.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.is_none_or(Path::is_dir).then_some(size)
+}
+
+/// A file as it is when it is made.
+struct Blank(Geometry);
+
+impl Layer for Blank {
+    fn geometry(&self) -> Geometry {
+        self.0
+    }
+
+    fn submit(self: Rc<Self>, io: &mut Io) -> Step {
+        match &io.op {
+            Op::Read(into) => {
+                into.fill(0);
+                Step::Done(Ok(()))
+            }
+            Op::Write(..) | Op::Zero(_) | Op::Discard | Op::Flush => {
+                Error::unsupported("what is written stays in memory").into()
+            }
+        }
+    }
+}
+
+/// What was written to a disk.
+#[derive(Default)]
+struct Written {
+    /// The shape of a file that is made here, and is not there outside.
+    made: Cell<Option<Geometry>>,
     /// By number.
     blocks: RefCell<BTreeMap<u64, Box<[u8]>>>,
+    /// Ranges of bytes that were zeroed, below what was written as blocks.
+    zeroed: RefCell<Vec<Range<u64>>>,
+    /// Bytes that are kept of all disks.
     kept: Rc<Cell<usize>>,
 }
 
-impl Overlay {
-    fn write(&self, at: u64, from: &Buf) -> Result<()> {
-        let block = self.geometry.block as usize;
+impl Written {
+    fn write(&self, block: usize, at: u64, from: &Buf) -> Result<()> {
         let bytes = from.to_vec();
         let mut blocks = self.blocks.borrow_mut();
         for (number, bytes) in (at / block as u64..).zip(bytes.chunks_exact(block)) {
@@ -152,14 +203,41 @@ impl Overlay {
         }
     }
 
-    /// Puts what was written over what was read.
-    fn cover(&self, at: u64, into: &Buf) {
-        let block = u64::from(self.geometry.block);
-        let numbers = at / block..(at + into.len() as u64) / block;
-        for (number, bytes) in self.blocks.borrow().range(numbers) {
-            into.write((number * block - at) as usize, bytes);
+    fn zero(&self, block: usize, at: Range<u64>) {
+        let mut blocks = self.blocks.borrow_mut();
+        let numbers = at.start / block as u64..at.end / block as u64;
+        let gone: Vec<u64> = blocks.range(numbers).map(|(number, _)| *number).collect();
+        for number in &gone {
+            blocks.remove(number);
+        }
+        self.kept.set(self.kept.get() - gone.len() * block);
+        let mut zeroed = self.zeroed.borrow_mut();
+        match zeroed.last_mut().filter(|last| last.end == at.start) {
+            Some(last) => last.end = at.end,
+            None => zeroed.push(at),
         }
     }
+
+    /// Puts what was written over what was read.
+    fn cover(&self, block: usize, at: u64, into: &Buf) {
+        let end = at + into.len() as u64;
+        for range in self.zeroed.borrow().iter() {
+            let (from, to) = (range.start.max(at), range.end.min(end));
+            if from < to {
+                into.slice((from - at) as usize..(to - at) as usize).fill(0);
+            }
+        }
+        for (number, bytes) in self.blocks.borrow().range(at / block as u64..end / block as u64) {
+            into.write((number * block as u64 - at) as usize, bytes);
+        }
+    }
+}
+
+/// A disk and what was written over it.
+struct Overlay {
+    below: Rc<Node>,
+    geometry: Geometry,
+    written: Rc<Written>,
 }
 
 impl Layer for Overlay {
@@ -168,19 +246,21 @@ impl Layer for Overlay {
     }
 
     fn submit(self: Rc<Self>, io: &mut Io) -> Step {
-        let at = io.at.start;
+        let (at, block) = (io.at.clone(), self.geometry.block as usize);
         match &io.op {
             Op::Read(into) => {
                 let into = into.clone();
                 Step::control(async move {
-                    self.below.submit(Io::read(at, into.clone())).await?;
-                    self.cover(at, &into);
+                    self.below.submit(Io::read(at.start, into.clone())).await?;
+                    self.written.cover(block, at.start, &into);
                     Ok(())
                 })
             }
-            Op::Write(from, _) => Step::Done(self.write(at, from)),
-            // Its shape says that these are written, left out, or of no meaning.
-            Op::Zero(_) => Error::unsupported("zeroes are written here").into(),
+            Op::Write(from, _) => Step::Done(self.written.write(block, at.start, from)),
+            Op::Zero(_) => {
+                self.written.zero(block, at);
+                Step::Done(Ok(()))
+            }
             Op::Discard | Op::Flush => Step::Done(Ok(())),
         }
     }

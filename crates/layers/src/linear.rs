@@ -39,6 +39,11 @@ impl Config for Keys {
     const SUMMARY: &'static str = "a part of a device";
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
 
+    fn part(&self) -> Option<Range<u64>> {
+        let end = self.size.map_or(u64::MAX, |size| self.offset.0.saturating_add(size.0));
+        Some(self.offset.0..end)
+    }
+
     fn build(self, with: Build) -> Pending<Made> {
         Box::pin(async move { Ok(Rc::new(Linear::new(self, with.child())?) as Made) })
     }

@@ -35,7 +35,7 @@
 use crate::reshape::{Band, Joined, Layout, Place, Plan, Shape, Spread, UNIT_MAX, VERBS, Way};
 use crate::several;
 use lamina_block::{
-    Buf, Build, Bytes, Children, Config, Error, ErrorKind, Extent, Io, Made, Op, Pending, Request, Result,
+    Buf, Build, Bytes, Children, Config, Error, ErrorKind, Extent, Io, Made, Op, Over, Pending, Request, Result,
     Step, Verb,
 };
 use serde::Deserialize;
@@ -62,6 +62,10 @@ impl Config for Keys {
     const KEEPS: bool = true;
     const VERBS: &'static [Verb] = VERBS;
 
+    fn check(&self, _: &Over<'_>) -> Result<()> {
+        Units(self.unit).check(512)
+    }
+
     fn build(self, with: Build) -> Pending<Made> {
         Box::pin(async move { Ok(Spread::build(Units(self.unit), with).await? as Made) })
     }
@@ -71,6 +75,20 @@ impl Config for Keys {
 struct Units(Bytes);
 
 impl Units {
+    /// Refuses a length that cannot be one over logical blocks of `block` bytes.
+    fn check(&self, block: u64) -> Result<()> {
+        let unit = self.0.0;
+        match unit.is_power_of_two() && (block..=UNIT_MAX).contains(&unit) {
+            true => Ok(()),
+            false => Err(Error::invalid(format!(
+                "unit: {} is not a power of two from {} to {}",
+                self.0,
+                Bytes(block),
+                Bytes(UNIT_MAX)
+            ))),
+        }
+    }
+
     /// A layout of `size` bytes over the whole of `legs`, in their order; of as many as there are room for if `size` is
     /// `None`.
     fn over(&self, legs: &[usize], children: &Children, size: Option<u64>) -> Result<Layout> {
@@ -108,15 +126,8 @@ impl Shape for Units {
     type Way = Stripe;
 
     fn begin(&self, children: &Children) -> Result<Layout> {
-        let (block, unit) = (u64::from(several::geometry(children).block), self.0.0);
-        if !unit.is_power_of_two() || !(block..=UNIT_MAX).contains(&unit) {
-            return Err(Error::invalid(format!(
-                "unit: {} is not a power of two from {} to {}",
-                self.0,
-                Bytes(block),
-                Bytes(UNIT_MAX)
-            )));
-        }
+        let unit = self.0.0;
+        self.check(several::geometry(children).block.into())?;
         if let Some(small) = children.iter().find(|child| child.geometry().size < unit) {
             return Err(Error::invalid(format!("unit: {} is smaller than one unit", small.name())));
         }

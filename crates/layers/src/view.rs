@@ -18,7 +18,7 @@
 //! It deliberately is no layer of its own on the way of a request: the device below gives it one, which sends requests
 //! straight to what that stands on.
 
-use lamina_block::{Build, Config, Made, Pending};
+use lamina_block::{Build, Config, Error, Made, Over, Pending, Result};
 use serde::Deserialize;
 
 /// The keys; see the module.
@@ -33,6 +33,16 @@ impl Config for Keys {
     const SUMMARY: &'static str = "a partition or a snapshot of a device";
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
     const SHARES: bool = true;
+
+    fn check(&self, over: &Over<'_>) -> Result<()> {
+        match over.kinds {
+            [below] if !below.views => Err(Error::invalid(format!(
+                "over: a device of kind {:?} has no views: \"partition\" and \"snapshot\" have",
+                below.name
+            ))),
+            _ => Ok(()),
+        }
+    }
 
     fn build(self, with: Build) -> Pending<Made> {
         Box::pin(async move { with.child().view(&self.name).await })

@@ -1,6 +1,6 @@
 //! `lamina inspect`: what is on this disk, and who holds it. Only looks; opens for reading and locks nothing.
 
-mod holders;
+pub mod holders;
 mod member;
 mod signature;
 

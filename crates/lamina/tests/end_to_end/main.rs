@@ -6,6 +6,7 @@
 mod api;
 mod commands;
 mod commands_of_devices;
+mod create;
 mod offline;
 mod recovery;
 mod rig;

@@ -51,6 +51,14 @@ fn used() -> Place {
     });
     let busy = place.lamina(&["repair", "disk.toml"]);
     assert_eq!(busy.status.code(), Some(1), "{}", text(&busy.stdout));
+    let served = place.lamina(&["check", "--metadata", "disk.toml"]);
+    let said = text(&served.stderr);
+    assert_eq!(served.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("is in use: locked (exclusive, flock) by process ") && !said.contains("repair"),
+        "{said}"
+    );
+    assert!(!text(&served.stdout).contains("DAMAGED"), "{}", text(&served.stdout));
     daemon.terminate();
     place
 }

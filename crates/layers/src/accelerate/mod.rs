@@ -67,8 +67,8 @@ use epoch::Epochs;
 use failure::Failure;
 use flow::Flow;
 use lamina_block::{
-    Arg, ArgType, Build, Bytes, Command, Config, Env, Error, Extent, ExtentState, Geometry, Io, Job, Layer,
-    Made, Node, Op, Pending, Result, Signal, Span, Step, Verb,
+    Arg, ArgType, Build, Bytes, Command, Config, Env, Error, Extent, ExtentState, Geometry, Io, Job, Kind,
+    Layer, Made, Node, Op, Over, Pending, Result, Signal, Span, Step, Verb,
 };
 use policy::{Policy, SetPolicy, SetShare, permille};
 use read::Streams;
@@ -132,6 +132,18 @@ impl Config for Keys {
     /// Without its flash it decides by itself what is lost.
     fn may_miss(&self, child: usize) -> bool {
         child == 1
+    }
+
+    fn check(&self, over: &Over<'_>) -> Result<()> {
+        let is_flash = |kind: &Kind| kind.name == flash::Keys::KIND;
+        match over.kinds {
+            [_, cache] if is_flash(cache) && !over.persistent => Err(words::no_words()),
+            [_, cache] if is_flash(cache) => Ok(()),
+            [store, _] if is_flash(store) => {
+                Err(Error::invalid("over: the store comes first, and the device of kind \"flash\" second"))
+            }
+            _ => Err(Error::invalid("over: the second device is to be one of kind \"flash\"")),
+        }
     }
 
     fn build(self, with: Build) -> Pending<Made> {

@@ -136,10 +136,14 @@ pub struct Opened {
     pub is_unknown: bool,
 }
 
+pub fn no_words() -> Error {
+    Error::invalid("it has to be known again: give the file a [hierarchy] table")
+}
+
 /// The volume of the flash that it is, of `size` blocks.
 pub async fn open(with: &Build, log: &Log, size: u64, policy: Policy, read_only: bool) -> Result<Opened> {
     let Some(keep) = &with.keep else {
-        return Err(Error::invalid("it has to be known again: give the file a [hierarchy] table"));
+        return Err(no_words());
     };
     let owes = policy == Policy::WriteBack;
     let draw = || u128::from(with.env.random()) << 64 | u128::from(with.env.random());

@@ -68,7 +68,7 @@ mod verbs;
 use cipher::Cipher;
 use lamina_block::{
     Buf, Build, Bytes, Class, Command, Config, Durability, Env, Error, Extent, ExtentState, Finding,
-    Geometry, Healed, Io, Judge, Layer, Made, Node, Op, Pending, Result, Signal, Step, Verb,
+    Geometry, Healed, Io, Judge, Layer, Made, Node, Op, Over, Pending, Result, Signal, Step, Verb,
 };
 use luks::{Luks, Place};
 use secret::Secret;
@@ -137,6 +137,10 @@ impl Config for Keys {
     // A LUKS2 header.
     const STORE: bool = false;
     const VERBS: &'static [Verb] = verbs::VERBS;
+
+    fn check(&self, over: &Over<'_>) -> Result<()> {
+        open::check(self, over.persistent).map(drop)
+    }
 
     fn build(self, with: Build) -> Pending<Made> {
         Box::pin(async move { Ok(Rc::new(open::open(self, with).await?) as Made) })

@@ -26,9 +26,8 @@ impl Named {
 
 /// The volume of these keys.
 pub(super) async fn open(keys: Keys, with: Build) -> Result<Crypt> {
-    let costs = costs(&keys)?;
-    let source =
-        Source::of(keys.key_file.clone(), keys.passphrase_file.clone())?.based(|path| with.path(&path));
+    let (costs, source) = check(&keys, with.keep.is_some())?;
+    let source = source.based(|path| with.path(&path));
     let header = with.metadata.clone().unwrap_or_else(|| with.child());
     for node in [&header, &with.child()] {
         if node.geometry().block > BLOCK_MAX {
@@ -36,11 +35,6 @@ pub(super) async fn open(keys: Keys, with: Build) -> Result<Crypt> {
                 format!("blocks of {} bytes are too large for a LUKS header", node.geometry().block);
             return Err(Error::unsupported(message).on(node.name()));
         }
-    }
-    if keys.format && with.keep.is_some() {
-        return Err(Error::invalid(
-            "format: is for hierarchies without [hierarchy]: `lamina create` makes this one",
-        ));
     }
     let secret = source.read(&*with.env).await?;
     let (luks, opened) = match with.begin {
@@ -66,6 +60,16 @@ pub(super) async fn open(keys: Keys, with: Build) -> Result<Crypt> {
         },
     };
     volume(keys, with, luks, opened)
+}
+
+/// What follows from the keys alone, if they fit each other.
+pub(super) fn check(keys: &Keys, persistent: bool) -> Result<(Costs, Source)> {
+    if keys.format && persistent {
+        return Err(Error::invalid(
+            "format: is for hierarchies without [hierarchy]: `lamina create` makes this one",
+        ));
+    }
+    Ok((costs(keys)?, Source::of(keys.key_file.clone(), keys.passphrase_file.clone())?))
 }
 
 fn costs(keys: &Keys) -> Result<Costs> {

@@ -3,7 +3,9 @@
 use super::words::{Kept, KeptLeg};
 use super::{Content, Findings, Leg, Legs, Locks, Role, is_corrupt};
 use crate::intent::{Area, Bits, Intent, Shape};
-use lamina_block::{Begin, Build, Bytes, Error, ErrorKind, Geometry, Io, Node, Result, Signal, Time, Zero};
+use lamina_block::{
+    Begin, Build, Bytes, Error, ErrorKind, Geometry, Io, Node, Over, Result, Signal, Time, Zero,
+};
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -60,14 +62,32 @@ fn shape(with: &Build) -> Result<Geometry> {
     all.ok_or_else(|| Error::offline("none of its devices is there"))
 }
 
+/// Refuses what a file says of devices that hold the same several times, if it cannot be.
+pub fn check(over: &Over<'_>, spares: usize) -> Result<()> {
+    if !over.persistent {
+        return Err(no_words());
+    }
+    not_all_spares(over.kinds.len(), spares)
+}
+
+/// At least one of its `devices` is a leg.
+pub fn not_all_spares(devices: usize, spares: usize) -> Result<()> {
+    match spares < devices {
+        true => Ok(()),
+        false => Err(Error::invalid("spares: all of its devices; at least one must be a leg")),
+    }
+}
+
+fn no_words() -> Error {
+    Error::unsupported(
+        "it must remember which of its devices have every byte: give the file a [hierarchy] table",
+    )
+}
+
 impl Legs {
     /// Opens the legs, or makes them. The layer says later what their [`Content`] is.
     pub async fn build(needs: Needs, with: &Build) -> Result<Rc<Legs>> {
-        let keep = with.keep.clone().ok_or_else(|| {
-            Error::unsupported(
-                "it must remember which of its devices have every byte: give the file a [hierarchy] table",
-            )
-        })?;
+        let keep = with.keep.clone().ok_or_else(no_words)?;
         let all = shape(with)?;
         let kept = match (with.begin, keep.get()) {
             (Begin::Open, Some(kept)) => Kept::read(needs.kind, &kept)?,

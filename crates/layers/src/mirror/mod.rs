@@ -56,11 +56,11 @@ mod heal;
 pub(crate) mod tests;
 
 use crate::flaw::flawed;
-use crate::legs::{Legs, Lock, Needs, Part, Parts, Role, VERBS, needs_hold};
+use crate::legs::{self, Legs, Lock, Needs, Part, Parts, Role, VERBS, needs_hold};
 use crate::several;
 use lamina_block::{
     Build, Bytes, Command, Config, Error, Extent, Finding, Geometry, Healed, Io, Job, Judge, Layer, Made,
-    Node, Op, Pending, Result, Span, Step, Verb, Zero,
+    Node, Op, Over, Pending, Result, Span, Step, Verb, Zero,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -99,11 +99,13 @@ impl Config for Keys {
         children.saturating_sub(self.spares + 1)
     }
 
+    fn check(&self, over: &Over<'_>) -> Result<()> {
+        legs::check(over, self.spares)
+    }
+
     fn build(self, with: Build) -> Pending<Made> {
         Box::pin(async move {
-            if self.spares >= with.children.len() {
-                return Err(Error::invalid("spares: all of its devices; at least one must be a leg"));
-            }
+            legs::not_all_spares(with.children.len(), self.spares)?;
             let needs = Needs {
                 kind: Self::KIND,
                 legs: 1,

@@ -72,11 +72,11 @@ pub(crate) mod tests;
 pub use journal::{Record, Shape};
 
 use crate::command::args;
-use crate::legs::{Legs, Needs, Parts, VERBS, needs_hold};
+use crate::legs::{self, Legs, Needs, Parts, VERBS, needs_hold};
 use gather::Queues;
 use lamina_block::{
     Arg, ArgType, Begin, Buf, Build, Bytes, Command, Config, Error, ErrorKind, Finding, Geometry, Healed, Io,
-    Job, Judge, Layer, Made, Node, Op, Pending, Result, Span, Step, Verb, Zero,
+    Job, Judge, Layer, Made, Node, Op, Over, Pending, Result, Span, Step, Verb, Zero,
 };
 use layout::{COLUMNS_MAX, Layout};
 use ring::Ring;
@@ -154,25 +154,10 @@ impl Own {
 }
 
 impl Keys {
-    /// What a new device is.
-    fn first(&self, with: &Build) -> Result<Own> {
-        let here = || with.children.iter().filter(|child| !child.is_absent()).map(|child| child.geometry());
-        let block = u64::from(here().map(|shape| shape.block).max().unwrap_or(512));
-        let smallest = here().map(|shape| shape.size).min().unwrap_or(0);
-        if with.begin == Begin::Adopt {
-            return Err(Error::unsupported(
-                "over: a parity cannot begin over a device in use: no byte of it would stay where it is",
-            ));
-        }
+    /// Refuses what cannot be over logical blocks of `block` bytes.
+    fn check_unit(&self, block: u64) -> Result<()> {
         if !(1..=2).contains(&self.parity) {
             return Err(Error::invalid(format!("parity: {} is neither 1 nor 2", self.parity)));
-        }
-        let columns = with.children.len().saturating_sub(self.spares);
-        if !(self.parity + 2..=COLUMNS_MAX).contains(&columns) {
-            return Err(Error::invalid(format!(
-                "over: {columns} devices that are not spares; it takes {} to {COLUMNS_MAX}",
-                self.parity + 2
-            )));
         }
         let unit = self.unit.0;
         if !unit.is_power_of_two() || !(block..=UNIT_MAX).contains(&unit) {
@@ -183,6 +168,28 @@ impl Keys {
                 Bytes(UNIT_MAX)
             )));
         }
+        Ok(())
+    }
+
+    /// What a new device is.
+    fn first(&self, with: &Build) -> Result<Own> {
+        let here = || with.children.iter().filter(|child| !child.is_absent()).map(|child| child.geometry());
+        let block = u64::from(here().map(|shape| shape.block).max().unwrap_or(512));
+        let smallest = here().map(|shape| shape.size).min().unwrap_or(0);
+        if with.begin == Begin::Adopt {
+            return Err(Error::unsupported(
+                "over: a parity cannot begin over a device in use: no byte of it would stay where it is",
+            ));
+        }
+        self.check_unit(block)?;
+        let columns = with.children.len().saturating_sub(self.spares);
+        if !(self.parity + 2..=COLUMNS_MAX).contains(&columns) {
+            return Err(Error::invalid(format!(
+                "over: {columns} devices that are not spares; it takes {} to {COLUMNS_MAX}",
+                self.parity + 2
+            )));
+        }
+        let unit = self.unit.0;
         let journal = Shape::of(smallest, block, columns as u64, unit);
         Ok(Own { unit, columns, parity: self.parity, journal, epoch: None, legs: None })
     }
@@ -215,6 +222,11 @@ impl Config for Keys {
 
     fn survives(&self, _children: usize) -> usize {
         self.parity
+    }
+
+    fn check(&self, over: &Over<'_>) -> Result<()> {
+        self.check_unit(512)?;
+        legs::check(over, self.spares)
     }
 
     fn build(self, with: Build) -> Pending<Made> {

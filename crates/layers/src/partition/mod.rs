@@ -101,6 +101,7 @@ impl Config for Keys {
     const SUMMARY: &'static str = "named parts that can be made, resized and deleted";
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
     const KEEPS: bool = true;
+    const VIEWS: bool = true;
     const VERBS: &'static [Verb] = &[
         Verb::new("create", "makes a partition that reads as zeroes").with(&[
             Arg::required("name", ArgType::Text, "what it is called: letters, digits, \"-\", \"_\", \".\""),

@@ -35,7 +35,7 @@ use format::{AREA, ENTRY, Entry, PAGE, Record, Super, checksum, table_len};
 use futures_util::future::join_all;
 use lamina_block::{
     Begin, Buf, Build, Config, Durability, Env, Error, Extent, ExtentState, Geometry, Io, Layer, Made, Node,
-    Op, Pending, Result, Signal, Step,
+    Op, Over, Pending, Result, Signal, Step,
 };
 use places::Places;
 use serde::Deserialize;
@@ -62,13 +62,13 @@ impl Config for Keys {
     // A log.
     const STORE: bool = false;
 
+    fn check(&self, over: &Over<'_>) -> Result<()> {
+        if over.metadata { Ok(()) } else { Err(no_log()) }
+    }
+
     fn build(self, with: Build) -> Pending<Made> {
         Box::pin(async move {
-            let Some(log) = with.metadata.clone() else {
-                return Err(Error::invalid(
-                    "the log needs a device: name it with metadata = \"NAME\" (a small part of the store will do)",
-                ));
-            };
+            let log = with.metadata.clone().ok_or_else(no_log)?;
             let store = with.child();
             if log.geometry().block > store.geometry().block {
                 let message = "its blocks are larger than the store's: parts of them cannot be written";
@@ -80,6 +80,10 @@ impl Config for Keys {
             Ok(Rc::new(Flushed(Redo::open(&with.name, &with.env, store, log).await?)) as Made)
         })
     }
+}
+
+fn no_log() -> Error {
+    Error::invalid("the log needs a device: name it with metadata = \"NAME\" (a small part of the store will do)")
 }
 
 /// `at` in pieces of `len` bytes at most.

@@ -113,6 +113,7 @@ impl Config for Keys {
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
     const KEEPS: bool = true;
     const METADATA: bool = true;
+    const VIEWS: bool = true;
     const VERBS: &'static [Verb] = verbs::VERBS;
 
     fn build(self, with: Build) -> Pending<Made> {
