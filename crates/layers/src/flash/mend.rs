@@ -3,7 +3,7 @@
 //! While it fails nothing is put on it. When it answers again, what may not have been durable is compared with its checksums:
 //! a device that was without power for a moment has lost it, although nobody here has. Then it is not used again before it is
 //! opened anew, so that who has a volume open hears of it. Otherwise every segment gets its summary, which is without what
-//! failed, and it goes on.
+//! failed, the state is kept, and it goes on.
 
 use super::Log;
 use super::format::Entry;
@@ -68,6 +68,7 @@ impl Log {
             for (number, _pin) in &unfinished {
                 self.finish(*number).await?;
             }
+            self.save().await?;
         }
         Ok(())
     }

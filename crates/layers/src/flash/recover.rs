@@ -8,7 +8,8 @@
 //! ```
 //!
 //! What was found by reading a segment is made durable and gets a summary before anything else happens, so that the next
-//! time the same is found: a block never comes back that was not there.
+//! time the same is found: a block never comes back that was not there. What was not found may still be there, in segments
+//! whose first batch is lost: so no segment ever gets a number that one may have had before.
 
 use super::Log;
 use super::format::{
@@ -183,7 +184,18 @@ impl Log {
         for found in found.iter().filter(|found| found.is_unfinished) {
             self.finish(found.number).await?;
         }
+        self.renumber().await;
         Ok(())
+    }
+
+    /// Goes on with numbers that no segment can have had. Between two states there are no more new segments than there are
+    /// segments, because none is used again before a state has said that it is free. Durable before anything is put.
+    async fn renumber(self: &Rc<Log>) {
+        self.segments.borrow_mut().next += u64::from(self.shape.segments);
+        if let Err(e) = self.save().await {
+            tracing::warn!(flash = %self.name, error = %e, "it can only be read for now");
+            self.break_down(&e);
+        }
     }
 
     /// Fills the index and the staging queues.
