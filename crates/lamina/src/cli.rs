@@ -56,6 +56,14 @@ pub enum Command {
     Assemble(Assemble),
     /// Show a running daemon's devices: rates, queue, latencies.
     Show(Show),
+    /// Say whether everything that a running daemon serves is well: a line for each hierarchy.
+    ///
+    /// `ok`; `degraded` if everything is served, and something is missing, failing or nearly full; `failed` if something
+    /// that is exported is not there. The alerts that follow are those of the metric lamina_alert.
+    #[command(
+        after_help = "Exit codes: 0 ok, 3 degraded, 4 failed; 1 the daemon cannot be asked, 2 wrong command line."
+    )]
+    Status(Status),
     /// Send a command to a device of a running daemon, or steer its background work.
     ///
     /// `lamina ctl DEVICE help` lists the commands of a device and their arguments. Arguments stand in their order, or
@@ -225,6 +233,17 @@ pub struct Show {
     /// Time over which rates and latencies are taken.
     #[arg(long, value_name = "TIME", default_value = "1s")]
     pub interval: Span,
+}
+
+/// Arguments of `status`.
+#[derive(Args, Debug)]
+pub struct Status {
+    /// The daemon.
+    #[command(flatten)]
+    pub daemon: Daemon,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `ctl`.

@@ -5,6 +5,7 @@
 //! | 0 | done; for `serve`: stopped by a signal, everything drained and flushed |
 //! | 1 | it failed: a peer did not answer, an address is taken, a device failed, draining took too long |
 //! | 2 | the command line or a hierarchy file is wrong, or a device in it cannot be opened; nothing was served |
+//! | 3, 4 | of `status`: a hierarchy is degraded, or has failed |
 
 use std::fmt::Display;
 use std::io;
@@ -19,6 +20,8 @@ pub enum Failure {
     Usage(String),
     /// A hierarchy file is wrong, or cannot be opened: its report, which names the file on each line. Exit code 2.
     File(String),
+    /// What was asked about is not well, as was printed: this exit code, and nothing more to say.
+    State(u8),
     /// Whoever read the output has gone away; there is nothing left to do or to say: exit code 0.
     Unread,
 }
@@ -33,7 +36,7 @@ impl Failure {
     pub fn into_message(self) -> String {
         match self {
             Failure::Failed(message) | Failure::Usage(message) | Failure::File(message) => message,
-            Failure::Unread => String::new(),
+            Failure::State(_) | Failure::Unread => String::new(),
         }
     }
 
@@ -51,6 +54,7 @@ impl Failure {
                 eprint!("{report}");
                 return ExitCode::from(2);
             }
+            Failure::State(code) => return ExitCode::from(*code),
             Failure::Unread => return ExitCode::SUCCESS,
         };
         eprintln!("lamina: {}", message.trim_end());

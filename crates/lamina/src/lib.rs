@@ -17,6 +17,7 @@ pub mod control;
 pub mod exit;
 pub mod metrics;
 pub mod show;
+pub mod status;
 pub mod verbs;
 
 mod assemble;
@@ -59,6 +60,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Design(args) => design::run(args),
         Command::Assemble(args) => assemble::run(args),
         Command::Show(args) => show::run(args),
+        Command::Status(args) => status::run(args),
         Command::Ctl(args) => control::ctl(args),
         Command::Repair(args) => offline::run_repair(args),
         Command::Jobs(args) => jobs::run(args),

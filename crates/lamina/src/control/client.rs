@@ -94,21 +94,39 @@ impl Client {
     }
 }
 
-/// The only control socket in a folder.
+/// The only control socket in a folder that somebody answers; or the only one, if nobody answers any.
 fn only_socket(folder: &Path) -> Result<PathBuf, Failure> {
     let entries =
         std::fs::read_dir(folder).map_err(|e| Failure::failed(format!("{}: {e}", folder.display())))?;
     let mut found: Vec<PathBuf> =
         entries.flatten().map(|e| e.path()).filter(|p| p.to_string_lossy().ends_with(SUFFIX)).collect();
-    match (found.pop(), found.is_empty()) {
-        (Some(socket), true) => Ok(socket),
-        (None, _) => Err(Failure::usage(
+    if found.len() > 1 {
+        // A daemon that was killed has left its own behind.
+        let live = |path: &PathBuf| std::os::unix::net::UnixStream::connect(path).is_ok();
+        found.sort();
+        let live: Vec<PathBuf> = found.iter().filter(|path| live(path)).cloned().collect();
+        if live.is_empty() {
+            return Err(Failure::failed(format!(
+                "{}: no daemon answers; is `lamina serve` running?",
+                listed(&found)
+            )));
+        }
+        found = live;
+    }
+    match found.as_slice() {
+        [socket] => Ok(socket.clone()),
+        [] => Err(Failure::usage(
             "there is no *.ctl.sock in this folder: name the daemon with --control SOCKET",
         )),
-        (Some(_), false) => Err(Failure::usage(
-            "there are several *.ctl.sock in this folder: choose one with --control SOCKET",
-        )),
+        several => Err(Failure::usage(format!(
+            "daemons answer at {}: choose one with --control SOCKET",
+            listed(several)
+        ))),
     }
+}
+
+fn listed(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -124,6 +142,20 @@ mod tests {
         std::fs::write(&socket, "").expect("a file");
         assert_eq!(only_socket(folder.path()).expect("one socket"), socket);
         std::fs::write(folder.path().join("b.toml.ctl.sock"), "").expect("a file");
-        assert!(message(only_socket(folder.path())).contains("several"));
+        let nobody = message(only_socket(folder.path()));
+        assert!(nobody.contains("a.toml.ctl.sock, ") && nobody.contains("no daemon answers"), "{nobody}");
+        let live =
+            |name: &str| std::os::unix::net::UnixListener::bind(folder.path().join(name)).expect("a socket");
+        let _one = live("c.toml.ctl.sock");
+        assert_eq!(
+            only_socket(folder.path()).expect("one that answers"),
+            folder.path().join("c.toml.ctl.sock")
+        );
+        let _two = live("d.toml.ctl.sock");
+        let several = message(only_socket(folder.path()));
+        assert!(
+            several.contains("c.toml.ctl.sock, ") && several.contains("d.toml.ctl.sock: choose one"),
+            "{several}"
+        );
     }
 }

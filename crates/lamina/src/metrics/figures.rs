@@ -3,8 +3,8 @@
 //! A value that is not there, or null because nobody knows it, has no sample.
 
 use super::{family, labels, sample};
-use crate::api::{Device, Snapshot};
-use serde_json::Value;
+use crate::api::Snapshot;
+use crate::status::{self, Status};
 
 /// Metrics of a kind: what comes after `lamina_KIND_`, the place of the value as a JSON pointer, and help. What ends with
 /// `_total` is a counter, anything else a gauge.
@@ -58,9 +58,44 @@ const FLASH: Figures = (
     ],
 );
 
+const SNAPSHOT: Figures = (
+    "snapshot",
+    &[
+        ("size_bytes", "/size", "Size of the volume."),
+        ("free_bytes", "/bytes_free", "Room for what is written for the first time, or after a snapshot."),
+        ("map_bytes", "/map_bytes", "Size of its map."),
+        ("map_free_bytes", "/map_bytes_free", "Room in the area of its map."),
+    ],
+);
+
+const INTEGRITY: Figures = (
+    "integrity",
+    &[
+        ("corrupt_total", "/corrupt", "Blocks that were found to be others than were written."),
+        ("healed_total", "/healed", "Blocks that were right in another copy, and were written again."),
+        ("unreadable_bytes_total", "/unreadable_bytes", "What could not be read to be compared."),
+        ("doubted_bytes", "/doubted_bytes", "What was being written at a crash, and is summed anew."),
+    ],
+);
+
+/// Of both kinds that have legs.
+const LEGS: &[(&str, &str, &str)] = &[
+    ("legs", "/legs_wanted", "Legs that it has when nothing is missing."),
+    ("legs_in_sync", "/legs_in_sync", "Legs that have every byte."),
+    ("lacking_bytes", "/lacking_bytes", "What is to be copied to legs that lack something."),
+    ("healed_total", "/found/healed", "Places that were wrong on a leg, and were written again."),
+    ("different_total", "/found/different", "Places where legs differed."),
+    ("lost_total", "/found/lost", "Places that no leg has."),
+];
+const MIRROR: Figures = ("mirror", LEGS);
+const PARITY: Figures = ("parity", LEGS);
+
+/// Those of all kinds that have any.
+const ALL: [Figures; 6] = [ACCELERATE, FLASH, INTEGRITY, MIRROR, PARITY, SNAPSHOT];
+
 /// The figures of all layers, and their alerts.
 pub fn draw(out: &mut String, snapshot: &Snapshot) {
-    for (kind, figures) in [ACCELERATE, FLASH] {
+    for (kind, figures) in ALL {
         if !snapshot.devices().any(|device| device.kind == kind) {
             continue;
         }
@@ -76,15 +111,16 @@ pub fn draw(out: &mut String, snapshot: &Snapshot) {
     }
     const ALERT: &str = "lamina_alert";
     family(out, ALERT, "gauge", "1 while somebody should look at it.");
-    for (device, alert, is_on) in snapshot.devices().flat_map(alerts) {
-        sample(out, ALERT, &labels(&[("device", &device.name), ("alert", alert)]), u64::from(is_on));
+    for device in snapshot.devices() {
+        for (alert, is_on) in status::alerts(device) {
+            sample(out, ALERT, &labels(&[("device", &device.name), ("alert", alert)]), u64::from(is_on));
+        }
     }
-}
-
-/// What any layer says that it has, and whether it is so.
-fn alerts(device: &Device) -> impl Iterator<Item = (&Device, &str, bool)> {
-    let all = device.info["alerts"].as_object().into_iter().flatten();
-    all.map(move |(alert, is_on)| (device, alert.as_str(), *is_on == Value::Bool(true)))
+    const STATE: &str = "lamina_hierarchy_state";
+    family(out, STATE, "gauge", "0 while everything is well, 1 degraded, 2 failed, as `lamina status` says.");
+    for status in snapshot.hierarchies.iter().map(Status::of) {
+        sample(out, STATE, &labels(&[("file", &status.file)]), status.state as u64);
+    }
 }
 
 #[cfg(test)]
@@ -104,6 +140,8 @@ mod tests {
             "\nlamina_flash_free_segments{device=\"cache\"} 10\n",
             "\nlamina_alert{device=\"vm1\",alert=\"store_trouble\"} 0\n",
             "\nlamina_alert{device=\"cache\",alert=\"stalled\"} 1\n",
+            "\nlamina_alert{device=\"vm1\",alert=\"absent\"} 0\n",
+            "\nlamina_hierarchy_state{file=\"vm.toml\"} 1\n",
         ] {
             assert!(text.contains(line), "{line}{text}");
         }
@@ -116,9 +154,7 @@ mod tests {
     #[test]
     fn the_manual_has_them_all() {
         let manual = include_str!("../../../../docs/control-api.md");
-        let all = [ACCELERATE, FLASH]
-            .into_iter()
-            .flat_map(|(kind, figures)| figures.iter().map(move |f| (kind, f.0)));
+        let all = ALL.into_iter().flat_map(|(kind, figures)| figures.iter().map(move |f| (kind, f.0)));
         let names = all.map(|(kind, figure)| format!("`lamina_{kind}_{figure}`"));
         let missing: Vec<_> = names.filter(|name| !manual.contains(name)).collect();
         assert!(missing.is_empty(), "docs/control-api.md lacks {missing:?}");

@@ -272,6 +272,7 @@ impl Accelerate {
             "store_trouble": self.trouble.borrow().is_some(),
             "flash_trouble": self.flash_trouble().is_some(),
             "behind": self.oldest() >= OLD,
+            "stopped": !self.lost().is_null(),
             "recovery_point_old": is_old(&recovery_point["age_seconds"]),
         })
     }

@@ -142,6 +142,9 @@ impl Legs {
                 "why": leg.why.borrow().as_ref().map(|e| e.to_string()),
             })
         };
+        let lacks = |leg: &super::Leg| leg.missing.borrow().as_ref().map_or(0, |missing| missing.bytes());
+        let lacking = self.legs.iter().filter(|leg| leg.role.get() == Role::Behind).map(lacks).sum::<u64>();
+        let is_missed = |leg: &super::Leg| !matches!(leg.role.get(), Role::Sync | Role::Spare);
         json!({
             "size": self.size.get(),
             "legs": self.legs.iter().map(leg).collect::<Vec<_>>(),
@@ -150,6 +153,14 @@ impl Legs {
             "written_recently": self.intent.regions().bytes(),
             "copied": self.copied_bytes.get(),
             "found": self.findings.info(),
+            "legs_wanted": self.want,
+            "legs_in_sync": self.covered(None),
+            "lacking_bytes": lacking,
+            "alerts": {
+                "degraded": self.legs.iter().any(is_missed) || self.covered(None) < self.want,
+                "stopped": self.covered(None) < self.needs,
+                "lost": self.findings.lost.get() > 0,
+            },
         })
     }
 }

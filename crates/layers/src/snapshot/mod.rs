@@ -93,6 +93,9 @@ fn memory_default() -> Bytes {
     Bytes(16 << 20)
 }
 
+/// Room is getting short when less than this part of all is free: one in so many.
+const NEARLY_FULL: u64 = 10;
+
 impl Keys {
     fn extent(&self) -> Bytes {
         self.extent.unwrap_or(Bytes(32 << 10))
@@ -265,6 +268,11 @@ impl Layer for Volume {
             "map_bytes": pages * 8192,
             "map_bytes_free": core.pages.free_extents() * 8192,
             "memory": core.store.memory() + core.pages.memory() + core.space.borrow().memory(),
+            "alerts": {
+                "damaged": core.is_damaged(),
+                "nearly_full": free * NEARLY_FULL < head.physical,
+                "map_nearly_full": core.pages.free_extents() * NEARLY_FULL < core.tree.count(),
+            },
         })
     }
 

@@ -280,6 +280,7 @@ impl Sums {
             "unused_bytes": self.unused(),
             "table_bytes": self.store.region_len(),
             "memory": self.store.memory(),
+            "alerts": { "corrupt": self.tally.corrupt.get() > self.tally.healed.get() },
         });
         if self.strict {
             info["healed"] = self.tally.healed.get().into();
