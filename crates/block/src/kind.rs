@@ -72,6 +72,35 @@ pub struct Over<'a> {
     pub persistent: bool,
 }
 
+/// A key whose value is a place outside of the hierarchy: a file or a device of this host, a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outside {
+    /// The key; dotted if it stands in a table of its own (`tls.key`).
+    pub key: &'static str,
+    /// What is there is part of what is stored. Otherwise only this host needs it, as the file with a key: members of a
+    /// hierarchy need not agree on it.
+    pub stored: bool,
+    /// It is an address, perhaps `unix:PATH`; otherwise it is a path.
+    pub address: bool,
+}
+
+impl Outside {
+    /// The path of a file that data is kept in.
+    pub const fn file(key: &'static str) -> Outside {
+        Outside { key, stored: true, address: false }
+    }
+
+    /// The address of a server that data is kept on.
+    pub const fn server(key: &'static str) -> Outside {
+        Outside { key, stored: true, address: true }
+    }
+
+    /// The path of a file that only this host needs.
+    pub const fn local(key: &'static str) -> Outside {
+        Outside { key, stored: false, address: false }
+    }
+}
+
 /// The keys of a layer: a serde struct with `#[serde(deny_unknown_fields)]`. Everything that a new kind of layer
 /// tells the rest of the program is here.
 pub trait Config: DeserializeOwned + 'static {
@@ -94,6 +123,8 @@ pub trait Config: DeserializeOwned + 'static {
     const METADATA: bool = false;
     /// What lies there, or at the head of its child, is a metadata store: otherwise it is of a format of its own.
     const STORE: bool = Self::METADATA;
+    /// Its keys that name places outside of the hierarchy.
+    const OUTSIDE: &'static [Outside] = &[];
     /// The commands that its devices understand.
     const VERBS: &'static [Verb] = &[];
 
@@ -148,6 +179,8 @@ pub struct Kind {
     pub metadata: bool,
     /// It has a metadata store: see [`Config::STORE`].
     pub store: bool,
+    /// Its keys that name places outside: see [`Config::OUTSIDE`].
+    pub outside: &'static [Outside],
     /// The commands that its devices understand.
     pub verbs: &'static [Verb],
     parse: fn(&Value) -> std::result::Result<Keys, KeyError>,
@@ -166,6 +199,7 @@ impl Kind {
             views: C::VIEWS,
             metadata: C::METADATA,
             store: C::STORE,
+            outside: C::OUTSIDE,
             verbs: C::VERBS,
             parse: Keys::parse::<C>,
         }

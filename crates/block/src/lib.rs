@@ -47,7 +47,7 @@ pub use heal::{Healed, Judge};
 pub use io::{Durability, Io, Op, OpKind, Zero};
 pub use job::{Job, JobState, Steering};
 pub use keep::{Begin, Keep, Level};
-pub use kind::{Build, Config, Kind, Made, Over};
+pub use kind::{Build, Config, Kind, Made, Outside, Over};
 pub use layer::{Children, Command, Layer, Pending, Step};
 pub use node::{Held, Node};
 pub use pool::Pool;

@@ -25,6 +25,7 @@ use crate::persistent::{Persistent, is_member};
 use crate::plan::Plan;
 use crate::report::{Report, Subject};
 use crate::switch::{Exchange, Source, Standstill, fits};
+use crate::way::Way;
 use lamina_block::{Begin, Env, Error, Made, Node};
 use lamina_metadata::member::{Member, Roster, draw};
 use lamina_metadata::superblock::{Layout, Superblock};
@@ -62,6 +63,9 @@ impl Hierarchy {
     /// has changed. What could not be taken in, or not be closed well afterwards, comes with it.
     pub async fn change(&self, plan: Plan, env: &Rc<dyn Env>) -> Result<(Hierarchy, Vec<Error>), Report> {
         let steps = self.steps(&plan)?;
+        let mut plan = plan;
+        let way = self.way().on(&self.plan, &plan);
+        plan.persistent.iter_mut().for_each(|persistent| persistent.way = way.clone());
         let mut wrong = self.bring_back(&plan, env).await;
         let mut change = Change {
             from: self,
@@ -260,8 +264,9 @@ impl Change<'_> {
             standstill.leave(&self.leaving(), &mut self.report).await;
         }
         let before = self.from.roster.as_ref().map_or(Vec::new(), |roster| roster.members());
+        let (way, next) = (self.from.way(), self.plan.persistent.as_ref().map(|is| is.way.clone()));
         if !self.report.has_errors() {
-            self.tell_members(self.plan, self.members.clone()).await;
+            self.tell_members(self.plan, self.members.clone(), next.unwrap_or_default()).await;
         }
         if self.report.has_errors() {
             self.exchanges = exchanges;
@@ -271,19 +276,18 @@ impl Change<'_> {
         let old = Maker { plan: &self.from.plan, ..new };
         let done = standstill.exchange(exchanges, &new, &old, &mut self.report).await;
         if done.is_none() {
-            self.tell_members(&self.from.plan, before).await;
+            self.tell_members(&self.from.plan, before, way).await;
         }
         done
     }
 
     /// Writes to the members that the hierarchy is `plan` now. It counts from then on.
-    async fn tell_members(&mut self, plan: &Plan, members: Vec<Rc<Member>>) {
+    async fn tell_members(&mut self, plan: &Plan, members: Vec<Rc<Member>>, way: Way) {
         let (Some(roster), Some(persistent)) = (&self.from.roster, &plan.persistent) else { return };
         let known = |name: &str| plan.devices.iter().any(|d| d.name == name);
         let now = |device: &str, child: &str| renamed(&self.from.plan, self.plan, plan, device, child);
-        if let Err(e) =
-            roster.become_of(members, &persistent.description, &known, &now, absent::survives(plan)).await
-        {
+        let (file, survives) = (&persistent.description, absent::survives(plan));
+        if let Err(e) = roster.become_of(members, file, way.kept(), &known, &now, survives).await {
             let message = format!("its members cannot be written: {e}");
             self.report.error(Subject::Hierarchy, None, None, &message);
         }

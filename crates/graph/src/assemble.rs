@@ -13,10 +13,12 @@ use crate::absent;
 use crate::description;
 use crate::hierarchy::blame;
 use crate::keys;
+use crate::local;
 use crate::members::{close_all, member_devices, open_all};
 use crate::persistent::Persistent;
 use crate::plan::Plan;
 use crate::report::{Report, Subject, quoted};
+use crate::way::Way;
 use lamina_block::{Env, Error, Node};
 use lamina_metadata::member::{self, Assembly, Candidate, Member, Refusal, Roster, words};
 use lamina_metadata::superblock::{self, Superblock};
@@ -136,7 +138,7 @@ async fn taken(
     assembly: Assembly,
     report: &mut Report,
 ) -> Option<Assembled> {
-    let next = compared(persistent, &assembly, report)?;
+    let next = compared(plan, persistent, &assembly, report)?;
     let mut absent = noted(plan, opened, &assembly, report);
     let latest = next.iter().map(|s| s.generation).fold(assembly.latest, u64::max);
     let node = |name: &str| opened.nodes.iter().find(|node| node.name() == name).cloned();
@@ -215,10 +217,15 @@ async fn write(
     member::take_into_use(next).await
 }
 
-/// The superblocks with the description of the file. Exports may have changed: that is a change of the hierarchy, and
-/// raises its generation. Anything else is refused.
+/// The superblocks with the description of the file. Exports may have changed, and what is local to this host: that is a
+/// change of the hierarchy, and raises its generation. Anything else is refused.
 /// Members that it goes on without from now on are a change as well.
-fn compared(persistent: &Persistent, assembly: &Assembly, report: &mut Report) -> Option<Vec<Superblock>> {
+fn compared(
+    plan: &Plan,
+    persistent: &Persistent,
+    assembly: &Assembly,
+    report: &mut Report,
+) -> Option<Vec<Superblock>> {
     let mut members = assembly.members.clone();
     let described = members.first()?.description.clone();
     let (theirs, mut kept) = match words::split(&described) {
@@ -229,12 +236,21 @@ fn compared(persistent: &Persistent, assembly: &Assembly, report: &mut Report) -
         }
     };
     let ours = &persistent.description;
-    if ours == theirs && assembly.lost.is_empty() {
+    let (carried, way) = (Way::read(kept.way.take()), &persistent.way);
+    let way = match way.files.is_empty() && carried.is_under_way() {
+        true => Way { base: way.base.clone(), ..carried.clone() },
+        false => way.clone(),
+    };
+    // Members from before there was a way need none as long as nothing else changes.
+    let same_way = carried == way || carried == Way::default();
+    if ours == theirs && assembly.lost.is_empty() && same_way {
         return Some(members);
     }
     kept.out.extend(assembly.lost.clone());
-    if description::stored(ours) != description::stored(theirs) {
-        let what = description::difference(description::stored(ours), description::stored(theirs));
+    kept.way = way.kept();
+    let agreed = |text: &str| local::agreed(text, &plan.kinds);
+    if agreed(ours) != agreed(theirs) {
+        let what = description::difference(&agreed(ours), &agreed(theirs));
         let message = format!(
             "differs from what its members carry: {}. `lamina assemble` prints the file that they carry",
             what.unwrap_or_else(|| "the same lines stand in another place".into())
@@ -247,8 +263,12 @@ fn compared(persistent: &Persistent, assembly: &Assembly, report: &mut Report) -
         member.description = words::join(ours, &kept);
     }
     if ours != theirs {
-        let message =
-            format!("its exports have changed: its members carry generation {} now", assembly.latest + 1);
+        let stored = |text: &str| text.split_once("\n[export.").map_or(text, |(stored, _)| stored).to_owned();
+        let what = match stored(ours) == stored(theirs) {
+            true => "its exports have",
+            false => "what it needs of this host has",
+        };
+        let message = format!("{what} changed: its members carry generation {} now", assembly.latest + 1);
         report.warning(Subject::Hierarchy, None, None, &message);
     }
     Some(members)

@@ -4,12 +4,15 @@
 //! same node; one that is new is created; one that is gone is deleted. Clients stay where they are: an export that
 //! stands on another device than before is pointed there.
 
-use crate::device::{Device, OWNED};
+use crate::device::Device;
 use crate::export::Export;
+use crate::local;
 use crate::plan::Plan;
 use crate::report::{Report, Subject};
+use lamina_block::Outside;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::path::PathBuf;
 
 /// One step of a change. They are told in the order in which they are done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,12 +156,14 @@ fn same(a: &Device, b: &Device) -> bool {
 fn same_keys(a: &Device, b: &Device) -> bool {
     let split = |device: &Device| {
         let mut keys = device.keys.clone();
-        let paths = OWNED.map(|key| {
-            let path = device.base.join(keys.get(key)?.as_str()?);
-            keys[key].take();
-            Some(path)
-        });
-        (paths, keys)
+        let mut place = |outside: &Outside| {
+            let value = outside.key.split('.').try_fold(&mut keys, |at, key| at.get_mut(key))?;
+            let place = local::absolute(value.as_str()?, outside.address, &device.base);
+            value.take();
+            Some(PathBuf::from(place))
+        };
+        let places: Vec<_> = device.kind.outside.iter().map(&mut place).collect();
+        (places, keys)
     };
     split(a) == split(b)
 }

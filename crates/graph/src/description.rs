@@ -7,8 +7,11 @@
 //! Two files that describe the same hierarchy in the same words have the same description, whatever their order and
 //! layout. It deliberately does not understand values: "1GiB" and "1024MiB" are different words.
 
+use crate::local;
+use lamina_block::Kind;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
+use std::path::Path;
 use toml::de::{DeTable, DeValue};
 
 /// What is done with the `path` of a device.
@@ -34,6 +37,16 @@ pub fn with_paths(description: &str, paths: &BTreeMap<String, String>) -> Option
     }))
 }
 
+/// The file `text` with the places absolute that only a host needs, such as keys and sockets: they began at `base`. `None`
+/// if it is no file, or nobody knows where they began.
+pub fn with_places(text: &str, base: Option<&Path>, kinds: &[Kind]) -> Option<String> {
+    let mut root = DeTable::parse(text).ok()?.into_inner();
+    let base = base?;
+    local::tables(&mut root, "device").into_values().for_each(|d| local::root_keys(d, kinds, base));
+    local::tables(&mut root, "export").into_values().for_each(|e| local::root_export(e, base));
+    Some(written(&root))
+}
+
 /// Keys of devices whose values are other lists of names than in the file.
 type Lists = BTreeMap<String, Vec<(&'static str, Vec<String>)>>;
 
@@ -55,6 +68,24 @@ pub(crate) fn union(old: &str, new: &str, lists: &Lists, needed: &BTreeSet<Strin
     Some(out)
 }
 
+/// What devices stand on, in the form in which the file has it.
+pub(crate) fn children_of<'a>(
+    text: &str,
+    devices: impl Iterator<Item = &'a String>,
+) -> BTreeMap<String, serde_json::Value> {
+    let Ok(document) = DeTable::parse(text) else { return BTreeMap::new() };
+    let over = |name: &String| {
+        let named = document.get_ref().get("device")?.get_ref().get(name.as_str())?.get_ref().get("over")?;
+        let text = |value: &DeValue<'_>| value.as_str().map(serde_json::Value::from);
+        let over = match named.get_ref() {
+            DeValue::Array(list) => list.iter().filter_map(|value| text(value.get_ref())).collect(),
+            one => text(one)?,
+        };
+        Some((name.clone(), over))
+    };
+    devices.filter_map(over).collect()
+}
+
 /// The names of the members that a description has, sorted: the number of a member is its place here.
 pub fn members_of(description: &str) -> Vec<String> {
     let Ok(document) = DeTable::parse(description) else { return Vec::new() };
@@ -74,11 +105,6 @@ pub fn members_of(description: &str) -> Vec<String> {
         .collect();
     names.sort();
     names
-}
-
-/// The part of a description that says what is stored: without the exports.
-pub(crate) fn stored(description: &str) -> &str {
-    description.split_once("\n[export.").map_or(description, |(stored, _)| stored)
 }
 
 /// The first line in which two descriptions differ, as (table, line here, line there).
@@ -105,6 +131,11 @@ pub(crate) fn difference(ours: &str, theirs: &str) -> Option<String> {
         (None, Some(theirs)) => Some(format!("only there {}", say(theirs))),
         (None, None) => None,
     }
+}
+
+/// A file as one has it that was read and changed.
+pub(crate) fn written(root: &DeTable<'_>) -> String {
+    emit(root, &|_| PathKey::Keep)
 }
 
 fn emit(root: &DeTable<'_>, path: PathOf<'_>) -> String {
@@ -268,9 +299,10 @@ nbd = "unix:a.sock"
     fn what_differs_is_named() {
         assert_eq!(difference(SAME, SAME), None);
         let other = SAME.replace("count = 1000", "count = 7").replace("unix:a", "unix:b");
-        let said = difference(stored(SAME), stored(&other)).expect("they differ");
+        let said = difference(SAME, &other).expect("they differ");
         assert!(said.starts_with("here [device.vm1] rules = [{ count = 1000"), "{said}");
-        assert!(difference(SAME, stored(SAME)).expect("more here").starts_with("only here [export.vm1]"));
+        let (less, _) = SAME.split_once("\n[export.").expect("exports are the last");
+        assert!(difference(SAME, less).expect("more here").starts_with("only here [export.vm1]"));
     }
 
     #[test]

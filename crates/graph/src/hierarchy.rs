@@ -9,9 +9,11 @@ use crate::assemble::{Assembled, assemble};
 use crate::device::Device;
 use crate::door::Door;
 use crate::export::Export;
+use crate::follow::{Led, led};
 use crate::keys;
 use crate::plan::Plan;
 use crate::report::{Report, Subject};
+use crate::way::Way;
 use lamina_block::{Begin, Build, Env, Error, ErrorKind, Geometry, KeyError, Made, Node, Result};
 use lamina_metadata::member::{Member, Roster};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -47,16 +49,34 @@ impl Hierarchy {
         Hierarchy::begin(plan, env, How { begin: Begin::Open, degraded: true }).await
     }
 
-    /// Opens the devices of `plan`, or makes what they remember.
+    /// Opens the devices of `plan`, or makes what they remember. A plan that its members have left on the way of a change
+    /// leads to what they carry.
     pub(crate) async fn begin(
         plan: Plan,
         env: Rc<dyn Env>,
         how: How,
     ) -> std::result::Result<Hierarchy, Report> {
-        let (built, roster, mut report) = open(&plan, &env, how).await;
+        let mut refused = match Hierarchy::try_begin(plan.clone(), &env, how).await {
+            Err(report) if how.begin == Begin::Open => report,
+            done => return done,
+        };
+        for Led { plan, message } in led(&plan, &env).await {
+            match Hierarchy::try_begin(plan, &env, how).await {
+                Ok(mut hierarchy) => {
+                    hierarchy.warnings.warning(Subject::Hierarchy, None, None, &message);
+                    return Ok(hierarchy);
+                }
+                Err(report) => refused = report,
+            }
+        }
+        Err(refused)
+    }
+
+    async fn try_begin(plan: Plan, env: &Rc<dyn Env>, how: How) -> std::result::Result<Hierarchy, Report> {
+        let (built, roster, mut report) = open(&plan, env, how).await;
         if !report.has_errors() {
             report.sort();
-            return Ok(Hierarchy { warnings: report, ..Hierarchy::of(plan, built, &[], roster, &env) });
+            return Ok(Hierarchy { warnings: report, ..Hierarchy::of(plan, built, &[], roster, env) });
         }
         if let Err(e) = close(&built.nodes).await {
             report.error(Subject::File, None, None, &format!("closing what was opened: {e}"));
@@ -69,7 +89,20 @@ impl Hierarchy {
     /// opened, and those over them, are missing. Why, the report tells.
     pub async fn build_partly(plan: Plan, env: Rc<dyn Env>) -> (Hierarchy, Report) {
         let how = How { begin: Begin::Open, degraded: false };
-        let (built, roster, mut report) = open(&plan, &env, how).await;
+        let (mut plan, mut opened) = (plan.clone(), open(&plan, &env, how).await);
+        if opened.1.is_none() {
+            // Its members have left it on the way of a change: what they carry is looked at.
+            for Led { plan: led, message } in led(&plan, &env).await {
+                let other = open(&led, &env, how).await;
+                if other.1.is_some() {
+                    (plan, opened) = (led, other);
+                    opened.2.warning(Subject::Hierarchy, None, None, &message);
+                    break;
+                }
+                let _ = close(&other.0.nodes).await;
+            }
+        }
+        let (built, roster, mut report) = opened;
         report.sort();
         let roster = roster.filter(|_| !report.has_errors());
         let plan = Plan { exports: Vec::new(), ..plan };
@@ -94,6 +127,11 @@ impl Hierarchy {
         let doors = plan.exports.iter().map(door).collect();
         let warnings = Report::new(plan.source.clone());
         Hierarchy { plan, nodes: built.nodes, doors, roster, warnings }
+    }
+
+    /// How it came here, and where it is going.
+    pub(crate) fn way(&self) -> Way {
+        Way::read(self.roster.as_ref().and_then(|roster| roster.way()))
     }
 
     /// What it was built from.

@@ -7,8 +7,9 @@ use crate::persistent::{Persistent, is_member};
 use crate::plan::Plan;
 use crate::report::{Report, Subject};
 use lamina_block::{Begin, Env, Error, Node};
+use lamina_metadata::member::words::{self, Kept};
 use lamina_metadata::member::{self, Refusal};
-use lamina_metadata::superblock::{self, Layout, Superblock};
+use lamina_metadata::superblock::{self, DESCRIPTION_MAX, Layout, Superblock};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -132,6 +133,13 @@ pub(crate) async fn close_all(nodes: &[Rc<Node>], report: &mut Report) {
     }
 }
 
+/// What new members carry: where relative paths begin as well, if there is room for it.
+fn described(persistent: &Persistent) -> String {
+    let kept = Kept { way: persistent.way.kept(), ..Kept::default() };
+    let all = words::join(&persistent.description, &kept);
+    if all.len() > DESCRIPTION_MAX { persistent.description.clone() } else { all }
+}
+
 /// Writes new superblocks, if all devices can have them.
 async fn format(
     plan: &Plan,
@@ -142,6 +150,7 @@ async fn format(
     report: &mut Report,
 ) -> Vec<Superblock> {
     let hierarchy = member::draw(&**env);
+    let description = described(persistent);
     let mut members = Vec::new();
     for (index, node) in nodes.iter().enumerate() {
         match Layout::of_size(node.geometry().size) {
@@ -158,7 +167,7 @@ async fn format(
                     created,
                     clean: true,
                     layout,
-                    description: persistent.description.clone(),
+                    description: description.clone(),
                 };
                 members.push((Rc::clone(node), superblock));
             }

@@ -6,12 +6,15 @@
 use crate::description;
 use crate::device::Draft;
 use crate::keys::Section;
+use crate::local;
 use crate::plan::bad_name;
 use crate::report::{Report, Subject};
-use lamina_block::{KeyError, Level};
+use crate::way::Way;
+use lamina_block::{KeyError, Kind, Level};
 use lamina_metadata::superblock::DESCRIPTION_MAX;
 use serde::Deserialize;
 use serde_json::Value;
+use std::path::Path;
 use toml::de::{DeTable, DeValue};
 
 /// The type of the devices that can be members.
@@ -28,6 +31,8 @@ pub struct Persistent {
     pub level: Level,
     /// The devices that are members, sorted by name.
     pub members: Vec<String>,
+    /// How it came here, and where it is going, as far as the file knows that.
+    pub(crate) way: Way,
 }
 
 /// The keys as they stand in the file.
@@ -71,8 +76,14 @@ pub(crate) fn is_member(kind: &str, keys: &Value) -> bool {
     kind == MEMBER && keys.get("read-only") != Some(&Value::Bool(true))
 }
 
-/// Reads `[hierarchy]`, if there is one, and reports what is wrong with it.
-pub(crate) fn read(root: &DeTable<'_>, drafts: &[Draft], report: &mut Report) -> Option<Persistent> {
+/// Reads `[hierarchy]`, if there is one, and reports what is wrong with it. Relative paths begin at `base`.
+pub(crate) fn read(
+    root: &DeTable<'_>,
+    drafts: &[Draft],
+    base: &Path,
+    kinds: &[Kind],
+    report: &mut Report,
+) -> Option<Persistent> {
     let (key, value) = root.iter().find(|(key, _)| key.get_ref() == "hierarchy")?;
     let header = key.span();
     let DeValue::Table(table) = value.get_ref() else {
@@ -98,8 +109,14 @@ pub(crate) fn read(root: &DeTable<'_>, drafts: &[Draft], report: &mut Report) ->
         let message = "has no member: at least one device is of type \"file\" and may be written";
         report.error(Subject::Hierarchy, None, Some(header.clone()), message);
     }
-    let description =
-        description::canonical(root, &|device| members.binary_search_by(|m| m.as_str().cmp(device)).is_ok());
+    let is_member = |device: &str| members.binary_search_by(|m| m.as_str().cmp(device)).is_ok();
+    let mut root = root.clone();
+    for (name, device) in local::tables(&mut root, "device") {
+        // What is from a file elsewhere has other relative paths.
+        let draft = drafts.iter().find(|draft| draft.name == name && draft.base != base);
+        draft.into_iter().for_each(|draft| local::root_device(device, kinds, &draft.base));
+    }
+    let description = description::canonical(&root, &is_member);
     if description.len() > DESCRIPTION_MAX {
         let message = format!(
             "is too large to be kept on its members: {} bytes, and they have room for {DESCRIPTION_MAX}",
@@ -107,5 +124,5 @@ pub(crate) fn read(root: &DeTable<'_>, drafts: &[Draft], report: &mut Report) ->
         );
         report.error(Subject::Hierarchy, None, Some(header), &message);
     }
-    Some(Persistent { name, description, level: consistency.into(), members })
+    Some(Persistent { name, description, level: consistency.into(), members, way: Way::from(base) })
 }

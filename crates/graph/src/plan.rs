@@ -39,6 +39,10 @@ pub struct Plan {
     pub(crate) exports: Vec<Export>,
     pub(crate) persistent: Option<Persistent>,
     pub(crate) warnings: Report,
+    /// What it was read with.
+    pub(crate) kinds: Arc<[Kind]>,
+    /// Where it was loaded from.
+    pub(crate) path: Option<PathBuf>,
 }
 
 impl Plan {
@@ -60,7 +64,8 @@ impl Plan {
             let line = before.iter().filter(|b| **b == b'\n').count() + 1;
             failed(&format!("is not a text file: line {line} is not UTF-8"))
         })?;
-        Plan::parse(&text, &name, &base, kinds)
+        let plan = Plan::parse(&text, &name, &base, kinds)?;
+        Ok(Plan { path: Some(full), ..plan })
     }
 
     /// Reads `text`, which is reported under `name`. The paths in it are relative to `base`.
@@ -90,7 +95,7 @@ impl Plan {
         let (drafts, exports) = read(document.get_ref(), base, elsewhere, kinds, &mut report);
         let order = check::devices(&drafts, &mut report);
         check::layers(&drafts, document.get_ref().contains_key("hierarchy"), &source, &mut report);
-        let persistent = persistent::read(document.get_ref(), &drafts, &mut report);
+        let persistent = persistent::read(document.get_ref(), &drafts, base, kinds, &mut report);
         check::exports(&drafts, &exports, &mut report);
         report.sort();
         if report.has_errors() {
@@ -98,7 +103,17 @@ impl Plan {
         }
         let mut drafts: Vec<Option<Draft>> = drafts.into_iter().map(Some).collect();
         let devices = order.into_iter().filter_map(|i| finished(drafts[i].take()?)).collect();
-        Ok(Plan { source, base: base.into(), devices, exports, persistent, warnings: report })
+        let kinds = kinds.into();
+        Ok(Plan {
+            source,
+            base: base.into(),
+            devices,
+            exports,
+            persistent,
+            warnings: report,
+            kinds,
+            path: None,
+        })
     }
 
     /// The devices, bottom-up: each comes after all that it stands on.
@@ -124,6 +139,16 @@ impl Plan {
     /// The name of the file, as it is reported.
     pub fn file(&self) -> &str {
         &self.source.name
+    }
+
+    /// The absolute path of the file; `None` if it is not from one.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// True if the same is meant by `other`: a change from one to the other has no steps.
+    pub fn means(&self, other: &Plan) -> bool {
+        crate::change::between(self, other).is_ok_and(|steps| steps.is_empty())
     }
 
     /// The hierarchies of the file: the parts that no device connects. Each can live on a core of its own. A
@@ -154,6 +179,8 @@ impl Plan {
             exports: Vec::new(),
             persistent: None,
             warnings: Report::new(Arc::clone(&self.source)),
+            kinds: Arc::clone(&self.kinds),
+            path: self.path.clone(),
         }
     }
 }

@@ -103,7 +103,13 @@ fn union(old: &Plan, new: &Plan, moves: &[(String, Vec<String>)], kinds: &[Kind]
     let name = format!("{} (while data is moved)", new.file());
     let from_old = old.devices.iter().filter(|was| new.devices.iter().all(|d| d.name != was.name));
     let elsewhere = from_old.map(|was| (was.name.clone(), was.base.clone())).collect();
-    Plan::parse_joined(&text, &name, &new.base, &elsewhere, kinds)
+    let mut plan = Plan::parse_joined(&text, &name, &new.base, &elsewhere, kinds)?;
+    if let Some(persistent) = &mut plan.persistent {
+        let gone = plan.devices.iter().filter(|d| new.devices.iter().all(|other| other.name != d.name));
+        persistent.way.gone = gone.map(|d| d.name.clone()).collect();
+        persistent.way.over = description::children_of(&new.source.text, names.keys());
+    }
+    Ok(plan)
 }
 
 /// Devices of `plan` and all below them.

@@ -26,7 +26,7 @@
 //! It deliberately does not resize by itself, lock against other programs than Lamina's own, or know any image format:
 //! every byte of the file is a byte of the device.
 
-use lamina_block::{Arg, ArgType, Build, Bytes, Config, Error, Made, OpenDisk, Pending, Result, Verb};
+use lamina_block::{Arg, ArgType, Build, Bytes, Config, Error, Made, OpenDisk, Outside, Pending, Result, Verb};
 use serde::Deserialize;
 use std::path::PathBuf;
 
@@ -47,6 +47,7 @@ impl Config for Keys {
     const KIND: &'static str = "file";
     const SUMMARY: &'static str = "a file or block device of this machine";
     const CHILDREN: std::ops::RangeInclusive<usize> = 0..=0;
+    const OUTSIDE: &'static [Outside] = &[Outside::file("path")];
     const VERBS: &'static [Verb] = &[Verb::new("resize", "takes over the size that it has now").with(&[
         Arg::optional("size", ArgType::Size, "give a file this size first"),
         Arg::optional("force", ArgType::Flag, "also if it is smaller, and lose what lies behind"),

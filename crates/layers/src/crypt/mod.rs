@@ -68,7 +68,7 @@ mod verbs;
 use cipher::Cipher;
 use lamina_block::{
     Buf, Build, Bytes, Class, Command, Config, Durability, Env, Error, Extent, ExtentState, Finding,
-    Geometry, Healed, Io, Judge, Layer, Made, Node, Op, Over, Pending, Result, Signal, Step, Verb,
+    Geometry, Healed, Io, Judge, Layer, Made, Node, Op, Outside, Over, Pending, Result, Signal, Step, Verb,
 };
 use luks::{Luks, Place};
 use secret::Secret;
@@ -136,6 +136,7 @@ impl Config for Keys {
     const METADATA: bool = true;
     // A LUKS2 header.
     const STORE: bool = false;
+    const OUTSIDE: &'static [Outside] = &[Outside::local("key-file"), Outside::local("passphrase-file")];
     const VERBS: &'static [Verb] = verbs::VERBS;
 
     fn check(&self, over: &Over<'_>) -> Result<()> {

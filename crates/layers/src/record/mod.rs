@@ -38,7 +38,7 @@ use crate::command::{args, unknown};
 use format::{Head, flag};
 use lamina_block::{
     Arg, ArgType, Buf, Build, Bytes, Command, Config, Durability, Env, Error, ErrorKind, Extent, Geometry,
-    Io, Layer, Made, Node, Op, OpenDisk, Pending, Result, Signal, Step, Verb, Zero, all,
+    Io, Layer, Made, Node, Op, OpenDisk, Outside, Pending, Result, Signal, Step, Verb, Zero, all,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -76,6 +76,7 @@ impl Config for Keys {
     const KIND: &'static str = "record";
     const SUMMARY: &'static str = "logs all writes, for replay-log";
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
+    const OUTSIDE: &'static [Outside] = &[Outside::file("log")];
     const VERBS: &'static [Verb] = &[Verb::new("mark", "puts a name into the log").with(&[Arg::required(
         "name",
         ArgType::Text,

@@ -80,6 +80,20 @@ impl Roster {
         self.kept.borrow().out.clone()
     }
 
+    /// What the graph keeps.
+    pub fn way(&self) -> Option<Value> {
+        self.kept.borrow().way.clone()
+    }
+
+    /// Keeps something else for the graph.
+    pub async fn set_way(self: &Rc<Self>, way: Option<Value>) -> Result<()> {
+        let _turn = self.turn().await;
+        let mut draft = self.draft();
+        draft.kept.way = way;
+        draft.check_room()?;
+        self.write(draft).await
+    }
+
     /// The member called `name`, unless it is out.
     pub fn member(&self, name: &str) -> Option<Rc<Member>> {
         self.members.borrow().iter().find(|member| member.name() == name).cloned()
@@ -92,7 +106,7 @@ impl Roster {
 
     /// Makes the hierarchy consist of `members`, described by `file`, in which only devices that are `known` keep their
     /// words, and members that are out stay so. `now` says what a child (second) of a device (first) is called from now on,
-    /// if it is renamed. Members that are new get their superblocks; those that are left out keep theirs, which are stale
+    /// if it is renamed, `way` what the graph keeps. Members that are new get their superblocks; those that are left out keep theirs, which are stale
     /// from now on.
     ///
     /// After an error the hierarchy is what it was before.
@@ -100,12 +114,14 @@ impl Roster {
         self: &Rc<Self>,
         members: Vec<Rc<Member>>,
         file: &str,
+        way: Option<Value>,
         known: &dyn Fn(&str) -> bool,
         now: &dyn Fn(&str, &str) -> Option<String>,
         survives: Survives,
     ) -> Result<()> {
         let _turn = self.turn().await;
         let mut draft = Draft { members, file: file.to_owned(), survives, ..self.draft() };
+        draft.kept.way = way;
         draft.kept.words.retain(|device, _| known(device));
         draft.kept.out.retain(|device, _| known(device));
         for (device, value) in &mut draft.kept.words {

@@ -5,17 +5,20 @@
 //! [hierarchy]
 //! name = "vm1"
 //! …
+//! # way {"base":"/srv",…}
 //! # kept table {"version":1,…}
 //! # out b 7
 //! ```
 //!
-//! `b` is out: 7 is the last generation of the hierarchy that it was part of.
+//! The way is what the graph keeps: how the hierarchy became what it is, and what it is about to become. `b` is out: 7 is the last generation of the hierarchy that it was part of.
 //!
 //! A description has no comments, so these lines are nobody else's; whoever reads it as a file passes over them.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
 
+/// What the line of the way begins with; JSON follows. It is the first.
+const WAY: &str = "# way ";
 /// What a line of words begins with; the device's name and JSON follow.
 const KEPT: &str = "# kept ";
 /// What a line about a member that is out begins with; its name and a generation follow. These lines are the last.
@@ -30,6 +33,8 @@ pub type Out = BTreeMap<String, u64>;
 /// What stands behind a description.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
+    /// How the hierarchy became what it is, and what it is about to become.
+    pub way: Option<Value>,
     /// What the devices keep.
     pub words: Words,
     /// The members that are out.
@@ -39,13 +44,18 @@ pub struct Kept {
 /// A description as its file has it, and what stands behind. A line that is damaged is an error; no checksum lets one
 /// through.
 pub fn split(description: &str) -> Result<(&str, Kept), String> {
-    let begins = [KEPT, OUT].map(|mark| match description.starts_with(mark) {
+    let begins = [WAY, KEPT, OUT].map(|mark| match description.starts_with(mark) {
         true => 0,
         false => description.find(&format!("\n{mark}")).map_or(description.len(), |at| at + 1),
     });
-    let (file, lines) = description.split_at(begins[0].min(begins[1]));
-    let mut kept = Kept::default();
-    for line in lines.lines() {
+    let (file, lines) = description.split_at(begins.into_iter().min().unwrap_or_default());
+    let (mut kept, mut lines) = (Kept::default(), lines.lines().peekable());
+    if let Some(text) = lines.peek().and_then(|line| line.strip_prefix(WAY)) {
+        let way = text.parse().map_err(|_| format!("its way cannot be read: {text:?}"))?;
+        kept.way = Some(way);
+        lines.next();
+    }
+    for line in lines {
         let word = line.strip_prefix(KEPT).and_then(|line| line.split_once(' '));
         let word = word.and_then(|(device, text)| Some((device.to_owned(), text.parse().ok()?)));
         match (word, out(line)) {
@@ -70,9 +80,10 @@ fn out(line: &str) -> Option<(&str, u64)> {
 
 /// A description with what stands behind it.
 pub fn join(file: &str, kept: &Kept) -> String {
+    let way = kept.way.iter().map(|way| format!("{WAY}{way}\n"));
     let words = kept.words.iter().map(|(device, value)| format!("{KEPT}{device} {value}\n"));
     let out = kept.out.iter().map(|(member, generation)| format!("{OUT}{member} {generation}\n"));
-    std::iter::once(file.to_owned()).chain(words).chain(out).collect()
+    std::iter::once(file.to_owned()).chain(way).chain(words).chain(out).collect()
 }
 
 /// Gives children other names, wherever [`lamina_block::Keep`] says that their names stand.
@@ -110,7 +121,7 @@ mod tests {
         ]);
         for file in ["[hierarchy]\nname = \"x\"\n", ""] {
             for out in [Out::new(), Out::from([("c".into(), 7), ("d".into(), u64::MAX)])] {
-                let kept = Kept { words: words.clone(), out: out.clone() };
+                let kept = Kept { words: words.clone(), out: out.clone(), ..Kept::default() };
                 let text = join(file, &kept);
                 assert_eq!(
                     text.lines().count(),
@@ -119,8 +130,10 @@ mod tests {
                 );
                 assert_eq!(split(&text), Ok((file, kept)));
                 assert_eq!(out_of(&text), out);
-                let alone = Kept { words: Words::new(), out };
-                assert_eq!(split(&join(file, &alone)), Ok((file, alone)));
+                for way in [None, Some(json!({ "base": "/srv\n# kept b 1" }))] {
+                    let alone = Kept { way, words: Words::new(), out: out.clone() };
+                    assert_eq!(split(&join(file, &alone)), Ok((file, alone)));
+                }
             }
             assert_eq!(split(file), Ok((file, Kept::default())));
         }
@@ -136,9 +149,17 @@ mod tests {
 
     #[test]
     fn a_line_that_is_no_word_is_refused() {
-        for wrong in
-            ["# kept", "# kept a", "# kept a {", "name = 1", "# kept a 1 2", "# out", "# out a", "# out a -1"]
-        {
+        for wrong in [
+            "# kept",
+            "# kept a",
+            "# kept a {",
+            "name = 1",
+            "# kept a 1 2",
+            "# out",
+            "# out a",
+            "# out a -1",
+            "# way {}",
+        ] {
             let e = split(&format!("x = 1\n# kept good 1\n{wrong}\n")).unwrap_err();
             assert!(e.contains("cannot be read"), "{wrong}: {e}");
         }

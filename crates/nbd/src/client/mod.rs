@@ -48,8 +48,8 @@ use crate::wire::{cmd, cmd_flag};
 use flight::{Command, Reply};
 use handshake::Purpose;
 use lamina_block::{
-    Build, Config, Durability, Env, Error, Extent, ExtentState, Geometry, Io, Kind, Layer, Made, Op, Pending,
-    Result, Span, Step, Verb, Zero,
+    Build, Config, Durability, Env, Error, Extent, ExtentState, Geometry, Io, Kind, Layer, Made, Op, Outside,
+    Pending, Result, Span, Step, Verb, Zero,
 };
 use ledger::Ledger;
 use link::{Common, Doubts, Link};
@@ -135,6 +135,12 @@ impl Config for Keys {
     const KIND: &'static str = "nbd";
     const SUMMARY: &'static str = "an export of an NBD server";
     const CHILDREN: RangeInclusive<usize> = 0..=0;
+    const OUTSIDE: &'static [Outside] = &[
+        Outside::server("address"),
+        Outside::local("tls.ca"),
+        Outside::local("tls.certificate"),
+        Outside::local("tls.key"),
+    ];
     const VERBS: &'static [Verb] = &[Verb::new("refresh", "asks the server for the size, and takes it over")];
 
     fn build(self, with: Build) -> Pending<Made> {

@@ -1,0 +1,179 @@
+//! What a file says of places outside of its hierarchy: paths of this host, addresses.
+//!
+//! Some of them are part of what is stored: where a read-only file is that data comes from, which server has an export.
+//! The others only this host needs: files with keys and certificates, sockets, listeners. Members carry both, so that
+//! `lamina assemble` can print a whole file; but of the latter they need not agree with a file, and it is the file that
+//! counts. The path of a member is neither: a member is found by its superblock.
+//!
+//! Which keys of a device these are its kind says ([`lamina_block::Config::OUTSIDE`]); those of an export are here.
+
+use crate::description::written;
+use lamina_block::{Kind, Outside};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::path::Path;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// The keys of an export that name places.
+const EXPORT: [Outside; 5] = [
+    Outside { key: "nbd", stored: false, address: true },
+    Outside::local("vhost-user"),
+    Outside::local("tls.certificate"),
+    Outside::local("tls.key"),
+    Outside::local("tls.client-ca"),
+];
+
+/// The part of a description that a file and its members must have in common.
+pub(crate) fn agreed(description: &str, kinds: &[Kind]) -> String {
+    let Ok(document) = DeTable::parse(description) else { return description.to_owned() };
+    let mut root = document.into_inner();
+    root.remove("export");
+    for (_, device) in tables(&mut root, "device") {
+        for outside in outside(device, kinds).iter().filter(|outside| !outside.stored) {
+            remove(device, outside.key);
+        }
+    }
+    written(&root)
+}
+
+/// A few letters that stand for what is agreed in a description.
+pub(crate) fn fingerprint(description: &str, kinds: &[Kind]) -> String {
+    format!("{:032x}", xxhash_rust::xxh3::xxh3_128(agreed(description, kinds).as_bytes()))
+}
+
+/// Makes the places that a device names absolute, which began at `base`.
+pub(crate) fn root_device(device: &mut DeTable<'_>, kinds: &[Kind], base: &Path) {
+    root_places(device, outside(device, kinds), base);
+}
+
+/// Makes the places that a device names absolute and that only this host needs.
+pub(crate) fn root_keys(device: &mut DeTable<'_>, kinds: &[Kind], base: &Path) {
+    let local: Vec<Outside> = outside(device, kinds).iter().filter(|place| !place.stored).copied().collect();
+    root_places(device, &local, base);
+}
+
+/// Makes the places that an export names absolute, which began at `base`.
+pub(crate) fn root_export(export: &mut DeTable<'_>, base: &Path) {
+    root_places(export, &EXPORT, base);
+}
+
+fn root_places(table: &mut DeTable<'_>, places: &[Outside], base: &Path) {
+    for place in places {
+        if let Some(DeValue::String(text)) = find(table, place.key) {
+            *text = Cow::Owned(absolute(text, place.address, base));
+        }
+    }
+}
+
+/// A path or an address without what is relative to `base`.
+pub(crate) fn absolute(text: &str, address: bool, base: &Path) -> String {
+    let joined = |path: &str| base.join(path).display().to_string();
+    match (address, text.strip_prefix("unix:")) {
+        (false, _) => joined(text),
+        (true, Some(path)) => format!("unix:{}", joined(path)),
+        (true, None) => text.to_owned(),
+    }
+}
+
+/// Gives a device what a file says of this host.
+pub(crate) fn take_over<'a>(device: &mut DeTable<'a>, from: &DeTable<'a>, kinds: &[Kind]) {
+    for place in outside(device, kinds).iter().filter(|place| !place.stored) {
+        remove(device, place.key);
+        if let Some(value) = find(&mut from.clone(), place.key) {
+            set(device, place.key, value.clone());
+        }
+    }
+}
+
+/// The places that a table of a kind names.
+fn outside(device: &DeTable<'_>, kinds: &[Kind]) -> &'static [Outside] {
+    let name = device.get("type").and_then(|kind| kind.get_ref().as_str());
+    kinds.iter().find(|kind| Some(kind.name) == name).map_or(&[], |kind| kind.outside)
+}
+
+/// The tables `[kind.NAME]` of a file.
+pub(crate) fn tables<'r, 'a>(root: &'r mut DeTable<'a>, kind: &str) -> BTreeMap<String, &'r mut DeTable<'a>> {
+    let Some(DeValue::Table(named)) = root.get_mut(kind).map(|value| value.get_mut()) else {
+        return BTreeMap::new();
+    };
+    let table = |(name, value): (&Spanned<Cow<'a, str>>, &'r mut Spanned<DeValue<'a>>)| {
+        let name = name.get_ref().to_string();
+        match value.get_mut() {
+            DeValue::Table(table) => Some((name, table)),
+            _ => None,
+        }
+    };
+    named.iter_mut().filter_map(table).collect()
+}
+
+/// The value at a dotted key.
+fn find<'r, 'a>(table: &'r mut DeTable<'a>, key: &str) -> Option<&'r mut DeValue<'a>> {
+    match key.split_once('.') {
+        None => table.get_mut(key).map(|value| value.get_mut()),
+        Some((top, rest)) => match table.get_mut(top)?.get_mut() {
+            DeValue::Table(inner) => find(inner, rest),
+            _ => None,
+        },
+    }
+}
+
+/// Takes out what is at a dotted key, and tables that are empty without it.
+pub(crate) fn remove(table: &mut DeTable<'_>, key: &str) {
+    let Some((top, rest)) = key.split_once('.') else { return drop(table.remove(key)) };
+    let Some(DeValue::Table(inner)) = table.get_mut(top).map(|value| value.get_mut()) else { return };
+    remove(inner, rest);
+    if inner.is_empty() {
+        table.remove(top);
+    }
+}
+
+/// Puts a value at a dotted key.
+pub(crate) fn set<'a>(table: &mut DeTable<'a>, key: &str, value: DeValue<'a>) {
+    let name = |key: &str| Spanned::new(0..0, Cow::Owned(key.to_owned()));
+    let Some((top, rest)) = key.split_once('.') else {
+        table.insert(name(key), Spanned::new(0..0, value));
+        return;
+    };
+    if !table.contains_key(top) {
+        table.insert(name(top), Spanned::new(0..0, DeValue::Table(DeTable::new())));
+    }
+    if let Some(DeValue::Table(inner)) = table.get_mut(top).map(|value| value.get_mut()) {
+        set(inner, rest, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lamina_layers::KINDS;
+
+    const VAULT: &str = "[hierarchy]\nname = \"x\"\n\n[device.a]\ntype = \"file\"\n\n\
+                         [device.v]\nkey-file = \"key\"\nover = \"a\"\ntype = \"crypt\"\n";
+
+    #[test]
+    fn members_need_not_agree_on_keys_and_exports() {
+        let same = |other: &str| fingerprint(VAULT, KINDS) == fingerprint(other, KINDS);
+        assert!(same(&VAULT.replace("\"key\"", "\"/etc/new\"")));
+        assert!(same(&VAULT.replace("key-file", "passphrase-file")));
+        assert!(same(&format!("{VAULT}\n[export.v]\ndevice = \"v\"\nnbd = \"unix:v.sock\"\n")));
+        assert!(!same(&VAULT.replace("over = \"a\"", "over = \"b\"")));
+        assert!(!same(&VAULT.replace("over", "discard = true\nover")));
+    }
+
+    #[test]
+    fn what_is_in_a_table_of_its_own_leaves_no_empty_one() {
+        let far =
+            "[device.far]\naddress = \"unix:s\"\ntls = { ca = \"ca.pem\", key = \"k\" }\ntype = \"nbd\"\n";
+        let kinds = [lamina_nbd::client::KIND.clone()];
+        assert_eq!(agreed(far, &kinds).trim_start(), "[device.far]\naddress = \"unix:s\"\ntype = \"nbd\"\n");
+        let mut root = DeTable::parse(far).expect("a file").into_inner();
+        tables(&mut root, "device")
+            .into_values()
+            .for_each(|device| root_device(device, &kinds, Path::new("/srv")));
+        let text = written(&root);
+        for place in ["\"unix:/srv/s\"", "ca = \"/srv/ca.pem\"", "key = \"/srv/k\""] {
+            assert!(text.contains(place), "{text}");
+        }
+    }
+}
