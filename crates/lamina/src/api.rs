@@ -58,6 +58,9 @@ pub struct Applied {
     pub steps: Vec<String>,
     /// What went wrong after the change was made: devices that could not be closed well.
     pub warnings: Vec<String>,
+    /// Files that the daemon was started with, and that do not describe what is served now.
+    #[serde(default)]
+    pub outdated: Vec<String>,
 }
 
 /// A connected graph of devices, all on one core.

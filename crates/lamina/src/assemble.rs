@@ -4,16 +4,17 @@
 //! the folders of those that are there are searched for them. What is printed is the hierarchy file with the paths as
 //! they were found; nothing is written.
 
-use crate::cli;
+use crate::apply::wanted;
+use crate::cli::{self, ServeOptions};
 use crate::daemon;
 use crate::exit::Failure;
 use crate::files;
 use crate::look::Device;
-use lamina_graph::{Plan, members_of, with_paths};
+use lamina_graph::{Plan, hints, members_of, with_paths, with_places};
 use lamina_metadata::member::{Candidate, Gathered, Refusal, gather, judge};
 use lamina_metadata::superblock::Found;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 /// The most entries of a folder that are looked at.
@@ -21,22 +22,72 @@ const FOLDER_MAX: usize = 4096;
 
 /// Runs `lamina assemble`.
 pub fn run(args: &cli::Assemble) -> Result<(), Failure> {
-    let mut devices = Devices::default();
-    for path in &args.devices {
-        devices.add(path)?;
-    }
-    let found = find(&mut devices, args.serve && args.options.degraded)?;
-    let name = &found.superblock.hierarchy_name;
-    let text = accepted(&devices, &found, args.serve && args.options.degraded)?;
     if !args.serve {
+        let (found, text) = assembled(&args.devices, false)?;
+        let base = hints(&found.superblock.description).base;
+        let text = with_places(&text, base.as_deref(), &files::kinds()).unwrap_or(text);
         let mut out = std::io::stdout().lock();
         return Ok(out.write_all(text.as_bytes())?);
     }
-    let folder = std::env::current_dir().map_err(Failure::failed)?;
-    let file = PathBuf::from(format!("{name}.toml"));
-    let plan = Plan::parse(&text, &file.display().to_string(), &folder, &files::kinds());
-    let plan = plan.map_err(|report| Failure::File(files::shown(&report)))?;
+    let (file, plan) = carried(&args.devices, &args.options, Folder::Current)?;
     daemon::serve_plans(vec![plan], &file, &args.options)
+}
+
+/// Where relative paths of a hierarchy begin that has no file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Folder {
+    /// In the current folder.
+    Current,
+    /// Where they began when the members were written, if they say that.
+    OfMembers,
+}
+
+/// The hierarchy that devices carry, for serving it, and what its file could be called. What it reaches for besides its
+/// members must be trusted.
+pub fn carried(
+    devices: &[PathBuf],
+    options: &ServeOptions,
+    from: Folder,
+) -> Result<(PathBuf, Plan), Failure> {
+    let (found, text) = assembled(devices, options.degraded)?;
+    let here = std::env::current_dir().map_err(Failure::failed)?;
+    let base = hints(&found.superblock.description).base.filter(|_| from == Folder::OfMembers);
+    let file = PathBuf::from(format!("{}.toml", found.superblock.hierarchy_name));
+    let base = base.unwrap_or_else(|| here.clone());
+    let plan = Plan::parse(&text, &file.display().to_string(), &base, &files::kinds());
+    let plan = plan.map_err(|report| Failure::File(files::shown(&report)))?;
+    trusted(&plan, &here, options.trust)?;
+    Ok((file, plan.from_members(&found.superblock.description)))
+}
+
+/// Refuses what is not trusted. A person is asked.
+fn trusted(plan: &Plan, folder: &Path, trust: bool) -> Result<(), Failure> {
+    let reaches = plan.reaches(folder);
+    if trust || reaches.is_empty() {
+        return Ok(());
+    }
+    let list = reaches.join("\n  ");
+    if std::io::stderr().is_terminal() {
+        eprintln!("its members name more than themselves on this host:\n  {list}");
+    }
+    if wanted("open that?") {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "the members name more than themselves on this host, which whoever wrote to these devices may have chosen:\n  {list}\n\
+         `--trust` opens it; `lamina assemble` prints the file, for reading it first"
+    )))
+}
+
+/// The hierarchy that devices carry, and its file.
+fn assembled(paths: &[PathBuf], degraded: bool) -> Result<(Gathered, String), Failure> {
+    let mut devices = Devices::default();
+    for path in paths {
+        devices.add(path)?;
+    }
+    let found = find(&mut devices, degraded)?;
+    let text = accepted(&devices, &found, degraded)?;
+    Ok((found, text))
 }
 
 /// Devices that may be members, each once, whatever its paths.
@@ -103,7 +154,8 @@ fn find(devices: &mut Devices, degraded: bool) -> Result<Gathered, Failure> {
             // A folder that cannot be read has nothing to add.
             let _ = devices.search(&folder, |found| found.whole().any(|copy| copy.hierarchy == hierarchy));
         }
-        gather(&devices.candidates).map_err(|refusals| refused(&refusals))?
+        let again = gather(&devices.candidates).map_err(|refusals| refused(&refusals))?;
+        elsewhere(devices, again)?
     };
     for other in &found.others {
         eprintln!("lamina: {}", line(other));
@@ -121,6 +173,23 @@ fn find(devices: &mut Devices, degraded: bool) -> Result<Gathered, Failure> {
         superblock.members,
         missing.join(" and ")
     )))
+}
+
+/// The same with members that are missing and still where they were when the hierarchy was changed.
+fn elsewhere(devices: &mut Devices, found: Gathered) -> Result<Gathered, Failure> {
+    let missing = missing(&found, true);
+    let hierarchy = found.superblock.hierarchy;
+    let hints = hints(&found.superblock.description);
+    let before = devices.candidates.len();
+    for path in missing.iter().filter_map(|name| hints.paths.get(name)) {
+        if let Ok(Some(device)) = Device::open(path) {
+            devices.take(path, &device, |found| found.whole().any(|copy| copy.hierarchy == hierarchy));
+        }
+    }
+    match devices.candidates.len() > before {
+        true => gather(&devices.candidates).map_err(|refusals| refused(&refusals)),
+        false => Ok(found),
+    }
 }
 
 /// The names of the members that were not found; also of those that are out, if they are `wanted` as well.

@@ -78,7 +78,13 @@ pub enum Command {
     Jobs(Jobs),
     /// Change the hierarchies of a running daemon to what a file says, while clients use them.
     ///
-    /// Prints the steps. Requests wait while layers are exchanged; none fails. After an error nothing has changed.
+    /// Prints the steps, and then how far work in the background is. Requests wait while layers are exchanged; none fails.
+    ///
+    /// What cannot be done at all is refused before anything is changed. Where data has to be moved, the change has stages,
+    /// and after an error those before it stay: what is there is served, the message says what was kept, the same file leads
+    /// on from there, and the file from before leads back. Ctrl-C ends this program and not the change, which is the
+    /// daemon's: `lamina jobs` shows it, `lamina ctl DEVICE job move cancel` stops it. A daemon that is killed meanwhile
+    /// can be started with the file from before or with this one: it serves what is there and goes on.
     Apply(Apply),
     /// Say what is on a disk or image: size, sectors, known signatures, who holds it.
     Inspect(Inspect),
@@ -119,8 +125,13 @@ pub struct Repair {
 #[derive(Args, Debug)]
 pub struct Serve {
     /// Hierarchy files. Device and export names must differ between them.
-    #[arg(required = true, value_name = "FILE")]
+    #[arg(required_unless_present = "from_members", value_name = "FILE")]
     pub files: Vec<PathBuf>,
+    /// Serve the hierarchy that these devices, images, or folders of them carry, without a file: whatever `lamina apply`
+    /// made of it, it is found as it is. Members that were not named are looked for beside those that were, and where they
+    /// were when it was changed. Relative paths begin where those of its file did.
+    #[arg(long, value_name = "DEVICE", num_args = 1..)]
+    pub from_members: Vec<PathBuf>,
     /// How to serve.
     #[command(flatten)]
     pub options: ServeOptions,
@@ -140,6 +151,10 @@ pub struct ServeOptions {
     /// What was written while the others were away, and is only on those left out, is given up.
     #[arg(long)]
     pub degraded: bool,
+    /// Believe what members carry of this host: open the files, servers and listeners that it names besides the members.
+    /// Without it a person is asked, and a service refused. Of a file that is given everything is believed.
+    #[arg(long)]
+    pub trust: bool,
     /// How long a core looks for more work before it sleeps, while its waits are hardly ever longer. 0s: not at all.
     #[arg(long, value_name = "TIME", default_value = "40us")]
     pub spin: Span,
@@ -287,6 +302,10 @@ pub struct Apply {
     /// Overwrite what new members carry: what was on them is lost.
     #[arg(long)]
     pub force: bool,
+    /// Afterwards replace the file that the daemon was started with by this one; the old one is kept as NAME.orig. Without
+    /// it a person is asked.
+    #[arg(long, conflicts_with = "plan")]
+    pub write: bool,
 }
 
 /// Arguments of `inspect`.

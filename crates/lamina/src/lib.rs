@@ -20,6 +20,7 @@ pub mod show;
 pub mod status;
 pub mod verbs;
 
+mod apply;
 mod assemble;
 mod bench;
 mod check;
@@ -64,7 +65,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Ctl(args) => control::ctl(args),
         Command::Repair(args) => offline::run_repair(args),
         Command::Jobs(args) => jobs::run(args),
-        Command::Apply(args) => control::apply(args),
+        Command::Apply(args) => apply::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Kinds(args) => kinds::run(args),

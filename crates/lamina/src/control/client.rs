@@ -1,6 +1,6 @@
 //! Asks a daemon over its control socket.
 
-use crate::api::Problem;
+use crate::api::{Job, Problem};
 use crate::exit::Failure;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
@@ -10,11 +10,14 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio::runtime::Runtime;
 
 /// The longest answer that is read, in bytes.
 const ANSWER_MAX: usize = 256 << 20;
+/// How often a request that takes long looks at what works in the background.
+const GLANCE: Duration = Duration::from_secs(1);
 /// How control sockets are called.
 const SUFFIX: &str = ".ctl.sock";
 
@@ -32,7 +35,7 @@ impl Client {
             None => only_socket(Path::new("."))?,
         };
         let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(Failure::failed)?;
+            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
         Ok(Client { socket, runtime })
     }
 
@@ -45,6 +48,31 @@ impl Client {
     pub fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
         let body = serde_json::to_vec(body).map_err(Failure::failed)?;
         self.runtime.block_on(self.request(Method::POST, path, body.into()))
+    }
+
+    /// Sends `body` as JSON, and tells `watch` each second what works in the background. `None` after Ctrl-C.
+    pub fn post_watched<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        mut watch: impl FnMut(Vec<Job>),
+    ) -> Result<Option<T>, Failure> {
+        let body = serde_json::to_vec(body).map_err(Failure::failed)?;
+        self.runtime.block_on(async {
+            let mut request = std::pin::pin!(self.request(Method::POST, path, body.into()));
+            loop {
+                tokio::select! {
+                    answer = &mut request => return answer.map(Some),
+                    _ = tokio::signal::ctrl_c() => return Ok(None),
+                    () = tokio::time::sleep(GLANCE) => {
+                        // That it cannot be told is not worth telling.
+                        if let Ok(jobs) = self.request(Method::GET, "/v1/jobs", Bytes::new()).await {
+                            watch(jobs);
+                        }
+                    }
+                }
+            }
+        })
     }
 
     async fn request<T: DeserializeOwned>(

@@ -10,8 +10,7 @@ pub mod socket;
 
 pub use client::Client;
 
-use crate::api::{Applied, Apply, Control, Device, Job, Steer, Verb};
-use crate::cli;
+use crate::api::{Control, Device, Job, Steer, Verb};
 use crate::cli::Ctl;
 use crate::exit::Failure;
 use crate::uri::encoded;
@@ -60,26 +59,6 @@ pub fn ctl(args: &Ctl) -> Result<(), Failure> {
 fn print(answer: &Value) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(answer).map_err(Failure::failed)?;
     Ok(writeln!(std::io::stdout(), "{text}")?)
-}
-
-/// Runs `lamina apply`: the file is checked here, so that what is wrong with it is told with its lines; then the daemon
-/// reads it.
-pub fn apply(args: &cli::Apply) -> Result<(), Failure> {
-    let plans = crate::files::load(std::slice::from_ref(&args.file))?;
-    crate::daemon::check_together(&plans)?;
-    let file = std::path::absolute(&args.file).map_err(Failure::failed)?;
-    let file = file.to_str().ok_or_else(|| Failure::usage("the file's path is not UTF-8"))?.to_owned();
-    let client = Client::find(args.daemon.control.as_deref())?;
-    let applied: Applied = client.post("/v1/apply", &Apply { file, plan: args.plan, force: args.force })?;
-    let mut out = std::io::stdout().lock();
-    match applied.steps.as_slice() {
-        [] => writeln!(out, "everything is as the file says")?,
-        steps => steps.iter().try_for_each(|step| writeln!(out, "{step}"))?,
-    }
-    match applied.warnings.as_slice() {
-        [] => Ok(()),
-        wrong => Err(Failure::failed(format!("it was changed, but {}", wrong.join("; ")))),
-    }
 }
 
 /// What `lamina ctl DEVICE job` is to do: the job, and how to steer it.

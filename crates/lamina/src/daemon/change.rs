@@ -26,9 +26,10 @@ pub async fn apply(cores: &[Handle], now: &Snapshot, apply: &Apply) -> Result<Ap
     let plan =
         Plan::load(Path::new(&apply.file), &files::kinds()).map_err(|e| Error::invalid(e.to_string()))?;
     let parts = parts(now, plan)?;
-    let mut applied = Applied { steps: Vec::new(), warnings: Vec::new() };
-    let mut changes = Vec::new();
+    let mut applied = Applied { steps: Vec::new(), warnings: Vec::new(), outdated: Vec::new() };
+    let (mut changes, mut all) = (Vec::new(), Vec::new());
     for part in parts {
+        all.push((part.core, part.device.clone()));
         let (device, plan) = (part.device.clone(), part.plan.clone());
         let steps = cores[part.core].ask(move |core| core.steps(device, plan)).await;
         let steps = answered(steps)?;
@@ -55,7 +56,50 @@ pub async fn apply(cores: &[Handle], now: &Snapshot, apply: &Apply) -> Result<Ap
         })?;
         applied.warnings.extend(warnings);
     }
+    for (core, device) in all {
+        if let Some(file) = outdated(&cores[core], &device).await? {
+            applied.outdated.push(file);
+        }
+    }
+    applied.outdated.dedup();
     Ok(applied)
+}
+
+/// The file that the daemon was started with for the hierarchy that has `device`, if that does not describe what is served.
+async fn outdated(core: &Handle, device: &str) -> Result<Option<String>> {
+    let name = device.to_owned();
+    let started = core.ask(move |core| core.started(name)).await.unwrap_or_default();
+    let Some(file) = started else { return Ok(None) };
+    let outdated = Ok(Some(file.display().to_string()));
+    let Ok(plan) = Plan::load(&file, &files::kinds()) else { return outdated };
+    let has = |plan: &Plan| plan.persistent().is_some() || plan.devices().iter().any(|d| d.name == device);
+    let Some(plan) = plan.components().into_iter().find(has) else { return outdated };
+    let name = device.to_owned();
+    let confirmed = core.ask(move |core| core.confirm(name, plan)).await;
+    if answered(confirmed)? { Ok(None) } else { outdated }
+}
+
+/// Goes on with the changes on whose way hierarchies were opened. They are as `lamina apply` began them.
+pub async fn go_on(cores: &[Handle]) {
+    for core in cores {
+        for (device, plan) in core.ask(|core| core.unfinished()).await.unwrap_or_default() {
+            let file = plan.file().to_owned();
+            tracing::info!(file, device, "a change was interrupted: it goes on");
+            let name = device.clone();
+            let changed = answered(core.ask(move |core| core.change(name, plan)).await);
+            let confirmed = match changed {
+                Ok(warnings) => {
+                    warnings.iter().for_each(|warning| tracing::warn!(file, "{warning}"));
+                    tracing::info!(file, device, "the change that was interrupted is done");
+                    outdated(core, &device).await.map(drop)
+                }
+                Err(e) => Err(e),
+            };
+            if let Err(e) = confirmed {
+                tracing::error!(file, device, error = %e, "the change that was interrupted stops; `lamina apply` leads on");
+            }
+        }
+    }
 }
 
 fn answered<T>(answer: std::result::Result<std::result::Result<T, String>, Ended>) -> Result<T> {

@@ -7,6 +7,7 @@ use super::core_thread::{Core, Served};
 use super::exports::listen;
 use crate::files;
 use lamina_graph::{Export, Hierarchy, MemberPlan, Plan, Stage};
+use std::path::PathBuf;
 use std::rc::Rc;
 
 /// What went wrong, in words.
@@ -78,10 +79,34 @@ impl Core {
         let (hierarchy, wrong) = changed.map_err(|report| files::shown(&report))?;
         // Looked for again: a signal may have come meanwhile, and everything been closed.
         match self.find(device) {
-            Ok((at, _)) => self.served.borrow_mut()[at] = Rc::new(Served { file, hierarchy }),
+            Ok((at, before)) => {
+                let started = before.started.clone();
+                self.served.borrow_mut()[at] = Rc::new(Served { file, started, hierarchy });
+            }
             Err(_) => hierarchy.close().await.map_err(|e| e.to_string())?,
         }
         Ok(wrong.iter().map(|e| e.to_string()).collect())
+    }
+
+    /// The hierarchies that were opened on the way of a change: one device of each, and what it is to become.
+    pub async fn unfinished(self: Rc<Self>) -> Vec<(String, Plan)> {
+        let served = self.served.borrow().clone();
+        let found = |served: &Rc<Served>| {
+            let destination = served.hierarchy.destination()?;
+            Some((served.hierarchy.nodes().first()?.name().to_owned(), destination))
+        };
+        served.iter().filter_map(found).collect()
+    }
+
+    /// The file that the daemon was started with for the hierarchy that has `device`.
+    pub async fn started(self: Rc<Self>, device: String) -> Option<PathBuf> {
+        self.find(&device).ok()?.1.started.clone()
+    }
+
+    /// Takes note of `plan`, which that file says now; true if it is what is served.
+    pub async fn confirm(self: Rc<Self>, device: String, plan: Plan) -> Answer<bool> {
+        let (_, served) = self.find(&device)?;
+        served.hierarchy.confirm(&plan).await.map_err(|e| e.to_string())
     }
 
     /// Refuses to close exports that have clients.

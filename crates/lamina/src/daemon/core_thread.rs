@@ -14,6 +14,7 @@ use lamina_host::{Host, Options, Reactor, Remote};
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -29,6 +30,8 @@ thread_local! {
 /// A hierarchy at work, and the file it came from.
 pub struct Served {
     pub file: String,
+    /// The file that the daemon was started with for it.
+    pub started: Option<PathBuf>,
     pub hierarchy: Hierarchy,
 }
 
@@ -144,7 +147,7 @@ impl Core {
     pub async fn build(self: Rc<Self>, plans: Vec<Plan>, degraded: bool) -> std::result::Result<(), String> {
         let mut wrong = String::new();
         for plan in plans {
-            let file = plan.file().to_owned();
+            let (file, started) = (plan.file().to_owned(), plan.path().map(PathBuf::from));
             let built = match degraded {
                 true => Hierarchy::build_degraded(plan, self.env()).await,
                 false => Hierarchy::build(plan, self.env()).await,
@@ -152,7 +155,7 @@ impl Core {
             match built {
                 Ok(hierarchy) => {
                     eprint!("{}", files::shown(hierarchy.warnings()));
-                    self.served.borrow_mut().push(Rc::new(Served { file, hierarchy }));
+                    self.served.borrow_mut().push(Rc::new(Served { file, started, hierarchy }));
                 }
                 Err(report) => wrong.push_str(&files::shown(&report)),
             }

@@ -20,6 +20,8 @@ pub struct Cores {
     draining: AtomicBool,
     /// Held while hierarchies change.
     changing: Arc<tokio::sync::Mutex<()>>,
+    /// That is what goes on of a change that was interrupted.
+    going_on: Arc<AtomicBool>,
 }
 
 impl Cores {
@@ -31,8 +33,9 @@ impl Cores {
             handles.push(handle);
             threads.push(thread);
         }
-        let changing = Arc::default();
-        Ok((Cores { handles, started: Instant::now(), draining: AtomicBool::new(false), changing }, threads))
+        let (changing, going_on) = (Arc::default(), Arc::default());
+        let (started, draining) = (Instant::now(), AtomicBool::new(false));
+        Ok((Cores { handles, started, draining, changing, going_on }, threads))
     }
 
     /// Opens all devices, if `degraded` also without members that are missing, and when that went well all exports. After an error, [`Cores::close`] what was opened.
@@ -48,6 +51,18 @@ impl Cores {
             wrong if wrong.is_empty() => Ok(()),
             wrong => Err(Failure::failed(wrong.join("\n"))),
         }
+    }
+
+    /// Goes on with changes that were interrupted, beside everything else.
+    pub fn go_on(&self) {
+        let Ok(alone) = Arc::clone(&self.changing).try_lock_owned() else { return };
+        let (handles, going_on) = (self.handles.clone(), Arc::clone(&self.going_on));
+        going_on.store(true, Ordering::Relaxed);
+        tokio::spawn(async move {
+            let _alone = alone;
+            change::go_on(&handles).await;
+            going_on.store(false, Ordering::Relaxed);
+        });
     }
 
     /// Drains and closes all cores; the number of hierarchies that could not be closed well.
@@ -77,25 +92,28 @@ async fn collect(
     Ok(wrong)
 }
 
+/// A copy of everything.
+async fn snapshot(handles: &[Handle], started: Instant) -> Snapshot {
+    let asked: Vec<_> =
+        handles.iter().map(|handle| handle.ask(|core| async move { core.snapshot() })).collect();
+    let mut hierarchies = Vec::new();
+    for core in asked {
+        hierarchies.extend(core.await.unwrap_or_default());
+    }
+    Snapshot {
+        version: env!("CARGO_PKG_VERSION").into(),
+        pid: std::process::id(),
+        uptime_ns: started.elapsed().as_nanos() as u64,
+        cpu_ns: usage::cpu_ns(),
+        resident_bytes: usage::resident_bytes(),
+        hierarchies,
+    }
+}
+
 impl Daemon for Cores {
     fn snapshot(&self) -> Answer<Snapshot> {
-        let asked: Vec<_> =
-            self.handles.iter().map(|handle| handle.ask(|core| async move { core.snapshot() })).collect();
-        let started = self.started;
-        Box::pin(async move {
-            let mut hierarchies = Vec::new();
-            for core in asked {
-                hierarchies.extend(core.await.unwrap_or_default());
-            }
-            Snapshot {
-                version: env!("CARGO_PKG_VERSION").into(),
-                pid: std::process::id(),
-                uptime_ns: started.elapsed().as_nanos() as u64,
-                cpu_ns: usage::cpu_ns(),
-                resident_bytes: usage::resident_bytes(),
-                hierarchies,
-            }
-        })
+        let (handles, started) = (self.handles.clone(), self.started);
+        Box::pin(async move { snapshot(&handles, started).await })
     }
 
     fn control(&self, device: String, command: Command) -> Answer<Option<Result<Value, Error>>> {
@@ -133,16 +151,22 @@ impl Daemon for Cores {
     }
 
     fn apply(&self, apply: Apply) -> Answer<Result<Applied, Error>> {
-        let Ok(alone) = Arc::clone(&self.changing).try_lock_owned() else {
+        let changing = Arc::clone(&self.changing);
+        let alone = Arc::clone(&changing).try_lock_owned().ok();
+        if alone.is_none() && !self.going_on.load(Ordering::Relaxed) {
             return Box::pin(async {
                 Err(Error::offline("another change is under way: try again when it is done"))
             });
-        };
-        let (snapshot, handles) = (self.snapshot(), self.handles.clone());
+        }
+        let (handles, started) = (self.handles.clone(), self.started);
         // A task of its own: a client that goes away must not let another change begin beside this one.
         let work = tokio::spawn(async move {
-            let _alone = alone;
-            change::apply(&handles, &snapshot.await, &apply).await
+            let _alone = match alone {
+                Some(alone) => alone,
+                None => changing.lock_owned().await,
+            };
+            let now = snapshot(&handles, started).await;
+            change::apply(&handles, &now, &apply).await
         });
         Box::pin(async move {
             work.await.unwrap_or_else(|e| Err(Error::offline(format!("the change ended: {e}"))))

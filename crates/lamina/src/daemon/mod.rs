@@ -17,6 +17,7 @@ mod usage;
 pub use placement::check_together;
 pub use usage::cpu_ns;
 
+use crate::assemble::{self, Folder};
 use crate::cli::{Serve, ServeOptions};
 use crate::control::server::{self, Daemon};
 use crate::control::socket::ControlSocket;
@@ -36,8 +37,14 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Runs `lamina serve`.
 pub fn run(args: &Serve) -> Result<(), Failure> {
-    let plans = files::load(&args.files)?;
-    serve_plans(plans, &args.files[0], &args.options)
+    let mut plans = if args.files.is_empty() { Vec::new() } else { files::load(&args.files)? };
+    let mut first = args.files.first().cloned();
+    if !args.from_members.is_empty() {
+        let (file, plan) = assemble::carried(&args.from_members, &args.options, Folder::OfMembers)?;
+        plans.push(plan);
+        first.get_or_insert(file);
+    }
+    serve_plans(plans, &first.unwrap_or_default(), &args.options)
 }
 
 /// Serves `plans`, the first of which is from `file`, until a signal.
@@ -98,6 +105,7 @@ async fn serve_until_signal(
     // A task of its own: it answers while the cores drain.
     tokio::spawn(api.into_future());
     announce(cores, socket).await;
+    cores.go_on();
     let index = first_end(threads).await;
     Err(Failure::failed(format!("core {index} has ended; the log says why")))
 }
