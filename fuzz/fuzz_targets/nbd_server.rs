@@ -45,7 +45,7 @@ async fn run(env: Rc<SimEnv>, input: Vec<u8>) {
     let node = Node::new("disk", "sim", Rc::clone(&dyn_env), disk as _);
     let server = Server::new(Rc::clone(&dyn_env), Settings::default());
     let export =
-        ExportInfo { name: "disk".into(), description: "d".into(), node: Rc::clone(&node), read_only: false };
+        ExportInfo { name: "disk".into(), description: "d".into(), node: Rc::clone(&node), read_only: false, memory: Rc::default() };
     server.add(export).expect("a new name");
     let place: Address = PLACE.parse().expect("an address");
     let (listener, serving) = (env.listen(place.clone()).expect("listens"), Rc::clone(&server));

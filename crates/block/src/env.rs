@@ -81,8 +81,11 @@ impl fmt::Display for Address {
 /// A connected byte stream. One receive and one send may be under way at the same time.
 pub trait Conn {
     /// Receives at least one byte and at most `into.len()`; the number received, 0 when the peer has closed.
+    /// [`ErrorKind::BadMemory`](crate::ErrorKind) if `into` cannot be written: nothing is lost, it can be received into
+    /// other memory.
     fn recv(&self, into: Buf) -> Pending<usize>;
-    /// Sends all of `from`, segments in order.
+    /// Sends all of `from`, segments in order. [`ErrorKind::BadMemory`](crate::ErrorKind) if a part of it cannot be read:
+    /// the connection goes on behind the bytes that were sent before, which the error's range counts from 0.
     fn send(&self, from: Buf) -> Pending;
     /// Ends both directions; a receive or send under way returns.
     fn shutdown(&self);

@@ -29,6 +29,9 @@ pub enum ErrorKind {
     Cancelled,
     /// Bytes were read that cannot be what was written: a checksum, a magic number or a version is wrong.
     Corrupt,
+    /// The memory of the request cannot be accessed (EFAULT): who shared it has taken it away. It says nothing about a
+    /// device. That request alone fails, and is not tried again; a write may have been done in part.
+    BadMemory,
 }
 
 /// What failed, where, and in words. One pointer in size, because most results are good.
@@ -67,6 +70,11 @@ impl Error {
     /// The medium failed.
     pub fn media(message: impl Into<String>) -> Error {
         Error::new(ErrorKind::Media, message)
+    }
+
+    /// True if only the memory of the request is at fault: no device, and no other request.
+    pub fn is_of_memory(&self) -> bool {
+        self.kind() == ErrorKind::BadMemory
     }
 
     /// The class of the failure.
@@ -124,9 +132,16 @@ impl fmt::Debug for Error {
 impl std::error::Error for Error {}
 
 impl From<std::io::Error> for Error {
-    /// Keeps the class that a caller can act on: ENOSPC, EROFS, EOPNOTSUPP, time-outs, lost peers; the rest is media.
+    /// Keeps the class that a caller can act on: ENOSPC, EROFS, EOPNOTSUPP, EFAULT, time-outs, lost
+    /// peers; the rest is media.
     fn from(e: std::io::Error) -> Error {
         use std::io::ErrorKind as K;
+        // The standard library has no class for it. Its number is the same on all architectures of Linux.
+        const EFAULT: i32 = 14;
+        if e.raw_os_error() == Some(EFAULT) {
+            let message = "the memory of the request cannot be accessed: it was taken away by who shared it";
+            return Error::new(ErrorKind::BadMemory, message);
+        }
         let kind = match e.kind() {
             K::StorageFull | K::QuotaExceeded | K::FileTooLarge => ErrorKind::NoSpace,
             K::ReadOnlyFilesystem | K::PermissionDenied => ErrorKind::ReadOnly,
@@ -167,5 +182,7 @@ mod tests {
         assert_eq!(Error::from(no_space).kind(), ErrorKind::NoSpace);
         let bad_sector = std::io::Error::from_raw_os_error(5);
         assert_eq!(Error::from(bad_sector).kind(), ErrorKind::Media);
+        let bad_address = std::io::Error::from_raw_os_error(14);
+        assert_eq!(Error::from(bad_address).kind(), ErrorKind::BadMemory);
     }
 }

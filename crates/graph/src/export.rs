@@ -2,7 +2,7 @@
 
 use crate::keys::Section;
 use crate::report::{Report, quoted};
-use lamina_block::{Address, KeyError};
+use lamina_block::{Address, Budget, Bytes, KeyError};
 use serde::Deserialize;
 use serde_json::Value;
 use std::ops::Range;
@@ -50,6 +50,8 @@ pub struct Export {
     pub queues: u16,
     /// The serial number that a guest sees, at most [`SERIAL_MAX`] bytes; the export's name, cut, when `None`.
     pub serial: Option<String>,
+    /// What requests to it may hold, in bytes, all clients together.
+    pub memory: usize,
     /// Where keys stand in the file.
     pub(crate) places: Places,
 }
@@ -78,6 +80,7 @@ struct Keys {
     description: String,
     queues: Option<u64>,
     serial: Option<String>,
+    memory: Option<Bytes>,
 }
 
 #[derive(Deserialize)]
@@ -120,6 +123,7 @@ pub(crate) fn read(name: &str, section: &Section<'_>, base: &Path, report: &mut 
         description: keys.description,
         queues: keys.queues.and_then(|n| u16::try_from(n).ok()).unwrap_or(1),
         serial: keys.serial,
+        memory: keys.memory.map_or(Budget::EXPORT, |memory| memory.0 as usize),
         places: Places {
             header: section.header.clone(),
             device: at("device"),
@@ -155,6 +159,10 @@ fn check_values(keys: &Keys, section: &Section<'_>, at: &dyn Fn(&str) -> Range<u
     }
     if let Some(n) = keys.queues.filter(|n| !(1..=QUEUES_MAX as u64).contains(n)) {
         wrong("queues", &format!("expected 1 to {QUEUES_MAX}, found {n}"));
+    }
+    if let Some(memory) = keys.memory.filter(|memory| memory.0 < Budget::EXPORT_MIN as u64) {
+        let least = Bytes(Budget::EXPORT_MIN as u64);
+        wrong("memory", &format!("expected {least} or more, found {memory}"));
     }
     if let Some(serial) = &keys.serial
         && (serial.is_empty() || serial.len() > SERIAL_MAX || !serial.bytes().all(|b| b.is_ascii_graphic()))

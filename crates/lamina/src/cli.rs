@@ -158,6 +158,10 @@ pub struct ServeOptions {
     /// How long a core looks for more work before it sleeps, while its waits are hardly ever longer. 0s: not at all.
     #[arg(long, value_name = "TIME", default_value = "40us")]
     pub spin: Span,
+    /// What the requests of all clients and guests may hold together, an equal part of it on each core. Layers that copy
+    /// data (crypt, parity) need as much again.
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    pub memory: Bytes,
     /// How long draining may take before the program gives up, with exit code 1.
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub drain: Span,

@@ -22,7 +22,8 @@
 //!     `count` (no limit).
 //!
 //!   What it hits fails
-//!   * with `error` ("media"): "media", "no-space", "read-only", "fenced", "offline" or "timed-out";
+//!   * with `error` ("media"): "media", "no-space", "read-only", "fenced", "offline", "timed-out" or
+//!     "bad-memory";
 //!   * after it has waited for `hang` ("0s"). A change of the rules ends the wait early, and the request then goes on
 //!     as if it had not been hit.
 //!
@@ -95,6 +96,7 @@ enum Failure {
     Fenced,
     Offline,
     TimedOut,
+    BadMemory,
 }
 
 impl Failure {
@@ -106,6 +108,7 @@ impl Failure {
             Failure::Fenced => ErrorKind::Fenced,
             Failure::Offline => ErrorKind::Offline,
             Failure::TimedOut => ErrorKind::TimedOut,
+            Failure::BadMemory => ErrorKind::BadMemory,
         };
         Error::new(kind, "a fault was injected").at(at)
     }

@@ -46,7 +46,13 @@ fn main() -> Result<(), Box<dyn Error>> {
                 let (name, read_only) = name.strip_suffix(":ro").map_or((&*name, false), |name| (name, true));
                 let node = device(&env, name, &kind, &keys).await?;
                 let description = format!("the {kind} device {name}");
-                server.add(ExportInfo { name: name.into(), description, node, read_only })?;
+                server.add(ExportInfo {
+                    name: name.into(),
+                    description,
+                    node,
+                    read_only,
+                    memory: Rc::default(),
+                })?;
             }
             let listener = env.listen(address)?;
             let serving = Rc::clone(&server);

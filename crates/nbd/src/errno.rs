@@ -27,7 +27,8 @@ pub fn of(kind: ErrorKind, fast_zero: bool) -> u32 {
         | ErrorKind::Offline
         | ErrorKind::TimedOut
         | ErrorKind::Corrupt
-        | ErrorKind::Cancelled => EIO,
+        | ErrorKind::Cancelled
+        | ErrorKind::BadMemory => EIO,
         ErrorKind::NoSpace => ENOSPC,
         ErrorKind::ReadOnly | ErrorKind::Fenced => EPERM,
         ErrorKind::Invalid => EINVAL,
@@ -67,6 +68,7 @@ mod tests {
             (ErrorKind::Offline, ErrorKind::Media),
             (ErrorKind::TimedOut, ErrorKind::Media),
             (ErrorKind::Cancelled, ErrorKind::Media),
+            (ErrorKind::BadMemory, ErrorKind::Media),
             (ErrorKind::NoSpace, ErrorKind::NoSpace),
             (ErrorKind::ReadOnly, ErrorKind::ReadOnly),
             (ErrorKind::Fenced, ErrorKind::ReadOnly),

@@ -92,6 +92,14 @@ impl Inbox {
         self.direct.take_if(|direct| direct.got == direct.into.len()).map(|direct| direct.into)
     }
 
+    /// What is still to come into memory given to [`Inbox::direct`], which cannot be written, goes into other memory, to be
+    /// thrown away.
+    pub fn divert(&mut self) {
+        if let Some(Direct { into, got }) = &mut self.direct {
+            (*into, *got) = (self.pool.take(into.len() - *got), 0);
+        }
+    }
+
     /// True while bytes are missing from what was given to [`Inbox::direct`].
     pub fn is_filling(&self) -> bool {
         self.direct.is_some()

@@ -13,7 +13,13 @@ async fn served(rig: Rc<Rig>, connections: u32) -> Result<Rc<Node>> {
     let env: Rc<dyn Env> = rig.env();
     let server = Server::new(Rc::clone(&env), Settings::default());
     let (name, node) = ("disk".to_owned(), rig.disk(0));
-    server.add(ExportInfo { name, description: String::new(), node, read_only: false })?;
+    server.add(ExportInfo {
+        name,
+        description: String::new(),
+        node,
+        read_only: false,
+        memory: Rc::default(),
+    })?;
     let listener = env.listen("tcp:server:0".parse()?)?;
     let address = listener.address().to_string();
     let serving = Rc::clone(&server);

@@ -236,6 +236,7 @@ fn exports_have_names() {
             description: String::new(),
             node: Rc::clone(&world.node),
             read_only: true,
+            memory: Rc::default(),
         };
         world.server.add(second.clone()).expect("a new name");
         assert!(world.server.add(second).is_err(), "the name is taken");
@@ -254,6 +255,7 @@ fn removing_an_export_ends_its_connections_only() {
             description: String::new(),
             node: Rc::clone(&world.node),
             read_only: false,
+            memory: Rc::default(),
         };
         world.server.add(second).expect("a new name");
         let (_, stays) = world.client(connections(1)).await.expect("connects");
@@ -264,5 +266,31 @@ fn removing_an_export_ends_its_connections_only() {
         let e = read(&goes, 0, 512).await.expect_err("it was removed");
         assert!(e.message().contains("no export"), "{e}");
         read(&stays, 0, 512).await.expect("reads");
+    });
+}
+
+/// A request whose memory was taken away fails by itself, once: the connection stays, and with it what others do.
+#[test]
+fn memory_that_is_gone_fails_its_request_alone() {
+    simulate(0..50, Settings::default(), async |world| {
+        let (client, node) = world.client(connections(1)).await.expect("connects");
+        let data = bytes(7, 200 * 512);
+        write(&node, 0, &data).await.expect("writes");
+        // Some memory is there in front, and several requests go out at once.
+        let mut memory = Buf::from_vec(data[..8 * 512].to_vec());
+        memory.append(lamina_sim::gone_memory(300 * 512));
+        let lost = || node.submit(Io::write(1 << 20, memory.clone(), Durability::Cached));
+        let before = node.submit(Io::write(2 << 20, Buf::from_vec(data.clone()), Durability::Cached));
+        let after = node.submit(Io::write(3 << 20, Buf::from_vec(data.clone()), Durability::Cached));
+        let unread = node.submit(Io::read(0, lamina_sim::gone_memory(data.len())));
+        let results = futures_util::future::join_all([before, lost(), lost(), after, unread]).await;
+        let kinds: Vec<_> = results.into_iter().map(|result| result.err().map(|e| e.kind())).collect();
+        let bad = Some(ErrorKind::BadMemory);
+        assert_eq!(kinds, [None, bad, bad, None, bad]);
+        for at in [0, 2 << 20, 3 << 20] {
+            assert_eq!(read(&node, at, data.len()).await.expect("reads"), data);
+        }
+        let info = client.info();
+        assert_eq!(info["connections"][0]["reconnects"], 0, "{info}");
     });
 }

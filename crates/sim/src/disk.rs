@@ -8,6 +8,7 @@
 
 use crate::executor::{Executor, give_way};
 use crate::media::{Loss, Media, Write};
+use crate::memory;
 use crate::probe::Probe;
 use fastrand::Rng;
 use lamina_block::{
@@ -328,7 +329,12 @@ impl Layer for SimDisk {
             }
             Presence::Silent => return Step::control(std::future::pending()),
         }
+        let memory = match &io.op {
+            Op::Read(buf) | Op::Write(buf, _) => memory::check(buf).err(),
+            Op::Zero(_) | Op::Discard | Op::Flush => None,
+        };
         let failure = self.probe.arrives(&self.name, io).map(|e| e.at(io.at.clone()));
+        let failure = failure.or(memory.map(|e| Error::new(e.kind(), e.message()).at(io.at.clone())));
         let slowly = self.rng.borrow_mut().u8(..) >= self.options.get().instant;
         let whole = Whole { op: io.op.kind(), at: io.at.clone(), disk: Rc::clone(&self), ended: false };
         let mut work = Kept::new(self.perform(io.take(), failure, slowly, whole));

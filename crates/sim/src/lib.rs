@@ -21,6 +21,7 @@ mod env;
 mod executor;
 mod gauntlet;
 mod media;
+mod memory;
 mod net;
 mod probe;
 mod stamp;
@@ -32,5 +33,6 @@ pub use gauntlet::{
     Check, Failure, Replay, Rig, Run, SimKeep, Soaked, Subject, run, simulate, soak, soak_test, test,
 };
 pub use media::Loss;
+pub use memory::gone_memory;
 pub use net::Net;
 pub use probe::Fault;

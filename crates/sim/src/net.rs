@@ -4,6 +4,7 @@
 //! Each direction holds at most 64 KiB: a sender waits for a receiver that is slow.
 
 use crate::executor::{Executor, give_way};
+use crate::memory;
 use fastrand::Rng;
 use lamina_block::{Address, Buf, Conn, Error, Listener, Pending, Result, Signal};
 use std::cell::{Cell, RefCell};
@@ -247,6 +248,12 @@ impl Wire {
 
     async fn recv(&self, side: usize, net: &Net, into: Buf) -> Result<usize> {
         net.delay().await;
+        // What is in front of memory that is gone can be received.
+        let into = match memory::check(&into) {
+            Err(e) if e.range().is_some_and(|there| there.is_empty()) => return Err(e),
+            Err(e) => into.slice(0..e.range().map_or(0, |there| there.end as usize)),
+            Ok(()) => into,
+        };
         let pipe = &self.pipes[1 - side];
         loop {
             self.check(side)?;
@@ -272,8 +279,17 @@ impl Wire {
     async fn send(&self, side: usize, net: &Net, from: Buf) -> Result<()> {
         let pipe = &self.pipes[side];
         let mut sent = 0;
+        let bad = memory::check(&from).err();
+        // The kernel may notice some bytes before those that cannot be read.
+        let good = bad
+            .as_ref()
+            .and_then(|e| e.range())
+            .map_or(from.len(), |there| net.piece(there.end as usize + 1) - 1);
         while sent < from.len() {
             self.check(side)?;
+            if let Some(e) = bad.as_ref().filter(|_| sent == good) {
+                return Err(Error::new(e.kind(), e.message()).at(0..sent as u64));
+            }
             if pipe.ended.get() {
                 return Err(Error::offline("the connection is shut down"));
             }
@@ -282,7 +298,7 @@ impl Wire {
                 pipe.changed.wait().await;
                 continue;
             }
-            let n = net.piece(room.min(from.len() - sent));
+            let n = net.piece(room.min(good - sent));
             let bytes = from.slice(sent..sent + n).to_vec();
             pipe.bytes.borrow_mut().extend(bytes);
             sent += n;

@@ -40,7 +40,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         let env: Rc<dyn Env> = host.clone();
         let with = Build { base: ".".into(), ..Build::new("disk", &env, Vec::new()) };
         let node = Node::new("disk", known.name, env, keys.build(with).await?);
-        let start = |path| Server::start(&host, Path::new(path), Rc::clone(&node), Settings::new("disk"));
+        let start = |path| {
+            Server::start(&host, Path::new(path), Rc::clone(&node), Settings::new("disk"), Rc::default())
+        };
         let servers = socket.split(',').map(start).collect::<Result<Vec<_>, _>>()?;
         println!("ready");
         let _ = ended.await;

@@ -13,7 +13,7 @@ use crate::queue::{Parts, Queue, Turn};
 use crate::request::Rules;
 use crate::ring::{Ring, RingAddress};
 use crate::server::Settings;
-use lamina_block::{Durability, Node, Signal};
+use lamina_block::{Budget, Durability, Node, Signal};
 use lamina_host::{Event, Host};
 use std::cell::{Cell, RefCell};
 use std::fs::File;
@@ -30,6 +30,8 @@ pub(crate) struct Device {
     host: Rc<Host>,
     node: Rc<Node>,
     settings: Settings,
+    /// What requests of all queues may hold.
+    room: Rc<Budget>,
     /// What the guest and the front-end have agreed to.
     features: Cell<u64>,
     write_back: Cell<bool>,
@@ -73,7 +75,7 @@ fn invalid(message: impl Into<String>) -> io::Error {
 
 impl Device {
     /// A device that nobody has connected to.
-    pub fn new(host: &Rc<Host>, node: Rc<Node>, settings: Settings) -> Rc<Device> {
+    pub fn new(host: &Rc<Host>, node: Rc<Node>, settings: Settings, room: Rc<Budget>) -> Rc<Device> {
         Rc::new(Device {
             name: settings.name.clone(),
             host: Rc::clone(host),
@@ -86,6 +88,7 @@ impl Device {
             channel: RefCell::default(),
             slots: (0..settings.queues).map(|_| RefCell::default()).collect(),
             settings,
+            room,
             closing: Signal::new(),
             closed: Cell::new(false),
         })
@@ -417,6 +420,7 @@ impl Device {
             rules: self.rules(),
             serial: self.settings.serial_bytes(),
             log: self.active_log(),
+            room: self.room.taker(),
         })
     }
 
@@ -445,6 +449,7 @@ async fn serve(queue: Rc<Queue>, kick: Rc<Event>, ended: Rc<Cell<bool>>) {
         match turn {
             Turn::Stopped => break,
             Turn::More => yield_once().await,
+            Turn::Full => queue.room.freed().await,
             Turn::Idle => {
                 if let Err(e) = kick.wait().await {
                     queue.fail(&format!("its kicks cannot be heard: {e}"));

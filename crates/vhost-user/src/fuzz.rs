@@ -65,6 +65,7 @@ pub fn run(env: Rc<dyn Env>, node: Rc<Node>, bytes: &[u8], mut settle: impl FnMu
         rules: Rules { read_only: how & 8 != 0, durability: Durability::Cached },
         serial: *b"fuzzfuzzfuzzfuzzfuzz",
         log,
+        room: Rc::<lamina_block::Budget>::default().taker(),
     })
     .expect("a fresh region can be read");
     for _ in 0..4 {

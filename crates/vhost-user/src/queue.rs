@@ -7,7 +7,8 @@
 //!
 //! Invariants: at most as many chains are in flight as the queue has entries; a used entry is published after its
 //! data, its status, and the marks of the migration's log; what was taken is in the in-flight region before the node
-//! hears of it. A chain that cannot be answered stops the queue: it takes nothing more until the front-end has
+//! hears of it; nothing is taken for which its export has no memory ([`Taker`]), and it stays in the
+//! ring until there is. A chain that cannot be answered stops the queue: it takes nothing more until the front-end has
 //! stopped it, and what is in flight completes.
 
 use crate::chain::{Broken, Chain};
@@ -18,7 +19,7 @@ use crate::memory::Memory;
 use crate::request::{self, Parsed, Rules, Status};
 use crate::ring::Ring;
 use crate::{store, truncation};
-use lamina_block::{Env, Io, Node, Request, Result, Signal};
+use lamina_block::{Env, Io, Node, Request, Result, Signal, Taker};
 use smallvec::SmallVec;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -44,6 +45,8 @@ pub(crate) struct Parts {
     pub rules: Rules,
     pub serial: [u8; VIRTIO_BLK_ID_BYTES as usize],
     pub log: Option<Rc<DirtyLog>>,
+    /// What its requests may hold.
+    pub room: Taker,
 }
 
 /// What to do after a turn.
@@ -53,6 +56,8 @@ pub(crate) enum Turn {
     Idle,
     /// There is more, but others want to run.
     More,
+    /// There is more, and no memory for it: wait for [`Queue::room`].
+    Full,
     /// The queue takes nothing any more.
     Stopped,
 }
@@ -88,6 +93,9 @@ pub(crate) struct Queue {
     held: Cell<bool>,
     /// How many mappings had been lost when this was looked at last, by all devices together.
     lost: Cell<usize>,
+    /// Its own memory is among them.
+    robbed: Cell<bool>,
+    pub room: Taker,
     /// A used entry waits to be published.
     pub completed: Signal,
     publish_due: Cell<bool>,
@@ -101,6 +109,8 @@ struct Taken {
     status: NonNull<u8>,
     /// Bytes of data that a success has written.
     written: u32,
+    /// What it takes of the memory for requests.
+    cost: usize,
     /// Guest ranges to mark in the migration's log, the status among them.
     dirty: SmallVec<[(u64, u32); 2]>,
 }
@@ -141,6 +151,8 @@ impl Queue {
             stopped: Cell::new(false),
             held: Cell::new(false),
             lost: Cell::new(0),
+            robbed: Cell::new(false),
+            room: parts.room,
             completed: Signal::new(),
             publish_due: Cell::new(false),
             drained: Signal::new(),
@@ -165,6 +177,7 @@ impl Queue {
     /// Takes nothing any more.
     pub fn stop(&self) {
         self.stopped.set(true);
+        self.room.wake();
         self.completed.notify();
     }
 
@@ -223,8 +236,10 @@ impl Queue {
         }
         let mut budget = ring.size();
         self.suppress_kicks(&ring);
-        self.repeat_left(&ring, &memory);
         let turn = loop {
+            if !self.repeat_left(&ring, &memory) {
+                break Turn::Full;
+            }
             let available = ring.available_index();
             let waiting = available.wrapping_sub(self.next_available.get());
             if self.stopped.get() {
@@ -241,13 +256,20 @@ impl Queue {
                 }
                 continue;
             }
+            let mut is_full = false;
             for _ in 0..waiting.min(budget) {
                 let at = self.next_available.get();
                 self.next_available.set(at.wrapping_add(1));
-                self.take(&ring, &memory, ring.available_head(at), true);
-                if self.stopped.get() {
+                is_full = !self.take(&ring, &memory, ring.available_head(at), true);
+                if is_full {
+                    self.next_available.set(at);
+                }
+                if self.stopped.get() || is_full {
                     break;
                 }
+            }
+            if is_full {
+                break Turn::Full;
             }
             budget = budget.saturating_sub(waiting);
             if budget == 0 {
@@ -260,36 +282,61 @@ impl Queue {
 
     /// Stops the queue if its memory is not the guest's any more. To be asked after a turn.
     pub fn check_memory(&self) {
-        let lost = truncation::lost();
-        if self.lost.replace(lost) != lost && self.memory.borrow().is_lost() {
+        if self.has_lost_memory() && !self.stopped.get() {
             self.fail("the front-end has shrunk the file behind the guest's memory");
         }
     }
 
-    /// Takes up what a predecessor left in flight.
-    fn repeat_left(self: &Rc<Self>, ring: &Ring, memory: &Rc<Memory>) {
-        while !self.stopped.get() {
-            let Some(head) = self.repeat.borrow_mut().pop_front() else { return };
-            self.take(ring, memory, head, false);
+    /// True if there are zeroes now where its memory was.
+    #[inline]
+    fn has_lost_memory(&self) -> bool {
+        let lost = truncation::lost();
+        if self.lost.replace(lost) != lost && self.memory.borrow().is_lost() {
+            self.robbed.set(true);
         }
+        self.robbed.get()
     }
 
-    /// Takes one chain. `new` unless the in-flight region has it already.
+    /// Takes up what a predecessor left in flight. False if there is no memory for all of it now.
+    fn repeat_left(self: &Rc<Self>, ring: &Ring, memory: &Rc<Memory>) -> bool {
+        while !self.stopped.get() {
+            let Some(head) = self.repeat.borrow().front().copied() else { return true };
+            if !self.take(ring, memory, head, false) {
+                return false;
+            }
+            self.repeat.borrow_mut().pop_front();
+        }
+        true
+    }
+
+    /// Takes one chain. `new` unless the in-flight region has it already. False if there is no memory for it now: then
+    /// nothing has happened.
     #[inline(always)]
-    fn take(self: &Rc<Self>, ring: &Ring, memory: &Rc<Memory>, head: u16, new: bool) {
+    fn take(self: &Rc<Self>, ring: &Ring, memory: &Rc<Memory>, head: u16, new: bool) -> bool {
         let mut chain = self.chain.borrow_mut();
         if let Err(broken) = chain.walk(ring, memory, head) {
-            return self.give_up(broken);
+            self.give_up(broken);
+            return true;
+        }
+        let parsed = request::parse(&chain, memory, self.rules.get());
+        let cost = parsed.cost();
+        if !self.room.take(cost, 0) {
+            return false;
         }
         if new && let Some(tracker) = &self.tracker {
             tracker.take(head);
         }
         self.in_flight.set(self.in_flight.get() + 1);
-        let mut taken = Taken { head, status: chain.status(), written: 0, dirty: SmallVec::new() };
+        let mut taken = Taken { head, status: chain.status(), written: 0, cost, dirty: SmallVec::new() };
         if self.log.borrow().is_some() {
             taken.dirty.extend(chain.writable());
         }
-        match request::parse(&chain, memory, self.rules.get()) {
+        match parsed {
+            Parsed::Io(io, written) if Node::is_long(&io) => {
+                taken.written = written;
+                let request = Rc::clone(&self.node).submit_in_pieces(io);
+                self.wait_for(request, taken, chain.status_owner(memory));
+            }
             Parsed::Io(io, written) => {
                 taken.written = written;
                 let mut request = self.node.submit(io);
@@ -311,6 +358,7 @@ impl Queue {
             }
             Parsed::Answer(status) => self.complete(ring, &taken, status),
         }
+        true
     }
 
     /// Completes a chain when its request does.
@@ -338,6 +386,9 @@ impl Queue {
     /// Writes the status and the used entry; the guest will see them with the next [`Queue::publish`].
     #[inline(always)]
     fn complete(&self, ring: &Ring, taken: &Taken, status: Status) {
+        self.room.give(taken.cost);
+        // What was copied from memory that the front-end took away meanwhile was zeroes.
+        let status = if status == Status::Ok && self.has_lost_memory() { Status::IoError } else { status };
         // SAFETY: the status byte is in memory that the request kept mapped.
         unsafe { store::put(taken.status, status as u8) };
         let written = if status == Status::Ok { taken.written } else { 0 };

@@ -2,7 +2,7 @@
 
 use crate::chain::Chain;
 use crate::memory::Memory;
-use lamina_block::{Durability, ErrorKind, Io, Zero};
+use lamina_block::{Budget, Durability, ErrorKind, Io, Zero};
 use virtio_bindings::virtio_blk::*;
 
 /// Bytes of the unit in which requests say where they are, whatever the device's block.
@@ -50,6 +50,21 @@ pub(crate) enum Parsed {
     Serial,
     /// Answer without asking anybody.
     Answer(Status),
+}
+
+impl Parsed {
+    /// What the request takes of the memory for requests, in bytes.
+    #[inline]
+    pub fn cost(&self) -> usize {
+        match self {
+            Parsed::Io(io, _) => Budget::cost(io),
+            // One after the other.
+            Parsed::Several(ios) => {
+                ios.iter().map(Budget::cost).max().unwrap_or(0) + ios.len() * size_of::<Io>()
+            }
+            Parsed::Serial | Parsed::Answer(_) => 0,
+        }
+    }
 }
 
 /// What decides how requests are carried out, besides themselves.

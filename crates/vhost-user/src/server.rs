@@ -4,7 +4,7 @@ use crate::control::{self, Link, Shared};
 use crate::device::Device;
 use crate::socket::Socket;
 use futures_util::future::{Either, select};
-use lamina_block::{Node, Signal};
+use lamina_block::{Budget, Node, Signal};
 use lamina_host::{Event, Host};
 use std::cell::Cell;
 use std::io;
@@ -57,9 +57,15 @@ struct Ended {
 }
 
 impl Server {
-    /// Serves `node` at `path`, for one front-end at a time. A stale socket is replaced; an error if somebody
-    /// listens there, or if `path` is not a socket.
-    pub fn start(host: &Rc<Host>, path: &Path, node: Rc<Node>, settings: Settings) -> io::Result<Server> {
+    /// Serves `node` at `path`, for one front-end at a time; requests take their memory from `memory`. A stale socket is
+    /// replaced; an error if somebody listens there, or if `path` is not a socket.
+    pub fn start(
+        host: &Rc<Host>,
+        path: &Path,
+        node: Rc<Node>,
+        settings: Settings,
+        memory: Rc<Budget>,
+    ) -> io::Result<Server> {
         if !(1..=256).contains(&settings.queues) {
             let message = format!("a disk has 1 to 256 queues, not {}", settings.queues);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
@@ -75,7 +81,7 @@ impl Server {
             named.spawn(move || control::run(&name, &socket, &shared, &link, queues))?
         };
         let ended = Rc::<Ended>::default();
-        let device = Device::new(host, Rc::clone(&node), settings);
+        let device = Device::new(host, Rc::clone(&node), settings, memory);
         host.task(watch_size(Rc::clone(&device), node));
         host.task(serve(device, jobs, host.event(wake), Rc::clone(&ended)));
         Ok(Server { shared, thread: Some(thread), ended })

@@ -9,8 +9,8 @@ use crate::ring::{Ring, RingAddress};
 use futures_executor::{LocalPool, LocalSpawner};
 use futures_util::task::LocalSpawnExt;
 use lamina_block::{
-    Address, Buf, Conn, Durability, Env, Error, Geometry, Io, Layer, Listener, Node, Op, OpenDisk, Pending,
-    Pool, Result, Signal, Step, Time,
+    Address, Budget, Buf, Conn, Durability, Env, Error, Geometry, Io, Layer, Listener, Node, Op, OpenDisk,
+    Pending, Pool, Result, Signal, Step, Time,
 };
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::cell::{Cell, RefCell};
@@ -169,6 +169,11 @@ impl Guest {
         Guest { files, memory, size, available: Cell::new(0), seen: Cell::new(0) }
     }
 
+    /// Shrinks the file behind the second region to nothing.
+    pub fn take_away(&self) {
+        self.files[1].set_len(0).unwrap();
+    }
+
     pub fn address(&self) -> RingAddress {
         RingAddress { descriptors: DESCRIPTORS, available: AVAILABLE, used: USED, log: None }
     }
@@ -303,6 +308,7 @@ pub(crate) struct With {
     pub base: u16,
     pub read_only: bool,
     pub disk: Option<Rc<TestDisk>>,
+    pub memory: Rc<Budget>,
 }
 
 /// Bytes of a test's disk.
@@ -327,6 +333,7 @@ pub(crate) fn device(guest: &Guest, with: With) -> Device {
         rules: Rules { read_only: with.read_only, durability: Durability::Cached },
         serial: *b"serial\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
         log: with.log,
+        room: with.memory.taker(),
     };
     Device { pool, disk, queue: Queue::new(parts).unwrap() }
 }

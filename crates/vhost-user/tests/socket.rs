@@ -47,7 +47,7 @@ impl Served {
                 let base = "/".into();
                 let with = Build { base, ..Build::new("disk", &env, Vec::new()) };
                 let node = Node::new("disk", "memory", env, keys.build(with).await.unwrap());
-                let server = Server::start(&host, &path, Rc::clone(&node), settings).unwrap();
+                let server = Server::start(&host, &path, Rc::clone(&node), settings, Rc::default()).unwrap();
                 ready.send(()).unwrap();
                 let _ = ended.await;
                 server.stop().await;
@@ -353,7 +353,7 @@ fn the_front_end_hears_of_a_new_size() {
     let host = reactor.env();
     let layer = Rc::new(Growing(std::cell::Cell::new(SIZE)));
     let node = Node::new("disk", "growing", host.clone(), layer.clone());
-    let server = Server::start(&host, &path, Rc::clone(&node), Settings::new("disk")).unwrap();
+    let server = Server::start(&host, &path, Rc::clone(&node), Settings::new("disk"), Rc::default()).unwrap();
     let (mut heard, sent) = UnixStream::pair().unwrap();
     let (connected, is_connected) = futures_channel::oneshot::channel();
     let (grown, has_grown) = channel();

@@ -114,6 +114,11 @@ impl Stream {
     }
 }
 
+/// The memory that was to be sent or received into is not there; the connection is as it was.
+fn is_of_memory(e: &io::Error) -> bool {
+    e.raw_os_error() == Some(libc::EFAULT)
+}
+
 impl Conn for Stream {
     fn recv(&self, into: Buf) -> Pending<usize> {
         if into.is_empty() {
@@ -125,6 +130,7 @@ impl Conn for Stream {
                 match ring.receive(&fd, into.clone()).await.result {
                     Ok(n) => return Ok(n as usize),
                     Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                    Err(e) if is_of_memory(&e) => return Err(e.into()),
                     Err(e) => return Err(lost("the connection broke", e)),
                 }
             }
@@ -134,12 +140,13 @@ impl Conn for Stream {
     fn send(&self, from: Buf) -> Pending {
         let (ring, fd) = (Rc::clone(&self.ring), Rc::clone(&self.fd));
         Box::pin(async move {
-            let mut rest = from;
+            let (len, mut rest) = (from.len(), from);
             while !rest.is_empty() {
                 match ring.send(&fd, rest.clone()).await.result {
                     Ok(n) if n as usize == rest.len() => return Ok(()),
                     Ok(n) => rest = rest.slice(n as usize..rest.len()),
                     Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                    Err(e) if is_of_memory(&e) => return Err(Error::from(e).at(0..(len - rest.len()) as u64)),
                     Err(e) => return Err(lost("the connection broke", e)),
                 }
             }

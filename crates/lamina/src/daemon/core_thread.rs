@@ -41,6 +41,8 @@ pub struct Core {
     pub(super) host: Rc<Host>,
     pub(super) served: RefCell<Vec<Rc<Served>>>,
     pub(super) exports: RefCell<Exports>,
+    /// What requests of its clients may hold, in bytes.
+    memory: usize,
     closed: Cell<bool>,
     ended: Signal,
     /// Somebody looks after background work.
@@ -71,8 +73,12 @@ impl Thread {
     }
 }
 
-/// Starts the thread of a core, empty.
-pub async fn start(index: usize, spin: Duration) -> std::result::Result<(Handle, Thread), Failure> {
+/// Starts the thread of a core, empty. Requests of its clients may hold `memory` bytes.
+pub async fn start(
+    index: usize,
+    spin: Duration,
+    memory: usize,
+) -> std::result::Result<(Handle, Thread), Failure> {
     let failed = |e: std::io::Error| Failure::failed(format!("core {index} cannot start: {e}"));
     let (started, starting) = oneshot::channel();
     let (alive, ended) = oneshot::channel();
@@ -81,7 +87,7 @@ pub async fn start(index: usize, spin: Duration) -> std::result::Result<(Handle,
         match Reactor::new(Options { spin, ..Options::default() }) {
             Ok(reactor) => {
                 let _ = started.send(Ok(reactor.remote()));
-                Core::run(index, &reactor);
+                Core::run(index, &reactor, memory);
             }
             Err(e) => {
                 let _ = started.send(Err(e));
@@ -123,12 +129,13 @@ impl Handle {
 
 impl Core {
     /// The life of a core's thread.
-    fn run(index: usize, reactor: &Reactor) {
+    fn run(index: usize, reactor: &Reactor, memory: usize) {
         let core = Rc::new(Core {
             index,
             host: reactor.env(),
             served: RefCell::default(),
-            exports: RefCell::default(),
+            exports: RefCell::new(Exports::none(memory)),
+            memory,
             closed: Cell::new(false),
             ended: Signal::new(),
             watched: Cell::new(false),
@@ -166,7 +173,7 @@ impl Core {
     /// Lets clients in.
     pub async fn open(self: Rc<Self>) -> std::result::Result<(), String> {
         let served = self.served.borrow().clone();
-        let opened = Exports::open(&self.host, served.iter().map(|s| &s.hierarchy)).await?;
+        let opened = Exports::open(&self.host, served.iter().map(|s| &s.hierarchy), self.memory).await?;
         self.exports.replace(opened);
         self.watch_jobs();
         Ok(())
@@ -265,7 +272,7 @@ impl Core {
     /// Sends all clients away when their requests are answered, flushes and closes all devices, and ends the thread.
     /// What went wrong is returned, one message for each hierarchy.
     pub async fn close(self: Rc<Self>) -> Vec<Error> {
-        let exports = self.exports.take();
+        let exports = self.exports.replace(Exports::none(0));
         exports.close().await;
         let served = self.served.take();
         let mut wrong = Vec::new();

@@ -25,11 +25,11 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// Starts so many cores, with nothing on them.
-    pub async fn start(count: usize, spin: Duration) -> Result<(Cores, Vec<Thread>), Failure> {
+    /// Starts so many cores, with nothing on them. Requests of clients may hold `memory` bytes, the same on each core.
+    pub async fn start(count: usize, spin: Duration, memory: usize) -> Result<(Cores, Vec<Thread>), Failure> {
         let (mut handles, mut threads) = (Vec::new(), Vec::new());
         for index in 0..count {
-            let (handle, thread) = core_thread::start(index, spin).await?;
+            let (handle, thread) = core_thread::start(index, spin, memory / count.max(1)).await?;
             handles.push(handle);
             threads.push(thread);
         }

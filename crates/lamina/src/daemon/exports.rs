@@ -1,7 +1,7 @@
 //! The exports of one core: NBD listeners and vhost-user sockets in front of its nodes.
 
 use crate::api;
-use lamina_block::{Address, Env, Listener, Node};
+use lamina_block::{Address, Budget, Env, Listener, Node};
 use lamina_graph::{Export, Hierarchy, Tls};
 use lamina_host::Host;
 use lamina_nbd::server as nbd;
@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Everything through which clients reach a core's nodes.
-#[derive(Default)]
 pub struct Exports {
     /// One for each address; several exports may share it.
     nbd: Vec<Listening>,
@@ -24,6 +23,8 @@ pub struct Exports {
     vhost_user: HashMap<String, vhost_user::Server>,
     /// By name of the export.
     endpoints: HashMap<String, Vec<api::Endpoint>>,
+    /// What requests to all of them may hold.
+    memory: Rc<Budget>,
 }
 
 /// An NBD server and its address.
@@ -37,13 +38,24 @@ struct Listening {
 }
 
 impl Exports {
+    /// None yet, whose requests may hold `memory` bytes.
+    pub fn none(memory: usize) -> Exports {
+        Exports {
+            nbd: Vec::new(),
+            vhost_user: HashMap::new(),
+            endpoints: HashMap::new(),
+            memory: Budget::new(memory),
+        }
+    }
+
     /// Opens the exports of `hierarchies`. If one cannot be opened, those opened before are closed, and their sockets are
     /// gone; the message names the export.
     pub async fn open<'a>(
         host: &Rc<Host>,
         hierarchies: impl Iterator<Item = &'a Hierarchy>,
+        memory: usize,
     ) -> Result<Exports, String> {
-        let mut all = Exports::default();
+        let mut all = Exports::none(memory);
         match all.open_all(host, hierarchies).await {
             Ok(()) => Ok(all),
             Err(e) => {
@@ -127,11 +139,13 @@ impl Exports {
     pub fn add(&mut self, host: &Rc<Host>, hierarchy: &Hierarchy, export: &Export) -> Result<(), String> {
         let failed = |e: String| format!("export {:?}: {e}", export.name);
         let node = hierarchy.door(&export.name).ok_or_else(|| failed("it has no door".into()))?;
+        // Enough for a guest and a client, whatever others do.
+        let memory = self.memory.child(2 * Budget::RESERVE, export.memory);
         if let Some(path) = &export.vhost_user {
-            self.add_vhost_user(host, Rc::clone(&node), export, path).map_err(failed)?;
+            self.add_vhost_user(host, Rc::clone(&node), export, path, &memory).map_err(failed)?;
         }
         if let Some(address) = &export.nbd {
-            self.add_nbd(host, node, export, address).map_err(failed)?;
+            self.add_nbd(host, node, export, address, memory).map_err(failed)?;
         }
         Ok(())
     }
@@ -142,6 +156,7 @@ impl Exports {
         node: Rc<Node>,
         export: &Export,
         path: &Path,
+        memory: &Rc<Budget>,
     ) -> Result<(), String> {
         let settings = vhost_user::Settings {
             name: export.name.clone(),
@@ -149,8 +164,14 @@ impl Exports {
             serial: export.serial.clone().unwrap_or_else(|| export.name.clone()),
             read_only: export.read_only,
         };
-        let server = vhost_user::Server::start(host, path, node, settings)
-            .map_err(|e| format!("{}: {e}", path.display()))?;
+        let server = vhost_user::Server::start(
+            host,
+            path,
+            node,
+            settings,
+            memory.child(Budget::RESERVE, export.memory),
+        )
+        .map_err(|e| format!("{}: {e}", path.display()))?;
         self.vhost_user.insert(export.name.clone(), server);
         self.reached(export, "vhost-user", path.display().to_string());
         Ok(())
@@ -163,6 +184,7 @@ impl Exports {
         node: Rc<Node>,
         export: &Export,
         address: &Address,
+        memory: Rc<Budget>,
     ) -> Result<(), String> {
         let found = self.nbd.iter().position(|listening| listening.address == *address);
         let at = match found {
@@ -184,6 +206,7 @@ impl Exports {
             description: export.description.clone(),
             node,
             read_only: export.read_only,
+            memory,
         };
         self.nbd[at].server.add(info).map_err(|e| e.to_string())
     }

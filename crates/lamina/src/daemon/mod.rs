@@ -77,7 +77,8 @@ fn beside(file: &Path) -> PathBuf {
 
 async fn serve(options: &ServeOptions, placement: Placement, socket: &ControlSocket) -> Result<(), Failure> {
     let mut signals = Signals::install()?;
-    let (cores, mut threads) = Cores::start(placement.len(), options.spin.0).await?;
+    let (cores, mut threads) =
+        Cores::start(placement.len(), options.spin.0, options.memory.0 as usize).await?;
     let cores = Arc::new(cores);
     let served = tokio::select! {
         served = serve_until_signal(&cores, placement, options.degraded, socket, &mut threads) => served,

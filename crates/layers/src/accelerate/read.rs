@@ -86,6 +86,7 @@ impl Accelerate {
                 };
                 match read {
                     Ok(()) => Ok(()),
+                    Err(e) if e.is_of_memory() => Err(Fault::Store(e)),
                     Err(e) if self.log.is_dirty_at(&self.volume, run.blocks.clone()) => Err(Fault::Flash(e)),
                     // The store has it too. It stays in the index: only so all versions of a block are in one log.
                     Err(_) => {

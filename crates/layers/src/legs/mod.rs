@@ -225,9 +225,12 @@ impl Legs {
         let nothing = all && failed().all(|(_, e)| state::did_nothing(e));
         // A block that nobody can complete says nothing about the rest of a leg. Where legs are the same and another one
         // has taken it, this one lacks it.
-        let is_out = |e: &Error| !nothing && !(is_corrupt(e) && (self.places > 0 || all));
+        // Memory that cannot be read says nothing about a leg at all.
+        let is_out =
+            |e: &Error| !nothing && !e.is_of_memory() && !(is_corrupt(e) && (self.places > 0 || all));
         failed().filter(|(_, e)| is_out(e)).for_each(|(leg, e)| self.put_out(leg, e));
-        let result = match failed().find(|(leg, _)| self.legs[*leg].role.get() == Role::Sync) {
+        let is_error = |leg: usize, e: &Error| e.is_of_memory() || self.legs[leg].role.get() == Role::Sync;
+        let result = match failed().find(|(leg, e)| is_error(*leg, e)) {
             Some((_, e)) => Err(e.clone()),
             None => self.record().await,
         };
@@ -238,6 +241,7 @@ impl Legs {
             if self.places == 0 {
                 self.legs.iter().for_each(|leg| leg.misses(at));
             }
+            self.wake();
         }
         result
     }

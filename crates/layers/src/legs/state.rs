@@ -80,7 +80,8 @@ pub fn did_nothing(e: &Error) -> bool {
         | ErrorKind::Offline
         | ErrorKind::TimedOut
         | ErrorKind::Cancelled
-        | ErrorKind::Corrupt => false,
+        | ErrorKind::Corrupt
+        | ErrorKind::BadMemory => false,
     }
 }
 

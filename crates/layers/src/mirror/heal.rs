@@ -10,6 +10,9 @@ use std::rc::Rc;
 impl Mirror {
     /// Leg `leg` failed a read with `e`: the others are asked, and it gets from them what it could not read.
     pub async fn read_elsewhere(self: Rc<Self>, io: Io, leg: usize, e: Error) -> Result<()> {
+        if e.is_of_memory() {
+            return Err(e);
+        }
         if is_away(&e) {
             self.legs.put_out(leg, &e);
         }
@@ -41,6 +44,7 @@ impl Mirror {
                     }
                     return true;
                 }
+                Err(e) if e.is_of_memory() => return false,
                 Err(e) if is_away(&e) => self.legs.put_out(leg, &e),
                 Err(_) => failed.push(leg),
             }

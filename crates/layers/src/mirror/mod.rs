@@ -45,6 +45,9 @@
 //! legs must be in sync. What is new reads as zeroes where all legs can zero at once; otherwise as what the first leg has
 //! there, and the others get that in the background.
 //!
+//! A write whose memory was taken away by its client (EFAULT) fails by itself: no leg is put out, and where some legs had
+//! it and others not they are made the same again.
+//!
 //! It deliberately does not copy what it writes: a client that changes memory while that is being written (a page of a
 //! guest's file that is written to during write-back) may leave legs different there until it writes again, and `scrub`
 //! will say so. It does not grow by itself. A discard is done where all legs can zero natively, and left undone

@@ -149,8 +149,10 @@ impl Parity {
         into: Buf,
         failed: Option<(usize, Error)>,
     ) -> Result<()> {
-        if let Some((leg, e)) = failed.as_ref().filter(|(_, e)| is_away(e)) {
-            self.legs.put_out(*leg, e);
+        match &failed {
+            Some((_, e)) if e.is_of_memory() => return Err(e.clone()),
+            Some((leg, e)) if is_away(e) => self.legs.put_out(*leg, e),
+            Some(_) | None => {}
         }
         let bad: Vec<usize> = failed.iter().map(|(leg, _)| *leg).collect();
         let lock = self.legs.locks.take(&at).await;

@@ -196,6 +196,14 @@ impl Flight {
         self.0.borrow_mut().entries[key].error.get_or_insert_with(|| errno::error(number, message));
     }
 
+    /// The memory of a read or write cannot be accessed: it fails with `e` when the server has answered.
+    pub fn spoil(&self, key: usize, e: &Error) {
+        // It may be gone, when its caller gave up and the server was quick.
+        if let Some(entry) = self.0.borrow_mut().entries.get_mut(key) {
+            entry.error.get_or_insert_with(|| Error::new(e.kind(), e.message()));
+        }
+    }
+
     /// Takes note of a block status.
     pub fn status(&self, key: usize, descriptors: &[Descriptor]) -> Result<()> {
         let entry = &mut self.0.borrow_mut().entries[key];

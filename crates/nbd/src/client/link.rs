@@ -28,6 +28,7 @@ use crate::wire::{self, Session};
 use futures_util::future::{Either, select};
 use lamina_block::{Address, Buf, Conn, Env, Error, Result, Signal, Time};
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -41,6 +42,24 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 const FAREWELL: Duration = Duration::from_secs(1);
 /// The most segments that are sent by one call; the kernel takes 1024.
 const SEGMENTS_MAX: usize = 512;
+/// Zeroes that are sent by one call instead of memory that cannot be read, in bytes.
+const ZEROES: usize = 64 << 10;
+
+/// Commands that one call sends.
+struct Batch {
+    bytes: Buf,
+    /// Those that are writes, and where the data of each are.
+    writes: Vec<(usize, Range<usize>)>,
+}
+
+/// How much was sent before memory that cannot be read, and why; nothing if all was.
+fn before_bad_memory(sent: Result<()>) -> Result<Option<(usize, Error)>> {
+    match sent {
+        Ok(()) => Ok(None),
+        Err(e) if e.is_of_memory() => Ok(Some((e.range().map_or(0, |sent| sent.end as usize), e))),
+        Err(e) => Err(e),
+    }
+}
 
 /// Links that gave up changes which may yet happen, each counted once, and the latest reason.
 #[derive(Default)]
@@ -376,38 +395,80 @@ impl Link {
     async fn send(&self, conn: &Rc<dyn Conn>) -> Result<()> {
         loop {
             self.wake.until(|| !self.flight.is_sent() || self.closing.get()).await;
-            let (batch, writes) = self.batch();
-            if !batch.is_empty() {
-                conn.send(batch).await?;
-                writes.into_iter().for_each(|key| self.flight.sent(key));
+            let batch = self.batch();
+            if !batch.bytes.is_empty() {
+                self.send_batch(conn, &batch).await?;
+                batch.writes.iter().for_each(|(key, _)| self.flight.sent(*key));
             } else if self.closing.get() {
                 return conn.send(Buf::from_vec(farewell())).await;
             }
         }
     }
 
-    /// The commands that are to be sent, as many as one call takes, and which of them are writes.
-    fn batch(&self) -> (Buf, Vec<usize>) {
-        let mut batch = Buf::empty();
+    /// Sends a batch. A write whose memory cannot be read is sent with zeroes, and fails: the connection, and what others
+    /// do over it, goes on.
+    async fn send_batch(&self, conn: &Rc<dyn Conn>, batch: &Batch) -> Result<()> {
+        let Some((mut sent, _)) = before_bad_memory(conn.send(batch.bytes.clone()).await)? else {
+            return Ok(());
+        };
+        for (key, payload) in &batch.writes {
+            if payload.end <= sent {
+                continue;
+            }
+            // By itself, with the headers before it, so that it is known which one it is.
+            let part = batch.bytes.slice(sent..payload.end);
+            if let Some((there, e)) = before_bad_memory(conn.send(part).await)? {
+                self.flight.spoil(*key, &e);
+                sent += there;
+                if sent < payload.start {
+                    conn.send(batch.bytes.slice(sent..payload.start)).await?;
+                    sent = payload.start;
+                }
+                self.send_zeroes(conn, payload.end - sent).await?;
+            }
+            sent = payload.end;
+        }
+        match sent < batch.bytes.len() {
+            true => conn.send(batch.bytes.slice(sent..batch.bytes.len())).await,
+            false => Ok(()),
+        }
+    }
+
+    async fn send_zeroes(&self, conn: &Rc<dyn Conn>, len: usize) -> Result<()> {
+        let zeroes = self.common.env.pool().take(len.min(ZEROES));
+        zeroes.fill(0);
+        for start in (0..len).step_by(ZEROES) {
+            conn.send(zeroes.slice(0..ZEROES.min(len - start))).await?;
+        }
+        Ok(())
+    }
+
+    /// The commands that are to be sent, as many as one call takes.
+    fn batch(&self) -> Batch {
+        let (mut batch, mut writes) = (Buf::empty(), Vec::new());
         let mut headers = Vec::new();
-        let (mut payloads, mut writes) = (Vec::new(), Vec::new());
+        let mut payloads = Vec::new();
         while payloads.len() * 2 < SEGMENTS_MAX
             && let Some((key, command)) = self.flight.next_unsent()
         {
             headers.extend(header(key, &command).as_bytes());
             if command.command == wire::cmd::WRITE {
-                writes.push(key);
+                writes.push((key, payloads.len()));
                 payloads.push(command.data);
             } else {
                 payloads.push(Buf::empty());
             }
         }
-        let headers = Buf::from_vec(headers);
+        let (headers, mut writes) = (Buf::from_vec(headers), writes.into_iter().peekable());
+        let mut parts = Vec::new();
         for (i, payload) in payloads.into_iter().enumerate() {
             batch.append(headers.slice(i * wire::Request::LEN..(i + 1) * wire::Request::LEN));
+            let start = batch.len();
             batch.append(payload);
+            let write = writes.next_if(|(_, number)| *number == i);
+            parts.extend(write.map(|(key, _)| (key, start..batch.len())));
         }
-        (batch, writes)
+        Batch { bytes: batch, writes: parts }
     }
 
     async fn receive(&self, conn: &Rc<dyn Conn>, mut replies: Replies) -> Result<()> {
@@ -419,7 +480,13 @@ impl Link {
                 self.lost.set(None);
                 self.pause.set(Duration::ZERO);
             }
-            let n = conn.recv(replies.inbox().target()).await?;
+            let n = match conn.recv(replies.inbox().target()).await {
+                Err(e) if e.is_of_memory() => {
+                    replies.divert(&self.flight, e)?;
+                    continue;
+                }
+                received => received?,
+            };
             if n == 0 {
                 return Ok(());
             }

@@ -6,7 +6,7 @@
 use super::flight::{Command, Flight, odd};
 use crate::inbox::Inbox;
 use crate::wire::{self, Chunk, Descriptor, ErrorBody, Hole, SimpleReply, chunk, cmd};
-use lamina_block::{Pool, Result};
+use lamina_block::{Error, Pool, Result};
 use zerocopy::FromBytes;
 
 /// The longest error chunk, in bytes.
@@ -39,6 +39,15 @@ impl Replies {
     /// Where to receive, and to take note of what was received.
     pub fn inbox(&mut self) -> &mut Inbox {
         &mut self.inbox
+    }
+
+    /// The memory that data are being received into cannot be written: that read fails with `e`. The error again, if there
+    /// is none.
+    pub fn divert(&mut self, flight: &Flight, e: Error) -> Result<()> {
+        let Some(Filling::Data { key, .. }) = self.filling else { return Err(e) };
+        flight.spoil(key, &e);
+        self.inbox.divert();
+        Ok(())
     }
 
     /// Reads one message; false if it is not complete.

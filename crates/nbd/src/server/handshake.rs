@@ -11,6 +11,7 @@
 use crate::wire::{
     self, InfoBlockSize, InfoExport, OptionHeader, OptionReplyHeader, Session, handshake, info, opt, rep,
 };
+use lamina_block::PIECE;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// The longest option that is looked at, in bytes.
@@ -292,7 +293,8 @@ impl Handshake {
         let sizes = InfoBlockSize {
             minimum: facts.minimum.into(),
             preferred: facts.preferred.into(),
-            payload: wire::PAYLOAD_MAX.into(),
+            // Longer ones, up to what the protocol has, may have to wait for each other.
+            payload: (PIECE as u32).into(),
         };
         info_reply(out, option, info::BLOCK_SIZE, sizes.as_bytes());
         reply(out, option, rep::ACK, &[]);

@@ -4,14 +4,13 @@
 //! A connection negotiates (`handshake`), then transmits (`session`).
 //!
 //! Invariants: a client that breaks the protocol, stalls or floods loses its own connection and nothing else; the
-//! number of connections, the number and the time of those that negotiate, and the memory of those that transmit, of
-//! each and of all together, are bounded by [`Settings`]; nothing of a client's lost connection happens after the
+//! number of connections, and the number and the time of those that negotiate, are bounded by [`Settings`], the memory of
+//! those that transmit by that of their export ([`Budget`]); nothing of a client's lost connection happens after the
 //! client was let go on over a new one (`fence`).
 //!
 //! All connections to an export share one node, so what one has written all others see, and a flush on one covers
 //! the completed writes of all: the server says CAN_MULTI_CONN.
 
-mod budget;
 mod fence;
 pub mod handshake;
 mod outbox;
@@ -22,11 +21,10 @@ mod session;
 use crate::inbox::Inbox;
 use crate::tls::{self, ServerTls};
 use crate::wire::{self, flag};
-use budget::{Budget, RESERVE, Total};
 use fence::Claim;
 use futures_util::future::{Either, select};
 use handshake::{Agreed, Exports, Facts, Handshake, Next};
-use lamina_block::{Buf, Conn, Env, Error, Listener, Node, Result, Signal};
+use lamina_block::{Budget, Buf, Conn, Env, Error, Listener, Node, PIECE, Result, Signal, Taker};
 use session::Session;
 use slab::Slab;
 use std::cell::{Cell, RefCell};
@@ -43,10 +41,6 @@ pub struct Settings {
     /// Bytes that the requests of one connection may hold, data included: those not answered and the answers not
     /// sent. At least 32 MiB, the largest request, are used. Default: 64 MiB.
     pub max_in_flight_bytes: usize,
-    /// Bytes that the requests of all connections together may hold. Each connection has 33 MiB of it to itself, so
-    /// that none can be starved by others; one for which there is no room is refused. An eighth is for those that need
-    /// more. At least 66 MiB are used. Default: 4 GiB, which is room for 108 connections.
-    pub max_total_bytes: usize,
     /// Connections at the same time. Default: 256.
     pub max_connections: usize,
     /// Connections that negotiate at the same time. Default: 32.
@@ -66,7 +60,6 @@ impl Default for Settings {
         Settings {
             tls: None,
             max_in_flight_bytes: 64 << 20,
-            max_total_bytes: 4 << 30,
             max_connections: 256,
             max_handshakes: 32,
             handshake_timeout: Duration::from_secs(10),
@@ -87,6 +80,9 @@ pub struct ExportInfo {
     pub node: Rc<Node>,
     /// Refuse everything that changes the node.
     pub read_only: bool,
+    /// What the requests of its connections may hold. Each connection has [`Budget::RESERVE`] of it to itself, so that none
+    /// can be starved by others; one for which there is no room is refused.
+    pub memory: Rc<Budget>,
 }
 
 /// The order to end a connection.
@@ -144,7 +140,7 @@ struct Ready {
     /// What came after the negotiation.
     inbox: Inbox,
     agreed: Agreed,
-    budget: Budget,
+    budget: Taker,
 }
 
 /// An NBD server.
@@ -154,7 +150,6 @@ pub struct Server {
     exports: RefCell<BTreeMap<String, Rc<ExportInfo>>>,
     clients: RefCell<Slab<Rc<Client>>>,
     handshakes: Cell<usize>,
-    memory: Rc<Total>,
     /// Claims to sessions so far.
     claims: Cell<u64>,
     stop: Stop,
@@ -167,7 +162,6 @@ impl Server {
     pub fn new(env: Rc<dyn Env>, settings: Settings) -> Rc<Server> {
         Rc::new(Server {
             env,
-            memory: Total::new(settings.max_total_bytes.max(2 * RESERVE)),
             settings,
             exports: RefCell::default(),
             clients: RefCell::default(),
@@ -305,6 +299,13 @@ impl Server {
         end
     }
 
+    /// Lets a connection to an export in, if there is memory for it.
+    fn admit(&self, export: &str, max: usize) -> Result<Taker> {
+        let exports = self.exports.borrow();
+        let export = exports.get(export).ok_or_else(|| Error::offline("the export was removed"))?;
+        Ok(export.memory.part(Budget::RESERVE, max)?.taker())
+    }
+
     async fn negotiate_in_time(&self, client: &Client, conn: Rc<dyn Conn>) -> Result<Option<Ready>> {
         let negotiation = pin!(self.negotiate(client, conn));
         let stopped = pin!(client.stop.wait());
@@ -336,7 +337,7 @@ impl Server {
             inbox.consume(used);
             let granted = match &next {
                 Next::Fence(export, session) => self.fence(client, export, *session).await.map(|()| None),
-                Next::Transmission(_) => self.memory.admit(max).map(Some),
+                Next::Transmission(agreed) => self.admit(&agreed.export, max).map(Some),
                 Next::Answered | Next::Receive | Next::StartTls | Next::Close => Ok(None),
             };
             let budget = match granted {
@@ -403,7 +404,7 @@ impl ExportInfo {
             size: geometry.size,
             flags,
             minimum: geometry.block,
-            preferred: geometry.optimal.max(geometry.block).min(wire::PAYLOAD_MAX),
+            preferred: geometry.optimal.max(geometry.block).min(PIECE as u32),
         }
     }
 }

@@ -28,7 +28,7 @@ pub struct Outbox {
 pub struct Batch {
     /// The bytes.
     pub bytes: Buf,
-    /// What they were charged with; see [`super::budget::Budget`].
+    /// What they were charged with; see [`lamina_block::Budget`].
     pub cost: usize,
 }
 

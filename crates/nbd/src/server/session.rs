@@ -9,7 +9,7 @@
 //! task, and whatever has been answered by then is sent by one call. Requests are answered in the order in which they
 //! complete.
 //!
-//! Invariants: memory held for a client stays within its [`Budget`]: nothing is received while there is no room, so
+//! Invariants: memory held for a client stays within its [`Budget`](lamina_block::Budget): nothing is received while there is no room, so
 //! a client that does not read its replies stops being read itself; every request that was read is answered, unless
 //! the connection breaks; nothing that a client sends ends anything but its own connection.
 //!
@@ -18,7 +18,6 @@
 //! protocol. Connections made after a resize, and `INFO`, see the new size, and older connections may use it too. Also
 //! not: holes in replies to reads (clients that care ask for the block status).
 
-use super::budget::Budget;
 use super::handshake::{Agreed, CONTEXT_ID};
 use super::outbox::Outbox;
 use super::pace::Pace;
@@ -28,11 +27,14 @@ use crate::errno;
 use crate::inbox::Inbox;
 use crate::wire::{self, Descriptor, state};
 use futures_util::future::{Either, join, select};
-use lamina_block::{Buf, Conn, Durability, Env, Error, Extent, ExtentState, Io, Pending, Result, Signal};
+use lamina_block::{
+    Buf, Conn, Durability, Env, Error, Extent, ExtentState, Io, Node, PIECE, Pending, Result, Signal, Taker,
+};
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::pin::pin;
 use std::rc::Rc;
+use std::time::Duration;
 use zerocopy::FromBytes;
 
 /// What a request costs beside its data, in bytes: its task, its place in lists, its reply.
@@ -42,13 +44,16 @@ const WORK: usize = 1 << 20;
 /// The most descriptors in one reply to a block status; the client asks again for the rest.
 const DESCRIPTORS: usize = 4096;
 
+/// How long a client that has begun a long write may send nothing of it: others may wait for the memory.
+const STALL: Duration = Duration::from_secs(30);
+
 /// A connection in transmission.
 pub struct Session {
     env: Rc<dyn Env>,
     conn: Rc<dyn Conn>,
     export: Rc<ExportInfo>,
     agreed: Agreed,
-    budget: Budget,
+    budget: Taker,
     outbox: RefCell<Outbox>,
     /// Something is in the outbox, or nothing will be any more.
     ready: Signal,
@@ -85,7 +90,7 @@ impl Session {
         conn: Rc<dyn Conn>,
         export: Rc<ExportInfo>,
         agreed: Agreed,
-        budget: Budget,
+        budget: Taker,
         stop: Rc<Stop>,
     ) -> Rc<Session> {
         Rc::new(Session {
@@ -141,9 +146,13 @@ impl Session {
             if let Some(rest) = pace.rest(self.tasks.get() == 0 && !reader.is_amid()) {
                 self.env.sleep(rest).await;
             }
-            let received = match select(self.conn.recv(reader.inbox.target()), pin!(self.stop.wait())).await {
+            let (stop, stall) = (pin!(self.stop.wait()), pin!(self.stall(reader.partial.is_some())));
+            let received = match select(self.conn.recv(reader.inbox.target()), select(stop, stall)).await {
                 Either::Left((received, _)) => received?,
-                Either::Right(_) => return Ok(()),
+                Either::Right((Either::Left(_), _)) => return Ok(()),
+                Either::Right((Either::Right(_), _)) => {
+                    return Err(Error::offline("the client sends nothing more of a write that it has begun"));
+                }
             };
             match received {
                 0 if self.broken.get() => return Err(Error::offline("the client does not take replies")),
@@ -153,6 +162,14 @@ impl Session {
                     reader.inbox.received(n);
                 }
             }
+        }
+    }
+
+    /// Ends when a client that is `amid` a write should have gone on with it.
+    async fn stall(&self, amid: bool) {
+        match amid {
+            true => self.env.sleep(STALL).await,
+            false => std::future::pending().await,
         }
     }
 
@@ -256,7 +273,15 @@ impl Session {
         cost: usize,
     ) {
         let reply = if command == Command::Read { data.clone() } else { Buf::empty() };
-        let mut submitted = self.export.node.submit(io(request.at.start, data));
+        let io = io(request.at.start, data);
+        if Node::is_long(&io) {
+            let submitted = Rc::clone(&self.export.node).submit_in_pieces(io);
+            return self.task(async move |session| {
+                let result = submitted.await;
+                session.answer(&request, command, reply, result, cost);
+            });
+        }
+        let mut submitted = self.export.node.submit(io);
         if let Some(result) = submitted.ready() {
             return self.answer(&request, command, reply, result, cost);
         }
@@ -406,7 +431,9 @@ fn memory(request: &Request) -> usize {
         Ok(Command::Cache) => request.bytes().min(WORK),
         Ok(Command::BlockStatus { .. }) => WORK,
         Ok(Command::Write(_)) => request.payload as usize,
-        Ok(Command::Disconnect | Command::Flush | Command::Trim(_) | Command::Zero(_)) => 0,
+        // They may have to be written.
+        Ok(Command::Zero(_)) => request.bytes().min(PIECE as usize),
+        Ok(Command::Disconnect | Command::Flush | Command::Trim(_)) => 0,
         // Received, unless it is skipped, and thrown away.
         Err(_) if request.payload > wire::PAYLOAD_MAX => 0,
         Err(_) => request.payload as usize,

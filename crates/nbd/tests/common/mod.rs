@@ -20,6 +20,8 @@ pub struct World {
     pub node: Rc<Node>,
     pub server: Rc<Server>,
     pub settings: Settings,
+    /// What connections to its export may hold, in bytes.
+    pub memory: usize,
     killed: Rc<Signal>,
 }
 
@@ -33,21 +35,32 @@ pub fn target(export: &str) -> Target {
 
 impl World {
     pub fn new(env: Rc<SimEnv>, disk: DiskOptions, settings: Settings) -> World {
+        World::with_memory(env, disk, settings, Budget::EXPORT)
+    }
+
+    pub fn with_memory(env: Rc<SimEnv>, disk: DiskOptions, settings: Settings, memory: usize) -> World {
         let disk = env.put_disk("/disk", Image::blank(disk));
         let dyn_env: Rc<dyn Env> = Rc::clone(&env) as _;
         let node = Node::new("disk", "sim", dyn_env, Rc::clone(&disk) as _);
         let killed = Rc::new(Signal::new());
-        let server = World::start(&env, &node, &settings, &killed);
-        World { env, disk, node, server, settings, killed }
+        let server = World::start(&env, &node, &settings, memory, &killed);
+        World { env, disk, node, server, settings, memory, killed }
     }
 
-    fn start(env: &Rc<SimEnv>, node: &Rc<Node>, settings: &Settings, killed: &Rc<Signal>) -> Rc<Server> {
+    fn start(
+        env: &Rc<SimEnv>,
+        node: &Rc<Node>,
+        settings: &Settings,
+        memory: usize,
+        killed: &Rc<Signal>,
+    ) -> Rc<Server> {
         let server = Server::new(Rc::clone(env) as _, settings.clone());
         let export = ExportInfo {
             name: "disk".into(),
             description: "a simulated disk".into(),
             node: Rc::clone(node),
             read_only: false,
+            memory: Budget::new(memory),
         };
         server.add(export).expect("a new name");
         let listener = env.listen(place()).expect("nobody else listens");
@@ -72,7 +85,7 @@ impl World {
 
     /// A new server over the same disk.
     pub fn restart(&mut self) {
-        self.server = World::start(&self.env, &self.node, &self.settings, &self.killed);
+        self.server = World::start(&self.env, &self.node, &self.settings, self.memory, &self.killed);
     }
 
     /// A client of the export, as a node.
@@ -94,9 +107,20 @@ pub fn simulate<F: Future<Output = ()> + 'static>(
     settings: Settings,
     test: impl Fn(World) -> F,
 ) {
+    simulate_in(Budget::EXPORT, seeds, settings, test);
+}
+
+/// The same, with so much memory for connections.
+pub fn simulate_in<F: Future<Output = ()> + 'static>(
+    memory: usize,
+    seeds: std::ops::Range<u64>,
+    settings: Settings,
+    test: impl Fn(World) -> F,
+) {
     for seed in seeds {
         let simulation = Simulation::new(seed);
-        let world = World::new(simulation.env(), DiskOptions::new(4 << 20), settings.clone());
+        let disk = DiskOptions::new(4 << 20);
+        let world = World::with_memory(simulation.env(), disk, settings.clone(), memory);
         let hung = simulation.run(test(world)).err();
         assert!(hung.is_none(), "seed {seed} hangs: {hung:?}");
     }

@@ -2,6 +2,8 @@
 
 use crate::queue::Turn;
 use crate::testing::*;
+use lamina_block::Budget;
+use std::rc::Rc;
 
 const SIZE: u16 = 16;
 
@@ -176,4 +178,78 @@ fn memory_that_is_taken_away_stays_until_its_requests_are_done() {
     device.disk.wake();
     device.run();
     assert_eq!((guest.status(0), guest.read::<4096>(guest.data(0))), (0, [5; 4096]));
+}
+
+/// What does not fit into the memory for requests stays in the ring, and is taken when there is room: in order, each once.
+#[test]
+fn chains_wait_in_the_ring_while_there_is_no_memory() {
+    let guest = Guest::new(SIZE);
+    let memory = Budget::new(9 << 10);
+    let mut device = device(&guest, With { memory: Rc::clone(&memory), ..With::default() });
+    device.disk.asleep.set(true);
+    for head in [0, 3, 6, 9] {
+        guest.request(head, 1, u64::from(head) * 8, 4096);
+        guest.offer(head);
+    }
+    assert_eq!(device.run(), Turn::Full);
+    assert_eq!((device.queue.in_flight(), device.queue.next_available()), (1, 1));
+    let mut used = Vec::new();
+    for _ in 0..4 {
+        device.disk.wake();
+        device.pool.run_until_stalled();
+        device.queue.publish();
+        device.disk.asleep.set(true);
+        device.run();
+        assert!(memory.used() <= memory.max());
+        used.extend(guest.used());
+    }
+    assert_eq!((used, memory.used()), (vec![(0, 1), (3, 1), (6, 1), (9, 1)], 0));
+    let log = device.disk.log.take();
+    let writes: Vec<_> = [0, 3, 6, 9].map(|n| format!("write {}..{}", n * 4096, n * 4096 + 4096)).into();
+    assert_eq!(log, writes);
+}
+
+/// A request of more than a piece reaches the node in pieces, one after the other, and takes the memory of one.
+#[test]
+fn a_long_request_is_done_in_pieces() {
+    let guest = Guest::new(SIZE);
+    let disk = TestDisk::new(4 << 20);
+    let mut device = device(&guest, With { disk: Some(Rc::clone(&disk)), ..With::default() });
+    // The same memory again and again.
+    let (header, status) = (HEAP, HEAP + 64);
+    guest.header(header, 1, 8);
+    guest.descriptor(0, header, 16, NEXT, 1);
+    for i in 1..=9 {
+        guest.descriptor(i, BASE + REGION, REGION as u32, NEXT, i + 1);
+    }
+    guest.descriptor(10, status, 1, WRITE, 0);
+    guest.offer(0);
+    for _ in 0..4 {
+        device.run();
+    }
+    assert_eq!(guest.used(), [(0, 1)]);
+    let (piece, end) = (1 << 20, 4096 + 9 * REGION);
+    let pieces = [(4096, piece), (piece, 2 * piece), (2 * piece, end)];
+    assert_eq!(disk.log.take(), pieces.map(|(start, end)| format!("write {start}..{end}")));
+}
+
+/// What is under way when the memory goes was copied from zeroes: it does not succeed.
+#[test]
+fn requests_in_flight_fail_when_the_memory_goes() {
+    let guest = Guest::new(SIZE);
+    let mut device = device(&guest, With::default());
+    device.disk.asleep.set(true);
+    // The data are in the second region, header and status in the first.
+    guest.header(HEAP, 1, 8);
+    guest.descriptor(0, HEAP, 16, NEXT, 1);
+    guest.descriptor(1, BASE + REGION, 4096, NEXT, 2);
+    guest.descriptor(2, HEAP + 64, 1, WRITE, 0);
+    guest.offer(0);
+    assert_eq!(device.run(), Turn::Idle);
+    guest.take_away();
+    device.disk.wake();
+    device.run();
+    assert_eq!(guest.read::<1>(HEAP + 64), [1]);
+    device.queue.check_memory();
+    assert!(device.queue.is_stopped());
 }

@@ -231,3 +231,77 @@ fn what_cannot_be_is_refused() {
         assert!(e.message().contains("[hierarchy]"), "{e}");
     });
 }
+
+/// A leg on which some requests fail because the memory of the request is not there: on the others it still was.
+async fn without_memory(env: &Rc<SimEnv>, name: &str) -> Rc<Node> {
+    let world: Rc<dyn Env> = Rc::clone(env) as _;
+    let rule = json!({ "op": ["write"], "size": "4KiB", "error": "bad-memory", "count": 1 });
+    let keys = Kind::of::<crate::fault::Keys>().parse(&json!({ "rules": [rule] }));
+    let with = Build::new(name, &world, vec![child(env, name)]);
+    let layer = keys.unwrap_or_else(|e| panic!("{}", e.message)).build(with).await.expect("made");
+    Node::new(name, "fault", world, layer)
+}
+
+#[test]
+fn memory_that_is_gone_puts_no_leg_out_and_legs_become_the_same() {
+    simulate(|env| async move {
+        for bad in [["a"].as_slice(), &["b"], &["a", "b"]] {
+            let mut legs = Vec::new();
+            for name in ["a", "b"] {
+                legs.push(match bad.contains(&name) {
+                    true => without_memory(&env, name).await,
+                    false => child(&env, name),
+                });
+            }
+            let open = open_with(&env, legs, keys(), Begin::Format, &[]).await.expect("made");
+            write(&open, 4096, 1, SIZE as usize - 4096).await;
+            let lost = Io::write(0, Buf::from_vec(vec![2; 4096]), Durability::Cached);
+            let e = open.node.submit(lost).await.expect_err("it fails");
+            assert_eq!(e.kind(), ErrorKind::BadMemory);
+            assert_eq!(open.roles(), ["in sync", "in sync"], "{bad:?}");
+            // Nobody sees two values there, now or later.
+            let now = bytes_of(&open.node, 0..4096).await;
+            open.whole().await;
+            open.same().await.expect("the same");
+            assert_eq!(bytes_of(&open.node, 0..4096).await, now);
+            write(&open, 0, 3, 4096).await;
+            open.same().await.expect("the same");
+            open.node.close().await.expect("closed");
+        }
+    });
+}
+
+/// A leg that is being rebuilt lacks what it could not take.
+#[test]
+fn a_leg_that_is_behind_gets_what_it_missed_for_want_of_memory() {
+    simulate(|env| async move {
+        let legs = vec![child(&env, "a"), without_memory(&env, "b").await];
+        let open = open_with(&env, legs, keys(), Begin::Format, &[]).await.expect("made");
+        write(&open, 4096, 1, SIZE as usize - 4096).await;
+        open.command("fail", json!({ "leg": "b" })).await.expect("it is put out");
+        write(&open, 65536, 2, 65536).await;
+        open.command("rejoin", json!({ "leg": "b" })).await.expect("it comes back");
+        let lost = Io::write(0, Buf::from_vec(vec![2; 4096]), Durability::Cached);
+        open.node.submit(lost).await.expect_err("it fails");
+        open.whole().await;
+        assert_eq!(open.roles(), ["in sync", "in sync"]);
+        open.same().await.expect("the same");
+    });
+}
+
+#[test]
+fn a_read_into_memory_that_is_gone_heals_nothing() {
+    simulate(|env| async move {
+        let open = open(&env, &["a", "b"], keys(), Begin::Format).await.expect("made");
+        write(&open, 0, 1, SIZE as usize).await;
+        for at in [0, 4096, 8192] {
+            let read = Io::read(at, lamina_sim::gone_memory(4096));
+            let e = open.node.submit(read).await.expect_err("it fails");
+            assert_eq!(e.kind(), ErrorKind::BadMemory);
+        }
+        assert_eq!((open.roles(), open.found("healed")), (vec!["in sync".into(), "in sync".into()], 0));
+        // Each was asked for what it holds once.
+        let reads = |leg: &Rc<Node>| leg.stats().of(OpKind::Read).errors.get();
+        assert_eq!(open.legs.iter().map(reads).sum::<u64>(), 3);
+    });
+}
