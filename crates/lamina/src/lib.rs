@@ -23,6 +23,7 @@ pub mod verbs;
 mod assemble;
 mod bench;
 mod check;
+mod confirm;
 mod create;
 mod daemon;
 mod design;

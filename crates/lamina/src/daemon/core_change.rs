@@ -74,6 +74,7 @@ impl Core {
             }
         };
         let file = plan.file().to_owned();
+        let alone = self.changing.lock().await;
         let changed = served.hierarchy.change(plan, &self.env()).await;
         let (hierarchy, wrong) = changed.map_err(|report| files::shown(&report))?;
         // Looked for again: a signal may have come meanwhile, and everything been closed.
@@ -81,6 +82,7 @@ impl Core {
             Ok((at, _)) => self.served.borrow_mut()[at] = Rc::new(Served { file, hierarchy }),
             Err(_) => hierarchy.close().await.map_err(|e| e.to_string())?,
         }
+        drop(alone);
         Ok(wrong.iter().map(|e| e.to_string()).collect())
     }
 
