@@ -50,7 +50,7 @@ class Figure11(HierarchyCase):
         self.holds(after)
         self.daemon.restart()
         self.holds(after)
-        self.daemon.ctl("disk", "rollback", "monday")
+        self.daemon.ctl("disk", "rollback", "monday", "--force")
         self.assertEqual(self.daemon.stop(), 0, self.daemon.log())
         self.lamina("check", "--metadata", "figure11.toml")
         self.daemon.start()

@@ -313,12 +313,12 @@ class Snapshots(Kills):
     def roll_back(self, name, to):
         self.writer.quiet()
         before = self.writer.read()
-        Killed.killed(self, "ctl", "vol", "rollback", f"name={name}")
+        Killed.killed(self, "ctl", "vol", "rollback", f"name={name}", "--force")
         self.again(check=False)
         found = self.writer.read()
         self.assertIn(found, (before, to))
         if found != to:
-            self.daemon.ctl("vol", "rollback", f"name={name}")
+            self.daemon.ctl("vol", "rollback", f"name={name}", "--force")
         self.assertEqual(self.writer.read(), to)
         self.ledger.settle(to)
 

@@ -129,8 +129,8 @@ class Story:
         self.client.lose_all()
         say("lamina ctl vm1 list")
         show(self.lamina.ctl("vm1", "list"))
-        say("lamina ctl vm1 rollback monday")
-        self.lamina.ctl("vm1", "rollback", "monday")
+        say("lamina ctl vm1 rollback monday --force")
+        self.lamina.ctl("vm1", "rollback", "monday", "--force")
         self.client.look_again()
 
     def end(self):

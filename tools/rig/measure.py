@@ -44,7 +44,7 @@ def fio(server, seconds, depth, rw, *, uri=None, path=None, block="4k", span="25
 def lamina_bench(uri, seconds, depth, rw, *, block="4KiB", sequential=False, span="256MiB"):
     """`lamina bench`: our own client, which sends and receives in batches, against any NBD server."""
     text = run(
-        lamina_binary(), "bench", uri, "--rw", rw, "--depth", depth, "--block-size", block, "--time", f"{seconds}s",
+        lamina_binary(), "bench", uri, "--force", "--rw", rw, "--depth", depth, "--block-size", block, "--time", f"{seconds}s",
         "--span", span, "--json", *(["--sequential"] if sequential else []), seconds=seconds + 30,
     ).stdout
     report = json.loads(text)
@@ -61,7 +61,7 @@ def in_process(file, seconds, rw, reads, size, sequential=False, *, device=None,
     Sizes are what `lamina bench` takes, or bytes. The first `ramp` seconds are not counted.
     """
     text = run(
-        lamina_binary(), "bench", file, "--rw", rw, "--reads", reads, "--block-size", size, "--depth", depth,
+        lamina_binary(), "bench", file, "--force", "--rw", rw, "--reads", reads, "--block-size", size, "--depth", depth,
         "--time", f"{round(seconds * 1000)}ms", "--ramp", f"{round(ramp * 1000)}ms", "--span", span, "--json",
         *(["--sequential"] if sequential else []), *(["--device", device] if device else []), *more,
         seconds=seconds + 60,

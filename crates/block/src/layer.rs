@@ -1,7 +1,8 @@
 //! The one trait that a layer implements, and what it may answer.
 
 use crate::{
-    Error, Extent, ExtentState, Finding, Geometry, Healed, Io, Job, Judge, Kept, Made, Node, Result,
+    Consent, Effect, Error, Extent, ExtentState, Finding, Geometry, Healed, Io, Job, Judge, Kept, Made, Node,
+    Result,
 };
 use serde_json::Value;
 use std::any::Any;
@@ -87,6 +88,20 @@ pub trait Layer {
     /// [`Layer::control`] carries it out.
     fn needs_hold(&self, _command: &Command) -> bool {
         false
+    }
+
+    /// What a command does besides its answer. A command that changes what is read of the device other than a write does, or
+    /// that destroys what it does not name, says so here, and what is asked for is decided before it is carried out. Unless
+    /// a layer has such commands, nothing.
+    fn effect(&self, _command: &Command) -> Effect {
+        Effect::default()
+    }
+
+    /// Asks whether a command to a device below may have `effect` on `child`. Nothing is done yet: what it
+    /// [prepares](Consent::Prepares) begins when it is polled. Whoever remembers anything of what is below forgets it durably
+    /// before it agrees, or refuses; a layer that says nothing here refuses.
+    fn consent(self: Rc<Self>, child: &Rc<Node>, _effect: &Effect) -> Consent {
+        Consent::Refuses(format!("it may remember what is on {}", child.name()))
     }
 
     /// Another address space of the layer, such as a snapshot, as a layer of its own; it shares the state of this one.

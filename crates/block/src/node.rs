@@ -10,8 +10,8 @@
 
 use crate::walk::{Kept, Request, Walk};
 use crate::{
-    Absent, Buf, Command, Durability, Env, Error, ErrorKind, Extent, Finding, Geometry, Healed, Io, Job,
-    Judge, Layer, Op, OpKind, Result, Signal, Stats, Step, Time, Zero,
+    Absent, Buf, Command, Consent, Durability, Effect, Env, Error, ErrorKind, Extent, Finding, Geometry,
+    Healed, Io, Job, Judge, Layer, Op, OpKind, Result, Signal, Stats, Step, Time, Zero,
 };
 use serde_json::Value;
 use std::any::Any;
@@ -313,6 +313,16 @@ impl Node {
         let answer = held.layer().control(command).await.map_err(|e| e.on(&self.name));
         self.refresh();
         answer
+    }
+
+    /// What a command does besides its answer: see [`Layer::effect`].
+    pub fn effect(&self, command: &Command) -> Effect {
+        self.layer().effect(command)
+    }
+
+    /// What its layer says to an effect on a device that it stands on: see [`Layer::consent`].
+    pub fn consent(&self, child: &Rc<Node>, effect: &Effect) -> Consent {
+        self.layer().consent(child, effect)
     }
 
     /// Another address space of its layer: see [`Layer::view`].

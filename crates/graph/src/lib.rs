@@ -20,6 +20,7 @@
 mod absent;
 mod apply;
 mod assemble;
+mod below;
 mod change;
 mod check;
 mod description;

@@ -299,6 +299,15 @@ fn a_file_grows_and_shrinks_only_by_force() {
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(3 * SIZE).unwrap();
         node.control(resize(json!({}))).await.unwrap();
         assert_eq!(node.geometry().size, 3 * SIZE);
+        // And smaller again.
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(SIZE).unwrap();
+        let refused = node.control(resize(json!({}))).await.unwrap_err();
+        assert!(refused.message().contains("give it its size back"), "{refused}");
+        assert_eq!(node.geometry().size, 3 * SIZE);
+        assert!(node.effect(&resize(json!({}))).loses.is_none());
+        assert!(node.effect(&resize(json!({ "force": true }))).loses.is_some());
+        node.control(resize(json!({ "force": true }))).await.unwrap();
+        assert_eq!(node.geometry().size, SIZE);
         let unknown = Command { name: "explode".into(), args: json!({}) };
         assert_eq!(node.control(unknown).await.unwrap_err().kind(), ErrorKind::Unsupported);
     });

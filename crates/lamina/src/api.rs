@@ -314,11 +314,15 @@ pub struct Health {
     pub pid: u32,
 }
 
+/// The class of a command that would lose something, and was sent without the argument `force`.
+pub const UNCONFIRMED: &str = "unconfirmed";
+
 /// Why a request to the API failed.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
     /// The class: `not-found`, `invalid`, `unsupported`, `read-only`, `fenced`, `offline`, `timed-out`, `no-space`,
-    /// `media`, `corrupt`, `bad-memory`, `cancelled`.
+    /// `media`, `corrupt`, `bad-memory`, `cancelled`; `unconfirmed`: the command would lose what the message says, and needs the argument
+    /// `force`.
     pub kind: String,
     /// What happened, in words.
     pub message: String,

@@ -70,6 +70,9 @@ pub enum Command {
     /// anywhere as name=value, or all together in one JSON object. `lamina ctl DEVICE info` shows what it is, and its
     /// state. `lamina ctl DEVICE job NAME ACTION` steers the work that `lamina jobs` lists: pause, resume, cancel, or
     /// limit=RATE (bytes a second, such as 50MiB, or none).
+    ///
+    /// A command that loses what it does not name (what a volume is now, what lies behind a smaller size) asks at a terminal
+    /// whether that is meant, and elsewhere needs --force.
     #[command(
         after_help = "Examples: lamina ctl disk create root 10GiB; lamina ctl san resize size=2GiB; lamina ctl disk job zero limit=50MiB"
     )]
@@ -91,7 +94,8 @@ pub enum Command {
     /// Put load on a device of a hierarchy file or on an NBD server, and report rates and latencies.
     ///
     /// TARGET is a hierarchy file, `nbd+unix:///EXPORT?socket=PATH`, or `nbd://HOST[:PORT]/EXPORT`. A hierarchy is
-    /// opened by this command itself: it must not be served at the same time. Writing overwrites what is there.
+    /// opened by this command itself: it must not be served at the same time. Writing overwrites what is there: where that
+    /// may be data, the command asks at a terminal whether it is meant, and elsewhere needs --force.
     Bench(Bench),
     /// List the kinds of layers that a hierarchy file may use.
     Kinds(Kinds),
@@ -279,6 +283,9 @@ pub struct Ctl {
     /// Its arguments: in their order, or name=value, or one JSON object.
     #[arg(value_name = "ARGUMENT")]
     pub args: Vec<String>,
+    /// Do not ask whether what the command loses is meant to be lost.
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// Arguments of `jobs`.
@@ -383,6 +390,9 @@ pub struct Bench {
     /// How long a busy core looks for more work before it sleeps.
     #[arg(long, value_name = "TIME", default_value = "0s")]
     pub spin: Span,
+    /// Overwrite data without asking.
+    #[arg(long)]
+    pub force: bool,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

@@ -22,6 +22,8 @@ pub enum Failure {
     File(String),
     /// What was asked about is not well, as was printed: this exit code, and nothing more to say.
     State(u8),
+    /// It would lose what the message says, and has not been confirmed: exit code 1.
+    Unconfirmed(String),
     /// Whoever read the output has gone away; there is nothing left to do or to say: exit code 0.
     Unread,
 }
@@ -35,7 +37,10 @@ impl Failure {
     /// What is said about it.
     pub fn into_message(self) -> String {
         match self {
-            Failure::Failed(message) | Failure::Usage(message) | Failure::File(message) => message,
+            Failure::Failed(message)
+            | Failure::Usage(message)
+            | Failure::File(message)
+            | Failure::Unconfirmed(message) => message,
             Failure::State(_) | Failure::Unread => String::new(),
         }
     }
@@ -48,7 +53,7 @@ impl Failure {
     /// Prints the message, if there is one, and gives the exit code.
     pub fn report(&self) -> ExitCode {
         let (message, code) = match self {
-            Failure::Failed(message) => (message, 1),
+            Failure::Failed(message) | Failure::Unconfirmed(message) => (message, 1),
             Failure::Usage(message) => (message, 2),
             Failure::File(report) => {
                 eprint!("{report}");

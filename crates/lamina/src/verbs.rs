@@ -9,6 +9,43 @@ use lamina_block::{Bytes, Command, Error, Result, Span};
 use serde_json::{Map, Value};
 use std::fmt::Write;
 
+/// Why a command was not carried out, or not to its end.
+#[derive(Debug)]
+pub enum Denied {
+    /// As the error says.
+    Failed(Error),
+    /// It would lose what this says, and has no argument `force`. Nothing was done.
+    Unconfirmed(String),
+}
+
+impl From<Error> for Denied {
+    fn from(e: Error) -> Denied {
+        Denied::Failed(e)
+    }
+}
+
+impl Denied {
+    /// In words.
+    pub fn message(&self) -> String {
+        match self {
+            Denied::Failed(e) => e.to_string(),
+            Denied::Unconfirmed(message) => message.clone(),
+        }
+    }
+}
+
+/// Refuses a command to `device` that `loses` something, unless it says that this is meant.
+pub fn confirm(device: &str, command: &Command, loses: Option<&str>) -> std::result::Result<(), Denied> {
+    let Some(loses) = loses.filter(|_| command.args.get(FORCE) != Some(&Value::Bool(true))) else {
+        return Ok(());
+    };
+    let name = &command.name;
+    Err(Denied::Unconfirmed(format!("{device}: {name} loses {loses}: only with the argument force")))
+}
+
+/// The argument that says that what a command loses is meant to be lost.
+pub const FORCE: &str = "force";
+
 /// The commands of a kind.
 pub fn of(kind: &str) -> Vec<Verb> {
     let kinds = files::kinds();

@@ -24,8 +24,8 @@
 
 use crate::command::{args, unknown};
 use lamina_block::{
-    Arg, ArgType, Build, Command, Config, Env, Extent, Geometry, Healed, Io, Judge, Layer, Made, Node, Op,
-    Pending, Result, Span, Step, Time, Verb,
+    Arg, ArgType, Build, Command, Config, Consent, Effect, Env, Extent, Geometry, Healed, Io, Judge, Layer,
+    Made, Node, Op, Pending, Result, Span, Step, Time, Verb,
 };
 use serde::de::{self, MapAccess, value::MapAccessDeserializer};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -278,6 +278,10 @@ impl Layer for Delay {
             self.env.sleep(due.since(now)).await;
             self.child.submit(io).await
         })
+    }
+
+    fn consent(self: Rc<Self>, _child: &Rc<Node>, _effect: &Effect) -> Consent {
+        Consent::Agrees
     }
 
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {

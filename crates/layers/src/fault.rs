@@ -32,8 +32,8 @@
 
 use crate::command::{args, unknown};
 use lamina_block::{
-    Arg, ArgType, Build, Bytes, Command, Config, Env, Error, ErrorKind, Extent, Geometry, Healed, Io, Judge,
-    Layer, Made, Node, OpKind, Pending, Result, Signal, Span, Step, Verb,
+    Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Env, Error, ErrorKind, Extent, Geometry,
+    Healed, Io, Judge, Layer, Made, Node, OpKind, Pending, Result, Signal, Span, Step, Verb,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -271,6 +271,10 @@ impl Layer for Fault {
                 })
             }
         }
+    }
+
+    fn consent(self: Rc<Self>, _child: &Rc<Node>, _effect: &Effect) -> Consent {
+        Consent::Agrees
     }
 
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {

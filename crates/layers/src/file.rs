@@ -21,7 +21,7 @@
 //! * `block` (the device's own): the logical block in bytes to present, a power of two from 512 to 64KiB.
 //!
 //! Commands: `resize` takes over the size that the file or block device has now; with a `size` it gives a file that size
-//! first, a smaller one only with `force=true`, and what lies behind is lost.
+//! first. A smaller one is taken over only with `force=true`, and what lies behind is lost.
 //!
 //! It deliberately does not resize by itself, lock against other programs than Lamina's own, or know any image format:
 //! every byte of the file is a byte of the device.

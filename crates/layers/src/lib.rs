@@ -8,6 +8,7 @@
 //! A new layer: `make new-layer NAME=x` copies [`template`] and adds the line.
 
 mod command;
+mod consent;
 mod flaw;
 mod home;
 pub mod intent;

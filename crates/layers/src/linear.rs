@@ -18,8 +18,8 @@
 
 use crate::null;
 use lamina_block::{
-    Build, Bytes, Config, Error, Extent, Geometry, Healed, Io, Judge, Layer, Made, Node, Pending, Result,
-    Step,
+    Build, Bytes, Config, Consent, Effect, Error, Extent, Geometry, Healed, Io, Judge, Layer, Made, Node,
+    Pending, Result, Step,
 };
 use serde::Deserialize;
 use std::ops::Range;
@@ -88,6 +88,10 @@ impl Layer for Linear {
     fn submit(self: Rc<Self>, io: &mut Io) -> Step {
         io.move_to(self.offset + io.at.start);
         Step::Forward(Rc::clone(&self.child))
+    }
+
+    fn consent(self: Rc<Self>, _child: &Rc<Node>, _effect: &Effect) -> Consent {
+        Consent::Agrees
     }
 
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {

@@ -22,7 +22,8 @@
 
 use crate::command::unknown;
 use lamina_block::{
-    Build, Bytes, Command, Config, Extent, Geometry, Io, Layer, Made, Node, Op, Pending, Step, Verb,
+    Build, Bytes, Command, Config, Consent, Effect, Extent, Geometry, Io, Layer, Made, Node, Op, Pending,
+    Step, Verb,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -93,6 +94,11 @@ impl Layer for Template {
                 })
             }
         }
+    }
+
+    /// It remembers nothing of what is below. A layer that does forgets it here, or refuses.
+    fn consent(self: Rc<Self>, _child: &Rc<Node>, _effect: &Effect) -> Consent {
+        Consent::Agrees
     }
 
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {

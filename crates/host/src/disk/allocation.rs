@@ -3,7 +3,7 @@
 use super::Disk;
 use super::open;
 use crate::ring::{Fd, Sync};
-use lamina_block::{Bytes, Durability, Error, Extent, ExtentState, Io, Result, Zero};
+use lamina_block::{Bytes, Command, Durability, Effect, Error, Extent, ExtentState, Io, Result, Zero};
 use rustix::fs::{SeekFrom, seek};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -117,6 +117,25 @@ impl Disk {
         runs.map_err(|e| Error::from(e).at(at))
     }
 
+    /// What a command does to those above, and what is lost with it. What somebody else has made of a file is not known
+    /// before it is looked at.
+    pub(super) fn effect_of(&self, command: &Command) -> Effect {
+        let asked = serde_json::from_value::<Resize>(command.args.clone()).ok();
+        let Some(Resize { size, force }) = asked.filter(|_| command.name == "resize") else {
+            return Effect::default();
+        };
+        let before = Bytes(self.geometry.get().size);
+        match size {
+            Some(after) if after.0 < before.0 => {
+                Effect::replaces(format!("what lies behind {after} of the {before} that it has now"))
+            }
+            None if force => {
+                Effect::replaces(format!("what is not there any more of the {before} that it had"))
+            }
+            Some(_) | None => Effect::default(),
+        }
+    }
+
     pub(super) async fn resize(&self, args: Value) -> Result<Value> {
         let args = if args.is_null() { json!({}) } else { args };
         let Resize { size, force } =
@@ -132,6 +151,14 @@ impl Disk {
             None => open::size(&fd, block),
         });
         let now = now.await?.map_err(|e| Error::new(e.kind(), format!("resize: {}", e.message())))?;
+        if size.is_none() && now < before.size && !force {
+            return Err(Error::invalid(format!(
+                "resize: it has become smaller, {} instead of {}: give it its size back, or say force=true if what lay \
+                 behind is not needed",
+                Bytes(now),
+                Bytes(before.size)
+            )));
+        }
         self.geometry.set(before.with_size(now));
         Ok(json!({ "size": now }))
     }

@@ -21,8 +21,8 @@ mod open;
 use crate::host::Tools;
 use crate::ring::{Fd, Sync};
 use lamina_block::{
-    Buf, Command, Durability, Error, ErrorKind, Extent, Geometry, Io, Layer, Op, OpenDisk, Pending, Result,
-    Step,
+    Buf, Command, Durability, Effect, Error, ErrorKind, Extent, Geometry, Io, Layer, Op, OpenDisk, Pending,
+    Result, Step,
 };
 use open::Facts;
 use serde_json::{Value, json};
@@ -86,8 +86,12 @@ impl Layer for Disk {
         Box::pin(async move { self.allocation(at).await })
     }
 
+    fn effect(&self, command: &Command) -> Effect {
+        self.effect_of(command)
+    }
+
     /// `resize`: takes over the size that the file or device has now; with `{"size": "64MiB"}`, gives a file that
-    /// size first. Smaller only with `"force": true`: what lies behind is lost.
+    /// size first. It becomes smaller only with `"force": true`: what lies behind is lost.
     fn control(self: Rc<Self>, command: Command) -> Pending<Value> {
         Box::pin(async move {
             match command.name.as_str() {

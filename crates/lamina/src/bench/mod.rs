@@ -10,8 +10,9 @@ mod report;
 mod target;
 
 use crate::cli;
+use crate::confirm::confirm;
 use crate::exit::Failure;
-use lamina_block::{Bytes, Env, Geometry, Node};
+use lamina_block::{Bytes, Env, Extent, ExtentState, Geometry, Node};
 use lamina_graph::Hierarchy;
 use lamina_host::{Host, Options, Reactor};
 use load::Load;
@@ -48,13 +49,41 @@ async fn measure(host: Rc<Host>, target: Target, args: &cli::Bench) -> Result<Re
         Hierarchy::build(plan, env).await.map_err(|report| Failure::File(crate::files::shown(&report)))?;
     let node = hierarchy.node(&device).ok_or_else(|| Failure::failed(format!("no device {device:?}")))?;
     let measured = match span(&node.geometry(), args) {
-        Ok(span) => Ok(load(&host, node, args, span).await),
+        Ok(span) => match spares_data(&hierarchy, &node, args, span).await {
+            Ok(()) => Ok(load(&host, node, args, span).await),
+            Err(e) => Err(e),
+        },
         Err(wrong) => Err(Failure::usage(format!("{device}: {wrong}"))),
     };
     let closed = hierarchy.close().await.map_err(Failure::failed);
     let report = measured?;
     closed?;
     Ok(report)
+}
+
+/// Fails unless nothing is overwritten that anybody may need, or that is meant.
+async fn spares_data(
+    hierarchy: &Hierarchy,
+    node: &Rc<Node>,
+    args: &cli::Bench,
+    span: u64,
+) -> Result<(), Failure> {
+    if args.rw == cli::Mix::Read || args.force {
+        return Ok(());
+    }
+    let what = match hierarchy.plan().persistent() {
+        Some(_) => "it belongs to a persistent hierarchy",
+        None if has_data(node, span).await => "there is data",
+        None => return Ok(()),
+    };
+    let (name, rw) = (node.name(), if args.rw == cli::Mix::Write { "write" } else { "mixed" });
+    confirm(&format!("{name}: --rw {rw} overwrites the first {}, and {what}", Bytes(span)))
+}
+
+/// True if anything but zeroes may be there.
+async fn has_data(node: &Rc<Node>, span: u64) -> bool {
+    let is_data = |run: &Extent| run.state == ExtentState::Data;
+    node.extents(0..span).await.map_or(true, |runs| runs.iter().any(is_data))
 }
 
 async fn load(host: &Rc<Host>, node: Rc<Node>, args: &cli::Bench, span: u64) -> Report {

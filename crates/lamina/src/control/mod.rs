@@ -12,6 +12,7 @@ pub use client::Client;
 
 use crate::api::{Control, Device, Job, Steer, Verb};
 use crate::cli::Ctl;
+use crate::confirm::confirm;
 use crate::exit::Failure;
 use crate::uri::encoded;
 use crate::{jobs, verbs};
@@ -47,12 +48,29 @@ pub fn ctl(args: &Ctl) -> Result<(), Failure> {
     let known: Vec<Verb> = client.get(&format!("{path}/commands"))?;
     let usage = |e: String| Failure::Usage(format!("{e}\n`lamina ctl {} help` explains it", args.device));
     let verb = verbs::find(&known, &args.device, &args.command).map_err(usage)?;
-    let command =
+    let mut command =
         Control { name: verb.name.clone(), args: verbs::arguments(verb, &args.args).map_err(usage)? };
-    let answer: Value = client.post(&format!("{path}/control"), &command)?;
-    match answer {
+    if args.force {
+        let can = verb.args.iter().any(|arg| arg.name == verbs::FORCE);
+        let can = can.then_some(()).ok_or_else(|| format!("--force: {} loses nothing", verb.name));
+        can.map_err(usage)?;
+        command.args[verbs::FORCE] = true.into();
+    }
+    match send(&client, &format!("{path}/control"), command)? {
         Value::Null => Ok(()),
         answer => print(&answer),
+    }
+}
+
+/// Sends a command; again, if it loses something and somebody says that this is meant.
+fn send(client: &Client, path: &str, mut command: Control) -> Result<Value, Failure> {
+    match client.post(path, &command) {
+        Err(Failure::Unconfirmed(warning)) => {
+            confirm(&warning)?;
+            command.args[verbs::FORCE] = true.into();
+            client.post(path, &command)
+        }
+        answer => answer,
     }
 }
 

@@ -1,9 +1,11 @@
 //! Answers the control API.
 
 use super::schema;
-use crate::api::{Applied, Apply, Control, Device, Export, Health, Job, Problem, Snapshot, Steer, Verb};
+use crate::api::{
+    Applied, Apply, Control, Device, Export, Health, Job, Problem, Snapshot, Steer, UNCONFIRMED, Verb,
+};
 use crate::metrics;
-use crate::verbs;
+use crate::verbs::{self, Denied};
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
@@ -26,7 +28,7 @@ pub trait Daemon: Send + Sync + 'static {
     /// Everything, copied from the cores now.
     fn snapshot(&self) -> Answer<Snapshot>;
     /// Sends a command to a device; `None` if there is no such device.
-    fn control(&self, device: String, command: Command) -> Answer<Option<Result<Value, Error>>>;
+    fn control(&self, device: String, command: Command) -> Answer<Option<Result<Value, Denied>>>;
     /// Steers a job of a device, if it can be, and says how it is then; `None` if there is no such job.
     fn steer(&self, device: String, job: String, steer: Steer) -> Answer<Option<Result<Job, Error>>>;
     /// Makes the hierarchies of a file what it says, or says what that would take.
@@ -136,7 +138,8 @@ async fn steer(
 }
 
 /// Sends a command to a device. The answer is the layer's own. Each kind of layer has its commands: see the schemas
-/// called `KIND.COMMAND`.
+/// called `KIND.COMMAND`. One that would lose what it does not name is refused with 409 and `unconfirmed`, unless its argument
+/// `force` is true.
 #[utoipa::path(post, path = "/v1/devices/{name}/control", request_body = Control,
     params(("name" = String, Path, description = "Name in the hierarchy file")),
     responses((status = 200, body = Value), (status = 400, body = Problem), (status = 404, body = Problem),
@@ -218,6 +221,15 @@ impl From<Error> for Refusal {
             Media | NoSpace | Corrupt | BadMemory => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Refusal { status, problem: Problem::from(&e) }
+    }
+}
+
+impl From<Denied> for Refusal {
+    fn from(denied: Denied) -> Refusal {
+        match denied {
+            Denied::Failed(e) => e.into(),
+            Denied::Unconfirmed(message) => Refusal::new(StatusCode::CONFLICT, UNCONFIRMED, message),
+        }
     }
 }
 

@@ -75,6 +75,7 @@ impl Core {
             }
         };
         let file = plan.file().to_owned();
+        let alone = self.changing.lock().await;
         let changed = served.hierarchy.change(plan, &self.env()).await;
         let (hierarchy, wrong) = changed.map_err(|report| files::shown(&report))?;
         // Looked for again: a signal may have come meanwhile, and everything been closed.
@@ -85,6 +86,7 @@ impl Core {
             }
             Err(_) => hierarchy.close().await.map_err(|e| e.to_string())?,
         }
+        drop(alone);
         Ok(wrong.iter().map(|e| e.to_string()).collect())
     }
 

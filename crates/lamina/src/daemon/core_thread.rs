@@ -7,8 +7,8 @@ use super::exports::Exports;
 use crate::api;
 use crate::exit::Failure;
 use crate::files;
-use crate::verbs;
-use lamina_block::{Command, Env, Error, Node, OpKind, Result, Signal, Steering};
+use crate::verbs::{self, Denied};
+use lamina_block::{Command, Env, Error, Fate, Node, OpKind, Result, Signal, Steering};
 use lamina_graph::{Hierarchy, Plan};
 use lamina_host::{Host, Options, Reactor, Remote};
 use serde_json::Value;
@@ -47,6 +47,8 @@ pub struct Core {
     ended: Signal,
     /// Somebody looks after background work.
     watched: Cell<bool>,
+    /// Held while a hierarchy changes, or a command changes what others stand on.
+    pub(super) changing: tokio::sync::Mutex<()>,
 }
 
 /// A core has ended before it was told to.
@@ -139,6 +141,7 @@ impl Core {
             closed: Cell::new(false),
             ended: Signal::new(),
             watched: Cell::new(false),
+            changing: tokio::sync::Mutex::default(),
         });
         HERE.set(Some(Rc::clone(&core)));
         reactor.run(core.ended.until(|| core.closed.get()));
@@ -196,21 +199,42 @@ impl Core {
 
     /// Sends a command to a device, and lets the devices above it take over what it changed; `None` if there is no
     /// such device here.
-    pub async fn control(self: Rc<Self>, device: String, command: Command) -> Option<Result<Value>> {
-        let node = self.served.borrow().iter().find_map(|s| s.hierarchy.node(&device))?;
+    pub async fn control(
+        self: Rc<Self>,
+        device: String,
+        command: Command,
+    ) -> Option<std::result::Result<Value, Denied>> {
+        let (_, served) = self.find(&device).ok()?;
+        let node = served.hierarchy.node(&device)?;
         tracing::info!(device, command = command.name, args = %command.args, "command");
         let answer = match verbs::check(node.kind(), &command) {
             // An absent device says itself why it is absent.
-            _ if node.is_absent() => node.control(command).await,
-            Ok(()) => node.control(command).await,
-            Err(e) => Err(e.on(&device)),
+            _ if node.is_absent() => node.control(command).await.map_err(Denied::from),
+            Ok(()) => self.carry_out(&node, command).await,
+            Err(e) => Err(e.on(&device).into()),
         };
         self.refresh();
         self.watch_jobs();
         if let Err(e) = &answer {
-            tracing::warn!(device, error = %e, "the command failed");
+            tracing::warn!(device, error = e.message(), "the command failed");
         }
         Some(answer)
+    }
+
+    /// Carries out a command that `node` understands, if what it loses is meant to be lost.
+    async fn carry_out(&self, node: &Rc<Node>, command: Command) -> std::result::Result<Value, Denied> {
+        let effect = node.effect(&command);
+        verbs::confirm(node.name(), &command, effect.loses.as_deref())?;
+        if effect.bytes == Fate::Stay {
+            return Ok(node.control(command).await?);
+        }
+        // Those above are asked, and stay what they are meanwhile.
+        let _alone = self.changing.lock().await;
+        let (_, served) = self.find(node.name()).map_err(Error::offline)?;
+        match served.hierarchy.control(node.name(), command).await {
+            Some(answer) => Ok(answer?),
+            None => Err(Error::offline("the device is gone").on(node.name()).into()),
+        }
     }
 
     fn hierarchies(&self) -> Vec<Rc<Served>> {

@@ -7,6 +7,7 @@ use super::usage;
 use crate::api::{Applied, Apply, Job, Snapshot, Steer};
 use crate::control::server::{Answer, Daemon};
 use crate::exit::Failure;
+use crate::verbs::Denied;
 use lamina_block::{Command, Error};
 use serde_json::Value;
 use std::sync::Arc;
@@ -116,7 +117,7 @@ impl Daemon for Cores {
         Box::pin(async move { snapshot(&handles, started).await })
     }
 
-    fn control(&self, device: String, command: Command) -> Answer<Option<Result<Value, Error>>> {
+    fn control(&self, device: String, command: Command) -> Answer<Option<Result<Value, Denied>>> {
         // Only one core has it; the others answer at once.
         let ask = |handle: &Handle| {
             let (device, command) = (device.clone(), command.clone());

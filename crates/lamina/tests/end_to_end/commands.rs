@@ -104,7 +104,8 @@ fn bench_loads_files_and_servers() {
     assert!(report["read"]["p99.9_ns"].as_u64() >= report["read"]["p50_ns"].as_u64());
     let daemon = place.serve();
     let (uri, pid) = (daemon.uri("vm1"), daemon.pid().to_string());
-    let server = place.lamina(&[&["bench", &uri, "--server-pid", &pid, "--sequential"], &args[..]].concat());
+    let server = place
+        .lamina(&[&["bench", &uri, "--force", "--server-pid", &pid, "--sequential"], &args[..]].concat());
     let report: Value = serde_json::from_slice(&server.stdout).expect("JSON");
     assert!(report["write"]["requests"].as_u64().is_some_and(|n| n > 0), "{report}");
     assert!(report["server_cpu_us_per_request"].as_f64().is_some_and(|us| us > 0.0), "{report}");
@@ -113,7 +114,13 @@ fn bench_loads_files_and_servers() {
         daemon.get("/v1/devices/san")["operations"][what]["completed"].as_u64().expect("a number")
     };
     let before = (count("write"), count("flush"));
-    assert!(place.lamina(&[&["bench", &uri], &often[..]].concat()).status.success());
+    // There is data by now.
+    let asked = place.lamina(&[&["bench", &uri], &often[..]].concat());
+    assert_eq!(asked.status.code(), Some(1), "{}", text(&asked.stdout));
+    assert!(text(&asked.stderr).contains("overwrites the first"), "{}", text(&asked.stderr));
+    assert!(text(&asked.stderr).contains("nothing was done: say --force"), "{}", text(&asked.stderr));
+    assert_eq!((count("write"), count("flush")), before);
+    assert!(place.lamina(&[&["bench", &uri, "--force"], &often[..]].concat()).status.success());
     let (writes, flushes) = (count("write") - before.0, count("flush") - before.1);
     // One more flush when the client leaves.
     assert!(writes / 4 <= flushes && flushes <= writes / 4 + 1, "{flushes} flushes after {writes} writes");

@@ -219,7 +219,9 @@ impl Accelerate {
     }
 
     async fn write_store(&self, first: u64, count: usize, data: Buf, slowest: &Cell<Duration>) -> Met<()> {
-        let at = self.bytes(&(first..first + count as u64));
+        let blocks = first..first + count as u64;
+        self.is_on_store(&blocks)?;
+        let at = self.bytes(&blocks);
         let began = self.env.now();
         let data = data.slice(0..(at.end - at.start) as usize);
         self.store.submit(Io::write(at.start, data, Durability::Cached)).await?;

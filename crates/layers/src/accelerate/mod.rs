@@ -46,9 +46,14 @@
 //! `drain` waits until the store has everything. From write-back to write-through the store is brought up to date first, and
 //! writes wait for it from the beginning on.
 //!
+//! When the store is about to be rolled back or made smaller by a command, it gets everything first, and then the flash is
+//! forgotten; when a snapshot of it is about to be taken, it gets everything. So the pause is longer than that of a device
+//! without a cache. A last block of the store that is not 4 KiB is never on the flash.
+//!
 //! Jobs: `drain` while a command or a change waits until the store has everything; when it is cancelled, that fails, and
 //! nothing else. `replay` until the store has what was found when the device was opened; it goes on whatever happens.
 
+mod below;
 mod destage;
 mod discard;
 mod epoch;
@@ -57,6 +62,7 @@ mod flow;
 mod policy;
 mod read;
 mod report;
+mod tail;
 mod words;
 mod write;
 
@@ -67,8 +73,8 @@ use epoch::Epochs;
 use failure::Failure;
 use flow::Flow;
 use lamina_block::{
-    Arg, ArgType, Build, Bytes, Command, Config, Env, Error, Extent, ExtentState, Geometry, Io, Job, Kind,
-    Layer, Made, Node, Op, Over, Pending, Result, Signal, Span, Step, Verb,
+    Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Env, Error, Extent, ExtentState, Geometry,
+    Io, Job, Kind, Layer, Made, Node, Op, Over, Pending, Result, Signal, Span, Step, Verb,
 };
 use policy::{Policy, SetPolicy, SetShare, permille};
 use read::Streams;
@@ -276,8 +282,9 @@ impl Accelerate {
             self.destage();
             return Ok(());
         }
-        if self.policy.get() == Policy::Uncached {
-            self.drain_first().await?;
+        match self.policy.get() {
+            Policy::Uncached => self.drain_first().await?,
+            Policy::WriteBack | Policy::WriteThrough => self.forget_beyond().await?,
         }
         self.kept
             .change(|words| words.owes |= !self.is_drained() || self.policy.get() == Policy::WriteBack)
@@ -302,7 +309,8 @@ impl Accelerate {
 
     /// The bytes of blocks; the last may be cut off by the end of the device.
     fn bytes(&self, blocks: &Range<u64>) -> Range<u64> {
-        blocks.start * SLOT as u64..(blocks.end * SLOT as u64).min(self.store.geometry().size)
+        let end = (blocks.end * SLOT as u64).min(self.store.geometry().size);
+        (blocks.start * SLOT as u64).min(end)..end
     }
 
     /// Takes `at` when nothing of it is taken any more.
@@ -353,13 +361,17 @@ impl Layer for Accelerate {
         match op {
             Op::Read(into) => Step::control(async move { self.read(at, into).await }),
             Op::Write(from, durability) => {
-                Step::control(async move { self.write(at, from, durability).await })
+                Step::control(async move { self.write_to_end(at, from, durability).await })
             }
             Op::Discard => Step::control(async move { self.discard(at).await }),
             Op::Flush => Step::control(async move { self.flush().await }),
             // The node writes zeroes instead: the geometry says that it is not done here.
             Op::Zero(_) => Error::unsupported("zeroes are written").into(),
         }
+    }
+
+    fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
+        self.consents(child, effect)
     }
 
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {

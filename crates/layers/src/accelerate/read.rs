@@ -95,7 +95,9 @@ impl Accelerate {
                     }
                 }
             }
-            None if fill && self.may_fill() => self.read_and_fill(&run.blocks, part, into).await,
+            None if fill && self.may_fill() && bytes.end <= self.whole_bytes() => {
+                self.read_and_fill(&run.blocks, part, into).await
+            }
             None => {
                 self.count_miss(blocks);
                 add(&self.tally.bypassed, blocks);

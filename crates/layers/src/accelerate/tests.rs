@@ -3,6 +3,7 @@
 mod epochs;
 mod failures;
 mod report;
+mod sizes;
 
 use super::words::Words;
 use crate::flaw::FLAW;

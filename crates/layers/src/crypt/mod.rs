@@ -65,10 +65,10 @@ mod secret;
 pub(crate) mod tests;
 mod verbs;
 
+use crate::consent::unless_replaced;
 use cipher::Cipher;
 use lamina_block::{
-    Buf, Build, Bytes, Class, Command, Config, Durability, Env, Error, Extent, ExtentState, Finding,
-    Geometry, Healed, Io, Judge, Layer, Made, Node, Op, Outside, Over, Pending, Result, Signal, Step, Verb,
+    Buf, Build, Bytes, Class, Command, Config, Consent, Durability, Effect, Env, Error, Extent, ExtentState, Finding, Geometry, Healed, Io, Judge, Layer, Made, Node, Op, Outside, Over, Pending, Result, Signal, Step, Verb,
 };
 use luks::{Luks, Place};
 use secret::Secret;
@@ -323,6 +323,13 @@ impl Layer for Crypt {
                 Step::Forward(Rc::clone(&self.child))
             }
             Op::Flush => Step::Forward(Rc::clone(&self.child)),
+        }
+    }
+
+    fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
+        match Rc::ptr_eq(child, &self.child) {
+            true => Consent::Agrees,
+            false => unless_replaced(effect, || format!("its header is on {}", child.name())),
         }
     }
 

@@ -45,11 +45,12 @@ mod marks;
 mod queries;
 
 use crate::command::{args, unknown};
+use crate::consent::unless_replaced;
 use crate::sums::digest::Digest;
 use crate::sums::{self, Sums, Wanted};
 use lamina_block::{
-    Arg, ArgType, Build, Bytes, Command, Config, Error, Extent, Finding, Geometry, Healed, Io, Job, Judge,
-    Layer, Made, Op, Pending, Result, Step, Verb,
+    Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Error, Extent, Finding, Geometry, Healed,
+    Io, Job, Judge, Layer, Made, Node, Op, Pending, Result, Step, Verb,
 };
 use marks::{MARKS_MAX, Marks};
 use serde::Deserialize;
@@ -246,6 +247,10 @@ impl Layer for Fingerprint {
             }
             Op::Write(..) | Op::Zero(_) | Op::Discard => Step::control(Rc::clone(sums).change(io.take())),
         }
+    }
+
+    fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
+        unless_replaced(effect, || sums::refusal(child))
     }
 
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {

@@ -30,6 +30,7 @@
 
 mod access;
 mod batch;
+mod beyond;
 mod format;
 mod index;
 mod log;
@@ -49,8 +50,8 @@ use crate::command::{args, unknown};
 use format::Super;
 use index::Index;
 use lamina_block::{
-    Arg, ArgType, Begin, Build, Command, Config, Env, Error, ErrorKind, Geometry, Io, Layer, Made, Node, Op,
-    Pending, Result, Signal, Step, Time, Verb,
+    Arg, ArgType, Begin, Build, Command, Config, Consent, Effect, Env, Error, ErrorKind, Fate, Geometry, Io,
+    Layer, Made, Node, Op, Pending, Result, Signal, Step, Time, Verb,
 };
 use log::Stream;
 use segments::Segments;
@@ -193,6 +194,17 @@ impl Layer for Flash {
             Op::Read(_) | Op::Write(..) | Op::Zero(_) | Op::Discard | Op::Flush => {
                 Step::Forward(Rc::clone(&self.log.child))
             }
+        }
+    }
+
+    /// What is on it is no volume's: who stands on it has nothing to prepare.
+    fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
+        match effect.bytes {
+            Fate::Stay | Fate::Captured => Consent::Untouched,
+            Fate::Replaced => Consent::Refuses(format!(
+                "it finds on {} what the stores of its volumes do not have",
+                child.name()
+            )),
         }
     }
 

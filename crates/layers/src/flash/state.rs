@@ -154,7 +154,8 @@ impl Log {
             return Err(Error::new(ErrorKind::Corrupt, message).on(&self.name));
         };
         if volume.queue.borrow().iter().any(|record| record.blocks().end > size) {
-            let message = "the store has become smaller, and the cache has what was written behind its end";
+            let message = "the store has become smaller, and the cache has what was written behind its end: give it its size \
+                           back";
             return Err(Error::new(ErrorKind::Corrupt, message).on(&self.name));
         }
         if volume.is_open.replace(true) {

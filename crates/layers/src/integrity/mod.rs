@@ -56,11 +56,12 @@
 //! against somebody who can change data and table: that is what `crypt` and a signature are for.
 
 use crate::command::{args, unknown};
+use crate::consent::unless_replaced;
 use crate::sums::digest::Digest;
 use crate::sums::{self, Sums, Wanted};
 use lamina_block::{
-    Arg, ArgType, Build, Bytes, Command, Config, Error, Extent, Finding, Geometry, Io, Job, Layer, Made, Op,
-    Pending, Result, Step, Verb,
+    Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Error, Extent, Finding, Geometry, Io, Job,
+    Layer, Made, Node, Op, Pending, Result, Step, Verb,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -159,6 +160,10 @@ impl Layer for Integrity {
             // `io` is a flush.
             Op::Flush => Step::Forward(Rc::clone(&sums.child)),
         }
+    }
+
+    fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
+        unless_replaced(effect, || sums::refusal(child))
     }
 
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {

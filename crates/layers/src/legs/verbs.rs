@@ -2,7 +2,7 @@
 
 use super::{Legs, Role};
 use crate::command::{args, unknown};
-use lamina_block::{Arg, ArgType, Bytes, Class, Command, Error, ErrorKind, Finding, Result, Verb};
+use lamina_block::{Arg, ArgType, Bytes, Class, Command, Error, ErrorKind, Finding, Node, Result, Verb};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::rc::Rc;
@@ -36,6 +36,15 @@ struct OfLeg {
 #[serde(deny_unknown_fields)]
 struct Scrub {
     trust: Option<String>,
+}
+
+/// Why others cannot change what is on one leg, `child`.
+pub fn refusal(child: &Node) -> String {
+    format!(
+        "{} is one of its devices, and would have something else than the others: take it out first (`lamina apply` with a \
+         file without it), or have what changes it above",
+        child.name()
+    )
 }
 
 impl Legs {

@@ -58,12 +58,13 @@ mod heal;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use crate::consent::unless_replaced;
 use crate::flaw::flawed;
-use crate::legs::{self, Legs, Lock, Needs, Part, Parts, Role, VERBS, needs_hold};
+use crate::legs::{self, Legs, Lock, Needs, Part, Parts, Role, VERBS, needs_hold, refusal};
 use crate::several;
 use lamina_block::{
-    Build, Bytes, Command, Config, Error, Extent, Finding, Geometry, Healed, Io, Job, Judge, Layer, Made,
-    Node, Op, Over, Pending, Result, Span, Step, Verb, Zero,
+    Build, Bytes, Command, Config, Consent, Effect, Error, Extent, Finding, Geometry, Healed, Io, Job, Judge,
+    Layer, Made, Node, Op, Over, Pending, Result, Span, Step, Verb, Zero,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -257,6 +258,10 @@ impl Layer for Mirror {
             Op::Discard => self.change(Io::zero(io.at.clone(), Zero { unmap: true, ..Zero::default() })),
             Op::Flush => Step::control(async move { self.legs.flush().await }),
         }
+    }
+
+    fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
+        unless_replaced(effect, || refusal(child))
     }
 
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {

@@ -72,11 +72,12 @@ pub(crate) mod tests;
 pub use journal::{Record, Shape};
 
 use crate::command::args;
-use crate::legs::{self, Legs, Needs, Parts, VERBS, needs_hold};
+use crate::consent::unless_replaced;
+use crate::legs::{self, Legs, Needs, Parts, VERBS, needs_hold, refusal};
 use gather::Queues;
 use lamina_block::{
-    Arg, ArgType, Begin, Buf, Build, Bytes, Command, Config, Error, ErrorKind, Finding, Geometry, Healed, Io,
-    Job, Judge, Layer, Made, Node, Op, Over, Pending, Result, Span, Step, Verb, Zero,
+    Arg, ArgType, Begin, Buf, Build, Bytes, Command, Config, Consent, Effect, Error, ErrorKind, Finding,
+    Geometry, Healed, Io, Job, Judge, Layer, Made, Node, Op, Over, Pending, Result, Span, Step, Verb, Zero,
 };
 use layout::{COLUMNS_MAX, Layout};
 use ring::Ring;
@@ -446,6 +447,10 @@ impl Layer for Parity {
             Op::Discard => self.discard(io.at.clone()),
             Op::Flush => Step::control(async move { self.flush().await }),
         }
+    }
+
+    fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
+        unless_replaced(effect, || refusal(child))
     }
 
     fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {

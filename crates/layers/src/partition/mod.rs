@@ -31,17 +31,19 @@
 //! It deliberately moves nothing: a partition in many pieces stays so.
 
 mod check;
-pub mod gpt;
+pub mod effect;
+mod gpt;
 mod part;
 mod table;
 #[cfg(test)]
 pub(crate) mod tests;
 
 use crate::command::{args, unknown};
+use crate::consent::unless_replaced;
 use gpt::Gpt;
 use lamina_block::{
-    Arg, ArgType, Begin, Build, Bytes, Command, Config, Env, Error, ErrorKind, Extent, Finding, Geometry, Io,
-    Job, Keep, Layer, Made, Node, Pending, Result, Signal, Step, Verb, Zero,
+    Arg, ArgType, Begin, Build, Bytes, Command, Config, Consent, Effect, Env, Error, ErrorKind, Extent,
+    Finding, Geometry, Io, Job, Keep, Layer, Made, Node, Pending, Result, Signal, Step, Verb, Zero,
 };
 use part::{Leaving, Part, View};
 use serde::Deserialize;
@@ -455,6 +457,20 @@ impl Layer for Partition {
 
     fn submit(self: Rc<Self>, _: &mut Io) -> Step {
         Step::Forward(Rc::clone(&self.child))
+    }
+
+    fn effect(&self, command: &Command) -> Effect {
+        self.effect_of(command)
+    }
+
+    /// Its own table is kept elsewhere.
+    fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
+        match self.copy.get() {
+            Some(_) => {
+                unless_replaced(effect, || format!("its partitions are those of the GPT on {}", child.name()))
+            }
+            None => Consent::Agrees,
+        }
     }
 
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {

@@ -1,7 +1,9 @@
 //! One partition: where its bytes are, and the layer that shows them.
 
 use crate::several;
-use lamina_block::{Error, Extent, Geometry, Healed, Io, Judge, Layer, Node, Pending, Request, Result, Step};
+use lamina_block::{
+    Consent, Effect, Error, Extent, Geometry, Healed, Io, Judge, Layer, Node, Pending, Request, Result, Step,
+};
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -81,7 +83,7 @@ impl Part {
         self.pieces.borrow().iter().map(place).collect()
     }
 
-    fn size(&self) -> u64 {
+    pub fn size(&self) -> u64 {
         self.pieces.borrow().last().map_or(0, |last| last.here.end)
     }
 
@@ -221,6 +223,13 @@ impl Layer for View {
                 drop(pieces);
                 self.split(io)
             }
+        }
+    }
+
+    fn consent(self: Rc<Self>, _child: &Rc<Node>, effect: &Effect) -> Consent {
+        match &effect.view {
+            Some(view) if *view != self.part.name() => Consent::Untouched,
+            Some(_) | None => Consent::Agrees,
         }
     }
 

@@ -35,10 +35,10 @@ mod state;
 pub(crate) mod tests;
 
 use crate::command::{args, unknown};
+use crate::consent::unless_replaced;
 use format::{Head, flag};
 use lamina_block::{
-    Arg, ArgType, Buf, Build, Bytes, Command, Config, Durability, Env, Error, ErrorKind, Extent, Geometry,
-    Io, Layer, Made, Node, Op, OpenDisk, Outside, Pending, Result, Signal, Step, Verb, Zero, all,
+    Arg, ArgType, Buf, Build, Bytes, Command, Config, Consent, Durability, Effect, Env, Error, ErrorKind, Extent, Geometry, Io, Layer, Made, Node, Op, OpenDisk, Outside, Pending, Result, Signal, Step, Verb, Zero, all,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -347,6 +347,12 @@ impl Layer for Record {
                 Step::control(self.flush(covers))
             }
         }
+    }
+
+    fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
+        unless_replaced(effect, || {
+            format!("its log has every change of {}, and this would be none of them", child.name())
+        })
     }
 
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {

@@ -34,8 +34,8 @@ mod places;
 use format::{AREA, ENTRY, Entry, PAGE, Record, Super, checksum, table_len};
 use futures_util::future::join_all;
 use lamina_block::{
-    Begin, Buf, Build, Config, Durability, Env, Error, Extent, ExtentState, Geometry, Io, Layer, Made, Node,
-    Op, Over, Pending, Result, Signal, Step,
+    Begin, Buf, Build, Config, Consent, Durability, Effect, Env, Error, Extent, ExtentState, Fate, Geometry,
+    Io, Layer, Made, Node, Op, Over, Pending, Result, Signal, Step,
 };
 use places::Places;
 use serde::Deserialize;
@@ -83,7 +83,9 @@ impl Config for Keys {
 }
 
 fn no_log() -> Error {
-    Error::invalid("the log needs a device: name it with metadata = \"NAME\" (a small part of the store will do)")
+    Error::invalid(
+        "the log needs a device: name it with metadata = \"NAME\" (a small part of the store will do)",
+    )
 }
 
 /// `at` in pieces of `len` bytes at most.
@@ -320,6 +322,18 @@ impl Layer for Flushed {
             Op::Flush => Step::control(async move { redo.end().await }),
             // The node writes zeroes instead: the geometry says that it is not done here.
             Op::Zero(_) => Error::unsupported("zeroes are written").into(),
+        }
+    }
+
+    /// Between two epochs it has nothing of the store.
+    fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
+        let redo = Rc::clone(&self.0);
+        match (Rc::ptr_eq(child, &redo.store), effect.bytes) {
+            (_, Fate::Stay) | (false, Fate::Captured) => Consent::Untouched,
+            (false, Fate::Replaced) => Consent::Refuses(format!("its log is on {}", child.name())),
+            (true, Fate::Captured | Fate::Replaced) => {
+                Consent::Prepares(Box::pin(async { Ok(()) }), Box::pin(async move { redo.end().await }))
+            }
         }
     }
 

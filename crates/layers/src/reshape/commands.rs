@@ -2,8 +2,9 @@
 
 use super::layout::Layout;
 use super::{Joined, Shape, Spread, busy, frozen, mode};
+use crate::command::args;
 use crate::several;
-use lamina_block::{Arg, ArgType, Bytes, Error, ErrorKind, Layer, Result, Verb};
+use lamina_block::{Arg, ArgType, Bytes, Command, Effect, Error, ErrorKind, Layer, Result, Verb};
 use serde::Deserialize;
 use serde_json::Value;
 use std::rc::Rc;
@@ -59,6 +60,20 @@ impl<S: Shape> Spread<S> {
         self.mode.replace(mode(&self.env, &self.children, &state));
         self.state.replace(state);
         Ok(self.info())
+    }
+
+    /// What a command does to those above, and what is lost with it.
+    pub fn effect_of(&self, command: &Command) -> Effect {
+        let asked = args::<Resize>(command.clone()).ok().filter(|_| command.name == "resize");
+        let before = self.geometry().size;
+        match asked.and_then(|resize| resize.size) {
+            Some(Bytes(size)) if size < before => Effect::replaces(format!(
+                "what lies behind {} of the {} that it has now",
+                Bytes(size),
+                Bytes(before)
+            )),
+            Some(_) | None => Effect::default(),
+        }
     }
 
     /// The layout `now` with another size.

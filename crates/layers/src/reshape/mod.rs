@@ -28,11 +28,12 @@ pub use commands::VERBS;
 pub use layout::{Band, Layout, Place, UNIT_MAX};
 
 use crate::command::{args, unknown};
+use crate::consent::unless_replaced;
 use crate::several;
 use kept::{State, Target};
 use lamina_block::{
-    Begin, Build, Bytes, Children, Class, Command, Env, Error, ErrorKind, Extent, ExtentState, Finding,
-    Geometry, Healed, Io, Job, Judge, Keep, Layer, Pending, Result, Signal, Step,
+    Begin, Build, Bytes, Children, Class, Command, Consent, Effect, Env, Error, ErrorKind, Extent,
+    ExtentState, Finding, Geometry, Healed, Io, Job, Judge, Keep, Layer, Node, Pending, Result, Signal, Step,
 };
 use mover::Move;
 use serde_json::{Value, json};
@@ -321,6 +322,18 @@ impl<S: Shape> Layer for Spread<S> {
                 let all = Extent { len: at.end - at.start, state: ExtentState::Data };
                 Box::pin(async move { Ok(vec![all]) })
             }
+        }
+    }
+
+    fn effect(&self, command: &Command) -> Effect {
+        self.effect_of(command)
+    }
+
+    /// What lies where is kept elsewhere.
+    fn consent(self: Rc<Self>, _child: &Rc<Node>, effect: &Effect) -> Consent {
+        match self.moving() {
+            Some(_) => unless_replaced(effect, || "its data is being moved: wait until that is done".into()),
+            None => Consent::Agrees,
         }
     }
 

@@ -22,7 +22,8 @@
 //!
 //! Commands: `snapshot`, `rollback` and `delete`, with a `name`; `list`; `resize` with a `size`; `grow`, after the device
 //! below has become larger; `reclaim`. A device of kind `view` shows a snapshot. Space of what was deleted or rolled back is
-//! reclaimed by a job.
+//! reclaimed by a job. `rollback` and a smaller `size` need `force=true`: what the volume is now is lost, unless a snapshot has it,
+//! and what lies behind the size is.
 //!
 //! The map never says more than what is durable: what was written is first flushed, then put into the map in one change, at
 //! a flush of the volume, after five seconds, or when much has gathered. A write into a new extent completes when the map
@@ -57,9 +58,10 @@ mod verbs;
 mod view;
 
 use self::core::Core;
+use crate::consent::unless_replaced;
 use lamina_block::{
-    Build, Bytes, Command, Config, Durability, Error, Extent, Finding, Geometry, Io, Job, Layer, Made, Op,
-    Pending, Result, Step, Verb,
+    Build, Bytes, Command, Config, Consent, Durability, Effect, Error, Extent, Finding, Geometry, Io, Job,
+    Layer, Made, Node, Op, Pending, Result, Step, Verb,
 };
 use lamina_metadata::extents::Policy;
 use read::{Version, Whole};
@@ -197,6 +199,16 @@ impl Layer for Volume {
                 Step::control(async move { core.flush().await })
             }
         }
+    }
+
+    fn effect(&self, command: &Command) -> Effect {
+        self.0.effect_of(command)
+    }
+
+    fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
+        unless_replaced(effect, || {
+            format!("it knows where on {} its data lie, and would find other data there", child.name())
+        })
     }
 
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {

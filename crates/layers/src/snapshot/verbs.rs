@@ -4,7 +4,7 @@ use super::core::{Core, Snapshot};
 use super::format::{Head, KEPT_LEN, Kept, NAME_MAX, is_name, kept_at, kept_max, map_pages, space_tags};
 use super::read::Version;
 use crate::command::{args, unknown};
-use lamina_block::{Arg, ArgType, Bytes, Command, Error, ErrorKind, Io, Result, Verb, Zero};
+use lamina_block::{Arg, ArgType, Bytes, Command, Effect, Error, ErrorKind, Io, Result, Verb, Zero};
 use lamina_metadata::Change;
 use lamina_metadata::extents::{EPOCH_MAX, PLACES_MAX, Pxb};
 use serde::Deserialize;
@@ -12,11 +12,15 @@ use serde_json::{Value, json};
 use std::rc::Rc;
 
 const NAME: &[Arg] = &[Arg::required("name", ArgType::Text, "the snapshot")];
+const BACK: &[Arg] = &[
+    Arg::required("name", ArgType::Text, "the snapshot"),
+    Arg::optional("force", ArgType::Flag, "yes, what the volume is now is lost, if no snapshot has it"),
+];
 
 /// The commands.
 pub(super) const VERBS: &[Verb] = &[
     Verb::new("snapshot", "keep the volume as it is now, under a name").with(NAME),
-    Verb::new("rollback", "make the volume what it was in a snapshot; snapshots stay").with(NAME),
+    Verb::new("rollback", "make the volume what it was in a snapshot; snapshots stay").with(BACK),
     Verb::new("delete", "forget a snapshot; its space is reclaimed in the background").with(NAME),
     Verb::new("list", "the snapshots, oldest first"),
     Verb::new("resize", "change the size of the volume").with(&[
@@ -33,6 +37,15 @@ struct Named {
     name: String,
 }
 
+/// Whether it is carried out without `force` is not decided here: see [`Effect::loses`].
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Back {
+    name: String,
+    #[serde(default, rename = "force")]
+    _force: bool,
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Resize {
@@ -47,6 +60,35 @@ pub(super) fn needs_hold(command: &Command) -> bool {
 }
 
 impl Core {
+    /// What a command does to those above, and what is lost with it.
+    pub fn effect_of(&self, command: &Command) -> Effect {
+        match command.name.as_str() {
+            "snapshot" => Effect::captures(),
+            "rollback" => self.effect_of_rollback(command),
+            "resize" => match args::<Resize>(command.clone()) {
+                Ok(Resize { size: Bytes(size), .. }) if size < self.head.get().size => {
+                    let (before, after) = (Bytes(self.head.get().size), Bytes(size));
+                    Effect::replaces(format!("what lies behind {after} of the {before} that it has now"))
+                }
+                Ok(_) | Err(_) => Effect::default(),
+            },
+            _ => Effect::default(),
+        }
+    }
+
+    fn effect_of_rollback(&self, command: &Command) -> Effect {
+        let snapshots = self.snapshots.borrow();
+        let asked = args::<Back>(command.clone());
+        let found = asked.ok().and_then(|back| snapshots.iter().find(|s| s.kept.name == back.name));
+        let Some(Snapshot { kept, .. }) = found else { return Effect::default() };
+        let now = self.head.get().size;
+        let size = match kept.size == now {
+            true => String::new(),
+            false => format!("; its size becomes {} instead of {}", Bytes(kept.size), Bytes(now)),
+        };
+        Effect::replaces(format!("the present state of the volume, unless a snapshot has it{size}"))
+    }
+
     pub async fn carry_out_command(self: Rc<Self>, command: Command) -> Result<Value> {
         self.offline()?;
         let known = VERBS.iter().any(|verb| verb.name == command.name);
@@ -56,7 +98,7 @@ impl Core {
         }
         match command.name.as_str() {
             "snapshot" => self.keep(args::<Named>(command)?.name).await,
-            "rollback" => self.roll_back(args::<Named>(command)?.name).await,
+            "rollback" => self.roll_back(args::<Back>(command)?.name).await,
             "delete" => self.forget(args::<Named>(command)?.name).await,
             "list" => Ok(self.list()),
             "resize" => {

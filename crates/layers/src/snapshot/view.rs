@@ -2,7 +2,7 @@
 
 use super::core::Core;
 use super::read::Version;
-use lamina_block::{Error, ErrorKind, Extent, Geometry, Io, Layer, Op, Pending, Step};
+use lamina_block::{Consent, Effect, Error, ErrorKind, Extent, Geometry, Io, Layer, Node, Op, Pending, Step};
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::ops::Range;
@@ -42,6 +42,11 @@ impl Layer for View {
                 Error::new(ErrorKind::ReadOnly, "a snapshot does not change").into()
             }
         }
+    }
+
+    /// Whatever becomes of the volume, its snapshots stay what they are.
+    fn consent(self: Rc<Self>, _child: &Rc<Node>, _effect: &Effect) -> Consent {
+        Consent::Untouched
     }
 
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {

@@ -117,6 +117,15 @@ fn add(cell: &Cell<u64>, more: u64) {
     cell.set(cell.get() + more);
 }
 
+/// Why others cannot change what is on `child`.
+pub fn refusal(child: &Node) -> String {
+    format!(
+        "it has a digest of every block of {}, and would take other bytes for damage: take it away first, or have what \
+         changes them above it",
+        child.name()
+    )
+}
+
 impl Sums {
     /// Bytes of a block.
     pub fn block(&self) -> u64 {

@@ -34,7 +34,9 @@ pub use judge::{Assembly, Note, Refusal, judge};
 pub use roster::{Roster, Survives};
 
 use crate::superblock::{Found, Place, Superblock, write, write_all};
-use lamina_block::{Bytes, Command, Env, Error, Extent, Geometry, Io, Layer, Node, Pending, Result, Step};
+use lamina_block::{
+    Bytes, Command, Effect, Env, Error, Extent, Geometry, Io, Layer, Node, Pending, Result, Step,
+};
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -157,6 +159,10 @@ impl Layer for Member {
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
         let start = self.superblock.borrow().layout.data.start;
         Box::pin(async move { self.below.extents(at.start + start..at.end + start).await })
+    }
+
+    fn effect(&self, command: &Command) -> Effect {
+        self.below.effect(command)
     }
 
     /// `resize`, as of the device below: only larger. Its second superblock moves to the new end.
