@@ -29,6 +29,9 @@ pub enum ErrorKind {
     Cancelled,
     /// Bytes were read that cannot be what was written: a checksum, a magic number or a version is wrong.
     Corrupt,
+    /// The device has lost its end: it has fewer bytes than it had when it was opened (EIO). It does nothing more until it
+    /// is opened anew, and what it holds then is no copy of anything that can be trusted.
+    Truncated,
 }
 
 /// What failed, where, and in words. One pointer in size, because most results are good.

@@ -315,7 +315,7 @@ pub struct Health {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
     /// The class: `not-found`, `invalid`, `unsupported`, `read-only`, `fenced`, `offline`, `timed-out`, `no-space`,
-    /// `media`, `corrupt`, `cancelled`.
+    /// `media`, `corrupt`, `truncated`, `cancelled`.
     pub kind: String,
     /// What happened, in words.
     pub message: String,
@@ -360,5 +360,6 @@ fn kind_name(kind: lamina_block::ErrorKind) -> &'static str {
         Unsupported => "unsupported",
         Cancelled => "cancelled",
         Corrupt => "corrupt",
+        Truncated => "truncated",
     }
 }

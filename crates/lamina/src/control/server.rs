@@ -215,7 +215,7 @@ impl From<Error> for Refusal {
             Invalid | Unsupported => StatusCode::BAD_REQUEST,
             ReadOnly | Fenced | Cancelled => StatusCode::CONFLICT,
             Offline | TimedOut => StatusCode::SERVICE_UNAVAILABLE,
-            Media | NoSpace | Corrupt => StatusCode::INTERNAL_SERVER_ERROR,
+            Media | NoSpace | Corrupt | Truncated => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Refusal { status, problem: Problem::from(&e) }
     }
