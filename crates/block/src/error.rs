@@ -32,6 +32,9 @@ pub enum ErrorKind {
     /// The memory of the request cannot be accessed (EFAULT): who shared it has taken it away. It says nothing about a
     /// device. That request alone fails, and is not tried again; a write may have been done in part.
     BadMemory,
+    /// The device has lost its end: it has fewer bytes than it had when it was opened (EIO). It does nothing more until it
+    /// is opened anew, and what it holds then is no copy of anything that can be trusted.
+    Truncated,
 }
 
 /// What failed, where, and in words. One pointer in size, because most results are good.

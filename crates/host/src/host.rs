@@ -111,7 +111,7 @@ impl Host {
 
 impl Env for Host {
     fn now(&self) -> Time {
-        self.tools.clock.now.get()
+        self.tools.clock.now()
     }
 
     fn unix_time(&self) -> u64 {
@@ -181,6 +181,11 @@ impl Clock {
     /// The real time.
     pub fn read(&self) -> Time {
         Time(self.start.elapsed().as_nanos() as u64)
+    }
+
+    /// The time of this turn.
+    pub fn now(&self) -> Time {
+        self.now.get()
     }
 
     /// A turn begins: its time.

@@ -255,21 +255,108 @@ fn memory_of_any_alignment_is_taken_directly_or_copied() {
     });
 }
 
+fn cut(path: &Path, size: u64) {
+    std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(size).unwrap();
+}
+
+/// A file of ones that is open, and that another program cuts short.
+async fn cut_short(host: &Rc<Host>, path: &Path, size: u64) -> Rc<Node> {
+    std::fs::write(path, vec![1; SIZE as usize]).unwrap();
+    let node = open(host, disk(path)).await.unwrap();
+    node.submit(Io::flush()).await.unwrap();
+    cut(path, size);
+    node
+}
+
+/// Nothing is asked of it any more, whatever its size is now.
+async fn is_lost(node: &Rc<Node>, path: &Path) {
+    let first = node.submit(Io::read(0, Buf::zeroed(4096))).await.unwrap_err();
+    assert!(first.message().contains("was cut short"), "{first}");
+    cut(path, SIZE);
+    for io in [
+        Io::read(0, Buf::zeroed(4096)),
+        Io::write(0, Buf::zeroed(4096), Durability::Cached),
+        Io::zero(0..4096, Zero::default()),
+        Io::discard(0..4096),
+        Io::flush(),
+    ] {
+        assert_eq!(node.submit(io).await.unwrap_err().kind(), ErrorKind::Truncated);
+    }
+    assert_eq!(node.extents(0..SIZE).await.unwrap_err().kind(), ErrorKind::Truncated);
+    let resize = Command { name: "resize".into(), args: json!({}) };
+    assert_eq!(node.control(resize).await.unwrap_err().kind(), ErrorKind::Truncated);
+    let again = node.submit(Io::read(0, Buf::zeroed(4096))).await.unwrap_err();
+    assert_eq!(again.message(), first.message());
+}
+
 #[test]
-fn a_file_made_smaller_by_others_is_an_error_not_a_hang() {
+fn a_file_that_others_cut_short_is_lost_whatever_notices_it() {
+    let reactor = reactor();
+    let host = reactor.env();
+    let folder = tempfile::tempdir().unwrap();
+    let ones = |len: u64| Buf::from_vec(vec![1; len as usize]);
+    let requests: [fn(Buf) -> Io; 6] = [
+        // Behind the cut; the second one meets it on the way.
+        |buf| Io::read(SIZE / 2, buf),
+        |buf| Io::read(SIZE / 2 - 6000 / 512 * 512, buf),
+        // These make the file longer again: the last one as long as it was.
+        |buf| Io::write(SIZE / 2 + 65536, buf, Durability::Cached),
+        |buf| Io::write(SIZE / 2 + 65536, buf, Durability::Fua),
+        |buf| Io::write(SIZE - buf.len() as u64, buf, Durability::Cached),
+        // Nothing at the cut.
+        |_| Io::flush(),
+    ];
+    for (number, request) in requests.into_iter().enumerate() {
+        let path = folder.path().join(format!("cut-{number}"));
+        reactor.run(async {
+            let node = cut_short(&host, &path, SIZE / 2).await;
+            let failed = node.submit(request(ones(8192))).await.unwrap_err();
+            assert_eq!(failed.kind(), ErrorKind::Truncated, "request {number}: {failed}");
+            is_lost(&node, &path).await;
+            assert_eq!(node.close().await.unwrap_err().kind(), ErrorKind::Truncated);
+            // Opened anew it is what it is now.
+            let node = open(&host, disk(&path)).await.unwrap();
+            assert!(read(&node, 0, SIZE as usize / 2 - 8192).await.iter().all(|byte| *byte == 1));
+        });
+    }
+}
+
+#[test]
+fn what_was_behind_a_cut_is_no_hole() {
     let reactor = reactor();
     let host = reactor.env();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("cut");
     reactor.run(async {
-        let node = open(&host, OpenDisk { create: Some(SIZE), ..disk(&path) }).await.unwrap();
-        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(6000).unwrap();
-        for at in [4096, 8192] {
-            let failed = node.submit(Io::read(at, Buf::zeroed(4096))).await.unwrap_err();
-            assert_eq!(failed.kind(), ErrorKind::Media);
-            assert_eq!(failed.range(), Some(&(at..at + 4096)));
-        }
+        let node = cut_short(&host, &path, SIZE / 2).await;
+        assert_eq!(node.extents(0..SIZE).await.unwrap_err().kind(), ErrorKind::Truncated);
+        is_lost(&node, &path).await;
     });
+}
+
+/// Writers and readers beside each other while the file is cut: a read has ones, or fails.
+#[test]
+fn no_read_finds_the_hole_that_a_write_makes() {
+    let reactor = reactor();
+    let host = reactor.env();
+    let folder = tempfile::tempdir().unwrap();
+    for turn in 0..20 {
+        let path = folder.path().join(format!("cut-{turn}"));
+        reactor.run(async {
+            let node = cut_short(&host, &path, SIZE / 2).await;
+            let write = node.submit(Io::write(SIZE - 8192, Buf::from_vec(vec![1; 4096]), Durability::Cached));
+            let reads: Vec<_> = (0..16)
+                .map(|n| {
+                    let into = Buf::zeroed(4096);
+                    (node.submit(Io::read(SIZE / 2 + n * 4096, into.clone())), into)
+                })
+                .collect();
+            for (read, into) in reads {
+                assert!(read.await.is_err() || into.to_vec().iter().all(|byte| *byte == 1), "zeroes");
+            }
+            assert_eq!(write.await.unwrap_err().kind(), ErrorKind::Truncated);
+        });
+    }
 }
 
 #[test]
@@ -295,6 +382,9 @@ fn a_file_grows_and_shrinks_only_by_force() {
         }
         node.control(resize(json!({ "size": "1MiB", "force": true }))).await.unwrap();
         assert_eq!(node.geometry().size, SIZE);
+        // That was no cut.
+        write(&node, SIZE - 512, vec![1; 512], Durability::Fua).await;
+        assert_eq!(read(&node, SIZE - 512, 512).await, [1; 512]);
         // Somebody else made it larger.
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(3 * SIZE).unwrap();
         node.control(resize(json!({}))).await.unwrap();

@@ -321,8 +321,8 @@ pub const UNCONFIRMED: &str = "unconfirmed";
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
     /// The class: `not-found`, `invalid`, `unsupported`, `read-only`, `fenced`, `offline`, `timed-out`, `no-space`,
-    /// `media`, `corrupt`, `bad-memory`, `cancelled`; `unconfirmed`: the command would lose what the message says, and needs the argument
-    /// `force`.
+    /// `media`, `corrupt`, `bad-memory`, `truncated`, `cancelled`; `unconfirmed`: the command would lose what the message
+    /// says, and needs the argument `force`.
     pub kind: String,
     /// What happened, in words.
     pub message: String,
@@ -368,5 +368,6 @@ fn kind_name(kind: lamina_block::ErrorKind) -> &'static str {
         Cancelled => "cancelled",
         Corrupt => "corrupt",
         BadMemory => "bad-memory",
+        Truncated => "truncated",
     }
 }

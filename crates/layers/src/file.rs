@@ -23,6 +23,10 @@
 //! Commands: `resize` takes over the size that the file or block device has now; with a `size` it gives a file that size
 //! first. A smaller one is taken over only with `force=true`, and what lies behind is lost.
 //!
+//! A file that another program cuts short while it is open fails everything from the moment at which that is noticed, until it
+//! is opened anew: at once when something is asked for behind the cut, and otherwise at the next write or flush. What lay
+//! there is lost, and is never zeroes. A mirror or parity above does without it, and gives it everything anew when it is back.
+//!
 //! It deliberately does not resize by itself, lock against other programs than Lamina's own, or know any image format:
 //! every byte of the file is a byte of the device.
 

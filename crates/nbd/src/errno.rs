@@ -27,6 +27,7 @@ pub fn of(kind: ErrorKind, fast_zero: bool) -> u32 {
         | ErrorKind::Offline
         | ErrorKind::TimedOut
         | ErrorKind::Corrupt
+        | ErrorKind::Truncated
         | ErrorKind::Cancelled
         | ErrorKind::BadMemory => EIO,
         ErrorKind::NoSpace => ENOSPC,
@@ -65,6 +66,7 @@ mod tests {
         let kinds = [
             (ErrorKind::Media, ErrorKind::Media),
             (ErrorKind::Corrupt, ErrorKind::Media),
+            (ErrorKind::Truncated, ErrorKind::Media),
             (ErrorKind::Offline, ErrorKind::Media),
             (ErrorKind::TimedOut, ErrorKind::Media),
             (ErrorKind::Cancelled, ErrorKind::Media),

@@ -105,15 +105,19 @@ impl Disk {
     /// Data and holes. A range that was zeroed with its space kept is called a hole by most file systems, and so
     /// here.
     pub(super) async fn allocation(&self, at: Range<u64>) -> Result<Vec<Extent>> {
+        self.end.check()?;
         if self.facts.device {
             let mut all = Vec::new();
             Extent::push(&mut all, at.end - at.start, ExtentState::Data);
             return Ok(all);
         }
-        let fd = self.fd()?.try_clone()?;
+        let fd = self.fd()?;
+        let copy = fd.try_clone()?;
         let block = u64::from(self.geometry.get().block);
         let range = at.clone();
-        let runs = self.tools.helpers.run(move || runs(&fd, range, block)).await?;
+        let runs = self.tools.helpers.run(move || runs(&copy, range, block)).await?;
+        // What lies behind the end of a file looks like a hole.
+        self.ask(&fd, true).await?;
         runs.map_err(|e| Error::from(e).at(at))
     }
 
@@ -141,6 +145,10 @@ impl Disk {
         let Resize { size, force } =
             serde_json::from_value(args).map_err(|e| Error::invalid(format!("resize: {e}")))?;
         let before = self.geometry.get();
+        self.end.check()?;
+        if let Some(Bytes(size)) = size.filter(|_| force) {
+            self.end.served.set(before.size.min(size));
+        }
         let fd = self.fd()?.try_clone()?;
         let (device, block) = (self.facts.device, before.block);
         if size.is_some() && before.read_only {
@@ -150,8 +158,11 @@ impl Disk {
             Some(Bytes(size)) => open::set_size(&fd, device, before.size, size, block, force),
             None => open::size(&fd, block),
         });
-        let now = now.await?.map_err(|e| Error::new(e.kind(), format!("resize: {}", e.message())))?;
-        if size.is_none() && now < before.size && !force {
+        let refused = |now: u64| size.is_none() && now < before.size && !force;
+        let now = now.await?.map_err(|e| Error::new(e.kind(), format!("resize: {}", e.message())));
+        if let Ok(now) = now
+            && refused(now)
+        {
             return Err(Error::invalid(format!(
                 "resize: it has become smaller, {} instead of {}: give it its size back, or say force=true if what lay \
                  behind is not needed",
@@ -159,6 +170,8 @@ impl Disk {
                 Bytes(before.size)
             )));
         }
+        self.end.served.set(now.as_ref().copied().unwrap_or(before.size));
+        let now = now?;
         self.geometry.set(before.with_size(now));
         Ok(json!({ "size": now }))
     }

@@ -13,13 +13,16 @@
 //! private copy, at most [`BOUNCE_MAX`] bytes of it for one request at a time.
 //!
 //! After a failed flush of cached data the kernel forgets what it could not write, and would call the next flush a
-//! success. So every later flush and forced write of such a disk fails until it is opened anew.
+//! success. So every later flush and forced write of such a disk fails until it is opened anew. A disk that others made
+//! smaller meanwhile fails everything until then (`end.rs`).
 
 mod allocation;
+mod end;
 mod open;
 
 use crate::host::Tools;
 use crate::ring::{Fd, Sync};
+use end::End;
 use lamina_block::{
     Buf, Command, Durability, Effect, Error, ErrorKind, Extent, Geometry, Io, Layer, Op, OpenDisk, Pending,
     Result, Step,
@@ -46,6 +49,7 @@ pub(crate) struct Disk {
     zero_range: Cell<bool>,
     /// Cached data was lost in a failed flush.
     lost: Cell<bool>,
+    end: End,
 }
 
 /// Opens a disk. The lock on it is held until it is closed or dropped.
@@ -58,6 +62,7 @@ pub(crate) async fn open(tools: Tools, open: OpenDisk) -> Result<Rc<dyn Layer>> 
         geometry: Cell::new(geometry),
         zero_range: Cell::new(true),
         lost: Cell::new(false),
+        end: End::new(geometry.size),
     }))
 }
 
@@ -68,17 +73,23 @@ impl Layer for Disk {
 
     fn submit(self: Rc<Self>, io: &mut Io) -> Step {
         let Ok(fd) = self.fd() else { return closed().into() };
-        let Io { op, at } = io.take();
+        if let Err(e) = self.end.check() {
+            return e.into();
+        }
+        let io = io.take();
         Step::control(async move {
             let _work = self.tools.disk_work.begin();
-            match op {
+            let begun = self.begin(&fd, &io).await?;
+            let Io { op, at } = io;
+            let result = match op {
                 Op::Read(into) => self.read(&fd, into, at.start).await,
                 Op::Write(from, durability) => self.write(&fd, from, at.start, durability).await,
                 // Boxed, so that reads and writes do not pay for their size.
                 Op::Zero(how) => Box::pin(self.zero(&fd, at, how)).await,
                 Op::Discard => Box::pin(self.discard(&fd, at)).await,
                 Op::Flush => self.flush(&fd).await,
-            }
+            };
+            self.ended(&fd, begun, result).await
         })
     }
 
@@ -185,6 +196,7 @@ impl Disk {
         loop {
             match operation(rest.clone(), at).await.result {
                 Ok(n) if n as usize == rest.len() => return Ok(()),
+                Ok(0) if at < self.end.served.get() => return Err(self.lose(at).at(range)),
                 Ok(0) => {
                     let message = "the file or device ends here: was it made smaller by another program?";
                     return Err(Error::media(message).at(range));

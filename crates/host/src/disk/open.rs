@@ -22,6 +22,8 @@ pub(super) struct Facts {
     pub path: PathBuf,
     /// A block device, not a file.
     pub device: bool,
+    /// Its size can be asked for without waiting.
+    pub local: bool,
     /// What O_DIRECT needs of memory; nothing through the page cache.
     pub direct: Option<Needs>,
 }
@@ -89,7 +91,7 @@ fn look(file: &File, open: &OpenDisk) -> Result<(Facts, Geometry)> {
     };
     let optimal = optimal.next_power_of_two().max(block);
     let geometry = Geometry { size, block, optimal, read_only: open.read_only, discard, zero, fua: true };
-    Ok((Facts { path: path.clone(), device, direct }, geometry))
+    Ok((Facts { path: path.clone(), device, local: super::end::is_local(file, device), direct }, geometry))
 }
 
 /// The file, and whether it was made just now.

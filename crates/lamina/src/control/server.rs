@@ -218,7 +218,7 @@ impl From<Error> for Refusal {
             Invalid | Unsupported => StatusCode::BAD_REQUEST,
             ReadOnly | Fenced | Cancelled => StatusCode::CONFLICT,
             Offline | TimedOut => StatusCode::SERVICE_UNAVAILABLE,
-            Media | NoSpace | Corrupt | BadMemory => StatusCode::INTERNAL_SERVER_ERROR,
+            Media | NoSpace | Corrupt | BadMemory | Truncated => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Refusal { status, problem: Problem::from(&e) }
     }

@@ -50,6 +50,28 @@ pub struct Shape {
     pub region: u64,
 }
 
+/// Which sheets of an area are whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sheets {
+    /// By their numbers.
+    whole: Vec<bool>,
+    /// There is none in it, not even a damaged one: something else is there, or nothing.
+    pub gone: bool,
+}
+
+impl Sheets {
+    /// True if no sheet is damaged or missing.
+    pub fn are_whole(&self) -> bool {
+        !self.whole.is_empty() && self.whole.iter().all(|whole| *whole)
+    }
+
+    /// Those that are whole here or in `other`, of the same shape.
+    pub fn join(&mut self, other: &Sheets) {
+        self.whole.resize(self.whole.len().max(other.whole.len()), false);
+        self.whole.iter_mut().zip(&other.whole).for_each(|(whole, other)| *whole |= other);
+    }
+}
+
 impl Shape {
     /// The region for `size` bytes if the user says nothing: 4 MiB, or more where there would be too many.
     pub fn region_for(size: u64) -> u64 {
@@ -138,19 +160,33 @@ impl Shape {
     ///
     /// The number of damaged sheets; fails with `Unsupported` if a sheet is of a later version.
     pub fn decode(&self, area: &[u8], bits: &mut Bits) -> Result<u64> {
-        let mut damaged = 0;
+        let sheets = self.look(area, bits)?;
+        Ok(self.doubt(&sheets, bits))
+    }
+
+    /// Adds to `bits` what the whole sheets of an area say, and nothing for the others.
+    ///
+    /// Fails with `Unsupported` if a sheet is of a later version.
+    pub fn look(&self, area: &[u8], bits: &mut Bits) -> Result<Sheets> {
+        let mut found = Sheets { whole: Vec::new(), gone: true };
         for index in 0..self.sheets() {
             let sheet = area.chunks_exact(SHEET).nth(index as usize).unwrap_or_default();
+            found.gone &= !sheet.starts_with(&MAGIC);
             match self.read(index, sheet, bits) {
-                Ok(()) => {}
+                Ok(()) => found.whole.push(true),
                 Err(e) if e.kind() == ErrorKind::Unsupported => return Err(e),
-                Err(_) => {
-                    bits.add(&self.part(index));
-                    damaged += 1;
-                }
+                Err(_) => found.whole.push(false),
             }
         }
-        Ok(damaged)
+        Ok(found)
+    }
+
+    /// Adds to `bits` the parts of those sheets that are not whole; how many these are.
+    pub fn doubt(&self, sheets: &Sheets, bits: &mut Bits) -> u64 {
+        let whole = |index: u64| sheets.whole.get(index as usize).is_some_and(|whole| *whole);
+        let damaged: Vec<u64> = (0..self.sheets()).filter(|index| !whole(*index)).collect();
+        damaged.iter().for_each(|index| bits.add(&self.part(*index)));
+        damaged.len() as u64
     }
 
     fn read(&self, index: u64, sheet: &[u8], bits: &mut Bits) -> Result<()> {

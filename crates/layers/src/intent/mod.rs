@@ -20,7 +20,8 @@
 //! that was written and is still wanted when that ended.
 //!
 //! It deliberately does not know what it is about: which places there are, when they agree, and what to do if they do
-//! not is its owner's. Bits of several copies are joined: one too many costs time, one too few data.
+//! not is its owner's. Bits of several copies are joined: one too many costs time, one too few data. A sheet that is damaged
+//! in one copy and whole in another says nothing that the other does not.
 
 mod bits;
 mod format;
@@ -28,7 +29,7 @@ mod format;
 mod tests;
 
 pub use bits::Bits;
-pub use format::{SHEET, Shape};
+pub use format::{SHEET, Shape, Sheets};
 
 use crate::flaw::flawed;
 use lamina_block::{Buf, Durability, Env, Io, Node, Pending, Request, Result, Signal};
@@ -111,15 +112,32 @@ impl Intent {
         self.shape.get().area(self.page)
     }
 
-    /// Takes in what is found in an area. What is damaged may be anything: all of its regions count as written.
-    pub async fn load(&self, Area(node, at): &Area) -> Result<()> {
+    /// Takes in what the whole sheets of an area say. What no area says is for [`Intent::doubt`].
+    pub async fn load(&self, area: &Area) -> Result<Sheets> {
+        let bytes = self.bytes_of(area).await?;
+        let sheets = self.shape.get().look(&bytes, &mut self.state.borrow_mut().wanted)?;
+        if !sheets.are_whole() {
+            tracing::warn!(device = %area.0.name(), gone = sheets.gone, "its intent is damaged");
+        }
+        Ok(sheets)
+    }
+
+    /// True if there is nothing of it in an area, not even something damaged.
+    pub async fn is_gone(&self, area: &Area) -> Result<bool> {
+        let bytes = self.bytes_of(area).await?;
+        let shape = self.shape.get();
+        Ok(shape.look(&bytes, &mut Bits::none(shape.size, shape.region))?.gone)
+    }
+
+    async fn bytes_of(&self, Area(node, at): &Area) -> Result<Vec<u8>> {
         let buf = self.env.pool().take(self.area() as usize);
         node.submit(Io::read(*at, buf.clone())).await?;
-        let damaged = self.shape.get().decode(&buf.to_vec(), &mut self.state.borrow_mut().wanted)?;
-        if damaged > 0 {
-            tracing::warn!(device = %node.name(), damaged, "its intent is damaged: those regions count as written");
-        }
-        Ok(())
+        Ok(buf.to_vec())
+    }
+
+    /// What no whole sheet says may be anything: all of its regions count as written.
+    pub fn doubt(&self, known: &Sheets) {
+        self.shape.get().doubt(known, &mut self.state.borrow_mut().wanted);
     }
 
     /// True if all of `at` may be written now. It counts as written from now on.

@@ -93,7 +93,8 @@ async fn bytes(node: &Rc<Node>, at: Range<u64>) -> Vec<u8> {
 async fn verify(env: Rc<SimEnv>) -> std::result::Result<(), String> {
     let pair = Pair::new(&env);
     for node in &pair.disks {
-        pair.intent.load(&Area(Rc::clone(node), DATA)).await.map_err(|e| e.to_string())?;
+        let sheets = pair.intent.load(&Area(Rc::clone(node), DATA)).await.map_err(|e| e.to_string())?;
+        pair.intent.doubt(&sheets);
     }
     let (a, b) = (bytes(&pair.disks[0], 0..DATA).await, bytes(&pair.disks[1], 0..DATA).await);
     for (number, (a, b)) in a.chunks(512).zip(b.chunks(512)).enumerate() {

@@ -1,13 +1,16 @@
 //! Making legs, finding them again, legs that join and leave.
 
+use super::state::end_is_gone;
 use super::words::{Kept, KeptLeg};
 use super::{Content, Findings, Leg, Legs, Locks, Role, is_corrupt};
-use crate::intent::{Area, Bits, Intent, Shape};
+use crate::flaw::flawed;
+use crate::intent::{Area, Bits, Intent, Shape, Sheets};
 use lamina_block::{
     Begin, Build, Bytes, Error, ErrorKind, Geometry, Io, Node, Over, Result, Signal, Time, Zero,
 };
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -202,6 +205,13 @@ impl Legs {
             }
             it.missing.replace(Some(missing));
         }
+        let is_same = |leg: &Leg| {
+            let known = kept.legs.iter().find(|known| known.device == leg.node.name());
+            known.is_none_or(|known| known.is == leg.role.get())
+        };
+        if !self.legs.iter().all(is_same) {
+            self.changed();
+        }
         self.look();
         match self.read_only {
             true => Ok(()),
@@ -212,7 +222,7 @@ impl Legs {
     /// Takes in what the legs say was being written. Each that has everything says all of it, so one whose copy is
     /// damaged does not matter, as long as another one has it.
     async fn load_intent(&self) -> Result<()> {
-        let (mut known, mut damaged) = (false, Vec::new());
+        let (mut known, mut damaged, mut gone) = (Sheets::default(), Vec::new(), Vec::new());
         for leg in 0..self.legs.len() {
             let it = &self.legs[leg];
             if it.role.get() == Role::Spare || it.copied.get() == Some(0) || it.node.is_absent() {
@@ -220,16 +230,26 @@ impl Legs {
             }
             let Some(area) = it.area.get().map(|start| Area(Rc::clone(&it.node), start)) else { continue };
             match self.intent.load(&area).await {
-                Ok(()) => known |= it.role.get() == Role::Sync,
+                Ok(sheets) if sheets.gone && !flawed!("a leg without its end is trusted") => {
+                    gone.push((leg, area))
+                }
+                Ok(sheets) => {
+                    if it.role.get() == Role::Sync {
+                        known.join(&sheets);
+                    }
+                    damaged.extend((!sheets.are_whole()).then_some((leg, area)));
+                }
                 Err(e) if e.kind() == ErrorKind::Unsupported => return Err(e),
                 Err(e) if is_corrupt(&e) => damaged.push((leg, area)),
                 Err(e) if it.role.get() == Role::Sync => self.put_out(leg, &e),
                 Err(_) => {}
             }
         }
-        if !known && damaged.iter().any(|(leg, _)| self.legs[*leg].role.get() == Role::Sync) {
-            tracing::warn!(device = %self.name, "what was being written is not known: everything counts as written");
-            self.intent.set_all();
+        damaged.extend(self.put_out_cut(gone));
+        let is_sync = |(leg, _): &(usize, Area)| self.legs[*leg].role.get() == Role::Sync;
+        if !known.are_whole() && damaged.iter().any(is_sync) {
+            tracing::warn!(device = %self.name, "what was being written is not known everywhere: there all counts as written");
+            self.intent.doubt(&known);
         }
         for (leg, area) in damaged.into_iter().filter(|_| !self.read_only) {
             if let Err(e) = self.intent.write_all(&area).await {
@@ -237,6 +257,25 @@ impl Legs {
             }
         }
         Ok(())
+    }
+
+    /// Where the intent of these legs was is something else: they were cut short, or others stand in their places. What
+    /// they hold is not trusted, if there are enough without them; otherwise they come back, as damaged ones.
+    fn put_out_cut(&self, gone: Vec<(usize, Area)>) -> Vec<(usize, Area)> {
+        let is_gone = |leg: &usize| gone.iter().any(|(other, _)| other == leg);
+        let left: Vec<usize> = self.in_sync().filter(|leg| !is_gone(leg)).collect();
+        let count = match self.places {
+            0 => left.len(),
+            _ => left.iter().filter_map(|leg| self.legs[*leg].place.get()).collect::<BTreeSet<_>>().len(),
+        };
+        if count < self.needs {
+            return gone;
+        }
+        for (leg, area) in gone {
+            self.put_out(leg, &end_is_gone().on(area.0.name()));
+            self.lacks_all(leg);
+        }
+        Vec::new()
     }
 
     /// Why it cannot be opened.
@@ -400,15 +439,22 @@ fn legs(with: &Build, kept: &Kept, needs: &Needs, area: std::ops::Range<u64>) ->
             None => (Role::Spare, None, None),
         };
         let size = child.geometry().size;
-        if !child.is_absent() && size < kept.size && role != Role::Failed {
+        let is_short = !child.is_absent() && size < kept.size && role != Role::Failed;
+        if is_short && known.is_none() {
             return Err(Error::new(
                 ErrorKind::NoSpace,
                 format!("over: {} has {} and {} are needed", child.name(), Bytes(size), Bytes(kept.size)),
             ));
         }
+        // One that was cut short has nothing, and may have its size back one day.
+        let (role, copied) = match (is_short, role) {
+            (true, Role::Sync | Role::Behind) => (Role::Behind, Some(0)),
+            _ => (role, copied),
+        };
+        let has_area = child.is_absent() || is_short || size >= area.end;
         legs.push(Leg {
             node: Rc::clone(child),
-            area: Cell::new((child.is_absent() || size >= area.end).then_some(area.start)),
+            area: Cell::new(has_area.then_some(area.start)),
             role: Cell::new(role),
             copied: Cell::new(copied),
             here: Cell::new(false),
@@ -416,7 +462,7 @@ fn legs(with: &Build, kept: &Kept, needs: &Needs, area: std::ops::Range<u64>) ->
             place: Cell::new(place),
             leaving: Cell::new(false),
             since: Cell::new(with.env.now()),
-            why: RefCell::default(),
+            why: RefCell::new(is_short.then(end_is_gone)),
         });
     }
     Ok(legs)

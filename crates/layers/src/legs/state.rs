@@ -81,7 +81,8 @@ pub fn did_nothing(e: &Error) -> bool {
         | ErrorKind::TimedOut
         | ErrorKind::Cancelled
         | ErrorKind::Corrupt
-        | ErrorKind::BadMemory => false,
+        | ErrorKind::BadMemory
+        | ErrorKind::Truncated => false,
     }
 }
 
@@ -90,18 +91,31 @@ pub fn is_away(e: &Error) -> bool {
     matches!(e.kind(), ErrorKind::Offline | ErrorKind::TimedOut)
 }
 
+/// Why what a leg holds is not trusted any more.
+pub(super) fn end_is_gone() -> Error {
+    let message =
+        "its end is gone: it was cut short, or is another device. It gets everything from the others";
+    Error::new(ErrorKind::Truncated, message)
+}
+
+/// True if a leg has lost its end: it can come back, and has nothing then.
+pub(super) fn is_truncated(e: &Error) -> bool {
+    e.kind() == ErrorKind::Truncated
+}
+
 impl Legs {
     /// A leg has failed: from now on it misses what is written. Not if it is the last one that has all; then its errors
     /// are the device's.
     pub fn put_out(&self, leg: usize, e: &Error) {
-        let role = if is_away(e) { Role::Behind } else { Role::Failed };
+        let role = if is_away(e) || is_truncated(e) { Role::Behind } else { Role::Failed };
         if self.legs[leg].takes_writes() && !self.is_last(leg) {
             tracing::warn!(device = %self.name, leg = %self.legs[leg].node.name(), error = %e, "a leg has failed");
             self.lose(leg, role, Some(e));
         }
     }
 
-    /// Leg `leg` misses what is written from now on, and may have lost what was not flushed.
+    /// Leg `leg` misses what is written from now on, and may have lost what was not flushed. Where the legs are the same and
+    /// it may differ from the others after a crash, it lacks that, too: they are made the same without it.
     pub(super) fn lose(&self, leg: usize, role: Role, e: Option<&Error>) {
         let it = &self.legs[leg];
         if it.takes_writes() {
@@ -110,14 +124,17 @@ impl Legs {
                 missing.join(&self.written.borrow());
                 self.flushing.borrow().iter().for_each(|bits| missing.join(bits));
             }
+            if self.places == 0 && !flawed!("what was in doubt is not missed") {
+                missing.join(&self.unsure.borrow());
+            }
             it.missing.replace(Some(missing));
         }
         it.role.set(role);
         it.here.set(false);
         it.since.set(self.env.now());
         it.why.replace(e.cloned());
-        // Nobody else keeps an intent that would say what it misses.
-        if !self.targets().any(|other| self.legs[other].area.get().is_some()) {
+        // Nobody else keeps an intent that would say what it misses; or nothing that it holds is to be trusted.
+        if e.is_some_and(is_truncated) || !self.targets().any(|other| self.legs[other].area.get().is_some()) {
             self.lacks_all(leg);
         }
         self.changed();
@@ -154,12 +171,22 @@ impl Legs {
             ))
             .on(it.node.name()));
         }
+        let area = it.area.get().map(|start| Area(Rc::clone(&it.node), start));
+        if let Some(area) = area.as_ref().filter(|_| it.copied.get() != Some(0))
+            && self.is_cut(area).await?
+        {
+            let e = end_is_gone();
+            tracing::warn!(device = %self.name, leg = %it.node.name(), error = %e, "a leg is back");
+            self.lacks_all(leg);
+            self.changed();
+            self.record().await?;
+        }
         if it.role.get() != Role::Behind || it.here.get() {
             return Ok(());
         }
         it.here.set(true);
-        if let Some(start) = it.area.get() {
-            let written = self.intent.write_all(&Area(Rc::clone(&it.node), start)).await;
+        if let Some(area) = area {
+            let written = self.intent.write_all(&area).await;
             if let Err(e) = &written {
                 self.put_out(leg, e);
             }
@@ -169,6 +196,14 @@ impl Legs {
         it.why.replace(None);
         self.unstick();
         Ok(())
+    }
+
+    /// True if a leg that was away has no intent any more.
+    async fn is_cut(&self, area: &Area) -> Result<bool> {
+        match self.intent.is_gone(area).await {
+            Err(e) if is_corrupt(&e) => Ok(false),
+            found => found.map(|gone| gone && !flawed!("a leg without its end is trusted")),
+        }
     }
 
     /// A leg that is behind has all.

@@ -1,6 +1,7 @@
 //! What goes on by itself, once a second as long as there is something: bits of the intent go, legs that were away are
 //! asked whether they answer, spares take over, what legs lack is copied.
 
+use super::state::is_truncated;
 use super::{Legs, Role};
 use lamina_block::Result;
 use std::rc::Rc;
@@ -56,6 +57,10 @@ impl Legs {
         let is_away = |leg: &usize| self.legs[*leg].role.get() == Role::Behind && !self.legs[*leg].here.get();
         for leg in (0..self.legs.len()).filter(is_away) {
             if let Err(e) = self.bring_back(leg).await {
+                if is_truncated(&e) && self.legs[leg].copied.get() != Some(0) {
+                    self.lacks_all(leg);
+                    self.changed();
+                }
                 self.legs[leg].why.replace(Some(e));
             }
         }

@@ -177,21 +177,29 @@ impl Parity {
         Ok(())
     }
 
-    /// Computes the parity of stripes that follow each other, and writes it.
+    /// Computes the parity of stripes that follow each other, and writes it. A leg that does not get it lacks it.
     async fn write_parity(&self, run: &[(u64, Range<u64>)]) -> Result<()> {
         let at = run[0].1.start..run[run.len() - 1].1.end;
         let columns = self.recover(&at, &[], &[]).await?;
-        let mut writes = Vec::new();
+        let (mut writes, mut parities) = (Vec::new(), Vec::new());
         for (stripe, part) in run {
             let within = (part.start - at.start) as usize..(part.end - at.start) as usize;
             for cell in self.layout.data()..self.layout.columns {
                 let column = self.layout.column(*stripe, cell);
                 let io = Io::write(part.start, columns[column].slice(within.clone()), Durability::Cached);
+                parities.push((column, part));
                 writes.extend(self.takers(column).map(|leg| (leg, io.clone())));
             }
         }
+        let asked: Vec<usize> = writes.iter().map(|(leg, _)| *leg).collect();
         let put = |(leg, io): (usize, Io)| (leg, self.node(leg).submit(io));
         let failed = self.put_all(writes.into_iter().map(put)).await;
+        let has_it = |leg: &usize| asked.contains(leg) && failed.iter().all(|(other, _)| other != leg);
+        for (column, part) in parities {
+            let legs = (0..self.legs.legs.len()).filter(|leg| self.place(*leg) == Some(column));
+            let without = legs.filter(|leg| !has_it(leg) && !flawed!("what was in doubt is not missed"));
+            without.for_each(|leg| self.legs.legs[leg].misses(part));
+        }
         self.unless_out(failed)
     }
 

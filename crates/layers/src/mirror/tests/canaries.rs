@@ -13,9 +13,13 @@ fn canaries() {
         })
     };
     assert_eq!(first(), None);
-    for flaw in
-        ["ack before all legs", "stale leg read", "what was not flushed is forgotten", "data before intent"]
-    {
+    for flaw in [
+        "ack before all legs",
+        "stale leg read",
+        "what was not flushed is forgotten",
+        "data before intent",
+        "what was in doubt is not missed",
+    ] {
         FLAW.set(Some(flaw));
         let caught = first();
         FLAW.set(None);

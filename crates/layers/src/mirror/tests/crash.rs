@@ -84,6 +84,12 @@ pub struct Crash {
 async fn verify(history: &History, open: &Open, crash: Option<u64>) -> Checked {
     let all = 0..SIZE / BLOCK / 24 * 24;
     history.read(&open.env, &open.node, all.clone(), crash).await?;
+    let names: Vec<&str> = open.legs.iter().map(|leg| leg.name()).collect();
+    let good = names.iter().zip(open.roles()).filter(|(_, role)| role == "in sync").map(|(name, _)| name);
+    // The first one is right until they agree.
+    if let Some(last) = good.skip(1).last().filter(|_| crash.is_some_and(|at| at.is_multiple_of(2))) {
+        open.absence(last).await;
+    }
     open.env.sleep(Duration::from_secs(2)).await;
     open.whole().await;
     history.read(&open.env, &open.node, all.clone(), crash).await?;

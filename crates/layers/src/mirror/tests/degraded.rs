@@ -305,3 +305,76 @@ fn a_read_into_memory_that_is_gone_heals_nothing() {
         assert_eq!(open.legs.iter().map(reads).sum::<u64>(), 3);
     });
 }
+
+/// A write that was under way when the power failed is on a alone.
+fn torn() -> Simulation {
+    let world = world(3);
+    let env = world.env();
+    let images = world
+        .run(async move {
+            let open = open(&env, &["a", "b"], keys(), Begin::Format).await.expect("made");
+            open.whole().await;
+            write(&open, 10240, 1, 512).await;
+            open.node.submit(Io::flush()).await.expect("flushed");
+            write(&open, 10240, 2, 512).await;
+            let mut images = env.images(Loss::All, 1);
+            images.insert("a".into(), env.disk("a").expect("a").image(Loss::Nothing, 1));
+            images
+        })
+        .expect("it ends");
+    Simulation::from_images(4, &images)
+}
+
+#[test]
+fn a_leg_that_was_away_when_legs_were_made_the_same_is_made_the_same() {
+    for gone in ["a", "b"] {
+        let world = torn();
+        let env = world.env();
+        world
+            .run(async move {
+                let open = open(&env, &["a", "b"], keys(), Begin::Open).await.expect("opened");
+                assert_ne!(open.node.info()["unsure"], 0);
+                open.set_here(gone, false);
+                write(&open, 51200, 3, 512).await;
+                env.sleep(Duration::from_secs(5)).await;
+                assert_eq!(open.node.info()["unsure"], 0, "the other one alone is right");
+                let right = bytes_of(&open.node, 10240..10752).await;
+                open.set_here(gone, true);
+                env.sleep(Duration::from_secs(2)).await;
+                open.whole().await;
+                assert_eq!(open.roles(), ["in sync", "in sync"]);
+                for _ in 0..8 {
+                    assert_eq!(bytes_of(&open.node, 10240..10752).await, right, "without {gone}");
+                }
+                open.same().await.expect("the same");
+            })
+            .expect("it ends");
+    }
+}
+
+#[test]
+fn one_leg_after_the_other_is_away_when_legs_are_made_the_same() {
+    let world = torn();
+    let env = world.env();
+    world
+        .run(async move {
+            let legs = ["a", "b", "c"].map(|name| child(&env, name)).to_vec();
+            let open = open_with(&env, legs, keys(), Begin::Open, &[]).await.expect("opened");
+            open.set_here("b", false);
+            write(&open, 51200, 3, 512).await;
+            env.sleep(Duration::from_secs(5)).await;
+            open.until("c", |open| open.roles()[2] == "in sync").await;
+            open.set_here("a", false);
+            write(&open, 55296, 4, 512).await;
+            open.set_here("b", true);
+            env.sleep(Duration::from_secs(5)).await;
+            open.until("b", |open| open.roles()[1] == "in sync").await;
+            open.set_here("a", true);
+            env.sleep(Duration::from_secs(2)).await;
+            open.whole().await;
+            assert_eq!(open.roles(), ["in sync"; 3]);
+            open.same().await.expect("the same");
+            assert_eq!(bytes_of(&open.node, 10240..10752).await, [2; 512]);
+        })
+        .expect("it ends");
+}

@@ -2,6 +2,7 @@
 
 mod canaries;
 mod crash;
+pub mod cut;
 mod degraded;
 mod scrub;
 mod spread;
@@ -109,6 +110,14 @@ impl Open {
     pub fn set_here(&self, name: &str, here: bool) {
         let presence = if here { Presence::Here } else { Presence::Failing };
         self.env.disk(name).expect("a disk").set_presence(presence);
+    }
+
+    /// A disk goes away, which a flush notices, before legs have been made the same after a crash; and comes back later.
+    pub async fn absence(&self, name: &str) {
+        self.set_here(name, false);
+        let _ = self.node.submit(Io::flush()).await;
+        self.env.sleep(Duration::from_secs(1 + self.env.random() % 4)).await;
+        self.set_here(name, true);
     }
 
     /// A disk comes back after a power loss of its own.

@@ -172,7 +172,7 @@ async fn read_all(history: &History, open: &Open, crash: Option<u64>, may: bool)
     Ok(())
 }
 
-async fn verify(run: Run, history: &History, open: &Open, crash: Option<u64>) -> Checked {
+async fn verify(run: Run, history: &History, open: &Open, crash: Option<u64>, away: bool) -> Checked {
     let may = run.story == Story::Lost && crash.is_some();
     read_all(history, open, crash, may).await?;
     if run.is_missing() || run.story == Story::Lost {
@@ -184,6 +184,10 @@ async fn verify(run: Run, history: &History, open: &Open, crash: Option<u64>) ->
             other => other.map_err(told("a write afterwards"))?,
         }
         return open.node.close().await.map_err(told("close"));
+    }
+    let is_whole = open.roles().iter().all(|role| role == "in sync");
+    if let Some(at) = crash.filter(|_| away && is_whole) {
+        open.absence(open.legs[at as usize % open.legs.len()].name()).await;
     }
     open.env.sleep(Duration::from_secs(2)).await;
     open.whole().await;
@@ -247,7 +251,7 @@ pub fn run(run: Run) -> Checked {
         }
         told?;
         env.observe(None);
-        verify(run, &history, &open, None).await
+        verify(run, &history, &open, None, false).await
     });
     env.observe(None);
     env.set_fault(None);
@@ -284,7 +288,8 @@ fn recover(run: Run, history: &Rc<History>, crash: &Crash, again: bool) -> Check
     let ended = world.run(async move {
         let open = run.open(&main_env, Begin::Open, without).await.map_err(told("opened"))?;
         // What was begun when the power failed may be there or not, and stays so.
-        verify(run, &here, &open, Some(at)).await?;
+        // What one has that was away meanwhile is known in regions only when the power fails once more.
+        verify(run, &here, &open, Some(at), !again).await?;
         match without {
             ["b", "c"] => comes_back(run, &here, &main_env, at).await,
             _ => Ok(()),

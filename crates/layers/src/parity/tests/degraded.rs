@@ -142,3 +142,40 @@ fn what_it_was_made_as_it_stays() {
         assert!(refused(keys(), Begin::Adopt, &abc).await.starts_with("over"));
     });
 }
+
+/// What the power left of a write is wrong in one parity. Its device is away when parities are made right.
+#[test]
+fn a_device_that_was_away_when_the_parity_was_made_right_gets_it() {
+    for gone in ["a", "b", "c"] {
+        let world = world(3);
+        let env = world.env();
+        let (images, bytes) = world
+            .run(async move {
+                let (open, mut bytes) = filled(&env).await;
+                put(&open, 0, &[7; 6 * UNIT as usize]).await;
+                bytes[..6 * UNIT as usize].fill(7);
+                let mut images = env.images(Loss::Nothing, 1);
+                images.insert(gone.into(), env.disk(gone).expect("a disk").image(Loss::All, 1));
+                (images, bytes)
+            })
+            .expect("it ends");
+        let world = Simulation::from_images(4, &images);
+        let env = world.env();
+        world
+            .run(async move {
+                let open = open(&env, &["a", "b", "c"], keys(), Begin::Open).await.expect("opened");
+                open.absence(gone).await;
+                env.sleep(Duration::from_secs(2)).await;
+                open.whole().await;
+                assert_eq!(open.roles(), ["in sync"; 3]);
+                let there = all_of(&open).await;
+                assert!(there[6 * UNIT as usize..] == bytes[6 * UNIT as usize..], "what was flushed");
+                scrubbed(&open).await;
+                assert_eq!(open.found("different"), 0, "{gone} was away");
+                let other = if gone == "a" { "b" } else { "a" };
+                open.command("fail", json!({ "leg": other })).await.expect("failed");
+                assert!(all_of(&open).await == there, "without {other}");
+            })
+            .expect("it ends");
+    }
+}

@@ -3,6 +3,7 @@
 mod canaries;
 mod counts;
 mod crash;
+mod cut;
 mod degraded;
 mod forget;
 mod journal;
