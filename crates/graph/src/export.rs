@@ -52,6 +52,8 @@ pub struct Export {
     pub serial: Option<String>,
     /// What requests to it may hold, in bytes, all clients together.
     pub memory: usize,
+    /// Any file is taken as a guest's memory over vhost-user, not only memory (memfd, tmpfs, huge pages).
+    pub any_memory: bool,
     /// Where keys stand in the file.
     pub(crate) places: Places,
 }
@@ -81,6 +83,16 @@ struct Keys {
     queues: Option<u64>,
     serial: Option<String>,
     memory: Option<Bytes>,
+    memory_files: Option<MemoryFiles>,
+}
+
+/// Which files a front-end may share as its guest's memory.
+#[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+enum MemoryFiles {
+    /// Those that are memory.
+    Memory,
+    Any,
 }
 
 #[derive(Deserialize)]
@@ -124,6 +136,7 @@ pub(crate) fn read(name: &str, section: &Section<'_>, base: &Path, report: &mut 
         queues: keys.queues.and_then(|n| u16::try_from(n).ok()).unwrap_or(1),
         serial: keys.serial,
         memory: keys.memory.map_or(Budget::EXPORT, |memory| memory.0 as usize),
+        any_memory: keys.memory_files == Some(MemoryFiles::Any),
         places: Places {
             header: section.header.clone(),
             device: at("device"),
@@ -152,7 +165,12 @@ fn check_values(keys: &Keys, section: &Section<'_>, at: &dyn Fn(&str) -> Range<u
     if keys.nbd.is_none() && keys.tls.is_some() {
         wrong("tls", "is for \"nbd\", which this export does not have");
     }
-    for (key, given) in [("queues", keys.queues.is_some()), ("serial", keys.serial.is_some())] {
+    let for_guests = [
+        ("queues", keys.queues.is_some()),
+        ("serial", keys.serial.is_some()),
+        ("memory-files", keys.memory_files.is_some()),
+    ];
+    for (key, given) in for_guests {
         if given && keys.vhost_user.is_none() {
             wrong(key, "is for \"vhost-user\", which this export does not have");
         }

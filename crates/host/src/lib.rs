@@ -12,6 +12,7 @@
 //!
 //! What it deliberately does not do: distribute tasks over threads, poll devices, handle signals.
 
+mod bell;
 mod disk;
 mod event;
 mod executor;
@@ -25,6 +26,7 @@ mod ring;
 mod spin;
 mod timers;
 
+pub use bell::Bell;
 pub use event::Event;
 pub use host::Host;
 pub use reactor::{Options, Reactor};

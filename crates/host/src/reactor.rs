@@ -7,6 +7,7 @@ use crate::ring::{Ring, Wait};
 use crate::spin::Spin;
 use lamina_block::Time;
 use rustix::event::{EventfdFlags, eventfd};
+use std::cell::Cell;
 use std::io;
 use std::num::NonZeroU64;
 use std::pin::pin;
@@ -18,6 +19,10 @@ use std::time::Duration;
 
 /// The most polls of tasks in one turn, so that the kernel and the clock are looked at in between.
 const TURN_MAX: usize = 1024;
+
+/// A turn longer than this is told, and how often at most. Nothing else on the core went on meanwhile.
+const SLOW: Duration = Duration::from_millis(250);
+const TELL_EVERY: Duration = Duration::from_secs(10);
 
 /// See [`Options::spin`].
 const SPIN: Duration = Duration::from_micros(40);
@@ -49,6 +54,8 @@ pub struct Reactor {
     host: Rc<Host>,
     shared: Arc<Shared>,
     spin: Spin,
+    /// When a slow turn was told last.
+    told: Cell<Option<Time>>,
 }
 
 impl Reactor {
@@ -69,7 +76,7 @@ impl Reactor {
         let wakeups = host.event(heard);
         // Being woken is all there is to it: what was handed over is looked for every turn.
         host.task(async move { while wakeups.wait().await.is_ok() {} });
-        Ok(Reactor { host, shared, spin: Spin::new(options.spin) })
+        Ok(Reactor { host, shared, spin: Spin::new(options.spin), told: Cell::new(None) })
     }
 
     /// The environment of what runs here.
@@ -103,12 +110,14 @@ impl Reactor {
 
     /// One round of the loop.
     fn turn(&self, root: &Root) {
+        let begun = self.host.clock().read();
         self.host.executor.run(TURN_MAX);
         if self.shared.is_pending() {
             for item in self.shared.take() {
                 item.run_here(|call| call(&self.host));
             }
         }
+        self.watch(begun);
         let busy = !self.host.executor.is_idle() || root.woken.load(Ordering::Acquire);
         let entered = if !busy {
             self.wait()
@@ -123,6 +132,22 @@ impl Reactor {
         self.host.ring().harvest();
         let now = self.host.clock().turn();
         self.host.timers().fire(now);
+    }
+
+    /// Tells of a turn that kept the core from everything else.
+    fn watch(&self, begun: Time) {
+        let now = self.host.clock().read();
+        let took = now.since(begun);
+        if took < SLOW || self.told.get().is_some_and(|told| now.since(told) < TELL_EVERY) {
+            return;
+        }
+        self.told.set(Some(now));
+        let thread = std::thread::current();
+        tracing::warn!(
+            core = thread.name().unwrap_or_default(),
+            milliseconds = took.as_millis() as u64,
+            "a task has blocked its core: everything on the core had to wait"
+        );
     }
 
     /// Waits until there is something to do: for a while in memory, where that pays, then in the kernel.

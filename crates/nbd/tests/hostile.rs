@@ -191,9 +191,25 @@ fn clients_that_do_not_negotiate_are_bounded_in_number_and_time() {
             world.env.sleep(Duration::from_millis(1)).await;
         }
         assert_eq!(world.server.connections(), 4);
-        world.env.sleep(Duration::from_secs(11)).await;
+        world.env.sleep(Duration::from_secs(13)).await;
         assert_eq!(world.server.connections(), 0);
         works(&world).await;
+    });
+}
+
+/// Others hold all places and take every one that becomes free.
+#[test]
+fn clients_that_do_not_negotiate_shut_nobody_out() {
+    let settings = Settings { max_handshakes: 4, ..Settings::default() };
+    simulate(0..4, settings, async |world| {
+        let mut idle = Vec::new();
+        for _ in 0..12 {
+            idle.push(world.connect().await);
+        }
+        let begun = world.env.now();
+        works(&world).await;
+        let waited = world.env.now().since(begun);
+        assert!(waited < Duration::from_secs(5), "{waited:?}");
     });
 }
 
@@ -467,4 +483,40 @@ fn errors_of_a_server_are_told() {
         assert_eq!(e.kind(), kind, "{e}");
         assert!(e.message().contains(said), "{e}");
     }
+}
+
+/// A write that is too large is answered when its payload has come: before that nobody listens. The connection goes on.
+#[test]
+fn a_write_that_is_too_large_is_refused_after_its_payload() {
+    simulate(0..2, Settings::default(), async |world| {
+        let conn = world.connect().await;
+        let len = wire::PAYLOAD_MAX + 4096;
+        send(&conn, [begin(false), request(cmd::WRITE, 0, 7, 0, len)].concat()).await.expect("sends");
+        exactly(&conn, HELLO).await;
+        let payload = std::iter::repeat_n(1 << 20, len as usize >> 20).chain([4096]);
+        for (n, piece) in payload.enumerate() {
+            assert_eq!(world.node.stats().in_flight(), 0, "{n}");
+            send(&conn, vec![0; piece]).await.expect("sends");
+        }
+        let refused = exactly(&conn, 16).await;
+        // The disk is smaller, and that is said first.
+        assert_eq!(refused[4..16], [&28u32.to_be_bytes()[..], &7u64.to_be_bytes()].concat());
+        send(&conn, request(cmd::READ, 0, 8, 0, 512)).await.expect("sends");
+        assert_eq!(exactly(&conn, 16 + 512).await[4..8], [0; 4]);
+    });
+}
+
+/// A client that takes no replies keeps the server from stopping for two seconds, not for ever.
+#[test]
+fn a_client_that_takes_no_replies_does_not_keep_the_server_from_stopping() {
+    simulate(0..2, Settings::default(), async |world| {
+        let conn = world.connect().await;
+        let reads: Vec<u8> = (0..4).flat_map(|i| request(cmd::READ, 0, i, 0, 1 << 20)).collect();
+        send(&conn, [begin(false), reads].concat()).await.expect("sends");
+        world.env.sleep(Duration::from_secs(60)).await;
+        assert_eq!(world.server.connections(), 1, "while it serves it waits");
+        let begun = world.env.now();
+        world.server.shutdown().await;
+        assert!(world.env.now().since(begun) < Duration::from_secs(5));
+    });
 }

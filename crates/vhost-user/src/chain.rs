@@ -20,6 +20,9 @@ const INDIRECT: u16 = VRING_DESC_F_INDIRECT as u16;
 /// The most descriptors in a chain. Guests use at most two more than the data segments that they are offered.
 const DESCRIPTORS_MAX: u32 = 1024;
 
+/// The most pieces of guest memory in a chain. A descriptor of the largest length may lie in all regions there are.
+const SPANS_MAX: usize = 8 * DESCRIPTORS_MAX as usize;
+
 /// Bytes of a request's header.
 pub(crate) const HEADER_LEN: usize = 16;
 
@@ -126,7 +129,7 @@ impl Chain {
         let mut seen = 0;
         loop {
             seen += 1;
-            if seen > entries.min(DESCRIPTORS_MAX) {
+            if seen > entries.min(DESCRIPTORS_MAX) || self.spans.len() > SPANS_MAX {
                 return Err(Broken::Loop);
             }
             let d = table.read(index, memory).ok_or(Broken::IndirectPlace)?;
@@ -196,6 +199,11 @@ impl Chain {
         }
     }
 
+    /// Pieces of guest memory that it consists of.
+    pub fn spans(&self) -> usize {
+        self.spans.len()
+    }
+
     /// True if the chain breaks a rule but has a status: it is answered with an error.
     pub fn is_malformed(&self) -> bool {
         self.malformed
@@ -252,6 +260,11 @@ impl Chain {
     #[inline(always)]
     pub fn data_in(&self, memory: &Memory) -> Buf {
         buf(&self.spans[self.readable..], 0, self.data_in_len() as usize, memory)
+    }
+
+    /// Where the status goes, as a guest address.
+    pub fn status_address(&self) -> Option<(u64, u32)> {
+        self.spans.last().map(|s| (s.guest + u64::from(s.len) - 1, 1))
     }
 
     /// What the device may write, the status included, as guest addresses: for the log of a migration.

@@ -3,13 +3,19 @@
 //! One thread an export, one front-end at a time. Every message waits for its job to be done, so that what the
 //! front-end was answered is true. When the front-end hangs up, its queues are stopped and drained before the next
 //! one is let in: nothing that an earlier connection began can land on top of what a later one writes.
+//!
+//! Descriptors of a front-end may be anything, and to ask, map or close one may take as long as its owner likes. All of
+//! that is done here; what reaches the reactor is memory, eventfds, and Unix sockets. An export whose thread is held
+//! up so serves nobody any more; others notice nothing, and it can be stopped all the same.
 
 use crate::device::Device;
-use crate::memory::{REGIONS_MAX, RegionAddress};
+use crate::eventfd;
+use crate::memory::{Mapper, Piece, REGIONS_MAX, RegionAddress};
 use crate::ring::RingAddress;
 use crate::socket::Socket;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recv, recvmsg};
+use rustix::net::sockopt::socket_domain;
+use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recv, recvmsg};
 use std::fs::File;
 use std::io::{self, IoSliceMut, Write};
 use std::mem::MaybeUninit;
@@ -130,12 +136,12 @@ impl Shared {
 }
 
 /// The control thread of an export.
-pub(crate) fn run(name: &str, socket: &Socket, shared: &Shared, link: &Link, queues: u16) {
+pub(crate) fn run(name: &str, socket: &Socket, shared: &Shared, link: &Link, mapper: &Mapper, queues: u16) {
     while !shared.is_stopping() {
         match shared.accept(socket) {
             Ok(Some(stream)) => {
                 tracing::info!("{name}: a front-end has connected");
-                let end = converse(stream, shared, link, queues);
+                let end = converse(stream, shared, link, mapper, queues);
                 // Its queues end before the next one begins.
                 if link.ask(Device::disconnect).is_err() {
                     return;
@@ -157,14 +163,14 @@ pub(crate) fn run(name: &str, socket: &Socket, shared: &Shared, link: &Link, que
 }
 
 /// Answers one front-end until it leaves.
-fn converse(stream: UnixStream, shared: &Shared, link: &Link, queues: u16) -> Result<()> {
+fn converse(stream: UnixStream, shared: &Shared, link: &Link, mapper: &Mapper, queues: u16) -> Result<()> {
     shared.set_connection(Some(stream.try_clone().map_err(Error::ReqHandlerError)?));
     if shared.is_stopping() {
         return Ok(());
     }
     let own = stream.try_clone().map_err(Error::ReqHandlerError)?;
     let session =
-        Arc::new(Mutex::new(Session { link, queues, protocol: VhostUserProtocolFeatures::empty() }));
+        Arc::new(Mutex::new(Session { link, mapper, queues, protocol: VhostUserProtocolFeatures::empty() }));
     let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&session));
     loop {
         let Some(header) = Header::peek(&own)? else { return Err(Error::Disconnected) };
@@ -228,6 +234,9 @@ fn take_channel(stream: &UnixStream, link: &Link, acknowledge: bool) -> Result<(
     if received.bytes != header.len() || header[8..] != [0; 4] {
         return Err(Error::InvalidMessage);
     }
+    if !matches!(socket_domain(&channel), Ok(AddressFamily::UNIX)) {
+        return Err(Error::IncorrectFds);
+    }
     let channel = UnixStream::from(channel);
     link.ask(async move |device: Rc<Device>| device.set_channel(channel)).map_err(Error::ReqHandlerError)?;
     if acknowledge {
@@ -244,6 +253,7 @@ fn take_channel(stream: &UnixStream, link: &Link, acknowledge: bool) -> Result<(
 /// A conversation with one front-end.
 struct Session<'a> {
     link: &'a Link,
+    mapper: &'a Mapper,
     queues: u16,
     /// What both sides understand.
     protocol: VhostUserProtocolFeatures,
@@ -258,6 +268,14 @@ impl Session<'_> {
     {
         self.link.ask(work).and_then(|answer| answer).map_err(Error::ReqHandlerError)
     }
+
+    fn map(&self, file: &File, offset: u64, len: u64) -> Result<Piece> {
+        self.mapper.map(file, offset, len).map_err(Error::ReqHandlerError)
+    }
+}
+
+fn event(file: Option<File>) -> Result<Option<OwnedFd>> {
+    file.map(eventfd::check).transpose().map_err(Error::ReqHandlerError)
 }
 
 fn address(region: &VhostUserMemoryRegion) -> RegionAddress {
@@ -294,9 +312,12 @@ impl VhostUserBackendReqHandlerMut for Session<'_> {
         files: Vec<File>,
         _postcopy: Option<bool>,
     ) -> Result<Option<Vec<u64>>> {
-        let places = regions.iter().map(|region| (address(region), region.mmap_offset));
-        let regions: Vec<_> =
-            places.zip(files).map(|((address, offset), file)| (address, offset, file)).collect();
+        let map = |(region, file): (&VhostUserMemoryRegion, &File)| {
+            let address = address(region);
+            self.mapper.map(file, region.mmap_offset, address.len).map(|piece| (address, piece))
+        };
+        let mapped: io::Result<Vec<_>> = regions.iter().zip(&files).map(map).collect();
+        let regions = mapped.map_err(Error::ReqHandlerError)?;
         self.ask(async move |device: Rc<Device>| device.set_memory(regions))?;
         Ok(None)
     }
@@ -329,15 +350,18 @@ impl VhostUserBackendReqHandlerMut for Session<'_> {
     }
 
     fn set_vring_kick(&mut self, index: u8, file: Option<File>) -> Result<()> {
-        self.ask(move |device| device.set_kick(index as u32, file))
+        let kick = event(file)?;
+        self.ask(move |device| device.set_kick(index as u32, kick))
     }
 
     fn set_vring_call(&mut self, index: u8, file: Option<File>) -> Result<()> {
-        self.ask(async move |device: Rc<Device>| device.set_call(index as u32, file))
+        let call = event(file)?;
+        self.ask(async move |device: Rc<Device>| device.set_call(index as u32, call))
     }
 
     fn set_vring_err(&mut self, index: u8, file: Option<File>) -> Result<()> {
-        self.ask(async move |device: Rc<Device>| device.set_error(index as u32, file))
+        let error = event(file)?;
+        self.ask(async move |device: Rc<Device>| device.set_error(index as u32, error))
     }
 
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
@@ -393,11 +417,9 @@ impl VhostUserBackendReqHandlerMut for Session<'_> {
     }
 
     fn set_inflight_fd(&mut self, region: &VhostUserInflight, file: File) -> Result<()> {
-        let region = *region;
-        self.ask(async move |device: Rc<Device>| {
-            let (offset, len) = (region.mmap_offset, region.mmap_size);
-            device.set_in_flight(&file, offset, len, region.num_queues, region.queue_size)
-        })
+        let piece = self.map(&file, region.mmap_offset, region.mmap_size)?;
+        let (queues, size) = (region.num_queues, region.queue_size);
+        self.ask(async move |device: Rc<Device>| device.set_in_flight(piece, queues, size))
     }
 
     fn get_max_mem_slots(&mut self) -> Result<u64> {
@@ -410,8 +432,9 @@ impl VhostUserBackendReqHandlerMut for Session<'_> {
         file: File,
         _postcopy: Option<bool>,
     ) -> Result<Option<u64>> {
-        let (address, offset) = (address(region), region.mmap_offset);
-        self.ask(async move |device: Rc<Device>| device.add_region(address, offset, &file))?;
+        let address = address(region);
+        let piece = self.map(&file, region.mmap_offset, address.len)?;
+        self.ask(async move |device: Rc<Device>| device.add_region(address, piece))?;
         Ok(None)
     }
 
@@ -438,7 +461,7 @@ impl VhostUserBackendReqHandlerMut for Session<'_> {
     }
 
     fn set_log_base(&mut self, log: &VhostUserLog, file: File) -> Result<()> {
-        let (offset, len) = (log.mmap_offset, log.mmap_size);
-        self.ask(move |device| device.set_log_base(file, offset, len))
+        let piece = self.map(&file, log.mmap_offset, log.mmap_size)?;
+        self.link.ask(move |device| device.set_log_base(piece)).map_err(Error::ReqHandlerError)
     }
 }

@@ -6,15 +6,15 @@
 
 use crate::config::{self, EVENT_INDEX, FLUSH, LOG_ALL, PROTOCOL_FEATURES};
 use crate::dirty::DirtyLog;
-use crate::eventfd::{self, Notifier};
+use crate::disposal::Disposal;
 use crate::inflight;
-use crate::memory::{Memory, Region, RegionAddress};
+use crate::memory::{Memory, Piece, Region, RegionAddress};
 use crate::queue::{Parts, Queue, Turn};
 use crate::request::Rules;
 use crate::ring::{Ring, RingAddress};
 use crate::server::Settings;
 use lamina_block::{Budget, Durability, Node, Signal};
-use lamina_host::{Event, Host};
+use lamina_host::{Bell, Event, Host};
 use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::future::poll_fn;
@@ -41,8 +41,11 @@ pub(crate) struct Device {
     /// The channel on which we may speak first.
     channel: RefCell<Option<UnixStream>>,
     slots: Vec<RefCell<Slot>>,
-    /// The export ends.
+    /// Where what the front-end gave us goes when it is not needed any more.
+    disposal: Disposal,
+    /// The export ends, or has ended.
     pub closing: Signal,
+    pub is_closing: Cell<bool>,
     pub closed: Cell<bool>,
 }
 
@@ -53,8 +56,8 @@ struct Slot {
     address: Option<RingAddress>,
     base: u16,
     kick: Option<OwnedFd>,
-    call: Option<File>,
-    error: Option<File>,
+    call: Option<OwnedFd>,
+    error: Option<OwnedFd>,
     enabled: bool,
     running: Option<Running>,
 }
@@ -63,8 +66,6 @@ struct Slot {
 #[derive(Clone)]
 struct Running {
     queue: Rc<Queue>,
-    /// Wakes the queue's task, as the guest would.
-    poke: Rc<Notifier>,
     /// The queue's task has ended.
     ended: Rc<Cell<bool>>,
 }
@@ -75,7 +76,13 @@ fn invalid(message: impl Into<String>) -> io::Error {
 
 impl Device {
     /// A device that nobody has connected to.
-    pub fn new(host: &Rc<Host>, node: Rc<Node>, settings: Settings, room: Rc<Budget>) -> Rc<Device> {
+    pub fn new(
+        host: &Rc<Host>,
+        node: Rc<Node>,
+        settings: Settings,
+        room: Rc<Budget>,
+        disposal: Disposal,
+    ) -> Rc<Device> {
         Rc::new(Device {
             name: settings.name.clone(),
             host: Rc::clone(host),
@@ -88,8 +95,10 @@ impl Device {
             channel: RefCell::default(),
             slots: (0..settings.queues).map(|_| RefCell::default()).collect(),
             settings,
+            disposal,
             room,
             closing: Signal::new(),
+            is_closing: Cell::new(false),
             closed: Cell::new(false),
         })
     }
@@ -147,29 +156,26 @@ impl Device {
             running.queue.drained.until(|| running.queue.in_flight() == 0).await;
             running.queue.set_log(self.active_log());
             running.queue.release();
-            running.poke.notify();
         }
     }
 
     /// Where a migration's log is.
-    pub async fn set_log_base(self: Rc<Self>, file: File, offset: u64, len: u64) -> io::Result<()> {
-        let log = DirtyLog::map(&file, offset, len)?;
-        *self.log.borrow_mut() = Some(Rc::new(log));
+    pub async fn set_log_base(self: Rc<Self>, piece: Piece) {
+        *self.log.borrow_mut() = Some(Rc::new(DirtyLog::new(piece)));
         self.apply_log().await;
-        Ok(())
     }
 
     /// Replaces all of the guest's memory.
-    pub fn set_memory(&self, regions: Vec<(RegionAddress, u64, File)>) -> io::Result<()> {
-        let map = |(address, offset, file): (_, u64, File)| Region::map(address, &file, offset);
-        let regions = regions.into_iter().map(map).collect::<io::Result<_>>()?;
+    pub fn set_memory(&self, regions: Vec<(RegionAddress, Piece)>) -> io::Result<()> {
+        let region = |(address, piece)| Region::new(address, piece);
+        let regions = regions.into_iter().map(region).collect::<io::Result<_>>()?;
         self.use_memory(Memory::new(regions)?);
         Ok(())
     }
 
     /// Adds to the guest's memory.
-    pub fn add_region(&self, address: RegionAddress, offset: u64, file: &File) -> io::Result<()> {
-        let memory = self.memory.borrow().with(Region::map(address, file, offset)?)?;
+    pub fn add_region(&self, address: RegionAddress, piece: Piece) -> io::Result<()> {
+        let memory = self.memory.borrow().with(Region::new(address, piece)?)?;
         self.use_memory(memory);
         Ok(())
     }
@@ -244,29 +250,28 @@ impl Device {
     }
 
     /// How the guest says that chains are available.
-    pub async fn set_kick(self: Rc<Self>, index: u32, kick: Option<File>) -> io::Result<()> {
+    pub async fn set_kick(self: Rc<Self>, index: u32, kick: Option<OwnedFd>) -> io::Result<()> {
         let kick = kick.ok_or_else(|| invalid("queues are not polled: a kick needs an eventfd"))?;
-        let kick = eventfd::check(kick)?;
         self.stop(index).await?;
         self.slot(index)?.borrow_mut().kick = Some(kick);
         self.start(index)
     }
 
     /// How the guest hears that chains are used.
-    pub fn set_call(&self, index: u32, call: Option<File>) -> io::Result<()> {
+    pub fn set_call(&self, index: u32, call: Option<OwnedFd>) -> io::Result<()> {
         let mut slot = self.slot(index)?.borrow_mut();
         if let Some(running) = &slot.running {
-            running.queue.set_call(notifier(&call)?);
+            running.queue.set_call(bell(&call)?);
         }
         slot.call = call;
         Ok(())
     }
 
     /// How the front-end hears that a queue is broken.
-    pub fn set_error(&self, index: u32, error: Option<File>) -> io::Result<()> {
+    pub fn set_error(&self, index: u32, error: Option<OwnedFd>) -> io::Result<()> {
         let mut slot = self.slot(index)?.borrow_mut();
         if let Some(running) = &slot.running {
-            running.queue.set_error(notifier(&error)?);
+            running.queue.set_error(bell(&error)?);
         }
         slot.error = error;
         Ok(())
@@ -287,15 +292,8 @@ impl Device {
     }
 
     /// The region in which a predecessor may have left what was in flight.
-    pub fn set_in_flight(
-        &self,
-        file: &File,
-        offset: u64,
-        len: u64,
-        queues: u16,
-        size: u16,
-    ) -> io::Result<()> {
-        let region = inflight::Region::map(file, offset, len, queues, size)?;
+    pub fn set_in_flight(&self, piece: Piece, queues: u16, size: u16) -> io::Result<()> {
+        let region = inflight::Region::new(piece, queues, size)?;
         tracing::info!("{}: the front-end keeps what is in flight for us (INFLIGHT_SHMFD)", self.name);
         *self.in_flight.borrow_mut() = Some(region);
         Ok(())
@@ -321,7 +319,8 @@ impl Device {
 
     /// The channel on which we may speak first.
     pub fn set_channel(&self, channel: UnixStream) {
-        *self.channel.borrow_mut() = Some(channel);
+        let before = self.channel.borrow_mut().replace(channel);
+        self.disposal.take(before);
     }
 
     /// Tells the front-end that the configuration space has changed.
@@ -359,7 +358,7 @@ impl Device {
 
     /// The front-end is gone: stops all queues, and forgets all that it has said.
     pub async fn disconnect(self: Rc<Self>) {
-        self.channel.take();
+        self.disposal.take(self.channel.take());
         Rc::clone(&self).reset().await;
         for slot in &self.slots {
             slot.take();
@@ -377,18 +376,17 @@ impl Device {
         else {
             return Ok(());
         };
-        let poke = Rc::new(Notifier::new(kick.try_clone()?.into())?);
         let event = self.host.event(kick.try_clone()?);
         let queue = self.make_queue(index, &slot, &address).map_err(invalid)?;
         if queue.to_repeat() > 0 {
             tracing::info!("{}: queue {index} repeats {} requests in flight", self.name, queue.to_repeat());
         }
-        queue.set_error(notifier(&slot.error)?);
-        queue.set_call(notifier(&slot.call)?);
+        queue.set_error(bell(&slot.error)?);
+        queue.set_call(bell(&slot.call)?);
         let ended = Rc::new(Cell::new(false));
         self.host.task(serve(Rc::clone(&queue), event, Rc::clone(&ended)));
         self.host.task(publish(Rc::clone(&queue)));
-        slot.running = Some(Running { queue, poke, ended });
+        slot.running = Some(Running { queue, ended });
         if first {
             // A front-end that comes back to a restarted server goes on with the size it was told before. It looks again
             // only when told, and QEMU only once it has started the device.
@@ -427,23 +425,23 @@ impl Device {
     /// Stops a queue if it runs, and waits until nothing of it is in flight.
     async fn stop(&self, index: u32) -> io::Result<()> {
         let slot = self.slot(index)?;
-        let Some(Running { queue, poke, ended }) = slot.borrow_mut().running.take() else { return Ok(()) };
+        let Some(Running { queue, ended }) = slot.borrow_mut().running.take() else { return Ok(()) };
+        // Its task takes its wait for a kick with it: the next one may wait on the same eventfd.
         queue.stop();
-        // The task must take its wait for a kick with it: the next one may wait on the same eventfd.
-        poke.notify();
         queue.drained.until(|| queue.in_flight() == 0 && ended.get()).await;
         slot.borrow_mut().base = queue.next_available();
         Ok(())
     }
 }
 
-fn notifier(file: &Option<File>) -> io::Result<Option<Notifier>> {
-    file.as_ref().map(|file| Notifier::new(file.try_clone()?)).transpose()
+fn bell(fd: &Option<OwnedFd>) -> io::Result<Option<Bell>> {
+    fd.as_ref().map(Bell::new).transpose()
 }
 
 /// A queue's task: takes chains, and waits for kicks.
 async fn serve(queue: Rc<Queue>, kick: Rc<Event>, ended: Rc<Cell<bool>>) {
     loop {
+        let roused = queue.roused.wait();
         let turn = queue.turn();
         queue.check_memory();
         match turn {
@@ -451,7 +449,7 @@ async fn serve(queue: Rc<Queue>, kick: Rc<Event>, ended: Rc<Cell<bool>>) {
             Turn::More => yield_once().await,
             Turn::Full => queue.room.freed().await,
             Turn::Idle => {
-                if let Err(e) = kick.wait().await {
+                if let Err(e) = kick.wait_unless(roused).await {
                     queue.fail(&format!("its kicks cannot be heard: {e}"));
                     break;
                 }

@@ -4,28 +4,20 @@
 //! once more. A page is marked after its bytes were written and before the guest hears of them; earlier, and the page
 //! might be copied too soon; later, and a migrated guest might see a completion without its data.
 
-use crate::memory::Mapping;
-use std::fs::File;
-use std::io;
+use crate::memory::Piece;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 const PAGE: u64 = 4096;
 
 /// The bitmap.
 pub(crate) struct DirtyLog {
-    mapping: Mapping,
-    offset: usize,
-    len: usize,
+    piece: Piece,
 }
 
 impl DirtyLog {
-    /// Maps the bitmap of `len` bytes that begins at `offset` of `file`.
-    pub fn map(file: &File, offset: u64, len: u64) -> io::Result<DirtyLog> {
-        let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
-        let offset = usize::try_from(offset).map_err(|_| invalid())?;
-        let len = usize::try_from(len).map_err(|_| invalid())?;
-        let mapping = Mapping::new(file, offset.checked_add(len).ok_or_else(invalid)?)?;
-        Ok(DirtyLog { mapping, offset, len })
+    /// The bitmap that is mapped here.
+    pub fn new(piece: Piece) -> DirtyLog {
+        DirtyLog { piece }
     }
 
     /// Marks the pages of the guest's `guest..guest + len`. What lies beyond the bitmap has no bit and is left out.
@@ -35,8 +27,9 @@ impl DirtyLog {
         }
         let last = guest.saturating_add(len - 1) / PAGE;
         for page in guest / PAGE..=last {
-            let Some(byte) = usize::try_from(page / 8).ok().filter(|byte| *byte < self.len) else { break };
-            let Some(at) = self.mapping.at(self.offset + byte, 1) else { break };
+            let Some(at) = usize::try_from(page / 8).ok().and_then(|byte| self.piece.at(byte, 1)) else {
+                break;
+            };
             // SAFETY: inside the mapping; the front-end changes it atomically, too.
             unsafe { AtomicU8::from_ptr(at.as_ptr()) }.fetch_or(1 << (page % 8), Ordering::Release);
         }
@@ -46,6 +39,7 @@ impl DirtyLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::Mapper;
     use crate::testing::memfd;
     use std::os::unix::fs::FileExt;
 
@@ -62,7 +56,7 @@ mod tests {
         ];
         for (guest, len, pages) in cases {
             let file = memfd(64);
-            DirtyLog::map(&file, 16, 8).unwrap().mark(guest, len);
+            DirtyLog::new(Mapper::default().map(&file, 16, 8).unwrap()).mark(guest, len);
             let mut bytes = [0; 64];
             file.read_exact_at(&mut bytes, 0).unwrap();
             let set: Vec<usize> = (0..512).filter(|bit| bytes[bit / 8] & (1 << (bit % 8)) != 0).collect();
@@ -73,7 +67,7 @@ mod tests {
 
     #[test]
     fn a_bitmap_larger_than_its_file_is_refused() {
-        assert!(DirtyLog::map(&memfd(64), 0, 65).is_err());
-        assert!(DirtyLog::map(&memfd(64), u64::MAX, 65).is_err());
+        assert!(Mapper::default().map(&memfd(64), 0, 65).is_err());
+        assert!(Mapper::default().map(&memfd(64), u64::MAX, 65).is_err());
     }
 }

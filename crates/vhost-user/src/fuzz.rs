@@ -2,7 +2,7 @@
 
 use crate::dirty::DirtyLog;
 use crate::inflight::{self, Region as InFlight};
-use crate::memory::{Memory, Region, RegionAddress};
+use crate::memory::{Mapper, Memory, Region, RegionAddress};
 use crate::queue::{Parts, Queue, Turn};
 use crate::request::Rules;
 use crate::ring::{Ring, RingAddress};
@@ -32,7 +32,8 @@ fn memory(bytes: &[u8]) -> ([File; 2], Memory) {
         file.write_all_at(part, MARGIN).expect("memory");
     }
     let region = |n: u64| RegionAddress { guest: n * REGION, user: n * REGION, len: REGION };
-    let map = |n: usize| Region::map(region(n as u64), &files[n], MARGIN).expect("a region");
+    let piece = |n: usize| Mapper::default().map(&files[n], MARGIN, REGION).expect("memory");
+    let map = |n: usize| Region::new(region(n as u64), piece(n)).expect("a region");
     let memory = Memory::new(vec![map(0), map(1)]).expect("two regions");
     (files, memory)
 }
@@ -48,10 +49,12 @@ pub fn run(env: Rc<dyn Env>, node: Rc<Node>, bytes: &[u8], mut settle: impl FnMu
     let memory = Rc::new(memory);
     let (tracked, len) = inflight::create(1, ENTRIES).expect("memory");
     let tracker = (how & 1 != 0).then(|| {
-        let region = InFlight::map(&tracked, 0, len, 1, ENTRIES).expect("a region");
+        let region = InFlight::new(Mapper::default().map(&tracked, 0, len).expect("memory"), 1, ENTRIES)
+            .expect("a region");
         region.tracker(0, ENTRIES).expect("room for a queue")
     });
-    let log = (how & 2 != 0).then(|| Rc::new(DirtyLog::map(&memfd(4096), 0, 4096).expect("a log")));
+    let log = (how & 2 != 0)
+        .then(|| Rc::new(DirtyLog::new(Mapper::default().map(&memfd(4096), 0, 4096).expect("a log"))));
     let ring = Ring::map(ENTRIES, &RING, &memory).expect("a ring");
     let queue = Queue::new(Parts {
         name: "fuzz".into(),

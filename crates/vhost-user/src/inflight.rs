@@ -17,7 +17,7 @@
 //! Memory that the front-end shares is checked like any other: a wrong value costs this queue a repeated or a lost
 //! request, never more.
 
-use crate::memory::Mapping;
+use crate::memory::Piece;
 use crate::store;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::cell::Cell;
@@ -46,25 +46,20 @@ pub(crate) fn create(queues: u16, size: u16) -> io::Result<(File, u64)> {
 
 /// The region of a device.
 pub(crate) struct Region {
-    mapping: Rc<Mapping>,
-    offset: usize,
+    piece: Rc<Piece>,
     queues: u16,
     size: u16,
 }
 
 impl Region {
-    /// Maps the region that begins at `offset` of `file` and is `len` bytes long.
-    pub fn map(file: &File, offset: u64, len: u64, queues: u16, size: u16) -> io::Result<Region> {
-        let needed = stride(size) * queues as usize;
-        let fits = offset.is_multiple_of(8) && len >= needed as u64;
-        let end = usize::try_from(offset).ok().and_then(|o| o.checked_add(needed));
-        let (Some(end), true) = (end, fits) else {
-            let message =
-                format!("{len} bytes at {offset} cannot hold what is in flight in {queues} queues of {size}");
+    /// The region that is mapped here.
+    pub fn new(piece: Piece, queues: u16, size: u16) -> io::Result<Region> {
+        let start = piece.at(0, stride(size) * queues as usize);
+        if !start.is_some_and(|start| (start.as_ptr() as usize).is_multiple_of(8)) {
+            let message = format!("it cannot hold what is in flight in {queues} queues of {size}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-        };
-        let mapping = Rc::new(Mapping::new(file, end)?);
-        Ok(Region { mapping, offset: offset as usize, queues, size })
+        }
+        Ok(Region { piece: Rc::new(piece), queues, size })
     }
 
     /// The part of queue `index`, if the region has one for a queue of `size` entries.
@@ -72,8 +67,8 @@ impl Region {
         if index >= self.queues as usize || size > self.size {
             return None;
         }
-        let start = self.mapping.at(self.offset + index * stride(self.size), stride(self.size))?;
-        Some(Tracker { start, size, counter: Cell::new(0), _mapping: Rc::clone(&self.mapping) })
+        let start = self.piece.at(index * stride(self.size), stride(self.size))?;
+        Some(Tracker { start, size, counter: Cell::new(0), _piece: Rc::clone(&self.piece) })
     }
 }
 
@@ -83,7 +78,7 @@ pub(crate) struct Tracker {
     size: u16,
     /// Taken so far; orders what must be repeated.
     counter: Cell<u64>,
-    _mapping: Rc<Mapping>,
+    _piece: Rc<Piece>,
 }
 
 impl Tracker {

@@ -26,6 +26,7 @@ mod config;
 mod control;
 mod device;
 mod dirty;
+mod disposal;
 mod eventfd;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]

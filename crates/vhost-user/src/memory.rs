@@ -4,10 +4,15 @@
 //! mapping's owner with it. Mappings are shared with the guest, so their bytes may change at any time: they are
 //! only read and written through raw pointers, and what decides something is read once.
 //!
+//! Files are mapped by the control thread and unmapped by [`Disposal`]: both may take long. To touch what is mapped must
+//! not, so it is memory, unless the export allows any file ([`Mapper`]).
+//!
 //! A front-end may shrink the file behind its memory (QEMU seals its own against it). Its size is checked when it is
 //! mapped; if it shrinks later, [`crate::truncation`] puts zeroes where memory was, and the queues stop.
 
+use crate::disposal::Disposal;
 use crate::truncation::Guard;
+use rustix::fs::fcntl_get_seals;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::any::Any;
 use std::fmt;
@@ -20,20 +25,82 @@ use std::rc::Rc;
 /// The most regions a front-end may share. Each costs a mapping.
 pub(crate) const REGIONS_MAX: usize = 256;
 
-/// A part of a file mapped shared, for reading and writing. Unmapped with its last owner.
-pub(crate) struct Mapping {
-    start: NonNull<u8>,
+/// How the files of a front-end become memory.
+#[derive(Clone, Default)]
+pub(crate) struct Mapper {
+    /// Any file is mapped. Whoever touches the memory then waits for the file's disk, or for as long as whoever serves
+    /// its file system likes, and with him all of his core.
+    pub any_file: bool,
+    pub disposal: Disposal,
+}
+
+impl Mapper {
+    /// Maps `len` bytes from `offset` of `file`. For the control thread.
+    pub fn map(&self, file: &File, offset: u64, len: u64) -> io::Result<Piece> {
+        // Seals are asked of memory only (tmpfs, memfd, huge pages), and asking does not enter any file system.
+        if !self.any_file && fcntl_get_seals(file).is_err() {
+            let message = "a file that is not memory (memfd, tmpfs, huge pages) is not taken: every access could wait \
+                           for it; the export's key memory-files = \"any\" allows it";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        let invalid = || io::Error::new(io::ErrorKind::InvalidInput, "memory beyond the address space");
+        let offset = usize::try_from(offset).map_err(|_| invalid())?;
+        let len = usize::try_from(len).map_err(|_| invalid())?;
+        self.disposal.keep_up();
+        let mapped = Mapped::new(file, offset.checked_add(len).ok_or_else(invalid)?)?;
+        Ok(Piece { mapped: Some(mapped), offset, len, disposal: self.disposal.clone() })
+    }
+}
+
+/// A part of a file mapped shared, for reading and writing. Unmapped with its last owner, a little later.
+pub(crate) struct Piece {
+    /// Always there, until it is dropped.
+    mapped: Option<Mapped>,
+    offset: usize,
     len: usize,
+    disposal: Disposal,
+}
+
+impl Piece {
+    /// A run of its bytes.
+    pub fn at(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
+        if offset > self.len || len > self.len - offset {
+            return None;
+        }
+        // SAFETY: what is mapped has `self.offset + self.len` bytes, and `offset` is inside of it, checked above.
+        self.mapped.as_ref().map(|mapped| unsafe { mapped.start.add(self.offset + offset) })
+    }
+
+    /// True if the file shrank and the memory is not shared any more.
+    pub fn is_lost(&self) -> bool {
+        self.mapped.as_ref().is_some_and(|mapped| mapped.guard.is_lost())
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        if let Some(mapped) = self.mapped.take() {
+            self.disposal.take(mapped);
+        }
+    }
+}
+
+/// The first bytes of a file, mapped.
+struct Mapped {
+    start: NonNull<u8>,
     mapped: usize,
     guard: Guard,
 }
 
-impl Mapping {
+// SAFETY: a mapping belongs to the process; its address is as good on any thread.
+unsafe impl Send for Mapped {}
+
+impl Mapped {
     /// Maps the first `len` bytes of `file`.
     ///
     /// Always from offset zero: the offsets that front-ends give within files on huge pages are not multiples of the
     /// huge page, and could not be mapped.
-    pub fn new(file: &File, len: usize) -> io::Result<Mapping> {
+    fn new(file: &File, len: usize) -> io::Result<Mapped> {
         let metadata = file.metadata()?;
         if len == 0 || metadata.len() < len as u64 {
             let message = format!("a file of {} bytes cannot give {len} bytes of memory", metadata.len());
@@ -55,27 +122,13 @@ impl Mapping {
         };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         // From here on it is unmapped by its drop.
-        let mut mapping = Mapping { start, len, mapped, guard: Guard::default() };
+        let mut mapping = Mapped { start, mapped, guard: Guard::default() };
         mapping.guard = Guard::new(start, mapped)?;
         Ok(mapping)
     }
-
-    /// True if the file shrank and the memory is not shared any more.
-    pub fn is_lost(&self) -> bool {
-        self.guard.is_lost()
-    }
-
-    /// A run of bytes inside the mapping.
-    pub fn at(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
-        if offset > self.len || len > self.len - offset {
-            return None;
-        }
-        // SAFETY: `offset` is inside the mapping or at its end, checked above.
-        Some(unsafe { self.start.add(offset) })
-    }
 }
 
-impl Drop for Mapping {
+impl Drop for Mapped {
     fn drop(&mut self) {
         self.guard = Guard::default();
         // SAFETY: mapped in `new` with this length, and nobody owns it any more.
@@ -106,19 +159,19 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Maps a region that begins at `offset` of `file`.
-    pub fn map(address: RegionAddress, file: &File, offset: u64) -> io::Result<Region> {
-        let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_string());
+    /// A region that is mapped here.
+    pub fn new(address: RegionAddress, piece: Piece) -> io::Result<Region> {
         let ends = |start: u64| start.checked_add(address.len).is_some();
-        if address.len == 0 || !ends(address.guest) || !ends(address.user) || !ends(offset) {
-            return Err(invalid("a memory region is empty or ends beyond the last address"));
+        let whole = usize::try_from(address.len).ok().and_then(|len| piece.at(0, len));
+        match whole {
+            Some(start) if address.len > 0 && ends(address.guest) && ends(address.user) => {
+                Ok(Region { address, start, owner: Rc::new(piece) })
+            }
+            _ => {
+                let message = "a memory region is empty or ends beyond the last address";
+                Err(io::Error::new(io::ErrorKind::InvalidInput, message))
+            }
         }
-        let (Ok(offset), Ok(len)) = (usize::try_from(offset), usize::try_from(address.len)) else {
-            return Err(invalid("a memory region is larger than the address space"));
-        };
-        let mapping = Mapping::new(file, offset + len)?;
-        let start = mapping.at(offset, len).ok_or_else(|| invalid("a memory region is outside its file"))?;
-        Ok(Region { address, start, owner: Rc::new(mapping) })
     }
 
     /// What keeps the memory mapped.
@@ -161,7 +214,7 @@ impl Memory {
 
     /// True if some of it is not shared with the guest any more.
     pub fn is_lost(&self) -> bool {
-        let lost = |r: &Region| r.owner.downcast_ref::<Mapping>().is_some_and(Mapping::is_lost);
+        let lost = |r: &Region| r.owner.downcast_ref::<Piece>().is_some_and(Piece::is_lost);
         self.regions.iter().any(lost)
     }
 
@@ -252,8 +305,25 @@ mod tests {
     use super::*;
     use crate::testing::memfd;
 
+    fn map(address: RegionAddress, file: &File, offset: u64) -> io::Result<Region> {
+        Region::new(address, Mapper::default().map(file, offset, address.len)?)
+    }
+
+    #[test]
+    fn only_memory_is_mapped_unless_any_file_may_be() {
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let file = File::create_new(folder.path().join("disk")).unwrap();
+        file.set_len(4096).unwrap();
+        let file = File::options().read(true).write(true).open(folder.path().join("disk")).unwrap();
+        let e = Mapper::default().map(&file, 0, 4096).err().expect("a disk is slow");
+        assert!(e.to_string().contains("memory-files"), "{e}");
+        let any = Mapper { any_file: true, ..Mapper::default() };
+        assert!(any.map(&file, 0, 4096).is_ok());
+        assert!(Mapper::default().map(&memfd(4096), 0, 4096).is_ok());
+    }
+
     fn region(guest: u64, len: u64) -> Region {
-        Region::map(RegionAddress { guest, user: guest + (1 << 40), len }, &memfd(1 << 20), 0).unwrap()
+        map(RegionAddress { guest, user: guest + (1 << 40), len }, &memfd(1 << 20), 0).unwrap()
     }
 
     #[test]
@@ -296,7 +366,7 @@ mod tests {
             (address(0, u64::MAX), 1),
             (address(0, 4096), u64::MAX),
         ] {
-            assert!(Region::map(a, &file, offset).is_err(), "{a:?} {offset}");
+            assert!(map(a, &file, offset).is_err(), "{a:?} {offset}");
         }
         assert!(Memory::new(vec![region(0, 4096), region(4095, 4096)]).is_err());
     }
@@ -305,7 +375,7 @@ mod tests {
     fn memory_whose_file_shrinks_is_zeroes_and_lost() {
         let file = memfd(1 << 16);
         let address = RegionAddress { guest: 0, user: 0, len: 1 << 16 };
-        let memory = Memory::new(vec![Region::map(address, &file, 0).unwrap()]).unwrap();
+        let memory = Memory::new(vec![map(address, &file, 0).unwrap()]).unwrap();
         let other = Memory::new(vec![region(0, 4096)]).unwrap();
         let last = memory.guest(0xffff, 1).unwrap();
         // SAFETY: inside the region.

@@ -13,13 +13,13 @@
 
 use crate::chain::{Broken, Chain};
 use crate::dirty::DirtyLog;
-use crate::eventfd::Notifier;
 use crate::inflight::Tracker;
 use crate::memory::Memory;
 use crate::request::{self, Parsed, Rules, Status};
 use crate::ring::Ring;
 use crate::{store, truncation};
 use lamina_block::{Env, Io, Node, Request, Result, Signal, Taker};
+use lamina_host::Bell;
 use smallvec::SmallVec;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -29,6 +29,9 @@ use std::rc::Rc;
 use std::sync::atomic::{Ordering, fence};
 use virtio_bindings::virtio_blk::VIRTIO_BLK_ID_BYTES;
 use virtio_bindings::virtio_ring::{VRING_AVAIL_F_NO_INTERRUPT, VRING_USED_F_NO_NOTIFY};
+
+/// Pieces of guest memory that are walked before others run: as many as a ring full of usual requests has.
+const SPANS_A_TURN: usize = 32 << 10;
 
 /// What a queue is made of.
 pub(crate) struct Parts {
@@ -74,8 +77,8 @@ pub(crate) struct Queue {
     rules: Cell<Rules>,
     serial: [u8; VIRTIO_BLK_ID_BYTES as usize],
     log: RefCell<Option<Rc<DirtyLog>>>,
-    call: RefCell<Option<Notifier>>,
-    error: RefCell<Option<Notifier>>,
+    call: RefCell<Option<Bell>>,
+    error: RefCell<Option<Bell>>,
     /// Heads that a predecessor left in flight, to be done before anything new.
     repeat: RefCell<VecDeque<u16>>,
     chain: RefCell<Chain>,
@@ -85,6 +88,8 @@ pub(crate) struct Queue {
     /// Up to where the guest knows of used entries.
     published: Cell<u16>,
     in_flight: Cell<u32>,
+    /// Requests that failed.
+    failed: Cell<u64>,
     /// Heads in the used ring that are not published; only kept for a tracker.
     batch: RefCell<Vec<u16>>,
     /// Takes nothing any more: stopped, or broken by the guest.
@@ -101,6 +106,9 @@ pub(crate) struct Queue {
     publish_due: Cell<bool>,
     /// The last chain in flight was published.
     pub drained: Signal,
+    /// Its task must look around, though the guest did not kick. Never said through the guest's eventfd: others may
+    /// read that.
+    pub roused: Signal,
 }
 
 /// A chain that the node works on.
@@ -147,6 +155,7 @@ impl Queue {
             next_used: Cell::new(used),
             published: Cell::new(used),
             in_flight: Cell::new(0),
+            failed: Cell::new(0),
             batch: RefCell::default(),
             stopped: Cell::new(false),
             held: Cell::new(false),
@@ -156,6 +165,7 @@ impl Queue {
             completed: Signal::new(),
             publish_due: Cell::new(false),
             drained: Signal::new(),
+            roused: Signal::new(),
         }))
     }
 
@@ -178,6 +188,7 @@ impl Queue {
     pub fn stop(&self) {
         self.stopped.set(true);
         self.room.wake();
+        self.roused.notify();
         self.completed.notify();
     }
 
@@ -189,6 +200,7 @@ impl Queue {
     /// Takes chains again, with the next turn.
     pub fn release(&self) {
         self.held.set(false);
+        self.roused.notify();
     }
 
     /// True if nothing is taken any more.
@@ -197,15 +209,15 @@ impl Queue {
     }
 
     /// Replaces how the guest is interrupted, and interrupts it: what was published before may not have been heard.
-    pub fn set_call(&self, call: Option<Notifier>) {
+    pub fn set_call(&self, call: Option<Bell>) {
         if let Some(call) = &call {
-            call.notify();
+            call.ring();
         }
         *self.call.borrow_mut() = call;
     }
 
     /// Replaces how the front-end hears that the queue is broken.
-    pub fn set_error(&self, error: Option<Notifier>) {
+    pub fn set_error(&self, error: Option<Bell>) {
         *self.error.borrow_mut() = error;
     }
 
@@ -235,6 +247,7 @@ impl Queue {
             return Turn::Idle;
         }
         let mut budget = ring.size();
+        let mut spans = 0;
         self.suppress_kicks(&ring);
         let turn = loop {
             if !self.repeat_left(&ring, &memory) {
@@ -264,7 +277,8 @@ impl Queue {
                 if is_full {
                     self.next_available.set(at);
                 }
-                if self.stopped.get() || is_full {
+                spans += self.chain.borrow().spans();
+                if self.stopped.get() || is_full || spans > SPANS_A_TURN {
                     break;
                 }
             }
@@ -272,7 +286,7 @@ impl Queue {
                 break Turn::Full;
             }
             budget = budget.saturating_sub(waiting);
-            if budget == 0 {
+            if budget == 0 || spans > SPANS_A_TURN {
                 break Turn::More;
             }
         };
@@ -329,7 +343,11 @@ impl Queue {
         self.in_flight.set(self.in_flight.get() + 1);
         let mut taken = Taken { head, status: chain.status(), written: 0, cost, dirty: SmallVec::new() };
         if self.log.borrow().is_some() {
-            taken.dirty.extend(chain.writable());
+            match parsed {
+                // Nothing else is written, and what else the chain names may be any amount.
+                Parsed::Answer(_) => taken.dirty.extend(chain.status_address()),
+                Parsed::Io(..) | Parsed::Several(_) | Parsed::Serial => taken.dirty.extend(chain.writable()),
+            }
         }
         match parsed {
             Parsed::Io(io, written) if Node::is_long(&io) => {
@@ -341,7 +359,10 @@ impl Queue {
                 taken.written = written;
                 let mut request = self.node.submit(io);
                 match request.ready() {
-                    Some(result) => self.complete(ring, &taken, Status::from(&result)),
+                    Some(result) => {
+                        self.note(&result);
+                        self.complete(ring, &taken, Status::from(&result));
+                    }
                     None => self.wait_for(request, taken, chain.status_owner(memory)),
                 }
             }
@@ -371,9 +392,7 @@ impl Queue {
         let queue = Rc::clone(self);
         self.env.spawn(Box::pin(async move {
             let result = request.await;
-            if let Err(e) = &result {
-                tracing::debug!("{}: {e}", queue.name);
-            }
+            queue.note(&result);
             let ring = Rc::clone(&*queue.ring.borrow());
             queue.complete(&ring, &taken, Status::from(&result));
             drop(owner);
@@ -435,7 +454,7 @@ impl Queue {
         if self.wants_interrupt(ring, old, new)
             && let Some(call) = &*self.call.borrow()
         {
-            call.notify();
+            call.ring();
         }
         if self.in_flight.get() == 0 {
             self.drained.notify();
@@ -476,6 +495,16 @@ impl Queue {
         ring.available_index() == next
     }
 
+    /// Logs the first failed request, and then ever fewer: a guest only hears that there was an error.
+    fn note(&self, result: &Result<()>) {
+        let Err(e) = result else { return };
+        let failed = self.failed.get() + 1;
+        self.failed.set(failed);
+        if failed.is_power_of_two() {
+            tracing::warn!("{}: a request failed, the {failed}. of this queue: {e}", self.name);
+        }
+    }
+
     fn give_up(&self, broken: Broken) {
         self.fail(broken.reason());
     }
@@ -485,7 +514,7 @@ impl Queue {
         tracing::warn!("{}: the queue is stopped: {reason}", self.name);
         self.stop();
         if let Some(error) = &*self.error.borrow() {
-            error.notify();
+            error.ring();
         }
     }
 }

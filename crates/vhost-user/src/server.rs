@@ -2,6 +2,8 @@
 
 use crate::control::{self, Link, Shared};
 use crate::device::Device;
+use crate::disposal::Disposal;
+use crate::memory::Mapper;
 use crate::socket::Socket;
 use futures_util::future::{Either, select};
 use lamina_block::{Budget, Node, Signal};
@@ -13,7 +15,6 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
-use std::thread::JoinHandle;
 use virtio_bindings::virtio_blk::VIRTIO_BLK_ID_BYTES;
 
 /// What an export offers.
@@ -27,12 +28,15 @@ pub struct Settings {
     pub serial: String,
     /// Refuse whatever changes the device, also when the node is writable.
     pub read_only: bool,
+    /// Take any file as the guest's memory, not only memory (memfd, tmpfs, huge pages). Requests then wait for its disk,
+    /// and all else of the same core with them.
+    pub any_memory: bool,
 }
 
 impl Settings {
     /// A writable export with room for 64 queues, its serial number the name.
     pub fn new(name: &str) -> Settings {
-        Settings { name: name.into(), queues: 64, serial: name.into(), read_only: false }
+        Settings { name: name.into(), queues: 64, serial: name.into(), read_only: false, any_memory: false }
     }
 
     pub(crate) fn serial_bytes(&self) -> [u8; VIRTIO_BLK_ID_BYTES as usize] {
@@ -46,7 +50,8 @@ impl Settings {
 /// A node served at a Unix socket. Dropped without [`Server::stop`], it stops, but nobody knows when.
 pub struct Server {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    device: Rc<Device>,
+    socket: Arc<Socket>,
     ended: Rc<Ended>,
 }
 
@@ -70,21 +75,23 @@ impl Server {
             let message = format!("a disk has 1 to 256 queues, not {}", settings.queues);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        let socket = Socket::listen(path)?;
+        let socket = Arc::new(Socket::listen(path)?);
+        let disposal = Disposal::start(&settings.name)?;
+        let mapper = Mapper { any_file: settings.any_memory, disposal: disposal.clone() };
         let name = settings.name.clone();
         let queues = settings.queues;
         let (link, jobs, wake) = Link::new()?;
         let shared = Arc::new(Shared::new()?);
-        let thread = {
-            let shared = Arc::clone(&shared);
+        {
+            let (shared, socket) = (Arc::clone(&shared), Arc::clone(&socket));
             let named = std::thread::Builder::new().name(format!("vhost {name}"));
-            named.spawn(move || control::run(&name, &socket, &shared, &link, queues))?
-        };
+            named.spawn(move || control::run(&name, &socket, &shared, &link, &mapper, queues))?;
+        }
         let ended = Rc::<Ended>::default();
-        let device = Device::new(host, Rc::clone(&node), settings, memory);
+        let device = Device::new(host, Rc::clone(&node), settings, memory, disposal);
         host.task(watch_size(Rc::clone(&device), node));
-        host.task(serve(device, jobs, host.event(wake), Rc::clone(&ended)));
-        Ok(Server { shared, thread: Some(thread), ended })
+        host.task(serve(Rc::clone(&device), jobs, host.event(wake), Rc::clone(&ended)));
+        Ok(Server { shared, device, socket, ended })
     }
 
     /// True while a front-end (a hypervisor) is connected.
@@ -92,14 +99,14 @@ impl Server {
         self.shared.is_connected()
     }
 
-    /// Takes no more requests, lets those in flight complete, hangs up, and removes the socket.
-    pub async fn stop(mut self) {
+    /// Takes no more requests, lets those in flight complete, hangs up, and removes the socket. The control thread is not
+    /// waited for: a front-end may hold it up.
+    pub async fn stop(self) {
         self.shared.stop();
+        self.device.is_closing.set(true);
+        self.device.closing.notify();
         self.ended.signal.until(|| self.ended.now.get()).await;
-        if let Some(thread) = self.thread.take() {
-            // It has dropped its link, its last deed but one; the last is to remove the socket.
-            let _ = thread.join();
-        }
+        self.socket.remove();
     }
 }
 
@@ -109,20 +116,23 @@ impl Drop for Server {
     }
 }
 
-/// Does what the control thread asks for, one job after the other, until it ends.
+/// Does what the control thread asks for, one job after the other, until it or the export ends.
 async fn serve(device: Rc<Device>, jobs: Receiver<control::Job>, wake: Rc<Event>, ended: Rc<Ended>) {
-    loop {
+    while !device.is_closing.get() {
         match jobs.try_recv() {
             Ok(job) => job(Rc::clone(&device)).await,
             Err(TryRecvError::Disconnected) => break,
             Err(TryRecvError::Empty) => {
-                if let Err(e) = wake.wait().await {
+                if let Err(e) = wake.wait_unless(device.closing.wait()).await {
                     tracing::error!("a control thread cannot be heard: {e}");
                     break;
                 }
             }
         }
     }
+    // What the control thread asks from now on is answered with an error.
+    drop(jobs);
+    Rc::clone(&device).disconnect().await;
     device.closed.set(true);
     device.closing.notify();
     ended.now.set(true);

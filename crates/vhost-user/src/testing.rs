@@ -2,7 +2,7 @@
 
 use crate::dirty::DirtyLog;
 use crate::inflight::Tracker;
-use crate::memory::{Memory, Region, RegionAddress};
+use crate::memory::{Mapper, Memory, Region, RegionAddress};
 use crate::queue::{Parts, Queue};
 use crate::request::Rules;
 use crate::ring::{Ring, RingAddress};
@@ -164,7 +164,8 @@ impl Guest {
         let files = [memfd(REGION), memfd(REGION)];
         let region =
             |n: u64| RegionAddress { guest: BASE + n * REGION, user: BASE + n * REGION, len: REGION };
-        let map = |n: usize| Region::map(region(n as u64), &files[n], 0).unwrap();
+        let piece = |n: usize| Mapper::default().map(&files[n], 0, REGION).unwrap();
+        let map = |n: usize| Region::new(region(n as u64), piece(n)).unwrap();
         let memory = Rc::new(Memory::new(vec![map(0), map(1)]).unwrap());
         Guest { files, memory, size, available: Cell::new(0), seen: Cell::new(0) }
     }

@@ -320,25 +320,9 @@ fn a_front_end_that_comes_back_looks_at_the_size_again() {
     let mut front_end = front_end(&served.socket, &sent);
     let memory: File = rustix::fs::memfd_create("memory", rustix::fs::MemfdFlags::CLOEXEC).unwrap().into();
     memory.set_len(1 << 16).unwrap();
-    let region = VhostUserMemoryRegionInfo {
-        guest_phys_addr: 0x10_0000,
-        memory_size: 1 << 16,
-        userspace_addr: 0x10_0000,
-        mmap_offset: 0,
-        mmap_handle: memory.as_raw_fd(),
-    };
-    front_end.set_mem_table(&[region]).unwrap();
-    let queue = VringConfigData {
-        queue_max_size: 64,
-        queue_size: 64,
-        flags: 0,
-        desc_table_addr: 0x10_0000,
-        used_ring_addr: 0x10_3000,
-        avail_ring_addr: 0x10_2000,
-        log_addr: None,
-    };
+    share(&mut front_end, &memory).unwrap();
     front_end.set_vring_num(0, 64).unwrap();
-    front_end.set_vring_addr(0, &queue).unwrap();
+    front_end.set_vring_addr(0, &rings()).unwrap();
     front_end.set_vring_base(0, 0).unwrap();
     front_end.set_vring_kick(0, &vmm_sys_util::eventfd::EventFd::new(0).unwrap()).unwrap();
     front_end.set_vring_enable(0, true).unwrap();
@@ -380,4 +364,109 @@ fn the_front_end_hears_of_a_new_size() {
         server.stop().await;
     });
     front_end.join().unwrap();
+}
+
+/// A kick that others read as well, and a queue that is stopped again and again: what the server tells itself does not
+/// go through what the front-end shares.
+#[test]
+fn a_queue_ends_though_others_read_its_kick() {
+    let served = Served::start(Settings::new("disk"));
+    let (_heard, sent) = UnixStream::pair().unwrap();
+    let mut front_end = front_end(&served.socket, &sent);
+    let memory: File = rustix::fs::memfd_create("memory", rustix::fs::MemfdFlags::CLOEXEC).unwrap().into();
+    memory.set_len(1 << 16).unwrap();
+    share(&mut front_end, &memory).unwrap();
+    let kick = vmm_sys_util::eventfd::EventFd::new(0).unwrap();
+    let (stolen, ended) =
+        (kick.try_clone().unwrap(), std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false)));
+    let thief = {
+        let ended = ended.clone();
+        std::thread::spawn(move || {
+            while !ended.load(std::sync::atomic::Ordering::Relaxed) {
+                stolen.read().unwrap();
+            }
+        })
+    };
+    for _ in 0..50 {
+        front_end.set_vring_num(0, 64).unwrap();
+        front_end.set_vring_addr(0, &rings()).unwrap();
+        front_end.set_vring_base(0, 0).unwrap();
+        front_end.set_vring_kick(0, &kick).unwrap();
+        front_end.set_vring_enable(0, true).unwrap();
+        assert_eq!(front_end.get_vring_base(0).unwrap(), 0);
+    }
+    ended.store(true, std::sync::atomic::Ordering::Relaxed);
+    kick.write(1).unwrap();
+    thief.join().unwrap();
+}
+
+fn share(front_end: &mut Frontend, memory: &File) -> vhost::Result<()> {
+    let region = VhostUserMemoryRegionInfo {
+        guest_phys_addr: 0x10_0000,
+        memory_size: 1 << 16,
+        userspace_addr: 0x10_0000,
+        mmap_offset: 0,
+        mmap_handle: memory.as_raw_fd(),
+    };
+    front_end.set_mem_table(&[region]).map(drop)
+}
+
+fn rings() -> VringConfigData {
+    VringConfigData {
+        queue_max_size: 64,
+        queue_size: 64,
+        flags: 0,
+        desc_table_addr: 0x10_0000,
+        used_ring_addr: 0x10_3000,
+        avail_ring_addr: 0x10_2000,
+        log_addr: None,
+    }
+}
+
+/// A TCP socket with unsent data whose close takes `seconds`, and its peer.
+fn lingering(seconds: u16) -> (std::net::TcpStream, std::net::TcpStream) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let sender = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (peer, _) = listener.accept().unwrap();
+    sender.set_nonblocking(true).unwrap();
+    while (&sender).write(&[0; 65536]).is_ok() {}
+    sender.set_nonblocking(false).unwrap();
+    let time = Some(Duration::from_secs(seconds.into()));
+    rustix::net::sockopt::set_socket_linger(&sender, time).unwrap();
+    (sender, peer)
+}
+
+/// Whatever the front-end sends is closed in time: not on the reactor, and nobody waits for it when the server stops.
+#[test]
+fn a_descriptor_that_is_slow_to_close_holds_up_nobody() {
+    let mut served = Served::start(Settings::new("disk"));
+    let (_heard, sent) = UnixStream::pair().unwrap();
+    let mut front_end = front_end(&served.socket, &sent);
+    let (slow, _peer) = lingering(30);
+    // SAFETY: the descriptor is this test's own, and is given up here.
+    let file =
+        unsafe { <File as std::os::fd::FromRawFd>::from_raw_fd(std::os::fd::IntoRawFd::into_raw_fd(slow)) };
+    // The server has it, and closes it last, because this side does not wait for an answer.
+    front_end.set_hdr_flags(VhostUserHeaderFlag::empty());
+    share(&mut front_end, &file).unwrap();
+    drop(file);
+    std::thread::sleep(Duration::from_millis(200));
+    let begin = Instant::now();
+    served.stop();
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn a_file_on_a_disk_is_no_guest_memory_unless_the_export_says_so() {
+    let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let file =
+        File::options().create(true).truncate(true).read(true).write(true).open(folder.path().join("m"));
+    let file = file.unwrap();
+    file.set_len(1 << 16).unwrap();
+    for any_memory in [false, true] {
+        let served = Served::start(Settings { any_memory, ..Settings::new("disk") });
+        let (_heard, sent) = UnixStream::pair().unwrap();
+        let mut front_end = front_end(&served.socket, &sent);
+        assert_eq!(share(&mut front_end, &file).is_ok(), any_memory);
+    }
 }

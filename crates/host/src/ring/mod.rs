@@ -251,6 +251,15 @@ pub(crate) struct Operation {
     key: Option<usize>,
 }
 
+impl Operation {
+    /// Asks the kernel to end it soon. It is answered all the same: with what it has done, or with an error.
+    pub fn cancel(&self) {
+        if let Some(key) = self.key {
+            self.ring.push(opcode::AsyncCancel::new(key as u64).build().user_data(CANCEL));
+        }
+    }
+}
+
 impl Future for Operation {
     type Output = Answer;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {

@@ -2,11 +2,16 @@
 
 use crate::exit::Failure;
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long another daemon may hold the folder's lock while it makes its socket.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A listening control socket. Dropped, it removes its file, unless another daemon has put its own there.
 #[derive(Debug)]
@@ -30,7 +35,7 @@ impl ControlSocket {
             _ => Path::new("."),
         };
         let lock = File::open(folder).map_err(wrong)?;
-        flock(&lock, FlockOperation::LockExclusive).map_err(|e| wrong(e.into()))?;
+        lock_patiently(&lock).map_err(wrong)?;
         refuse_live(path)?;
         let mut unnamed = path.as_os_str().to_owned();
         unnamed.push(format!(".{}", std::process::id()));
@@ -53,6 +58,22 @@ impl ControlSocket {
         let listener = self.listener.try_clone()?;
         listener.set_nonblocking(true)?;
         tokio::net::UnixListener::from_std(listener)
+    }
+}
+
+/// Locks a folder. Anybody who can read it can hold its lock for ever, so it is not waited for longer than another daemon
+/// could need.
+fn lock_patiently(folder: &File) -> io::Result<()> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match flock(folder, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) if Instant::now() < end => std::thread::sleep(PATIENCE / 100),
+            Err(Errno::WOULDBLOCK) => {
+                tracing::warn!("somebody holds the lock of the control socket's folder: going on without it");
+                return Ok(());
+            }
+            other => return Ok(other?),
+        }
     }
 }
 
@@ -102,6 +123,14 @@ mod tests {
         assert!(format!("{refused:?}").contains("another daemon answers"), "{refused:?}");
         drop(socket);
         assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 0);
+    }
+
+    #[test]
+    fn whoever_holds_the_folders_lock_keeps_nobody_from_serving() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let held = File::open(folder.path()).expect("the folder");
+        flock(&held, FlockOperation::LockExclusive).expect("the lock");
+        ControlSocket::claim(&folder.path().join("x.ctl.sock")).expect("a socket");
     }
 
     #[test]

@@ -12,7 +12,8 @@ use crate::create;
 use crate::files;
 use lamina_block::{Error, Result};
 use lamina_graph::Plan;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// A part of the file, the core it is about, and one device that both have.
 struct Part {
@@ -23,8 +24,7 @@ struct Part {
 
 /// Makes the hierarchies of a file what it says.
 pub async fn apply(cores: &[Handle], now: &Snapshot, apply: &Apply) -> Result<Applied> {
-    let plan =
-        Plan::load(Path::new(&apply.file), &files::kinds()).map_err(|e| Error::invalid(e.to_string()))?;
+    let plan = load(&apply.file).await?;
     let parts = parts(now, plan)?;
     let mut applied = Applied { steps: Vec::new(), warnings: Vec::new(), outdated: Vec::new() };
     let (mut changes, mut all) = (Vec::new(), Vec::new());
@@ -99,6 +99,26 @@ pub async fn go_on(cores: &[Handle]) {
                 tracing::error!(file, device, error = %e, "the change that was interrupted stops; `lamina apply` leads on");
             }
         }
+    }
+}
+
+/// How long a file may take to be read.
+const READING: Duration = Duration::from_secs(2);
+
+/// Reads a file on a thread of its own: its file system may not answer.
+async fn load(file: &str) -> Result<Plan> {
+    let path = PathBuf::from(file);
+    let reading = tokio::task::spawn_blocking(move || {
+        let failed = |e: std::io::Error| Error::invalid(format!("{}: {e}", path.display()));
+        // To open a pipe waits for its other end; a device may have no end.
+        if !std::fs::metadata(&path).map_err(failed)?.is_file() {
+            return Err(Error::invalid(format!("{} is no regular file", path.display())));
+        }
+        Plan::load(&path, &files::kinds()).map_err(|e| Error::invalid(e.to_string()))
+    });
+    match tokio::time::timeout(READING, reading).await {
+        Ok(read) => read.unwrap_or_else(|e| Err(Error::offline(format!("{file} was not read: {e}")))),
+        Err(_) => Err(Error::offline(format!("{file} could not be read in {} s", READING.as_secs()))),
     }
 }
 

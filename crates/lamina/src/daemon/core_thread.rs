@@ -3,7 +3,7 @@
 //! Nodes never leave their thread. The control plane sends closures with [`Handle::ask`]; they find the thread's
 //! [`Core`], work on it as a task beside the requests, and send plain data back.
 
-use super::exports::Exports;
+use super::exports::{Exports, Leaving};
 use crate::api;
 use crate::exit::Failure;
 use crate::files;
@@ -296,16 +296,22 @@ impl Core {
     /// Sends all clients away when their requests are answered, flushes and closes all devices, and ends the thread.
     /// What went wrong is returned, one message for each hierarchy.
     pub async fn close(self: Rc<Self>) -> Vec<Error> {
-        let exports = self.exports.replace(Exports::none(0));
-        exports.close().await;
+        let mut exports = self.exports.replace(Exports::none(0));
         let served = self.served.take();
-        let mut wrong = Vec::new();
-        for served in served {
-            if let Err(e) = served.hierarchy.close().await {
-                tracing::error!(file = served.file, error = %e, "closing failed");
-                wrong.push(e);
+        // Each by itself: a client or a disk that keeps one hierarchy waiting keeps no other from being closed in order.
+        let closing = served.into_iter().map(|served| {
+            let leaving = exports.take(&served.hierarchy);
+            async move {
+                futures_util::future::join_all(leaving.into_iter().map(Leaving::close)).await;
+                let closed = served.hierarchy.close().await;
+                closed
+                    .inspect_err(|e| tracing::error!(file = served.file, error = %e, "closing failed"))
+                    .err()
             }
-        }
+        });
+        let closing: Vec<_> = closing.collect();
+        let wrong = futures_util::future::join_all(closing).await.into_iter().flatten().collect();
+        exports.close().await;
         self.closed.set(true);
         self.ended.notify();
         wrong

@@ -163,6 +163,7 @@ impl Exports {
             queues: export.queues,
             serial: export.serial.clone().unwrap_or_else(|| export.name.clone()),
             read_only: export.read_only,
+            any_memory: export.any_memory,
         };
         let server = vhost_user::Server::start(
             host,
@@ -232,6 +233,19 @@ impl Exports {
         hierarchy.exports().iter().map(copy).collect()
     }
 
+    /// Takes the exports of a hierarchy out; close what it returns.
+    pub fn take(&mut self, hierarchy: &Hierarchy) -> Vec<Leaving> {
+        let leaving = |export: &Export| Leaving {
+            nbd: self
+                .nbd
+                .iter()
+                .map(|listening| (Rc::clone(&listening.server), export.name.clone()))
+                .collect(),
+            vhost_user: self.vhost_user.remove(&export.name),
+        };
+        hierarchy.exports().iter().map(leaving).collect()
+    }
+
     /// Lets nobody in any more, answers the requests under way, and sends all clients away.
     pub async fn close(self) {
         let nbd =
@@ -239,6 +253,25 @@ impl Exports {
         let vhost_user =
             futures_util::future::join_all(self.vhost_user.into_values().map(vhost_user::Server::stop));
         futures_util::future::join(nbd, vhost_user).await;
+    }
+}
+
+/// An export that is closed beside others.
+pub struct Leaving {
+    nbd: Vec<(Rc<nbd::Server>, String)>,
+    vhost_user: Option<vhost_user::Server>,
+}
+
+impl Leaving {
+    /// Sends its clients away when their requests are answered.
+    pub async fn close(self) {
+        let nbd = self.nbd.iter().map(|(server, name)| server.close_export(name));
+        let vhost_user = async {
+            if let Some(server) = self.vhost_user {
+                server.stop().await;
+            }
+        };
+        futures_util::future::join(futures_util::future::join_all(nbd), vhost_user).await;
     }
 }
 

@@ -15,6 +15,7 @@ mod fence;
 pub mod handshake;
 mod outbox;
 mod pace;
+mod ration;
 pub mod request;
 mod session;
 
@@ -24,7 +25,8 @@ use crate::wire::{self, flag};
 use fence::Claim;
 use futures_util::future::{Either, select};
 use handshake::{Agreed, Exports, Facts, Handshake, Next};
-use lamina_block::{Budget, Buf, Conn, Env, Error, Listener, Node, PIECE, Result, Signal, Taker};
+use lamina_block::{Budget, Buf, Conn, Env, Error, Listener, Node, PIECE, Result, Signal, Taker, Time};
+use ration::Ration;
 use session::Session;
 use slab::Slab;
 use std::cell::{Cell, RefCell};
@@ -43,7 +45,8 @@ pub struct Settings {
     pub max_in_flight_bytes: usize,
     /// Connections at the same time. Default: 256.
     pub max_connections: usize,
-    /// Connections that negotiate at the same time. Default: 32.
+    /// Connections that negotiate at the same time. When another one comes, the one that has been at it longest has to
+    /// go, as soon as it has had a quarter of a second. Default: 128.
     pub max_handshakes: usize,
     /// Time that a client has to negotiate. Default: 10 s.
     pub handshake_timeout: Duration,
@@ -61,7 +64,7 @@ impl Default for Settings {
             tls: None,
             max_in_flight_bytes: 64 << 20,
             max_connections: 256,
-            max_handshakes: 32,
+            max_handshakes: 128,
             handshake_timeout: Duration::from_secs(10),
             fence_timeout: Duration::from_secs(5),
             sessions: true,
@@ -132,6 +135,8 @@ struct Client {
     claim: RefCell<Option<Claim>>,
     /// The export, once one was chosen.
     export: RefCell<Option<Rc<ExportInfo>>>,
+    /// Since when it negotiates, while it does.
+    negotiates: Cell<Option<Time>>,
 }
 
 /// A connection that has negotiated.
@@ -153,9 +158,15 @@ pub struct Server {
     /// Claims to sessions so far.
     claims: Cell<u64>,
     stop: Stop,
-    /// A client has left.
+    /// A client has left, or has ended its negotiation.
     left: Signal,
+    /// Lines about connections that are refused, and that end with an error.
+    refusals: Ration,
+    ends: Ration,
 }
+
+/// What everybody has to negotiate, though others want to.
+const HANDSHAKE_MIN: Duration = Duration::from_millis(250);
 
 impl Server {
     /// A server without exports.
@@ -169,6 +180,8 @@ impl Server {
             claims: Cell::new(0),
             stop: Stop::default(),
             left: Signal::new(),
+            refusals: Ration::default(),
+            ends: Ration::default(),
         })
     }
 
@@ -218,6 +231,7 @@ impl Server {
     /// Accepts connections until [`Server::shutdown`], or until the listener fails for good.
     pub async fn serve(self: &Rc<Self>, listener: Rc<dyn Listener>) -> Result<()> {
         while !self.stop.ordered() {
+            self.make_room().await;
             match select(listener.accept(), pin!(self.stop.wait())).await {
                 Either::Left((Ok(conn), _)) => self.accepted(conn),
                 Either::Left((Err(e), _)) => {
@@ -229,6 +243,32 @@ impl Server {
             }
         }
         Ok(())
+    }
+
+    /// Removes an export, and waits until its clients have left.
+    pub async fn close_export(&self, name: &str) {
+        let Some(export) = self.exports.borrow().get(name).cloned() else { return };
+        self.remove(name);
+        let uses = |client: &Client| client.export.borrow().as_ref().is_some_and(|e| Rc::ptr_eq(e, &export));
+        self.left.until(|| !self.clients.borrow().iter().any(|(_, client)| uses(client))).await;
+    }
+
+    /// Waits until another one may negotiate. The longest of those who do has to go when it has had its time: whoever
+    /// holds all places shuts nobody out.
+    async fn make_room(&self) {
+        while self.handshakes.get() >= self.settings.max_handshakes && !self.stop.ordered() {
+            let begun = |client: &Rc<Client>| client.negotiates.get().map(|since| (since, Rc::clone(client)));
+            let oldest =
+                self.clients.borrow().iter().filter_map(|(_, c)| begun(c)).min_by_key(|(since, _)| *since);
+            let Some((since, oldest)) = oldest else { return };
+            let age = self.env.now().since(since);
+            let left = HANDSHAKE_MIN.checked_sub(age).filter(|left| !left.is_zero());
+            if left.is_none() {
+                oldest.stop.order();
+            }
+            let wait = self.env.sleep(left.unwrap_or(HANDSHAKE_MIN));
+            select(wait, pin!(self.left.wait())).await;
+        }
     }
 
     /// Accepts no more, answers all requests under way, and closes all connections.
@@ -244,23 +284,29 @@ impl Server {
         if self.stop.ordered() {
             return conn.shutdown();
         }
-        let (connections, handshakes) = (self.connections(), self.handshakes.get());
-        if connections >= self.settings.max_connections || handshakes >= self.settings.max_handshakes {
-            tracing::warn!(peer = conn.peer(), connections, handshakes, "too many connections: refused");
+        let connections = self.connections();
+        if connections >= self.settings.max_connections {
+            if let Some(left_out) = self.refusals.left_out(self.env.now()) {
+                tracing::warn!(peer = conn.peer(), connections, left_out, "too many connections: refused");
+            }
             return conn.shutdown();
         }
+        self.handshakes.set(self.handshakes.get() + 1);
         let client = Rc::new(Client {
             stop: Rc::default(),
             conn: Rc::clone(&conn),
             claim: RefCell::default(),
             export: RefCell::default(),
+            negotiates: Cell::new(Some(self.env.now())),
         });
         let key = self.clients.borrow_mut().insert(Rc::clone(&client));
         let server = Rc::clone(self);
         self.env.spawn(Box::pin(async move {
             let peer = conn.peer();
             if let Err(e) = server.converse(&client, conn).await {
-                tracing::info!(peer, error = %e, "connection ended");
+                if let Some(left_out) = server.ends.left_out(server.env.now()) {
+                    tracing::info!(peer, error = %e, left_out, "connection ended");
+                }
             }
             server.clients.borrow_mut().remove(key);
             server.left.notify();
@@ -269,9 +315,10 @@ impl Server {
 
     /// A connection from its first byte to its last.
     async fn converse(&self, client: &Client, conn: Rc<dyn Conn>) -> Result<()> {
-        self.handshakes.set(self.handshakes.get() + 1);
         let agreed = self.negotiate_in_time(client, Rc::clone(&conn)).await;
+        client.negotiates.set(None);
         self.handshakes.set(self.handshakes.get() - 1);
+        self.left.notify();
         let Ready { conn, inbox, agreed, budget } = match agreed {
             Ok(Some(ready)) => ready,
             Ok(None) => {
@@ -393,7 +440,11 @@ impl ExportInfo {
         if self.read_only || geometry.read_only {
             flags |= flag::READ_ONLY;
         } else {
-            flags |= flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO;
+            flags |= flag::SEND_WRITE_ZEROES;
+            // Elsewhere zeroes are written, and every such request would fail.
+            if geometry.zero {
+                flags |= flag::SEND_FAST_ZERO;
+            }
             if geometry.discard {
                 flags |= flag::SEND_TRIM;
             }

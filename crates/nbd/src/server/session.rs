@@ -28,7 +28,7 @@ use crate::inbox::Inbox;
 use crate::wire::{self, Descriptor, state};
 use futures_util::future::{Either, join, select};
 use lamina_block::{
-    Buf, Conn, Durability, Env, Error, Extent, ExtentState, Io, Node, PIECE, Pending, Result, Signal, Taker,
+    Buf, Conn, Durability, Env, Error, Extent, ExtentState, Io, Node, PIECE, Result, Signal, Taker,
 };
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -41,6 +41,10 @@ use zerocopy::FromBytes;
 const OVERHEAD: usize = 512;
 /// Memory for one block status, and the most that a cache request reads at a time, in bytes.
 const WORK: usize = 1 << 20;
+/// What a client must take in [`STALLED`] while its connection is ended, in bytes.
+const TAKEN_MIN: usize = 256 << 10;
+/// How long a client that takes no replies keeps a server from stopping.
+const STALLED: Duration = Duration::from_secs(2);
 /// The most descriptors in one reply to a block status; the client asks again for the rest.
 const DESCRIPTORS: usize = 4096;
 
@@ -63,7 +67,8 @@ pub struct Session {
     /// Replies are on their way into the socket.
     sending: Cell<bool>,
     broken: Cell<bool>,
-    complained: Cell<bool>,
+    /// Requests that failed.
+    failed: Cell<u64>,
     stop: Rc<Stop>,
 }
 
@@ -74,6 +79,9 @@ struct Reader {
     partial: Option<(Request, usize)>,
     /// Bytes of a payload too large that are still to come.
     skip: usize,
+    /// The request that they belong to: it is answered when they have come, as a client that sends them is not
+    /// listening yet.
+    skipped: Option<(Request, usize)>,
 }
 
 impl Reader {
@@ -105,7 +113,7 @@ impl Session {
             tasks: Cell::new(0),
             sending: Cell::new(false),
             broken: Cell::new(false),
-            complained: Cell::new(false),
+            failed: Cell::new(0),
             stop,
         })
     }
@@ -114,9 +122,9 @@ impl Session {
     /// way. `inbox` may hold requests already.
     pub async fn run(self: Rc<Self>, inbox: Inbox) -> Result<()> {
         let receive = async {
-            let mut reader = Reader { inbox, partial: None, skip: 0 };
+            let mut reader = Reader { inbox, partial: None, skip: 0, skipped: None };
             let end = self.receive(&mut reader).await;
-            if let Some((_, cost)) = reader.partial {
+            for (_, cost) in reader.partial.into_iter().chain(reader.skipped) {
                 self.budget.give(cost);
             }
             self.budget.idle().await;
@@ -185,7 +193,13 @@ impl Session {
         let skipped = reader.skip.min(inbox.available());
         inbox.consume(skipped);
         reader.skip -= skipped;
-        if reader.skip > 0 || inbox.available() < wire::Request::LEN {
+        if reader.skip > 0 {
+            return Ok(None);
+        }
+        if let Some((request, cost)) = reader.skipped.take() {
+            return Ok(Some((request, Buf::empty(), cost)));
+        }
+        if inbox.available() < wire::Request::LEN {
             return Ok(None);
         }
         let request = self.judge(inbox)?;
@@ -200,12 +214,15 @@ impl Session {
         let payload = request.payload as usize;
         if payload > wire::PAYLOAD_MAX as usize {
             reader.skip = payload;
-        } else if payload > inbox.available() {
+            reader.skipped = Some((request, cost));
+            return Ok(None);
+        }
+        if payload > inbox.available() {
             inbox.direct(self.env.pool().take(payload));
             reader.partial = Some((request, cost));
             return Ok(None);
         }
-        let payload = if reader.skip > 0 { Buf::empty() } else { inbox.take(payload) };
+        let payload = inbox.take(payload);
         Ok(Some((request, payload, cost)))
     }
 
@@ -343,11 +360,13 @@ impl Session {
         self.ready.notify();
     }
 
-    /// Logs the first error of a connection; the client hears of all.
+    /// Logs the first error of a connection, and then ever fewer; the client hears of all.
     fn complain(&self, e: &Error) {
-        if !self.complained.replace(true) {
+        let failed = self.failed.get() + 1;
+        self.failed.set(failed);
+        if failed.is_power_of_two() {
             let (export, peer) = (&self.export.name, self.conn.peer());
-            tracing::warn!(%export, %peer, error = %e, "a request failed; later ones are not logged");
+            tracing::warn!(%export, %peer, error = %e, "a request failed, the {failed}. of this connection");
         }
     }
 
@@ -404,14 +423,32 @@ impl Session {
         Ok(list.into_iter().map(descriptor).collect())
     }
 
+    /// Sends in pieces, so that a client that takes nothing more can be told from one that is slow: the first does not
+    /// keep the server from stopping.
+    async fn send_all(&self, mut rest: Buf) -> Result<()> {
+        while !rest.is_empty() {
+            let len = rest.len().min(TAKEN_MIN);
+            let sent = self.conn.send(rest.slice(0..len));
+            let stalled = async {
+                self.stop.wait().await;
+                self.env.sleep(STALLED).await;
+            };
+            match select(sent, pin!(stalled)).await {
+                Either::Left((sent, _)) => sent?,
+                Either::Right(_) => return Err(Error::offline("the client does not take its replies")),
+            }
+            rest = rest.slice(len..rest.len());
+        }
+        Ok(())
+    }
+
     async fn send(&self) {
         loop {
             self.ready.until(|| self.finished.get() || !self.outbox.borrow().is_empty()).await;
             let Some(batch) = self.outbox.borrow_mut().take() else { return };
             if !self.broken.get() {
                 self.sending.set(true);
-                let sent: Pending = self.conn.send(batch.bytes);
-                let sent = sent.await;
+                let sent = self.send_all(batch.bytes).await;
                 self.sending.set(false);
                 if let Err(e) = sent {
                     tracing::debug!(export = %self.export.name, error = %e, "a reply could not be sent");

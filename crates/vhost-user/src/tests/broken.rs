@@ -280,12 +280,12 @@ fn rings_in_places_that_cannot_be() {
 
 #[test]
 fn a_stopped_queue_tells_the_front_end() {
-    use crate::eventfd::Notifier;
+    use lamina_host::Bell;
     use rustix::event::{EventfdFlags, eventfd};
     let guest = Guest::new(SIZE);
     let mut device = device(&guest, With::default());
     let error = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
-    device.queue.set_error(Some(Notifier::new(error.try_clone().unwrap().into()).unwrap()));
+    device.queue.set_error(Some(Bell::new(&error).unwrap()));
     guest.offer(SIZE);
     assert_eq!(device.run(), Turn::Stopped);
     assert!(rustix::io::read(&error, &mut [0; 8]).is_ok());

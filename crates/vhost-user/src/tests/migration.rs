@@ -1,18 +1,24 @@
 //! Whatever we write to the guest's memory is in the log of a migration.
 
 use crate::dirty::DirtyLog;
+use crate::memory::Mapper;
 use crate::testing::*;
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 
 const SIZE: u16 = 16;
 
+fn log_in(file: &File) -> DirtyLog {
+    DirtyLog::new(Mapper::default().map(file, 0, 4096).unwrap())
+}
+
 #[test]
 fn every_page_that_changed_is_marked() {
     let guest = Guest::new(SIZE);
     let file = memfd(4096);
-    let log = Some(Rc::new(DirtyLog::map(&file, 0, 4096).unwrap()));
+    let log = Some(Rc::new(log_in(&file)));
     let mut device = device(&guest, With { log, ring_log: Some(BASE + 0x3000), ..With::default() });
     device.disk.bytes.fill(9);
     let before = guest.snapshot();
@@ -56,7 +62,7 @@ fn without_a_log_nothing_is_marked_and_with_one_later_all_is() {
     guest.offer(0);
     device.run();
     let file = memfd(4096);
-    device.queue.set_log(Some(Rc::new(DirtyLog::map(&file, 0, 4096).unwrap())));
+    device.queue.set_log(Some(Rc::new(log_in(&file))));
     guest.request(0, 0, 0, 512);
     guest.offer(0);
     device.run();
@@ -75,7 +81,7 @@ fn a_used_ring_of_several_pages_is_marked_where_it_changed() {
     guest.write(used + 2, &600u16.to_le_bytes());
     guest.seen.set(600);
     let file = memfd(4096);
-    let log = Some(Rc::new(DirtyLog::map(&file, 0, 4096).unwrap()));
+    let log = Some(Rc::new(log_in(&file)));
     let mut device = device(&guest, With { log, ring_log: Some(used), base: 600, ..With::default() });
     guest.request(0, 4, 0, 0);
     guest.offer(0);
@@ -86,4 +92,22 @@ fn a_used_ring_of_several_pages_is_marked_where_it_changed() {
         file.read_exact_at(&mut byte, page / 8).unwrap();
         assert_ne!(byte[0] & (1 << (page % 8)), 0, "{page}");
     }
+}
+
+/// Nothing is written for a request that is refused but its status: nothing else is marked. It could name all of the
+/// guest's memory a thousand times.
+#[test]
+fn of_a_refused_request_only_the_status_is_marked() {
+    let guest = Guest::new(SIZE);
+    let file = memfd(4096);
+    let mut device = device(&guest, With { log: Some(Rc::new(log_in(&file))), ..With::default() });
+    guest.request(0, 99, 0, 512);
+    guest.descriptor(1, BASE + REGION, REGION as u32, NEXT | WRITE, 2);
+    guest.offer(0);
+    device.run();
+    assert_eq!(guest.status(0), 2);
+    let mut bits = [0; 4096];
+    file.read_exact_at(&mut bits, 0).unwrap();
+    let marked: Vec<u64> = (0..8 * 4096).filter(|p| bits[*p as usize / 8] & (1 << (p % 8)) != 0).collect();
+    assert_eq!(marked, [guest.status_at(0) / 4096]);
 }

@@ -1,6 +1,7 @@
 //! Killed at every point, and started again: every request is done, and answered exactly once.
 
 use crate::inflight::{Region, create};
+use crate::memory::Mapper;
 use crate::testing::*;
 use std::cell::RefCell;
 use std::fs::File;
@@ -11,7 +12,7 @@ const SIZE: u16 = 16;
 const HEADS: [u16; 5] = [0, 3, 6, 9, 12];
 
 fn region(file: &File, len: u64) -> Region {
-    Region::map(file, 0, len, 1, SIZE).unwrap()
+    Region::new(Mapper::default().map(file, 0, len).unwrap(), 1, SIZE).unwrap()
 }
 
 fn contents(file: &File) -> Vec<u8> {
@@ -109,7 +110,9 @@ fn repeated_in_the_order_in_which_they_were_taken() {
 fn queues_do_not_share_and_have_their_bounds() {
     let (file, len) = create(3, SIZE).unwrap();
     assert_eq!(len, 3 * 320);
-    let map = |offset, len, queues, size| Region::map(&file, offset, len, queues, size);
+    let map = |offset, len, queues, size| {
+        Mapper::default().map(&file, offset, len).and_then(|piece| Region::new(piece, queues, size))
+    };
     let region = map(0, len, 3, SIZE).unwrap();
     region.tracker(1, SIZE).unwrap().recover(0).unwrap();
     region.tracker(1, SIZE).unwrap().take(3);

@@ -119,12 +119,12 @@ fn what_waits_completes_later_and_is_published_once() {
 
 #[test]
 fn the_guest_is_interrupted_where_it_asked_for_it() {
-    use crate::eventfd::Notifier;
+    use lamina_host::Bell;
     use rustix::event::{EventfdFlags, eventfd};
     let guest = Guest::new(SIZE);
     let mut device = device(&guest, With::default());
     let call = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
-    device.queue.set_call(Some(Notifier::new(call.try_clone().unwrap().into()).unwrap()));
+    device.queue.set_call(Some(Bell::new(&call).unwrap()));
     let interrupts = || {
         let mut count = [0; 8];
         rustix::io::read(&call, &mut count).map_or(0, |_| u64::from_ne_bytes(count))
