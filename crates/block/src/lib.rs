@@ -15,6 +15,7 @@
 
 mod absent;
 mod all;
+mod believe;
 mod buf;
 mod config;
 mod env;
@@ -37,6 +38,7 @@ mod walk;
 
 pub use absent::Absent;
 pub use all::all;
+pub use believe::believe;
 pub use buf::{Buf, Segment};
 pub use config::{KeyError, Keys};
 pub use env::{Address, Conn, Env, Listener, OpenDisk, Time, computed};
