@@ -1,6 +1,6 @@
 //! Keys of a device, read and not yet built.
 
-use crate::{Build, Config, Made, Over, Pending};
+use crate::{Build, Config, Made, Over, Pending, believe};
 use serde_json::Value;
 use std::ops::Range;
 
@@ -43,7 +43,13 @@ impl<C: Config> Parsed for C {
     }
 
     fn build(self: Box<Self>, with: Build) -> Pending<Made> {
-        Config::build(*self, with)
+        if !C::KEEPS {
+            return Config::build(*self, with);
+        }
+        Box::pin(async move {
+            believe(with.children.iter().chain(&with.metadata)).await;
+            Config::build(*self, with).await
+        })
     }
 }
 
@@ -77,7 +83,7 @@ impl Keys {
         self.0.part()
     }
 
-    /// Builds the layer.
+    /// Builds the layer. If it remembers something ([`Config::KEEPS`]), what can be read below it is made durable before.
     pub fn build(self, with: Build) -> Pending<Made> {
         self.0.build(with)
     }

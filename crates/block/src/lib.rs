@@ -15,6 +15,7 @@
 
 mod absent;
 mod all;
+mod believe;
 mod budget;
 mod buf;
 mod config;
@@ -39,6 +40,7 @@ mod walk;
 
 pub use absent::Absent;
 pub use all::all;
+pub use believe::believe;
 pub use budget::{Budget, PIECE, Taker};
 pub use buf::{Buf, Segment};
 pub use config::{KeyError, Keys};

@@ -109,6 +109,11 @@ macro_rules! moving {
             fn change_under_load() {
                 lamina_sim::test(&$subject, Check::Change, &replay!());
             }
+
+            #[test]
+            fn deaths_in_a_row() {
+                lamina_sim::test(&$subject, Check::Deaths, &replay!());
+            }
         }
     };
 }

@@ -116,7 +116,15 @@ fn one_file_and_one_line_pass_the_gauntlet() {
         .expect("cargo can be run");
     let (out, err) = (String::from_utf8_lossy(&tested.stdout), String::from_utf8_lossy(&tested.stderr));
     assert!(tested.status.success(), "{out}{err}");
-    for check in ["model_check", "crash_at_every_write", "faults", "change_under_load", "contract_edges"] {
+    let checks = [
+        "model_check",
+        "crash_at_every_write",
+        "faults",
+        "change_under_load",
+        "contract_edges",
+        "deaths_in_a_row",
+    ];
+    for check in checks {
         assert!(out.contains(&format!("test gauntlet::my_cache2::{check} ... ok")), "{out}");
     }
     assert!(!err.contains("warning: unused"), "{err}");

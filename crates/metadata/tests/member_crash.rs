@@ -217,9 +217,10 @@ fn again(left: &Images, flaw: Flaw, seed: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Raises the generation, and crashes before every change; each time, crashes again while that is put right.
+/// Raises the generation, and crashes before every change, or its process dies; each time, crashes again while that is put
+/// right.
 fn raise_twice(flaw: Flaw, seed: u64) -> Result<(), String> {
-    for loss in [Loss::All, Loss::Torn] {
+    for loss in [Some(Loss::All), Some(Loss::Torn), None] {
         let world = Simulation::new(seed);
         let env = world.env();
         for name in NAMES {
@@ -230,7 +231,8 @@ fn raise_twice(flaw: Flaw, seed: u64) -> Result<(), String> {
         let run = world.run(async move {
             write(&env, set(1, 7, "old"), Flaw::None).await;
             let seen = Rc::clone(&env);
-            env.observe(Some(Rc::new(move || into.borrow_mut().push(seen.images(loss, seed)))));
+            let take = move || loss.map_or_else(|| seen.orphans(), |loss| seen.images(loss, seed));
+            env.observe(Some(Rc::new(move || into.borrow_mut().push(take()))));
             write(&env, set(1, 8, "new"), Flaw::None).await;
             env.observe(None);
         });

@@ -120,7 +120,7 @@ async fn back(env: &Rc<SimEnv>, roster: &Rc<Roster>, name: &str) {
     roster.rejoin(Member::new(below, own)).await.expect("it can be written");
 }
 
-/// What a power loss left, the last number that was called done, the one after it, and who was broken then.
+/// What a crash left, the last number that was called done, the one after it, and who was broken then.
 struct Crash {
     images: Images,
     done: u64,
@@ -129,7 +129,7 @@ struct Crash {
 }
 
 /// Numbers are kept while members fail and come back; the crashes before every change.
-fn crashes(flaw: Flaw, loss: Loss, seed: u64) -> Vec<Crash> {
+fn crashes(flaw: Flaw, loss: Option<Loss>, seed: u64) -> Vec<Crash> {
     let world = Simulation::new(seed);
     let env = world.env();
     NAMES.iter().for_each(|name| drop(env.put_disk(name, Image::blank(DiskOptions::new(SIZE)))));
@@ -144,7 +144,8 @@ fn crashes(flaw: Flaw, loss: Loss, seed: u64) -> Vec<Crash> {
         let (seen, state) = (Rc::clone(&env), Rc::clone(&now));
         env.observe(Some(Rc::new(move || {
             let (done, next, broken) = state.get();
-            let images = seen.images(loss, seed ^ seen.tick());
+            let lost = |loss| seen.images(loss, seed ^ seen.tick());
+            let images = loss.map_or_else(|| seen.orphans(), lost);
             into.borrow_mut().push(Crash { images, done, next, broken });
         })));
         let keep = roster.keep("x");
@@ -203,7 +204,8 @@ fn assembled(images: &Images, gone: &[&str], flaw: Flaw) -> Result<u64, String> 
 
 fn trial(flaw: Flaw, seed: u64) -> Result<(), String> {
     let mut count = 0;
-    for loss in [Loss::All, Loss::Torn, Loss::Nothing] {
+    // The last one is the death of the process.
+    for loss in [Some(Loss::All), Some(Loss::Torn), Some(Loss::Nothing), None] {
         for Crash { images, done, next, broken } in crashes(flaw, loss, seed) {
             count += 1;
             let good = |n: u64| n == done || n == next;
@@ -265,7 +267,7 @@ fn alone(images: &Images, names: &[&str], numbers: &[u64]) -> Images {
 
 /// Two halves go on apart, and meet again.
 fn halves(flaw: Flaw) -> Result<(), String> {
-    let start = crashes(Flaw::None, Loss::All, 3).swap_remove(0).images;
+    let start = crashes(Flaw::None, Some(Loss::All), 3).swap_remove(0).images;
     for one in [&["a"][..], &["a", "b"], &["b", "c"]] {
         let other: Vec<&str> = NAMES.into_iter().filter(|name| !one.contains(name)).collect();
         for (left, right) in [(0, 0), (1, 0), (0, 3), (2, 2), (1, 2)] {
@@ -297,7 +299,7 @@ fn a_half_that_is_taken_for_the_whole_is_caught() {
 /// An older copy of a member is not the member that was left out.
 #[test]
 fn an_older_copy_of_a_member_is_not_taken_in() {
-    let all = crashes(Flaw::None, Loss::All, 3);
+    let all = crashes(Flaw::None, Some(Loss::All), 3);
     let old = all[0].images.clone();
     let mut now = alone(&all.last().expect("crashes").images, &["a", "b"], &[500]);
     now.insert("c".into(), old[&PathBuf::from("c")].clone());

@@ -132,6 +132,15 @@ impl SimEnv {
         self.disks.borrow().iter().map(|(path, disk)| (path.clone(), disk.orphan())).collect()
     }
 
+    /// What is left by a death: `how` draws one of the process, or a power loss of any kind, and `seed` decides what that
+    /// leaves open.
+    pub fn after_death(&self, how: u64, seed: u64) -> Images {
+        match Loss::ALL.get((how % 5) as usize) {
+            Some(loss) => self.images(*loss, seed),
+            None => self.orphans(),
+        }
+    }
+
     /// All disks.
     pub fn disks(&self) -> Vec<Rc<SimDisk>> {
         self.disks.borrow().values().cloned().collect()
@@ -161,6 +170,11 @@ impl SimEnv {
     pub fn tick(&self) -> u64 {
         self.clock.set(self.clock.get() + 1);
         self.clock.get()
+    }
+
+    /// Goes on with the numbers of [`SimEnv::tick`] behind `tick`, that of another life.
+    pub(crate) fn skip_to(&self, tick: u64) {
+        self.clock.set(self.clock.get().max(tick));
     }
 
     /// Tasks that have not ended.

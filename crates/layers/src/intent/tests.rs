@@ -2,7 +2,7 @@ use super::*;
 use crate::flaw::FLAW;
 use crate::testing::*;
 use lamina_block::all;
-use lamina_sim::{DiskOptions, Image, Images, Loss, SimEnv, Simulation};
+use lamina_sim::{DiskOptions, Image, Images, SimEnv, Simulation};
 use std::cell::Cell;
 use std::time::Duration;
 
@@ -121,7 +121,7 @@ fn run(seed: u64, one_in: u64) -> std::result::Result<(), String> {
             main_env.observe(Some(Rc::new(move || {
                 let draw = || (random.borrow_mut())();
                 let Some(env) = weak.upgrade().filter(|_| draw() % one_in == 0) else { return };
-                into.borrow_mut().push(env.images(Loss::ALL[(draw() >> 8) as usize % 4], draw()));
+                into.borrow_mut().push(env.after_death(draw() >> 8, draw()));
             })));
             let stop = Rc::new(Cell::new(false));
             let (sweeping, stopped, env) = (Rc::clone(&pair), Rc::clone(&stop), Rc::clone(&main_env));

@@ -59,75 +59,125 @@ async fn content(node: &Rc<Node>) -> Content {
     into.to_vec().chunks(BLOCK as usize).map(value).collect()
 }
 
-/// A power loss: the disks, and how many flushes had been answered and begun.
+/// An end of a life: the disks, and how many flushes had been answered and begun.
 struct Moment {
     images: Images,
     answered: usize,
     begun: usize,
 }
 
-/// Writes at random, flushes now and then, and opens the device over what a power loss at any moment leaves: it holds what
-/// was there at a flush, exactly.
-fn moments(seed: u64) -> std::result::Result<(), String> {
-    let simulation = Simulation::new(seed);
-    let env = simulation.env();
-    put_disks(&env, &[("store", BLOCKS * BLOCK), ("log", LOG_MIN)]);
-    let losses: Rc<RefCell<Vec<Moment>>> = Rc::default();
-    let flushes: Rc<RefCell<Vec<Content>>> = Rc::new(RefCell::new(vec![vec![0; BLOCKS as usize]]));
-    let (answered, begun) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
-    let (weak, into, done, under_way) =
-        (Rc::downgrade(&env), Rc::clone(&losses), Rc::clone(&answered), Rc::clone(&begun));
-    let (all, world) = (Rc::clone(&flushes), Rc::clone(&env));
-    let load = async move {
-        let mut random = xorshift(seed + 1);
-        let top = redo(&world, Begin::Format).await.expect("made");
-        let number = Cell::new(0u64);
-        world.observe(Some(Rc::new(move || {
-            let Some(env) = weak.upgrade() else { return };
-            number.set(number.get() + 1);
-            let number = number.get();
-            let loss = Loss::ALL[number as usize % Loss::ALL.len()];
-            let images = env.images(loss, number);
-            into.borrow_mut().push(Moment { images, answered: done.get(), begun: under_way.get() });
-        })));
-        let mut now = vec![0; BLOCKS as usize];
-        for value in 1..120u64 {
-            let at = random() % BLOCKS;
-            let count = (1 + random() % 6).min(BLOCKS - at);
-            let bytes: Vec<u8> = (0..count).flat_map(|_| block_of(value)).collect();
-            now[at as usize..(at + count) as usize].fill(value);
-            top.submit(Io::write(at * BLOCK, Buf::from_vec(bytes), Durability::Cached))
-                .await
-                .expect("written");
-            if random().is_multiple_of(8) {
-                all.borrow_mut().push(now.clone());
-                begun.set(all.borrow().len() - 1);
-                top.submit(Io::flush()).await.expect("flushed");
-                answered.set(begun.get());
+/// The ends that a life might have had, and what was there at each flush.
+struct Life {
+    moments: Vec<Moment>,
+    flushes: Vec<Content>,
+}
+
+impl Life {
+    /// Writes at random, and flushes now and then; `end` makes what a death leaves, and is told its number.
+    fn of(seed: u64, end: fn(&SimEnv, u64) -> Images) -> std::result::Result<Life, String> {
+        let simulation = Simulation::new(seed);
+        let env = simulation.env();
+        put_disks(&env, &[("store", BLOCKS * BLOCK), ("log", LOG_MIN)]);
+        let moments: Rc<RefCell<Vec<Moment>>> = Rc::default();
+        let flushes: Rc<RefCell<Vec<Content>>> = Rc::new(RefCell::new(vec![vec![0; BLOCKS as usize]]));
+        let (answered, begun) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+        let (weak, into, done, under_way) =
+            (Rc::downgrade(&env), Rc::clone(&moments), Rc::clone(&answered), Rc::clone(&begun));
+        let (all, world) = (Rc::clone(&flushes), Rc::clone(&env));
+        let load = async move {
+            let mut random = xorshift(seed + 1);
+            let top = redo(&world, Begin::Format).await.expect("made");
+            world.observe(Some(Rc::new(move || {
+                let Some(env) = weak.upgrade() else { return };
+                let images = end(&env, into.borrow().len() as u64 + 1);
+                into.borrow_mut().push(Moment { images, answered: done.get(), begun: under_way.get() });
+            })));
+            let mut now = vec![0; BLOCKS as usize];
+            for value in 1..120u64 {
+                let at = random() % BLOCKS;
+                let count = (1 + random() % 6).min(BLOCKS - at);
+                let bytes: Vec<u8> = (0..count).flat_map(|_| block_of(value)).collect();
+                now[at as usize..(at + count) as usize].fill(value);
+                top.submit(Io::write(at * BLOCK, Buf::from_vec(bytes), Durability::Cached))
+                    .await
+                    .expect("written");
+                if random().is_multiple_of(8) {
+                    all.borrow_mut().push(now.clone());
+                    begun.set(all.borrow().len() - 1);
+                    top.submit(Io::flush()).await.expect("flushed");
+                    answered.set(begun.get());
+                }
             }
-        }
-        world.observe(None);
-    };
-    simulation.run(load).map_err(|hang| format!("{hang:?}"))?;
-    for (number, loss) in losses.borrow().iter().enumerate() {
-        let simulation = Simulation::from_images(seed ^ number as u64, &loss.images);
+            world.observe(None);
+        };
+        simulation.run(load).map_err(|hang| format!("{hang:?}"))?;
+        Ok(Life { moments: moments.take(), flushes: flushes.take() })
+    }
+
+    /// Opens the device over `images`, which `moment` has left: it holds what was there at a flush, exactly.
+    fn check(&self, seed: u64, moment: &Moment, images: &Images) -> std::result::Result<(), String> {
+        let simulation = Simulation::from_images(seed, images);
         let env = simulation.env();
         let found = simulation.run(async move {
             let top = redo(&env, Begin::Open).await?;
             Ok::<_, lamina_block::Error>(content(&top).await)
         });
-        let found =
-            found.map_err(|hang| format!("{hang:?}"))?.map_err(|e| format!("moment {number}: {e}"))?;
-        let allowed = &flushes.borrow()[loss.answered..=loss.begun];
-        if !allowed.contains(&found) {
-            let which = flushes.borrow().iter().position(|content| *content == found);
-            return Err(format!(
-                "at moment {number} it holds {which:?}, not one of {}..={}: {found:?}",
-                loss.answered, loss.begun
-            ));
+        let found = found.map_err(|hang| format!("{hang:?}"))?.map_err(|e| e.to_string())?;
+        match self.flushes[moment.answered..=moment.begun].contains(&found) {
+            true => Ok(()),
+            false => {
+                let which = self.flushes.iter().position(|content| *content == found);
+                let (from, to) = (moment.answered, moment.begun);
+                Err(format!("it holds {which:?}, not one of {from}..={to}: {found:?}"))
+            }
+        }
+    }
+}
+
+/// The power fails at any moment.
+fn moments(seed: u64) -> std::result::Result<(), String> {
+    let lost = |env: &SimEnv, number: u64| env.images(Loss::ALL[number as usize % Loss::ALL.len()], number);
+    let life = Life::of(seed, lost)?;
+    for (number, moment) in life.moments.iter().enumerate() {
+        let checked = life.check(seed ^ number as u64, moment, &moment.images);
+        checked.map_err(|e| format!("at moment {number} {e}"))?;
+    }
+    Ok(())
+}
+
+/// The process dies at one moment in `one_in`, and the power fails at any moment while what it left is opened.
+fn deaths(seed: u64, one_in: usize) -> std::result::Result<(), String> {
+    let life = Life::of(seed, |env, _| env.orphans())?;
+    for (number, moment) in life.moments.iter().enumerate().step_by(one_in) {
+        let simulation = Simulation::from_images(seed, &moment.images);
+        let env = simulation.env();
+        let losses: Rc<RefCell<Vec<Images>>> = Rc::default();
+        let (into, weak) = (Rc::clone(&losses), Rc::downgrade(&env));
+        env.observe(Some(Rc::new(move || {
+            let Some(env) = weak.upgrade() else { return };
+            let number = into.borrow().len() as u64;
+            into.borrow_mut().push(env.images(Loss::ALL[number as usize % Loss::ALL.len()], number));
+        })));
+        let opening = Rc::clone(&env);
+        let opened = simulation.run(async move { redo(&opening, Begin::Open).await.map(drop) });
+        env.observe(None);
+        opened.map_err(|hang| format!("{hang:?}"))?.map_err(|e| format!("moment {number}: {e}"))?;
+        for (again, images) in losses.take().iter().enumerate() {
+            life.check(seed, moment, images).map_err(|e| {
+                format!("its process died at moment {number}, and the power failed at {again}: {e}")
+            })?;
         }
     }
     Ok(())
+}
+
+/// The log says what is to be on the store, and is not durable: if the store were brought to it and the power then took the
+/// log, the store would be between two flushes.
+#[test]
+fn a_log_that_a_dead_process_left_is_durable_before_the_store_follows_it() {
+    for seed in 0..4 {
+        deaths(seed, 5).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
 }
 
 #[test]

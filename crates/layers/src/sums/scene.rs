@@ -3,7 +3,7 @@
 use super::Sums;
 use crate::testing::*;
 use lamina_block::{Begin, Build, Layer};
-use lamina_sim::{DiskOptions, Image, Images, Loss, SimEnv, Simulation};
+use lamina_sim::{DiskOptions, Image, Images, SimEnv, Simulation};
 use std::cell::RefCell;
 use std::time::Duration;
 
@@ -116,8 +116,7 @@ impl Camera {
         env.observe(Some(Rc::new(move || {
             let draw = || (random.borrow_mut())();
             let Some(env) = weak.upgrade().filter(|_| draw() % one_in == 0) else { return };
-            let loss = Loss::ALL[(draw() >> 8) as usize % Loss::ALL.len()];
-            into.borrow_mut().push(env.images(loss, draw()));
+            into.borrow_mut().push(env.after_death(draw() >> 8, draw()));
         })));
         Camera(images)
     }

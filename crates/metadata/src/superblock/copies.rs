@@ -1,7 +1,7 @@
 //! Both copies on a device: found, chosen, written.
 
 use super::{COPY_LEN, Damage, Layout, Place, Superblock, decode, encode, last_copy};
-use lamina_block::{Buf, Durability, Error, Io, Node, Result};
+use lamina_block::{Buf, Durability, Error, Io, Node, Result, believe};
 use std::rc::Rc;
 
 /// What was found on a device.
@@ -86,8 +86,9 @@ fn settled(
     }
 }
 
-/// Looks at a device.
+/// Looks at a device. What is found is durable.
 pub async fn read(node: &Rc<Node>) -> Found {
+    believe([node]).await;
     let size = node.geometry().size;
     let first = copy(node, Place::First, 0).await;
     let second = match second_at(size, &first) {

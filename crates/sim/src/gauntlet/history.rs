@@ -41,6 +41,7 @@ struct Change {
 }
 
 /// All changes of a device.
+#[derive(Clone)]
 pub(crate) struct History {
     granule: u64,
     changes: HashMap<u64, Vec<Change>>,
@@ -180,6 +181,36 @@ impl History {
         for (number, block) in self.numbers(at).zip(bytes.chunks_exact(self.granule as usize)) {
             let possible = self.possible(number, crash, |c| self.durable(c) <= crash);
             self.check_block(number, block, &possible)?;
+        }
+        Ok(())
+    }
+
+    /// What happened until a death at `at`, as the next life has to know it: there is what was durable by then, or anything
+    /// newer. A layer may go back to the last flush also when only the process has died.
+    pub(crate) fn after(&self, at: Tick) -> History {
+        let mut after =
+            History { changes: HashMap::new(), initial: self.initial.clone(), flushes: Vec::new(), ..*self };
+        for number in self.changes.keys() {
+            let mut possible = self.possible(*number, at, |c| self.durable(c) <= at);
+            for change in &mut possible {
+                let durable = self.durable(change);
+                let is_durable = change.sure && durable <= at;
+                (change.sure, change.durable) = (is_durable, if is_durable { durable } else { NEVER });
+                // One under way has taken effect, or never will.
+                change.ended = change.ended.min(at);
+            }
+            after.changes.insert(*number, possible);
+        }
+        after
+    }
+
+    /// What is there after a power loss, between two moments up to `now`, is durable.
+    pub(crate) fn find(&mut self, at: &Range<u64>, bytes: &[u8], now: Tick) -> Result<(), String> {
+        for (number, block) in self.numbers(at).zip(bytes.chunks_exact(self.granule as usize)) {
+            let content = self.check_block(number, block, &self.possible(number, now, |_| true))?;
+            let id = self.number();
+            let found = Change { content, id, submitted: now - 1, ended: now, sure: true, durable: now };
+            self.changes.insert(number, vec![found]);
         }
         Ok(())
     }

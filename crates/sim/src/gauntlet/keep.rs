@@ -2,7 +2,9 @@
 
 use crate::disk::{DiskOptions, Image, SimDisk};
 use crate::env::SimEnv;
-use lamina_block::{Buf, Durability, Env, Error, ErrorKind, Geometry, Io, Keep, Node, Pending, Result};
+use lamina_block::{
+    Buf, Durability, Env, Error, ErrorKind, Geometry, Io, Keep, Node, Pending, Result, believe,
+};
 use serde_json::Value;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -25,6 +27,7 @@ impl SimKeep {
         let disk = env.disk(&path).unwrap_or_else(|| env.put_disk(&path, Image::blank(options())));
         let keep = SimKeep { node: node(env, &path, disk), words: RefCell::default() };
         if !is_new {
+            believe([&keep.node]).await;
             let buf = Buf::zeroed(LEN);
             keep.node.submit(Io::read(0, buf.clone())).await?;
             let bytes = buf.to_vec();

@@ -101,6 +101,22 @@ impl Load {
         Ok(load)
     }
 
+    /// Another life of the same device, in the world `env`: what happened before is in `history`.
+    pub(crate) fn resume(&self, env: Rc<SimEnv>, top: Rc<Node>, history: History, seed: u64) -> Rc<Load> {
+        Rc::new(Load {
+            env,
+            history: RefCell::new(history),
+            top: RefCell::new(top),
+            keeps: self.keeps,
+            granule: self.granule,
+            arena: self.arena.clone(),
+            rng: RefCell::new(Rng::with_seed(seed)),
+            excuse: Cell::default(),
+            problem: RefCell::default(),
+            outstanding: RefCell::default(),
+        })
+    }
+
     pub(crate) fn top(&self) -> Rc<Node> {
         Rc::clone(&self.top.borrow())
     }
@@ -397,6 +413,20 @@ impl Load {
             from = to;
         }
         if from == at.end { Ok(()) } else { Err(format!("the runs end at {from}")) }
+    }
+
+    /// Reads everything that is used at the beginning of a life; `is_durable` after a power loss.
+    pub(crate) async fn find(&self, is_durable: bool) {
+        self.read_all().await;
+        for part in self.arena.iter().filter(|_| is_durable) {
+            let found = match self.fetch(part).await {
+                Ok(bytes) => self.history.borrow_mut().find(part, &bytes, self.env.tick()),
+                Err(e) => Err(format!("it cannot be read: {e}")),
+            };
+            if let Err(e) = found {
+                self.complain(format!("{part:?}: {e}"));
+            }
+        }
     }
 
     /// Reads everything that is used.

@@ -1,4 +1,4 @@
-//! The gauntlet: five checks that every layer and every graph passes. `lamina_sim::gauntlet!` adds them as tests.
+//! The gauntlet: six checks that every layer and every graph passes. `lamina_sim::gauntlet!` adds them as tests.
 //!
 //! 1. [`Check::Model`]: random requests against a model of what may be read.
 //! 2. [`Check::Crash`]: the power fails before every change of any disk; what is flushed is there, the rest is old or
@@ -6,12 +6,15 @@
 //! 3. [`Check::Faults`]: each request to a disk fails once in turn, or the disk stays away.
 //! 4. [`Check::Change`]: hold, replace, grow, close and reopen while requests run.
 //! 5. [`Check::Edges`]: the ends of the device, wrong requests, read-only disks, disks that do nothing natively.
+//! 6. [`Check::Deaths`]: the process dies or the power fails, again and again, with load between: what is believed when
+//!    the device is opened stays.
 //!
 //! A run is a function of the subject, the check and a seed. A failure names the three and the command that runs it
 //! again.
 
 mod change;
 mod crash;
+mod deaths;
 mod edges;
 mod faults;
 mod history;
@@ -70,6 +73,11 @@ macro_rules! gauntlet {
             #[test]
             fn contract_edges() {
                 go($crate::Check::Edges);
+            }
+
+            #[test]
+            fn deaths_in_a_row() {
+                go($crate::Check::Deaths);
             }
         }
     };

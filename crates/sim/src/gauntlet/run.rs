@@ -1,14 +1,14 @@
 //! Running checks: one seed, or a test of several.
 
 use super::subject::Subject;
-use super::{change, crash, edges, faults, model_check};
+use super::{change, crash, deaths, edges, faults, model_check};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Seeds of each test unless `LAMINA_SEEDS` says otherwise.
 pub(crate) const SEEDS: u64 = 20;
 
-/// One of the five checks.
+/// One of the six checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Check {
     /// Random requests against a model.
@@ -21,11 +21,14 @@ pub enum Check {
     Change,
     /// Ends and errors.
     Edges,
+    /// Several lives, each of which ends with its process or with the power.
+    Deaths,
 }
 
 impl Check {
     /// All checks.
-    pub const ALL: [Check; 5] = [Check::Model, Check::Crash, Check::Faults, Check::Change, Check::Edges];
+    pub const ALL: [Check; 6] =
+        [Check::Model, Check::Crash, Check::Faults, Check::Change, Check::Edges, Check::Deaths];
 
     /// The name of its test.
     pub const fn name(self) -> &'static str {
@@ -35,6 +38,7 @@ impl Check {
             Check::Faults => "faults",
             Check::Change => "change_under_load",
             Check::Edges => "contract_edges",
+            Check::Deaths => "deaths_in_a_row",
         }
     }
 }
@@ -82,6 +86,7 @@ pub fn run(subject: &Subject, check: Check, seed: u64, run: Run) -> Result<(), F
         Check::Faults => faults::check(subject, seed, run),
         Check::Change => change::check(subject, seed),
         Check::Edges => edges::check(subject, seed),
+        Check::Deaths => deaths::check(subject, seed, run),
     }));
     let message = match checked {
         Ok(Ok(())) => return Ok(()),

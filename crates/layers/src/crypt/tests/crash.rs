@@ -33,8 +33,7 @@ fn camera(env: &Rc<SimEnv>, seed: u64) -> Rc<RefCell<Vec<Images>>> {
     env.observe(Some(Rc::new(move || {
         let draw = || (random.borrow_mut())();
         let Some(env) = weak.upgrade() else { return };
-        let loss = Loss::ALL[(draw() >> 8) as usize % 4];
-        into.borrow_mut().push(env.images(loss, draw()));
+        into.borrow_mut().push(env.after_death(draw() >> 8, draw()));
     })));
     images
 }

@@ -120,7 +120,7 @@ pub fn run(story: Story, seed: u64, one_in: u64) -> Checked {
         env.observe(Some(Rc::new(move || {
             let draw = || (random.borrow_mut())();
             let Some(env) = weak.upgrade().filter(|_| draw() % one_in == 0) else { return };
-            let images = env.images(Loss::ALL[(draw() >> 8) as usize % 4], draw());
+            let images = env.after_death(draw() >> 8, draw());
             into.borrow_mut().push(Crash { at: env.tick(), images });
         })));
         let start = |n: u64| {
@@ -161,8 +161,7 @@ fn recover(story: Story, seed: u64, history: &Rc<History>, crash: &Crash, again:
             let Some(env) = weak.upgrade().filter(|_| draw() % 40 == 0 && into.borrow().len() < 2) else {
                 return;
             };
-            into.borrow_mut()
-                .push(Crash { at, images: env.images(Loss::ALL[(draw() >> 8) as usize % 4], draw()) });
+            into.borrow_mut().push(Crash { at, images: env.after_death(draw() >> 8, draw()) });
         })));
     }
     let (here, at, main_env) = (Rc::clone(history), crash.at, Rc::clone(&env));

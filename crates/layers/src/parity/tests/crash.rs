@@ -233,7 +233,11 @@ pub fn run(run: Run) -> Checked {
                 n if run.is_crowded() && n.is_multiple_of(2) => Loss::Torn,
                 n => Loss::ALL[n as usize / 2 % 4],
             };
-            into.borrow_mut().push(Crash { at: env.tick(), images: env.images(loss, draw()) });
+            let images = match draw() % 4 {
+                0 => env.orphans(),
+                _ => env.images(loss, draw()),
+            };
+            into.borrow_mut().push(Crash { at: env.tick(), images });
         })));
         let start = |n: u64| {
             let (history, node) = (Rc::clone(&history), Rc::clone(&open.node));
@@ -275,10 +279,10 @@ fn recover(run: Run, history: &Rc<History>, crash: &Crash, again: bool) -> Check
         let into = Rc::clone(&crashes);
         env.observe(Some(Rc::new(move || {
             let draw = || (random.borrow_mut())();
-            let Some(env) = weak.upgrade().filter(|_| draw() % 40 == 0 && into.borrow().len() < 2) else {
+            let Some(env) = weak.upgrade().filter(|_| draw() % 24 == 0 && into.borrow().len() < 2) else {
                 return;
             };
-            let images = env.images(Loss::ALL[(draw() >> 8) as usize % 4], draw());
+            let images = env.after_death(draw() >> 8, draw());
             into.borrow_mut().push(Crash { at, images });
         })));
     }
