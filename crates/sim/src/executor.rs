@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// The most steps of one run, and the latest moment it may reach: far more than any healthy run needs.
+/// The most steps of one run, and the most time that may pass in it: far more than any healthy run needs.
 const STEPS_MAX: u64 = 2_000_000;
 const TIME_MAX: u64 = 3_600_000_000_000;
 
@@ -58,6 +58,8 @@ pub(crate) struct Executor {
     /// Numbers tasks and timers.
     next: Cell<u64>,
     steps: Cell<u64>,
+    /// When the clock has gone too far for this run.
+    deadline: Cell<u64>,
     hash: Cell<u64>,
 }
 
@@ -71,6 +73,7 @@ impl Executor {
             now: Cell::new(0),
             next: Cell::new(0),
             steps: Cell::new(0),
+            deadline: Cell::new(TIME_MAX),
             hash: Cell::new(0),
         })
     }
@@ -130,7 +133,7 @@ impl Executor {
             let value = main.await;
             *result.borrow_mut() = Some(value);
         }));
-        self.steps.set(0);
+        self.begin();
         loop {
             if let Some(value) = slot.borrow_mut().take() {
                 return Ok(value);
@@ -141,12 +144,18 @@ impl Executor {
 
     /// Runs what can run, without moving the clock.
     pub(crate) fn settle(&self) {
-        self.steps.set(0);
+        self.begin();
         while !lock(&self.ready).is_empty() {
             if self.step().is_err() {
                 return;
             }
         }
+    }
+
+    /// Each run has steps and time of its own.
+    fn begin(&self) {
+        self.steps.set(0);
+        self.deadline.set(self.now.get() + TIME_MAX);
     }
 
     fn step(&self) -> Result<(), Hang> {
@@ -163,7 +172,7 @@ impl Executor {
             }
             None => self.advance()?,
         }
-        match self.steps.get() < STEPS_MAX && self.now.get() < TIME_MAX {
+        match self.steps.get() < STEPS_MAX && self.now.get() < self.deadline.get() {
             true => Ok(()),
             false => Err(Hang::Livelock),
         }

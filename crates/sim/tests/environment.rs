@@ -50,6 +50,23 @@ fn what_hangs_is_reported() {
 }
 
 #[test]
+fn a_world_may_go_on_for_longer_than_one_run() {
+    let world = Simulation::new(1);
+    let wait = |minutes: u64| {
+        let env = world.env();
+        world.run(async move {
+            for _ in 0..minutes {
+                env.sleep(Duration::from_secs(60)).await;
+            }
+            env.now()
+        })
+    };
+    assert_eq!(wait(50), Ok(Time(50 * 60_000_000_000)));
+    assert_eq!(wait(50), Ok(Time(100 * 60_000_000_000)));
+    assert_eq!(wait(61), Err(Hang::Livelock));
+}
+
+#[test]
 fn all_orders_of_tasks_are_explored() {
     let mut orders = BTreeSet::new();
     for seed in 0..100 {

@@ -20,8 +20,8 @@ use std::time::Duration;
 
 /// Time between two requests: enough for what the one before has begun, and for the destager now and then.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Requests of one run of the simulator, which has no more steps than a test needs.
-const CHUNK: usize = 10_000;
+/// Requests of one run of the simulator, which has no more steps and no more time than a test needs.
+const CHUNK: usize = 1000;
 
 /// What the layer makes of a trace.
 #[derive(Clone, Copy, Default)]
