@@ -192,3 +192,14 @@ fn a_job_is_steered_only_as_it_may_be() {
         assert!(about(at(&env), 1.0));
     });
 }
+
+#[test]
+fn what_was_done_before_does_not_count_into_the_rate() {
+    with_job(None, |env, job| async move {
+        job.set_progress(900 * MIB, 1000 * MIB);
+        seconds(&env, 10.0).await;
+        job.set_progress(910 * MIB, 1000 * MIB);
+        let info = job.info();
+        assert_eq!((info["rate"].clone(), info["seconds_left"].clone()), (json!(MIB), json!(90)));
+    });
+}

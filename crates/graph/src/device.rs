@@ -36,6 +36,13 @@ pub struct Device {
     pub(crate) header: Range<usize>,
 }
 
+impl Device {
+    /// The path that `key` says, if it is there; made absolute with the folder of the file.
+    pub fn path(&self, key: &str) -> Option<PathBuf> {
+        self.keys[key].as_str().map(|path| self.base.join(path))
+    }
+}
+
 /// A device of the file; `kind` is missing if it was not understood, which has been reported.
 pub(crate) struct Draft {
     pub name: String,

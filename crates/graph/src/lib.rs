@@ -54,7 +54,7 @@ pub use export::{DESCRIPTION_MAX, Export, QUEUES_MAX, SERIAL_MAX, SOCKET_PATH_MA
 pub use hierarchy::Hierarchy;
 pub use members::MemberPlan;
 pub use persistent::Persistent;
-pub use plan::{DEPTH_MAX, FILE_MAX, NAME_MAX, Plan, TABLES_MAX};
+pub use plan::{DEPTH_MAX, FILE_MAX, NAME_MAX, Plan, TABLES_MAX, bad_name};
 pub use report::{PROBLEMS_MAX, Problem, Report, Severity, Subject};
 pub use stages::Stage;
 pub use tree::{Row, rows};

@@ -327,7 +327,7 @@ fn tables<'a>(
 }
 
 /// What is wrong with a name. Names go into file names, addresses, metrics and logs.
-pub(crate) fn bad_name(name: &str) -> Option<String> {
+pub fn bad_name(name: &str) -> Option<String> {
     if name.is_empty() || name.len() > NAME_MAX {
         return Some(format!("a name has 1 to {NAME_MAX} characters, and this one {}", name.len()));
     }

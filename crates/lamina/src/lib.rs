@@ -30,6 +30,7 @@ mod daemon;
 mod design;
 mod files;
 mod generate;
+mod images;
 mod inspect;
 mod jobs;
 mod kinds;

@@ -50,6 +50,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
 /// Serves `plans`, the first of which is from `file`, until a signal.
 pub fn serve_plans(plans: Vec<Plan>, file: &Path, options: &ServeOptions) -> Result<(), Failure> {
     raise_file_limit();
+    crate::images::warn(&plans);
     let placement = placement::place(plans, options.cores.map(usize::from))?;
     let socket = ControlSocket::claim(&options.control.clone().unwrap_or_else(|| beside(file)))?;
     let runtime =

@@ -16,6 +16,9 @@ use std::path::Path;
 
 /// Runs `lamina design`.
 pub fn run(args: &cli::Design) -> Result<(), Failure> {
+    if let Some(message) = lamina_graph::bad_name(&args.name) {
+        return Err(Failure::usage(format!("--name: {message}")));
+    }
     let wish = Wish {
         name: args.name.clone(),
         size: args.size.0,
