@@ -48,8 +48,6 @@ pub struct Job {
     next: Cell<Time>,
     /// When it began or was resumed, and what was done by then: the rate is since then.
     since: Cell<(Time, u64)>,
-    /// Nothing was said yet of how far it is.
-    is_new: Cell<bool>,
     steered: Signal,
 }
 
@@ -83,7 +81,6 @@ impl Job {
             limit: Cell::new(limit),
             next: Cell::new(now),
             since: Cell::new((now, 0)),
-            is_new: Cell::new(true),
             steered: Signal::new(),
         })
     }
@@ -119,12 +116,13 @@ impl Job {
         self.limit.get()
     }
 
-    /// Says how far it is: `done` of `total` bytes. What was done before this was said for the first time, such as before a
-    /// restart, does not count into its rate.
+    /// Says how far it is: `done` of `total` bytes. What is said at the moment at which it begins was done before, and does
+    /// not count into its rate.
     pub fn set_progress(&self, done: u64, total: u64) {
         self.total.set(total);
-        if done < self.done.replace(done) || self.is_new.replace(false) {
-            self.since.set((self.env.now(), done));
+        let now = self.env.now();
+        if done < self.done.replace(done) || now == self.since.get().0 {
+            self.since.set((now, done));
         }
     }
 

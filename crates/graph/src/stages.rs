@@ -19,6 +19,7 @@ use std::fmt;
 
 /// A part of a change that is done in one piece.
 #[derive(Clone)]
+#[expect(clippy::large_enum_variant, reason = "a change has a few of them")]
 pub enum Stage {
     /// The hierarchy becomes this one.
     Change(Plan),

@@ -66,15 +66,6 @@ fn what_create_would_refuse_is_refused_by_a_check() {
 }
 
 #[test]
-fn layers_that_keep_something_want_a_persistent_hierarchy() {
-    let persistent = file("[device.vm1]\ntype = \"mirror\"\nover = [\"a\", \"b\"]");
-    assert!(parse(&persistent).is_ok());
-    let text = persistent.replace("[hierarchy]\nname = \"vol\"\n", "");
-    let said = parse(&text).err().expect("refused").to_string();
-    assert!(said.contains("device \"vm1\": it must remember which of its devices have every byte"), "{said}");
-}
-
-#[test]
 fn parts_that_overlap_are_warned_of() {
     let part = |name: &str, keys: &str| format!("[device.{name}]\ntype = \"linear\"\nover = \"a\"\n{keys}\n");
     let warnings = |parts: &[(&str, &str)]| {

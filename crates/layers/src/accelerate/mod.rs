@@ -143,7 +143,6 @@ impl Config for Keys {
     fn check(&self, over: &Over<'_>) -> Result<()> {
         let is_flash = |kind: &Kind| kind.name == flash::Keys::KIND;
         match over.kinds {
-            [_, cache] if is_flash(cache) && !over.persistent => Err(words::no_words()),
             [_, cache] if is_flash(cache) => Ok(()),
             [store, _] if is_flash(store) => {
                 Err(Error::invalid("over: the store comes first, and the device of kind \"flash\" second"))

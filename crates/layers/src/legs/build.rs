@@ -5,9 +5,7 @@ use super::words::{Kept, KeptLeg};
 use super::{Content, Findings, Leg, Legs, Locks, Role, is_corrupt};
 use crate::flaw::flawed;
 use crate::intent::{Area, Bits, Intent, Shape, Sheets};
-use lamina_block::{
-    Begin, Build, Bytes, Error, ErrorKind, Geometry, Io, Node, Over, Result, Signal, Time, Zero,
-};
+use lamina_block::{Begin, Build, Bytes, Error, ErrorKind, Geometry, Io, Node, Result, Signal, Time, Zero};
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -63,14 +61,6 @@ fn shape(with: &Build) -> Result<Geometry> {
     let smallest = here.clone().map(|g| g.size).min().unwrap_or(0);
     let all = here.reduce(Geometry::and).map(|all| all.with_size(smallest));
     all.ok_or_else(|| Error::offline("none of its devices is there"))
-}
-
-/// Refuses what a file says of devices that hold the same several times, if it cannot be.
-pub fn check(over: &Over<'_>, spares: usize) -> Result<()> {
-    if !over.persistent {
-        return Err(no_words());
-    }
-    not_all_spares(over.kinds.len(), spares)
 }
 
 /// At least one of its `devices` is a leg.

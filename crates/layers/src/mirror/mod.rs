@@ -104,7 +104,7 @@ impl Config for Keys {
     }
 
     fn check(&self, over: &Over<'_>) -> Result<()> {
-        legs::check(over, self.spares)
+        legs::not_all_spares(over.kinds.len(), self.spares)
     }
 
     fn build(self, with: Build) -> Pending<Made> {

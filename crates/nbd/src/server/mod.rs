@@ -303,10 +303,10 @@ impl Server {
         let server = Rc::clone(self);
         self.env.spawn(Box::pin(async move {
             let peer = conn.peer();
-            if let Err(e) = server.converse(&client, conn).await {
-                if let Some(left_out) = server.ends.left_out(server.env.now()) {
-                    tracing::info!(peer, error = %e, left_out, "connection ended");
-                }
+            if let Err(e) = server.converse(&client, conn).await
+                && let Some(left_out) = server.ends.left_out(server.env.now())
+            {
+                tracing::info!(peer, error = %e, left_out, "connection ended");
             }
             server.clients.borrow_mut().remove(key);
             server.left.notify();

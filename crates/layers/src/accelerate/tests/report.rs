@@ -198,6 +198,7 @@ fn a_store_that_hangs_is_an_alert() {
         let alerts = || top.info()["alerts"].clone();
         let none = json!({
             "store_trouble": false, "flash_trouble": false, "behind": false, "recovery_point_old": false,
+            "stopped": false,
         });
         after(&env, 290.0).await;
         assert_eq!(alerts(), none);
