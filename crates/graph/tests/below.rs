@@ -81,7 +81,7 @@ fn run<F: Future<Output = ()> + 'static>(above: &str, test: impl FnOnce(Rc<SimEn
     let world = Simulation::new(3);
     let env = world.env();
     for name in DISKS {
-        env.put_disk(&format!("/srv/{name}.img"), Image::blank(DiskOptions::new(4 << 20)));
+        env.put_disk(format!("/srv/{name}.img"), Image::blank(DiskOptions::new(4 << 20)));
     }
     let above = above.to_owned();
     let done = world.run(async move {
@@ -140,7 +140,7 @@ fn a_power_loss_during_a_rollback_leaves_no_old_block_over_a_new_one() {
         let world = Simulation::new(moment);
         let env = world.env();
         for name in DISKS {
-            env.put_disk(&format!("/srv/{name}.img"), Image::blank(DiskOptions::new(4 << 20)));
+            env.put_disk(format!("/srv/{name}.img"), Image::blank(DiskOptions::new(4 << 20)));
         }
         let file = above.clone();
         let images = world.run(async move {
