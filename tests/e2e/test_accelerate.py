@@ -212,7 +212,8 @@ class Surrogate(Kills):
         self.dies()
         found = self.assemble(*self.members.values())
         self.assertIn(str(self.members["nvme"]), found)
-        self.takes_over(found)
+        # The host that died had its sockets in another folder.
+        self.takes_over(found.replace(f"{self.rig.path('x').parent}/", ""))
 
     def test_the_flash_with_another_store_is_refused(self):
         self.dies()

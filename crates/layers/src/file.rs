@@ -30,7 +30,9 @@
 //! It deliberately does not resize by itself, lock against other programs than Lamina's own, or know any image format:
 //! every byte of the file is a byte of the device.
 
-use lamina_block::{Arg, ArgType, Build, Bytes, Config, Error, Made, OpenDisk, Outside, Pending, Result, Verb};
+use lamina_block::{
+    Arg, ArgType, Build, Bytes, Config, Error, Made, OpenDisk, Outside, Pending, Result, Verb,
+};
 use serde::Deserialize;
 use std::path::PathBuf;
 

@@ -35,8 +35,8 @@
 use crate::reshape::{Band, Joined, Layout, Place, Plan, Shape, Spread, UNIT_MAX, VERBS, Way};
 use crate::several;
 use lamina_block::{
-    Buf, Build, Bytes, Children, Config, Error, ErrorKind, Extent, Io, Made, Op, Over, Pending, Request, Result,
-    Step, Verb,
+    Buf, Build, Bytes, Children, Config, Error, ErrorKind, Extent, Io, Made, Op, Over, Pending, Request,
+    Result, Step, Verb,
 };
 use serde::Deserialize;
 use std::cmp::Ordering;

@@ -68,7 +68,9 @@ mod verbs;
 use crate::consent::unless_replaced;
 use cipher::Cipher;
 use lamina_block::{
-    Buf, Build, Bytes, Class, Command, Config, Consent, Durability, Effect, Env, Error, Extent, ExtentState, Finding, Geometry, Healed, Io, Judge, Layer, Made, Node, Op, Outside, Over, Pending, Result, Signal, Step, Verb,
+    Buf, Build, Bytes, Class, Command, Config, Consent, Durability, Effect, Env, Error, Extent, ExtentState,
+    Finding, Geometry, Healed, Io, Judge, Layer, Made, Node, Op, Outside, Over, Pending, Result, Signal,
+    Step, Verb,
 };
 use luks::{Luks, Place};
 use secret::Secret;

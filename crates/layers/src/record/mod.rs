@@ -38,7 +38,9 @@ use crate::command::{args, unknown};
 use crate::consent::unless_replaced;
 use format::{Head, flag};
 use lamina_block::{
-    Arg, ArgType, Buf, Build, Bytes, Command, Config, Consent, Durability, Effect, Env, Error, ErrorKind, Extent, Geometry, Io, Layer, Made, Node, Op, OpenDisk, Outside, Pending, Result, Signal, Step, Verb, Zero, all,
+    Arg, ArgType, Buf, Build, Bytes, Command, Config, Consent, Durability, Effect, Env, Error, ErrorKind,
+    Extent, Geometry, Io, Layer, Made, Node, Op, OpenDisk, Outside, Pending, Result, Signal, Step, Verb,
+    Zero, all,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
