@@ -13,7 +13,7 @@ fn part(parent: &Rc<Budget>) -> (Rc<Budget>, Taker) {
 fn everybody_has_a_reserve_or_is_not_let_in() {
     let export = Budget::new(24 * MIB);
     let all: Vec<_> = (0..3).map(|_| part(&export).1).collect();
-    let e = export.part(4 * MIB, usize::MAX).err().expect("no room");
+    let Err(e) = export.part(4 * MIB, usize::MAX) else { panic!("there is room") };
     assert!(e.message().contains("(24MiB) is taken by others"), "{e}");
     for one in &all {
         assert!(one.take(4 * MIB, 0), "it waits for nobody");
