@@ -10,6 +10,7 @@ mod change;
 mod core_change;
 mod core_thread;
 mod cores;
+mod descriptors;
 mod exports;
 mod placement;
 mod usage;
@@ -27,7 +28,6 @@ use core_thread::Thread;
 use cores::Cores;
 use lamina_graph::Plan;
 use placement::Placement;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -49,9 +49,9 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
 
 /// Serves `plans`, the first of which is from `file`, until a signal.
 pub fn serve_plans(plans: Vec<Plan>, file: &Path, options: &ServeOptions) -> Result<(), Failure> {
-    raise_file_limit();
     crate::images::warn(&plans);
     let placement = placement::place(plans, options.cores.map(usize::from))?;
+    descriptors::prepare(&placement)?;
     let socket = ControlSocket::claim(&options.control.clone().unwrap_or_else(|| beside(file)))?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
@@ -59,14 +59,6 @@ pub fn serve_plans(plans: Vec<Plan>, file: &Path, options: &ServeOptions) -> Res
     // What still waits for a client of the control socket has nobody to answer to.
     runtime.shutdown_background();
     served
-}
-
-/// Allows as many open files as the system lets us have: every client and every guest's queue is some.
-fn raise_file_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    if let Err(e) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
-        tracing::debug!(error = %e, "the limit of open files stays as it is");
-    }
 }
 
 /// The control socket of a daemon that serves `file` first.

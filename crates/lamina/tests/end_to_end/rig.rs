@@ -51,8 +51,16 @@ impl Place {
 
     /// `lamina` in this folder, to its end.
     pub fn lamina(&self, args: &[&str]) -> Output {
-        let mut child =
-            self.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("lamina");
+        self.output(self.command(args))
+    }
+
+    /// Another program in this folder, to its end, with the environment that `lamina` has.
+    pub fn through(&self, words: &[&str]) -> Output {
+        self.output(self.of_program(words[0], &words[1..]))
+    }
+
+    fn output(&self, mut command: Command) -> Output {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a process");
         let drain = |pipe: Option<Box<dyn Read + Send>>| {
             std::thread::spawn(move || {
                 let mut bytes = Vec::new();
@@ -92,7 +100,11 @@ impl Place {
     }
 
     fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_lamina"));
+        self.of_program(env!("CARGO_BIN_EXE_lamina"), args)
+    }
+
+    fn of_program(&self, program: &str, args: &[&str]) -> Command {
+        let mut command = Command::new(program);
         command.args(args).current_dir(self.0.path());
         command.env("RUST_LOG", "error");
         for inherited in ["NOTIFY_SOCKET", "LAMINA_CONTROL"] {

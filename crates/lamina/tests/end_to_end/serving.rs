@@ -231,3 +231,22 @@ fn an_idle_daemon_sleeps_and_is_small() {
     let kib: u64 = resident.trim().trim_end_matches(" kB").parse().expect("a number");
     assert!(kib < 30 << 10, "{kib} KiB are resident");
 }
+
+#[test]
+fn a_limit_of_open_files_that_is_too_low_is_named() {
+    let place = Place::with(DISK);
+    let serve = |limit: u32| {
+        let script = format!("ulimit -n {limit}; exec \"$0\" serve disk.toml");
+        place.through(&["sh", "-c", &script, env!("CARGO_BIN_EXE_lamina")])
+    };
+    // From what the program itself needs to be loaded up to what it needs to serve.
+    for limit in 4..32 {
+        let refused = serve(limit);
+        let message = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{limit}: {message}");
+        let says = [format!("RLIMIT_NOFILE) is {limit}: "), "LimitNOFILE=".into(), "ulimit -n ".into()];
+        assert!(says.iter().all(|words| message.contains(words)), "{limit}: {message}");
+        assert_eq!(message.lines().count(), 1, "{limit}: {message}");
+    }
+    assert_eq!(place.names(), ["disk.toml"]);
+}
