@@ -5,7 +5,7 @@
 use crate::{Buf, Error, Layer, Pending, Pool, Result};
 use std::fmt;
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::str::FromStr;
@@ -139,12 +139,16 @@ pub trait Env {
             Ok(())
         })
     }
-    /// All bytes of a regular file of at most `max` bytes. Fails with `Invalid` if it is longer, or no file.
+    /// All bytes of a regular file of at most `max` bytes, which are taken for a key or a passphrase
+    /// ([`Env::guard_key`]). Fails with `Invalid` if it is longer, or no file.
     fn read_file(&self, path: PathBuf, _max: usize) -> Pending<Vec<u8>> {
         Box::pin(
             async move { Err(Error::unsupported(format!("{}: there are no files here", path.display()))) },
         )
     }
+    /// To be called before a private key is read otherwise than by [`Env::read_file`]: warns if others can read its
+    /// file, and keeps this process out of core dumps from now on.
+    fn guard_key(&self, _path: &Path) {}
     /// Fills `into` with bytes that nobody can guess, for keys and salts.
     fn secret(&self, _into: &mut [u8]) -> Result<()> {
         Err(Error::unsupported("there are no secrets here"))

@@ -1,5 +1,6 @@
-//! Whole small files. Reading may block: it runs on a helper thread.
+//! Whole small files, with keys. Reading may block: it runs on a helper thread.
 
+use crate::secret;
 use lamina_block::{Error, Result};
 use std::fs::File;
 use std::io::Read;
@@ -16,6 +17,7 @@ pub(crate) fn read(path: &Path, max: usize) -> Result<Vec<u8>> {
         return Err(Error::invalid(format!("{} is no regular file", path.display())));
     }
     let file = File::open(path).map_err(failed)?;
+    secret::guard(path, &meta);
     let long = || Error::invalid(format!("{} is longer than {max} bytes", path.display()));
     let len = usize::try_from(meta.len()).ok().filter(|len| *len <= max).ok_or_else(long)?;
     let mut bytes = Vec::with_capacity(len + 1);

@@ -4,12 +4,12 @@ use crate::executor::Executor;
 use crate::helper::Helpers;
 use crate::ring::Ring;
 use crate::timers::{Sleep, Timers};
-use crate::{Event, disk, file, net};
+use crate::{Event, disk, file, net, secret};
 use lamina_block::{Address, Conn, Env, Layer, Listener, OpenDisk, Pending, Pool, Result, Time};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -155,6 +155,13 @@ impl Env for Host {
     fn read_file(&self, path: PathBuf, max: usize) -> Pending<Vec<u8>> {
         let read = self.tools.helpers.run(move || file::read(&path, max));
         Box::pin(async move { read.await? })
+    }
+
+    fn guard_key(&self, path: &Path) {
+        // Whoever reads it says what is wrong with it.
+        if let Ok(meta) = std::fs::metadata(path) {
+            secret::guard(path, &meta);
+        }
     }
 
     fn secret(&self, into: &mut [u8]) -> Result<()> {

@@ -23,6 +23,7 @@ mod net;
 mod reactor;
 mod remote;
 mod ring;
+mod secret;
 mod spin;
 mod timers;
 

@@ -142,6 +142,10 @@ impl Env for Overlaid {
         self.inner.read_file(path, max)
     }
 
+    fn guard_key(&self, path: &Path) {
+        self.inner.guard_key(path);
+    }
+
     fn secret(&self, into: &mut [u8]) -> Result<()> {
         self.inner.secret(into)
     }

@@ -194,7 +194,7 @@ impl Exports {
             }
             Some(at) => at,
             None => {
-                let tls = export.tls.as_ref().map(load_tls).transpose()?;
+                let tls = export.tls.as_ref().map(|tls| load_tls(host, tls)).transpose()?;
                 let env = Rc::clone(host) as Rc<dyn Env>;
                 let server = nbd::Server::new(env, nbd::Settings { tls, ..Default::default() });
                 let (address, tls) = (address.clone(), export.tls.clone());
@@ -310,7 +310,8 @@ async fn patiently(host: &Rc<Host>, address: &Address) -> lamina_block::Result<R
     }
 }
 
-fn load_tls(tls: &Tls) -> Result<ServerTls, String> {
+fn load_tls(host: &Host, tls: &Tls) -> Result<ServerTls, String> {
+    host.guard_key(&tls.key);
     let loaded = ServerTls::load(&tls.certificate, &tls.key, tls.client_ca.as_deref(), true);
     loaded.map_err(|e| format!("key \"tls\": {e}"))
 }

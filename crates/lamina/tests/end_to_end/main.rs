@@ -10,4 +10,5 @@ mod create;
 mod offline;
 mod recovery;
 mod rig;
+mod secrets;
 mod serving;

@@ -160,7 +160,7 @@ impl Config for Keys {
                 reconnect: self.reconnect.map_or(defaults.reconnect, |span| span.0),
                 timeout: self.timeout.map_or(defaults.timeout, |span| span.0),
                 unflushed: self.unflushed,
-                tls: self.tls.map(|keys| keys.load(&with.base, &target)).transpose()?,
+                tls: self.tls.map(|keys| keys.load(&*with.env, &with.base, &target)).transpose()?,
             };
             Ok(Client::connect(&with.env, target, options).await? as Made)
         })
@@ -168,19 +168,22 @@ impl Config for Keys {
 }
 
 impl TlsKeys {
-    fn load(self, base: &Path, target: &Target) -> Result<ClientTls> {
+    fn load(self, env: &dyn Env, base: &Path, target: &Target) -> Result<ClientTls> {
         let own = match (&self.certificate, &self.key) {
             (Some(certificate), Some(key)) => Some((base.join(certificate), base.join(key))),
             (None, None) => None,
             _ => return Err(Error::invalid("tls: `certificate` and `key` come together")),
         };
         let own = own.as_ref().map(|(certificate, key)| (certificate.as_path(), key.as_path()));
+        if let Some((_, key)) = own {
+            env.guard_key(key);
+        }
         ClientTls::load(&base.join(self.ca), own, self.name.as_deref().unwrap_or(target.host()))
     }
 }
 
 /// The certificates that a URI names.
-fn tls_of(target: &Target) -> Result<ClientTls> {
+fn tls_of(env: &dyn Env, target: &Target) -> Result<ClientTls> {
     let Some(folder) = &target.certificates else {
         return Err(Error::invalid(
             "TLS wants certificates: add ?tls-certificates=FOLDER to the URI, or the tls key",
@@ -188,6 +191,7 @@ fn tls_of(target: &Target) -> Result<ClientTls> {
     };
     let (certificate, key) = (folder.join("client-cert.pem"), folder.join("client-key.pem"));
     let own = certificate.exists().then_some((certificate.as_path(), key.as_path()));
+    env.guard_key(&key);
     ClientTls::load(&folder.join("ca-cert.pem"), own, target.host())
 }
 
@@ -207,7 +211,7 @@ impl Client {
             return Err(Error::invalid(format!("connections: from 1 to {CONNECTIONS_MAX}")));
         }
         let tls = match options.tls {
-            None if target.tls => Some(tls_of(&target)?),
+            None if target.tls => Some(tls_of(&**env, &target)?),
             tls => tls,
         };
         let common = Rc::new(Common {
