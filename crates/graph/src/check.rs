@@ -244,17 +244,17 @@ fn plain(path: &Path) -> PathBuf {
     out
 }
 
-/// Exports that share an address share a listener, and so its TLS.
+/// Exports that share an address share a listener, and so its TLS and its rights.
 fn same_listener(exports: &[Export], report: &mut Report) {
     let mut listeners: HashMap<&Address, &Export> = HashMap::new();
     for export in exports {
         let Some(address) = &export.nbd else { continue };
         let first = *listeners.entry(address).or_insert(export);
-        if first.tls != export.tls {
+        if let Some(key) = export.differs_as_listener(first) {
             let message =
                 format!("differs from that of export {}, which has the same address", quoted(&first.name));
             let subject = Subject::Export(export.name.clone());
-            report.error(subject, Some("tls"), Some(export.places.tls.clone()), &message);
+            report.error(subject, Some(key), Some(export.places.of_listener(key)), &message);
         }
     }
 }

@@ -15,6 +15,8 @@ pub const SOCKET_PATH_MAX: usize = 107;
 pub const QUEUES_MAX: u16 = 64;
 /// The longest serial number in bytes (virtio-blk's GET_ID).
 pub const SERIAL_MAX: usize = 20;
+/// The mode of a socket about which a file says nothing.
+const OWNER_ONLY: u32 = 0o600;
 /// The longest description in bytes (NBD's limit on strings).
 pub const DESCRIPTION_MAX: usize = 4096;
 
@@ -54,6 +56,11 @@ pub struct Export {
     pub memory: usize,
     /// Any file is taken as a guest's memory over vhost-user, not only memory (memfd, tmpfs, huge pages).
     pub any_memory: bool,
+    /// The permission bits of its Unix sockets, at most 0o777. The same for all exports of one NBD address.
+    pub socket_mode: u32,
+    /// The group of its Unix sockets, by name or number; the daemon's when `None`. The same for all exports of one NBD
+    /// address.
+    pub socket_group: Option<String>,
     /// Where keys stand in the file.
     pub(crate) places: Places,
 }
@@ -66,6 +73,8 @@ pub(crate) struct Places {
     pub nbd: Range<usize>,
     pub tls: Range<usize>,
     pub vhost_user: Range<usize>,
+    pub socket_mode: Range<usize>,
+    pub socket_group: Range<usize>,
 }
 
 /// The keys as they stand in the file.
@@ -84,6 +93,8 @@ struct Keys {
     serial: Option<String>,
     memory: Option<Bytes>,
     memory_files: Option<MemoryFiles>,
+    socket_mode: Option<String>,
+    socket_group: Option<String>,
 }
 
 /// Which files a front-end may share as its guest's memory.
@@ -137,14 +148,52 @@ pub(crate) fn read(name: &str, section: &Section<'_>, base: &Path, report: &mut 
         serial: keys.serial,
         memory: keys.memory.map_or(Budget::EXPORT, |memory| memory.0 as usize),
         any_memory: keys.memory_files == Some(MemoryFiles::Any),
+        socket_mode: keys.socket_mode.as_deref().and_then(mode).unwrap_or(OWNER_ONLY),
+        socket_group: keys.socket_group,
         places: Places {
             header: section.header.clone(),
             device: at("device"),
             nbd: at("nbd"),
             tls: at("tls"),
             vhost_user: at("vhost-user"),
+            socket_mode: at("socket-mode"),
+            socket_group: at("socket-group"),
         },
     })
+}
+
+impl Export {
+    /// The key in which it differs from an export with the same NBD address, though they share a listener.
+    pub fn differs_as_listener(&self, other: &Export) -> Option<&'static str> {
+        let socket = matches!(self.nbd, Some(Address::Unix(_)));
+        if self.tls != other.tls {
+            Some("tls")
+        } else if socket && self.socket_mode != other.socket_mode {
+            Some("socket-mode")
+        } else if socket && self.socket_group != other.socket_group {
+            Some("socket-group")
+        } else {
+            None
+        }
+    }
+}
+
+impl Places {
+    /// The place of a key that exports of one listener have in common.
+    pub fn of_listener(&self, key: &str) -> Range<usize> {
+        match key {
+            "socket-mode" => self.socket_mode.clone(),
+            "socket-group" => self.socket_group.clone(),
+            _ => self.tls.clone(),
+        }
+    }
+}
+
+/// Permission bits as `chmod` takes them: three octal digits, with or without a zero before them.
+fn mode(text: &str) -> Option<u32> {
+    let digits = if text.len() == 4 { text.strip_prefix('0')? } else { text };
+    let octal = digits.len() == 3 && digits.bytes().all(|b| (b'0'..=b'7').contains(&b));
+    octal.then(|| u32::from_str_radix(digits, 8).ok()).flatten()
 }
 
 impl TlsKeys {
@@ -181,6 +230,22 @@ fn check_values(keys: &Keys, section: &Section<'_>, at: &dyn Fn(&str) -> Range<u
     if let Some(memory) = keys.memory.filter(|memory| memory.0 < Budget::EXPORT_MIN as u64) {
         let least = Bytes(Budget::EXPORT_MIN as u64);
         wrong("memory", &format!("expected {least} or more, found {memory}"));
+    }
+    let has_socket =
+        keys.vhost_user.is_some() || keys.nbd.as_deref().is_some_and(|nbd| nbd.starts_with("unix:"));
+    for (key, given) in
+        [("socket-mode", keys.socket_mode.is_some()), ("socket-group", keys.socket_group.is_some())]
+    {
+        if given && !has_socket {
+            wrong(key, "is for Unix sockets, which this export does not have");
+        }
+    }
+    if let Some(text) = keys.socket_mode.as_deref().filter(|text| mode(text).is_none()) {
+        let message = format!("expected the mode of a socket such as \"0660\", found {}", quoted(text));
+        wrong("socket-mode", &message);
+    }
+    if keys.socket_group.as_deref() == Some("") {
+        wrong("socket-group", "is empty: it is the name or the number of a group");
     }
     if let Some(serial) = &keys.serial
         && (serial.is_empty() || serial.len() > SERIAL_MAX || !serial.bytes().all(|b| b.is_ascii_graphic()))

@@ -4,7 +4,7 @@ use crate::executor::Executor;
 use crate::helper::Helpers;
 use crate::ring::Ring;
 use crate::timers::{Sleep, Timers};
-use crate::{Event, disk, file, net, secret};
+use crate::{Access, Event, disk, file, net, secret};
 use lamina_block::{Address, Conn, Env, Layer, Listener, OpenDisk, Pending, Pool, Result, Time};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::cell::{Cell, RefCell};
@@ -101,6 +101,11 @@ impl Host {
         Event::new(self.ring(), fd)
     }
 
+    /// The same as [`Env::listen`] for others than this user, too; a TCP address has no such rights.
+    pub fn listen_for(&self, at: Address, access: &Access) -> Result<Rc<dyn Listener>> {
+        net::listen(&self.tools, at, access)
+    }
+
     /// Runs a task on this core until it ends. The same as [`Env::spawn`] without a box around the future.
     ///
     /// Tasks that are ready run in the order in which they were woken, before the kernel is entered again.
@@ -144,7 +149,7 @@ impl Env for Host {
     }
 
     fn listen(&self, at: Address) -> Result<Rc<dyn Listener>> {
-        net::listen(&self.tools, at)
+        self.listen_for(at, &Access::default())
     }
 
     fn compute(&self, work: Box<dyn FnOnce() + Send>) -> Pending {

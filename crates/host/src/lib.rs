@@ -12,6 +12,7 @@
 //!
 //! What it deliberately does not do: distribute tasks over threads, poll devices, handle signals.
 
+mod access;
 mod bell;
 mod disk;
 mod event;
@@ -27,6 +28,7 @@ mod secret;
 mod spin;
 mod timers;
 
+pub use access::Access;
 pub use bell::Bell;
 pub use event::Event;
 pub use host::Host;

@@ -24,6 +24,7 @@ const TELL: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(15)];
 pub fn run(args: &cli::Apply) -> Result<(), Failure> {
     let plan = files::load(std::slice::from_ref(&args.file))?.remove(0);
     crate::daemon::check_together(std::slice::from_ref(&plan))?;
+    crate::daemon::check_groups(&plan).map_err(Failure::File)?;
     let file = std::path::absolute(&args.file).map_err(Failure::failed)?;
     let file = file.to_str().ok_or_else(|| Failure::usage("the file's path is not UTF-8"))?.to_owned();
     let client = Client::find(args.daemon.control.as_deref())?;

@@ -7,7 +7,7 @@ use crate::memory::Mapper;
 use crate::socket::Socket;
 use futures_util::future::{Either, select};
 use lamina_block::{Budget, Node, Signal};
-use lamina_host::{Event, Host};
+use lamina_host::{Access, Event, Host};
 use std::cell::Cell;
 use std::io;
 use std::path::Path;
@@ -31,12 +31,21 @@ pub struct Settings {
     /// Take any file as the guest's memory, not only memory (memfd, tmpfs, huge pages). Requests then wait for its disk,
     /// and all else of the same core with them.
     pub any_memory: bool,
+    /// Who may connect to the socket.
+    pub access: Access,
 }
 
 impl Settings {
     /// A writable export with room for 64 queues, its serial number the name.
     pub fn new(name: &str) -> Settings {
-        Settings { name: name.into(), queues: 64, serial: name.into(), read_only: false, any_memory: false }
+        Settings {
+            name: name.into(),
+            queues: 64,
+            serial: name.into(),
+            read_only: false,
+            any_memory: false,
+            access: Access::default(),
+        }
     }
 
     pub(crate) fn serial_bytes(&self) -> [u8; VIRTIO_BLK_ID_BYTES as usize] {
@@ -75,7 +84,7 @@ impl Server {
             let message = format!("a disk has 1 to 256 queues, not {}", settings.queues);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        let socket = Arc::new(Socket::listen(path)?);
+        let socket = Arc::new(Socket::listen(path, &settings.access)?);
         let disposal = Disposal::start(&settings.name)?;
         let mapper = Mapper { any_file: settings.any_memory, disposal: disposal.clone() };
         let name = settings.name.clone();

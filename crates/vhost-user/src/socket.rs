@@ -1,5 +1,6 @@
-//! The listening socket of an export: reachable by its owner only, gone with us.
+//! The listening socket of an export: reachable by its owner and by whom it was opened for, gone with us.
 
+use lamina_host::Access;
 use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
 use rustix::net::{
@@ -21,16 +22,17 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// Listens at `path`. A file that nobody listens at any more is replaced.
-    pub fn listen(path: &Path) -> io::Result<Socket> {
+    /// Listens at `path` for those that `access` lets in. A file that nobody listens at any more is replaced.
+    pub fn listen(path: &Path, access: &Access) -> io::Result<Socket> {
         remove_stale(path)?;
         let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         // Before it has a name, so that it is never reachable by others.
         fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
         bind(&fd, &SocketAddrUnix::new(path)?)?;
-        listen(&fd, 4)?;
-        let identity = identity(path);
-        Ok(Socket { listener: fd.into(), path: path.into(), identity })
+        let socket = Socket { listener: fd.into(), path: path.into(), identity: identity(path) };
+        access.grant(path)?;
+        listen(&socket.listener, 4)?;
+        Ok(socket)
     }
 
     /// Removes its file, if it is still there.
@@ -93,9 +95,9 @@ mod tests {
         let path = folder.path().join("a.sock");
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists(), "stale");
-        let socket = Socket::listen(&path).unwrap();
+        let socket = Socket::listen(&path, &Access::default()).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(Socket::listen(&path).err().unwrap().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(Socket::listen(&path, &Access::default()).err().unwrap().kind(), io::ErrorKind::AddrInUse);
         drop(socket);
         assert!(!path.exists());
     }
@@ -105,9 +107,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.sock");
         fs::write(&path, "precious").unwrap();
-        assert!(Socket::listen(&path).is_err());
+        assert!(Socket::listen(&path, &Access::default()).is_err());
         fs::remove_file(&path).unwrap();
-        let socket = Socket::listen(&path).unwrap();
+        let socket = Socket::listen(&path, &Access::default()).unwrap();
         fs::remove_file(&path).unwrap();
         fs::write(&path, "precious").unwrap();
         drop(socket);

@@ -1,10 +1,12 @@
 //! Sockets that accept connections.
 //!
-//! A Unix socket can be used by its owner only (mode 0600 from the moment it exists). What a killed process left
+//! A Unix socket can be used by its owner only (mode 0600 from the moment it exists), and by whom its [`Access`] says from
+//! the moment it listens. What a killed process left
 //! behind is replaced; a socket on which somebody listens is not.
 
 use super::lost;
 use super::stream::{Stream, socket, unix_address};
+use crate::Access;
 use crate::host::Tools;
 use crate::ring::Fd;
 use lamina_block::{Address, Conn, Error, ErrorKind, Listener, Pending, Result};
@@ -31,10 +33,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Listens at `at`. Blocks the thread for up to [`PATIENCE`] if the address is in use.
-pub(crate) fn listen(tools: &Tools, at: Address) -> Result<Rc<dyn Listener>> {
+pub(crate) fn listen(tools: &Tools, at: Address, access: &Access) -> Result<Rc<dyn Listener>> {
     let (fd, place) = match &at {
         Address::Unix(path) => {
-            let (fd, made) = listen_unix(path)?;
+            let (fd, made) = listen_unix(path, access)?;
             (fd, Place::Unix(path.clone(), made))
         }
         Address::Tcp(host) => {
@@ -52,7 +54,7 @@ pub(crate) fn listen(tools: &Tools, at: Address) -> Result<Rc<dyn Listener>> {
     Ok(Rc::new(Socket { tools: tools.clone(), fd: Rc::new(fd), place }))
 }
 
-fn listen_unix(path: &Path) -> Result<(OwnedFd, Option<(u64, u64)>)> {
+fn listen_unix(path: &Path, access: &Access) -> Result<(OwnedFd, Option<(u64, u64)>)> {
     let address = unix_address(path)?;
     let failed = |e: io::Error| lost(&format!("cannot listen at unix:{}", path.display()), e);
     let fd = socket(AddressFamily::UNIX).map_err(failed)?;
@@ -70,8 +72,10 @@ fn listen_unix(path: &Path) -> Result<(OwnedFd, Option<(u64, u64)>)> {
         other => other,
     };
     bound.map_err(|e| failed(e.into()))?;
-    rustix::net::listen(&fd, BACKLOG).map_err(|e| failed(e.into()))?;
-    Ok((fd, std::fs::symlink_metadata(path).ok().map(|m| identity(&m))))
+    let made = std::fs::symlink_metadata(path).ok().map(|m| identity(&m));
+    let open = access.grant(path).and_then(|()| Ok(rustix::net::listen(&fd, BACKLOG)?));
+    open.inspect_err(|_| remove(path, made)).map_err(failed)?;
+    Ok((fd, made))
 }
 
 /// Tries until there is something, or [`PATIENCE`] is at its end.
@@ -105,6 +109,13 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<Option<()>> {
 /// Device and inode: the same file, not another of the same name.
 fn identity(meta: &Metadata) -> (u64, u64) {
     (meta.dev(), meta.ino())
+}
+
+/// Removes a socket file, unless another process has put its own there.
+fn remove(path: &Path, made: Option<(u64, u64)>) {
+    if made.is_some() && std::fs::symlink_metadata(path).ok().map(|m| identity(&m)) == made {
+        let _ = std::fs::remove_file(path);
+    }
 }
 
 enum Place {
@@ -167,11 +178,8 @@ impl Drop for Socket {
     fn drop(&mut self) {
         // Ends an accept that is under way; it keeps the descriptor open until then.
         let _ = shutdown(&self.fd, Shutdown::Both);
-        if let Place::Unix(path, Some(made)) = &self.place {
-            // Another process may have put its own there.
-            if std::fs::symlink_metadata(path).is_ok_and(|m| identity(&m) == *made) {
-                let _ = std::fs::remove_file(path);
-            }
+        if let Place::Unix(path, made) = &self.place {
+            remove(path, *made);
         }
     }
 }

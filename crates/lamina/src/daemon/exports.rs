@@ -1,9 +1,10 @@
 //! The exports of one core: NBD listeners and vhost-user sockets in front of its nodes.
 
+use super::groups;
 use crate::api;
 use lamina_block::{Address, Budget, Env, Listener, Node};
 use lamina_graph::{Export, Hierarchy, Tls};
-use lamina_host::Host;
+use lamina_host::{Access, Host};
 use lamina_nbd::server as nbd;
 use lamina_nbd::tls::ServerTls;
 use lamina_vhost_user as vhost_user;
@@ -29,9 +30,10 @@ pub struct Exports {
 
 /// An NBD server and its address.
 struct Listening {
-    /// As the file says it, and what TLS it says.
+    /// As the file says it.
     address: Address,
-    tls: Option<Tls>,
+    /// The export that it was made for; the others agree with it.
+    like: Export,
     server: Rc<nbd::Server>,
     /// Where it listens; `None` before it does.
     at: Option<Address>,
@@ -164,6 +166,7 @@ impl Exports {
             serial: export.serial.clone().unwrap_or_else(|| export.name.clone()),
             read_only: export.read_only,
             any_memory: export.any_memory,
+            access: groups::access(export)?,
         };
         let server = vhost_user::Server::start(
             host,
@@ -189,16 +192,16 @@ impl Exports {
     ) -> Result<(), String> {
         let found = self.nbd.iter().position(|listening| listening.address == *address);
         let at = match found {
-            Some(at) if self.nbd[at].tls != export.tls => {
-                return Err(format!("{address} is served with another \"tls\" already"));
-            }
-            Some(at) => at,
+            Some(at) => match export.differs_as_listener(&self.nbd[at].like) {
+                Some(key) => return Err(format!("{address} is served with another {key:?} already")),
+                None => at,
+            },
             None => {
                 let tls = export.tls.as_ref().map(|tls| load_tls(host, tls)).transpose()?;
                 let env = Rc::clone(host) as Rc<dyn Env>;
                 let server = nbd::Server::new(env, nbd::Settings { tls, ..Default::default() });
-                let (address, tls) = (address.clone(), export.tls.clone());
-                self.nbd.push(Listening { address, tls, server, at: None });
+                let (address, like) = (address.clone(), export.clone());
+                self.nbd.push(Listening { address, like, server, at: None });
                 self.nbd.len() - 1
             }
         };
@@ -295,15 +298,21 @@ impl Removed {
 
 /// Listens for the clients of an export.
 pub async fn listen(host: &Rc<Host>, export: &Export, address: Address) -> Result<Rc<dyn Listener>, String> {
-    patiently(host, &address).await.map_err(|e| format!("export {:?}: {address}: {e}", export.name))
+    let failed = |e: String| format!("export {:?}: {e}", export.name);
+    let access = groups::access(export).map_err(failed)?;
+    patiently(host, &address, &access).await.map_err(|e| failed(format!("{address}: {e}")))
 }
 
 /// Listens at `address`. A process that was just killed may seem to listen still, because the kernel takes its ring
 /// apart in the background: an address that is taken is tried again for a while.
-async fn patiently(host: &Rc<Host>, address: &Address) -> lamina_block::Result<Rc<dyn Listener>> {
+async fn patiently(
+    host: &Rc<Host>,
+    address: &Address,
+    access: &Access,
+) -> lamina_block::Result<Rc<dyn Listener>> {
     let end = Instant::now() + PATIENCE;
     loop {
-        match host.listen(address.clone()) {
+        match host.listen_for(address.clone(), access) {
             Err(_) if Instant::now() < end => host.sleep(PATIENCE / 50).await,
             done => return done,
         }

@@ -12,9 +12,11 @@ mod core_thread;
 mod cores;
 mod descriptors;
 mod exports;
+mod groups;
 mod placement;
 mod usage;
 
+pub use groups::check as check_groups;
 pub use placement::check_together;
 pub use usage::cpu_ns;
 

@@ -3,6 +3,7 @@
 //! Hierarchies that share an NBD address share its listener, and so a core: they are placed as one group. Groups go
 //! to the cores in turn, the one with the most devices first.
 
+use super::groups;
 use crate::exit::Failure;
 use lamina_block::Address;
 use lamina_graph::{Export, Plan};
@@ -15,6 +16,10 @@ pub type Placement = Vec<Vec<Plan>>;
 /// Spreads the hierarchies of all files over `cores`, or over as many cores as there are groups and processors.
 pub fn place(files: Vec<Plan>, cores: Option<usize>) -> Result<Placement, Failure> {
     check_together(&files)?;
+    let wrong: String = files.iter().filter_map(|plan| groups::check(plan).err()).collect();
+    if !wrong.is_empty() {
+        return Err(Failure::File(wrong));
+    }
     let mut groups = grouped(files.into_iter().flat_map(Plan::components).collect());
     groups.sort_by_key(|group| std::cmp::Reverse(group.iter().map(|p| p.devices().len()).sum::<usize>()));
     let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
@@ -27,7 +32,7 @@ pub fn place(files: Vec<Plan>, cores: Option<usize>) -> Result<Placement, Failur
 }
 
 /// What must be unique in a daemon and is only checked within each file: names of hierarchies, devices and exports,
-/// vhost-user sockets; and that exports of one listener agree on its TLS.
+/// vhost-user sockets; and that exports of one listener agree on its TLS and its rights.
 pub fn check_together(files: &[Plan]) -> Result<(), Failure> {
     let mut devices = HashMap::new();
     let mut exports = HashMap::new();
@@ -49,9 +54,9 @@ pub fn check_together(files: &[Plan]) -> Result<(), Failure> {
             }
             let Some(address) = &export.nbd else { continue };
             let (first, other) = *listeners.entry(address).or_insert((export, file));
-            if first.tls != export.tls {
+            if let Some(key) = export.differs_as_listener(first) {
                 return Err(Failure::usage(format!(
-                    "{file}: export {:?}: {address} is shared with export {:?} of {other}, and both must have the same \"tls\"",
+                    "{file}: export {:?}: {address} is shared with export {:?} of {other}, and both must have the same {key:?}",
                     export.name, first.name
                 )));
             }

@@ -4,7 +4,7 @@ use crate::rig::{
     Daemon, Place, client, client_left_behind, eventually, flush, pattern, read, text, wait, write,
 };
 use rustix::process::Signal;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 
 /// A part of a file, over NBD and over vhost-user.
 pub const DISK: &str = r#"
@@ -249,4 +249,50 @@ fn a_limit_of_open_files_that_is_too_low_is_named() {
         assert_eq!(message.lines().count(), 1, "{limit}: {message}");
     }
     assert_eq!(place.names(), ["disk.toml"]);
+}
+
+#[test]
+fn sockets_have_the_mode_and_the_group_of_the_file() {
+    let place = Place::new();
+    // Root may give a socket to any group, others only to one of theirs.
+    let own = std::fs::metadata(place.path("")).expect("the folder").gid();
+    let group = if rustix::process::geteuid().is_root() { own + 12345 } else { own };
+    place.write("disk.toml", &format!("{DISK}socket-mode = \"0660\"\nsocket-group = \"{group}\"\n"));
+    let daemon = place.serve();
+    for (socket, rights) in
+        [("vm1.nbd", (0o660, group)), ("vm1.vhost", (0o660, group)), ("disk.toml.ctl.sock", (0o600, own))]
+    {
+        let meta = std::fs::metadata(place.path(socket)).expect("a socket");
+        assert_eq!((meta.permissions().mode() & 0o777, meta.gid()), rights, "{socket}");
+    }
+    client(&daemon.uri("vm1"), async |node| write(&node, 0, pattern(4096, 4)).await.expect("a write"));
+    assert_eq!(daemon.terminate(), Some(0));
+    assert_eq!(place.names(), ["disk.toml", "san.img"]);
+}
+
+#[test]
+fn a_group_that_is_not_there_is_named_before_anything_is_opened() {
+    let place = Place::with(&format!("{DISK}socket-group = \"no-such-group\"\n"));
+    let refused = place.lamina(&["serve", "disk.toml"]);
+    assert_eq!(refused.status.code(), Some(2));
+    let message = text(&refused.stderr);
+    let says =
+        "disk.toml: export \"vm1\": key \"socket-group\": there is no group \"no-such-group\" in /etc/group";
+    assert!(message.contains(says), "{message}");
+    assert_eq!(place.names(), ["disk.toml"]);
+}
+
+#[test]
+fn exports_of_one_socket_agree_on_its_rights_across_files() {
+    let one = |name: &str, rights: &str| {
+        format!(
+            "[device.{name}]\ntype = \"memory\"\nsize = \"1MiB\"\n[export.{name}]\ndevice = \"{name}\"\nnbd = \"unix:ab.nbd\"\n{rights}"
+        )
+    };
+    let place = Place::with(&one("a", "socket-mode = \"0660\"\n"));
+    place.write("more.toml", &one("b", ""));
+    let refused = place.lamina(&["serve", "disk.toml", "more.toml"]);
+    assert_eq!(refused.status.code(), Some(2));
+    let message = text(&refused.stderr);
+    assert!(message.contains("more.toml: export \"b\"") && message.contains("\"socket-mode\""), "{message}");
 }
