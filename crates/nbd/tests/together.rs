@@ -43,6 +43,34 @@ fn every_operation_arrives() {
     });
 }
 
+/// A client may ask for zeroing that is faster than writing only where the device can do that: elsewhere each such request
+/// would fail, and is not even sent.
+#[test]
+fn fast_zeroing_is_offered_where_the_device_zeroes() {
+    for native in [true, false] {
+        let simulation = Simulation::new(7);
+        let mut disk = DiskOptions::new(4 << 20);
+        disk.geometry.zero = native;
+        let world = World::new(simulation.env(), disk, Settings::default());
+        let hung = simulation.run(async move {
+            let (_, node) = world.client(connections(1)).await.expect("connects");
+            write(&node, 0, &bytes(1, 8192)).await.expect("writes");
+            let zero = |fast| Zero { unmap: false, fast, durability: Durability::Cached };
+            let fast = node.submit(Io::zero(0..4096, zero(true))).await;
+            assert_eq!(fast.map_err(|e| e.kind()), if native { Ok(()) } else { Err(ErrorKind::Unsupported) });
+            assert_eq!(world.node.stats().of(OpKind::Zero).completed.get(), u64::from(native));
+            let kept = if native { vec![0; 4096] } else { bytes(1, 8192)[..4096].to_vec() };
+            assert_eq!(read(&node, 0, 4096).await.expect("reads"), kept);
+            // What may take its time is done everywhere.
+            node.submit(Io::zero(4096..8192, zero(false))).await.expect("zeroes");
+            assert_eq!(read(&node, 4096, 4096).await.expect("reads"), vec![0; 4096]);
+            node.close().await.expect("closes");
+            world.server.shutdown().await;
+        });
+        assert!(hung.is_ok(), "{hung:?}");
+    }
+}
+
 /// Writers on ranges of their own, while the connection is cut again and again: no error, no wrong byte.
 #[test]
 fn cuts_are_not_noticed() {
