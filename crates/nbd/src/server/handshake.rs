@@ -8,9 +8,8 @@
 //! Invariants: at most [`OPTION_MAX`] bytes of an option are ever needed at once, longer ones are skipped and
 //! refused; a reply is made only for a whole option; before TLS, when it is required, nothing about exports is told.
 
-use crate::wire::{
-    self, InfoBlockSize, InfoExport, OptionHeader, OptionReplyHeader, Session, handshake, info, opt, rep,
-};
+use super::option::{context, error, info_reply, info_request, meta_request, reply};
+use crate::wire::{self, InfoBlockSize, InfoExport, OptionHeader, Session, handshake, info, opt, rep};
 use lamina_block::PIECE;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -383,64 +382,10 @@ fn unknown(name: &[u8], exports: &dyn Exports) -> String {
     }
 }
 
-fn reply(out: &mut Vec<u8>, option: u32, kind: u32, data: &[u8]) {
-    let header = OptionReplyHeader {
-        magic: wire::OPTION_REPLY_MAGIC.into(),
-        option: option.into(),
-        kind: kind.into(),
-        len: (data.len() as u32).into(),
-    };
-    out.extend(header.as_bytes());
-    out.extend(data);
-}
-
-fn error(out: &mut Vec<u8>, option: u32, kind: u32, message: &str) {
-    reply(out, option, kind, &message.as_bytes()[..message.floor_char_boundary(wire::STRING_MAX)]);
-}
-
-fn context(out: &mut Vec<u8>, option: u32, id: u32, name: &str) {
-    reply(out, option, rep::META_CONTEXT, &[&id.to_be_bytes(), name.as_bytes()].concat());
-}
-
-fn info_reply(out: &mut Vec<u8>, option: u32, kind: u16, data: &[u8]) {
-    let mut body = kind.to_be_bytes().to_vec();
-    body.extend(data);
-    reply(out, option, rep::INFO, &body);
-}
-
-/// A string with its length in front.
-fn string<'a>(data: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let (len, rest) = data.split_first_chunk::<4>()?;
-    let (string, rest) = rest.split_at_checked(u32::from_be_bytes(*len) as usize)?;
-    *data = rest;
-    Some(string)
-}
-
-/// The name and the kinds of information asked for.
-fn info_request(mut data: &[u8]) -> Option<(&[u8], Vec<u16>)> {
-    let name = string(&mut data)?;
-    let (count, rest) = data.split_first_chunk::<2>()?;
-    let (kinds, []) = rest.as_chunks::<2>() else { return None };
-    let valid = kinds.len() == usize::from(u16::from_be_bytes(*count)) && name.len() <= wire::STRING_MAX;
-    valid.then(|| (name, kinds.iter().map(|kind| u16::from_be_bytes(*kind)).collect()))
-}
-
-/// The name and the queries.
-fn meta_request(mut data: &[u8]) -> Option<(&[u8], Vec<&[u8]>)> {
-    let name = string(&mut data)?;
-    let (count, rest) = data.split_first_chunk::<4>()?;
-    data = rest;
-    let mut queries = Vec::new();
-    // Each query takes at least four bytes of what is there, so a large count ends at once.
-    for _ in 0..u32::from_be_bytes(*count) {
-        queries.push(string(&mut data)?);
-    }
-    (data.is_empty() && name.len() <= wire::STRING_MAX).then_some((name, queries))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::OptionReplyHeader;
 
     struct Two;
 

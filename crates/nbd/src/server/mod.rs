@@ -13,6 +13,7 @@
 
 mod fence;
 pub mod handshake;
+mod option;
 mod outbox;
 mod pace;
 mod ration;
