@@ -41,8 +41,14 @@ impl Streams {
 
 impl Accelerate {
     pub(super) async fn read(&self, at: Range<u64>, into: Buf) -> Result<()> {
-        let is_long = self.streams.borrow_mut().is_long(&at);
-        match self.read_runs(at.clone(), into.clone(), !is_long).await {
+        let blocks = Accelerate::blocks(&at);
+        let fill = match self.streams.borrow_mut().is_long(&at) {
+            false => blocks,
+            // The next read of the stream begins in the block in which this one ends.
+            true if !at.end.is_multiple_of(SLOT as u64) => blocks.end - 1..blocks.end,
+            true => 0..0,
+        };
+        match self.read_runs(at.clone(), into.clone(), fill).await {
             Err(Fault::Flash(e)) => {
                 self.without_flash(e).await?;
                 self.store.submit(Io::read(at.start, into)).await
@@ -53,14 +59,15 @@ impl Accelerate {
 
     /// Reads without filling the flash.
     pub(super) async fn read_now(&self, at: Range<u64>, into: Buf) -> Met<()> {
-        self.read_runs(at, into, false).await
+        self.read_runs(at, into, 0..0).await
     }
 
-    async fn read_runs(&self, at: Range<u64>, into: Buf, fill: bool) -> Met<()> {
+    /// Reads `at`; of blocks that the flash does not have it gets those in `fill`.
+    async fn read_runs(&self, at: Range<u64>, into: Buf, fill: Range<u64>) -> Met<()> {
         let runs = self.log.runs(&self.volume, Accelerate::blocks(&at));
         match &runs[..] {
-            [run] => self.read_run(run, &at, &into, fill).await,
-            _ => join_all(runs.iter().map(|run| self.read_run(run, &at, &into, fill)))
+            [run] => self.read_run(run, &at, &into, &fill).await,
+            _ => join_all(runs.iter().map(|run| self.read_run(run, &at, &into, &fill)))
                 .await
                 .into_iter()
                 .collect(),
@@ -68,11 +75,12 @@ impl Accelerate {
     }
 
     /// Reads the part of `at` that is in a run.
-    async fn read_run(&self, run: &Run, at: &Range<u64>, into: &Buf, fill: bool) -> Met<()> {
+    async fn read_run(&self, run: &Run, at: &Range<u64>, into: &Buf, fill: &Range<u64>) -> Met<()> {
         let bytes = self.bytes(&run.blocks);
         let part = bytes.start.max(at.start)..bytes.end.min(at.end);
         let into = into.slice((part.start - at.start) as usize..(part.end - at.start) as usize);
         let blocks = run.blocks.end - run.blocks.start;
+        let fill = run.blocks.start.max(fill.start)..run.blocks.end.min(fill.end);
         match run.slot {
             Some(slot) => {
                 self.count_read(true, blocks);
@@ -95,8 +103,8 @@ impl Accelerate {
                     }
                 }
             }
-            None if fill && self.may_fill() && bytes.end <= self.whole_bytes() => {
-                self.read_and_fill(&run.blocks, part, into).await
+            None if !fill.is_empty() && self.may_fill() && bytes.end <= self.whole_bytes() => {
+                self.read_and_fill(&run.blocks, part, into, fill).await
             }
             None => {
                 self.count_miss(blocks);
@@ -111,8 +119,14 @@ impl Accelerate {
         self.discards.get() == self.flushed.get() && self.log.can_fill()
     }
 
-    /// Reads blocks from the store that the flash did not have, and puts them there.
-    async fn read_and_fill(&self, blocks: &Range<u64>, part: Range<u64>, into: Buf) -> Met<()> {
+    /// Reads blocks from the store that the flash did not have, and puts those of them there that are in `fill`.
+    async fn read_and_fill(
+        &self,
+        blocks: &Range<u64>,
+        part: Range<u64>,
+        into: Buf,
+        fill: Range<u64>,
+    ) -> Met<()> {
         let bytes = self.bytes(blocks);
         // Nothing is written there between the read and the fill, so that the flash gets nothing that is old.
         let lock = self.lock(&bytes).await;
@@ -127,7 +141,9 @@ impl Accelerate {
         data.slice(len..data.len()).fill(0);
         self.read_store(bytes.clone(), data.slice(0..len)).await?;
         into.copy_from(&data.slice((part.start - bytes.start) as usize..(part.end - bytes.start) as usize));
-        let start = blocks.start;
+        let bytes = |block: u64| (block - blocks.start) as usize * SLOT;
+        let (start, data) = (fill.start, data.slice(bytes(fill.start)..bytes(fill.end)));
+        add(&self.tally.bypassed, count - (fill.end - fill.start));
         self.spawn(move |me| async move {
             let _lock = lock;
             // It has been read: whether the flash has it too is nobody's concern.
