@@ -57,9 +57,9 @@ const POLICIES: [(&str, Make); 4] = [
 ];
 
 /// Other choices than Lamina's, each in one way.
-const VARIANTS: [(&str, Choice); 24] = [
+const VARIANTS: [(&str, Choice); 28] = [
     ("as chosen", LAMINA),
-    ("small 5%", Choice { small: 5, ..LAMINA }),
+    ("small 10%", Choice { small: 10, ..LAMINA }),
     ("small 20%", Choice { small: 20, ..LAMINA }),
     ("small 40%", Choice { small: 40, ..LAMINA }),
     ("to main when asked for once", Choice { threshold: 1, ..LAMINA }),
@@ -73,6 +73,10 @@ const VARIANTS: [(&str, Choice); 24] = [
     ("ghosts 180%", Choice { ghosts: 180, ..LAMINA }),
     ("a write keeps the count", Choice { rewrite: Rewrite::Keeps, ..LAMINA }),
     ("a write forgets the count", Choice { rewrite: Rewrite::Forgets, ..LAMINA }),
+    ("never compacted", Choice { compact: 0, ..LAMINA }),
+    ("compacted when a third is free", Choice { compact: 67, ..LAMINA }),
+    ("compacted when a tenth is free", Choice { compact: 90, ..LAMINA }),
+    ("no ends of streams", Choice { ends: false, ..LAMINA }),
     ("written in place", Choice { rewrite: Rewrite::InPlace, ..LAMINA }),
     ("also small requests pass", Choice { passing: 0, ..LAMINA }),
     ("streams of 256 KiB pass", Choice { stream: 256 << 10, ..LAMINA }),

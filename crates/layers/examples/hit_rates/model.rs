@@ -7,8 +7,10 @@
 //!      ghost ────────────────────────────────────────────────┘
 //! ```
 //!
-//! Room is made by whole segments, from the tail of a log. A block that is written again is appended again, to the log that
-//! has it; what it was before takes its slot until its segment goes. Long streams of large reads pass by.
+//! Room is made by whole segments. A block that is written again is appended again, to the log that has it; what it was before
+//! takes its slot until its segment goes. A segment half of which is so is compacted: what is left goes to the end of its log.
+//! If there is none, the tail of a log goes. Long streams of large reads pass by, but for a block in which one ends, and the
+//! next one begins.
 //!
 //! The layer has the same rules in code of its own (`accelerate/read.rs` the one for long streams): that it does what is said
 //! here shows the table in which the layer itself is replayed (`layer.rs`).
@@ -34,7 +36,7 @@ pub enum Rewrite {
 /// What can be chosen.
 #[derive(Clone, Copy, Debug)]
 pub struct Choice {
-    /// Percent of the segments that are small's before main has to give way.
+    /// Percent of the blocks that are small's before main has to give way.
     pub small: usize,
     /// So often a block in small was asked for, to go to main.
     pub threshold: u8,
@@ -54,11 +56,15 @@ pub struct Choice {
     pub free: usize,
     /// Each request takes one more slot in each log that it is appended to, as if it were written alone.
     pub heads: bool,
+    /// Before anything is forgotten, a segment is compacted that has no more blocks than so many percent of its slots.
+    pub compact: usize,
+    /// The last block of a read that passes comes if it was asked for in part.
+    pub ends: bool,
 }
 
 /// What Lamina does.
 pub const LAMINA: Choice = Choice {
-    small: 10,
+    small: 30,
     threshold: 2,
     most: 3,
     ghosts: 90,
@@ -69,6 +75,8 @@ pub const LAMINA: Choice = Choice {
     segments: 128,
     free: 0,
     heads: false,
+    compact: 50,
+    ends: true,
 };
 
 const SMALL: usize = 0;
@@ -97,6 +105,7 @@ impl Streams {
 #[derive(Clone, Copy)]
 struct Place {
     log: usize,
+    segment: u64,
     serial: u64,
     frequency: u8,
 }
@@ -107,13 +116,24 @@ struct Slot {
     serial: u64,
 }
 
+#[derive(Default)]
+struct Segment {
+    /// Rises in each log.
+    number: u64,
+    /// Slots that are not dead.
+    live: usize,
+    slots: Vec<Slot>,
+}
+
 pub struct Model {
     choice: Choice,
     blocks: usize,
     /// Slots of a segment.
     slots: usize,
     segments: usize,
-    logs: [VecDeque<Vec<Slot>>; 2],
+    logs: [VecDeque<Segment>; 2],
+    /// Blocks of each log.
+    live: [usize; 2],
     index: HashMap<u64, Place>,
     ghosts: Order,
     streams: Streams,
@@ -138,6 +158,7 @@ impl Model {
             // A small log, a main one, and one to move to.
             segments: (blocks / slots).saturating_sub(choice.free).max(3),
             logs: Default::default(),
+            live: [0; 2],
             index: HashMap::new(),
             ghosts: Order::default(),
             streams: Streams::default(),
@@ -150,20 +171,28 @@ impl Model {
     }
 
     fn is_full(&self, log: usize) -> bool {
-        self.logs[log].back().is_none_or(|open| open.len() == self.slots)
+        self.logs[log].back().is_none_or(|open| open.slots.len() == self.slots)
     }
 
     /// Appends a version of a block where there is room, or one more segment.
     fn push(&mut self, log: usize, key: u64, frequency: u8) {
-        if self.is_full(log) {
-            self.logs[log].push_back(Vec::with_capacity(self.slots));
-        }
         self.serial += 1;
         let serial = self.serial;
-        if let Some(open) = self.logs[log].back_mut() {
-            open.push(Slot { key, serial });
+        if self.is_full(log) {
+            self.logs[log].push_back(Segment { number: serial, ..Segment::default() });
         }
-        self.index.insert(key, Place { log, serial, frequency });
+        let Some(open) = self.logs[log].back_mut() else { return };
+        open.slots.push(Slot { key, serial });
+        open.live += 1;
+        self.live[log] += 1;
+        let place = Place { log, segment: open.number, serial, frequency };
+        if let Some(old) = self.index.insert(key, place) {
+            self.live[old.log] -= 1;
+            let of = &mut self.logs[old.log];
+            if let Ok(at) = of.binary_search_by_key(&old.segment, |segment| segment.number) {
+                of[at].live -= 1;
+            }
+        }
     }
 
     /// Makes room, and appends; where the block is, if making room has moved it.
@@ -177,25 +206,57 @@ impl Model {
         self.push(log, key, frequency);
     }
 
-    /// Frees the tail of a log.
+    /// Segments of a log without the one that is appended to.
+    fn closed(&self, log: usize) -> usize {
+        self.logs[log].len() - usize::from(!self.logs[log].is_empty() && !self.is_full(log))
+    }
+
+    /// The segment with the fewest blocks, if that is few enough: its log, and where it is in it.
+    fn sparse(&self) -> Option<(usize, usize)> {
+        let places = [SMALL, MAIN].into_iter().flat_map(|log| (0..self.closed(log)).map(move |at| (log, at)));
+        let live = |(log, at): &(usize, usize)| self.logs[*log][*at].live;
+        let is_sparse = |place: &(usize, usize)| {
+            let live = live(place);
+            live < self.slots && live * 100 <= self.slots * self.choice.compact
+        };
+        places.filter(|_| self.choice.compact > 0).filter(is_sparse).min_by_key(live)
+    }
+
+    /// Takes a segment out: its blocks, and what was known of them.
+    fn take(&mut self, log: usize, at: usize) -> Vec<(u64, Place)> {
+        let Some(segment) = self.logs[log].remove(at) else { return Vec::new() };
+        self.live[log] -= segment.live;
+        let mut blocks = Vec::with_capacity(segment.live);
+        for Slot { key, serial } in segment.slots {
+            let place = self.index.get(&key).copied().filter(|place| place.serial == serial);
+            if let Some(place) = place {
+                self.index.remove(&key);
+                blocks.push((key, place));
+            }
+        }
+        blocks
+    }
+
+    /// Frees a segment.
     fn reclaim(&mut self) {
-        let is_large = self.logs[SMALL].len() * 100 > self.segments * self.choice.small;
-        // The segment that is appended to is no tail.
-        let has_tail = |log: &usize| self.logs[*log].len() > usize::from(!self.is_full(*log));
+        if let Some((log, at)) = self.sparse() {
+            for (key, place) in self.take(log, at) {
+                self.kept += 1;
+                self.push(log, key, place.frequency);
+            }
+            return;
+        }
+        let [small, main] = self.live;
+        let is_large = small * 100 > (small + main) * self.choice.small;
         let order = if is_large { [SMALL, MAIN] } else { [MAIN, SMALL] };
-        let Some(log) = order.into_iter().find(has_tail) else { return };
-        let Some(tail) = self.logs[log].pop_front() else { return };
-        for Slot { key, serial } in tail {
-            let Some(place) = self.index.get(&key).copied().filter(|place| place.serial == serial) else {
-                continue;
-            };
+        let Some(log) = order.into_iter().find(|log| self.closed(*log) > 0) else { return };
+        for (key, place) in self.take(log, 0) {
             let is_kept = place.frequency >= if log == SMALL { self.choice.threshold } else { 1 };
             if is_kept {
                 self.kept += 1;
                 self.push(MAIN, key, if log == SMALL { 0 } else { place.frequency - 1 });
                 continue;
             }
-            self.index.remove(&key);
             if log == SMALL {
                 self.ghosts.put(key);
                 if self.ghosts.len() > self.blocks * self.choice.ghosts / 100 {
@@ -249,6 +310,8 @@ impl Policy for Model {
         let mut hits = 0;
         for key in request.blocks() {
             self.counts = self.choice.parts || !(is_rest && key == request.blocks().start);
+            let is_end = (key + 1) * BLOCK > bytes.end;
+            let passes = passes && !(self.choice.ends && is_end);
             hits += u64::from(self.ask(key, *is_write, passes));
         }
         let heads = self.appended.map(|is_appended| is_appended && self.choice.heads);
@@ -275,8 +338,10 @@ mod tests {
     }
 
     #[test]
-    fn old_versions_take_room() {
-        let forgetful = Choice { rewrite: Rewrite::Forgets, ..LAMINA };
+    fn old_versions_take_room_until_they_are_compacted() {
+        let compacted = Choice { rewrite: Rewrite::Forgets, ..LAMINA };
+        let forgetful = Choice { compact: 0, ..compacted };
+        assert_eq!(hits(&mut Model::new(4, compacted), "abBBBa"), "..++++");
         assert_eq!(hits(&mut Model::new(4, forgetful), "abba"), "..++");
         assert_eq!(hits(&mut Model::new(4, forgetful), "abBBBa"), "..+++.");
     }
@@ -309,11 +374,9 @@ mod tests {
                 assert!(used <= blocks, "{used} of {blocks}");
                 assert!(model.ghosts.len() <= blocks);
             }
-            let live = model
-                .logs
-                .iter()
-                .enumerate()
-                .flat_map(|(log, segments)| segments.iter().flatten().map(move |slot| (log, slot)));
+            let live = model.logs.iter().enumerate().flat_map(|(log, segments)| {
+                segments.iter().flat_map(|segment| &segment.slots).map(move |slot| (log, slot))
+            });
             let live = live.filter(|(log, slot)| {
                 model
                     .index

@@ -4,7 +4,6 @@ use super::Log;
 use super::format::{ENTRIES_MAX, Entry, Head, SLOT, Summary, What, checksum};
 use super::index::Word;
 use super::log::{GATHER_SLOTS, Stream, Waiting};
-use super::segments::MAIN;
 use super::state::Pin;
 use super::volume::Volume;
 use crate::flaw::flawed;
@@ -116,6 +115,7 @@ impl Log {
         open.under_way.push(at);
         open.end += slots;
         open.given += entries.len();
+        open.stays |= entries.iter().any(|entry| entry.what == What::Dropped);
         stream.under_way.set(stream.under_way.get() + 1);
         stream.is_first.set(at == 0);
         let head = Head { segment: open.sequence, log, at, slots, durable: open.durable, entries };
@@ -224,12 +224,7 @@ impl Log {
             if index.find(part.volume.number, block) != Some(from) {
                 return;
             }
-            // In main it has to be asked for again.
-            word = word.with_frequency(if self.log_of(from) == MAIN {
-                before.frequency().saturating_sub(1)
-            } else {
-                0
-            });
+            word = word.with_frequency(before.frequency());
         }
         match index.put(slot, word) {
             Some((old, before)) => {
@@ -241,17 +236,30 @@ impl Log {
             }
             None => part.volume.blocks.set(part.volume.blocks.get() + 1),
         }
+        self.came(&part.volume, slot, word);
+    }
+
+    /// A slot has something from now on.
+    pub fn came(&self, volume: &Volume, slot: u32, word: Word) {
+        let mut segments = self.segments.borrow_mut();
+        segments.live[self.log_of(slot) as usize] += 1;
+        let segment = segments.get(self.shape.segment_of(slot));
+        segment.live += 1;
         if word.is_dirty() {
-            part.volume.dirty.set(part.volume.dirty.get() + 1);
-            self.segments.borrow_mut().get(self.shape.segment_of(slot)).dirty += 1;
+            segment.dirty += 1;
+            volume.dirty.set(volume.dirty.get() + 1);
         }
     }
 
     /// A slot has nothing any more; `before` is what it had.
     pub fn left(&self, volume: &Volume, slot: u32, before: Word) {
+        let mut segments = self.segments.borrow_mut();
+        segments.live[self.log_of(slot) as usize] -= 1;
+        let segment = segments.get(self.shape.segment_of(slot));
+        segment.live -= 1;
         if before.is_dirty() {
+            segment.dirty -= 1;
             volume.dirty.set(volume.dirty.get() - 1);
-            self.segments.borrow_mut().get(self.shape.segment_of(slot)).dirty -= 1;
         }
     }
 

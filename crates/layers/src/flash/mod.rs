@@ -31,6 +31,7 @@
 mod access;
 mod batch;
 mod beyond;
+mod compact;
 mod format;
 mod index;
 mod log;

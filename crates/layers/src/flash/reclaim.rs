@@ -5,6 +5,8 @@
 //!      main's tail:   asked for since it came ──▶ main again   else forgotten
 //! ```
 //!
+//! Before anything is forgotten, segments go that have few blocks that count (`compact`).
+//!
 //! A segment is written again only when a durable state says that it does not count: otherwise what is forgotten, and has
 //! been changed on its store since, could be found again after a crash. And what made its blocks old is durable before
 //! they go. A tail that has blocks which are not on their store waits for them.
@@ -18,25 +20,34 @@ use lamina_block::{Buf, Durability, Error, ErrorKind, Result};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Part of the segments that the small queue has at least, in tenths.
-const SMALL_TENTHS: usize = 1;
+/// Part of the blocks that the small queue has at least, in percent.
+const SMALL_PERCENT: u64 = 30;
 /// In each log, what was asked for more often than this is kept. Twice in the small one: neighbouring requests that share
 /// a block are no sign that it will be needed again (docs/benchmarks-hit-rates.md).
 const ASKED: [u8; 2] = [1, 0];
 /// Segments that are freed together, at most: that costs a flush and a state.
-const TOGETHER: usize = 8;
+pub(super) const TOGETHER: usize = 8;
 /// How long a device that fails is left alone.
-const PAUSE: Duration = Duration::from_millis(100);
+pub(super) const PAUSE: Duration = Duration::from_millis(100);
+
+/// Why blocks leave a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Leaves {
+    /// It is the tail of its log: what is kept goes to main, the rest is forgotten.
+    Tail,
+    /// It is compacted: all of it goes to the end of its log.
+    Sparse,
+}
 
 /// Blocks that are to be kept: they lie side by side, and were written together.
-struct Run {
+pub(super) struct Run {
     volume: Rc<Volume>,
     /// Of the volume, when they were there: if all of it is forgotten meanwhile, their copies are, too.
     generation: u32,
     serial: u64,
     block: u64,
     slot: u32,
-    count: u32,
+    pub count: u32,
 }
 
 impl Log {
@@ -58,6 +69,15 @@ impl Log {
     async fn reclaim(self: &Rc<Log>) {
         while self.segments.borrow().free.len() <= self.reserve() && !self.closed.get() {
             let moved = self.moved.wait();
+            match self.compact_some().await {
+                Ok(0) => {}
+                Ok(_) => continue,
+                Err(e) => {
+                    tracing::debug!(flash = %self.name, error = %e, "a segment cannot be compacted; it is tried again");
+                    self.env.sleep(PAUSE).await;
+                    continue;
+                }
+            }
             let (emptied, result) = self.empty_some().await;
             if emptied.is_empty() && result.is_ok() {
                 if !self.is_short() || !self.is_dirty() {
@@ -130,8 +150,8 @@ impl Log {
         if let Some(first) = [SMALL, MAIN].into_iter().filter_map(oldest).find(goes_first) {
             return Some(first).filter(is_clean);
         }
-        let is_large = (segments.logs[SMALL as usize].len() - gone(SMALL)) * 10
-            > self.shape.segments as usize * SMALL_TENTHS;
+        let [small, main] = segments.live;
+        let is_large = small * 100 > (small + main) * SMALL_PERCENT;
         let order = if is_large { [SMALL, MAIN] } else { [MAIN, SMALL] };
         order.into_iter().filter_map(oldest).find(is_clean)
     }
@@ -147,10 +167,10 @@ impl Log {
         let mut kept = 0;
         loop {
             let moved = self.moved.wait();
-            let (runs, waits) = self.sort(log, number, &entries);
+            let (runs, waits) = self.sort(number, &entries, Leaves::Tail);
             kept += runs.iter().map(|run| run.count).sum::<u32>();
             match (runs.is_empty(), waits) {
-                (false, _) => self.keep(runs).await,
+                (false, _) => self.keep(runs, Leaves::Tail).await,
                 (true, true) => moved.await,
                 (true, false) => break,
             }
@@ -187,7 +207,7 @@ impl Log {
     }
 
     /// Nobody reads from the segment any more, and its summary is written or never will be.
-    async fn unpinned(&self, number: u32) {
+    pub(super) async fn unpinned(&self, number: u32) {
         self.hasty.set(self.segments.borrow_mut().get(number).entries.is_some());
         self.moved.notify();
         self.moved.until(|| self.segments.borrow_mut().get(number).pins == 0).await;
@@ -195,7 +215,7 @@ impl Log {
     }
 
     /// What a segment holds or held.
-    async fn entries(&self, number: u32) -> Result<Vec<Entry>> {
+    pub(super) async fn entries(&self, number: u32) -> Result<Vec<Entry>> {
         let (known, sequence) = {
             let mut segments = self.segments.borrow_mut();
             let segment = segments.get(number);
@@ -216,8 +236,9 @@ impl Log {
 
     /// Forgets what is not worth keeping, and gives what is. True if something is just being written anew, or is not on
     /// its store any more.
-    fn sort(&self, log: u8, number: u32, entries: &[Entry]) -> (Vec<Run>, bool) {
+    pub(super) fn sort(&self, number: u32, entries: &[Entry], why: Leaves) -> (Vec<Run>, bool) {
         let base = self.shape.segment(number).start;
+        let log = self.log_of[number as usize].get();
         let can_move = self.segments.borrow().free.len() >= 2 && self.failed.borrow().is_none();
         let (mut runs, mut waits): (Vec<Run>, bool) = (Vec::new(), false);
         for entry in entries.iter().filter(|entry| entry.what != What::Dropped) {
@@ -235,15 +256,24 @@ impl Log {
                 else {
                     continue;
                 };
-                let is_worth = word.frequency() > ASKED[log as usize]
-                    || (!self.is_strict.get() && self.is_owed(&volume));
-                if !(can_move && is_worth) {
+                let is_worth = || {
+                    word.frequency() > ASKED[log as usize]
+                        || (!self.is_strict.get() && self.is_owed(&volume))
+                };
+                if why == Leaves::Tail && !(can_move && is_worth()) {
                     self.unmap(&volume, word.block());
                     if log == SMALL {
                         self.index.borrow_mut().remember(word.volume(), word.block());
                     }
                     continue;
                 }
+                // In main it has to be asked for again.
+                let frequency = match (why, log) {
+                    (Leaves::Sparse, _) => word.frequency(),
+                    (Leaves::Tail, MAIN) => word.frequency().saturating_sub(1),
+                    (Leaves::Tail, _) => 0,
+                };
+                self.index.borrow_mut().set_frequency(slot, frequency);
                 self.index.borrow_mut().set_moving(slot, true);
                 match runs.last_mut() {
                     Some(run) if run.slot + run.count == slot && run.serial == entry.serial && i > 0 => {
@@ -259,8 +289,9 @@ impl Log {
         (runs, waits)
     }
 
-    /// Copies runs to the main log. What cannot be copied is forgotten.
-    async fn keep(self: &Rc<Log>, runs: Vec<Run>) {
+    /// Copies runs to where they go. What cannot be copied is forgotten in a tail, and stays where it is in another segment:
+    /// there may be something older behind it.
+    pub(super) async fn keep(self: &Rc<Log>, runs: Vec<Run>, why: Leaves) {
         let ticket = Ticket::new();
         let mut slots = Vec::new();
         for run in runs {
@@ -272,7 +303,7 @@ impl Log {
             };
             match data {
                 Ok(data) => self.append(
-                    MAIN,
+                    if why == Leaves::Tail { MAIN } else { self.log_of(run.slot) },
                     Waiting {
                         what: What::Clean,
                         generation: run.generation,
@@ -287,7 +318,7 @@ impl Log {
                     },
                 ),
                 Err(e) => {
-                    tracing::warn!(flash = %self.name, error = %e, "cached blocks cannot be read; they are forgotten")
+                    tracing::warn!(flash = %self.name, error = %e, "cached blocks cannot be read, nor copied")
                 }
             }
         }
@@ -295,8 +326,10 @@ impl Log {
         let _copied = ticket.wait().await;
         for (volume, slot) in slots {
             let word = self.index.borrow().word(slot);
-            if word.is_moving() {
-                self.unmap(&volume, word.block());
+            match why {
+                _ if !word.is_moving() => {}
+                Leaves::Tail => self.unmap(&volume, word.block()),
+                Leaves::Sparse => self.index.borrow_mut().set_moving(slot, false),
             }
         }
         self.moved.notify();

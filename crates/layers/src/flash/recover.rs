@@ -170,6 +170,7 @@ impl Log {
                 segment.end = found.end;
                 segment.durable = found.end;
                 segment.given = found.entries.len();
+                segment.stays = found.entries.iter().any(|entry| entry.what == What::Dropped);
                 segment.entries = found.is_unfinished.then(|| found.entries.clone());
             }
             let used: Vec<u32> = found.iter().map(|found| found.number).collect();
@@ -292,7 +293,6 @@ impl Log {
     /// Counts what is in the index, and puts what is not on the stores into the staging queues.
     fn count(&self, serials: &[u64]) {
         let (index, volumes) = (self.index.borrow(), self.volumes.borrow());
-        let mut segments = self.segments.borrow_mut();
         let mut dirty: Vec<(u16, u64, u64)> = Vec::new();
         for slot in SEGMENTS_AT..self.shape.slots() {
             let word = index.word(slot);
@@ -302,9 +302,8 @@ impl Log {
                 continue;
             };
             volume.blocks.set(volume.blocks.get() + 1);
+            self.came(volume, slot, word);
             if word.is_dirty() {
-                volume.dirty.set(volume.dirty.get() + 1);
-                segments.get(self.shape.segment_of(slot)).dirty += 1;
                 dirty.push((word.volume(), serials[slot as usize], word.block()));
             }
         }

@@ -25,10 +25,14 @@ pub struct Segment {
     pub sequence: u64,
     /// Requests that read from it.
     pub pins: u32,
+    /// Blocks in it that count.
+    pub live: u32,
     /// Blocks in it that are not on the store.
     pub dirty: u32,
     /// Batches under way: where they begin.
     pub under_way: Vec<u32>,
+    /// It says of blocks that they were dropped, or a block of it cannot be copied: it goes as a tail.
+    pub stays: bool,
     /// Entries that its batches have, also those under way.
     pub given: usize,
     /// So much from its start has been given to batches, in slots.
@@ -51,6 +55,8 @@ pub struct Segments {
     pub list: Vec<Segment>,
     pub logs: [VecDeque<u32>; 2],
     pub free: VecDeque<u32>,
+    /// Blocks of each log that count.
+    pub live: [u64; 2],
     /// The number that the next one gets.
     pub next: u64,
 }
@@ -61,6 +67,7 @@ impl Segments {
         Segments {
             list: (0..count).map(|_| Segment::default()).collect(),
             logs: Default::default(),
+            live: [0; 2],
             free: (0..count).collect(),
             next: 1,
         }

@@ -13,7 +13,7 @@ const WRITES: u64 = 40;
 /// How long the store takes for each.
 const SLOW: &str = "50ms";
 
-async fn made(
+pub(super) async fn made(
     env: &Rc<SimEnv>,
     begin: Begin,
     kind: &Kind,

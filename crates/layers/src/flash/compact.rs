@@ -1,0 +1,127 @@
+//! Compaction: what is left of a segment is copied to the end of its log, and the segment is free.
+//!
+//! ```text
+//!      log    ▣▣▣▣  ▢▣▢▢  ▣▣▢▣  ▣▣…          ▣ counts   ▢ head, or another version has come
+//!                    └───────────▶ ▣
+//!             ▣▣▣▣  erased ▣▣▢▣  ▣▣▣…
+//! ```
+//!
+//! Old versions and heads would otherwise take their slots until their segment is a tail, and blocks that count would have to
+//! go in their place. A segment with the fewest blocks goes first (greedy, as in Rosenblum and Ousterhout, *The Design and
+//! Implementation of a Log-Structured File System*, TOCS '92), and only if half of it is free then: a slot that is won costs
+//! at most one that is copied.
+//!
+//! It need not be a tail, as nothing is forgotten: each block of it has a version in the same log that is as new, and behind
+//! it. That one is durable before the segment is erased: first its first head, then its summary, so that until both are gone
+//! it has either all that it had, or nothing. From then on whatever becomes of the newer version, this one cannot come back.
+
+use super::Log;
+use super::format::SLOT;
+use super::reclaim::{Leaves, PAUSE, TOGETHER};
+use super::segments::{MAIN, SMALL};
+use crate::flaw::flawed;
+use lamina_block::{Durability, Io, Result};
+use std::rc::Rc;
+
+impl Log {
+    /// Compacts a few segments, if there are any for which it is worth it: so many.
+    pub(super) async fn compact_some(self: &Rc<Log>) -> Result<usize> {
+        let mut compacted = Vec::new();
+        while compacted.len() < TOGETHER
+            && self.failed.borrow().is_none()
+            && self.segments.borrow().free.len() >= 3
+            && let Some((log, number)) = self.sparse(&compacted)
+        {
+            match self.compact(number).await? {
+                true => compacted.push((log, number)),
+                false => self.segments.borrow_mut().get(number).stays = true,
+            }
+        }
+        let count = compacted.len();
+        if count > 0 {
+            // What made their blocks old, and the copies, are durable before they go.
+            if !flawed!("erased before its copies are durable") {
+                self.flush().await?;
+            }
+            for (log, number) in &compacted {
+                self.erase(*log, *number).await?;
+            }
+            // As for tails: between two states no more segments get a number than there are.
+            while let Err(e) = self.save().await {
+                if self.closed.get() {
+                    return Err(e);
+                }
+                self.env.sleep(PAUSE).await;
+            }
+            let mut segments = self.segments.borrow_mut();
+            segments.free.extend(compacted.iter().map(|(_, number)| *number));
+            drop(segments);
+            self.moved.notify();
+        }
+        Ok(count)
+    }
+
+    /// The segment with the fewest blocks, if that is no more than half of it, beside those that are `compacted`.
+    fn sparse(&self, compacted: &[(u8, u32)]) -> Option<(u8, u32)> {
+        let segments = self.segments.borrow();
+        let most = self.shape.batch_slots() / 2;
+        let all = [SMALL, MAIN].into_iter().flat_map(|log| {
+            let open = self.streams[log as usize].open.get();
+            let of = segments.logs[log as usize].iter();
+            of.filter(move |number| Some(**number) != open).map(move |number| (log, *number))
+        });
+        let is_sparse = |one: &(u8, u32)| {
+            let segment = &segments.list[one.1 as usize];
+            // Who writes its summary ends soon; the store, which may need others, perhaps does not.
+            let is_pinned = segment.pins > u32::from(segment.entries.is_some());
+            let is_quiet = segment.dirty == 0 && !is_pinned && !segment.stays;
+            segment.live <= most && is_quiet && !compacted.contains(one)
+        };
+        all.filter(is_sparse).min_by_key(|(_, number)| segments.list[*number as usize].live)
+    }
+
+    /// Copies all that counts of a segment to the end of its log; true if nothing is left there.
+    async fn compact(self: &Rc<Log>, number: u32) -> Result<bool> {
+        self.moved.until(|| self.segments.borrow_mut().get(number).under_way.is_empty()).await;
+        let entries = self.entries(number).await?;
+        loop {
+            let moved = self.moved.wait();
+            let (runs, waits) = self.sort(number, &entries, Leaves::Sparse);
+            match (runs.is_empty(), waits) {
+                (false, _) => self.keep(runs, Leaves::Sparse).await,
+                (true, true) => moved.await,
+                (true, false) => break,
+            }
+            if !waits {
+                break;
+            }
+        }
+        Ok(self.segments.borrow_mut().get(number).live == 0)
+    }
+
+    /// Takes a segment in which nothing counts out of its log, wherever it is, so that nothing of it is found again.
+    async fn erase(&self, log: u8, number: u32) -> Result<()> {
+        self.segments.borrow_mut().logs[log as usize].retain(|other| *other != number);
+        // Nobody is going to write its summary after this.
+        self.unpinned(number).await;
+        let start = self.shape.segment(number).start;
+        // Its summary is without batches that failed: it goes last.
+        for slot in [start, start + self.shape.batch_slots()] {
+            while let Err(e) = self.zero(slot).await {
+                if self.closed.get() {
+                    return Err(e);
+                }
+                self.env.sleep(PAUSE).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes zeroes to a slot, durably.
+    async fn zero(&self, slot: u32) -> Result<()> {
+        self.written.set(self.written.get() + SLOT as u64);
+        let zeroes = self.env.pool().take(SLOT);
+        zeroes.fill(0);
+        self.child.submit(Io::write(u64::from(slot) * SLOT as u64, zeroes, Durability::Fua)).await
+    }
+}
