@@ -132,7 +132,8 @@ impl Accelerate {
         let lock = self.lock(&bytes).await;
         if !self.may_fill() || self.log.has_any(&self.volume, blocks.clone()) {
             drop(lock);
-            return Box::pin(self.read_now(part, into)).await;
+            // What has come meanwhile is there; the rest is still to be filled.
+            return Box::pin(self.read_runs(part, into, fill)).await;
         }
         let count = blocks.end - blocks.start;
         self.count_miss(count);

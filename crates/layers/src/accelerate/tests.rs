@@ -3,6 +3,7 @@
 mod compaction;
 mod epochs;
 mod failures;
+mod fills;
 mod report;
 mod sizes;
 
