@@ -57,10 +57,10 @@ const POLICIES: [(&str, Make); 4] = [
 ];
 
 /// Other choices than Lamina's, each in one way.
-const VARIANTS: [(&str, Choice); 28] = [
+const VARIANTS: [(&str, Choice); 29] = [
     ("as chosen", LAMINA),
     ("small 10%", Choice { small: 10, ..LAMINA }),
-    ("small 20%", Choice { small: 20, ..LAMINA }),
+    ("small 30%", Choice { small: 30, ..LAMINA }),
     ("small 40%", Choice { small: 40, ..LAMINA }),
     ("to main when asked for once", Choice { threshold: 1, ..LAMINA }),
     ("the same, parts not counted", Choice { threshold: 1, parts: false, ..LAMINA }),
@@ -74,6 +74,7 @@ const VARIANTS: [(&str, Choice); 28] = [
     ("a write keeps the count", Choice { rewrite: Rewrite::Keeps, ..LAMINA }),
     ("a write forgets the count", Choice { rewrite: Rewrite::Forgets, ..LAMINA }),
     ("never compacted", Choice { compact: 0, ..LAMINA }),
+    ("compacted when half is free", Choice { compact: 50, ..LAMINA }),
     ("compacted when a third is free", Choice { compact: 67, ..LAMINA }),
     ("compacted when a tenth is free", Choice { compact: 90, ..LAMINA }),
     ("no ends of streams", Choice { ends: false, ..LAMINA }),

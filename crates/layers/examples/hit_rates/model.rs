@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Room is made by whole segments. A block that is written again is appended again, to the log that has it; what it was before
-//! takes its slot until its segment goes. A segment half of which is so is compacted: what is left goes to the end of its log.
+//! takes its slot until its segment goes. A segment a quarter of which is so is compacted: what is left goes to the end of its log.
 //! If there is none, the tail of a log goes. Long streams of large reads pass by, but for a block in which one ends, and the
 //! next one begins.
 //!
@@ -64,7 +64,7 @@ pub struct Choice {
 
 /// What Lamina does.
 pub const LAMINA: Choice = Choice {
-    small: 30,
+    small: 20,
     threshold: 2,
     most: 3,
     ghosts: 90,
@@ -75,7 +75,7 @@ pub const LAMINA: Choice = Choice {
     segments: 128,
     free: 0,
     heads: false,
-    compact: 50,
+    compact: 75,
     ends: true,
 };
 

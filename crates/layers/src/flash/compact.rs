@@ -8,8 +8,8 @@
 //!
 //! Old versions and heads would otherwise take their slots until their segment is a tail, and blocks that count would have to
 //! go in their place. A segment with the fewest blocks goes first (greedy, as in Rosenblum and Ousterhout, *The Design and
-//! Implementation of a Log-Structured File System*, TOCS '92), and only if half of it is free then: a slot that is won costs
-//! at most one that is copied.
+//! Implementation of a Log-Structured File System*, TOCS '92), and only if a quarter of it is free then; half of it, when
+//! room is short: a slot that is won costs at most three that are copied, or one.
 //!
 //! It need not be a tail, as nothing is forgotten: each block of it has a version in the same log that is as new, and behind
 //! it. That one is durable before the segment is erased: first its first head, then its summary, so that until both are gone
@@ -23,9 +23,14 @@ use crate::flaw::flawed;
 use lamina_block::{Durability, Io, Result};
 use std::rc::Rc;
 
+/// A segment is compacted that has blocks in no more of its slots, in percent; the second, while room is short.
+const SPARSE_PERCENT: u32 = 75;
+const URGENT_PERCENT: u32 = 50;
+
 impl Log {
-    /// Compacts a few segments, if there are any for which it is worth it: so many.
-    pub(super) async fn compact_some(self: &Rc<Log>) -> Result<usize> {
+    /// Compacts a few segments, if there are any for which it is worth it; true if there is more room than before.
+    pub(super) async fn compact_some(self: &Rc<Log>) -> Result<bool> {
+        let before = self.segments.borrow().free.len();
         let mut compacted = Vec::new();
         while compacted.len() < TOGETHER
             && self.failed.borrow().is_none()
@@ -37,8 +42,7 @@ impl Log {
                 false => self.segments.borrow_mut().get(number).stays = true,
             }
         }
-        let count = compacted.len();
-        if count > 0 {
+        if !compacted.is_empty() {
             // What made their blocks old, and the copies, are durable before they go.
             if !flawed!("erased before its copies are durable") {
                 self.flush().await?;
@@ -58,13 +62,16 @@ impl Log {
             drop(segments);
             self.moved.notify();
         }
-        Ok(count)
+        Ok(self.segments.borrow().free.len() > before)
     }
 
-    /// The segment with the fewest blocks, if that is no more than half of it, beside those that are `compacted`.
+    /// The segment with the fewest blocks, if they are few enough, beside those that are `compacted`.
     fn sparse(&self, compacted: &[(u8, u32)]) -> Option<(u8, u32)> {
         let segments = self.segments.borrow();
-        let most = self.shape.batch_slots() / 2;
+        // Who needs room fast does not wait for many copies.
+        let is_urgent = segments.free.len() <= self.reserve() / 2;
+        let percent = if is_urgent { URGENT_PERCENT } else { SPARSE_PERCENT };
+        let most = self.shape.batch_slots() * percent / 100;
         let all = [SMALL, MAIN].into_iter().flat_map(|log| {
             let open = self.streams[log as usize].open.get();
             let of = segments.logs[log as usize].iter();

@@ -21,7 +21,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 /// Part of the blocks that the small queue has at least, in percent.
-const SMALL_PERCENT: u64 = 30;
+const SMALL_PERCENT: u64 = 20;
 /// In each log, what was asked for more often than this is kept. Twice in the small one: neighbouring requests that share
 /// a block are no sign that it will be needed again (docs/benchmarks-hit-rates.md).
 const ASKED: [u8; 2] = [1, 0];
@@ -52,7 +52,7 @@ pub(super) struct Run {
 
 impl Log {
     /// Segments that should be free.
-    fn reserve(&self) -> usize {
+    pub(super) fn reserve(&self) -> usize {
         6 + self.shape.segments as usize / 64
     }
 
@@ -70,8 +70,9 @@ impl Log {
         while self.segments.borrow().free.len() <= self.reserve() && !self.closed.get() {
             let moved = self.moved.wait();
             match self.compact_some().await {
-                Ok(0) => {}
-                Ok(_) => continue,
+                Ok(true) => continue,
+                // There was nothing to win, or others took it.
+                Ok(false) => {}
                 Err(e) => {
                     tracing::debug!(flash = %self.name, error = %e, "a segment cannot be compacted; it is tried again");
                     self.env.sleep(PAUSE).await;
@@ -293,7 +294,7 @@ impl Log {
     /// there may be something older behind it.
     pub(super) async fn keep(self: &Rc<Log>, runs: Vec<Run>, why: Leaves) {
         let ticket = Ticket::new();
-        let mut slots = Vec::new();
+        let (mut slots, mut copies) = (Vec::new(), Vec::new());
         for run in runs {
             slots.extend((run.slot..run.slot + run.count).map(|slot| (Rc::clone(&run.volume), slot)));
             let slots = run.slot..run.slot + run.count;
@@ -302,25 +303,29 @@ impl Log {
                 lost => lost.map(|()| Buf::empty()),
             };
             match data {
-                Ok(data) => self.append(
-                    if why == Leaves::Tail { MAIN } else { self.log_of(run.slot) },
-                    Waiting {
-                        what: What::Clean,
-                        generation: run.generation,
-                        serial: run.serial,
-                        block: run.block,
-                        count: run.count,
-                        data,
-                        from: Some(run.slot),
-                        durability: Durability::Cached,
-                        ticket: Rc::clone(&ticket),
-                        volume: run.volume,
-                    },
-                ),
+                Ok(data) => copies.push((run, data)),
                 Err(e) => {
                     tracing::warn!(flash = %self.name, error = %e, "cached blocks cannot be read, nor copied")
                 }
             }
+        }
+        // All at once, so that they share heads: with one for each there might be no room won.
+        for (run, data) in copies {
+            self.append(
+                if why == Leaves::Tail { MAIN } else { self.log_of(run.slot) },
+                Waiting {
+                    what: What::Clean,
+                    generation: run.generation,
+                    serial: run.serial,
+                    block: run.block,
+                    count: run.count,
+                    data,
+                    from: Some(run.slot),
+                    durability: Durability::Cached,
+                    ticket: Rc::clone(&ticket),
+                    volume: run.volume,
+                },
+            );
         }
         // Its result does not matter: what is still where it was has not been copied.
         let _copied = ticket.wait().await;
