@@ -20,6 +20,7 @@ use super::format::SLOT;
 use super::reclaim::{Leaves, PAUSE, TOGETHER};
 use super::segments::{MAIN, SMALL};
 use crate::flaw::flawed;
+use futures_util::future::try_join_all;
 use lamina_block::{Durability, Io, Result};
 use std::rc::Rc;
 
@@ -29,17 +30,27 @@ const URGENT_PERCENT: u32 = 50;
 
 impl Log {
     /// Compacts a few segments, if there are any for which it is worth it; true if there is more room than before.
-    pub(super) async fn compact_some(self: &Rc<Log>) -> Result<bool> {
+    pub(super) async fn compact_some(self: &Rc<Log>) -> bool {
+        self.try_compact().await.unwrap_or_else(|e| {
+            tracing::debug!(flash = %self.name, error = %e, "no segment could be compacted");
+            false
+        })
+    }
+
+    async fn try_compact(self: &Rc<Log>) -> Result<bool> {
         let before = self.segments.borrow().free.len();
         let mut compacted = Vec::new();
+        // Each takes its time, in which others may need room.
         while compacted.len() < TOGETHER
+            && (compacted.is_empty() || !self.is_urgent())
             && self.failed.borrow().is_none()
             && self.segments.borrow().free.len() >= 3
             && let Some((log, number)) = self.sparse(&compacted)
         {
-            match self.compact(number).await? {
-                true => compacted.push((log, number)),
-                false => self.segments.borrow_mut().get(number).stays = true,
+            match self.compact(number).await {
+                Ok(true) => compacted.push((log, number)),
+                // It is not tried again before it is a tail.
+                Ok(false) | Err(_) => self.segments.borrow_mut().get(number).stays = true,
             }
         }
         if !compacted.is_empty() {
@@ -48,8 +59,11 @@ impl Log {
                 self.flush().await?;
             }
             for (log, number) in &compacted {
-                self.erase(*log, *number).await?;
+                self.segments.borrow_mut().logs[*log as usize].retain(|other| other != number);
+                // Nobody is going to write its summary after this.
+                self.unpinned(*number).await;
             }
+            try_join_all(compacted.iter().map(|(_, number)| self.erase(*number))).await?;
             // As for tails: between two states no more segments get a number than there are.
             while let Err(e) = self.save().await {
                 if self.closed.get() {
@@ -68,9 +82,7 @@ impl Log {
     /// The segment with the fewest blocks, if they are few enough, beside those that are `compacted`.
     fn sparse(&self, compacted: &[(u8, u32)]) -> Option<(u8, u32)> {
         let segments = self.segments.borrow();
-        // Who needs room fast does not wait for many copies.
-        let is_urgent = segments.free.len() <= self.reserve() / 2;
-        let percent = if is_urgent { URGENT_PERCENT } else { SPARSE_PERCENT };
+        let percent = if self.is_urgent() { URGENT_PERCENT } else { SPARSE_PERCENT };
         let most = self.shape.batch_slots() * percent / 100;
         let all = [SMALL, MAIN].into_iter().flat_map(|log| {
             let open = self.streams[log as usize].open.get();
@@ -106,11 +118,8 @@ impl Log {
         Ok(self.segments.borrow_mut().get(number).live == 0)
     }
 
-    /// Takes a segment in which nothing counts out of its log, wherever it is, so that nothing of it is found again.
-    async fn erase(&self, log: u8, number: u32) -> Result<()> {
-        self.segments.borrow_mut().logs[log as usize].retain(|other| *other != number);
-        // Nobody is going to write its summary after this.
-        self.unpinned(number).await;
+    /// Nothing of a segment is found again.
+    async fn erase(&self, number: u32) -> Result<()> {
         let start = self.shape.segment(number).start;
         // Its summary is without batches that failed: it goes last.
         for slot in [start, start + self.shape.batch_slots()] {

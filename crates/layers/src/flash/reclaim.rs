@@ -12,7 +12,7 @@
 //! they go. A tail that has blocks which are not on their store waits for them.
 
 use super::Log;
-use super::format::{Entry, Summary, What};
+use super::format::{Entry, SLOT, Summary, What};
 use super::log::{Ticket, Waiting};
 use super::segments::{MAIN, SMALL};
 use super::volume::Volume;
@@ -27,6 +27,8 @@ const SMALL_PERCENT: u64 = 20;
 const ASKED: [u8; 2] = [1, 0];
 /// Segments that are freed together, at most: that costs a flush and a state.
 pub(super) const TOGETHER: usize = 8;
+/// Slots between two runs that are read along with them, at most.
+const CLOSE: u32 = 8;
 /// How long a device that fails is left alone.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
@@ -56,6 +58,11 @@ impl Log {
         6 + self.shape.segments as usize / 64
     }
 
+    /// True if room is short now.
+    pub(super) fn is_urgent(&self) -> bool {
+        self.segments.borrow().free.len() <= self.reserve() * 3 / 4
+    }
+
     /// Makes room if it is about to be short.
     pub fn reclaim_soon(&self) {
         if self.is_short() && !self.closed.get() && !self.reclaiming.replace(true) {
@@ -69,18 +76,15 @@ impl Log {
     async fn reclaim(self: &Rc<Log>) {
         while self.segments.borrow().free.len() <= self.reserve() && !self.closed.get() {
             let moved = self.moved.wait();
-            match self.compact_some().await {
-                Ok(true) => continue,
-                // There was nothing to win, or others took it.
-                Ok(false) => {}
-                Err(e) => {
-                    tracing::debug!(flash = %self.name, error = %e, "a segment cannot be compacted; it is tried again");
-                    self.env.sleep(PAUSE).await;
-                    continue;
-                }
+            // Who needs room fast does not wait for copies.
+            if !self.is_urgent() && self.compact_some().await {
+                continue;
             }
             let (emptied, result) = self.empty_some().await;
             if emptied.is_empty() && result.is_ok() {
+                if self.is_urgent() && self.compact_some().await {
+                    continue;
+                }
                 if !self.is_short() || !self.is_dirty() {
                     return;
                 }
@@ -290,25 +294,50 @@ impl Log {
         (runs, waits)
     }
 
+    /// What runs of a segment hold, as far as it can be read. What lies close together is read at once.
+    async fn read_apart(&self, mut runs: Vec<Run>) -> Vec<(Run, Buf)> {
+        runs.sort_unstable_by_key(|run| run.slot);
+        let mut copies = Vec::with_capacity(runs.len());
+        let mut left = runs.into_iter().peekable();
+        while let Some(run) = left.next() {
+            let (first, mut end) = (run.slot, run.slot + run.count);
+            let mut stretch = vec![run];
+            while let Some(next) = left.next_if(|next| next.slot <= end + CLOSE) {
+                end = next.slot + next.count;
+                stretch.push(next);
+            }
+            let whole = match self.is_there(first..end) {
+                Ok(()) => self.read_slots(first..end).await.ok(),
+                Err(_) => None,
+            };
+            for run in stretch {
+                let slots = run.slot..run.slot + run.count;
+                let place = |slot: u32| (slot - first) as usize * SLOT;
+                let data = match (&whole, self.is_there(slots.clone())) {
+                    (Some(whole), _) => Ok(whole.slice(place(slots.start)..place(slots.end))),
+                    // One of them cannot be read, or several.
+                    (None, Ok(())) => self.read_slots(slots).await,
+                    (None, Err(lost)) => Err(lost),
+                };
+                match data {
+                    Ok(data) => copies.push((run, data)),
+                    Err(e) => {
+                        tracing::warn!(flash = %self.name, error = %e, "cached blocks cannot be read, nor copied")
+                    }
+                }
+            }
+        }
+        copies
+    }
+
     /// Copies runs to where they go. What cannot be copied is forgotten in a tail, and stays where it is in another segment:
     /// there may be something older behind it.
     pub(super) async fn keep(self: &Rc<Log>, runs: Vec<Run>, why: Leaves) {
         let ticket = Ticket::new();
-        let (mut slots, mut copies) = (Vec::new(), Vec::new());
-        for run in runs {
-            slots.extend((run.slot..run.slot + run.count).map(|slot| (Rc::clone(&run.volume), slot)));
-            let slots = run.slot..run.slot + run.count;
-            let data = match self.is_there(slots.clone()) {
-                Ok(()) => self.read_slots(slots).await,
-                lost => lost.map(|()| Buf::empty()),
-            };
-            match data {
-                Ok(data) => copies.push((run, data)),
-                Err(e) => {
-                    tracing::warn!(flash = %self.name, error = %e, "cached blocks cannot be read, nor copied")
-                }
-            }
-        }
+        let slots_of = |run: &Run| run.slot..run.slot + run.count;
+        let slots = runs.iter().flat_map(|run| slots_of(run).map(|slot| (Rc::clone(&run.volume), slot)));
+        let slots: Vec<_> = slots.collect();
+        let copies = self.read_apart(runs).await;
         // All at once, so that they share heads: with one for each there might be no room won.
         for (run, data) in copies {
             self.append(
