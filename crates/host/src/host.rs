@@ -101,9 +101,12 @@ impl Host {
         Event::new(self.ring(), fd)
     }
 
-    /// The same as [`Env::listen`] for others than this user, too; a TCP address has no such rights.
-    pub fn listen_for(&self, at: Address, access: &Access) -> Result<Rc<dyn Listener>> {
-        net::listen(&self.tools, at, access)
+    /// The same as [`Env::listen`] for others than this user, too (a TCP address has no such rights), and the core goes on
+    /// meanwhile: a name may take long to be found, and a folder to answer.
+    pub async fn listen_for(&self, at: Address, access: &Access) -> Result<Rc<dyn Listener>> {
+        let access = *access;
+        let bound = self.tools.helpers.run(move || net::Bound::bind(&at, &access)).await??;
+        Ok(bound.listener(&self.tools))
     }
 
     /// Runs a task on this core until it ends. The same as [`Env::spawn`] without a box around the future.
@@ -149,7 +152,7 @@ impl Env for Host {
     }
 
     fn listen(&self, at: Address) -> Result<Rc<dyn Listener>> {
-        self.listen_for(at, &Access::default())
+        Ok(net::Bound::bind(&at, &Access::default())?.listener(&self.tools))
     }
 
     fn compute(&self, work: Box<dyn FnOnce() + Send>) -> Pending {

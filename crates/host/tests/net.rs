@@ -1,13 +1,13 @@
 //! Unix and TCP sockets through the reactor.
 
 use lamina_block::{Address, Buf, Conn, Env, ErrorKind, Listener};
-use lamina_host::{Host, Options, Reactor};
+use lamina_host::{Access, Host, Options, Reactor};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn reactor() -> Reactor {
     Reactor::new(Options::default()).unwrap()
@@ -287,6 +287,22 @@ fn a_stale_socket_is_replaced_a_live_one_and_a_file_are_not() {
     assert_eq!(std::fs::read(&path).unwrap(), b"mine");
     let refused = host.listen(unix(folder.path())).err().unwrap();
     assert!(refused.message().contains("no socket"), "{refused}");
+}
+
+/// Waiting for an address is up to whoever asks, in a way that lets the core go on.
+#[test]
+fn an_address_that_is_taken_is_refused_at_once() {
+    let reactor = reactor();
+    let host = reactor.env();
+    let folder = tempfile::tempdir().unwrap();
+    for at in [unix(folder.path()), tcp()] {
+        let taken = host.listen(at).unwrap();
+        let begin = Instant::now();
+        let here = host.listen(taken.address()).err().unwrap();
+        let aside = reactor.run(host.listen_for(taken.address(), &Access::default())).err().unwrap();
+        assert_eq!((here.kind(), aside.kind()), (ErrorKind::Offline, ErrorKind::Offline), "{here} {aside}");
+        assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
+    }
 }
 
 #[test]

@@ -20,38 +20,42 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
 /// How long to wait for descriptors when the process has none left.
 const NO_DESCRIPTORS: Duration = Duration::from_millis(100);
 
-/// How long to wait for an address on which somebody listens, and how often to look: a process that was just killed
-/// listens on until the kernel has ended its accept. Whoever starts a killed daemon again at once depends on it.
-const PATIENCE: Duration = Duration::from_secs(2);
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// A socket that listens, and where.
+pub(crate) struct Bound {
+    fd: OwnedFd,
+    place: Place,
+}
 
-/// Listens at `at`. Blocks the thread for up to [`PATIENCE`] if the address is in use.
-pub(crate) fn listen(tools: &Tools, at: Address, access: &Access) -> Result<Rc<dyn Listener>> {
-    let (fd, place) = match &at {
-        Address::Unix(path) => {
-            let (fd, made) = listen_unix(path, access)?;
-            (fd, Place::Unix(path.clone(), made))
-        }
-        Address::Tcp(host) => {
-            let failed = |e| lost(&format!("cannot listen at {at}"), e);
-            let listener = patiently(|| match TcpListener::bind(host.as_str()) {
-                Ok(bound) => Ok(Some(bound)),
-                Err(e) if e.kind() == io::ErrorKind::AddrInUse => Ok(None),
-                Err(e) => Err(failed(e)),
-            })?;
-            let listener = listener.ok_or_else(|| failed(io::ErrorKind::AddrInUse.into()))?;
-            let local = listener.local_addr().map_err(failed)?;
-            (listener.into(), Place::Tcp(local.to_string()))
-        }
-    };
-    Ok(Rc::new(Socket { tools: tools.clone(), fd: Rc::new(fd), place }))
+impl Bound {
+    /// Listens at `at`. An address that is taken is an error at once: whoever wants to wait for it does so. Names and
+    /// folders may be slow, so on a reactor this is work for a helper thread.
+    pub fn bind(at: &Address, access: &Access) -> Result<Bound> {
+        let (fd, place) = match at {
+            Address::Unix(path) => {
+                let (fd, made) = listen_unix(path, access)?;
+                (fd, Place::Unix(path.clone(), made))
+            }
+            Address::Tcp(host) => {
+                let failed = |e| lost(&format!("cannot listen at {at}"), e);
+                let listener = TcpListener::bind(host.as_str()).map_err(failed)?;
+                let local = listener.local_addr().map_err(failed)?;
+                (listener.into(), Place::Tcp(local.to_string()))
+            }
+        };
+        Ok(Bound { fd, place })
+    }
+
+    /// Accepts connections for the reactor with these `tools`.
+    pub fn listener(self, tools: &Tools) -> Rc<dyn Listener> {
+        Rc::new(Socket { tools: tools.clone(), fd: Rc::new(self.fd), place: self.place })
+    }
 }
 
 fn listen_unix(path: &Path, access: &Access) -> Result<(OwnedFd, Option<(u64, u64)>)> {
@@ -62,11 +66,7 @@ fn listen_unix(path: &Path, access: &Access) -> Result<(OwnedFd, Option<(u64, u6
     fchmod(&fd, Mode::RUSR | Mode::WUSR).map_err(|e| failed(e.into()))?;
     let bound = match rustix::net::bind(&fd, &address) {
         Err(Errno::ADDRINUSE) => {
-            let removed = patiently(|| remove_stale(path, &address))?;
-            removed.ok_or_else(|| {
-                let message = format!("{} is in use: another process listens there", path.display());
-                Error::new(ErrorKind::Offline, message)
-            })?;
+            remove_stale(path, &address)?;
             rustix::net::bind(&fd, &address)
         }
         other => other,
@@ -78,19 +78,8 @@ fn listen_unix(path: &Path, access: &Access) -> Result<(OwnedFd, Option<(u64, u6
     Ok((fd, made))
 }
 
-/// Tries until there is something, or [`PATIENCE`] is at its end.
-fn patiently<T>(mut attempt: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        match attempt()? {
-            None if Instant::now() < end => std::thread::sleep(LOOK_AGAIN),
-            found => return Ok(found),
-        }
-    }
-}
-
-/// Removes a socket file on which nobody listens any more; `None` if somebody does.
-fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<Option<()>> {
+/// Removes a socket file on which nobody listens any more; an error if somebody does.
+fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<()> {
     let failed = |e: io::Error| lost(&format!("cannot listen at unix:{}", path.display()), e);
     let meta = std::fs::symlink_metadata(path).map_err(failed)?;
     if !meta.file_type().is_socket() {
@@ -99,9 +88,12 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<Option<()>> {
     let probe = socket(AddressFamily::UNIX).map_err(failed)?;
     rustix::io::ioctl_fionbio(&probe, true).map_err(|e| failed(e.into()))?;
     match rustix::net::connect(&probe, address) {
-        Err(Errno::CONNREFUSED) => std::fs::remove_file(path).map(Some).map_err(failed),
+        Err(Errno::CONNREFUSED) => std::fs::remove_file(path).map_err(failed),
         // EAGAIN: its backlog is full, so it is alive.
-        Ok(()) | Err(Errno::AGAIN) => Ok(None),
+        Ok(()) | Err(Errno::AGAIN) => {
+            let message = format!("{} is in use: another process listens there", path.display());
+            Err(Error::new(ErrorKind::Offline, message))
+        }
         Err(e) => Err(failed(e.into())),
     }
 }

@@ -3,7 +3,7 @@
 mod listen;
 mod stream;
 
-pub(crate) use listen::listen;
+pub(crate) use listen::Bound;
 pub(crate) use stream::connect;
 
 use lamina_block::{Error, ErrorKind};

@@ -12,7 +12,7 @@ use crate::create;
 use crate::files;
 use lamina_block::{Error, Result};
 use lamina_graph::Plan;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 /// A part of the file, the core it is about, and one device that both have.
@@ -24,7 +24,7 @@ struct Part {
 
 /// Makes the hierarchies of a file what it says.
 pub async fn apply(cores: &[Handle], now: &Snapshot, apply: &Apply) -> Result<Applied> {
-    let plan = load(&apply.file).await?;
+    let plan = load(Path::new(&apply.file)).await?;
     let parts = parts(now, plan)?;
     let mut applied = Applied { steps: Vec::new(), warnings: Vec::new(), outdated: Vec::new() };
     let (mut changes, mut all) = (Vec::new(), Vec::new());
@@ -71,7 +71,7 @@ async fn outdated(core: &Handle, device: &str) -> Result<Option<String>> {
     let started = core.ask(move |core| core.started(name)).await.unwrap_or_default();
     let Some(file) = started else { return Ok(None) };
     let outdated = Ok(Some(file.display().to_string()));
-    let Ok(plan) = Plan::load(&file, &files::kinds()) else { return outdated };
+    let Ok(plan) = load(&file).await else { return outdated };
     let has = |plan: &Plan| plan.persistent().is_some() || plan.devices().iter().any(|d| d.name == device);
     let Some(plan) = plan.components().into_iter().find(has) else { return outdated };
     let name = device.to_owned();
@@ -106,8 +106,8 @@ pub async fn go_on(cores: &[Handle]) {
 const READING: Duration = Duration::from_secs(2);
 
 /// Reads a file on a thread of its own: its file system may not answer.
-async fn load(file: &str) -> Result<Plan> {
-    let path = PathBuf::from(file);
+async fn load(file: &Path) -> Result<Plan> {
+    let path = file.to_owned();
     let reading = tokio::task::spawn_blocking(move || {
         let failed = |e: std::io::Error| Error::invalid(format!("{}: {e}", path.display()));
         // To open a pipe waits for its other end; a device may have no end.
@@ -117,8 +117,12 @@ async fn load(file: &str) -> Result<Plan> {
         Plan::load(&path, &files::kinds()).map_err(|e| Error::invalid(e.to_string()))
     });
     match tokio::time::timeout(READING, reading).await {
-        Ok(read) => read.unwrap_or_else(|e| Err(Error::offline(format!("{file} was not read: {e}")))),
-        Err(_) => Err(Error::offline(format!("{file} could not be read in {} s", READING.as_secs()))),
+        Ok(read) => {
+            read.unwrap_or_else(|e| Err(Error::offline(format!("{} was not read: {e}", file.display()))))
+        }
+        Err(_) => {
+            Err(Error::offline(format!("{} could not be read in {} s", file.display(), READING.as_secs())))
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::groups;
 use crate::api;
-use lamina_block::{Address, Budget, Env, Listener, Node};
+use lamina_block::{Address, Budget, Env, ErrorKind, Listener, Node};
 use lamina_graph::{Export, Hierarchy, Tls};
 use lamina_host::{Access, Host};
 use lamina_nbd::server as nbd;
@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 /// How long an address may be taken before it is refused.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Everything through which clients reach a core's nodes.
 pub struct Exports {
@@ -312,8 +312,10 @@ async fn patiently(
 ) -> lamina_block::Result<Rc<dyn Listener>> {
     let end = Instant::now() + PATIENCE;
     loop {
-        match host.listen_for(address.clone(), access) {
-            Err(_) if Instant::now() < end => host.sleep(PATIENCE / 50).await,
+        match host.listen_for(address.clone(), access).await {
+            Err(e) if e.kind() == ErrorKind::Offline && Instant::now() < end => {
+                host.sleep(PATIENCE / 50).await
+            }
             done => return done,
         }
     }
