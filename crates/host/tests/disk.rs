@@ -5,9 +5,11 @@ use lamina_block::{
 };
 use lamina_host::{Host, Options, Reactor};
 use serde_json::json;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command as Process;
+use std::ptr::NonNull;
 use std::rc::Rc;
 
 const KIB: u64 = 1024;
@@ -545,4 +547,57 @@ fn a_block_device_does_everything_cached_and_direct() {
             node.close().await.unwrap();
         });
     }
+}
+
+/// Memory of a file that its owner has cut to nothing, as a front-end may share it: the kernel cannot access it.
+struct Gone(*mut std::ffi::c_void, usize);
+
+impl Gone {
+    fn memory(len: usize) -> Buf {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(len as u64).unwrap();
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        // SAFETY: a new mapping at a place that the kernel chooses.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, file.as_raw_fd(), 0) };
+        assert!(start != libc::MAP_FAILED);
+        file.set_len(0).unwrap();
+        let memory = Rc::new(Gone(start, len));
+        // SAFETY: mapped until its owner is dropped. Only the kernel touches it, and hears of what is not there.
+        unsafe { Buf::from_raw(memory, NonNull::new(start.cast()).unwrap(), len) }
+    }
+}
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `memory`, which is used no more.
+        unsafe { libc::munmap(self.0, self.1) };
+    }
+}
+
+#[test]
+fn memory_that_is_gone_fails_its_request_alone() {
+    let reactor = reactor();
+    let host = reactor.env();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk");
+    let len = 64 * KIB as usize;
+    reactor.run(async {
+        let node = open(&host, OpenDisk { create: Some(SIZE), ..disk(&path) }).await.unwrap();
+        let bytes = pattern(SIZE as usize, 1);
+        write(&node, 0, bytes.clone(), Durability::Cached).await;
+        let beside = node.submit(Io::read(0, Buf::zeroed(len)));
+        let from = node.submit(Io::write(0, Gone::memory(len), Durability::Cached));
+        let fua = node.submit(Io::write(0, Gone::memory(len), Durability::Fua));
+        let into = node.submit(Io::read(0, Gone::memory(len)));
+        // The part in front is there.
+        let mut half = Buf::from_vec(bytes[..len].to_vec());
+        half.append(Gone::memory(len));
+        let half = node.submit(Io::write(0, half, Durability::Cached));
+        beside.await.unwrap();
+        for request in [from, fua, into, half] {
+            assert_eq!(request.await.unwrap_err().kind(), ErrorKind::BadMemory);
+        }
+        assert!(read(&node, 0, SIZE as usize).await == bytes);
+        node.submit(Io::flush()).await.unwrap();
+    });
 }
