@@ -507,6 +507,25 @@ fn a_write_that_is_too_large_is_refused_after_its_payload() {
 }
 
 /// A client that takes no replies keeps the server from stopping for two seconds, not for ever.
+/// They do not end one after the other, each when it has had its turn with the memory.
+#[test]
+fn clients_that_take_no_replies_end_together() {
+    simulate_in(32 << 20, 0..2, Settings::default(), async |world| {
+        let mut silent = Vec::new();
+        for _ in 0..12 {
+            let conn = world.connect().await;
+            let reads: Vec<u8> = (0..8).flat_map(|i| request(cmd::READ, 0, i, 0, 4 << 20)).collect();
+            send(&conn, [begin(false), reads].concat()).await.expect("sends");
+            silent.push(conn);
+        }
+        world.env.sleep(Duration::from_secs(5)).await;
+        let begun = world.env.now();
+        world.server.shutdown().await;
+        let took = world.env.now().since(begun);
+        assert!(took < Duration::from_secs(5), "{took:?}");
+    });
+}
+
 #[test]
 fn a_client_that_takes_no_replies_does_not_keep_the_server_from_stopping() {
     simulate(0..2, Settings::default(), async |world| {

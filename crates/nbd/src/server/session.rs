@@ -26,13 +26,13 @@ use super::{ExportInfo, Stop};
 use crate::errno;
 use crate::inbox::Inbox;
 use crate::wire::{self, Descriptor, state};
-use futures_util::future::{Either, join, select};
+use futures_util::future::{Either, FutureExt, join, select};
 use lamina_block::{
     Buf, Conn, Durability, Env, Error, Extent, ExtentState, Io, Node, PIECE, Result, Signal, Taker,
 };
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::time::Duration;
 use zerocopy::FromBytes;
@@ -82,6 +82,9 @@ struct Reader {
     /// The request that they belong to: it is answered when they have come, as a client that sends them is not
     /// listening yet.
     skipped: Option<(Request, usize)>,
+    /// Ends when requests that wait for memory have had their time since the order to stop: others that do not read
+    /// may hold the memory, one after the other.
+    late: Pin<Box<dyn Future<Output = ()>>>,
 }
 
 impl Reader {
@@ -122,7 +125,8 @@ impl Session {
     /// way. `inbox` may hold requests already.
     pub async fn run(self: Rc<Self>, inbox: Inbox) -> Result<()> {
         let receive = async {
-            let mut reader = Reader { inbox, partial: None, skip: 0, skipped: None };
+            let late = Box::pin(self.late());
+            let mut reader = Reader { inbox, partial: None, skip: 0, skipped: None, late };
             let end = self.receive(&mut reader).await;
             for (_, cost) in reader.partial.into_iter().chain(reader.skipped) {
                 self.budget.give(cost);
@@ -140,8 +144,9 @@ impl Session {
         loop {
             while let Some((request, payload, cost)) = self.next(reader).await? {
                 pace.request();
-                // What has been received of a fenced connection is not done.
-                if self.stop.fenced() || request.command == Ok(Command::Disconnect) {
+                // What has been received of a connection that was fenced, or takes no replies, is not done.
+                let is_in_vain = self.stop.fenced() || self.broken.get();
+                if is_in_vain || request.command == Ok(Command::Disconnect) {
                     self.budget.give(cost);
                     return Ok(());
                 }
@@ -170,6 +175,15 @@ impl Session {
                     reader.inbox.received(n);
                 }
             }
+        }
+    }
+
+    /// Ends some time after the order to stop.
+    fn late(&self) -> impl Future<Output = ()> + 'static {
+        let (env, stop) = (Rc::clone(&self.env), Rc::clone(&self.stop));
+        async move {
+            stop.wait().await;
+            env.sleep(STALLED).await;
         }
     }
 
@@ -205,9 +219,12 @@ impl Session {
         let request = self.judge(inbox)?;
         let cost = OVERHEAD + memory(&request);
         while !self.budget.take(cost, inbox.retired()) {
-            select(pin!(self.budget.freed()), pin!(self.stop.wait_for_fence())).await;
-            if self.stop.fenced() {
-                return Ok(None);
+            let fence = pin!(self.stop.wait_for_fence());
+            let end = select(fence, &mut reader.late);
+            if let Either::Right(((), _)) = select(pin!(self.budget.freed()), end.map(drop)).await {
+                return Err(Error::offline(
+                    "the end of the connection comes before the memory for its next request",
+                ));
             }
         }
         inbox.consume(wire::Request::LEN);
@@ -429,11 +446,7 @@ impl Session {
         while !rest.is_empty() {
             let len = rest.len().min(TAKEN_MIN);
             let sent = self.conn.send(rest.slice(0..len));
-            let stalled = async {
-                self.stop.wait().await;
-                self.env.sleep(STALLED).await;
-            };
-            match select(sent, pin!(stalled)).await {
+            match select(sent, pin!(self.late())).await {
                 Either::Left((sent, _)) => sent?,
                 Either::Right(_) => return Err(Error::offline("the client does not take its replies")),
             }
