@@ -11,12 +11,15 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
-/// The most mappings of all devices together.
-const GUARDS_MAX: usize = 4096;
+/// Mappings for which there is room at a time, and how often: more than the kernel allows a process by default
+/// (`vm.max_map_count`), so that no front-end takes the room of another.
+const CHUNK: usize = 256;
+const CHUNKS_MAX: usize = 256;
 
 /// A guarded mapping; free while `len` is zero.
+#[derive(Default)]
 struct Slot {
     taken: AtomicBool,
     start: AtomicUsize,
@@ -24,17 +27,35 @@ struct Slot {
     lost: AtomicBool,
 }
 
-static SLOTS: [Slot; GUARDS_MAX] = [const {
-    Slot {
-        taken: AtomicBool::new(false),
-        start: AtomicUsize::new(0),
-        len: AtomicUsize::new(0),
-        lost: AtomicBool::new(false),
-    }
-}; GUARDS_MAX];
+type Chunk = [Slot; CHUNK];
 
-/// Slots below this may be in use.
-static SLOTS_USED: AtomicUsize = AtomicUsize::new(0);
+/// Filled from the front, and never emptied: the handler may look at any time.
+static CHUNKS: [AtomicPtr<Chunk>; CHUNKS_MAX] = [const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNKS_MAX];
+
+/// The chunk at `place`, if it has been made.
+fn made(place: &AtomicPtr<Chunk>) -> Option<&'static Chunk> {
+    // SAFETY: null, or a box that was leaked.
+    unsafe { place.load(Ordering::Acquire).as_ref() }
+}
+
+/// The chunk at `place`, which is made if need be.
+fn make(place: &AtomicPtr<Chunk>) -> &'static Chunk {
+    made(place).unwrap_or_else(|| {
+        let ours = Box::into_raw(Box::new(std::array::from_fn(|_| Slot::default())));
+        let put = place.compare_exchange(std::ptr::null_mut(), ours, Ordering::AcqRel, Ordering::Acquire);
+        let chunk = put.map_or_else(
+            |theirs| {
+                // SAFETY: made above, and nobody else has seen it.
+                drop(unsafe { Box::from_raw(ours) });
+                theirs
+            },
+            |_| ours,
+        );
+        // SAFETY: a box that is leaked from now on, or was by another thread.
+        unsafe { &*chunk }
+    })
+}
+
 static LOST: AtomicUsize = AtomicUsize::new(0);
 /// What handled the signal before, or the error with which ours could not be put there.
 static BEFORE: OnceLock<Result<libc::sigaction, i32>> = OnceLock::new();
@@ -46,34 +67,32 @@ pub(crate) fn lost() -> usize {
 
 /// Guards a mapping until it is dropped, which must be before it is unmapped. The default guards nothing.
 #[derive(Default)]
-pub(crate) struct Guard(Option<usize>);
+pub(crate) struct Guard(Option<&'static Slot>);
 
 impl Guard {
     /// Guards `len` bytes mapped at `start`: whole pages of their file. An error if there are too many mappings.
     pub fn new(start: NonNull<u8>, len: usize) -> io::Result<Guard> {
         install()?;
         let free = |slot: &Slot| !slot.taken.swap(true, Ordering::AcqRel);
-        let index = SLOTS.iter().position(free).ok_or(io::ErrorKind::OutOfMemory)?;
-        SLOTS_USED.fetch_max(index + 1, Ordering::AcqRel);
-        let slot = &SLOTS[index];
+        let slot = CHUNKS.iter().flat_map(make).find(|slot| free(slot)).ok_or(io::ErrorKind::OutOfMemory)?;
         slot.lost.store(false, Ordering::Relaxed);
         slot.start.store(start.as_ptr() as usize, Ordering::Relaxed);
         // Last: it makes the slot valid.
         slot.len.store(len, Ordering::Release);
-        Ok(Guard(Some(index)))
+        Ok(Guard(Some(slot)))
     }
 
     /// True if the mapping's file has shrunk under us.
     pub fn is_lost(&self) -> bool {
-        self.0.is_some_and(|index| SLOTS[index].lost.load(Ordering::Acquire))
+        self.0.is_some_and(|slot| slot.lost.load(Ordering::Acquire))
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if let Some(index) = self.0 {
-            SLOTS[index].len.store(0, Ordering::Release);
-            SLOTS[index].taken.store(false, Ordering::Release);
+        if let Some(slot) = self.0 {
+            slot.len.store(0, Ordering::Release);
+            slot.taken.store(false, Ordering::Release);
         }
     }
 }
@@ -99,7 +118,7 @@ fn install() -> io::Result<()> {
 extern "C" fn handle(_signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     // SAFETY: the kernel hands a valid `info` to a handler with SA_SIGINFO.
     let address = unsafe { (*info).si_addr() } as usize;
-    for slot in &SLOTS[..SLOTS_USED.load(Ordering::Acquire)] {
+    for slot in CHUNKS.iter().map_while(made).flatten() {
         let (len, start) = (slot.len.load(Ordering::Acquire), slot.start.load(Ordering::Relaxed));
         if address.wrapping_sub(start) < len && replace(start, len) {
             slot.lost.store(true, Ordering::Release);
@@ -121,4 +140,17 @@ fn replace(start: usize, len: usize) -> bool {
     // SAFETY: exactly a guarded mapping, which nobody has unmapped: its guard is dropped first.
     let at = unsafe { libc::mmap(start as *mut libc::c_void, len, protection, flags, -1, 0) };
     at != libc::MAP_FAILED
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_front_ends_leave_room_for_others() {
+        // 17 front-ends with all the regions that one may have.
+        let guards: Vec<_> = (0..17 * 256).map(|_| Guard::new(NonNull::dangling(), 1)).collect();
+        assert!(guards.iter().all(Result::is_ok));
+        assert!(Guard::new(NonNull::dangling(), 1).is_ok());
+    }
 }
