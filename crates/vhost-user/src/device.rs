@@ -356,9 +356,15 @@ impl Device {
         self.in_flight.take();
     }
 
+    /// Nobody waits any more for what is in flight.
+    pub fn abandon(&self) {
+        self.running().iter().for_each(|running| running.queue.abandon());
+    }
+
     /// The front-end is gone: stops all queues, and forgets all that it has said.
     pub async fn disconnect(self: Rc<Self>) {
         self.disposal.take(self.channel.take());
+        self.abandon();
         Rc::clone(&self).reset().await;
         for slot in &self.slots {
             slot.take();

@@ -18,7 +18,8 @@ use crate::memory::Memory;
 use crate::request::{self, Parsed, Rules, Status};
 use crate::ring::Ring;
 use crate::{store, truncation};
-use lamina_block::{Env, Io, Node, Request, Result, Signal, Taker};
+use futures_util::FutureExt;
+use lamina_block::{Env, Io, Node, Op, Request, Result, Signal, Taker};
 use lamina_host::Bell;
 use smallvec::SmallVec;
 use std::any::Any;
@@ -32,6 +33,9 @@ use virtio_bindings::virtio_ring::{VRING_AVAIL_F_NO_INTERRUPT, VRING_USED_F_NO_N
 
 /// Pieces of guest memory that are walked before others run: as many as a ring full of usual requests has.
 const SPANS_A_TURN: usize = 32 << 10;
+
+/// How much is zeroed before it is asked whether anybody still wants it, in bytes: zeroes may have to be written.
+const ZEROES_A_STEP: u64 = 32 << 20;
 
 /// What a queue is made of.
 pub(crate) struct Parts {
@@ -94,6 +98,8 @@ pub(crate) struct Queue {
     batch: RefCell<Vec<u16>>,
     /// Takes nothing any more: stopped, or broken by the guest.
     stopped: Cell<bool>,
+    /// Nobody waits for what is in flight.
+    abandoned: Cell<bool>,
     /// Takes nothing for now.
     held: Cell<bool>,
     /// How many mappings had been lost when this was looked at last, by all devices together.
@@ -158,6 +164,7 @@ impl Queue {
             failed: Cell::new(0),
             batch: RefCell::default(),
             stopped: Cell::new(false),
+            abandoned: Cell::new(false),
             held: Cell::new(false),
             lost: Cell::new(0),
             robbed: Cell::new(false),
@@ -190,6 +197,12 @@ impl Queue {
         self.room.wake();
         self.roused.notify();
         self.completed.notify();
+    }
+
+    /// The front-end is gone: chains of many zeroes and discards are not brought to an end. They stay in flight for a
+    /// successor, which begins them again.
+    pub fn abandon(&self) {
+        self.abandoned.set(true);
     }
 
     /// Takes nothing until [`Queue::release`]; what is in flight goes on.
@@ -353,7 +366,7 @@ impl Queue {
             Parsed::Io(io, written) if Node::is_long(&io) => {
                 taken.written = written;
                 let request = Rc::clone(&self.node).submit_in_pieces(io);
-                self.wait_for(request, taken, chain.status_owner(memory));
+                self.wait_for(request.map(Some), taken, chain.status_owner(memory));
             }
             Parsed::Io(io, written) => {
                 taken.written = written;
@@ -363,11 +376,11 @@ impl Queue {
                         self.note(&result);
                         self.complete(ring, &taken, Status::from(&result));
                     }
-                    None => self.wait_for(request, taken, chain.status_owner(memory)),
+                    None => self.wait_for(request.map(Some), taken, chain.status_owner(memory)),
                 }
             }
             Parsed::Several(ios) => {
-                let request = several(Rc::clone(&self.node), ios);
+                let request = Rc::clone(self).several(ios);
                 self.wait_for(request, taken, chain.status_owner(memory));
             }
             Parsed::Serial => {
@@ -382,16 +395,16 @@ impl Queue {
         true
     }
 
-    /// Completes a chain when its request does.
+    /// Completes a chain when its request does; forgets it when that was given up.
     fn wait_for(
         self: &Rc<Self>,
-        request: impl Future<Output = Result<()>> + 'static,
+        request: impl Future<Output = Option<Result<()>>> + 'static,
         taken: Taken,
         owner: Rc<dyn Any>,
     ) {
         let queue = Rc::clone(self);
         self.env.spawn(Box::pin(async move {
-            let result = request.await;
+            let Some(result) = request.await else { return queue.forget(&taken) };
             queue.note(&result);
             let ring = Rc::clone(&*queue.ring.borrow());
             queue.complete(&ring, &taken, Status::from(&result));
@@ -400,6 +413,35 @@ impl Queue {
                 queue.completed.notify();
             }
         }));
+    }
+
+    /// Does `ios` one after the other, also when one fails; the first error. `None` if nobody waits for the rest.
+    async fn several(self: Rc<Self>, ios: Vec<Io>) -> Option<Result<()>> {
+        let mut all = Ok(());
+        for io in ios {
+            let step = if matches!(io.op, Op::Zero(_)) { ZEROES_A_STEP } else { u64::MAX };
+            let mut start = io.at.start;
+            while start < io.at.end {
+                if self.abandoned.get() {
+                    return None;
+                }
+                let end = io.at.end.min(start.saturating_add(step));
+                let request: Request = self.node.submit(io.part(start..end, start));
+                all = all.and(request.await);
+                start = end;
+            }
+        }
+        Some(all)
+    }
+
+    /// Lets a chain be in flight without working on it.
+    fn forget(&self, taken: &Taken) {
+        self.room.give(taken.cost);
+        self.in_flight.update(|n| n - 1);
+        if self.in_flight.get() == 0 {
+            self.drained.notify();
+        }
+        self.completed.notify();
     }
 
     /// Writes the status and the used entry; the guest will see them with the next [`Queue::publish`].
@@ -524,14 +566,4 @@ fn mark_ring(log: &DirtyLog, ring: &Ring, offset: u64, len: u64) {
     if let Some(guest) = ring.log {
         log.mark(guest.saturating_add(offset), len);
     }
-}
-
-/// Does `ios` one after the other, also when one fails; the first error.
-async fn several(node: Rc<Node>, ios: Vec<Io>) -> Result<()> {
-    let mut all = Ok(());
-    for io in ios {
-        let request: Request = node.submit(io);
-        all = all.and(request.await);
-    }
-    all
 }

@@ -253,3 +253,24 @@ fn requests_in_flight_fail_when_the_memory_goes() {
     device.queue.check_memory();
     assert!(device.queue.is_stopped());
 }
+
+/// What a guest orders in one chain may take minutes: nobody waits for that once its front-end is gone.
+#[test]
+fn zeroes_that_nobody_waits_for_end_early() {
+    let guest = Guest::new(SIZE);
+    let mut device = device(&guest, With::default());
+    device.disk.asleep.set(true);
+    guest.request(0, 13, 0, 48);
+    for (range, sector) in [0u64, 8, 16].into_iter().enumerate() {
+        let entry = [&sector.to_le_bytes()[..], &8u32.to_le_bytes(), &0u32.to_le_bytes()].concat();
+        guest.write(guest.data(0) + 16 * range as u64, &entry);
+    }
+    guest.offer(0);
+    assert_eq!((device.run(), device.queue.in_flight()), (Turn::Idle, 1));
+    device.queue.stop();
+    device.queue.abandon();
+    device.disk.wake();
+    device.run();
+    assert_eq!((guest.used(), device.queue.in_flight()), (vec![], 0), "it is left to a successor");
+    assert_eq!(device.disk.log.take().len(), 1, "the first range was begun");
+}
