@@ -1,0 +1,158 @@
+"""Guests and clients that want all the memory, or all the time: others are served, and the daemon ends in order.
+
+The daemon has one core and may not have more than 1 GiB of data (RLIMIT_DATA: what it shares with guests is not in it). A
+neighbour reads one block after the other meanwhile."""
+
+import http.client
+import json
+import os
+import resource
+import socket
+import struct
+import threading
+import time
+
+import nbd
+
+from common import MIB, RigCase, limit
+from front_end import WRITE, ZEROES, DATA, FrontEnd
+from hierarchies import member, written
+from rig import Lamina, lamina_binary, run
+
+GIB = 1 << 30
+# The longest that the neighbour may wait for a block, in seconds, at PATIENCE 1.
+LONGEST = 1.0
+CRYPT = {"type": "crypt", "over": "a", "key-file": "key", "format": True, "kdf-memory": "32KiB"}
+
+
+class Neighbour(threading.Thread):
+    """Reads a block every millisecond."""
+
+    def __init__(self, uri):
+        super().__init__(daemon=True)
+        self.handle = nbd.NBD()
+        self.handle.connect_uri(uri)
+        self.longest, self.failed, self.ended = 0.0, None, threading.Event()
+        self.start()
+
+    def run(self):
+        while not self.ended.wait(0.001):
+            begun = time.monotonic()
+            try:
+                self.handle.pread(4096, 0)
+            except nbd.Error as error:
+                self.failed = error
+                return
+            self.longest = max(self.longest, time.monotonic() - begun)
+
+
+class Greed(RigCase):
+    def serve(self, devices, persistent=False, **export):
+        """Serves `greedy` and its neighbour, under the limit."""
+        devices = {**devices, "calm": member("calm", "16MiB")}
+        exports = {
+            "greedy": {"device": "greedy", **export},
+            "calm": {"device": "calm", "nbd": "unix:calm.sock"},
+        }
+        text = written(devices, exports, name="greed")
+        if persistent:
+            run(lamina_binary(), "create", self.rig.write("lamina.toml", text))
+        else:
+            text = text.split("\n", 2)[2]
+        self.lamina = Lamina(self.rig, text, arguments=["--cores", "1"])
+        resource.prlimit(self.lamina.proc.pid, resource.RLIMIT_DATA, (GIB, GIB))
+        self.neighbour = Neighbour(self.lamina.uri("calm", "calm.sock"))
+
+    def end(self):
+        """The neighbour was served in time, and the daemon ends in order."""
+        self.neighbour.ended.set()
+        self.neighbour.join(20)
+        self.assertIsNone(self.neighbour.failed)
+        self.assertLess(self.neighbour.longest, LONGEST * float(os.environ.get("LAMINA_PATIENCE", "1")))
+        begun = time.monotonic()
+        self.assertEqual(self.lamina.stop(), 0, self.lamina.log())
+        self.assertLess(time.monotonic() - begun, 20, "no client was worth waiting for")
+
+    def guest(self, entries):
+        guest = FrontEnd(self.lamina.socket("greedy.sock"), entries)
+        self.addCleanup(guest.close)
+        return guest
+
+    @limit(90)
+    def test_long_writes_to_a_parity(self):
+        legs = {name: member(name, "4GiB") for name in "abc"}
+        devices = {**legs, "greedy": {"type": "parity", "over": ["a", "b", "c"]}}
+        self.serve(devices, persistent=True, **{"vhost-user": "greedy.sock"})
+        guest = self.guest(256)
+        for number in range(63):
+            guest.request(WRITE, number * 64 * MIB, 64 * MIB)
+        guest.kick_off()
+        self.assertEqual(set(guest.wait(60)), {0})
+        self.end()
+
+    @limit(90)
+    def test_a_long_ring_over_encryption(self):
+        self.rig.write("key", "secret").chmod(0o600)
+        self.serve({"a": member("a", "4GiB"), "greedy": CRYPT}, **{"vhost-user": "greedy.sock"})
+        guest = self.guest(32768)
+        for number in range(3500):
+            guest.request(WRITE, number * MIB, MIB)
+        guest.kick_off()
+        self.assertEqual(set(guest.wait(60)), {0})
+        self.end()
+
+    @limit(90)
+    def test_zeroes_without_end(self):
+        self.rig.write("key", "secret").chmod(0o600)
+        self.serve({"a": member("a", "2GiB"), "greedy": CRYPT}, **{"vhost-user": "greedy.sock"})
+        guest = self.guest(256)
+        for number in range(32):
+            guest.put(DATA + 16 * number, "<QII", 0, 1 << 20, 0)
+        for _ in range(60):
+            guest.request(ZEROES, 0, 512)
+        guest.kick_off()
+        time.sleep(2)
+        guest.close()
+        self.end()
+
+    @limit(90)
+    def test_clients_that_read_no_replies(self):
+        self.serve({"greedy": member("greedy", "1GiB")}, nbd="unix:greedy.sock")
+        clients = []
+        for _ in range(80):
+            client = socket.socket(socket.AF_UNIX)
+            self.addCleanup(client.close)
+            client.connect(str(self.lamina.socket("greedy.sock")))
+            client.settimeout(5)
+            # Fixed newstyle without zeroes, EXPORT_NAME, and eight reads of 32 MiB (the NBD protocol's doc/proto.md).
+            client.sendall(struct.pack(">I8sII", 3, b"IHAVEOPT", 1, 6) + b"greedy")
+            for number in range(8):
+                client.sendall(struct.pack(">IHHQQI", 0x25609513, 0, 0, number, number * 32 * MIB, 32 * MIB))
+            clients.append(client)
+        time.sleep(3)
+        self.end()
+
+    def test_a_file_that_does_not_end_or_begin_is_not_applied(self):
+        self.serve({"greedy": member("greedy", "16MiB")}, nbd="unix:greedy.sock")
+        os.mkfifo(self.rig.path("pipe"))
+        for path in (self.rig.path("pipe"), "/dev/zero", "/proc/kmsg", self.rig.path("")):
+            status, said = self.post("/v1/apply", {"file": str(path)})
+            self.assertGreaterEqual(status, 400, path)
+            self.assertRegex(said, "no regular file|could not be read in", path)
+        # Nor does the file that the daemon was started with hold up anything when it has become a pipe.
+        other = self.rig.write("other.toml", self.lamina.file.read_text())
+        self.lamina.file.unlink()
+        os.mkfifo(self.lamina.file)
+        self.assertEqual(self.post("/v1/apply", {"file": str(other)})[0], 200)
+        self.lamina.get("/v1/health")
+        self.end()
+
+    def post(self, path, body):
+        connection = http.client.HTTPConnection("localhost", timeout=10)
+        self.addCleanup(connection.close)
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.settimeout(10)
+        connection.sock.connect(str(self.lamina.control))
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
