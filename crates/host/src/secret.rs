@@ -1,24 +1,45 @@
 //! What is owed to files with keys and passphrases, and to a process that has read one.
 //!
 //! Keys lie in many places of the memory afterwards, also in those of libraries: ciphers expand them, TLS derives others.
-//! So it is the process as a whole that is kept out of core dumps, from before the first key is in it until its end. What
-//! it deliberately does not do: lock that memory, which would be all of the process with its guests' mapped memory in it;
-//! swap is the service manager's (docs/hierarchy.md).
+//! So it is the process as a whole that is kept out of core dumps and out of swap, from before the first key is in it until
+//! its end. Guests' memory is not: whoever maps that lets it go again (lamina-vhost-user).
 
-use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use rustix::mm::{MlockAllFlags, mlockall};
+use rustix::process::{DumpableBehavior, Resource, getrlimit, set_dumpable_behavior};
+use rustix::thread::{CapabilitySet, capabilities};
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Once;
 
-/// A file with a key is going to be read: nothing of this process is in a core dump from now on, and whoever looks after it
-/// is told if others can read the file, too.
+/// What is said if memory cannot be locked.
+const SWAP: &str = "keys may get into swap: let this process lock memory (LimitMEMLOCK=infinity), or have none (MemorySwapMax=0)";
+
+/// A file with a key is going to be read: nothing of this process is in a core dump or in swap from now on, and whoever looks
+/// after it is told if others can read the file, too.
 pub(crate) fn guard(path: &Path, meta: &Metadata) {
     if let Err(e) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
         tracing::warn!(error = %e, "keys may get into core dumps");
     }
+    static LOCKED: Once = Once::new();
+    LOCKED.call_once(|| match lock() {
+        Ok(true) => {}
+        Ok(false) => tracing::warn!("{SWAP}"),
+        Err(e) => tracing::warn!(error = %e, "{SWAP}"),
+    });
     if let Some(warning) = exposed(path, meta.mode()) {
         tracing::warn!("{warning}");
     }
+}
+
+/// Locks the memory that this process has and is going to have, as it comes to be used. False if that is limited: beyond the
+/// limit all further memory would be refused.
+fn lock() -> rustix::io::Result<bool> {
+    let is_limited = getrlimit(Resource::Memlock).current.is_some();
+    if is_limited && !capabilities(None)?.effective.contains(CapabilitySet::IPC_LOCK) {
+        return Ok(false);
+    }
+    mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT).map(|()| true)
 }
 
 /// What is wrong with the mode of a file with a key.
@@ -47,9 +68,13 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_read_a_key_leaves_no_core_dump() {
+    fn a_process_that_read_a_key_leaves_no_core_dump_and_is_not_swapped_out() {
         let file = tempfile::NamedTempFile::new().unwrap();
         guard(file.path(), &file.as_file().metadata().unwrap());
         assert_eq!(dumpable_behavior().unwrap(), DumpableBehavior::NotDumpable);
+        // Locked, unless that is not allowed here.
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:")).expect("a line");
+        assert_eq!(locked.trim() != "0 kB", lock().unwrap());
     }
 }

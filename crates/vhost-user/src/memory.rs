@@ -13,7 +13,7 @@
 use crate::disposal::Disposal;
 use crate::truncation::Guard;
 use rustix::fs::fcntl_get_seals;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munlock, munmap};
 use std::any::Any;
 use std::fmt;
 use std::fs::File;
@@ -123,6 +123,9 @@ impl Mapped {
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         // From here on it is unmapped by its drop.
         let mut mapping = Mapped { start, mapped, guard: Guard::default() };
+        // A process with keys locks its memory; the guest's may go to swap as before.
+        // SAFETY: the mapping that was just made; nothing in it changes.
+        unsafe { munlock(start.as_ptr().cast(), mapped)? };
         mapping.guard = Guard::new(start, mapped)?;
         Ok(mapping)
     }

@@ -57,11 +57,29 @@ fn a_key_of_tls_that_others_can_read_is_named() {
     assert!(said.contains("m.pem has a key, and everybody can read it (mode 0644): chmod 600 "), "{said}");
 }
 
+/// `linux/capability.h`.
+const CAP_IPC_LOCK: u64 = 14;
+
+/// What `/proc/PID/status` says of `key`.
+fn status_line(pid: u32, key: &str) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a status");
+    let value = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+    value.expect("a line").trim().to_owned()
+}
+
+/// Whether this process, and so the daemon, has a capability.
+fn capability(number: u64) -> bool {
+    let all = u64::from_str_radix(&status_line(std::process::id(), "CapEff"), 16).expect("a number");
+    all >> number & 1 == 1
+}
+
 #[test]
-fn a_daemon_with_a_key_leaves_no_core_dump() {
+fn a_daemon_with_a_key_locks_its_memory_and_leaves_no_core_dump() {
     let place = place(VAULT, "vm1.key", 0o600);
     let mut daemon = place.serve();
     let pid = Pid::from_child(&daemon.child);
+    let allowed = getrlimit(Resource::Memlock).current.is_none() || capability(CAP_IPC_LOCK);
+    assert_eq!(status_line(daemon.pid(), "VmLck") != "0 kB", allowed);
     let most = getrlimit(Resource::Core).maximum;
     prlimit(Some(pid), Resource::Core, Rlimit { current: most, maximum: most }).expect("a limit");
     daemon.signal(Signal::ABORT);

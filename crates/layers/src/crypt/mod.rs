@@ -18,8 +18,9 @@
 //! * `key-file`: a file all of whose bytes are the key of a keyslot, as `cryptsetup --key-file`; or
 //! * `passphrase-file`: a file whose first line is the passphrase. One of the two is needed. Paths are relative to the
 //!   hierarchy file. What is in these files appears nowhere else, and is cleared from memory after its use. A warning
-//!   names a file that its group or everybody can read. A process that has read a key leaves no core dump; what keeps its
-//!   memory out of swap is `MemorySwapMax=0` in the service's unit, or swap that is encrypted.
+//!   names a file that its group or everybody can read. A process that has read a key leaves no core dump, and
+//!   its memory is not swapped out; where it may not lock memory (it needs `LimitMEMLOCK=infinity`, or CAP_IPC_LOCK), a
+//!   warning says so.
 //! * `metadata`: a device for the header, which then is not on `over` (a detached header).
 //! * `format` (false): in a hierarchy without `[hierarchy]`, makes the volume if there is none, and the device's first
 //!   bytes, where the header will be, are zeroes. Anything else on the device is never overwritten. (`lamina create`
