@@ -53,8 +53,10 @@ pub(crate) async fn assemble(
     let (nodes, failed) = open_all(plan, env, false).await;
     let mut candidates = Vec::new();
     for node in &nodes {
-        candidates.push(Candidate { device: node.name().into(), found: superblock::read(node).await });
+        candidates.push(Candidate::new(node.name(), superblock::read(node).await));
     }
+    let missing: Vec<&str> = failed.keys().map(String::as_str).collect();
+    plan.mark_cut(&persistent.name, &mut candidates, &missing, degraded);
     let opened = Opened { nodes, candidates, failed };
     let assembled = match judged(plan, persistent, &opened, degraded, report) {
         Some(assembly) => taken(plan, persistent, &opened, assembly, report).await,
@@ -138,7 +140,13 @@ async fn taken(
     assembly: Assembly,
     report: &mut Report,
 ) -> Option<Assembled> {
-    let next = compared(plan, persistent, &assembly, report)?;
+    let is_cut = |name: &str| opened.candidates.iter().any(|c| c.device == name && c.is_cut());
+    let leg_of = |name: &str| match is_cut(name) {
+        true => plan.leg_of(name).map(|(device, leg)| (&device.name[..], leg)),
+        false => None,
+    };
+    let anew = assembly.members.iter().filter_map(|member| leg_of(&member.name)).collect();
+    let next = compared(plan, persistent, &assembly, anew, report)?;
     let mut absent = noted(plan, opened, &assembly, report);
     let latest = next.iter().map(|s| s.generation).fold(assembly.latest, u64::max);
     let node = |name: &str| opened.nodes.iter().find(|node| node.name() == name).cloned();
@@ -161,7 +169,12 @@ async fn taken(
         let name = superblock.name.clone();
         let Some(below) = node(&name) else { continue };
         let last = assembly.out.get(&name).copied().unwrap_or_default();
-        let message = match roster.rejoin(Member::new(below, superblock)).await {
+        let message = match roster.rejoin(Member::new(below, superblock), leg_of(&name)).await {
+            Ok(()) if is_cut(&name) => {
+                format!(
+                    "was out since generation {last}, and was cut short: it gets everything from the others"
+                )
+            }
             Ok(()) => format!("was out since generation {last}, and is taken in again"),
             Err(e) => {
                 let message = format!("is out, and cannot be taken in again: {e}");
@@ -202,7 +215,8 @@ fn warn(plan: &Plan, device: &str, message: &str, report: &mut Report) {
     report.warning(Subject::Device(device.into()), Some("path"), at, message);
 }
 
-/// Everything that opening writes: first what was chosen is made whole everywhere, then comes what is new.
+/// Everything that opening writes: first what was chosen is made whole everywhere, then comes what is new. A member that was
+/// cut short says only what is new, and last: what was chosen takes it for whole.
 async fn write(
     opened: &Opened,
     assembly: &Assembly,
@@ -210,20 +224,24 @@ async fn write(
 ) -> lamina_block::Result<()> {
     for ((node, _), chosen) in next.iter().zip(&assembly.members) {
         let found = opened.candidates.iter().find(|candidate| candidate.device == chosen.name);
-        if let Some(candidate) = found {
+        if let Some(candidate) = found.filter(|candidate| !candidate.is_cut()) {
             member::settle(node, &candidate.found, chosen).await?;
         }
     }
+    let is_cut = |name: &str| opened.candidates.iter().any(|c| c.device == name && c.is_cut());
+    next.sort_by_key(|(_, superblock)| is_cut(&superblock.name));
     member::take_into_use(next).await
 }
 
 /// The superblocks with the description of the file. Exports may have changed, and what is local to this host: that is a
 /// change of the hierarchy, and raises its generation. Anything else is refused.
-/// Members that it goes on without from now on are a change as well.
+/// Members that it goes on without from now on are a change as well, and so are legs that begin `anew`: devices that do not know
+/// a child any more.
 fn compared(
     plan: &Plan,
     persistent: &Persistent,
     assembly: &Assembly,
+    anew: Vec<(&str, &str)>,
     report: &mut Report,
 ) -> Option<Vec<Superblock>> {
     let mut members = assembly.members.clone();
@@ -243,9 +261,10 @@ fn compared(
     };
     // Members from before there was a way need none as long as nothing else changes.
     let same_way = carried == way || carried == Way::default();
-    if ours == theirs && assembly.lost.is_empty() && same_way {
+    if ours == theirs && assembly.lost.is_empty() && anew.is_empty() && same_way {
         return Some(members);
     }
+    anew.iter().for_each(|(device, child)| words::forget(&mut kept.words, device, child));
     kept.out.extend(assembly.lost.clone());
     kept.way = way.kept();
     let agreed = |text: &str| local::agreed(text, &plan.kinds);

@@ -23,6 +23,7 @@ mod assemble;
 mod below;
 mod change;
 mod check;
+mod cut;
 mod description;
 mod device;
 mod door;

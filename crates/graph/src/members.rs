@@ -176,7 +176,7 @@ async fn format(
     if report.has_errors() {
         return Vec::new();
     }
-    if let Err(e) = superblock::write_all(&members).await {
+    if let Err(e) = superblock::write_new(&members).await {
         report.error(Subject::Hierarchy, None, None, &format!("its members cannot be written: {e}"));
     }
     members.into_iter().map(|(_, superblock)| superblock).collect()

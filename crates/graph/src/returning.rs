@@ -117,11 +117,15 @@ async fn taken_in(
 ) -> Result<Rc<Member>> {
     let device = plan.devices.iter().find(|d| d.name == device.name).unwrap_or(device);
     let below = members::open(plan, device, env, false).await?;
-    let candidate = Candidate { device: device.name.clone(), found: superblock::read(&below).await };
+    let mut candidate = Candidate::new(&device.name, superblock::read(&below).await);
+    // The others do without it already.
+    let leg = plan.leg_of(&device.name).filter(|_| candidate.is_cut());
+    candidate.anew = leg.is_some();
     let taken = match roster.recognise(&candidate) {
         Ok(superblock) => {
             let member = Member::new(Rc::clone(&below), superblock);
-            roster.rejoin(Rc::clone(&member)).await.map(|()| member)
+            let leg = leg.map(|(device, leg)| (&device.name[..], leg));
+            roster.rejoin(Rc::clone(&member), leg).await.map(|()| member)
         }
         Err(why) => Err(Error::offline(why)),
     };

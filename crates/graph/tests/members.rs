@@ -439,6 +439,43 @@ const LEGS: &[Case] = cases! {
             }).await;
         }
     }
+    "A member has shrunk": |lab| { lab.resize("c", 3 << 20); }
+    "A member has shrunk, and it is served with --degraded": |lab| {
+        lab.resize("c", 3 << 20);
+        lab.degraded = true;
+    }
+    "A member was cut short, and has its size back": |lab| { lab.wipe("c", LAST).await; }
+    "Two of three were cut short, and have their sizes back": |lab| {
+        lab.wipe("a", LAST).await;
+        lab.wipe("c", LAST).await;
+    }
+    "All were cut short, and have their sizes back": |lab| {
+        for name in ["a", "b", "c"] {
+            lab.wipe(name, LAST).await;
+        }
+    }
+    "A member was cut short, and the others are out": |lab| {
+        lab.serve_without(&["a", "b"], 1).await;
+        lab.wipe("c", LAST).await;
+    }
+    "A member that is out was cut short, and has its size back": |lab| {
+        lab.serve_without(&["c"], 1).await;
+        lab.wipe("c", LAST).await;
+    }
+    "An older copy of a member, cut short, and it is served with --degraded": |lab| {
+        lab.copy("c", "old");
+        lab.edit("disk.sock", "other.sock");
+        lab.serve_without(&[], 0).await;
+        lab.copy("old", "c");
+        lab.wipe("c", LAST).await;
+        lab.degraded = true;
+    }
+    "A change was interrupted, and a member was cut short": |lab| {
+        for name in ["a", "b", "c"] {
+            lab.change(name, FIRST, |s| s.generation += 1).await;
+        }
+        lab.wipe("c", LAST).await;
+    }
 };
 
 /// What is said when the hierarchy is opened, and whether what was accepted is in order afterwards.

@@ -135,7 +135,7 @@ impl Devices {
     fn take(&mut self, path: &Path, device: &Device, wanted: impl Fn(&Found) -> bool) {
         let found = device.superblocks();
         if wanted(&found) && self.seen.insert(device.identity()) {
-            self.candidates.push(Candidate { device: path.display().to_string(), found });
+            self.candidates.push(Candidate::new(path.display().to_string(), found));
             self.paths.push(path.to_owned());
         }
     }
@@ -217,6 +217,8 @@ fn accepted(devices: &Devices, found: &Gathered, degraded: bool) -> Result<Strin
     let named = |(name, n): (&String, &usize)| Candidate {
         device: name.clone(),
         found: devices.candidates[*n].found.clone(),
+        // Whether it can be one is said when it is served.
+        anew: true,
     };
     let named: Vec<Candidate> = found.members.iter().map(named).collect();
     let missing = missing(found, true);

@@ -261,13 +261,19 @@ async fn mend(env: Rc<dyn Env>, plan: Plan) -> Result<String, Failure> {
     for member in plan.members() {
         match open(&env, &member.device, &member.path).await {
             Ok(node) => {
-                candidates.push(Candidate { device: member.device, found: superblock::read(&node).await });
+                candidates.push(Candidate::new(member.device, superblock::read(&node).await));
                 nodes.push(node);
             }
             Err(e) => missing.push((member.device, e)),
         }
     }
-    let mended = settle_all(&persistent.name, &nodes, &candidates, &missing).await;
+    let names: Vec<&str> = missing.iter().map(|(name, _)| name.as_str()).collect();
+    plan.mark_cut(&persistent.name, &mut candidates, &names, false);
+    let served: Vec<String> = candidates.iter().filter(|c| c.anew).map(|c| c.device.clone()).collect();
+    // What a mirror or parity believes of its legs would be wrong of one that has lost something.
+    let is_alone = |c: &&mut Candidate| !plan.is_below_copies(&c.device);
+    candidates.iter_mut().filter(is_alone).for_each(|c| c.anew = true);
+    let mended = settle_all(&persistent.name, &nodes, &candidates, &missing, &served).await;
     for node in &nodes {
         node.close().await.map_err(|e| Failure::failed(e.to_string()))?;
     }
@@ -279,12 +285,14 @@ async fn open(env: &Rc<dyn Env>, name: &str, path: &Path) -> Result<Rc<Node>, Er
     Ok(Node::new(name, "file", Rc::clone(env), env.open_disk(open).await?))
 }
 
-/// Makes the superblocks of all members whole that the hierarchy goes on with; those of members that are out are stale.
+/// Makes the superblocks of all members whole that the hierarchy goes on with; those of members that are out are stale, and
+/// those that were cut short and get everything when they are `served` are not to be taken for whole.
 async fn settle_all(
     name: &str,
     nodes: &[Rc<Node>],
     candidates: &[Candidate],
     missing: &[(String, Error)],
+    served: &[String],
 ) -> Result<String, Failure> {
     let names: Vec<&str> = missing.iter().map(|(name, _)| name.as_str()).collect();
     let assembly = judge(name, candidates, &names, false).map_err(|refusals| {
@@ -302,6 +310,14 @@ async fn settle_all(
     for (node, candidate) in nodes.iter().zip(candidates) {
         let chosen = assembly.members.iter().find(|chosen| chosen.name == candidate.device);
         let Some(chosen) = chosen else { continue };
+        if candidate.is_cut() && served.contains(&candidate.device) {
+            let _ = writeln!(
+                out,
+                "DAMAGED  member {:?}: its end is gone; `lamina serve` gives it everything from the others",
+                candidate.device
+            );
+            continue;
+        }
         settle(node, &candidate.found, chosen).await.map_err(|e| Failure::failed(e.to_string()))?;
         if let Some((place, damage)) = candidate.found.half() {
             let _ =

@@ -8,15 +8,12 @@ use lamina_metadata::member::{Candidate, Gathered, Refusal, gather};
 use lamina_metadata::superblock::{Damage, Found, Superblock};
 
 fn with(path: &str, superblock: Superblock) -> Candidate {
-    Candidate {
-        device: path.into(),
-        found: Found { size: SIZE, copies: [Ok(superblock.clone()), Ok(superblock)] },
-    }
+    Candidate::new(path, Found { size: SIZE, copies: [Ok(superblock.clone()), Ok(superblock)] })
 }
 
 fn blank(path: &str) -> Candidate {
     let found = Found { size: SIZE, copies: [Err(Damage::Absent), Err(Damage::Absent)] };
-    Candidate { device: path.into(), found }
+    Candidate::new(path, found)
 }
 
 fn member(path: &str, index: u32) -> Candidate {
@@ -76,7 +73,7 @@ fn a_stale_member_is_passed_over() {
 fn an_interrupted_change_is_found_where_it_is_whole() {
     let torn = |path: &str, index, first, second| {
         let copies = [Ok(superblock(1, index, first, "d")), Ok(superblock(1, index, second, "d"))];
-        Candidate { device: path.into(), found: Found { size: SIZE, copies } }
+        Candidate::new(path, Found { size: SIZE, copies })
     };
     let back = [torn("/x", 0, 4, 3), torn("/y", 1, 3, 3), torn("/z", 2, 3, 3)];
     assert_eq!(gather(&back).expect("a hierarchy").superblock.generation, 3);

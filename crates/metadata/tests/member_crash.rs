@@ -100,7 +100,7 @@ async fn found(node: &Rc<Node>, flaw: Flaw) -> Found {
 async fn look(env: &Rc<SimEnv>, flaw: Flaw) -> (Vec<Found>, Result<Assembly, String>) {
     let mut candidates = Vec::new();
     for name in NAMES {
-        candidates.push(Candidate { device: name.into(), found: found(&node(env, name), flaw).await });
+        candidates.push(Candidate::new(name, found(&node(env, name), flaw).await));
     }
     let assembly = judge("vm1", &candidates, &[], false).map_err(|refusals| format!("{refusals:?}"));
     (candidates.into_iter().map(|c| c.found).collect(), assembly)

@@ -43,7 +43,7 @@ fn node(env: &Rc<SimEnv>, name: &str) -> Rc<Node> {
 async fn look(env: &Rc<SimEnv>) -> Vec<Candidate> {
     let mut candidates = Vec::new();
     for name in NAMES.into_iter().filter(|name| env.disk(name).is_some()) {
-        candidates.push(Candidate { device: name.into(), found: superblock::read(&node(env, name)).await });
+        candidates.push(Candidate::new(name, superblock::read(&node(env, name)).await));
     }
     candidates
 }
@@ -93,12 +93,13 @@ async fn open(env: &Rc<SimEnv>, degraded: bool, flaw: Flaw) -> Result<(Rc<Roster
     }
     take_into_use(&mut members).await.map_err(|e| e.to_string())?;
     let latest = members.iter().map(|(_, s)| s.generation).fold(assembly.latest, u64::max);
-    let members = members.into_iter().map(|(below, superblock)| Member::new(below, superblock)).collect();
+    let members =
+        members.into_iter().map(|(below, superblock)| Member::new(below, superblock)).collect();
     let survives = move |out: &[&str]| flaw != Flaw::DoneBeforeOut && survives(out);
     let roster = Roster::new(members, latest, Rc::new(survives)).map_err(|e| e.to_string())?;
     for superblock in assembly.back {
         let below = node(env, &superblock.name);
-        roster.rejoin(Member::new(below, superblock)).await.map_err(|e| e.to_string())?;
+        roster.rejoin(Member::new(below, superblock), None).await.map_err(|e| e.to_string())?;
     }
     Ok((roster, number))
 }
@@ -116,8 +117,8 @@ fn break_disks(env: &Rc<SimEnv>, names: &'static [&'static str]) {
 async fn back(env: &Rc<SimEnv>, roster: &Rc<Roster>, name: &str) {
     let below = node(env, name);
     let found = superblock::read(&below).await;
-    let own = roster.recognise(&Candidate { device: name.into(), found }).expect("it is what it was");
-    roster.rejoin(Member::new(below, own)).await.expect("it can be written");
+    let own = roster.recognise(&Candidate::new(name, found)).expect("it is what it was");
+    roster.rejoin(Member::new(below, own), None).await.expect("it can be written");
 }
 
 /// What a crash left, the last number that was called done, the one after it, and who was broken then.

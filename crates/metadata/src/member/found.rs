@@ -1,9 +1,14 @@
 //! A device that may be a member, with the words for what is wrong with it alone.
 
 use super::words::{Out, out_of};
-use crate::superblock::{COPY_LEN, Found, Place, Superblock};
+use crate::superblock::{COPY_LEN, Damage, Found, Place, Superblock};
 use lamina_block::Bytes;
 use uuid::Uuid;
+
+/// What is said of a member that was cut short and is not made whole by others.
+const CUT: &str = "its end is gone: the second copy of its superblock is not there. It was cut short, and what lay behind the \
+                   cut is lost, or its creation was interrupted: restore it from a backup, or create it again. If no mirror or \
+                   parity stands on it, `lamina repair` takes it as it is, with zeroes for what is lost";
 
 /// A device that was looked at.
 #[derive(Clone, Debug)]
@@ -12,6 +17,8 @@ pub struct Candidate {
     pub device: String,
     /// What was found on it.
     pub found: Found,
+    /// If it [was cut short](Candidate::is_cut), it is a member all the same: it gets everything from the others.
+    pub anew: bool,
 }
 
 /// What a member can be part of: a hierarchy at one generation. Two halves of it that went on apart may be of the same
@@ -41,6 +48,18 @@ impl Candidate {
         self.found.copies[0].as_ref().is_ok_and(|copy| State::of(copy) == *state)
     }
 
+    /// A device on which this was found, which has everything that it should.
+    pub fn new(device: impl Into<String>, found: Found) -> Candidate {
+        Candidate { device: device.into(), found, anew: false }
+    }
+
+    /// True if the end of a member is gone: it was cut short and has its size back. A second copy is written before the
+    /// first one says where it is, and from then on something is always there, damaged perhaps.
+    pub fn is_cut(&self) -> bool {
+        let [Ok(first), Err(Damage::Absent)] = &self.found.copies else { return false };
+        first.layout.end() <= self.found.size
+    }
+
     /// What keeps this device from being a member of anything, if something does.
     pub fn unfit(&self) -> Option<String> {
         let found = &self.found;
@@ -54,10 +73,12 @@ impl Candidate {
             let end = newest.layout.end();
             return (end > found.size).then(|| {
                 format!(
-                    "has shrunk: it has {} bytes, and as member {:?} it needs {end}; give it its size back before anything else",
+                    "has shrunk: it has {} bytes, and as member {:?} it needs {end}: give it its size back. If what it held there \
+                     is lost, a mirror or parity above gives it everything anew",
                     found.size, newest.name
                 )
-            });
+            })
+            .or_else(|| (self.is_cut() && !self.anew).then(|| CUT.into()));
         }
         if found.is_absent() {
             return Some(
@@ -77,7 +98,9 @@ impl Candidate {
     /// What is worth saying about a member that is accepted with `chosen`.
     pub(super) fn notes(&self, chosen: &Superblock) -> Vec<String> {
         let mut notes = Vec::new();
-        if let Some((place, damage)) = self.found.half() {
+        if self.is_cut() {
+            notes.push("its end is gone: it was cut short. It gets everything from the others".into());
+        } else if let Some((place, damage)) = self.found.half() {
             notes.push(format!("{place} of its superblock {damage}; it is written anew from the other one"));
         }
         let other = self.found.whole().find(|copy| State::of(copy) != State::of(chosen));

@@ -149,10 +149,15 @@ impl Roster {
     }
 
     /// Takes a member in again that is out and was [recognised](Roster::recognise). If it cannot be written it stays out.
-    pub async fn rejoin(self: &Rc<Self>, member: Rc<Member>) -> Result<()> {
+    ///
+    /// With `anew`, a device and its child, that device does not know the child from then on: what it has counts for nothing.
+    pub async fn rejoin(self: &Rc<Self>, member: Rc<Member>, anew: Option<(&str, &str)>) -> Result<()> {
         let _turn = self.turn().await;
         let mut draft = self.draft();
         draft.kept.out.remove(&member.name());
+        if let Some((device, child)) = anew {
+            words::forget(&mut draft.kept.words, device, child);
+        }
         draft.members.push(member);
         self.write(draft).await
     }
@@ -264,6 +269,12 @@ impl Roster {
         let mut order: Vec<_> = draft.members.iter().zip(&superblocks).collect();
         order.sort_by_key(|(member, _)| place(member));
         for (member, superblock) in order {
+            // Nobody looks for the second copy of a new one before its first says where it is; from then on it is there.
+            let known = self.member(&member.name());
+            let is_new = place(member) < 2 && known.is_none_or(|known| !Rc::ptr_eq(&known, member));
+            if is_new && let Err(e) = write(member.below(), superblock, Place::Second).await {
+                return Err(vec![(Rc::clone(member), e)]);
+            }
             if let Err(e) = write(member.below(), superblock, Place::First).await {
                 return Err(vec![(Rc::clone(member), e)]);
             }

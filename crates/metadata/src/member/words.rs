@@ -86,6 +86,14 @@ pub fn join(file: &str, kept: &Kept) -> String {
     std::iter::once(file.to_owned()).chain(way).chain(words).chain(out).collect()
 }
 
+/// Lets `device` not know its child called `child`: what it has from then on is new to it. Its words say another name, which
+/// no device can have.
+pub fn forget(words: &mut Words, device: &str, child: &str) {
+    if let Some(value) = words.get_mut(device) {
+        rename(value, &|name| (name == child).then(|| format!("{name} (cut short)")));
+    }
+}
+
 /// Gives children other names, wherever [`lamina_block::Keep`] says that their names stand.
 pub fn rename(value: &mut Value, now: &dyn Fn(&str) -> Option<String>) {
     let replace = |name: &mut Value| {

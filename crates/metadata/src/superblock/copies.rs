@@ -121,6 +121,17 @@ pub async fn write(node: &Rc<Node>, superblock: &Superblock, place: Place) -> Re
     node.submit(Io::flush()).await
 }
 
+/// Writes the superblocks of members that are new: the second copy of each, and when all of these are durable, the first. So
+/// a first copy is never without a second.
+pub async fn write_new(members: &[(Rc<Node>, Superblock)]) -> Result<()> {
+    for place in [Place::Second, Place::First] {
+        for (node, superblock) in members {
+            write(node, superblock, place).await.map_err(|e| e.on(&superblock.name))?;
+        }
+    }
+    Ok(())
+}
+
 /// Writes the superblocks of all members: the first copy of each, and when all of these are durable, the second of
 /// each. After a power loss at any moment all members have a whole copy of what they had, or all have one of this.
 pub async fn write_all(members: &[(Rc<Node>, Superblock)]) -> Result<()> {

@@ -18,7 +18,7 @@
 mod copies;
 mod format;
 
-pub use copies::{Found, read, write, write_all};
+pub use copies::{Found, read, write, write_all, write_new};
 pub use format::{decode, encode};
 
 use lamina_block::{Bytes, Geometry};
