@@ -24,7 +24,7 @@ class Cut(LegsCase):
         client.flush()
         client.shutdown()
 
-    def write(self, client, at):
+    def write_at(self, client, at):
         new = random.Random(at).randbytes(4096)
         client.pwrite(new, at)
         self.bytes[at:at + 4096] = new
@@ -131,6 +131,8 @@ class WhileNotServed(Cut):
         said = self.refused("serve", self.daemon.file)
         self.assertIn("its end is gone: the second copy of its superblock is not there", said)
         self.assertIn("restore it from a backup", said)
+        # What a parity believes of them would be wrong.
+        self.assertIn("nothing was written", self.refused("repair", self.daemon.file))
         self.assertEqual({name: self.rig.path(f"{name}.img").read_bytes() for name in "ab"}, cut)
         self.rig.path("a.img").write_bytes(whole["a"])
         self.daemon.start()
@@ -174,13 +176,13 @@ class WhileServed(Cut):
         request(client)
         wait_until("the leg to be out", 10, lambda: self.legs()[f"f{name}"] == "away")
         self.verify("without it")
-        self.write(client, 8192)
+        self.write_at(client, 8192)
         client.flush()
         self.assertIn("was cut short while it was in use", self.daemon.log())
         return devices, client
 
     def near_the_end(self, client):
-        self.write(client, len(self.bytes) - 4096)
+        self.write_at(client, len(self.bytes) - 4096)
 
     def everywhere(self, client):
         for at in range(0, len(self.bytes), MIB):
@@ -199,7 +201,6 @@ class WhileServed(Cut):
     def test_a_leg_of_a_mirror_when_the_daemon_is_killed_then(self):
         _, client = self.go(MIRROR, "ab", "a", lambda client: client.flush())
         self.daemon.kill()
-        client.close()
         self.cut("a", SIZE)
         self.daemon.start()
         self.verify("at once")
@@ -246,7 +247,6 @@ class WhileServed(Cut):
                 self.fails(client.pwrite, b"1" * 4096, at)
             self.fails(client.flush)
             self.assertIn("was cut short while it was in use", self.daemon.log())
-            client.close()
             self.daemon.kill()
             # What was before the cut is as it was.
             self.assertEqual(image.read_bytes()[:4 * MIB], b"\x55" * 4 * MIB)

@@ -240,6 +240,75 @@ fn a_crash_at_any_moment_loses_nothing_whoever_is_missing() {
     trial(&file(LEGS), "vm1").unwrap();
 }
 
+/// Every moment of a leg's return to a mirror, at which the power fails.
+fn returns_to_a_mirror(text: &str, loss: Loss) -> Vec<Images> {
+    let world = world();
+    let (sim, taken) = (world.env(), Rc::new(RefCell::new(Vec::new())));
+    let (env, into, text): (Rc<dyn Env>, _, _) = (sim.clone(), Rc::clone(&taken), text.to_owned());
+    let done = world.run(async move {
+        plan(&text).create(Rc::clone(&env), 0).await.unwrap_or_else(|e| panic!("{e}"));
+        let h = Hierarchy::build(plan(&text), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
+        let (door, mirror) = (h.door("vm1").expect("a door"), h.node("vm1").expect("a device"));
+        put(&door, 1).await;
+        let order = |name: &str| Command { name: name.into(), args: serde_json::json!({ "leg": "b" }) };
+        mirror.control(order("fail")).await.unwrap();
+        put(&door, 2).await;
+        let eye = Rc::downgrade(&sim);
+        sim.observe(Some(Rc::new(move || {
+            let Some(env) = eye.upgrade() else { return };
+            into.borrow_mut().push(env.images(loss, env.tick()));
+        })));
+        mirror.control(order("rejoin")).await.unwrap();
+        while mirror.info()["legs_in_sync"] != 2 {
+            env.sleep(Duration::from_millis(1)).await;
+        }
+        sim.observe(None);
+        h.close().await.unwrap();
+    });
+    assert!(done.is_ok(), "{done:?}");
+    Rc::try_unwrap(taken).ok().expect("nobody looks any more").into_inner()
+}
+
+/// `images` after `name` was cut in half, and has its size back.
+fn cut(images: &Images, name: &str) -> Images {
+    let world = Simulation::from_images(5, images);
+    let (sim, name) = (world.env(), name.to_owned());
+    let (env, at): (Rc<dyn Env>, _) = (sim.clone(), path(&name));
+    let done = world.run(async move {
+        let node = Node::new("cut", "disk", env, sim.disk(&at).expect("a disk"));
+        let zeroes = Buf::zeroed(SIZE as usize / 2);
+        node.submit(Io::write(SIZE / 2, zeroes, Durability::Fua)).await.unwrap();
+        sim.images(Loss::Nothing, 0)
+    });
+    done.expect("it does not hang")
+}
+
+#[test]
+fn a_leg_that_was_cut_is_made_whole_only_by_one_that_has_everything() {
+    let text = file("[device.vm1]\ntype='mirror'\nover=['b','a']\n");
+    for loss in [Loss::All, Loss::Torn, Loss::Nothing] {
+        let crashes = returns_to_a_mirror(&text, loss);
+        let (mut made_whole, mut refused) = ([0, 0], [0, 0]);
+        for (n, images) in crashes.iter().enumerate() {
+            for (which, name) in ["a", "b"].into_iter().enumerate() {
+                match opened(&cut(images, name), &text, None) {
+                    Ok(rounds) => {
+                        assert_eq!(rounds, vec![2; 6], "crash {n}, {loss:?}: {name} was cut");
+                        made_whole[which] += 1;
+                    }
+                    Err(e) => {
+                        let is_said = e.contains("its end is gone") || e.contains("superblocks are lost");
+                        assert!(is_said, "crash {n}: {e}");
+                        refused[which] += 1;
+                    }
+                }
+            }
+        }
+        // `b` has everything at the end only, `a` always.
+        assert!(refused[0] > 0 && made_whole[0] > 0 && made_whole[1] > 0, "{made_whole:?} {refused:?}");
+    }
+}
+
 #[test]
 fn devices_that_are_absent_between_are_made_again() {
     trial(&file(TOWER), "m").unwrap();

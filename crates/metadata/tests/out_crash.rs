@@ -93,8 +93,7 @@ async fn open(env: &Rc<SimEnv>, degraded: bool, flaw: Flaw) -> Result<(Rc<Roster
     }
     take_into_use(&mut members).await.map_err(|e| e.to_string())?;
     let latest = members.iter().map(|(_, s)| s.generation).fold(assembly.latest, u64::max);
-    let members =
-        members.into_iter().map(|(below, superblock)| Member::new(below, superblock)).collect();
+    let members = members.into_iter().map(|(below, superblock)| Member::new(below, superblock)).collect();
     let survives = move |out: &[&str]| flaw != Flaw::DoneBeforeOut && survives(out);
     let roster = Roster::new(members, latest, Rc::new(survives)).map_err(|e| e.to_string())?;
     for superblock in assembly.back {
