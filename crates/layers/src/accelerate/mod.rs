@@ -73,8 +73,8 @@ use epoch::Epochs;
 use failure::Failure;
 use flow::Flow;
 use lamina_block::{
-    Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Env, Error, Extent, ExtentState, Geometry,
-    Io, Job, Kind, Layer, Made, Node, Op, Over, Pending, Result, Signal, Span, Step, Verb,
+    Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Env, Error, Extent, Geometry, Io, Job,
+    Kind, Layer, Made, Node, Op, Over, Pending, Result, Signal, Span, Step, Verb,
 };
 use policy::{Policy, SetPolicy, SetShare, permille};
 use read::Streams;
@@ -378,23 +378,7 @@ impl Layer for Accelerate {
             if let Some(why) = self.failure.stopped() {
                 return Err(why);
             }
-            let below = self.store.extents(at.clone()).await?;
-            let (mut runs, mut from) = (Vec::new(), at.start);
-            for run in below {
-                let end = from + run.len;
-                if run.state == ExtentState::Data {
-                    Extent::push(&mut runs, run.len, run.state);
-                    from = end;
-                    continue;
-                }
-                for part in self.log.runs(&self.volume, Accelerate::blocks(&(from..end))) {
-                    let part_end = (part.blocks.end * SLOT as u64).min(end);
-                    let state = if part.slot.is_some() { ExtentState::Data } else { run.state };
-                    Extent::push(&mut runs, part_end - from, state);
-                    from = part_end;
-                }
-            }
-            Ok(runs)
+            self.extents_of(at).await
         })
     }
 

@@ -4,7 +4,7 @@ use super::failure::{Fault, Met};
 use super::{Accelerate, add};
 use crate::flash::{Run, SLOT};
 use futures_util::future::join_all;
-use lamina_block::{Buf, Error, Io, Result};
+use lamina_block::{Buf, Error, Extent, ExtentState, Io, Result};
 use std::ops::Range;
 
 /// Streams of reads that are known at a time.
@@ -12,6 +12,9 @@ const STREAMS: usize = 16;
 /// Shorter reads fill the flash, in whatever order they come, in bytes: the store takes its time for each of them, and small
 /// ones side by side often ask for the same block again (docs/benchmarks-hit-rates.md).
 const LARGE: u64 = 64 << 10;
+
+/// So many bytes are looked up on the flash at once, when somebody asks what they hold: 1 GiB.
+const TOLD: u64 = 1 << 30;
 
 /// Streams of reads, each where the next one is expected, and how long it is: those that were seen last come first.
 pub struct Streams {
@@ -164,5 +167,34 @@ impl Accelerate {
                 result => return result.map_err(Fault::Store),
             }
         }
+    }
+
+    /// What the bytes of `at` hold: what is on the flash, and the rest as the store says.
+    pub(super) async fn extents_of(&self, at: Range<u64>) -> Result<Vec<Extent>> {
+        let (mut told, mut from) = (Vec::new(), at.start);
+        while from < at.end {
+            let part = from..at.end.min(from + TOLD);
+            from = part.end;
+            // The flash first: what it has may get to the store, and go, before that has answered.
+            let cached = self.log.runs(&self.volume, Accelerate::blocks(&part)).into_iter();
+            let mut cached =
+                cached.filter(|run| run.slot.is_some()).map(|run| self.bytes(&run.blocks)).peekable();
+            let mut at = part.start;
+            for below in self.store.extents(part.clone()).await? {
+                let end = at + below.len;
+                while at < end {
+                    while cached.next_if(|run| run.end <= at).is_some() {}
+                    let (upto, state) = match cached.peek() {
+                        Some(run) if run.start <= at => (run.end, ExtentState::Data),
+                        Some(run) => (run.start, below.state),
+                        None => (end, below.state),
+                    };
+                    let upto = upto.min(end);
+                    Extent::push(&mut told, upto - at, state);
+                    at = upto;
+                }
+            }
+        }
+        Ok(told)
     }
 }

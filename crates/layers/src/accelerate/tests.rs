@@ -4,6 +4,7 @@ mod compaction;
 mod epochs;
 mod failures;
 mod fills;
+mod neighbours;
 mod report;
 mod sizes;
 

@@ -31,11 +31,11 @@ fn world(seed: u64) -> Simulation {
     world
 }
 
-fn disk(env: &Rc<SimEnv>, name: &str) -> Rc<Node> {
+pub fn disk(env: &Rc<SimEnv>, name: &str) -> Rc<Node> {
     Node::new(name, "simulated", Rc::clone(env) as _, env.disk(name).expect("it was put there"))
 }
 
-async fn layer(
+pub async fn layer(
     env: &Rc<SimEnv>,
     kind: Kind,
     name: &str,

@@ -1,0 +1,97 @@
+//! Several volumes on one flash, and what goes wrong with one of them, or with a part of what they share: a fault stays with
+//! what it touches, and ends with its cause.
+
+use super::failures::{disk, layer};
+use crate::testing::*;
+use lamina_block::{Begin, Geometry, Layer, Pending, Step};
+use lamina_sim::{DiskOptions, Image, SimEnv, Simulation};
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+
+/// A world with a flash of 4 MiB and these stores, in which `test` ends.
+fn simulate<F: Future<Output = ()> + 'static>(stores: &[(&str, u64)], test: impl FnOnce(Rc<SimEnv>) -> F) {
+    let world = Simulation::new(1);
+    for (name, size) in stores.iter().chain(&[("flash", 4 * MIB)]) {
+        let mut options = DiskOptions::new(*size);
+        options.latency_max = Duration::from_micros(100);
+        world.env().put_disk(name, Image::blank(options));
+    }
+    world.run(test(world.env())).expect("it ends");
+}
+
+async fn cache(env: &Rc<SimEnv>, begin: Begin) -> Rc<Node> {
+    let over = vec![disk(env, "flash")];
+    layer(env, Kind::of::<crate::flash::Keys>(), "cache", json!({}), over, begin).await.expect("the flash")
+}
+
+/// A volume in front of `store`.
+struct Volume {
+    node: Rc<Node>,
+}
+
+async fn over(env: &Rc<SimEnv>, store: Rc<Node>, cache: &Rc<Node>, keys: Value, begin: Begin) -> Volume {
+    let (name, over) = (format!("of {}", store.name()), vec![store, Rc::clone(cache)]);
+    let kind = Kind::of::<crate::accelerate::Keys>();
+    Volume { node: layer(env, kind, &name, keys, over, begin).await.expect("a volume") }
+}
+
+impl Volume {
+    async fn write(&self, block: u64, value: u8) -> Result<()> {
+        self.node.submit(Io::write(block * 4096, Buf::from_vec(vec![value; 4096]), Durability::Cached)).await
+    }
+
+    async fn read(&self, block: u64) -> Result<u8> {
+        let buf = Buf::zeroed(4096);
+        self.node.submit(Io::read(block * 4096, buf.clone())).await?;
+        Ok(buf.to_vec()[0])
+    }
+}
+
+/// A store that takes its time to say what it holds.
+struct Slow(Rc<Node>, Rc<SimEnv>);
+
+impl Layer for Slow {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+    fn submit(self: Rc<Self>, _: &mut Io) -> Step {
+        Step::Forward(Rc::clone(&self.0))
+    }
+    fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
+        Box::pin(async move {
+            let told = self.0.extents(at).await?;
+            self.1.sleep(Duration::from_secs(5)).await;
+            Ok(told)
+        })
+    }
+}
+
+#[test]
+fn what_gets_to_the_store_while_it_is_asked_is_no_hole() {
+    simulate(&[("a", 8 * MIB)], |env| async move {
+        let cache = cache(&env, Begin::Format).await;
+        let world: Rc<dyn Env> = Rc::clone(&env) as _;
+        let slow = Node::new("slow", "slow", world, Rc::new(Slow(disk(&env, "a"), Rc::clone(&env))));
+        let a = over(&env, slow, &cache, json!({ "bypass": "0" }), Begin::Format).await;
+        a.write(5, 7).await.expect("written");
+        let node = Rc::clone(&a.node);
+        let asked = env.start(async move { node.extents(4 * 4096..7 * 4096).await });
+        // It gets to the store, and others need its place on the flash.
+        env.sleep(Duration::from_millis(1500)).await;
+        for block in 10..2000 {
+            a.read(block).await.expect("read");
+            if block % 200 == 0 {
+                env.sleep(Duration::from_millis(200)).await;
+            }
+        }
+        let told = asked.ended().await.expect("told");
+        let mut at = 4 * 4096;
+        let mut data = Vec::new();
+        for run in &told {
+            data.extend((run.state == ExtentState::Data).then_some(at..at + run.len));
+            at += run.len;
+        }
+        assert_eq!((data, at), (vec![5 * 4096..6 * 4096], 7 * 4096), "{told:?}");
+    });
+}
