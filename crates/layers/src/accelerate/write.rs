@@ -70,6 +70,9 @@ impl Accelerate {
             serial = put.map_err(Fault::Flash)?;
         }
         add(&self.tally.written, blocks.end - blocks.start);
+        if self.policy.get() == Policy::WriteBack && self.waiting.get() == 0 {
+            self.log.tidy(&self.volume);
+        }
         Ok(serial)
     }
 

@@ -222,6 +222,14 @@ impl Log {
         }
     }
 
+    /// Keeps the staging queue as short as what is not on the store, also if that is written again and again. Nobody waits for
+    /// a certain write to get to the store.
+    pub fn tidy(&self, volume: &Volume) {
+        if volume.is_untidy() {
+            volume.tidy(|block| self.is_dirty_at(volume, block..block + 1));
+        }
+    }
+
     /// The store has what `batch` gave, durably: so says the flash, durably, when this returns.
     pub async fn checkpoint(&self, volume: &Volume, upto: u64, dirty: &[Dirty]) -> Result<()> {
         volume.checkpoint.set(volume.checkpoint.get().max(upto));

@@ -239,7 +239,7 @@ impl Log {
         }
         let result = ticket.wait().await;
         if how.dirty {
-            volume.staged(serial);
+            volume.staged(serial, result.is_ok());
         }
         volume.putting.set(volume.putting.get() - 1);
         self.moved.notify();

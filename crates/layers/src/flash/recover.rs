@@ -314,7 +314,7 @@ impl Log {
             let mut queue = volume.queue.borrow_mut();
             match queue.back_mut() {
                 Some(last) if last.serial == serial && last.blocks().end == block => last.count += 1,
-                _ => queue.push_back(Record { serial, block, count: 1, ended: true }),
+                _ => queue.push_back(Record { serial, block, count: 1, ended: true, whole: true }),
             }
         }
     }

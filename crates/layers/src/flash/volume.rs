@@ -13,7 +13,7 @@
 use super::format::VolumeState;
 use lamina_block::Signal;
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
 
 /// A queue of so many writes is long.
@@ -30,6 +30,8 @@ pub struct Record {
     pub count: u32,
     /// It is on the flash, or has failed. What is being written holds up those after it.
     pub ended: bool,
+    /// All of it is on the flash.
+    pub whole: bool,
 }
 
 impl Record {
@@ -118,15 +120,15 @@ impl Volume {
 
     /// A write of these blocks begins.
     pub fn stage(&self, serial: u64, block: u64, count: u32) {
-        self.queue.borrow_mut().push_back(Record { serial, block, count, ended: false });
+        self.queue.borrow_mut().push_back(Record { serial, block, count, ended: false, whole: false });
     }
 
-    /// The write with this serial number has ended.
-    pub fn staged(&self, serial: u64) {
+    /// The write with this serial number has ended; `whole` if all of it is on the flash.
+    pub fn staged(&self, serial: u64, whole: bool) {
         let mut queue = self.queue.borrow_mut();
         // Few writes are under way, and they are the last.
         if let Some(record) = queue.iter_mut().rev().find(|record| record.serial == serial) {
-            record.ended = true;
+            (record.ended, record.whole) = (true, whole);
         }
         let is_long = queue.len() == LONG;
         drop(queue);
@@ -134,5 +136,31 @@ impl Volume {
         if is_long {
             self.hurry.notify();
         }
+    }
+
+    /// True if there are many more records than blocks that are not on the store.
+    pub fn is_untidy(&self) -> bool {
+        self.queue.borrow().len() as u64 > (2 * self.dirty.get()).max(LONG as u64)
+    }
+
+    /// Drops records all of whose blocks have been written again since, or are on the store: of a block the newest is enough,
+    /// as the store gets what the flash has then. The oldest record stays, so that its age is known.
+    ///
+    /// Before the store is said to have what such a record was of, the flash is flushed, and has the newer version durably.
+    pub fn tidy(&self, is_dirty: impl Fn(u64) -> bool) {
+        let mut queue = self.queue.borrow_mut();
+        let (mut newer, mut kept) = (HashSet::new(), VecDeque::with_capacity(LONG));
+        let oldest = queue.pop_front();
+        while let Some(record) = queue.pop_back() {
+            let blocks = || record.blocks().filter(|block| is_dirty(*block));
+            if !record.ended || blocks().any(|block| !newer.contains(&block)) {
+                kept.push_front(record);
+            }
+            if record.whole {
+                newer.extend(blocks());
+            }
+        }
+        oldest.into_iter().for_each(|oldest| kept.push_front(oldest));
+        *queue = kept;
     }
 }

@@ -4,7 +4,7 @@
 use super::failures::{disk, layer};
 use crate::testing::*;
 use lamina_block::{Begin, Geometry, Layer, Pending, Step};
-use lamina_sim::{DiskOptions, Image, SimEnv, Simulation};
+use lamina_sim::{DiskOptions, Image, Presence, SimEnv, Simulation};
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
@@ -36,6 +36,10 @@ async fn over(env: &Rc<SimEnv>, store: Rc<Node>, cache: &Rc<Node>, keys: Value, 
     Volume { node: layer(env, kind, &name, keys, over, begin).await.expect("a volume") }
 }
 
+async fn volume(env: &Rc<SimEnv>, store: &str, cache: &Rc<Node>) -> Volume {
+    over(env, disk(env, store), cache, json!({ "store-timeout": "1s", "bypass": "0" }), Begin::Format).await
+}
+
 impl Volume {
     async fn write(&self, block: u64, value: u8) -> Result<()> {
         self.node.submit(Io::write(block * 4096, Buf::from_vec(vec![value; 4096]), Durability::Cached)).await
@@ -45,6 +49,14 @@ impl Volume {
         let buf = Buf::zeroed(4096);
         self.node.submit(Io::read(block * 4096, buf.clone())).await?;
         Ok(buf.to_vec()[0])
+    }
+
+    async fn command(&self, name: &str) -> Result<Value> {
+        self.node.control(Command { name: name.into(), args: json!({}) }).await
+    }
+
+    fn figure(&self, name: &str) -> u64 {
+        self.node.info()[name].as_u64().expect("a number")
     }
 }
 
@@ -93,5 +105,31 @@ fn what_gets_to_the_store_while_it_is_asked_is_no_hole() {
             at += run.len;
         }
         assert_eq!((data, at), (vec![5 * 4096..6 * 4096], 7 * 4096), "{told:?}");
+    });
+}
+
+#[test]
+fn what_is_written_again_and_again_is_remembered_once() {
+    simulate(&[("a", MIB)], |env| async move {
+        let cache = cache(&env, Begin::Format).await;
+        let a = volume(&env, "a", &cache).await;
+        for block in 0..200 {
+            a.write(block, 1).await.expect("written");
+        }
+        a.command("drain").await.expect("drained");
+        env.disk("a").expect("a disk").set_presence(Presence::Failing);
+        for n in 0..20_000u64 {
+            a.write(n % 8, (n % 199) as u8).await.expect("written");
+        }
+        assert_eq!(a.figure("dirty_bytes"), 8 * 4096);
+        let records = a.figure("dirty_writes");
+        assert!(records <= 4200, "{records} for 8 blocks");
+        env.disk("a").expect("a disk").set_presence(Presence::Here);
+        a.command("drain").await.expect("drained");
+        let store = over(&env, disk(&env, "a"), &cache, json!({ "policy": "uncached" }), Begin::Format).await;
+        for block in 0..8 {
+            assert_eq!(store.read(block).await, Ok(((19_992 + block) % 199) as u8), "block {block}");
+        }
+        assert_eq!(store.read(8).await, Ok(1));
     });
 }
