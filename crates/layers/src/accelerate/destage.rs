@@ -186,7 +186,7 @@ impl Accelerate {
         let mut fetched: Vec<(Dirty, Buf)> =
             together(at_a_time, reads).await?.into_iter().flatten().collect();
         // One that was away may have lost what it had.
-        self.log.check().map_err(Fault::Flash)?;
+        self.log.check_reads().map_err(Fault::Flash)?;
         fetched.sort_unstable_by_key(|(dirty, _)| dirty.block);
         Ok(fetched)
     }

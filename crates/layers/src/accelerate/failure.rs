@@ -15,8 +15,9 @@
 //! * The store is not written past the flash before it is kept that what the flash has does not count any more.
 //! * What was read stays: a write under way that somebody may have read is on the store before the flash is left.
 //!
-//! A request that fails on a flash that otherwise works is an error of that request, under `write-back`. A clean block that
-//! cannot be read is read from the store.
+//! A request that fails on a flash that otherwise works is an error of that request, under `write-back`. So is a write for which
+//! the flash has no space: what is there can be read all the same, and gets to the store. A clean block that cannot be read is
+//! read from the store.
 
 use super::destage::PAUSE;
 use super::words::Words;
@@ -252,7 +253,7 @@ impl Accelerate {
             self.while_leaving().await;
             return self.failure.stopped().map_or(Ok(()), Err);
         }
-        let is_broken = is_lasting || e.kind() == ErrorKind::Offline || self.log.check().is_err();
+        let is_broken = is_lasting || e.kind() == ErrorKind::Offline || self.log.check_reads().is_err();
         if is_broken {
             // Nobody is to wait for room on it.
             self.log.break_down(&e);
@@ -270,9 +271,9 @@ impl Accelerate {
     /// The destager has failed on the flash. It tries again.
     pub(super) async fn strike(&self, e: Error) {
         self.failure.strikes.set(self.failure.strikes.get() + 1);
-        let is_lasting = self.failure.strikes.get() >= STRIKES;
+        let is_lasting = self.failure.strikes.get() >= STRIKES && e.kind() != ErrorKind::NoSpace;
         tracing::debug!(device = %self.name, error = %e, "the flash cannot be read or written");
-        if is_lasting || e.kind() == ErrorKind::Offline || self.log.check().is_err() {
+        if is_lasting || e.kind() == ErrorKind::Offline || self.log.check_reads().is_err() {
             // Whoever asks is told.
             let _ = self.without(e, is_lasting).await;
         }

@@ -91,7 +91,7 @@ impl Accelerate {
                 self.log.touch(slot..slot + blocks as u32);
                 let within = part.start - bytes.start..part.end - bytes.start;
                 // One that was away may have lost what it had.
-                let read = match self.log.check() {
+                let read = match self.log.check_reads() {
                     Ok(()) => self.log.read(slot, within, into.clone()).await,
                     failed => failed,
                 };

@@ -256,6 +256,11 @@ impl Log {
         }
     }
 
+    /// Fails if what was put cannot be relied on any more. A device that is full can be read.
+    pub fn check_reads(&self) -> Result<()> {
+        self.check().or_else(|e| if e.kind() == ErrorKind::NoSpace { Ok(()) } else { Err(e) })
+    }
+
     /// Ends what goes on in the background, and makes it quick to open again.
     pub async fn close(self: &Rc<Log>) -> Result<()> {
         self.closed.set(true);

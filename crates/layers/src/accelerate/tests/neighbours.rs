@@ -3,7 +3,7 @@
 
 use super::failures::{disk, layer};
 use crate::testing::*;
-use lamina_block::{Begin, Geometry, Layer, Pending, Step};
+use lamina_block::{Begin, Error, Geometry, Layer, Op, Pending, Step};
 use lamina_sim::{DiskOptions, Image, Presence, SimEnv, Simulation};
 use std::time::Duration;
 
@@ -131,5 +131,42 @@ fn what_is_written_again_and_again_is_remembered_once() {
             assert_eq!(store.read(block).await, Ok(((19_992 + block) % 199) as u8), "block {block}");
         }
         assert_eq!(store.read(8).await, Ok(1));
+    });
+}
+
+/// The file of the flash is on a file system that is full for a while.
+#[test]
+fn a_flash_without_space_is_read_and_goes_on_when_there_is_space() {
+    simulate(&[("a", MIB), ("b", MIB)], |env| async move {
+        let cache = cache(&env, Begin::Format).await;
+        let (a, b) = (volume(&env, "a", &cache).await, volume(&env, "b", &cache).await);
+        let (at_a, at_b) = (env.disk("a").expect("a disk"), env.disk("b").expect("a disk"));
+        b.write(1, 5).await.expect("written");
+        b.command("drain").await.expect("drained");
+        at_a.set_presence(Presence::Failing);
+        at_b.set_presence(Presence::Failing);
+        a.write(0, 7).await.expect("written");
+        // From now on only what has been written before can be written again.
+        let slots = u64::from(crate::flash::SLOT as u32);
+        env.set_fault(Some(Box::new(move |_, disk, io| {
+            let grows = disk == "flash" && matches!(io.op, Op::Write(..)) && io.at.start >= 8 * slots;
+            grows.then(|| Error::new(ErrorKind::NoSpace, "no space is left"))
+        })));
+        for n in 0..20 {
+            let e = a.write(n, 8).await.expect_err("no space");
+            assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
+            env.sleep(Duration::from_millis(50)).await;
+        }
+        // Dirty, clean on the flash alone as the store is away, and never there.
+        assert_eq!((a.read(0).await, b.read(1).await), (Ok(7), Ok(5)));
+        at_a.set_presence(Presence::Here);
+        at_b.set_presence(Presence::Here);
+        env.sleep(Duration::from_secs(2)).await;
+        assert_eq!((a.figure("dirty_bytes"), a.read(9).await), (0, Ok(0)), "the store gets what there is");
+        a.write(1, 9).await.expect_err("no space");
+        env.set_fault(None);
+        env.sleep(Duration::from_secs(1)).await;
+        a.write(1, 9).await.expect("there is space again");
+        assert_eq!((a.read(1).await, a.node.info()["policy"].clone()), (Ok(9), json!("write-back")));
     });
 }
