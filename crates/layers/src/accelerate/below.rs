@@ -37,7 +37,7 @@ impl Accelerate {
     /// The store has what was written before this was called.
     async fn nearly_drained(&self) -> Met<()> {
         let serial = self.volume.serial.get();
-        self.wait_for(|me| me.volume.checkpoint.get() >= serial || me.is_drained()).await
+        self.wait_for(|me| me.durable.get() >= serial || me.is_drained()).await
     }
 
     /// The store has everything; if `is_replaced`, what the flash has does not count any more, durably.

@@ -11,10 +11,11 @@
 //! What a batch has is durable on the flash before the store is changed: after a crash the flash never has an older version
 //! of a block than the store.
 
+use super::bad::is_of_blocks;
 use super::epoch::Batch;
 use super::failure::{Fault, Met};
 use super::{Accelerate, Policy, add};
-use crate::flash::{Dirty, LONG, SLOT};
+use crate::flash::{Dirty, LONG, RETRY, SLOT};
 use crate::flaw::flawed;
 use futures_util::future::{join, join_all, select};
 use futures_util::{StreamExt, stream};
@@ -63,7 +64,8 @@ impl Accelerate {
                         me.no_strike();
                     }
                     Ok(false) if me.failure.stopped().is_some() => me.look_again().await,
-                    Ok(false) => moved.await,
+                    Ok(false) if me.volume.bad.is_empty() => moved.await,
+                    Ok(false) => drop(select(me.env.sleep(RETRY), pin!(moved)).await),
                     Err(Fault::Store(e)) => {
                         me.note(Some(e));
                         me.env.sleep(PAUSE).await;
@@ -110,11 +112,11 @@ impl Accelerate {
     /// Brings a batch to the store; false if there is none.
     async fn batch(&self) -> Met<bool> {
         let Some(batch) = self.next_batch().await else { return Ok(false) };
-        let Batch { dirty, upto, .. } = &batch;
+        let upto = batch.upto;
         add(&self.attempts, 1);
         let began = self.env.now();
         if flawed!("checkpoint before the store") {
-            self.log.checkpoint(&self.volume, *upto, &[]).await.map_err(Fault::Flash)?;
+            self.log.checkpoint(&self.volume, upto, &[]).await.map_err(Fault::Flash)?;
         }
         let slowest = Cell::new(Duration::ZERO);
         self.report.sent.set(0);
@@ -122,15 +124,18 @@ impl Accelerate {
         self.end_epoch(&batch, stored.is_ok());
         if stored.is_err() {
             // For all that is known the store has lost what it took.
-            self.stored.set(self.volume.checkpoint.get());
+            self.stored.set(self.durable.get());
         }
         stored?;
-        self.log.checkpoint(&self.volume, *upto, dirty).await.map_err(Fault::Flash)?;
+        let brought = self.brought_of(&batch);
+        brought.iter().for_each(|dirty| self.volume.bad.heal(dirty.block));
+        self.log.checkpoint(&self.volume, upto, &brought).await.map_err(Fault::Flash)?;
+        self.durable.set(self.durable.get().max(upto));
         add(&self.tally.batches, 1);
-        add(&self.tally.destaged, dirty.len() as u64);
+        add(&self.tally.destaged, brought.len() as u64);
         self.report.sent.set(0);
         let took = self.env.now().since(began);
-        self.flow.borrow_mut().measured((dirty.len() * SLOT) as u64, took, slowest.get());
+        self.flow.borrow_mut().measured((brought.len() * SLOT) as u64, took, slowest.get());
         Ok(true)
     }
 
@@ -168,19 +173,19 @@ impl Accelerate {
             |a: &Dirty, b: &Dirty| b.slot - a.slot <= GAP && self.log.is_same_segment(a.slot, b.slot);
         let stretches = part.chunk_by(is_near).flat_map(|near| near.chunks(STRETCH));
         let reads = stretches.map(|stretch| async move {
-            let data = match self.log.read_stretch(stretch).await {
-                // What cannot be read may lie between.
-                Err(_) if stretch.len() > 1 => {
-                    let alone = stretch.chunks(1).map(|one| self.log.read_stretch(one));
-                    join_all(alone)
-                        .await
-                        .into_iter()
-                        .collect::<Result<Vec<_>, _>>()
-                        .map(|blocks| blocks.concat())
+            if let Ok(data) = self.log.read_stretch(stretch).await {
+                return Ok(stretch.iter().copied().zip(data).collect::<Vec<_>>());
+            }
+            // What cannot be read may lie between.
+            let alone = join_all(stretch.chunks(1).map(|one| self.log.read_stretch(one))).await;
+            let mut fetched = Vec::new();
+            for (dirty, data) in stretch.iter().zip(alone) {
+                match data {
+                    Ok(data) => fetched.extend(data.into_iter().map(|data| (*dirty, data))),
+                    Err(e) => self.leave_unread(dirty, e)?,
                 }
-                read => read,
-            };
-            Ok(stretch.iter().copied().zip(data.map_err(Fault::Flash)?))
+            }
+            Ok(fetched)
         });
         let at_a_time = if self.volume.putting.get() > 0 { 1 } else { READS };
         let mut fetched: Vec<(Dirty, Buf)> =
@@ -194,11 +199,7 @@ impl Accelerate {
     /// Writes blocks, which are in the order of the store, neighbours together.
     async fn write_part(&self, part: &[(Dirty, Buf)], slowest: &Cell<Duration>) -> Met<()> {
         let runs = merge(part, |(dirty, _)| dirty.block);
-        let writes = runs.map(|run| {
-            let mut data = Buf::empty();
-            run.iter().for_each(|(_, block)| data.append(block.clone()));
-            self.write_store(run[0].0.block, run.len(), data, slowest)
-        });
+        let writes = runs.map(|run| self.write_run(run, slowest));
         together(self.keys.depth, writes).await?;
         Ok(())
     }
@@ -218,7 +219,13 @@ impl Accelerate {
         Ok(data)
     }
 
-    async fn write_store(&self, first: u64, count: usize, data: Buf, slowest: &Cell<Duration>) -> Met<()> {
+    pub(super) async fn write_store(
+        &self,
+        first: u64,
+        count: usize,
+        data: Buf,
+        slowest: &Cell<Duration>,
+    ) -> Met<()> {
         let blocks = first..first + count as u64;
         self.is_on_store(&blocks)?;
         let at = self.bytes(&blocks);
@@ -230,7 +237,7 @@ impl Accelerate {
         Ok(())
     }
 
-    /// Brings to the store what is not on it and can be read, with everything else at rest; gives the blocks that cannot.
+    /// Brings to the store what is not on it and can be, with everything else at rest; gives the blocks that cannot.
     pub(super) async fn bring_readable(&self) -> Result<BTreeSet<u64>, Error> {
         let dirty = self.log.everything(&self.volume).map_or(Vec::new(), |(dirty, _)| dirty);
         let _pins = self.log.pin_all(&dirty);
@@ -240,14 +247,17 @@ impl Accelerate {
         for run in merge(&dirty, |dirty| dirty.block) {
             if is_sure(run)
                 && let Ok(data) = self.read_dirty(run).await
+                && self.is_taken(run, data, &slowest).await?
             {
-                self.write_store(run[0].block, run.len(), data, &slowest).await?;
                 continue;
             }
             for one in run.chunks(1) {
-                match self.read_dirty(one).await {
-                    Ok(data) if is_sure(one) => self.write_store(one[0].block, 1, data, &slowest).await?,
-                    Ok(_) | Err(_) => drop(unreadable.insert(one[0].block)),
+                let is_brought = match self.read_dirty(one).await {
+                    Ok(data) if is_sure(one) => self.is_taken(one, data, &slowest).await?,
+                    Ok(_) | Err(_) => false,
+                };
+                if !is_brought {
+                    unreadable.insert(one[0].block);
                 }
             }
         }
@@ -256,6 +266,14 @@ impl Accelerate {
             unreadable = dirty.iter().map(|dirty| dirty.block).collect();
         }
         Ok(unreadable)
+    }
+
+    /// Writes blocks side by side to the store; false if it does not take them.
+    async fn is_taken(&self, run: &[Dirty], data: Buf, slowest: &Cell<Duration>) -> Result<bool, Error> {
+        match self.write_store(run[0].block, run.len(), data, slowest).await.map_err(Error::from) {
+            Err(e) if is_of_blocks(&e) => Ok(false),
+            written => written.map(|()| true),
+        }
     }
 
     /// The store has everything, durably.
@@ -321,6 +339,9 @@ impl Accelerate {
     /// Brings the store up to date before the device is there, and forgets the flash.
     pub(super) async fn drain_first(self: &Rc<Self>) -> Result<(), Error> {
         while self.batch().await? {}
+        if let Some((side, e)) = self.volume.bad.first(None) {
+            return Err(self.bad_block(side, e).into());
+        }
         self.log.forget(&self.volume).await
     }
 }

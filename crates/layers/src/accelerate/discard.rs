@@ -32,7 +32,9 @@ impl Accelerate {
             Policy::WriteThrough => {
                 let serial = self.volume.serial.get();
                 self.log.flush().await.map_err(Fault::Flash)?;
-                self.wait_for(|me| me.volume.checkpoint.get() >= serial || me.is_drained()).await
+                self.wait_for(|me| me.durable.get() >= serial || me.is_drained()).await?;
+                // What has failed is known, but not what was written before the policy was this one.
+                self.volume.bad.owed().map_or(Ok(()), |(side, e)| Err(self.bad_block(side, e)))
             }
             Policy::Uncached => Ok(self.store.submit(Io::flush()).await?),
         }

@@ -155,7 +155,9 @@ impl Accelerate {
         }
         let most = self.flow.borrow().batch();
         let (dirty, upto) = self.log.batch(&self.volume, most)?;
-        Some(Batch { dirty, upto, discards: 0, cut: None })
+        // Only bad blocks are left, and they are left alone.
+        let is_known = dirty.is_empty() && !self.volume.bad.is_empty() && upto <= self.durable.get();
+        (!is_known).then_some(Batch { dirty, upto, discards: 0, cut: None })
     }
 
     /// What was discarded before the batch comes first in its epoch.

@@ -22,6 +22,7 @@
 use super::destage::PAUSE;
 use super::words::Words;
 use super::{Accelerate, Policy};
+use crate::flash::{Record, Side};
 use crate::flaw::flawed;
 use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Result};
 use serde_json::{Value, json};
@@ -178,7 +179,7 @@ impl Failure {
 }
 
 /// No batch begins while this lives.
-struct NoBatches<'a>(&'a Accelerate);
+pub(super) struct NoBatches<'a>(&'a Accelerate);
 
 impl Drop for NoBatches<'_> {
     fn drop(&mut self) {
@@ -188,7 +189,7 @@ impl Drop for NoBatches<'_> {
 }
 
 /// What is lost, or would be.
-struct Loss {
+pub(super) struct Loss {
     writes: usize,
     serials: Option<(u64, u64)>,
     /// In bytes.
@@ -200,7 +201,7 @@ impl Loss {
         self.ranges.iter().map(|at| at.end - at.start).sum()
     }
 
-    fn json(&self) -> Value {
+    pub(super) fn json(&self) -> Value {
         let range = |at: &Range<u64>| json!({ "start": at.start, "len": at.end - at.start });
         json!({
             "writes": self.writes,
@@ -232,8 +233,8 @@ impl Accelerate {
     }
 
     /// Something was acknowledged that the store does not have.
-    fn is_at_stake(&self) -> bool {
-        self.failure.owed.get() > self.stored.get()
+    pub(super) fn is_at_stake(&self) -> bool {
+        self.failure.owed.get() > self.stored.get() || self.volume.bad.owed().is_some()
     }
 
     /// Waits while the flash is being given up.
@@ -273,6 +274,15 @@ impl Accelerate {
         self.failure.strikes.set(self.failure.strikes.get() + 1);
         let is_lasting = self.failure.strikes.get() >= STRIKES && e.kind() != ErrorKind::NoSpace;
         tracing::debug!(device = %self.name, error = %e, "the flash cannot be read or written");
+        if self.volume.bad.count(Side::Flash) > 0 && self.log.check_reads().is_ok() {
+            // Blocks of this volume cannot be read: that is nothing to the others.
+            match self.is_at_stake() {
+                true if is_lasting => drop(self.stop(&e)),
+                true => {}
+                false => drop(self.fail_over(e).await),
+            }
+            return;
+        }
         if is_lasting || e.kind() == ErrorKind::Offline || self.log.check_reads().is_err() {
             // Whoever asks is told.
             let _ = self.without(e, is_lasting).await;
@@ -366,7 +376,7 @@ impl Accelerate {
         self.detach(e).await
     }
 
-    async fn no_batches(&self) -> NoBatches<'_> {
+    pub(super) async fn no_batches(&self) -> NoBatches<'_> {
         self.failure.no_batches.set(true);
         let none = NoBatches(self);
         self.moved.until(|| !self.failure.batching.get()).await;
@@ -384,6 +394,7 @@ impl Accelerate {
         }
         self.bring_pending().await;
         self.log.let_go(&self.volume);
+        self.volume.bad.clear();
         self.policy.set(Policy::Uncached);
         *self.failure.trouble.borrow_mut() = Some(e.clone());
         tracing::warn!(device = %self.name, error = %e, "the flash has failed: the device goes on without it");
@@ -396,7 +407,8 @@ impl Accelerate {
         let mut number = 0;
         while let Some((n, write)) = self.failure.pending_from(number) {
             number = n + 1;
-            if write.serial.get().is_some_and(|serial| serial <= self.stored.get()) {
+            let is_stored = write.serial.get().is_some_and(|serial| serial <= self.stored.get());
+            if is_stored && !Accelerate::blocks(&write.at).any(|block| self.volume.bad.has(block)) {
                 continue;
             }
             let io = Io::write(write.at.start, write.from.clone(), write.durability);
@@ -406,9 +418,11 @@ impl Accelerate {
     }
 
     /// What was written and is not on the store: of blocks of which `is_lost` says so.
-    fn loss(&self, is_lost: impl Fn(u64) -> bool) -> Loss {
+    pub(super) fn loss(&self, is_lost: impl Fn(u64) -> bool) -> Loss {
         let (mut writes, mut serials, mut blocks) = (BTreeSet::new(), None, BTreeSet::new());
-        for record in self.volume.queue.borrow().iter().filter(|record| record.serial > self.stored.get()) {
+        let is_owed =
+            |record: &&Record| record.serial > self.stored.get() || self.volume.bad.owes(record.blocks());
+        for record in self.volume.queue.borrow().iter().filter(is_owed) {
             let lost: Vec<u64> = record.blocks().filter(|block| is_lost(*block)).collect();
             if !lost.is_empty() {
                 blocks.extend(lost);
@@ -435,6 +449,9 @@ impl Accelerate {
     /// Goes on without the flash, and without what it alone has; what can be read of that is brought to the store.
     pub(super) async fn accept_loss(&self) -> Result<Value> {
         let Some(why) = self.failure.stopped() else {
+            if let Some(given_up) = self.give_up_unread().await? {
+                return Ok(given_up);
+            }
             let message = match self.is_detached() {
                 true => "it goes on without its flash already, and nothing was lost",
                 false => "the flash works: nothing is lost",
@@ -493,7 +510,7 @@ impl Accelerate {
     /// Why the flash is not used, or why it is stopped.
     pub(super) fn flash_trouble(&self) -> Option<String> {
         let trouble = self.failure.trouble.borrow().as_ref().map(Error::to_string);
-        self.failure.hopeless().map(|e| e.message().to_owned()).or(trouble)
+        self.failure.hopeless().map(|e| e.message().to_owned()).or(trouble).or_else(|| self.unread())
     }
 
     /// What is at stake while it is stopped.

@@ -53,6 +53,7 @@
 //! Jobs: `drain` while a command or a change waits until the store has everything; when it is cancelled, that fails, and
 //! nothing else. `replay` until the store has what was found when the device was opened; it goes on whatever happens.
 
+mod bad;
 mod below;
 mod destage;
 mod discard;
@@ -172,7 +173,8 @@ struct Accelerate {
     /// Streams of reads, to know the long ones.
     streams: RefCell<Streams>,
     flow: RefCell<Flow>,
-    /// The store has what was written up to this serial number, perhaps only in its cache.
+    /// The store has what was written up to this serial number, but for bad blocks: durably, or perhaps only in its cache.
+    durable: Cell<u64>,
     stored: Cell<u64>,
     /// Discards that were begun and that ended, and how many of these the store has durably.
     discards: Cell<u64>,
@@ -246,6 +248,7 @@ impl Accelerate {
             keys,
             epochs,
             store,
+            durable: Cell::new(volume.checkpoint.get()),
             stored: Cell::new(volume.checkpoint.get()),
             log,
             volume,

@@ -1,5 +1,6 @@
 //! Reads: from the flash, or from the store, and then the flash has it.
 
+use super::bad::is_of_blocks;
 use super::failure::{Fault, Met};
 use super::{Accelerate, add};
 use crate::flash::{Run, SLOT};
@@ -98,7 +99,10 @@ impl Accelerate {
                 match read {
                     Ok(()) => Ok(()),
                     Err(e) if e.is_of_memory() => Err(Fault::Store(e)),
-                    Err(e) if self.log.is_dirty_at(&self.volume, run.blocks.clone()) => Err(Fault::Flash(e)),
+                    Err(_) if blocks > 1 => self.read_alone(part, into).await,
+                    Err(e) if self.log.is_dirty_at(&self.volume, run.blocks.clone()) => {
+                        Err(Fault::Flash(if is_of_blocks(&e) { self.only_copy(e) } else { e }))
+                    }
                     // The store has it too. It stays in the index: only so all versions of a block are in one log.
                     Err(_) => {
                         add(&self.tally.unreadable, blocks);
@@ -115,6 +119,18 @@ impl Accelerate {
                 self.read_store(part, into).await
             }
         }
+    }
+
+    /// Reads block by block what cannot be read at once: some can, or are on the store too.
+    async fn read_alone(&self, at: Range<u64>, into: Buf) -> Met<()> {
+        let mut from = at.start;
+        while from < at.end {
+            let to = at.end.min((from / SLOT as u64 + 1) * SLOT as u64);
+            let part = into.slice((from - at.start) as usize..(to - at.start) as usize);
+            Box::pin(self.read_now(from..to, part)).await?;
+            from = to;
+        }
+        Ok(())
     }
 
     /// True if the store has no older data than what is read from it once: no discard is under way, and there is room.

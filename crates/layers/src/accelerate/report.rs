@@ -5,7 +5,7 @@
 
 use super::failure::Met;
 use super::{Accelerate, add};
-use crate::flash::SLOT;
+use crate::flash::{SLOT, Side};
 use futures_util::future::{Either, select};
 use lamina_block::{Job, JobState, Steering, Time};
 use serde_json::{Value, json};
@@ -171,7 +171,7 @@ impl Accelerate {
         let job = Job::shown(&self.env, "replay", bytes, Steering::Nothing);
         self.report.replay.begin(&job, self.brought());
         self.spawn(move |me| async move {
-            let is_there = || me.is_drained() || me.volume.checkpoint.get() >= upto;
+            let is_there = || me.is_drained() || me.durable.get() >= upto;
             me.moved.until(|| me.closed.get() || me.is_detached() || is_there()).await;
             if is_there() && !me.is_detached() {
                 tracing::info!(device = %me.name, "the store has the writes that were found");
@@ -192,15 +192,18 @@ impl Accelerate {
             self.moved.notify();
             std::future::pending::<Infallible>().await
         };
-        let waits = self.wait_for(|me| me.is_drained() || job.state() == JobState::Cancelled);
+        let asked = self.attempts.get();
+        let is_stuck = |me: &Accelerate| me.is_all_bad() && me.volume.bad.were_met_since(asked);
+        let waits = self.wait_for(|me| me.is_drained() || is_stuck(me) || job.state() == JobState::Cancelled);
         match select(pin!(waits), pin!(told)).await {
             Either::Left((ended, _)) => ended?,
             Either::Right((never, _)) => match never {},
         }
-        if !self.is_drained() {
-            job.turn(0).await?;
+        match self.volume.bad.first(None) {
+            _ if self.is_drained() => Ok(()),
+            Some((side, e)) if is_stuck(self) => Err(self.bad_block(side, e)),
+            _ => Ok(job.turn(0).await?),
         }
-        Ok(())
     }
 
     /// All who wait for the store have one.
@@ -269,7 +272,7 @@ impl Accelerate {
     fn alerts(&self, recovery_point: &Value) -> Value {
         let is_old = |age: &Value| age.as_f64().is_some_and(|age| age >= OLD.as_secs_f64());
         json!({
-            "store_trouble": self.trouble.borrow().is_some(),
+            "store_trouble": self.store_trouble().is_some(),
             "flash_trouble": self.flash_trouble().is_some(),
             "behind": self.oldest() >= OLD,
             "stopped": !self.lost().is_null(),
@@ -303,12 +306,13 @@ impl Accelerate {
             "generation": self.volume.generation.get(),
             "serial": self.volume.serial.get(),
             "checkpoint": self.volume.checkpoint.get(),
-            "store_trouble": self.trouble.borrow().as_ref().map(|(_, e)| e.to_string()),
+            "store_trouble": self.store_trouble(),
             "flow": self.flow.borrow().info(),
             "alerts": self.alerts(&recovery_point),
             "recovery_point": recovery_point,
             "flash_trouble": self.flash_trouble(),
             "unreadable_bytes": bytes(self.tally.unreadable.get()),
+            "bad_bytes": bytes([Side::Flash, Side::Store].map(|side| self.volume.bad.count(side) as u64).iter().sum()),
             "lost": self.lost(),
         })
     }

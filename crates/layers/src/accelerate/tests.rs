@@ -1,5 +1,6 @@
 //! Volumes on a flash, in front of simulated stores.
 
+mod bad;
 mod compaction;
 mod epochs;
 mod failures;

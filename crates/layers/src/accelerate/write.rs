@@ -32,7 +32,7 @@ impl Accelerate {
         let written = match put {
             Ok(serial) => {
                 under_way.write.serial.set(Some(serial));
-                self.acknowledge(serial, durability, was_through).await
+                self.acknowledge(serial, &blocks, durability, was_through).await
             }
             Err(fault) => Err(fault),
         };
@@ -86,13 +86,24 @@ impl Accelerate {
     }
 
     /// Waits until a write that is on the flash can be acknowledged.
-    async fn acknowledge(&self, serial: u64, durability: Durability, was_through: bool) -> Met<()> {
+    async fn acknowledge(
+        &self,
+        serial: u64,
+        blocks: &Range<u64>,
+        durability: Durability,
+        was_through: bool,
+    ) -> Met<()> {
         match (self.policy.get(), durability) {
             // It went to the store when the flash was left.
             (Policy::Uncached, _) => return Ok(()),
             (Policy::WriteBack, _) if !was_through => {}
-            (_, Durability::Fua) => self.wait_for(|me| me.volume.checkpoint.get() >= serial).await?,
+            (_, Durability::Fua) => self.wait_for(|me| me.durable.get() >= serial).await?,
             (_, Durability::Cached) => self.wait_for(|me| me.stored.get() >= serial).await?,
+        }
+        if (self.policy.get() != Policy::WriteBack || was_through)
+            && let Some((side, e)) = self.volume.bad.tell(blocks)
+        {
+            return Err(self.bad_block(side, e));
         }
         self.failure.owe(serial);
         Ok(())

@@ -168,8 +168,9 @@ impl Log {
         Ok(())
     }
 
-    /// The oldest writes of a volume, `most` of them and `most` blocks at most: the blocks that have to get to the store, each once, and the serial number that it is
-    /// up to date with then. `None`: there are none, or the oldest is being written.
+    /// The oldest writes of a volume, `most` of them and `most` blocks at most: the blocks that have to get to the store, each
+    /// once but for bad ones that are left alone, and the serial number that it is up to date with then. `None`: there are
+    /// none, or the oldest is being written.
     pub fn batch(&self, volume: &Volume, most: usize) -> Option<(Vec<Dirty>, u64)> {
         let queue = volume.queue.borrow();
         let (mut dirty, mut upto): (Vec<Dirty>, Option<u64>) = (Vec::new(), None);
@@ -177,12 +178,20 @@ impl Log {
         let is_done = |dirty: &Vec<Dirty>, upto: Option<u64>, record: &Record, n: usize| {
             upto != Some(record.serial) && (n >= most || dirty.len() >= most)
         };
-        for (n, record) in queue.iter().enumerate() {
-            if !record.ended || is_done(&dirty, upto, record, n) {
+        let (mut records, now) = (0, self.env.now());
+        for record in queue.iter() {
+            if !record.ended || is_done(&dirty, upto, record, records) {
                 break;
             }
             upto = Some(record.serial);
+            let before = dirty.len();
             self.add_dirty(volume, record, &mut dirty);
+            let found = dirty.len() - before;
+            if !volume.bad.is_empty() {
+                dirty.retain(|dirty| !volume.bad.rests(dirty.block, dirty.slot, now));
+            }
+            // Those of which there are only bad blocks stay in the queue, and keep no others out.
+            records += usize::from(found == 0 || dirty.len() > before);
         }
         dirty.sort_unstable();
         dirty.dedup();
@@ -230,9 +239,21 @@ impl Log {
         }
     }
 
-    /// The store has what `batch` gave, durably: so says the flash, durably, when this returns.
+    /// The store has what `batch` gave but for bad blocks, durably: so says the flash, durably, when this returns. What is
+    /// said to be on the store ends before the oldest record with a bad block.
     pub async fn checkpoint(&self, volume: &Volume, upto: u64, dirty: &[Dirty]) -> Result<()> {
-        volume.checkpoint.set(volume.checkpoint.get().max(upto));
+        let stays = |record: &Record| {
+            !volume.bad.is_empty()
+                && record
+                    .blocks()
+                    .any(|block| volume.bad.has(block) && self.is_dirty_at(volume, block..block + 1))
+        };
+        let oldest = match volume.bad.is_empty() {
+            true => None,
+            false => volume.queue.borrow().iter().find(|record| stays(record)).map(|record| record.serial),
+        };
+        let checkpoint = oldest.map_or(upto, |oldest| upto.min(oldest - 1));
+        volume.checkpoint.set(volume.checkpoint.get().max(checkpoint));
         self.save().await?;
         self.checkpoints.set(self.checkpoints.get() + 1);
         {
@@ -251,9 +272,11 @@ impl Log {
             }
         }
         let mut queue = volume.queue.borrow_mut();
+        let mut stay = Vec::new();
         while queue.front().is_some_and(|record| record.serial <= upto) {
-            queue.pop_front();
+            stay.extend(queue.pop_front().filter(stays));
         }
+        stay.into_iter().rev().for_each(|record| queue.push_front(record));
         drop(queue);
         volume.moved.notify();
         self.moved.notify();

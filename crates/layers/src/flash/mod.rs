@@ -29,6 +29,7 @@
 //! Commands: `forget` gets rid of a volume that nobody has open.
 
 mod access;
+mod bad;
 mod batch;
 mod beyond;
 mod compact;
@@ -43,9 +44,10 @@ mod state;
 mod volume;
 
 pub(crate) use access::{Dirty, Run};
+pub(crate) use bad::{RETRY, Side};
 pub(crate) use format::{LARGEST, SLOT};
 pub(crate) use log::{How, Room};
-pub(crate) use volume::{LONG, Volume};
+pub(crate) use volume::{LONG, Record, Volume};
 
 use crate::command::{args, unknown};
 use format::Super;

@@ -262,8 +262,7 @@ impl Log {
                     continue;
                 };
                 let is_worth = || {
-                    word.frequency() > ASKED[log as usize]
-                        || (!self.is_strict.get() && self.is_owed(&volume))
+                    word.frequency() > ASKED[log as usize] || (!self.is_strict.get() && self.is_owed(&volume))
                 };
                 if why == Leaves::Tail && !(can_move && is_worth()) {
                     self.unmap(&volume, word.block());

@@ -10,6 +10,7 @@
 //! The queue has no data (SYSTEMS C3): what it names is read from the flash when its turn comes. Of a block that was
 //! written several times the latest is written to the store when the first of its records comes; the others find it done.
 
+use super::bad::BadBlocks;
 use super::format::VolumeState;
 use lamina_block::Signal;
 use std::cell::{Cell, RefCell};
@@ -63,6 +64,8 @@ pub struct Volume {
     /// A layer has it open.
     pub is_open: Cell<bool>,
     pub queue: RefCell<VecDeque<Record>>,
+    /// What does not get to the store while the rest does.
+    pub bad: BadBlocks,
     /// The queue, or what it is waiting for, has moved.
     pub moved: Signal,
     /// The store should be brought up to date now: the queue is long, or somebody waits.
@@ -96,6 +99,7 @@ impl Volume {
             is_held: Cell::new(false),
             is_open: Cell::new(false),
             queue: RefCell::default(),
+            bad: BadBlocks::default(),
             moved: Signal::new(),
             hurry: Signal::new(),
         }

@@ -7,55 +7,63 @@ use lamina_block::{Begin, Error, Geometry, Layer, Op, Pending, Step};
 use lamina_sim::{DiskOptions, Image, Presence, SimEnv, Simulation};
 use std::time::Duration;
 
-const MIB: u64 = 1 << 20;
+pub const MIB: u64 = 1 << 20;
 
-/// A world with a flash of 4 MiB and these stores, in which `test` ends.
-fn simulate<F: Future<Output = ()> + 'static>(stores: &[(&str, u64)], test: impl FnOnce(Rc<SimEnv>) -> F) {
-    let world = Simulation::new(1);
+/// Puts a flash of 4 MiB there, and these stores.
+pub fn put_disks(env: &Rc<SimEnv>, stores: &[(&str, u64)]) {
     for (name, size) in stores.iter().chain(&[("flash", 4 * MIB)]) {
         let mut options = DiskOptions::new(*size);
         options.latency_max = Duration::from_micros(100);
-        world.env().put_disk(name, Image::blank(options));
+        env.put_disk(name, Image::blank(options));
     }
+}
+
+/// A world with a flash and these stores, in which `test` ends.
+pub fn simulate<F: Future<Output = ()> + 'static>(
+    stores: &[(&str, u64)],
+    test: impl FnOnce(Rc<SimEnv>) -> F,
+) {
+    let world = Simulation::new(1);
+    put_disks(&world.env(), stores);
     world.run(test(world.env())).expect("it ends");
 }
 
-async fn cache(env: &Rc<SimEnv>, begin: Begin) -> Rc<Node> {
+pub async fn cache(env: &Rc<SimEnv>, begin: Begin) -> Rc<Node> {
     let over = vec![disk(env, "flash")];
     layer(env, Kind::of::<crate::flash::Keys>(), "cache", json!({}), over, begin).await.expect("the flash")
 }
 
 /// A volume in front of `store`.
-struct Volume {
-    node: Rc<Node>,
+pub struct Volume {
+    pub node: Rc<Node>,
 }
 
-async fn over(env: &Rc<SimEnv>, store: Rc<Node>, cache: &Rc<Node>, keys: Value, begin: Begin) -> Volume {
+pub async fn over(env: &Rc<SimEnv>, store: Rc<Node>, cache: &Rc<Node>, keys: Value, begin: Begin) -> Volume {
     let (name, over) = (format!("of {}", store.name()), vec![store, Rc::clone(cache)]);
     let kind = Kind::of::<crate::accelerate::Keys>();
     Volume { node: layer(env, kind, &name, keys, over, begin).await.expect("a volume") }
 }
 
-async fn volume(env: &Rc<SimEnv>, store: &str, cache: &Rc<Node>) -> Volume {
+pub async fn volume(env: &Rc<SimEnv>, store: &str, cache: &Rc<Node>) -> Volume {
     over(env, disk(env, store), cache, json!({ "store-timeout": "1s", "bypass": "0" }), Begin::Format).await
 }
 
 impl Volume {
-    async fn write(&self, block: u64, value: u8) -> Result<()> {
+    pub async fn write(&self, block: u64, value: u8) -> Result<()> {
         self.node.submit(Io::write(block * 4096, Buf::from_vec(vec![value; 4096]), Durability::Cached)).await
     }
 
-    async fn read(&self, block: u64) -> Result<u8> {
+    pub async fn read(&self, block: u64) -> Result<u8> {
         let buf = Buf::zeroed(4096);
         self.node.submit(Io::read(block * 4096, buf.clone())).await?;
         Ok(buf.to_vec()[0])
     }
 
-    async fn command(&self, name: &str) -> Result<Value> {
+    pub async fn command(&self, name: &str) -> Result<Value> {
         self.node.control(Command { name: name.into(), args: json!({}) }).await
     }
 
-    fn figure(&self, name: &str) -> u64 {
+    pub fn figure(&self, name: &str) -> u64 {
         self.node.info()[name].as_u64().expect("a number")
     }
 }
