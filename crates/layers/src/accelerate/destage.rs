@@ -15,7 +15,7 @@ use super::bad::is_of_blocks;
 use super::epoch::Batch;
 use super::failure::{Fault, Met};
 use super::{Accelerate, Policy, add};
-use crate::flash::{Dirty, LONG, RETRY, SLOT};
+use crate::flash::{Dirty, LONG, Pin, RETRY, SLOT};
 use crate::flaw::flawed;
 use futures_util::future::{join, join_all, select};
 use futures_util::{StreamExt, stream};
@@ -115,6 +115,7 @@ impl Accelerate {
         let upto = batch.upto;
         add(&self.attempts, 1);
         let began = self.env.now();
+        self.volume.batch_since.set(self.volume.batch_since.get().or(Some(began)));
         if flawed!("checkpoint before the store") {
             self.log.checkpoint(&self.volume, upto, &[]).await.map_err(Fault::Flash)?;
         }
@@ -128,9 +129,9 @@ impl Accelerate {
         }
         stored?;
         let brought = self.brought_of(&batch);
-        brought.iter().for_each(|dirty| self.volume.bad.heal(dirty.block));
         self.log.checkpoint(&self.volume, upto, &brought).await.map_err(Fault::Flash)?;
         self.durable.set(self.durable.get().max(upto));
+        self.volume.batch_since.set(None);
         add(&self.tally.batches, 1);
         add(&self.tally.destaged, brought.len() as u64);
         self.report.sent.set(0);
@@ -145,19 +146,23 @@ impl Accelerate {
         // Whatever is read has to be durable there before the store is changed.
         self.log.flush().await.map_err(Fault::Flash)?;
         self.begin_epoch(batch).await?;
-        self.bring(&batch.dirty, slowest).await?;
-        drop(pins);
+        self.bring(&batch.dirty, pins, slowest).await?;
+        // Before anybody is told.
+        self.brought_of(batch).iter().for_each(|dirty| self.volume.bad.heal(dirty.block));
         self.stored.set(batch.upto);
         self.moved.notify();
         Ok(self.store.submit(Io::flush()).await?)
     }
 
     /// Part by part: one is written while the next is read.
-    async fn bring(&self, dirty: &[Dirty], slowest: &Cell<Duration>) -> Met<()> {
+    async fn bring(&self, dirty: &[Dirty], pins: Vec<Pin>, slowest: &Cell<Duration>) -> Met<()> {
+        let mut pins = Some(pins);
         let mut by_slot: Vec<Dirty> = dirty.to_vec();
         by_slot.sort_unstable_by_key(|dirty| dirty.slot);
         let mut fetched = Vec::new();
         for part in by_slot.chunks(PART).map(Some).chain([None]) {
+            // All is read: nobody has to wait for the store.
+            pins = pins.filter(|_| part.is_some());
             let next = self.fetch(part.unwrap_or_default());
             // Whatever comes of one of them, the other one ends, too.
             let (written, next) = join(self.write_part(&fetched, slowest), next).await;

@@ -12,7 +12,7 @@
 
 use super::Accelerate;
 use super::failure::Met;
-use crate::flash::{Dirty, SLOT};
+use crate::flash::{Dirty, SLOT, Volume};
 use crate::flaw::flawed;
 use crate::redo::{Redo, redo_of};
 use lamina_block::{Error, Node, Result, Time};
@@ -46,8 +46,6 @@ pub struct Epochs {
     redo: Rc<Redo>,
     /// Blocks that may be dirty.
     most: u64,
-    /// Blocks that are about to be written.
-    coming: Cell<u64>,
     /// What is to be discarded, with numbers that rise; so many of these are in the batch under way.
     discards: RefCell<VecDeque<(u64, Range<u64>)>>,
     numbers: Cell<u64>,
@@ -70,7 +68,6 @@ impl Epochs {
         Ok(Some(Epochs {
             redo,
             most,
-            coming: Cell::new(0),
             discards: RefCell::default(),
             numbers: Cell::new(0),
             taken: Cell::new(0),
@@ -80,9 +77,9 @@ impl Epochs {
     }
 }
 
-/// Room in an epoch for what is about to be written.
+/// Room for what is about to be written, among what may be dirty.
 pub struct Coming<'a> {
-    of: &'a Epochs,
+    of: &'a Volume,
     blocks: u64,
 }
 
@@ -93,9 +90,10 @@ impl Drop for Coming<'_> {
 }
 
 impl Accelerate {
-    /// Blocks that may be dirty, besides what the flash allows.
+    /// Blocks that may be dirty.
     pub(super) fn most_dirty(&self) -> u64 {
-        self.epochs.as_ref().map_or(u64::MAX, |epochs| epochs.most)
+        let of_epoch = self.epochs.as_ref().map_or(u64::MAX, |epochs| epochs.most);
+        self.log.dirty_share(&self.volume).min(of_epoch)
     }
 
     /// Blocks that are written at once.
@@ -104,15 +102,16 @@ impl Accelerate {
         part.min(self.log.chunk())
     }
 
-    /// Waits until `blocks` more may be dirty.
-    pub(super) async fn coming(&self, blocks: u64) -> Met<Option<Coming<'_>>> {
-        let Some(epochs) = &self.epochs else { return Ok(None) };
-        let fits = |me: &Accelerate| me.volume.dirty.get() + epochs.coming.get() + blocks <= epochs.most;
+    /// Waits until `blocks` more may be dirty. Fails if the store takes nothing for too long.
+    pub(super) async fn coming(&self, blocks: u64) -> Met<Coming<'_>> {
+        let volume = &self.volume;
+        let fits = |me: &Accelerate| volume.dirty.get() + volume.coming.get() + blocks <= me.most_dirty();
         if !fits(self) {
+            let _short = self.log.short();
             self.wait_for(fits).await?;
         }
-        epochs.coming.set(epochs.coming.get() + blocks);
-        Ok(Some(Coming { of: epochs, blocks }))
+        volume.coming.set(volume.coming.get() + blocks);
+        Ok(Coming { of: volume, blocks })
     }
 
     /// `at` has been discarded, in an epoch, when this returns.

@@ -32,7 +32,8 @@
 //! Keys:
 //! * `over`: the store, then the device of kind `flash`.
 //! * `policy` ("write-back"): or "write-through": a write is acknowledged when the store has it too; or "uncached".
-//! * `share` (an equal part of what the others leave): percent of the flash. What others do not use is lent.
+//! * `share` (an equal part of what the others leave): percent of the flash. What others do not use is lent. No more
+//!   of it can be what the store does not have.
 //! * `bypass` ("1MiB"): a stream of reads that is longer, in requests of 64 KiB or more, does not fill the flash. "0" lets
 //!   all of them fill it.
 //! * `depth` (32): requests to the store that are under way together, of the destager.

@@ -234,7 +234,7 @@ impl Accelerate {
 
     /// Writes, bytes, and how many bytes may be dirty, for flow control.
     pub(super) fn backlog(&self) -> (usize, u64, u64) {
-        let share = self.log.share(&self.volume).min(self.most_dirty());
+        let share = self.most_dirty();
         (self.volume.queue.borrow().len(), self.volume.dirty.get() * SLOT as u64, share * SLOT as u64)
     }
 

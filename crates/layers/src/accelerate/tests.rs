@@ -5,6 +5,7 @@ mod compaction;
 mod epochs;
 mod failures;
 mod fills;
+mod late;
 mod neighbours;
 mod report;
 mod sizes;

@@ -22,8 +22,6 @@ pub struct Run {
 pub struct Dirty {
     pub block: u64,
     pub slot: u32,
-    /// Number of its segment then: it may be used again before the store has the block.
-    sequence: u64,
 }
 
 /// While nothing of a volume is on its way to the flash.
@@ -193,9 +191,7 @@ impl Log {
             // Those of which there are only bad blocks stay in the queue, and keep no others out.
             records += usize::from(found == 0 || dirty.len() > before);
         }
-        dirty.sort_unstable();
-        dirty.dedup();
-        upto.map(|upto| (dirty, upto))
+        upto.map(|upto| (self.batched(dirty), upto))
     }
 
     /// Nothing of the volume is on its way to the flash while what this gives lives: each write is there or has not begun. Who
@@ -214,20 +210,24 @@ impl Log {
         let upto = queue.iter().take_while(|record| record.ended).last()?.serial;
         let mut dirty = Vec::new();
         queue.iter().for_each(|record| self.add_dirty(volume, record, &mut dirty));
+        Some((self.batched(dirty), upto))
+    }
+
+    /// These go to the store, each once. Their versions are known by that wherever they are copied to meanwhile.
+    fn batched(&self, mut dirty: Vec<Dirty>) -> Vec<Dirty> {
         dirty.sort_unstable();
         dirty.dedup();
-        Some((dirty, upto))
+        let mut index = self.index.borrow_mut();
+        dirty.iter().for_each(|dirty| index.set_batched(dirty.slot));
+        dirty
     }
 
     /// The blocks of a write that are not on the store.
     fn add_dirty(&self, volume: &Volume, record: &Record, dirty: &mut Vec<Dirty>) {
-        let (index, segments) = (self.index.borrow(), self.segments.borrow());
+        let index = self.index.borrow();
         for block in record.blocks() {
             let slot = index.find(volume.number, block).filter(|slot| index.word(*slot).is_dirty());
-            dirty.extend(slot.map(|slot| {
-                let sequence = segments.list[self.shape.segment_of(slot) as usize].sequence;
-                Dirty { block, slot, sequence }
-            }));
+            dirty.extend(slot.map(|slot| Dirty { block, slot }));
         }
     }
 
@@ -259,14 +259,12 @@ impl Log {
         {
             let mut index = self.index.borrow_mut();
             let mut segments = self.segments.borrow_mut();
-            for Dirty { block, slot, sequence } in dirty {
-                let segment = segments.get(self.shape.segment_of(*slot));
-                let is_there =
-                    index.find(volume.number, *block) == Some(*slot) && segment.sequence == *sequence;
+            for Dirty { block, .. } in dirty {
+                let Some(slot) = index.find(volume.number, *block) else { continue };
                 // What has been written since is not on the store.
-                if is_there && index.word(*slot).is_dirty() {
-                    index.set_dirty(*slot, false);
-                    segment.dirty -= 1;
+                if index.word(slot).is_dirty() && index.word(slot).is_batched() {
+                    index.set_dirty(slot, false);
+                    segments.get(self.shape.segment_of(slot)).dirty -= 1;
                     volume.dirty.set(volume.dirty.get() - 1);
                 }
             }

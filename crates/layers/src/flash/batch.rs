@@ -33,7 +33,7 @@ pub struct Batch {
 /// Slots that something takes beside a head.
 fn slots_of(what: What, count: u32) -> u32 {
     match what {
-        What::Written | What::Clean => count,
+        What::Written | What::Clean | What::Lost => count,
         What::Dropped => 0,
     }
 }
@@ -202,8 +202,7 @@ impl Log {
                 let block = part.block + u64::from(i);
                 match part.what {
                     What::Dropped => self.unmap(&part.volume, block),
-                    What::Written => self.map(part, block, base + entry.slot + i, None),
-                    What::Clean => {
+                    What::Written | What::Clean | What::Lost => {
                         self.map(part, block, base + entry.slot + i, part.from.map(|from| from + i))
                     }
                 }
@@ -224,7 +223,8 @@ impl Log {
             if index.find(part.volume.number, block) != Some(from) {
                 return;
             }
-            word = word.with_frequency(before.frequency());
+            // It may be on its store by now.
+            word = before.copied();
         }
         match index.put(slot, word) {
             Some((old, before)) => {
@@ -235,6 +235,9 @@ impl Log {
                 self.left(&part.volume, old, before)
             }
             None => part.volume.blocks.set(part.volume.blocks.get() + 1),
+        }
+        if part.what == What::Lost {
+            self.unreadable.borrow_mut().insert(slot);
         }
         self.came(&part.volume, slot, word);
     }
@@ -255,6 +258,7 @@ impl Log {
     pub fn left(&self, volume: &Volume, slot: u32, before: Word) {
         let mut segments = self.segments.borrow_mut();
         segments.live[self.log_of(slot) as usize] -= 1;
+        self.unreadable.borrow_mut().remove(&slot);
         let segment = segments.get(self.shape.segment_of(slot));
         segment.live -= 1;
         if before.is_dirty() {

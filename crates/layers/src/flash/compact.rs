@@ -107,7 +107,7 @@ impl Log {
             let moved = self.moved.wait();
             let (runs, waits) = self.sort(number, &entries, Leaves::Sparse);
             match (runs.is_empty(), waits) {
-                (false, _) => self.keep(runs, Leaves::Sparse).await,
+                (false, _) => self.keep(runs, Leaves::Sparse).await?,
                 (true, true) => moved.await,
                 (true, false) => break,
             }

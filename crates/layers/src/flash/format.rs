@@ -365,6 +365,8 @@ pub enum What {
     Clean,
     /// Blocks of which the flash has nothing any more.
     Dropped,
+    /// Blocks that were written, and cannot be read any more; what their slots hold is nothing.
+    Lost,
 }
 
 /// A run of blocks of a volume.
@@ -409,11 +411,12 @@ impl Entry {
 
     /// `None` if it cannot be an entry of a segment that has `slots` slots for batches.
     fn read(bytes: &EntryBytes, slots: u32) -> Option<Entry> {
-        let what =
-            [What::Written, What::Clean, What::Dropped].into_iter().find(|what| *what as u8 == bytes.what)?;
+        let what = [What::Written, What::Clean, What::Dropped, What::Lost]
+            .into_iter()
+            .find(|what| *what as u8 == bytes.what)?;
         let (block, count, slot) = (bytes.block.get(), bytes.count.get(), bytes.slot.get());
         let has_place = match what {
-            What::Written | What::Clean => {
+            What::Written | What::Clean | What::Lost => {
                 slot > 0 && slot.checked_add(count).is_some_and(|end| end <= slots)
             }
             What::Dropped => slot == 0,

@@ -26,6 +26,8 @@ const PENDING: u64 = 1 << 55;
 const MOVING: u64 = 1 << 56;
 /// Not an empty word, also for block 0 of volume 0.
 const USED: u64 = 1 << 57;
+/// What it holds is, or was, in a batch on its way to the store; no newer version of it has this.
+const BATCHED: u64 = 1 << 58;
 
 fn field(word: u64, bits: Range<u32>) -> u64 {
     word >> bits.start & ((1 << (bits.end - bits.start)) - 1)
@@ -69,6 +71,15 @@ impl Word {
 
     pub fn is_moving(self) -> bool {
         self.0 & MOVING != 0
+    }
+
+    pub fn is_batched(self) -> bool {
+        self.0 & BATCHED != 0
+    }
+
+    /// The word of a copy: the same version of the same block.
+    pub fn copied(self) -> Word {
+        Word(self.0 & !(PENDING | MOVING))
     }
 
     fn set(&mut self, bit: u64, on: bool) {
@@ -200,6 +211,10 @@ impl Index {
 
     pub fn set_moving(&mut self, slot: u32, on: bool) {
         self.slots[slot as usize].set(MOVING, on);
+    }
+
+    pub fn set_batched(&mut self, slot: u32) {
+        self.slots[slot as usize].set(BATCHED, true);
     }
 
     fn ghost(&self, volume: u16, block: u64) -> (usize, u16) {

@@ -129,16 +129,7 @@ impl Drop for Hurry<'_> {
 }
 
 /// Somebody who waits for room.
-struct Short<'a>(&'a Log);
-
-impl Short<'_> {
-    fn new(of: &Log) -> Short<'_> {
-        of.stalls.set(of.stalls.get() + 1);
-        let (waiting, since) = of.short.get();
-        of.short.set((waiting + 1, if waiting == 0 { of.env.now() } else { since }));
-        Short(of)
-    }
-}
+pub struct Short<'a>(&'a Log);
 
 impl Drop for Short<'_> {
     fn drop(&mut self) {
@@ -148,6 +139,14 @@ impl Drop for Short<'_> {
 }
 
 impl Log {
+    /// Somebody waits for room while what this gives lives.
+    pub fn short(&self) -> Short<'_> {
+        self.stalls.set(self.stalls.get() + 1);
+        let (waiting, since) = self.short.get();
+        self.short.set((waiting + 1, if waiting == 0 { self.env.now() } else { since }));
+        Short(self)
+    }
+
     /// Blocks that are put at once, at most.
     pub fn chunk(&self) -> u64 {
         u64::from((self.shape.batch_slots() / 4).max(1))
@@ -179,7 +178,7 @@ impl Log {
 
     /// Blocks put at once that share a head at least: less than what ends a batch, be it the segment, the length, or the
     /// number of entries.
-    fn run(&self) -> u64 {
+    pub(super) fn run(&self) -> u64 {
         u64::from((self.shape.batch_slots() / 2).clamp(1, ENTRIES_MAX as u32 / 2))
     }
 
@@ -193,7 +192,7 @@ impl Log {
             if let Some(room) = self.try_room(blocks, 0) {
                 return Ok(room);
             }
-            short.get_or_insert_with(|| Short::new(self));
+            short.get_or_insert_with(|| self.short());
             moved.await;
         }
     }

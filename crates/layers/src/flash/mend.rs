@@ -117,6 +117,10 @@ impl Log {
 
     /// Fails if the device has lost any of `slots`.
     pub fn is_there(&self, mut slots: Range<u32>) -> Result<()> {
+        let unreadable = self.unreadable.borrow();
+        if !unreadable.is_empty() && slots.clone().any(|slot| unreadable.contains(&slot)) {
+            return Err(Error::media("the flash could not read it, and has given it up").on(&self.name));
+        }
         let lost = self.lost.borrow();
         match !lost.is_empty() && slots.any(|slot| lost.contains(&slot)) {
             true => Err(Error::media("the flash has lost it").on(&self.name)),

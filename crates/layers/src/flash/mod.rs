@@ -35,6 +35,7 @@ mod beyond;
 mod compact;
 mod format;
 mod index;
+mod late;
 mod log;
 mod mend;
 mod reclaim;
@@ -47,6 +48,7 @@ pub(crate) use access::{Dirty, Run};
 pub(crate) use bad::{RETRY, Side};
 pub(crate) use format::{LARGEST, SLOT};
 pub(crate) use log::{How, Room};
+pub(crate) use state::Pin;
 pub(crate) use volume::{LONG, Record, Volume};
 
 use crate::command::{args, unknown};
@@ -126,6 +128,8 @@ pub(crate) struct Log {
     checkpoints: Cell<u64>,
     /// Segments whose blocks were moved rather than forgotten, one after the other.
     in_vain: Cell<usize>,
+    /// Tails that were turned over since these numbers of dirty blocks, and of blocks, have changed.
+    turned: Cell<(usize, [u64; 2])>,
     /// What is a volume's due is not kept: there is no other way to get room.
     is_strict: Cell<bool>,
     /// Of each log: segments up to this one are freed before any other.
@@ -138,6 +142,8 @@ pub(crate) struct Log {
     is_missing: bool,
     /// Slots that have something else than what was put there: the device has lost power alone.
     lost: RefCell<HashSet<u32>>,
+    /// Slots of which is known that what should be there cannot be read.
+    unreadable: RefCell<HashSet<u32>>,
     mending: Cell<bool>,
     closed: Cell<bool>,
     /// What goes on in the background.

@@ -9,14 +9,17 @@
 //!
 //! A segment is written again only when a durable state says that it does not count: otherwise what is forgotten, and has
 //! been changed on its store since, could be found again after a crash. And what made its blocks old is durable before
-//! they go. A tail that has blocks which are not on their store waits for them.
+//! they go. A tail that has blocks which are not on their store waits for them; where that takes too long, because the store is
+//! away, slow or not even open, they are copied to the end of their log, so that one store stops no other volume.
 
 use super::Log;
 use super::format::{Entry, SLOT, Summary, What};
 use super::log::{Ticket, Waiting};
 use super::segments::{MAIN, SMALL};
-use super::volume::Volume;
+use super::volume::{LATE, Volume};
+use futures_util::future::select;
 use lamina_block::{Buf, Durability, Error, ErrorKind, Result};
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -37,19 +40,24 @@ pub(super) const PAUSE: Duration = Duration::from_millis(100);
 pub(super) enum Leaves {
     /// It is the tail of its log: what is kept goes to main, the rest is forgotten.
     Tail,
+    /// The same, and stores are late: what is not there goes to the end of the same log.
+    Late,
     /// It is compacted: all of it goes to the end of its log.
     Sparse,
 }
 
 /// Blocks that are to be kept: they lie side by side, and were written together.
 pub(super) struct Run {
-    volume: Rc<Volume>,
+    pub volume: Rc<Volume>,
     /// Of the volume, when they were there: if all of it is forgotten meanwhile, their copies are, too.
-    generation: u32,
-    serial: u64,
-    block: u64,
-    slot: u32,
+    pub generation: u32,
+    pub serial: u64,
+    pub block: u64,
+    pub slot: u32,
     pub count: u32,
+    pub is_dirty: bool,
+    /// It cannot be read any more.
+    pub is_lost: bool,
 }
 
 impl Log {
@@ -88,7 +96,11 @@ impl Log {
                 if !self.is_short() || !self.is_dirty() {
                     return;
                 }
-                moved.await;
+                match self.late_tail() {
+                    Some(late) => self.turn_over(late).await,
+                    // A store may become late meanwhile.
+                    None => drop(select(self.env.sleep(LATE), pin!(moved)).await),
+                }
                 continue;
             }
             let freed = self.free(emptied).await;
@@ -132,7 +144,7 @@ impl Log {
         while emptied.len() < free.saturating_sub(3).clamp(2, TOGETHER)
             && let Some((log, number)) = self.victim(&emptied)
         {
-            if let Err(e) = self.empty_segment(log, number).await {
+            if let Err(e) = self.empty_segment(log, number, Leaves::Tail).await {
                 return (emptied, Err(e));
             }
             emptied.push((log, number));
@@ -142,27 +154,31 @@ impl Log {
 
     /// The tail that goes next, behind those that are `emptied`.
     fn victim(&self, emptied: &[(u8, u32)]) -> Option<(u8, u32)> {
+        self.next_tail(emptied, |number| self.segments.borrow().list[number as usize].dirty == 0)
+    }
+
+    pub(super) fn next_tail(&self, emptied: &[(u8, u32)], may_go: impl Fn(u32) -> bool) -> Option<(u8, u32)> {
         let segments = self.segments.borrow();
         let gone = |log: u8| emptied.iter().filter(|(of, _)| *of == log).count();
         let oldest = |log: u8| {
             let number = *segments.logs[log as usize].get(gone(log))?;
             (self.streams[log as usize].open.get() != Some(number)).then_some((log, number))
         };
-        let is_clean = |(_, number): &(u8, u32)| segments.list[*number as usize].dirty == 0;
+        let may_go = |(_, number): &(u8, u32)| may_go(*number);
         let goes_first = |(log, number): &(u8, u32)| {
             segments.list[*number as usize].sequence <= self.first[*log as usize].get()
         };
         if let Some(first) = [SMALL, MAIN].into_iter().filter_map(oldest).find(goes_first) {
-            return Some(first).filter(is_clean);
+            return Some(first).filter(may_go);
         }
         let [small, main] = segments.live;
         let is_large = small * 100 > (small + main) * SMALL_PERCENT;
         let order = if is_large { [SMALL, MAIN] } else { [MAIN, SMALL] };
-        order.into_iter().filter_map(oldest).find(is_clean)
+        order.into_iter().filter_map(oldest).find(may_go)
     }
 
-    /// Keeps of a segment what is worth it, and forgets the rest.
-    async fn empty_segment(self: &Rc<Log>, log: u8, number: u32) -> Result<()> {
+    /// Keeps of a tail what is worth it, and forgets the rest.
+    pub(super) async fn empty_segment(self: &Rc<Log>, log: u8, number: u32, why: Leaves) -> Result<()> {
         self.moved.until(|| self.segments.borrow_mut().get(number).under_way.is_empty()).await;
         let entries = self.entries(number).await?;
         // Once something of it is forgotten, nothing newer may go before it, also if it cannot be freed now.
@@ -172,10 +188,10 @@ impl Log {
         let mut kept = 0;
         loop {
             let moved = self.moved.wait();
-            let (runs, waits) = self.sort(number, &entries, Leaves::Tail);
-            kept += runs.iter().map(|run| run.count).sum::<u32>();
+            let (runs, waits) = self.sort(number, &entries, why);
+            kept += runs.iter().filter(|run| !run.is_dirty).map(|run| run.count).sum::<u32>();
             match (runs.is_empty(), waits) {
-                (false, _) => self.keep(runs, Leaves::Tail).await,
+                (false, _) => self.keep(runs, why).await?,
                 (true, true) => moved.await,
                 (true, false) => break,
             }
@@ -187,7 +203,7 @@ impl Log {
     }
 
     /// Lets segments be used again that are empty.
-    async fn free(&self, emptied: Vec<(u8, u32)>) -> Result<()> {
+    pub(super) async fn free(&self, emptied: Vec<(u8, u32)>) -> Result<()> {
         if emptied.is_empty() {
             return Ok(());
         }
@@ -204,11 +220,35 @@ impl Log {
             self.env.sleep(PAUSE).await;
         }
         for (_, number) in emptied {
-            self.unpinned(number).await;
-            self.segments.borrow_mut().free.push_back(number);
-            self.moved.notify();
+            self.give_back(number).await;
         }
         Ok(())
+    }
+
+    /// The segment can be used again, perhaps not before a store that takes its time has what is read from it.
+    async fn give_back(&self, number: u32) {
+        let facts = move |log: &Log| {
+            let segments = log.segments.borrow();
+            let segment = &segments.list[number as usize];
+            (segment.pins == 0, segment.entries.is_none())
+        };
+        let give = move |log: &Log| {
+            log.segments.borrow_mut().free.push_back(number);
+            log.moved.notify();
+        };
+        self.hasty.set(!facts(self).1);
+        self.moved.notify();
+        self.moved.until(|| facts(self).0 || facts(self).1).await;
+        self.hasty.set(false);
+        if facts(self).0 {
+            return give(self);
+        }
+        self.spawn(move |me| async move {
+            me.moved.until(|| facts(&me).0 || me.closed.get()).await;
+            if !me.closed.get() {
+                give(&me);
+            }
+        });
     }
 
     /// Nobody reads from the segment any more, and its summary is written or never will be.
@@ -253,7 +293,8 @@ impl Log {
                 if !word.is_used() {
                     continue;
                 }
-                if word.is_pending() || word.is_dirty() {
+                let is_dirty = word.is_dirty();
+                if word.is_pending() || word.is_moving() || (is_dirty && why != Leaves::Late) {
                     waits = true;
                     continue;
                 }
@@ -264,7 +305,7 @@ impl Log {
                 let is_worth = || {
                     word.frequency() > ASKED[log as usize] || (!self.is_strict.get() && self.is_owed(&volume))
                 };
-                if why == Leaves::Tail && !(can_move && is_worth()) {
+                if why != Leaves::Sparse && !is_dirty && !(can_move && is_worth()) {
                     self.unmap(&volume, word.block());
                     if log == SMALL {
                         self.index.borrow_mut().remember(word.volume(), word.block());
@@ -273,19 +314,36 @@ impl Log {
                 }
                 // In main it has to be asked for again.
                 let frequency = match (why, log) {
+                    _ if is_dirty => word.frequency(),
                     (Leaves::Sparse, _) => word.frequency(),
-                    (Leaves::Tail, MAIN) => word.frequency().saturating_sub(1),
-                    (Leaves::Tail, _) => 0,
+                    (Leaves::Tail | Leaves::Late, MAIN) => word.frequency().saturating_sub(1),
+                    (Leaves::Tail | Leaves::Late, _) => 0,
                 };
                 self.index.borrow_mut().set_frequency(slot, frequency);
                 self.index.borrow_mut().set_moving(slot, true);
                 match runs.last_mut() {
-                    Some(run) if run.slot + run.count == slot && run.serial == entry.serial && i > 0 => {
+                    Some(run)
+                        if run.slot + run.count == slot
+                            && run.serial == entry.serial
+                            && run.is_dirty == is_dirty
+                            && i > 0 =>
+                    {
                         run.count += 1
                     }
                     _ => {
-                        let (generation, serial) = (volume.generation.get(), entry.serial);
-                        runs.push(Run { volume, generation, serial, block: word.block(), slot, count: 1 });
+                        // What is dirty counts after a crash as long as it would have where it was.
+                        let generation = if is_dirty { entry.generation } else { volume.generation.get() };
+                        let (serial, block) = (entry.serial, word.block());
+                        runs.push(Run {
+                            volume,
+                            generation,
+                            serial,
+                            block,
+                            slot,
+                            count: 1,
+                            is_dirty,
+                            is_lost: false,
+                        });
                     }
                 }
             }
@@ -320,6 +378,7 @@ impl Log {
                 };
                 match data {
                     Ok(data) => copies.push((run, data)),
+                    Err(_) if run.is_dirty => self.read_alone(&run, &mut copies).await,
                     Err(e) => {
                         tracing::warn!(flash = %self.name, error = %e, "cached blocks cannot be read, nor copied")
                     }
@@ -330,8 +389,8 @@ impl Log {
     }
 
     /// Copies runs to where they go. What cannot be copied is forgotten in a tail, and stays where it is in another segment:
-    /// there may be something older behind it.
-    pub(super) async fn keep(self: &Rc<Log>, runs: Vec<Run>, why: Leaves) {
+    /// there may be something older behind it. Fails if something dirty stays where it is.
+    pub(super) async fn keep(self: &Rc<Log>, runs: Vec<Run>, why: Leaves) -> Result<()> {
         let ticket = Ticket::new();
         let slots_of = |run: &Run| run.slot..run.slot + run.count;
         let slots = runs.iter().flat_map(|run| slots_of(run).map(|slot| (Rc::clone(&run.volume), slot)));
@@ -340,9 +399,13 @@ impl Log {
         // All at once, so that they share heads: with one for each there might be no room won.
         for (run, data) in copies {
             self.append(
-                if why == Leaves::Tail { MAIN } else { self.log_of(run.slot) },
+                if why == Leaves::Sparse || run.is_dirty { self.log_of(run.slot) } else { MAIN },
                 Waiting {
-                    what: What::Clean,
+                    what: match (run.is_lost, run.is_dirty) {
+                        (true, _) => What::Lost,
+                        (false, true) => What::Written,
+                        (false, false) => What::Clean,
+                    },
                     generation: run.generation,
                     serial: run.serial,
                     block: run.block,
@@ -357,26 +420,41 @@ impl Log {
         }
         // Its result does not matter: what is still where it was has not been copied.
         let _copied = ticket.wait().await;
+        let mut stay = 0;
         for (volume, slot) in slots {
             let word = self.index.borrow().word(slot);
             match why {
                 _ if !word.is_moving() => {}
-                Leaves::Tail => self.unmap(&volume, word.block()),
+                _ if word.is_dirty() => {
+                    self.index.borrow_mut().set_moving(slot, false);
+                    stay += 1;
+                }
+                Leaves::Tail | Leaves::Late => self.unmap(&volume, word.block()),
                 Leaves::Sparse => self.index.borrow_mut().set_moving(slot, false),
             }
         }
         self.moved.notify();
+        match stay {
+            0 => Ok(()),
+            stay => Err(Error::media(format!("{stay} blocks that only the flash has cannot be copied"))
+                .on(&self.name)),
+        }
     }
 
     /// Blocks of the flash that are a volume's share.
     pub fn share(&self, volume: &Volume) -> u64 {
+        self.part_of(volume, self.room_for_data())
+    }
+
+    /// The part of `all` that is a volume's share.
+    pub(super) fn part_of(&self, volume: &Volume, all: u64) -> u64 {
         let volumes = self.volumes.borrow();
         let open = || volumes.iter().flatten().filter(|volume| volume.is_open.get());
         let given: u64 = open().filter_map(|volume| volume.share.get()).map(u64::from).sum();
         let others = open().filter(|volume| volume.share.get().is_none()).count().max(1) as u64;
         let part = volume.share.get().map_or(1000u64.saturating_sub(given) / others, u64::from);
         // More than all is given: everybody gets less.
-        self.room_for_data() * part / given.max(1000)
+        all * part / given.max(1000)
     }
 
     /// Blocks that the flash has room for, if batches are not small.

@@ -124,7 +124,7 @@ impl Log {
             durable = durable.max(head.durable);
             for entry in &head.entries {
                 let data = match entry.what {
-                    What::Written | What::Clean => {
+                    What::Written | What::Clean | What::Lost => {
                         entry.slot as usize * SLOT..(entry.slot + entry.count) as usize * SLOT
                     }
                     What::Dropped => 0..0,
@@ -206,7 +206,7 @@ impl Log {
         for found in found {
             let base = self.shape.segment(found.number).start;
             for (entry, volume) in self.valid(found).filter(|(entry, _)| entry.what != What::Dropped) {
-                let is_dirty = entry.what == What::Written
+                let is_dirty = matches!(entry.what, What::Written | What::Lost)
                     && entry.generation >= volume.generation.get()
                     && entry.serial > volume.checkpoint.get();
                 for (i, block) in entry.blocks().enumerate() {
@@ -234,6 +234,13 @@ impl Log {
             for (entry, _) in self.valid(found).filter(|(entry, _)| entry.what == What::Dropped) {
                 self.forget_older(found.log, entry, &serials);
             }
+        }
+        for found in found {
+            let base = self.shape.segment(found.number).start;
+            let lost = found.entries.iter().filter(|entry| entry.what == What::Lost);
+            let slots = lost.flat_map(|entry| base + entry.slot..base + entry.slot + entry.count);
+            let index = self.index.borrow();
+            self.unreadable.borrow_mut().extend(slots.filter(|slot| index.word(*slot).is_used()));
         }
         self.count(&serials);
         Ok(())

@@ -12,13 +12,17 @@
 
 use super::bad::BadBlocks;
 use super::format::VolumeState;
-use lamina_block::Signal;
+use lamina_block::{Signal, Time};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
+use std::time::Duration;
 
 /// A queue of so many writes is long.
 pub const LONG: usize = 4096;
+
+/// A store that takes longer for a batch is late: nobody else waits for it.
+pub const LATE: Duration = Duration::from_millis(500);
 
 /// The number of no volume.
 const NOWHERE: u16 = 4095;
@@ -61,6 +65,10 @@ pub struct Volume {
     /// Writes that are on their way to the flash, and whether others wait.
     pub putting: Cell<usize>,
     pub is_held: Cell<bool>,
+    /// Blocks that are about to be written.
+    pub coming: Cell<u64>,
+    /// Since when a batch is on its way to the store, or fails again and again.
+    pub batch_since: Cell<Option<Time>>,
     /// A layer has it open.
     pub is_open: Cell<bool>,
     pub queue: RefCell<VecDeque<Record>>,
@@ -97,6 +105,8 @@ impl Volume {
             share: Cell::new(None),
             putting: Cell::new(0),
             is_held: Cell::new(false),
+            coming: Cell::new(0),
+            batch_since: Cell::new(None),
             is_open: Cell::new(false),
             queue: RefCell::default(),
             bad: BadBlocks::default(),
@@ -114,6 +124,12 @@ impl Volume {
             generation: self.generation.get(),
             valid: self.valid.get(),
         }
+    }
+
+    /// True if nobody can say when its store will have what is dirty.
+    pub fn is_late(&self, now: Time) -> bool {
+        let is_slow = || self.batch_since.get().is_some_and(|since| now.since(since) >= LATE);
+        !self.is_open.get() || !self.bad.is_empty() || is_slow()
     }
 
     /// The serial number of another change.

@@ -1,5 +1,6 @@
 //! Blocks that the flash cannot read, or that the store does not take: everything else goes on.
 
+use super::late::{STORES, be_busy};
 use super::neighbours::{MIB, Volume, cache, over, simulate, volume};
 use crate::accelerate::tests::failures::disk;
 use crate::flash::SLOT;
@@ -35,7 +36,7 @@ fn refuse(env: &Rc<SimEnv>, store: &'static str, blocks: Range<u64>) {
 }
 
 /// What the store has, past the flash.
-async fn on_store(env: &Rc<SimEnv>, store: &str, block: u64) -> u8 {
+pub async fn on_store(env: &Rc<SimEnv>, store: &str, block: u64) -> u8 {
     let buf = Buf::zeroed(4096);
     disk(env, store).submit(Io::read(block * 4096, buf.clone())).await.expect("read");
     buf.to_vec()[0]
@@ -171,5 +172,31 @@ fn a_write_that_waits_for_the_store_is_told_that_it_failed() {
         a.write(5, 2).await.expect("taken");
         a.command("drain").await.expect("drained");
         assert_eq!((a.figure("bad_bytes"), on_store(&env, "a", 5).await), (0, 2));
+    });
+}
+
+/// It takes part in what goes on in the log, as what it is, and after a power loss nobody takes anything else for it.
+#[test]
+fn a_block_that_the_flash_cannot_read_stops_no_neighbour() {
+    let world = Simulation::new(1);
+    let env = world.env();
+    super::neighbours::put_disks(&env, &STORES);
+    let run = async move {
+        let cache = cache(&env, Begin::Format).await;
+        let (a, b) = (volume(&env, "a", &cache).await, volume(&env, "b", &cache).await);
+        spoil_next(&env);
+        a.write(3, 7).await.expect("written");
+        be_busy(&env, &b).await;
+        a.read(3).await.expect_err("nobody has it");
+        a.node.submit(Io::flush()).await.expect("flushed");
+        env.images(lamina_sim::Loss::All, 1)
+    };
+    let images = world.run(run).expect("it ends");
+    opened(&images, |a| async move {
+        assert_eq!(a.read(3).await.expect_err("nobody has it").kind(), ErrorKind::Media);
+        a.command("drain").await.expect_err("it is missing");
+        a.write(3, 8).await.expect("written");
+        a.command("drain").await.expect("nothing is missing");
+        assert_eq!(a.read(3).await, Ok(8));
     });
 }

@@ -218,7 +218,7 @@ fn a_store_that_hangs_is_an_alert() {
         after(&env, 60.0).await;
         let info = cache.info();
         assert_eq!(info["alerts"], json!({ "failed": false, "stalled": true }), "{info}");
-        assert_eq!(info["stalls"], 1);
+        assert!(info["stalls"].as_u64() >= Some(1), "{info}");
         assert!(info["stalled_seconds"].as_f64().expect("seconds") > 10.0, "{info}");
     });
 }

@@ -208,7 +208,7 @@ fn entries_that_cannot_be_are_refused() {
         let bytes = Summary { entries: vec![entry], ..summary() }.encode(KEY);
         assert_eq!(Summary::decode(&bytes, &SHAPE), None, "{entry:?}");
     }
-    assert_eq!(Head::decode(&with(&head().encode(KEY), 64 + 2, &[3], KEY), &SHAPE), None, "what");
+    assert_eq!(Head::decode(&with(&head().encode(KEY), 64 + 2, &[4], KEY), &SHAPE), None, "what");
 }
 
 #[test]

@@ -1,0 +1,105 @@
+//! Stores that are late: their volumes' dirty blocks go from the tail of a log to its end, and have a limit, so that no store
+//! stops another volume.
+//!
+//! ```text
+//!      tail  ▣▢◆▢  ▣▣…  …▣  end        ◆ dirty, of a store that is late
+//!              └──────────▶ ◆          ▢ forgotten, as in any tail
+//! ```
+//!
+//! A copy is the same version at another place, with the same serial number: after a crash it does not matter which is found.
+//! Where a batch on its way has it, it is known by its word in the index, which says so and is copied with it.
+
+use super::Log;
+use super::format::SLOT;
+use super::reclaim::{Leaves, PAUSE, Run};
+use super::volume::Volume;
+use lamina_block::{Buf, ErrorKind};
+use std::rc::Rc;
+
+impl Log {
+    /// Frees a tail, what is dirty of which goes to the end of its log.
+    pub(super) async fn turn_over(self: &Rc<Log>, (log, number): (u8, u32)) {
+        let emptied = self.empty_segment(log, number, Leaves::Late).await;
+        let freed = match emptied {
+            Ok(()) => self.free(vec![(log, number)]).await,
+            failed => failed,
+        };
+        let (turned, of) = self.turned.get();
+        self.turned.set((turned + 1, of));
+        if let Err(e) = freed {
+            tracing::debug!(flash = %self.name, error = %e, "a segment cannot be freed; it is tried again");
+            self.env.sleep(PAUSE).await;
+        }
+    }
+
+    /// The tail that goes next though it has something dirty, as all its stores are late; none if nothing else is there.
+    pub(super) fn late_tail(&self) -> Option<(u8, u32)> {
+        let dirty: u64 = self.volumes.borrow().iter().flatten().map(|volume| volume.dirty.get()).sum();
+        if !self.is_urgent() || self.failed.borrow().is_some() || dirty > self.room_for_dirty() {
+            return None;
+        }
+        let (segments, live) = {
+            let segments = self.segments.borrow();
+            (segments.logs.iter().map(|log| log.len()).sum(), segments.live.iter().sum())
+        };
+        if self.turned.get().1 != [dirty, live] {
+            self.turned.set((0, [dirty, live]));
+        }
+        // All of it has been turned over, and there was nothing else.
+        if self.turned.get().0 > segments {
+            return None;
+        }
+        self.next_tail(&[], |number| self.is_late(number))
+    }
+
+    /// True if all stores are late that lack something of a segment.
+    fn is_late(&self, number: u32) -> bool {
+        let (index, volumes, now) = (self.index.borrow(), self.volumes.borrow(), self.env.now());
+        let mut words = self.shape.segment(number).map(|slot| index.word(slot));
+        words.all(|word| {
+            let volume = || volumes.get(usize::from(word.volume())).and_then(Option::as_ref);
+            !word.is_dirty() || volume().is_none_or(|volume| volume.is_late(now))
+        })
+    }
+
+    /// Reads dirty blocks one by one. One that batches could not read either is lost, and that is what is copied: otherwise it
+    /// would keep its segment for ever, and with it all behind that.
+    pub(super) async fn read_alone(&self, run: &Run, copies: &mut Vec<(Run, Buf)>) {
+        for i in 0..run.count {
+            let (slot, block) = (run.slot + i, run.block + u64::from(i));
+            let volume = Rc::clone(&run.volume);
+            let may_go = !volume.is_open.get() || volume.bad.has(block);
+            let one = Run { volume, slot, block, count: 1, ..*run };
+            let read = match self.is_there(slot..slot + 1) {
+                Ok(()) => self.read_slots(slot..slot + 1).await,
+                Err(lost) => Err(lost),
+            };
+            match read {
+                Ok(data) => copies.push((one, data)),
+                Err(e) if e.kind() == ErrorKind::Media && may_go => {
+                    copies.push((Run { is_lost: true, ..one }, Buf::zeroed(SLOT)));
+                }
+                Err(e) => {
+                    tracing::warn!(flash = %self.name, error = %e, "a block cannot be read, nor copied")
+                }
+            }
+        }
+    }
+
+    /// Blocks of a volume that may be dirty: so many that its neighbours have room whatever becomes of its store.
+    pub fn dirty_share(&self, volume: &Volume) -> u64 {
+        let volumes = self.volumes.borrow();
+        let unopened = volumes.iter().flatten().filter(|volume| !volume.is_open.get());
+        let kept: u64 = unopened.map(|volume| volume.dirty.get()).sum();
+        drop(volumes);
+        self.part_of(volume, self.room_for_dirty().saturating_sub(kept)).max(self.chunk())
+    }
+
+    /// Blocks that there is room for when they are copied again and again: with heads, and what is left at the ends of
+    /// segments.
+    fn room_for_dirty(&self) -> u64 {
+        let segments = u64::from(self.shape.segments.saturating_sub(self.reserve() as u32));
+        let slots = segments * u64::from(self.shape.batch_slots()).saturating_sub(2);
+        slots * self.run() / (self.run() + 1)
+    }
+}
