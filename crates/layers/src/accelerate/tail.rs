@@ -6,6 +6,7 @@
 //! Blocks behind the end are of a store that was larger. They are forgotten, durably, when the device is opened; otherwise they
 //! would be read again when the store has grown, and something else is there.
 
+use super::failure::Fault;
 use super::{Accelerate, add};
 use crate::flash::SLOT;
 use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Result};
@@ -35,7 +36,11 @@ impl Accelerate {
         self.while_leaving().await;
         if self.epochs.is_some() {
             // Nothing that was written before is missing where this is.
-            self.drained().await?;
+            match self.drained().await {
+                // Then the store has it all the same.
+                Err(Fault::Flash(e)) => self.without_flash(e).await?,
+                drained => drained?,
+            }
         }
         self.store.submit(Io::write(at, from, durability)).await?;
         match self.epochs {
