@@ -71,10 +71,12 @@ impl Accelerate {
         let runs = self.log.runs(&self.volume, Accelerate::blocks(&at));
         match &runs[..] {
             [run] => self.read_run(run, &at, &into, &fill).await,
-            _ => join_all(runs.iter().map(|run| self.read_run(run, &at, &into, &fill)))
-                .await
-                .into_iter()
-                .collect(),
+            _ => {
+                // Many of them do not all begin at once, and until they have nothing else may be written where they are.
+                let _pins = self.log.pin_runs(&runs);
+                let reads = runs.iter().map(|run| self.read_run(run, &at, &into, &fill));
+                join_all(reads).await.into_iter().collect()
+            }
         }
     }
 

@@ -191,12 +191,15 @@ impl Index {
         Some((slot, std::mem::take(&mut self.slots[slot as usize])))
     }
 
-    /// Somebody asked for what the slot holds.
+    /// Somebody asked for what the slot holds, or held: its block may have gone elsewhere since it was looked up.
     pub fn touch(&mut self, slot: u32) {
-        self.set_frequency(slot, self.word(slot).frequency() + 1);
+        if self.word(slot).is_used() {
+            self.set_frequency(slot, self.word(slot).frequency() + 1);
+        }
     }
 
     pub fn set_frequency(&mut self, slot: u32, frequency: u8) {
+        debug_assert!(self.word(slot).is_used(), "an empty slot has no frequency");
         let word = &mut self.slots[slot as usize];
         *word = word.with_frequency(frequency);
     }
@@ -281,6 +284,16 @@ mod tests {
         assert_eq!((word.volume(), word.block(), word.frequency()), (4095, (1 << 40) - 1, 3));
         assert!(word.is_dirty() && !word.is_pending() && !word.is_moving());
         assert!(Word::new(0, 0, false).is_used() && !Word::default().is_used());
+    }
+
+    #[test]
+    fn what_is_asked_for_when_it_has_gone_stays_gone() {
+        let mut index = Index::new(100);
+        index.put(7, Word::new(3, 5, false));
+        index.put(8, Word::new(3, 5, true));
+        index.touch(7);
+        index.touch(8);
+        assert_eq!((index.word(7), index.word(8).frequency()), (Word::default(), 1));
     }
 
     #[test]
