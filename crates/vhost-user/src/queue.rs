@@ -11,6 +11,8 @@
 //! ring until there is. A chain that cannot be answered stops the queue: it takes nothing more until the front-end has
 //! stopped it, and what is in flight completes.
 
+mod pending;
+
 use crate::chain::{Broken, Chain};
 use crate::dirty::DirtyLog;
 use crate::inflight::Tracker;
@@ -19,10 +21,9 @@ use crate::request::{self, Parsed, Rules, Status};
 use crate::ring::Ring;
 use crate::{store, truncation};
 use futures_util::FutureExt;
-use lamina_block::{Env, Io, Node, Op, Request, Result, Signal, Taker};
+use lamina_block::{Env, Node, Result, Signal, Taker};
 use lamina_host::Bell;
 use smallvec::SmallVec;
-use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ptr::NonNull;
@@ -33,9 +34,6 @@ use virtio_bindings::virtio_ring::{VRING_AVAIL_F_NO_INTERRUPT, VRING_USED_F_NO_N
 
 /// Pieces of guest memory that are walked before others run: as many as a ring full of usual requests has.
 const SPANS_A_TURN: usize = 32 << 10;
-
-/// How much is zeroed before it is asked whether anybody still wants it, in bytes: zeroes may have to be written.
-const ZEROES_A_STEP: u64 = 32 << 20;
 
 /// What a queue is made of.
 pub(crate) struct Parts {
@@ -393,55 +391,6 @@ impl Queue {
             Parsed::Answer(status) => self.complete(ring, &taken, status),
         }
         true
-    }
-
-    /// Completes a chain when its request does; forgets it when that was given up.
-    fn wait_for(
-        self: &Rc<Self>,
-        request: impl Future<Output = Option<Result<()>>> + 'static,
-        taken: Taken,
-        owner: Rc<dyn Any>,
-    ) {
-        let queue = Rc::clone(self);
-        self.env.spawn(Box::pin(async move {
-            let Some(result) = request.await else { return queue.forget(&taken) };
-            queue.note(&result);
-            let ring = Rc::clone(&*queue.ring.borrow());
-            queue.complete(&ring, &taken, Status::from(&result));
-            drop(owner);
-            if !queue.publish_due.replace(true) {
-                queue.completed.notify();
-            }
-        }));
-    }
-
-    /// Does `ios` one after the other, also when one fails; the first error. `None` if nobody waits for the rest.
-    async fn several(self: Rc<Self>, ios: Vec<Io>) -> Option<Result<()>> {
-        let mut all = Ok(());
-        for io in ios {
-            let step = if matches!(io.op, Op::Zero(_)) { ZEROES_A_STEP } else { u64::MAX };
-            let mut start = io.at.start;
-            while start < io.at.end {
-                if self.abandoned.get() {
-                    return None;
-                }
-                let end = io.at.end.min(start.saturating_add(step));
-                let request: Request = self.node.submit(io.part(start..end, start));
-                all = all.and(request.await);
-                start = end;
-            }
-        }
-        Some(all)
-    }
-
-    /// Lets a chain be in flight without working on it.
-    fn forget(&self, taken: &Taken) {
-        self.room.give(taken.cost);
-        self.in_flight.update(|n| n - 1);
-        if self.in_flight.get() == 0 {
-            self.drained.notify();
-        }
-        self.completed.notify();
     }
 
     /// Writes the status and the used entry; the guest will see them with the next [`Queue::publish`].
