@@ -2,7 +2,7 @@
 
 use crate::keys::{Section, called};
 use crate::report::{Report, quoted};
-use crate::words::one_of;
+use crate::words::{elsewhere, one_of};
 use lamina_block::Kind;
 use serde_json::Value;
 use std::collections::HashSet;
@@ -126,7 +126,7 @@ fn read_kind(section: &Section<'_>, kinds: &[Kind], report: &mut Report) -> Opti
     };
     let kind = kinds.iter().find(|k| k.name == name.as_ref());
     if kind.is_none() {
-        let hint = match report.hint(name, names()) {
+        let hint = match elsewhere(name, names()).unwrap_or_else(|| report.hint(name, names())) {
             none if none.is_empty() => format!(": there is {}", one_of(names(), "and")),
             hint => hint,
         };

@@ -10,6 +10,7 @@ use crate::keys::Section;
 use crate::persistent::{self, Persistent};
 use crate::report::{Report, Subject, quoted};
 use crate::source::Source;
+use crate::words;
 use lamina_block::Kind;
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -88,7 +89,10 @@ impl Plan {
         let mut report = Report::new(Arc::clone(&source));
         let (document, errors) = DeTable::parse_recoverable(text);
         if !errors.is_empty() {
-            syntax(&errors, &source, &mut report);
+            match words::language(text) {
+                Some(language) => report.error(Subject::File, None, None, &no_toml(language)),
+                None => syntax(&errors, &source, &mut report),
+            }
             report.sort();
             return Err(report);
         }
@@ -192,6 +196,13 @@ fn too_large() -> String {
 fn finished(draft: Draft) -> Option<Device> {
     let Draft { name, kind, over, has_metadata, leaving, survives, may_miss, keys, base, header, .. } = draft;
     Some(Device { name, kind: kind?, over, has_metadata, leaving, survives, may_miss, keys, base, header })
+}
+
+fn no_toml(language: &str) -> String {
+    format!(
+        "looks like {language}, and a hierarchy file is TOML: a table [device.NAME] with `type = \"file\"` and other keys for \
+         each device, and [export.NAME] for each export; docs/hierarchy.md has examples, `lamina design` writes one"
+    )
 }
 
 /// Reports the mistakes in the TOML itself.

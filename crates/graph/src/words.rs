@@ -24,6 +24,48 @@ pub(crate) fn hint<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> 
     nearest(word, known).map(|w| format!(" (did you mean \"{w}\"?)")).unwrap_or_default()
 }
 
+/// Names that other systems have for what is a type of device here.
+const ELSEWHERE: [(&str, &[&str]); 8] = [
+    ("stripe", &["raid0", "raid-0", "striped"]),
+    ("mirror", &["raid1", "raid-1", "raid10", "raid-10", "drbd"]),
+    ("parity", &["raid4", "raid5", "raid-5", "raid6", "raid-6", "raidz", "raidz2", "erasure"]),
+    ("concat", &["jbod", "span", "raid-linear"]),
+    ("crypt", &["luks", "luks1", "luks2", "dm-crypt", "cryptsetup"]),
+    ("file", &["raw", "disk", "block", "device", "image", "loop", "host-device"]),
+    ("snapshot", &["thin", "thin-pool", "lvm-thin", "cow"]),
+    ("accelerate", &["cache", "bcache", "dm-cache", "writeback", "write-back"]),
+];
+/// Formats of images that no type reads.
+const FORMATS: [&str; 7] = ["qcow", "qcow2", "vmdk", "vhd", "vhdx", "vdi", "qed"];
+
+/// What to write instead of a type that is not among `known`, because another system calls it so; or nothing.
+pub(crate) fn elsewhere<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    let word = word.to_lowercase().replace('_', "-");
+    if FORMATS.contains(&&*word) {
+        return Some(format!(
+            " (images of {word} are not read: `qemu-img convert -O raw` makes one for type \"file\")"
+        ));
+    }
+    let (ours, _) = ELSEWHERE.iter().find(|(_, theirs)| theirs.contains(&&*word))?;
+    known.into_iter().any(|name| name == *ours).then(|| format!(" (did you mean \"{ours}\"?)"))
+}
+
+/// The language that a text that is no TOML seems to be in.
+pub(crate) fn language(text: &str) -> Option<&'static str> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let first = lines.into_iter().next()?;
+    let is_word = |key: &str| {
+        let key = key.trim_matches('"');
+        !key.is_empty() && key.chars().all(|c| c.is_alphanumeric() || "-_.".contains(c))
+    };
+    match first.split_once(':') {
+        _ if first.starts_with('{') => Some("JSON"),
+        _ if first == "---" || first.starts_with("- ") || first.starts_with("%YAML") => Some("YAML"),
+        Some((key, rest)) if is_word(key) && (rest.is_empty() || rest.starts_with(' ')) => Some("YAML"),
+        Some(_) | None => None,
+    }
+}
+
 /// `"a"`, `"a" or "b"`, `"a", "b" or "c"`.
 pub(crate) fn one_of<'a>(words: impl IntoIterator<Item = &'a str>, last: &str) -> String {
     let words: Vec<String> = words.into_iter().map(|w| format!("\"{w}\"")).collect();
@@ -124,6 +166,35 @@ mod tests {
             assert_eq!(nearest(word, known), meant, "{word}");
         }
         assert_eq!(nearest(&"x".repeat(1000), ["x"]), None);
+    }
+
+    #[test]
+    fn names_of_other_systems_are_known() {
+        let known = ["stripe", "mirror", "parity", "crypt", "file"];
+        for (word, meant) in
+            [("raid1", "mirror"), ("RAID5", "parity"), ("raid_6", "parity"), ("luks", "crypt")]
+        {
+            let hint = elsewhere(word, known).unwrap_or_default();
+            assert_eq!(hint, format!(" (did you mean \"{meant}\"?)"), "{word}");
+        }
+        let image = elsewhere("qcow2", known).expect("words");
+        assert!(image.contains("qcow2 are not read") && image.contains("qemu-img convert -O raw"), "{image}");
+        assert_eq!((elsewhere("thin", known), elsewhere("stroe", known)), (None, None));
+    }
+
+    #[test]
+    fn other_languages_are_recognised() {
+        for (text, is) in [
+            ("{ \"device\": {} }", Some("JSON")),
+            ("\n# vm\n---\ndevice:\n", Some("YAML")),
+            ("device:\n  san:\n    type: file\n", Some("YAML")),
+            ("\"device\": 1", Some("YAML")),
+            ("[device.a]\ntype = file\n", None),
+            ("path = \"a:b\"\n", None),
+            ("", None),
+        ] {
+            assert_eq!(language(text), is, "{text:?}");
+        }
     }
 
     #[test]

@@ -204,3 +204,20 @@ fn files_that_are_no_text_or_too_large() {
     assert_eq!(largest, "m.toml: there is no device: write [device.NAME]\n");
     assert_eq!(good.unwrap(), Some(dir.join("vm1.sock")));
 }
+
+#[test]
+fn a_file_in_another_language_is_told_so_once() {
+    for (text, is) in
+        [("device:\n  a:\n    type: file\n", "YAML"), ("{ \"device\": { \"a\": {} } }\n", "JSON")]
+    {
+        let said = wrong(text);
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(said[0].contains(&format!("looks like {is}, and a hierarchy file is TOML")), "{said:?}");
+    }
+}
+
+#[test]
+fn a_type_that_another_system_calls_otherwise_is_explained() {
+    let said = wrong("[device.a]\ntype = \"qcow2\"\npath = \"a\"\n");
+    assert!(said[0].contains("there is no type \"qcow2\" (images of qcow2 are not read: "), "{said:?}");
+}
