@@ -205,6 +205,11 @@ impl Kind {
         }
     }
 
+    /// True for a kind whose devices show what is on one other, with nothing of their own.
+    pub fn is_view(&self) -> bool {
+        self.shares && self.children == (1..=1)
+    }
+
     /// Reads a device's keys (without `type` and `over`).
     pub fn parse(&self, keys: &Value) -> std::result::Result<Keys, KeyError> {
         (self.parse)(keys)

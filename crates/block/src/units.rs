@@ -52,6 +52,27 @@ fn parse(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     (total % ten == 0).then(|| u64::try_from(total / ten).ok()).flatten()
 }
 
+impl Bytes {
+    /// For a person: three digits and the unit that reads best, such as `512B`, `4KiB`, `1.25TiB`. [`Display`](fmt::Display) is
+    /// exact.
+    pub fn rounded(self) -> String {
+        let units = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1u64 << 40)];
+        // What would be printed as 1024 of a unit is 1 of the next.
+        let is_next = |scale: u64| scale == 1 || self.0 as f64 / scale as f64 >= 0.9995;
+        let (unit, scale) = units.into_iter().rev().find(|(_, scale)| is_next(*scale)).unwrap_or(("B", 1));
+        let value = self.0 as f64 / scale as f64;
+        let digits = match value {
+            _ if scale == 1 => 0,
+            v if v < 9.995 => 2,
+            v if v < 99.95 => 1,
+            _ => 0,
+        };
+        let number = format!("{value:.digits$}");
+        let number = if digits > 0 { number.trim_end_matches('0').trim_end_matches('.') } else { &number };
+        format!("{number}{unit}")
+    }
+}
+
 impl FromStr for Bytes {
     type Err = String;
     fn from_str(s: &str) -> Result<Bytes, String> {
@@ -148,6 +169,24 @@ impl Serialize for Span {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rounded_sizes_have_three_digits() {
+        for (bytes, text) in [
+            (0, "0B"),
+            (1000, "1000B"),
+            (1023, "1023B"),
+            (4096, "4KiB"),
+            ((1 << 20) - 1, "1MiB"),
+            (1277 << 30, "1.25TiB"),
+            ((10 << 30) + 1, "10GiB"),
+            (12_884_901_888 + (512 << 20), "12.5GiB"),
+            (118 << 20, "118MiB"),
+            (5000 << 40, "5000TiB"),
+        ] {
+            assert_eq!(Bytes(bytes).rounded(), text, "{bytes}");
+        }
+    }
 
     #[test]
     fn sizes() {

@@ -21,16 +21,17 @@ pub struct Row {
     pub again: bool,
 }
 
-/// The rows of a graph whose devices are given with what they stand on, bottom-up. A device that no other stands on
-/// begins a tree; trees come in the order in which their tops are given.
-pub fn rows<'a>(devices: impl IntoIterator<Item = (&'a str, &'a [String])>) -> Vec<Row> {
-    let devices: Vec<(&str, &[String])> = devices.into_iter().collect();
-    let below: HashMap<&str, &[String]> = devices.iter().copied().collect();
-    let covered: HashSet<&str> =
-        devices.iter().flat_map(|(_, over)| over.iter().map(String::as_str)).collect();
+/// The rows of a graph whose devices are given with what they stand on, bottom-up, and whether they are views of it. A device
+/// that no other stands on begins a tree, and so does one on which only views stand; trees come in the order in which their
+/// tops are given, so it stands above its views.
+pub fn rows<'a>(devices: impl IntoIterator<Item = (&'a str, &'a [String], bool)>) -> Vec<Row> {
+    let devices: Vec<(&str, &[String], bool)> = devices.into_iter().collect();
+    let below: HashMap<&str, &[String]> = devices.iter().map(|(name, over, _)| (*name, *over)).collect();
+    let covering = devices.iter().filter(|(_, _, is_view)| !is_view);
+    let covered: HashSet<&str> = covering.flat_map(|(_, over, _)| over.iter().map(String::as_str)).collect();
     let mut drawn = HashSet::new();
     let mut rows = Vec::new();
-    for (top, _) in devices.iter().filter(|(name, _)| !covered.contains(name)) {
+    for (top, ..) in devices.iter().filter(|(name, ..)| !covered.contains(name)) {
         draw(top, "", "", &below, &mut drawn, &mut rows);
     }
     rows
@@ -113,7 +114,7 @@ fn exported(export: &Export) -> String {
 impl Plan {
     /// The lines of the drawing, for who adds columns of their own.
     pub fn rows(&self) -> Vec<Row> {
-        rows(self.devices.iter().map(|d| (d.name.as_str(), d.over.as_slice())))
+        rows(self.devices.iter().map(|d| (d.name.as_str(), d.over.as_slice(), d.kind.is_view())))
     }
 
     /// The drawing with kinds and exports. Sizes are not known before devices are opened.
@@ -127,7 +128,8 @@ impl Plan {
 impl Hierarchy {
     /// The lines of the drawing, for who adds columns of their own.
     pub fn rows(&self) -> Vec<Row> {
-        rows(self.nodes().iter().map(|n| (n.name(), self.children(n.name()))))
+        let is_view = |name: &str| self.plan.devices.iter().any(|d| d.name == name && d.kind.is_view());
+        rows(self.nodes().iter().map(|n| (n.name(), self.children(n.name()), is_view(n.name()))))
     }
 
     /// The drawing with kinds, sizes and exports.

@@ -47,7 +47,7 @@ fn cells(job: &Job) -> Vec<String> {
         job.state.clone(),
         // Never 100 before it is.
         format!("{:.1}%", (percent * 10.0).floor() / 10.0),
-        Bytes(job.total).to_string(),
+        Bytes(job.total).rounded(),
         rate(job.rate),
         job.seconds_left.map_or("-".into(), show::duration),
         job.limit.map_or("none".into(), rate),

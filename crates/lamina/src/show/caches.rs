@@ -1,8 +1,9 @@
 //! Caches: what volumes have on a flash, how far their stores are behind, and what keeps them from catching up.
 
 use super::table::table;
-use super::tree::{duration, size};
+use super::tree::duration;
 use crate::api::{Device, Hierarchy};
+use lamina_block::Bytes;
 use serde_json::Value;
 use std::fmt::Write;
 
@@ -121,6 +122,10 @@ fn flash_trouble(out: &mut String, device: &Device) {
     }
 }
 
+fn size(bytes: u64) -> String {
+    Bytes(bytes).rounded()
+}
+
 fn bytes(value: &Value) -> String {
     value.as_u64().map_or("?".into(), size)
 }
@@ -153,10 +158,10 @@ mod tests {
         assert_eq!(
             lines[..5],
             [
-                "CACHE  POLICY      CACHED   SHARE   HITS  OVERALL   DIRTY  OLDEST  CLEAN IN  PRESSURE  RECOVERY POINT",
-                "vm1    write-back  1.2GiB  4.0GiB  96.1%    50.0%  120MiB      6s         ?     12.0%              5s",
-                "FLASH    SIZE   FREE  SMALL    MAIN  OPEN  CACHED   DIRTY  WRITTEN  STALLS",
-                "cache  400MiB  40MiB  36MiB  324MiB   1/2  1.2GiB  120MiB   9.8GiB       3",
+                "CACHE POLICY      CACHED SHARE  HITS OVERALL  DIRTY OLDEST CLEAN IN PRESSURE RECOVERY POINT",
+                "vm1   write-back 1.21GiB  4GiB 96.1%   50.0% 120MiB     6s        ?    12.0%             5s",
+                "FLASH    SIZE   FREE  SMALL    MAIN  OPEN   CACHED   DIRTY  WRITTEN  STALLS",
+                "cache  400MiB  40MiB  36MiB  324MiB   1/2  1.21GiB  120MiB  9.77GiB       3",
                 "cache has no room: writes have waited for 2s",
             ],
             "{lines:#?}"
@@ -185,7 +190,7 @@ mod tests {
             [
                 "the store of vm1 takes nothing: san: gone",
                 "the flash of vm1 is not used: nvme: gone",
-                "vm1 is stopped: 4.0KiB would be lost without its flash",
+                "vm1 is stopped: 4KiB would be lost without its flash",
                 "the store of vm1 lacks writes that are 7m12s old",
                 "without its flash vm1 would be as it was 5s ago",
                 "cache takes nothing: nvme: gone",

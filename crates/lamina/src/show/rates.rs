@@ -41,8 +41,10 @@ pub struct OperationRates {
     pub iops: f64,
     /// Bytes per second.
     pub bytes_per_second: f64,
-    /// Requests that failed.
+    /// Requests that failed, in the interval.
     pub errors: u64,
+    /// Requests that failed since the device was opened.
+    pub errors_total: u64,
     /// Half of the requests took at most this long, in nanoseconds; nothing if there was none.
     pub p50_ns: Option<u64>,
     /// 99 of 100 took at most this long.
@@ -90,6 +92,7 @@ fn operation_rates(before: &Operation, now: &Operation, interval_s: f64) -> Oper
         iops: now.completed.saturating_sub(before.completed) as f64 / interval_s,
         bytes_per_second: now.bytes.saturating_sub(before.bytes) as f64 / interval_s,
         errors: now.errors.saturating_sub(before.errors),
+        errors_total: now.errors,
         p50_ns: quantile(&latency, 0.50),
         p99_ns: quantile(&latency, 0.99),
     }

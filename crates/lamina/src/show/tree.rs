@@ -3,15 +3,16 @@
 use super::table::table;
 use super::{DeviceRates, OperationRates, Rates, caches};
 use crate::api::{Hierarchy, Job, Snapshot};
+use crate::files;
 use crate::jobs;
 use lamina_block::{Absent, Bytes};
 use lamina_graph::{Row, rows};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-const TITLES: [&str; 13] = [
+const TITLES: [&str; 14] = [
     "DEVICE", "KIND", "SIZE", "QUEUE", "READ/S", "MiB/S", "P50", "P99", "WRITE/S", "MiB/S", "P50", "P99",
-    "ERRORS",
+    "ERRORS", "NEW",
 ];
 /// Columns that hold text, from the left; the others are numbers and stand to the right.
 const TEXT_COLUMNS: usize = 2;
@@ -24,7 +25,7 @@ pub fn draw(now: &Snapshot, rates: &Rates) -> String {
         now.version,
         now.pid,
         duration(now.uptime_ns / 1_000_000_000),
-        mebibytes(rates.resident_bytes),
+        Bytes(rates.resident_bytes).rounded(),
         rates.cpu * 100.0
     );
     for hierarchy in &now.hierarchies {
@@ -60,7 +61,7 @@ fn outside(out: &mut String, hierarchy: &Hierarchy) {
                 continue;
             }
             let lacks = match leg["lacks"].as_u64() {
-                Some(lacks) => format!("lacks {}", Bytes(lacks)),
+                Some(lacks) => format!("lacks {}", Bytes(lacks).rounded()),
                 None => "another one has its place".to_owned(),
             };
             let why = leg["why"].as_str().map(|why| format!(": {why}")).unwrap_or_default();
@@ -82,9 +83,12 @@ fn exports(out: &mut String, hierarchy: &Hierarchy) {
     }
 }
 
-/// A line for each device under those that stand on it.
+/// A line for each device under those that stand on it. Errors are those since the device was opened, and how many of them
+/// are new.
 fn lines(hierarchy: &Hierarchy, rates: &BTreeMap<&str, &DeviceRates>) -> Vec<Vec<String>> {
-    let devices = hierarchy.devices.iter().map(|d| (d.name.as_str(), d.over.as_slice()));
+    let kinds = files::kinds();
+    let is_view = |kind: &str| kinds.iter().any(|k| k.name == kind && k.is_view());
+    let devices = hierarchy.devices.iter().map(|d| (d.name.as_str(), d.over.as_slice(), is_view(&d.kind)));
     let line = |row: Row| {
         let label = row.branches + &row.device;
         match rates.get(row.device.as_str()) {
@@ -99,37 +103,28 @@ fn cells(label: String, device: &DeviceRates) -> Vec<String> {
     let none = OperationRates::default();
     let of = |name: &str| device.operations.get(name).unwrap_or(&none);
     let errors: u64 = device.operations.values().map(|o| o.errors).sum();
+    let all: u64 = device.operations.values().map(|o| o.errors_total).sum();
     let mut row =
-        vec![label, device.kind.clone(), Bytes(device.size).to_string(), device.in_flight.to_string()];
+        vec![label, device.kind.clone(), Bytes(device.size).rounded(), device.in_flight.to_string()];
     for operation in [of("read"), of("write")] {
         row.push(count(operation.iops));
-        row.push(format!("{:.1}", operation.bytes_per_second / 1048576.0));
+        row.push(count(operation.bytes_per_second / 1048576.0));
         row.extend([operation.p50_ns, operation.p99_ns].map(|ns| ns.map_or("-".into(), latency)));
     }
-    row.push(errors.to_string());
+    row.extend([all, errors].map(|errors| count(errors as f64)));
     row
 }
 
-/// A number of requests in four characters or so: 0, 7.5, 812, 12.3k, 1.2M.
+/// A number in five characters or so: 0, 7.5, 812, 12.3k, 1.2M. What is whole stays so.
 pub fn count(n: f64) -> String {
     match n {
         0.0 => "0".into(),
+        n if n < 9.95 && n.fract() == 0.0 => format!("{n:.0}"),
         n if n < 9.95 => format!("{n:.1}"),
         n if n < 9_999.5 => format!("{n:.0}"),
         n if n < 999_950.0 => format!("{:.1}k", n / 1e3),
         n => format!("{:.1}M", n / 1e6),
     }
-}
-
-/// Bytes in four characters and the unit, or so: 0B, 512B, 4.0KiB, 118MiB, 1.2TiB.
-pub fn size(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let (mut value, mut unit) = (bytes as f64, 0);
-    while value >= 1023.5 && unit + 1 < UNITS.len() {
-        (value, unit) = (value / 1024.0, unit + 1);
-    }
-    let digits = usize::from(unit > 0 && value < 9.95);
-    format!("{value:.digits$}{}", UNITS[unit])
 }
 
 /// A latency with two to four digits: 640ns, 81us, 1.2ms, 15ms, 2.1s.
@@ -154,10 +149,6 @@ pub fn duration(seconds: u64) -> String {
     }
 }
 
-fn mebibytes(bytes: u64) -> String {
-    format!("{:.1} MiB", bytes as f64 / 1048576.0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,7 +158,7 @@ mod tests {
     fn the_tree_stands_on_its_sinks() {
         let text = draw(&later(), &Rates::between(&snapshot(), &later()));
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[0], "lamina 0.1.0, pid 17, up 1h0m, 9.0 MiB resident, 0.0% of a core");
+        assert_eq!(lines[0], "lamina 0.1.0, pid 17, up 1h0m, 9MiB resident, 0.0% of a core");
         assert_eq!(lines[2], "vm.toml on core 0");
         assert!(lines[3].starts_with("DEVICE  KIND"), "{text}");
         assert!(
@@ -177,6 +168,62 @@ mod tests {
         assert!(lines[5].starts_with("├─ a    file"), "{text}");
         assert!(lines[6].starts_with("└─ b    file"), "{text}");
         assert_eq!(lines[7], "export vm1 of vm1: nbd nbd+unix:///vm1?socket=/run/vm1");
+    }
+
+    /// Long names, deep, with figures that are as wide as they get.
+    #[test]
+    fn a_hundred_columns_are_enough() {
+        let mut wide = later();
+        let mut below: Vec<String> = Vec::new();
+        for (depth, kind) in ["file", "fingerprint", "accelerate", "integrity"].iter().enumerate() {
+            let mut device = wide.hierarchies[0].devices[0].clone();
+            device.name = format!("datacentre-7-rack-{depth}-volume-of-the-mail-server");
+            (device.kind, device.over) = (kind.to_string(), below.clone());
+            device.geometry.size = 1277 << 30;
+            device.in_flight = 1024;
+            for operation in device.operations.values_mut() {
+                *operation = crate::api::Operation {
+                    completed: 2_469_000,
+                    bytes: 24_690 << 20,
+                    errors: 123_456,
+                    latency: vec![crate::api::Bucket { up_to_ns: 999_000, count: 2_469_000 }],
+                };
+            }
+            below = vec![device.name.clone()];
+            wide.hierarchies[0].devices.push(device);
+        }
+        let text = draw(&wide, &Rates::between(&snapshot(), &wide));
+        for line in text.lines() {
+            assert!(line.chars().count() <= super::super::table::WIDTH, "{}: {line}", line.chars().count());
+        }
+        assert!(text.contains("1.25TiB") && text.contains("…"), "{text}");
+    }
+
+    #[test]
+    fn errors_are_told_since_the_start_and_those_that_are_new() {
+        let (mut before, mut now) = (snapshot(), later());
+        for (snapshot, errors) in [(&mut before, 5), (&mut now, 7)] {
+            snapshot.hierarchies[0].devices[0].operations.get_mut("read").expect("reads").errors = errors;
+        }
+        let text = draw(&now, &Rates::between(&before, &now));
+        let line = text.lines().find(|line| line.contains("├─ a")).expect("a line");
+        assert_eq!(line.split_whitespace().rev().take(2).collect::<Vec<_>>(), ["2", "7"], "{text}");
+        let quiet = draw(&now, &Rates::between(&now, &now));
+        let line = quiet.lines().find(|line| line.contains("├─ a")).expect("a line");
+        assert_eq!(line.split_whitespace().rev().take(2).collect::<Vec<_>>(), ["0", "7"], "{quiet}");
+    }
+
+    #[test]
+    fn a_volume_stands_above_its_views() {
+        let mut shared = snapshot();
+        for view in ["then", "yesterday"] {
+            second_over(&mut shared, view, &["vm1"]);
+            shared.hierarchies[0].devices.last_mut().expect("a view").kind = "view".into();
+        }
+        let text = draw(&shared, &Rates::between(&snapshot(), &shared));
+        let first = |name: &str| text.lines().position(|line| line.starts_with(name)).unwrap_or(99);
+        assert!(first("vm1 ") < first("then ") && first("then ") < first("yesterday "), "{text}");
+        assert_eq!(text.matches("└─ vm1  ").count(), 2, "{text}");
     }
 
     fn second_over(snapshot: &mut Snapshot, name: &str, over: &[&str]) {
@@ -196,7 +243,10 @@ mod tests {
         assert!(!text.contains("see above"), "{text}");
         second_over(&mut shared, "vm3", &["vm2", "vm1"]);
         let again = draw(&shared, &Rates::between(&snapshot(), &shared));
-        assert!(again.contains("└─ vm1      see above"), "{again}");
+        assert!(
+            again.lines().any(|line| line.split_whitespace().eq(["└─", "vm1", "see", "above"])),
+            "{again}"
+        );
     }
 
     #[test]
@@ -243,8 +293,6 @@ mod tests {
     fn numbers_stay_short() {
         let counts = [0.0, 0.04, 7.5, 812.0, 12_345.0, 999_949.0, 1_234_567.0].map(count);
         assert_eq!(counts, ["0", "0.0", "7.5", "812", "12.3k", "999.9k", "1.2M"]);
-        let sizes = [0, 512, 4096, 123_456_789, 1 << 30, (1 << 40) - 1, 5 << 50].map(size);
-        assert_eq!(sizes, ["0B", "512B", "4.0KiB", "118MiB", "1.0GiB", "1.0TiB", "5120TiB"]);
         let times = [640, 1_000, 81_499, 1_234_000, 15_000_000, 2_100_000_000].map(latency);
         assert_eq!(times, ["640ns", "1.0us", "81us", "1.2ms", "15ms", "2.1s"]);
         let up = [9, 432, 7_500, 273_600].map(duration);
