@@ -19,6 +19,7 @@ mod event;
 mod executor;
 mod file;
 mod helper;
+pub mod holders;
 mod host;
 mod net;
 mod reactor;

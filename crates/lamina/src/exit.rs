@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 0 | done; for `serve`: stopped by a signal, everything drained and flushed |
 //! | 1 | it failed: a peer did not answer, an address is taken, a device failed, draining took too long |
-//! | 2 | the command line or a hierarchy file is wrong, or a device in it cannot be opened; nothing was served |
+//! | 2 | the command line or a hierarchy file is wrong, or a device in it is in use or cannot be opened; nothing was done |
 //! | 3, 4 | of `status`: a hierarchy is degraded, or has failed |
 
 use std::fmt::Display;

@@ -13,12 +13,11 @@
 use crate::cli;
 use crate::exit::Failure;
 use crate::files;
-use crate::inspect::holders;
 use crate::look::Device;
 use crate::overlay::{self, Overlaid};
 use lamina_block::{Class, Env, Error, Finding, Node, OpenDisk};
 use lamina_graph::{Hierarchy, Plan};
-use lamina_host::{Options, Reactor};
+use lamina_host::{Options, Reactor, holders};
 use lamina_metadata::check::{Checked, check};
 use lamina_metadata::member::{Candidate, judge, settle};
 use lamina_metadata::superblock;
@@ -121,14 +120,14 @@ pub fn run_repair(args: &cli::Repair) -> Result<(), Failure> {
     }
 }
 
-/// What a daemon is at work on is between two states, and no damage.
+/// What a daemon is at work on is between two states, and no damage. As for `serve`, it is a device that cannot be opened.
 fn refuse_in_use(plan: &Plan) -> Result<(), Failure> {
     for member in plan.members() {
         let Ok(Some(there)) = Device::open(&member.path) else { continue };
-        let holders = holders::of(&there.meta, there.is_block_device());
+        let holders = holders::of(&there.meta);
         if let Some(holder) = holders.first() {
             let (device, path) = (&member.device, member.path.display());
-            return Err(Failure::failed(format!(
+            return Err(Failure::usage(format!(
                 "{}: member {device:?} ({path}) is in use: {holder}. Nothing was looked at: what is served is told by \
                  `lamina show`, and can be checked when that has stopped",
                 plan.file()

@@ -1,5 +1,6 @@
 //! Opening, locking and looking at a file or block device. Everything here may block: it runs on a helper thread.
 
+use crate::holders;
 use lamina_block::{Buf, Error, ErrorKind, Geometry, OpenDisk, Result, Segment};
 use rustix::fs::{AtFlags, StatxFlags, ioctl_blkpbszget, ioctl_blksszget, major, minor, statx};
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
@@ -120,7 +121,7 @@ fn open_or_create(open: &OpenDisk) -> Result<(File, bool)> {
             Ok(file) => return Ok((file, false)),
             Err(e) if e.raw_os_error() != Some(libc::EBUSY) => return Err(failed(path, "opened", e)),
             Err(_) if Instant::now() < end => std::thread::sleep(Duration::from_millis(20)),
-            Err(_) => return Err(in_use(path, "it is mounted or part of another device")),
+            Err(_) => return Err(in_use(path, &meta, "it is mounted or part of another device")),
         }
     }
 }
@@ -165,7 +166,8 @@ fn lock(file: &File, open: &OpenDisk) -> Result<()> {
                 } else {
                     "another process, or another device of this hierarchy, has it open"
                 };
-                return Err(in_use(&open.path, what));
+                let meta = file.metadata().map_err(|e| failed(&open.path, "looked at", e))?;
+                return Err(in_use(&open.path, &meta, what));
             }
             Err(TryLockError::Error(e)) => return Err(failed(&open.path, "locked", e)),
         }
@@ -275,9 +277,13 @@ fn failed(path: &Path, what: &str, e: io::Error) -> Error {
     Error::new(Error::from(e).kind(), message)
 }
 
-fn in_use(path: &Path, why: &str) -> Error {
+fn in_use(path: &Path, meta: &Metadata, why: &str) -> Error {
+    let holders = match holders::of(meta).as_slice() {
+        [] => String::new(),
+        some => format!(" ({})", some.join("; ")),
+    };
     let message = format!(
-        "{} is in use: {why}. Stop that first, or open it with read-only = true in both",
+        "{} is in use: {why}{holders}. Stop that first, or open it with read-only = true in both",
         path.display()
     );
     Error::new(ErrorKind::Offline, message)

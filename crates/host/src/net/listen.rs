@@ -6,9 +6,9 @@
 
 use super::lost;
 use super::stream::{Stream, socket, unix_address};
-use crate::Access;
 use crate::host::Tools;
 use crate::ring::Fd;
+use crate::{Access, holders};
 use lamina_block::{Address, Conn, Error, ErrorKind, Listener, Pending, Result};
 use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
@@ -90,8 +90,9 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<()> {
     match rustix::net::connect(&probe, address) {
         Err(Errno::CONNREFUSED) => std::fs::remove_file(path).map_err(failed),
         // EAGAIN: its backlog is full, so it is alive.
-        Ok(()) | Err(Errno::AGAIN) => {
-            let message = format!("{} is in use: another process listens there", path.display());
+        answered @ (Ok(()) | Err(Errno::AGAIN)) => {
+            let who = answered.map(|()| holders::listener(&probe)).unwrap_or_default();
+            let message = format!("{} is in use: another process{who} listens there", path.display());
             Err(Error::new(ErrorKind::Offline, message))
         }
         Err(e) => Err(failed(e.into())),

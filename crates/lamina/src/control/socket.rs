@@ -1,6 +1,7 @@
 //! The control socket's file: one daemon owns it, nobody but its user can open it, and a dead one is replaced.
 
 use crate::exit::Failure;
+use lamina_host::holders;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::fs::{self, File};
@@ -92,11 +93,15 @@ fn refuse_live(path: &Path) -> Result<(), Failure> {
             let message = "there is a file of another kind; choose another place with --control";
             Err(Failure::failed(format!("control socket {}: {message}", path.display())))
         }
-        Ok(_) if UnixStream::connect(path).is_ok() => {
-            let message = "another daemon answers there; stop it, or choose another place with --control";
-            Err(Failure::failed(format!("control socket {}: {message}", path.display())))
-        }
-        _ => Ok(()),
+        Ok(_) => match UnixStream::connect(path) {
+            Ok(stream) => Err(Failure::failed(format!(
+                "control socket {}: another daemon answers there{}; stop it, or choose another place with --control",
+                path.display(),
+                holders::listener(&stream)
+            ))),
+            Err(_) => Ok(()),
+        },
+        Err(_) => Ok(()),
     }
 }
 

@@ -80,6 +80,11 @@ async fn serve(options: &ServeOptions, placement: Placement, socket: &ControlSoc
         () = signals.stop() => Ok(()),
     };
     // Also after a failure: what was opened is closed, and clients of cores that are well lose nothing.
+    match &served {
+        Ok(()) => tracing::info!("draining"),
+        // A start that was refused has no clients; the error itself is printed last.
+        Err(_) => tracing::debug!("closing what was opened"),
+    }
     let drained = drain(&cores, &mut signals, options.drain.0).await;
     if drained.is_ok() {
         threads.into_iter().for_each(Thread::join);
@@ -132,7 +137,6 @@ fn notify(states: &[NotifyState]) {
 /// Closes everything within `limit`, or until the next signal.
 async fn drain(cores: &Cores, signals: &mut Signals, limit: Duration) -> Result<(), Failure> {
     notify(&[NotifyState::Stopping]);
-    tracing::info!("draining");
     tokio::select! {
         closed = tokio::time::timeout(limit, cores.close()) => match closed {
             Ok(0) => Ok(()),

@@ -1,6 +1,5 @@
 //! `lamina inspect`: what is on this disk, and who holds it. Only looks; opens for reading and locks nothing.
 
-pub mod holders;
 mod member;
 mod signature;
 
@@ -10,6 +9,7 @@ use crate::cli;
 use crate::exit::Failure;
 use crate::look::Device;
 use lamina_block::Bytes;
+use lamina_host::holders;
 use rustix::fs::{ioctl_blkpbszget, ioctl_blksszget};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -68,7 +68,7 @@ fn inspect(path: &Path) -> Result<Report, Failure> {
         physical_sector: sector(|f| ioctl_blkpbszget(f)),
         signatures: scan(&file, size).map_err(wrong)?,
         member: member::of(&superblocks),
-        holders: holders::of(&meta, device),
+        holders: holders::of(&meta),
     })
 }
 

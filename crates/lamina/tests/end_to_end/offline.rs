@@ -50,10 +50,10 @@ fn used() -> Place {
         flush(&node).await.expect("a flush");
     });
     let busy = place.lamina(&["repair", "disk.toml"]);
-    assert_eq!(busy.status.code(), Some(1), "{}", text(&busy.stdout));
+    assert_eq!(busy.status.code(), Some(2), "as `serve`: {}", text(&busy.stdout));
     let served = place.lamina(&["check", "--metadata", "disk.toml"]);
     let said = text(&served.stderr);
-    assert_eq!(served.status.code(), Some(1), "{said}");
+    assert_eq!(served.status.code(), Some(2), "{said}");
     assert!(
         said.contains("is in use: locked (exclusive, flock) by process ") && !said.contains("repair"),
         "{said}"

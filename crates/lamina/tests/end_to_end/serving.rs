@@ -71,11 +71,15 @@ fn a_second_daemon_is_refused_and_the_first_goes_on() {
     let daemon = place.serve();
     let same_socket = place.lamina(&["serve", "disk.toml"]);
     assert_eq!(same_socket.status.code(), Some(1));
-    assert!(text(&same_socket.stderr).contains("another daemon answers there"));
+    let process = format!("process {} (lamina)", daemon.pid());
+    let said = text(&same_socket.stderr);
+    assert!(said.contains(&format!("another daemon answers there ({process})")), "{said}");
     let same_device = place.lamina(&["serve", "disk.toml", "--control", "other.sock"]);
     assert_eq!(same_device.status.code(), Some(2));
     let message = text(&same_device.stderr);
     assert!(message.contains("disk.toml:2: device \"san\": ") && message.contains("in use"), "{message}");
+    assert!(message.contains(&process), "{message}");
+    assert!(!message.contains("draining"), "nothing was served: {message}");
     assert_eq!(text(&same_device.stdout), "");
     assert!(!place.path("other.sock").exists());
     client(&daemon.uri("vm1"), async |node| write(&node, 0, pattern(4096, 2)).await.expect("a write"));

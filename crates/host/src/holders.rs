@@ -4,13 +4,14 @@
 //! processes in other containers are not seen.
 
 use std::fs::{Metadata, read_dir, read_to_string};
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 /// Everybody found, one line each.
-pub fn of(meta: &Metadata, device: bool) -> Vec<String> {
+pub fn of(meta: &Metadata) -> Vec<String> {
     let mut found =
         read_to_string("/proc/locks").map(|t| locks(&t, meta.dev(), meta.ino())).unwrap_or_default();
-    if device {
+    if meta.file_type().is_block_device() {
         let number = format!("{}:{}", major(meta.rdev()), minor(meta.rdev()));
         let mounts = read_to_string("/proc/self/mountinfo").unwrap_or_default();
         found.extend(mount_points(&mounts, &number).map(|place| format!("mounted at {place}")));
@@ -18,6 +19,17 @@ pub fn of(meta: &Metadata, device: bool) -> Vec<String> {
         found.extend(above.map(|e| format!("used by device {}", e.file_name().to_string_lossy())));
     }
     found
+}
+
+/// Who listens at the other end of a Unix socket: ` (process 12 (lamina))`, or nothing if the kernel does not say.
+pub fn listener(socket: impl AsFd) -> String {
+    match rustix::net::sockopt::socket_peercred(socket) {
+        Ok(peer) => {
+            let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
+            format!(" (process {pid}{})", command(pid))
+        }
+        Err(_) => String::new(),
+    }
 }
 
 fn major(dev: u64) -> u32 {
