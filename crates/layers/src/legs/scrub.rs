@@ -30,6 +30,10 @@ pub struct Findings {
     /// Blocks that a leg cannot read and the others do not have.
     pub lost: Cell<u64>,
     places: RefCell<VecDeque<Value>>,
+    /// What the scrub under way has not found: the counts when it began.
+    before: Cell<[u64; 3]>,
+    /// What the last scrub found that came to its end.
+    last: Cell<Option<[u64; 3]>>,
 }
 
 impl Findings {
@@ -43,14 +47,33 @@ impl Findings {
         places.push_back(json!({ "leg": leg, "start": at.start, "end": at.end, "what": what }));
     }
 
-    pub(super) fn info(&self) -> Value {
-        json!({
-            "healed": self.healed.get(),
-            "different": self.different.get(),
-            "lost": self.lost.get(),
-            "places": *self.places.borrow(),
-        })
+    fn counts(&self) -> [u64; 3] {
+        [self.healed.get(), self.different.get(), self.lost.get()]
     }
+
+    /// Notes what was found before a scrub.
+    fn begin(&self) {
+        self.before.set(self.counts());
+    }
+
+    /// What was found since it began.
+    fn end(&self) -> [u64; 3] {
+        let (before, now) = (self.before.get(), self.counts());
+        let found = std::array::from_fn(|i| now[i] - before[i]);
+        self.last.set(Some(found));
+        found
+    }
+
+    pub(super) fn info(&self) -> Value {
+        let mut info = named(self.counts());
+        info["places"] = self.places.borrow().iter().cloned().collect();
+        info["last_scrub"] = self.last.get().map_or(Value::Null, named);
+        info
+    }
+}
+
+fn named([healed, different, lost]: [u64; 3]) -> Value {
+    json!({ "healed": healed, "different": different, "lost": lost })
 }
 
 impl Legs {
@@ -65,6 +88,7 @@ impl Legs {
         let job = Job::new(&self.env, "scrub", self.size.get(), None);
         job.set_progress(from, self.size.get());
         self.scrub.replace(Some(Rc::clone(&job)));
+        self.findings.begin();
         let (me, working) = (Rc::clone(self), Working::new(self));
         self.env.spawn(Box::pin(async move {
             while let Err(e) = me.scrub(&content, &job, trust).await {
@@ -108,10 +132,11 @@ impl Legs {
         }
         self.scrubbed.set(None);
         self.changed();
-        let found = &self.findings;
+        let [healed, different, lost] = self.findings.end();
+        let [healed_total, different_total, lost_total] = self.findings.counts();
         tracing::info!(
-            device = %self.name, healed = found.healed.get(), different = found.different.get(),
-            lost = found.lost.get(), "a scrub has ended"
+            device = %self.name, healed, different, lost, healed_total, different_total, lost_total,
+            "a scrub has ended; totals are since the device was opened"
         );
         self.record().await
     }

@@ -211,6 +211,27 @@ fn a_write_of_a_part_heals_the_whole_block() {
     });
 }
 
+/// What a scrub found is told apart from what was found before it.
+#[test]
+fn each_scrub_tells_what_it_found() {
+    each(&ALL, |stack, how| async move {
+        stack.fill().await;
+        assert_eq!(stack.top.info()["found"]["last_scrub"], json!(null));
+        for (total, leg) in (1..).zip(0..how.legs) {
+            stack.flip(leg, 16384 + 700).await;
+            stack.scrub().await;
+            let found = stack.top.info()["found"].clone();
+            assert_eq!(found["last_scrub"], json!({ "healed": 1, "different": 0, "lost": 0 }), "{how:?}");
+            assert_eq!(found["healed"], json!(total), "{how:?}");
+        }
+        stack.scrub().await;
+        let found = stack.top.info()["found"].clone();
+        assert_eq!(found["last_scrub"]["healed"], json!(0), "{how:?}");
+        assert_eq!(found["healed"], json!(how.legs), "{how:?}");
+        stack.close().await.expect("closed");
+    });
+}
+
 /// A zeroing that begins and ends within blocks that are wrong: what lies between them is zeroed as well.
 #[test]
 fn a_zeroing_with_wrong_ends_is_done() {
