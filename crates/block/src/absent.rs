@@ -14,6 +14,7 @@ use std::rc::Rc;
 /// Fails everything with `Offline`.
 pub struct Absent {
     why: Error,
+    size: u64,
 }
 
 impl Absent {
@@ -26,7 +27,12 @@ impl Absent {
             ErrorKind::Offline => why,
             _ => Error::offline(why.to_string()),
         };
-        Absent { why }
+        Absent { why, size: 0 }
+    }
+
+    /// The layer of a device that is not there yet, and will have `size` bytes.
+    pub fn of_size(size: u64) -> Absent {
+        Absent { why: Error::offline("it is not there yet"), size }
     }
 
     fn fail<T: 'static>(&self) -> Pending<T> {
@@ -37,7 +43,7 @@ impl Absent {
 impl Layer for Absent {
     fn geometry(&self) -> Geometry {
         // What the node makes up for is made of requests that would fail as well.
-        Geometry { read_only: true, discard: true, zero: true, fua: true, ..Geometry::new(0) }
+        Geometry { read_only: true, discard: true, zero: true, fua: true, ..Geometry::new(self.size) }
     }
 
     fn submit(self: Rc<Self>, io: &mut Io) -> Step {

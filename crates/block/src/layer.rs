@@ -124,6 +124,13 @@ pub trait Layer {
         Box::pin(async { Ok(()) })
     }
 
+    /// Whether what is the device's could be moved away from the children with the names `gone`, if there were those that
+    /// are `joining` as well; an error says how much is missing. Nothing is changed, and of those that are joining nothing
+    /// but the name and the geometry is looked at. Unless a layer moves data, there is nothing to refuse.
+    fn room(&self, _gone: &[String], _joining: &[Rc<Node>]) -> Result<()> {
+        Ok(())
+    }
+
     /// Makes lasting what followed from how the layer was built, such as a child that joined, if it has put that off in
     /// case the change that built it would fail. Called while the device is held, before another layer takes the place
     /// of this one, which was at work. Unless a layer puts off anything, nothing has to be done.

@@ -346,6 +346,11 @@ impl Node {
         moved.await.map_err(|e| e.on(&self.name))
     }
 
+    /// Whether what is the device's could be moved away from children: see [`Layer::room`].
+    pub fn room(&self, gone: &[String], joining: &[Rc<Node>]) -> Result<()> {
+        self.layer().room(gone, joining).map_err(|e| e.on(&self.name))
+    }
+
     /// Asks the layer whether what it keeps is right: see [`Layer::check`]. Requests are held meanwhile.
     pub async fn check(self: &Rc<Self>, mend: bool) -> Result<Vec<Finding>> {
         let held = self.hold().await;

@@ -13,9 +13,11 @@ use crate::description;
 use crate::hierarchy::Hierarchy;
 use crate::plan::Plan;
 use crate::report::{Report, Subject};
-use lamina_block::Kind;
+use lamina_block::{Absent, Env, Geometry, Kind, Node};
+use lamina_metadata::superblock::Layout;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::rc::Rc;
 
 /// A part of a change that is done in one piece.
 #[derive(Clone)]
@@ -42,6 +44,38 @@ impl fmt::Display for Stage {
 }
 
 impl Hierarchy {
+    /// Refuses a change to `plan` whose data would not fit on what is left. `sizes` are those of devices that would become
+    /// members, in bytes, as far as they are known; where one is not, nothing can be said yet.
+    pub fn fits(&self, plan: &Plan, sizes: &BTreeMap<String, u64>, env: &Rc<dyn Env>) -> Result<(), Report> {
+        let mut report = Report::new(plan.source.clone());
+        if plan.persistent.is_none() {
+            return Ok(());
+        }
+        for (device, lost) in moves(&self.plan, plan) {
+            let find = |of: &Plan| of.devices.iter().find(|d| d.name == device).cloned();
+            let (Some(was), Some(is), Some(node)) = (find(&self.plan), find(plan), self.node(&device)) else {
+                continue;
+            };
+            let gained = change::Edges::of(&self.plan, plan, &was, &is).gained;
+            let joining: Option<Vec<_>> = gained.iter().map(|name| self.joining(name, sizes, env)).collect();
+            let Some(joining) = joining else { continue };
+            if let Err(e) = node.room(&lost, &joining) {
+                let message = format!("cannot be moved away from {}: {}", lost.join(", "), e.message());
+                report.error(Subject::Device(device), None, Some(is.header.clone()), &message);
+            }
+        }
+        if report.has_errors() { Err(report) } else { Ok(()) }
+    }
+
+    /// The device of a name, or one of its size in its place.
+    fn joining(&self, name: &str, sizes: &BTreeMap<String, u64>, env: &Rc<dyn Env>) -> Option<Rc<Node>> {
+        self.node(name).or_else(|| {
+            let layout = Layout::of_size(*sizes.get(name)?).ok()?;
+            let size = layout.shape(Geometry::new(0)).size;
+            Some(Node::new(name, Absent::KIND, Rc::clone(env), Rc::new(Absent::of_size(size))))
+        })
+    }
+
     /// The parts of the change to `plan`, in order, with their steps in words; or why it cannot be done while clients
     /// are attached.
     pub fn stages(&self, plan: &Plan, kinds: &[Kind]) -> Result<Vec<(Stage, Vec<String>)>, Report> {

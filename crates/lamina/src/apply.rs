@@ -63,7 +63,8 @@ fn changed(client: &Client, apply: &Apply) -> Result<Applied, Failure> {
         Some(applied) => Ok(applied),
         None => Err(Failure::failed(
             "interrupted: the change goes on in the daemon. `lamina jobs` shows how far it is, `lamina ctl DEVICE job move \
-             cancel` stops data that is being moved; then the same file leads on, and the file from before leads back",
+             cancel` stops data that is being moved; then the same file leads on, and when all was moved the file from \
+             before leads back",
         )),
     }
 }

@@ -85,7 +85,7 @@ pub enum Command {
     ///
     /// What cannot be done at all is refused before anything is changed. Where data has to be moved, the change has stages,
     /// and after an error those before it stay: what is there is served, the message says what was kept, the same file leads
-    /// on from there, and the file from before leads back. Ctrl-C ends this program and not the change, which is the
+    /// on from there, and the file from before leads back when all was moved. Ctrl-C ends this program and not the change, which is the
     /// daemon's: `lamina jobs` shows it, `lamina ctl DEVICE job move cancel` stops it. A daemon that is killed meanwhile
     /// can be started with the file from before or with this one: it serves what is there and goes on.
     Apply(Apply),
@@ -307,7 +307,7 @@ pub struct Apply {
     pub daemon: Daemon,
     /// The hierarchy file as it is to be.
     pub file: PathBuf,
-    /// Only print what would be done.
+    /// Only print what would be done, or why it cannot be: also if data would not fit on what is left.
     #[arg(long)]
     pub plan: bool,
     /// Overwrite what new members carry: what was on them is lost.

@@ -160,8 +160,9 @@ async fn control(
     }
 }
 
-/// Changes hierarchies at work to what a file says, under load: clients see a pause, no error. After an answer other
-/// than 200 nothing has changed.
+/// Changes hierarchies at work to what a file says, under load: clients see a pause, no error. What
+/// cannot be done at all is refused before anything is changed; where data has to be moved, stages that have passed stay, and
+/// the message says so.
 #[utoipa::path(post, path = "/v1/apply", request_body = Apply,
     responses((status = 200, body = Applied), (status = 400, body = Problem), (status = 500, body = Problem),
         (status = 503, body = Problem)))]

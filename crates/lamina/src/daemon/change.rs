@@ -10,8 +10,10 @@ use super::core_thread::{Ended, Handle};
 use crate::api::{Applied, Apply, Snapshot};
 use crate::create;
 use crate::files;
+use crate::look;
 use lamina_block::{Error, Result};
-use lamina_graph::Plan;
+use lamina_graph::{MemberPlan, Plan};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -33,10 +35,12 @@ pub async fn apply(cores: &[Handle], now: &Snapshot, apply: &Apply) -> Result<Ap
         let (device, plan) = (part.device.clone(), part.plan.clone());
         let steps = cores[part.core].ask(move |core| core.steps(device, plan)).await;
         let steps = answered(steps)?;
+        let (device, plan) = (part.device.clone(), part.plan.clone());
+        let members = answered(cores[part.core].ask(move |core| core.new_members(device, plan)).await)?;
+        let (device, plan, sizes) = (part.device.clone(), part.plan.clone(), sizes(&members));
+        answered(cores[part.core].ask(move |core| core.fits(device, plan, sizes)).await)?;
         if !apply.force {
-            let (device, plan) = (part.device.clone(), part.plan.clone());
-            let members = cores[part.core].ask(move |core| core.new_members(device, plan)).await;
-            create::refuse_overwriting(answered(members)?).map_err(|e| Error::invalid(e.into_message()))?;
+            create::refuse_overwriting(members).map_err(|e| Error::invalid(e.into_message()))?;
         }
         if !steps.is_empty() {
             applied.steps.extend(steps);
@@ -63,6 +67,15 @@ pub async fn apply(cores: &[Handle], now: &Snapshot, apply: &Apply) -> Result<Ap
     }
     applied.outdated.dedup();
     Ok(applied)
+}
+
+/// How large new members are, or would be made.
+fn sizes(members: &[MemberPlan]) -> BTreeMap<String, u64> {
+    let size = |member: &MemberPlan| match look::Device::open(&member.path) {
+        Ok(there) => Some(there?.size),
+        Err(_) => member.size,
+    };
+    members.iter().filter_map(|member| Some((member.device.clone(), size(member)?))).collect()
 }
 
 /// The file that the daemon was started with for the hierarchy that has `device`, if that does not describe what is served.

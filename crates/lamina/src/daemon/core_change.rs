@@ -7,6 +7,7 @@ use super::core_thread::{Core, Served};
 use super::exports::listen;
 use crate::files;
 use lamina_graph::{Export, Hierarchy, MemberPlan, Plan, Stage};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -20,6 +21,17 @@ impl Core {
         let stages = stages(&served.hierarchy, &plan)?;
         self.unused(&served.hierarchy, &plan)?;
         Ok(stages.into_iter().flat_map(|(_, steps)| steps).collect())
+    }
+
+    /// Refuses to change the hierarchy that has `device` to `plan` if its data would not fit; `sizes` are those of new members.
+    pub async fn fits(
+        self: Rc<Self>,
+        device: String,
+        plan: Plan,
+        sizes: BTreeMap<String, u64>,
+    ) -> Answer<()> {
+        let (_, served) = self.find(&device)?;
+        served.hierarchy.fits(&plan, &sizes, &self.env()).map_err(|report| files::shown(&report))
     }
 
     /// The devices that would become members, if the hierarchy that has `device` were changed to `plan`.
@@ -53,10 +65,8 @@ impl Core {
         let mut warnings = Vec::new();
         for (done, (stage, _)) in stages.into_iter().enumerate() {
             let (_, served) = self.find(device)?;
-            warnings.extend(self.stage(device, &served, stage).await.map_err(|e| match done {
-                0 => e,
-                _ => format!("{e}\nwhat was done before this stays; the same file leads on from there"),
-            })?);
+            let stays = stays(&stage, done);
+            warnings.extend(self.stage(device, &served, stage).await.map_err(|e| e + stays)?);
             tracing::info!(file = served.file, "a stage of the change is done");
         }
         Ok(warnings)
@@ -149,6 +159,22 @@ impl Core {
             }
         }
         Ok(())
+    }
+}
+
+/// What to know after `stage` has failed, when `done` stages before it had passed.
+fn stays(stage: &Stage, done: usize) -> &'static str {
+    match (stage, done) {
+        (Stage::Move { .. }, _) => {
+            "\ndata that was moved stays where it is now, and everything is served, from the devices before and the new ones; \
+             the same file leads on from there. The file from before leads back: at once if nothing was moved, or else when \
+             all was"
+        }
+        (Stage::Change(_), 0) => "",
+        (Stage::Change(_), _) => {
+            "\nall data was moved, and everything is served; the same file leads on from there, the file from before leads \
+             back"
+        }
     }
 }
 

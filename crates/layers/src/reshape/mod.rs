@@ -377,6 +377,10 @@ impl<S: Shape> Layer for Spread<S> {
         })
     }
 
+    fn room(&self, gone: &[String], joining: &[Rc<Node>]) -> Result<()> {
+        self.has_room(gone, joining)
+    }
+
     fn settle(self: Rc<Self>) -> Pending {
         match self.waits.get() {
             true => Box::pin(async move { self.remember().await }),

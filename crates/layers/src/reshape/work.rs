@@ -3,7 +3,7 @@
 use super::kept::State;
 use super::layout::Layout;
 use super::{Plan, Shape, Spread, busy, frozen, mode};
-use lamina_block::{Error, ErrorKind, Job, JobState, Result};
+use lamina_block::{Error, ErrorKind, Job, JobState, Node, Result};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -138,6 +138,23 @@ impl<S: Shape> Spread<S> {
             }
         }
         Ok(())
+    }
+
+    /// Whether [`depart`](Spread::depart) would find room, if there were those that are `joining` as well.
+    pub fn has_room(&self, names: &[String], joining: &[Rc<Node>]) -> Result<()> {
+        let named = |child: &usize| names.iter().any(|name| name == self.children[*child].name());
+        let gone: Vec<usize> = (0..self.children.len()).filter(named).collect();
+        let state = self.state.borrow().clone();
+        let is_used = gone.iter().any(|child| state.layout.uses(*child));
+        // What is being moved already is refused, or goes on, when its turn comes.
+        if state.target.is_some() || !is_used {
+            return Ok(());
+        }
+        let layout = frozen(&state, &self.children);
+        let mut spare = self.spare(&layout, &gone);
+        spare.extend(self.children.len()..self.children.len() + joining.len());
+        let children = self.children.iter().chain(joining).cloned().collect();
+        self.shape.leave(&layout, &children, &gone, &spare).map(drop)
     }
 
     /// Waits until nothing is on `names` any more.

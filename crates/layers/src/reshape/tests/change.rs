@@ -195,6 +195,13 @@ fn a_device_moves_to_another_one_with_a_limit() {
         let bytes = fill(&node).await;
         node.close().await.unwrap();
         assert!(message(volume.open(&env, &["a", "c"], &[], Begin::Open).await).contains("in its place"));
+        let only = volume.open(&env, &["a"], &[], Begin::Open).await.unwrap();
+        let joining = |name: &str| vec![child(&env, name)];
+        assert!(message(only.room(&names(&["a"]), &joining("d"))).contains("32KiB free"));
+        assert!(message(only.room(&names(&["a"]), &[])).contains("0B free"));
+        only.room(&names(&["a"]), &joining("c")).expect("there is room");
+        assert!(only.jobs().is_empty(), "nothing is begun");
+        only.close().await.unwrap();
         let small = volume.open(&env, &["a", "d"], &["a"], Begin::Open).await.unwrap();
         assert!(message(small.vacate(names(&["a"])).await).contains("32KiB free"));
         small.close().await.unwrap();

@@ -1,0 +1,215 @@
+"""What a person and a monitor are told: `apply` before, while and after it works, at a terminal and without one; and the
+troubles that `lamina status`, an alert and a metric tell."""
+
+import errno
+import os
+import pty
+import signal
+import subprocess
+import time
+
+import nbd
+
+from common import MIB, limit
+from hierarchies import HierarchyCase, exported, joined, member, written
+from legs import LegsCase, mirrored
+from rig import lamina_binary, run, wait_until
+
+
+def on(name, speed):
+    """The disk `vm1` on one member, which can be exchanged for another; bytes are moved at a set speed."""
+    moves = {"type": "migrate", "over": name, "limit": speed}
+    return {name: member(name, "24MiB"), "moves": moves, "vm1": {"type": "linear", "over": "moves"}}
+
+
+class Applying(HierarchyCase):
+    def devices(self):
+        return {device["name"] for device in self.daemon.get("/v1/hierarchy")["hierarchies"][0]["devices"]}
+
+    def begin(self, devices):
+        """`apply` of another file than the daemon's, in the background and without a terminal."""
+        other = self.rig.write("other.toml", written(devices, exported()))
+        child = self.rig.start(lamina_binary(), "apply", other, "--control", self.daemon.control, name="apply")
+        wait_until("data to be moved", 20, lambda: "move" in self.jobs())
+        return child
+
+    def test_a_change_that_cannot_fit_is_refused_before_anything(self):
+        self.create(joined(), exported())
+        small = {**joined(("c", "b")), "c": member("c", "12MiB")}
+        before = self.devices()
+        for words in (["--plan"], ["--force"], ["--plan", "--force"]):
+            refused = self.apply(small, exported(), *words, check=False)
+            self.assertIn('device "disk": cannot be moved away from a: ', refused)
+            self.assertIn("the others have ", refused)
+            self.assertFalse(self.rig.path("c.img").exists(), words)
+        self.assertEqual(self.devices(), before)
+        # With a file that is there already, too small, and with nothing in its place.
+        self.rig.file("c.img", 12 * MIB)
+        self.assertIn("cannot be moved away", self.apply(joined(("c", "b")), exported(), "--plan", check=False))
+        self.assertIn("cannot be moved away", self.apply(joined(("b",)), exported(), "--plan", check=False))
+        self.assertEqual(self.devices(), before)
+        self.rig.path("c.img").unlink()
+        steps = self.apply(joined(("c", "b")), exported(), "--plan")
+        self.assertIn("move      disk: away from a", steps)
+        self.assertFalse(self.rig.path("c.img").exists())
+        self.assertEqual(self.apply(joined(("c", "b")), exported()), steps)
+
+    @limit(60)
+    def test_ctrl_c_ends_the_program_and_not_the_change(self):
+        self.create(on("a", "1MiB"), exported())
+        child = self.begin(on("b", "1MiB"))
+        child.signal(signal.SIGINT)
+        self.assertEqual(child.wait(10), 1)
+        said = child.output()
+        for words in ("interrupted: the change goes on in the daemon", "`lamina jobs`", "job move cancel", "leads back"):
+            self.assertIn(words, said)
+        self.assertIn("move", self.jobs())
+        self.daemon.ctl("moves", "job", "move", "limit=none")
+        wait_until("the change to be done", 20, lambda: "a" not in self.devices())
+
+    @limit(60)
+    def test_a_stage_that_failed_says_what_stays_and_both_ways_on_work(self):
+        before, after = on("a", "1MiB"), on("b", "1MiB")
+        self.create(before, exported())
+        child = self.begin(after)
+        self.daemon.ctl("moves", "job", "move", "cancel")
+        self.assertEqual(child.wait(10), 1)
+        said = child.output()
+        for words in (
+            "data that was moved stays where it is now", "everything is served", "the same file leads on from there",
+            "The file from before leads back",
+        ):
+            self.assertIn(words, said)
+        self.assertEqual(self.devices(), {"a", "b", "moves", "vm1"})
+        handle = self.client()
+        self.assertEqual(handle.pread(MIB, 0), bytes(MIB))
+        handle.shutdown()
+        # On, and back.
+        child = self.begin(after)
+        self.daemon.ctl("moves", "job", "move", "limit=none")
+        self.assertEqual(child.wait(20), 0, child.output())
+        self.assertEqual(self.devices(), {"b", "moves", "vm1"})
+        self.rig.path("a.img").unlink()
+        child = self.begin(before)
+        self.daemon.ctl("moves", "job", "move", "limit=none")
+        self.assertEqual(child.wait(20), 0, child.output())
+        self.assertEqual(self.devices(), {"a", "moves", "vm1"})
+
+    @limit(60)
+    def test_at_a_terminal_progress_is_told_and_the_file_is_asked_about(self):
+        self.create(on("a", "4MiB"), exported())
+        unit = self.daemon.file
+        for answer, name, is_replaced in ((b"n\n", "b", False), (b"y\n", "c", True)):
+            other = self.rig.write("other.toml", written(on(name, "4MiB"), exported()))
+            before = unit.read_text()
+            code, said = self.at_terminal(answer, "apply", other, "--control", self.daemon.control, "--force")
+            self.assertEqual(code, 0, said)
+            self.assertIn("move      moves: away from", said)
+            self.assertRegex(said, r"moves +move +running +[0-9.]+% ")
+            self.assertIn(f"replace {unit}, which the daemon was started with, by this file? [y/N]", said)
+            self.assertEqual(unit.read_text(), other.read_text() if is_replaced else before)
+
+    def at_terminal(self, answer, *words):
+        """The exit code of a command at a terminal that answers its first question, and all that was said there."""
+        terminal, theirs = pty.openpty()
+        try:
+            child = subprocess.Popen([lamina_binary(), *words], stdin=theirs, stdout=theirs, stderr=theirs)
+            os.close(theirs)
+            said, asked = "", False
+            while True:
+                try:
+                    said += os.read(terminal, 4096).decode(errors="replace")
+                except OSError as e:
+                    self.assertEqual(e.errno, errno.EIO)
+                    return child.wait(10), said.replace("\r\n", "\n")
+                if "[y/N]" in said and not asked:
+                    os.write(terminal, answer)
+                    asked = True
+        finally:
+            os.close(terminal)
+
+
+class Troubles(LegsCase):
+    """Each trouble is told by `lamina status`, with its exit code, by an alert, and by the metric of the hierarchy."""
+
+    def told(self, code, *alerts):
+        """Waits until the status has this exit code and just these alerts, and expects the metrics to say the same."""
+        def status():
+            done = run(lamina_binary(), "status", "--control", self.daemon.control, check=False)
+            return done.returncode, done.stdout.strip()
+        words = ", ".join(f"{device}: {alert.replace('_', ' ')}" for device, alert in alerts)
+        state = {0: "ok", 3: "degraded", 4: "failed"}[code]
+        line = f"{self.daemon.file}: {state}" + (f": {words}" if words else "")
+        end = time.monotonic() + 20
+        while status() != (code, line) and time.monotonic() < end:
+            time.sleep(0.1)
+        self.assertEqual(status(), (code, line))
+        metrics = self.daemon.get("/metrics")
+        self.assertIn(f'lamina_hierarchy_state{{file="{self.daemon.file}"}} {[0, 3, 4].index(code)}', metrics)
+        on = {line.removesuffix(" 1") for line in metrics.splitlines() if line.startswith("lamina_alert") and line.endswith(" 1")}
+        self.assertEqual(on, {f'lamina_alert{{device="{device}",alert="{alert}"}}' for device, alert in alerts})
+
+    @limit(60)
+    def test_a_failed_leg_and_a_failed_spare(self):
+        self.create(mirrored("abc", 1), exported("m"))
+        self.told(0)
+        # A spare that fails costs no byte, and is told all the same.
+        self.daemon.ctl("m", "fail", "fc")
+        self.told(3, ("m", "degraded"))
+        self.daemon.ctl("m", "rejoin", "fc")
+        self.told(0)
+        self.daemon.ctl("m", "fail", "fc")
+        self.daemon.ctl("m", "fail", "fa")
+        self.told(3, ("m", "degraded"))
+        self.assertIn("fa, a leg of m, is failed", self.daemon.tree("100ms"))
+        self.assertIn("fc, a leg of m, is failed", self.daemon.tree("100ms"))
+        self.daemon.ctl("m", "rejoin", "fa")
+        self.daemon.ctl("m", "rejoin", "fc")
+        self.told(0)
+
+    @limit(60)
+    def test_a_missing_member(self):
+        self.create(mirrored("ab"), exported("m"))
+        self.assertEqual(self.daemon.stop(), 0, self.daemon.log())
+        self.rig.path("b.img").rename(self.rig.path("away"))
+        self.daemon = type(self.daemon)(
+            self.rig, self.daemon.file.read_text(), name="vm1", arguments=("--degraded",))
+        self.told(3, ("b", "absent"), ("fb", "absent"), ("m", "degraded"))
+
+    @limit(60)
+    def test_a_thin_volume_that_is_nearly_full_and_full(self):
+        volume = {"a": member("a", "24MiB"), "meta": member("meta", "16MiB"),
+                  "vol": {"type": "snapshot", "over": "a", "metadata": "meta", "size": "1GiB"}}
+        self.create(volume, exported("vol"))
+        self.told(0)
+        handle, at = self.client(), 0
+        with self.assertRaises(nbd.Error) as failed:
+            while at < 64 * MIB:
+                handle.pwrite(b"7" * MIB, at)
+                at += MIB
+        self.assertEqual(failed.exception.errnum, errno.ENOSPC)
+        handle.shutdown()
+        self.told(3, ("vol", "nearly_full"))
+        # The line that a guest's failed write leaves says what to do.
+        wait_until("the log to tell", 10, lambda: "no extent is free" in self.daemon.log() or "full" in self.daemon.log())
+        line = next(line for line in self.daemon.log().splitlines() if " is full" in line or "no extent is free" in line)
+        self.assertRegex(line, r"vol.*(delete|enlarge|resize|larger)")
+
+    @limit(60)
+    def test_an_integrity_error(self):
+        devices = {"a": member("a", "24MiB"), "sums": {"type": "integrity", "over": "a"}}
+        self.create(devices, exported("sums"))
+        handle = self.client()
+        handle.pwrite(b"lamina.." * (MIB // 8), 0)
+        handle.flush()
+        self.told(0)
+        with open(self.rig.path("a.img"), "r+b") as image:
+            data = image.read()
+            image.seek(data.index(b"lamina.." * 1024) + 4096)
+            image.write(b"another")
+            image.flush()
+            os.fsync(image.fileno())
+        with self.assertRaises(nbd.Error):
+            handle.pread(MIB, 0)
+        handle.shutdown()
+        self.told(3, ("sums", "corrupt"))
