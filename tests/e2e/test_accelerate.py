@@ -87,8 +87,8 @@ class Seen(Kills):
         self.pump(0.5)
         drain = self.start("ctl", "vm1", "drain")
         wait_until("the drain to be a job", 20, lambda: "drain" in self.jobs())
-        tree = self.daemon.tree("200ms")
-        for words in ("CLEAN IN", "vm1    write-back", "FLASH", "vm1     drain  running"):
+        tree = " ".join(self.daemon.tree("200ms").split())
+        for words in ("CLEAN IN", "vm1 write-back", "FLASH", "vm1 drain running"):
             self.assertIn(words, tree)
         figures = self.figures()
         dirty = self.daemon.device("vm1")["info"]["dirty_bytes"]
