@@ -92,7 +92,7 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<()> {
         // EAGAIN: its backlog is full, so it is alive.
         answered @ (Ok(()) | Err(Errno::AGAIN)) => {
             let who = answered.map(|()| holders::listener(&probe)).unwrap_or_default();
-            let message = format!("{} is in use: another process{who} listens there", path.display());
+            let message = format!("{} is in use: another process listens there{who}", path.display());
             Err(Error::new(ErrorKind::Offline, message))
         }
         Err(e) => Err(failed(e.into())),
