@@ -1,4 +1,5 @@
-//! The canary of several lives: a layer that recovers from what it finds, and may not have it long.
+//! The canaries of several lives: a layer that recovers from what it finds, and may not have it long; and one that has in memory
+//! what was answered.
 //!
 //! ```text
 //!      map    which slot has which unit: one block, written at once
@@ -22,7 +23,16 @@ const ALL: u8 = UNITS + 4;
 /// Where the slots begin; the map is at 0.
 const SLOTS: u64 = 4096;
 
+/// How the layer is made.
+#[derive(Clone, Copy, Default)]
+struct How {
+    believes_at_once: bool,
+    /// It writes its map when it is flushed.
+    forgets_until_flush: bool,
+}
+
 struct Spare {
+    how: How,
     disk: Rc<Node>,
     map: RefCell<Vec<u8>>,
     /// Slots that a map has which may be the durable one.
@@ -32,9 +42,9 @@ struct Spare {
 }
 
 impl Spare {
-    async fn build(rig: Rc<Rig>, believes_at_once: bool) -> Result<Rc<Node>> {
+    async fn build(rig: Rc<Rig>, how: How) -> Result<Rc<Node>> {
         let disk = rig.disk(0);
-        if !believes_at_once {
+        if !how.believes_at_once {
             believe([&disk]).await;
         }
         let block = Buf::zeroed(disk.geometry().block as usize);
@@ -45,6 +55,7 @@ impl Spare {
             map = [1].into_iter().chain(0..UNITS).collect();
         }
         let layer = Spare {
+            how,
             disk,
             map: RefCell::new(map),
             held: RefCell::default(),
@@ -70,7 +81,15 @@ impl Spare {
         }
     }
 
+    async fn write_map(&self, map: &[u8]) -> Result<()> {
+        let block = Buf::zeroed(self.disk.geometry().block as usize);
+        block.write(0, map);
+        self.disk.submit(Io::write(0, block, Durability::Cached)).await
+    }
+
     async fn flush(&self) -> Result<()> {
+        let map = self.map.borrow().clone();
+        self.write_map(&map).await?;
         self.disk.submit(Io::flush()).await?;
         self.held.borrow_mut().clear();
         Ok(())
@@ -87,10 +106,10 @@ impl Spare {
         self.disk.submit(Io::write(place(free), whole, Durability::Fua)).await?;
         let mut map = self.map.borrow().clone();
         map[1 + unit as usize] = free;
-        let block = Buf::zeroed(self.disk.geometry().block as usize);
-        block.write(0, &map);
         self.held.borrow_mut().push(self.slot(unit));
-        self.disk.submit(Io::write(0, block, Durability::Cached)).await?;
+        if !self.how.forgets_until_flush {
+            self.write_map(&map).await?;
+        }
         self.map.replace(map);
         Ok(())
     }
@@ -141,21 +160,21 @@ impl Layer for Spare {
     }
 }
 
-fn spare(believes_at_once: bool) -> Subject {
-    Subject::new("spare", move |rig| Spare::build(rig, believes_at_once))
+fn spare(how: How) -> Subject {
+    Subject::new("spare", move |rig| Spare::build(rig, how))
 }
 
 #[test]
 fn who_makes_durable_what_it_believes_passes() {
     let checks = [Check::Model, Check::Crash, Check::Deaths];
     for (check, seed) in checks.into_iter().flat_map(|check| (0..10).map(move |seed| (check, seed))) {
-        run(&spare(false), check, seed, Run::Full).unwrap_or_else(|failure| panic!("{failure}"));
+        run(&spare(How::default()), check, seed, Run::Full).unwrap_or_else(|failure| panic!("{failure}"));
     }
 }
 
 #[test]
 fn who_believes_what_may_go_is_caught() {
-    let wrong = spare(true);
+    let wrong = spare(How { believes_at_once: true, ..How::default() });
     let failures = (0..60).filter_map(|seed| run(&wrong, Check::Deaths, seed, Run::Full).err());
     let said: Vec<String> = failures.map(|failure| failure.message).collect();
     assert!(
@@ -165,5 +184,17 @@ fn who_believes_what_may_go_is_caught() {
     // A power loss alone, as often as it likes, leaves nothing that is not durable.
     for seed in 0..10 {
         run(&wrong, Check::Crash, seed, Run::Full).unwrap_or_else(|failure| panic!("{failure}"));
+    }
+}
+
+/// What it forgets was not flushed: nobody notices but who outlives its process.
+#[test]
+fn who_forgets_with_its_process_is_caught() {
+    let wrong = spare(How { forgets_until_flush: true, ..How::default() });
+    let failures = (0..60).filter_map(|seed| run(&wrong, Check::Deaths, seed, Run::Full).err());
+    let said: Vec<String> = failures.map(|failure| failure.message).collect();
+    assert!(said.iter().any(|said| said.contains("a death of the process")), "{said:#?}");
+    for (check, seed) in [Check::Model, Check::Crash].into_iter().flat_map(|c| (0..10).map(move |s| (c, s))) {
+        run(&wrong, check, seed, Run::Full).unwrap_or_else(|failure| panic!("{failure}"));
     }
 }

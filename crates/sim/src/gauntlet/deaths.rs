@@ -7,10 +7,10 @@
 //!
 //! A life ends when its process dies, or when the power fails: under load, or while the subject is opened. After a process
 //! everything that it has written is there, and is not durable: what is believed then, and acted on, may be gone
-//! after the next death. All lives have one history, so that what comes back two lives later is noticed as well. What is read
+//! after the next death. So everything is there that was answered, also if nobody flushed: a guest outlives the process. All lives have one history, so that what comes back two lives later is noticed as well. What is read
 //! after a power loss is durable, whatever it was before: nothing else can have been on the disks.
 
-use super::history::{History, Tick};
+use super::history::{History, Stays, Tick};
 use super::load::{Load, Style};
 use super::run::Run;
 use super::scene::Scene;
@@ -18,6 +18,7 @@ use super::subject::{Keeps, Subject};
 use crate::env::{Images, SimEnv};
 use crate::media::Loss;
 use fastrand::Rng;
+use lamina_block::Level;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -96,6 +97,16 @@ struct Lives<'a> {
 }
 
 impl Lives<'_> {
+    /// What happened until the end of a life, for the next one.
+    fn until(&self, end: &End, history: &History) -> History {
+        // At `atomic` a map goes back to what it was at one moment, whatever has died.
+        let stays = match end.death {
+            Death::Process if self.subject.level != Level::Atomic => Stays::Ended,
+            Death::Process | Death::Power(_) => Stays::Durable,
+        };
+        history.after(end.at, stays)
+    }
+
     /// The life after `end`, and after it up to `left` more. `history` is what happened until then.
     fn next(&self, before: &Load, history: History, end: &End, left: u8) -> Result<(), String> {
         let tell = |e: String| match end.death {
@@ -126,12 +137,12 @@ impl Lives<'_> {
             return Ok(());
         }
         for next in &early {
-            let history = history.after(next.at);
+            let history = self.until(next, &history);
             self.next(&load, history, next, left - 1)
                 .map_err(|e| tell(format!("while it was opened, {e}")))?;
         }
         for next in &late {
-            let history = load.history.borrow().after(next.at);
+            let history = self.until(next, &load.history.borrow());
             self.next(&load, history, next, left - 1)
                 .map_err(|e| tell(format!("and in its next life {e}")))?;
         }
@@ -153,7 +164,7 @@ pub(crate) fn check(subject: &Subject, seed: u64, run: Run) -> Result<(), String
     driven?;
     let lives = Lives { subject, seed };
     for end in &ends {
-        let history = load.history.borrow().after(end.at);
+        let history = lives.until(end, &load.history.borrow());
         lives.next(&load, history, end, LIVES - 1)?;
     }
     scene.finish(load)

@@ -7,7 +7,8 @@
 //! * a change that succeeded *supersedes* every change that had ended before it was submitted;
 //! * changes that were under way together may have taken effect in either order;
 //! * a failed write, and a discard, may have taken effect or not: it supersedes nothing;
-//! * after a power loss only those changes supersede that a completed flush, or forced unit access, made durable;
+//! * after a power loss only those changes supersede that a completed flush, or forced unit access, made durable; after a
+//!   death of the process alone, all that had ended;
 //! * what was read while nothing changed stays: a read that found one of several allowed contents rules out the rest.
 
 use crate::stamp::{self, Found};
@@ -36,6 +37,8 @@ struct Change {
     ended: Tick,
     /// It succeeded, and its effect is certain.
     sure: bool,
+    /// It was not made, but read, where several things might have been.
+    seen: bool,
     /// Durable by itself at this moment (forced unit access).
     durable: Tick,
 }
@@ -59,6 +62,15 @@ pub(crate) enum End {
     Durable,
     /// May have taken effect, or not.
     Unsure,
+}
+
+/// What is still there after a death.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stays {
+    /// Every change that had ended.
+    Ended,
+    /// Every change that was durable.
+    Durable,
 }
 
 impl History {
@@ -102,7 +114,8 @@ impl History {
 
     /// A change is submitted: a write of [`History::bytes`], or zeroes.
     pub(crate) fn submit(&mut self, id: u32, at: &Range<u64>, content: Content, now: Tick) {
-        let change = Change { content, id, submitted: now, ended: NEVER, sure: false, durable: NEVER };
+        let change =
+            Change { content, id, submitted: now, ended: NEVER, sure: false, seen: false, durable: NEVER };
         for number in self.numbers(at) {
             self.changes.entry(number).or_default().push(change);
         }
@@ -127,7 +140,7 @@ impl History {
 
     fn first(&self, number: u64) -> Change {
         let content = if self.initial.contains_key(&number) { Content::Initial } else { Content::Zero };
-        Change { content, id: 0, submitted: 0, ended: 0, sure: true, durable: 0 }
+        Change { content, id: 0, submitted: 0, ended: 0, sure: true, seen: false, durable: 0 }
     }
 
     /// The moment from which a change is durable.
@@ -157,7 +170,15 @@ impl History {
             let found = self.check_block(number, block, &possible)?;
             if possible.len() > 1 && possible.iter().all(|c| c.ended <= submitted) {
                 let id = self.number();
-                let seen = Change { content: found, id, submitted, ended: now, sure: true, durable: NEVER };
+                let seen = Change {
+                    content: found,
+                    id,
+                    submitted,
+                    ended: now,
+                    sure: true,
+                    seen: true,
+                    durable: NEVER,
+                };
                 self.changes.entry(number).or_default().push(seen);
             }
         }
@@ -185,17 +206,22 @@ impl History {
         Ok(())
     }
 
-    /// What happened until a death at `at`, as the next life has to know it: there is what was durable by then, or anything
-    /// newer. A layer may go back to the last flush also when only the process has died.
-    pub(crate) fn after(&self, at: Tick) -> History {
+    /// What happened until a death at `at`, as the next life has to know it: what `stays` says is there, or anything newer.
+    pub(crate) fn after(&self, at: Tick, stays: Stays) -> History {
         let mut after =
             History { changes: HashMap::new(), initial: self.initial.clone(), flushes: Vec::new(), ..*self };
         for number in self.changes.keys() {
+            // What was not durable may come back when the power fails in a later life, also if something newer is there now.
             let mut possible = self.possible(*number, at, |c| self.durable(c) <= at);
             for change in &mut possible {
                 let durable = self.durable(change);
-                let is_durable = change.sure && durable <= at;
-                (change.sure, change.durable) = (is_durable, if is_durable { durable } else { NEVER });
+                let is_there = match stays {
+                    // What a discard did may be undone.
+                    Stays::Ended => change.ended <= at && !change.seen,
+                    Stays::Durable => durable <= at,
+                };
+                change.durable = if change.sure && durable <= at { durable } else { NEVER };
+                change.sure &= is_there;
                 // One under way has taken effect, or never will.
                 change.ended = change.ended.min(at);
             }
@@ -209,7 +235,8 @@ impl History {
         for (number, block) in self.numbers(at).zip(bytes.chunks_exact(self.granule as usize)) {
             let content = self.check_block(number, block, &self.possible(number, now, |_| true))?;
             let id = self.number();
-            let found = Change { content, id, submitted: now - 1, ended: now, sure: true, durable: now };
+            let found =
+                Change { content, id, submitted: now - 1, ended: now, sure: true, seen: false, durable: now };
             self.changes.insert(number, vec![found]);
         }
         Ok(())
