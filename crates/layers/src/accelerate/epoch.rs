@@ -14,8 +14,8 @@ use super::Accelerate;
 use super::failure::Met;
 use crate::flash::{Dirty, SLOT, Volume};
 use crate::flaw::flawed;
-use crate::redo::{Redo, redo_of};
-use lamina_block::{Error, Node, Result, Time};
+use crate::redo::{How, Redo, redo_of};
+use lamina_block::{Buf, Error, Node, Result, Time};
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -74,6 +74,11 @@ impl Epochs {
             point: Cell::new(None),
             is_between: Cell::new(false),
         }))
+    }
+
+    /// Writes what counts with the epoch only: the flash has it until then.
+    pub(super) async fn write(&self, at: Range<u64>, data: Buf) -> Result<()> {
+        self.redo.write(at, data, How::Together).await
     }
 }
 

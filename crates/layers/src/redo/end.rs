@@ -39,13 +39,13 @@ impl Redo {
     }
 
     async fn end_alone(&self) -> Result<()> {
-        self.moved.until(|| self.writing.get() == 0).await;
+        self.moved.until(|| self.epoch.borrow().coming.is_empty()).await;
         {
             let epoch = &mut *self.epoch.borrow_mut();
             match epoch.phase {
                 Phase::Open if epoch.table.is_empty() => {
                     // What failed has left nothing but the room it took.
-                    *epoch = Epoch::new();
+                    *epoch = Epoch::new(&self.env);
                     return Ok(());
                 }
                 Phase::Open => epoch.phase = Phase::Ending,
@@ -59,7 +59,7 @@ impl Redo {
         self.bring().await?;
         let before = self.record.get();
         self.keep(Record { sequence: before.sequence + 1, committed: None, ..before }).await?;
-        self.epoch.replace(Epoch::new());
+        self.epoch.replace(Epoch::new(&self.env));
         // Whoever was told that it is on the log has to have read it from there.
         self.moved.until(|| self.reading.get() == 0).await;
         Ok(())

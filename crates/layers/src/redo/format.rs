@@ -1,12 +1,13 @@
 //! What a redo log has on disk, version 1 (`docs/formats/redo.md`).
 //!
 //! ```text
-//!      superblock │ record A │ record B │ … │ data of the writes of an epoch … │ table │ …
+//!      superblock │ record A │ record B │ … │ head, data │ head, data │ … │ table │ …
 //! ```
 //!
-//! All numbers are little-endian. The *table* says of each write of an epoch where it goes and where its data is; the
-//! *record* says whether there is an epoch that counts, and where its table is. Records are written to A and B in turn; the
-//! one with the higher sequence number counts.
+//! All numbers are little-endian. The *head* before the data of a write says where the data goes, so that a write is found
+//! again before its epoch counts. The *table* says that of all writes of an epoch; the *record* says whether there is an
+//! epoch that counts, and where its table is. Records are written to A and B in turn; the one with the higher sequence number
+//! counts.
 //!
 //! Invariant: what is decoded here is possible in itself: every entry lies on the store and on the log.
 
@@ -16,7 +17,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The superblock and each record have so many bytes; tables are a multiple of it.
+/// The superblock, each record and each head have so many bytes; tables are a multiple of it.
 pub const PAGE: u64 = 4096;
 /// Where the records are.
 pub const RECORDS: [u64; 2] = [PAGE, 2 * PAGE];
@@ -34,6 +35,7 @@ pub const ENTRIES_MAX: u64 = (64 << 20) / ENTRY;
 const NUMBERS: u64 = 1 << 62;
 const SUPER_MAGIC: [u8; 8] = *b"LAMREDOS";
 const RECORD_MAGIC: [u8; 8] = *b"LAMREDOR";
+const HEAD_MAGIC: [u8; 8] = *b"LAMREDOH";
 const VERSION: u32 = 1;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -60,6 +62,18 @@ struct RecordBytes {
     entries: U32,
     zero: U32,
     sum: U64,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct HeadBytes {
+    magic: [u8; 8],
+    checksum: U64,
+    key: U64,
+    epoch: U64,
+    life: U64,
+    time: U64,
+    entry: EntryBytes,
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -228,6 +242,57 @@ pub fn table_len(entries: usize) -> u64 {
     (entries as u64 * ENTRY).next_multiple_of(PAGE)
 }
 
+/// What stands before the data of a write. The data begin where the head ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// The epoch that the write joined: one more than that of the record which counts.
+    pub epoch: u64,
+    /// Drawn for each epoch that is begun: one that is begun again after a crash has the same number, and another life.
+    pub life: u64,
+    /// When the first write of the epoch came, in seconds since 1970; 0 if nobody knew.
+    pub time: u64,
+    /// Where the data goes; not empty. What a store can hold is not looked at here.
+    pub at: Range<u64>,
+    /// The checksum of the data.
+    pub sum: u64,
+}
+
+impl Head {
+    /// The page at `place`.
+    pub fn encode(&self, place: u64, key: u64) -> Vec<u8> {
+        let entry = Entry { at: self.at.clone(), data: Some((place + PAGE, self.sum)) };
+        let bytes = HeadBytes {
+            magic: HEAD_MAGIC,
+            checksum: 0.into(),
+            key: key.into(),
+            epoch: self.epoch.into(),
+            life: self.life.into(),
+            time: self.time.into(),
+            entry: EntryBytes::of(&entry),
+        };
+        page(bytes.as_bytes(), key)
+    }
+
+    /// Reads the page at `place`; `None` if there is no head of this log with data behind it, or not all of it.
+    pub fn decode(bytes: &[u8], place: u64, of: &Super) -> Option<Head> {
+        let (head, _) = HeadBytes::ref_from_prefix(bytes).ok()?;
+        if head.magic != HEAD_MAGIC || head.key.get() != of.key || !is_sealed(bytes, of.key) {
+            return None;
+        }
+        let (offset, len) = (head.entry.offset.get(), head.entry.len.get());
+        let data = place.checked_add(PAGE)?;
+        let is_on_log = data.checked_add(len).is_some_and(|end| end <= of.size);
+        let end = offset.checked_add(len).filter(|_| len > 0 && is_on_log)?;
+        (head.entry.place.get() == data).then_some(Head {
+            epoch: head.epoch.get(),
+            life: head.life.get(),
+            time: head.time.get(),
+            at: offset..end,
+            sum: head.entry.sum.get(),
+        })
+    }
+}
+
 /// What an epoch does to a part of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -237,19 +302,40 @@ pub struct Entry {
     pub data: Option<(u64, u64)>,
 }
 
-/// A table, and its checksum for the record.
-pub fn encode_table(entries: &[Entry], key: u64) -> (Vec<u8>, u64) {
-    let mut bytes = Vec::with_capacity(table_len(entries.len()) as usize);
-    for Entry { at, data } in entries {
+impl Entry {
+    /// True if it lies on the log, and on a store of `size` bytes in blocks of `block`.
+    pub fn is_possible(&self, of: &Super, size: u64, block: u64) -> bool {
+        let is_whole = |at: u64| at.is_multiple_of(block);
+        let Range { start, end } = self.at;
+        let on_log = |place: u64| {
+            place >= AREA && place.checked_add(end - start).is_some_and(|end| end <= of.size) && is_whole(place)
+        };
+        start < end && end <= size && is_whole(start) && is_whole(end)
+            && self.data.is_none_or(|(place, _)| on_log(place))
+    }
+}
+
+/// What is said of an entry that is not [possible](Entry::is_possible).
+pub fn not_there() -> Error {
+    wrong("the redo log names what is not there: the store is smaller than it was")
+}
+
+impl EntryBytes {
+    fn of(Entry { at, data }: &Entry) -> EntryBytes {
         let (place, sum) = data.unwrap_or_default();
-        let entry = EntryBytes {
+        EntryBytes {
             offset: at.start.into(),
             len: (at.end - at.start).into(),
             place: place.into(),
             sum: sum.into(),
-        };
-        bytes.extend_from_slice(entry.as_bytes());
+        }
     }
+}
+
+/// A table, and its checksum for the record.
+pub fn encode_table(entries: &[Entry], key: u64) -> (Vec<u8>, u64) {
+    let mut bytes = Vec::with_capacity(table_len(entries.len()) as usize);
+    entries.iter().for_each(|entry| bytes.extend_from_slice(EntryBytes::of(entry).as_bytes()));
     bytes.resize(table_len(entries.len()) as usize, 0);
     let sum = xxh3_64_with_seed(&bytes, key);
     (bytes, sum)
@@ -271,17 +357,13 @@ pub fn decode_table(
         .filter(|_| whole)
         .ok_or_else(|| wrong("the table of the redo log is damaged"))?;
     let entry = |entry: &EntryBytes| {
-        let (offset, len, place) = (entry.offset.get(), entry.len.get(), entry.place.get());
-        let is_whole = |at: u64| at.is_multiple_of(block);
-        let end = offset.checked_add(len).filter(|end| len > 0 && *end <= size)?;
-        let has_place = || place >= AREA && place.checked_add(len).is_some_and(|end| end <= of.size);
-        let right = is_whole(offset) && is_whole(len) && (place == 0 || (has_place() && is_whole(place)));
-        right.then_some(Entry { at: offset..end, data: (place > 0).then_some((place, entry.sum.get())) })
+        let (offset, place) = (entry.offset.get(), entry.place.get());
+        let end = offset.checked_add(entry.len.get())?;
+        let entry = Entry { at: offset..end, data: (place > 0).then_some((place, entry.sum.get())) };
+        entry.is_possible(of, size, block).then_some(entry)
     };
     let entries: Option<Vec<Entry>> = entries.iter().map(entry).collect();
-    entries.ok_or_else(|| {
-        wrong("the table of the redo log names what is not there: the store is smaller than it was")
-    })
+    entries.ok_or_else(not_there)
 }
 
 /// What a fuzz target calls: whatever `bytes` are, what is decoded is the same when it is written again. Panics if not.
@@ -299,6 +381,12 @@ pub fn fuzz(bytes: &[u8]) {
     seal(&mut record, 7);
     if let Some(record) = Record::decode(&record, &of) {
         assert_eq!(Record::decode(&record.encode(7), &of), Some(record));
+    }
+    record[..8].copy_from_slice(&HEAD_MAGIC);
+    seal(&mut record, 7);
+    if let Some(head) = Head::decode(&record, AREA, &of) {
+        assert!(head.at.start < head.at.end && AREA + PAGE + (head.at.end - head.at.start) <= of.size);
+        assert_eq!(Head::decode(&head.encode(AREA, 7), AREA, &of), Some(head));
     }
     let entries = bytes.len() / ENTRY as usize;
     let mut table = bytes[..entries * ENTRY as usize].to_vec();

@@ -1,26 +1,31 @@
 //! `redo`: the store below goes from one flush to the next at once, also if the power fails on the way.
 //!
 //! Writes are put on a log, one after the other. A flush makes them durable there, with a record that says so; then they are
-//! written to the store. If that is interrupted, it is done again when the device is opened. So what is read through this
-//! layer after a crash is what was there at some flush: the last one that was answered, or a later one.
+//! written to the store. If that is interrupted, it is done again when the device is opened.
 //!
 //! ```text
-//!      write ──▶ log: data …          read ──▶ log, if it is there, or store
+//!      write ──▶ log: head, data …    read ──▶ log, if it is there, or store
 //!      flush ──▶ log: table ─▶ record: "epoch 7 counts" ──▶ store ──▶ record: "the store is at epoch 7"
 //! ```
 //!
+//! The head before the data of a write lets it be found before its epoch counts. Opening takes in what is whole, from the
+//! first write on, and ends the epoch with it. So after the death of the process alone everything is there that was answered:
+//! a guest that outlives it misses nothing. After a power loss that is what was there at one moment, at the last flush that
+//! was answered or later.
+//!
 //! It is made to be the store of `accelerate`, which brings its writes there in any order: over a `redo` everything that was
-//! dirty at one moment becomes one epoch. The store is then exactly what the volume was at that moment, even if the flash is
-//! lost in the middle of it.
+//! dirty at one moment becomes one epoch. These writes have no heads, so that they count together or not at all. The store is
+//! then exactly what the volume was at that moment, even if the flash is lost in the middle of it.
 //!
 //! Invariants:
 //! * An epoch is durable on the log, all of it, before any of it is written to the store.
 //! * It is durable on the store before its place on the log is written again.
+//! * Writes take effect in the order of their places, and are answered in it: what is found again is all up to one write.
 //!
 //! Keys:
 //! * `over`: the store.
-//! * `metadata`: the device for the log. It has to be there; what is written between two flushes has to fit, otherwise the
-//!   epoch ends before. Over an `accelerate` that is the most that can be dirty.
+//! * `metadata`: the device for the log. It has to be there; what is written between two flushes has to fit, with 4 KiB more
+//!   for each write, otherwise the epoch ends before. Under an `accelerate` that is the most that can be dirty.
 //!
 //! Everything is written twice, and read once from the log; a flush of something new takes two flushes of the log and one of
 //! the store, and two small durable writes. It deliberately has only one epoch at a time: writes wait while one gets to the
@@ -31,7 +36,8 @@ pub mod format;
 mod open;
 mod places;
 
-use format::{AREA, ENTRY, Entry, PAGE, Record, Super, checksum, table_len};
+use format::{AREA, ENTRY, Entry, Head, PAGE, Record, Super, checksum, table_len};
+use crate::flaw::flawed;
 use futures_util::future::join_all;
 use lamina_block::{
     Begin, Buf, Build, Config, Consent, Durability, Effect, Env, Error, Extent, ExtentState, Fate, Geometry,
@@ -42,6 +48,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -107,9 +114,17 @@ enum Phase {
 
 struct Epoch {
     phase: Phase,
+    life: u64,
     places: Places,
-    /// All entries, in the order in which they are to be done.
+    /// All entries, in the order in which they are to be done; and which of them have no head.
     table: Vec<Entry>,
+    loose: Vec<usize>,
+    /// Those who join, in the order in which they came: what has become of the ones that have ended.
+    coming: VecDeque<Option<Came>>,
+    /// The number of the first of them, counted from the beginning of the epoch.
+    came: u64,
+    /// The number of the first one that failed: nobody finds what comes after it before the epoch counts.
+    gap: Option<u64>,
     /// Where the next data goes.
     end: u64,
     /// What is discarded has been, or will stay as it is.
@@ -118,12 +133,52 @@ struct Epoch {
     time: u64,
 }
 
+/// How somebody has joined an epoch.
+enum Came {
+    With(Entry, How),
+    /// There is nothing to be done.
+    Without,
+    Failed,
+}
+
+/// A place in an epoch.
+struct Ticket {
+    /// On the log.
+    place: u64,
+    life: u64,
+    number: u64,
+}
+
+/// How what is written is found before its epoch counts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// By its head.
+    Alone,
+    /// Not at all: it counts with its epoch.
+    Together,
+}
+
+impl How {
+    /// Bytes before the data.
+    fn head(self) -> u64 {
+        match self {
+            How::Alone => PAGE,
+            How::Together => 0,
+        }
+    }
+}
+
 impl Epoch {
-    fn new() -> Epoch {
+    fn new(env: &Rc<dyn Env>) -> Epoch {
         Epoch {
             phase: Phase::Open,
+            life: env.random(),
             places: Places::default(),
             table: Vec::new(),
+            loose: Vec::new(),
+            coming: VecDeque::new(),
+            came: 0,
+            gap: None,
             end: AREA,
             is_discarded: false,
             time: 0,
@@ -135,6 +190,34 @@ impl Epoch {
             self.places.put(&entry.at, place);
         }
         self.table.push(entry);
+    }
+
+    /// `number` has ended: it takes effect when all before it have.
+    fn ended(&mut self, number: u64, came: Came) {
+        self.coming[(number - self.came) as usize] = Some(came);
+        while let Some(Some(_)) = self.coming.front() {
+            match self.coming.pop_front().flatten() {
+                Some(Came::With(entry, how)) => {
+                    if how == How::Together {
+                        self.loose.push(self.table.len());
+                    }
+                    self.add(entry);
+                }
+                Some(Came::Failed) => self.gap = self.gap.or(Some(self.came)),
+                Some(Came::Without) | None => {}
+            }
+            self.came += 1;
+        }
+    }
+
+    /// Leaves out what counts only with the epoch.
+    fn abandon(&mut self) {
+        let loose = std::mem::take(&mut self.loose);
+        let mut number = 0..;
+        let mut kept = std::mem::take(&mut self.table);
+        kept.retain(|_| number.next().is_some_and(|number| loose.binary_search(&number).is_err()));
+        self.places = Places::default();
+        kept.into_iter().for_each(|entry| self.add(entry));
     }
 }
 
@@ -149,8 +232,7 @@ pub(crate) struct Redo {
     /// The last record that is known to be durable, and which of the two places has it.
     record: Cell<Record>,
     slot: Cell<usize>,
-    /// Writes on their way to the log, and reads from it.
-    writing: Cell<usize>,
+    /// Reads that are under way.
     reading: Cell<usize>,
     /// An epoch is being ended.
     ending: Cell<bool>,
@@ -186,73 +268,95 @@ impl Redo {
         (self.record.get().epoch, self.record.get().time)
     }
 
-    /// What was written since the last flush is not to be there. Nothing is under way.
+    /// What was written [together](How::Together) since the last flush is not to be there. None of that is under way.
     pub fn abandon(&self) {
         let epoch = &mut *self.epoch.borrow_mut();
-        if epoch.phase == Phase::Open {
-            *epoch = Epoch::new();
+        if epoch.phase != Phase::Open {
+            return;
+        }
+        epoch.abandon();
+        if epoch.table.is_empty() && epoch.coming.is_empty() {
+            *epoch = Epoch::new(&self.env);
         }
     }
 
     /// A place on the log for `len` bytes that join the epoch, once they can.
-    async fn join(&self, len: u64) -> Result<u64> {
+    async fn join(&self, len: u64) -> Result<Ticket> {
         loop {
             let moved = self.moved.wait();
             if self.ending.get() {
                 moved.await;
                 continue;
             }
-            let place = self.take(len);
-            match place {
-                Some(place) => return Ok(place),
+            let ticket = self.take(len);
+            match ticket {
+                Some(ticket) => return Ok(ticket),
                 None => self.end().await?,
             }
         }
     }
 
     /// A place for `len` bytes, if the epoch has one.
-    fn take(&self, len: u64) -> Option<u64> {
+    fn take(&self, len: u64) -> Option<Ticket> {
         let epoch = &mut *self.epoch.borrow_mut();
         let place = epoch.end;
-        let under_way = self.writing.get() + 1;
-        let entries = epoch.table.len() + under_way;
+        let entries = epoch.table.len() + epoch.coming.len() + 1;
         let end = (place + len).next_multiple_of(PAGE) + table_len(entries);
         let fits = end <= self.of.size && entries as u64 <= format::ENTRIES_MAX;
         (epoch.phase == Phase::Open && fits).then(|| {
-            if epoch.table.is_empty() && self.writing.get() == 0 {
+            if entries == 1 {
                 epoch.time = self.env.unix_time();
             }
+            let number = epoch.came + epoch.coming.len() as u64;
             epoch.end += len;
-            self.writing.set(under_way);
-            place
+            epoch.coming.push_back(None);
+            Ticket { place, life: epoch.life, number }
         })
     }
 
-    fn joined(&self, entry: Option<Entry>) {
-        entry.into_iter().for_each(|entry| self.epoch.borrow_mut().add(entry));
-        self.writing.set(self.writing.get() - 1);
+    /// What had the ticket has ended. Returns when it has taken effect, and will be found.
+    async fn joined(&self, ticket: Ticket, came: Came) -> Result<()> {
+        let is_found = matches!(came, Came::With(_, How::Alone));
+        self.epoch.borrow_mut().ended(ticket.number, came);
         self.moved.notify();
+        let in_epoch = |is: &dyn Fn(&Epoch) -> bool| {
+            let epoch = self.epoch.borrow();
+            epoch.life == ticket.life && is(&epoch)
+        };
+        if !flawed!("answered before those that came first") {
+            self.moved.until(|| !in_epoch(&|epoch| epoch.came <= ticket.number)).await;
+        }
+        let is_behind_gap = in_epoch(&|epoch| epoch.gap.is_some_and(|gap| gap < ticket.number));
+        if is_found && is_behind_gap { self.end().await } else { Ok(()) }
     }
 
-    async fn write(&self, at: Range<u64>, from: Buf, durability: Durability) -> Result<()> {
+    /// Writes `from`, which is found again as `how` says.
+    pub async fn write(&self, at: Range<u64>, from: Buf, how: How) -> Result<()> {
         let longest = PIECE.min((self.area() / 4) / PAGE * PAGE);
         for piece in pieces(at.clone(), longest) {
-            let len = piece.end - piece.start;
-            let place = self.join(len).await?;
+            let part = from.slice((piece.start - at.start) as usize..(piece.end - at.start) as usize);
+            let len = how.head() + part.len() as u64;
+            let ticket = self.join(len).await?;
             // Guests may change their memory at any time: what is summed is what is written.
-            let data = self.env.pool().take(len as usize);
-            data.copy_from(&from.slice((piece.start - at.start) as usize..(piece.end - at.start) as usize));
+            let bytes = self.env.pool().take(len as usize);
+            let data = bytes.slice(how.head() as usize..bytes.len());
+            data.copy_from(&part);
             let sum = self.sum(&data);
-            let written = self.log.submit(Io::write(place, data, Durability::Cached)).await;
+            if how == How::Alone {
+                bytes.write(0, &self.head(&ticket, &piece, sum).encode(ticket.place, self.of.key));
+            }
+            let written = self.log.submit(Io::write(ticket.place, bytes, Durability::Cached)).await;
             self.written.set(self.written.get() + len);
-            let entry = Entry { at: piece, data: Some((place, sum)) };
-            self.joined(written.is_ok().then_some(entry));
-            written?;
+            let entry = Entry { at: piece, data: Some((ticket.place + how.head(), sum)) };
+            let came = if written.is_ok() { Came::With(entry, how) } else { Came::Failed };
+            self.joined(ticket, came).await.and(written)?;
         }
-        match durability {
-            Durability::Fua => self.end().await,
-            Durability::Cached => Ok(()),
-        }
+        Ok(())
+    }
+
+    fn head(&self, ticket: &Ticket, at: &Range<u64>, sum: u64) -> Head {
+        let (epoch, time) = (self.record.get().epoch + 1, self.epoch.borrow().time);
+        Head { epoch, life: ticket.life, time, at: at.clone(), sum }
     }
 
     /// `at` is discarded when the epoch ends, before anything of it is written.
@@ -260,9 +364,11 @@ impl Redo {
         // What was written is not taken back: the store has something older there.
         for (part, place) in self.parts(&at) {
             if place.is_none() {
-                self.join(0).await?;
+                let ticket = self.join(0).await?;
                 let is_free = !self.epoch.borrow().places.touches(&part);
-                self.joined(is_free.then_some(Entry { at: part, data: None }));
+                let entry = Entry { at: part, data: None };
+                let came = if is_free { Came::With(entry, How::Together) } else { Came::Without };
+                self.joined(ticket, came).await?;
             }
         }
         Ok(())
@@ -311,9 +417,13 @@ impl Layer for Flushed {
         let Io { op, at } = io.take();
         match op {
             Op::Read(into) => Step::control(async move { redo.read(at, into).await }),
-            Op::Write(from, durability) => {
-                Step::control(async move { redo.write(at, from, durability).await })
-            }
+            Op::Write(from, durability) => Step::control(async move {
+                redo.write(at, from, How::Alone).await?;
+                match durability {
+                    Durability::Fua => redo.end().await,
+                    Durability::Cached => Ok(()),
+                }
+            }),
             // Whoever reads there afterwards is always to find the same.
             Op::Discard => Step::control(async move {
                 redo.discard(at).await?;
