@@ -29,10 +29,10 @@ impl Accelerate {
         if len > 0 {
             self.write(at.start..border, from.slice(0..len), durability).await?;
         }
-        self.write_tail(border, from.slice(len..from.len()), durability).await
+        self.write_tail(border..at.end, from.slice(len..from.len()), durability).await
     }
 
-    async fn write_tail(&self, at: u64, from: Buf, durability: Durability) -> Result<()> {
+    async fn write_tail(&self, at: Range<u64>, from: Buf, durability: Durability) -> Result<()> {
         self.while_leaving().await;
         if self.epochs.is_some() {
             // Nothing that was written before is missing where this is.
@@ -42,15 +42,20 @@ impl Accelerate {
                 drained => drained?,
             }
         }
-        self.store.submit(Io::write(at, from, durability)).await?;
-        match self.epochs {
-            Some(_) => self.store.submit(Io::flush()).await,
-            None => {
-                // The next flush goes to the store, too.
-                add(&self.discards, 1);
-                Ok(())
-            }
+        // When the store has grown, the block is whole, and what is read of it may stay on the flash.
+        let lock = self.lock(&self.bytes(&Accelerate::blocks(&at))).await;
+        if self.whole_bytes() > at.start {
+            drop(lock);
+            return Box::pin(self.write_to_end(at, from, durability)).await;
         }
+        self.store.submit(Io::write(at.start, from, durability)).await?;
+        match self.epochs {
+            Some(_) => self.store.submit(Io::flush()).await?,
+            // The next flush goes to the store, too.
+            None => add(&self.discards, 1),
+        }
+        drop(lock);
+        Ok(())
     }
 
     /// Forgets what the flash has from a last block on that is not whole, if there is any. Everything that the flash has
