@@ -93,7 +93,9 @@ impl Log {
             let segment = &segments.list[one.1 as usize];
             // Who writes its summary ends soon; the store, which may need others, perhaps does not.
             let is_pinned = segment.pins > u32::from(segment.entries.is_some());
-            let is_quiet = segment.dirty == 0 && !is_pinned && !segment.stays;
+            // A batch on its way to it may be one that is not on its store.
+            let is_whole = segment.under_way.is_empty();
+            let is_quiet = segment.dirty == 0 && is_whole && !is_pinned && !segment.stays;
             segment.live <= most && is_quiet && !compacted.contains(one)
         };
         all.filter(is_sparse).min_by_key(|(_, number)| segments.list[*number as usize].live)
@@ -101,7 +103,6 @@ impl Log {
 
     /// Copies all that counts of a segment to the end of its log; true if nothing is left there.
     async fn compact(self: &Rc<Log>, number: u32) -> Result<bool> {
-        self.moved.until(|| self.segments.borrow_mut().get(number).under_way.is_empty()).await;
         let entries = self.entries(number).await?;
         loop {
             let moved = self.moved.wait();

@@ -108,10 +108,13 @@ impl Log {
                 // All of main has been looked through, and all of it is somebody's due. Room comes when others get rid of
                 // what they have beyond theirs; and if there is nothing they wait for, it is not kept any longer.
                 Ok(()) if self.in_vain.get() > self.segments.borrow().logs[MAIN as usize].len() => {
-                    match self.is_dirty() {
+                    match self.is_waited_for() {
                         true => {
                             let before = self.checkpoints.get();
-                            self.moved.until(|| self.checkpoints.get() != before || self.closed.get()).await;
+                            let is_over = || self.checkpoints.get() != before || self.closed.get();
+                            // A store may become late meanwhile.
+                            let over = pin!(self.moved.until(is_over));
+                            drop(select(self.env.sleep(LATE), over).await);
                         }
                         false => self.is_strict.set(true),
                     }
@@ -130,6 +133,20 @@ impl Log {
         let volumes = self.volumes.borrow();
         let dirty = volumes.iter().flatten().filter(|volume| volume.dirty.get() > 0);
         dirty.map(|volume| volume.hurry.notify()).count() > 0
+    }
+
+    /// True if a store is about to get what it lacks, and that makes room.
+    fn is_waited_for(&self) -> bool {
+        let (volumes, now) = (self.volumes.borrow(), self.env.now());
+        let dirty = volumes.iter().flatten().filter(|volume| volume.dirty.get() > 0 && !volume.is_late(now));
+        dirty.map(|volume| volume.hurry.notify()).count() > 0
+    }
+
+    /// True if all of main has been looked through as strictly as that is done, and there is still no room: all of it is
+    /// asked for again and again. Somebody has to give way.
+    fn is_hopeless(&self) -> bool {
+        let main = self.segments.borrow().logs[MAIN as usize].len();
+        self.is_strict.get() && self.in_vain.get() > main + 2 * TOGETHER
     }
 
     /// True if room is about to be short.
@@ -285,6 +302,7 @@ impl Log {
         let base = self.shape.segment(number).start;
         let log = self.log_of[number as usize].get();
         let can_move = self.segments.borrow().free.len() >= 2 && self.failed.borrow().is_none();
+        let can_move = can_move && !self.is_hopeless();
         let (mut runs, mut waits): (Vec<Run>, bool) = (Vec::new(), false);
         for entry in entries.iter().filter(|entry| entry.what != What::Dropped) {
             for i in 0..entry.count {
