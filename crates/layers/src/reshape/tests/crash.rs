@@ -4,7 +4,7 @@
 use super::*;
 use crate::flaw::FLAW;
 use crate::testing::history::{BLOCK, Checked, History, told};
-use lamina_sim::{Images, Loss, Simulation};
+use lamina_sim::{Images, Simulation};
 
 /// Blocks of one worker's turn.
 const TURN: u64 = 8;
@@ -117,9 +117,8 @@ fn record(rig: &Rc<Rig>, env: &Rc<SimEnv>, at: Option<u64>, one_in: u64, most: u
             return;
         }
         let Some(env) = weak.upgrade() else { return };
-        let loss = Loss::ALL[draw() as usize % Loss::ALL.len()];
         let at = at.unwrap_or_else(|| env.tick());
-        here.crashes.borrow_mut().push(Crash { at, images: env.images(loss, draw()) });
+        here.crashes.borrow_mut().push(Crash { at, images: env.after_death(draw(), draw()) });
     })));
 }
 

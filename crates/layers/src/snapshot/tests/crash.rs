@@ -269,10 +269,9 @@ fn work(how: &How, seed: u64, steps: usize, one_in: u64, wrong: Wrong) -> (Vec<S
             env.observe(Some(Rc::new(move || {
                 let draw = || (random.borrow_mut())();
                 let Some(env) = weak.upgrade().filter(|_| draw() % one_in == 0) else { return };
-                let loss = lamina_sim::Loss::ALL[(draw() >> 8) as usize % 4];
                 let history = seen.borrow();
                 into.borrow_mut().push(Moment {
-                    images: env.images(loss, draw()),
+                    images: env.after_death(draw() >> 8, draw()),
                     floor: history.floor,
                     end: history.states.len(),
                     under_way: history.under_way.clone(),

@@ -177,8 +177,7 @@ impl Camera {
         env.observe(Some(Rc::new(move || {
             let draw = || (random.borrow_mut())();
             let Some(env) = weak.upgrade().filter(|_| draw() % one_in == 0) else { return };
-            let loss = lamina_sim::Loss::ALL[(draw() >> 8) as usize % 4];
-            into.borrow_mut().push(env.images(loss, draw()));
+            into.borrow_mut().push(env.after_death(draw() >> 8, draw()));
         })));
         Camera(images)
     }
