@@ -308,9 +308,14 @@ impl Entry {
         let is_whole = |at: u64| at.is_multiple_of(block);
         let Range { start, end } = self.at;
         let on_log = |place: u64| {
-            place >= AREA && place.checked_add(end - start).is_some_and(|end| end <= of.size) && is_whole(place)
+            place >= AREA
+                && place.checked_add(end - start).is_some_and(|end| end <= of.size)
+                && is_whole(place)
         };
-        start < end && end <= size && is_whole(start) && is_whole(end)
+        start < end
+            && end <= size
+            && is_whole(start)
+            && is_whole(end)
             && self.data.is_none_or(|(place, _)| on_log(place))
     }
 }

@@ -36,8 +36,8 @@ pub mod format;
 mod open;
 mod places;
 
-use format::{AREA, ENTRY, Entry, Head, PAGE, Record, Super, checksum, table_len};
 use crate::flaw::flawed;
+use format::{AREA, ENTRY, Entry, Head, PAGE, Record, Super, checksum, table_len};
 use futures_util::future::join_all;
 use lamina_block::{
     Begin, Buf, Build, Config, Consent, Durability, Effect, Env, Error, Extent, ExtentState, Fate, Geometry,

@@ -107,8 +107,7 @@ impl Life {
                     let mut next = all.borrow()[value as usize - 1].clone();
                     next[at as usize..(at + count) as usize].fill(value);
                     all.borrow_mut().push(next);
-                    let write =
-                        top.submit(Io::write(at * BLOCK, Buf::from_vec(bytes), Durability::Cached));
+                    let write = top.submit(Io::write(at * BLOCK, Buf::from_vec(bytes), Durability::Cached));
                     let answered = &answered;
                     together.push(async move {
                         write.await.expect("written");
