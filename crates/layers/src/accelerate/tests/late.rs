@@ -124,3 +124,44 @@ fn a_volume_that_nobody_has_open_stops_no_neighbour() {
         is_right(&env, &a, taken, &b).await;
     });
 }
+
+/// All that is not dirty is asked for again and again, and what is dirty is of a store that is away.
+#[test]
+fn a_flash_that_is_hot_and_late_lets_writes_in() {
+    simulate(&STORES, |env| async move {
+        let cache = cache(&env, Begin::Format).await;
+        let (a, b) = (volume(&env, "a", &cache).await, volume(&env, "b", &cache).await);
+        let store = env.disk("a").expect("a disk");
+        store.set_presence(Presence::Failing);
+        let taken = fill(&env, &a).await;
+        for n in 0..900 {
+            b.read(n % 300).await.expect("read");
+            env.sleep(Duration::from_micros(500)).await;
+        }
+        let ended = Rc::new(Cell::new(false));
+        let readers: Vec<_> = (0..32)
+            .map(|_| {
+                let (task, b, ended) =
+                    (Rc::clone(&env), Volume { node: Rc::clone(&b.node) }, Rc::clone(&ended));
+                env.start(async move {
+                    while !ended.get() {
+                        b.read(task.random() % 300).await.expect("read");
+                    }
+                })
+            })
+            .collect();
+        for n in 0..300 {
+            let began = env.now();
+            b.write(1000 + n, 1).await.expect("written");
+            let took = env.now().since(began);
+            assert!(took < Duration::from_secs(2), "write {n} took {took:?}");
+        }
+        ended.set(true);
+        for reader in readers {
+            reader.ended().await;
+        }
+        for block in 0..taken {
+            assert_eq!(a.read(block).await, Ok(value(block)));
+        }
+    });
+}
