@@ -84,6 +84,8 @@ impl Env for TestEnv {
 pub(crate) struct TestDisk {
     pub bytes: Buf,
     pub asleep: Cell<bool>,
+    /// What was asked of it while it was asleep fails: it is away.
+    pub away: Cell<bool>,
     pub awake: Signal,
     pub log: RefCell<Vec<String>>,
     pub geometry: Cell<Geometry>,
@@ -95,6 +97,7 @@ impl TestDisk {
         Rc::new(TestDisk {
             bytes: Buf::zeroed(len as usize),
             asleep: Cell::new(false),
+            away: Cell::new(false),
             awake: Signal::new(),
             log: RefCell::default(),
             geometry: Cell::new(geometry),
@@ -130,6 +133,9 @@ impl Layer for TestDisk {
         let io = io.take();
         Step::control(async move {
             self.awake.until(|| !self.asleep.get()).await;
+            if self.away.get() {
+                return Err(Error::offline("the disk of the test is away"));
+            }
             self.run(&io);
             Ok(())
         })

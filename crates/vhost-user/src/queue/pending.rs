@@ -2,7 +2,7 @@
 
 use super::{Queue, Taken};
 use crate::request::Status;
-use lamina_block::{Io, Op, Request, Result};
+use lamina_block::{ErrorKind, Io, Op, Request, Result};
 use std::any::Any;
 use std::rc::Rc;
 
@@ -21,6 +21,11 @@ impl Queue {
         self.env.spawn(Box::pin(async move {
             let Some(result) = request.await else { return queue.forget(&taken) };
             queue.note(&result);
+            // A store that was not there is no fault of the request's: a successor repeats it, where one will know of it.
+            let is_away = result.as_ref().is_err_and(|e| e.kind() == ErrorKind::Offline);
+            if is_away && queue.abandoned.get() && queue.tracker.is_some() {
+                return queue.forget(&taken);
+            }
             let ring = Rc::clone(&*queue.ring.borrow());
             queue.complete(&ring, &taken, Status::from(&result));
             drop(owner);

@@ -160,3 +160,35 @@ fn a_region_of_another_kind_is_refused_while_it_holds_anything() {
         assert_eq!(tracker().recover(0), Ok(vec![]), "{header:?} with nothing in flight");
     }
 }
+
+/// A store that is away when the daemon ends is no error of the guest's: the next daemon repeats the request. Where nothing
+/// outlives the daemon, and while the guest is served, it is told.
+#[test]
+fn a_request_whose_store_is_away_is_left_to_a_successor() {
+    for (tracked, ends) in [(true, true), (true, false), (false, true)] {
+        let guest = Guest::new(SIZE);
+        let (file, len) = create(1, SIZE).unwrap();
+        let tracker = if tracked { region(&file, len).tracker(0, SIZE) } else { None };
+        let mut device = device(&guest, With { tracker, ..With::default() });
+        device.disk.asleep.set(true);
+        guest.request(0, 1, 2, 4096);
+        guest.offer(0);
+        device.run();
+        assert_eq!(device.queue.in_flight(), 1);
+        if ends {
+            device.queue.stop();
+            device.queue.abandon();
+        }
+        device.disk.away.set(true);
+        device.disk.wake();
+        device.run();
+        assert_eq!(device.queue.in_flight(), 0);
+        if tracked && ends {
+            assert_eq!(guest.used(), []);
+            let again = region(&file, len).tracker(0, SIZE).unwrap();
+            assert_eq!(again.recover(guest.used_index()), Ok(vec![0]), "it is repeated");
+        } else {
+            assert_eq!((guest.used(), guest.status(0)), (vec![(0, 1)], 1));
+        }
+    }
+}
