@@ -107,3 +107,14 @@ class Peers(RigCase):
         # It takes as long as the hierarchy file says and no longer; `run` has a limit of its own.
         done = run("qemu-io", "-f", "raw", "-c", "read 0 4k", uri, check=False, seconds=20)
         self.assertRegex((done.stdout + done.stderr).lower(), "error|timed out")
+
+    def test_a_silent_server_does_not_keep_the_daemon(self):
+        """Requests that a server does not answer are given up when the daemon ends. It owes nothing: nobody was told of them."""
+        self.nbdkit("--filter=delay", "memory", "64M", "rdelay=100", "wdelay=100")
+        load = self.rig.start("qemu-io", "-f", "raw", "-c", "write 0 4k", self.front(), name="write")
+        time.sleep(1)
+        self.assertTrue(load.running(), load.output())
+        began = time.monotonic()
+        self.assertEqual(self.lamina.stop(), 0)
+        self.assertLess(time.monotonic() - began, 10)
+        self.assertNotEqual(load.wait(20), 0)

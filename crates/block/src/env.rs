@@ -2,7 +2,8 @@
 //!
 //! `host` implements it on the real machine, `sim` with a seed and a virtual clock. Nothing in a layer knows which.
 
-use crate::{Buf, Error, Layer, Pending, Pool, Result};
+use crate::{Buf, Error, Layer, Pending, Pool, Result, Signal};
+use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -118,6 +119,11 @@ pub trait Env {
     }
     /// Completes after at least `d`.
     fn sleep(&self, d: Duration) -> Pin<Box<dyn Future<Output = ()>>>;
+    /// Completes when this core is asked to end. Who waits for somebody outside who says nothing gives up soon from then on,
+    /// as nothing can be closed before.
+    fn ending(&self) -> Pin<Box<dyn Future<Output = ()>>> {
+        Box::pin(std::future::pending())
+    }
     /// Runs a task on this core until it ends.
     fn spawn(&self, task: Pin<Box<dyn Future<Output = ()>>>);
     /// A random number.
@@ -152,6 +158,27 @@ pub trait Env {
     /// Fills `into` with bytes that nobody can guess, for keys and salts.
     fn secret(&self, _into: &mut [u8]) -> Result<()> {
         Err(Error::unsupported("there are no secrets here"))
+    }
+}
+
+/// That a core is asked to end, for those that wait for it ([`Env::ending`]).
+#[derive(Default)]
+pub struct Ending {
+    asked: Cell<bool>,
+    told: Signal,
+}
+
+impl Ending {
+    /// The core is asked to end.
+    pub fn ask(&self) {
+        self.asked.set(true);
+        self.told.notify();
+    }
+
+    /// Completes when it is, or was.
+    pub fn wait(self: &Rc<Self>) -> Pin<Box<dyn Future<Output = ()>>> {
+        let me = Rc::clone(self);
+        Box::pin(async move { me.told.until(|| me.asked.get()).await })
     }
 }
 

@@ -45,7 +45,7 @@ pub use budget::{Budget, PIECE, Taker};
 pub use buf::{Buf, Segment};
 pub use config::{KeyError, Keys};
 pub use effect::{Consent, Effect, Fate};
-pub use env::{Address, Conn, Env, Listener, OpenDisk, Time, computed};
+pub use env::{Address, Conn, Ending, Env, Listener, OpenDisk, Time, computed};
 pub use error::{Error, ErrorKind, Result};
 pub use finding::{Class, Finding};
 pub use geometry::{Extent, ExtentState, Geometry};

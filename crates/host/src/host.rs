@@ -5,7 +5,7 @@ use crate::helper::Helpers;
 use crate::ring::Ring;
 use crate::timers::{Sleep, Timers};
 use crate::{Access, Event, disk, file, net, secret};
-use lamina_block::{Address, Conn, Env, Layer, Listener, OpenDisk, Pending, Pool, Result, Time};
+use lamina_block::{Address, Conn, Ending, Env, Layer, Listener, OpenDisk, Pending, Pool, Result, Time};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
@@ -62,6 +62,7 @@ pub struct Host {
     tools: Tools,
     pub(crate) executor: Executor,
     random: RefCell<fastrand::Rng>,
+    ending: Rc<Ending>,
 }
 
 impl Host {
@@ -77,6 +78,7 @@ impl Host {
             },
             executor,
             random: RefCell::new(fastrand::Rng::new()),
+            ending: Rc::default(),
         })
     }
 
@@ -109,6 +111,11 @@ impl Host {
         Ok(bound.listener(&self.tools))
     }
 
+    /// Asks the core to end: see [`Env::ending`].
+    pub fn end_soon(&self) {
+        self.ending.ask();
+    }
+
     /// Runs a task on this core until it ends. The same as [`Env::spawn`] without a box around the future.
     ///
     /// Tasks that are ready run in the order in which they were woken, before the kernel is entered again.
@@ -128,6 +135,10 @@ impl Env for Host {
 
     fn sleep(&self, d: Duration) -> Pin<Box<dyn Future<Output = ()>>> {
         Box::pin(self.tools.sleep(d))
+    }
+
+    fn ending(&self) -> Pin<Box<dyn Future<Output = ()>>> {
+        self.ending.wait()
     }
 
     fn spawn(&self, task: Pin<Box<dyn Future<Output = ()>>>) {

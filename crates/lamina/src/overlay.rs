@@ -94,6 +94,10 @@ impl Env for Overlaid {
         self.inner.sleep(d)
     }
 
+    fn ending(&self) -> Pin<Box<dyn Future<Output = ()>>> {
+        self.inner.ending()
+    }
+
     fn spawn(&self, task: Pin<Box<dyn Future<Output = ()>>>) {
         self.inner.spawn(task);
     }

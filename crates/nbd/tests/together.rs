@@ -153,6 +153,50 @@ fn a_silent_server_is_given_up() {
     });
 }
 
+/// A process that ends does not wait for a server that says nothing. What nobody was told of needs no flush; what somebody was
+/// told of, and may be lost, is an error.
+#[test]
+fn a_silent_server_keeps_nobody_from_ending() {
+    simulate(0..10, Settings::default(), async |world| {
+        let timeout = Duration::from_secs(if world.env.random() % 3 == 0 { 0 } else { 60 });
+        let (_, node) = world.client(Options { timeout, ..connections(2) }).await.expect("connects");
+        let owes = world.env.random() % 2 == 0;
+        if owes {
+            write(&node, 8192, &bytes(1, 512)).await.expect("writes");
+        }
+        world.disk.set_presence(Presence::Silent);
+        let writer = Rc::clone(&node);
+        let under_way = world.env.start(async move { write(&writer, 0, &bytes(2, 4096)).await });
+        world.env.sleep(Duration::from_secs(20)).await;
+        world.env.end_soon();
+        let begin = world.env.now();
+        assert_eq!(under_way.ended().await.map_err(|e| e.kind()), Err(ErrorKind::Offline));
+        assert_eq!(node.submit(Io::flush()).await.is_err(), owes);
+        assert_eq!(node.close().await.is_err(), owes);
+        let waited = world.env.now().since(begin);
+        assert!(waited < Duration::from_secs(5), "{waited:?}");
+    });
+}
+
+/// One that takes its time, and answers, is waited for, however much it has to do.
+#[test]
+fn a_slow_server_is_waited_for_to_the_end() {
+    simulate(0..5, Settings::default(), async |world| {
+        let (_, node) = world.client(connections(1)).await.expect("connects");
+        world.env.end_soon();
+        for number in 0..8 {
+            let held = world.node.hold().await;
+            let writer = Rc::clone(&node);
+            let write = world.env.start(async move { write(&writer, 0, &bytes(number, 4096)).await });
+            world.env.sleep(Duration::from_secs(2)).await;
+            drop(held);
+            write.ended().await.expect("written");
+        }
+        node.submit(Io::flush()).await.expect("flushed");
+        node.close().await.expect("closes");
+    });
+}
+
 #[test]
 fn an_export_that_shrank_is_refused() {
     simulate(0..10, Settings::default(), async |mut world| {

@@ -6,7 +6,9 @@ use crate::media::Loss;
 use crate::net::Net;
 use crate::probe::{Fault, Probe};
 use fastrand::Rng;
-use lamina_block::{Address, Conn, Env, Error, Layer, Listener, OpenDisk, Pending, Pool, Result, Time};
+use lamina_block::{
+    Address, Conn, Ending, Env, Error, Layer, Listener, OpenDisk, Pending, Pool, Result, Time,
+};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -36,6 +38,7 @@ pub struct SimEnv {
     files: RefCell<BTreeMap<PathBuf, Vec<u8>>>,
     net: Rc<Net>,
     clock: Cell<u64>,
+    ending: Rc<Ending>,
 }
 
 /// Owns a simulated environment and frees it at its end.
@@ -55,6 +58,7 @@ impl Simulation {
             disks: RefCell::default(),
             files: RefCell::default(),
             clock: Cell::new(0),
+            ending: Rc::default(),
         }))
     }
 
@@ -139,6 +143,11 @@ impl SimEnv {
             Some(loss) => self.images(*loss, seed),
             None => self.orphans(),
         }
+    }
+
+    /// Asks this world's core to end ([`Env::ending`]).
+    pub fn end_soon(&self) {
+        self.ending.ask();
     }
 
     /// All disks.
@@ -232,6 +241,10 @@ impl Env for SimEnv {
 
     fn sleep(&self, d: Duration) -> Pin<Box<dyn Future<Output = ()>>> {
         Box::pin(self.executor.sleep(d))
+    }
+
+    fn ending(&self) -> Pin<Box<dyn Future<Output = ()>>> {
+        self.ending.wait()
     }
 
     fn spawn(&self, task: Pin<Box<dyn Future<Output = ()>>>) {

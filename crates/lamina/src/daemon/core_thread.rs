@@ -298,6 +298,7 @@ impl Core {
     pub async fn close(self: Rc<Self>) -> Vec<Error> {
         let mut exports = self.exports.replace(Exports::none(0));
         let served = self.served.take();
+        self.host.end_soon();
         // Each by itself: a client or a disk that keeps one hierarchy waiting keeps no other from being closed in order.
         let closing = served.into_iter().map(|served| {
             let leaving = exports.take(&served.hierarchy);

@@ -27,6 +27,8 @@ pub struct Ledger {
     acknowledged: Cell<u64>,
     /// How many of them a completed flush covers.
     flushed: Cell<u64>,
+    /// The same of those changes that are certain: whoever asked for them was told so.
+    certain: Cell<(u64, u64)>,
     /// Acknowledged changes may have been lost, and nobody was told.
     doubt: Cell<bool>,
 }
@@ -34,6 +36,7 @@ pub struct Ledger {
 /// A flush that is under way.
 pub struct Flushing {
     covers: u64,
+    certain: u64,
 }
 
 impl Ledger {
@@ -42,9 +45,16 @@ impl Ledger {
         Ledger { promise: Cell::new(promise), ..Ledger::default() }
     }
 
-    /// A change that is not durable by itself was acknowledged.
-    pub fn acknowledge(&self) {
+    /// A change that is not durable by itself has ended. One that failed counts too: a part of it may have been done.
+    pub fn acknowledge(&self, is_certain: bool) {
         self.acknowledged.set(self.acknowledged.get() + 1);
+        let (certain, flushed) = self.certain.get();
+        self.certain.set((certain + u64::from(is_certain), flushed));
+    }
+
+    /// True if nobody was told of a change that is not flushed.
+    pub fn owes_nothing(&self) -> bool {
+        self.certain.get().0 == self.certain.get().1
     }
 
     /// The connection was lost.
@@ -56,12 +66,14 @@ impl Ledger {
 
     /// A flush begins.
     pub fn begin(&self) -> Flushing {
-        Flushing { covers: self.acknowledged.get() }
+        Flushing { covers: self.acknowledged.get(), certain: self.certain.get().0 }
     }
 
     /// The server has done a flush. An error, once, if what it should have covered may be gone.
     pub fn end(&self, flush: Flushing) -> Result<()> {
         self.flushed.set(self.flushed.get().max(flush.covers));
+        let (certain, flushed) = self.certain.get();
+        self.certain.set((certain, flushed.max(flush.certain)));
         if self.doubt.replace(false) {
             return Err(Error::media(
                 "the connection was lost with writes acknowledged and not flushed; the server may have lost them",
@@ -80,7 +92,7 @@ mod tests {
         let ledger = Ledger::new(Promise::Lost);
         ledger.lost();
         assert!(ledger.end(ledger.begin()).is_ok(), "nothing was at stake");
-        ledger.acknowledge();
+        ledger.acknowledge(true);
         let flush = ledger.begin();
         ledger.lost();
         assert!(ledger.end(flush).is_err());
@@ -93,7 +105,7 @@ mod tests {
     fn a_flush_covers_what_was_acknowledged_when_it_began() {
         let ledger = Ledger::new(Promise::Lost);
         let flush = ledger.begin();
-        ledger.acknowledge();
+        ledger.acknowledge(true);
         assert!(ledger.end(flush).is_ok());
         ledger.lost();
         assert!(ledger.end(ledger.begin()).is_err());
@@ -102,8 +114,22 @@ mod tests {
     #[test]
     fn a_server_that_keeps_its_promise_is_believed() {
         let ledger = Ledger::new(Promise::Kept);
-        ledger.acknowledge();
+        ledger.acknowledge(true);
         ledger.lost();
         assert!(ledger.end(ledger.begin()).is_ok());
+    }
+
+    #[test]
+    fn what_failed_is_owed_to_nobody() {
+        let ledger = Ledger::default();
+        ledger.acknowledge(false);
+        assert!(ledger.owes_nothing());
+        ledger.acknowledge(true);
+        let flush = ledger.begin();
+        ledger.acknowledge(true);
+        assert!(ledger.end(flush).is_ok());
+        assert!(!ledger.owes_nothing(), "one came after the flush had begun");
+        assert!(ledger.end(ledger.begin()).is_ok());
+        assert!(ledger.owes_nothing());
     }
 }

@@ -17,6 +17,8 @@
 //! received: whoever is told of the failure may write there again. Until the link has a connection, which fences the
 //! lost one, no link takes changes ([`Doubts`]).
 
+mod silence;
+
 use super::flight::{Command, Flight, Reply, header};
 use super::handshake::{Facts, Handshake, Next, Purpose};
 use super::ledger::Ledger;
@@ -103,6 +105,10 @@ pub struct Common {
     pub ledger: Ledger,
     /// Whether changes may be sent.
     pub doubts: Doubts,
+    /// This process ends.
+    pub ending: Cell<bool>,
+    /// Why nothing is sent any more: it ends, and the server was silent.
+    pub given_up: RefCell<Option<Error>>,
 }
 
 /// A connection that has negotiated.
@@ -219,15 +225,13 @@ impl Link {
             up: RefCell::new(None),
         });
         common.env.spawn(Box::pin(Rc::clone(&link).run(connected)));
-        if !common.timeout.is_zero() {
-            common.env.spawn(Box::pin(Rc::clone(&link).watch()));
-        }
+        common.env.spawn(Box::pin(Rc::clone(&link).watch()));
         link
     }
 
     /// Sends a command. It is queued at once; the reply need not be awaited for it to be sent.
     pub fn submit(&self, command: Command) -> Result<Reply> {
-        if let Some(failure) = &*self.failure.borrow() {
+        if let Some(failure) = self.common.given_up.borrow().as_ref().or(self.failure.borrow().as_ref()) {
             return Err(failure.clone());
         }
         if command.changes() {
@@ -492,24 +496,6 @@ impl Link {
             }
             replies.inbox().received(n);
             self.heard.set(self.common.env.now());
-        }
-    }
-
-    /// Cuts a connection on which the server is silent although commands wait.
-    async fn watch(self: Rc<Self>) {
-        let timeout = self.common.timeout;
-        while !self.ended.get() {
-            // Within a quarter of the time allowed, so that an idle link costs next to nothing.
-            self.common.env.sleep(timeout / 4).await;
-            let silent = self.common.env.now().since(self.heard.get());
-            if self.flight.waiting() == 0 {
-                self.heard.set(self.common.env.now());
-            } else if silent >= timeout
-                && let Some(conn) = self.up.take()
-            {
-                tracing::warn!(server = %self.common.address, ?silent, "the server does not answer");
-                conn.abort();
-            }
         }
     }
 }
