@@ -93,7 +93,7 @@ impl Log {
                 if self.is_urgent() && self.compact_some().await {
                     continue;
                 }
-                if !self.is_short() || !self.is_dirty() {
+                if !self.is_short() || !self.is_dirty(|_| true) {
                     return;
                 }
                 match self.late_tail() {
@@ -108,7 +108,8 @@ impl Log {
                 // All of main has been looked through, and all of it is somebody's due. Room comes when others get rid of
                 // what they have beyond theirs; and if there is nothing they wait for, it is not kept any longer.
                 Ok(()) if self.in_vain.get() > self.segments.borrow().logs[MAIN as usize].len() => {
-                    match self.is_waited_for() {
+                    let now = self.env.now();
+                    match self.is_dirty(|volume| !volume.is_late(now)) {
                         true => {
                             let before = self.checkpoints.get();
                             let is_over = || self.checkpoints.get() != before || self.closed.get();
@@ -128,17 +129,10 @@ impl Log {
         }
     }
 
-    /// True if something is not on its store. It is wanted there now.
-    fn is_dirty(&self) -> bool {
+    /// True if something is not on its store, of volumes that are meant. It is wanted there now.
+    fn is_dirty(&self, is_meant: impl Fn(&Volume) -> bool) -> bool {
         let volumes = self.volumes.borrow();
-        let dirty = volumes.iter().flatten().filter(|volume| volume.dirty.get() > 0);
-        dirty.map(|volume| volume.hurry.notify()).count() > 0
-    }
-
-    /// True if a store is about to get what it lacks, and that makes room.
-    fn is_waited_for(&self) -> bool {
-        let (volumes, now) = (self.volumes.borrow(), self.env.now());
-        let dirty = volumes.iter().flatten().filter(|volume| volume.dirty.get() > 0 && !volume.is_late(now));
+        let dirty = volumes.iter().flatten().filter(|volume| volume.dirty.get() > 0 && is_meant(volume));
         dirty.map(|volume| volume.hurry.notify()).count() > 0
     }
 
@@ -301,8 +295,8 @@ impl Log {
     pub(super) fn sort(&self, number: u32, entries: &[Entry], why: Leaves) -> (Vec<Run>, bool) {
         let base = self.shape.segment(number).start;
         let log = self.log_of[number as usize].get();
-        let can_move = self.segments.borrow().free.len() >= 2 && self.failed.borrow().is_none();
-        let can_move = can_move && !self.is_hopeless();
+        let has_room = self.segments.borrow().free.len() >= 2 && self.failed.borrow().is_none();
+        let can_move = has_room && !self.is_hopeless();
         let (mut runs, mut waits): (Vec<Run>, bool) = (Vec::new(), false);
         for entry in entries.iter().filter(|entry| entry.what != What::Dropped) {
             for i in 0..entry.count {

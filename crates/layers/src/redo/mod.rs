@@ -123,7 +123,8 @@ struct Epoch {
     coming: VecDeque<Option<Came>>,
     /// The number of the first of them, counted from the beginning of the epoch.
     came: u64,
-    /// The number of the first one that failed: nobody finds what comes after it before the epoch counts.
+    /// The number of the first one that failed, or whose data have no head: nobody finds what comes after it before the epoch
+    /// counts.
     gap: Option<u64>,
     /// Where the next data goes.
     end: u64,
@@ -200,6 +201,10 @@ impl Epoch {
                 Some(Came::With(entry, how)) => {
                     if how == How::Together {
                         self.loose.push(self.table.len());
+                        // A discard takes no place.
+                        if entry.data.is_some() {
+                            self.gap = self.gap.or(Some(self.came));
+                        }
                     }
                     self.add(entry);
                 }

@@ -261,14 +261,35 @@ fn what_counts_together_is_not_there_if_it_is_abandoned() {
         assert_eq!(get().await, (1, 0));
         assert_eq!(redo.point().0, 1);
         // What was answered to somebody stays.
-        put(0, 3, How::Together).await;
         put(512, 4, How::Alone).await;
+        put(0, 3, How::Together).await;
         put(512, 5, How::Together).await;
         redo.abandon();
         assert_eq!(get().await, (1, 4));
         top.submit(Io::flush()).await.unwrap();
         assert_eq!((get().await, redo.point().0), ((1, 4), 2));
     });
+}
+
+/// So is what comes after a write without a head.
+#[test]
+fn what_is_behind_a_write_without_a_head_outlives_the_process() {
+    let simulation = Simulation::new(1);
+    let env = simulation.env();
+    put_disks(&env, &[("store", BLOCKS * BLOCK), ("log", LOG_MIN)]);
+    let world = Rc::clone(&env);
+    let images = simulation.run(async move {
+        let top = redo(&world, Begin::Format).await.expect("made");
+        let shared = super::redo_of(&top).expect("a redo");
+        shared.write(0..BLOCK, Buf::from_vec(block_of(1)), How::Together).await.expect("written");
+        let write = Io::write(BLOCK, Buf::from_vec(block_of(2)), Durability::Cached);
+        top.submit(write).await.expect("written");
+        world.orphans()
+    });
+    let simulation = Simulation::from_images(2, &images.expect("it ends"));
+    let env = simulation.env();
+    let found = simulation.run(async move { content(&redo(&env, Begin::Open).await.expect("opened")).await });
+    assert_eq!(found.expect("it ends")[1], 2);
 }
 
 /// What comes after a write that has failed is behind a gap in the log: nobody would find it before its epoch counts.

@@ -109,17 +109,22 @@ fn a_store_that_hangs_stops_no_neighbour() {
     a_late_store(Presence::Silent);
 }
 
+/// A cache, two volumes on it, the first of which has a store that fails, and how much of that one is dirty: all that may be.
+async fn beside_a_failing_store(env: &Rc<SimEnv>) -> (Rc<Node>, Volume, Volume, u64) {
+    let cache = cache(env, Begin::Format).await;
+    let (a, b) = (volume(env, "a", &cache).await, volume(env, "b", &cache).await);
+    env.disk("a").expect("a disk").set_presence(Presence::Failing);
+    let taken = fill(env, &a).await;
+    (cache, a, b, taken)
+}
+
 #[test]
 fn a_volume_that_nobody_has_open_stops_no_neighbour() {
     simulate(&STORES, |env| async move {
-        let cache = cache(&env, Begin::Format).await;
-        let (a, b) = (volume(&env, "a", &cache).await, volume(&env, "b", &cache).await);
-        let store = env.disk("a").expect("a disk");
-        store.set_presence(Presence::Failing);
-        let taken = fill(&env, &a).await;
+        let (cache, a, b, taken) = beside_a_failing_store(&env).await;
         a.node.close().await.expect("closed");
         be_busy(&env, &b).await;
-        store.set_presence(Presence::Here);
+        env.disk("a").expect("a disk").set_presence(Presence::Here);
         let a = over(&env, disk(&env, "a"), &cache, json!({}), Begin::Open).await;
         is_right(&env, &a, taken, &b).await;
     });
@@ -129,11 +134,7 @@ fn a_volume_that_nobody_has_open_stops_no_neighbour() {
 #[test]
 fn a_flash_that_is_hot_and_late_lets_writes_in() {
     simulate(&STORES, |env| async move {
-        let cache = cache(&env, Begin::Format).await;
-        let (a, b) = (volume(&env, "a", &cache).await, volume(&env, "b", &cache).await);
-        let store = env.disk("a").expect("a disk");
-        store.set_presence(Presence::Failing);
-        let taken = fill(&env, &a).await;
+        let (_, a, b, taken) = beside_a_failing_store(&env).await;
         for n in 0..900 {
             b.read(n % 300).await.expect("read");
             env.sleep(Duration::from_micros(500)).await;
