@@ -285,6 +285,9 @@ impl Log {
         if let Err(also) = self.finish(batch.segment).await {
             tracing::error!(flash = %self.name, error = %also, "a failed write cannot be made to stay failed");
             self.break_down(&also);
+        } else if let Err(also) = self.zero(self.shape.segment(batch.segment).start + batch.head.at).await {
+            // Only if the summary becomes unreadable heads count again.
+            tracing::debug!(flash = %self.name, error = %also, "the head of a failed write stays where it is");
         }
         let mut index = self.index.borrow_mut();
         for part in &batch.parts {

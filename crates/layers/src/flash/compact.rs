@@ -135,7 +135,7 @@ impl Log {
     }
 
     /// Writes zeroes to a slot, durably.
-    async fn zero(&self, slot: u32) -> Result<()> {
+    pub(super) async fn zero(&self, slot: u32) -> Result<()> {
         self.written.set(self.written.get() + SLOT as u64);
         let zeroes = self.env.pool().take(SLOT);
         zeroes.fill(0);

@@ -191,7 +191,7 @@ impl Log {
     /// Keeps of a tail what is worth it, and forgets the rest.
     pub(super) async fn empty_segment(self: &Rc<Log>, log: u8, number: u32, why: Leaves) -> Result<()> {
         self.moved.until(|| self.segments.borrow_mut().get(number).under_way.is_empty()).await;
-        let entries = self.entries(number).await?;
+        let entries = self.entries_of_tail(number).await?;
         // Once something of it is forgotten, nothing newer may go before it, also if it cannot be freed now.
         let sequence = self.segments.borrow_mut().get(number).sequence;
         let first = &self.first[log as usize];

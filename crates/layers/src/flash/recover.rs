@@ -3,7 +3,7 @@
 //! ```text
 //!      for each segment: its first head, and the first slot of its summary
 //!        summary of the same number ──▶ its entries count, all of them durable
-//!        no such summary            ──▶ it is read from end to end; what is whole counts
+//!        no such summary            ──▶ it is read from end to end; what is whole counts (`heads`)
 //!      of several versions of a block the one with the highest serial number counts
 //! ```
 //!
@@ -13,7 +13,7 @@
 
 use super::Log;
 use super::format::{
-    Entry, Head, SEGMENTS_AT, SLOT, STATE_SLOTS, STATES, State, Summary, Super, What, checksum,
+    Entry, Head, SEGMENTS_AT, SLOT, STATE_SLOTS, STATES, State, Summary, Super, What,
 };
 use super::index::Word;
 use super::volume::{Record, Volume};
@@ -27,42 +27,46 @@ use std::rc::Rc;
 const TOGETHER: usize = 32;
 
 /// What was found in a segment.
-struct Found {
-    number: u32,
-    sequence: u64,
-    log: u8,
-    entries: Vec<Entry>,
+pub(super) struct Found {
+    pub number: u32,
+    pub sequence: u64,
+    pub log: u8,
+    pub entries: Vec<Entry>,
     /// It had no summary.
-    is_unfinished: bool,
+    pub is_unfinished: bool,
     /// Slots up to here have been given to batches.
-    end: u32,
+    pub end: u32,
 }
 
 impl Log {
     /// Opens the cache on `child`.
     pub async fn open(name: &str, env: &Rc<dyn Env>, child: Rc<Node>) -> Result<Rc<Log>> {
         let size = child.geometry().size;
-        let read = async |slot: u32, slots: u32| {
-            let buf = env.pool().take(slots as usize * SLOT);
-            child.submit(Io::read(u64::from(slot) * SLOT as u64, buf.clone())).await?;
-            Ok::<_, Error>(buf.to_vec())
-        };
         if size < SLOT as u64 || child.geometry().block as usize > SLOT {
             return Err(Error::new(ErrorKind::Corrupt, "there is no cache on it").on(child.name()));
         }
-        let shape = Super::decode(&read(0, 1).await?, size).map_err(|e| {
+        let first = env.pool().take(SLOT);
+        child.submit(Io::read(0, first.clone())).await?;
+        let shape = Super::decode(&first.to_vec(), size).map_err(|e| {
             Error::new(e.kind(), format!("{}: a cache is made with `lamina create`", e.message()))
                 .on(child.name())
         })?;
+        let log = Log::new(name, env, child, shape);
         let mut states = Vec::new();
         for slot in STATES {
-            states.extend(State::decode(&read(slot, STATE_SLOTS).await?, shape.key));
+            let (bytes, unread) = log.read_what_can_be(slot..slot + STATE_SLOTS).await?;
+            // Where it ends in zeroes, as it mostly does, a part is enough to know that.
+            let state = State::decode(&bytes, shape.key);
+            if state.is_none() && !unread.is_empty() {
+                let message = "one copy of the cache's state cannot be read, and may be the newer one";
+                return Err(Error::media(message).on(log.child.name()));
+            }
+            states.extend(state);
         }
         let Some(state) = states.into_iter().max_by_key(|state| state.sequence) else {
             return Err(Error::new(ErrorKind::Corrupt, "neither copy of the cache's state can be read")
-                .on(child.name()));
+                .on(log.child.name()));
         };
-        let log = Log::new(name, env, child, shape);
         log.saving.sequence.set(state.sequence);
         for (number, volume) in state.volumes.iter().enumerate() {
             log.generations.set(log.generations.get().max(volume.generation));
@@ -80,14 +84,14 @@ impl Log {
         let slots = self.shape.segment(number);
         let summary_at = slots.start + self.shape.batch_slots();
         let counts = |log: u8, sequence: u64| sequence >= state.tails[log as usize];
-        let first = self.read_slots(slots.start..slots.start + 1);
-        let (first, summary) = try_join(first, self.read_slots(summary_at..summary_at + 1)).await?;
-        let first = Head::decode(&first.to_vec(), &self.shape).filter(|head| head.at == 0);
-        let peeked = Summary::peek(&summary.to_vec(), &self.shape);
+        let slot = |slot: u32| self.read_what_can_be(slot..slot + 1);
+        let ((first, unread), (summary, _)) = try_join(slot(slots.start), slot(summary_at)).await?;
+        let first = Head::decode(&first, &self.shape).filter(|head| head.at == 0);
+        let peeked = Summary::peek(&summary, &self.shape);
         if let Some((sequence, len)) = peeked
             && first.as_ref().is_none_or(|head| head.segment <= sequence)
         {
-            let bytes = self.read_slots(summary_at..summary_at + len).await?.to_vec();
+            let (bytes, _) = self.read_what_can_be(summary_at..summary_at + len).await?;
             if let Some(summary) = Summary::decode(&bytes, &self.shape) {
                 let found = Found {
                     number,
@@ -97,62 +101,16 @@ impl Log {
                     is_unfinished: false,
                     end: self.shape.batch_slots(),
                 };
-                return Ok(counts(found.log, sequence).then_some(found));
+                // It counts whatever its first head says: no segment that does is written again.
+                if counts(found.log, sequence) || unread.is_empty() {
+                    return Ok(counts(found.log, sequence).then_some(found));
+                }
             }
         }
         match first.filter(|head| counts(head.log, head.segment)) {
             Some(head) => self.read_through(number, &head).await.map(Some),
+            None if !unread.is_empty() => Err(self.unknown(number, 0)),
             None => Ok(None),
-        }
-    }
-
-    /// Reads a segment without a summary from end to end.
-    async fn read_through(&self, number: u32, first: &Head) -> Result<Found> {
-        let slots = self.shape.segment(number);
-        let bytes = self.read_slots(slots.start..slots.start + self.shape.batch_slots()).await?.to_vec();
-        let slot = |at: u32| &bytes[at as usize * SLOT..(at as usize + 1) * SLOT];
-        let (mut entries, mut at, mut durable, mut end) = (Vec::new(), 0, 0, 0);
-        let mut missing = None;
-        while at < self.shape.batch_slots() {
-            let head = Head::decode(slot(at), &self.shape)
-                .filter(|head| head.at == at && head.segment == first.segment);
-            let Some(head) = head else {
-                missing = missing.or(Some(at));
-                at += 1;
-                continue;
-            };
-            durable = durable.max(head.durable);
-            for entry in &head.entries {
-                let data = match entry.what {
-                    What::Written | What::Clean | What::Lost => {
-                        entry.slot as usize * SLOT..(entry.slot + entry.count) as usize * SLOT
-                    }
-                    What::Dropped => 0..0,
-                };
-                match checksum(&bytes[data]) == entry.checksum {
-                    true => entries.push(*entry),
-                    false => missing = missing.or(Some(at)),
-                }
-            }
-            at += head.slots;
-            end = at;
-        }
-        match missing {
-            _ if entries.len() > self.shape.summary_entries() => {
-                Err(self.damaged(format!("segment {number} has more entries than there can be")))
-            }
-            Some(at) if at < durable => {
-                Err(self
-                    .damaged(format!("slot {at} of segment {number} was durable, and is something else now")))
-            }
-            _ => Ok(Found {
-                number,
-                sequence: first.segment,
-                log: first.log,
-                entries,
-                is_unfinished: true,
-                end,
-            }),
         }
     }
 
@@ -246,7 +204,7 @@ impl Log {
         Ok(())
     }
 
-    fn damaged(&self, what: String) -> Error {
+    pub(super) fn damaged(&self, what: String) -> Error {
         Error::new(ErrorKind::Corrupt, format!("the cache is damaged: {what}")).on(self.child.name())
     }
 

@@ -1,6 +1,7 @@
 //! What a flash does for several volumes.
 
 mod format;
+mod latent;
 mod recovery;
 
 use crate::testing::*;

@@ -7,25 +7,25 @@ use crate::testing::*;
 use lamina_block::Error;
 use lamina_sim::{DiskOptions, Image, Images, Loss, SimEnv, Simulation};
 
-const SIZE: u64 = 2 << 20;
-const VOLUME: u128 = 7;
+pub const SIZE: u64 = 2 << 20;
+pub const VOLUME: u128 = 7;
 
-fn disk(env: &Rc<SimEnv>) -> Rc<Node> {
+pub fn disk(env: &Rc<SimEnv>) -> Rc<Node> {
     Node::new("flash", "simulated", Rc::clone(env) as _, env.disk("flash").expect("it was put there"))
 }
 
-async fn open(env: &Rc<SimEnv>) -> Rc<Log> {
+pub async fn open(env: &Rc<SimEnv>) -> Rc<Log> {
     Log::open("flash", &(Rc::clone(env) as _), disk(env)).await.expect("opened")
 }
 
-async fn put(log: &Rc<Log>, volume: &Rc<super::super::Volume>, block: u64, byte: u8) {
+pub async fn put(log: &Rc<Log>, volume: &Rc<super::super::Volume>, block: u64, byte: u8) {
     let how = How { dirty: true, durability: Durability::Fua };
     let room = log.room(1).await.expect("room");
     log.put(room, volume, block, &Buf::from_vec(vec![byte; SLOT]), how).await.expect("put");
 }
 
 /// What a power loss leaves of a new flash after `test`.
-fn lost<F: Future<Output = ()> + 'static>(test: impl FnOnce(Rc<SimEnv>) -> F + 'static) -> Images {
+pub fn lost<F: Future<Output = ()> + 'static>(test: impl FnOnce(Rc<SimEnv>) -> F + 'static) -> Images {
     let world = Simulation::new(1);
     let env = world.env();
     env.put_disk("flash", Image::blank(DiskOptions::new(SIZE)));
@@ -38,7 +38,7 @@ fn lost<F: Future<Output = ()> + 'static>(test: impl FnOnce(Rc<SimEnv>) -> F + '
 }
 
 /// The blocks of the volume that are to get to its store, when the flash is opened again.
-fn dirty(images: &Images, size: u64) -> Vec<u64> {
+pub fn dirty(images: &Images, size: u64) -> Vec<u64> {
     let world = Simulation::from_images(1, images);
     let env = world.env();
     let run = async move {
