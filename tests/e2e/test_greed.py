@@ -6,85 +6,43 @@ neighbour reads one block after the other meanwhile."""
 import http.client
 import json
 import os
-import resource
 import socket
 import struct
-import threading
 import time
 
-import nbd
+from common import MIB, limit
+from front_end import WRITE, ZEROES, DATA
+from hierarchies import member
+from neighbour import NeighbourCase
+from rig import lamina_binary, run
 
-from common import MIB, RigCase, limit
-from front_end import WRITE, ZEROES, DATA, FrontEnd
-from hierarchies import member, written
-from rig import Lamina, lamina_binary, run
-
-GIB = 1 << 30
-# The longest that the neighbour may wait for a block, in seconds, at PATIENCE 1.
-LONGEST = 1.0
 CRYPT = {"type": "crypt", "over": "a", "key-file": "key", "format": True, "kdf-memory": "32KiB"}
 
 
-class Neighbour(threading.Thread):
-    """Reads a block every millisecond."""
-
-    def __init__(self, uri):
-        super().__init__(daemon=True)
-        self.handle = nbd.NBD()
-        self.handle.connect_uri(uri)
-        self.longest, self.failed, self.ended = 0.0, None, threading.Event()
-        self.start()
-
-    def run(self):
-        while not self.ended.wait(0.001):
-            begun = time.monotonic()
-            try:
-                self.handle.pread(4096, 0)
-            except nbd.Error as error:
-                self.failed = error
-                return
-            self.longest = max(self.longest, time.monotonic() - begun)
-
-
-class Greed(RigCase):
-    def serve(self, devices, persistent=False, **export):
-        """Serves `greedy` and its neighbour, under the limit."""
-        devices = {**devices, "calm": member("calm", "16MiB")}
-        exports = {
-            "greedy": {"device": "greedy", **export},
-            "calm": {"device": "calm", "nbd": "unix:calm.sock"},
-        }
-        text = written(devices, exports, name="greed")
-        if persistent:
-            run(lamina_binary(), "create", self.rig.write("lamina.toml", text))
-        else:
-            text = text.split("\n", 2)[2]
-        self.lamina = Lamina(self.rig, text, arguments=["--cores", "1"])
-        resource.prlimit(self.lamina.proc.pid, resource.RLIMIT_DATA, (GIB, GIB))
-        self.neighbour = Neighbour(self.lamina.uri("calm", "calm.sock"))
-
-    def end(self):
-        """The neighbour was served in time, and the daemon ends in order."""
-        self.neighbour.ended.set()
-        self.neighbour.join(20)
-        self.assertIsNone(self.neighbour.failed)
-        self.assertLess(self.neighbour.longest, LONGEST * float(os.environ.get("LAMINA_PATIENCE", "1")))
-        begun = time.monotonic()
-        self.assertEqual(self.lamina.stop(), 0, self.lamina.log())
-        self.assertLess(time.monotonic() - begun, 20, "no client was worth waiting for")
-
-    def guest(self, entries):
-        guest = FrontEnd(self.lamina.socket("greedy.sock"), entries)
-        self.addCleanup(guest.close)
-        return guest
-
+class Greed(NeighbourCase):
     @limit(90)
     def test_long_writes_to_a_parity(self):
         legs = {name: member(name, "4GiB") for name in "abc"}
-        devices = {**legs, "greedy": {"type": "parity", "over": ["a", "b", "c"]}}
+        self.long_writes({**legs, "greedy": {"type": "parity", "over": ["a", "b", "c"]}}, 63)
+
+    @limit(90)
+    def test_long_writes_to_checksums(self):
+        self.long_writes({"a": member("a", "4GiB"), "greedy": {"type": "integrity", "over": "a"}}, 24)
+
+    @limit(90)
+    def test_long_writes_to_a_snapshot(self):
+        self.long_writes({"a": member("a", "4GiB"), "greedy": {"type": "snapshot", "over": "a"}}, 24)
+
+    @limit(90)
+    def test_long_writes_to_a_cache(self):
+        devices = {"a": member("a", "4GiB"), "n": member("n", "512MiB"), "cache": {"type": "flash", "over": "n"}}
+        self.long_writes({**devices, "greedy": {"type": "accelerate", "over": ["a", "cache"]}}, 24)
+
+    def long_writes(self, devices, count):
+        """The longest writes there are, all at once."""
         self.serve(devices, persistent=True, **{"vhost-user": "greedy.sock"})
         guest = self.guest(256)
-        for number in range(63):
+        for number in range(count):
             guest.request(WRITE, number * 64 * MIB, 64 * MIB)
         guest.kick_off()
         self.assertEqual(set(guest.wait(60)), {0})
@@ -139,6 +97,9 @@ class Greed(RigCase):
             status, said = self.post("/v1/apply", {"file": str(path)})
             self.assertGreaterEqual(status, 400, path)
             self.assertRegex(said, "no regular file|could not be read in", path)
+        # The command says so at once, before it reads the file itself.
+        said = run(lamina_binary(), "apply", "--control", self.lamina.control, self.rig.path("pipe"), check=False, seconds=5)
+        self.assertEqual((said.returncode, "no regular file" in said.stderr), (2, True), said.stderr)
         # Nor does the file that the daemon was started with hold up anything when it has become a pipe.
         other = self.rig.write("other.toml", self.lamina.file.read_text())
         self.lamina.file.unlink()

@@ -22,6 +22,7 @@ const TELL: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(15)];
 /// Runs `lamina apply`: the file is checked here, so that what is wrong with it is told with its lines; then the daemon
 /// reads it.
 pub fn run(args: &cli::Apply) -> Result<(), Failure> {
+    files::regular(&args.file).map_err(Failure::Usage)?;
     let plan = files::load(std::slice::from_ref(&args.file))?.remove(0);
     crate::daemon::check_together(std::slice::from_ref(&plan))?;
     crate::daemon::check_groups(&plan).map_err(Failure::File)?;

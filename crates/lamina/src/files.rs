@@ -4,7 +4,7 @@ use crate::exit::Failure;
 use lamina_block::Kind;
 use lamina_graph::{Plan, Report};
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Every kind of layer, by name. The one place where they come together.
 pub fn kinds() -> Vec<Kind> {
@@ -33,6 +33,17 @@ pub fn load_with(files: &[PathBuf], kinds: &[Kind]) -> Result<Vec<Plan>, Failure
         eprint!("{}", shown(plan.warnings()));
     }
     if wrong.is_empty() { Ok(plans) } else { Err(Failure::File(wrong)) }
+}
+
+/// A sentence if `file` can be read once only, or never to its end: to open a pipe waits for its other end, and a device
+/// may have no end. Whether it can be read at all is seen when it is.
+pub fn regular(file: &Path) -> Result<(), String> {
+    match std::fs::metadata(file) {
+        Ok(meta) if !meta.is_file() => {
+            Err(format!("{} is no regular file: the daemon reads it as well", file.display()))
+        }
+        Ok(_) | Err(_) => Ok(()),
+    }
 }
 
 /// A report for standard error: with the lines of the file for a person, one line each for a log.

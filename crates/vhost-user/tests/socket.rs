@@ -4,9 +4,11 @@ use lamina_block::{Build, Env, Node};
 use lamina_host::{Options, Reactor};
 use lamina_layers::KINDS;
 use lamina_vhost_user::{Server, Settings};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
+use std::io::{IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -243,10 +245,6 @@ fn is_sent_away(socket: &Path, bytes: &[u8]) -> bool {
 #[test]
 fn a_hostile_front_end_loses_its_connection_and_nothing_else() {
     let served = Served::start(Settings::new("disk"));
-    let message = |request: u32, flags: u32, body: &[u8]| {
-        let header = [request, flags, body.len() as u32].map(u32::to_ne_bytes).concat();
-        [&header[..], body].concat()
-    };
     let state = |index: u32, num: u32| [index.to_ne_bytes(), num.to_ne_bytes()].concat();
     let cases = [
         b"GET / HTTP/1.1\r\n\r\n".to_vec(),
@@ -436,24 +434,55 @@ fn lingering(seconds: u16) -> (std::net::TcpStream, std::net::TcpStream) {
     (sender, peer)
 }
 
+/// A message of a front-end.
+fn message(request: u32, flags: u32, body: &[u8]) -> Vec<u8> {
+    let header = [request, flags, body.len() as u32].map(u32::to_ne_bytes).concat();
+    [&header[..], body].concat()
+}
+
 /// Whatever the front-end sends is closed in time: not on the reactor, and nobody waits for it when the server stops.
 #[test]
 fn a_descriptor_that_is_slow_to_close_holds_up_nobody() {
-    let mut served = Served::start(Settings::new("disk"));
-    let (_heard, sent) = UnixStream::pair().unwrap();
-    let mut front_end = front_end(&served.socket, &sent);
-    let (slow, _peer) = lingering(30);
-    // SAFETY: the descriptor is this test's own, and is given up here.
-    let file =
-        unsafe { <File as std::os::fd::FromRawFd>::from_raw_fd(std::os::fd::IntoRawFd::into_raw_fd(slow)) };
-    // The server has it, and closes it last, because this side does not wait for an answer.
-    front_end.set_hdr_flags(VhostUserHeaderFlag::empty());
-    share(&mut front_end, &file).unwrap();
-    drop(file);
-    std::thread::sleep(Duration::from_millis(200));
-    let begin = Instant::now();
-    served.stop();
-    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    let long = |numbers: &[u64]| numbers.iter().flat_map(|n| n.to_ne_bytes()).collect::<Vec<u8>>();
+    for (what, request, body) in [
+        ("memory", 5, long(&[1, 0x10_0000, 1 << 16, 0x10_0000, 0])),
+        ("more memory", 37, long(&[0, 0x10_0000, 1 << 16, 0x10_0000, 0])),
+        ("a kick", 12, long(&[0])),
+        ("an interrupt", 13, long(&[0])),
+        ("an error", 14, long(&[0])),
+        ("a channel", 21, Vec::new()),
+        ("a migration's log", 6, long(&[4096, 0])),
+        ("an in-flight region", 32, long(&[4096, 0, 64 << 16 | 1])),
+    ] {
+        let mut served = Served::start(Settings::new("disk"));
+        // While another one is connected nobody reads this: the server closes last.
+        let (_heard, sent) = UnixStream::pair().unwrap();
+        let before = front_end(&served.socket, &sent);
+        let mut stream = UnixStream::connect(&served.socket).unwrap();
+        let features = long(&[VirtioFeatureFlags::VERSION_1.bits() | 1 << 30 | 1 << 26]);
+        // Every feature of the protocol: the server takes those it knows.
+        let all = long(&[u64::MAX]);
+        let begin =
+            [message(1, 1, &[]), message(2, 1, &features), message(15, 1, &[]), message(16, 1, &all)].concat();
+        stream.write_all(&begin).unwrap();
+        let (slow, _peer) = lingering(30);
+        send_with(&stream, &message(request, 1, &body), slow);
+        drop(before);
+        std::thread::sleep(Duration::from_millis(100));
+        let begin = Instant::now();
+        served.stop();
+        assert!(begin.elapsed() < Duration::from_secs(5), "{what}: {:?}", begin.elapsed());
+    }
+}
+
+/// Sends a message with a descriptor, which is closed here.
+fn send_with(stream: &UnixStream, message: &[u8], descriptor: impl AsFd) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [descriptor.as_fd()];
+    assert!(ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)));
+    let sent = sendmsg(stream, &[IoSlice::new(message)], &mut ancillary, SendFlags::empty());
+    assert_eq!(sent.unwrap(), message.len());
 }
 
 #[test]

@@ -122,11 +122,7 @@ const READING: Duration = Duration::from_secs(2);
 async fn load(file: &Path) -> Result<Plan> {
     let path = file.to_owned();
     let reading = tokio::task::spawn_blocking(move || {
-        let failed = |e: std::io::Error| Error::invalid(format!("{}: {e}", path.display()));
-        // To open a pipe waits for its other end; a device may have no end.
-        if !std::fs::metadata(&path).map_err(failed)?.is_file() {
-            return Err(Error::invalid(format!("{} is no regular file", path.display())));
-        }
+        files::regular(&path).map_err(Error::invalid)?;
         Plan::load(&path, &files::kinds()).map_err(|e| Error::invalid(e.to_string()))
     });
     match tokio::time::timeout(READING, reading).await {

@@ -1,0 +1,261 @@
+"""Guests, front-ends, clients and neighbours on the host that do what nobody honest does: others are served, their data stay
+what they were, and the daemon ends in order. See `NeighbourCase`."""
+
+import contextlib
+import fcntl
+import os
+import resource
+import signal
+import socket
+import ssl
+import struct
+import threading
+import time
+import unittest
+
+import nbd
+
+from common import MIB, RigCase, limit, memory
+from front_end import (
+    ADD_MEMORY, AVAILABLE, DATA, GET_INFLIGHT, GET_VRING_BASE, READ, REMOVE_MEMORY, SET_INFLIGHT, SET_LOG_BASE,
+    SET_MEM_TABLE, TABLE_OF_MEMORY, WRITE,
+)
+from hierarchies import member
+from neighbour import NeighbourCase
+from rig import Lamina, run, wait_until
+
+# Lets memory of a process be one thing and another, without end.
+FLIP = """
+import mmap, sys
+with open(sys.argv[1], "r+b") as file:
+    memory = mmap.mmap(file.fileno(), 0)
+begin, one, other = int(sys.argv[2]), *(bytes.fromhex(word) * int(sys.argv[3]) for word in sys.argv[4:])
+end = begin + len(one)
+while True:
+    memory[begin:end] = one
+    memory[begin:end] = other
+"""
+
+
+class Guests(NeighbourCase):
+    def greedy(self, **export):
+        self.serve({"greedy": member("greedy", "256MiB")}, **{"vhost-user": "greedy.sock", **export})
+        return self.guest(256)
+
+    def flip(self, guest, begin, times, one, other):
+        """Another thread of the guest."""
+        file = f"/proc/{os.getpid()}/fd/{guest.file}"
+        return self.rig.start("python3", "-c", FLIP, file, begin, times, one.hex(), other.hex(), name="flip")
+
+    def test_kicks_without_end(self):
+        guest = self.greedy()
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            os.eventfd_write(guest.kick, 1)
+        # One that stays full for ever costs nothing at all.
+        endless = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_NONBLOCK)
+        os.eventfd_write(endless, (1 << 64) - 2)
+        guest.kicked_by(endless)
+        time.sleep(1.5)
+        guest.request(READ, 0, 4096, writable=True)
+        guest.kick_off()
+        self.assertEqual(guest.wait(5), [0])
+        self.end()
+
+    def test_an_index_that_changes_all_the_time(self):
+        guest = self.greedy()
+        guest.request(READ, 0, 4096, writable=True)
+        guest.kick_off()
+        self.assertEqual(guest.wait(5), [0])
+        flip = self.flip(guest, AVAILABLE + 2, 1, struct.pack("<H", 1), struct.pack("<H", 2))
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            os.eventfd_write(guest.kick, 1)
+        flip.kill()
+        self.end()
+
+    def test_memory_tables_again_and_again(self):
+        guest = self.greedy()
+        guest.request(WRITE, 0, MIB)
+        guest.kick_off()
+        guest.wait(5)
+        folder = f"/proc/{self.lamina.proc.pid}/fd"
+        before = len(os.listdir(folder))
+        other = struct.pack("<QQQQQ", 0, 1 << 40, 4096, 1 << 50, 0)
+        for _ in range(400):
+            guest.offer()
+            guest.kick_off()
+            guest.order(SET_MEM_TABLE, TABLE_OF_MEMORY, guest.file)
+            guest.order(ADD_MEMORY, other, guest.file)
+            guest.order(REMOVE_MEMORY, other)
+        self.assertEqual(guest.wait(20), [0])
+
+        def kept():
+            with open(f"/proc/{self.lamina.proc.pid}/maps") as maps:
+                return maps.read().count("memfd:guest"), len(os.listdir(folder))
+        wait_until("what is not used any more to be let go", 5, lambda: kept() <= (1, before + 1) and kept()[1] <= before + 1)
+        self.end()
+
+    def test_an_in_flight_region_and_a_log_that_are_cut_short(self):
+        guest = self.greedy()
+        guest.ask(GET_VRING_BASE, struct.pack("<II", 0, 0))
+        size = guest.ask(GET_INFLIGHT, struct.pack("<QQHHI", 0, 0, 1, 256, 0))
+        region, log = os.memfd_create("region"), os.memfd_create("log")
+        os.ftruncate(region, size)
+        os.ftruncate(log, MIB)
+        guest.order(SET_INFLIGHT, struct.pack("<QQHHI", size, 0, 1, 256, 0), region)
+        guest.ask(SET_LOG_BASE, struct.pack("<QQ", MIB, 0), log)
+        guest.kicked_by(guest.kick)
+        guest.request(READ, 0, 4096, writable=True)
+        guest.kick_off()
+        self.assertEqual(guest.wait(5), [0])
+        self.assertTrue(any(os.pread(log, MIB, 0)), "the log is written")
+        os.ftruncate(region, 0)
+        os.ftruncate(log, 0)
+        for _ in range(50):
+            guest.offer()
+            guest.kick_off()
+        guest.wait(5)
+        self.end()
+
+    @unittest.skipUnless(os.geteuid() == 0, "a mount needs root")
+    def test_memory_in_a_file_system_that_does_not_answer(self):
+        guest = self.greedy(nbd="unix:greedy-nbd.sock")
+        guest.close()
+        folder = self.rig.path("fuse")
+        folder.mkdir()
+        fuse = self.rig.start("nbdfuse", folder / "disk", self.lamina.uri("greedy", "greedy-nbd.sock"), name="nbdfuse")
+        self.addCleanup(run, "umount", "--lazy", folder, check=False)
+        wait_until("nbdfuse's file", 10, (folder / "disk").exists)
+        file = os.open(folder / "disk", os.O_RDWR)
+        # In this order: to close the file waits for an answer, too.
+        self.addCleanup(os.close, file)
+        self.addCleanup(fuse.kill)
+        guest = self.guest(256)
+        fuse.signal(signal.SIGSTOP)
+        guest.send(SET_MEM_TABLE, TABLE_OF_MEMORY, file)
+        time.sleep(1.5)
+        self.lamina.get("/v1/health")
+        self.end()
+
+    @limit(60)
+    def test_data_that_change_while_they_are_written(self):
+        for kind, legs in ("parity", "abc"), ("mirror", "ab"), ("integrity", "a"):
+            with self.subTest(kind):
+                self.change_while_written(kind, legs)
+
+    def change_while_written(self, kind, legs):
+        parts = [{"name": name, "size": "16MiB"} for name in ("greedy", "calm")]
+        self.serve(
+            {
+                **{name: member(f"{kind}-{name}", "64MiB") for name in legs},
+                "safe": {"type": kind, "over": list(legs) if len(legs) > 1 else legs},
+                "disk": {"type": "partition", "over": "safe", "partitions": parts},
+                **{part["name"]: {"type": "view", "name": part["name"], "over": "disk"} for part in parts},
+            },
+            persistent=True, **{"vhost-user": "greedy.sock", "nbd": "unix:greedy-nbd.sock"},
+        )
+        calm, greedy = nbd.NBD(), nbd.NBD()
+        calm.connect_uri(self.lamina.uri("calm", "calm.sock"))
+        greedy.connect_uri(self.lamina.uri("greedy", "greedy-nbd.sock"))
+        theirs = os.urandom(4 * MIB)
+        calm.pwrite(theirs, 0)
+        guest = self.guest(256)
+        flip = self.flip(guest, DATA, 65536, b"\x00", b"\xff")
+        for number in range(64):
+            guest.request(WRITE, number * 4 * 65536 + number % 16 * 4096, 65536)
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            guest.kick_off()
+            self.assertEqual(set(guest.wait(10, every=0.001)), {0})
+            for number in range(64):
+                guest.offer(number)
+        flip.kill()
+        # What was written may be any mixture, and it can be read.
+        for at in range(0, 16 * MIB, MIB):
+            greedy.pread(MIB, at)
+        if kind == "parity":
+            # The parity is that of what was written.
+            self.lamina.ctl("safe", "scrub")
+            wait_until("the scrub to end", 30, lambda: not self.lamina.get("/v1/jobs")["jobs"])
+            found = self.lamina.get("/v1/devices/safe")["info"]["found"]
+            self.assertEqual((found["different"], found["lost"]), (0, 0))
+        self.assertEqual(calm.pread(len(theirs), 0), theirs)
+        guest.close()
+        self.end()
+
+
+class Clients(NeighbourCase):
+    def test_block_status_of_a_sieve(self):
+        self.rig.file("greedy.img", 1 << 30)
+        with open(self.rig.path("greedy.img"), "r+b") as file:
+            for number in range(20_000):
+                os.pwrite(file.fileno(), b"x", number * 8192)
+        self.serve({"greedy": member("greedy", "1GiB")}, nbd="unix:greedy.sock")
+        client = nbd.NBD()
+        client.add_meta_context(nbd.CONTEXT_BASE_ALLOCATION)
+        client.connect_uri(self.lamina.uri("greedy", "greedy.sock"))
+        told = []
+        for _ in range(64):
+            client.aio_block_status(1 << 30, 0, lambda _context, _offset, entries, _error: told.append(len(entries)))
+        wait_until("all replies", 30, lambda: client.poll(100) >= 0 and client.aio_in_flight() == 0, every=0)
+        self.assertEqual(len(told), 64)
+        self.assertGreater(min(told), 100)
+        self.end()
+
+    def test_handshakes_without_end(self):
+        key, certificate = self.rig.path("key.pem"), self.rig.path("certificate.pem")
+        template = self.rig.write("template", 'cn = "localhost"\ntls_www_server\nsigning_key\nexpiration_days = 2\n')
+        run("certtool", "--generate-privkey", "--key-type=rsa", "--bits=2048", "--outfile", key)
+        run("certtool", "--generate-self-signed", "--load-privkey", key, "--template", template, "--outfile", certificate)
+        tls = {"certificate": "certificate.pem", "key": "key.pem"}
+        self.serve({"greedy": member("greedy", "16MiB")}, nbd="unix:greedy.sock", tls=tls)
+        # A greeting that was recorded once makes the server sign, and costs its sender nothing.
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        with contextlib.suppress(ssl.SSLWantReadError):
+            context.wrap_bio(incoming, outgoing).do_handshake()
+        greeting, end, begun = outgoing.read(), time.monotonic() + 2, []
+
+        def flood():
+            while time.monotonic() < end:
+                with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):
+                    client.settimeout(2)
+                    client.connect(str(self.lamina.socket("greedy.sock")))
+                    # Fixed newstyle without zeroes, STARTTLS (the NBD protocol's doc/proto.md).
+                    client.sendall(struct.pack(">I8sII", 3, b"IHAVEOPT", 5, 0))
+                    client.recv(18 + 20, socket.MSG_WAITALL)
+                    client.sendall(greeting)
+                    begun.append(client.recv(1))
+        floods = [threading.Thread(target=flood) for _ in range(8)]
+        for one in floods:
+            one.start()
+        for one in floods:
+            one.join()
+        self.assertGreater(begun.count(b"\x16"), 20, "the server answers with its part of the handshake")
+        self.end()
+
+    def test_control_connections_that_say_nothing(self):
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        self.serve({"greedy": member("greedy", "16MiB")}, nbd="unix:greedy.sock")
+        with contextlib.ExitStack() as stack:
+            for _ in range(2000):
+                client = stack.enter_context(socket.socket(socket.AF_UNIX))
+                client.settimeout(1)
+                with contextlib.suppress(OSError):
+                    client.connect(str(self.lamina.control))
+                    client.send(b"GET /v1/hea")
+            self.lamina.get("/v1/health")
+            self.end()
+
+
+class Hosts(RigCase):
+    def test_a_folder_that_somebody_has_locked(self):
+        folder = os.open(self.rig.dir, os.O_RDONLY)
+        self.addCleanup(os.close, folder)
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        lamina = Lamina(self.rig, memory())
+        self.assertEqual(lamina.stop(), 0, lamina.log())
