@@ -5,13 +5,11 @@ import contextlib
 import fcntl
 import os
 import resource
-import signal
 import socket
 import ssl
 import struct
 import threading
 import time
-import unittest
 
 import nbd
 
@@ -116,26 +114,6 @@ class Guests(NeighbourCase):
             guest.offer()
             guest.kick_off()
         guest.wait(5)
-        self.end()
-
-    @unittest.skipUnless(os.geteuid() == 0, "a mount needs root")
-    def test_memory_in_a_file_system_that_does_not_answer(self):
-        guest = self.greedy(nbd="unix:greedy-nbd.sock")
-        guest.close()
-        folder = self.rig.path("fuse")
-        folder.mkdir()
-        fuse = self.rig.start("nbdfuse", folder / "disk", self.lamina.uri("greedy", "greedy-nbd.sock"), name="nbdfuse")
-        self.addCleanup(run, "umount", "--lazy", folder, check=False)
-        wait_until("nbdfuse's file", 10, (folder / "disk").exists)
-        file = os.open(folder / "disk", os.O_RDWR)
-        # In this order: to close the file waits for an answer, too.
-        self.addCleanup(os.close, file)
-        self.addCleanup(fuse.kill)
-        guest = self.guest(256)
-        fuse.signal(signal.SIGSTOP)
-        guest.send(SET_MEM_TABLE, TABLE_OF_MEMORY, file)
-        time.sleep(1.5)
-        self.lamina.get("/v1/health")
         self.end()
 
     @limit(60)
