@@ -462,8 +462,8 @@ fn a_descriptor_that_is_slow_to_close_holds_up_nobody() {
         let features = long(&[VirtioFeatureFlags::VERSION_1.bits() | 1 << 30 | 1 << 26]);
         // Every feature of the protocol: the server takes those it knows.
         let all = long(&[u64::MAX]);
-        let begin =
-            [message(1, 1, &[]), message(2, 1, &features), message(15, 1, &[]), message(16, 1, &all)].concat();
+        let begin = [message(1, 1, &[]), message(2, 1, &features), message(15, 1, &[]), message(16, 1, &all)]
+            .concat();
         stream.write_all(&begin).unwrap();
         let (slow, _peer) = lingering(30);
         send_with(&stream, &message(request, 1, &body), slow);
