@@ -12,9 +12,7 @@
 //! whose first batch is lost: so no segment ever gets a number that one may have had before.
 
 use super::Log;
-use super::format::{
-    Entry, Head, SEGMENTS_AT, SLOT, STATE_SLOTS, STATES, State, Summary, Super, What,
-};
+use super::format::{Entry, Head, SEGMENTS_AT, SLOT, STATE_SLOTS, STATES, State, Summary, Super, What};
 use super::index::Word;
 use super::volume::{Record, Volume};
 use crate::flaw::flawed;

@@ -60,7 +60,11 @@ fn each_can_be_missing(slots: impl Fn(&Super, u32) -> Range<u32> + Clone + 'stat
             let volume = log.volume(VOLUME, 64).await.expect("the volume");
             for block in 0..60 {
                 let found = get(&log, &volume, block).await;
-                assert_eq!(found, Some(Ok(block as u8 + 1)), "block {block} without a slot of segment {number}");
+                assert_eq!(
+                    found,
+                    Some(Ok(block as u8 + 1)),
+                    "block {block} without a slot of segment {number}"
+                );
             }
         });
     }
