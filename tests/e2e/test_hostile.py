@@ -81,8 +81,10 @@ class Guests(NeighbourCase):
         before = len(os.listdir(folder))
         other = struct.pack("<QQQQQ", 0, 1 << 40, 4096, 1 << 50, 0)
         for _ in range(400):
-            guest.offer()
-            guest.kick_off()
+            # A ring with more requests than entries would be the guest's own fault.
+            if guest.offered - guest.done() < guest.entries:
+                guest.offer()
+                guest.kick_off()
             guest.order(SET_MEM_TABLE, TABLE_OF_MEMORY, guest.file)
             guest.order(ADD_MEMORY, other, guest.file)
             guest.order(REMOVE_MEMORY, other)
@@ -155,7 +157,7 @@ class Guests(NeighbourCase):
         if kind == "parity":
             # The parity is that of what was written.
             self.lamina.ctl("safe", "scrub")
-            wait_until("the scrub to end", 30, lambda: not self.lamina.get("/v1/jobs")["jobs"])
+            wait_until("the scrub to end", 30, lambda: not self.lamina.get("/v1/jobs"))
             found = self.lamina.get("/v1/devices/safe")["info"]["found"]
             self.assertEqual((found["different"], found["lost"]), (0, 0))
         self.assertEqual(calm.pread(len(theirs), 0), theirs)
