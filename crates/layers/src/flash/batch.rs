@@ -332,7 +332,7 @@ impl Log {
     async fn flushed(&self) -> Result<()> {
         let wanted = self.flushes.get().0 + 1;
         let is_urgent = || self.closed.get() || self.hasty.get();
-        let flushed = pin!(self.moved.until(|| self.flushes.get().1 >= wanted || is_urgent()));
+        let flushed = pin!(self.flushed.until(|| self.flushes.get().1 >= wanted || is_urgent()));
         select(self.env.sleep(LEISURE), flushed).await;
         if self.flushes.get().1 < wanted { self.flush().await } else { Ok(()) }
     }
@@ -377,6 +377,7 @@ impl Log {
             }
         }
         drop(segments);
+        self.flushed.notify();
         self.moved.notify();
         Ok(())
     }

@@ -160,6 +160,8 @@ pub(crate) struct Log {
     flushes: Cell<(u64, u64)>,
     /// Somebody waits for the summary of a segment.
     hasty: Cell<bool>,
+    /// One of the two has changed. Not each write, which is what `moved` tells.
+    flushed: Signal,
     /// How many wait for what is on its way.
     hurried: Cell<usize>,
 }

@@ -77,6 +77,7 @@ impl Log {
             self.spawn(|me| async move {
                 me.reclaim().await;
                 me.reclaiming.set(false);
+                me.moved.notify();
             });
         }
     }
@@ -247,8 +248,7 @@ impl Log {
             log.segments.borrow_mut().free.push_back(number);
             log.moved.notify();
         };
-        self.hasty.set(!facts(self).1);
-        self.moved.notify();
+        self.hasten(!facts(self).1);
         self.moved.until(|| facts(self).0 || facts(self).1).await;
         self.hasty.set(false);
         if facts(self).0 {
@@ -262,10 +262,15 @@ impl Log {
         });
     }
 
+    /// Segments that have ended do not wait for the flushes of others any more, if `is_hasty`.
+    fn hasten(&self, is_hasty: bool) {
+        self.hasty.set(is_hasty);
+        self.flushed.notify();
+    }
+
     /// Nobody reads from the segment any more, and its summary is written or never will be.
     pub(super) async fn unpinned(&self, number: u32) {
-        self.hasty.set(self.segments.borrow_mut().get(number).entries.is_some());
-        self.moved.notify();
+        self.hasten(self.segments.borrow_mut().get(number).entries.is_some());
         self.moved.until(|| self.segments.borrow_mut().get(number).pins == 0).await;
         self.hasty.set(false);
     }

@@ -72,6 +72,7 @@ impl Log {
             short: Cell::default(),
             flushes: Cell::default(),
             hasty: Cell::default(),
+            flushed: Signal::new(),
             hurried: Cell::default(),
         }
     }
@@ -246,7 +247,9 @@ impl Log {
         self.env.spawn(Box::pin(async move {
             work.await;
             me.tasks.set(me.tasks.get() - 1);
-            me.moved.notify();
+            if me.closed.get() {
+                me.moved.notify();
+            }
         }));
     }
 
@@ -266,6 +269,7 @@ impl Log {
     /// Ends what goes on in the background, and makes it quick to open again.
     pub async fn close(self: &Rc<Log>) -> Result<()> {
         self.closed.set(true);
+        self.flushed.notify();
         self.moved.notify();
         self.moved.until(|| self.tasks.get() == 0).await;
         if self.is_missing || self.child.geometry().read_only {
