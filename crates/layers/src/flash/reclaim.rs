@@ -15,10 +15,12 @@
 use super::Log;
 use super::format::{Entry, SLOT, Summary, What};
 use super::log::{Ticket, Waiting};
+use super::rot::{Written, rotten};
 use super::segments::{MAIN, SMALL};
 use super::volume::{LATE, Volume};
 use futures_util::future::select;
 use lamina_block::{Buf, Durability, Error, ErrorKind, Result};
+use std::ops::Range;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -55,9 +57,18 @@ pub(super) struct Run {
     pub block: u64,
     pub slot: u32,
     pub count: u32,
+    /// What they were written as.
+    pub written: Written,
     pub is_dirty: bool,
     /// It cannot be read any more.
     pub is_lost: bool,
+}
+
+impl Run {
+    /// The slots that have to be read in order to copy it.
+    fn needed(&self) -> Range<u32> {
+        if self.is_dirty { self.written.slots.clone() } else { self.slot..self.slot + self.count }
+    }
 }
 
 impl Log {
@@ -353,6 +364,7 @@ impl Log {
                             block,
                             slot,
                             count: 1,
+                            written: Written::of(entry, base),
                             is_dirty,
                             is_lost: false,
                         });
@@ -369,10 +381,11 @@ impl Log {
         let mut copies = Vec::with_capacity(runs.len());
         let mut left = runs.into_iter().peekable();
         while let Some(run) = left.next() {
-            let (first, mut end) = (run.slot, run.slot + run.count);
+            let needed = run.needed();
+            let (mut first, mut end) = (needed.start, needed.end);
             let mut stretch = vec![run];
             while let Some(next) = left.next_if(|next| next.slot <= end + CLOSE) {
-                end = next.slot + next.count;
+                (first, end) = (first.min(next.needed().start), end.max(next.needed().end));
                 stretch.push(next);
             }
             let whole = match self.is_there(first..end) {
@@ -383,10 +396,12 @@ impl Log {
                 let slots = run.slot..run.slot + run.count;
                 let place = |slot: u32| (slot - first) as usize * SLOT;
                 let data = match (&whole, self.is_there(slots.clone())) {
-                    (Some(whole), _) => Ok(whole.slice(place(slots.start)..place(slots.end))),
+                    (Some(whole), _) if !run.is_dirty || self.is_sound(&run.written, first, whole) => {
+                        Ok(whole.slice(place(slots.start)..place(slots.end)))
+                    }
                     // One of them cannot be read, or several.
-                    (None, Ok(())) => self.read_slots(slots).await,
-                    (None, Err(lost)) => Err(lost),
+                    (None, Ok(())) if !run.is_dirty => self.read_slots(slots).await,
+                    (_, there) => Err(there.err().unwrap_or_else(rotten)),
                 };
                 match data {
                     Ok(data) => copies.push((run, data)),
