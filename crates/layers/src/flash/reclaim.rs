@@ -18,6 +18,7 @@ use super::log::{Ticket, Waiting};
 use super::rot::{Written, rotten};
 use super::segments::{MAIN, SMALL};
 use super::volume::{LATE, Volume};
+use crate::flaw::flawed;
 use futures_util::future::select;
 use lamina_block::{Buf, Durability, Error, ErrorKind, Result};
 use std::ops::Range;
@@ -225,7 +226,7 @@ impl Log {
     }
 
     /// Lets segments be used again that are empty.
-    pub(super) async fn free(&self, emptied: Vec<(u8, u32)>) -> Result<()> {
+    pub(super) async fn free(self: &Rc<Log>, emptied: Vec<(u8, u32)>) -> Result<()> {
         if emptied.is_empty() {
             return Ok(());
         }
@@ -248,15 +249,15 @@ impl Log {
     }
 
     /// The segment can be used again, perhaps not before a store that takes its time has what is read from it.
-    async fn give_back(&self, number: u32) {
+    async fn give_back(self: &Rc<Log>, number: u32) {
         let facts = move |log: &Log| {
             let segments = log.segments.borrow();
             let segment = &segments.list[number as usize];
             (segment.pins == 0, segment.entries.is_none())
         };
-        let give = move |log: &Log| {
+        let give = move |log: &Rc<Log>| {
             log.segments.borrow_mut().free.push_back(number);
-            log.moved.notify();
+            log.freed();
         };
         self.hasty.set(!facts(self).1);
         self.moved.notify();
@@ -271,6 +272,14 @@ impl Log {
                 give(&me);
             }
         });
+    }
+
+    /// There are more free segments. What waits for one is not always somebody who waits for room: copies take what there is.
+    pub(super) fn freed(self: &Rc<Log>) {
+        self.moved.notify();
+        if !flawed!("nobody hears of a free segment") {
+            [SMALL, MAIN].into_iter().for_each(|log| self.pump(log));
+        }
     }
 
     /// Nobody reads from the segment any more, and its summary is written or never will be.

@@ -5,7 +5,7 @@ use super::failures::{disk, layer};
 use super::late::{STORES, be_busy};
 use super::neighbours::{MIB, Volume, cache, over, put_disks, simulate, volume};
 use crate::flash::SLOT;
-use crate::flaw::FLAW;
+use crate::flaw::failure_of;
 use crate::testing::*;
 use lamina_block::{Begin, Env, Error, Geometry, Layer, Op, Step};
 use lamina_sim::{Images, Loss, Presence, SimEnv, Simulation};
@@ -67,15 +67,6 @@ fn a_rotten_block() {
 #[test]
 fn a_rotten_block_fails_alone() {
     a_rotten_block();
-}
-
-/// Runs `test` with something wrong, and gives the words of its failure.
-fn failure_of(flaw: &'static str, test: fn()) -> String {
-    FLAW.set(Some(flaw));
-    let failed = std::panic::catch_unwind(test);
-    FLAW.set(None);
-    let words = failed.expect_err("nothing noticed");
-    words.downcast_ref::<String>().cloned().unwrap_or_default()
 }
 
 #[test]
