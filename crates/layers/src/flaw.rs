@@ -18,3 +18,14 @@ macro_rules! flawed {
 }
 
 pub(crate) use flawed;
+
+/// Runs `test` with this wrong, and gives the words of its failure.
+#[cfg(test)]
+pub fn failure_of(flaw: &'static str, test: impl FnOnce() + std::panic::UnwindSafe) -> String {
+    FLAW.set(Some(flaw));
+    let failed = std::panic::catch_unwind(test);
+    FLAW.set(None);
+    let words = failed.expect_err("nothing noticed");
+    let text = words.downcast_ref::<&str>().map(|words| (*words).to_owned());
+    text.or_else(|| words.downcast_ref::<String>().cloned()).unwrap_or_default()
+}

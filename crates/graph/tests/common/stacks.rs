@@ -440,6 +440,28 @@ d2 = { type = "disk", number = 2 }
 d3 = { type = "disk", number = 3 }
 "#;
 
+/// Two volumes that share a flash, which goes round: the store of one is away now and then, slow, or does not answer at all;
+/// the other works. What is behind whole blocks goes to the store at once, and does not get past its failures: the end is spared.
+pub fn one_store_away() -> Subject {
+    stack("two volumes on one flash, one store away", ONE_STORE_AWAY).disks_of(1200 << 10)
+}
+
+const ONE_STORE_AWAY: &str = r#"
+[device]
+top = { type = "concat", over = ["a", "b"] }
+a = { type = "accelerate", over = ["poor", "flash"], bypass = "64KiB" }
+b = { type = "accelerate", over = ["d1", "flash"], bypass = "64KiB" }
+poor = { type = "fault", over = "d0", rules = [
+    { size = "1MiB", op = ["write"], skip = 8, every = 16, hang = "700ms", error = "timed-out" },
+    { size = "1MiB", op = ["read", "write"], skip = 12, count = 20, error = "offline" },
+    { size = "1MiB", op = ["read", "write"], probability = 0.3, error = "offline" },
+] }
+flash = { type = "flash", over = "d2" }
+d0 = { type = "disk", number = 0 }
+d1 = { type = "disk", number = 1 }
+d2 = { type = "disk", number = 2 }
+"#;
+
 const PARITY_OVER_INTEGRITY: &str = r#"
 [device]
 top = { type = "parity", over = ["a", "b", "c"], unit = "8KiB", region = "16KiB" }
@@ -544,6 +566,7 @@ pub fn all() -> Vec<Subject> {
         accelerated("write-back"),
         accelerated("write-through"),
         two_on_one_flash(),
+        one_store_away(),
         epochs(),
     ];
     // What shares another's state is nothing by itself, and a table of partitions or a flash cannot be written.

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! What was written at about the same time lies side by side on the flash, and goes to places far apart on the store: a part of a
-//! batch is read in the order of the flash, in stretches, and written in the order of the store, while the next is read.
+//! batch is read in the order of the flash, in stretches, compared with its checksums (`flash/rot.rs`), and written in the order of
+//! the store, while the next is read.
 //!
 //! What a batch has is durable on the flash before the store is changed: after a crash the flash never has an older version
 //! of a block than the store.
@@ -15,7 +16,7 @@ use super::bad::is_of_blocks;
 use super::epoch::Batch;
 use super::failure::{Fault, Met};
 use super::{Accelerate, Policy, add};
-use crate::flash::{Dirty, LONG, Pin, RETRY, SLOT};
+use crate::flash::{Dirty, LONG, Pin, RETRY, SLOT, Written};
 use crate::flaw::flawed;
 use futures_util::future::{join, join_all, select};
 use futures_util::{StreamExt, stream};
@@ -177,16 +178,19 @@ impl Accelerate {
         let is_near =
             |a: &Dirty, b: &Dirty| b.slot - a.slot <= GAP && self.log.is_same_segment(a.slot, b.slot);
         let stretches = part.chunk_by(is_near).flat_map(|near| near.chunks(STRETCH));
+        let written = &self.log.written_with(part).await.map_err(Fault::Flash)?[..];
         let reads = stretches.map(|stretch| async move {
-            if let Ok(data) = self.log.read_stretch(stretch).await {
+            if let Ok(data) = self.log.read_stretch(stretch, written).await {
                 return Ok(stretch.iter().copied().zip(data).collect::<Vec<_>>());
             }
             // What cannot be read may lie between.
-            let alone = join_all(stretch.chunks(1).map(|one| self.log.read_stretch(one))).await;
+            let alone = join_all(stretch.iter().map(|dirty| self.log.read_slot(dirty.slot, written))).await;
+            // One that was away may have lost what it had, which is more than some blocks.
+            self.log.check_reads().map_err(Fault::Flash)?;
             let mut fetched = Vec::new();
             for (dirty, data) in stretch.iter().zip(alone) {
                 match data {
-                    Ok(data) => fetched.extend(data.into_iter().map(|data| (*dirty, data))),
+                    Ok(data) => fetched.push((*dirty, data)),
                     Err(e) => self.leave_unread(dirty, e)?,
                 }
             }
@@ -209,18 +213,14 @@ impl Accelerate {
         Ok(())
     }
 
-    async fn read_dirty(&self, run: &[Dirty]) -> Met<Buf> {
-        let data = self.env.pool().take(run.len() * SLOT);
+    async fn read_dirty(&self, run: &[Dirty], written: &[Written]) -> Result<Buf, Error> {
         // What was written side by side is side by side on the flash.
-        let mut reads = Vec::new();
-        let mut from = 0;
-        for part in run.chunk_by(|a, b| b.slot == a.slot + 1 && self.log.is_same_segment(a.slot, b.slot)) {
-            let into = data.slice(from..from + part.len() * SLOT);
-            from += part.len() * SLOT;
-            reads.push(self.log.read(part[0].slot, 0..into.len() as u64, into));
+        let parts = run.chunk_by(|a, b| b.slot == a.slot + 1 && self.log.is_same_segment(a.slot, b.slot));
+        let read = join_all(parts.map(|part| self.log.read_stretch(part, written))).await;
+        let mut data = Buf::empty();
+        for part in read {
+            part?.into_iter().for_each(|block| data.append(block));
         }
-        let read: Result<(), Error> = join_all(reads).await.into_iter().collect();
-        read.map_err(Fault::Flash)?;
         Ok(data)
     }
 
@@ -251,16 +251,20 @@ impl Accelerate {
         let _pins = self.log.pin_all(&dirty);
         let doubtful = self.log.doubtful().await;
         let is_sure = |run: &[Dirty]| !run.iter().any(|dirty| doubtful.contains(&dirty.slot));
+        let mut by_slot = dirty.clone();
+        by_slot.sort_unstable_by_key(|dirty| dirty.slot);
+        // Where nobody knows what was written there is nothing to compare with, and what can be read is better than nothing.
+        let written = self.log.written_with(&by_slot).await.unwrap_or_default();
         let (mut unreadable, slowest) = (BTreeSet::new(), Cell::default());
         for run in merge(&dirty, |dirty| dirty.block) {
             if is_sure(run)
-                && let Ok(data) = self.read_dirty(run).await
+                && let Ok(data) = self.read_dirty(run, &written).await
                 && self.is_taken(run, data, &slowest).await?
             {
                 continue;
             }
             for one in run.chunks(1) {
-                let is_brought = match self.read_dirty(one).await {
+                let is_brought = match self.log.read_slot(one[0].slot, &written).await {
                     Ok(data) if is_sure(one) => self.is_taken(one, data, &slowest).await?,
                     Ok(_) | Err(_) => false,
                 };

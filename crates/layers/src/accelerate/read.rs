@@ -66,6 +66,26 @@ impl Accelerate {
         self.read_runs(at, into, 0..0).await
     }
 
+    /// Reads a block that becomes a part of a newer version, which would give what is wrong in it a right checksum. False if that
+    /// cannot be done, or if the flash does not have it.
+    pub(super) async fn read_compared(&self, block: u64, into: &Buf) -> bool {
+        let Some(slot) = self.log.runs(&self.volume, block..block + 1)[0].slot else { return false };
+        if self.log.check_reads().is_err() {
+            return false;
+        }
+        let Ok(data) = self.log.read_compared(slot).await else { return false };
+        self.count_hits(slot..slot + 1);
+        into.copy_from(&data);
+        true
+    }
+
+    fn count_hits(&self, slots: Range<u32>) {
+        let blocks = u64::from(slots.end - slots.start);
+        self.count_read(true, blocks);
+        add(&self.tally.hits, blocks);
+        self.log.touch(slots);
+    }
+
     /// Reads `at`; of blocks that the flash does not have it gets those in `fill`.
     async fn read_runs(&self, at: Range<u64>, into: Buf, fill: Range<u64>) -> Met<()> {
         let runs = self.log.runs(&self.volume, Accelerate::blocks(&at));
@@ -89,9 +109,7 @@ impl Accelerate {
         let fill = run.blocks.start.max(fill.start)..run.blocks.end.min(fill.end);
         match run.slot {
             Some(slot) => {
-                self.count_read(true, blocks);
-                add(&self.tally.hits, blocks);
-                self.log.touch(slot..slot + blocks as u32);
+                self.count_hits(slot..slot + blocks as u32);
                 let within = part.start - bytes.start..part.end - bytes.start;
                 // One that was away may have lost what it had.
                 let read = match self.log.check_reads() {

@@ -8,6 +8,7 @@ mod fills;
 mod late;
 mod neighbours;
 mod report;
+mod rot;
 mod sizes;
 
 use super::words::Words;

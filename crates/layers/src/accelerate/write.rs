@@ -136,6 +136,9 @@ impl Accelerate {
             part.fill(0);
             let bytes = self.bytes(&(block..block + 1));
             let len = (bytes.end - bytes.start) as usize;
+            if self.read_compared(block, &part).await {
+                continue;
+            }
             self.read_now(bytes, part.slice(0..len)).await?;
         }
         if covered(last) && size < blocks.end * slot {

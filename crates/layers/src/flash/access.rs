@@ -150,17 +150,6 @@ impl Log {
         }
     }
 
-    /// Reads slots of one segment that is pinned, lowest first, by one request: what lies between them comes along.
-    pub async fn read_stretch(&self, slots: &[Dirty]) -> Result<Vec<Buf>> {
-        slots.iter().try_for_each(|dirty| self.is_there(dirty.slot..dirty.slot + 1))?;
-        let (first, last) = (slots[0].slot, slots[slots.len() - 1].slot);
-        let data = self.env.pool().take((last + 1 - first) as usize * SLOT);
-        let at = u64::from(first) * SLOT as u64;
-        self.read_bytes(at..at + data.len() as u64, data.clone()).await?;
-        let part = |dirty: &Dirty| (dirty.slot - first) as usize * SLOT;
-        Ok(slots.iter().map(|dirty| data.slice(part(dirty)..part(dirty) + SLOT)).collect())
-    }
-
     async fn read_bytes(&self, at: Range<u64>, into: Buf) -> Result<()> {
         let block = u64::from(self.child.geometry().block);
         if at.start.is_multiple_of(block) && at.end.is_multiple_of(block) {

@@ -18,6 +18,8 @@ use std::time::Duration;
 const BATCHES: usize = 4;
 /// Slots of a batch, at most: 1 MiB.
 const BATCH_SLOTS: u32 = 256;
+/// Slots of an entry, at most: they share a checksum, and are read together to be compared with it.
+const ENTRY_SLOTS: u32 = 16;
 
 /// How long a full segment waits for somebody to flush the device before it does that for itself.
 const LEISURE: Duration = Duration::from_millis(500);
@@ -44,7 +46,7 @@ fn take(waiting: &mut VecDeque<Waiting>, at: u32, slots: u32, entries: usize) ->
     while heads.len() < entries
         && let Some(next) = waiting.front_mut()
     {
-        let room = slots - used;
+        let room = (slots - used).min(ENTRY_SLOTS);
         let part = match slots_of(next.what, next.count) {
             wanted if wanted <= room => waiting.pop_front().expect("it is the first"),
             _ if room == 0 => break,
@@ -382,7 +384,7 @@ impl Log {
         Ok(())
     }
 
-    fn sum(&self, data: &Buf) -> u64 {
+    pub(super) fn sum(&self, data: &Buf) -> u64 {
         match data.segments() {
             [] => checksum(&[]),
             _ => {
@@ -392,5 +394,36 @@ impl Log {
                 checksum(scratch)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::log::Ticket;
+    use super::*;
+
+    /// So that not much is lost with a block that has rotted.
+    #[test]
+    fn entries_are_short() {
+        let whole = Waiting {
+            volume: Rc::new(Volume::nowhere(1, 64)),
+            what: What::Written,
+            generation: 1,
+            serial: 1,
+            block: 10,
+            count: 40,
+            data: Buf::zeroed(40 * SLOT),
+            from: None,
+            durability: Durability::Cached,
+            ticket: Ticket::new(),
+        };
+        let mut waiting = VecDeque::from([whole]);
+        let (parts, entries) = take(&mut waiting, 5, 200, ENTRIES_MAX);
+        let places: Vec<_> = entries.iter().map(|entry| (entry.block, entry.count, entry.slot)).collect();
+        assert_eq!(places, [(10, 16, 6), (26, 16, 22), (42, 8, 38)]);
+        assert!(
+            parts.iter().zip(&entries).all(|(part, entry)| part.data.len() == entry.count as usize * SLOT)
+        );
+        assert!(waiting.is_empty());
     }
 }

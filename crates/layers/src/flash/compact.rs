@@ -74,7 +74,7 @@ impl Log {
             let mut segments = self.segments.borrow_mut();
             segments.free.extend(compacted.iter().map(|(_, number)| *number));
             drop(segments);
-            self.moved.notify();
+            self.freed();
         }
         Ok(self.segments.borrow().free.len() > before)
     }

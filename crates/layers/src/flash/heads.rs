@@ -1,7 +1,7 @@
 //! What a segment holds by its heads: it has no summary yet, or none that can be read.
 //!
 //! ```text
-//!      head │ data … │ head │ data ▒ │ head │ data …          ▒ cannot be read: that entry is lost
+//!      head │ data … │ head │ data ▒ │ head │ data …          ▒ cannot be read, or has rotted: that entry is lost
 //! ```
 //!
 //! A block that was written is lost as such, so that nothing older counts in its place; one that the store has too is
@@ -16,7 +16,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 /// True if `e` is of the bytes that were asked for: others may be read.
-fn is_latent(e: &Error) -> bool {
+pub(super) fn is_latent(e: &Error) -> bool {
     matches!(e.kind(), ErrorKind::Media | ErrorKind::Corrupt)
 }
 
@@ -54,7 +54,8 @@ impl Log {
         let (start, len) = (self.shape.segment(number).start, self.shape.batch_slots());
         let (bytes, unread) = self.read_what_can_be(start..start + len).await?;
         let (mut entries, mut at, mut durable, mut end) = (Vec::new(), 0, 0, 0);
-        let mut missing = None;
+        // Heads that are not there, and entries whose data are not what was written: where, and in which batch.
+        let (mut missing, mut torn) = (None, Vec::new());
         while at < len {
             if unread.contains(&at) {
                 return Err(self.unknown(number, at));
@@ -72,14 +73,16 @@ impl Log {
                 };
                 let data = slots.start as usize * SLOT..slots.end as usize * SLOT;
                 match slots.clone().any(|slot| unread.contains(&slot)) {
-                    true => entries.push(unread_entry(entry)),
+                    true => entries.push(lost_entry(entry)),
                     false if checksum(&bytes[data]) == entry.checksum => entries.push(*entry),
-                    false => missing = missing.or(Some(at)),
+                    false => torn.push((at, lost_entry(entry))),
                 }
             }
             at += head.slots;
             end = at;
         }
+        // Those of a batch that was durable are rot.
+        entries.extend(torn.into_iter().filter(|(at, _)| *at < durable).map(|(_, entry)| entry));
         match missing {
             _ if entries.len() > self.shape.summary_entries() => {
                 Err(self.damaged(format!("segment {number} has more entries than there can be")))
@@ -116,16 +119,9 @@ impl Log {
             }
             read => return read,
         }
-        let sequence = self.segments.borrow_mut().get(number).sequence;
         let (start, len) = (self.shape.segment(number).start, self.shape.batch_slots());
-        let (bytes, _) = self.read_what_can_be(start..start + len).await?;
-        let (mut entries, mut at, mut known) = (Vec::new(), 0, HashSet::new());
-        while at < len {
-            let head = head_at(self, &bytes, at, sequence);
-            at += head.as_ref().map_or(1, |head| head.slots);
-            entries.extend(head.into_iter().flat_map(|head| head.entries));
-        }
-        for entry in &entries {
+        let (entries, mut known) = (self.entries_of_heads(number).await?, HashSet::new());
+        for entry in entries.iter().filter(|entry| entry.what != What::Dropped) {
             known.extend(start + entry.slot..start + entry.slot + entry.count);
         }
         for slot in (start..start + len).filter(|slot| !known.contains(slot)) {
@@ -139,10 +135,24 @@ impl Log {
         }
         Ok(entries)
     }
+
+    /// What those heads of a segment say that can be read.
+    pub(super) async fn entries_of_heads(&self, number: u32) -> Result<Vec<Entry>> {
+        let sequence = self.segments.borrow_mut().get(number).sequence;
+        let (start, len) = (self.shape.segment(number).start, self.shape.batch_slots());
+        let (bytes, _) = self.read_what_can_be(start..start + len).await?;
+        let (mut entries, mut at) = (Vec::new(), 0);
+        while at < len {
+            let head = head_at(self, &bytes, at, sequence);
+            at += head.as_ref().map_or(1, |head| head.slots);
+            entries.extend(head.into_iter().flat_map(|head| head.entries));
+        }
+        Ok(entries)
+    }
 }
 
-/// What is said of blocks whose data cannot be read.
-fn unread_entry(entry: &Entry) -> Entry {
+/// What is said of blocks whose data cannot be read, or are not what was written.
+fn lost_entry(entry: &Entry) -> Entry {
     match entry.what {
         What::Written | What::Lost => Entry { what: What::Lost, ..*entry },
         What::Clean | What::Dropped => Entry { what: What::Dropped, slot: 0, checksum: 0, ..*entry },

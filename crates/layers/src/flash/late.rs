@@ -69,12 +69,8 @@ impl Log {
             let (slot, block) = (run.slot + i, run.block + u64::from(i));
             let volume = Rc::clone(&run.volume);
             let may_go = !volume.is_open.get() || volume.bad.has(block);
-            let one = Run { volume, slot, block, count: 1, ..*run };
-            let read = match self.is_there(slot..slot + 1) {
-                Ok(()) => self.read_slots(slot..slot + 1).await,
-                Err(lost) => Err(lost),
-            };
-            match read {
+            let one = Run { volume, slot, block, count: 1, written: run.written.clone(), ..*run };
+            match self.read_slot(slot, std::slice::from_ref(&run.written)).await {
                 Ok(data) => copies.push((one, data)),
                 Err(e) if e.kind() == ErrorKind::Media && may_go => {
                     copies.push((Run { is_lost: true, ..one }, Buf::zeroed(SLOT)));

@@ -119,7 +119,8 @@ impl Log {
     pub fn is_there(&self, mut slots: Range<u32>) -> Result<()> {
         let unreadable = self.unreadable.borrow();
         if !unreadable.is_empty() && slots.clone().any(|slot| unreadable.contains(&slot)) {
-            return Err(Error::media("the flash could not read it, and has given it up").on(&self.name));
+            return Err(Error::media("the flash could not read it as it was written, and has given it up")
+                .on(&self.name));
         }
         let lost = self.lost.borrow();
         match !lost.is_empty() && slots.any(|slot| lost.contains(&slot)) {

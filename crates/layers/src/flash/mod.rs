@@ -41,6 +41,7 @@ mod log;
 mod mend;
 mod reclaim;
 mod recover;
+mod rot;
 mod segments;
 mod state;
 mod volume;
@@ -49,6 +50,7 @@ pub(crate) use access::{Dirty, Run};
 pub(crate) use bad::{RETRY, Side};
 pub(crate) use format::{LARGEST, SLOT};
 pub(crate) use log::{How, Room};
+pub(crate) use rot::Written;
 pub(crate) use state::Pin;
 pub(crate) use volume::{LONG, Record, Volume};
 
@@ -143,7 +145,7 @@ pub(crate) struct Log {
     is_missing: bool,
     /// Slots that have something else than what was put there: the device has lost power alone.
     lost: RefCell<HashSet<u32>>,
-    /// Slots of which is known that what should be there cannot be read.
+    /// Slots of which is known that what should be there cannot be read, or is something else.
     unreadable: RefCell<HashSet<u32>>,
     mending: Cell<bool>,
     closed: Cell<bool>,

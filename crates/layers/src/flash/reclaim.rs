@@ -15,10 +15,13 @@
 use super::Log;
 use super::format::{Entry, SLOT, Summary, What};
 use super::log::{Ticket, Waiting};
+use super::rot::{Written, rotten};
 use super::segments::{MAIN, SMALL};
 use super::volume::{LATE, Volume};
+use crate::flaw::flawed;
 use futures_util::future::select;
 use lamina_block::{Buf, Durability, Error, ErrorKind, Result};
+use std::ops::Range;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -55,9 +58,18 @@ pub(super) struct Run {
     pub block: u64,
     pub slot: u32,
     pub count: u32,
+    /// What they were written as.
+    pub written: Written,
     pub is_dirty: bool,
     /// It cannot be read any more.
     pub is_lost: bool,
+}
+
+impl Run {
+    /// The slots that have to be read in order to copy it.
+    fn needed(&self) -> Range<u32> {
+        if self.is_dirty { self.written.slots.clone() } else { self.slot..self.slot + self.count }
+    }
 }
 
 impl Log {
@@ -215,7 +227,7 @@ impl Log {
     }
 
     /// Lets segments be used again that are empty.
-    pub(super) async fn free(&self, emptied: Vec<(u8, u32)>) -> Result<()> {
+    pub(super) async fn free(self: &Rc<Log>, emptied: Vec<(u8, u32)>) -> Result<()> {
         if emptied.is_empty() {
             return Ok(());
         }
@@ -238,15 +250,15 @@ impl Log {
     }
 
     /// The segment can be used again, perhaps not before a store that takes its time has what is read from it.
-    async fn give_back(&self, number: u32) {
+    async fn give_back(self: &Rc<Log>, number: u32) {
         let facts = move |log: &Log| {
             let segments = log.segments.borrow();
             let segment = &segments.list[number as usize];
             (segment.pins == 0, segment.entries.is_none())
         };
-        let give = move |log: &Log| {
+        let give = move |log: &Rc<Log>| {
             log.segments.borrow_mut().free.push_back(number);
-            log.moved.notify();
+            log.freed();
         };
         self.hasten(!facts(self).1);
         self.moved.until(|| facts(self).0 || facts(self).1).await;
@@ -266,6 +278,14 @@ impl Log {
     fn hasten(&self, is_hasty: bool) {
         self.hasty.set(is_hasty);
         self.flushed.notify();
+    }
+
+    /// There are more free segments. What waits for one is not always somebody who waits for room: copies take what there is.
+    pub(super) fn freed(self: &Rc<Log>) {
+        self.moved.notify();
+        if !flawed!("nobody hears of a free segment") {
+            [SMALL, MAIN].into_iter().for_each(|log| self.pump(log));
+        }
     }
 
     /// Nobody reads from the segment any more, and its summary is written or never will be.
@@ -358,6 +378,7 @@ impl Log {
                             block,
                             slot,
                             count: 1,
+                            written: Written::of(entry, base),
                             is_dirty,
                             is_lost: false,
                         });
@@ -374,10 +395,11 @@ impl Log {
         let mut copies = Vec::with_capacity(runs.len());
         let mut left = runs.into_iter().peekable();
         while let Some(run) = left.next() {
-            let (first, mut end) = (run.slot, run.slot + run.count);
+            let needed = run.needed();
+            let (mut first, mut end) = (needed.start, needed.end);
             let mut stretch = vec![run];
             while let Some(next) = left.next_if(|next| next.slot <= end + CLOSE) {
-                end = next.slot + next.count;
+                (first, end) = (first.min(next.needed().start), end.max(next.needed().end));
                 stretch.push(next);
             }
             let whole = match self.is_there(first..end) {
@@ -388,10 +410,12 @@ impl Log {
                 let slots = run.slot..run.slot + run.count;
                 let place = |slot: u32| (slot - first) as usize * SLOT;
                 let data = match (&whole, self.is_there(slots.clone())) {
-                    (Some(whole), _) => Ok(whole.slice(place(slots.start)..place(slots.end))),
+                    (Some(whole), _) if !run.is_dirty || self.is_sound(&run.written, first, whole) => {
+                        Ok(whole.slice(place(slots.start)..place(slots.end)))
+                    }
                     // One of them cannot be read, or several.
-                    (None, Ok(())) => self.read_slots(slots).await,
-                    (None, Err(lost)) => Err(lost),
+                    (None, Ok(())) if !run.is_dirty => self.read_slots(slots).await,
+                    (_, there) => Err(there.err().unwrap_or_else(rotten)),
                 };
                 match data {
                     Ok(data) => copies.push((run, data)),

@@ -43,7 +43,7 @@ pub async fn on_store(env: &Rc<SimEnv>, store: &str, block: u64) -> u8 {
 }
 
 /// Long enough for what can get to the stores to be there.
-async fn settle(env: &Rc<SimEnv>) {
+pub async fn settle(env: &Rc<SimEnv>) {
     env.sleep(Duration::from_secs(3)).await;
 }
 

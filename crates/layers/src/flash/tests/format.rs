@@ -1,16 +1,20 @@
-//! What version 1 of the format says, byte for byte: `tests/golden/flash-1.txt` is a whole flash, slot by slot. And what is
-//! refused.
+//! What version 1 of the format says, byte for byte: `tests/golden/flash-1.txt` is a whole flash, slot by slot, and
+//! `flash-1-lost.txt` another one, with blocks that cannot be read. And what is refused.
 
 use super::super::Log;
 use super::super::format::*;
 use super::super::log::How;
+use super::super::segments::SMALL;
+use super::super::volume::Volume;
+use super::latent::get;
 use crate::testing::*;
-use lamina_block::{Build, Keep, Pending};
+use lamina_block::{Build, Error, Keep, Op, Pending};
 use lamina_sim::{DiskOptions, Image, SimEnv, Simulation};
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 const GOLDEN: &str = include_str!("../../../tests/golden/flash-1.txt");
+const GOLDEN_LOST: &str = include_str!("../../../tests/golden/flash-1-lost.txt");
 
 const SHAPE: Super = Super {
     segment_slots: 16,
@@ -79,7 +83,8 @@ fn entries() -> Vec<Entry> {
     };
     let clean = Entry { what: What::Clean, volume: 0, block: 0, count: 1, slot: 8, ..written };
     let dropped = Entry { what: What::Dropped, count: u32::MAX, block: 1, slot: 0, ..written };
-    vec![written, clean, dropped]
+    let lost = Entry { what: What::Lost, block: 7, count: 1, slot: 6, ..written };
+    vec![written, clean, dropped, lost]
 }
 
 fn head() -> Head {
@@ -299,8 +304,8 @@ async fn dump(flash: &Rc<Node>) -> String {
     lines.join("\n") + "\n"
 }
 
-/// The slots that the golden file has.
-fn golden() -> Vec<(u32, Vec<u8>)> {
+/// The slots that a golden file has.
+fn golden(text: &str) -> Vec<(u32, Vec<u8>)> {
     let byte = |hex: &str| u8::from_str_radix(hex, 16).expect("two digits");
     let slot = |line: &str| {
         let (number, what) = line.strip_prefix("slot ")?.split_once(' ')?;
@@ -314,30 +319,39 @@ fn golden() -> Vec<(u32, Vec<u8>)> {
         };
         Some((number.parse().expect("a number"), bytes))
     };
-    GOLDEN.lines().map(|line| slot(line).expect("a slot")).collect()
+    text.lines().map(|line| slot(line).expect("a slot")).collect()
 }
 
-/// Two volumes; a segment with its summary, and one that was being written when the power failed.
-async fn written(env: Rc<SimEnv>) -> String {
-    let flash = disk(&env, "flash");
+/// A new flash, as it was written for the first time.
+async fn made(env: &Rc<SimEnv>) -> Rc<Log> {
+    let flash = disk(env, "flash");
     let first = State { sequence: 1, tails: [1, 1], next_segment: 1, volumes: Vec::new() };
     put_slot(&flash, STATES[0], &State::default().encode(KEY)).await;
     put_slot(&flash, STATES[1], &first.encode(KEY)).await;
     put_slot(&flash, 0, &SHAPE.encode()).await;
-    let log = Log::open("flash", &(Rc::clone(&env) as _), Rc::clone(&flash)).await.expect("opened");
+    let log = Log::open("flash", &(Rc::clone(env) as _), flash).await.expect("opened");
     // When it was written for the first time the numbers went on where they were.
     log.segments.borrow_mut().next = first.next_segment;
     log.saving.sequence.set(first.sequence);
+    log
+}
+
+/// Puts blocks, each full of a byte.
+async fn put(env: &Rc<SimEnv>, log: &Rc<Log>, volume: &Rc<Volume>, block: u64, blocks: &[u8], dirty: bool) {
+    let bytes = blocks.iter().flat_map(|byte| vec![*byte; SLOT]).collect();
+    let how = How { dirty, durability: Durability::Fua };
+    let room = log.room(blocks.len() as u64).await.expect("room");
+    log.put(room, volume, block, &Buf::from_vec(bytes), how).await.expect("put");
+    // All that goes on in the background has ended: what is written does not depend on how long it takes.
+    env.sleep(Duration::from_secs(5)).await;
+}
+
+/// Two volumes; a segment with its summary, and one that was being written when the power failed.
+async fn written(env: Rc<SimEnv>) -> String {
+    let log = made(&env).await;
     let one = log.volume(ONE, 64).await.expect("a volume");
     let two = log.volume(TWO, 16).await.expect("a volume");
-    let put = async |volume, block: u64, blocks: &[u8], dirty: bool| {
-        let bytes = blocks.iter().flat_map(|byte| vec![*byte; SLOT]).collect();
-        let how = How { dirty, durability: Durability::Fua };
-        let room = log.room(blocks.len() as u64).await.expect("room");
-        log.put(room, volume, block, &Buf::from_vec(bytes), how).await.expect("put");
-        // All that goes on in the background has ended: what is written does not depend on how long it takes.
-        env.sleep(Duration::from_secs(5)).await;
-    };
+    let put = async |volume, block, blocks: &[u8], dirty| put(&env, &log, volume, block, blocks, dirty).await;
     put(&one, 0, &[1, 2, 3], true).await;
     let (dirty, upto) = log.batch(&one, 9).expect("a batch");
     log.checkpoint(&one, upto, &dirty).await.expect("durable");
@@ -349,24 +363,67 @@ async fn written(env: Rc<SimEnv>) -> String {
     for block in 16..21 {
         put(&one, block, &[block as u8], true).await;
     }
+    dump(&disk(&env, "flash")).await
+}
+
+/// Three blocks one of which cannot be read when the flash is opened again, and one that can; both entries are then copied to
+/// the end of the log, as their volume is not open.
+async fn with_lost_blocks(env: Rc<SimEnv>) -> String {
+    let log = made(&env).await;
+    let one = log.volume(ONE, 64).await.expect("a volume");
+    put(&env, &log, &one, 0, &[1, 2, 3], true).await;
+    put(&env, &log, &one, 8, &[4], true).await;
+    let bad = u64::from(SEGMENTS_AT + 2) * SLOT as u64;
+    env.set_fault(Some(Box::new(move |_, _, io| {
+        (matches!(io.op, Op::Read(_)) && io.at.contains(&bad)).then(|| Error::media("latent"))
+    })));
+    let flash = disk(&env, "flash");
+    let log = Log::open("flash", &(Rc::clone(&env) as _), Rc::clone(&flash)).await.expect("opened");
+    log.turn_over((SMALL, 0)).await;
+    env.sleep(Duration::from_secs(5)).await;
+    env.set_fault(None);
     dump(&flash).await
+}
+
+fn is_as_it_was(text: &str, golden: &str, name: &str) {
+    if std::env::var_os("LAMINA_BLESS").is_some() {
+        let path = format!("{}/tests/golden/{name}", env!("CARGO_MANIFEST_DIR"));
+        std::fs::write(path, text).expect("it can be written");
+    }
+    assert_eq!(text, golden, "the format has changed: see docs/formats/flash.md");
 }
 
 #[test]
 fn version_1_is_as_it_was() {
-    let text = run(written);
-    if std::env::var_os("LAMINA_BLESS").is_some() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/flash-1.txt");
-        std::fs::write(path, &text).expect("it can be written");
-    }
-    assert_eq!(text, GOLDEN, "the format has changed: see docs/formats/flash.md");
+    is_as_it_was(&run(written), GOLDEN, "flash-1.txt");
+    is_as_it_was(&run(with_lost_blocks), GOLDEN_LOST, "flash-1-lost.txt");
+}
+
+#[test]
+fn lost_blocks_of_version_1_are_read() {
+    run(|env: Rc<SimEnv>| async move {
+        let flash = disk(&env, "flash");
+        for (slot, bytes) in golden(GOLDEN_LOST) {
+            put_slot(&flash, slot, &bytes).await;
+        }
+        let log = Log::open("flash", &(Rc::clone(&env) as _), flash).await.expect("opened");
+        let one = log.volume(ONE, 64).await.expect("a volume");
+        assert_eq!((one.blocks.get(), one.dirty.get(), one.queue.borrow().len()), (4, 4, 2));
+        for block in 0..3 {
+            assert_eq!(
+                get(&log, &one, block).await.expect("it is there").map_err(|e| e.kind()),
+                Err(ErrorKind::Media)
+            );
+        }
+        assert_eq!(get(&log, &one, 8).await, Some(Ok(4)));
+    });
 }
 
 #[test]
 fn version_1_is_read() {
     run(|env: Rc<SimEnv>| async move {
         let flash = disk(&env, "flash");
-        for (slot, bytes) in golden() {
+        for (slot, bytes) in golden(GOLDEN) {
             put_slot(&flash, slot, &bytes).await;
         }
         let log = Log::open("flash", &(Rc::clone(&env) as _), Rc::clone(&flash)).await.expect("opened");
@@ -389,7 +446,7 @@ fn version_1_is_read() {
 fn version_1_is_read_by_a_volume() {
     run(|env: Rc<SimEnv>| async move {
         let flash = disk(&env, "flash");
-        for (slot, bytes) in golden() {
+        for (slot, bytes) in golden(GOLDEN) {
             put_slot(&flash, slot, &bytes).await;
         }
         let world: Rc<dyn Env> = Rc::clone(&env) as _;

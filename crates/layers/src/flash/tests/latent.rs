@@ -25,7 +25,7 @@ async fn try_open(env: &Rc<SimEnv>) -> Result<Rc<Log>> {
 }
 
 /// What the flash has of a block, if anything.
-async fn get(log: &Rc<Log>, volume: &Volume, block: u64) -> Option<Result<u8>> {
+pub async fn get(log: &Rc<Log>, volume: &Volume, block: u64) -> Option<Result<u8>> {
     let slot = log.runs(volume, block..block + 1).remove(0).slot?;
     let buf = Buf::zeroed(SLOT);
     Some(log.read(slot, 0..SLOT as u64, buf.clone()).await.map(|()| buf.to_vec()[0]))

@@ -3,6 +3,9 @@
 use super::super::Log;
 use super::super::format::*;
 use super::super::log::How;
+use super::super::reclaim::Leaves;
+use super::super::segments::SMALL;
+use crate::flaw::failure_of;
 use crate::testing::*;
 use lamina_block::Error;
 use lamina_sim::{DiskOptions, Image, Images, Loss, SimEnv, Simulation};
@@ -194,4 +197,40 @@ fn what_was_lost_does_not_come_back_over_what_is_durable() {
         assert_eq!(found[1], Some(3), "seed {seed}: {found:?}");
     }
     assert!(half_lost > 0, "no first batch was lost");
+}
+
+/// Copies wait for a segment, and one becomes free: they go on.
+#[test]
+fn what_waits_for_a_segment_gets_the_next_one() {
+    let test = || {
+        lost(|env: Rc<SimEnv>| async move {
+            let log = open(&env).await;
+            let volume = log.volume(VOLUME, 64).await.expect("made");
+            for block in 0..8 {
+                put(&log, &volume, block, 1).await;
+            }
+            let (dirty, upto) = log.batch(&volume, 100).expect("dirty");
+            log.checkpoint(&volume, upto, &dirty).await.expect("kept");
+            // They are all taken when somebody comes who was promised room.
+            let rooms: Vec<_> = (0..5).map(|_| log.try_room(3, 0).expect("room")).collect();
+            let free = std::mem::take(&mut log.segments.borrow_mut().free);
+            let put = async {
+                for (n, room) in rooms.into_iter().enumerate() {
+                    let how = How { dirty: true, durability: Durability::Cached };
+                    let data = Buf::from_vec(vec![2; 3 * SLOT]);
+                    log.put(room, &volume, 20 + 3 * n as u64, &data, how).await.expect("put");
+                }
+            };
+            let freed = async {
+                env.sleep(std::time::Duration::from_secs(1)).await;
+                log.empty_segment(SMALL, 0, Leaves::Tail).await.expect("emptied");
+                log.free(vec![(SMALL, 0)]).await.expect("freed");
+            };
+            futures_util::future::join(put, freed).await;
+            log.segments.borrow_mut().free.extend(free);
+        });
+    };
+    test();
+    let words = failure_of("nobody hears of a free segment", test);
+    assert!(words.contains("it ends: Deadlock"), "{words}");
 }
