@@ -56,12 +56,23 @@ const POLICIES: [(&str, Make); 4] = [
     ("Lamina", |blocks| Box::new(Model::new(blocks, LAMINA))),
 ];
 
+/// A small queue that is always as long, in percent.
+const fn fixed(small: usize) -> Choice {
+    Choice { small, between: [small; 2], ..LAMINA }
+}
+
 /// Other choices than Lamina's, each in one way.
-const VARIANTS: [(&str, Choice); 29] = [
+const VARIANTS: [(&str, Choice); 36] = [
     ("as chosen", LAMINA),
-    ("small 10%", Choice { small: 10, ..LAMINA }),
-    ("small 30%", Choice { small: 30, ..LAMINA }),
-    ("small 40%", Choice { small: 40, ..LAMINA }),
+    ("small 10%", fixed(10)),
+    ("small 20%", fixed(20)),
+    ("small 30%", fixed(30)),
+    ("small 40%", fixed(40)),
+    ("small 5% to 40%", Choice { between: [5, 40], ..LAMINA }),
+    ("small 10% to 80%", Choice { between: [10, 80], ..LAMINA }),
+    ("ghosts of main count once", Choice { loses: 1, ..LAMINA }),
+    ("ghosts of main count thrice", Choice { loses: 3, ..LAMINA }),
+    ("the latest ghosts are 9%", Choice { lately: 9, ..LAMINA }),
     ("to main when asked for once", Choice { threshold: 1, ..LAMINA }),
     ("the same, parts not counted", Choice { threshold: 1, parts: false, ..LAMINA }),
     ("parts not counted", Choice { parts: false, ..LAMINA }),
@@ -70,6 +81,7 @@ const VARIANTS: [(&str, Choice); 29] = [
     ("counts to 7", Choice { most: 7, ..LAMINA }),
     ("no ghosts", Choice { ghosts: 0, ..LAMINA }),
     ("ghosts 45%", Choice { ghosts: 45, ..LAMINA }),
+    ("ghosts 90%", Choice { ghosts: 90, ..LAMINA }),
     ("ghosts 180%", Choice { ghosts: 180, ..LAMINA }),
     ("a write keeps the count", Choice { rewrite: Rewrite::Keeps, ..LAMINA }),
     ("a write forgets the count", Choice { rewrite: Rewrite::Forgets, ..LAMINA }),

@@ -3,9 +3,11 @@
 //!
 //! ```text
 //!      new ───▶ small ▢▢▣ ──┬─ asked for since it came ──▶ main ▢▢▢▢▢▣ ──┬─ asked for ──▶ main again, counted down
-//!                           └─ else ghost                    ▲           └─ else gone
+//!                           └─ else ghost                    ▲           └─ else gone, a ghost of main
 //!      ghost ────────────────────────────────────────────────┘
 //! ```
+//!
+//! Small is longer when its latest ghosts come again, and shorter when main's do.
 //!
 //! Room is made by whole segments. A block that is written again is appended again, to the log that has it; what it was before
 //! takes its slot until its segment goes. A segment a quarter of which is so is compacted: what is left goes to the end of its log.
@@ -36,13 +38,19 @@ pub enum Rewrite {
 /// What can be chosen.
 #[derive(Clone, Copy, Debug)]
 pub struct Choice {
-    /// Percent of the blocks that are small's before main has to give way.
+    /// Percent of the blocks that are small's before main has to give way, at first.
     pub small: usize,
+    /// The least and the most that it becomes, in percent.
+    pub between: [usize; 2],
+    /// Blocks that it loses when a block comes again that main let go lately; it wins one when small did.
+    pub loses: usize,
+    /// So many ghosts of each log are the latest, in percent of the blocks of the cache.
+    pub lately: usize,
     /// So often a block in small was asked for, to go to main.
     pub threshold: u8,
     /// What the counter can say.
     pub most: u8,
-    /// Ghosts, in percent of the blocks of the cache.
+    /// Ghosts of small, in percent of the blocks of the cache.
     pub ghosts: usize,
     pub rewrite: Rewrite,
     /// A block that a stream of reads has just asked for in part, and asks for again for the rest, is counted.
@@ -65,9 +73,12 @@ pub struct Choice {
 /// What Lamina does.
 pub const LAMINA: Choice = Choice {
     small: 20,
+    between: [10, 40],
+    loses: 2,
+    lately: 18,
     threshold: 2,
     most: 3,
-    ghosts: 90,
+    ghosts: 72,
     rewrite: Rewrite::Counts,
     parts: true,
     stream: 1 << 20,
@@ -135,7 +146,9 @@ pub struct Model {
     /// Blocks of each log.
     live: [usize; 2],
     index: HashMap<u64, Place>,
-    ghosts: Order,
+    ghosts: [Order; 2],
+    /// Blocks of all that small should have.
+    small: usize,
     streams: Streams,
     serial: u64,
     /// That a block is asked for is counted.
@@ -160,7 +173,8 @@ impl Model {
             logs: Default::default(),
             live: [0; 2],
             index: HashMap::new(),
-            ghosts: Order::default(),
+            ghosts: Default::default(),
+            small: blocks * choice.small / 100,
             streams: Streams::default(),
             serial: 0,
             counts: true,
@@ -247,7 +261,7 @@ impl Model {
             return;
         }
         let [small, main] = self.live;
-        let is_large = small * 100 > (small + main) * self.choice.small;
+        let is_large = small * self.blocks > (small + main) * self.small;
         let order = if is_large { [SMALL, MAIN] } else { [MAIN, SMALL] };
         let Some(log) = order.into_iter().find(|log| self.closed(*log) > 0) else { return };
         for (key, place) in self.take(log, 0) {
@@ -257,13 +271,24 @@ impl Model {
                 self.push(MAIN, key, if log == SMALL { 0 } else { place.frequency - 1 });
                 continue;
             }
-            if log == SMALL {
-                self.ghosts.put(key);
-                if self.ghosts.len() > self.blocks * self.choice.ghosts / 100 {
-                    self.ghosts.pop();
-                }
+            let most = if log == SMALL { self.choice.ghosts } else { self.choice.lately };
+            self.ghosts[log].put(key);
+            if self.ghosts[log].len() > self.blocks * most / 100 {
+                self.ghosts[log].pop();
             }
         }
+    }
+
+    /// A block comes that is not there: the log that it goes to.
+    fn recall(&mut self, key: u64) -> usize {
+        let [least, most] = self.choice.between.map(|percent| self.blocks * percent / 100);
+        if self.ghosts[SMALL].age(key).is_some_and(|age| age <= self.blocks * self.choice.lately / 100) {
+            self.small = (self.small + 1).min(most);
+        }
+        if self.ghosts[MAIN].take(key) {
+            self.small = self.small.saturating_sub(self.choice.loses).max(least);
+        }
+        if self.ghosts[SMALL].take(key) { MAIN } else { SMALL }
     }
 
     /// A block that is there is asked for.
@@ -289,7 +314,7 @@ impl Model {
             return true;
         }
         if !passes {
-            let log = if self.ghosts.take(key) { MAIN } else { SMALL };
+            let log = self.recall(key);
             self.append(log, key, 0);
         }
         false
@@ -372,7 +397,7 @@ mod tests {
                 );
                 let used: usize = model.logs.iter().flatten().map(|_| model.slots).sum();
                 assert!(used <= blocks, "{used} of {blocks}");
-                assert!(model.ghosts.len() <= blocks);
+                assert!(model.ghosts.iter().all(|ghosts| ghosts.len() <= blocks));
             }
             let live = model.logs.iter().enumerate().flat_map(|(log, segments)| {
                 segments.iter().flat_map(|segment| &segment.slots).map(move |slot| (log, slot))

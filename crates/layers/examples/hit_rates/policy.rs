@@ -74,6 +74,11 @@ impl Order {
         self.next += 1;
     }
 
+    /// How many keys have been put since this one was, and with it.
+    pub fn age(&self, key: u64) -> Option<usize> {
+        self.places.get(&key).map(|place| (self.next - place) as usize)
+    }
+
     /// Takes a key out; true if it was there.
     pub fn take(&mut self, key: u64) -> bool {
         let place = self.places.remove(&key);

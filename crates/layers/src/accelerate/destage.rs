@@ -83,17 +83,12 @@ impl Accelerate {
     /// Lets a batch become larger, unless somebody waits for it: a batch costs three flushes, and what is written again
     /// soon goes to the store once.
     async fn linger(&self) {
-        let since = self.env.now();
-        loop {
-            let hurry = self.volume.hurry.wait();
-            let len = self.volume.queue.borrow().len();
-            let left = LINGER.saturating_sub(self.env.now().since(since));
-            let is_wanted =
-                self.policy.get() != Policy::WriteBack || self.waiting.get() > 0 || self.closed.get();
-            if len == 0 || len >= LONG || is_wanted || self.log.is_short() || left.is_zero() {
-                return;
-            }
-            select(self.env.sleep(left), pin!(hurry)).await;
+        let hurry = self.volume.hurry.wait();
+        let len = self.volume.queue.borrow().len();
+        let is_wanted = self.policy.get() != Policy::WriteBack || self.waiting.get() > 0 || self.closed.get();
+        let is_much = len >= LONG || self.log.is_much_dirty(&self.volume);
+        if len > 0 && !is_wanted && !is_much && !self.log.is_short() {
+            select(self.env.sleep(LINGER), pin!(hurry)).await;
         }
     }
 

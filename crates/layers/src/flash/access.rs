@@ -9,6 +9,10 @@ use lamina_block::{Buf, Durability, Io, Result};
 use std::ops::Range;
 use std::rc::Rc;
 
+/// So large a part of its share is much that is dirty, as a divisor: it can neither go nor be compacted, and what is clean
+/// would have to make all the room.
+const MUCH: u64 = 8;
+
 /// Blocks side by side that are on the flash side by side, or are all not there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
@@ -109,20 +113,30 @@ impl Log {
         !self.is_missing && self.child.geometry().read_only
     }
 
-    /// True if there is more than enough room, for what was read too.
+    /// True if a volume's store should get what is dirty without waiting for more.
+    pub fn is_much_dirty(&self, volume: &Volume) -> bool {
+        volume.dirty.get() > self.share(volume) / MUCH
+    }
+
+    /// True if there is room for what was read, too.
     pub fn can_fill(&self) -> bool {
         if self.is_read_only() || self.closed.get() || self.check().is_err() {
             return false;
         }
         self.reclaim_soon();
-        self.segments.borrow().free.len() > 5
+        self.room_to_fill() > 0
+    }
+
+    /// For how many blocks that were read there is space: none while a write waits for it.
+    fn room_to_fill(&self) -> u64 {
+        if self.short.get().0 > 0 { 0 } else { self.room_now() }
     }
 
     /// Puts what was read, as much of it as there still is room for without waiting: so many blocks.
     pub async fn fill(&self, volume: &Rc<Volume>, block: u64, data: &Buf) -> Result<u64> {
         let how = How { dirty: false, durability: Durability::Cached };
-        let blocks = self.room_now(1).min((data.len() / SLOT) as u64);
-        let Some(room) = self.try_room(blocks, 1).filter(|_| blocks > 0) else { return Ok(0) };
+        let blocks = self.room_to_fill().min((data.len() / SLOT) as u64);
+        let Some(room) = self.try_room(blocks).filter(|_| blocks > 0) else { return Ok(0) };
         self.put(room, volume, block, &data.slice(0..blocks as usize * SLOT), how).await?;
         Ok(blocks)
     }

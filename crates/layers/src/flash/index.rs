@@ -3,12 +3,13 @@
 //! ```text
 //!      table    slot numbers, by the hash of volume and block     4 bytes × 5/4
 //!      slots    what each slot holds, a word                      8 bytes
-//!      ghosts   fingerprints of what went lately                  2 bytes × 9/10
+//!      ghosts   fingerprints of what went lately (`ghosts.rs`)    2 bytes × 9/10
 //! ```
 //!
 //! The table is open addressing with linear probing; what is taken out is closed up by moving others back, so that there
 //! are no tombstones. A slot holds something exactly if its word is not zero, and then the table has it.
 
+use super::ghosts::Ghosts;
 use std::ops::Range;
 
 /// What a slot holds: a block of a volume, and what is known of it.
@@ -91,7 +92,7 @@ impl Word {
     }
 }
 
-fn hash(volume: u16, block: u64) -> u64 {
+pub fn hash(volume: u16, block: u64) -> u64 {
     // The finalizer of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA '14).
     let mut x = (block | u64::from(volume) << VOLUME.start).wrapping_add(0x9E37_79B9_7F4A_7C15);
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -99,16 +100,12 @@ fn hash(volume: u16, block: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Fingerprints of a bucket of ghosts.
-const WAYS: usize = 4;
-
 /// The index of a flash.
 pub struct Index {
     slots: Vec<Word>,
     /// Slot numbers; slot 0 is the superblock's, so 0 is an empty place.
     table: Vec<u32>,
-    /// Buckets; in each the latest comes first.
-    ghosts: Vec<[u16; WAYS]>,
+    pub ghosts: Ghosts,
 }
 
 impl Index {
@@ -118,13 +115,13 @@ impl Index {
         Index {
             slots: vec![Word::default(); slots],
             table: vec![0; slots + slots / 4 + 8],
-            ghosts: vec![[0; WAYS]; (slots * 9 / 10).div_ceil(WAYS).max(1)],
+            ghosts: Ghosts::new(slots),
         }
     }
 
     /// Bytes that it takes.
     pub fn memory(&self) -> usize {
-        size_of_val(&self.slots[..]) + size_of_val(&self.table[..]) + size_of_val(&self.ghosts[..])
+        size_of_val(&self.slots[..]) + size_of_val(&self.table[..]) + self.ghosts.memory()
     }
 
     fn home(&self, hash: u64) -> usize {
@@ -219,31 +216,6 @@ impl Index {
     pub fn set_batched(&mut self, slot: u32) {
         self.slots[slot as usize].set(BATCHED, true);
     }
-
-    fn ghost(&self, volume: u16, block: u64) -> (usize, u16) {
-        let hash = hash(volume, block);
-        let bucket = ((u128::from(hash) * self.ghosts.len() as u128) >> 64) as usize;
-        // The low bits say something else than the high ones, which chose the bucket.
-        (bucket, (hash as u16).max(1))
-    }
-
-    /// The block has gone.
-    pub fn remember(&mut self, volume: u16, block: u64) {
-        let (bucket, print) = self.ghost(volume, block);
-        let ways = &mut self.ghosts[bucket];
-        ways.rotate_right(1);
-        ways[0] = print;
-    }
-
-    /// True if the block went lately; it is not remembered any more.
-    pub fn recall(&mut self, volume: u16, block: u64) -> bool {
-        let (bucket, print) = self.ghost(volume, block);
-        let ways = &mut self.ghosts[bucket];
-        let Some(way) = ways.iter().position(|way| *way == print) else { return false };
-        ways[way..].rotate_left(1);
-        ways[WAYS - 1] = 0;
-        true
-    }
 }
 
 #[cfg(test)]
@@ -294,15 +266,6 @@ mod tests {
         index.touch(7);
         index.touch(8);
         assert_eq!((index.word(7), index.word(8).frequency()), (Word::default(), 1));
-    }
-
-    #[test]
-    fn what_went_lately_is_recalled_once() {
-        let mut index = Index::new(1000);
-        (0..100).for_each(|block| index.remember(1, block));
-        let recalled = (0..100).filter(|block| index.recall(1, *block)).count();
-        assert!(recalled > 90, "only {recalled}");
-        assert_eq!((0..100).filter(|block| index.recall(1, *block)).count(), 0);
     }
 
     #[test]

@@ -152,20 +152,20 @@ impl Log {
         u64::from((self.shape.batch_slots() / 4).max(1))
     }
 
-    /// Space for `blocks` blocks, if there is any without waiting, and `spare` free segments besides.
-    pub fn try_room(&self, blocks: u64, spare: u64) -> Option<Room<'_>> {
-        (blocks <= self.room_now(spare)).then(|| {
+    /// Space for `blocks` blocks, if there is any without waiting.
+    pub fn try_room(&self, blocks: u64) -> Option<Room<'_>> {
+        (blocks <= self.room_now()).then(|| {
             let slots = self.slots_for(blocks);
             self.reserved.set(self.reserved.get() + slots);
             Room { of: self, slots }
         })
     }
 
-    /// For how many blocks there is space without waiting, and `spare` free segments besides.
-    pub fn room_now(&self, spare: u64) -> u64 {
+    /// For how many blocks there is space without waiting.
+    pub fn room_now(&self) -> u64 {
         // What is left of open segments is not counted, nor what their ends waste.
         let free = self.segments.borrow().free.len() as u64;
-        let mut slots = free.saturating_sub(4 + spare) * u64::from(self.shape.batch_slots());
+        let mut slots = free.saturating_sub(4) * u64::from(self.shape.batch_slots());
         slots = slots.saturating_sub(self.reserved.get());
         (slots / 2).max(slots.saturating_sub(4) / (self.run() + 1) * self.run())
     }
@@ -189,7 +189,7 @@ impl Log {
             self.check()?;
             self.reclaim_soon();
             let moved = self.moved.wait();
-            if let Some(room) = self.try_room(blocks, 0) {
+            if let Some(room) = self.try_room(blocks) {
                 return Ok(room);
             }
             short.get_or_insert_with(|| self.short());
@@ -239,6 +239,9 @@ impl Log {
         let result = ticket.wait().await;
         if how.dirty {
             volume.staged(serial, result.is_ok());
+            if self.is_much_dirty(volume) {
+                volume.hurry.notify();
+            }
         }
         volume.putting.set(volume.putting.get() - 1);
         self.moved.notify();
@@ -296,8 +299,7 @@ impl Log {
                     index.set_pending(slot, true);
                     self.log_of(slot)
                 }
-                None if index.recall(volume.number, block) => MAIN,
-                None => SMALL,
+                None => index.ghosts.recall(volume.number, block),
             };
             match runs.last_mut() {
                 Some((last, run)) if *last == log => run.end += 1,

@@ -34,6 +34,7 @@ mod batch;
 mod beyond;
 mod compact;
 mod format;
+mod ghosts;
 mod heads;
 mod index;
 mod late;

@@ -2,8 +2,10 @@
 //!
 //! ```text
 //!      small's tail:  asked for since it came ──▶ main         else forgotten, and remembered as a ghost
-//!      main's tail:   asked for since it came ──▶ main again   else forgotten
+//!      main's tail:   asked for since it came ──▶ main again   else forgotten, and a ghost as well
 //! ```
+//!
+//! Which tail goes depends on how large the small queue is, and should be (`ghosts`).
 //!
 //! Before anything is forgotten, segments go that have few blocks that count (`compact`).
 //!
@@ -26,8 +28,6 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Part of the blocks that the small queue has at least, in percent.
-const SMALL_PERCENT: u64 = 20;
 /// In each log, what was asked for more often than this is kept. Twice in the small one: neighbouring requests that share
 /// a block are no sign that it will be needed again (docs/benchmarks-hit-rates.md).
 const ASKED: [u8; 2] = [1, 0];
@@ -195,8 +195,7 @@ impl Log {
         if let Some(first) = [SMALL, MAIN].into_iter().filter_map(oldest).find(goes_first) {
             return Some(first).filter(may_go);
         }
-        let [small, main] = segments.live;
-        let is_large = small * 100 > (small + main) * SMALL_PERCENT;
+        let is_large = self.index.borrow().ghosts.is_large(segments.live);
         let order = if is_large { [SMALL, MAIN] } else { [MAIN, SMALL] };
         order.into_iter().filter_map(oldest).find(may_go)
     }
@@ -344,9 +343,7 @@ impl Log {
                 };
                 if why != Leaves::Sparse && !is_dirty && !(can_move && is_worth()) {
                     self.unmap(&volume, word.block());
-                    if log == SMALL {
-                        self.index.borrow_mut().remember(word.volume(), word.block());
-                    }
+                    self.index.borrow_mut().ghosts.remember(log, word.volume(), word.block());
                     continue;
                 }
                 // In main it has to be asked for again.
