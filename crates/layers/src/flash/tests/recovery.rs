@@ -212,7 +212,7 @@ fn what_waits_for_a_segment_gets_the_next_one() {
             let (dirty, upto) = log.batch(&volume, 100).expect("dirty");
             log.checkpoint(&volume, upto, &dirty).await.expect("kept");
             // They are all taken when somebody comes who was promised room.
-            let rooms: Vec<_> = (0..5).map(|_| log.try_room(3, 0).expect("room")).collect();
+            let rooms: Vec<_> = (0..5).map(|_| log.try_room(3).expect("room")).collect();
             let free = std::mem::take(&mut log.segments.borrow_mut().free);
             let put = async {
                 for (n, room) in rooms.into_iter().enumerate() {
