@@ -166,6 +166,33 @@ class Below(HierarchyCase):
         run(*bench, "--force", cwd=self.rig.dir)
 
     @limit(120)
+    def test_who_remembers_what_is_below_refuses(self):
+        """Nothing has happened then, at once and after a kill."""
+        part = '[device.%s]\ntype = "linear"\nover = "%s"\nsize = "8MiB"\n'
+        vol = '[device.vol]\ntype = "snapshot"\nover = "a"\nsize = "8MiB"\n'
+        legs = part % ("x", "b") + '[device.c]\ntype = "file"\npath = "c.img"\nsize = "16MiB"\n' + part % ("y", "c")
+        above = {
+            "parity": (legs, '["vol", "x", "y"]'), "mirror": (legs, '["vol", "x", "y"]'), "integrity": ("", '"vol"'),
+            "fingerprint": ("", '"vol"'), "snapshot": ("", '"vol"'),
+        }
+        for kind, (more, over) in above.items():
+            with self.subTest(kind):
+                disk = f'[device.disk]\ntype = "{kind}"\nover = {over}\n[export.disk]\ndevice = "disk"\nnbd = "unix:nbd.sock"\n'
+                self.serve(FILE[:FILE.index("[device.vol]")] + vol + more + disk)
+                self.write(1, [1])
+                self.daemon.ctl("vol", "snapshot", "monday")
+                self.write(2, [1])
+                for words in (("rollback", "monday"), ("resize", "4MiB")):
+                    self.assertIn(f'not under "disk", of type "{kind}"', self.refused("vol", *words, "--force"))
+                self.assertEqual(self.read([1] * 4), [2] * 4)
+                self.daemon.restart()
+                self.attach()
+                self.assertEqual(self.read([1] * 4), [2] * 4)
+                self.assertEqual(self.daemon.stop(), 0, self.daemon.log())
+                for image in self.rig.dir.glob("*.img"):
+                    image.unlink()
+
+    @limit(120)
     def test_a_leg_does_not_change_alone(self):
         legs = "".join(
             f'[device.{leg}]\ntype = "snapshot"\nover = "{file}"\nsize = "8MiB"\n' for leg, file in (("vol", "a"), ("wol", "b")))

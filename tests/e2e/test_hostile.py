@@ -2,8 +2,11 @@
 what they were, and the daemon ends in order. See `NeighbourCase`."""
 
 import contextlib
+import errno
 import fcntl
+import json
 import os
+import random
 import resource
 import socket
 import ssl
@@ -18,9 +21,9 @@ from front_end import (
     ADD_MEMORY, AVAILABLE, DATA, GET_INFLIGHT, GET_VRING_BASE, READ, REMOVE_MEMORY, SET_INFLIGHT, SET_LOG_BASE,
     SET_MEM_TABLE, TABLE_OF_MEMORY, WRITE,
 )
-from hierarchies import member
+from hierarchies import member, written
 from neighbour import NeighbourCase
-from rig import Lamina, run, wait_until
+from rig import Lamina, lamina_binary, run, wait_until
 
 # Lets memory of a process be one thing and another, without end.
 FLIP = """
@@ -165,7 +168,96 @@ class Guests(NeighbourCase):
         self.end()
 
 
+    def test_front_ends_that_say_half_a_message_or_wait_their_turn(self):
+        self.greedy()
+        others = []
+        for number in range(200):
+            other = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            self.addCleanup(other.close)
+            with contextlib.suppress(BlockingIOError):
+                other.connect(str(self.lamina.socket("greedy.sock")))
+                if number % 2:
+                    other.send(b"\1\0\0\0\1\0")
+            others.append(other)
+        time.sleep(1.5)
+        self.end()
+
+
 class Clients(NeighbourCase):
+    def test_more_clients_than_files_can_be_open(self):
+        self.serve({"greedy": member("greedy", "16MiB")}, nbd="unix:greedy.sock")
+        used = len(os.listdir(f"/proc/{self.lamina.proc.pid}/fd"))
+        before = resource.prlimit(self.lamina.proc.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(self.lamina.proc.pid, resource.RLIMIT_NOFILE, (used + 8, before[1]))
+        with contextlib.ExitStack() as stack:
+            for _ in range(50):
+                client = stack.enter_context(socket.socket(socket.AF_UNIX))
+                client.settimeout(2)
+                with contextlib.suppress(OSError):
+                    client.connect(str(self.lamina.socket("greedy.sock")))
+            time.sleep(1.5)
+        # When they have left, others are served.
+        def served():
+            client = nbd.NBD()
+            try:
+                client.connect_uri(self.lamina.uri("greedy", "greedy.sock"))
+                return client.pread(512, 0) == bytes(512)
+            except nbd.Error:
+                return False
+        wait_until("somebody to be served", 20, served)
+        self.end()
+
+    def test_a_client_that_reads_nothing_beside_a_mirror(self):
+        """Nobody troubles the mirror: it is closed in order, at once, and needs no resync."""
+        legs = {name: member(name, "24MiB") for name in "ab"}
+        text = written({**legs, "m": {"type": "mirror", "over": ["a", "b"]}}, {"m": {"device": "m", "nbd": "unix:m.sock"}})
+        run(lamina_binary(), "create", self.rig.write("mirror.toml", text))
+        self.rig.write("greedy.toml", written(
+            {"greedy": member("greedy", "256MiB")}, {"greedy": {"device": "greedy", "nbd": "unix:greedy.sock"}}).split("\n", 2)[2])
+        lamina = Lamina(self.rig, text, name="mirror", arguments=[self.rig.path("greedy.toml")])
+        mirror = nbd.NBD()
+        mirror.connect_uri(lamina.uri("m", "m.sock"))
+        mirror.pwrite(b"1" * MIB, 0)
+        mirror.flush()
+        mirror.shutdown()
+        client = socket.socket(socket.AF_UNIX)
+        self.addCleanup(client.close)
+        client.connect(str(lamina.socket("greedy.sock")))
+        client.sendall(struct.pack(">I8sII", 3, b"IHAVEOPT", 1, 6) + b"greedy")
+        for number in range(8):
+            client.sendall(struct.pack(">IHHQQI", 0x25609513, 0, 0, number, number * 32 * MIB, 32 * MIB))
+        time.sleep(0.5)
+        begun = time.monotonic()
+        lamina.stop()
+        self.assertLess(time.monotonic() - begun, 20)
+        for leg in "ab":
+            inspected = run(lamina_binary(), "inspect", "--json", self.rig.path(f"{leg}.img")).stdout
+            self.assertTrue(json.loads(inspected)["member"]["superblock"]["clean"], leg)
+
+    def test_control_requests_without_end(self):
+        self.serve({"greedy": member("greedy", "16MiB")}, nbd="unix:greedy.sock")
+        json_type = b"content-type: application/json\r\n"
+        head = b"POST /v1/apply HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+        requests = (
+            # A body that does not end, headers that do not, JSON of a great depth, a path out of the API, no HTTP at all.
+            (head + json_type + b"content-length: 1000000000\r\n\r\n", b"x" * MIB, 100),
+            (head, b"x-header: " + b"y" * 1000 + b"\r\n", 100_000),
+            (head + json_type + b"content-length: 100000\r\n\r\n", b"[" * 100_000, 1),
+            (b"GET /v1/devices/..%2f..%2f..%2fetc%2fpasswd HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", b"", 0),
+            (b"\0" * 100_000, b"", 0),
+        )
+        for begin, more, times in requests:
+            with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):
+                client.settimeout(10)
+                client.connect(str(self.lamina.control))
+                client.sendall(begin)
+                for _ in range(times):
+                    client.sendall(more)
+                answer = client.recv(MIB)
+                self.assertNotIn(b" 200 ", answer[:20])
+        self.lamina.get("/v1/health")
+        self.end()
+
     def test_block_status_of_a_sieve(self):
         self.rig.file("greedy.img", 1 << 30)
         with open(self.rig.path("greedy.img"), "r+b") as file:
@@ -233,6 +325,117 @@ class Clients(NeighbourCase):
 
 
 class Hosts(RigCase):
+    def test_a_disk_whose_superblock_names_a_file_of_this_host(self):
+        """A guest that owns a raw image can write such a superblock: nothing but the disk itself is opened unless somebody
+        says so."""
+        secret = self.rig.write("secret", "nobody's business" * 100)
+        text = written(
+            {"stick": member("stick", "16MiB"), "host": {"type": "file", "path": str(secret), "read-only": True, "block": "512"}},
+            {"vm1": {"device": "stick", "nbd": "unix:vm1.sock"}, "host": {"device": "host", "nbd": "unix:vm1.sock"}},
+        )
+        os.truncate(secret, 2048)
+        run(lamina_binary(), "create", self.rig.write("made.toml", text))
+        stick = self.rig.path("away")
+        self.rig.path("stick.img").rename(stick)
+        for words in (("assemble", "--serve"), ("serve", "--from-members")):
+            refused = run(lamina_binary(), *words, stick, "--control", self.rig.path("ctl"), check=False, seconds=10)
+            self.assertEqual(refused.returncode, 2, refused.stdout)
+            self.assertIn(f'device "host": key "path": {secret}', refused.stderr)
+            self.assertIn("--trust", refused.stderr)
+            self.assertNotIn("ready", refused.stdout)
+        self.assertIn(str(secret), run(lamina_binary(), "assemble", stick).stdout)
+
+    def test_a_link_in_the_place_of_a_socket(self):
+        """It is not followed, and what it names stays."""
+        other = self.rig.write("other", "somebody's")
+        for name in ("nbd.sock", "lamina.ctl"):
+            os.symlink(other, self.rig.path(name))
+            refused = run(
+                lamina_binary(), "serve", self.rig.write("lamina.toml", memory()), "--control", self.rig.path("lamina.ctl"),
+                check=False, seconds=20,
+            )
+            self.assertEqual(refused.returncode, 1, name)
+            self.assertIn(name, refused.stderr)
+            self.assertEqual(other.read_text(), "somebody's")
+            self.rig.path(name).unlink()
+
+    def test_a_disk_without_space(self):
+        """Who writes there is told, and nobody else notices; when there is space, it goes on."""
+        full = self.rig.path("full")
+        full.mkdir()
+        if os.geteuid():
+            self.skipTest("a file system of its own is mounted by root only")
+        run("mount", "-t", "tmpfs", "-o", "size=8M", "none", full)
+        self.addCleanup(run, "umount", "-l", full)
+        devices = {"a": {"type": "file", "path": "full/a.img", "size": "64MiB"}, "b": member("b", "64MiB")}
+        text = written(devices, {name: {"device": name, "nbd": "unix:nbd.sock"} for name in "ab"}).split("\n", 2)[2]
+        lamina = Lamina(self.rig, text)
+        there, other = nbd.NBD(), nbd.NBD()
+        there.connect_uri(lamina.uri("a"))
+        other.connect_uri(lamina.uri("b"))
+        with self.assertRaises(nbd.Error) as failed:
+            for at in range(0, 64 * MIB, MIB):
+                there.pwrite(b"1" * MIB, at)
+        self.assertEqual(failed.exception.errnum, errno.ENOSPC)
+        self.assertEqual(there.pread(MIB, 0), b"1" * MIB)
+        for at in range(0, 64 * MIB, MIB):
+            other.pwrite(b"2" * MIB, at)
+        other.flush()
+        run("mount", "-o", "remount,size=128M", full)
+        there.pwrite(b"3" * MIB, 60 * MIB)
+        self.assertEqual(there.pread(MIB, 60 * MIB), b"3" * MIB)
+        for client in (there, other):
+            client.shutdown()
+        self.assertEqual(lamina.stop(), 0, lamina.log())
+
+    @limit(120)
+    def test_members_with_bytes_changed(self):
+        """Whatever their bytes are: no command panics, is killed, or hangs, and what is served can be asked."""
+        chance = random.Random(6)
+        devices = {
+            **{name: member(name, "4MiB") for name in "ab"}, "n": member("n", "8MiB"), "log": member("log", "4MiB"),
+            "m": {"type": "mirror", "over": ["a", "b"]}, "r": {"type": "redo", "over": "m", "metadata": "log"},
+            "c": {"type": "flash", "over": "n"}, "v": {"type": "accelerate", "over": ["r", "c"]},
+            "s": {"type": "snapshot", "over": "v"},
+        }
+        text = written(devices, {"s": {"device": "s", "nbd": "unix:nbd.sock"}}, name="lamina")
+        run(lamina_binary(), "create", self.rig.write("lamina.toml", text))
+        lamina = Lamina(self.rig, text)
+        client = nbd.NBD()
+        client.connect_uri(lamina.uri("s"))
+        for at in range(0, MIB, 65536):
+            client.pwrite(chance.randbytes(4096), at)
+        client.flush()
+        lamina.kill()
+        images = {path: path.read_bytes() for path in self.rig.dir.glob("*.img")}
+        used = {path: [at for at in range(0, len(held), 512) if any(held[at:at + 512])] for path, held in images.items()}
+        for number in range(12):
+            for path, held in images.items():
+                path.write_bytes(held)
+            for _ in range(chance.choice((1, 2, 5, 20))):
+                path = chance.choice(list(images))
+                bad = chance.choice((b"\xff" * 8, bytes(512), chance.randbytes(64), bytes([chance.getrandbits(8)])))
+                with open(path, "r+b") as image:
+                    image.seek(chance.choice(used[path]) + chance.randrange(512))
+                    image.write(bad)
+            for words in (("inspect", *images), ("assemble", *images), ("check", "--metadata", lamina.file), ("repair", lamina.file)):
+                words = ("inspect", path) if words[0] == "inspect" else words
+                done = run(lamina_binary(), *words, check=False, seconds=20)
+                self.assertIn(done.returncode, (0, 1, 2), f"{number} {words[0]}: {done.stderr}")
+                self.assertNotIn("panicked", done.stderr, number)
+            try:
+                lamina.start()
+            except AssertionError:  # It is refused, or it serves.
+                self.assertIn(lamina.proc.wait(20), (1, 2), lamina.log())
+            else:
+                client = nbd.NBD()
+                client.connect_uri(lamina.uri("s"))
+                for at in range(0, MIB, 65536):
+                    with contextlib.suppress(nbd.Error):
+                        client.pread(4096, at)
+                lamina.kill()
+            self.assertNotIn("panicked", lamina.log(), number)
+
     def test_a_folder_that_somebody_has_locked(self):
         folder = os.open(self.rig.dir, os.O_RDONLY)
         self.addCleanup(os.close, folder)

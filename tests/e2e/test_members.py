@@ -127,6 +127,32 @@ class Members(RigCase):
         again = self.serve(self.lamina("assemble", self.rig.path("c.img")).stdout, name="shuffled")
         self.verify(again)
 
+    def test_assemble_prints_no_relative_path(self):
+        """What it prints is right in every folder."""
+        (self.rig.path("key")).write_text("secret")
+        file = self.rig.write("vm1.toml", """\
+[hierarchy]
+name = "vm1"
+[device.a]
+type = "file"
+path = "a.img"
+size = "32MiB"
+[device.k]
+type = "crypt"
+over = "a"
+key-file = "key"
+kdf-memory = "32KiB"
+[export.vm1]
+device = "k"
+nbd = "unix:nbd.sock"
+vhost-user = "vm1.sock"
+tls = { certificate = "c.pem", key = "k.pem" }
+""")
+        self.lamina("create", file)
+        printed = run(lamina_binary(), "assemble", self.rig.path("a.img"), cwd="/").stdout
+        for name in ("a.img", "key", "nbd.sock", "vm1.sock", "c.pem", "k.pem"):
+            self.assertRegex(printed, f'"(unix:)?{self.rig.path(name)}"')
+
     def test_assemble_serves(self):
         self.create()
         daemon = self.rig.start(lamina_binary(), "assemble", "--serve", "--control", self.rig.path("ctl"),

@@ -14,9 +14,9 @@ from test_change import LOG, SLOW
 MORE_KILLS = KILLS_CHANGE + 40
 
 
-def legs(*names):
-    """The disk `vm1`: a mirror."""
-    return {**{name: member(name, "24MiB") for name in names}, "vm1": {"type": "mirror", "over": list(names)}}
+def legs(*names, kind="mirror"):
+    """The disk `vm1`: a mirror, or another device with legs."""
+    return {**{name: member(name, "24MiB") for name in names}, "vm1": {"type": kind, "over": list(names)}}
 
 
 def on(name):
@@ -94,6 +94,10 @@ class Killed(Restarted):
     @limit(180 + 15 * KILLS_CHANGE)
     def test_while_a_leg_is_exchanged_and_the_file_stays(self):
         self.go_round(legs("a", "b"), legs("a", "c"), words=())
+
+    @limit(180 + 15 * KILLS_CHANGE)
+    def test_while_a_device_of_a_parity_is_exchanged(self):
+        self.go_round(legs("a", "b", "c", kind="parity"), legs("a", "d", "c", kind="parity"))
 
     @limit(180 + 15 * KILLS_CHANGE)
     def test_while_a_disk_migrates(self):

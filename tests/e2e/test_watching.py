@@ -4,6 +4,7 @@ troubles that `lamina status`, an alert and a metric tell."""
 import errno
 import os
 import pty
+import random
 import signal
 import subprocess
 import time
@@ -12,8 +13,8 @@ import nbd
 
 from common import MIB, limit
 from hierarchies import HierarchyCase, exported, joined, member, written
-from legs import LegsCase, mirrored
-from rig import lamina_binary, run, wait_until
+from legs import MIRROR, RAID5, Image, LegsCase, mirrored, over_legs
+from rig import Lamina, lamina_binary, run, wait_until
 
 
 def on(name, speed):
@@ -53,6 +54,48 @@ class Applying(HierarchyCase):
         self.assertIn("move      disk: away from a", steps)
         self.assertFalse(self.rig.path("c.img").exists())
         self.assertEqual(self.apply(joined(("c", "b")), exported()), steps)
+
+    @limit(60)
+    def test_a_leg_that_is_too_small_is_refused_before_anything(self):
+        for kind, legs in (MIRROR, "ab"), (RAID5, "abc"):
+            over = lambda names: {
+                **{name: member(name, "8MiB" if name == "d" else "24MiB") for name in names}, "m": {**kind, "over": list(names)},
+            }
+            with self.subTest(kind["type"]):
+                self.create(over(legs), exported("m"))
+                before = self.devices()
+                # In the place of another one, and as one more.
+                for wished in (over(legs[:-1] + "d"), over(legs + "d")):
+                    for words in (["--plan"], ["--force"], []):
+                        said = self.apply(wished, exported("m"), *words, check=False)
+                        self.assertRegex(said, r'device "m": cannot be .*: over: d has 7104KiB and [0-9]+KiB are needed')
+                        self.assertFalse(self.rig.path("d.img").exists(), words)
+                        self.assertEqual(self.devices(), before)
+                self.assertEqual(self.daemon.stop(), 0, self.daemon.log())
+                for leg in legs:
+                    self.rig.path(f"{leg}.img").unlink()
+
+    @limit(60)
+    def test_what_was_to_join_is_what_it_was_when_the_change_is_taken_back(self):
+        """The next attempt needs no --force, and a file that was there holds what it held."""
+        self.create(mirrored("ab"), exported("m"))
+        # How large a layer between would be is not known before it is there.
+        wished = {**mirrored("ab"), "d": member("d", "32MiB"), "k": {"type": "linear", "over": "d", "offset": "1MiB", "size": "4MiB"}}
+        wished["m"] = {**wished["m"], "over": ["fa", "fb", "k"]}
+        held = random.Random(3).randbytes(32 * MIB)
+        for is_there in (False, True):
+            if is_there:
+                self.rig.path("d.img").write_bytes(held)
+            said = self.apply(wished, exported("m"), check=False)
+            self.assertIn("k has 4MiB and", said)
+            if is_there:
+                self.assertTrue(self.rig.path("d.img").read_bytes() == held, "what was there has changed")
+            else:
+                self.assertFalse(self.rig.path("d.img").exists())
+        self.rig.path("d.img").unlink()
+        wished["k"]["size"] = "24MiB"
+        self.apply(wished, exported("m"))
+        self.assertEqual(self.daemon.stop(), 0, self.daemon.log())
 
     @limit(60)
     def test_ctrl_c_ends_the_program_and_not_the_change(self):
@@ -196,6 +239,47 @@ class Troubles(LegsCase):
         self.assertRegex(line, r"vol.*(delete|enlarge|resize|larger)")
 
     @limit(60)
+    def test_what_no_request_reaches(self):
+        """Layers without redundancy do not notice that a device below is gone; who asks them does."""
+        self.create({**joined(), "fb": {"type": "fault", "over": "b"}, "disk": {"type": "concat", "over": ["a", "fb"]}}, exported())
+        handle = self.client()
+        handle.pwrite(b"1" * 4096, 0)
+        self.told(0)
+        self.daemon.ctl("fb", "set", 'rules=[{"error": "offline"}]')
+        with self.assertRaises(nbd.Error):
+            handle.pread(4096, handle.get_size() - 4096)
+        # The rest of it is well.
+        self.assertEqual(handle.pread(4096, 0), b"1" * 4096)
+        self.told(4, ("vm1", "unreachable"))
+        self.daemon.ctl("fb", "clear")
+        handle.pread(4096, handle.get_size() - 4096)
+        self.told(0)
+        handle.shutdown()
+
+    @limit(60)
+    def test_legs_that_are_all_gone(self):
+        self.create(mirrored("ab"), exported("m"))
+        handle = self.client()
+        for leg in "ab":
+            self.daemon.ctl(f"f{leg}", "set", 'rules=[{"error": "offline"}]')
+        with self.assertRaises(nbd.Error):
+            handle.pwrite(b"1" * 4096, 0)
+        end = time.monotonic() + 10
+        while (code := run(lamina_binary(), "status", "--control", self.daemon.control, check=False).returncode) != 4:
+            self.assertLess(time.monotonic(), end, code)
+        handle.shutdown()
+
+    def test_a_file_that_was_cut_short(self):
+        self.daemon = Lamina(self.rig, written({"m": member("m", "8MiB")}, exported("m")).split("\n", 2)[2])
+        self.told(0)
+        handle = self.client()
+        os.truncate(self.rig.path("m.img"), MIB)
+        with self.assertRaises(nbd.Error):
+            handle.pread(4096, 4 * MIB)
+        handle.shutdown()
+        self.told(4, ("m", "unreachable"))
+
+    @limit(60)
     def test_an_integrity_error(self):
         devices = {"a": member("a", "24MiB"), "sums": {"type": "integrity", "over": "a"}}
         self.create(devices, exported("sums"))
@@ -213,3 +297,81 @@ class Troubles(LegsCase):
             handle.pread(MIB, 0)
         handle.shutdown()
         self.told(3, ("sums", "corrupt"))
+
+
+class Shown(LegsCase):
+    """What is shown is of now, and fits into a hundred columns."""
+
+    @limit(60)
+    def test_the_tree(self):
+        names = [f"a-rather-long-name-of-a-device-{number}" for number in range(2)]
+        devices = {
+            **{name: member(name, "24MiB") for name in names},
+            "m": {"type": "mirror", "over": names},
+            "volume": {"type": "snapshot", "over": "m", "size": "1277GiB"},
+            "monday": {"type": "view", "over": "volume", "name": "monday"},
+        }
+        first = {name: keys for name, keys in devices.items() if name != "monday"}
+        self.create(first, exported("volume"))
+        self.daemon.ctl("volume", "snapshot", "monday")
+        self.apply(devices, {**exported("volume"), "old": {"device": "monday", "nbd": "unix:nbd.sock", "read-only": True}})
+        self.daemon.ctl("m", "fail", names[1])
+        tree = self.daemon.tree("100ms")
+        self.assertLessEqual(max(map(len, tree.splitlines())), 100, tree)
+        self.assertIn("1.25TiB", tree)
+        first = [line.split()[0] for line in tree.splitlines() if "snapshot" in line or "view" in line]
+        self.assertEqual(first[0], "volume", tree)
+        self.assertRegex(tree, f"{names[1]}, a leg of m, is failed")
+        self.stop()
+
+    @limit(60)
+    def test_errors_since_the_start(self):
+        self.create(mirrored("ab"), exported("m"))
+        handle = self.client()
+        self.kill("fa")
+        handle.pwrite(b"1" * 4096, 0)
+        self.daemon.tree("100ms")
+        line = next(line for line in self.daemon.tree("100ms").splitlines() if "fa " in line and "fault" in line)
+        errors, new = map(int, line.split()[-2:])
+        self.assertEqual((errors > 0, new), (True, 0), line)
+        handle.shutdown()
+
+    @limit(60)
+    def test_a_scrub_tells_what_it_healed_and_not_what_others_did(self):
+        self.create(mirrored("abc"), exported("m"))
+        handle = self.client()
+        data = random.Random(9).randbytes(8 * MIB)
+        for at in range(0, len(data), MIB):
+            handle.pwrite(data[at:at + MIB], at)
+        handle.flush()
+        handle.shutdown()
+        found = []
+        for blocks in ((300, 301, 700), (400,), ()):
+            for block in blocks:
+                Image(self.rig.path("b.img")).flip(block)
+            found.append(self.scrub()["last_scrub"]["healed"])
+        self.assertEqual(found, [3, 1, 0])
+        self.stop()
+
+    @limit(60)
+    def test_a_job_that_goes_on_is_as_fast_as_it_is_now(self):
+        """What was done before a restart is done, and no part of the rate."""
+        disk = lambda name, limit: {
+            name: member(name, "64MiB"), "moves": {"type": "migrate", "over": name, "limit": limit},
+            "vm1": {"type": "linear", "over": "moves"},
+        }
+        self.create(disk("a", "24MiB"), exported())
+        other = self.rig.write("other.toml", written(disk("b", "24MiB"), exported()))
+        child = self.rig.start(lamina_binary(), "apply", other, "--control", self.daemon.control, name="apply")
+        job = lambda: next(iter(self.daemon.get("/v1/jobs")), None)
+        wait_until("half of it to be moved", 30, lambda: job() and job()["done"] > 24 * MIB)
+        self.daemon.kill()
+        child.wait(20)
+        self.daemon.start()
+        wait_until("it to go on", 30, job)
+        self.daemon.ctl("moves", "job", "move", "limit=1MiB")
+        resumed = job()
+        self.assertGreater(resumed["done"], 16 * MIB)
+        self.assertLess(resumed["rate"], 64 * MIB, resumed)
+        wait_until("the rate to be that of now", 20, lambda: not job() or job()["rate"] < 30 * MIB)
+        self.daemon.ctl("moves", "job", "move", "limit=none")

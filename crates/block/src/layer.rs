@@ -124,9 +124,10 @@ pub trait Layer {
         Box::pin(async { Ok(()) })
     }
 
-    /// Whether what is the device's could be moved away from the children with the names `gone`, if there were those that
-    /// are `joining` as well; an error says how much is missing. Nothing is changed, and of those that are joining nothing
-    /// but the name and the geometry is looked at. Unless a layer moves data, there is nothing to refuse.
+    /// Whether what is the device's could be moved away from the children with the names `gone`, of which there may be none,
+    /// if there were those that are `joining` as well, and these could join; an error says how much is missing. Nothing is
+    /// changed, and of those that are joining nothing but the name and the geometry is looked at. Unless a layer moves data,
+    /// there is nothing to refuse.
     fn room(&self, _gone: &[String], _joining: &[Rc<Node>]) -> Result<()> {
         Ok(())
     }

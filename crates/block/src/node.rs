@@ -101,6 +101,11 @@ impl Node {
         &self.stats
     }
 
+    /// Its requests fail because something could not be reached: see [`Stats::is_unreached`].
+    pub fn is_unreached(&self) -> bool {
+        self.stats.is_unreached(self.now())
+    }
+
     /// The time of its environment.
     pub(crate) fn now(&self) -> Time {
         self.env.now()

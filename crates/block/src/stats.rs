@@ -1,6 +1,6 @@
 //! What a node counts: operations, bytes, errors, latencies.
 
-use crate::OpKind;
+use crate::{ErrorKind, OpKind, Time};
 use std::cell::{Cell, OnceCell};
 use std::time::Duration;
 
@@ -86,7 +86,19 @@ pub struct OpStats {
 pub struct Stats {
     ops: [OpStats; OpKind::ALL.len()],
     in_flight: Cell<u32>,
+    unreached: Cell<Option<Unreached>>,
 }
+
+/// A request has failed because what the device stands on could not be reached.
+#[derive(Clone, Copy)]
+struct Unreached {
+    at: Time,
+    /// Requests have gone well since.
+    passed: bool,
+}
+
+/// How long such a failure is remembered when others go well: a device can be gone in part.
+const REMEMBERED: Duration = Duration::from_secs(10);
 
 impl Stats {
     /// The counters of one operation.
@@ -97,6 +109,19 @@ impl Stats {
     /// Requests that have passed the node and are not complete.
     pub fn in_flight(&self) -> u32 {
         self.in_flight.get()
+    }
+
+    /// Requests fail because something could not be reached: the last one, or some of the last seconds before `now`.
+    pub fn is_unreached(&self, now: Time) -> bool {
+        let recent = |at: Time| now.0.saturating_sub(at.0) < REMEMBERED.as_nanos() as u64;
+        self.unreached.get().is_some_and(|failure| !failure.passed || recent(failure.at))
+    }
+
+    #[cold]
+    pub(crate) fn failed(&self, kind: ErrorKind, at: Time) {
+        if matches!(kind, ErrorKind::Offline | ErrorKind::TimedOut | ErrorKind::Truncated) {
+            self.unreached.set(Some(Unreached { at, passed: false }));
+        }
     }
 
     pub(crate) fn begin(&self) {
@@ -116,6 +141,11 @@ impl Stats {
         op.errors.set(op.errors.get() + outcome.errors);
         op.bytes.set(op.bytes.get() + outcome.bytes);
         op.latency.record_in(outcome.bucket);
+        if let Some(failure) = self.unreached.get()
+            && outcome.errors == 0
+        {
+            self.unreached.set(Some(Unreached { passed: true, ..failure }));
+        }
     }
 }
 

@@ -69,6 +69,9 @@ impl Walk {
         }
         for node in self.nodes.drain(..) {
             node.stats().count(&outcome);
+            if let Err(e) = &result {
+                node.stats().failed(e.kind(), node.now());
+            }
             and(&node);
         }
         result

@@ -182,6 +182,7 @@ pub(crate) fn exports(drafts: &[Draft], exports: &[Export], report: &mut Report)
     same_listener(exports, report);
     if !report.has_errors() {
         open_to_all(exports, report);
+        shared(drafts, exports, report);
         unused(drafts, exports, report);
     }
 }
@@ -270,6 +271,37 @@ fn open_to_all(exports: &[Export], report: &mut Report) {
             let subject = Subject::Export(export.name.clone());
             report.warning(subject, Some("nbd"), Some(export.places.nbd.clone()), &message);
         }
+    }
+}
+
+/// Warns of devices that several write to, none of which knows of the others. Parts of a device are compared
+/// [elsewhere](layers).
+fn shared(drafts: &[Draft], exports: &[Export], report: &mut Report) {
+    for below in drafts.iter().filter(|below| below.keys["read-only"] != true) {
+        let stands = |draft: &&Draft| draft.over.contains(&below.name);
+        // A view knows of what it shows, and volumes on one flash know of each other.
+        let knows = |draft: &&Draft| {
+            draft.kind.as_ref().is_some_and(|kind| kind.shares) && draft.over.last() == Some(&below.name)
+        };
+        let above: Vec<&Draft> = drafts.iter().filter(stands).filter(|draft| !knows(draft)).collect();
+        let is_part = |draft: &&Draft| {
+            let keys = draft.kind.as_ref().and_then(|kind| kind.parse(&draft.keys).ok());
+            keys.is_some_and(|keys| keys.part().is_some())
+        };
+        let exported = exports.iter().find(|export| export.device == below.name && !export.read_only);
+        if above.len() + usize::from(exported.is_some()) < 2
+            || exported.is_none() && above.iter().all(is_part)
+        {
+            continue;
+        }
+        let above = above.iter().map(|draft| format!("device {}", quoted(&draft.name)));
+        let exported = exported.iter().map(|export| format!("export {}", quoted(&export.name)));
+        let all: Vec<String> = above.chain(exported).collect();
+        let message = format!(
+            "is written to by {}: none of them knows what the others write, and data is lost",
+            all.join(" and by ")
+        );
+        report.warning(Subject::Device(below.name.clone()), None, Some(below.header.clone()), &message);
     }
 }
 

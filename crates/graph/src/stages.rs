@@ -44,24 +44,26 @@ impl fmt::Display for Stage {
 }
 
 impl Hierarchy {
-    /// Refuses a change to `plan` whose data would not fit on what is left. `sizes` are those of devices that would become
+    /// Refuses a change to `plan` whose data would not fit on what is left, or on what joins. `sizes` are those of devices that would become
     /// members, in bytes, as far as they are known; where one is not, nothing can be said yet.
     pub fn fits(&self, plan: &Plan, sizes: &BTreeMap<String, u64>, env: &Rc<dyn Env>) -> Result<(), Report> {
         let mut report = Report::new(plan.source.clone());
         if plan.persistent.is_none() {
             return Ok(());
         }
-        for (device, lost) in moves(&self.plan, plan) {
-            let find = |of: &Plan| of.devices.iter().find(|d| d.name == device).cloned();
-            let (Some(was), Some(is), Some(node)) = (find(&self.plan), find(plan), self.node(&device)) else {
-                continue;
-            };
-            let gained = change::Edges::of(&self.plan, plan, &was, &is).gained;
+        for was in self.plan.devices.iter().filter(|was| was.kind.keeps) {
+            let is = plan.devices.iter().find(|d| d.name == was.name && d.kind.name == was.kind.name);
+            let (Some(is), Some(node)) = (is, self.node(&was.name)) else { continue };
+            let change::Edges { lost, gained, .. } = change::Edges::of(&self.plan, plan, was, is);
             let joining: Option<Vec<_>> = gained.iter().map(|name| self.joining(name, sizes, env)).collect();
             let Some(joining) = joining else { continue };
             if let Err(e) = node.room(&lost, &joining) {
-                let message = format!("cannot be moved away from {}: {}", lost.join(", "), e.message());
-                report.error(Subject::Device(device), None, Some(is.header.clone()), &message);
+                let what = match lost.is_empty() {
+                    true => "cannot be changed so".into(),
+                    false => format!("cannot be moved away from {}", lost.join(", ")),
+                };
+                let message = format!("{what}: {}", e.message());
+                report.error(Subject::Device(was.name.clone()), None, Some(is.header.clone()), &message);
             }
         }
         if report.has_errors() { Err(report) } else { Ok(()) }

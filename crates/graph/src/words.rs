@@ -25,15 +25,19 @@ pub(crate) fn hint<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> 
 }
 
 /// Names that other systems have for what is a type of device here.
-const ELSEWHERE: [(&str, &[&str]); 8] = [
+const ELSEWHERE: [(&str, &[&str]); 12] = [
     ("stripe", &["raid0", "raid-0", "striped"]),
     ("mirror", &["raid1", "raid-1", "raid10", "raid-10", "drbd"]),
     ("parity", &["raid4", "raid5", "raid-5", "raid6", "raid-6", "raidz", "raidz2", "erasure"]),
     ("concat", &["jbod", "span", "raid-linear"]),
-    ("crypt", &["luks", "luks1", "luks2", "dm-crypt", "cryptsetup"]),
+    ("crypt", &["luks", "luks1", "luks2", "dm-crypt", "cryptsetup", "encrypt", "encrypted", "encryption"]),
     ("file", &["raw", "disk", "block", "device", "image", "loop", "host-device"]),
     ("snapshot", &["thin", "thin-pool", "lvm-thin", "cow"]),
     ("accelerate", &["cache", "bcache", "dm-cache", "writeback", "write-back"]),
+    ("integrity", &["checksum", "checksums", "dm-integrity", "dif"]),
+    ("partition", &["lvm", "volume-group", "gpt"]),
+    ("memory", &["ram", "ramdisk", "tmpfs", "brd"]),
+    ("flash", &["ssd", "nvme"]),
 ];
 /// Formats of images that no type reads.
 const FORMATS: [&str; 7] = ["qcow", "qcow2", "vmdk", "vhd", "vhdx", "vdi", "qed"];

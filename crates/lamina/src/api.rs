@@ -89,6 +89,9 @@ pub struct Device {
     pub geometry: Geometry,
     /// Requests under way.
     pub in_flight: u32,
+    /// Requests fail because something that it stands on could not be reached: the last one, or some of the last seconds.
+    #[serde(default)]
+    pub unreachable: bool,
     /// Counters by operation: `read`, `write`, `zero`, `discard`, `flush`.
     pub operations: BTreeMap<String, Operation>,
     /// State that the layer shows, if any.

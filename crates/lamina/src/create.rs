@@ -44,7 +44,8 @@ pub fn run(args: &cli::Create) -> Result<(), Failure> {
     let reactor = Reactor::new(Options::default())
         .map_err(|e| Failure::failed(format!("the reactor cannot start: {e}")))?;
     rehearse(&reactor, &args.file)?;
-    let before = looked.iter().map(Before::of).collect::<Result<Vec<_>, _>>()?;
+    let before = |looked: &Looked| Before::of(&looked.member.path, looked.size);
+    let before = looked.iter().map(before).collect::<Result<Vec<_>, _>>()?;
     match create(&plan, &reactor) {
         Ok(made) => {
             writeln!(out, "created hierarchy {name:?}, {made}")?;
@@ -89,7 +90,7 @@ fn create(plan: &Plan, reactor: &Reactor) -> Result<String, Failure> {
 }
 
 /// What a member was before it was made one.
-enum Before {
+pub enum Before {
     /// There was no file.
     Missing(PathBuf),
     /// What stood in the places of its superblocks, by their offsets in bytes.
@@ -97,9 +98,10 @@ enum Before {
 }
 
 impl Before {
-    fn of(looked: &Looked) -> Result<Before, Failure> {
-        let path = looked.member.path.clone();
-        let Some(size) = looked.size else { return Ok(Before::Missing(path)) };
+    /// What is at the path now, where there are so many bytes if there is something.
+    pub fn of(path: &Path, size: Option<u64>) -> Result<Before, Failure> {
+        let path = path.to_owned();
+        let Some(size) = size else { return Ok(Before::Missing(path)) };
         let failed = |e: std::io::Error| Failure::failed(format!("{}: {e}", path.display()));
         let file = std::fs::File::open(&path).map_err(failed)?;
         // What is too small is refused when it is opened.
@@ -114,7 +116,7 @@ impl Before {
     }
 
     /// Makes it that again, as far as that goes: why creating failed is what is told.
-    fn restore(self) {
+    pub fn restore(self) {
         match self {
             Before::Missing(path) => drop(std::fs::remove_file(path)),
             Before::Held(path, held) => {

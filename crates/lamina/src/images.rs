@@ -1,19 +1,34 @@
 //! Disk images of other programs in the place of a disk: they are served as they lie there, which hardly anybody wants.
 
+use crate::exit::Failure;
 use crate::inspect;
 use crate::look::Device;
 use lamina_graph::Plan;
 
 /// Formats that hold a disk in another shape.
-const IMAGES: [&str; 4] = ["qcow2 image", "VMDK image", "VHDX image", "VDI image"];
+const IMAGES: [&str; 7] =
+    ["qcow2 image", "QED image", "VMDK image", "VHD image", "VHDX image", "VDI image", "Parallels image"];
 
-/// Warns of devices of type `file` that are such images. No refusal: a guest can write what it likes to its own disk, and
-/// would otherwise keep that from being served again.
-pub fn warn(plans: &[Plan]) {
-    plans.iter().flat_map(found).for_each(|warning| eprintln!("lamina: {warning}"));
+/// Warns of devices of type `file` that are such images. No refusal unless the size is none of a disk: a guest can write
+/// what it likes to its own disk, and would otherwise keep that from being served again.
+pub fn look(plans: &[Plan]) -> Result<(), Failure> {
+    let found: Vec<Image> = plans.iter().flat_map(found).collect();
+    let (disks, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|image| image.is_whole);
+    disks.iter().for_each(|image| eprintln!("lamina: {}", image.warning));
+    match others.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::File(others.into_iter().map(|image| image.warning + "\n").collect())),
+    }
 }
 
-fn found(plan: &Plan) -> Vec<String> {
+/// Such an image.
+struct Image {
+    /// It has whole blocks, as a disk has.
+    is_whole: bool,
+    warning: String,
+}
+
+fn found(plan: &Plan) -> Vec<Image> {
     let mut warnings = Vec::new();
     for device in plan.devices().iter().filter(|device| device.kind.name == "file") {
         let Some(path) = device.path("path") else { continue };
@@ -22,14 +37,17 @@ fn found(plan: &Plan) -> Vec<String> {
         if let Some(image) =
             signatures.iter().find(|found| IMAGES.contains(&found.name) && found.offset < 512)
         {
-            warnings.push(format!(
-                "{}: device {:?}: {} is a {}, and clients see its bytes as they lie there, header and all. qemu-nbd \
-                 serves the disk inside, to a device of type \"nbd\"; qemu-img convert -O raw makes a raw image of it",
+            let is_whole = there.size.is_multiple_of(512);
+            let sees = if is_whole { "clients see" } else { "clients would see" };
+            let warning = format!(
+                "{}: device {:?}: {} is a {}, and {sees} its bytes as they lie there, header and all. qemu-nbd serves \
+                 the disk inside, to a device of type \"nbd\"; qemu-img convert -O raw makes a raw image of it",
                 plan.file(),
                 device.name,
                 path.display(),
                 image.name
-            ));
+            );
+            warnings.push(Image { is_whole, warning });
         }
     }
     warnings
@@ -44,16 +62,21 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let text = "[device.a]\ntype = \"file\"\npath = \"a.img\"\n";
         let plan = Plan::parse(text, "disk.toml", folder.path(), &crate::files::kinds()).expect("a plan");
-        assert_eq!(found(&plan), Vec::<String>::new());
+        assert!(found(&plan).is_empty());
         let mut image = vec![0; 4096];
         std::fs::write(folder.path().join("a.img"), &image).expect("an image");
-        assert_eq!(found(&plan), Vec::<String>::new());
+        assert!(found(&plan).is_empty());
         image[..8].copy_from_slice(b"QFI\xfb\0\0\0\x03");
         std::fs::write(folder.path().join("a.img"), &image).expect("an image");
-        let [warning] = found(&plan).try_into().expect("one warning");
+        let [Image { warning, is_whole }] = found(&plan).try_into().ok().expect("one warning");
         assert!(
-            warning.contains("disk.toml: device \"a\": ") && warning.contains("is a qcow2 image"),
+            is_whole && warning.contains("disk.toml: device \"a\": ") && warning.contains("is a qcow2 image"),
             "{warning}"
         );
+        assert!(look(std::slice::from_ref(&plan)).is_ok());
+        image.push(0);
+        std::fs::write(folder.path().join("a.img"), &image).expect("an image");
+        let refused = look(&[plan]).expect_err("it is no disk").into_message();
+        assert!(refused.contains("is a qcow2 image") && !refused.contains("truncate"), "{refused}");
     }
 }

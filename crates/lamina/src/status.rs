@@ -1,8 +1,9 @@
 //! `lamina status`: is everything well? A line for each hierarchy, and an exit code for monitoring.
 //!
 //! What layers want to be looked at, they say themselves: their *alerts*. One of the name `stopped` means that requests fail;
-//! any other that something is missing that the layer can do without for now. Beside these count devices that are absent
-//! and members that are out.
+//! any other that something is missing that the layer can do without for now. Beside these count devices that are absent,
+//! members that are out, and exported devices whose requests fail because something below cannot be reached: not every
+//! layer notices that what it stands on is gone.
 
 use crate::api::{Device, Hierarchy, Snapshot};
 use crate::cli;
@@ -15,6 +16,9 @@ use std::io::Write;
 
 /// An alert of a layer whose requests fail.
 const STOPPED: &str = "stopped";
+
+/// The alert of an exported device whose requests fail because something could not be reached.
+const UNREACHABLE: &str = "unreachable";
 
 /// How well something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -65,9 +69,11 @@ impl Status {
         let mut state = State::Ok;
         let mut on = Vec::new();
         for device in &hierarchy.devices {
-            for (alert, _) in alerts(device).filter(|(_, is_on)| *is_on) {
-                let is_exported = hierarchy.exports.iter().any(|export| export.device == device.name);
-                let stops = alert == STOPPED || alert == Absent::KIND && is_exported;
+            for (alert, _) in alerts(hierarchy, device).filter(|(_, is_on)| *is_on) {
+                let stops = match alert {
+                    STOPPED | UNREACHABLE => true,
+                    _ => alert == Absent::KIND && is_exported(hierarchy, device),
+                };
                 state = state.max(if stops { State::Failed } else { State::Degraded });
                 on.push(format!("{}: {}", device.name, alert.replace('_', " ")));
             }
@@ -81,13 +87,18 @@ impl Status {
     }
 }
 
+fn is_exported(hierarchy: &Hierarchy, device: &Device) -> bool {
+    hierarchy.exports.iter().any(|export| export.device == device.name)
+}
+
 /// What is to be looked at of a device, and whether it is so: the alerts of its layer, and those of every device.
-pub fn alerts(device: &Device) -> impl Iterator<Item = (&str, bool)> {
+pub fn alerts<'a>(hierarchy: &Hierarchy, device: &'a Device) -> impl Iterator<Item = (&'a str, bool)> {
     let own = device.info["alerts"].as_object().into_iter().flatten();
     let own = own.map(|(alert, is_on)| (alert.as_str(), *is_on == Value::Bool(true)));
     let is_member = !device.info["member"].is_null();
     let out = is_member.then_some(("out", !device.info["member"]["out_since"].is_null()));
-    own.chain([(Absent::KIND, device.kind == Absent::KIND)]).chain(out)
+    let reached = is_exported(hierarchy, device).then_some((UNREACHABLE, device.unreachable));
+    own.chain([(Absent::KIND, device.kind == Absent::KIND)]).chain(out).chain(reached)
 }
 
 /// Runs `lamina status`.
@@ -145,5 +156,19 @@ mod tests {
             device.info = info;
             assert_eq!(Status::of(&hierarchy).line(), says);
         }
+    }
+
+    #[test]
+    fn an_export_that_nothing_can_be_had_from_has_failed() {
+        let mut hierarchy = snapshot().hierarchies.remove(0);
+        let mut unreachable = |name: &str, is| {
+            let device = hierarchy.devices.iter_mut().find(|device| device.name == name).expect("a device");
+            device.unreachable = is;
+            Status::of(&hierarchy).line()
+        };
+        // What stands on it may do without it, and says so.
+        assert_eq!(unreachable("a", true), "vm.toml: ok");
+        assert_eq!(unreachable("vm1", true), "vm.toml: failed: vm1: unreachable");
+        assert_eq!(unreachable("vm1", false), "vm.toml: ok");
     }
 }

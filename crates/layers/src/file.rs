@@ -31,7 +31,7 @@
 //! every byte of the file is a byte of the device.
 
 use lamina_block::{
-    Arg, ArgType, Build, Bytes, Config, Error, Made, OpenDisk, Outside, Pending, Result, Verb,
+    Arg, ArgType, Build, Bytes, Config, Error, Made, OpenDisk, Outside, Over, Pending, Result, Verb,
 };
 use serde::Deserialize;
 use std::path::PathBuf;
@@ -59,18 +59,30 @@ impl Config for Keys {
         Arg::optional("force", ArgType::Flag, "also if it is smaller, and lose what lies behind"),
     ])];
 
+    fn check(&self, _: &Over<'_>) -> Result<()> {
+        self.shape().map(drop)
+    }
+
     fn build(self, with: Build) -> Pending<Made> {
         Box::pin(open(self, with))
     }
 }
 
-async fn open(keys: Keys, with: Build) -> Result<Made> {
-    let block = keys.block.map(crate::null::block).transpose()?;
-    let path = with.path(&keys.path);
-    if keys.size.is_some() && keys.read_only {
-        return Err(Error::invalid("size: a read-only file cannot be created; leave the key out"));
+impl Keys {
+    /// The block and the size, as far as they are given.
+    fn shape(&self) -> Result<(Option<u32>, Option<u64>)> {
+        let block = self.block.map(crate::null::block).transpose()?;
+        if self.size.is_some() && self.read_only {
+            return Err(Error::invalid("size: a read-only file cannot be created; leave the key out"));
+        }
+        let size = self.size.map(|size| crate::null::size(size, block.unwrap_or(512))).transpose()?;
+        Ok((block, size))
     }
-    let size = keys.size.map(|size| crate::null::size(size, block.unwrap_or(512))).transpose()?;
+}
+
+async fn open(keys: Keys, with: Build) -> Result<Made> {
+    let (block, size) = keys.shape()?;
+    let path = with.path(&keys.path);
     let open =
         OpenDisk { path: path.clone(), read_only: keys.read_only, direct: keys.direct, create: size, block };
     let disk = with.env.open_disk(open).await?;

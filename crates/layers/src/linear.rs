@@ -19,7 +19,7 @@
 use crate::null;
 use lamina_block::{
     Build, Bytes, Config, Consent, Effect, Error, Extent, Geometry, Healed, Io, Judge, Layer, Made, Node,
-    Pending, Result, Step,
+    Over, Pending, Result, Step,
 };
 use serde::Deserialize;
 use std::ops::Range;
@@ -38,6 +38,13 @@ impl Config for Keys {
     const KIND: &'static str = "linear";
     const SUMMARY: &'static str = "a part of a device";
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
+
+    fn check(&self, _: &Over<'_>) -> Result<()> {
+        if !self.offset.0.is_multiple_of(512) {
+            return Err(Error::invalid(format!("offset: {} is not a multiple of 512 bytes", self.offset)));
+        }
+        self.size.map_or(Ok(()), |size| null::size(size, 512).map(drop))
+    }
 
     fn part(&self) -> Option<Range<u64>> {
         let end = self.size.map_or(u64::MAX, |size| self.offset.0.saturating_add(size.0));

@@ -18,8 +18,8 @@
 
 use crate::null;
 use lamina_block::{
-    Buf, Build, Bytes, Config, Error, ErrorKind, Extent, ExtentState, Geometry, Io, Layer, Made, Op, Pending,
-    Result, Step,
+    Buf, Build, Bytes, Config, Error, ErrorKind, Extent, ExtentState, Geometry, Io, Layer, Made, Op, Over,
+    Pending, Result, Step,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -40,6 +40,10 @@ impl Config for Keys {
     const KIND: &'static str = "memory";
     const SUMMARY: &'static str = "a sparse device in memory";
     const CHILDREN: std::ops::RangeInclusive<usize> = 0..=0;
+
+    fn check(&self, _: &Over<'_>) -> Result<()> {
+        null::all_native(self.size, self.block).map(drop)
+    }
 
     fn build(self, _with: Build) -> Pending<Made> {
         Box::pin(async move {

@@ -219,7 +219,8 @@ pub(super) fn size(fd: &impl AsFd, block: u32) -> Result<u64> {
         return Ok(size);
     }
     Err(Error::invalid(format!(
-        "its size of {size} bytes is no multiple of its block of {block}: make it {} bytes (truncate --size)",
+        "its size of {size} bytes is no multiple of its block of {block}: if it is the raw image of a disk, make it {} \
+         bytes (truncate --size)",
         size.next_multiple_of(block)
     )))
 }

@@ -8,7 +8,7 @@
 
 use super::core_thread::{Ended, Handle};
 use crate::api::{Applied, Apply, Snapshot};
-use crate::create;
+use crate::create::{self, Before};
 use crate::files;
 use crate::look;
 use lamina_block::{Error, Result};
@@ -51,8 +51,7 @@ pub async fn apply(cores: &[Handle], now: &Snapshot, apply: &Apply) -> Result<Ap
         return Ok(applied);
     }
     for (done, Part { core, device, plan }) in changes.into_iter().enumerate() {
-        let changed = cores[core].ask(move |core| core.change(device, plan)).await;
-        let warnings = answered(changed).map_err(|e| match done {
+        let warnings = change(&cores[core], device, plan).await.map_err(|e| match done {
             0 => e,
             done => {
                 Error::new(e.kind(), format!("{done} hierarchies were changed before this: {}", e.message()))
@@ -67,6 +66,44 @@ pub async fn apply(cores: &[Handle], now: &Snapshot, apply: &Apply) -> Result<Ap
     }
     applied.outdated.dedup();
     Ok(applied)
+}
+
+/// Changes the hierarchy that has `device`. Where that fails, what was to become a member and is none is made what it was
+/// before: its superblocks may have been written when the change was taken back.
+async fn change(core: &Handle, device: String, plan: Plan) -> Result<Vec<String>> {
+    let of = (device.clone(), plan.clone());
+    let new = async || {
+        let (device, plan) = of.clone();
+        answered(core.ask(move |core| core.new_members(device, plan)).await)
+    };
+    let joining = new().await?;
+    let before =
+        on_a_thread(move || joining.into_iter().map(|member| (before(&member), member)).collect()).await;
+    let before: Vec<(Option<Before>, MemberPlan)> = before?;
+    let changed = answered(core.ask(move |core| core.change(device, plan)).await);
+    if changed.is_err() {
+        let outside = new().await.unwrap_or_default();
+        let is_outside = |member: &MemberPlan| outside.iter().any(|other| other.device == member.device);
+        let taken_back = before.into_iter().filter(|(_, member)| is_outside(member));
+        let taken_back: Vec<Before> = taken_back.filter_map(|(before, _)| before).collect();
+        on_a_thread(move || taken_back.into_iter().for_each(Before::restore)).await?;
+    }
+    changed
+}
+
+/// What is where a member is to be; nothing if that cannot be told, which the change tells then.
+fn before(member: &MemberPlan) -> Option<Before> {
+    let size = match look::Device::open(&member.path) {
+        Ok(there) => Some(there?.size),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
+        Err(_) => return None,
+    };
+    Before::of(&member.path, size).ok()
+}
+
+/// Disks are asked on a thread of its own: they may not answer.
+async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(|e| Error::offline(format!("a thread has ended: {e}")))
 }
 
 /// How large new members are, or would be made.

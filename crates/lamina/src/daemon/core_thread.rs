@@ -328,6 +328,7 @@ fn device(node: &Rc<Node>, over: &[String]) -> api::Device {
         over: over.to_vec(),
         geometry: node.geometry().into(),
         in_flight: node.stats().in_flight(),
+        unreachable: node.is_unreached(),
         operations: OpKind::ALL.map(operation).into(),
         info: node.info(),
         jobs: node.jobs().iter().map(|job| api::Job::of(node.name(), job)).collect(),

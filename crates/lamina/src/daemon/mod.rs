@@ -51,7 +51,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
 
 /// Serves `plans`, the first of which is from `file`, until a signal.
 pub fn serve_plans(plans: Vec<Plan>, file: &Path, options: &ServeOptions) -> Result<(), Failure> {
-    crate::images::warn(&plans);
+    crate::images::look(&plans)?;
     let placement = placement::place(plans, options.cores.map(usize::from))?;
     descriptors::prepare(&placement)?;
     let socket = ControlSocket::claim(&options.control.clone().unwrap_or_else(|| beside(file)))?;

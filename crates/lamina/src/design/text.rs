@@ -42,7 +42,8 @@ pub fn of(design: &Design) -> String {
     let socket = |ending: &str| text(&format!("{name}{ending}"));
     let _ = write!(
         file,
-        "\n[export.{name}]\ndevice = {}\nvhost-user = {}\nnbd = {}\n",
+        "\n[export.{}]\ndevice = {}\nvhost-user = {}\nnbd = {}\n",
+        key(name),
         text(&top),
         socket(".sock"),
         text(&format!("unix:{name}-nbd.sock"))
@@ -57,6 +58,11 @@ fn devices(count: usize) -> String {
 /// A TOML string. What JSON escapes, TOML reads.
 fn text(value: &str) -> String {
     serde_json::Value::from(value).to_string()
+}
+
+/// A name as a key: one with a dot would be a table inside of another.
+fn key(name: &str) -> String {
+    if name.contains('.') { text(name) } else { name.to_owned() }
 }
 
 fn list(names: &[String]) -> String {

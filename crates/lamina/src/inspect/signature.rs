@@ -65,7 +65,7 @@ const HEADER_LEN: usize = 4096;
 struct Header(Vec<u8>);
 
 /// Sources: UEFI 2.10 section 5.3 (GPT); the kernel's headers of each file system; LVM2 `label.h`; `md_p.h`; the LUKS1
-/// and LUKS2 on-disk formats; QEMU `docs/interop/qcow2.txt`; the kernel's `dm-log-writes.c`; `swap.h`.
+/// and LUKS2 on-disk formats; QEMU `docs/interop/qcow2.txt`, `qed_spec.rst`, `parallels.rst`; the VHD specification; the kernel's `dm-log-writes.c`; `swap.h`.
 const TABLE: &[Signature] = &[
     sign("Lamina member", START, 0, b"LAMINASB", nothing),
     sign("Lamina member, second superblock", At::End(64 << 10, 64 << 10), 0, b"LAMINASB", nothing),
@@ -105,6 +105,10 @@ const TABLE: &[Signature] = &[
     sign("BitLocker", START, 3, b"-FVE-FS-", nothing),
     sign("swap", START, 4086, b"SWAPSPACE2", swap),
     sign("qcow2 image", START, 0, b"QFI\xfb", qcow2),
+    sign("QED image", START, 0, b"QED\x00", nothing),
+    sign("VHD image", START, 0, b"conectix", nothing),
+    sign("Parallels image", START, 0, b"WithoutFreeSpace", nothing),
+    sign("Parallels image", START, 0, b"WithouFreSpacExt", nothing),
     sign("VMDK image", START, 0, b"KDMV", nothing),
     sign("VHDX image", START, 0, b"vhdxfile", nothing),
     sign("VDI image", START, 64, b"\x7f\x10\xda\xbe", nothing),

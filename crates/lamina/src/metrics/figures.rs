@@ -111,9 +111,11 @@ pub fn draw(out: &mut String, snapshot: &Snapshot) {
     }
     const ALERT: &str = "lamina_alert";
     family(out, ALERT, "gauge", "1 while somebody should look at it.");
-    for device in snapshot.devices() {
-        for (alert, is_on) in status::alerts(device) {
-            sample(out, ALERT, &labels(&[("device", &device.name), ("alert", alert)]), u64::from(is_on));
+    for hierarchy in &snapshot.hierarchies {
+        for device in &hierarchy.devices {
+            for (alert, is_on) in status::alerts(hierarchy, device) {
+                sample(out, ALERT, &labels(&[("device", &device.name), ("alert", alert)]), u64::from(is_on));
+            }
         }
     }
     const STATE: &str = "lamina_hierarchy_state";

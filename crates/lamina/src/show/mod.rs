@@ -70,6 +70,7 @@ pub(crate) mod tests {
             over: over.iter().map(|s| s.to_string()).collect(),
             geometry: Geometry::from(lamina_block::Geometry::new(1 << 30)),
             in_flight: 3,
+            unreachable: false,
             operations,
             info: serde_json::json!({}),
             jobs: Vec::new(),

@@ -128,3 +128,101 @@ fn bench_loads_files_and_servers() {
     let refused = place.lamina(&["bench", "disk.toml", "--time", "50ms"]);
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stdout));
 }
+
+#[test]
+fn images_of_other_programs_are_told_from_disks() {
+    // What is opened has no place for its socket, and so ends by itself.
+    let place = Place::with(
+        "[device.a]\ntype = \"file\"\npath = \"a.img\"\n[export.a]\ndevice = \"a\"\nnbd = \"unix:disk.toml\"\n",
+    );
+    for (magic, at, name) in [
+        (&b"QFI\xfb\0\0\0\x03"[..], 0, "qcow2"),
+        (b"KDMV", 0, "VMDK"),
+        (b"vhdxfile", 0, "VHDX"),
+        (b"conectix", 0, "VHD"),
+        (b"\x7f\x10\xda\xbe", 64, "VDI"),
+        (b"QED\0", 0, "QED"),
+    ] {
+        for size in [65536, 65536 + 8] {
+            let mut image = vec![0; size];
+            image[at..at + magic.len()].copy_from_slice(magic);
+            std::fs::write(place.path("a.img"), image).expect("an image");
+            let said = place.lamina(&["serve", "disk.toml"]);
+            let said = text(&said.stderr);
+            assert!(said.contains(&format!("a.img is a {name} image")), "{size}: {said}");
+            assert!(said.contains("qemu-img convert -O raw"), "{said}");
+            assert!(!said.contains("truncate"), "{size}: {said}");
+        }
+    }
+}
+
+#[test]
+fn what_design_writes_is_a_good_file_whatever_the_name() {
+    let place = Place::new();
+    for name in ["vm1", "a.b", "A-b_c.d", "0"] {
+        let words = ["design", "--devices", "a.img,b.img", "--survive", "1", "--size", "2MiB", "--encrypt"];
+        let file = place.lamina(&[&words[..], &["--snapshots", "--name", name]].concat());
+        assert_eq!(file.status.code(), Some(0), "{name}: {}", text(&file.stderr));
+        place.write("disk.toml", text(&file.stdout));
+        let checked = place.lamina(&["check", "disk.toml"]);
+        assert_eq!(checked.status.code(), Some(0), "{name}: {}", text(&checked.stderr));
+    }
+    for name in ["a b", "a'b", "a\"b", "\u{e4}", "a/b", "", "..", "a\nb"] {
+        let words = ["design", "--devices", "a.img,b.img", "--size", "2MiB", "--name", name];
+        let refused = place.lamina(&words);
+        assert_eq!(refused.status.code(), Some(2), "{name}");
+        assert!(text(&refused.stderr).contains("--name: a name "), "{name}: {}", text(&refused.stderr));
+        assert!(refused.stdout.is_empty());
+    }
+}
+
+#[test]
+fn other_languages_and_other_systems_names_are_known() {
+    let place = Place::new();
+    let said = |file: &str| {
+        place.write("disk.toml", file);
+        let checked = place.lamina(&["check", "disk.toml"]);
+        assert_eq!(checked.status.code(), Some(2), "{file}");
+        text(&checked.stderr).to_owned()
+    };
+    for file in ["device:\n  a:\n    type: file\n", "---\n- device: a\n"] {
+        assert!(said(file).contains("looks like YAML, and a hierarchy file is TOML"), "{}", said(file));
+    }
+    assert!(said("{\"device\": {}}").contains("looks like JSON"));
+    for (word, meant) in [
+        ("raid1", "mirror"),
+        ("RAID5", "parity"),
+        ("luks", "crypt"),
+        ("encryption", "crypt"),
+        ("raid0", "stripe"),
+        ("cache", "accelerate"),
+        ("thin", "snapshot"),
+        ("checksum", "integrity"),
+    ] {
+        let said = said(&format!("[device.x]\ntype = \"{word}\"\n"));
+        assert!(said.contains(&format!("(did you mean \"{meant}\"?)")), "{word}: {said}");
+    }
+}
+
+#[test]
+fn a_control_socket_that_a_killed_daemon_left_hides_no_other() {
+    let place = Place::new();
+    for name in ["dead", "alive"] {
+        place.write(
+            &format!("{name}.toml"),
+            &DISK.replace("vm1.", &format!("{name}.")).replace("san.img", name),
+        );
+    }
+    place.serve_with(&["dead.toml"], |_| {}).kill();
+    assert!(place.path("dead.toml.ctl.sock").exists());
+    let gone = place.lamina(&["ctl", "vm1", "info"]);
+    assert_eq!(gone.status.code(), Some(1));
+    let said = text(&gone.stderr);
+    assert!(said.contains("dead.toml.ctl.sock") && said.contains("is `lamina serve` running"), "{said}");
+    let daemon = place.serve_with(&["alive.toml"], |_| {});
+    for words in [&["ctl", "vm1", "info"][..], &["show", "--interval", "10ms"], &["jobs"], &["status"]] {
+        let done = place.lamina(words);
+        assert_eq!(done.status.code(), Some(0), "{words:?}: {}", text(&done.stderr));
+    }
+    daemon.terminate();
+}

@@ -85,3 +85,78 @@ fn a_check_misses_the_files_of_a_listener() {
         "{said}"
     );
 }
+
+#[test]
+fn what_was_written_is_taken_back_when_writing_fails() {
+    let place = Place::with(&file("[device.vm1]\ntype = \"mirror\"\nover = [\"a\", \"b\"]"));
+    let image: Vec<u8> = (0..64 << 20).map(|i: u32| (i >> 9) as u8).collect();
+    std::fs::write(place.path("b.img"), &image).expect("an image");
+    // Its second superblock lies behind what may be written, 24 or 48 MiB (`ulimit` counts 512 or 1024 bytes as one).
+    let script = "trap '' XFSZ; ulimit -f 49152; exec \"$0\" create disk.toml";
+    let made = place.through(&["sh", "-c", script, env!("CARGO_BIN_EXE_lamina")]);
+    assert_ne!(made.status.code(), Some(0), "{}", text(&made.stdout));
+    assert_eq!(place.names(), ["b.img", "disk.toml"]);
+    assert!(std::fs::read(place.path("b.img")).expect("an image") == image, "a member was left written");
+    let made = place.lamina(&["create", "disk.toml"]);
+    assert_eq!(made.status.code(), Some(0), "{}", text(&made.stderr));
+}
+
+/// `check` and `create` agree on what is wrong, and nothing is written.
+#[track_caller]
+fn refused_by_both(device: &str, says: &str) {
+    let place = Place::with(&file(device));
+    for command in ["check", "create"] {
+        let done = place.lamina(&[command, "disk.toml"]);
+        let said = text(&done.stderr);
+        assert!(done.status.code() == Some(2) && said.contains(says), "{command}: {said}");
+    }
+    assert_eq!(place.names(), ["disk.toml"]);
+}
+
+#[test]
+fn what_a_file_alone_shows_is_refused_by_check_as_well() {
+    for (device, says) in [
+        ("type = \"stripe\"\nover = [\"a\", \"b\"]\nunit = \"48KiB\"", "key \"unit\""),
+        ("type = \"mirror\"\nover = [\"a\", \"b\"]\nspares = 2", "key \"spares\""),
+        ("type = \"accelerate\"\nover = [\"a\", \"b\"]", "kind \"flash\""),
+        ("type = \"redo\"\nover = \"a\"", "the log needs a device"),
+        ("type = \"crypt\"\nover = \"a\"", "key \"key-file\""),
+        ("type = \"crypt\"\nover = \"a\"\nkey-file = \"k\"\npassphrase-file = \"p\"", "there is a key-file"),
+        ("type = \"view\"\nover = \"a\"\nname = \"x\"", "has no views"),
+        ("type = \"snapshot\"\nover = \"a\"\nextent = \"48KiB\"", "key \"extent\""),
+        ("type = \"fingerprint\"\nover = \"a\"\nblock = \"48KiB\"", "key \"block\""),
+        ("type = \"linear\"\nover = \"a\"\noffset = 100", "key \"offset\""),
+        ("type = \"file\"\npath = \"vm1.img\"\nsize = 100000", "key \"size\""),
+        (
+            "type = \"partition\"\nover = \"a\"\npartitions = [{ name = \"x\", size = \"1MiB\" }, { name = \"x\", size = \
+             \"1MiB\" }]",
+            "key \"partitions[1].name\"",
+        ),
+    ] {
+        refused_by_both(&format!("[device.vm1]\n{device}"), says);
+    }
+    let third = "[device.c]\ntype = \"file\"\npath = \"c.img\"\nsize = \"16MiB\"\n[device.vm1]\ntype = \
+                 \"parity\"\nover = [\"a\", \"b\", \"c\"]\n";
+    for keys in ["spares = 1", "spares = 3", "parity = 2", "unit = \"48KiB\""] {
+        refused_by_both(&format!("{third}{keys}"), "device \"vm1\": key ");
+    }
+}
+
+#[test]
+fn what_several_write_to_is_warned_of() {
+    let warns = |device: &str| {
+        let place = Place::with(&file(device));
+        let done = place.lamina(&["check", "disk.toml"]);
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+        text(&done.stderr).contains("data is lost")
+    };
+    let volume =
+        |name: &str, over: &str| format!("[device.{name}]\ntype = \"snapshot\"\nover = \"{over}\"\n");
+    let both = |x: &str, y: &str| format!("[device.vm1]\ntype = \"concat\"\nover = [\"{x}\", \"{y}\"]\n");
+    assert!(warns(&(volume("x", "a") + &volume("y", "a") + &both("x", "y"))));
+    assert!(warns(&(volume("x", "a") + &both("x", "a"))));
+    assert!(!warns(&(volume("x", "a") + &volume("y", "b") + &both("x", "y"))));
+    let exported = "[export.leg]\ndevice = \"a\"\nnbd = \"unix:vm1.sock\"\n";
+    assert!(warns(&(both("a", "b") + exported)));
+    assert!(!warns(&(both("a", "b") + exported + "read-only = true\n")));
+}

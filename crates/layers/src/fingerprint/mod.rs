@@ -50,7 +50,7 @@ use crate::sums::digest::Digest;
 use crate::sums::{self, Sums, Wanted};
 use lamina_block::{
     Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Error, Extent, Finding, Geometry, Healed,
-    Io, Job, Judge, Layer, Made, Node, Op, Pending, Result, Step, Verb,
+    Io, Job, Judge, Layer, Made, Node, Op, Over, Pending, Result, Step, Verb,
 };
 use marks::{MARKS_MAX, Marks};
 use serde::Deserialize;
@@ -140,6 +140,10 @@ impl Config for Keys {
             "bytes for each second, at most",
         )]),
     ];
+
+    fn check(&self, _: &Over<'_>) -> Result<()> {
+        self.wanted().possible(512)
+    }
 
     fn build(self, with: Build) -> Pending<Made> {
         Box::pin(async move { Ok(Rc::new(self.made(with).await?) as Made) })

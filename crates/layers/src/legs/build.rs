@@ -71,6 +71,16 @@ pub fn not_all_spares(devices: usize, spares: usize) -> Result<()> {
     }
 }
 
+/// Refuses a device that is smaller than what is on each leg.
+pub fn enough(child: &Node, size: u64) -> Result<()> {
+    let has = child.geometry().size;
+    if has >= size {
+        return Ok(());
+    }
+    let message = format!("over: {} has {} and {} are needed", child.name(), Bytes(has), Bytes(size));
+    Err(Error::new(ErrorKind::NoSpace, message))
+}
+
 fn no_words() -> Error {
     Error::unsupported(
         "it must remember which of its devices have every byte: give the file a [hierarchy] table",
@@ -97,6 +107,9 @@ impl Legs {
         let area = kept.size.next_multiple_of(u64::from(all.block).max(4096));
         let legs = legs(with, &kept, &needs, area..area + intent.area() + kept.tail)?;
         let none = nothing_of(kept.size, all.block);
+        // Of one that has left nothing is known any more: it could come back with other bytes, or with none.
+        let is_kept = |child: &Rc<Node>| kept.legs.iter().any(|leg| leg.device == child.name());
+        let as_kept = kept.legs.len() == with.children.len() && with.children.iter().all(is_kept);
         let made = Rc::new_cyclic(|me| Legs {
             me: me.clone(),
             name: with.name.clone(),
@@ -126,7 +139,7 @@ impl Legs {
             lacking: Cell::new(false),
             read_only: all.read_only,
             version: Cell::new(1),
-            recorded: Cell::new(u64::from(with.begin == Begin::Open)),
+            recorded: Cell::new(u64::from(with.begin == Begin::Open && as_kept)),
             recording: Cell::new(false),
             moved: Signal::new(),
             last: Cell::new(Time(0)),
@@ -431,10 +444,7 @@ fn legs(with: &Build, kept: &Kept, needs: &Needs, area: std::ops::Range<u64>) ->
         let size = child.geometry().size;
         let is_short = !child.is_absent() && size < kept.size && role != Role::Failed;
         if is_short && known.is_none() {
-            return Err(Error::new(
-                ErrorKind::NoSpace,
-                format!("over: {} has {} and {} are needed", child.name(), Bytes(size), Bytes(kept.size)),
-            ));
+            enough(child, kept.size)?;
         }
         // One that was cut short has nothing, and may have its size back one day.
         let (role, copied) = match (is_short, role) {

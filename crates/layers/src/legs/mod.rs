@@ -36,7 +36,7 @@ mod tick;
 mod verbs;
 mod words;
 
-pub use build::{Needs, not_all_spares};
+pub use build::{Needs, enough, not_all_spares};
 pub use heal::{cut, is_corrupt};
 pub use locks::{Lock, Locks};
 pub use parts::{Part, Parts};

@@ -1,6 +1,6 @@
 //! The commands of devices with legs, and what they show.
 
-use super::{Legs, Role};
+use super::{Legs, Role, enough};
 use crate::command::{args, unknown};
 use lamina_block::{Arg, ArgType, Bytes, Class, Command, Error, ErrorKind, Finding, Node, Result, Verb};
 use serde::Deserialize;
@@ -48,6 +48,14 @@ pub fn refusal(child: &Node) -> String {
 }
 
 impl Legs {
+    /// Refuses devices that cannot be legs: see [`lamina_block::Layer::room`].
+    pub fn room(&self, joining: &[Rc<Node>]) -> Result<()> {
+        let size = self.size.get();
+        // Of one that is not there nothing is known.
+        let known = joining.iter().filter(|child| child.geometry().size > 0);
+        known.into_iter().try_for_each(|child| enough(child, size))
+    }
+
     fn find(&self, name: &str) -> Result<usize> {
         let names: Vec<&str> = self.legs.iter().map(|leg| leg.node.name()).collect();
         let none = || Error::invalid(format!("there is no leg {name:?}; there are {}", names.join(", ")));

@@ -290,6 +290,14 @@ impl Layer for Mirror {
         self.legs.jobs()
     }
 
+    fn room(&self, _gone: &[String], joining: &[Rc<Node>]) -> Result<()> {
+        self.legs.room(joining)
+    }
+
+    fn settle(self: Rc<Self>) -> Pending {
+        Box::pin(async move { self.legs.record().await })
+    }
+
     fn vacate(self: Rc<Self>, names: Vec<String>) -> Pending {
         Box::pin(async move { Rc::clone(&self.legs).vacate(names).await })
     }

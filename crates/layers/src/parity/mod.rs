@@ -172,6 +172,17 @@ impl Keys {
         Ok(())
     }
 
+    /// Refuses so many devices that are not spares.
+    fn check_columns(&self, columns: usize) -> Result<()> {
+        if !(self.parity + 2..=COLUMNS_MAX).contains(&columns) {
+            return Err(Error::invalid(format!(
+                "over: {columns} devices that are not spares; it takes {} to {COLUMNS_MAX}",
+                self.parity + 2
+            )));
+        }
+        Ok(())
+    }
+
     /// What a new device is.
     fn first(&self, with: &Build) -> Result<Own> {
         let here = || with.children.iter().filter(|child| !child.is_absent()).map(|child| child.geometry());
@@ -184,12 +195,7 @@ impl Keys {
         }
         self.check_unit(block)?;
         let columns = with.children.len().saturating_sub(self.spares);
-        if !(self.parity + 2..=COLUMNS_MAX).contains(&columns) {
-            return Err(Error::invalid(format!(
-                "over: {columns} devices that are not spares; it takes {} to {COLUMNS_MAX}",
-                self.parity + 2
-            )));
-        }
+        self.check_columns(columns)?;
         let unit = self.unit.0;
         let journal = Shape::of(smallest, block, columns as u64, unit);
         Ok(Own { unit, columns, parity: self.parity, journal, epoch: None, legs: None })
@@ -227,7 +233,8 @@ impl Config for Keys {
 
     fn check(&self, over: &Over<'_>) -> Result<()> {
         self.check_unit(512)?;
-        legs::not_all_spares(over.kinds.len(), self.spares)
+        legs::not_all_spares(over.kinds.len(), self.spares)?;
+        self.check_columns(over.kinds.len().saturating_sub(self.spares))
     }
 
     fn build(self, with: Build) -> Pending<Made> {
@@ -475,6 +482,14 @@ impl Layer for Parity {
 
     fn jobs(&self) -> Vec<Rc<Job>> {
         self.legs.jobs()
+    }
+
+    fn room(&self, _gone: &[String], joining: &[Rc<Node>]) -> Result<()> {
+        self.legs.room(joining)
+    }
+
+    fn settle(self: Rc<Self>) -> Pending {
+        Box::pin(async move { self.legs.record().await })
     }
 
     fn vacate(self: Rc<Self>, names: Vec<String>) -> Pending {

@@ -43,7 +43,7 @@ use crate::consent::unless_replaced;
 use gpt::Gpt;
 use lamina_block::{
     Arg, ArgType, Begin, Build, Bytes, Command, Config, Consent, Effect, Env, Error, ErrorKind, Extent,
-    Finding, Geometry, Io, Job, Keep, Layer, Made, Node, Pending, Result, Signal, Step, Verb, Zero,
+    Finding, Geometry, Io, Job, Keep, Layer, Made, Node, Over, Pending, Result, Signal, Step, Verb, Zero,
 };
 use part::{Leaving, Part, View};
 use serde::Deserialize;
@@ -120,6 +120,11 @@ impl Config for Keys {
         Verb::new("list", "the partitions, where they are, and what is free"),
     ];
 
+    fn check(&self, _: &Over<'_>) -> Result<()> {
+        let listed = self.partitions.as_deref().unwrap_or_default();
+        first(listed, |table, name, units| table.create(name, units, ROOM_MAX, &[]).map(drop)).map(drop)
+    }
+
     fn build(self, with: Build) -> Pending<Made> {
         Box::pin(async move { Ok(open(self, with).await? as Made) })
     }
@@ -171,14 +176,14 @@ async fn open(keys: Keys, with: Build) -> Result<Rc<Partition>> {
             keep.set(Value::Null).await?;
         }
         (Begin::Format, Some(list)) => {
-            let table = first(list, |table, name, units| table.create(name, units, room, &[]).map(drop))?;
+            let table = first(&list, |table, name, units| table.create(name, units, room, &[]).map(drop))?;
             let all: Vec<Segment> = table.0.iter().flat_map(|entry| entry.segments.clone()).collect();
             layer.zero(&all).await?;
             keep.set(table.words()).await?;
             layer.install(&table);
         }
         (Begin::Adopt, Some(list)) => {
-            let table = first(list, |table, name, units| table.append(name, units, room))?;
+            let table = first(&list, |table, name, units| table.append(name, units, room))?;
             keep.set(table.words()).await?;
             layer.install(&table);
         }
@@ -186,8 +191,11 @@ async fn open(keys: Keys, with: Build) -> Result<Rc<Partition>> {
     Ok(layer)
 }
 
+/// More units than any device has.
+const ROOM_MAX: u64 = u64::MAX / UNIT;
+
 /// The table that the key `partitions` asks for.
-fn first(list: Vec<New>, add: impl Fn(&mut Table, &str, u64) -> Result<()>) -> Result<Table> {
+fn first(list: &[New], add: impl Fn(&mut Table, &str, u64) -> Result<()>) -> Result<Table> {
     let mut table = Table::default();
     for (i, new) in list.iter().enumerate() {
         let units = table::units(new.size);

@@ -30,8 +30,9 @@ pub(super) async fn volume(keys: Keys, with: Build) -> Result<Rc<Core>> {
     open(&keys, &with).await
 }
 
-fn check(keys: &Keys, with: &Build) -> Result<()> {
-    let (extent, block) = (keys.extent().0, u64::from(with.child().geometry().block));
+/// Refuses keys that cannot be over logical blocks of `block` bytes.
+pub(super) fn possible(keys: &Keys, block: u64) -> Result<()> {
+    let extent = keys.extent().0;
     if !extent.is_power_of_two() || !EXTENTS.contains(&extent) || extent < block {
         return Err(Error::invalid(format!(
             "extent: {} is not a power of two from {} to {}",
@@ -40,7 +41,6 @@ fn check(keys: &Keys, with: &Build) -> Result<()> {
             Bytes(*EXTENTS.end())
         )));
     }
-    home::check(with, keys.memory, "the map")?;
     match keys.size {
         Some(size)
             if size.0 == 0 || !size.0.is_multiple_of(block) || size.0.div_ceil(extent) > PLACES_MAX =>
@@ -49,6 +49,11 @@ fn check(keys: &Keys, with: &Build) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+fn check(keys: &Keys, with: &Build) -> Result<()> {
+    possible(keys, u64::from(with.child().geometry().block))?;
+    home::check(with, keys.memory, "the map")
 }
 
 /// The device on which the store lies, and its part of it.

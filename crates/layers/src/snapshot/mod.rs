@@ -61,7 +61,7 @@ use self::core::Core;
 use crate::consent::unless_replaced;
 use lamina_block::{
     Build, Bytes, Command, Config, Consent, Durability, Effect, Error, Extent, Finding, Geometry, Io, Job,
-    Layer, Made, Node, Op, Pending, Result, Step, Verb,
+    Layer, Made, Node, Op, Over, Pending, Result, Step, Verb,
 };
 use lamina_metadata::extents::Policy;
 use read::{Version, Whole};
@@ -120,6 +120,10 @@ impl Config for Keys {
     const METADATA: bool = true;
     const VIEWS: bool = true;
     const VERBS: &'static [Verb] = verbs::VERBS;
+
+    fn check(&self, _: &Over<'_>) -> Result<()> {
+        begin::possible(self, 512)
+    }
 
     fn build(self, with: Build) -> Pending<Made> {
         Box::pin(async move { Ok(Rc::new(Volume(begin::volume(self, with).await?)) as Made) })

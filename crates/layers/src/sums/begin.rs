@@ -40,8 +40,9 @@ impl Wanted {
         self.block.map_or(*BLOCKS.start(), |block| block.0)
     }
 
-    fn check(&self, with: &Build) -> Result<()> {
-        let (block, least) = (self.block(), u64::from(with.child().geometry().block));
+    /// Refuses a block that cannot be over logical blocks of `least` bytes.
+    pub fn possible(&self, least: u64) -> Result<()> {
+        let block = self.block();
         if !block.is_power_of_two() || !BLOCKS.contains(&block) || block < least {
             return Err(Error::invalid(format!(
                 "block: {} is not a power of two from {} to {}",
@@ -50,6 +51,11 @@ impl Wanted {
                 Bytes(*BLOCKS.end())
             )));
         }
+        Ok(())
+    }
+
+    fn check(&self, with: &Build) -> Result<()> {
+        self.possible(u64::from(with.child().geometry().block))?;
         home::check(with, self.memory, "the table")
     }
 }
