@@ -264,6 +264,8 @@ the machine that wrote the table, and only inform. `LAMINA_PRICE=write` with the
   to find out where a request goes, and send it there.
 * `integrity` and `fingerprint` make a digest of each block, after a copy of it, and change it in their tables; they stand on
   a `linear`. Under callgrind a processor has fewer instructions for digests than it has without.
+* `accelerate` has its flash in a device of kind `memory`, and requests come one by one: each has a head of its own there. The
+  destager's work is in it.
 
 | chain | instructions | for each layer | ns | for each layer |
 |---|---:|---:|---:|---:|
