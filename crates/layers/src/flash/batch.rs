@@ -166,7 +166,9 @@ impl Log {
         };
         let is_durable = batch.parts.iter().any(wants);
         // Without the first batch of its segment nothing is found.
-        let is_found = at == 0 || self.segments.borrow_mut().get(batch.segment).durable > 0;
+        let is_found = at == 0
+            || self.segments.borrow_mut().get(batch.segment).durable > 0
+            || flawed!("durable before the first batch");
         let durability = if is_durable && is_found { Durability::Fua } else { Durability::Cached };
         let place = u64::from(self.shape.segment(batch.segment).start + at) * SLOT as u64;
         self.written.set(self.written.get() + bytes.len() as u64);
@@ -283,6 +285,9 @@ impl Log {
         let stream = &self.streams[batch.log as usize];
         if stream.open.get() == Some(batch.segment) {
             stream.open.set(None);
+        }
+        if flawed!("a failed write stays there") {
+            return e;
         }
         if let Err(also) = self.finish(batch.segment).await {
             tracing::error!(flash = %self.name, error = %also, "a failed write cannot be made to stay failed");

@@ -2,6 +2,7 @@
 
 mod format;
 mod latent;
+mod order;
 mod recovery;
 
 use crate::testing::*;
