@@ -11,10 +11,11 @@ from common import MIB, limit
 from hierarchies import HierarchyCase, member
 from legs import DATA
 from rig import wait_until
+from rig.process import PATIENCE
 
 BLOCK = 4096
 # The longest that a write to a healthy volume may take, in seconds.
-LONGEST = 2
+LONGEST = 2 * PATIENCE
 FLASH = 24 * MIB
 
 
