@@ -247,9 +247,7 @@ impl Log {
         self.env.spawn(Box::pin(async move {
             work.await;
             me.tasks.set(me.tasks.get() - 1);
-            if me.closed.get() {
-                me.moved.notify();
-            }
+            me.moved.notify();
         }));
     }
 
