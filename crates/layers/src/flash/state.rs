@@ -247,6 +247,7 @@ impl Log {
         self.env.spawn(Box::pin(async move {
             work.await;
             me.tasks.set(me.tasks.get() - 1);
+            // Not only closing waits for that.
             me.moved.notify();
         }));
     }
