@@ -160,13 +160,14 @@ impl Reactor {
         if ready || left == Some(Duration::ZERO) || !self.shared.fall_asleep() {
             return ring.enter(Wait::No);
         }
-        let left = self.host.timers().first().map(|end| end.since(self.host.clock().read()));
-        let entered = ring.enter(Wait::Until(left));
+        let first = self.host.timers().first();
+        let entered = ring.enter(Wait::Until(first.map(|end| end.since(self.host.clock().read()))));
         self.shared.awake();
+        let now = self.host.clock().read();
         if disk {
-            self.spin.waited_for_disk(self.host.clock().read());
-        } else if ring.is_ready() {
-            self.spin.waited(begun, self.host.clock().read());
+            self.spin.waited_for_disk(now);
+        } else if ring.is_ready() && first.is_none_or(|end| now < end) {
+            self.spin.waited(begun, now);
         }
         entered
     }
