@@ -56,7 +56,7 @@ pub use keep::{Begin, Keep, Level};
 pub use kind::{Build, Config, Kind, Made, Outside, Over};
 pub use layer::{Children, Command, Layer, Pending, Step};
 pub use node::{Held, Node};
-pub use pool::Pool;
+pub use pool::{Fresh, Pool};
 pub use signal::Signal;
 pub use stats::{Histogram, OpStats, Stats};
 pub use units::{Bytes, Span};

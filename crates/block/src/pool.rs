@@ -3,6 +3,7 @@
 use crate::Buf;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::{Cell, RefCell};
+use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::rc::{Rc, Weak};
 
@@ -31,6 +32,38 @@ struct Page {
     layout: Layout,
 }
 
+/// Memory of a [`Pool`] that nobody else has: it becomes a [`Buf`].
+pub struct Fresh {
+    page: Page,
+    len: usize,
+}
+
+impl Deref for Fresh {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the page has at least `len` bytes, zeroed when it was made, and this is all that refers to them.
+        unsafe { std::slice::from_raw_parts(self.page.start.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Fresh {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.page.start.as_ptr(), self.len) }
+    }
+}
+
+impl From<Fresh> for Buf {
+    fn from(fresh: Fresh) -> Buf {
+        if fresh.len == 0 {
+            return Buf::empty();
+        }
+        let start = fresh.page.start;
+        // SAFETY: the owner holds an allocation of at least `len` bytes, zeroed when it was made.
+        unsafe { Buf::from_raw(Rc::new(fresh.page), start, fresh.len) }
+    }
+}
+
 impl Pool {
     /// A pool that keeps at most `keep_max` bytes of unused memory.
     pub fn new(keep_max: usize) -> Pool {
@@ -39,17 +72,17 @@ impl Pool {
 
     /// A buffer of `len` bytes in one segment, its start a multiple of 4096.
     pub fn take(&self, len: usize) -> Buf {
-        if len == 0 {
-            return Buf::empty();
-        }
+        self.fresh(len).into()
+    }
+
+    /// The same, for whoever fills it before anybody else has it.
+    pub fn fresh(&self, len: usize) -> Fresh {
         let layout = layout(len);
         let start = class(layout)
             .and_then(|class| self.0.free[class].borrow_mut().pop())
             .inspect(|_| self.0.kept.set(self.0.kept.get() - layout.size()))
             .unwrap_or_else(|| allocate(layout));
-        let owner = Rc::new(Page { shelf: Rc::downgrade(&self.0), start, layout });
-        // SAFETY: `owner` holds an allocation of at least `len` bytes, zeroed when it was made.
-        unsafe { Buf::from_raw(owner, start, len) }
+        Fresh { page: Page { shelf: Rc::downgrade(&self.0), start, layout }, len }
     }
 
     /// Bytes kept for reuse.

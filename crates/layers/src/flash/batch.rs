@@ -97,6 +97,13 @@ impl Log {
         }
     }
 
+    /// The same, and stays with one of them, which then needs no task of its own.
+    pub(super) async fn pump_here(self: &Rc<Log>, log: u8) {
+        let Some(batch) = self.next_batch(log) else { return };
+        self.pump(log);
+        self.write_batch(batch).await;
+    }
+
     fn next_batch(self: &Rc<Log>, log: u8) -> Option<Batch> {
         let stream = &self.streams[log as usize];
         if stream.under_way.get() >= BATCHES || stream.waiting.borrow().is_empty() || stream.is_first.get() {
@@ -154,13 +161,15 @@ impl Log {
         let stream = &self.streams[batch.log as usize];
         let at = batch.head.at;
         // Guests may change their memory at any time: what is summed is what is written.
-        let bytes = self.env.pool().take(batch.head.slots as usize * SLOT);
+        let mut bytes = self.env.pool().fresh(batch.head.slots as usize * SLOT);
         for (part, entry) in batch.parts.iter().zip(&mut batch.head.entries) {
             let from = (entry.slot.max(at) - at) as usize * SLOT;
-            bytes.slice(from..from + part.data.len()).copy_from(&part.data);
-            entry.checksum = self.sum(&bytes.slice(from..from + part.data.len()));
+            let data = &mut bytes[from..from + part.data.len()];
+            part.data.read(0, data);
+            entry.checksum = checksum(data);
         }
-        bytes.write(0, &batch.head.encode(self.shape.key));
+        batch.head.encode_into(&mut bytes[..SLOT], self.shape.key);
+        let bytes = Buf::from(bytes);
         let wants = |part: &Waiting| {
             part.durability == Durability::Fua && !flawed!("acknowledged before it is durable")
         };

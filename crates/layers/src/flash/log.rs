@@ -341,7 +341,7 @@ impl Log {
             // What others put in this turn goes along.
             self.spawn(move |me| async move {
                 me.streams[log as usize].scheduled.set(false);
-                me.pump(log);
+                me.pump_here(log).await;
             });
         }
     }
