@@ -85,9 +85,7 @@ impl Accelerate {
     async fn linger(&self) {
         let hurry = self.volume.hurry.wait();
         let len = self.volume.queue.borrow().len();
-        let is_wanted = self.policy.get() != Policy::WriteBack || self.waiting.get() > 0 || self.closed.get();
-        let is_much = len >= LONG || self.log.is_much_dirty(&self.volume);
-        if len > 0 && !is_wanted && !is_much && !self.log.is_short() {
+        if (1..LONG).contains(&len) && self.has_time() {
             select(self.env.sleep(LINGER), pin!(hurry)).await;
         }
     }
@@ -112,6 +110,7 @@ impl Accelerate {
         add(&self.attempts, 1);
         let began = self.env.now();
         self.volume.batch_since.set(self.volume.batch_since.get().or(Some(began)));
+        self.full_pace();
         if flawed!("checkpoint before the store") {
             self.log.checkpoint(&self.volume, upto, &[]).await.map_err(Fault::Flash)?;
         }
@@ -132,7 +131,9 @@ impl Accelerate {
         add(&self.tally.destaged, brought.len() as u64);
         self.report.sent.set(0);
         let took = self.env.now().since(began);
-        self.flow.borrow_mut().measured((brought.len() * SLOT) as u64, took, slowest.get());
+        if self.was_full_pace() {
+            self.flow.borrow_mut().measured((brought.len() * SLOT) as u64, took, slowest.get());
+        }
         Ok(true)
     }
 
@@ -202,7 +203,12 @@ impl Accelerate {
 
     /// Writes blocks, which are in the order of the store, neighbours together.
     async fn write_part(&self, part: &[(Dirty, Buf)], slowest: &Cell<Duration>) -> Met<()> {
-        let runs = merge(part, |(dirty, _)| dirty.block);
+        let mut runs = merge(part, |(dirty, _)| dirty.block);
+        while self.gives_way()
+            && let Some(run) = runs.next()
+        {
+            self.write_run(run, slowest).await?;
+        }
         let writes = runs.map(|run| self.write_run(run, slowest));
         together(self.keys.depth, writes).await?;
         Ok(())

@@ -36,7 +36,8 @@
 //!   of it can be what the store does not have.
 //! * `bypass` ("1MiB"): a stream of reads that is longer, in requests of 64 KiB or more, does not fill the flash. "0" lets
 //!   all of them fill it.
-//! * `depth` (32): requests to the store that are under way together, of the destager.
+//! * `depth` (32): requests to the store that are under way together, of the destager; one, while a guest writes and less than
+//!   an eighth of the share is dirty.
 //! * `store-timeout` ("30s"): as long as the store fails, what needs it waits; after this long it fails.
 //!
 //! When the flash fails: without anything at stake, that is acknowledged and not on the store, it goes on uncached, and
@@ -61,6 +62,7 @@ mod discard;
 mod epoch;
 mod failure;
 mod flow;
+mod pace;
 mod policy;
 mod read;
 mod report;
@@ -78,6 +80,7 @@ use lamina_block::{
     Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Env, Error, Extent, Geometry, Io, Job,
     Kind, Layer, Made, Node, Op, Over, Pending, Result, Signal, Span, Step, Verb,
 };
+use pace::Pace;
 use policy::{Policy, SetPolicy, SetShare, permille};
 use read::Streams;
 use report::Report;
@@ -174,6 +177,7 @@ struct Accelerate {
     /// Streams of reads, to know the long ones.
     streams: RefCell<Streams>,
     flow: RefCell<Flow>,
+    pace: Pace,
     /// The store has what was written up to this serial number, but for bad blocks: durably, or perhaps only in its cache.
     durable: Cell<u64>,
     stored: Cell<u64>,
@@ -255,6 +259,7 @@ impl Accelerate {
             volume,
             locks: Rc::default(),
             flow: RefCell::default(),
+            pace: Pace::default(),
             discards: Cell::new(0),
             flushed: Cell::new(0),
             waiting: Cell::new(0),

@@ -7,6 +7,7 @@ mod failures;
 mod fills;
 mod late;
 mod neighbours;
+mod pace;
 mod report;
 mod rot;
 mod sizes;

@@ -59,6 +59,7 @@ impl Accelerate {
     async fn put(&self, at: &Range<u64>, blocks: &Range<u64>, from: Buf, durability: Durability) -> Met<u64> {
         let data = self.whole(at, blocks, from).await?;
         self.note_write();
+        self.note_pace();
         let how = How { dirty: true, durability };
         let mut serial = 0;
         for from in blocks.clone().step_by(self.longest() as usize) {
