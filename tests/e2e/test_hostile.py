@@ -8,6 +8,7 @@ import json
 import os
 import random
 import resource
+import signal
 import socket
 import ssl
 import struct
@@ -18,7 +19,7 @@ import nbd
 
 from common import MIB, RigCase, limit, memory
 from front_end import (
-    ADD_MEMORY, AVAILABLE, DATA, GET_INFLIGHT, GET_VRING_BASE, READ, REMOVE_MEMORY, SET_INFLIGHT, SET_LOG_BASE,
+    ADD_MEMORY, AVAILABLE, DATA, GET_FEATURES, GET_INFLIGHT, GET_VRING_BASE, READ, REMOVE_MEMORY, SET_INFLIGHT, SET_LOG_BASE,
     SET_MEM_TABLE, TABLE_OF_MEMORY, WRITE,
 )
 from hierarchies import member, written
@@ -35,6 +36,20 @@ end = begin + len(one)
 while True:
     memory[begin:end] = one
     memory[begin:end] = other
+"""
+
+
+# A front-end whose child has its connection as well, and stays until the server hangs up.
+HOLDER = """
+import os, socket, struct, sys, time
+front_end = socket.socket(socket.AF_UNIX)
+front_end.connect(sys.argv[1])
+front_end.sendall(struct.pack("<III", 1, 1, 0))
+front_end.recv(20, socket.MSG_WAITALL)
+if os.fork() == 0:
+    sys.exit(front_end.recv(1) != b"")
+print("served", flush=True)
+time.sleep(60)
 """
 
 
@@ -59,6 +74,28 @@ class Guests(NeighbourCase):
         guest.kicked_by(endless)
         time.sleep(1.5)
         guest.request(READ, 0, 4096, writable=True)
+        guest.kick_off()
+        self.assertEqual(guest.wait(5), [0])
+        self.end()
+
+    def test_a_process_that_ends_and_leaves_its_connection_to_a_child(self):
+        """A second hypervisor must not get the disk of one that runs, and must get it from one that is gone."""
+        self.serve({"greedy": member("greedy", "256MiB")}, **{"vhost-user": "greedy.sock"})
+        holder = self.rig.start("python3", "-c", HOLDER, self.lamina.socket("greedy.sock"), name="holder")
+        holder.wait_for("served")
+        second = socket.socket(socket.AF_UNIX)
+        self.addCleanup(second.close)
+        second.connect(str(self.lamina.socket("greedy.sock")))
+        second.sendall(struct.pack("<III", GET_FEATURES, 1, 0))
+        second.settimeout(1)
+        with self.assertRaises(TimeoutError, msg="two front-ends have the disk"):
+            second.recv(20)
+        os.kill(holder.pid, signal.SIGKILL)
+        second.settimeout(10)
+        self.assertEqual(len(second.recv(20, socket.MSG_WAITALL)), 20)
+        second.close()
+        guest = self.guest(256)
+        guest.request(WRITE, 0, 4096)
         guest.kick_off()
         self.assertEqual(guest.wait(5), [0])
         self.end()

@@ -1,6 +1,6 @@
 //! The control thread: the front-end's messages, which block, become jobs for the reactor.
 //!
-//! One thread an export, one front-end at a time. Every message waits for its job to be done, so that what the
+//! One thread an export, one front-end at a time (`front_end.rs`). Every message waits for its job to be done, so that what the
 //! front-end was answered is true. When the front-end hangs up, its queues are stopped and drained before the next
 //! one is let in: nothing that an earlier connection began can land on top of what a later one writes.
 //!
@@ -10,10 +10,11 @@
 
 use crate::device::Device;
 use crate::eventfd;
+use crate::front_end::{Entrance, FrontEnd};
 use crate::memory::{Mapper, Piece, REGIONS_MAX, RegionAddress};
 use crate::ring::RingAddress;
 use crate::socket::Socket;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::sockopt::socket_domain;
 use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recv, recvmsg};
 use std::fs::File;
@@ -122,26 +123,16 @@ impl Shared {
     fn set_connection(&self, stream: Option<UnixStream>) {
         *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = stream;
     }
-
-    /// Waits for a connection; `None` when it is time to end.
-    fn accept(&self, socket: &Socket) -> io::Result<Option<UnixStream>> {
-        let mut ready = [PollFd::new(socket, PollFlags::IN), PollFd::new(&self.wake, PollFlags::IN)];
-        match poll(&mut ready, None) {
-            Err(rustix::io::Errno::INTR) => return self.accept(socket),
-            Err(e) => return Err(e.into()),
-            Ok(_) => {}
-        }
-        if self.is_stopping() { Ok(None) } else { socket.accept().map(Some) }
-    }
 }
 
 /// The control thread of an export.
 pub(crate) fn run(name: &str, socket: &Socket, shared: &Shared, link: &Link, mapper: &Mapper, queues: u16) {
+    let entrance = Entrance::new(socket);
     while !shared.is_stopping() {
-        match shared.accept(socket) {
-            Ok(Some(stream)) => {
+        match entrance.next(&shared.wake) {
+            Ok(Some(front_end)) => {
                 tracing::info!("{name}: a front-end has connected");
-                let end = converse(stream, shared, link, mapper, queues);
+                let end = converse(front_end, &entrance, shared, link, mapper, queues);
                 // Its queues end before the next one begins.
                 if link.ask(Device::disconnect).is_err() {
                     return;
@@ -162,23 +153,31 @@ pub(crate) fn run(name: &str, socket: &Socket, shared: &Shared, link: &Link, map
     }
 }
 
-/// Answers one front-end until it leaves.
-fn converse(stream: UnixStream, shared: &Shared, link: &Link, mapper: &Mapper, queues: u16) -> Result<()> {
-    shared.set_connection(Some(stream.try_clone().map_err(Error::ReqHandlerError)?));
+/// Answers one front-end until it leaves, or another one takes its place.
+fn converse(
+    front_end: FrontEnd,
+    entrance: &Entrance,
+    shared: &Shared,
+    link: &Link,
+    mapper: &Mapper,
+    queues: u16,
+) -> Result<()> {
+    let own = &front_end.stream;
+    shared.set_connection(Some(own.try_clone().map_err(Error::ReqHandlerError)?));
     if shared.is_stopping() {
         return Ok(());
     }
-    let own = stream.try_clone().map_err(Error::ReqHandlerError)?;
+    let stream = own.try_clone().map_err(Error::ReqHandlerError)?;
     let session =
         Arc::new(Mutex::new(Session { link, mapper, queues, protocol: VhostUserProtocolFeatures::empty() }));
     let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&session));
-    loop {
-        let Some(header) = Header::peek(&own)? else { return Err(Error::Disconnected) };
+    while entrance.hear(&front_end).map_err(Error::SocketBroken)? {
+        let Some(header) = Header::peek(own)? else { return Err(Error::Disconnected) };
         let protocol = session.lock().unwrap_or_else(PoisonError::into_inner).protocol;
         let acknowledged = header.need_reply() && protocol.contains(VhostUserProtocolFeatures::REPLY_ACK);
         tracing::trace!(request = ?FrontendReq::try_from(header.request()), acknowledged);
         let handled = if header.request() == u32::from(FrontendReq::SET_BACKEND_REQ_FD) {
-            take_channel(&own, link, acknowledged)
+            take_channel(own, link, acknowledged)
         } else {
             handler.handle_request()
         };
@@ -188,6 +187,8 @@ fn converse(stream: UnixStream, shared: &Shared, link: &Link, mapper: &Mapper, q
             other => other?,
         }
     }
+    tracing::info!("its process has connected anew, or has ended and another one waits");
+    Ok(())
 }
 
 /// The first bytes of a message.

@@ -28,6 +28,7 @@ mod device;
 mod dirty;
 mod disposal;
 mod eventfd;
+mod front_end;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzz;

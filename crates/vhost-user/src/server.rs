@@ -71,7 +71,7 @@ struct Ended {
 }
 
 impl Server {
-    /// Serves `node` at `path`, for one front-end at a time; requests take their memory from `memory`. A stale socket is
+    /// Serves `node` at `path`, for one front-end at a time (`front_end.rs`); requests take their memory from `memory`. A stale socket is
     /// replaced; an error if somebody listens there, or if `path` is not a socket.
     pub fn start(
         host: &Rc<Host>,

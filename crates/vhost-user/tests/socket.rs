@@ -210,6 +210,23 @@ fn one_front_end_after_the_other() {
     }
 }
 
+/// A descriptor of the first connection that somebody else has, as a child of a hypervisor may, keeps it open for ever.
+#[test]
+fn a_process_that_connects_anew_is_not_kept_out_by_its_own_connection() {
+    let served = Served::start(Settings::new("disk"));
+    let first = UnixStream::connect(&served.socket).unwrap();
+    let held = first.try_clone().unwrap();
+    let front_end = Frontend::from_stream(first, 1);
+    front_end.set_owner().unwrap();
+    assert_ne!(front_end.get_features().unwrap(), 0);
+    drop(front_end);
+    let mut client = Client::connect(&served.socket, 1, VirtioFeatureFlags::empty());
+    assert_eq!(client.one(|q, _| q.flush(0).unwrap()), 0);
+    // The first one is told.
+    held.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert_eq!((&held).read(&mut [0]).unwrap(), 0);
+}
+
 #[test]
 fn a_read_only_export_refuses_writes() {
     let served = Served::start(Settings { read_only: true, ..Settings::new("disk") });

@@ -1,0 +1,167 @@
+//! Front-ends: the one that is connected, those that wait, and whose turn is next (`docs/decisions/0017-one-front-end.md`).
+
+use crate::socket::Socket;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::mem::{MaybeUninit, size_of};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+/// Front-ends that may wait for the one that is connected; who comes then is sent away.
+const WAITING_MAX: usize = 4;
+
+/// A connection, and the process that made it.
+pub(crate) struct FrontEnd {
+    pub stream: UnixStream,
+    /// `None` if it is none that we can see, such as one of another container.
+    pid: Option<Pid>,
+    /// Readable when the process has ended.
+    process: Option<OwnedFd>,
+}
+
+impl FrontEnd {
+    pub fn new(stream: UnixStream) -> FrontEnd {
+        let pid = connected_by(&stream);
+        let process = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        FrontEnd { stream, pid, process }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.process.as_ref().is_some_and(is_ready)
+    }
+
+    /// True if `other` takes the place of this one.
+    fn gives_way_to(&self, other: &FrontEnd) -> bool {
+        self.has_ended() || self.pid.is_some() && self.pid == other.pid
+    }
+
+    fn has_left(&self) -> bool {
+        let mut fds = [PollFd::new(&self.stream, PollFlags::empty())];
+        poll(&mut fds, Some(&Timespec::default())).is_ok() && fds[0].revents().contains(PollFlags::HUP)
+    }
+}
+
+fn is_ready(fd: &OwnedFd) -> bool {
+    matches!(poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&Timespec::default())), Ok(1))
+}
+
+/// The process that made a connection (`SO_PEERCRED`, unix(7)).
+fn connected_by(stream: &UnixStream) -> Option<Pid> {
+    let mut peer = MaybeUninit::<libc::ucred>::zeroed();
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the socket is open, and `peer` has room for `len` bytes.
+    let got = unsafe {
+        let at = peer.as_mut_ptr().cast();
+        libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, at, &raw mut len)
+    };
+    // SAFETY: all zeroes are a `ucred`, and so is what the kernel has put there.
+    let peer = unsafe { peer.assume_init() };
+    Pid::from_raw(peer.pid).filter(|_| got == 0)
+}
+
+/// Where front-ends come in, one at a time.
+pub(crate) struct Entrance<'a> {
+    socket: &'a Socket,
+    waiting: RefCell<VecDeque<FrontEnd>>,
+}
+
+impl<'a> Entrance<'a> {
+    pub fn new(socket: &'a Socket) -> Entrance<'a> {
+        Entrance { socket, waiting: RefCell::default() }
+    }
+
+    /// The next front-end; `None` if `wake` was readable first.
+    pub fn next(&self, wake: &OwnedFd) -> io::Result<Option<FrontEnd>> {
+        if let Some(first) = self.waiting.borrow_mut().pop_front() {
+            return Ok(Some(first));
+        }
+        let mut ready = [PollFd::new(self.socket, PollFlags::IN), PollFd::new(wake, PollFlags::IN)];
+        wait(&mut ready)?;
+        if ready[1].revents().is_empty() { Ok(Some(FrontEnd::new(self.socket.accept()?))) } else { Ok(None) }
+    }
+
+    /// Waits until `present` says something; false if another front-end takes its place, which then is the next one.
+    pub fn hear(&self, present: &FrontEnd) -> io::Result<bool> {
+        loop {
+            let is_awaited = !self.waiting.borrow().is_empty();
+            let end = present.process.as_ref().filter(|_| is_awaited).map(|process| process.as_fd());
+            let mut ready =
+                vec![PollFd::new(&present.stream, PollFlags::IN), PollFd::new(self.socket, PollFlags::IN)];
+            ready.extend(end.map(|end| PollFd::from_borrowed_fd(end, PollFlags::IN)));
+            wait(&mut ready)?;
+            let [says, comes, ended] =
+                [0, 1, 2].map(|n| ready.get(n).is_some_and(|fd| !fd.revents().is_empty()));
+            if ended || comes && self.let_in(present)? {
+                return Ok(false);
+            }
+            if says {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Takes the next connection; true if it takes the place of `present`.
+    fn let_in(&self, present: &FrontEnd) -> io::Result<bool> {
+        let comes = FrontEnd::new(self.socket.accept()?);
+        let mut waiting = self.waiting.borrow_mut();
+        waiting.retain(|front_end| !front_end.has_left());
+        if present.gives_way_to(&comes) {
+            waiting.push_front(comes);
+            return Ok(true);
+        }
+        if waiting.len() < WAITING_MAX {
+            waiting.push_back(comes);
+        }
+        Ok(false)
+    }
+}
+
+fn wait(fds: &mut [PollFd]) -> io::Result<()> {
+    loop {
+        match poll(fds, None) {
+            Err(Errno::INTR) => {}
+            other => return other.map(drop).map_err(io::Error::from),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_is_of_the_process_that_made_it() {
+        let (one, two) = UnixStream::pair().unwrap();
+        let (one, two) = (FrontEnd::new(one), FrontEnd::new(two));
+        assert_eq!(one.pid, Some(rustix::process::getpid()));
+        assert!(one.gives_way_to(&two));
+        assert!(!one.has_left());
+        drop(two);
+        assert!(one.has_left());
+    }
+
+    #[test]
+    fn a_process_that_nobody_can_see_is_no_other() {
+        let unseen = || FrontEnd { pid: None, process: None, ..FrontEnd::new(UnixStream::pair().unwrap().0) };
+        assert!(!unseen().gives_way_to(&unseen()));
+    }
+
+    #[test]
+    fn what_a_process_has_left_behind_gives_way() {
+        let mut process = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = Pid::from_raw(process.id() as i32);
+        let end = pidfd_open(pid.unwrap(), PidfdFlags::empty()).unwrap();
+        let present = FrontEnd { pid, process: Some(end), ..FrontEnd::new(UnixStream::pair().unwrap().0) };
+        let other = FrontEnd::new(UnixStream::pair().unwrap().0);
+        assert!(!present.gives_way_to(&other));
+        process.kill().unwrap();
+        // Also before anybody has asked how it ended.
+        wait(&mut [PollFd::new(present.process.as_ref().unwrap(), PollFlags::IN)]).unwrap();
+        assert!(present.gives_way_to(&other));
+        process.wait().unwrap();
+    }
+}
