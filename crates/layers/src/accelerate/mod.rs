@@ -36,8 +36,8 @@
 //!   of it can be what the store does not have.
 //! * `bypass` ("1MiB"): a stream of reads that is longer, in requests of 64 KiB or more, does not fill the flash. "0" lets
 //!   all of them fill it.
-//! * `depth` (32): requests to the store that are under way together, of the destager; one, while a guest writes and less than
-//!   an eighth of the share is dirty.
+//! * `depth` (32): requests to the store that are under way together, of the destager; one, while a guest writes one block
+//!   after the other and less than an eighth of the share is dirty.
 //! * `store-timeout` ("30s"): as long as the store fails, what needs it waits; after this long it fails.
 //!
 //! When the flash fails: without anything at stake, that is acknowledged and not on the store, it goes on uncached, and

@@ -1,9 +1,10 @@
 //! When the destager gives way to writes.
 //!
 //! A store that takes thousands of writes a second costs the core, and the flash that is read for it, so much that a guest
-//! notices: 4 KiB writes, one at a time, were a third slower. So while a guest writes, and there is much room for what it
-//! writes, the store gets one write at a time; what is written again meanwhile gets there once. As soon as the guest pauses,
-//! an eighth of the share is dirty, room is short, or anybody waits for the store, it gets as many as it takes (`depth`).
+//! notices that waits for each write before the next one: 4 KiB writes were a third slower. So while a guest writes one block
+//! after the other, and there is much room for what it writes, the store gets one write at a time; what is written again
+//! meanwhile gets there once. As soon as the guest pauses or has several writes in flight, an eighth of the share is dirty, room
+//! is short, or anybody waits for the store, it gets as many as it takes (`depth`).
 
 use super::{Accelerate, Policy};
 use lamina_block::Time;
@@ -18,6 +19,8 @@ const PAUSED: Duration = Duration::from_millis(10);
 pub struct Pace {
     /// When the last write began.
     wrote: Cell<Option<Time>>,
+    /// When the last one began that was not the only one.
+    together: Cell<Option<Time>>,
     /// The batch that is under way has given way: it does not say how fast the store is.
     gave_way: Cell<bool>,
 }
@@ -25,7 +28,11 @@ pub struct Pace {
 impl Accelerate {
     /// A write begins.
     pub(super) fn note_pace(&self) {
-        self.pace.wrote.set(Some(self.env.now()));
+        let now = Some(self.env.now());
+        self.pace.wrote.set(now);
+        if self.volume.putting.get() > 0 {
+            self.pace.together.set(now);
+        }
     }
 
     /// A batch begins.
@@ -51,8 +58,9 @@ impl Accelerate {
     /// True if the next write to the store goes alone. A store that goes from moment to moment stays at one as briefly as it can.
     pub(super) fn gives_way(&self) -> bool {
         let now = self.env.now();
-        let is_writing = self.pace.wrote.get().is_some_and(|wrote| now.since(wrote) < PAUSED);
-        let gives_way = is_writing && self.epochs.is_none() && self.has_time();
+        let is_recent = |time: &Cell<Option<Time>>| time.get().is_some_and(|time| now.since(time) < PAUSED);
+        let waits_for_each = is_recent(&self.pace.wrote) && !is_recent(&self.pace.together);
+        let gives_way = waits_for_each && self.epochs.is_none() && self.has_time();
         if gives_way {
             self.pace.gave_way.set(true);
             // It is not the store that is late.

@@ -92,3 +92,20 @@ fn nobody_who_waits_for_the_store_waits_for_a_guest_to_pause() {
     };
     world.run(test).expect("it ends");
 }
+
+#[test]
+fn a_guest_with_two_writes_in_flight_is_not_given_way_to() {
+    let world = Simulation::new(1);
+    let env = world.env();
+    let test = async move {
+        let (volume, store) = volume(&env).await;
+        for i in 0..1000 {
+            let [one, two] = [0, 1].map(|n| volume.write((2 * i + n) % 400 * 2, i as u8));
+            let (one, two) = futures_util::future::join(one, two).await;
+            one.and(two).expect("written");
+            env.sleep(Duration::from_millis(1)).await;
+        }
+        assert!(store.most.get() > 16, "{} at a time", store.most.get());
+    };
+    world.run(test).expect("it ends");
+}
