@@ -14,6 +14,7 @@ pub fn run(args: &cli::Check) -> Result<(), Failure> {
     }
     let plans = files::load(&args.files)?;
     plans.iter().try_for_each(tls_files)?;
+    plans.iter().try_for_each(|plan| crate::daemon::check_groups(plan).map_err(Failure::File))?;
     let mut out = std::io::stdout().lock();
     for plan in &plans {
         if plans.len() > 1 {

@@ -277,12 +277,14 @@ fn sockets_have_the_mode_and_the_group_of_the_file() {
 #[test]
 fn a_group_that_is_not_there_is_named_before_anything_is_opened() {
     let place = Place::with(&format!("{DISK}socket-group = \"no-such-group\"\n"));
-    let refused = place.lamina(&["serve", "disk.toml"]);
-    assert_eq!(refused.status.code(), Some(2));
-    let message = text(&refused.stderr);
     let says =
         "disk.toml: export \"vm1\": key \"socket-group\": there is no group \"no-such-group\" in /etc/group";
-    assert!(message.contains(says), "{message}");
+    for command in ["serve", "check"] {
+        let refused = place.lamina(&[command, "disk.toml"]);
+        assert_eq!(refused.status.code(), Some(2), "{command}");
+        let message = text(&refused.stderr);
+        assert!(message.contains(says), "{command}: {message}");
+    }
     assert_eq!(place.names(), ["disk.toml"]);
 }
 
