@@ -11,13 +11,13 @@ use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-/// Front-ends that may wait for the one that is connected; who comes then is sent away.
+/// Front-ends that may wait for the one that is connected; the next one is sent away.
 const WAITING_MAX: usize = 4;
 
 /// A connection, and the process that made it.
 pub(crate) struct FrontEnd {
     pub stream: UnixStream,
-    /// `None` if it is none that we can see, such as one of another container.
+    /// `None` if the process has no number here, such as one of another container.
     pid: Option<Pid>,
     /// Readable when the process has ended.
     process: Option<OwnedFd>,

@@ -3,7 +3,7 @@
 use super::bad::is_of_blocks;
 use super::failure::{Fault, Met};
 use super::{Accelerate, add};
-use crate::flash::{Run, SLOT};
+use crate::flash::{Pin, Run, SLOT};
 use futures_util::future::join_all;
 use lamina_block::{Buf, Error, Extent, ExtentState, Io, Result};
 use std::ops::Range;
@@ -90,18 +90,25 @@ impl Accelerate {
     async fn read_runs(&self, at: Range<u64>, into: Buf, fill: Range<u64>) -> Met<()> {
         let runs = self.log.runs(&self.volume, Accelerate::blocks(&at));
         match &runs[..] {
-            [run] => self.read_run(run, &at, &into, &fill).await,
+            [run] => self.read_run(run, None, &at, &into, &fill).await,
             _ => {
-                // Many of them do not all begin at once, and until they have nothing else may be written where they are.
-                let _pins = self.log.pin_runs(&runs);
-                let reads = runs.iter().map(|run| self.read_run(run, &at, &into, &fill));
+                // Many of them do not all begin at once, and until one has nothing else may be written where it is.
+                let pinned: Vec<_> = runs.iter().map(|run| (run, self.log.pin_run(run))).collect();
+                let reads = pinned.into_iter().map(|(run, pin)| self.read_run(run, pin, &at, &into, &fill));
                 join_all(reads).await.into_iter().collect()
             }
         }
     }
 
-    /// Reads the part of `at` that is in a run.
-    async fn read_run(&self, run: &Run, at: &Range<u64>, into: &Buf, fill: &Range<u64>) -> Met<()> {
+    /// Reads the part of `at` that is in a run, whose segment `pin` keeps until then.
+    async fn read_run(
+        &self,
+        run: &Run,
+        pin: Option<Pin>,
+        at: &Range<u64>,
+        into: &Buf,
+        fill: &Range<u64>,
+    ) -> Met<()> {
         let bytes = self.bytes(&run.blocks);
         let part = bytes.start.max(at.start)..bytes.end.min(at.end);
         let into = into.slice((part.start - at.start) as usize..(part.end - at.start) as usize);
@@ -116,6 +123,8 @@ impl Accelerate {
                     Ok(()) => self.log.read(slot, within, into.clone()).await,
                     failed => failed,
                 };
+                // What else is done may wait for a write, and the write for room.
+                drop(pin);
                 match read {
                     Ok(()) => Ok(()),
                     Err(e) if e.is_of_memory() => Err(Fault::Store(e)),

@@ -8,7 +8,7 @@ mod fills;
 mod late;
 mod neighbours;
 mod pace;
-mod report;
+pub(crate) mod report;
 mod rot;
 mod sizes;
 

@@ -70,19 +70,15 @@ impl Log {
 
     /// Keeps the segments of `dirty` from being used again.
     pub fn pin_all(self: &Rc<Log>, dirty: &[Dirty]) -> Vec<Pin> {
-        self.pin_slots(dirty.iter().map(|dirty| dirty.slot))
-    }
-
-    /// The same for the segments of `runs`.
-    pub fn pin_runs(self: &Rc<Log>, runs: &[Run]) -> Vec<Pin> {
-        self.pin_slots(runs.iter().filter_map(|run| run.slot))
-    }
-
-    fn pin_slots(self: &Rc<Log>, slots: impl Iterator<Item = u32>) -> Vec<Pin> {
-        let mut numbers: Vec<_> = slots.map(|slot| self.shape.segment_of(slot)).collect();
+        let mut numbers: Vec<_> = dirty.iter().map(|dirty| self.shape.segment_of(dirty.slot)).collect();
         numbers.sort_unstable();
         numbers.dedup();
         numbers.into_iter().map(|number| self.pin(number)).collect()
+    }
+
+    /// The same for the segment of a run, if it is there.
+    pub fn pin_run(self: &Rc<Log>, run: &Run) -> Option<Pin> {
+        run.slot.map(|slot| self.pin(self.shape.segment_of(slot)))
     }
 
     /// True if a crash may bring back any of `blocks`: it is there, or it is just being forgotten.

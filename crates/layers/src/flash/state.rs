@@ -247,8 +247,10 @@ impl Log {
         self.env.spawn(Box::pin(async move {
             work.await;
             me.tasks.set(me.tasks.get() - 1);
-            // Not only closing waits for that.
-            me.moved.notify();
+            // Whatever else its work has changed it has told of itself.
+            if me.closed.get() {
+                me.moved.notify();
+            }
         }));
     }
 
@@ -284,7 +286,8 @@ impl Log {
     }
 }
 
-/// A segment that is not used again while this lives.
+/// A segment that is not used again while this lives. Its holder waits for devices only: neither for room, which may have to
+/// come from this segment, nor for another holder, which may wait for that.
 pub struct Pin {
     of: Rc<Log>,
     number: u32,

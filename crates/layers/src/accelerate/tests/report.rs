@@ -13,7 +13,7 @@ const WRITES: u64 = 40;
 /// How long the store takes for each.
 const SLOW: &str = "50ms";
 
-pub(super) async fn made(
+pub(crate) async fn made(
     env: &Rc<SimEnv>,
     begin: Begin,
     kind: &Kind,

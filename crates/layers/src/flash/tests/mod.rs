@@ -4,6 +4,7 @@ mod format;
 mod latent;
 mod order;
 mod recovery;
+mod room;
 
 use crate::testing::*;
 
