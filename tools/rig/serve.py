@@ -113,6 +113,6 @@ class Lamina:
         """What `lamina show` prints."""
         return run(lamina_binary(), "show", "--control", self.control, "--interval", interval).stdout
 
-    def ctl(self, device, command, *arguments):
+    def ctl(self, device, command, *arguments, seconds=60):
         """`lamina ctl DEVICE COMMAND ...`; returns what it prints."""
-        return run(lamina_binary(), "ctl", "--control", self.control, device, command, *arguments).stdout
+        return run(lamina_binary(), "ctl", "--control", self.control, device, command, *arguments, seconds=seconds).stdout

@@ -59,7 +59,7 @@ impl Accelerate {
     async fn put(&self, at: &Range<u64>, blocks: &Range<u64>, from: Buf, durability: Durability) -> Met<u64> {
         let data = self.whole(at, blocks, from).await?;
         self.note_write();
-        self.note_pace();
+        self.begin_write();
         let how = How { dirty: true, durability };
         let mut serial = 0;
         for from in blocks.clone().step_by(self.longest() as usize) {
@@ -70,6 +70,7 @@ impl Accelerate {
             let put = self.log.put(room, &self.volume, from, &data.slice(part), how).await;
             serial = put.map_err(Fault::Flash)?;
         }
+        self.end_write();
         add(&self.tally.written, blocks.end - blocks.start);
         if self.policy.get() == Policy::WriteBack && self.waiting.get() == 0 {
             self.log.tidy(&self.volume);

@@ -51,13 +51,16 @@ async fn volume(env: &Rc<SimEnv>) -> (Volume, Rc<Store>) {
     (volume, store)
 }
 
-/// A write each millisecond, no two of them neighbours: 400 blocks again and again.
-async fn write(env: &SimEnv, volume: &Volume, count: u64) {
+/// `count` writes, `every` after the one before, no two of them neighbours: 400 blocks again and again.
+async fn write(env: &SimEnv, volume: &Volume, count: u64, every: Duration) {
     for i in 0..count {
         volume.write(i % 400 * 2, i as u8).await.expect("written");
-        env.sleep(Duration::from_millis(1)).await;
+        env.sleep(every).await;
     }
 }
+
+const AT_ONCE: Duration = Duration::from_micros(200);
+const NOW_AND_THEN: Duration = Duration::from_millis(1);
 
 #[test]
 fn while_a_guest_writes_the_store_gets_one_write_at_a_time() {
@@ -65,7 +68,7 @@ fn while_a_guest_writes_the_store_gets_one_write_at_a_time() {
     let env = world.env();
     let test = async move {
         let (volume, store) = volume(&env).await;
-        write(&env, &volume, 2000).await;
+        write(&env, &volume, 5000, AT_ONCE).await;
         let brought = volume.figure("destaged_bytes");
         assert!(store.most.get() == 1 && brought > 0, "{} at a time, {brought} bytes", store.most.get());
         // It has paused: nothing is held back any more.
@@ -82,11 +85,11 @@ fn nobody_who_waits_for_the_store_waits_for_a_guest_to_pause() {
     let env = world.env();
     let test = async move {
         let (volume, store) = volume(&env).await;
-        write(&env, &volume, 450).await;
+        write(&env, &volume, 2000, AT_ONCE).await;
         let node = Rc::clone(&volume.node);
         let drain = Command { name: "drain".into(), args: json!({}) };
         let drained = env.start(async move { node.control(drain).await });
-        write(&env, &volume, 60).await;
+        write(&env, &volume, 300, AT_ONCE).await;
         assert!(store.most.get() > 16, "{} at a time", store.most.get());
         drained.ended().await.expect("drained");
     };
@@ -99,12 +102,24 @@ fn a_guest_with_two_writes_in_flight_is_not_given_way_to() {
     let env = world.env();
     let test = async move {
         let (volume, store) = volume(&env).await;
-        for i in 0..1000 {
+        for i in 0..3500 {
             let [one, two] = [0, 1].map(|n| volume.write((2 * i + n) % 400 * 2, i as u8));
             let (one, two) = futures_util::future::join(one, two).await;
             one.and(two).expect("written");
-            env.sleep(Duration::from_millis(1)).await;
+            env.sleep(AT_ONCE).await;
         }
+        assert!(store.most.get() > 16, "{} at a time", store.most.get());
+    };
+    world.run(test).expect("it ends");
+}
+
+#[test]
+fn a_guest_that_writes_now_and_then_is_not_given_way_to() {
+    let world = Simulation::new(1);
+    let env = world.env();
+    let test = async move {
+        let (volume, store) = volume(&env).await;
+        write(&env, &volume, 1000, NOW_AND_THEN).await;
         assert!(store.most.get() > 16, "{} at a time", store.most.get());
     };
     world.run(test).expect("it ends");
