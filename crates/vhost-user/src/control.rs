@@ -10,7 +10,7 @@
 
 use crate::device::Device;
 use crate::eventfd;
-use crate::front_end::{Entrance, FrontEnd};
+use crate::front_end::{AGAIN, Entrance, FrontEnd};
 use crate::memory::{Mapper, Piece, REGIONS_MAX, RegionAddress};
 use crate::ring::RingAddress;
 use crate::socket::Socket;
@@ -27,7 +27,6 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 use vhost::vhost_user::message::*;
 use vhost::vhost_user::{
     BackendReqHandler, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut, VhostUserProtocolFeatures,
@@ -147,7 +146,7 @@ pub(crate) fn run(name: &str, socket: &Socket, shared: &Shared, link: &Link, map
             Err(e) => {
                 tracing::warn!("{name}: a connection was not accepted: {e}");
                 // Out of descriptors, most likely: trying again at once would not help.
-                std::thread::sleep(Duration::from_millis(100));
+                std::thread::sleep(AGAIN);
             }
         }
     }

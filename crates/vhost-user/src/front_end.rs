@@ -10,9 +10,12 @@ use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 /// Front-ends that may wait for the one that is connected; the next one is sent away.
 const WAITING_MAX: usize = 4;
+/// How long nothing is accepted after a connection that could not be.
+pub(crate) const AGAIN: Duration = Duration::from_millis(100);
 
 /// A connection, and the process that made it.
 pub(crate) struct FrontEnd {
@@ -87,6 +90,8 @@ impl<'a> Entrance<'a> {
     /// Waits until `present` says something; false if another front-end takes its place, which then is the next one.
     pub fn hear(&self, present: &FrontEnd) -> io::Result<bool> {
         loop {
+            // Nobody gives way to a front-end that has given up.
+            self.waiting.borrow_mut().retain(|front_end| !front_end.has_left());
             let is_awaited = !self.waiting.borrow().is_empty();
             let end = present.process.as_ref().filter(|_| is_awaited).map(|process| process.as_fd());
             let mut ready =
@@ -95,7 +100,7 @@ impl<'a> Entrance<'a> {
             wait(&mut ready)?;
             let [says, comes, ended] =
                 [0, 1, 2].map(|n| ready.get(n).is_some_and(|fd| !fd.revents().is_empty()));
-            if ended || comes && self.let_in(present)? {
+            if ended || comes && self.let_in(present) {
                 return Ok(false);
             }
             if says {
@@ -105,18 +110,25 @@ impl<'a> Entrance<'a> {
     }
 
     /// Takes the next connection; true if it takes the place of `present`.
-    fn let_in(&self, present: &FrontEnd) -> io::Result<bool> {
-        let comes = FrontEnd::new(self.socket.accept()?);
+    fn let_in(&self, present: &FrontEnd) -> bool {
+        let comes = match self.socket.accept() {
+            Ok(stream) => FrontEnd::new(stream),
+            Err(e) => {
+                // Out of descriptors, most likely: that is no fault of `present`, and trying again at once would not help.
+                tracing::warn!("a connection was not accepted: {e}");
+                std::thread::sleep(AGAIN);
+                return false;
+            }
+        };
         let mut waiting = self.waiting.borrow_mut();
-        waiting.retain(|front_end| !front_end.has_left());
         if present.gives_way_to(&comes) {
             waiting.push_front(comes);
-            return Ok(true);
+            return true;
         }
         if waiting.len() < WAITING_MAX {
             waiting.push_back(comes);
         }
-        Ok(false)
+        false
     }
 }
 
@@ -163,5 +175,21 @@ mod tests {
         wait(&mut [PollFd::new(present.process.as_ref().unwrap(), PollFlags::IN)]).unwrap();
         assert!(present.gives_way_to(&other));
         process.wait().unwrap();
+    }
+
+    #[test]
+    fn nobody_gives_way_to_a_front_end_that_has_given_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = Socket::listen(&folder.path().join("a.sock"), &Default::default()).unwrap();
+        let entrance = Entrance::new(&socket);
+        entrance.waiting.borrow_mut().push_back(FrontEnd::new(UnixStream::pair().unwrap().0));
+        let mut process = std::process::Command::new("true").spawn().unwrap();
+        let end = pidfd_open(Pid::from_raw(process.id() as i32).unwrap(), PidfdFlags::empty()).unwrap();
+        process.wait().unwrap();
+        let (mut peer, stream) = UnixStream::pair().unwrap();
+        let present = FrontEnd { process: Some(end), ..FrontEnd::new(stream) };
+        assert!(present.has_ended());
+        std::io::Write::write_all(&mut peer, b"1").unwrap();
+        assert!(entrance.hear(&present).unwrap(), "it is heard");
     }
 }
