@@ -472,9 +472,12 @@ fn a_descriptor_that_is_slow_to_close_holds_up_nobody() {
         ("an in-flight region", 32, long(&[4096, 0, 64 << 16 | 1])),
     ] {
         let mut served = Served::start(Settings::new("disk"));
-        // While another one is connected nobody reads this: the server closes last.
-        let (_heard, sent) = UnixStream::pair().unwrap();
-        let before = front_end(&served.socket, &sent);
+        // While another one is in the middle of a message nobody reads this: the server closes last.
+        let mut before = UnixStream::connect(&served.socket).unwrap();
+        before.write_all(&message(1, 1, &[])).unwrap();
+        before.read_exact(&mut [0; 20]).unwrap();
+        before.write_all(&message(2, 1, &[0; 8])[..12]).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
         let mut stream = UnixStream::connect(&served.socket).unwrap();
         let features = long(&[VirtioFeatureFlags::VERSION_1.bits() | 1 << 30 | 1 << 26]);
         // Every feature of the protocol: the server takes those it knows.
