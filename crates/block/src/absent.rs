@@ -6,7 +6,9 @@
 //!
 //! It is read-only so that nobody flushes it: nothing can have been written to it.
 
-use crate::{Command, Error, ErrorKind, Extent, Finding, Geometry, Io, Layer, Made, Pending, Step};
+use crate::{
+    Command, Error, ErrorKind, Extent, Finding, Geometry, Io, Layer, Made, Manage, Passthrough, Pending, Step,
+};
 use serde_json::{Value, json};
 use std::ops::Range;
 use std::rc::Rc;
@@ -42,7 +44,7 @@ impl Absent {
 
 impl Layer for Absent {
     fn geometry(&self) -> Geometry {
-        // What the node makes up for is made of requests that would fail as well.
+        // What the node emulates is made of requests that would fail as well.
         Geometry { read_only: true, discard: true, zero: true, fua: true, ..Geometry::new(self.size) }
     }
 
@@ -50,10 +52,16 @@ impl Layer for Absent {
         self.why.clone().at(io.at.clone()).into()
     }
 
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::None
+    }
+
     fn extents(self: Rc<Self>, _at: Range<u64>) -> Pending<Vec<Extent>> {
         self.fail()
     }
+}
 
+impl Manage for Absent {
     fn control(self: Rc<Self>, _command: Command) -> Pending<Value> {
         self.fail()
     }
@@ -62,11 +70,11 @@ impl Layer for Absent {
         self.fail()
     }
 
-    fn vacate(self: Rc<Self>, _names: Vec<String>) -> Pending {
+    fn evacuate(self: Rc<Self>, _names: Vec<String>) -> Pending {
         self.fail()
     }
 
-    fn leave(self: Rc<Self>) -> Pending {
+    fn detach(self: Rc<Self>) -> Pending {
         self.fail()
     }
 

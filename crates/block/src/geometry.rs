@@ -39,7 +39,7 @@ impl Geometry {
     }
 
     /// The shape of a device that spreads requests over two: the stricter unit and permission of both, and native
-    /// what is native on either (a child's own node makes up for the rest). The size is `self`'s.
+    /// what is native on either (a child's own node emulates the rest). The size is `self`'s.
     pub fn and(self, other: Geometry) -> Geometry {
         Geometry {
             size: self.size,

@@ -1,6 +1,6 @@
 //! Work in the background that people can see and steer.
 //!
-//! A layer that has such work makes a [`Job`] of it, shows it in [`crate::Layer::jobs`], and calls [`Job::step`] before
+//! A layer that has such work makes a [`Job`] of it, shows it in [`crate::Manage::jobs`], and calls [`Job::step`] before
 //! every piece. Everything else (the pause, the limit, the figures) is here.
 
 use crate::{Env, Error, ErrorKind, Result, Signal, Time};

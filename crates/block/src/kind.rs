@@ -30,7 +30,7 @@ pub struct Build {
     pub level: Level,
     /// Where a few words can be kept; `None` in a hierarchy that is not persistent.
     pub keep: Option<Rc<dyn Keep>>,
-    /// The children that are about to be taken away: [`crate::Layer::vacate`] follows with their names. Others that
+    /// The children that are about to be taken away: [`crate::Manage::evacuate`] follows with their names. Others that
     /// are new are there to take their data.
     pub leaving: Vec<String>,
 }
@@ -117,7 +117,7 @@ pub trait Config: DeserializeOwned + 'static {
     const APPENDS: bool = false;
     /// Its layer shares the state of the device below: when that gets another layer, this one is made anew.
     const SHARES: bool = false;
-    /// It has further address spaces ([`Layer::view`]), which devices of kind `view` show.
+    /// It has further address spaces ([`crate::Manage::view`]), which devices of kind `view` show.
     const VIEWS: bool = false;
     /// What it remembers can lie on a device of its own: the key `metadata`. Only with [`Config::KEEPS`].
     const METADATA: bool = false;

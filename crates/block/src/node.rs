@@ -1,6 +1,6 @@
 //! A device in the graph: the only caller of its layer.
 //!
-//! A node checks every request, counts and times it, makes up for what its layer does not do natively, and can hold
+//! A node checks every request, counts and times it, emulates what its layer does not do natively, and can quiesce
 //! requests back while what is below is exchanged.
 //!
 //! ```text
@@ -8,7 +8,7 @@
 //!               └──────── one walk: counted in A, B and C, one box, one reading of the clock ────────┘
 //! ```
 
-use crate::walk::{Kept, Request, Walk};
+use crate::walk::{Deferred, Request, Walk};
 use crate::{
     Absent, Buf, Command, Consent, Durability, Effect, Env, Error, ErrorKind, Extent, Finding, Geometry,
     Healed, Io, Job, Judge, Layer, Op, OpKind, Result, Signal, Stats, Step, Time, Zero,
@@ -28,7 +28,7 @@ const ZEROES_MAX: u64 = 256 << 10;
 enum Gate {
     Open,
     /// Requests wait: something below is being exchanged.
-    Held,
+    Quiesced,
     /// Nothing changes the device any more: another owner has it. Reads pass.
     Fenced,
     /// The device has been shut down.
@@ -75,7 +75,7 @@ impl Node {
         Node::new(name, Absent::KIND, env, Rc::new(Absent::new(why)))
     }
 
-    /// True while the device is not there. When it comes, its node gets its layer ([`Held::replace`]), and who waits in
+    /// True while the device is not there. When it comes, its node gets its layer ([`Quiesced::replace`]), and who waits in
     /// [`Node::resized`] is told; so it is when a device comes back that was not absent and had failed.
     pub fn is_absent(&self) -> bool {
         self.kind.get() == Absent::KIND
@@ -116,7 +116,7 @@ impl Node {
         self.layer.borrow().info()
     }
 
-    /// What its layer shares with those above: see [`Layer::shared`].
+    /// What its layer shares with those above: see [`Manage::shared`].
     pub fn shared(&self) -> Option<Rc<dyn Any>> {
         self.layer.borrow().shared()
     }
@@ -130,9 +130,9 @@ impl Node {
                 node.layer().submit(&mut io)
             } else {
                 match node.admit(&io) {
-                    Ok(Admitted::Pass) => node.make_up(&mut io),
+                    Ok(Admitted::Pass) => node.emulate(&mut io),
                     Ok(Admitted::Nothing) => return walk.end(Ok(())),
-                    Ok(Admitted::Wait) => return walk.begin(Kept::new(node.wait_and_submit(io))),
+                    Ok(Admitted::Wait) => return walk.begin(Deferred::new(node.wait_and_submit(io))),
                     Err(e) => return walk.end(Err(e)),
                 }
             };
@@ -154,8 +154,7 @@ impl Node {
         }
     }
 
-    /// True for nearly all requests: a read or a write about which there is nothing to say, and nothing to make up
-    /// for. It is what [`Node::admit`] and [`Node::make_up`] would let through unchanged, decided in few instructions.
+    /// True for nearly all requests: a read or a write about which there is nothing to say, and nothing to emulate. It is what [`Node::admit`] and [`Node::emulate`] would let through unchanged, decided in few instructions.
     #[inline]
     fn is_plain(&self, io: &Io) -> bool {
         let g = self.geometry.get();
@@ -193,7 +192,7 @@ impl Node {
                         io,
                     ));
                 }
-                Gate::Held => return Ok(Admitted::Wait),
+                Gate::Quiesced => return Ok(Admitted::Wait),
                 Gate::Fenced | Gate::Open => {}
             }
         }
@@ -231,9 +230,9 @@ impl Node {
         Error::new(kind, message).at(io.at.clone()).on(&self.name)
     }
 
-    /// Asks the layer, and makes up for what it does not do natively.
+    /// Asks the layer, and emulates what it does not do natively.
     #[inline(never)]
-    fn make_up(&self, io: &mut Io) -> Step {
+    fn emulate(&self, io: &mut Io) -> Step {
         let (layer, g) = (self.layer(), self.geometry.get());
         match &io.op {
             Op::Write(buf, Durability::Fua) if !g.fua => {
@@ -257,7 +256,7 @@ impl Node {
     }
 
     async fn wait_and_submit(self: Rc<Self>, io: Io) -> Result<()> {
-        self.moved.until(|| self.gate.get() != Gate::Held).await;
+        self.moved.until(|| self.gate.get() != Gate::Quiesced).await;
         self.submit(io).await
     }
 
@@ -284,7 +283,7 @@ impl Node {
 
     /// Waits until questions about `at` may pass. While the guard lives the layer is not exchanged: it counts as in flight.
     async fn enter(self: &Rc<Self>, at: &Range<u64>) -> Result<Busy> {
-        self.moved.until(|| self.gate.get() != Gate::Held).await;
+        self.moved.until(|| self.gate.get() != Gate::Quiesced).await;
         if self.gate.get() == Gate::Closed {
             return Err(Error::offline("the device is closed").at(at.clone()).on(&self.name));
         }
@@ -300,8 +299,8 @@ impl Node {
     /// Sends a command to the layer, and takes over what it changed about the device's shape.
     pub async fn control(self: &Rc<Self>, command: Command) -> Result<Value> {
         // While it is held its layer may be exchanged: the command is for the one that comes.
-        self.moved.until(|| self.gate.get() != Gate::Held).await;
-        if !self.layer().needs_hold(&command) {
+        self.moved.until(|| self.gate.get() != Gate::Quiesced).await;
+        if !self.layer().needs_quiesce(&command) {
             let answer = self.layer().control(command).await.map_err(|e| e.on(&self.name));
             self.refresh();
             return answer;
@@ -310,7 +309,7 @@ impl Node {
         if !self.geometry().read_only {
             self.submit(Io::flush()).await?;
         }
-        let held = self.hold().await;
+        let held = self.quiesce().await;
         if held.before == Gate::Closed {
             return Err(Error::offline("the device is closed").on(&self.name));
         }
@@ -320,17 +319,17 @@ impl Node {
         answer
     }
 
-    /// What a command does besides its answer: see [`Layer::effect`].
+    /// What a command does besides its answer: see [`Manage::effect`].
     pub fn effect(&self, command: &Command) -> Effect {
         self.layer().effect(command)
     }
 
-    /// What its layer says to an effect on a device that it stands on: see [`Layer::consent`].
+    /// What its layer says to an effect on a device that it stands on: see [`Manage::consent`].
     pub fn consent(&self, child: &Rc<Node>, effect: &Effect) -> Consent {
         self.layer().consent(child, effect)
     }
 
-    /// Another address space of its layer: see [`Layer::view`].
+    /// Another address space of its layer: see [`Manage::view`].
     pub async fn view(&self, name: &str) -> Result<Rc<dyn Layer>> {
         self.layer().view(name.to_owned()).await.map_err(|e| e.on(&self.name))
     }
@@ -340,25 +339,25 @@ impl Node {
         self.layer().jobs()
     }
 
-    /// Moves what is the device's away from children: see [`Layer::vacate`]. Requests are held while it begins.
-    pub async fn vacate(self: &Rc<Self>, names: Vec<String>) -> Result<()> {
-        let held = self.hold().await;
+    /// Moves what is the device's away from children: see [`Manage::evacuate`]. Requests are held while it begins.
+    pub async fn evacuate(self: &Rc<Self>, names: Vec<String>) -> Result<()> {
+        let held = self.quiesce().await;
         if held.before == Gate::Closed {
             return Err(Error::offline("the device is closed").on(&self.name));
         }
-        let moved = held.layer().vacate(names);
+        let moved = held.layer().evacuate(names);
         drop(held);
         moved.await.map_err(|e| e.on(&self.name))
     }
 
-    /// Whether what is the device's could be moved away from children: see [`Layer::room`].
-    pub fn room(&self, gone: &[String], joining: &[Rc<Node>]) -> Result<()> {
-        self.layer().room(gone, joining).map_err(|e| e.on(&self.name))
+    /// Whether what is the device's could be moved away from children: see [`Manage::can_evacuate`].
+    pub fn can_evacuate(&self, gone: &[String], joining: &[Rc<Node>]) -> Result<()> {
+        self.layer().can_evacuate(gone, joining).map_err(|e| e.on(&self.name))
     }
 
-    /// Asks the layer whether what it keeps is right: see [`Layer::check`]. Requests are held meanwhile.
+    /// Asks the layer whether what it keeps is right: see [`Manage::check`]. Requests are held meanwhile.
     pub async fn check(self: &Rc<Self>, mend: bool) -> Result<Vec<Finding>> {
-        let held = self.hold().await;
+        let held = self.quiesce().await;
         if held.before == Gate::Closed {
             return Err(Error::offline("the device is closed").on(&self.name));
         }
@@ -388,9 +387,9 @@ impl Node {
 
     /// Lets no new request pass and waits until none is in flight. Requests that come meanwhile wait for the guard
     /// to be dropped.
-    pub async fn hold(self: &Rc<Self>) -> Held {
-        self.moved.until(|| self.gate.get() != Gate::Held).await;
-        let held = Held { before: self.gate.replace(Gate::Held), node: Rc::clone(self) };
+    pub async fn quiesce(self: &Rc<Self>) -> Quiesced {
+        self.moved.until(|| self.gate.get() != Gate::Quiesced).await;
+        let held = Quiesced { before: self.gate.replace(Gate::Quiesced), node: Rc::clone(self) };
         self.moved.until(|| self.stats.in_flight() == 0).await;
         held
     }
@@ -406,7 +405,7 @@ impl Node {
 
     /// Holds, flushes (unless nothing may change the device), and closes the layer. Later requests fail with `Offline`.
     pub async fn close(self: &Rc<Self>) -> Result<()> {
-        let mut held = self.hold().await;
+        let mut held = self.quiesce().await;
         if held.before == Gate::Closed {
             return Ok(());
         }
@@ -421,7 +420,7 @@ impl Node {
     /// One request less; wakes whoever waits for the last.
     #[inline]
     pub(crate) fn left(&self) {
-        if self.stats.abandon() == 0 && self.gate.get() == Gate::Held {
+        if self.stats.abandon() == 0 && self.gate.get() == Gate::Quiesced {
             self.moved.notify();
         }
     }
@@ -440,7 +439,7 @@ enum Admitted {
 fn go_on(mut walk: Walk, mut below: Request) -> Request {
     match below.ready() {
         Some(result) => walk.end(result),
-        None => walk.begin(Kept::new(below)),
+        None => walk.begin(Deferred::new(below)),
     }
 }
 
@@ -489,13 +488,13 @@ impl Drop for Busy {
 }
 
 /// A node that lets no request pass until this is dropped.
-pub struct Held {
+pub struct Quiesced {
     node: Rc<Node>,
     /// What the gate returns to.
     before: Gate,
 }
 
-impl Held {
+impl Quiesced {
     /// Makes durable what was written before the node was held. The nodes below must not be held.
     pub async fn flush(&self) -> Result<()> {
         let untouchable = self.node.geometry().read_only || self.node.fenced.get();
@@ -523,7 +522,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for Quiesced {
     fn drop(&mut self) {
         self.node.gate.set(match self.before {
             Gate::Open if self.node.fenced.get() => Gate::Fenced,

@@ -12,7 +12,7 @@ pub struct Bytes(pub u64);
 
 /// A length of time: a string with ns, us, ms, s, min or h.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Span(pub Duration);
+pub struct Interval(pub Duration);
 
 const BYTE_UNITS: [(&str, u64); 10] = [
     ("TiB", 1 << 40),
@@ -84,11 +84,11 @@ impl FromStr for Bytes {
     }
 }
 
-impl FromStr for Span {
+impl FromStr for Interval {
     type Err = String;
-    fn from_str(s: &str) -> Result<Span, String> {
+    fn from_str(s: &str) -> Result<Interval, String> {
         parse(s, &TIME_UNITS)
-            .map(|ns| Span(Duration::from_nanos(ns)))
+            .map(|ns| Interval(Duration::from_nanos(ns)))
             .ok_or_else(|| format!("{s:?} is no time: write, for example, \"5ms\", \"1.5s\", \"10min\""))
     }
 }
@@ -103,7 +103,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-impl fmt::Display for Span {
+impl fmt::Display for Interval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ns = self.0.as_nanos();
         match [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)]
@@ -138,15 +138,15 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
-impl<'de> Deserialize<'de> for Span {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Span, D::Error> {
+impl<'de> Deserialize<'de> for Interval {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Interval, D::Error> {
         struct Visitor;
         impl de::Visitor<'_> for Visitor {
-            type Value = Span;
+            type Value = Interval;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a time such as \"5ms\"")
             }
-            fn visit_str<E: de::Error>(self, s: &str) -> Result<Span, E> {
+            fn visit_str<E: de::Error>(self, s: &str) -> Result<Interval, E> {
                 s.parse().map_err(E::custom)
             }
         }
@@ -160,7 +160,7 @@ impl Serialize for Bytes {
     }
 }
 
-impl Serialize for Span {
+impl Serialize for Interval {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         s.collect_str(self)
     }
@@ -205,10 +205,10 @@ mod tests {
     fn times() {
         for (text, ns) in [("5ms", 5_000_000), ("1.5s", 1_500_000_000), ("2min", 120_000_000_000), ("0s", 0)]
         {
-            assert_eq!(text.parse(), Ok(Span(Duration::from_nanos(ns))), "{text}");
+            assert_eq!(text.parse(), Ok(Interval(Duration::from_nanos(ns))), "{text}");
         }
         for text in ["5", "ms", "5 parsecs", "0.5ns"] {
-            assert!(text.parse::<Span>().is_err(), "{text}");
+            assert!(text.parse::<Interval>().is_err(), "{text}");
         }
     }
 
@@ -218,7 +218,7 @@ mod tests {
             assert_eq!(Bytes(bytes).to_string().parse(), Ok(Bytes(bytes)));
         }
         for ns in [0, 1, 1500, 2_000_000, 60_000_000_000] {
-            let span = Span(Duration::from_nanos(ns));
+            let span = Interval(Duration::from_nanos(ns));
             assert_eq!(span.to_string().parse(), Ok(span));
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! A request *walks* down through layers that only forward it, to the layer that keeps or completes it. Where it ends
 //! at once, the walk lives on the stack of [`Node::submit`]. Where a layer keeps it, the walk moves into the
-//! allocation that the layer's future has anyway ([`Kept`]), so that neither forwarding nor counting needs one.
+//! allocation that the layer's future has anyway ([`Deferred`]), so that neither forwarding nor counting needs one.
 
 use crate::stats::Outcome;
 use crate::{Io, Node, OpKind, Result, Time};
@@ -47,7 +47,7 @@ impl Walk {
     }
 
     /// The request is in flight from now on, in every node it passed.
-    pub(crate) fn begin(&mut self, mut kept: Kept) -> Request {
+    pub(crate) fn begin(&mut self, mut kept: Deferred) -> Request {
         if let Some(first) = self.nodes.first() {
             let flight = kept.0.as_mut().flight();
             flight.started = first.now();
@@ -57,7 +57,7 @@ impl Walk {
                 flight.walk.nodes.push(node);
             }
         }
-        Request(State::Kept(kept))
+        Request(State::Deferred(kept))
     }
 
     /// Counts the request in every node it passed, and forgets them; calls `and` for each.
@@ -140,18 +140,18 @@ impl<F: Future<Output = Result<()>>> Future for Work<F> {
 }
 
 /// What a layer does for a request that it keeps: the request completes when this does. Lazy, like every future.
-pub struct Kept(Pin<Box<dyn Watched>>);
+pub struct Deferred(Pin<Box<dyn Watched>>);
 
-impl Kept {
+impl Deferred {
     /// Keeps a request until `work` is done.
-    pub fn new(work: impl Future<Output = Result<()>> + 'static) -> Kept {
+    pub fn new(work: impl Future<Output = Result<()>> + 'static) -> Deferred {
         // Written in its place: a future can be large, and `Box::new` would make it on the stack first.
         let kept = Box::write(Box::new_uninit(), Work { flight: Flight::NONE, future: work });
-        Kept(Box::into_pin(kept))
+        Deferred(Box::into_pin(kept))
     }
 }
 
-impl Future for Kept {
+impl Future for Deferred {
     type Output = Result<()>;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
         self.0.as_mut().poll(cx)
@@ -164,7 +164,7 @@ pub struct Request(State);
 
 enum State {
     Ready(Result<()>),
-    Kept(Kept),
+    Deferred(Deferred),
     /// The result has been handed out.
     Ended,
 }
@@ -175,7 +175,7 @@ impl Request {
     pub fn ready(&mut self) -> Option<Result<()>> {
         match std::mem::replace(&mut self.0, State::Ended) {
             State::Ready(result) => Some(result),
-            kept @ State::Kept(_) => {
+            kept @ State::Deferred(_) => {
                 self.0 = kept;
                 None
             }
@@ -187,7 +187,7 @@ impl Request {
 impl Future for Request {
     type Output = Result<()>;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        if let State::Kept(kept) = &mut self.0 {
+        if let State::Deferred(kept) = &mut self.0 {
             let result = ready!(Pin::new(kept).poll(cx));
             self.0 = State::Ended;
             return Poll::Ready(result);

@@ -2,6 +2,7 @@
 
 use lamina_block::{
     Absent, Buf, Command, Durability, Env, Error, ErrorKind, Extent, ExtentState, Geometry, Io, Layer,
+    Manage, Passthrough,
 };
 use lamina_block::{Node, Op, OpKind, Pending, Request, Result, Signal, Step, Zero};
 use lamina_sim::{DiskOptions, Image, SimEnv, Simulation};
@@ -70,17 +71,23 @@ impl Layer for Desk {
         }
     }
 
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::None
+    }
+
+    fn close(self: Rc<Self>) -> Pending {
+        self.closed.set(self.closed.get() + 1);
+        Box::pin(async { Ok(()) })
+    }
+}
+
+impl Manage for Desk {
     fn control(self: Rc<Self>, command: Command) -> Pending<Value> {
         Box::pin(async move {
             let size = command.args["size"].as_u64().ok_or_else(|| Error::invalid("no size"))?;
             self.geometry.set(self.geometry.get().with_size(size));
             Ok(Value::Bool(true))
         })
-    }
-
-    fn close(self: Rc<Self>) -> Pending {
-        self.closed.set(self.closed.get() + 1);
-        Box::pin(async { Ok(()) })
     }
 }
 
@@ -100,7 +107,13 @@ impl Layer for Shift {
         io.move_to(io.at.start + self.offset);
         Step::Forward(Rc::clone(&self.child))
     }
+
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::shifted(&self.child, self.offset)
+    }
 }
+
+impl Manage for Shift {}
 
 fn native() -> Geometry {
     Geometry { discard: true, zero: true, fua: true, ..Geometry::new(SIZE) }
@@ -390,7 +403,7 @@ fn a_dropped_request_is_in_flight_no_more_and_not_counted() {
         let request = node.submit(read(0, 512));
         let holding = env.start({
             let node = Rc::clone(&node);
-            async move { drop(node.hold().await) }
+            async move { drop(node.quiesce().await) }
         });
         settle(&env).await;
         drop(request);
@@ -405,7 +418,7 @@ fn a_held_node_drains_and_lets_nothing_pass() {
         let before = start(&env, node.submit(read(0, 512)));
         let holding = env.start({
             let node = Rc::clone(&node);
-            async move { node.hold().await }
+            async move { node.quiesce().await }
         });
         settle(&env).await;
         assert_eq!(before.take(), None);
@@ -427,7 +440,7 @@ fn a_held_node_drains_and_lets_nothing_pass() {
 #[test]
 fn a_layer_is_replaced_under_waiting_requests() {
     with_desk(native(), |env, desk, node| async move {
-        let held = node.hold().await;
+        let held = node.quiesce().await;
         let fits = start(&env, node.submit(read(0, 512)));
         let no_longer = start(&env, node.submit(read(SIZE - 512, 512)));
         let resized = env.start({
@@ -450,13 +463,13 @@ fn a_layer_is_replaced_under_waiting_requests() {
 #[test]
 fn holders_take_turns() {
     with_desk(native(), |env, _desk, node| async move {
-        let first = node.hold().await;
+        let first = node.quiesce().await;
         let inside = Rc::new(Cell::new(0));
         let others: Vec<_> = (0..3)
             .map(|_| {
                 let (env2, node, inside) = (Rc::clone(&env), Rc::clone(&node), Rc::clone(&inside));
                 env.start(async move {
-                    let _held = node.hold().await;
+                    let _held = node.quiesce().await;
                     assert_eq!(inside.replace(1), 0);
                     env2.sleep(Duration::from_micros(5)).await;
                     inside.set(0);
@@ -481,7 +494,7 @@ fn a_hold_given_up_opens_the_node_again() {
         let before = start(&env, node.submit(read(0, 512)));
         settle(&env).await;
         {
-            let mut holding = Box::pin(node.hold());
+            let mut holding = Box::pin(node.quiesce());
             let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
             assert!(holding.as_mut().poll(&mut cx).is_pending());
         }
@@ -548,7 +561,7 @@ fn a_fenced_node_can_only_be_read() {
             assert_eq!(kind(node.submit(io).await), Some(ErrorKind::Fenced));
         }
         assert_eq!(desk.seen(), ["read 0..512"]);
-        drop(node.hold().await);
+        drop(node.quiesce().await);
         assert_eq!(kind(node.submit(Io::flush()).await), Some(ErrorKind::Fenced), "a hold does not lift it");
     });
 }
@@ -561,7 +574,7 @@ fn a_fence_does_not_disturb_who_holds_the_node() {
         let before = start(&env, node.submit(write(0, 512, Durability::Cached)));
         let holding = env.start({
             let node = Rc::clone(&node);
-            async move { node.hold().await }
+            async move { node.quiesce().await }
         });
         settle(&env).await;
         node.fence();
@@ -623,7 +636,7 @@ fn extents_are_checked_and_wait_for_a_hold() {
         assert_eq!(node.extents(0..SIZE).await, Ok(whole));
         let e = node.extents(0..SIZE + 512).await.unwrap_err();
         assert_eq!((e.kind(), e.device()), (ErrorKind::Invalid, Some("desk")));
-        let held = node.hold().await;
+        let held = node.quiesce().await;
         let waiting = env.start({
             let node = Rc::clone(&node);
             async move { node.extents(0..512).await }
@@ -644,7 +657,7 @@ fn healing_is_checked_waits_for_a_hold_and_is_no_request() {
             let e = heal(at).await.unwrap_err();
             assert_eq!((e.kind(), e.device()), (ErrorKind::Invalid, Some("desk")));
         }
-        let held = node.hold().await;
+        let held = node.quiesce().await;
         let waiting = env.start({
             let node = Rc::clone(&node);
             async move { node.heal(0..512, Rc::new(|_| true)).await.map(|healed| healed.is_some()) }
@@ -684,17 +697,17 @@ fn an_absent_device_fails_everything_until_it_comes() {
         offline(node.extents(0..SIZE).await.map(drop));
         offline(node.control(Command { name: "resize".into(), args: Value::Null }).await.map(drop));
         offline(node.view("monday").await.map(drop));
-        offline(node.vacate(Vec::new()).await);
+        offline(node.evacuate(Vec::new()).await);
         offline(node.check(true).await.map(drop));
         let came = node.resized();
-        let held = node.hold().await;
+        let held = node.quiesce().await;
         held.flush().await.unwrap();
         let absent = held.replace("test", Rc::clone(&desk) as Rc<dyn Layer>);
         drop(held);
         came.await;
         assert!(!node.is_absent());
         assert_eq!(node.submit(read(0, 512)).await, Ok(()));
-        node.hold().await.replace(Absent::KIND, absent);
+        node.quiesce().await.replace(Absent::KIND, absent);
         offline(node.submit(read(0, 512)).await);
         assert_eq!(node.close().await, Ok(()));
     });

@@ -259,9 +259,9 @@ impl Change<'_> {
             self.exchanges = exchanges;
             return None;
         };
-        standstill.settle(&mut self.report).await;
+        standstill.commit(&mut self.report).await;
         if !self.report.has_errors() {
-            standstill.leave(&self.leaving(), &mut self.report).await;
+            standstill.detach(&self.leaving(), &mut self.report).await;
         }
         let before = self.from.roster.as_ref().map_or(Vec::new(), |roster| roster.members());
         let (way, next) = (self.from.way(), self.plan.persistent.as_ref().map(|is| is.way.clone()));

@@ -14,7 +14,7 @@
 //! ready stays so if the command then fails: it is no more than a cache that is cold.
 
 use crate::hierarchy::Hierarchy;
-use lamina_block::{Command, Consent, Effect, Error, Fate, Held, Io, Node, Pending, Result};
+use lamina_block::{Command, Consent, Effect, Error, Fate, Io, Node, Pending, Quiesced, Result};
 use serde_json::Value;
 use std::rc::Rc;
 
@@ -45,7 +45,7 @@ impl Hierarchy {
         }
         let mut held = Vec::new();
         for above in &above {
-            held.push(above.hold(&command).await?);
+            held.push(above.quiesce(&command).await?);
         }
         let answer = node.control(command).await;
         drop(held);
@@ -91,11 +91,11 @@ impl Above {
     }
 
     /// Holds and flushes it, and lets it make ready. It is asked again, because it may have become another layer.
-    async fn hold(&self, command: &Command) -> Result<Held> {
+    async fn quiesce(&self, command: &Command) -> Result<Quiesced> {
         if !self.node.geometry().read_only && !self.node.is_absent() {
             self.node.submit(Io::flush()).await?;
         }
-        let held = self.node.hold().await;
+        let held = self.node.quiesce().await;
         if !self.node.is_absent() {
             held.flush().await?;
         }

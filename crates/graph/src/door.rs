@@ -3,8 +3,7 @@
 //! Clients stay attached to an export while the device behind it is exchanged: the export has a node of its own, which
 //! only forwards, and that node's layer is exchanged like any other.
 
-use lamina_block::{Extent, Geometry, Io, Layer, Node, Pending, Step};
-use std::ops::Range;
+use lamina_block::{Geometry, Io, Layer, Manage, Node, Passthrough, Step};
 use std::rc::Rc;
 
 /// Forwards everything to a device.
@@ -24,7 +23,9 @@ impl Layer for Door {
         Step::Forward(Rc::clone(&self.0))
     }
 
-    fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
-        Box::pin(async move { self.0.extents(at).await })
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::to(&self.0)
     }
 }
+
+impl Manage for Door {}

@@ -4,7 +4,7 @@
 //! its state. So it is made when that is at work. Until then its node has this layer, which nobody uses: it is as small
 //! and as coarse as a device can be, so that whatever comes fits in its place.
 
-use lamina_block::{Error, Geometry, Io, Layer, Step};
+use lamina_block::{Error, Geometry, Io, Layer, Manage, Passthrough, Step};
 use std::rc::Rc;
 
 /// Holds the place of a layer.
@@ -21,4 +21,10 @@ impl Layer for Later {
     fn submit(self: Rc<Self>, _: &mut Io) -> Step {
         Step::Done(Err(Error::offline("it is not there yet")))
     }
+
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::None
+    }
 }
+
+impl Manage for Later {}

@@ -71,7 +71,7 @@ impl Hierarchy {
             if device.over.is_empty() && !is_silent || absent::why(device, &children).is_some() {
                 continue;
             }
-            let held = node.hold().await;
+            let held = node.quiesce().await;
             match maker.layer(device, children, Begin::Open).await {
                 Ok(layer) => drop(held.replace(device.kind.name, layer)),
                 Err(e) => wrong.push(e.on(&device.name)),
@@ -92,7 +92,7 @@ async fn bring(
     maker: &Maker<'_>,
     roster: &Rc<Roster>,
 ) -> Result<()> {
-    let held = node.hold().await;
+    let held = node.quiesce().await;
     // What it was opened as may be broken: closing that says nothing of what is there now.
     let _ = held.layer().close().await;
     let done = match taken_in(device, plan, maker.env, roster).await {

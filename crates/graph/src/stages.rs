@@ -57,7 +57,7 @@ impl Hierarchy {
             let change::Edges { lost, gained, .. } = change::Edges::of(&self.plan, plan, was, is);
             let joining: Option<Vec<_>> = gained.iter().map(|name| self.joining(name, sizes, env)).collect();
             let Some(joining) = joining else { continue };
-            if let Err(e) = node.room(&lost, &joining) {
+            if let Err(e) = node.can_evacuate(&lost, &joining) {
                 let what = match lost.is_empty() {
                     true => "cannot be changed so".into(),
                     false => format!("cannot be moved away from {}", lost.join(", ")),

@@ -13,7 +13,7 @@ use crate::device::Device;
 use crate::hierarchy::{Maker, blame};
 use crate::plan::Plan;
 use crate::report::{Report, Subject};
-use lamina_block::{Begin, Bytes, Error, Geometry, Held, Io, Made, Node, Result};
+use lamina_block::{Begin, Bytes, Error, Geometry, Io, Made, Node, Quiesced, Result};
 use std::collections::HashSet;
 use std::rc::Rc;
 
@@ -63,7 +63,7 @@ struct Done {
 /// The nodes of a change, held: those that get another layer, and those that go.
 pub(crate) struct Standstill {
     /// From the top down.
-    held: Vec<Held>,
+    held: Vec<Quiesced>,
 }
 
 impl Standstill {
@@ -99,7 +99,7 @@ impl Standstill {
         }
         let mut held = Vec::new();
         for node in nodes.iter().rev() {
-            let hold = node.hold().await;
+            let hold = node.quiesce().await;
             if needed(node) && !can_go_on(node, hold.flush().await) {
                 return None;
             }
@@ -110,19 +110,19 @@ impl Standstill {
     }
 
     /// Lets the layers make lasting what followed from how they were built: their successors are to find it.
-    pub async fn settle(&self, report: &mut Report) {
+    pub async fn commit(&self, report: &mut Report) {
         for held in &self.held {
-            if let Err(e) = held.layer().settle().await {
+            if let Err(e) = held.layer().commit().await {
                 report.error(Subject::Device(held.node().name().into()), None, None, e.message());
             }
         }
     }
 
     /// Asks the layers of nodes that go whether their children may take their places.
-    pub async fn leave(&self, leaving: &[Rc<Node>], report: &mut Report) {
+    pub async fn detach(&self, leaving: &[Rc<Node>], report: &mut Report) {
         for held in &self.held {
             if leaving.iter().any(|node| Rc::ptr_eq(node, held.node()))
-                && let Err(e) = held.layer().leave().await
+                && let Err(e) = held.layer().detach().await
             {
                 report.error(Subject::Device(held.node().name().into()), None, None, e.message());
             }
@@ -141,7 +141,7 @@ impl Standstill {
         let mut done: Vec<Done> = Vec::new();
         let mut exchanges = exchanges.into_iter();
         while let Some(exchange) = exchanges.next() {
-            let is_its = |held: &Held| Rc::ptr_eq(held.node(), &exchange.node);
+            let is_its = |held: &Quiesced| Rc::ptr_eq(held.node(), &exchange.node);
             let Some(at) = self.held.iter().position(is_its) else { continue };
             let held = self.held.remove(at);
             let device = exchange.to.device();
@@ -182,7 +182,7 @@ impl Done {
 type Failed = (Error, Option<Source>);
 
 /// Puts a layer under a held node.
-async fn put(held: &Held, exchange: Exchange, maker: &Maker<'_>) -> std::result::Result<Done, Failed> {
+async fn put(held: &Quiesced, exchange: Exchange, maker: &Maker<'_>) -> std::result::Result<Done, Failed> {
     let Exchange { node, to, from } = exchange;
     let (kind, geometry) = (node.kind(), node.geometry());
     let keeps = matches!(&to, Source::Make(device, _) if device.kind.keeps || device.kind.shares);
@@ -218,7 +218,7 @@ async fn put(held: &Held, exchange: Exchange, maker: &Maker<'_>) -> std::result:
 async fn undo(done: Vec<Done>, old: &Maker<'_>, report: &mut Report) {
     let mut held = Vec::new();
     for done in done.iter().rev() {
-        held.push(done.node.hold().await);
+        held.push(done.node.quiesce().await);
     }
     for (done, held) in done.into_iter().zip(held.into_iter().rev()) {
         let new = held.layer();
@@ -233,7 +233,7 @@ async fn undo(done: Vec<Done>, old: &Maker<'_>, report: &mut Report) {
 }
 
 /// Puts the layer under a node that it had before.
-async fn put_back(held: &Held, before: Source, old: &Maker<'_>, report: &mut Report) {
+async fn put_back(held: &Quiesced, before: Source, old: &Maker<'_>, report: &mut Report) {
     let made = match before {
         Source::Layer(kind, layer) => Ok((kind, layer)),
         Source::Make(device, children) => {

@@ -4,7 +4,8 @@ mod common;
 
 use common::build;
 use lamina_block::{
-    Buf, Build, Command, Config, Durability, Error, ErrorKind, Geometry, Io, Kind, Layer, Made, Pending, Step,
+    Buf, Build, Command, Config, Durability, Error, ErrorKind, Geometry, Io, Kind, Layer, Made, Manage,
+    Passthrough, Pending, Step,
 };
 use lamina_graph::{Hierarchy, Plan};
 use lamina_sim::{DiskOptions, Image, Simulation};
@@ -68,11 +69,17 @@ impl Layer for Witness {
         Step::Done(Ok(()))
     }
 
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::None
+    }
+
     fn close(self: Rc<Self>) -> Pending {
         seen(format!("close {}", self.name));
         Box::pin(async move { if self.fail_close { Err(Error::media("cannot be closed")) } else { Ok(()) } })
     }
 }
+
+impl Manage for Witness {}
 
 static WITNESS: &[Kind] = &[Kind::of::<Keys>()];
 

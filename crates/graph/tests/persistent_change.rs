@@ -223,7 +223,7 @@ async fn go_to(mut h: Hierarchy, plan: &Plan, env: &Rc<dyn Env>) -> Result<Hiera
             }
             Stage::Move { device, from } => {
                 let node = h.node(&device).expect("a device");
-                node.vacate(from).await.map_err(|e| e.to_string())?;
+                node.evacuate(from).await.map_err(|e| e.to_string())?;
             }
         }
     }

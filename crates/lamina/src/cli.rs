@@ -1,7 +1,7 @@
 //! The command line: what can be asked, and its help. Nothing is done here.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use lamina_block::{Bytes, Span};
+use lamina_block::{Bytes, Interval};
 use std::path::PathBuf;
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong command line or hierarchy file.";
@@ -161,14 +161,14 @@ pub struct ServeOptions {
     pub trust: bool,
     /// How long a core looks for more work before it sleeps, while its waits are hardly ever longer. 0s: not at all.
     #[arg(long, value_name = "TIME", default_value = "40us")]
-    pub spin: Span,
+    pub spin: Interval,
     /// What the requests of all clients and guests may hold together, an equal part of it on each core. Layers that copy
     /// data (crypt, parity) need as much again.
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     pub memory: Bytes,
     /// How long draining may take before the program gives up, with exit code 1.
     #[arg(long, value_name = "TIME", default_value = "30s")]
-    pub drain: Span,
+    pub drain: Interval,
 }
 
 /// Arguments of `design`.
@@ -255,7 +255,7 @@ pub struct Show {
     pub watch: bool,
     /// Time over which rates and latencies are taken.
     #[arg(long, value_name = "TIME", default_value = "1s")]
-    pub interval: Span,
+    pub interval: Interval,
 }
 
 /// Arguments of `status`.
@@ -371,10 +371,10 @@ pub struct Bench {
     pub sequential: bool,
     /// How long.
     #[arg(long, value_name = "TIME", default_value = "5s")]
-    pub time: Span,
+    pub time: Interval,
     /// Load before counting begins.
     #[arg(long, value_name = "TIME", default_value = "500ms")]
-    pub ramp: Span,
+    pub ramp: Interval,
     /// Flush after so many writes, each worker for itself; the flush counts as part of the last of them [default: never].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub flush_every: Option<u32>,
@@ -389,7 +389,7 @@ pub struct Bench {
     pub server_pid: Option<u32>,
     /// How long a busy core looks for more work before it sleeps.
     #[arg(long, value_name = "TIME", default_value = "0s")]
-    pub spin: Span,
+    pub spin: Interval,
     /// Overwrite data without asking.
     #[arg(long)]
     pub force: bool,

@@ -9,7 +9,7 @@
 use crate::files;
 use lamina_block::{
     Address, Buf, Build, Config, Conn, Env, Error, ErrorKind, Geometry, Io, Kind, Layer, Listener, Made,
-    Node, Op, OpenDisk, Pending, Pool, Result, Step, Time,
+    Manage, Node, Op, OpenDisk, Passthrough, Pending, Pool, Result, Step, Time,
 };
 use lamina_nbd::client;
 use serde::Deserialize;
@@ -181,7 +181,13 @@ impl Layer for Blank {
             }
         }
     }
+
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::None
+    }
 }
+
+impl Manage for Blank {}
 
 /// What was written to a disk.
 #[derive(Default)]
@@ -273,7 +279,13 @@ impl Layer for Overlay {
         }
     }
 
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::None
+    }
+
     fn close(self: Rc<Self>) -> Pending {
         Box::pin(async move { self.below.close().await })
     }
 }
+
+impl Manage for Overlay {}

@@ -5,7 +5,7 @@
 
 use crate::api::{Arg, ArgType, Verb};
 use crate::files;
-use lamina_block::{Bytes, Command, Error, Result, Span};
+use lamina_block::{Bytes, Command, Error, Interval, Result};
 use serde_json::{Map, Value};
 use std::fmt::Write;
 
@@ -94,7 +94,7 @@ fn check_args(verb: &Verb, args: &Map<String, Value>) -> std::result::Result<(),
                 None => value.is_u64(),
             },
             ArgType::Time => match value.as_str() {
-                Some(text) => text.parse::<Span>().map(|_| true).map_err(|e| format!("{name}: {e}"))?,
+                Some(text) => text.parse::<Interval>().map(|_| true).map_err(|e| format!("{name}: {e}"))?,
                 None => false,
             },
             ArgType::Json => true,

@@ -4,7 +4,9 @@
 //! target: 0.85 for requests of 128 KiB, 0.6 for 4 KiB. Sectors have 4096 bytes. Both work on memory that is in the
 //! caches; every figure is the best of several, taken in turn.
 
-use lamina_block::{Begin, Buf, Build, Durability, Env, Geometry, Io, Layer, Node, Op, Step};
+use lamina_block::{
+    Begin, Buf, Build, Durability, Env, Geometry, Io, Layer, Manage, Node, Op, Passthrough, Step,
+};
 use lamina_sim::Simulation;
 use serde_json::{Value, json};
 use std::future::Future;
@@ -29,6 +31,7 @@ impl Layer for Nothing {
     fn geometry(&self) -> Geometry {
         Geometry { fua: true, ..Geometry::new(HEADER + SPAN) }
     }
+
     fn submit(self: Rc<Self>, io: &mut Io) -> Step {
         match io.op {
             Op::Flush => Step::Done(Ok(())),
@@ -38,7 +41,13 @@ impl Layer for Nothing {
             Op::Read(_) | Op::Write(..) | Op::Zero(_) | Op::Discard => Step::Done(Ok(())),
         }
     }
+
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::None
+    }
 }
+
+impl Manage for Nothing {}
 
 async fn layer(env: &Rc<dyn Env>, kind: &str, keys: Value, over: Vec<Rc<Node>>, begin: Begin) -> Rc<Node> {
     let kind = lamina_layers::KINDS.iter().find(|known| known.name == kind).expect("the kind is there");

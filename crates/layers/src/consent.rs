@@ -1,4 +1,4 @@
-//! What layers say to a command that changes what is below them ([`lamina_block::Layer::consent`]).
+//! What layers say to a command that changes what is below them ([`lamina_block::Manage::consent`]).
 
 use lamina_block::{Consent, Effect, Fate};
 

@@ -24,8 +24,8 @@
 
 use crate::command::{args, unknown};
 use lamina_block::{
-    Arg, ArgType, Build, Command, Config, Consent, Effect, Env, Extent, Geometry, Healed, Io, Judge, Layer,
-    Made, Node, Op, Pending, Result, Span, Step, Time, Verb,
+    Arg, ArgType, Build, Command, Config, Consent, Effect, Env, Geometry, Interval, Io, Layer, Made, Manage,
+    Node, Op, Passthrough, Pending, Result, Step, Time, Verb,
 };
 use serde::de::{self, MapAccess, value::MapAccessDeserializer};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -35,7 +35,6 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fmt;
 use std::num::NonZeroU32;
-use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -58,7 +57,7 @@ pub struct Keys {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 enum Wait {
-    Constant(Span),
+    Constant(Interval),
     Drawn(Distribution),
 }
 
@@ -74,21 +73,21 @@ enum Distribution {
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Uniform {
-    min: Span,
-    max: Span,
+    min: Interval,
+    max: Interval,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Normal {
-    mean: Span,
-    deviation: Span,
+    mean: Interval,
+    deviation: Interval,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Exponential {
-    mean: Span,
+    mean: Interval,
 }
 
 impl Uniform {
@@ -103,7 +102,7 @@ impl Uniform {
 
 impl Default for Wait {
     fn default() -> Wait {
-        Wait::Constant(Span::default())
+        Wait::Constant(Interval::default())
     }
 }
 
@@ -134,7 +133,7 @@ fn fraction(random: u64) -> f64 {
 
 impl Wait {
     fn draw(self, mut random: impl FnMut() -> u64) -> Duration {
-        let ns = |span: Span| span.0.as_nanos() as f64;
+        let ns = |span: Interval| span.0.as_nanos() as f64;
         let drawn = match self {
             Wait::Constant(span) => return span.0,
             Wait::Drawn(Distribution::Uniform(Uniform { min, max })) => {
@@ -280,16 +279,14 @@ impl Layer for Delay {
         })
     }
 
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::to(&self.child)
+    }
+}
+
+impl Manage for Delay {
     fn consent(self: Rc<Self>, _child: &Rc<Node>, _effect: &Effect) -> Consent {
         Consent::Agrees
-    }
-
-    fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
-        Box::pin(async move { self.child.extents(at).await })
-    }
-
-    fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
-        Box::pin(async move { self.child.heal(at, is_right).await })
     }
 
     fn control(self: Rc<Self>, command: Command) -> Pending<Value> {

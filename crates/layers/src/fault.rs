@@ -32,8 +32,8 @@
 
 use crate::command::{args, unknown};
 use lamina_block::{
-    Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Env, Error, ErrorKind, Extent, Geometry,
-    Healed, Io, Judge, Layer, Made, Node, OpKind, Pending, Result, Signal, Span, Step, Verb,
+    Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Env, Error, ErrorKind, Geometry, Interval,
+    Io, Layer, Made, Manage, Node, OpKind, Passthrough, Pending, Result, Signal, Step, Verb,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -67,7 +67,7 @@ struct Rule {
     #[serde(skip_serializing_if = "Option::is_none")]
     count: Option<u64>,
     error: Failure,
-    hang: Span,
+    hang: Interval,
 }
 
 impl Default for Rule {
@@ -81,7 +81,7 @@ impl Default for Rule {
             probability: 1.0,
             count: None,
             error: Failure::Media,
-            hang: Span::default(),
+            hang: Interval::default(),
         }
     }
 }
@@ -273,16 +273,14 @@ impl Layer for Fault {
         }
     }
 
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::to(&self.child)
+    }
+}
+
+impl Manage for Fault {
     fn consent(self: Rc<Self>, _child: &Rc<Node>, _effect: &Effect) -> Consent {
         Consent::Agrees
-    }
-
-    fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
-        Box::pin(async move { self.child.extents(at).await })
-    }
-
-    fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
-        Box::pin(async move { self.child.heal(at, is_right).await })
     }
 
     fn control(self: Rc<Self>, command: Command) -> Pending<Value> {

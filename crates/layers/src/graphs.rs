@@ -72,7 +72,7 @@ fn leaving(kind: &'static str, keys: Value) -> Subject {
             let (node, names) = (Rc::clone(&top), vec!["disk1".into()]);
             rig.env().spawn(Box::pin(async move {
                 // Ended when the device is closed.
-                let _ = node.vacate(names).await;
+                let _ = node.evacuate(names).await;
             }));
             Ok(top)
         }
@@ -113,6 +113,11 @@ macro_rules! moving {
             #[test]
             fn deaths_in_a_row() {
                 lamina_sim::test(&$subject, Check::Deaths, &replay!());
+            }
+
+            #[test]
+            fn healing_reaches_below() {
+                lamina_sim::test(&$subject, Check::Heal, &replay!());
             }
         }
     };

@@ -18,8 +18,8 @@
 
 use crate::null;
 use lamina_block::{
-    Build, Bytes, Config, Consent, Effect, Error, Extent, Geometry, Healed, Io, Judge, Layer, Made, Node,
-    Over, Pending, Result, Step,
+    Build, Bytes, Config, Consent, Effect, Error, Geometry, Io, Layer, Made, Manage, Node, Over, Passthrough,
+    Pending, Result, Step,
 };
 use serde::Deserialize;
 use std::ops::Range;
@@ -97,16 +97,14 @@ impl Layer for Linear {
         Step::Forward(Rc::clone(&self.child))
     }
 
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::shifted(&self.child, self.offset)
+    }
+}
+
+impl Manage for Linear {
     fn consent(self: Rc<Self>, _child: &Rc<Node>, _effect: &Effect) -> Consent {
         Consent::Agrees
-    }
-
-    fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
-        Box::pin(async move { self.child.extents(at.start + self.offset..at.end + self.offset).await })
-    }
-
-    fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
-        Box::pin(async move { self.child.heal(at.start + self.offset..at.end + self.offset, is_right).await })
     }
 }
 

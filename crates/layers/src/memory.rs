@@ -18,8 +18,8 @@
 
 use crate::null;
 use lamina_block::{
-    Buf, Build, Bytes, Config, Error, ErrorKind, Extent, ExtentState, Geometry, Io, Layer, Made, Op, Over,
-    Pending, Result, Step,
+    Buf, Build, Bytes, Config, Error, ErrorKind, Extent, ExtentState, Geometry, Io, Layer, Made, Manage, Op,
+    Over, Passthrough, Pending, Result, Step,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -227,11 +227,17 @@ impl Layer for Memory {
         })
     }
 
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::None
+    }
+
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
         let list = self.pages.borrow().extents(at);
         Box::pin(async { Ok(list) })
     }
+}
 
+impl Manage for Memory {
     fn info(&self) -> Value {
         json!({ "allocated": self.pages.borrow().chunks * CHUNK })
     }

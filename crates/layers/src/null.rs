@@ -15,7 +15,8 @@
 //! It deliberately remembers nothing: what is read is not what was written.
 
 use lamina_block::{
-    Build, Bytes, Config, Error, Extent, ExtentState, Geometry, Io, Layer, Made, Op, Pending, Result, Step,
+    Build, Bytes, Config, Error, Extent, ExtentState, Geometry, Io, Layer, Made, Manage, Op, Passthrough,
+    Pending, Result, Step,
 };
 use serde::Deserialize;
 use std::ops::Range;
@@ -88,12 +89,18 @@ impl Layer for Null {
         Step::Done(Ok(()))
     }
 
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::None
+    }
+
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
         let mut extents = Vec::new();
         Extent::push(&mut extents, at.end - at.start, ExtentState::Hole);
         Box::pin(async { Ok(extents) })
     }
 }
+
+impl Manage for Null {}
 
 #[cfg(test)]
 pub(crate) mod tests {

@@ -22,13 +22,12 @@
 
 use crate::command::unknown;
 use lamina_block::{
-    Build, Bytes, Command, Config, Consent, Effect, Extent, Geometry, Io, Layer, Made, Node, Op, Pending,
-    Step, Verb,
+    Build, Bytes, Command, Config, Consent, Effect, Geometry, Io, Layer, Made, Manage, Node, Op, Passthrough,
+    Pending, Step, Verb,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::cell::Cell;
-use std::ops::Range;
 use std::rc::Rc;
 
 /// The keys; see the module. One field a key: unknown ones are refused, and messages name the line.
@@ -96,13 +95,15 @@ impl Layer for Template {
         }
     }
 
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::to(&self.child)
+    }
+}
+
+impl Manage for Template {
     /// It remembers nothing of what is below. A layer that does forgets it here, or refuses.
     fn consent(self: Rc<Self>, _child: &Rc<Node>, _effect: &Effect) -> Consent {
         Consent::Agrees
-    }
-
-    fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
-        Box::pin(async move { self.child.extents(at).await })
     }
 
     fn control(self: Rc<Self>, command: Command) -> Pending<Value> {

@@ -52,7 +52,7 @@ impl Config for Keys {
 #[cfg(test)]
 pub(crate) mod tests {
     use crate::testing::*;
-    use lamina_block::{Error, Geometry, Layer, Made, Pending, Step};
+    use lamina_block::{Error, Geometry, Layer, Made, Manage, Passthrough, Pending, Step};
 
     /// A layer with one view, "all", which shows what is below.
     struct Viewed(Rc<Node>);
@@ -69,6 +69,12 @@ pub(crate) mod tests {
             Step::Forward(Rc::clone(&self.0))
         }
 
+        fn passthrough(&self) -> Passthrough {
+            Passthrough::to(&self.0)
+        }
+    }
+
+    impl Manage for Viewed {
         fn view(self: Rc<Self>, name: String) -> Pending<Made> {
             Box::pin(async move {
                 match name.as_str() {
@@ -88,10 +94,12 @@ pub(crate) mod tests {
             Step::Forward(Rc::clone(&self.0))
         }
 
-        fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
-            Box::pin(async move { self.0.extents(at).await })
+        fn passthrough(&self) -> Passthrough {
+            Passthrough::to(&self.0)
         }
     }
+
+    impl Manage for All {}
 
     pub fn subject() -> Subject {
         Subject::new("view", |rig| async move {

@@ -123,6 +123,7 @@ fn one_file_and_one_line_pass_the_gauntlet() {
         "change_under_load",
         "contract_edges",
         "deaths_in_a_row",
+        "healing_reaches_below",
     ];
     for check in checks {
         assert!(out.contains(&format!("test gauntlet::my_cache2::{check} ... ok")), "{out}");

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{REGION, Under, crash_run};
-use lamina_block::{Buf, Geometry, Io, Layer, Node, Op, Result, Step};
+use lamina_block::{Buf, Geometry, Io, Layer, Manage, Node, Op, Passthrough, Result, Step};
 use lamina_metadata::Level;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -117,7 +117,13 @@ impl Layer for Below {
         }
         Step::Forward(Rc::clone(&self.child))
     }
+
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::to(&self.child)
+    }
 }
+
+impl Manage for Below {}
 
 fn with(wrong: Wrong) -> Under {
     Rc::new(move |env, child| {

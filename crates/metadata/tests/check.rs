@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Dies, REGION, nothing, open, work};
-use lamina_block::{Buf, Durability, Env, Geometry, Io, Layer, Node, Step};
+use lamina_block::{Buf, Durability, Env, Geometry, Io, Layer, Manage, Node, Passthrough, Step};
 use lamina_metadata::check::{Checked, Damage, check};
 use lamina_metadata::{Change, Format, Level, Options, Region, Store};
 use lamina_sim::{DiskOptions, Image, SimEnv, Simulation};
@@ -112,7 +112,13 @@ impl Layer for Part {
         io.move_to(io.at.start + REGION.start);
         Step::Forward(Rc::clone(&self.0))
     }
+
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::shifted(&self.0, REGION.start)
+    }
 }
+
+impl Manage for Part {}
 
 fn part(env: &Rc<SimEnv>) -> Rc<Node> {
     let part = Rc::new(Part(common::node(env, &nothing())));

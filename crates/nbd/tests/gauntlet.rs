@@ -1,6 +1,8 @@
 //! The sink over our own server over a simulated disk, through the gauntlet.
 
-use lamina_block::{Build, Env, Error, Extent, Geometry, Io, Layer, Node, Pending, Result, Step};
+use lamina_block::{
+    Build, Env, Error, Extent, Geometry, Io, Layer, Manage, Node, Passthrough, Pending, Result, Step,
+};
 use lamina_nbd::client;
 use lamina_nbd::server::{ExportInfo, Server, Settings};
 use lamina_sim::{Rig, Subject, gauntlet};
@@ -45,6 +47,10 @@ impl Layer for Served {
         Rc::clone(&self.client).submit(io)
     }
 
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::None
+    }
+
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
         Rc::clone(&self.client).extents(at)
     }
@@ -58,6 +64,8 @@ impl Layer for Served {
         })
     }
 }
+
+impl Manage for Served {}
 
 gauntlet!(one_connection, Subject::new("nbd", |rig| served(rig, 1)));
 gauntlet!(several_connections, Subject::new("nbd over three", |rig| served(rig, 3)));

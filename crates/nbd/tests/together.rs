@@ -185,7 +185,7 @@ fn a_slow_server_is_waited_for_to_the_end() {
         let (_, node) = world.client(connections(1)).await.expect("connects");
         world.env.end_soon();
         for number in 0..8 {
-            let held = world.node.hold().await;
+            let held = world.node.quiesce().await;
             let writer = Rc::clone(&node);
             let write = world.env.start(async move { write(&writer, 0, &bytes(number, 4096)).await });
             world.env.sleep(Duration::from_secs(2)).await;

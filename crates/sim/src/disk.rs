@@ -12,11 +12,12 @@ use crate::memory;
 use crate::probe::Probe;
 use fastrand::Rng;
 use lamina_block::{
-    Buf, Command, Durability, Error, Extent, ExtentState, Geometry, Io, Kept, Layer, Op, OpKind, Pending,
-    Result, Step,
+    Buf, Command, Deferred, Durability, Error, Extent, ExtentState, Geometry, Healed, Io, Judge, Layer,
+    Manage, Op, OpKind, Passthrough, Pending, Result, Step,
 };
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -66,6 +67,8 @@ pub struct SimDisk {
     media: RefCell<Media>,
     lives: u64,
     presence: Cell<Presence>,
+    /// Blocks that give other bytes than they have; something below the disk has another copy.
+    rotten: RefCell<BTreeSet<u64>>,
     rng: RefCell<Rng>,
 }
 
@@ -94,6 +97,7 @@ impl SimDisk {
             media: RefCell::new(image.media),
             lives: image.lives,
             presence: Cell::default(),
+            rotten: RefCell::default(),
             rng: RefCell::new(Rng::with_seed(seed)),
         })
     }
@@ -126,6 +130,22 @@ impl SimDisk {
     /// Makes it vanish or come back. Requests already under way are not affected.
     pub fn set_presence(&self, presence: Presence) {
         self.presence.set(presence);
+    }
+
+    /// Lets reads of `at` give other bytes than were written, until it is written anew or healed from another copy, which is
+    /// there.
+    pub fn rot(&self, at: &Range<u64>) {
+        self.rotten.borrow_mut().extend(self.blocks(at));
+    }
+
+    /// Nothing is rotten any more.
+    pub fn stop_rot(&self) {
+        self.rotten.take();
+    }
+
+    fn blocks(&self, at: &Range<u64>) -> Range<u64> {
+        let block = u64::from(self.options.get().geometry.block);
+        at.start / block..at.end.div_ceil(block)
     }
 
     /// Changes its size, a multiple of its block. The node above is to be told.
@@ -221,10 +241,24 @@ impl SimDisk {
         }
         for part in self.pieces(&at) {
             let within = (part.start - at.start) as usize..(part.end - at.start) as usize;
-            self.media.borrow().read(&part, &into.slice(within));
+            let into = into.slice(within);
+            self.media.borrow().read(&part, &into);
+            if !self.rotten.borrow().is_empty() {
+                self.spoil(&part, &into);
+            }
             self.pause(slowly).await;
         }
         Ok(())
+    }
+
+    /// Makes rotten blocks of `part` in `bytes` other than they are.
+    fn spoil(&self, part: &Range<u64>, bytes: &Buf) {
+        let block = u64::from(self.options.get().geometry.block);
+        for rotten in self.rotten.borrow().range(self.blocks(part)) {
+            let at = (rotten * block - part.start) as usize;
+            let flipped: Vec<u8> = bytes.slice(at..at + block as usize).to_vec().iter().map(|b| !b).collect();
+            bytes.write(at, &flipped);
+        }
     }
 
     /// Writes or zeroes.
@@ -261,6 +295,8 @@ impl SimDisk {
         let bytes =
             from.map(|buf| buf.slice((part.start - at.start) as usize..(part.end - at.start) as usize));
         self.media.borrow_mut().apply(write, &part, bytes.as_ref());
+        let blocks = self.blocks(&part);
+        self.rotten.borrow_mut().retain(|block| !blocks.contains(block));
     }
 
     /// Zeroes some blocks and leaves others as they are: both are allowed.
@@ -337,7 +373,7 @@ impl Layer for SimDisk {
         let failure = failure.or(memory.map(|e| Error::new(e.kind(), e.message()).at(io.at.clone())));
         let slowly = self.rng.borrow_mut().u8(..) >= self.options.get().instant;
         let whole = Whole { op: io.op.kind(), at: io.at.clone(), disk: Rc::clone(&self), ended: false };
-        let mut work = Kept::new(self.perform(io.take(), failure, slowly, whole));
+        let mut work = Deferred::new(self.perform(io.take(), failure, slowly, whole));
         if slowly {
             return Step::Control(work);
         }
@@ -347,14 +383,8 @@ impl Layer for SimDisk {
         }
     }
 
-    /// `resize`: takes over the size that it has now.
-    fn control(self: Rc<Self>, command: Command) -> Pending<Value> {
-        Box::pin(async move {
-            match command.name.as_str() {
-                "resize" => Ok(Value::Null),
-                other => Err(Error::unsupported(format!("there is no command {other:?} here"))),
-            }
-        })
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::None
     }
 
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
@@ -374,6 +404,36 @@ impl Layer for SimDisk {
                 offset = end;
             }
             Ok(list)
+        })
+    }
+
+    /// Of what is rotten there is another copy.
+    fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
+        Box::pin(async move {
+            self.pause(true).await;
+            let blocks = self.blocks(&at);
+            if self.rotten.borrow().range(blocks.clone()).next().is_none() {
+                return Ok(None);
+            }
+            let bytes = Buf::zeroed((at.end - at.start) as usize);
+            self.media.borrow().read(&at, &bytes);
+            if !is_right(&bytes) {
+                return Ok(None);
+            }
+            self.rotten.borrow_mut().retain(|block| !blocks.contains(block));
+            Ok(Some(Healed { bytes, copies: 1 }))
+        })
+    }
+}
+
+impl Manage for SimDisk {
+    /// `resize`: takes over the size that it has now.
+    fn control(self: Rc<Self>, command: Command) -> Pending<Value> {
+        Box::pin(async move {
+            match command.name.as_str() {
+                "resize" => Ok(Value::Null),
+                other => Err(Error::unsupported(format!("there is no command {other:?} here"))),
+            }
         })
     }
 }

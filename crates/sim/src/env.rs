@@ -7,7 +7,8 @@ use crate::net::Net;
 use crate::probe::{Fault, Probe};
 use fastrand::Rng;
 use lamina_block::{
-    Address, Conn, Ending, Env, Error, Layer, Listener, OpenDisk, Pending, Pool, Result, Time,
+    Address, Conn, Ending, Env, Error, Layer, Listener, Manage, OpenDisk, Passthrough, Pending, Pool, Result,
+    Time,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -319,7 +320,13 @@ impl Layer for ReadOnly {
         Rc::clone(&self.0).submit(io)
     }
 
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::None
+    }
+
     fn extents(self: Rc<Self>, at: std::ops::Range<u64>) -> Pending<Vec<lamina_block::Extent>> {
         Rc::clone(&self.0).extents(at)
     }
 }
+
+impl Manage for ReadOnly {}

@@ -5,7 +5,8 @@
 //! are addresses to get wrong, pieces to mix up and a child to forget.
 
 use lamina_block::{
-    Buf, Durability, Env, Extent, ExtentState, Geometry, Io, Layer, Node, Op, Pending, Request,
+    Buf, Durability, Env, Extent, ExtentState, Geometry, Healed, Io, Judge, Layer, Manage, Node, Op,
+    Passthrough, Pending, Request,
 };
 use lamina_block::{Result, Step, all};
 use lamina_sim::{Check, Rig, Run, Subject, run};
@@ -56,6 +57,7 @@ enum Flaw {
     RefusesTheLastBlock,
     HasAnOddGeometry,
     AsksTooMuch,
+    HealsNothing,
 }
 
 struct Canary {
@@ -77,7 +79,7 @@ impl Canary {
         let disks = rig.disks(2);
         let children = [Rc::clone(&disks[0]), Rc::clone(&disks[1])];
         let below = match flaw {
-            Flaw::KeepsTheChildsLayer => Some(children[0].hold().await.layer()),
+            Flaw::KeepsTheChildsLayer => Some(children[0].quiesce().await.layer()),
             _ => None,
         };
         let generation = BUILT.replace(BUILT.get() + 1);
@@ -270,10 +272,17 @@ fn node_of(env: &Rc<dyn Env>, step: Step) -> Request {
         fn geometry(&self) -> Geometry {
             Geometry::new(512)
         }
+
         fn submit(self: Rc<Self>, _: &mut Io) -> Step {
             self.0.take().unwrap_or(Step::Done(Ok(())))
         }
+
+        fn passthrough(&self) -> Passthrough {
+            Passthrough::None
+        }
     }
+
+    impl Manage for Answer {}
     Node::new("answer", "answer", Rc::clone(env), Rc::new(Answer(RefCell::new(Some(step)))))
         .submit(Io::flush())
 }
@@ -328,9 +337,24 @@ impl Layer for Canary {
         Step::control(self.go(io.take()))
     }
 
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::None
+    }
+
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
         let state = if self.flaw == Flaw::InventsHoles { ExtentState::Hole } else { ExtentState::Data };
         Box::pin(async move { Ok(vec![Extent { len: at.end - at.start, state }]) })
+    }
+
+    fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
+        Box::pin(async move {
+            let (child, there, run) = self.locate(at.start, true);
+            let len = at.end - at.start;
+            match self.flaw == Flaw::HealsNothing || len > run {
+                true => Ok(None),
+                false => self.children[child].heal(there..there + len, is_right).await,
+            }
+        })
     }
 
     fn close(self: Rc<Self>) -> Pending {
@@ -342,6 +366,8 @@ impl Layer for Canary {
         })
     }
 }
+
+impl Manage for Canary {}
 
 fn canary(flaw: Flaw) -> Subject {
     Subject::new(format!("canary {flaw:?}"), move |rig| Canary::build(flaw, rig))
@@ -405,6 +431,7 @@ canaries! {
     is_too_large: IsTooLarge, Edges, "out of range";
     refuses_the_last_block: RefusesTheLastBlock, Edges, "ended with";
     has_an_odd_geometry: HasAnOddGeometry, Edges, "geometry is wrong";
+    heals_nothing: HealsNothing, Heal, "does not reach";
 }
 
 /// A failure is found again by its seed, to the letter.
@@ -513,7 +540,13 @@ impl Layer for Journaled {
             Op::Read(_) | Op::Zero(_) | Op::Discard => Step::Forward(Rc::clone(&self.home)),
         }
     }
+
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::None
+    }
 }
+
+impl Manage for Journaled {}
 
 /// Only a second power loss, while the device is opened after the first, shows what is wrong.
 #[test]

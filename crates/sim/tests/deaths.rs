@@ -10,7 +10,9 @@
 //! as the map is durable. So one that is believed when it is opened has to be durable: where it is not, slots are taken for
 //! spare ones in which the durable map has units.
 
-use lamina_block::{Buf, Durability, Geometry, Io, Layer, Node, Op, Result, Signal, Step, believe};
+use lamina_block::{
+    Buf, Durability, Geometry, Io, Layer, Manage, Node, Op, Passthrough, Result, Signal, Step, believe,
+};
 use lamina_sim::{Check, Rig, Run, Subject, run};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -158,7 +160,13 @@ impl Layer for Spare {
     fn submit(self: Rc<Self>, io: &mut Io) -> Step {
         Step::control(self.go(io.take()))
     }
+
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::None
+    }
 }
+
+impl Manage for Spare {}
 
 fn spare(how: How) -> Subject {
     Subject::new("spare", move |rig| Spare::build(rig, how))

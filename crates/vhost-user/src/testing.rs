@@ -9,8 +9,8 @@ use crate::ring::{Ring, RingAddress};
 use futures_executor::{LocalPool, LocalSpawner};
 use futures_util::task::LocalSpawnExt;
 use lamina_block::{
-    Address, Budget, Buf, Conn, Durability, Env, Error, Geometry, Io, Layer, Listener, Node, Op, OpenDisk,
-    Pending, Pool, Result, Signal, Step, Time,
+    Address, Budget, Buf, Conn, Durability, Env, Error, Geometry, Io, Layer, Listener, Manage, Node, Op,
+    OpenDisk, Passthrough, Pending, Pool, Result, Signal, Step, Time,
 };
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::cell::{Cell, RefCell};
@@ -125,6 +125,7 @@ impl Layer for TestDisk {
     fn geometry(&self) -> Geometry {
         self.geometry.get()
     }
+
     fn submit(self: Rc<Self>, io: &mut Io) -> Step {
         if !self.asleep.get() {
             self.run(io);
@@ -140,7 +141,13 @@ impl Layer for TestDisk {
             Ok(())
         })
     }
+
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::None
+    }
 }
+
+impl Manage for TestDisk {}
 
 /// Guest address of the first byte of memory.
 pub(crate) const BASE: u64 = 0x10_0000;

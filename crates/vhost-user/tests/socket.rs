@@ -302,10 +302,17 @@ impl lamina_block::Layer for Growing {
     fn geometry(&self) -> lamina_block::Geometry {
         lamina_block::Geometry::new(self.0.get())
     }
+
     fn submit(self: Rc<Self>, _: &mut lamina_block::Io) -> lamina_block::Step {
         lamina_block::Step::Done(Ok(()))
     }
+
+    fn passthrough(&self) -> lamina_block::Passthrough {
+        lamina_block::Passthrough::None
+    }
 }
+
+impl lamina_block::Manage for Growing {}
 
 /// Connects as a front-end that can be told of changes, by the channel `sent`.
 fn front_end(path: &Path, sent: &UnixStream) -> Frontend {

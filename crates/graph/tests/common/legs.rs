@@ -3,8 +3,8 @@
 //! One request after the other. What the words call behind is not read; it is copied whole when it is there again.
 
 use lamina_block::{
-    Begin, Buf, Build, Children, Config, Durability, Error, Geometry, Io, Keep, Kind, Layer, Made, Node,
-    Pending, Result, Signal, Step,
+    Begin, Buf, Build, Children, Config, Durability, Error, Geometry, Io, Keep, Kind, Layer, Made, Manage,
+    Node, Passthrough, Pending, Result, Signal, Step,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -191,12 +191,18 @@ impl Layer for Legs {
         })
     }
 
-    fn info(&self) -> Value {
-        json!({ "behind": *self.behind.borrow() })
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::None
     }
 
     fn close(self: Rc<Self>) -> Pending {
         self.closed.set(true);
         Box::pin(async { Ok(()) })
+    }
+}
+
+impl Manage for Legs {
+    fn info(&self) -> Value {
+        json!({ "behind": *self.behind.borrow() })
     }
 }

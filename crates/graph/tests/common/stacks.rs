@@ -2,14 +2,15 @@
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use lamina_block::{
-    Build, Config, Error, Extent, Geometry, Io, Kind, Layer, Level, Made, Node, Pending, Result, Step,
+    Build, Config, Error, Geometry, Io, Kind, Layer, Level, Made, Manage, Node, Passthrough, Pending, Result,
+    Step,
 };
 use lamina_graph::{Hierarchy, Plan};
 use lamina_sim::{Rig, Subject};
 use serde::Deserialize;
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::ops::{Range, RangeInclusive};
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -50,10 +51,12 @@ impl Layer for Disk {
         Step::Forward(Rc::clone(&self.0))
     }
 
-    fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
-        Box::pin(async move { self.0.extents(at).await })
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::to(&self.0)
     }
 }
+
+impl Manage for Disk {}
 
 fn kinds() -> Vec<Kind> {
     [&[Kind::of::<Keys>()], lamina_layers::KINDS].concat()

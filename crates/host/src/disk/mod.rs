@@ -24,8 +24,8 @@ use crate::host::Tools;
 use crate::ring::{Fd, Sync};
 use end::End;
 use lamina_block::{
-    Buf, Command, Durability, Effect, Error, ErrorKind, Extent, Geometry, Io, Layer, Op, OpenDisk, Pending,
-    Result, Step,
+    Buf, Command, Durability, Effect, Error, ErrorKind, Extent, Geometry, Io, Layer, Manage, Op, OpenDisk,
+    Passthrough, Pending, Result, Step,
 };
 use open::Facts;
 use serde_json::{Value, json};
@@ -93,10 +93,22 @@ impl Layer for Disk {
         })
     }
 
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::None
+    }
+
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
         Box::pin(async move { self.allocation(at).await })
     }
 
+    fn close(self: Rc<Self>) -> Pending {
+        let file = self.file.take();
+        drop(file);
+        Box::pin(async { Ok(()) })
+    }
+}
+
+impl Manage for Disk {
     fn effect(&self, command: &Command) -> Effect {
         self.effect_of(command)
     }
@@ -120,12 +132,6 @@ impl Layer for Disk {
             "on": if self.facts.device { "block device" } else { "file" },
             "direct": self.facts.direct.is_some(),
         })
-    }
-
-    fn close(self: Rc<Self>) -> Pending {
-        let file = self.file.take();
-        drop(file);
-        Box::pin(async { Ok(()) })
     }
 }
 

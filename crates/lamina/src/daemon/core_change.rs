@@ -78,7 +78,7 @@ impl Core {
             Stage::Move { device, from } => {
                 let Some(node) = served.hierarchy.node(&device) else { return Ok(Vec::new()) };
                 tracing::info!(device, from = from.join(", "), "moving data away");
-                return match node.vacate(from).await {
+                return match node.evacuate(from).await {
                     Ok(()) => Ok(Vec::new()),
                     Err(e) => Err(e.to_string()),
                 };

@@ -77,8 +77,9 @@ use epoch::Epochs;
 use failure::Failure;
 use flow::Flow;
 use lamina_block::{
-    Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Env, Error, Extent, Geometry, Io, Job,
-    Kind, Layer, Made, Node, Op, Over, Pending, Result, Signal, Span, Step, Verb,
+    Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Env, Error, Extent, Geometry, Healed,
+    Interval, Io, Job, Judge, Kind, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result,
+    Signal, Step, Verb,
 };
 use pace::Pace;
 use policy::{Policy, SetPolicy, SetShare, permille};
@@ -103,7 +104,7 @@ pub struct Keys {
     #[serde(default = "depth")]
     depth: usize,
     #[serde(default = "store_timeout")]
-    store_timeout: Span,
+    store_timeout: Interval,
 }
 
 fn bypass() -> Bytes {
@@ -114,8 +115,8 @@ fn depth() -> usize {
     32
 }
 
-fn store_timeout() -> Span {
-    Span(Duration::from_secs(30))
+fn store_timeout() -> Interval {
+    Interval(Duration::from_secs(30))
 }
 
 impl Config for Keys {
@@ -378,8 +379,8 @@ impl Layer for Accelerate {
         }
     }
 
-    fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
-        self.consents(child, effect)
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::None
     }
 
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
@@ -389,6 +390,40 @@ impl Layer for Accelerate {
             }
             self.extents_of(at).await
         })
+    }
+
+    fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
+        Box::pin(async move {
+            if let Some(why) = self.failure.stopped() {
+                return Err(why);
+            }
+            self.healed(at, is_right).await
+        })
+    }
+
+    fn close(self: Rc<Self>) -> Pending {
+        Box::pin(async move {
+            self.closed.set(true);
+            self.volume.moved.notify();
+            self.volume.hurry.notify();
+            self.moved.until(|| self.tasks.get() == 0).await;
+            self.volume.is_open.set(false);
+            if !self.geometry().read_only
+                && self.is_drained()
+                && !self.is_detached()
+                && self.failure.stopped().is_none()
+            {
+                // If that fails, it may owe something, for all that is known.
+                let _ = self.kept.change(|words| words.owes = false).await;
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Manage for Accelerate {
+    fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
+        self.consents(child, effect)
     }
 
     fn control(self: Rc<Self>, command: Command) -> Pending<Value> {
@@ -411,7 +446,7 @@ impl Layer for Accelerate {
     }
 
     /// To or from a device that does not look at its flash, nothing may be under way that does not either.
-    fn needs_hold(&self, command: &Command) -> bool {
+    fn needs_quiesce(&self, command: &Command) -> bool {
         let to_uncached = args::<SetPolicy>(command.clone()).is_ok_and(|set| set.policy == Policy::Uncached);
         command.name == "set-policy" && (to_uncached || self.policy.get() == Policy::Uncached)
     }
@@ -421,7 +456,7 @@ impl Layer for Accelerate {
     }
 
     /// The store is to be the device by itself.
-    fn leave(self: Rc<Self>) -> Pending {
+    fn detach(self: Rc<Self>) -> Pending {
         Box::pin(async move {
             if let Some(why) = self.failure.stopped() {
                 return Err(why);
@@ -436,25 +471,6 @@ impl Layer for Accelerate {
 
     fn info(&self) -> Value {
         self.report()
-    }
-
-    fn close(self: Rc<Self>) -> Pending {
-        Box::pin(async move {
-            self.closed.set(true);
-            self.volume.moved.notify();
-            self.volume.hurry.notify();
-            self.moved.until(|| self.tasks.get() == 0).await;
-            self.volume.is_open.set(false);
-            if !self.geometry().read_only
-                && self.is_drained()
-                && !self.is_detached()
-                && self.failure.stopped().is_none()
-            {
-                // If that fails, it may owe something, for all that is known.
-                let _ = self.kept.change(|words| words.owes = false).await;
-            }
-            Ok(())
-        })
     }
 }
 

@@ -5,8 +5,9 @@ use super::failure::{Fault, Met};
 use super::{Accelerate, add};
 use crate::flash::{Pin, Run, SLOT};
 use futures_util::future::join_all;
-use lamina_block::{Buf, Error, Extent, ExtentState, Io, Result};
+use lamina_block::{Buf, Durability, Error, Extent, ExtentState, Healed, Io, Judge, Result};
 use std::ops::Range;
+use std::rc::Rc;
 
 /// Streams of reads that are known at a time.
 const STREAMS: usize = 16;
@@ -212,6 +213,39 @@ impl Accelerate {
                 result => return result.map_err(Fault::Store),
             }
         }
+    }
+
+    /// Another copy of `at`: from below the flash, if that has it, or from the store, if that is up to date.
+    pub(super) async fn healed(&self, at: Range<u64>, is_right: Judge) -> Result<Option<Healed>> {
+        let blocks = Accelerate::blocks(&at);
+        // What was read and is wrong may just be on its way to the flash.
+        let lock = self.lock(&self.bytes(&blocks)).await;
+        let is_dirty = self.log.is_dirty_at(&self.volume, blocks.clone());
+        match &self.log.runs(&self.volume, blocks)[..] {
+            [Run { slot: None, .. }] => return self.store.heal(at, is_right).await,
+            [Run { slot: Some(slot), blocks }] => {
+                let first = self.bytes(blocks).start;
+                let within = at.start - first..at.end - first;
+                // A flash that fails has no copy.
+                let healed = self.log.heal(*slot, within, Rc::clone(&is_right)).await.unwrap_or(None);
+                if healed.is_some() || is_dirty {
+                    return Ok(healed);
+                }
+            }
+            _ if is_dirty => return Ok(None),
+            _ => {}
+        }
+        let bytes = self.env.pool().take((at.end - at.start) as usize);
+        self.store.submit(Io::read(at.start, bytes.clone())).await?;
+        let healed = match is_right(&bytes) {
+            true => Some(Healed { bytes, copies: 0 }),
+            false => self.store.heal(at.clone(), is_right).await?,
+        };
+        drop(lock);
+        let Some(Healed { bytes, copies }) = healed else { return Ok(None) };
+        // A newer version takes the place of what is wrong on the flash.
+        self.write_to_end(at, bytes.clone(), Durability::Cached).await?;
+        Ok(Some(Healed { bytes, copies: copies + 1 }))
     }
 
     /// What the bytes of `at` hold: what is on the flash, and the rest as the store says.

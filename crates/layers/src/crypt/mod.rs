@@ -72,8 +72,8 @@ use crate::consent::unless_replaced;
 use cipher::Cipher;
 use lamina_block::{
     Buf, Build, Bytes, Class, Command, Config, Consent, Durability, Effect, Env, Error, Extent, ExtentState,
-    Finding, Geometry, Healed, Io, Judge, Layer, Made, Node, Op, Outside, Over, Pending, Result, Signal,
-    Step, Verb,
+    Finding, Geometry, Healed, Io, Judge, Layer, Made, Manage, Node, Op, Outside, Over, Passthrough, Pending,
+    Result, Signal, Step, Verb,
 };
 use luks::{Luks, Place};
 use secret::Secret;
@@ -331,11 +331,8 @@ impl Layer for Crypt {
         }
     }
 
-    fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
-        match Rc::ptr_eq(child, &self.child) {
-            true => Consent::Agrees,
-            false => unless_replaced(effect, || format!("its header is on {}", child.name())),
-        }
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::shifted(&self.child, self.below(0))
     }
 
     /// Where discards pass, what is not there below reads as zeroes; otherwise everything is data.
@@ -377,12 +374,21 @@ impl Layer for Crypt {
             Ok(Some(Healed { bytes: plain, copies }))
         })
     }
+}
+
+impl Manage for Crypt {
+    fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
+        match Rc::ptr_eq(child, &self.child) {
+            true => Consent::Agrees,
+            false => unless_replaced(effect, || format!("its header is on {}", child.name())),
+        }
+    }
 
     fn control(self: Rc<Self>, command: Command) -> Pending<Value> {
         Box::pin(self.carry_out(command))
     }
 
-    fn leave(self: Rc<Self>) -> Pending {
+    fn detach(self: Rc<Self>) -> Pending {
         Box::pin(async {
             Err(Error::unsupported(
                 "what is below is encrypted: without this device it is noise. Copy the data to another device instead",

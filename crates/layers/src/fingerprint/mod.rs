@@ -49,8 +49,8 @@ use crate::consent::unless_replaced;
 use crate::sums::digest::Digest;
 use crate::sums::{self, Sums, Wanted};
 use lamina_block::{
-    Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Error, Extent, Finding, Geometry, Healed,
-    Io, Job, Judge, Layer, Made, Node, Op, Over, Pending, Result, Step, Verb,
+    Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Error, Extent, Finding, Geometry, Io, Job,
+    Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result, Step, Verb,
 };
 use marks::{MARKS_MAX, Marks};
 use serde::Deserialize;
@@ -253,17 +253,22 @@ impl Layer for Fingerprint {
         }
     }
 
-    fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
-        unless_replaced(effect, || sums::refusal(child))
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::shifted(&self.sums.child, self.sums.below(0))
     }
 
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
         Box::pin(async move { self.sums.runs(at).await })
     }
 
-    fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
-        let sums = Rc::clone(&self.sums);
-        Box::pin(async move { sums.child.heal(sums.below(at.start)..sums.below(at.end), is_right).await })
+    fn close(self: Rc<Self>) -> Pending {
+        Box::pin(async move { self.sums.close().await })
+    }
+}
+
+impl Manage for Fingerprint {
+    fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
+        unless_replaced(effect, || sums::refusal(child))
     }
 
     fn control(self: Rc<Self>, command: Command) -> Pending<Value> {
@@ -274,8 +279,8 @@ impl Layer for Fingerprint {
         self.sums.jobs()
     }
 
-    fn leave(self: Rc<Self>) -> Pending {
-        Box::pin(async move { self.sums.leave() })
+    fn detach(self: Rc<Self>) -> Pending {
+        Box::pin(async move { self.sums.detach() })
     }
 
     fn check(self: Rc<Self>, mend: bool) -> Pending<Vec<Finding>> {
@@ -286,10 +291,6 @@ impl Layer for Fingerprint {
         let mut info = self.sums.info();
         info["marks"] = json!(self.marks.names());
         info
-    }
-
-    fn close(self: Rc<Self>) -> Pending {
-        Box::pin(async move { self.sums.close().await })
     }
 }
 

@@ -6,7 +6,7 @@ use super::log::How;
 use super::state::Pin;
 use super::volume::{Record, Volume};
 use crate::flaw::flawed;
-use lamina_block::{Buf, Durability, Io, Result};
+use lamina_block::{Buf, Durability, Healed, Io, Judge, Result};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -158,6 +158,18 @@ impl Log {
             me.is_there(slot..slot + at.end.div_ceil(SLOT as u64) as u32)?;
             let base = u64::from(slot) * SLOT as u64;
             me.read_bytes(base + at.start..base + at.end, into).await
+        }
+    }
+
+    /// Another copy of bytes from slots of one segment, from below, as [`Log::read`] counts them.
+    pub async fn heal(self: &Rc<Log>, slot: u32, at: Range<u64>, is_right: Judge) -> Result<Option<Healed>> {
+        let _pin = self.pin(self.shape.segment_of(slot));
+        let base = u64::from(slot) * SLOT as u64;
+        let place = base + at.start..base + at.end;
+        match (place.start | place.end).is_multiple_of(self.child.geometry().block.into()) {
+            true => self.child.heal(place, is_right).await,
+            // The device has larger blocks than the volume.
+            false => Ok(None),
         }
     }
 

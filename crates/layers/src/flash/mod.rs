@@ -60,7 +60,7 @@ use format::Super;
 use index::Index;
 use lamina_block::{
     Arg, ArgType, Begin, Build, Command, Config, Consent, Effect, Env, Error, ErrorKind, Fate, Geometry, Io,
-    Layer, Made, Node, Op, Pending, Result, Signal, Step, Time, Verb,
+    Layer, Made, Manage, Node, Op, Passthrough, Pending, Result, Signal, Step, Time, Verb,
 };
 use log::Stream;
 use segments::Segments;
@@ -212,6 +212,16 @@ impl Layer for Flash {
         }
     }
 
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::None
+    }
+
+    fn close(self: Rc<Self>) -> Pending {
+        Box::pin(async move { self.log.close().await })
+    }
+}
+
+impl Manage for Flash {
     /// What is on it is no volume's: who stands on it has nothing to prepare.
     fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
         match effect.bytes {
@@ -273,10 +283,6 @@ impl Layer for Flash {
             "failed": log.failed.borrow().as_ref().map(|e| e.to_string()),
             "volumes": log.volumes.borrow().iter().flatten().map(volume).collect::<Vec<_>>(),
         })
-    }
-
-    fn close(self: Rc<Self>) -> Pending {
-        Box::pin(async move { self.log.close().await })
     }
 }
 

@@ -61,7 +61,7 @@ use crate::sums::digest::Digest;
 use crate::sums::{self, Sums, Wanted};
 use lamina_block::{
     Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Error, Extent, Finding, Geometry, Io, Job,
-    Layer, Made, Node, Op, Pending, Result, Step, Verb,
+    Layer, Made, Manage, Node, Op, Passthrough, Pending, Result, Step, Verb,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -162,12 +162,22 @@ impl Layer for Integrity {
         }
     }
 
-    fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
-        unless_replaced(effect, || sums::refusal(child))
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::shifted(&self.0.child, self.0.below(0))
     }
 
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
         Box::pin(async move { self.0.runs(at).await })
+    }
+
+    fn close(self: Rc<Self>) -> Pending {
+        Box::pin(async move { self.0.close().await })
+    }
+}
+
+impl Manage for Integrity {
+    fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
+        unless_replaced(effect, || sums::refusal(child))
     }
 
     fn control(self: Rc<Self>, command: Command) -> Pending<Value> {
@@ -178,8 +188,8 @@ impl Layer for Integrity {
         self.0.jobs()
     }
 
-    fn leave(self: Rc<Self>) -> Pending {
-        Box::pin(async move { self.0.leave() })
+    fn detach(self: Rc<Self>) -> Pending {
+        Box::pin(async move { self.0.detach() })
     }
 
     fn check(self: Rc<Self>, mend: bool) -> Pending<Vec<Finding>> {
@@ -188,10 +198,6 @@ impl Layer for Integrity {
 
     fn info(&self) -> Value {
         self.0.info()
-    }
-
-    fn close(self: Rc<Self>) -> Pending {
-        Box::pin(async move { self.0.close().await })
     }
 }
 

@@ -322,7 +322,7 @@ impl Legs {
     }
 
     /// Waits until everything is on other legs than those called `names`, and lets these go.
-    pub async fn vacate(self: Rc<Self>, names: Vec<String>) -> Result<()> {
+    pub async fn evacuate(self: Rc<Self>, names: Vec<String>) -> Result<()> {
         let is_named = |leg: &&Leg| names.iter().any(|name| name == leg.node.name());
         self.legs.iter().filter(is_named).for_each(|leg| leg.leaving.set(true));
         self.take_spares();

@@ -42,7 +42,7 @@ pub use locks::{Lock, Locks};
 pub use parts::{Part, Parts};
 pub use state::{Leg, Role, is_away};
 pub use tick::Working;
-pub use verbs::{VERBS, needs_hold, refusal};
+pub use verbs::{VERBS, needs_quiesce, refusal};
 
 use crate::intent::{Area, Bits, Intent, Place};
 use lamina_block::{Buf, Env, Error, Io, Job, Keep, Pending, Result, Signal, Time};

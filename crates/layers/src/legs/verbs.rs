@@ -20,7 +20,7 @@ pub const VERBS: &[Verb] = &[
 ];
 
 /// Whether nothing may be in flight while a command is carried out.
-pub fn needs_hold(command: &Command) -> bool {
+pub fn needs_quiesce(command: &Command) -> bool {
     command.name == "grow"
 }
 
@@ -48,8 +48,8 @@ pub fn refusal(child: &Node) -> String {
 }
 
 impl Legs {
-    /// Refuses devices that cannot be legs: see [`lamina_block::Layer::room`].
-    pub fn room(&self, joining: &[Rc<Node>]) -> Result<()> {
+    /// Refuses devices that cannot be legs: see [`lamina_block::Manage::can_evacuate`].
+    pub fn can_evacuate(&self, joining: &[Rc<Node>]) -> Result<()> {
         let size = self.size.get();
         // Of one that is not there nothing is known.
         let known = joining.iter().filter(|child| child.geometry().size > 0);

@@ -60,11 +60,11 @@ pub(crate) mod tests;
 
 use crate::consent::unless_replaced;
 use crate::flaw::flawed;
-use crate::legs::{self, Legs, Lock, Needs, Part, Parts, Role, VERBS, needs_hold, refusal};
+use crate::legs::{self, Legs, Lock, Needs, Part, Parts, Role, VERBS, needs_quiesce, refusal};
 use crate::several;
 use lamina_block::{
-    Build, Bytes, Command, Config, Consent, Effect, Error, Extent, Finding, Geometry, Healed, Io, Job, Judge,
-    Layer, Made, Node, Op, Over, Pending, Result, Span, Step, Verb, Zero,
+    Build, Bytes, Command, Config, Consent, Effect, Error, Extent, Finding, Geometry, Healed, Interval, Io,
+    Job, Judge, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result, Step, Verb, Zero,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -83,13 +83,13 @@ pub struct Keys {
     #[serde(default)]
     spares: usize,
     #[serde(default = "patience")]
-    patience: Span,
+    patience: Interval,
     limit: Option<Bytes>,
     region: Option<Bytes>,
 }
 
-fn patience() -> Span {
-    Span(Duration::from_secs(30))
+fn patience() -> Interval {
+    Interval(Duration::from_secs(30))
 }
 
 impl Config for Keys {
@@ -260,8 +260,8 @@ impl Layer for Mirror {
         }
     }
 
-    fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
-        unless_replaced(effect, || refusal(child))
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::None
     }
 
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
@@ -278,31 +278,41 @@ impl Layer for Mirror {
         Box::pin(async move { self.put_right(&at, is_right).await })
     }
 
+    fn close(self: Rc<Self>) -> Pending {
+        Box::pin(async move { self.legs.close().await })
+    }
+}
+
+impl Manage for Mirror {
+    fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
+        unless_replaced(effect, || refusal(child))
+    }
+
     fn control(self: Rc<Self>, command: Command) -> Pending<Value> {
         Box::pin(async move { self.legs.control(command).await })
     }
 
-    fn needs_hold(&self, command: &Command) -> bool {
-        needs_hold(command)
+    fn needs_quiesce(&self, command: &Command) -> bool {
+        needs_quiesce(command)
     }
 
     fn jobs(&self) -> Vec<Rc<Job>> {
         self.legs.jobs()
     }
 
-    fn room(&self, _gone: &[String], joining: &[Rc<Node>]) -> Result<()> {
-        self.legs.room(joining)
+    fn can_evacuate(&self, _gone: &[String], joining: &[Rc<Node>]) -> Result<()> {
+        self.legs.can_evacuate(joining)
     }
 
-    fn settle(self: Rc<Self>) -> Pending {
+    fn commit(self: Rc<Self>) -> Pending {
         Box::pin(async move { self.legs.record().await })
     }
 
-    fn vacate(self: Rc<Self>, names: Vec<String>) -> Pending {
-        Box::pin(async move { Rc::clone(&self.legs).vacate(names).await })
+    fn evacuate(self: Rc<Self>, names: Vec<String>) -> Pending {
+        Box::pin(async move { Rc::clone(&self.legs).evacuate(names).await })
     }
 
-    fn leave(self: Rc<Self>) -> Pending {
+    fn detach(self: Rc<Self>) -> Pending {
         Box::pin(async move {
             match self.legs.legs[0].role.get() {
                 Role::Sync => Ok(()),
@@ -319,9 +329,5 @@ impl Layer for Mirror {
 
     fn info(&self) -> Value {
         self.legs.info()
-    }
-
-    fn close(self: Rc<Self>) -> Pending {
-        Box::pin(async move { self.legs.close().await })
     }
 }

@@ -73,11 +73,12 @@ pub use journal::{Record, Shape};
 
 use crate::command::args;
 use crate::consent::unless_replaced;
-use crate::legs::{self, Legs, Needs, Parts, VERBS, needs_hold, refusal};
+use crate::legs::{self, Legs, Needs, Parts, VERBS, needs_quiesce, refusal};
 use gather::Queues;
 use lamina_block::{
     Arg, ArgType, Begin, Buf, Build, Bytes, Command, Config, Consent, Effect, Error, ErrorKind, Finding,
-    Geometry, Healed, Io, Job, Judge, Layer, Made, Node, Op, Over, Pending, Result, Span, Step, Verb, Zero,
+    Geometry, Healed, Interval, Io, Job, Judge, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending,
+    Result, Step, Verb, Zero,
 };
 use layout::{COLUMNS_MAX, Layout};
 use ring::Ring;
@@ -102,7 +103,7 @@ pub struct Keys {
     #[serde(default)]
     spares: usize,
     #[serde(default = "patience")]
-    patience: Span,
+    patience: Interval,
     limit: Option<Bytes>,
     region: Option<Bytes>,
 }
@@ -115,8 +116,8 @@ fn unit() -> Bytes {
     Bytes(64 << 10)
 }
 
-fn patience() -> Span {
-    Span(Duration::from_secs(30))
+fn patience() -> Interval {
+    Interval(Duration::from_secs(30))
 }
 
 /// The command that only a parity has.
@@ -456,12 +457,22 @@ impl Layer for Parity {
         }
     }
 
-    fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
-        unless_replaced(effect, || refusal(child))
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::None
     }
 
     fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
         Box::pin(async move { self.put_right(&at, is_right).await })
+    }
+
+    fn close(self: Rc<Self>) -> Pending {
+        Box::pin(async move { self.legs.close().await })
+    }
+}
+
+impl Manage for Parity {
+    fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
+        unless_replaced(effect, || refusal(child))
     }
 
     fn control(self: Rc<Self>, command: Command) -> Pending<Value> {
@@ -476,27 +487,27 @@ impl Layer for Parity {
         })
     }
 
-    fn needs_hold(&self, command: &Command) -> bool {
-        needs_hold(command)
+    fn needs_quiesce(&self, command: &Command) -> bool {
+        needs_quiesce(command)
     }
 
     fn jobs(&self) -> Vec<Rc<Job>> {
         self.legs.jobs()
     }
 
-    fn room(&self, _gone: &[String], joining: &[Rc<Node>]) -> Result<()> {
-        self.legs.room(joining)
+    fn can_evacuate(&self, _gone: &[String], joining: &[Rc<Node>]) -> Result<()> {
+        self.legs.can_evacuate(joining)
     }
 
-    fn settle(self: Rc<Self>) -> Pending {
+    fn commit(self: Rc<Self>) -> Pending {
         Box::pin(async move { self.legs.record().await })
     }
 
-    fn vacate(self: Rc<Self>, names: Vec<String>) -> Pending {
-        Box::pin(async move { Rc::clone(&self.legs).vacate(names).await })
+    fn evacuate(self: Rc<Self>, names: Vec<String>) -> Pending {
+        Box::pin(async move { Rc::clone(&self.legs).evacuate(names).await })
     }
 
-    fn leave(self: Rc<Self>) -> Pending {
+    fn detach(self: Rc<Self>) -> Pending {
         Box::pin(async { Err(Error::invalid("none of its devices has the same bytes: copy them first")) })
     }
 
@@ -509,9 +520,5 @@ impl Layer for Parity {
         info["parity"] = self.layout.parity.into();
         info["unit"] = self.layout.unit.into();
         info
-    }
-
-    fn close(self: Rc<Self>) -> Pending {
-        Box::pin(async move { self.legs.close().await })
     }
 }

@@ -4,7 +4,7 @@ use super::{Partition, Table, gpt};
 use lamina_block::{Bytes, Class, Finding};
 
 impl Partition {
-    /// See [`lamina_block::Layer::check`].
+    /// See [`lamina_block::Manage::check`].
     pub(super) fn look(&self) -> Vec<Finding> {
         if self.copy.get() == Some(gpt::Copy::Backup) {
             let words = "the first copy of its GPT is damaged, and the second is used: mend it with a tool for GPTs, \

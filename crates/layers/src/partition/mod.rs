@@ -42,8 +42,9 @@ use crate::command::{args, unknown};
 use crate::consent::unless_replaced;
 use gpt::Gpt;
 use lamina_block::{
-    Arg, ArgType, Begin, Build, Bytes, Command, Config, Consent, Effect, Env, Error, ErrorKind, Extent,
-    Finding, Geometry, Io, Job, Keep, Layer, Made, Node, Over, Pending, Result, Signal, Step, Verb, Zero,
+    Arg, ArgType, Begin, Build, Bytes, Command, Config, Consent, Effect, Env, Error, ErrorKind, Finding,
+    Geometry, Io, Job, Keep, Layer, Made, Manage, Node, Over, Passthrough, Pending, Result, Signal, Step,
+    Verb, Zero,
 };
 use part::{Leaving, Part, View};
 use serde::Deserialize;
@@ -467,6 +468,25 @@ impl Layer for Partition {
         Step::Forward(Rc::clone(&self.child))
     }
 
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::to(&self.child)
+    }
+
+    /// A command that is zeroing space ends without a change.
+    fn close(self: Rc<Self>) -> Pending {
+        Box::pin(async move {
+            self.closed.set(true);
+            self.moved.notify();
+            if let Some(job) = self.job.borrow().as_ref() {
+                job.cancel();
+            }
+            self.moved.until(|| !self.changing.get()).await;
+            Ok(())
+        })
+    }
+}
+
+impl Manage for Partition {
     fn effect(&self, command: &Command) -> Effect {
         self.effect_of(command)
     }
@@ -479,10 +499,6 @@ impl Layer for Partition {
             }
             None => Consent::Agrees,
         }
-    }
-
-    fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
-        Box::pin(async move { self.child.extents(at).await })
     }
 
     fn view(self: Rc<Self>, name: String) -> Pending<Made> {
@@ -515,18 +531,5 @@ impl Layer for Partition {
 
     fn info(&self) -> Value {
         self.list()
-    }
-
-    /// A command that is zeroing space ends without a change.
-    fn close(self: Rc<Self>) -> Pending {
-        Box::pin(async move {
-            self.closed.set(true);
-            self.moved.notify();
-            if let Some(job) = self.job.borrow().as_ref() {
-                job.cancel();
-            }
-            self.moved.until(|| !self.changing.get()).await;
-            Ok(())
-        })
     }
 }

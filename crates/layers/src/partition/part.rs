@@ -2,7 +2,8 @@
 
 use crate::several;
 use lamina_block::{
-    Consent, Effect, Error, Extent, Geometry, Healed, Io, Judge, Layer, Node, Pending, Request, Result, Step,
+    Consent, Effect, Error, Extent, Geometry, Healed, Io, Judge, Layer, Manage, Node, Passthrough, Pending,
+    Request, Result, Step,
 };
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
@@ -226,11 +227,8 @@ impl Layer for View {
         }
     }
 
-    fn consent(self: Rc<Self>, _child: &Rc<Node>, effect: &Effect) -> Consent {
-        match &effect.view {
-            Some(view) if *view != self.part.name() => Consent::Untouched,
-            Some(_) | None => Consent::Agrees,
-        }
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::None
     }
 
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
@@ -259,18 +257,27 @@ impl Layer for View {
         })
     }
 
-    fn leave(self: Rc<Self>) -> Pending {
-        Box::pin(async {
-            Err(Error::unsupported(
-                "a partition cannot be taken away from under those who use it: its bytes are elsewhere below",
-            ))
-        })
-    }
-
     fn close(self: Rc<Self>) -> Pending {
         Box::pin(async move {
             self.end();
             Ok(())
+        })
+    }
+}
+
+impl Manage for View {
+    fn consent(self: Rc<Self>, _child: &Rc<Node>, effect: &Effect) -> Consent {
+        match &effect.view {
+            Some(view) if *view != self.part.name() => Consent::Untouched,
+            Some(_) | None => Consent::Agrees,
+        }
+    }
+
+    fn detach(self: Rc<Self>) -> Pending {
+        Box::pin(async {
+            Err(Error::unsupported(
+                "a partition cannot be taken away from under those who use it: its bytes are elsewhere below",
+            ))
         })
     }
 }

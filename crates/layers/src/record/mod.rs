@@ -39,8 +39,8 @@ use crate::consent::unless_replaced;
 use format::{Head, flag};
 use lamina_block::{
     Arg, ArgType, Buf, Build, Bytes, Command, Config, Consent, Durability, Effect, Env, Error, ErrorKind,
-    Extent, Geometry, Io, Layer, Made, Node, Op, OpenDisk, Outside, Pending, Result, Signal, Step, Verb,
-    Zero, all,
+    Geometry, Io, Layer, Made, Manage, Node, Op, OpenDisk, Outside, Passthrough, Pending, Result, Signal,
+    Step, Verb, Zero, all,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -351,14 +351,25 @@ impl Layer for Record {
         }
     }
 
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::to(&self.child)
+    }
+
+    /// Logs what was never flushed, too, and closes the log.
+    fn close(self: Rc<Self>) -> Pending {
+        Box::pin(async move {
+            let number = self.journal.borrow_mut().release_all();
+            let logged = self.logged(number).await;
+            logged.and(self.log.close().await)
+        })
+    }
+}
+
+impl Manage for Record {
     fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
         unless_replaced(effect, || {
             format!("its log has every change of {}, and this would be none of them", child.name())
         })
-    }
-
-    fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
-        Box::pin(async move { self.child.extents(at).await })
     }
 
     fn control(self: Rc<Self>, command: Command) -> Pending<Value> {
@@ -378,15 +389,6 @@ impl Layer for Record {
             "entries": self.before + self.journal.borrow().logged(),
             "log_used": self.cursor.get(),
             "held": self.held.get(),
-        })
-    }
-
-    /// Logs what was never flushed, too, and closes the log.
-    fn close(self: Rc<Self>) -> Pending {
-        Box::pin(async move {
-            let number = self.journal.borrow_mut().release_all();
-            let logged = self.logged(number).await;
-            logged.and(self.log.close().await)
         })
     }
 }

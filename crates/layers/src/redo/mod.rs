@@ -41,7 +41,7 @@ use format::{AREA, ENTRY, Entry, Head, PAGE, Record, Super, checksum, table_len}
 use futures_util::future::join_all;
 use lamina_block::{
     Begin, Buf, Build, Config, Consent, Durability, Effect, Env, Error, Extent, ExtentState, Fate, Geometry,
-    Io, Layer, Made, Node, Op, Over, Pending, Result, Signal, Step,
+    Healed, Io, Judge, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result, Signal, Step,
 };
 use places::Places;
 use serde::Deserialize;
@@ -440,16 +440,8 @@ impl Layer for Flushed {
         }
     }
 
-    /// Between two epochs it has nothing of the store.
-    fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
-        let redo = Rc::clone(&self.0);
-        match (Rc::ptr_eq(child, &redo.store), effect.bytes) {
-            (_, Fate::Stay) | (false, Fate::Captured) => Consent::Untouched,
-            (false, Fate::Replaced) => Consent::Refuses(format!("its log is on {}", child.name())),
-            (true, Fate::Captured | Fate::Replaced) => {
-                Consent::Prepares(Box::pin(async { Ok(()) }), Box::pin(async move { redo.end().await }))
-            }
-        }
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::None
     }
 
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
@@ -469,12 +461,48 @@ impl Layer for Flushed {
         })
     }
 
+    /// Of what is in one piece on the log or on the store.
+    fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
+        Box::pin(async move {
+            match self.0.parts(&at)[..] {
+                [(ref at, Some(place))] => {
+                    self.0.log.heal(place..place + (at.end - at.start), is_right).await
+                }
+                [(ref at, None)] => self.0.store.heal(at.clone(), is_right).await,
+                _ => Ok(None),
+            }
+        })
+    }
+
+    fn close(self: Rc<Self>) -> Pending {
+        Box::pin(async move {
+            match self.0.geometry().read_only {
+                true => Ok(()),
+                false => self.0.end().await,
+            }
+        })
+    }
+}
+
+impl Manage for Flushed {
+    /// Between two epochs it has nothing of the store.
+    fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
+        let redo = Rc::clone(&self.0);
+        match (Rc::ptr_eq(child, &redo.store), effect.bytes) {
+            (_, Fate::Stay) | (false, Fate::Captured) => Consent::Untouched,
+            (false, Fate::Replaced) => Consent::Refuses(format!("its log is on {}", child.name())),
+            (true, Fate::Captured | Fate::Replaced) => {
+                Consent::Prepares(Box::pin(async { Ok(()) }), Box::pin(async move { redo.end().await }))
+            }
+        }
+    }
+
     fn shared(&self) -> Option<Rc<dyn Any>> {
         Some(Rc::clone(&self.0) as Rc<dyn Any>)
     }
 
     /// The store is to be the device by itself.
-    fn leave(self: Rc<Self>) -> Pending {
+    fn detach(self: Rc<Self>) -> Pending {
         Box::pin(async move { self.0.end().await })
     }
 
@@ -488,15 +516,6 @@ impl Layer for Flushed {
             "log_used_bytes": under_way.end - AREA,
             "is_behind": under_way.phase != Phase::Open,
             "written_bytes": self.0.written.get(),
-        })
-    }
-
-    fn close(self: Rc<Self>) -> Pending {
-        Box::pin(async move {
-            match self.0.geometry().read_only {
-                true => Ok(()),
-                false => self.0.end().await,
-            }
         })
     }
 }

@@ -4,7 +4,7 @@ use super::layout::Layout;
 use super::{Joined, Shape, Spread, busy, frozen, mode};
 use crate::command::args;
 use crate::several;
-use lamina_block::{Arg, ArgType, Bytes, Command, Effect, Error, ErrorKind, Layer, Result, Verb};
+use lamina_block::{Arg, ArgType, Bytes, Command, Effect, Error, ErrorKind, Layer, Manage, Result, Verb};
 use serde::Deserialize;
 use serde_json::Value;
 use std::rc::Rc;

@@ -33,7 +33,8 @@ use crate::several;
 use kept::{State, Target};
 use lamina_block::{
     Begin, Build, Bytes, Children, Class, Command, Consent, Effect, Env, Error, ErrorKind, Extent,
-    ExtentState, Finding, Geometry, Healed, Io, Job, Judge, Keep, Layer, Node, Pending, Result, Signal, Step,
+    ExtentState, Finding, Geometry, Healed, Io, Job, Judge, Keep, Layer, Manage, Node, Passthrough, Pending,
+    Result, Signal, Step,
 };
 use mover::Move;
 use serde_json::{Value, json};
@@ -314,6 +315,10 @@ impl<S: Shape> Layer for Spread<S> {
         }
     }
 
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::None
+    }
+
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
         match &*self.mode.borrow() {
             Mode::Steady(steady) => Rc::clone(steady).extents(at, self.children.clone()),
@@ -325,6 +330,34 @@ impl<S: Shape> Layer for Spread<S> {
         }
     }
 
+    /// Of what lies on one child.
+    fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
+        if let Some(moving) = self.moving() {
+            return Box::pin(moving.heal(at, is_right));
+        }
+        Box::pin(async move {
+            let span = frozen(&self.state.borrow(), &self.children).span(at.start);
+            if span.at.end < at.end {
+                return Ok(None);
+            }
+            let Place { child, there } = span.place(at.start);
+            self.children[child].heal(there..there + (at.end - at.start), is_right).await
+        })
+    }
+
+    fn close(self: Rc<Self>) -> Pending {
+        self.closing.set(true);
+        if let Some(job) = self.job() {
+            job.cancel();
+        }
+        Box::pin(async move {
+            self.rest().await;
+            Ok(())
+        })
+    }
+}
+
+impl<S: Shape> Manage for Spread<S> {
     fn effect(&self, command: &Command) -> Effect {
         self.effect_of(command)
     }
@@ -337,20 +370,6 @@ impl<S: Shape> Layer for Spread<S> {
         }
     }
 
-    /// Of what lies on one child, and is not being moved.
-    fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
-        Box::pin(async move {
-            let span = {
-                let state = self.state.borrow();
-                let is_known = state.target.is_none() && at.end <= state.layout.size();
-                is_known.then(|| state.layout.span(at.start))
-            };
-            let Some(span) = span.filter(|span| at.end <= span.at.end) else { return Ok(None) };
-            let Place { child, there } = span.place(at.start);
-            self.children[child].heal(there..there + (at.end - at.start), is_right).await
-        })
-    }
-
     fn control(self: Rc<Self>, command: Command) -> Pending<Value> {
         Box::pin(async move {
             match command.name.as_str() {
@@ -361,7 +380,7 @@ impl<S: Shape> Layer for Spread<S> {
         })
     }
 
-    fn needs_hold(&self, command: &Command) -> bool {
+    fn needs_quiesce(&self, command: &Command) -> bool {
         command.name == "resize"
     }
 
@@ -369,7 +388,7 @@ impl<S: Shape> Layer for Spread<S> {
         self.job().into_iter().collect()
     }
 
-    fn vacate(self: Rc<Self>, names: Vec<String>) -> Pending {
+    fn evacuate(self: Rc<Self>, names: Vec<String>) -> Pending {
         let begun = self.depart(&names);
         Box::pin(async move {
             begun?;
@@ -377,18 +396,18 @@ impl<S: Shape> Layer for Spread<S> {
         })
     }
 
-    fn room(&self, gone: &[String], joining: &[Rc<Node>]) -> Result<()> {
+    fn can_evacuate(&self, gone: &[String], joining: &[Rc<Node>]) -> Result<()> {
         self.has_room(gone, joining)
     }
 
-    fn settle(self: Rc<Self>) -> Pending {
+    fn commit(self: Rc<Self>) -> Pending {
         match self.waits.get() {
             true => Box::pin(async move { self.remember().await }),
             false => Box::pin(async { Ok(()) }),
         }
     }
 
-    fn leave(self: Rc<Self>) -> Pending {
+    fn detach(self: Rc<Self>) -> Pending {
         let state = self.state.borrow();
         let allowed = state.target.is_none() && is_identity(&state.layout);
         Box::pin(async move {
@@ -427,16 +446,5 @@ impl<S: Shape> Layer for Spread<S> {
             info["move"] = target.take();
         }
         info
-    }
-
-    fn close(self: Rc<Self>) -> Pending {
-        self.closing.set(true);
-        if let Some(job) = self.job() {
-            job.cancel();
-        }
-        Box::pin(async move {
-            self.rest().await;
-            Ok(())
-        })
     }
 }

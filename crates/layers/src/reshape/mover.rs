@@ -20,8 +20,8 @@ use super::layout::{Layout, Place, Span};
 use crate::flaw::flawed;
 use crate::several;
 use lamina_block::{
-    Buf, Children, Durability, Env, Error, ExtentState, Io, Job, Op, Pending, Request, Result, Signal, Step,
-    Zero, all,
+    Buf, Children, Durability, Env, Error, ExtentState, Healed, Io, Job, Judge, Op, Pending, Request, Result,
+    Signal, Step, Zero, all,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -352,6 +352,17 @@ impl Move {
             all(self.split(&io, part)).await?;
         }
         Ok(())
+    }
+
+    /// Another copy of `at`, of what lies on one child: it may be written there, so it is a change.
+    pub async fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Result<Option<Healed>> {
+        let _flying = self.enter(&at, true).await?;
+        let span = self.span(at.start);
+        if span.at.end < at.end {
+            return Ok(None);
+        }
+        let Place { child, there } = span.place(at.start);
+        self.children[child].heal(there..there + (at.end - at.start), is_right).await
     }
 
     /// Waits until `at` may be changed (or read, which is always), and counts it as under way.

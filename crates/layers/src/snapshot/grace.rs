@@ -5,7 +5,7 @@
 //! through one of two nodes, which count them as every node does; now and then the other one is taken, and when the
 //! first has counted down to zero, all that came before have ended.
 
-use lamina_block::{Env, Geometry, Io, Layer, Node, Signal, Step};
+use lamina_block::{Env, Geometry, Io, Layer, Manage, Node, Passthrough, Signal, Step};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -21,7 +21,13 @@ impl Layer for Through {
     fn submit(self: Rc<Self>, _io: &mut Io) -> Step {
         Step::Forward(Rc::clone(&self.0))
     }
+
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::to(&self.0)
+    }
 }
+
+impl Manage for Through {}
 
 /// The two ways to the child.
 pub(super) struct Grace {
@@ -69,7 +75,7 @@ impl Grace {
         let me = Rc::clone(self);
         self.env.spawn(Box::pin(async move {
             // Nothing new comes this way, so this only waits.
-            drop(before.hold().await);
+            drop(before.quiesce().await);
             me.draining.set(false);
             me.moved.notify();
         }));

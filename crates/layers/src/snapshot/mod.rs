@@ -60,8 +60,8 @@ mod view;
 use self::core::Core;
 use crate::consent::unless_replaced;
 use lamina_block::{
-    Build, Bytes, Command, Config, Consent, Durability, Effect, Error, Extent, Finding, Geometry, Io, Job,
-    Layer, Made, Node, Op, Over, Pending, Result, Step, Verb,
+    Build, Bytes, Command, Config, Consent, Durability, Effect, Error, Extent, Finding, Geometry, Healed, Io,
+    Job, Judge, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result, Step, Verb,
 };
 use lamina_metadata::extents::Policy;
 use read::{Version, Whole};
@@ -205,6 +205,25 @@ impl Layer for Volume {
         }
     }
 
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::None
+    }
+
+    fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
+        let core = Rc::clone(&self.0);
+        Box::pin(async move { core.runs(Version::Now, at).await })
+    }
+
+    fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
+        Box::pin(Rc::clone(&self.0).heal(Version::Now, at, is_right))
+    }
+
+    fn close(self: Rc<Self>) -> Pending {
+        Box::pin(Rc::clone(&self.0).close())
+    }
+}
+
+impl Manage for Volume {
     fn effect(&self, command: &Command) -> Effect {
         self.0.effect_of(command)
     }
@@ -215,17 +234,12 @@ impl Layer for Volume {
         })
     }
 
-    fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
-        let core = Rc::clone(&self.0);
-        Box::pin(async move { core.runs(Version::Now, at).await })
-    }
-
     fn control(self: Rc<Self>, command: Command) -> Pending<Value> {
         Box::pin(Rc::clone(&self.0).carry_out_command(command))
     }
 
-    fn needs_hold(&self, command: &Command) -> bool {
-        verbs::needs_hold(command)
+    fn needs_quiesce(&self, command: &Command) -> bool {
+        verbs::needs_quiesce(command)
     }
 
     fn view(self: Rc<Self>, name: String) -> Pending<Made> {
@@ -237,7 +251,7 @@ impl Layer for Volume {
         self.0.reclaim.borrow().iter().cloned().collect()
     }
 
-    fn leave(self: Rc<Self>) -> Pending {
+    fn detach(self: Rc<Self>) -> Pending {
         let core = Rc::clone(&self.0);
         Box::pin(async move {
             core.flush().await?;
@@ -290,10 +304,6 @@ impl Layer for Volume {
                 "map_nearly_full": core.pages.free_extents() * NEARLY_FULL < core.tree.count(),
             },
         })
-    }
-
-    fn close(self: Rc<Self>) -> Pending {
-        Box::pin(Rc::clone(&self.0).close())
     }
 }
 

@@ -1,7 +1,7 @@
 //! Reads of the volume and of its snapshots: where the extents of a version lie, and handing requests on to there.
 
 use super::core::{Core, Place, Spot};
-use lamina_block::{Extent, ExtentState, Io, Node, Op, Request, Result, Step, all};
+use lamina_block::{Extent, ExtentState, Healed, Io, Judge, Node, Op, Request, Result, Step, all};
 use lamina_metadata::extents::{FANOUT, Root};
 use std::ops::Range;
 use std::rc::Rc;
@@ -85,6 +85,23 @@ impl Core {
                 Step::control(async move { me.read_parts(version, io).await })
             }
             Err(e) => e.into(),
+        }
+    }
+
+    /// Another copy of `at` of a version, from below: of what lies in one piece there.
+    pub async fn heal(
+        self: Rc<Self>,
+        version: Version,
+        at: Range<u64>,
+        is_right: Judge,
+    ) -> Result<Option<Healed>> {
+        for extent in at.start >> self.shift()..=(at.end - 1) >> self.shift() {
+            self.get(|| self.root_of(version), extent).await?;
+        }
+        let spot = |extent| self.spot(version, extent).map(|at| at.map(|at| at.map(|spot| spot.extent)));
+        match self.whole(&at, spot)? {
+            Whole::At(to) => self.grace.way().heal(to..to + (at.end - at.start), is_right).await,
+            Whole::Nowhere | Whole::Parts => Ok(None),
         }
     }
 

@@ -55,7 +55,7 @@ struct Resize {
 }
 
 /// Whether nothing may be in flight while a command is carried out.
-pub(super) fn needs_hold(command: &Command) -> bool {
+pub(super) fn needs_quiesce(command: &Command) -> bool {
     matches!(command.name.as_str(), "snapshot" | "rollback" | "resize" | "grow")
 }
 

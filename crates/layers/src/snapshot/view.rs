@@ -2,7 +2,10 @@
 
 use super::core::Core;
 use super::read::Version;
-use lamina_block::{Consent, Effect, Error, ErrorKind, Extent, Geometry, Io, Layer, Node, Op, Pending, Step};
+use lamina_block::{
+    Consent, Effect, Error, ErrorKind, Extent, Geometry, Healed, Io, Judge, Layer, Manage, Node, Op,
+    Passthrough, Pending, Step,
+};
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::ops::Range;
@@ -44,9 +47,8 @@ impl Layer for View {
         }
     }
 
-    /// Whatever becomes of the volume, its snapshots stay what they are.
-    fn consent(self: Rc<Self>, _child: &Rc<Node>, _effect: &Effect) -> Consent {
-        Consent::Untouched
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::None
     }
 
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
@@ -54,12 +56,23 @@ impl Layer for View {
         Box::pin(async move { core.runs(version, at).await })
     }
 
-    fn info(&self) -> Value {
-        json!({ "snapshot": self.name })
+    fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
+        Box::pin(Rc::clone(&self.core).heal(self.version, at, is_right))
     }
 
     fn close(self: Rc<Self>) -> Pending {
         self.viewing.take();
         Box::pin(async { Ok(()) })
+    }
+}
+
+impl Manage for View {
+    /// Whatever becomes of the volume, its snapshots stay what they are.
+    fn consent(self: Rc<Self>, _child: &Rc<Node>, _effect: &Effect) -> Consent {
+        Consent::Untouched
+    }
+
+    fn info(&self) -> Value {
+        json!({ "snapshot": self.name })
     }
 }

@@ -101,7 +101,7 @@ impl Sums {
     }
 
     /// Whether the child alone shows the same bytes.
-    pub fn leave(&self) -> Result<()> {
+    pub fn detach(&self) -> Result<()> {
         match self.head.data {
             0 => Ok(()),
             _ => Err(Error::invalid(

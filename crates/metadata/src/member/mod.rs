@@ -35,11 +35,10 @@ pub use roster::{Roster, Survives};
 
 use crate::superblock::{Found, Place, Superblock, write, write_all};
 use lamina_block::{
-    Bytes, Command, Effect, Env, Error, Extent, Geometry, Io, Layer, Node, Pending, Result, Step,
+    Bytes, Command, Effect, Env, Error, Geometry, Io, Layer, Manage, Node, Passthrough, Pending, Result, Step,
 };
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
-use std::ops::Range;
 use std::rc::{Rc, Weak};
 use uuid::Uuid;
 
@@ -156,11 +155,20 @@ impl Layer for Member {
         Step::Forward(Rc::clone(&self.below))
     }
 
-    fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
-        let start = self.superblock.borrow().layout.data.start;
-        Box::pin(async move { self.below.extents(at.start + start..at.end + start).await })
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::shifted(&self.below, self.superblock.borrow().layout.data.start)
     }
 
+    fn close(self: Rc<Self>) -> Pending {
+        Box::pin(async move {
+            let writable = !self.below.geometry().read_only && !self.is_out();
+            let finished = if writable { self.finish().await } else { Ok(()) };
+            finished.and(self.below.close().await)
+        })
+    }
+}
+
+impl Manage for Member {
     fn effect(&self, command: &Command) -> Effect {
         self.below.effect(command)
     }
@@ -217,13 +225,5 @@ impl Layer for Member {
             }
             _ => json!({ "member": member }),
         }
-    }
-
-    fn close(self: Rc<Self>) -> Pending {
-        Box::pin(async move {
-            let writable = !self.below.geometry().read_only && !self.is_out();
-            let finished = if writable { self.finish().await } else { Ok(()) };
-            finished.and(self.below.close().await)
-        })
     }
 }

@@ -368,7 +368,7 @@ impl Link {
     }
 
     fn failure(&self, why: &Error) -> Error {
-        let reconnect = lamina_block::Span(self.common.reconnect);
+        let reconnect = lamina_block::Interval(self.common.reconnect);
         Error::offline(format!("the NBD server was not back within {reconnect}: {}", why.message()))
     }
 

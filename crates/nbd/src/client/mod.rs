@@ -49,8 +49,8 @@ use crate::wire::{cmd, cmd_flag};
 use flight::{Command, Reply};
 use handshake::Purpose;
 use lamina_block::{
-    Build, Config, Durability, Env, Error, Extent, ExtentState, Geometry, Io, Kind, Layer, Made, Op, Outside,
-    Pending, Result, Span, Step, Verb, Zero,
+    Build, Config, Durability, Env, Error, Extent, ExtentState, Geometry, Interval, Io, Kind, Layer, Made,
+    Manage, Op, Outside, Passthrough, Pending, Result, Step, Verb, Zero,
 };
 use ledger::Ledger;
 use link::{Common, Doubts, Link};
@@ -117,8 +117,8 @@ pub struct Keys {
     export: Option<String>,
     #[serde(default = "one")]
     connections: u32,
-    reconnect: Option<Span>,
-    timeout: Option<Span>,
+    reconnect: Option<Interval>,
+    timeout: Option<Interval>,
     #[serde(default)]
     unflushed: Promise,
     tls: Option<TlsKeys>,
@@ -390,6 +390,10 @@ impl Layer for Client {
         self.request(io, command, flags)
     }
 
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::None
+    }
+
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
         Box::pin(async move {
             if !self.able.status {
@@ -399,6 +403,15 @@ impl Layer for Client {
         })
     }
 
+    fn close(self: Rc<Self>) -> Pending {
+        Box::pin(async move {
+            futures_util::future::join_all(self.links.iter().map(|link| link.close())).await;
+            Ok(())
+        })
+    }
+}
+
+impl Manage for Client {
     fn control(self: Rc<Self>, command: lamina_block::Command) -> Pending<Value> {
         Box::pin(async move {
             match command.name.as_str() {
@@ -420,13 +433,6 @@ impl Layer for Client {
             "connections": links.collect::<Vec<_>>(),
             "fenced": self.able.fence,
             "size_there": self.common.shape.there(),
-        })
-    }
-
-    fn close(self: Rc<Self>) -> Pending {
-        Box::pin(async move {
-            futures_util::future::join_all(self.links.iter().map(|link| link.close())).await;
-            Ok(())
         })
     }
 }

@@ -20,7 +20,7 @@
 use super::{Client, Server};
 use crate::wire::Session;
 use futures_util::future::{Either, select};
-use lamina_block::{Error, Result, Span};
+use lamina_block::{Error, Interval, Result};
 use std::pin::pin;
 
 #[cfg(doc)]
@@ -60,7 +60,7 @@ impl Server {
             Either::Left(_) => Ok(()),
             Either::Right(_) => Err(Error::offline(format!(
                 "requests of the client's lost connection are still under way after {}",
-                Span(self.settings.fence_timeout)
+                Interval(self.settings.fence_timeout)
             ))),
         }
     }

@@ -77,7 +77,7 @@ impl Changer {
             self.wait().await;
             let draw = self.rng.borrow_mut().u8(0..3);
             match draw {
-                0 => self.hold().await?,
+                0 => self.quiesce().await?,
                 1 => self.replace_disk().await,
                 _ => self.replace_top().await?,
             }
@@ -86,9 +86,9 @@ impl Changer {
     }
 
     /// While the device is held, nothing of it is in flight and nothing completes.
-    async fn hold(&self) -> Checked {
+    async fn quiesce(&self) -> Checked {
         let top = self.load.top();
-        let held = top.hold().await;
+        let held = top.quiesce().await;
         let completed = completed(&top);
         if top.stats().in_flight() > 0 {
             return Err(format!("the device is held with {} requests in flight", top.stats().in_flight()));
@@ -104,7 +104,7 @@ impl Changer {
     /// Puts a disk with the same contents in the place of one. The old one must not be used any more.
     async fn replace_disk(&self) {
         let Some(node) = self.draw_disk() else { return };
-        let held = node.hold().await;
+        let held = node.quiesce().await;
         let Some(disk) = self.load.env.disk(node.name()) else { return };
         let twin = self.load.env.put_disk(node.name(), disk.twin());
         disk.set_presence(Presence::Replaced);
@@ -118,7 +118,7 @@ impl Changer {
         if self.subject.keeps == Keeps::UntilClosed || top.kind() == "simulated" {
             return Ok(());
         }
-        let held = top.hold().await;
+        let held = top.quiesce().await;
         let failed = |e: lamina_block::Error| format!("its layer could not be closed to be replaced: {e}");
         flush(held.layer()).await.map_err(failed)?;
         held.layer().close().await.map_err(failed)?;
@@ -127,7 +127,7 @@ impl Changer {
         }
         let again = (self.subject.build)(Rc::clone(&self.rig)).await;
         let again = again.map_err(|e| format!("it cannot be built again: {e}"))?;
-        let fresh = again.hold().await;
+        let fresh = again.quiesce().await;
         held.replace(again.kind(), fresh.layer());
         self.rig.put_in_place(&again, &top);
         Ok(())
@@ -158,7 +158,7 @@ impl Changer {
         let top = self.load.top();
         let before = top.geometry().size;
         if let Some(node) = self.draw_disk() {
-            let held = node.hold().await;
+            let held = node.quiesce().await;
             if let Some(disk) = self.load.env.disk(node.name()) {
                 let more = self.rng.borrow_mut().u64(1..32) * 4096;
                 disk.resize(disk.geometry().size + more);

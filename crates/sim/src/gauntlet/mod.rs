@@ -1,4 +1,4 @@
-//! The gauntlet: six checks that every layer and every graph passes. `lamina_sim::gauntlet!` adds them as tests.
+//! The gauntlet: seven checks that every layer and every graph passes. `lamina_sim::gauntlet!` adds them as tests.
 //!
 //! 1. [`Check::Model`]: random requests against a model of what may be read.
 //! 2. [`Check::Crash`]: the power fails before every change of any disk; what is flushed is there, the rest is old or
@@ -8,6 +8,7 @@
 //! 5. [`Check::Edges`]: the ends of the device, wrong requests, read-only disks, disks that do nothing natively.
 //! 6. [`Check::Deaths`]: the process dies or the power fails, again and again, with load between: what is believed when
 //!    the device is opened stays.
+//! 7. [`Check::Heal`]: another copy that something below has is found from above.
 //!
 //! A run is a function of the subject, the check and a seed. A failure names the three and the command that runs it
 //! again.
@@ -17,6 +18,7 @@ mod crash;
 mod deaths;
 mod edges;
 mod faults;
+mod heal;
 mod history;
 mod keep;
 mod load;
@@ -78,6 +80,11 @@ macro_rules! gauntlet {
             #[test]
             fn deaths_in_a_row() {
                 go($crate::Check::Deaths);
+            }
+
+            #[test]
+            fn healing_reaches_below() {
+                go($crate::Check::Heal);
             }
         }
     };

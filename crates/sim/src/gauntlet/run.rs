@@ -1,14 +1,14 @@
 //! Running checks: one seed, or a test of several.
 
 use super::subject::Subject;
-use super::{change, crash, deaths, edges, faults, model_check};
+use super::{change, crash, deaths, edges, faults, heal, model_check};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Seeds of each test unless `LAMINA_SEEDS` says otherwise.
 pub(crate) const SEEDS: u64 = 20;
 
-/// One of the six checks.
+/// One of the seven checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Check {
     /// Random requests against a model.
@@ -23,12 +23,14 @@ pub enum Check {
     Edges,
     /// Several lives, each of which ends with its process or with the power.
     Deaths,
+    /// Another copy below is found from above.
+    Heal,
 }
 
 impl Check {
     /// All checks.
-    pub const ALL: [Check; 6] =
-        [Check::Model, Check::Crash, Check::Faults, Check::Change, Check::Edges, Check::Deaths];
+    pub const ALL: [Check; 7] =
+        [Check::Model, Check::Crash, Check::Faults, Check::Change, Check::Edges, Check::Deaths, Check::Heal];
 
     /// The name of its test.
     pub const fn name(self) -> &'static str {
@@ -39,6 +41,7 @@ impl Check {
             Check::Change => "change_under_load",
             Check::Edges => "contract_edges",
             Check::Deaths => "deaths_in_a_row",
+            Check::Heal => "healing_reaches_below",
         }
     }
 }
@@ -87,6 +90,7 @@ pub fn run(subject: &Subject, check: Check, seed: u64, run: Run) -> Result<(), F
         Check::Change => change::check(subject, seed),
         Check::Edges => edges::check(subject, seed),
         Check::Deaths => deaths::check(subject, seed, run),
+        Check::Heal => heal::check(subject, seed),
     }));
     let message = match checked {
         Ok(Ok(())) => return Ok(()),

@@ -124,7 +124,7 @@ impl Scene {
     pub(crate) fn freed(&self, top: Rc<Node>) -> Result<(), String> {
         let nodes: Vec<Weak<Node>> = self.rig.nodes().iter().chain([&top]).map(Rc::downgrade).collect();
         let holding = Rc::clone(&top);
-        let layer = self.run(async move { Rc::downgrade(&holding.hold().await.layer()) })?;
+        let layer = self.run(async move { Rc::downgrade(&holding.quiesce().await.layer()) })?;
         self.rig.forget_nodes();
         drop(top);
         self.world.settle();

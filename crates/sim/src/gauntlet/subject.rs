@@ -28,6 +28,7 @@ pub struct Subject {
     pub(crate) keeps: Keeps,
     pub(crate) level: Level,
     pub(crate) seeds: u64,
+    pub(crate) heals: bool,
 }
 
 /// What a subject keeps of what is written to it.
@@ -55,6 +56,7 @@ impl Subject {
             keeps: Keeps::Durably,
             level: Level::default(),
             seeds: SEEDS,
+            heals: true,
         }
     }
 
@@ -94,6 +96,12 @@ impl Subject {
     /// It keeps nothing at all and reads as zeroes, by design.
     pub fn forgetful(self) -> Subject {
         Subject { keeps: Keeps::Nothing, ..self }
+    }
+
+    /// It has no way to hand on a question about other copies, such as a protocol that knows none: `why` says so.
+    pub fn heals_nothing(self, why: &str) -> Subject {
+        assert!(!why.is_empty(), "a reason is needed");
+        Subject { heals: false, ..self }
     }
 
     /// Its name.

@@ -476,7 +476,7 @@ fn a_flash_that_has_lost_something_is_not_used_again() {
         open.write(7, 8).await.expect("written");
         open.set_flash(false);
         env.sleep(Duration::from_secs(1)).await;
-        let held = open.disk.as_ref().expect("a disk").hold().await;
+        let held = open.disk.as_ref().expect("a disk").quiesce().await;
         let image = env.disk("flash").expect("a disk").image(Loss::All, 1);
         drop(held.replace("simulated", env.put_disk("flash", image)));
         drop(held);

@@ -3,7 +3,7 @@
 
 use super::failures::{disk, layer};
 use crate::testing::*;
-use lamina_block::{Begin, Error, Geometry, Layer, Op, Pending, Step};
+use lamina_block::{Begin, Error, Geometry, Layer, Manage, Op, Passthrough, Pending, Step};
 use lamina_sim::{DiskOptions, Image, Presence, SimEnv, Simulation};
 use std::time::Duration;
 
@@ -75,9 +75,15 @@ impl Layer for Slow {
     fn geometry(&self) -> Geometry {
         self.0.geometry()
     }
+
     fn submit(self: Rc<Self>, _: &mut Io) -> Step {
         Step::Forward(Rc::clone(&self.0))
     }
+
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::to(&self.0)
+    }
+
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
         Box::pin(async move {
             let told = self.0.extents(at).await?;
@@ -86,6 +92,8 @@ impl Layer for Slow {
         })
     }
 }
+
+impl Manage for Slow {}
 
 #[test]
 fn what_gets_to_the_store_while_it_is_asked_is_no_hole() {

@@ -3,7 +3,7 @@
 use super::failures::disk;
 use super::neighbours::{MIB, Volume, cache, over};
 use crate::testing::*;
-use lamina_block::{Begin, Geometry, Layer, Op, Step};
+use lamina_block::{Begin, Geometry, Layer, Manage, Op, Passthrough, Step};
 use lamina_sim::{DiskOptions, Image, SimEnv, Simulation};
 use std::cell::Cell;
 use std::time::Duration;
@@ -20,6 +20,7 @@ impl Layer for Store {
     fn geometry(&self) -> Geometry {
         self.below.geometry()
     }
+
     fn submit(self: Rc<Self>, io: &mut Io) -> Step {
         if !matches!(io.op, Op::Write(..)) {
             return Step::Forward(Rc::clone(&self.below));
@@ -34,7 +35,13 @@ impl Layer for Store {
             written
         })
     }
+
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::to(&self.below)
+    }
 }
+
+impl Manage for Store {}
 
 /// A volume on a flash of 64 MiB, and its store.
 async fn volume(env: &Rc<SimEnv>) -> (Volume, Rc<Store>) {

@@ -7,7 +7,7 @@ use super::neighbours::{MIB, Volume, cache, over, put_disks, simulate, volume};
 use crate::flash::SLOT;
 use crate::flaw::failure_of;
 use crate::testing::*;
-use lamina_block::{Begin, Env, Error, Geometry, Layer, Op, Step};
+use lamina_block::{Begin, Env, Error, Geometry, Layer, Manage, Op, Passthrough, Step};
 use lamina_sim::{Images, Loss, Presence, SimEnv, Simulation};
 use std::cell::Cell;
 
@@ -123,7 +123,13 @@ impl Layer for Flaky {
             _ => Step::Forward(Rc::clone(&self.0)),
         }
     }
+
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::to(&self.0)
+    }
 }
+
+impl Manage for Flaky {}
 
 /// What was wrong only on its way is right the second time.
 #[test]

@@ -9,7 +9,7 @@ use super::Keys;
 use super::cipher::{Algorithm, Cipher};
 use crate::flaw::FLAW;
 use crate::testing::*;
-use lamina_block::{Begin, Build, Error, Geometry, Layer, Op, Step};
+use lamina_block::{Begin, Build, Error, Geometry, Layer, Manage, Op, Passthrough, Step};
 use lamina_sim::{Rig, SimEnv, Simulation, gauntlet};
 use std::collections::HashSet;
 use std::future::Future;
@@ -214,13 +214,21 @@ impl Layer for Uneven {
     fn geometry(&self) -> Geometry {
         self.0.geometry()
     }
+
     fn submit(self: Rc<Self>, _: &mut Io) -> Step {
         Step::Forward(Rc::clone(&self.0))
     }
+
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::to(&self.0)
+    }
+
     fn extents(self: Rc<Self>, at: Range<u64>) -> lamina_block::Pending<Vec<Extent>> {
         Box::pin(async move { Ok(vec![data(512), hole(at.end - at.start - 1024), data(512)]) })
     }
 }
+
+impl Manage for Uneven {}
 
 /// Writes the same to every sector, and says whether any two blocks of the cipher are the same below: then an IV was
 /// used twice, and whoever reads the disk sees where things are equal.
@@ -266,6 +274,7 @@ impl Layer for Reused {
     fn geometry(&self) -> Geometry {
         self.0.geometry()
     }
+
     fn submit(self: Rc<Self>, io: &mut Io) -> Step {
         if let Op::Write(from, durability) = &io.op {
             let private = Buf::zeroed(from.len());
@@ -277,7 +286,13 @@ impl Layer for Reused {
         }
         Step::Forward(Rc::clone(&self.0))
     }
+
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::None
+    }
 }
+
+impl Manage for Reused {}
 
 /// The layer itself, with the tweak of the first sector of a request for all of it: what it reads is what was written,
 /// so that nothing but a look at the disk can tell.

@@ -11,7 +11,7 @@ use super::latent::get;
 use super::recovery::{SIZE, VOLUME, disk, open, put};
 use crate::flaw::failure_of;
 use crate::testing::*;
-use lamina_block::{Env, Error, Geometry, Layer, Op, Step};
+use lamina_block::{Env, Error, Geometry, Layer, Manage, Op, Passthrough, Step};
 use lamina_sim::{DiskOptions, Image, Loss, SimEnv, Simulation};
 use std::cell::Cell;
 
@@ -102,7 +102,13 @@ impl Layer for Liar {
             _ => Step::Forward(Rc::clone(&self.0)),
         }
     }
+
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::to(&self.0)
+    }
 }
+
+impl Manage for Liar {}
 
 /// Rule 2.
 fn a_write_that_failed_and_is_there() {

@@ -118,15 +118,15 @@ fn a_device_in_use_is_taken_over_and_can_be_left() {
         assert_eq!(top.read(0..size).await.expect("as it is"), bytes);
         top.flip(300_000).await;
         assert_eq!(top.read(0..size).await.expect_err("known by now").kind(), ErrorKind::Corrupt);
-        let held = top.node.hold().await;
-        held.layer().leave().await.expect("the bytes lie where they lay");
+        let held = top.node.quiesce().await;
+        held.layer().detach().await.expect("the bytes lie where they lay");
     });
     run(|env| async move {
         let how = how(json!({}));
         assert!(open(&env, &how, Begin::Adopt).await.is_err(), "the table has no place");
         let top = open(&env, &how, Begin::Format).await.expect("made");
-        let held = top.node.hold().await;
-        assert!(held.layer().leave().await.is_err(), "the bytes lie elsewhere");
+        let held = top.node.quiesce().await;
+        assert!(held.layer().detach().await.is_err(), "the bytes lie elsewhere");
     });
 }
 

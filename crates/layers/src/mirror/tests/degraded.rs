@@ -94,7 +94,7 @@ fn it_opens_without_a_leg_and_the_leg_comes_back() {
         assert_eq!(again.roles(), ["away", "in sync"]);
         assert_eq!(again.node.geometry().size, SIZE);
         write(&again, 4096, 3, 512).await;
-        let held = missing.hold().await;
+        let held = missing.quiesce().await;
         held.replace("simulated", env.disk("a").expect("a disk"));
         drop(held);
         env.sleep(Duration::from_secs(2)).await;
@@ -113,7 +113,7 @@ fn a_leg_joins_and_another_one_leaves() {
         open.node.close().await.expect("closed");
         let legs = ["a", "b", "c"].map(|name| child(&env, name)).to_vec();
         let three = open_with(&env, legs, keys(), Begin::Open, &["a"]).await.expect("opened");
-        three.node.vacate(vec!["a".into()]).await.expect("vacated");
+        three.node.evacuate(vec!["a".into()]).await.expect("vacated");
         assert_eq!(three.roles()[1..], ["in sync", "in sync"]);
         write(&three, 0, 9, 512).await;
         three.node.close().await.expect("closed");
@@ -123,7 +123,7 @@ fn a_leg_joins_and_another_one_leaves() {
         // The only leg cannot go.
         two.command("fail", json!({"leg": "c"})).await.expect("failed");
         assert!(two.command("fail", json!({"leg": "b"})).await.is_err());
-        assert!(two.node.vacate(vec!["b".into()]).await.is_err());
+        assert!(two.node.evacuate(vec!["b".into()]).await.is_err());
         assert_eq!(bytes_of(&two.node, 0..512).await, [9; 512]);
     });
 }

@@ -123,7 +123,7 @@ impl Open {
     /// A disk comes back after a power loss of its own.
     pub async fn cycle(&self, name: &str, seed: u64) {
         let node = self.legs.iter().find(|leg| leg.name() == name).expect("a leg");
-        let held = node.hold().await;
+        let held = node.quiesce().await;
         let image = self.env.disk(name).expect("a disk").image(Loss::All, seed);
         let disk = self.env.put_disk(name, image);
         held.replace("simulated", disk);

@@ -82,7 +82,7 @@ fn one_device_takes_the_place_of_another() {
         let legs = ["a", "b", "c", "d"].map(|name| child(&env, name)).to_vec();
         let four = open_with(&env, legs, keys(), Begin::Open, &["a"]).await.expect("opened");
         put(&four, 0, &bytes[..512]).await;
-        four.node.vacate(vec!["a".into()]).await.expect("vacated");
+        four.node.evacuate(vec!["a".into()]).await.expect("vacated");
         assert_eq!(four.roles()[1..], ["in sync"; 3]);
         four.node.close().await.expect("closed");
         let three = super::open(&env, &["d", "b", "c"], keys(), Begin::Open).await.expect("opened");
@@ -90,7 +90,7 @@ fn one_device_takes_the_place_of_another() {
         scrubbed(&three).await;
         assert_eq!(three.found("different"), 0);
         // None of them can just go.
-        assert!(three.node.vacate(vec!["b".into()]).await.is_err());
+        assert!(three.node.evacuate(vec!["b".into()]).await.is_err());
     });
 }
 

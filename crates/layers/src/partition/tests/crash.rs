@@ -4,7 +4,7 @@
 //! The canaries are wrong in what lies around the layer, so the layer has no switch for them.
 
 use super::*;
-use lamina_block::{Error, Geometry, Layer, Made, Step};
+use lamina_block::{Error, Geometry, Layer, Made, Manage, Passthrough, Pending, Step};
 use lamina_sim::{DiskOptions, Image, Images, Loss, SimEnv, SimKeep, Simulation};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -71,7 +71,13 @@ impl Layer for Below {
             _ => Step::Forward(Rc::clone(&self.child)),
         }
     }
+
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::to(&self.child)
+    }
 }
+
+impl Manage for Below {}
 
 /// Lies about the table, and only the next process finds out.
 struct Table(Rc<dyn Keep>, Wrong, RefCell<Option<Value>>);

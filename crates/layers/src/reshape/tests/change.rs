@@ -172,7 +172,7 @@ fn one_device_takes_the_place_of_another_and_the_size_stays() {
             let node = volume.open(&env, &["a", "b", "c"], &["b"], Begin::Open).await.unwrap();
             assert_eq!(node.geometry().size, 128 * KIB);
             assert_eq!(node.info()["reserve"], json!(["c"]));
-            node.vacate(names(&["b"])).await.unwrap();
+            node.evacuate(names(&["b"])).await.unwrap();
             assert_eq!(devices(&node), ["a", "c"]);
             assert_eq!(read(&node, bytes.len()).await, bytes);
             node.close().await.unwrap();
@@ -197,17 +197,17 @@ fn a_device_moves_to_another_one_with_a_limit() {
         assert!(message(volume.open(&env, &["a", "c"], &[], Begin::Open).await).contains("in its place"));
         let only = volume.open(&env, &["a"], &[], Begin::Open).await.unwrap();
         let joining = |name: &str| vec![child(&env, name)];
-        assert!(message(only.room(&names(&["a"]), &joining("d"))).contains("32KiB free"));
-        assert!(message(only.room(&names(&["a"]), &[])).contains("0B free"));
-        only.room(&names(&["a"]), &joining("c")).expect("there is room");
+        assert!(message(only.can_evacuate(&names(&["a"]), &joining("d"))).contains("32KiB free"));
+        assert!(message(only.can_evacuate(&names(&["a"]), &[])).contains("0B free"));
+        only.can_evacuate(&names(&["a"]), &joining("c")).expect("there is room");
         assert!(only.jobs().is_empty(), "nothing is begun");
         only.close().await.unwrap();
         let small = volume.open(&env, &["a", "d"], &["a"], Begin::Open).await.unwrap();
-        assert!(message(small.vacate(names(&["a"])).await).contains("32KiB free"));
+        assert!(message(small.evacuate(names(&["a"])).await).contains("32KiB free"));
         small.close().await.unwrap();
         let node = volume.open(&env, &["a", "c"], &["a"], Begin::Open).await.unwrap();
         let moved = Rc::clone(&node);
-        env.spawn(Box::pin(async move { moved.vacate(names(&["a"])).await.unwrap() }));
+        env.spawn(Box::pin(async move { moved.evacuate(names(&["a"])).await.unwrap() }));
         while node.jobs().is_empty() {
             env.sleep(Duration::from_nanos(1)).await;
         }
@@ -216,7 +216,7 @@ fn a_device_moves_to_another_one_with_a_limit() {
         assert_eq!((devices(&node), node.geometry().size), (names(&["c"]), 64 * KIB));
         node.close().await.unwrap();
         let node = volume.open(&env, &["c"], &[], Begin::Open).await.unwrap();
-        node.hold().await.layer().leave().await.unwrap();
+        node.quiesce().await.layer().detach().await.unwrap();
         node.close().await.unwrap();
         assert_eq!(read(&child(&env, "c"), bytes.len()).await, bytes);
     });
@@ -240,7 +240,7 @@ fn what_migrates_grows_with_its_device() {
         node.close().await.unwrap();
         let node = volume.over(&env, vec![Rc::clone(&a), Rc::clone(&c)], &["a"], Begin::Open).await.unwrap();
         let moved = Rc::clone(&node);
-        env.spawn(Box::pin(async move { moved.vacate(names(&["a"])).await.unwrap() }));
+        env.spawn(Box::pin(async move { moved.evacuate(names(&["a"])).await.unwrap() }));
         while node.jobs().is_empty() {
             env.sleep(Duration::from_nanos(1)).await;
         }
@@ -262,17 +262,17 @@ fn a_device_leaves_when_the_volume_was_made_smaller() {
         with_disks(|env| async move {
             let node = volume.open(&env, &["a", "b", "c"], &[], Begin::Format).await.unwrap();
             let bytes = fill(&node).await;
-            let refused = message(node.vacate(names(&["a"])).await);
+            let refused = message(node.evacuate(names(&["a"])).await);
             assert!(refused.contains(&format!("resize {fits} force=true")), "{refused}");
             let refused = message(command(&node, "resize", json!({ "size": fits })).await);
             assert!(refused.contains("force=true"), "{refused}");
             assert!(message(command(&node, "resize", json!({ "size": 100 })).await).contains("size: "));
             command(&node, "resize", json!({ "size": fits, "force": true })).await.unwrap();
             assert_eq!(node.geometry().size, fits);
-            node.vacate(names(&["a"])).await.unwrap();
+            node.evacuate(names(&["a"])).await.unwrap();
             assert_eq!(read(&node, fits as usize).await, bytes[..fits as usize]);
             // Nothing more to do.
-            node.vacate(names(&["a", "nobody"])).await.unwrap();
+            node.evacuate(names(&["a", "nobody"])).await.unwrap();
             node.close().await.unwrap();
             let node = volume.open(&env, &["b", "c"], &[], Begin::Open).await.unwrap();
             assert_eq!(node.geometry().size, fits);
@@ -314,13 +314,13 @@ fn only_what_stays_in_its_place_may_be_adopted_or_left() {
         assert!(message(adopt).contains("bytes would change places"));
         for volume in [stripe(), concat()] {
             let node = volume.open(&env, &["a"], &[], Begin::Adopt).await.unwrap();
-            node.hold().await.layer().leave().await.unwrap();
+            node.quiesce().await.layer().detach().await.unwrap();
             node.close().await.unwrap();
         }
         // All that is on the first stays; what is new lies behind it.
         concat().open(&env, &["a", "b"], &[], Begin::Adopt).await.unwrap().close().await.unwrap();
         let node = concat().open(&env, &["a", "b"], &[], Begin::Format).await.unwrap();
-        assert!(message(node.hold().await.layer().leave().await).contains("several devices"));
+        assert!(message(node.quiesce().await.layer().detach().await).contains("several devices"));
     });
 }
 
@@ -333,12 +333,13 @@ fn without_a_place_to_keep_it_nothing_moves() {
         let keys = kind.parse(&json!({})).unwrap();
         let layer = keys.build(Build::new("volume", &world, children)).await.unwrap();
         let node = Node::new("volume", "stripe", world, layer);
-        for refused in
-            [message(node.vacate(names(&["b"])).await), message(command(&node, "resize", Value::Null).await)]
-        {
+        for refused in [
+            message(node.evacuate(names(&["b"])).await),
+            message(command(&node, "resize", Value::Null).await),
+        ] {
             assert!(refused.contains("[hierarchy] table"), "{refused}");
         }
-        node.vacate(names(&["c"])).await.unwrap();
+        node.evacuate(names(&["c"])).await.unwrap();
         assert!(message(command(&node, "grow", Value::Null).await).contains("resize"));
     });
 }
@@ -391,7 +392,13 @@ impl Layer for Sluggish {
             self.below.submit(io).await
         })
     }
+
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::to(&self.below)
+    }
 }
+
+impl Manage for Sluggish {}
 
 /// Reads the last byte of a stripe from a device that is slow, while the stripe becomes narrower. Whether all was
 /// moved meanwhile, and whether the read found what it should.
@@ -414,7 +421,7 @@ fn read_slowly() -> (bool, bool) {
         let over = vec![child(&env, "a"), b, child(&env, "c")];
         let node = stripe().over(&env, over, &[], Begin::Open).await.unwrap();
         let vacating = Rc::clone(&node);
-        let vacated = env.start(async move { vacating.vacate(names(&["c"])).await });
+        let vacated = env.start(async move { vacating.evacuate(names(&["c"])).await });
         while node.jobs().is_empty() {
             env.sleep(Duration::from_micros(1)).await;
         }
@@ -464,7 +471,7 @@ fn holes_stay_holes() {
         node.submit(write).await.unwrap();
         node.close().await.unwrap();
         let node = concat().over(&env, children.clone(), &["b"], Begin::Open).await.unwrap();
-        node.vacate(names(&["b"])).await.unwrap();
+        node.evacuate(names(&["b"])).await.unwrap();
         let runs = children[2].extents(0..1 << 20).await.unwrap();
         // Memory is allocated in chunks of 64 KiB.
         let data: u64 = runs.iter().filter(|run| run.state == ExtentState::Data).map(|run| run.len).sum();

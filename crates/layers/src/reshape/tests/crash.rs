@@ -161,7 +161,7 @@ async fn change(rig: &Rc<Rig>, env: &Rc<SimEnv>, node: &Rc<Node>) -> Checked {
     let (vacating, moved) = (Rc::clone(node), Rc::new(Cell::new(false)));
     let is_moved = Rc::clone(&moved);
     let vacated = env.start(async move {
-        let result = vacating.vacate(names).await;
+        let result = vacating.evacuate(names).await;
         is_moved.set(true);
         result
     });

@@ -45,7 +45,7 @@ impl Core {
         self.sealed.is_some() || self.pages.lost() + self.space.borrow().lost() > 0
     }
 
-    /// See [`lamina_block::Layer::check`]. The device is held.
+    /// See [`lamina_block::Manage::check`]. The device is held.
     pub async fn check(self: &Rc<Self>, mend: bool) -> Result<Vec<Finding>> {
         self.offline()?;
         let untouched = self.is_read_only();

@@ -33,12 +33,12 @@ fn what_was_there_is_there_until_it_is_left() {
             vol.write(BELOW - 4096, 7, 4096).await.unwrap();
             bytes[(BELOW - 4096) as usize..].fill(7);
             vol.flush().await.unwrap();
-            let layer = vol.node.hold().await.layer();
-            Rc::clone(&layer).leave().await.expect("nothing has moved");
+            let layer = vol.node.quiesce().await.layer();
+            Rc::clone(&layer).detach().await.expect("nothing has moved");
             let below = disk(&vol.env, DISK);
             assert_eq!(fetch(&below, 0..BELOW).await, bytes);
             vol.command("snapshot", json!({"name": "x"})).await.unwrap();
-            let refused = Rc::clone(&layer).leave().await.unwrap_err();
+            let refused = Rc::clone(&layer).detach().await.unwrap_err();
             assert!(refused.message().contains("delete them first"), "{refused}");
             // All extents are in use: a snapshot has no room.
             let full = vol.write(0, 1, 4096).await.unwrap_err();
@@ -49,7 +49,7 @@ fn what_was_there_is_there_until_it_is_left() {
             vol.node.submit(Io::discard(64 << 10..128 << 10)).await.unwrap();
             bytes[64 << 10..128 << 10].fill(0);
             vol.flush().await.unwrap();
-            let moved = layer.leave().await.unwrap_err();
+            let moved = layer.detach().await.unwrap_err();
             assert!(moved.message().contains("have moved"), "{moved}");
             vol.command("snapshot", json!({"name": "y"})).await.unwrap();
             vol.write(4096, 9, 8192).await.unwrap();

@@ -2,7 +2,7 @@
 
 use super::scene::*;
 use crate::testing::*;
-use lamina_block::{Begin, Geometry, Layer, Level, Step};
+use lamina_block::{Begin, Geometry, Layer, Level, Manage, Passthrough, Step};
 use lamina_sim::{Images, Loss, Simulation};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -216,7 +216,13 @@ impl Layer for Late {
             false => Step::Forward(Rc::clone(&self.child)),
         }
     }
+
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::to(&self.child)
+    }
 }
+
+impl Manage for Late {}
 
 impl Wrong {
     async fn open(self, env: &Rc<lamina_sim::SimEnv>, how: &How) -> Result<Open> {

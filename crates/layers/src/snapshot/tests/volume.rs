@@ -277,7 +277,7 @@ fn steady_requests_are_handed_on() {
             let size = vol.node.geometry().size;
             vol.write(0, 1, size as usize).await.unwrap();
             vol.flush().await.unwrap();
-            let layer = vol.node.hold().await.layer();
+            let layer = vol.node.quiesce().await.layer();
             let at = |i: u64| i * 7 % (size / 4096) * 4096;
             let write = |i| Io::write(at(i), Buf::zeroed(4096), Durability::Cached);
             let read = |i| Io::read(at(i), Buf::zeroed(4096));

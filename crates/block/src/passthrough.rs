@@ -1,0 +1,52 @@
+//! Whose bytes a device shows: the answer to questions about bytes that are neither read nor written.
+
+use crate::{Extent, ExtentState, Healed, Judge, Node, Pending};
+use std::ops::Range;
+use std::rc::Rc;
+
+/// Whether the bytes of a device are those of one device below.
+pub enum Passthrough {
+    /// Byte `x` here is byte `x + shift` of `child`, or is made of it alone.
+    To {
+        /// The device below.
+        child: Rc<Node>,
+        /// Bytes from an address here to that below.
+        shift: u64,
+    },
+    /// They are not: all is data, and there is one copy, unless the layer says something else itself.
+    None,
+}
+
+impl Passthrough {
+    /// Byte `x` is byte `x` of `child`.
+    pub fn to(child: &Rc<Node>) -> Passthrough {
+        Passthrough::shifted(child, 0)
+    }
+
+    /// Byte `x` is byte `x + shift` of `child`.
+    pub fn shifted(child: &Rc<Node>, shift: u64) -> Passthrough {
+        Passthrough::To { child: Rc::clone(child), shift }
+    }
+
+    /// What the bytes of `at` hold.
+    pub fn extents(self, at: Range<u64>) -> Pending<Vec<Extent>> {
+        Box::pin(async move {
+            match self {
+                Passthrough::To { child, shift } => child.extents(at.start + shift..at.end + shift).await,
+                Passthrough::None => Ok(vec![Extent { len: at.end - at.start, state: ExtentState::Data }]),
+            }
+        })
+    }
+
+    /// Another copy of `at`: see [`crate::Layer::heal`].
+    pub fn heal(self, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
+        Box::pin(async move {
+            match self {
+                Passthrough::To { child, shift } => {
+                    child.heal(at.start + shift..at.end + shift, is_right).await
+                }
+                Passthrough::None => Ok(None),
+            }
+        })
+    }
+}

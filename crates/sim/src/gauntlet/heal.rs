@@ -1,0 +1,97 @@
+//! Check 7: healing. A disk gives other bytes than were written there, and something below it has them still, as a RAID
+//! would: a layer above that asks for another copy has to get it, through whatever is between.
+//!
+//! Each try reads a block, sees what is asked of the disks for it, lets just that rot, and reads it again. The device may
+//! have other copies itself, or heal by itself; otherwise [`lamina_block::Layer::heal`] has to reach the disk.
+
+use super::load::Style;
+use super::scene::Scene;
+use super::subject::Subject;
+use crate::env::SimEnv;
+use fastrand::Rng;
+use lamina_block::{Buf, Healed, Io, Node, Op};
+use std::cell::RefCell;
+use std::future::Future;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// Requests before anything rots.
+const REQUESTS: usize = 60;
+/// Blocks that are tried.
+const TRIES: usize = 12;
+/// Bytes of each, as of a checksum.
+const LEN: u64 = 4096;
+
+pub(crate) fn check(subject: &Subject, seed: u64) -> Result<(), String> {
+    let scene = Scene::new(subject, seed);
+    let rng = &mut Rng::with_seed(seed);
+    let style = Style::draw(rng, REQUESTS);
+    let load = scene.load(subject, seed)?;
+    let work = Rc::clone(&load);
+    scene.drive(&load, async move { work.run(style).await })?;
+    let blocks = load.top().geometry().size / LEN;
+    if subject.heals && blocks > 0 {
+        for _ in 0..TRIES {
+            let start = rng.u64(0..blocks) * LEN;
+            let trial = trial(scene.rig.env(), load.top(), start..start + LEN);
+            scene.drive(&load, trial)??;
+        }
+    }
+    scene.finish(load)
+}
+
+async fn trial(env: Rc<SimEnv>, top: Rc<Node>, at: Range<u64>) -> Result<(), String> {
+    // What it takes to find the block is in memory afterwards.
+    read(&top, &at).await?;
+    let (written, asked) = seen(&env, read(&top, &at)).await;
+    let written = written?;
+    // What lies in several places heals in several pieces, each of which is asked for by itself.
+    let [(disk, place)] = &asked[..] else { return Ok(()) };
+    let disk = env.disk(disk).ok_or("a request to a disk that is not there")?;
+    disk.rot(place);
+    if read(&top, &at).await.as_ref() != Ok(&written) {
+        let name = disk.name();
+        let expected = written.clone();
+        let is_right = Rc::new(move |bytes: &Buf| bytes.to_vec() == expected);
+        match top.heal(at.clone(), is_right).await {
+            Ok(Some(Healed { bytes, .. })) if bytes.to_vec() == written => {}
+            Ok(Some(_)) => return Err(format!("healing {at:?} gave what is not right")),
+            // Something that moves bytes has moved what is wrong: there is no other copy where it lies now.
+            Ok(None) if seen(&env, read(&top, &at)).await.1 != asked => {
+                disk.stop_rot();
+                return Ok(());
+            }
+            Ok(None) => return Err(format!("healing {at:?} does not reach {name}, which has another copy")),
+            Err(e) => return Err(format!("healing {at:?} failed: {e}")),
+        }
+        if read(&top, &at).await.as_ref() != Ok(&written) {
+            return Err(format!("{at:?} was healed, and is still read as it was"));
+        }
+    }
+    disk.stop_rot();
+    Ok(())
+}
+
+/// A read of a disk, and where.
+type Asked = (String, Range<u64>);
+
+/// What comes of `work`, and what is read of disks meanwhile.
+async fn seen<T>(env: &SimEnv, work: impl Future<Output = T>) -> (T, Vec<Asked>) {
+    let asked = Rc::new(RefCell::new(Vec::new()));
+    let seen = Rc::clone(&asked);
+    env.set_fault(Some(Box::new(move |_, disk, io| {
+        if let Op::Read(_) = io.op {
+            seen.borrow_mut().push((disk.to_owned(), io.at.clone()));
+        }
+        None
+    })));
+    let done = work.await;
+    env.set_fault(None);
+    (done, asked.take())
+}
+
+async fn read(top: &Rc<Node>, at: &Range<u64>) -> Result<Vec<u8>, String> {
+    let buf = Buf::zeroed((at.end - at.start) as usize);
+    let read = top.submit(Io::read(at.start, buf.clone())).await;
+    read.map(|()| buf.to_vec()).map_err(|e| format!("a read of {at:?} failed: {e}"))
+}
