@@ -28,7 +28,7 @@ demo: ## A real guest on an encrypted, striped, versioned disk, while much is ki
 check: ## Format, lints, unit tests: fast, no virtual machines, no root
 	$(CARGO) fmt --all --check
 	# The list of layers is a macro, which cargo fmt does not look into.
-	rustfmt --check --edition 2024 crates/layers/src/*.rs crates/layers/src/*/*.rs crates/layers/src/*/*/*.rs
+	find crates/layers/src -name "*.rs" | xargs rustfmt --check --edition 2024
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO) test --locked --workspace
 
@@ -88,9 +88,9 @@ deny: ## Licences, sources and duplicates of the dependencies; advisories where 
 	tools/deny
 
 .PHONY: new-layer
-new-layer: ## Begin a layer from the template: make new-layer NAME=x
-	@test -n "$(NAME)" || { echo 'usage: make new-layer NAME=x' >&2; exit 2; }
-	tools/new-layer $(NAME)
+new-layer: ## Begin a layer from the template: make new-layer NAME=x FAMILY=lab
+	@test -n "$(NAME)" || { echo 'usage: make new-layer NAME=x FAMILY=lab' >&2; exit 2; }
+	tools/new-layer $(NAME) $(FAMILY)
 
 .PHONY: install-deps
 install-deps: ## Install what all of the above need (apt, with sudo; cargo)

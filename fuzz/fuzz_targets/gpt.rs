@@ -8,7 +8,7 @@
 #![no_main]
 
 use lamina_block::{Buf, Build, Durability, Env, Io, Node, OpKind};
-use lamina_layers::partition::gpt;
+use lamina_layers::address::partition::gpt;
 use lamina_sim::Simulation;
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Value, json};

@@ -5,7 +5,7 @@
 
 #![no_main]
 
-use lamina_layers::parity::{Record, Shape};
+use lamina_layers::redundancy::parity::{Record, Shape};
 use libfuzzer_sys::fuzz_target;
 
 const SHAPE: Shape = Shape { slots: 2, head: 4096, load: 8192 };

@@ -6,4 +6,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|input: &[u8]| lamina_layers::redo::format::fuzz(input));
+fuzz_target!(|input: &[u8]| lamina_layers::cache::redo::format::fuzz(input));

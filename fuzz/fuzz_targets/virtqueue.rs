@@ -5,7 +5,7 @@
 #![no_main]
 
 use lamina_block::{Build, Env, Kind, Node};
-use lamina_layers::memory;
+use lamina_layers::sinks::memory;
 use lamina_sim::Simulation;
 use libfuzzer_sys::fuzz_target;
 use serde_json::json;

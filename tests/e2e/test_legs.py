@@ -167,7 +167,7 @@ class Remote(LegsCase, Kills):
         far = {name: Lamina(self.rig, FAR.format(name=name), name=f"far-{name}") for name in "ab"}
         soon = {"timeout": "1s", "reconnect": "300ms"}
         legs = {name: {"type": "nbd", "address": f"unix:{name}.sock", "export": "disk", **soon} for name in far}
-        mirror = {"type": "mirror", "over": ["a", "b", "here"], "spares": 1, "patience": "1s"}
+        mirror = {"type": "mirror", "over": ["a", "b", "here"], "spares": 1, "leg-timeout": "1s"}
         self.begin({**legs, "here": member("here", "24MiB"), "m": mirror}, exported("m"))
 
         def come_to(**legs):

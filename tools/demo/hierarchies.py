@@ -28,7 +28,7 @@ nbd = "unix:nbd.sock"
 
 # Of each disk a copy: that of the left one is on another host, and there is a spare for it.
 MIRRORS = """
-left-mirror  = { type = "mirror", over = ["left-disk", "left-far", "left-spare"], spares = 1, patience = "1s", limit = "32MiB" }
+left-mirror  = { type = "mirror", over = ["left-disk", "left-far", "left-spare"], spares = 1, leg-timeout = "1s", limit = "32MiB" }
 left-far     = { type = "nbd", address = "unix:far.sock", timeout = "1s", reconnect = "500ms" }
 left-spare   = { type = "file", path = "spare.img", size = "260MiB" }
 right-mirror = { type = "mirror", over = ["right-disk", "right-copy"], limit = "32MiB" }

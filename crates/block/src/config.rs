@@ -2,6 +2,7 @@
 
 use crate::{Build, Config, Made, Over, Pending, believe};
 use serde_json::Value;
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// What is wrong with a device's keys, and at which of them.
@@ -55,9 +56,11 @@ impl<C: Config> Parsed for C {
 
 impl Keys {
     pub(crate) fn parse<C: Config>(keys: &Value) -> Result<Keys, KeyError> {
-        let config: C = serde_path_to_error::deserialize(keys).map_err(|e| {
+        let current = renamed(keys, C::RENAMED)?;
+        let config: C = serde_path_to_error::deserialize(&*current).map_err(|e| {
             let path = e.path().to_string();
-            KeyError { path: if path == "." { String::new() } else { path }, message: e.inner().to_string() }
+            let path = if path == "." { String::new() } else { path };
+            KeyError { path: as_given(path, keys, C::RENAMED), message: e.inner().to_string() }
         })?;
         Ok(Keys(Box::new(config)))
     }
@@ -89,6 +92,33 @@ impl Keys {
     }
 }
 
+/// The path of a key as `keys` have it, perhaps under its old name.
+fn as_given(path: String, keys: &Value, names: &[(&str, &str)]) -> String {
+    let given = names.iter().filter(|(before, _)| keys.get(before).is_some());
+    let rest =
+        |now: &str| path.strip_prefix(now).filter(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
+    let old = given.into_iter().find_map(|(before, now)| Some(format!("{before}{}", rest(now)?)));
+    old.unwrap_or(path)
+}
+
+/// The keys under the names that they have now.
+fn renamed<'a>(keys: &'a Value, names: &[(&str, &str)]) -> Result<Cow<'a, Value>, KeyError> {
+    let given = keys;
+    let mut keys = Cow::Borrowed(given);
+    for (before, now) in names.iter().filter(|(before, _)| given.get(before).is_some()) {
+        if given.get(now).is_some() {
+            let message = format!("is the old name of {now}, which is given as well");
+            return Err(KeyError { path: (*before).into(), message });
+        }
+        if let Some(table) = keys.to_mut().as_object_mut()
+            && let Some(value) = table.remove(*before)
+        {
+            table.insert((*now).into(), value);
+        }
+    }
+    Ok(keys)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -104,6 +134,7 @@ mod tests {
         const KIND: &'static str = "legs";
         const SUMMARY: &'static str = "says what it survives";
         const CHILDREN: RangeInclusive<usize> = 1..=9;
+        const RENAMED: &'static [(&'static str, &'static str)] = &[("may-lack", "may_miss")];
 
         fn survives(&self, _children: usize) -> usize {
             self.may_miss
@@ -118,5 +149,17 @@ mod tests {
     fn nothing_survives_the_loss_of_all() {
         let keys = Kind::of::<Legs>().parse(&serde_json::json!({ "may_miss": 2 })).ok().unwrap();
         assert_eq!([0, 1, 2, 3, 4].map(|children| keys.survives(children)), [0, 0, 1, 2, 2]);
+    }
+
+    #[test]
+    fn an_old_name_is_taken_unless_the_new_one_is_there_too() {
+        let parse = |keys| Kind::of::<Legs>().parse(&keys);
+        let keys = parse(serde_json::json!({ "may-lack": 2 })).ok().unwrap();
+        assert_eq!(keys.survives(4), 2);
+        let refused = parse(serde_json::json!({ "may-lack": 2, "may_miss": 1 })).err().unwrap();
+        assert_eq!(refused.path, "may-lack");
+        assert!(refused.message.contains("may_miss"), "{}", refused.message);
+        let wrong = parse(serde_json::json!({ "may-lack": "many" })).err().unwrap();
+        assert_eq!(wrong.path, "may-lack");
     }
 }

@@ -128,6 +128,9 @@ pub trait Config: DeserializeOwned + 'static {
     /// The commands that its devices understand.
     const VERBS: &'static [Verb] = &[];
 
+    /// Keys that were called something else, as (before, now): the old name is taken too, and said to be old.
+    const RENAMED: &'static [(&'static str, &'static str)] = &[];
+
     /// How many of its `children` may be absent ([`Node::is_absent`]), in any choice of them, and it still has every
     /// byte. A kind that says more than 0 is built over absent children too, and finds out for itself what they miss;
     /// any other device is absent when one of its children is.
@@ -183,6 +186,8 @@ pub struct Kind {
     pub outside: &'static [Outside],
     /// The commands that its devices understand.
     pub verbs: &'static [Verb],
+    /// Keys that were called something else: see [`Config::RENAMED`].
+    pub renamed: &'static [(&'static str, &'static str)],
     parse: fn(&Value) -> std::result::Result<Keys, KeyError>,
 }
 
@@ -201,6 +206,7 @@ impl Kind {
             store: C::STORE,
             outside: C::OUTSIDE,
             verbs: C::VERBS,
+            renamed: C::RENAMED,
             parse: Keys::parse::<C>,
         }
     }

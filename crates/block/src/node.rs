@@ -1,7 +1,7 @@
 //! A device in the graph: the only caller of its layer.
 //!
-//! A node checks every request, counts and times it, emulates what its layer does not do natively, and can quiesce
-//! requests back while what is below is exchanged.
+//! A node checks every request, counts and times it, emulates what its layer does not do natively, and can be quiesced
+//! while what is below is exchanged.
 //!
 //! ```text
 //!   export ──▶ node A ──Forward──▶ node B ──Forward──▶ node C ──Control──▶ future

@@ -85,6 +85,7 @@ pub(crate) fn read(
     let keys = section.neutral(&skip, report);
     if let Some(kind) = &kind {
         section.check(&keys, |keys| kind.parse(keys).map(drop), report);
+        section.warn_of_old_names(kind.renamed, report);
         if let Some(over) = &over {
             check_over(kind, over, section, report);
         }

@@ -27,6 +27,16 @@ impl Section<'_> {
         report.error(self.subject.clone(), Some(key), Some(at), message);
     }
 
+    /// Says what keys are called now that stand here under the names that they had.
+    pub fn warn_of_old_names(&self, names: &[(&str, &str)], report: &mut Report) {
+        for (before, now) in names {
+            if let Some((key, _)) = self.table.get_key_value(*before) {
+                let message = format!("is called {now} now; the old name is still taken");
+                report.warning(self.subject.clone(), Some(before), Some(key.span()), &message);
+            }
+        }
+    }
+
     /// The keys in the neutral form, without `skip`. What has no neutral form is reported, and left out.
     pub fn neutral(&self, skip: &[&str], report: &mut Report) -> Value {
         let keys = self.table.iter().filter(|(k, _)| !skip.contains(&k.get_ref().as_ref()));

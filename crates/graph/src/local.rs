@@ -26,6 +26,17 @@ const EXPORT: [Outside; 5] = [
 
 /// The part of a description that a file and its members must have in common.
 pub(crate) fn agreed(description: &str, kinds: &[Kind]) -> String {
+    common(description, kinds, |device| {
+        for (before, now) in kind_of(device, kinds).map_or(&[][..], |kind| kind.renamed) {
+            if let Some(value) = device.remove(*before) {
+                set(device, now, value.into_inner());
+            }
+        }
+    })
+}
+
+/// A description without what is only of one host's concern, after `change` of each device.
+fn common(description: &str, kinds: &[Kind], change: impl Fn(&mut DeTable<'_>)) -> String {
     let Ok(document) = DeTable::parse(description) else { return description.to_owned() };
     let mut root = document.into_inner();
     root.remove("export");
@@ -33,13 +44,15 @@ pub(crate) fn agreed(description: &str, kinds: &[Kind]) -> String {
         for outside in outside(device, kinds).iter().filter(|outside| !outside.stored) {
             remove(device, outside.key);
         }
+        change(device);
     }
     written(&root)
 }
 
-/// A few letters that stand for what is agreed in a description.
+/// A few letters that stand for what is agreed in a description. Members keep them while a change is under way, so keys count
+/// under the names that the description has.
 pub(crate) fn fingerprint(description: &str, kinds: &[Kind]) -> String {
-    format!("{:032x}", xxhash_rust::xxh3::xxh3_128(agreed(description, kinds).as_bytes()))
+    format!("{:032x}", xxhash_rust::xxh3::xxh3_128(common(description, kinds, |_| ()).as_bytes()))
 }
 
 /// Makes the places that a device names absolute, which began at `base`.
@@ -88,8 +101,12 @@ pub(crate) fn take_over<'a>(device: &mut DeTable<'a>, from: &DeTable<'a>, kinds:
 
 /// The places that a table of a kind names.
 fn outside(device: &DeTable<'_>, kinds: &[Kind]) -> &'static [Outside] {
+    kind_of(device, kinds).map_or(&[], |kind| kind.outside)
+}
+
+fn kind_of<'a>(device: &DeTable<'_>, kinds: &'a [Kind]) -> Option<&'a Kind> {
     let name = device.get("type").and_then(|kind| kind.get_ref().as_str());
-    kinds.iter().find(|kind| Some(kind.name) == name).map_or(&[], |kind| kind.outside)
+    kinds.iter().find(|kind| Some(kind.name) == name)
 }
 
 /// The tables `[kind.NAME]` of a file.
@@ -175,5 +192,24 @@ mod tests {
         for place in ["\"unix:/srv/s\"", "ca = \"/srv/ca.pem\"", "key = \"/srv/k\""] {
             assert!(text.contains(place), "{text}");
         }
+    }
+
+    #[test]
+    fn a_key_that_has_another_name_now_is_the_same_key() {
+        let old = "[device.a]\nsize = \"1MiB\"\ntype = \"memory\"\n\n[device.b]\nsize = \"1MiB\"\ntype = \"memory\"\n\n\
+                   [device.m]\nover = [\"a\", \"b\"]\npatience = \"5s\"\ntype = \"mirror\"\n\n\
+                   [export.m]\ndevice = \"m\"\nnbd = \"unix:m.sock\"\n";
+        let new = old.replace("patience", "leg-timeout");
+        assert_eq!(agreed(old, KINDS), agreed(&new, KINDS));
+        let plan = |text: &str| crate::Plan::parse(text, "f.toml", Path::new("/"), KINDS).expect("a plan");
+        assert!(plan(&new).warnings().is_empty());
+        let warned = plan(old).warnings().to_string();
+        assert!(
+            warned.contains("11: warning: device \"m\": key \"patience\": is called leg-timeout now"),
+            "{warned}"
+        );
+        let wrong = crate::Plan::parse(&old.replace("5s", "5 parsecs"), "f.toml", Path::new("/"), KINDS);
+        let wrong = wrong.err().expect("no time").to_string();
+        assert!(wrong.contains("11: ") && wrong.contains("\"patience\": "), "{wrong}");
     }
 }

@@ -12,10 +12,18 @@ use std::path::Path;
 fn head(kind: &str) -> String {
     let folder = root().join("crates");
     let (layers, module) = (folder.join("layers/src"), kind.replace('-', "_"));
-    let files = match kind {
-        "nbd" => vec![folder.join("nbd/src/client/mod.rs")],
-        _ => vec![layers.join(format!("{module}.rs")), layers.join(&module).join("mod.rs")],
-    };
+    // A layer is a file or a folder of a family, or a family by itself.
+    let entries = std::fs::read_dir(&layers).expect("the layers' folder");
+    let families = entries
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.is_dir() && !path.join("mod.rs").exists());
+    let mut files: Vec<_> = families
+        .chain([layers.clone()])
+        .flat_map(|family| [family.join(format!("{module}.rs")), family.join(&module).join("mod.rs")])
+        .collect();
+    if kind == "nbd" {
+        files = vec![folder.join("nbd/src/client/mod.rs")];
+    }
     let text = files.iter().find_map(|path| std::fs::read_to_string(path).ok());
     let text = text.unwrap_or_else(|| panic!("there is no source of {kind}"));
     let lines = text.lines().map_while(|line| line.strip_prefix("//!"));

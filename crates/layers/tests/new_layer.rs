@@ -54,12 +54,12 @@ impl Copy {
         copy
     }
 
-    fn new_layer(&self, name: &str) -> Output {
+    fn new_layer(&self, name: &str, family: &str) -> Output {
         let script = fs::read(self.0.join("tools/new-layer")).expect("the script is there");
         assert!(script.starts_with(b"#!/usr/bin/env bash"));
         Command::new("bash")
             .arg(self.0.join("tools/new-layer"))
-            .arg(name)
+            .args([name, family])
             .output()
             .expect("bash is installed")
     }
@@ -95,15 +95,15 @@ fn added_lines(before: &[u8], after: &[u8]) -> Vec<String> {
 fn one_file_and_one_line_pass_the_gauntlet() {
     let copy = Copy::new("new-layer");
     let before = files(&copy.0);
-    let made = copy.new_layer("my-cache2");
+    let made = copy.new_layer("my-cache2", "cache");
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
 
     let after = files(&copy.0);
     let new: Vec<_> = after.keys().filter(|path| !before.contains_key(*path)).collect();
-    assert_eq!(new, [Path::new("crates/layers/src/my_cache2.rs")]);
+    assert_eq!(new, [Path::new("crates/layers/src/cache/my_cache2.rs")]);
     let changed: Vec<_> = before.keys().filter(|path| after.get(*path) != before.get(*path)).collect();
     assert_eq!(changed, [Path::new("crates/layers/src/lib.rs")]);
-    assert_eq!(added_lines(&before[changed[0]], &after[changed[0]]), ["    my_cache2,"]);
+    assert_eq!(added_lines(&before[changed[0]], &after[changed[0]]), ["        my_cache2,"]);
 
     // A target folder of its own, kept: the same crates at another place would otherwise replace those of this run.
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("new-layer-target");
@@ -149,9 +149,12 @@ fn wrong_names_change_nothing() {
         "record",
         "node",
     ] {
-        let made = copy.new_layer(name);
+        let made = copy.new_layer(name, "lab");
         assert_eq!(made.status.code(), Some(2), "{name:?} was taken");
         assert!(String::from_utf8_lossy(&made.stderr).starts_with("new-layer: "), "{name:?}");
     }
+    let made = copy.new_layer("my-cache2", "attic");
+    let said = String::from_utf8_lossy(&made.stderr);
+    assert!(said.contains("no family attic") && said.contains("cache"), "{said}");
     assert!(files(&copy.0) == before);
 }

@@ -397,7 +397,7 @@ pub fn accelerated(policy: &str) -> Subject {
     let text = format!(
         r#"
 [device]
-top = {{ type = "accelerate", over = ["d0", "flash"], policy = "{policy}", bypass = "64KiB" }}
+top = {{ type = "accelerate", over = ["d0", "flash"], policy = "{policy}", sequential-cutoff = "64KiB" }}
 flash = {{ type = "flash", over = "d1" }}
 d0 = {{ type = "disk", number = 0 }}
 d1 = {{ type = "disk", number = 1 }}
@@ -413,7 +413,7 @@ pub fn epochs() -> Subject {
 
 const EPOCHS: &str = r#"
 [device]
-top = { type = "accelerate", over = ["store", "flash"], bypass = "64KiB" }
+top = { type = "accelerate", over = ["store", "flash"], sequential-cutoff = "64KiB" }
 store = { type = "redo", over = "slow", metadata = "log" }
 slow = { type = "delay", over = "d0", write = "1ms", flush = "2ms" }
 log = { type = "mirror", over = ["d2", "d3"], region = "64KiB" }
@@ -452,8 +452,8 @@ pub fn one_store_away() -> Subject {
 const ONE_STORE_AWAY: &str = r#"
 [device]
 top = { type = "concat", over = ["a", "b"] }
-a = { type = "accelerate", over = ["poor", "flash"], bypass = "64KiB" }
-b = { type = "accelerate", over = ["d1", "flash"], bypass = "64KiB" }
+a = { type = "accelerate", over = ["poor", "flash"], sequential-cutoff = "64KiB" }
+b = { type = "accelerate", over = ["d1", "flash"], sequential-cutoff = "64KiB" }
 poor = { type = "fault", over = "d0", rules = [
     { size = "1MiB", op = ["write"], skip = 8, every = 16, hang = "700ms", error = "timed-out" },
     { size = "1MiB", op = ["read", "write"], skip = 12, count = 20, error = "offline" },
