@@ -7,12 +7,7 @@
 //!
 //! A new layer: `make new-layer NAME=x FAMILY=lab` copies [`lab::template`] and adds the line.
 
-mod command;
-mod consent;
-mod flaw;
-mod home;
-mod kept;
-mod several;
+mod kit;
 
 use lamina_block::Kind;
 

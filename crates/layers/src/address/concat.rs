@@ -31,7 +31,7 @@
 //! moved.
 
 use crate::address::reshape::{Band, Joined, Layout, Place, Plan, Shape, Spread, VERBS, Way};
-use crate::several;
+use crate::kit::fan_out;
 use lamina_block::{
     Build, Bytes, Children, Config, Error, ErrorKind, Extent, Io, Made, Pending, Request, Result, Step, Verb,
 };
@@ -62,7 +62,7 @@ pub struct Concat;
 
 /// The bytes of all of `children` from where they are free, behind `layout`.
 fn behind(layout: &Layout, children: &Children, which: impl Iterator<Item = usize>) -> Result<Layout> {
-    let block = u64::from(several::geometry(children).block);
+    let block = u64::from(fan_out::geometry(children).block);
     let mut longer = layout.clone();
     for number in which {
         let child = &children[number];
@@ -122,7 +122,7 @@ impl Shape for Concat {
 
     /// The bands of `gone` go to what is free elsewhere, first to devices that hold nothing; all others stay.
     fn leave(&self, layout: &Layout, children: &Children, gone: &[usize], spare: &[usize]) -> Result<Plan> {
-        let block = u64::from(several::geometry(children).block);
+        let block = u64::from(fan_out::geometry(children).block);
         let others = (0..children.len()).filter(|child| !gone.contains(child) && !spare.contains(child));
         let mut free = Vec::new();
         for child in spare.iter().copied().chain(others) {
@@ -210,16 +210,16 @@ impl Way for Ends {
     fn submit(&self, io: &mut Io, children: &Children) -> Step {
         let first = self.starts.partition_point(|start| *start <= io.at.start) - 1;
         let span = self.span(first);
-        if several::contains(&span, &io.at) {
+        if fan_out::contains(&span, &io.at) {
             let place = self.places[first];
             io.move_to(place.there + (io.at.start - span.start));
             return Step::Forward(Rc::clone(&children[place.child]));
         }
         let touched = self.parts(io.at.clone()).map(|(child, ..)| &children[child]);
-        if let Err(e) = several::refuse_fast_zero(io, touched) {
+        if let Err(e) = fan_out::refuse_fast_zero(io, touched) {
             return e.into();
         }
-        several::together(self.split(io, children))
+        fan_out::together(self.split(io, children))
     }
 
     fn extents(self: Rc<Self>, at: Range<u64>, children: Children) -> Pending<Vec<Extent>> {

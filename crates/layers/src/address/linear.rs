@@ -16,7 +16,7 @@
 //! It only moves addresses: requests are handed on and not seen again. It deliberately does not check that parts of
 //! one device do not overlap.
 
-use crate::sinks::null;
+use crate::kit::size::device_size;
 use lamina_block::{
     Build, Bytes, Config, Consent, Effect, Error, Geometry, Io, Layer, Made, Manage, Node, Over, Passthrough,
     Pending, Result, Step,
@@ -43,7 +43,7 @@ impl Config for Keys {
         if !self.offset.0.is_multiple_of(512) {
             return Err(Error::invalid(format!("offset: {} is not a multiple of 512 bytes", self.offset)));
         }
-        self.size.map_or(Ok(()), |size| null::size(size, 512).map(drop))
+        self.size.map_or(Ok(()), |size| device_size(size, 512).map(drop))
     }
 
     fn part(&self) -> Option<Range<u64>> {
@@ -73,7 +73,7 @@ impl Linear {
                 "offset: not a multiple of the {block} byte blocks of {name}"
             )));
         }
-        let size = keys.size.map(|size| null::size(size, below.block)).transpose()?;
+        let size = keys.size.map(|size| device_size(size, below.block)).transpose()?;
         let rest = below.size.saturating_sub(offset);
         if rest == 0 {
             return Err(Error::invalid(format!("offset: {name} ends at {}", Bytes(below.size))));

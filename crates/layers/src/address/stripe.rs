@@ -33,7 +33,7 @@
 //! crash, and after `move` if it was cancelled. A request waits for at most 4 MiB to be moved.
 
 use crate::address::reshape::{Band, Joined, Layout, Place, Plan, Shape, Spread, UNIT_MAX, VERBS, Way};
-use crate::several;
+use crate::kit::fan_out;
 use lamina_block::{
     Buf, Build, Bytes, Children, Config, Error, ErrorKind, Extent, Io, Made, Op, Over, Pending, Request,
     Result, Step, Verb,
@@ -127,7 +127,7 @@ impl Shape for Units {
 
     fn begin(&self, children: &Children) -> Result<Layout> {
         let unit = self.0.0;
-        self.check(several::geometry(children).block.into())?;
+        self.check(fan_out::geometry(children).block.into())?;
         if let Some(small) = children.iter().find(|child| child.geometry().size < unit) {
             return Err(Error::invalid(format!("unit: {} is smaller than one unit", small.name())));
         }
@@ -253,10 +253,10 @@ impl Way for Stripe {
             io.move_to(there);
             return Step::Forward(Rc::clone(&self.legs[child]));
         }
-        if let Err(e) = several::refuse_fast_zero(io, self.legs.iter()) {
+        if let Err(e) = fan_out::refuse_fast_zero(io, self.legs.iter()) {
             return e.into();
         }
-        several::together(self.split(io))
+        fan_out::together(self.split(io))
     }
 
     fn extents(self: Rc<Self>, at: Range<u64>, _children: Children) -> Pending<Vec<Extent>> {

@@ -9,7 +9,7 @@
 //! little-endian, zeroes behind. Invariant: no two sectors of a volume have the same IV.
 
 use super::evp::Context;
-use crate::flaw::flawed;
+use crate::kit::flaw::flawed;
 use lamina_block::{Buf, Error, Result};
 
 /// The unit that IVs count in, in bytes.

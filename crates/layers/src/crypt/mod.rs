@@ -68,7 +68,7 @@ mod secret;
 pub(crate) mod tests;
 mod verbs;
 
-use crate::consent::unless_replaced;
+use crate::kit::consent::unless_replaced;
 use cipher::Cipher;
 use lamina_block::{
     Buf, Build, Bytes, Class, Command, Config, Consent, Durability, Effect, Env, Error, Extent, ExtentState,

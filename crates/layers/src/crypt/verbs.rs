@@ -2,7 +2,7 @@
 
 use super::Crypt;
 use super::secret::{Secret, Source};
-use crate::command::{args, unknown};
+use crate::kit::command::{args, unknown};
 use lamina_block::{Arg, ArgType, Command, Error, Result, Verb};
 use serde::Deserialize;
 use serde_json::{Value, json};

@@ -22,7 +22,7 @@
 //! Commands: `set` takes the same keys and replaces them all (what is not given is off), for the requests that come
 //! after it; `show` shows them. It deliberately knows nothing about positions and sizes: device models do.
 
-use crate::command::{args, unknown};
+use crate::kit::command::{args, unknown};
 use lamina_block::{
     Arg, ArgType, Build, Command, Config, Consent, Effect, Env, Geometry, Interval, Io, Layer, Made, Manage,
     Node, Op, Passthrough, Pending, Result, Step, Time, Verb,

@@ -30,7 +30,7 @@
 //! Commands: `set` with `rules` replaces all rules, `clear` removes them, `show` lists them with how many requests
 //! each has seen and hit. It deliberately corrupts and tears nothing: that is the simulator's.
 
-use crate::command::{args, unknown};
+use crate::kit::command::{args, unknown};
 use lamina_block::{
     Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Env, Error, ErrorKind, Geometry, Interval,
     Io, Layer, Made, Manage, Node, OpKind, Passthrough, Pending, Result, Signal, Step, Verb,

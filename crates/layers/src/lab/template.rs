@@ -20,7 +20,7 @@
 //! Commands: `reset` puts the mark back to 0 and answers with what it was. It deliberately does not persist the mark:
 //! see `record` for a layer with something on disk.
 
-use crate::command::unknown;
+use crate::kit::command::unknown;
 use lamina_block::{
     Build, Bytes, Command, Config, Consent, Effect, Geometry, Io, Layer, Made, Manage, Node, Op, Passthrough,
     Pending, Step, Verb,

@@ -30,6 +30,7 @@
 //! It deliberately does not resize by itself, lock against other programs than Lamina's own, or know any image format:
 //! every byte of the file is a byte of the device.
 
+use crate::kit::size::{device_size, logical_block};
 use lamina_block::{
     Arg, ArgType, Build, Bytes, Config, Error, Made, OpenDisk, Outside, Over, Pending, Result, Verb,
 };
@@ -71,11 +72,11 @@ impl Config for Keys {
 impl Keys {
     /// The block and the size, as far as they are given.
     fn shape(&self) -> Result<(Option<u32>, Option<u64>)> {
-        let block = self.block.map(crate::sinks::null::block).transpose()?;
+        let block = self.block.map(logical_block).transpose()?;
         if self.size.is_some() && self.read_only {
             return Err(Error::invalid("size: a read-only file cannot be created; leave the key out"));
         }
-        let size = self.size.map(|size| crate::sinks::null::size(size, block.unwrap_or(512))).transpose()?;
+        let size = self.size.map(|size| device_size(size, block.unwrap_or(512))).transpose()?;
         Ok((block, size))
     }
 }

@@ -16,7 +16,7 @@
 //! Every request completes at once. When the machine has no memory for a chunk, the write fails with "no space". It
 //! deliberately has no limit below its size.
 
-use crate::sinks::null;
+use crate::kit::size;
 use lamina_block::{
     Buf, Build, Bytes, Config, Error, ErrorKind, Extent, ExtentState, Geometry, Io, Layer, Made, Manage, Op,
     Over, Passthrough, Pending, Result, Step,
@@ -42,12 +42,12 @@ impl Config for Keys {
     const CHILDREN: std::ops::RangeInclusive<usize> = 0..=0;
 
     fn check(&self, _: &Over<'_>) -> Result<()> {
-        null::all_native(self.size, self.block).map(drop)
+        size::all_native(self.size, self.block).map(drop)
     }
 
     fn build(self, _with: Build) -> Pending<Made> {
         Box::pin(async move {
-            let geometry = null::all_native(self.size, self.block)?;
+            let geometry = size::all_native(self.size, self.block)?;
             Ok(Rc::new(Memory { geometry, pages: RefCell::default() }) as Made)
         })
     }

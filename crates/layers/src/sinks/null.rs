@@ -14,9 +14,10 @@
 //!
 //! It deliberately remembers nothing: what is read is not what was written.
 
+use crate::kit::size::all_native;
 use lamina_block::{
-    Build, Bytes, Config, Error, Extent, ExtentState, Geometry, Io, Layer, Made, Manage, Op, Passthrough,
-    Pending, Result, Step,
+    Build, Bytes, Config, Extent, ExtentState, Geometry, Io, Layer, Made, Manage, Op, Passthrough, Pending,
+    Step,
 };
 use serde::Deserialize;
 use std::ops::Range;
@@ -38,38 +39,6 @@ impl Config for Keys {
     fn build(self, _with: Build) -> Pending<Made> {
         Box::pin(async move { Ok(Rc::new(Null { geometry: all_native(self.size, self.block)? }) as Made) })
     }
-}
-
-/// A logical block from the file: a power of two from 512 to 64 KiB.
-pub(crate) fn block(block: Bytes) -> Result<u32> {
-    match u32::try_from(block.0) {
-        Ok(block) if block.is_power_of_two() && (512..=64 << 10).contains(&block) => Ok(block),
-        _ => Err(Error::invalid(format!("block: {block} is not a power of two from 512 to 64KiB"))),
-    }
-}
-
-/// The size of a sink from the file: at least one `block`, whole blocks, and an offset that a kernel can express.
-pub(crate) fn size(size: Bytes, block: u32) -> Result<u64> {
-    if size.0 == 0 || !size.0.is_multiple_of(block as u64) || size.0 > i64::MAX as u64 {
-        return Err(Error::invalid(format!(
-            "size: {size} is not a multiple of {block} bytes, from {block} to 2^63"
-        )));
-    }
-    Ok(size.0)
-}
-
-/// The shape of a sink that does every operation itself.
-pub(crate) fn all_native(bytes: Bytes, unit: Option<Bytes>) -> Result<Geometry> {
-    let unit = unit.map_or(Ok(512), block)?;
-    let native = Geometry::new(size(bytes, unit)?);
-    Ok(Geometry {
-        block: unit,
-        optimal: native.optimal.max(unit),
-        discard: true,
-        zero: true,
-        fua: true,
-        ..native
-    })
 }
 
 struct Null {

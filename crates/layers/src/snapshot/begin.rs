@@ -1,13 +1,13 @@
 //! Making the volume's metadata, finding it again, taking over a device as it is.
 
 use super::Keys;
-use super::core::{Core, Snapshot, Turn};
+use super::core::{Core, Snapshot};
 use super::format::{
     EXTENTS, HEAD, HEAD_LEN, Head, KEPT_LEN, Kept, OBJECTS, PAGES, PAGES_IN_USE, Plan, TABLE, kept_at,
     kept_max, map_pages, space_tags,
 };
 use super::grace::Grace;
-use crate::home;
+use crate::kit::home;
 use lamina_block::{Begin, Build, Bytes, Config, Error, ErrorKind, Level, Result};
 use lamina_metadata::extents::{PLACES_MAX, Pxb, Tree};
 use lamina_metadata::{Change, Format, Id, Region, Store};
@@ -177,10 +177,9 @@ async fn open(keys: &Keys, with: &Build) -> Result<Rc<Core>> {
         snapshots: RefCell::new(snapshots),
         shared: Cell::new(0),
         overlay: RefCell::default(),
-        locks: RefCell::default(),
-        unlocked: Default::default(),
+        locks: Rc::default(),
         behind: Cell::new(false),
-        turn: Turn::default(),
+        turn: Default::default(),
         waiting: RefCell::default(),
         working: Cell::new(false),
         moved: Default::default(),

@@ -6,7 +6,8 @@
 use super::core::{Core, Place, Spot};
 use super::overlay::Age;
 use super::read::Version;
-use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Node, Op, Request, Result, Zero, all};
+use crate::kit::fan_out::Runs;
+use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Op, Request, Result, Zero, all};
 use lamina_metadata::extents::{Entry, FANOUT, levels_for};
 use std::ops::Range;
 use std::rc::Rc;
@@ -27,23 +28,6 @@ enum Step {
     Replace,
     /// It is copied to somewhere else, with the change in it.
     Copy(Option<Spot>),
-}
-
-/// Extents that nobody else changes while this lives.
-struct Locked {
-    core: Rc<Core>,
-    extents: Range<u64>,
-}
-
-impl Drop for Locked {
-    fn drop(&mut self) {
-        let mut locks = self.core.locks.borrow_mut();
-        self.extents.clone().for_each(|extent| {
-            locks.remove(&extent);
-        });
-        drop(locks);
-        self.core.unlocked.notify();
-    }
 }
 
 /// Room in the map for entries of one leaf.
@@ -119,7 +103,7 @@ impl Core {
     /// Changes extents of one leaf, at most [`PIECE`].
     async fn alter_piece(self: &Rc<Self>, io: &Io, at: Range<u64>) -> Result<()> {
         let extents = at.start >> self.shift()..((at.end - 1) >> self.shift()) + 1;
-        let locked = self.lock(extents.clone()).await;
+        let locked = self.locks.lock(&extents).await;
         let _room = self.reserve(&extents).await?;
         let mut given = Given { core: Rc::clone(self), extents: Vec::new() };
         // Until there is nothing to wait for: what is decided is true when requests are submitted.
@@ -152,7 +136,7 @@ impl Core {
 
     /// Moves an extent to a new place as it is.
     pub async fn move_away(self: &Rc<Self>, extent: u64) -> Result<()> {
-        let locked = self.lock(extent..extent + 1).await;
+        let locked = self.locks.lock(&(extent..extent + 1)).await;
         let _room = self.reserve(&(extent..extent + 1)).await?;
         let mut given = Given { core: Rc::clone(self), extents: vec![self.allocate(true).await?] };
         self.load(extent).await?;
@@ -187,13 +171,6 @@ impl Core {
             (Op::Write(..), None) if full => Step::Replace,
             (Op::Write(..), None) => Step::Copy(None),
         }
-    }
-
-    /// Waits until nobody else changes these extents.
-    async fn lock(self: &Rc<Self>, extents: Range<u64>) -> Locked {
-        self.unlocked.until(|| self.locks.borrow().range(extents.clone()).next().is_none()).await;
-        self.locks.borrow_mut().extend(extents.clone());
-        Locked { core: Rc::clone(self), extents }
     }
 
     /// Reserves room in the map for extents of one leaf.
@@ -299,10 +276,13 @@ impl Core {
             }
         }
         let way = Rc::clone(self.grace.way());
-        let mut first_requests = there.submit(io, &way);
+        let mut first_requests: Vec<Request> =
+            there.iter().map(|(part, to)| way.submit(cached(io, part, to))).collect();
         first_requests.extend(sources);
         all(first_requests).await?;
-        let mut requests = elsewhere.submit(io, self.grace.way());
+        let way = self.grace.way();
+        let mut requests: Vec<Request> =
+            elsewhere.iter().map(|(part, to)| way.submit(cached(io, part, to))).collect();
         for (within, part, copy, to) in copies {
             patch(io, &part, &copy.slice(within as usize..(within + part.end - part.start) as usize));
             requests.push(self.grace.way().submit(Io::write(to, copy, Durability::Cached)));
@@ -351,31 +331,13 @@ fn patch(io: &Io, part: &Range<u64>, into: &Buf) {
     }
 }
 
-/// Parts of a request with where they go. Neighbours on both sides are one.
-#[derive(Default)]
-struct Runs(Vec<(Range<u64>, u64)>);
-
-impl Runs {
-    fn add(&mut self, part: &Range<u64>, to: u64) {
-        match self.0.last_mut() {
-            Some((last, there)) if last.end == part.start && *there + (last.end - last.start) == to => {
-                last.end = part.end;
-            }
-            _ => self.0.push((part.clone(), to)),
-        }
+/// A part of a request; that it is durable is for a flush to say.
+fn cached(io: &Io, part: Range<u64>, to: u64) -> Io {
+    let mut io = io.part(part, to);
+    match &mut io.op {
+        Op::Write(_, durability) => *durability = Durability::Cached,
+        Op::Zero(how) => how.durability = Durability::Cached,
+        Op::Read(_) | Op::Discard | Op::Flush => {}
     }
-
-    /// Submits them; that they are durable is for a flush to say.
-    fn submit(self, io: &Io, way: &Rc<Node>) -> Vec<Request> {
-        let one = |(part, to): (Range<u64>, u64)| {
-            let mut io = io.part(part, to);
-            match &mut io.op {
-                Op::Write(_, durability) => *durability = Durability::Cached,
-                Op::Zero(how) => how.durability = Durability::Cached,
-                Op::Read(_) | Op::Discard | Op::Flush => {}
-            }
-            way.submit(io)
-        };
-        self.0.into_iter().map(one).collect()
-    }
+    io
 }

@@ -53,7 +53,7 @@ impl Core {
         let me = Rc::clone(self);
         self.env.spawn(Box::pin(async move {
             while !me.waiting.borrow().is_empty() {
-                let turn = me.turn.take().await;
+                let turn = me.turn.lock().await;
                 if me.atomic() {
                     me.grace.drained().await;
                 }

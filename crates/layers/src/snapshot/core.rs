@@ -6,6 +6,8 @@
 use super::format::{Head, Kept};
 use super::grace::Grace;
 use super::overlay::{Age, Bounds, Overlay};
+use crate::kit::mutex::Mutex;
+use crate::kit::range_locks::RangeLocks;
 use lamina_block::{Env, Error, ErrorKind, Job, Level, Node, Result, Signal};
 use lamina_metadata::extents::{Entry, Found, Policy, Pxb, Root, Tree};
 use lamina_metadata::{Change, Id, Store};
@@ -65,12 +67,11 @@ pub(super) struct Core {
     pub shared: Cell<u32>,
     pub overlay: RefCell<Overlay>,
     /// Extents that are being moved or unmapped.
-    pub locks: RefCell<BTreeSet<u64>>,
-    pub unlocked: Signal,
+    pub locks: Rc<RangeLocks>,
     /// The store has been told something that it was not seen to commit.
     pub behind: Cell<bool>,
     /// The map, the head and the table are being changed.
-    pub turn: Turn,
+    pub turn: Mutex,
     /// Who waits for the next commit, and whether a task makes commits.
     pub waiting: RefCell<Vec<Answer>>,
     pub working: Cell<bool>,
@@ -161,8 +162,7 @@ impl Core {
     pub fn in_place(&self, extent: u64, place: Place) -> Option<u64> {
         let spot = place.at?;
         let own = spot.born >= self.shared.get() && (place.age == Age::New || !self.atomic());
-        let locks = self.locks.borrow();
-        (own && (locks.is_empty() || !locks.contains(&extent))).then_some(spot.extent)
+        (own && !self.locks.is_locked(&(extent..extent + 1))).then_some(spot.extent)
     }
 
     /// What a version says about an extent; afterwards, until the caller waits, [`Core::look`] has an answer.
@@ -276,30 +276,5 @@ impl Core {
             true => Err(Error::offline("the volume is closed")),
             false => Ok(()),
         }
-    }
-}
-
-/// One after the other.
-#[derive(Default)]
-pub(super) struct Turn {
-    busy: Cell<bool>,
-    moved: Signal,
-}
-
-/// It is somebody's turn while this lives.
-pub(super) struct Taken<'a>(&'a Turn);
-
-impl Turn {
-    pub async fn take(&self) -> Taken<'_> {
-        self.moved.until(|| !self.busy.get()).await;
-        self.busy.set(true);
-        Taken(self)
-    }
-}
-
-impl Drop for Taken<'_> {
-    fn drop(&mut self) {
-        self.0.busy.set(false);
-        self.0.moved.notify();
     }
 }

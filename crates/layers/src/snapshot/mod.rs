@@ -58,7 +58,7 @@ mod verbs;
 mod view;
 
 use self::core::Core;
-use crate::consent::unless_replaced;
+use crate::kit::consent::unless_replaced;
 use lamina_block::{
     Build, Bytes, Command, Config, Consent, Durability, Effect, Error, Extent, Finding, Geometry, Healed, Io,
     Job, Judge, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result, Step, Verb,

@@ -1,7 +1,8 @@
 //! Reads of the volume and of its snapshots: where the extents of a version lie, and handing requests on to there.
 
 use super::core::{Core, Place, Spot};
-use lamina_block::{Extent, ExtentState, Healed, Io, Judge, Node, Op, Request, Result, Step, all};
+use crate::kit::fan_out::Runs;
+use lamina_block::{Extent, ExtentState, Healed, Io, Judge, Op, Request, Result, Step, all};
 use lamina_metadata::extents::{FANOUT, Root};
 use std::ops::Range;
 use std::rc::Rc;
@@ -122,8 +123,7 @@ impl Core {
     /// Submits reads from the start of `at` on, as far as the map is in memory; how far that was.
     fn read_some(&self, version: Version, io: &Io, at: Range<u64>, into: &mut Vec<Request>) -> Result<u64> {
         let shift = self.shift();
-        let mut run: Option<(Range<u64>, u64)> = None;
-        let way: &Rc<Node> = self.grace.way();
+        let mut runs = Runs::default();
         let mut from = at.start;
         while from < at.end {
             let extent = from >> shift;
@@ -131,18 +131,7 @@ impl Core {
             let Some(spot) = self.spot(version, extent) else { break };
             match spot? {
                 Some(spot) => {
-                    let there = self.address(spot.extent) + (from - (extent << shift));
-                    match &mut run {
-                        Some((part, to)) if part.end == from && *to + (part.end - part.start) == there => {
-                            part.end = end;
-                        }
-                        _ => {
-                            into.extend(
-                                run.replace((from..end, there))
-                                    .map(|(part, to)| way.submit(io.part(part, to))),
-                            );
-                        }
-                    }
+                    runs.add(&(from..end), self.address(spot.extent) + (from - (extent << shift)));
                 }
                 None => {
                     if let Op::Read(buf) = &io.op {
@@ -152,7 +141,8 @@ impl Core {
             }
             from = end;
         }
-        into.extend(run.map(|(part, to)| way.submit(io.part(part, to))));
+        let way = self.grace.way();
+        into.extend(runs.iter().map(|(part, to)| way.submit(io.part(part, to))));
         Ok(from)
     }
 

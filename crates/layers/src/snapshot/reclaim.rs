@@ -88,7 +88,7 @@ impl Core {
                 self.sweep(job, window).await?;
             }
         }
-        let turn = self.turn.take().await;
+        let turn = self.turn.lock().await;
         if !self.again.get() {
             let head = Head { garbage: false, ..self.head.get() };
             self.change(self.with_head(Change::new(), head)).await?;
@@ -104,7 +104,7 @@ impl Core {
         // What is no longer referred to by now must not come back after a crash.
         self.flush().await?;
         // Not while the bitmaps know of something that the map does not refer to yet.
-        let turn = self.turn.take().await;
+        let turn = self.turn.lock().await;
         let space = Rc::clone(&self.space.borrow());
         space.begin_marking(from..from.saturating_add(WINDOW));
         self.pages.begin_marking(0..self.tree.count());
@@ -153,7 +153,7 @@ impl Core {
         let (garbage, next) = of.unmarked(from).await?;
         for batch in garbage.chunks(BATCH) {
             job.turn(PAGE).await?;
-            let turn = self.turn.take().await;
+            let turn = self.turn.lock().await;
             self.give_back(of, batch, extents).await?;
             drop(turn);
             self.env.sleep(Duration::ZERO).await;

@@ -3,7 +3,7 @@
 use super::core::{Core, Snapshot};
 use super::format::{Head, KEPT_LEN, Kept, NAME_MAX, is_name, kept_at, kept_max, map_pages, space_tags};
 use super::read::Version;
-use crate::command::{args, unknown};
+use crate::kit::command::{args, unknown};
 use lamina_block::{Arg, ArgType, Bytes, Command, Effect, Error, ErrorKind, Io, Result, Verb, Zero};
 use lamina_metadata::Change;
 use lamina_metadata::extents::{EPOCH_MAX, PLACES_MAX, Pxb};
@@ -146,7 +146,7 @@ impl Core {
             return Err(Error::invalid(message));
         }
         self.flush().await?;
-        let turn = self.turn.take().await;
+        let turn = self.turn.lock().await;
         if self.snapshots.borrow().iter().any(|snapshot| snapshot.kept.name == name) {
             return Err(Error::invalid(format!("there is a snapshot {name:?} already")));
         }
@@ -173,7 +173,7 @@ impl Core {
     /// The device is held.
     async fn roll_back(self: Rc<Self>, name: String) -> Result<Value> {
         self.flush().await?;
-        let turn = self.turn.take().await;
+        let turn = self.turn.lock().await;
         let kept = self.snapshots.borrow().iter().find(|s| s.kept.name == name).map(|s| s.kept.clone());
         let kept = kept.ok_or_else(|| self.no_such(&name))?;
         self.suits(&name, kept.size)?;
@@ -187,7 +187,7 @@ impl Core {
     }
 
     async fn forget(self: Rc<Self>, name: String) -> Result<Value> {
-        let turn = self.turn.take().await;
+        let turn = self.turn.lock().await;
         let index = self.let_leave(&name)?;
         let after = Head { garbage: true, ..self.head.get() };
         let change = Change::new().write(self.table_id, kept_at(index), vec![0; KEPT_LEN]);
@@ -248,7 +248,7 @@ impl Core {
             self.fill_last(head).await?;
         }
         self.flush().await?;
-        let turn = self.turn.take().await;
+        let turn = self.turn.lock().await;
         let after = Head { size, ..self.head.get() };
         self.change(self.with_head(Change::new(), after)).await?;
         self.head.set(after);
@@ -280,7 +280,7 @@ impl Core {
         if physical <= head.physical {
             return Ok(());
         }
-        let turn = self.turn.take().await;
+        let turn = self.turn.lock().await;
         self.tidy().await?;
         let old = Rc::clone(&self.space.borrow());
         if map_pages(self.store.free_pages(), 0) < super::format::space_pages(physical) {

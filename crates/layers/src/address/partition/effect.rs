@@ -2,7 +2,7 @@
 
 use super::table::{self, UNIT};
 use super::{Partition, Resize};
-use crate::command::args;
+use crate::kit::command::args;
 use lamina_block::{Bytes, Command, Effect};
 
 impl Partition {

@@ -38,8 +38,8 @@ mod table;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use crate::command::{args, unknown};
-use crate::consent::unless_replaced;
+use crate::kit::command::{args, unknown};
+use crate::kit::consent::unless_replaced;
 use gpt::Gpt;
 use lamina_block::{
     Arg, ArgType, Begin, Build, Bytes, Command, Config, Consent, Effect, Env, Error, ErrorKind, Finding,

@@ -1,6 +1,6 @@
 //! One partition: where its bytes are, and the layer that shows them.
 
-use crate::several;
+use crate::kit::fan_out;
 use lamina_block::{
     Consent, Effect, Error, Extent, Geometry, Healed, Io, Judge, Layer, Manage, Node, Passthrough, Pending,
     Request, Result, Step,
@@ -180,13 +180,13 @@ impl View {
     }
 
     fn split(&self, io: &Io) -> Step {
-        if let Err(e) = self.reaches(&io.at).and(several::refuse_fast_zero(io, [&self.child].into_iter())) {
+        if let Err(e) = self.reaches(&io.at).and(fan_out::refuse_fast_zero(io, [&self.child].into_iter())) {
             return e.into();
         }
         let parts = self.parts(io.at.clone());
         let submit =
             |(part, there): (Range<u64>, u64)| -> Request { self.child.submit(io.part(part, there)) };
-        several::together(parts.into_iter().map(submit))
+        fan_out::together(parts.into_iter().map(submit))
     }
 
     /// A partition may have been cut while the request was on its way to it.
@@ -210,13 +210,13 @@ impl Layer for View {
     }
 
     fn submit(self: Rc<Self>, io: &mut Io) -> Step {
-        if several::is_flush(io) {
+        if fan_out::is_flush(io) {
             return Step::Forward(Rc::clone(&self.child));
         }
         let pieces = self.part.pieces.borrow();
         let first = pieces.partition_point(|piece| piece.here.end <= io.at.start);
         match pieces.get(first) {
-            Some(piece) if several::contains(&piece.here, &io.at) => {
+            Some(piece) if fan_out::contains(&piece.here, &io.at) => {
                 io.move_to(piece.there + (io.at.start - piece.here.start));
                 Step::Forward(Rc::clone(&self.child))
             }

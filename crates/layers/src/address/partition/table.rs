@@ -4,7 +4,7 @@
 //! Everything counts in units of 1 MiB. Invariant: no two segments share a unit, names are good and unlike, and a
 //! partition has at least one unit.
 
-use crate::kept;
+use crate::kit::state_record;
 use lamina_block::{Bytes, Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -78,16 +78,15 @@ fn check_name(name: &str) -> Result<()> {
 impl Table {
     /// Reads what was kept, for a device with room for `room` units. Everything is checked: the words come from disks.
     pub fn read(words: &Value, room: u64) -> Result<Table> {
-        let Words { partitions, .. } = kept::read(words, VERSION, "table")?;
+        let Words { partitions, .. } = state_record::read(words, VERSION, "table")?;
         let table = Table(partitions);
-        table.check(room).map_err(|e| kept::corrupt("table", e.message()))?;
+        table.check(room).map_err(|e| state_record::corrupt("table", e.message()))?;
         Ok(table)
     }
 
     /// The words to keep.
     pub fn words(&self) -> Value {
-        let words = Words { version: VERSION, partitions: self.0.clone() };
-        serde_json::to_value(words).expect("numbers and names are JSON")
+        state_record::write(&Words { version: VERSION, partitions: self.0.clone() })
     }
 
     /// The invariant, and that all lies within `room` units.

@@ -2,8 +2,8 @@
 
 use super::layout::Layout;
 use super::{Joined, Shape, Spread, busy, frozen, mode};
-use crate::command::args;
-use crate::several;
+use crate::kit::command::args;
+use crate::kit::fan_out;
 use lamina_block::{Arg, ArgType, Bytes, Command, Effect, Error, ErrorKind, Layer, Manage, Result, Verb};
 use serde::Deserialize;
 use serde_json::Value;
@@ -78,7 +78,7 @@ impl<S: Shape> Spread<S> {
 
     /// The layout `now` with another size.
     fn sized(&self, now: &Layout, size: u64, force: bool) -> Result<Layout> {
-        let block = u64::from(several::geometry(&self.children).block);
+        let block = u64::from(fan_out::geometry(&self.children).block);
         if size == 0 || !size.is_multiple_of(block) {
             return Err(Error::invalid(format!("size: not a multiple of its blocks of {block} bytes")));
         }

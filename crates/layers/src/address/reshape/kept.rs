@@ -5,7 +5,7 @@
 //! can be is [`Layout::check`]'s.
 
 use super::layout::{Band, Layout, Place};
-use crate::kept as words;
+use crate::kit::state_record;
 use lamina_block::{Children, Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -96,12 +96,13 @@ pub fn write(kind: &str, state: &State, children: &Children) -> Value {
             position: target.position,
         }),
     };
-    serde_json::to_value(kept).expect("numbers and names are JSON")
+    state_record::write(&kept)
 }
 
 /// What `kept` says of a device of `kind` over `children`.
 pub fn read(kind: &str, kept: &Value, children: &Children) -> Result<State> {
-    let Kept { kind: was, devices, open, layout, target, .. } = words::read(kept, VERSION.into(), "layout")?;
+    let Kept { kind: was, devices, open, layout, target, .. } =
+        state_record::read(kept, VERSION.into(), "layout")?;
     if was != kind {
         return Err(Error::invalid(format!("type: it was made as {was:?}, and its data lies like that")));
     }
@@ -127,7 +128,7 @@ pub fn read(kind: &str, kept: &Value, children: &Children) -> Result<State> {
         Some(KeptTarget { to, up, position }) => Some(Target { to: bands(to)?, up, position }),
     };
     if target.as_ref().is_some_and(|t| t.position > layout.size() || t.to.size() != layout.size()) {
-        return Err(words::corrupt("layout", "a move to another size, or beyond the end"));
+        return Err(state_record::corrupt("layout", "a move to another size, or beyond the end"));
     }
     Ok(State { layout, open, known: devices.iter().filter_map(find).collect(), target })
 }

@@ -27,9 +27,9 @@ mod work;
 pub use commands::VERBS;
 pub use layout::{Band, Layout, Place, UNIT_MAX};
 
-use crate::command::{args, unknown};
-use crate::consent::unless_replaced;
-use crate::several;
+use crate::kit::command::{args, unknown};
+use crate::kit::consent::unless_replaced;
+use crate::kit::fan_out;
 use kept::{State, Target};
 use lamina_block::{
     Begin, Build, Bytes, Children, Class, Command, Consent, Effect, Env, Error, ErrorKind, Extent,
@@ -158,7 +158,7 @@ impl<S: Shape> Spread<S> {
             state.known.extend(new);
         }
         let is_changed = state != before || state.target.is_some();
-        let read_only = several::geometry(&children).read_only;
+        let read_only = fan_out::geometry(&children).read_only;
         let spread = Rc::new(Spread {
             shape,
             mode: RefCell::new(mode(&with.env, &children, &state)),
@@ -245,7 +245,7 @@ fn mode<W: Way>(env: &Rc<dyn Env>, children: &Children, state: &State) -> Mode<W
 /// The layout as long as it is now, in whole blocks.
 fn frozen(state: &State, children: &Children) -> Layout {
     let more = if state.open { state.layout.stretches(children) } else { 0 };
-    let (had, block) = (state.layout.size(), u64::from(several::geometry(children).block));
+    let (had, block) = (state.layout.size(), u64::from(fan_out::geometry(children).block));
     let size = had.saturating_add(more);
     let size = size - size % block;
     if size > had { state.layout.stretch(size - had) } else { state.layout.cut(size) }
@@ -274,7 +274,7 @@ fn is_identity(layout: &Layout) -> bool {
 }
 
 fn check<S: Shape>(shape: &S, state: &State, children: &Children) -> Result<()> {
-    let block = u64::from(several::geometry(children).block);
+    let block = u64::from(fan_out::geometry(children).block);
     let target = state.target.iter().map(|target| &target.to);
     for layout in std::iter::once(&state.layout).chain(target) {
         layout.check(children, block)?;
@@ -295,7 +295,7 @@ fn check<S: Shape>(shape: &S, state: &State, children: &Children) -> Result<()> 
 impl<S: Shape> Layer for Spread<S> {
     fn geometry(&self) -> Geometry {
         let state = self.state.borrow();
-        let together = several::geometry(&self.children);
+        let together = fan_out::geometry(&self.children);
         let size = match state.target {
             None => frozen(&state, &self.children).size(),
             Some(_) => state.layout.size(),
@@ -306,8 +306,8 @@ impl<S: Shape> Layer for Spread<S> {
 
     #[inline]
     fn submit(self: Rc<Self>, io: &mut Io) -> Step {
-        if several::is_flush(io) {
-            return several::flush(&self.children);
+        if fan_out::is_flush(io) {
+            return fan_out::flush(&self.children);
         }
         match &*self.mode.borrow() {
             Mode::Steady(steady) => steady.submit(io, &self.children),

@@ -17,8 +17,8 @@
 //! It deliberately knows nothing about kinds of layers: two layouts over the same children are all there is.
 
 use super::layout::{Layout, Place, Span};
-use crate::flaw::flawed;
-use crate::several;
+use crate::kit::fan_out;
+use crate::kit::flaw::flawed;
 use lamina_block::{
     Buf, Children, Durability, Env, Error, ExtentState, Healed, Io, Job, Judge, Op, Pending, Request, Result,
     Signal, Step, Zero, all,
@@ -327,7 +327,7 @@ impl Move {
 impl Move {
     /// What happens to a request that is no flush while bytes move.
     pub fn submit(self: &Rc<Self>, io: &mut Io) -> Step {
-        if let Err(e) = several::refuse_fast_zero(io, self.children.iter()) {
+        if let Err(e) = fan_out::refuse_fast_zero(io, self.children.iter()) {
             return e.into();
         }
         match &io.op {

@@ -17,7 +17,7 @@ use super::epoch::Batch;
 use super::failure::{Fault, Met};
 use super::{Accelerate, Policy, add};
 use crate::cache::flash::{Dirty, LONG, Pin, RETRY, SLOT, Written};
-use crate::flaw::flawed;
+use crate::kit::flaw::flawed;
 use futures_util::future::{join, join_all, select};
 use futures_util::{StreamExt, stream};
 use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Time};

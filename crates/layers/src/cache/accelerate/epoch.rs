@@ -14,7 +14,7 @@ use super::Accelerate;
 use super::failure::Met;
 use crate::cache::flash::{Dirty, SLOT, Volume};
 use crate::cache::redo::{How, Redo, redo_of};
-use crate::flaw::flawed;
+use crate::kit::flaw::flawed;
 use lamina_block::{Buf, Error, Node, Result, Time};
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};

@@ -23,7 +23,7 @@ use super::destage::PAUSE;
 use super::words::Words;
 use super::{Accelerate, Policy};
 use crate::cache::flash::{Record, Side};
-use crate::flaw::flawed;
+use crate::kit::flaw::flawed;
 use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Result};
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};

@@ -71,8 +71,9 @@ mod words;
 mod write;
 
 use crate::cache::flash::{self, Log, SLOT, Volume};
-use crate::command::{args, unknown};
-use crate::redundancy::legs::{Lock, Locks};
+use crate::kit::command::{args, unknown};
+use crate::kit::range_locks::{RangeLock, RangeLocks};
+use crate::kit::tasks::Tasks;
 use epoch::Epochs;
 use failure::Failure;
 use flow::Flow;
@@ -175,7 +176,7 @@ struct Accelerate {
     keys: Keys,
     policy: Cell<Policy>,
     /// Bytes that are being written, or filled.
-    locks: Rc<Locks>,
+    locks: Rc<RangeLocks>,
     /// Streams of reads, to know the long ones.
     streams: RefCell<Streams>,
     flow: RefCell<Flow>,
@@ -196,7 +197,7 @@ struct Accelerate {
     moved: Signal,
     report: Report,
     /// What goes on in the background.
-    tasks: Cell<usize>,
+    tasks: Rc<Tasks>,
     closed: Cell<bool>,
     tally: Tally,
     kept: words::Kept,
@@ -269,7 +270,7 @@ impl Accelerate {
             trouble: RefCell::default(),
             moved: Signal::new(),
             report: Report::default(),
-            tasks: Cell::new(0),
+            tasks: Rc::default(),
             closed: Cell::new(false),
             tally: Tally::default(),
             kept,
@@ -323,14 +324,14 @@ impl Accelerate {
         (blocks.start * SLOT as u64).min(end)..end
     }
 
-    /// Takes `at` when nothing of it is taken any more.
-    async fn lock(&self, at: &Range<u64>) -> Lock {
-        match self.locks.try_take(at) {
+    /// Locks `at`.
+    async fn lock(&self, at: &Range<u64>) -> RangeLock {
+        match self.locks.try_lock(at) {
             Some(lock) => lock,
             None => {
                 // It may be a fill that waits for others.
                 let _hurry = self.log.hurry();
-                self.locks.take(at).await
+                self.locks.lock(at).await
             }
         }
     }
@@ -338,13 +339,7 @@ impl Accelerate {
     /// Runs `work` in the background; closing waits for it.
     fn spawn<F: Future<Output = ()> + 'static>(&self, work: impl FnOnce(Rc<Accelerate>) -> F) {
         let Some(me) = self.me.upgrade() else { return };
-        me.tasks.set(me.tasks.get() + 1);
-        let work = work(Rc::clone(&me));
-        self.env.spawn(Box::pin(async move {
-            work.await;
-            me.tasks.set(me.tasks.get() - 1);
-            me.moved.notify();
-        }));
+        self.tasks.spawn(&*self.env, work(me));
     }
 }
 
@@ -407,7 +402,8 @@ impl Layer for Accelerate {
             self.closed.set(true);
             self.volume.moved.notify();
             self.volume.hurry.notify();
-            self.moved.until(|| self.tasks.get() == 0).await;
+            self.moved.notify();
+            self.tasks.ended().await;
             self.volume.is_open.set(false);
             if !self.geometry().read_only
                 && self.is_drained()

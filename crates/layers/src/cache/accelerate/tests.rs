@@ -13,7 +13,7 @@ mod rot;
 mod sizes;
 
 use super::words::Words;
-use crate::flaw::FLAW;
+use crate::kit::flaw::FLAW;
 use crate::testing::*;
 use lamina_sim::{Check, Rig, Run, gauntlet};
 use std::time::Duration;

@@ -8,11 +8,11 @@
 
 use super::Policy;
 use crate::cache::flash::{Log, Volume};
-use crate::kept::{corrupt, read};
-use crate::redundancy::legs::Locks;
+use crate::kit::mutex::Mutex;
+use crate::kit::state_record::{corrupt, read, version, write};
 use lamina_block::{Begin, Build, Error, ErrorKind, Keep, Result};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -47,7 +47,7 @@ impl Words {
 
     /// Reads what was kept.
     pub fn read(words: &Value) -> Result<Words> {
-        let words = match words.get("version").and_then(Value::as_u64) {
+        let words = match version(words) {
             Some(1) => {
                 let uuid = read::<First>(words, 1, "volume")?.uuid;
                 Words { version: VERSION, uuid, attached: true, owes: true }
@@ -78,7 +78,7 @@ pub struct Kept {
     keep: Rc<dyn Keep>,
     words: RefCell<Words>,
     /// One change at a time.
-    lock: Rc<Locks>,
+    lock: Mutex,
     /// Keeping them failed: either the old or the new may be found.
     is_unsure: Cell<bool>,
 }
@@ -88,7 +88,7 @@ impl Kept {
         Kept {
             keep: Rc::clone(keep),
             words: RefCell::new(words),
-            lock: Rc::default(),
+            lock: Mutex::default(),
             is_unsure: Cell::new(false),
         }
     }
@@ -107,14 +107,14 @@ impl Kept {
 
     /// Keeps what `change` makes of the words. It is durable when this returns.
     pub async fn change(&self, change: impl FnOnce(&mut Words)) -> Result<()> {
-        let _lock = self.lock.take(&(0..1)).await;
+        let _lock = self.lock.lock().await;
         let mut words = self.words();
         change(&mut words);
         if words == *self.words.borrow() && !self.is_unsure.get() {
             return Ok(());
         }
         self.is_unsure.set(true);
-        self.keep.set(json!(words)).await?;
+        self.keep.set(write(&words)).await?;
         self.is_unsure.set(false);
         *self.words.borrow_mut() = words;
         Ok(())
@@ -154,7 +154,7 @@ pub async fn open(with: &Build, log: &Log, size: u64, policy: Policy, read_only:
             // The flash first: what is kept is known there.
             let volume = log.volume(uuid, size).await?;
             let words = Words::new(uuid, owes);
-            keep.set(json!(words)).await?;
+            keep.set(write(&words)).await?;
             return Ok(Opened { volume, kept: Kept::new(keep, words), trouble: None, is_unknown: false });
         }
         (Begin::Open, None) => return Err(corrupt("volume", "nothing is kept")),

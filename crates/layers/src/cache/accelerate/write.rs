@@ -3,7 +3,7 @@
 use super::failure::{Fault, Met};
 use super::{Accelerate, Policy, add};
 use crate::cache::flash::{How, Room, SLOT};
-use crate::flaw::flawed;
+use crate::kit::flaw::flawed;
 use futures_util::future::{Either, select};
 use lamina_block::{Buf, Durability, Io, Result};
 use std::ops::Range;

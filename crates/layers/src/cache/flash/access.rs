@@ -5,7 +5,7 @@ use super::format::SLOT;
 use super::log::How;
 use super::state::Pin;
 use super::volume::{Record, Volume};
-use crate::flaw::flawed;
+use crate::kit::flaw::flawed;
 use lamina_block::{Buf, Durability, Healed, Io, Judge, Result};
 use std::ops::Range;
 use std::rc::Rc;

@@ -6,7 +6,7 @@ use super::index::Word;
 use super::log::{GATHER_SLOTS, Stream, Waiting};
 use super::state::Pin;
 use super::volume::Volume;
-use crate::flaw::flawed;
+use crate::kit::flaw::flawed;
 use futures_util::future::select;
 use lamina_block::{Buf, Durability, Error, Io, Result};
 use std::collections::VecDeque;

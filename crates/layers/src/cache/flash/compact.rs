@@ -19,7 +19,7 @@ use super::Log;
 use super::format::SLOT;
 use super::reclaim::{Leaves, PAUSE, TOGETHER};
 use super::segments::{MAIN, SMALL};
-use crate::flaw::flawed;
+use crate::kit::flaw::flawed;
 use futures_util::future::try_join_all;
 use lamina_block::{Durability, Io, Result};
 use std::rc::Rc;

@@ -17,11 +17,11 @@
 
 mod segment;
 
+use crate::kit::sealed_page;
 use lamina_block::{Error, ErrorKind, Result};
 pub use segment::{ENTRIES_MAX, Entry, Head, Summary, What, checksum};
 use segment::{ENTRY_LEN, SUMMARY_LEN};
 use std::ops::Range;
-use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -95,21 +95,6 @@ fn wrong(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Corrupt, what)
 }
 
-/// Puts the checksum of all of `bytes` where it belongs: the eight bytes after the magic number, which count as zeroes.
-fn seal(bytes: &mut [u8], key: u64) {
-    bytes[8..16].fill(0);
-    let sum = xxh3_64_with_seed(bytes, key);
-    bytes[8..16].copy_from_slice(&sum.to_le_bytes());
-}
-
-fn is_sealed(bytes: &[u8], key: u64) -> bool {
-    let mut rest = Xxh3::with_seed(key);
-    rest.update(&bytes[..8]);
-    rest.update(&[0; 8]);
-    rest.update(&bytes[16..]);
-    bytes[8..16] == rest.digest().to_le_bytes()
-}
-
 /// What a flash is, for as long as it lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Super {
@@ -178,10 +163,7 @@ impl Super {
             uuid: self.uuid.to_le_bytes(),
             key: self.key.into(),
         };
-        let mut bytes = head.as_bytes().to_vec();
-        bytes.resize(SLOT, 0);
-        seal(&mut bytes, 0);
-        bytes
+        sealed_page::page(head.as_bytes(), SLOT, 0)
     }
 
     /// Reads slot 0 of a device of `size` bytes.
@@ -194,7 +176,7 @@ impl Super {
             let message = format!("the cache has format {}; this program knows {VERSION}", head.version);
             return Err(Error::unsupported(message));
         }
-        if !is_sealed(bytes, 0) {
+        if !sealed_page::is_sealed(bytes, 0) {
             return Err(wrong("its superblock has another checksum"));
         }
         let read = Super {
@@ -276,17 +258,14 @@ impl State {
             };
             bytes.extend_from_slice(row.as_bytes());
         }
-        bytes.resize(STATE_SLOTS as usize * SLOT, 0);
-        seal(&mut bytes, key);
-        bytes
+        sealed_page::page(&bytes, STATE_SLOTS as usize * SLOT, key)
     }
 
     /// Reads a copy; `None` if it is not whole.
     pub fn decode(bytes: &[u8], key: u64) -> Option<State> {
         let (head, rest) = StateBytes::ref_from_prefix(bytes).ok()?;
         let count = head.volumes.get() as usize;
-        if head.magic != STATE_MAGIC || head.key.get() != key || !is_sealed(bytes, key) || count > VOLUMES_MAX
-        {
+        if !sealed_page::is_whole(bytes, STATE_MAGIC, key) || count > VOLUMES_MAX {
             return None;
         }
         let (next, tails) = (head.next_segment.get(), head.tails.map(U64::get));

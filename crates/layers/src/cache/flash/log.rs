@@ -21,7 +21,7 @@ use super::Log;
 use super::format::{ENTRIES_MAX, SLOT, What};
 use super::segments::{MAIN, SMALL};
 use super::volume::Volume;
-use crate::flaw::flawed;
+use crate::kit::flaw::flawed;
 use lamina_block::{Buf, Durability, Result, Signal};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

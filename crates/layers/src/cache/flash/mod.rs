@@ -55,7 +55,8 @@ pub(crate) use rot::Written;
 pub(crate) use state::Pin;
 pub(crate) use volume::{LONG, Record, Volume};
 
-use crate::command::{args, unknown};
+use crate::kit::command::{args, unknown};
+use crate::kit::tasks::Tasks;
 use format::Super;
 use index::Index;
 use lamina_block::{
@@ -151,7 +152,7 @@ pub(crate) struct Log {
     mending: Cell<bool>,
     closed: Cell<bool>,
     /// What goes on in the background.
-    tasks: Cell<usize>,
+    tasks: Rc<Tasks>,
     scratch: RefCell<Vec<u8>>,
     /// Bytes written to the device, but for the state.
     written: Cell<u64>,

@@ -20,7 +20,7 @@ use super::log::{Ticket, Waiting};
 use super::rot::{Written, rotten};
 use super::segments::{MAIN, SMALL};
 use super::volume::{LATE, Volume};
-use crate::flaw::flawed;
+use crate::kit::flaw::flawed;
 use futures_util::future::select;
 use lamina_block::{Buf, Durability, Error, ErrorKind, Result};
 use std::ops::Range;

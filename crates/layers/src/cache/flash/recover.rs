@@ -15,7 +15,7 @@ use super::Log;
 use super::format::{Entry, Head, SEGMENTS_AT, SLOT, STATE_SLOTS, STATES, State, Summary, Super, What};
 use super::index::Word;
 use super::volume::{Record, Volume};
-use crate::flaw::flawed;
+use crate::kit::flaw::flawed;
 use futures_util::future::try_join;
 use futures_util::{StreamExt, stream};
 use lamina_block::{Env, Error, ErrorKind, Io, Node, Result};

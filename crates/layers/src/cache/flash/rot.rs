@@ -13,7 +13,7 @@ use super::Log;
 use super::access::Dirty;
 use super::format::{Entry, SLOT, What};
 use super::heads::is_latent;
-use crate::flaw::flawed;
+use crate::kit::flaw::flawed;
 use lamina_block::{Buf, Error, Result};
 use std::ops::Range;
 use std::rc::Rc;

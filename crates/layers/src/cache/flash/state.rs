@@ -5,21 +5,19 @@ use super::format::{SEGMENTS_MIN, SLOT, STATES, State, Super, VOLUMES_MAX, Volum
 use super::index::Index;
 use super::segments::Segments;
 use super::volume::Volume;
+use crate::kit::single_flight::SingleFlight;
 use lamina_block::{Buf, Durability, Env, Error, ErrorKind, Io, Node, Result, Signal};
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 
-/// The copies of the state, and how far they are behind.
+/// The copies of the state.
 #[derive(Default)]
 pub struct Saving {
     /// Of what was written last.
     pub sequence: Cell<u64>,
-    /// How often somebody wanted it to be saved, and up to which of these it has been.
-    wanted: Cell<u64>,
-    saved: Cell<u64>,
-    under_way: Cell<bool>,
+    flight: SingleFlight,
 }
 
 impl Log {
@@ -65,7 +63,7 @@ impl Log {
             unreadable: RefCell::default(),
             mending: Cell::new(false),
             closed: Cell::new(false),
-            tasks: Cell::new(0),
+            tasks: Rc::default(),
             scratch: RefCell::default(),
             written: Cell::new(0),
             stalls: Cell::new(0),
@@ -110,16 +108,12 @@ impl Log {
 
     /// Keeps the state as it is now, or a later one. Durable when it returns.
     pub async fn save(&self) -> Result<()> {
-        let saving = &self.saving;
-        saving.wanted.set(saving.wanted.get() + 1);
-        let wanted = saving.wanted.get();
-        self.moved.until(|| saving.saved.get() >= wanted || !saving.under_way.get()).await;
-        if saving.saved.get() >= wanted {
-            return Ok(());
-        }
-        saving.under_way.set(true);
-        let upto = saving.wanted.get();
-        let sequence = saving.sequence.get() + 1;
+        self.saving.flight.change();
+        self.saving.flight.save(async || self.write_state().await).await
+    }
+
+    async fn write_state(&self) -> Result<()> {
+        let sequence = self.saving.sequence.get() + 1;
         let state = {
             let segments = self.segments.borrow();
             let volumes = self.volumes.borrow();
@@ -137,15 +131,10 @@ impl Log {
         let buf = self.env.pool().take(bytes.len());
         buf.write(0, &bytes);
         let place = u64::from(STATES[sequence as usize % 2]) * SLOT as u64;
-        let result = self.child.submit(Io::write(place, buf, Durability::Fua)).await;
-        saving.under_way.set(false);
-        if result.is_ok() {
-            // What failed is written to the same place again: the other one is whole.
-            saving.sequence.set(sequence);
-            saving.saved.set(upto);
-        }
-        self.moved.notify();
-        result
+        // What failed is written to the same place again: the other one is whole.
+        self.child.submit(Io::write(place, buf, Durability::Fua)).await?;
+        self.saving.sequence.set(sequence);
+        Ok(())
     }
 
     /// The volume with this UUID, of `size` blocks. Fails if it is not there: what was written to it would be missing.
@@ -242,16 +231,7 @@ impl Log {
     /// Runs `work` in the background; [`Log::close`] waits for it.
     pub fn spawn<F: Future<Output = ()> + 'static>(&self, work: impl FnOnce(Rc<Log>) -> F) {
         let Some(me) = self.me.upgrade() else { return };
-        me.tasks.set(me.tasks.get() + 1);
-        let work = work(Rc::clone(&me));
-        self.env.spawn(Box::pin(async move {
-            work.await;
-            me.tasks.set(me.tasks.get() - 1);
-            // Whatever else its work has changed it has told of itself.
-            if me.closed.get() {
-                me.moved.notify();
-            }
-        }));
+        self.tasks.spawn(&*self.env, work(me));
     }
 
     /// Fails if nothing can be put any more.
@@ -272,7 +252,7 @@ impl Log {
         self.closed.set(true);
         self.flushed.notify();
         self.moved.notify();
-        self.moved.until(|| self.tasks.get() == 0).await;
+        self.tasks.ended().await;
         if self.is_missing || self.child.geometry().read_only {
             return Ok(());
         }

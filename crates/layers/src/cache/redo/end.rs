@@ -9,7 +9,7 @@
 use super::format::{Committed, PAGE, RECORDS, Record, encode_table};
 use super::open::write_page;
 use super::{Epoch, Phase, Redo};
-use crate::flaw::flawed;
+use crate::kit::flaw::flawed;
 use futures_util::{StreamExt, stream};
 use lamina_block::{Durability, Io, Result};
 use std::ops::Range;
@@ -20,22 +20,19 @@ const DEPTH: usize = 32;
 impl Redo {
     /// Ends the epoch: the store has it, durably, when this returns. If it fails, the next one begins where it stopped.
     pub async fn end(&self) -> Result<()> {
-        loop {
-            let moved = self.moved.wait();
-            if !self.ending.get() {
-                break;
+        self.ends.change();
+        let end = async || {
+            self.ending.set(true);
+            let result = self.end_alone().await;
+            if result.is_err() {
+                // Somebody was told so, and may read what is there: it stays.
+                self.epoch.borrow_mut().is_discarded = true;
             }
-            moved.await;
-        }
-        self.ending.set(true);
-        let result = self.end_alone().await;
-        if result.is_err() {
-            // Somebody was told so, and may read what is there: it stays.
-            self.epoch.borrow_mut().is_discarded = true;
-        }
-        self.ending.set(false);
-        self.moved.notify();
-        result
+            self.ending.set(false);
+            self.moved.notify();
+            result
+        };
+        self.ends.save(end).await
     }
 
     async fn end_alone(&self) -> Result<()> {

@@ -11,9 +11,10 @@
 //!
 //! Invariant: what is decoded here is possible in itself: every entry lies on the store and on the log.
 
+use crate::kit::sealed_page;
 use lamina_block::{Error, ErrorKind, Result};
 use std::ops::Range;
-use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -94,30 +95,9 @@ pub fn checksum(data: &[u8]) -> u64 {
     xxh3_64(data)
 }
 
-/// Puts the checksum of all of `bytes` where it belongs: the eight bytes after the magic number, which count as zeroes.
-fn seal(bytes: &mut [u8], key: u64) {
-    let sum = sum_of(bytes, key);
-    bytes[8..16].copy_from_slice(&sum.to_le_bytes());
-}
-
-fn is_sealed(bytes: &[u8], key: u64) -> bool {
-    bytes[8..16] == sum_of(bytes, key).to_le_bytes()
-}
-
-fn sum_of(bytes: &[u8], key: u64) -> u64 {
-    let mut sum = Xxh3::with_seed(key);
-    sum.update(&bytes[..8]);
-    sum.update(&[0; 8]);
-    sum.update(&bytes[16..]);
-    sum.digest()
-}
-
 /// A page that begins with `bytes`.
 fn page(bytes: &[u8], key: u64) -> Vec<u8> {
-    let mut page = bytes.to_vec();
-    page.resize(PAGE as usize, 0);
-    seal(&mut page, key);
-    page
+    sealed_page::page(bytes, PAGE as usize, key)
 }
 
 /// What a log is, for as long as it lives.
@@ -155,7 +135,7 @@ impl Super {
             }
             _ => return Err(wrong("there is no redo log on it")),
         }
-        if !is_sealed(bytes, 0) {
+        if !sealed_page::is_sealed(bytes, 0) {
             return Err(wrong("the superblock of the redo log is damaged"));
         }
         let of = Super { size: head.size.get(), key: head.key.get() };
@@ -213,7 +193,7 @@ impl Record {
     /// Reads a page; `None` if it is no record of this log, or not whole.
     pub fn decode(bytes: &[u8], of: &Super) -> Option<Record> {
         let (record, _) = RecordBytes::ref_from_prefix(bytes).ok()?;
-        if record.magic != RECORD_MAGIC || record.key.get() != of.key || !is_sealed(bytes, of.key) {
+        if !sealed_page::is_whole(bytes, RECORD_MAGIC, of.key) {
             return None;
         }
         let (table, entries) = (record.table.get(), record.entries.get());
@@ -276,7 +256,7 @@ impl Head {
     /// Reads the page at `place`; `None` if there is no head of this log with data behind it, or not all of it.
     pub fn decode(bytes: &[u8], place: u64, of: &Super) -> Option<Head> {
         let (head, _) = HeadBytes::ref_from_prefix(bytes).ok()?;
-        if head.magic != HEAD_MAGIC || head.key.get() != of.key || !is_sealed(bytes, of.key) {
+        if !sealed_page::is_whole(bytes, HEAD_MAGIC, of.key) {
             return None;
         }
         let (offset, len) = (head.entry.offset.get(), head.entry.len.get());
@@ -383,12 +363,12 @@ pub fn fuzz(bytes: &[u8]) {
     record.resize(PAGE as usize, 0);
     record[..8].copy_from_slice(&RECORD_MAGIC);
     record[16..24].copy_from_slice(&7u64.to_le_bytes());
-    seal(&mut record, 7);
+    sealed_page::seal(&mut record, 7);
     if let Some(record) = Record::decode(&record, &of) {
         assert_eq!(Record::decode(&record.encode(7), &of), Some(record));
     }
     record[..8].copy_from_slice(&HEAD_MAGIC);
-    seal(&mut record, 7);
+    sealed_page::seal(&mut record, 7);
     if let Some(head) = Head::decode(&record, AREA, &of) {
         assert!(head.at.start < head.at.end && AREA + PAGE + (head.at.end - head.at.start) <= of.size);
         assert_eq!(Head::decode(&head.encode(AREA, 7), AREA, &of), Some(head));

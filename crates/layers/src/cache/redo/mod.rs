@@ -36,12 +36,12 @@ pub mod format;
 mod open;
 mod places;
 
-use crate::flaw::flawed;
+use crate::kit::flaw::flawed;
+use crate::kit::single_flight::SingleFlight;
 use format::{AREA, ENTRY, Entry, Head, PAGE, Record, Super, checksum, table_len};
-use futures_util::future::join_all;
 use lamina_block::{
     Begin, Buf, Build, Config, Consent, Durability, Effect, Env, Error, Extent, ExtentState, Fate, Geometry,
-    Healed, Io, Judge, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result, Signal, Step,
+    Healed, Io, Judge, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result, Signal, Step, all,
 };
 use places::Places;
 use serde::Deserialize;
@@ -241,6 +241,7 @@ pub(crate) struct Redo {
     reading: Cell<usize>,
     /// An epoch is being ended.
     ending: Cell<bool>,
+    ends: SingleFlight,
     moved: Signal,
     scratch: RefCell<Vec<u8>>,
     written: Cell<u64>,
@@ -392,7 +393,7 @@ impl Redo {
                 None => self.store.submit(Io::read(part.start, into)),
             }
         });
-        let result = join_all(reads).await.into_iter().collect();
+        let result = all(reads).await;
         self.reading.set(self.reading.get() - 1);
         self.moved.notify();
         result

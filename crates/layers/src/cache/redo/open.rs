@@ -61,6 +61,7 @@ impl Redo {
             slot: Cell::new(slot),
             reading: Cell::new(0),
             ending: Cell::new(false),
+            ends: Default::default(),
             moved: Signal::new(),
             scratch: RefCell::default(),
             written: Cell::new(0),

@@ -2,7 +2,7 @@
 
 use super::How;
 use super::format::{AREA, Committed, Entry, Head, LOG_MIN, Record, Super, decode_table, encode_table};
-use crate::flaw::FLAW;
+use crate::kit::flaw::FLAW;
 use crate::testing::*;
 use futures_util::future::join_all;
 use lamina_block::{Begin, Build};

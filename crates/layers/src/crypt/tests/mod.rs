@@ -7,7 +7,7 @@ mod keyslots;
 
 use super::Keys;
 use super::cipher::{Algorithm, Cipher};
-use crate::flaw::FLAW;
+use crate::kit::flaw::FLAW;
 use crate::testing::*;
 use lamina_block::{Begin, Build, Error, Geometry, Layer, Manage, Op, Passthrough, Step};
 use lamina_sim::{Rig, SimEnv, Simulation, gauntlet};

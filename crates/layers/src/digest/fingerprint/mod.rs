@@ -44,10 +44,10 @@
 mod marks;
 mod queries;
 
-use crate::command::{args, unknown};
-use crate::consent::unless_replaced;
 use crate::digest::sums::digest::Digest;
 use crate::digest::sums::{self, Sums, Wanted};
+use crate::kit::command::{args, unknown};
+use crate::kit::consent::unless_replaced;
 use lamina_block::{
     Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Error, Extent, Finding, Geometry, Io, Job,
     Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result, Step, Verb,

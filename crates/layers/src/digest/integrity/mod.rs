@@ -55,10 +55,10 @@
 //! It deliberately does not know what the right bytes are, does not hide a block that it finds wrong, and does not protect
 //! against somebody who can change data and table: that is what `crypt` and a signature are for.
 
-use crate::command::{args, unknown};
-use crate::consent::unless_replaced;
 use crate::digest::sums::digest::Digest;
 use crate::digest::sums::{self, Sums, Wanted};
+use crate::kit::command::{args, unknown};
+use crate::kit::consent::unless_replaced;
 use lamina_block::{
     Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Error, Extent, Finding, Geometry, Io, Job,
     Layer, Made, Manage, Node, Op, Passthrough, Pending, Result, Step, Verb,

@@ -4,9 +4,9 @@ use super::digest::Digest;
 use super::format::{BLOCKS, HEAD, HEAD_LEN, Head, OBJECTS, PAGE, Plan, TABLE};
 use super::table::Table;
 use super::{Sums, Tally};
-use crate::home;
+use crate::kit::home;
 use crate::redundancy::intent::{Area, Intent, Shape};
-use lamina_block::{Begin, Build, Bytes, Error, ErrorKind, Io, Level, Node, Result, Signal, Zero};
+use lamina_block::{Begin, Build, Bytes, Error, ErrorKind, Io, Level, Node, Result, Zero};
 use lamina_metadata::{Change, Format, Region, Store};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -174,14 +174,12 @@ async fn find(wanted: &Wanted, with: &Build) -> Result<Rc<Sums>> {
         doubted: RefCell::new(intent.regions()),
         intent,
         area,
-        locked: RefCell::default(),
-        unlocked: Signal::new(),
+        locks: Rc::default(),
         doubts: Cell::new(0),
         sum_cancelled: Cell::new(false),
         tidying: Cell::new(false),
         jobs: RefCell::default(),
-        moved: Signal::new(),
-        busy: Cell::new(0),
+        tasks: Rc::default(),
         closed: Cell::new(false),
         scratch: RefCell::new(block),
         tally: Tally::default(),

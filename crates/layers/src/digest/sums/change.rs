@@ -1,8 +1,7 @@
 //! Writes and zeroes: bytes below and digests in the table, together for everybody who looks.
 
 use super::Sums;
-use super::tidy::Busy;
-use crate::flaw::flawed;
+use crate::kit::flaw::flawed;
 use lamina_block::{Buf, Durability, Io, Op, Result, Zero};
 use std::ops::Range;
 use std::rc::Rc;
@@ -91,12 +90,10 @@ impl Sums {
     /// Intends what a stream of writes will come to, so that it does not have to wait there.
     fn prepare(&self, next: Range<u64>) {
         let Some(me) = self.me.upgrade().filter(|_| !self.closed.get()) else { return };
-        let busy = Busy::new(&me);
-        self.env.spawn(Box::pin(async move {
+        self.tasks.spawn(&*self.env, async move {
             // If it fails, whoever writes there will see why.
             let _ = me.intent.mark(&next, &me.area).await;
-            drop(busy);
-        }));
+        });
     }
 
     /// Zeroes the whole blocks of `at`, and the parts of others at its ends if they have to be.

@@ -5,7 +5,7 @@
 
 use super::change::{PIECE, pieces};
 use super::{Sums, add};
-use crate::flaw::flawed;
+use crate::kit::flaw::flawed;
 use futures_util::future::join_all;
 use lamina_block::{Buf, Error, ErrorKind, Io, Job, Judge, Result};
 use std::ops::Range;
@@ -180,7 +180,7 @@ impl Sums {
         let job = Job::new(&self.env, name, total, limit);
         self.jobs.borrow_mut().push(Rc::clone(&job));
         let me = Rc::clone(self);
-        self.env.spawn(Box::pin(async move {
+        self.tasks.spawn(&*self.env, async move {
             match work(&me, &job).await {
                 Err(e) if e.kind() != ErrorKind::Cancelled => {
                     tracing::warn!(device = %me.name, job = name, "it ended: {e}");
@@ -188,8 +188,7 @@ impl Sums {
                 Ok(()) | Err(_) => {}
             }
             me.jobs.borrow_mut().retain(|known| !Rc::ptr_eq(known, &job));
-            me.moved.notify();
-        }));
+        });
         true
     }
 

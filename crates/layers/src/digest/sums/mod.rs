@@ -30,10 +30,12 @@ mod tidy;
 pub use begin::{Wanted, open};
 pub use format::PAGE;
 
+use crate::kit::range_locks::{RangeLock, RangeLocks};
+use crate::kit::tasks::Tasks;
 use crate::redundancy::intent::{Area, Bits, Intent};
 use digest::Digest;
 use format::Head;
-use lamina_block::{Buf, Env, Extent, ExtentState, Geometry, Job, Node, Result, Signal};
+use lamina_block::{Buf, Env, Extent, ExtentState, Geometry, Job, Node, Result};
 use lamina_metadata::Store;
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
@@ -62,8 +64,7 @@ pub struct Sums {
     intent: Intent,
     area: Area,
     /// What is being changed: bytes of the device.
-    locked: RefCell<Vec<Range<u64>>>,
-    unlocked: Signal,
+    locks: Rc<RangeLocks>,
     /// Regions in which a digest that differs says nothing.
     doubted: RefCell<Bits>,
     /// How often something came into doubt.
@@ -72,10 +73,8 @@ pub struct Sums {
     sum_cancelled: Cell<bool>,
     tidying: Cell<bool>,
     jobs: RefCell<Vec<Rc<Job>>>,
-    /// A job has ended, or a round of tidying.
-    moved: Signal,
-    /// How much is under way that is nobody's request.
-    busy: Cell<usize>,
+    /// What goes on in the background.
+    tasks: Rc<Tasks>,
     closed: Cell<bool>,
     scratch: RefCell<Vec<u8>>,
     tally: Tally,
@@ -230,13 +229,8 @@ impl Sums {
 
     /// Locks blocks for a change of them.
     async fn lock(&self, at: &Range<u64>) -> Lock<'_> {
-        self.unlocked.until(|| !self.is_locked(at)).await;
-        self.locked.borrow_mut().push(at.clone());
-        Lock { sums: self, at: at.clone(), unsure: Cell::new(false) }
-    }
-
-    fn is_locked(&self, at: &Range<u64>) -> bool {
-        self.locked.borrow().iter().any(|locked| locked.start < at.end && at.start < locked.end)
+        let range = self.locks.lock(at).await;
+        Lock { sums: self, at: at.clone(), unsure: Cell::new(false), _range: range }
     }
 
     pub fn is_doubted(&self, at: &Range<u64>) -> bool {
@@ -315,6 +309,8 @@ struct Lock<'a> {
     at: Range<u64>,
     /// Their digests may be wrong: if that is so at the end, they are doubted.
     unsure: Cell<bool>,
+    /// Given back last.
+    _range: RangeLock,
 }
 
 impl Drop for Lock<'_> {
@@ -322,12 +318,6 @@ impl Drop for Lock<'_> {
         if self.unsure.get() {
             self.sums.doubt(&self.at);
         }
-        let mut locked = self.sums.locked.borrow_mut();
-        if let Some(place) = locked.iter().position(|locked| *locked == self.at) {
-            locked.swap_remove(place);
-        }
-        drop(locked);
-        self.sums.unlocked.notify();
     }
 }
 

@@ -101,7 +101,7 @@ impl Open {
 
     /// Waits until no job is under way.
     pub async fn rested(&self) {
-        self.sums.moved.until(|| self.sums.jobs().is_empty()).await;
+        self.sums.tasks.ended().await;
     }
 }
 

@@ -2,7 +2,7 @@
 //! the end.
 
 use super::{PAGE, Sums};
-use crate::flaw::flawed;
+use crate::kit::flaw::flawed;
 use lamina_block::{Class, Error, Finding, Io, Job, JobState, Result};
 use std::ops::Range;
 use std::rc::Rc;
@@ -10,23 +10,6 @@ use std::time::Duration;
 
 /// How long a region is left alone before its intent goes; short in tests, whose time is short.
 const QUIET: Duration = if cfg!(test) { Duration::from_micros(300) } else { Duration::from_secs(5) };
-
-/// Something is under way that the end waits for, until this is dropped.
-pub(super) struct Busy(Rc<Sums>);
-
-impl Busy {
-    pub fn new(sums: &Rc<Sums>) -> Busy {
-        sums.busy.set(sums.busy.get() + 1);
-        Busy(Rc::clone(sums))
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.0.busy.set(self.0.busy.get() - 1);
-        self.0.moved.notify();
-    }
-}
 
 impl Sums {
     /// Something was intended, or is in doubt: it will be seen to.
@@ -40,11 +23,11 @@ impl Sums {
                 env.sleep(QUIET).await;
                 let Some(sums) = me.upgrade().filter(|sums| !sums.closed.get()) else { return };
                 sums.settle_doubts();
-                let busy = Busy::new(&sums);
+                let task = sums.tasks.begin();
                 if let Err(e) = sums.tidy().await {
                     tracing::warn!(device = %sums.name, "what was written could not be settled, and will be later: {e}");
                 }
-                drop(busy);
+                drop(task);
                 if sums.intent.is_empty() {
                     return sums.tidying.set(false);
                 }
@@ -67,7 +50,7 @@ impl Sums {
 
     /// Takes the intent away from regions in which nothing happened since the last time.
     async fn tidy(&self) -> Result<()> {
-        let good = |at: &Range<u64>| !self.is_locked(at) && !self.is_doubted(at);
+        let good = |at: &Range<u64>| !self.locks.is_locked(at) && !self.is_doubted(at);
         let quiet = self.intent.quiet(good);
         if quiet.is_empty() {
             return Ok(());
@@ -87,7 +70,7 @@ impl Sums {
             return Ok(());
         }
         self.jobs.borrow().iter().for_each(|job| job.cancel());
-        self.moved.until(|| self.jobs.borrow().is_empty() && self.busy.get() == 0).await;
+        self.tasks.ended().await;
         if self.is_read_only() {
             return Ok(());
         }

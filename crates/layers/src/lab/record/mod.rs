@@ -34,8 +34,9 @@ mod state;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use crate::command::{args, unknown};
-use crate::consent::unless_replaced;
+use crate::kit::command::{args, unknown};
+use crate::kit::consent::unless_replaced;
+use crate::kit::size::device_size;
 use format::{Head, flag};
 use lamina_block::{
     Arg, ArgType, Buf, Build, Bytes, Command, Config, Consent, Durability, Effect, Env, Error, ErrorKind,
@@ -93,8 +94,8 @@ impl Config for Keys {
 async fn open(keys: Keys, with: Build) -> Result<Made> {
     let child = with.child();
     let sector = child.geometry().block;
-    let size = crate::sinks::null::size(keys.log_size, sector)
-        .map_err(|e| Error::invalid(format!("log-{}", e.message())))?;
+    let size =
+        device_size(keys.log_size, sector).map_err(|e| Error::invalid(format!("log-{}", e.message())))?;
     let path = with.path(&keys.log);
     let open = OpenDisk { path, read_only: false, direct: false, create: Some(size), block: Some(sector) };
     let disk = with.env.open_disk(open).await?;

@@ -31,8 +31,9 @@ mod tests;
 pub use bits::Bits;
 pub use format::{SHEET, Shape, Sheets};
 
-use crate::flaw::flawed;
-use lamina_block::{Buf, Durability, Env, Io, Node, Pending, Request, Result, Signal};
+use crate::kit::flaw::flawed;
+use crate::kit::range_locks::RangeLocks;
+use lamina_block::{Buf, Durability, Env, Io, Node, Pending, Request, Result};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -73,8 +74,7 @@ pub struct Intent {
     page: usize,
     state: RefCell<State>,
     /// Pages that are being written.
-    writing: RefCell<BTreeSet<u64>>,
-    written: Signal,
+    writing: Rc<RangeLocks>,
 }
 
 struct State {
@@ -97,8 +97,7 @@ impl Intent {
             shape: Cell::new(shape),
             page: PAGE.max(block as usize),
             state: RefCell::new(state),
-            writing: RefCell::default(),
-            written: Signal::new(),
+            writing: Rc::default(),
         })
     }
 
@@ -194,12 +193,10 @@ impl Intent {
 
     /// Writes a page as it is when its turn comes, if that is `needed` then.
     async fn write(&self, page: u64, on: &impl Place, needed: impl Fn() -> bool) -> Result<()> {
-        self.written.until(|| !self.writing.borrow().contains(&page)).await;
+        let _writing = self.writing.lock(&(page..page + 1)).await;
         if !needed() {
             return Ok(());
         }
-        self.writing.borrow_mut().insert(page);
-        let _turn = Turn { of: self, page };
         let part = self.shape.get().page_part(page, self.page);
         let mut content = self.state.borrow().wanted.clone();
         let buf = self.env.pool().take(self.page);
@@ -249,7 +246,7 @@ impl Intent {
     /// Goes on as `next`, which is [longer](Intent::longer) and durable in its area, when no page is being written: then
     /// `switch` is called, and from then on pages go to the new area.
     pub async fn grow(&self, next: Intent, switch: impl FnOnce()) {
-        self.written.until(|| self.writing.borrow().is_empty()).await;
+        let _writing = self.writing.lock(&(0..u64::MAX)).await;
         let mut state = next.state.into_inner();
         // What was marked meanwhile is not on disk there.
         if !flawed!("what was in doubt is forgotten") {
@@ -311,18 +308,5 @@ impl Intent {
             self.write(page, on, || true).await?;
         }
         Ok(())
-    }
-}
-
-/// The turn to write a page, until it is dropped.
-struct Turn<'a> {
-    of: &'a Intent,
-    page: u64,
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.of.writing.borrow_mut().remove(&self.page);
-        self.of.written.notify();
     }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::flaw::FLAW;
+use crate::kit::flaw::FLAW;
 use crate::testing::*;
 use lamina_block::all;
 use lamina_sim::{DiskOptions, Image, Images, SimEnv, Simulation};

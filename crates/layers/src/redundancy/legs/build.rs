@@ -2,8 +2,9 @@
 
 use super::state::end_is_gone;
 use super::words::{Kept, KeptLeg};
-use super::{Content, Findings, Leg, Legs, Locks, Role, is_corrupt};
-use crate::flaw::flawed;
+use super::{Content, Findings, Leg, Legs, Role, is_corrupt};
+use crate::kit::flaw::flawed;
+use crate::kit::single_flight::SingleFlight;
 use crate::redundancy::intent::{Area, Bits, Intent, Shape, Sheets};
 use lamina_block::{Begin, Build, Bytes, Error, ErrorKind, Geometry, Io, Node, Result, Signal, Time, Zero};
 use serde_json::Value;
@@ -132,21 +133,19 @@ impl Legs {
             timeout: needs.timeout,
             content: RefCell::new(Weak::<Nothing>::new()),
             intent,
-            locks: Rc::new(Locks::default()),
+            locks: Rc::default(),
             unsure: RefCell::new(none.clone()),
             written: RefCell::new(none),
             flushing: RefCell::default(),
             lacking: Cell::new(false),
             read_only: all.read_only,
-            version: Cell::new(1),
-            recorded: Cell::new(u64::from(with.begin == Begin::Open && as_kept)),
-            recording: Cell::new(false),
+            recording: SingleFlight::new(with.begin == Begin::Open && as_kept),
             moved: Signal::new(),
             last: Cell::new(Time(0)),
             ticking: Cell::new(false),
             turn: Cell::new(0),
             closing: Cell::new(false),
-            working: Cell::new(0),
+            tasks: Rc::default(),
             rebuild: RefCell::default(),
             scrub: RefCell::default(),
             limit: Cell::new(needs.limit),

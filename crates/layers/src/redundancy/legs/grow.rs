@@ -15,7 +15,7 @@
 
 use super::build::{ZERO_MAX, nothing_of, usable};
 use super::{Legs, Role};
-use crate::flaw::flawed;
+use crate::kit::flaw::flawed;
 use crate::redundancy::intent::{Area, Bits, Intent};
 use lamina_block::{Bytes, Error, ErrorKind, Io, Result, Zero};
 use serde_json::Value;
@@ -39,7 +39,7 @@ impl Legs {
         }
         self.fits(start + next.area() + self.tail)?;
         let new = before..size;
-        let lock = self.locks.take(&new).await;
+        let lock = self.locks.lock(&new).await;
         self.write_intent(&next, start).await?;
         self.can_grow()?;
         self.intent.grow(next, || self.become_larger(size, start)).await;
@@ -58,7 +58,7 @@ impl Legs {
         let may = !self.read_only && !flawed!("zeroing is not taken up again");
         let Some(before) = self.to_zero.get().filter(|_| may) else { return Ok(()) };
         let new = before.min(self.size.get())..self.size.get();
-        let lock = self.locks.take(&new).await;
+        let lock = self.locks.lock(&new).await;
         self.zero_new(&new).await;
         drop(lock);
         self.record().await

@@ -5,7 +5,7 @@
 //! hold something newer than where they would come from.
 
 use super::{Legs, Part, Role, is_away};
-use crate::flaw::flawed;
+use crate::kit::flaw::flawed;
 use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Result};
 use std::ops::Range;
 use std::rc::Rc;
@@ -40,7 +40,7 @@ impl Legs {
     /// Gives leg `leg`, which failed a read of `at`, from the others what it cannot read.
     pub async fn heal(&self, at: &Range<u64>, leg: usize) {
         for piece in self.pieces(&self.whole(at)) {
-            let _lock = self.locks.take(&piece).await;
+            let _lock = self.locks.lock(&piece).await;
             self.heal_piece(&piece, leg).await;
         }
     }

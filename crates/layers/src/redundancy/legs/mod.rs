@@ -14,7 +14,7 @@
 //!   [`Legs::record`]). So after a crash nobody takes an old leg for a good one.
 //! * **What a leg lacks is known**: what was written since the last flush when it went away, since it may have lost that,
 //!   and all that was written from then on. The intent keeps the regions of it on disk.
-//! * **Bytes are changed by one at a time** ([`Locks`]), so that legs cannot end up different.
+//! * **Bytes are changed by one at a time** ([`RangeLocks`]), so that legs cannot end up different.
 //! * **The last leg that has a byte is never put out**: its errors are the device's.
 //! * **The size that is kept is that of the intent which counts** (`grow`): before a larger size is kept, the intent of it is
 //!   durable at the new ends, and the one of the old size is still there.
@@ -25,7 +25,6 @@
 mod build;
 mod grow;
 mod heal;
-mod locks;
 mod parts;
 mod rebuild;
 mod scrub;
@@ -38,12 +37,13 @@ mod words;
 
 pub use build::{Needs, enough, not_all_spares};
 pub use heal::{cut, is_corrupt};
-pub use locks::{Lock, Locks};
 pub use parts::{Part, Parts};
 pub use state::{Leg, Role, is_away};
-pub use tick::Working;
 pub use verbs::{VERBS, needs_quiesce, refusal};
 
+use crate::kit::range_locks::RangeLocks;
+use crate::kit::single_flight::SingleFlight;
+use crate::kit::tasks::Tasks;
 use crate::redundancy::intent::{Area, Bits, Intent, Place};
 use lamina_block::{Buf, Env, Error, Io, Job, Keep, Pending, Result, Signal, Time};
 use scrub::Findings;
@@ -100,7 +100,7 @@ pub struct Legs {
     timeout: Duration,
     content: RefCell<Weak<dyn Content>>,
     pub intent: Intent,
-    pub locks: Rc<Locks>,
+    pub locks: Rc<RangeLocks>,
     /// Where legs in sync may differ, after a crash or a write that failed.
     unsure: RefCell<Bits>,
     /// Written since the last flush began, and before that since the one before.
@@ -112,10 +112,8 @@ pub struct Legs {
     block: u32,
     /// Nothing below may be changed.
     read_only: bool,
-    /// The state, and the one that is kept durably.
-    version: Cell<u64>,
-    recorded: Cell<u64>,
-    recording: Cell<bool>,
+    /// The state is kept durably.
+    recording: SingleFlight,
     /// Something has changed that somebody waits for.
     pub moved: Signal,
     /// When somebody asked for something last.
@@ -123,8 +121,8 @@ pub struct Legs {
     ticking: Cell<bool>,
     turn: Cell<u64>,
     closing: Cell<bool>,
-    /// Tasks at work.
-    working: Cell<usize>,
+    /// What goes on in the background.
+    pub tasks: Rc<Tasks>,
     rebuild: RefCell<Option<Rc<Job>>>,
     scrub: RefCell<Option<Rc<Job>>>,
     limit: Cell<Option<u64>>,
@@ -189,12 +187,10 @@ impl Legs {
     /// Marks what a stream of writes will come to, so that it does not have to wait there.
     fn prepare(&self, next: Range<u64>) {
         let Some(me) = self.me.upgrade().filter(|_| !self.closing.get()) else { return };
-        let working = Working::new(&me);
-        self.env.spawn(Box::pin(async move {
+        self.tasks.spawn(&*self.env, async move {
             // If it fails, whoever writes there will see why.
             let _ = me.intent.mark(&next, &*me).await;
-            drop(working);
-        }));
+        });
         self.wake();
     }
 
@@ -251,7 +247,7 @@ impl Legs {
         let mine = self.flushing.borrow().is_none();
         if mine {
             let mut next = Bits::none(self.size.get(), self.written.borrow().unit());
-            self.locks.all().iter().for_each(|at| next.add(at));
+            self.locks.in_use().iter().for_each(|at| next.add(at));
             let before = self.written.replace(next);
             self.flushing.replace(Some(before));
         }
@@ -275,37 +271,23 @@ impl Legs {
     /// True if the state is durable.
     #[inline]
     pub fn is_recorded(&self) -> bool {
-        self.recorded.get() >= self.version.get()
+        self.recording.is_saved()
     }
 
     /// Makes the state durable, if it is not.
     pub async fn record(&self) -> Result<()> {
-        let version = self.version.get();
-        while self.recorded.get() < version {
-            if self.recording.replace(true) {
-                self.moved.wait().await;
-                continue;
+        let save = async || {
+            if let Some(content) = self.content() {
+                content.settle().await?;
             }
-            let now = self.version.get();
-            let settled = match self.content() {
-                Some(content) => content.settle().await,
-                None => Ok(()),
-            };
-            let kept = match settled {
-                Ok(()) => self.keep.set(self.words()).await,
-                Err(e) => Err(e),
-            };
-            self.recording.set(false);
-            self.moved.notify();
-            kept.map_err(|e| e.on(&self.name))?;
-            self.recorded.set(now);
-        }
-        Ok(())
+            self.keep.set(self.words()).await
+        };
+        self.recording.save(save).await.map_err(|e| e.on(&self.name))
     }
 
     /// The state has changed.
     pub fn changed(&self) {
-        self.version.set(self.version.get() + 1);
+        self.recording.change();
         self.look();
         self.moved.notify();
         self.wake();
@@ -324,7 +306,7 @@ impl Legs {
             let at = region.start.min(known)..region.end.min(known);
             leg.missing.borrow().as_ref().is_some_and(|missing| missing.touches(&at))
         };
-        !self.locks.are_used(region) && !self.unsure.borrow().touches(region) && !self.legs.iter().any(lacks)
+        !self.locks.is_in_use(region) && !self.unsure.borrow().touches(region) && !self.legs.iter().any(lacks)
     }
 
     /// How many places are held by legs in sync other than `but`. Where legs are all the same, each has its own.
@@ -422,7 +404,8 @@ impl Legs {
     pub async fn close(&self) -> Result<()> {
         self.closing.set(true);
         self.jobs().iter().for_each(|job| job.cancel());
-        self.moved.until(|| self.working.get() == 0).await;
+        self.moved.notify();
+        self.tasks.ended().await;
         if self.read_only {
             return Ok(());
         }

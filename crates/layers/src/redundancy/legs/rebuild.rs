@@ -5,7 +5,6 @@
 //! long as it took. A leg that is behind gets all writes meanwhile. How far a leg is that had nothing is kept now and then; what
 //! others lack the intent says.
 
-use super::tick::Working;
 use super::{Content, Legs, Role};
 use crate::redundancy::intent::Bits;
 use futures_util::future::join_all;
@@ -81,8 +80,7 @@ impl Legs {
             kept,
             stuck: Default::default(),
         };
-        let working = Working::new(self);
-        self.env.spawn(Box::pin(async move {
+        self.tasks.spawn(&*self.env, async move {
             run.all().await;
             let legs = Rc::clone(&run.legs);
             legs.limit.set(run.job.limit());
@@ -90,8 +88,8 @@ impl Legs {
             legs.rebuild.replace(None);
             legs.look();
             legs.wake();
-            drop((run, working));
-        }));
+            legs.moved.notify();
+        });
     }
 
     /// The next bytes from `from` on that are to be copied at once.
@@ -214,7 +212,7 @@ impl Run {
     /// Makes `at` right everywhere.
     async fn chunk(&self, at: &Range<u64>) -> Result<()> {
         let legs = &self.legs;
-        let _lock = legs.locks.take(at).await;
+        let _lock = legs.locks.lock(at).await;
         let size = legs.size.get();
         let lacks = |leg: &usize| {
             let leg = &legs.legs[*leg];
@@ -273,7 +271,7 @@ impl Run {
             let it = &legs.legs[leg];
             if it.here.get() && it.copied.get().is_some_and(|before| before < position) {
                 it.copied.set(Some(position));
-                legs.version.set(legs.version.get() + 1);
+                legs.recording.change();
             }
         }
         legs.record().await

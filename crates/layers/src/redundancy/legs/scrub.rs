@@ -4,7 +4,6 @@
 //! mended only if it is known which is right. How far it is, is kept now and then: it goes on after a restart.
 
 use super::Legs;
-use super::tick::Working;
 use lamina_block::{ErrorKind, Job, Result};
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
@@ -89,8 +88,8 @@ impl Legs {
         job.set_progress(from, self.size.get());
         self.scrub.replace(Some(Rc::clone(&job)));
         self.findings.begin();
-        let (me, working) = (Rc::clone(self), Working::new(self));
-        self.env.spawn(Box::pin(async move {
+        let me = Rc::clone(self);
+        self.tasks.spawn(&*self.env, async move {
             while let Err(e) = me.scrub(&content, &job, trust).await {
                 if me.closing.get() {
                     break;
@@ -106,8 +105,7 @@ impl Legs {
             }
             me.scrub.replace(None);
             me.moved.notify();
-            drop((me, content, working));
-        }));
+        });
     }
 
     async fn scrub(&self, content: &Rc<dyn super::Content>, job: &Job, trust: Option<usize>) -> Result<()> {
@@ -116,7 +114,7 @@ impl Legs {
             let at = from..(from + CHUNK).min(self.size.get());
             job.turn(at.end - at.start).await?;
             let before = self.env.now();
-            let lock = self.locks.take(&at).await;
+            let lock = self.locks.lock(&at).await;
             Rc::clone(content).compare(at.clone(), trust).await?;
             drop(lock);
             self.scrubbed.set(Some(at.end));
@@ -126,7 +124,7 @@ impl Legs {
             }
             if self.env.now().since(kept) >= KEEP_EVERY {
                 kept = self.env.now();
-                self.version.set(self.version.get() + 1);
+                self.recording.change();
                 self.record().await?;
             }
         }

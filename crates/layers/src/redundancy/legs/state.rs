@@ -1,7 +1,7 @@
 //! What a leg is, and how it becomes something else.
 
 use super::{Legs, is_corrupt};
-use crate::flaw::flawed;
+use crate::kit::flaw::flawed;
 use crate::redundancy::intent::{Area, Bits};
 use lamina_block::{Error, ErrorKind, Node, Result, Time};
 use serde::{Deserialize, Serialize};

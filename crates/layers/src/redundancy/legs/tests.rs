@@ -1,7 +1,7 @@
 //! Devices with legs over `integrity`: bytes that change on their own are never given out, and are made right.
 
 use crate::digest::sums::Sums;
-use crate::flaw::FLAW;
+use crate::kit::flaw::FLAW;
 use crate::redundancy::mirror::tests::{SIZE, work};
 use crate::testing::history::{BLOCK, Checked, History, told};
 use crate::testing::*;

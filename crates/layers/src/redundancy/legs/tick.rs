@@ -12,24 +12,6 @@ const TICK: Duration = Duration::from_secs(1);
 /// Bits of the intent go after two to four of so many turns.
 const SWEEP: u64 = 2;
 
-/// A task at work, until it is dropped.
-pub struct Working(Rc<Legs>);
-
-impl Working {
-    /// One more is at work; [`Legs::close`] waits for it.
-    pub fn new(legs: &Rc<Legs>) -> Working {
-        legs.working.set(legs.working.get() + 1);
-        Working(Rc::clone(legs))
-    }
-}
-
-impl Drop for Working {
-    fn drop(&mut self) {
-        self.0.working.set(self.0.working.get() - 1);
-        self.0.moved.notify();
-    }
-}
-
 impl Legs {
     /// Lets it go on soon. Nobody holds the device meanwhile, so that it can be closed.
     pub(super) fn wake(&self) {
@@ -44,11 +26,12 @@ impl Legs {
             if me.closing.get() {
                 return;
             }
-            let working = Working::new(&me);
+            let working = me.tasks.begin();
             if let Err(e) = me.tick().await {
                 tracing::debug!(device = %me.name, error = %e, "what goes on by itself will be tried again");
             }
-            drop(working);
+            me.moved.notify();
+            drop((me, working));
         }));
     }
 

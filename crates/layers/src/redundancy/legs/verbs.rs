@@ -1,7 +1,7 @@
 //! The commands of devices with legs, and what they show.
 
 use super::{Legs, Role, enough};
-use crate::command::{args, unknown};
+use crate::kit::command::{args, unknown};
 use lamina_block::{Arg, ArgType, Bytes, Class, Command, Error, ErrorKind, Finding, Node, Result, Verb};
 use serde::Deserialize;
 use serde_json::{Value, json};

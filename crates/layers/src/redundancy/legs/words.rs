@@ -1,8 +1,9 @@
 //! What is kept of legs with the hierarchy: see `docs/formats/kept.md`.
 
 use super::{Leg, Legs, Role};
+use crate::kit::state_record;
 use crate::redundancy::intent::Bits;
-use lamina_block::{Error, ErrorKind, Result};
+use lamina_block::{Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -91,30 +92,20 @@ impl Kept {
 
     /// Reads what was kept by a device of `kind`.
     pub fn read(kind: &str, kept: &Value) -> Result<Kept> {
-        let corrupt = |e: String| Error::new(ErrorKind::Corrupt, format!("what is kept of its legs: {e}"));
-        match kept.get("version").and_then(Value::as_u64) {
-            Some(version) if version > u64::from(VERSION) => {
-                return Err(Error::unsupported(format!(
-                    "its legs were kept by a later version (format {version}; known is {VERSION})"
-                )));
-            }
-            Some(version) if version == u64::from(VERSION) => {}
-            _ => return Err(corrupt("no version that is known".into())),
-        }
-        let kept = Kept::deserialize(kept).map_err(|e| corrupt(e.to_string()))?;
+        let kept: Kept = state_record::read(kept, VERSION.into(), "legs")?;
         if kept.kind != kind {
             return Err(Error::invalid(format!("type: it was made as {:?}", kept.kind)));
         }
         let twice = |leg: &KeptLeg| kept.legs.iter().filter(|other| other.device == leg.device).count() > 1;
         match kept.legs.iter().any(twice) {
-            true => Err(corrupt("a device is two legs".into())),
+            true => Err(state_record::corrupt("legs", "a device is two legs")),
             false => Ok(kept),
         }
     }
 
     /// As JSON.
     pub fn write(&self) -> Value {
-        serde_json::to_value(self).expect("numbers and names are JSON")
+        state_record::write(self)
     }
 }
 
@@ -142,6 +133,7 @@ impl Legs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lamina_block::ErrorKind;
     use serde_json::json;
 
     const GOLDEN: &str = include_str!("../../../tests/golden/kept-legs-1.json");

@@ -1,7 +1,7 @@
 //! What one leg cannot read, another one can: it is read there, and written back.
 
 use super::Mirror;
-use crate::flaw::flawed;
+use crate::kit::flaw::flawed;
 use crate::redundancy::legs::{Content, is_away, is_corrupt};
 use lamina_block::{Buf, Durability, Error, Healed, Io, Judge, Pending, Result};
 use std::ops::Range;
@@ -120,7 +120,7 @@ impl Mirror {
 
     /// Gives the copy of `at` that `is_right`, if there is one, to all legs that hold something else.
     pub(super) async fn put_right(&self, at: &Range<u64>, is_right: Judge) -> Result<Option<Healed>> {
-        let _lock = self.legs.locks.take(&self.legs.whole(at)).await;
+        let _lock = self.legs.locks.lock(&self.legs.whole(at)).await;
         let mut copies: Vec<(usize, Option<Buf>)> = Vec::new();
         for leg in self.legs.targets().collect::<Vec<_>>() {
             let bytes = self.legs.env.pool().take((at.end - at.start) as usize);

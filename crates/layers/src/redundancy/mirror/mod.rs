@@ -58,10 +58,11 @@ mod heal;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use crate::consent::unless_replaced;
-use crate::flaw::flawed;
-use crate::redundancy::legs::{self, Legs, Lock, Needs, Part, Parts, Role, VERBS, needs_quiesce, refusal};
-use crate::several;
+use crate::kit::consent::unless_replaced;
+use crate::kit::fan_out;
+use crate::kit::flaw::flawed;
+use crate::kit::range_locks::RangeLock;
+use crate::redundancy::legs::{self, Legs, Needs, Part, Parts, Role, VERBS, needs_quiesce, refusal};
 use lamina_block::{
     Build, Bytes, Command, Config, Consent, Effect, Error, Extent, Finding, Geometry, Healed, Interval, Io,
     Job, Judge, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result, Step, Verb, Zero,
@@ -193,10 +194,10 @@ impl Mirror {
     /// A write or a zeroing.
     fn change(self: Rc<Self>, io: Io) -> Step {
         let nodes = || self.legs.targets().map(|leg| self.node(leg));
-        if let Err(e) = several::refuse_fast_zero(&io, nodes()) {
+        if let Err(e) = fan_out::refuse_fast_zero(&io, nodes()) {
             return e.into();
         }
-        let lock = match self.legs.locks.try_take(&io.at) {
+        let lock = match self.legs.locks.try_lock(&io.at) {
             Some(lock) if self.legs.intent.covers(&io.at) && self.legs.is_recorded() => lock,
             lock => return Step::control(self.change_later(io, lock)),
         };
@@ -215,10 +216,10 @@ impl Mirror {
     }
 
     /// As [`Mirror::change`], if something has to be waited for first.
-    async fn change_later(self: Rc<Self>, io: Io, lock: Option<Lock>) -> Result<()> {
+    async fn change_later(self: Rc<Self>, io: Io, lock: Option<RangeLock>) -> Result<()> {
         let lock = match lock {
             Some(lock) => lock,
-            None => self.legs.locks.take(&io.at).await,
+            None => self.legs.locks.lock(&io.at).await,
         };
         self.legs.record().await?;
         self.legs.mark(&io.at).await?;
@@ -227,7 +228,7 @@ impl Mirror {
     }
 
     /// What a change of `at` comes to that ended like this on each leg.
-    async fn ended(&self, at: &Range<u64>, mut lock: Lock, mut parts: Vec<Part>) -> Result<()> {
+    async fn ended(&self, at: &Range<u64>, mut lock: RangeLock, mut parts: Vec<Part>) -> Result<()> {
         if parts.iter().any(Part::is_corrupt) {
             lock = self.legs.locks.widen(lock, &self.legs.whole(at)).await;
             self.legs.set_right(at, &mut parts).await;

@@ -71,7 +71,7 @@ impl Parity {
     }
 
     async fn forget_rows(&self, rows: &Range<u64>) -> Result<()> {
-        let _lock = self.legs.locks.take(&self.legs.whole(rows)).await;
+        let _lock = self.legs.locks.lock(&self.legs.whole(rows)).await;
         for (stripe, at) in self.layout.stripes(rows) {
             self.forget_row(stripe, at).await?;
         }

@@ -10,7 +10,7 @@
 //! It deliberately does not look at the parity where the data are right as they are read: others in the row may be wrong.
 
 use super::{Parity, galois};
-use crate::flaw::flawed;
+use crate::kit::flaw::flawed;
 use crate::redundancy::legs::is_away;
 use lamina_block::{Buf, Healed, Io, Judge, Result};
 use std::ops::Range;
@@ -43,7 +43,7 @@ impl Parity {
         let (start, end) = (runs.iter().map(|run| run.1.start).min(), runs.iter().map(|run| run.1.end).max());
         let rows = start.unwrap_or(0)..end.unwrap_or(0);
         // As a write does, so that none is under way.
-        let _lock = self.legs.locks.take(&self.legs.whole(&rows)).await;
+        let _lock = self.legs.locks.lock(&self.legs.whole(&rows)).await;
         let asked = runs.iter().map(|run| run.0).collect();
         let rows = Rows { columns: self.read_rows(&rows).await, at: rows, asked };
         for wrong in self.suspects(&rows) {

@@ -71,8 +71,8 @@ pub(crate) mod tests;
 
 pub use journal::{Record, Shape};
 
-use crate::command::args;
-use crate::consent::unless_replaced;
+use crate::kit::command::args;
+use crate::kit::consent::unless_replaced;
 use crate::redundancy::legs::{self, Legs, Needs, Parts, VERBS, needs_quiesce, refusal};
 use gather::Queues;
 use lamina_block::{

@@ -2,7 +2,7 @@
 //! after a crash, the scrub.
 
 use super::{Parity, galois};
-use crate::flaw::flawed;
+use crate::kit::flaw::flawed;
 use crate::redundancy::legs::{Content, Parts, is_away, is_corrupt};
 use lamina_block::{Buf, Durability, Error, Io, Pending, Request, Result};
 use std::ops::Range;
@@ -155,7 +155,7 @@ impl Parity {
             Some(_) | None => {}
         }
         let bad: Vec<usize> = failed.iter().map(|(leg, _)| *leg).collect();
-        let lock = self.legs.locks.take(&at).await;
+        let lock = self.legs.locks.lock(&at).await;
         let recovered = self.recover_at_once(&at, &bad).await;
         drop(lock);
         match recovered {

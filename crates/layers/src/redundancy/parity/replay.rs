@@ -6,7 +6,7 @@
 
 use super::Parity;
 use super::journal::Record;
-use crate::flaw::flawed;
+use crate::kit::flaw::flawed;
 use crate::redundancy::legs::{Role, is_corrupt};
 use lamina_block::{Durability, Error, ErrorKind, Io, Result};
 use std::collections::BTreeMap;

@@ -23,8 +23,7 @@
 //! say that the flush has ended, so the last slot is kept for a record that says only this.
 
 use super::Parity;
-use crate::flaw::flawed;
-use crate::redundancy::legs::Working;
+use crate::kit::flaw::flawed;
 use lamina_block::{Result, Signal};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -187,16 +186,14 @@ impl Parity {
     /// Lets there be room before anybody waits for it.
     pub(super) fn room_ahead(&self) {
         let Some(me) = self.me.upgrade().filter(|_| self.ring.is_half()) else { return };
-        let working = Working::new(&self.legs);
-        self.legs.env.spawn(Box::pin(async move {
+        self.legs.tasks.spawn(&*self.legs.env, async move {
             if me.ring.is_half()
                 && let Err(e) = me.tend().await
             {
                 // Who waits for room will try again, and fail.
                 tracing::debug!(error = %e, "records cannot be freed");
             }
-            drop((me, working));
-        }));
+        });
     }
 
     /// Flushes, once for all who wait, and says so if nobody else will.

@@ -8,7 +8,7 @@
 
 use super::layout::Piece;
 use super::{Parity, galois, journal};
-use crate::flaw::flawed;
+use crate::kit::flaw::flawed;
 use crate::redundancy::legs::{Parts, Role};
 use lamina_block::{Buf, Durability, Error, Io, Op, Result, Zero};
 use std::ops::Range;
@@ -78,7 +78,7 @@ impl Parity {
     /// Writes or zeroes whole stripes: nothing has to be read.
     async fn write_whole(&self, stripes: Range<u64>, io: Io) -> Result<()> {
         let rows = stripes.start * self.layout.unit..stripes.end * self.layout.unit;
-        let _lock = self.legs.locks.take(&self.legs.whole(&rows)).await;
+        let _lock = self.legs.locks.lock(&self.legs.whole(&rows)).await;
         match io.op {
             Op::Zero(how) => self.zero_whole(&rows, how).await,
             Op::Write(data, durability) => {
@@ -175,7 +175,7 @@ impl Parity {
         let Some(start) = parts.iter().map(|(_, rows, _)| first + rows.start).min() else { return Ok(()) };
         let end = parts.iter().map(|(_, rows, _)| first + rows.end).max().unwrap_or(start);
         // A leg that finds a block wrong that is written in part gets all of it.
-        let _lock = self.legs.locks.take(&self.legs.whole(&(start..end))).await;
+        let _lock = self.legs.locks.lock(&self.legs.whole(&(start..end))).await;
         let rows = rows_of(first, self.layout.data(), &parts);
         let computed =
             futures_util::future::join_all(rows.iter().map(|rows| self.compute(stripe, rows))).await;

@@ -54,7 +54,7 @@ impl Core {
             self.flush().await?;
             self.moved.until(|| !self.releasing.get()).await;
         }
-        let turn = self.turn.take().await;
+        let turn = self.turn.lock().await;
         let found = self.look_at_all(mend && !untouched).await;
         drop(turn);
         if self.head.get().garbage && !untouched {

@@ -1,7 +1,7 @@
 //! What people do with volumes.
 
 use super::*;
-use crate::flaw::FLAW;
+use crate::kit::flaw::FLAW;
 use lamina_block::Buf;
 use lamina_sim::Simulation;
 use std::future::Future;

@@ -2,7 +2,7 @@
 //! opened and goes on after that: every byte is what it may be, and the change comes to its end.
 
 use super::*;
-use crate::flaw::FLAW;
+use crate::kit::flaw::FLAW;
 use crate::testing::history::{BLOCK, Checked, History, told};
 use lamina_sim::{Images, Simulation};
 

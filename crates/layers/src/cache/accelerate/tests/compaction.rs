@@ -3,7 +3,7 @@
 use super::super::Keys;
 use super::report::made;
 use crate::cache::redo::tests::{disk, put_disks};
-use crate::flaw::FLAW;
+use crate::kit::flaw::FLAW;
 use crate::testing::*;
 use lamina_block::Begin;
 use lamina_sim::{Images, Loss, SimEnv, Simulation};

@@ -3,7 +3,7 @@
 use super::{DISK, flash};
 use crate::cache::flash::SLOT;
 use crate::cache::redo::tests::{disk, put_disks, redo};
-use crate::flaw::FLAW;
+use crate::kit::flaw::FLAW;
 use crate::testing::*;
 use lamina_block::{Begin, Build, Keep};
 use lamina_sim::{Images, Loss, SimEnv, SimKeep, Simulation, gauntlet};

@@ -5,7 +5,7 @@ use super::failures::{disk, layer};
 use super::late::{STORES, be_busy};
 use super::neighbours::{MIB, Volume, cache, over, put_disks, simulate, volume};
 use crate::cache::flash::SLOT;
-use crate::flaw::failure_of;
+use crate::kit::flaw::failure_of;
 use crate::testing::*;
 use lamina_block::{Begin, Env, Error, Geometry, Layer, Manage, Op, Passthrough, Step};
 use lamina_sim::{Images, Loss, Presence, SimEnv, Simulation};

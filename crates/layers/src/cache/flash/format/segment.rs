@@ -1,6 +1,7 @@
 //! What a segment has on disk: heads, the summary, and the entries that both consist of.
 
-use super::{BLOCKS, GENERATIONS, NUMBERS, SLOT, Super, is_sealed, seal};
+use super::{BLOCKS, GENERATIONS, NUMBERS, SLOT, Super};
+use crate::kit::sealed_page;
 use std::ops::Range;
 use xxhash_rust::xxh3::xxh3_64;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -190,13 +191,13 @@ impl Head {
             rest = put(rest, &entry.bytes());
         }
         rest.fill(0);
-        seal(slot, key);
+        sealed_page::seal(slot, key);
     }
 
     /// Reads a slot; `None` if it is no head, or not whole.
     pub fn decode(bytes: &[u8], of: &Super) -> Option<Head> {
         let (head, rest) = HeadBytes::ref_from_prefix(bytes).ok()?;
-        if head.magic != HEAD_MAGIC || head.key.get() != of.key || !is_sealed(bytes, of.key) {
+        if !sealed_page::is_whole(bytes, HEAD_MAGIC, of.key) {
             return None;
         }
         let (at, slots, count) = (head.at.get(), head.slots.get(), usize::from(head.entries.get()));
@@ -231,9 +232,7 @@ impl Summary {
         };
         let mut bytes = head.as_bytes().to_vec();
         self.entries.iter().for_each(|entry| bytes.extend_from_slice(entry.bytes().as_bytes()));
-        bytes.resize(bytes.len().next_multiple_of(SLOT), 0);
-        seal(&mut bytes, key);
-        bytes
+        sealed_page::page(&bytes, bytes.len().next_multiple_of(SLOT), key)
     }
 
     /// What the first slot of a summary says: the number of the segment, and the slots of the whole summary.
@@ -249,7 +248,8 @@ impl Summary {
     /// Reads all slots of a summary; `None` if it is not whole.
     pub fn decode(bytes: &[u8], of: &Super) -> Option<Summary> {
         let (segment, slots) = Summary::peek(bytes, of)?;
-        let bytes = bytes.get(..slots as usize * SLOT).filter(|bytes| is_sealed(bytes, of.key))?;
+        let bytes =
+            bytes.get(..slots as usize * SLOT).filter(|bytes| sealed_page::is_sealed(bytes, of.key))?;
         let (head, rest) = SummaryBytes::ref_from_prefix(bytes).ok()?;
         let entries = Entry::read_all(rest, head.entries.get() as usize, of.batch_slots())?;
         (head.log < 2 && segment < NUMBERS).then_some(Summary { segment, log: head.log, entries })

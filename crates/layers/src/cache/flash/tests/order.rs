@@ -9,7 +9,7 @@ use super::super::segments::SMALL;
 use super::super::volume::Volume;
 use super::latent::get;
 use super::recovery::{SIZE, VOLUME, disk, open, put};
-use crate::flaw::failure_of;
+use crate::kit::flaw::failure_of;
 use crate::testing::*;
 use lamina_block::{Env, Error, Geometry, Layer, Manage, Op, Passthrough, Step};
 use lamina_sim::{DiskOptions, Image, Loss, SimEnv, Simulation};

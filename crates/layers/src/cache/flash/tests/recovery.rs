@@ -5,7 +5,7 @@ use super::super::format::*;
 use super::super::log::How;
 use super::super::reclaim::Leaves;
 use super::super::segments::SMALL;
-use crate::flaw::failure_of;
+use crate::kit::flaw::failure_of;
 use crate::testing::*;
 use lamina_block::Error;
 use lamina_sim::{DiskOptions, Image, Images, Loss, SimEnv, Simulation};

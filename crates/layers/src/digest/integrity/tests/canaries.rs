@@ -1,7 +1,7 @@
 //! Layers that are wrong in one way each: the gauntlet must notice.
 
 use super::*;
-use crate::flaw::FLAW;
+use crate::kit::flaw::FLAW;
 
 /// Whether one of a few runs notices that something is wrong: of the gauntlet, or of the crash test.
 fn found_out(flaw: &'static str, checks: &[Check]) -> bool {

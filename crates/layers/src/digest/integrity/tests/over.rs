@@ -3,7 +3,7 @@
 use super::*;
 use crate::digest::sums::Sums;
 use crate::digest::sums::scene::Camera;
-use crate::flaw::FLAW;
+use crate::kit::flaw::FLAW;
 use crate::redundancy::mirror::tests::work;
 use crate::testing::history::{BLOCK, History, told};
 use futures_util::future::join_all;

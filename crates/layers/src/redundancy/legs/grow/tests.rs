@@ -1,7 +1,7 @@
 //! Devices grow below a mirror and a parity, under load; and the power fails before changes of any disk on the way. The size
 //! is the old or the new one, nothing that was acknowledged is missing, and what is new is the same on all legs.
 
-use crate::flaw::FLAW;
+use crate::kit::flaw::FLAW;
 use crate::redundancy::mirror::tests::{DISK, Open, SIZE, bytes_of, child, work, world as small_world};
 use crate::testing::history::{BLOCK, Checked, History, told};
 use crate::testing::*;

@@ -2,7 +2,7 @@
 
 use super::crash::{STORIES, run};
 use super::scrub;
-use crate::flaw::FLAW;
+use crate::kit::flaw::FLAW;
 
 #[test]
 fn canaries() {

@@ -1,7 +1,7 @@
 //! Legs that were cut short, and may have their size back, with zeroes: they get everything, and nobody gets theirs.
 
 use super::*;
-use crate::flaw::FLAW;
+use crate::kit::flaw::FLAW;
 use lamina_block::Error;
 
 /// Everything from byte `from` on is zeroes, as in a file that was cut there and made as long as before.

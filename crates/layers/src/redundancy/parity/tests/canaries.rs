@@ -1,7 +1,7 @@
 //! Parities that are wrong in one way each; without that, the same runs are good.
 
 use super::crash::{Run, Story, run};
-use crate::flaw::FLAW;
+use crate::kit::flaw::FLAW;
 
 /// The first of so many runs that goes wrong.
 fn first(story: Story, runs: u64) -> Option<String> {

@@ -10,7 +10,7 @@ thread_local! {
 macro_rules! flawed {
     ($flaw:literal) => {{
         #[cfg(test)]
-        let flawed = crate::flaw::FLAW.get() == Some($flaw);
+        let flawed = crate::kit::flaw::FLAW.get() == Some($flaw);
         #[cfg(not(test))]
         let flawed = false;
         flawed

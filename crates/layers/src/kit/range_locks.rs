@@ -1,0 +1,220 @@
+//! Locks on ranges of addresses: of those that overlap one is held at a time, and the others get it in the order in which
+//! they came.
+//!
+//! Two changes of the same bytes that are under way together may land in either order, and in another order on another
+//! device. Copying, healing and comparing take ranges too. The addresses are whatever their user counts in: bytes, extents,
+//! pages.
+//!
+//! ```text
+//!      held       ├──A──┤        ├──B──┤
+//!      waiting        ├──C──┤              1. for A
+//!                       ├──D──┤            2. for C: although nobody holds what it wants
+//!                                 ├─E─┤    3. for B
+//! ```
+//!
+//! Invariants:
+//! * Locks that are held never overlap.
+//! * A lock that can be had is had: who waits overlaps a held lock, or somebody who came before. So nobody is passed by those
+//!   who come later, and nobody waits for ever while locks are given back.
+//! * A lock that is given back is held by the next one at once, before anybody else can ask.
+//!
+//! Whoever holds a lock must not wait for another one that overlaps what others wait for before it: two ranges are taken
+//! as one, or the first is given back.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+/// Ranges that are locked, and those who wait.
+#[derive(Default)]
+pub struct RangeLocks {
+    state: RefCell<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The end of each lock that is held, by its start.
+    held: BTreeMap<u64, u64>,
+    /// In the order in which they came.
+    waiting: VecDeque<Rc<Waiter>>,
+}
+
+struct Waiter {
+    at: Range<u64>,
+    /// Its lock, from when it has it until it is asked for.
+    lock: RefCell<Option<RangeLock>>,
+    waker: RefCell<Waker>,
+}
+
+/// A range that is locked, until this is dropped.
+pub struct RangeLock {
+    of: Rc<RangeLocks>,
+    start: u64,
+}
+
+/// Waits for a lock; nobody waits any more when this is dropped.
+struct Waiting {
+    of: Rc<RangeLocks>,
+    waiter: Rc<Waiter>,
+}
+
+fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
+impl State {
+    #[inline]
+    fn is_held(&self, at: &Range<u64>) -> bool {
+        self.held.range(..at.end).next_back().is_some_and(|(_, end)| *end > at.start)
+    }
+
+    /// True if one of the first `count` who wait wants something of `at`.
+    fn is_wanted(&self, at: &Range<u64>, count: usize) -> bool {
+        self.waiting.iter().take(count).any(|waiter| overlap(&waiter.at, at))
+    }
+
+    /// Holds `at`, if that can be.
+    #[inline]
+    fn hold(&mut self, at: &Range<u64>) -> bool {
+        let is_free = !self.is_held(at) && (self.waiting.is_empty() || !self.is_wanted(at, usize::MAX));
+        if is_free {
+            self.held.insert(at.start, at.end);
+        }
+        is_free
+    }
+
+    /// Those who can have their locks now that nobody holds `freed`, or waits for it, who did. The locks are held.
+    fn next(&mut self, freed: &Range<u64>) -> Vec<Rc<Waiter>> {
+        let (mut next, mut place) = (Vec::new(), 0);
+        while let Some(waiter) = self.waiting.get(place) {
+            let at = &waiter.at;
+            if !overlap(at, freed) || self.is_held(at) || self.is_wanted(at, place) {
+                place += 1;
+                continue;
+            }
+            self.held.insert(at.start, at.end);
+            next.extend(self.waiting.remove(place));
+        }
+        next
+    }
+
+    /// The invariants.
+    #[cfg(test)]
+    fn check(&self) {
+        let held: Vec<_> = self.held.iter().collect();
+        assert!(held.windows(2).all(|pair| pair[0].1 <= pair[1].0), "locks that overlap: {held:?}");
+        for (place, waiter) in self.waiting.iter().enumerate() {
+            let waits = self.is_held(&waiter.at) || self.is_wanted(&waiter.at, place);
+            assert!(waits, "{:?} waits for nothing", waiter.at);
+        }
+    }
+}
+
+impl RangeLocks {
+    /// Locks `at`, which is not empty, if that can be done at once.
+    #[inline]
+    pub fn try_lock(self: &Rc<Self>, at: &Range<u64>) -> Option<RangeLock> {
+        debug_assert!(at.start < at.end, "a lock on nothing");
+        let is_held = self.state.borrow_mut().hold(at);
+        is_held.then(|| RangeLock { of: Rc::clone(self), start: at.start })
+    }
+
+    /// Locks `at`, which is not empty, when it is this one's turn.
+    pub async fn lock(self: &Rc<Self>, at: &Range<u64>) -> RangeLock {
+        match self.try_lock(at) {
+            Some(lock) => lock,
+            None => self.queue(at).await,
+        }
+    }
+
+    /// Locks all of `to`, which holds what `lock` has. That may be had by others in between; it is in use all the time.
+    pub async fn widen(self: &Rc<Self>, lock: RangeLock, to: &Range<u64>) -> RangeLock {
+        let waiting = self.queue(to);
+        drop(lock);
+        waiting.await
+    }
+
+    /// Lets somebody wait for `at`, which cannot be had now.
+    fn queue(self: &Rc<Self>, at: &Range<u64>) -> Waiting {
+        let waiter = Rc::new(Waiter {
+            at: at.clone(),
+            lock: RefCell::new(None),
+            waker: RefCell::new(Waker::noop().clone()),
+        });
+        self.state.borrow_mut().waiting.push_back(Rc::clone(&waiter));
+        Waiting { of: Rc::clone(self), waiter }
+    }
+
+    /// Gives locks to those who waited for somebody who held `freed`, or waited for it.
+    fn pass_on(self: &Rc<Self>, freed: &Range<u64>) {
+        let next = self.state.borrow_mut().next(freed);
+        for waiter in next {
+            waiter.lock.replace(Some(RangeLock { of: Rc::clone(self), start: waiter.at.start }));
+            waiter.waker.borrow().wake_by_ref();
+        }
+    }
+
+    /// True if something in `at` is locked.
+    #[inline]
+    pub fn is_locked(&self, at: &Range<u64>) -> bool {
+        self.state.borrow().is_held(at)
+    }
+
+    /// True if something in `at` is locked, or somebody waits for it.
+    pub fn is_in_use(&self, at: &Range<u64>) -> bool {
+        let state = self.state.borrow();
+        state.is_held(at) || state.is_wanted(at, usize::MAX)
+    }
+
+    /// All that is locked, or that somebody waits for.
+    pub fn in_use(&self) -> Vec<Range<u64>> {
+        let state = self.state.borrow();
+        let held = state.held.iter().map(|(start, end)| *start..*end);
+        held.chain(state.waiting.iter().map(|waiter| waiter.at.clone())).collect()
+    }
+}
+
+impl Drop for RangeLock {
+    #[inline]
+    fn drop(&mut self) {
+        let mut state = self.of.state.borrow_mut();
+        let end = state.held.remove(&self.start);
+        if state.waiting.is_empty() {
+            return;
+        }
+        drop(state);
+        self.of.pass_on(&(self.start..end.unwrap_or(self.start)));
+    }
+}
+
+impl Future for Waiting {
+    type Output = RangeLock;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<RangeLock> {
+        match self.waiter.lock.take() {
+            Some(lock) => Poll::Ready(lock),
+            None => {
+                self.waiter.waker.borrow_mut().clone_from(cx.waker());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        // A lock that it has, and nobody has asked for, is given back with it.
+        let mut state = self.of.state.borrow_mut();
+        let is_this = |waiter: &Rc<Waiter>| Rc::ptr_eq(waiter, &self.waiter);
+        let Some(place) = state.waiting.iter().position(is_this) else { return };
+        state.waiting.remove(place);
+        drop(state);
+        self.of.pass_on(&self.waiter.at);
+    }
+}
+
+#[cfg(test)]
+mod tests;
