@@ -75,7 +75,7 @@ class Apply(RigCase):
              "nothing in common with what is served"),
         ]:
             refused = self.apply(change, check=False)
-            self.assertEqual(refused.returncode, 1)
+            self.assertEqual(refused.returncode, 2)
             self.assertIn(words, refused.stderr)
         self.assertEqual(self.names(), {"left", "right", "pair", "vm1"})
         run("qemu-io", "-f", "raw", "-c", "write -P 7 0 1M", "-c", "read -P 7 0 1M", self.lamina.uri("vm1"))
@@ -89,7 +89,7 @@ class Apply(RigCase):
         client = nbd.NBD()
         client.connect_uri(self.lamina.uri("raw"))
         refused = self.apply(self.before + other, check=False)
-        self.assertEqual(refused.returncode, 1)
+        self.assertEqual(refused.returncode, 7)
         self.assertIn('export "raw" is in use by', refused.stderr)
         self.assertEqual(len(client.pread(512, 0)), 512)
         client.shutdown()

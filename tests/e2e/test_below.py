@@ -71,10 +71,10 @@ class Below(HierarchyCase):
     def dirty(self):
         return self.daemon.device("disk")["info"]["dirty_bytes"]
 
-    def refused(self, *words):
-        """What is said to a command that needs --force and does not have it."""
+    def refused(self, *words, code=1):
+        """What is said to a command that is refused: with 1 if it needs --force and does not have it."""
         ended = run(lamina_binary(), "ctl", "--control", self.daemon.control, *words, check=False)
-        self.assertEqual(ended.returncode, 1, ended.stdout)
+        self.assertEqual(ended.returncode, code, ended.stdout)
         return ended.stderr
 
     def answered(self, answer, *words):
@@ -183,7 +183,7 @@ class Below(HierarchyCase):
                 self.daemon.ctl("vol", "snapshot", "monday")
                 self.write(2, [1])
                 for words in (("rollback", "monday"), ("resize", "4MiB")):
-                    self.assertIn(f'not under "disk", of type "{kind}"', self.refused("vol", *words, "--force"))
+                    self.assertIn(f'not under "disk", of type "{kind}"', self.refused("vol", *words, "--force", code=2))
                 self.assertEqual(self.read([1] * 4), [2] * 4)
                 self.daemon.restart()
                 self.attach()
@@ -202,6 +202,6 @@ class Below(HierarchyCase):
         self.write(1, [1])
         self.daemon.ctl("vol", "snapshot", "monday")
         self.write(2, [1])
-        said = self.refused("vol", "rollback", "monday", "--force")
+        said = self.refused("vol", "rollback", "monday", "--force", code=2)
         self.assertIn('not under "disk", of type "mirror"', said)
         self.assertEqual(self.read([1] * 8), [2] * 8)

@@ -171,7 +171,7 @@ class UnderLoad(HierarchyCase):
     def test_a_change_that_was_stopped_goes_on_when_applied_again(self):
         client, change = self.moving()
         self.daemon.ctl("disk", "job", "move", "cancel")
-        self.assertEqual(client.wait(), 1, client.output())
+        self.assertEqual(client.wait(), 10, client.output())
         self.assertIn("the same file leads on from there", client.output())
         # What there is on the way is served: all data, and the exports of the new file.
         self.check()
@@ -193,7 +193,8 @@ class UnderLoad(HierarchyCase):
     def test_a_daemon_that_is_stopped_during_a_change_goes_on_after_its_start(self):
         client, change = self.moving()
         self.assertEqual(self.daemon.stop(), 0, self.daemon.log())
-        self.assertEqual(client.wait(), 1, client.output())
+        # The move was cancelled, if the daemon could still say so.
+        self.assertIn(client.wait(), (1, 10), client.output())
         self.daemon.file.write_text(self.assemble())
         self.daemon.start()
         self.check()

@@ -21,6 +21,8 @@ pub enum ErrorKind {
     Offline,
     /// No answer within the time allowed.
     TimedOut,
+    /// Something else uses it, or changes it just now; nothing was done. It may go well later (EBUSY).
+    Busy,
     /// The request itself is wrong: out of range, misaligned, of the wrong length (EINVAL).
     Invalid,
     /// The device cannot do this at all, or not in the way asked for (EOPNOTSUPP).
@@ -68,6 +70,11 @@ impl Error {
     /// The device or its peer is gone.
     pub fn offline(message: impl Into<String>) -> Error {
         Error::new(ErrorKind::Offline, message)
+    }
+
+    /// Something else uses the device, or changes it just now.
+    pub fn busy(message: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Busy, message)
     }
 
     /// The medium failed.
@@ -151,6 +158,7 @@ impl From<std::io::Error> for Error {
             K::Unsupported => ErrorKind::Unsupported,
             K::TimedOut => ErrorKind::TimedOut,
             K::InvalidInput => ErrorKind::Invalid,
+            K::AddrInUse => ErrorKind::Busy,
             K::NotFound
             | K::NotConnected
             | K::BrokenPipe

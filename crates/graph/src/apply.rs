@@ -231,7 +231,7 @@ impl Change<'_> {
             match fits(&door.geometry(), &layer.geometry()) {
                 Err(e) if !changes => {
                     let (subject, at) = (Subject::Export(export.name.clone()), export.places.device.clone());
-                    self.report.error(subject, Some("device"), Some(at), e.message());
+                    self.report.failed(e.kind(), subject, Some("device"), Some(at), e.message());
                 }
                 _ => {
                     let to = Source::Layer(Door::KIND, layer);
@@ -289,7 +289,7 @@ impl Change<'_> {
         let (file, survives) = (&persistent.description, absent::survives(plan));
         if let Err(e) = roster.become_of(members, file, way.kept(), &known, &now, survives).await {
             let message = format!("its members cannot be written: {e}");
-            self.report.error(Subject::Hierarchy, None, None, &message);
+            self.report.failed(e.kind(), Subject::Hierarchy, None, None, &message);
         }
     }
 

@@ -19,7 +19,7 @@ use crate::persistent::Persistent;
 use crate::plan::Plan;
 use crate::report::{Report, Subject, quoted};
 use crate::way::Way;
-use lamina_block::{Env, Error, Node};
+use lamina_block::{Env, Error, ErrorKind, Node};
 use lamina_metadata::member::{self, Assembly, Candidate, Member, Refusal, Roster, words};
 use lamina_metadata::superblock::{self, Superblock};
 use std::collections::BTreeMap;
@@ -154,14 +154,14 @@ async fn taken(
         next.into_iter().filter_map(|superblock| Some((node(&superblock.name)?, superblock))).collect();
     if let Err(e) = write(opened, &assembly, &mut members).await {
         let message = format!("its members cannot be marked as in use: {e}");
-        report.error(Subject::Hierarchy, None, None, &message);
+        report.failed(e.kind(), Subject::Hierarchy, None, None, &message);
         return None;
     }
     let members = members.into_iter().map(|(below, superblock)| Member::new(below, superblock)).collect();
     let roster = match Roster::new(members, latest, absent::survives(plan)) {
         Ok(roster) => roster,
         Err(e) => {
-            report.error(Subject::Hierarchy, None, None, e.message());
+            report.failed(e.kind(), Subject::Hierarchy, None, None, e.message());
             return None;
         }
     };
@@ -249,7 +249,7 @@ fn compared(
     let (theirs, mut kept) = match words::split(&described) {
         Ok(parts) => parts,
         Err(message) => {
-            report.error(Subject::Hierarchy, None, None, &message);
+            report.failed(ErrorKind::Corrupt, Subject::Hierarchy, None, None, &message);
             return None;
         }
     };

@@ -14,7 +14,7 @@
 //! ready stays so if the command then fails: it is no more than a cache that is cold.
 
 use crate::hierarchy::Hierarchy;
-use lamina_block::{Command, Consent, Effect, Error, Fate, Io, Node, Pending, Quiesced, Result};
+use lamina_block::{Command, Consent, Effect, Error, ErrorKind, Fate, Io, Node, Pending, Quiesced, Result};
 use serde_json::Value;
 use std::rc::Rc;
 
@@ -40,7 +40,7 @@ impl Hierarchy {
         let above = self.above(node, effect);
         for above in &above {
             for (ahead, _) in above.asked(&command)? {
-                ahead.await.map_err(|e| above.refusal(&command, &e.to_string()))?;
+                ahead.await.map_err(|e| above.refusal(&command, e.kind(), &e.to_string()))?;
             }
         }
         let mut held = Vec::new();
@@ -84,7 +84,7 @@ impl Above {
             match self.node.consent(below, effect) {
                 Consent::Untouched | Consent::Agrees => {}
                 Consent::Prepares(ahead, held) => prepares.push((ahead, held)),
-                Consent::Refuses(why) => return Err(self.refusal(command, &why)),
+                Consent::Refuses(why) => return Err(self.refusal(command, ErrorKind::Invalid, &why)),
             }
         }
         Ok(prepares)
@@ -100,13 +100,13 @@ impl Above {
             held.flush().await?;
         }
         for (_, ready) in self.asked(command)? {
-            ready.await.map_err(|e| self.refusal(command, &e.to_string()))?;
+            ready.await.map_err(|e| self.refusal(command, e.kind(), &e.to_string()))?;
         }
         Ok(held)
     }
 
-    fn refusal(&self, command: &Command, why: &str) -> Error {
-        let (name, kind) = (self.node.name(), self.node.kind());
-        Error::invalid(format!("{}: not under {name:?}, of type \"{kind}\": {why}", command.name))
+    fn refusal(&self, command: &Command, kind: ErrorKind, why: &str) -> Error {
+        let (name, layer) = (self.node.name(), self.node.kind());
+        Error::new(kind, format!("{}: not under {name:?}, of type \"{layer}\": {why}", command.name))
     }
 }

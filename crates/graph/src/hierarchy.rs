@@ -79,7 +79,7 @@ impl Hierarchy {
             return Ok(Hierarchy { warnings: report, ..Hierarchy::of(plan, built, &[], roster, env) });
         }
         if let Err(e) = close(&built.nodes).await {
-            report.error(Subject::File, None, None, &format!("closing what was opened: {e}"));
+            report.failed(e.kind(), Subject::File, None, None, &format!("closing what was opened: {e}"));
         }
         report.sort();
         Err(report)
@@ -280,7 +280,7 @@ impl Built {
     fn can_lack(&self, plan: &Plan, device: &Device, e: &Error) -> bool {
         let absent = self.nodes.iter().filter(|node| node.is_absent()).map(|node| node.name());
         let absent: Vec<&str> = absent.chain([&device.name[..]]).collect();
-        let silent = matches!(e.kind(), ErrorKind::Offline | ErrorKind::TimedOut);
+        let silent = matches!(e.kind(), ErrorKind::Offline | ErrorKind::TimedOut | ErrorKind::Busy);
         silent && device.over.is_empty() && absent::survives(plan)(&absent)
     }
 
@@ -378,5 +378,5 @@ pub(crate) fn blame(plan: &Plan, device: &Device, e: &Error, report: &mut Report
     };
     let (key, message) = keys::of_message(&device.kind, &message);
     let at = key.and_then(|key| keys::place(&plan.source, &device.name, key));
-    report.error(subject, key, Some(at.unwrap_or(device.header.clone())), message);
+    report.failed(e.kind(), subject, key, Some(at.unwrap_or(device.header.clone())), message);
 }

@@ -66,7 +66,7 @@ impl Plan {
             let made =
                 Hierarchy::begin(self.clone(), env, How { begin: Begin::Format, degraded: false }).await?;
             if let Err(e) = made.close().await {
-                report.error(Subject::File, None, None, &format!("closing what was made: {e}"));
+                report.failed(e.kind(), Subject::File, None, None, &format!("closing what was made: {e}"));
                 return Err(report);
             }
         }
@@ -128,7 +128,7 @@ fn not_found(e: &Error) -> Error {
 pub(crate) async fn close_all(nodes: &[Rc<Node>], report: &mut Report) {
     for node in nodes {
         if let Err(e) = node.close().await {
-            report.error(Subject::File, None, None, &format!("closing what was opened: {e}"));
+            report.failed(e.kind(), Subject::File, None, None, &format!("closing what was opened: {e}"));
         }
     }
 }
@@ -177,7 +177,8 @@ async fn format(
         return Vec::new();
     }
     if let Err(e) = superblock::write_new(&members).await {
-        report.error(Subject::Hierarchy, None, None, &format!("its members cannot be written: {e}"));
+        let message = format!("its members cannot be written: {e}");
+        report.failed(e.kind(), Subject::Hierarchy, None, None, &message);
     }
     members.into_iter().map(|(_, superblock)| superblock).collect()
 }

@@ -8,6 +8,7 @@
 
 use crate::source::Source;
 use crate::words;
+use lamina_block::ErrorKind;
 use std::fmt::{self, Write};
 use std::ops::Range;
 use std::sync::Arc;
@@ -63,11 +64,13 @@ pub struct Report {
     problems: Vec<Problem>,
     /// How many more there were.
     more: usize,
+    /// The class of the first error.
+    kind: Option<ErrorKind>,
 }
 
 impl Report {
     pub(crate) fn new(source: Arc<Source>) -> Report {
-        Report { source, problems: Vec::new(), more: 0 }
+        Report { source, problems: Vec::new(), more: 0, kind: None }
     }
 
     /// A report of one problem of the file as a whole.
@@ -77,6 +80,7 @@ impl Report {
         report
     }
 
+    /// The file is wrong.
     pub(crate) fn error(
         &mut self,
         of: Subject,
@@ -84,6 +88,19 @@ impl Report {
         span: Option<Range<usize>>,
         message: &str,
     ) {
+        self.failed(ErrorKind::Invalid, of, key, span, message);
+    }
+
+    /// What the file describes cannot be had, for a reason of this class.
+    pub(crate) fn failed(
+        &mut self,
+        kind: ErrorKind,
+        of: Subject,
+        key: Option<&str>,
+        span: Option<Range<usize>>,
+        message: &str,
+    ) {
+        self.kind.get_or_insert(kind);
         self.add(Severity::Error, of, key, span, message);
     }
 
@@ -132,6 +149,11 @@ impl Report {
     /// True if something is wrong that keeps the file from being used.
     pub fn has_errors(&self) -> bool {
         self.more > 0 || self.problems.iter().any(|p| p.severity == Severity::Error)
+    }
+
+    /// The class of the first error that was found: what came after it may only follow from it.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind.unwrap_or(ErrorKind::Invalid)
     }
 
     /// True if there is nothing to say.

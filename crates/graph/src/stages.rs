@@ -63,7 +63,8 @@ impl Hierarchy {
                     false => format!("cannot be moved away from {}", lost.join(", ")),
                 };
                 let message = format!("{what}: {}", e.message());
-                report.error(Subject::Device(was.name.clone()), None, Some(is.header.clone()), &message);
+                let subject = Subject::Device(was.name.clone());
+                report.failed(e.kind(), subject, None, Some(is.header.clone()), &message);
             }
         }
         if report.has_errors() { Err(report) } else { Ok(()) }

@@ -88,7 +88,7 @@ impl Standstill {
                 return true;
             }
             let message = format!("nothing was changed, because it cannot be flushed: {e}");
-            report.error(Subject::Device(node.name().into()), None, None, &message);
+            report.failed(e.kind(), Subject::Device(node.name().into()), None, None, &message);
             false
         };
         // Clients wait while a node is held: what they wrote up to now is flushed before.
@@ -113,7 +113,8 @@ impl Standstill {
     pub async fn commit(&self, report: &mut Report) {
         for held in &self.held {
             if let Err(e) = held.layer().commit().await {
-                report.error(Subject::Device(held.node().name().into()), None, None, e.message());
+                let subject = Subject::Device(held.node().name().into());
+                report.failed(e.kind(), subject, None, None, e.message());
             }
         }
     }
@@ -124,7 +125,8 @@ impl Standstill {
             if leaving.iter().any(|node| Rc::ptr_eq(node, held.node()))
                 && let Err(e) = held.layer().detach().await
             {
-                report.error(Subject::Device(held.node().name().into()), None, None, e.message());
+                let subject = Subject::Device(held.node().name().into());
+                report.failed(e.kind(), subject, None, None, e.message());
             }
         }
     }
@@ -151,7 +153,7 @@ impl Standstill {
                     let subject = Subject::Device(held.node().name().into());
                     match device {
                         Some(device) => blame(new.plan, &device, &e, report),
-                        None => report.error(subject, None, None, &e.to_string()),
+                        None => report.failed(e.kind(), subject, None, None, &e.to_string()),
                     }
                     if let Some(before) = before {
                         put_back(&held, before, old, report).await;
@@ -245,7 +247,7 @@ async fn put_back(held: &Quiesced, before: Source, old: &Maker<'_>, report: &mut
         Err(e) => {
             let message =
                 format!("could not be opened again after that: {e}. It is offline; restart the daemon");
-            report.error(Subject::Device(held.node().name().into()), None, None, &message);
+            report.failed(e.kind(), Subject::Device(held.node().name().into()), None, None, &message);
         }
     }
 }

@@ -317,15 +317,10 @@ pub struct Health {
     pub pid: u32,
 }
 
-/// The class of a command that would lose something, and was sent without the argument `force`.
-pub const UNCONFIRMED: &str = "unconfirmed";
-
 /// Why a request to the API failed.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
-    /// The class: `not-found`, `invalid`, `unsupported`, `read-only`, `fenced`, `offline`, `timed-out`, `no-space`,
-    /// `media`, `corrupt`, `bad-memory`, `truncated`, `cancelled`; `unconfirmed`: the command would lose what the message
-    /// says, and needs the argument `force`.
+    /// The class.
     pub kind: String,
     /// What happened, in words.
     pub message: String,
@@ -347,30 +342,5 @@ impl From<&lamina_block::OpStats> for Operation {
             errors: stats.errors.get(),
             latency: buckets.map(|(up_to_ns, count)| Bucket { up_to_ns, count }).collect(),
         }
-    }
-}
-
-impl From<&lamina_block::Error> for Problem {
-    fn from(e: &lamina_block::Error) -> Problem {
-        Problem { kind: kind_name(e.kind()).into(), message: e.to_string() }
-    }
-}
-
-/// The class of an error as the API writes it.
-fn kind_name(kind: lamina_block::ErrorKind) -> &'static str {
-    use lamina_block::ErrorKind::*;
-    match kind {
-        Media => "media",
-        NoSpace => "no-space",
-        ReadOnly => "read-only",
-        Fenced => "fenced",
-        Offline => "offline",
-        TimedOut => "timed-out",
-        Invalid => "invalid",
-        Unsupported => "unsupported",
-        Cancelled => "cancelled",
-        Corrupt => "corrupt",
-        BadMemory => "bad-memory",
-        Truncated => "truncated",
     }
 }

@@ -4,7 +4,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use lamina_block::{Bytes, Interval};
 use std::path::PathBuf;
 
-const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong command line or hierarchy file.";
+pub(crate) const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong command line or hierarchy file. Where a daemon refused or failed, \
+    what it was asked was 2 invalid, 5 not found, 6 unsupported; 7 busy, 8 read-only, 9 fenced, 10 cancelled, 11 offline, \
+    12 timed out, 13 no space, 14 media, 15 corrupt, 16 truncated, 17 bad memory.";
 
 /// Storage under virtual machines: serves disks through a graph of layers.
 #[derive(Debug, Parser)]

@@ -13,7 +13,8 @@ use crate::files;
 use crate::inspect;
 use crate::look::Device;
 use crate::overlay::{self, Overlaid};
-use lamina_block::{Bytes, Env};
+use crate::verbs::Denied;
+use lamina_block::{Bytes, Env, Error};
 use lamina_graph::{Hierarchy, MemberPlan, Plan, Report};
 use lamina_host::{Options, Reactor};
 use lamina_metadata::superblock::Layout;
@@ -34,12 +35,13 @@ pub fn run(args: &cli::Create) -> Result<(), Failure> {
         )));
     };
     let name = persistent.name.clone();
-    let looked = plan.members().into_iter().map(Looked::at).collect::<Result<Vec<_>, _>>()?;
+    let looked: Result<Vec<_>, _> = plan.members().into_iter().map(Looked::at).collect();
+    let looked = looked.map_err(Failure::failed)?;
     let mut out = std::io::stdout().lock();
     out.write_all(shown(&name, &looked).as_bytes())?;
     out.flush()?;
-    if !args.force {
-        refuse_what_is_there(&looked)?;
+    if let Some(lost) = overwritten(&looked).filter(|_| !args.force) {
+        return Err(Failure::failed(lost));
     }
     let reactor = Reactor::new(Options::default())
         .map_err(|e| Failure::failed(format!("the reactor cannot start: {e}")))?;
@@ -139,15 +141,18 @@ struct Looked {
 }
 
 impl Looked {
-    fn at(member: MemberPlan) -> Result<Looked, Failure> {
+    fn at(member: MemberPlan) -> Result<Looked, Error> {
         let path = member.path.display();
-        let failed = |e: std::io::Error| Failure::failed(format!("{path}: {e}"));
+        let failed = |e: std::io::Error| {
+            let message = format!("{path}: {e}");
+            Error::new(Error::from(e).kind(), message)
+        };
         match Device::open(&member.path) {
             Ok(Some(device)) => {
                 let signatures = inspect::scan(&device.file, device.size).map_err(failed)?;
                 Ok(Looked { size: Some(device.size), signatures, member })
             }
-            Ok(None) => Err(Failure::failed(format!("{path} is neither a file nor a block device"))),
+            Ok(None) => Err(Error::invalid(format!("{path} is neither a file nor a block device"))),
             // Whether it can be made is said when it is.
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 Ok(Looked { size: None, signatures: Vec::new(), member })
@@ -182,12 +187,13 @@ fn shown(name: &str, looked: &[Looked]) -> String {
 }
 
 /// Refuses devices that carry something. Those that do not exist do not.
-pub fn refuse_overwriting(members: Vec<MemberPlan>) -> Result<(), Failure> {
+pub fn refuse_overwriting(members: Vec<MemberPlan>) -> Result<(), Denied> {
     let looked = members.into_iter().map(Looked::at).collect::<Result<Vec<_>, _>>()?;
-    refuse_what_is_there(&looked)
+    overwritten(&looked).map_or(Ok(()), |lost| Err(Denied::Unconfirmed(lost)))
 }
 
-fn refuse_what_is_there(looked: &[Looked]) -> Result<(), Failure> {
+/// What would be overwritten, in words.
+fn overwritten(looked: &[Looked]) -> Option<String> {
     let mut message = String::new();
     for Looked { member, signatures, .. } in looked {
         for found in signatures {
@@ -196,8 +202,8 @@ fn refuse_what_is_there(looked: &[Looked]) -> Result<(), Failure> {
         }
     }
     if message.is_empty() {
-        return Ok(());
+        return None;
     }
     message.push_str("nothing was written; --force overwrites it, and what was there is lost");
-    Err(Failure::failed(message))
+    Some(message)
 }

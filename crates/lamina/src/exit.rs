@@ -6,7 +6,9 @@
 //! | 1 | it failed: a peer did not answer, an address is taken, a device failed, draining took too long |
 //! | 2 | the command line or a hierarchy file is wrong, or a device in it is in use or cannot be opened; nothing was done |
 //! | 3, 4 | of `status`: a hierarchy is degraded, or has failed |
+//! | 5 to 17, also 2 | of `apply`, `ctl` and others that ask a daemon: it refused or failed, and says why by its [class](Class) |
 
+use crate::class::Class;
 use std::fmt::Display;
 use std::io;
 use std::process::ExitCode;
@@ -22,6 +24,8 @@ pub enum Failure {
     File(String),
     /// What was asked about is not well, as was printed: this exit code, and nothing more to say.
     State(u8),
+    /// A daemon refused it or failed, for a reason of this class.
+    Answered(&'static Class, String),
     /// It would lose what the message says, and has not been confirmed: exit code 1.
     Unconfirmed(String),
     /// Whoever read the output has gone away; there is nothing left to do or to say: exit code 0.
@@ -40,6 +44,7 @@ impl Failure {
             Failure::Failed(message)
             | Failure::Usage(message)
             | Failure::File(message)
+            | Failure::Answered(_, message)
             | Failure::Unconfirmed(message) => message,
             Failure::State(_) | Failure::Unread => String::new(),
         }
@@ -55,6 +60,7 @@ impl Failure {
         let (message, code) = match self {
             Failure::Failed(message) | Failure::Unconfirmed(message) => (message, 1),
             Failure::Usage(message) => (message, 2),
+            Failure::Answered(class, message) => (message, class.exit),
             Failure::File(report) => {
                 eprint!("{report}");
                 return ExitCode::from(2);

@@ -1,7 +1,7 @@
 //! Hierarchy files for every command that reads them, and the kinds of layers that they may name.
 
 use crate::exit::Failure;
-use lamina_block::Kind;
+use lamina_block::{Error, Kind};
 use lamina_graph::{Plan, Report};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -44,6 +44,11 @@ pub fn regular(file: &Path) -> Result<(), String> {
         }
         Ok(_) | Err(_) => Ok(()),
     }
+}
+
+/// What a report says, with its class.
+pub fn failed(report: &Report) -> Error {
+    Error::new(report.kind(), shown(report))
 }
 
 /// A report for standard error: with the lines of the file for a person, one line each for a log.

@@ -24,6 +24,7 @@ mod apply;
 mod assemble;
 mod bench;
 mod check;
+mod class;
 mod confirm;
 mod create;
 mod daemon;

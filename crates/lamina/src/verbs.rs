@@ -9,7 +9,7 @@ use lamina_block::{Bytes, Command, Error, Interval, Result};
 use serde_json::{Map, Value};
 use std::fmt::Write;
 
-/// Why a command was not carried out, or not to its end.
+/// Why a command or a change was not carried out, or not to its end.
 #[derive(Debug)]
 pub enum Denied {
     /// As the error says.

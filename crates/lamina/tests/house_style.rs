@@ -138,3 +138,82 @@ fn the_check_finds_what_it_should() {
     assert_eq!(count("fn f(op: Op) { match op { Op::Read(_) | Op::Write(..) => {} Op::Flush => {} } }"), 0);
     assert_eq!(count("fn f(n: u8) { match n { 0 => {} _ => {} } }"), 0);
 }
+
+/// Every static and thread-local outside of tests: its file (the end of its path), its name, and why it is there. What has state is an exception
+/// to "Nothing is global", and ARCHITECTURE.md names its file there.
+const STATICS: &[(&str, &str, &str)] = &[
+    ("host/src/executor.rs", "HERE", "the reactor's: a waker knows only the thread on which it is called"),
+    ("host/src/executor.rs", "READY", "the reactor's: as HERE"),
+    ("host/src/executor.rs", "NEXT", "the reactor's: numbers of executors, so that a waker knows its own"),
+    ("lamina/src/daemon/core_thread.rs", "HERE", "a message to a core knows only the thread that it came to"),
+    ("vhost-user/src/truncation.rs", "CHUNKS", "the handler of SIGBUS is given an address, and nothing else"),
+    ("vhost-user/src/truncation.rs", "LOST", "as CHUNKS"),
+    ("vhost-user/src/truncation.rs", "BEFORE", "as CHUNKS: a process has one handler"),
+    ("host/src/secret.rs", "LOCKED", "a process locks its memory once"),
+    ("parity/galois/mod.rs", "BEST", "no state: what the processor can, asked once"),
+    ("layers/src/flaw.rs", "FLAW", "in tests alone"),
+    ("layers/src/lib.rs", "KINDS", "no state: a table"),
+    ("nbd/src/client/mod.rs", "KIND", "no state: an entry of a table"),
+];
+
+/// The names of the statics in a text, those of `thread_local!` and of macros among them.
+fn statics(text: &str) -> Vec<String> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let mut found = Vec::new();
+    for line in text.lines().filter(|line| !line.trim_start().starts_with("//")) {
+        for (at, keyword) in line.match_indices("static ") {
+            // Not the lifetime, nor the end of another word.
+            if line[..at].ends_with(|c: char| c == '\'' || is_name(c)) {
+                continue;
+            }
+            let rest = line[at + keyword.len()..].trim_start();
+            let rest = rest.strip_prefix("mut ").or(rest.strip_prefix("ref ")).unwrap_or(rest);
+            let name: String = rest.chars().take_while(|c| is_name(*c)).collect();
+            if !name.is_empty() && rest[name.len()..].trim_start().starts_with(':') {
+                found.push(name);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn nothing_is_global_but_what_the_architecture_names() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the folder of all crates");
+    let mut found: Vec<(String, String)> = Vec::new();
+    for (path, text) in sources().iter().filter(|(path, _)| !is_test(path)) {
+        let file = path.strip_prefix(crates).expect("a file of a crate").display().to_string();
+        // A module of tests may be declared above code.
+        let code = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        found.extend(statics(code).into_iter().map(|name| (file.clone(), name)));
+    }
+    for (file, name) in &found {
+        let known = STATICS.iter().any(|(known, its, _)| file.ends_with(known) && name == its);
+        assert!(known, "{file}: the static {name} is global: give the state to what uses it");
+    }
+    let architecture = include_str!("../../../ARCHITECTURE.md");
+    let rule = architecture.split("- **Nothing is global").nth(1).and_then(|rest| rest.split("\n\n").next());
+    let rule = rule.expect("ARCHITECTURE.md says that nothing is global");
+    for (file, name, why) in STATICS {
+        let there = found.iter().any(|(known, its)| known.ends_with(file) && name == its);
+        assert!(there, "{file} has no static {name} any more");
+        let has_state = !why.starts_with("no state") && !why.starts_with("in tests");
+        assert!(!has_state || rule.contains(&format!("`{file}`")), "ARCHITECTURE.md does not name {file}");
+    }
+}
+
+#[test]
+fn the_check_finds_statics_wherever_they_are() {
+    for (text, names) in [
+        ("static A: AtomicU64 = AtomicU64::new(0);", &["A"][..]),
+        ("    pub(crate) static mut B: u8 = 0;", &["B"]),
+        ("thread_local!(static C: Cell<u8> = const { Cell::new(0) });", &["C"]),
+        ("macro_rules! m { ($n:ident) => { pub static D: &[Kind] = &[]; } }", &["D"]),
+        ("lazy_static! { static ref E: Mutex<u8> = Mutex::new(0); }", &["E"]),
+        ("fn f(x: &'static str, y: &'static [u8]) {}", &[]),
+        ("// static G: u8 = 0;", &[]),
+        ("fn is_static (a: u8) {}", &[]),
+    ] {
+        assert_eq!(statics(text), names, "{text}");
+    }
+}

@@ -26,6 +26,7 @@ pub fn of(kind: ErrorKind, fast_zero: bool) -> u32 {
         ErrorKind::Media
         | ErrorKind::Offline
         | ErrorKind::TimedOut
+        | ErrorKind::Busy
         | ErrorKind::Corrupt
         | ErrorKind::Truncated
         | ErrorKind::Cancelled
@@ -69,6 +70,7 @@ mod tests {
             (ErrorKind::Truncated, ErrorKind::Media),
             (ErrorKind::Offline, ErrorKind::Media),
             (ErrorKind::TimedOut, ErrorKind::Media),
+            (ErrorKind::Busy, ErrorKind::Media),
             (ErrorKind::Cancelled, ErrorKind::Media),
             (ErrorKind::BadMemory, ErrorKind::Media),
             (ErrorKind::NoSpace, ErrorKind::NoSpace),

@@ -160,7 +160,7 @@ impl Net {
         };
         let key = address.to_string();
         if self.listening.borrow().contains_key(&key) {
-            return Err(Error::offline(format!("{address} is in use")));
+            return Err(Error::busy(format!("{address} is in use")));
         }
         let backlog = Rc::new(Backlog::default());
         self.listening.borrow_mut().insert(key, Rc::clone(&backlog));

@@ -1,7 +1,7 @@
 //! Opening, locking and looking at a file or block device. Everything here may block: it runs on a helper thread.
 
 use crate::holders;
-use lamina_block::{Buf, Error, ErrorKind, Geometry, OpenDisk, Result, Segment};
+use lamina_block::{Buf, Error, Geometry, OpenDisk, Result, Segment};
 use rustix::fs::{AtFlags, StatxFlags, ioctl_blkpbszget, ioctl_blksszget, major, minor, statx};
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom};
@@ -287,5 +287,5 @@ fn in_use(path: &Path, meta: &Metadata, why: &str) -> Error {
         "{} is in use: {why}{holders}. Stop that first, or open it with read-only = true in both",
         path.display()
     );
-    Error::new(ErrorKind::Offline, message)
+    Error::busy(message)
 }

@@ -9,7 +9,7 @@ use super::stream::{Stream, socket, unix_address};
 use crate::host::Tools;
 use crate::ring::Fd;
 use crate::{Access, holders};
-use lamina_block::{Address, Conn, Error, ErrorKind, Listener, Pending, Result};
+use lamina_block::{Address, Conn, Error, Listener, Pending, Result};
 use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, shutdown};
@@ -93,7 +93,7 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<()> {
         answered @ (Ok(()) | Err(Errno::AGAIN)) => {
             let who = answered.map(|()| holders::listener(&probe)).unwrap_or_default();
             let message = format!("{} is in use: another process listens there{who}", path.display());
-            Err(Error::new(ErrorKind::Offline, message))
+            Err(Error::busy(message))
         }
         Err(e) => Err(failed(e.into())),
     }

@@ -13,6 +13,7 @@ use std::io;
 fn lost(what: &str, e: io::Error) -> Error {
     let kind = match e.kind() {
         io::ErrorKind::TimedOut => ErrorKind::TimedOut,
+        io::ErrorKind::AddrInUse => ErrorKind::Busy,
         _ => ErrorKind::Offline,
     };
     Error::new(kind, format!("{what}: {e}"))

@@ -1,6 +1,7 @@
 //! Asks a daemon over its control socket.
 
-use crate::api::{Job, Problem, UNCONFIRMED};
+use crate::api::{Job, Problem};
+use crate::class::{self, Class};
 use crate::exit::Failure;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
@@ -112,8 +113,11 @@ impl Client {
             return serde_json::from_slice(&body).map_err(|e| self.failure(e));
         }
         Err(match serde_json::from_slice::<Problem>(&body) {
-            Ok(problem) if problem.kind == UNCONFIRMED => Failure::Unconfirmed(problem.message),
-            Ok(problem) => Failure::failed(problem.message),
+            Ok(Problem { kind, message }) => match Class::named(&kind) {
+                Some(&class::UNCONFIRMED) => Failure::Unconfirmed(message),
+                Some(class) => Failure::Answered(class, message),
+                None => Failure::failed(message),
+            },
             Err(_) => self.failure(status),
         })
     }

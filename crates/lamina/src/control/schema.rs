@@ -1,9 +1,11 @@
-//! The commands of every kind of layer, as schemas of the OpenAPI document: `KIND.COMMAND`.
+//! What the OpenAPI document has of tables: the commands of every kind of layer, as schemas called `KIND.COMMAND`, and the
+//! classes of failure with their statuses.
 
 use crate::api::{Arg, ArgType, Verb};
+use crate::class;
 use crate::{files, verbs};
 use utoipa::openapi::schema::{AdditionalProperties, AnyOfBuilder, ObjectBuilder, Schema, SchemaType, Type};
-use utoipa::openapi::{OneOfBuilder, OpenApi, Ref, RefOr};
+use utoipa::openapi::{Content, OneOfBuilder, OpenApi, Ref, RefOr, ResponseBuilder};
 
 /// The schema of all commands.
 const COMMAND: &str = "Command";
@@ -28,6 +30,28 @@ pub fn add_commands(document: &mut OpenApi) {
     for content in body.content.values_mut() {
         if let RefOr::T(content) = content {
             content.schema = Some(Ref::from_schema_name(COMMAND).into());
+        }
+    }
+}
+
+/// Says what classes a `Problem` may be of, and with which statuses the requests that do something can fail.
+pub fn add_problems(document: &mut OpenApi) {
+    let problem = document.components.as_mut().and_then(|all| all.schemas.get_mut("Problem"));
+    if let Some(RefOr::T(Schema::Object(problem))) = problem
+        && let Some(RefOr::T(Schema::Object(kind))) = problem.properties.get_mut("kind")
+    {
+        kind.enum_values = Some(class::ALL.iter().map(|class| class.name.into()).collect());
+    }
+    let posts = document.paths.paths.values_mut().filter_map(|path| path.post.as_mut());
+    for post in posts {
+        for status in class::ALL.iter().map(|class| class.status) {
+            let same = class::ALL.iter().filter(|class| class.status == status);
+            let said: Vec<String> =
+                same.map(|class| format!("`{}`: {}", class.name, class.meaning)).collect();
+            let answer = ResponseBuilder::new()
+                .description(said.join("; "))
+                .content("application/json", Content::new(Some(Ref::from_schema_name("Problem"))));
+            post.responses.responses.insert(status.to_string(), answer.build().into());
         }
     }
 }

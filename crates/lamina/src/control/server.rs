@@ -1,9 +1,8 @@
 //! Answers the control API.
 
 use super::schema;
-use crate::api::{
-    Applied, Apply, Control, Device, Export, Health, Job, Problem, Snapshot, Steer, UNCONFIRMED, Verb,
-};
+use crate::api::{Applied, Apply, Control, Device, Export, Health, Job, Problem, Snapshot, Steer, Verb};
+use crate::class::{self, Class};
 use crate::metrics;
 use crate::verbs::{self, Denied};
 use axum::Json;
@@ -11,7 +10,7 @@ use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use lamina_block::{Command, Error};
+use lamina_block::{Command, Error, ErrorKind};
 use serde_json::Value;
 use std::future::Future;
 use std::pin::Pin;
@@ -32,7 +31,7 @@ pub trait Daemon: Send + Sync + 'static {
     /// Steers a job of a device, if it can be, and says how it is then; `None` if there is no such job.
     fn steer(&self, device: String, job: String, steer: Steer) -> Answer<Option<Result<Job, Error>>>;
     /// Makes the hierarchies of a file what it says, or says what that would take.
-    fn apply(&self, apply: Apply) -> Answer<Result<Applied, Error>>;
+    fn apply(&self, apply: Apply) -> Answer<Result<Applied, Denied>>;
     /// A signal has come and requests in flight are being completed.
     fn draining(&self) -> bool;
 }
@@ -70,6 +69,7 @@ pub fn router(daemon: Arc<dyn Daemon>) -> axum::Router {
 pub fn openapi() -> String {
     let mut document = routes().split_for_parts().1;
     schema::add_commands(&mut document);
+    schema::add_problems(&mut document);
     document.to_pretty_json().expect("a document made of strings is JSON")
 }
 
@@ -117,22 +117,21 @@ async fn jobs(State(daemon): Shared) -> Json<Vec<Job>> {
 #[utoipa::path(post, path = "/v1/devices/{name}/jobs/{job}", request_body = Steer,
     params(("name" = String, Path, description = "Name in the hierarchy file"),
         ("job" = String, Path, description = "Name of the job")),
-    responses((status = 200, body = Job), (status = 400, body = Problem), (status = 404, body = Problem)))]
+    responses((status = 200, body = Job)))]
 async fn steer(
     State(daemon): Shared,
     Path((name, job)): Path<(String, String)>,
     body: Result<Json<Steer>, JsonRejection>,
 ) -> Result<Json<Job>, Refusal> {
-    let Json(steer) = body.map_err(|e| Refusal::new(e.status(), "invalid", e.body_text()))?;
+    let Json(steer) = body?;
     if steer == (Steer::Limit { limit: Some(0) }) {
-        let message = "limit: 0 would never end; pause the job instead";
-        return Err(Refusal::new(StatusCode::BAD_REQUEST, "invalid", message));
+        return Err(Error::invalid("limit: 0 would never end; pause the job instead").into());
     }
     match daemon.steer(name.clone(), job.clone(), steer).await {
         Some(steered) => Ok(Json(steered?)),
         None => {
             let message = format!("there is no job {job:?} of a device {name:?}: GET /v1/jobs lists all");
-            Err(Refusal::new(StatusCode::NOT_FOUND, "not-found", message))
+            Err(Refusal::of(&class::NOT_FOUND, message))
         }
     }
 }
@@ -142,16 +141,15 @@ async fn steer(
 /// `force` is true.
 #[utoipa::path(post, path = "/v1/devices/{name}/control", request_body = Control,
     params(("name" = String, Path, description = "Name in the hierarchy file")),
-    responses((status = 200, body = Value), (status = 400, body = Problem), (status = 404, body = Problem),
-        (status = 409, body = Problem), (status = 500, body = Problem), (status = 503, body = Problem)))]
+    responses((status = 200, body = Value)))]
 async fn control(
     State(daemon): Shared,
     Path(name): Path<String>,
     body: Result<Json<Control>, JsonRejection>,
 ) -> Result<Json<Value>, Refusal> {
-    let Json(control) = body.map_err(|e| Refusal::new(e.status(), "invalid", e.body_text()))?;
+    let Json(control) = body?;
     if !control.args.is_object() {
-        return Err(Refusal::new(StatusCode::BAD_REQUEST, "invalid", "args: an object is expected"));
+        return Err(Error::invalid("args: an object is expected").into());
     }
     let command = Command { name: control.name, args: control.args };
     match daemon.control(name.clone(), command).await {
@@ -164,13 +162,12 @@ async fn control(
 /// cannot be done at all is refused before anything is changed; where data has to be moved, stages that have passed stay, and
 /// the message says so.
 #[utoipa::path(post, path = "/v1/apply", request_body = Apply,
-    responses((status = 200, body = Applied), (status = 400, body = Problem), (status = 500, body = Problem),
-        (status = 503, body = Problem)))]
+    responses((status = 200, body = Applied)))]
 async fn apply(
     State(daemon): Shared,
     body: Result<Json<Apply>, JsonRejection>,
 ) -> Result<Json<Applied>, Refusal> {
-    let Json(apply) = body.map_err(|e| Refusal::new(e.status(), "invalid", e.body_text()))?;
+    let Json(apply) = body?;
     Ok(Json(daemon.apply(apply).await?))
 }
 
@@ -193,7 +190,7 @@ async fn document() -> impl IntoResponse {
 }
 
 async fn no_such_path() -> Refusal {
-    Refusal::new(StatusCode::NOT_FOUND, "not-found", "there is no such path; see /openapi.json")
+    Refusal::of(&class::NOT_FOUND, "there is no such path; see /openapi.json")
 }
 
 /// An answer that is not 200.
@@ -203,25 +200,26 @@ struct Refusal {
 }
 
 impl Refusal {
-    fn new(status: StatusCode, kind: &str, message: impl Into<String>) -> Refusal {
-        Refusal { status, problem: Problem { kind: kind.into(), message: message.into() } }
+    fn of(class: &Class, message: impl Into<String>) -> Refusal {
+        let status = StatusCode::from_u16(class.status).expect("the table has statuses; a test says so");
+        Refusal { status, problem: Problem { kind: class.name.into(), message: message.into() } }
     }
 
     fn no_device(name: &str) -> Refusal {
-        Refusal::new(StatusCode::NOT_FOUND, "not-found", format!("there is no device {name:?}"))
+        Refusal::of(&class::NOT_FOUND, format!("there is no device {name:?}"))
     }
 }
 
 impl From<Error> for Refusal {
     fn from(e: Error) -> Refusal {
-        use lamina_block::ErrorKind::*;
-        let status = match e.kind() {
-            Invalid | Unsupported => StatusCode::BAD_REQUEST,
-            ReadOnly | Fenced | Cancelled => StatusCode::CONFLICT,
-            Offline | TimedOut => StatusCode::SERVICE_UNAVAILABLE,
-            Media | NoSpace | Corrupt | BadMemory | Truncated => StatusCode::INTERNAL_SERVER_ERROR,
-        };
-        Refusal { status, problem: Problem::from(&e) }
+        Refusal::of(Class::of(e.kind()), e.to_string())
+    }
+}
+
+impl From<JsonRejection> for Refusal {
+    /// A body that cannot be read is invalid; its status says more: too long, not said to be JSON, of another shape.
+    fn from(e: JsonRejection) -> Refusal {
+        Refusal { status: e.status(), ..Refusal::of(Class::of(ErrorKind::Invalid), e.body_text()) }
     }
 }
 
@@ -229,7 +227,7 @@ impl From<Denied> for Refusal {
     fn from(denied: Denied) -> Refusal {
         match denied {
             Denied::Failed(e) => e.into(),
-            Denied::Unconfirmed(message) => Refusal::new(StatusCode::CONFLICT, UNCONFIRMED, message),
+            Denied::Unconfirmed(message) => Refusal::of(&class::UNCONFIRMED, message),
         }
     }
 }

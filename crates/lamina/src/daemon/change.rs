@@ -11,6 +11,7 @@ use crate::api::{Applied, Apply, Snapshot};
 use crate::create::{self, Before};
 use crate::files;
 use crate::look;
+use crate::verbs::Denied;
 use lamina_block::{Error, Result};
 use lamina_graph::{MemberPlan, Plan};
 use std::collections::BTreeMap;
@@ -25,7 +26,7 @@ struct Part {
 }
 
 /// Makes the hierarchies of a file what it says.
-pub async fn apply(cores: &[Handle], now: &Snapshot, apply: &Apply) -> Result<Applied> {
+pub async fn apply(cores: &[Handle], now: &Snapshot, apply: &Apply) -> std::result::Result<Applied, Denied> {
     let plan = load(Path::new(&apply.file)).await?;
     let parts = parts(now, plan)?;
     let mut applied = Applied { steps: Vec::new(), warnings: Vec::new(), outdated: Vec::new() };
@@ -40,7 +41,7 @@ pub async fn apply(cores: &[Handle], now: &Snapshot, apply: &Apply) -> Result<Ap
         let (device, plan, sizes) = (part.device.clone(), part.plan.clone(), sizes(&members));
         answered(cores[part.core].ask(move |core| core.fits(device, plan, sizes)).await)?;
         if !apply.force {
-            create::refuse_overwriting(members).map_err(|e| Error::invalid(e.into_message()))?;
+            create::refuse_overwriting(members)?;
         }
         if !steps.is_empty() {
             applied.steps.extend(steps);
@@ -53,9 +54,7 @@ pub async fn apply(cores: &[Handle], now: &Snapshot, apply: &Apply) -> Result<Ap
     for (done, Part { core, device, plan }) in changes.into_iter().enumerate() {
         let warnings = change(&cores[core], device, plan).await.map_err(|e| match done {
             0 => e,
-            done => {
-                Error::new(e.kind(), format!("{done} hierarchies were changed before this: {}", e.message()))
-            }
+            done => Error::new(e.kind(), format!("{done} hierarchies were changed before this: {e}")),
         })?;
         applied.warnings.extend(warnings);
     }
@@ -172,11 +171,8 @@ async fn load(file: &Path) -> Result<Plan> {
     }
 }
 
-fn answered<T>(answer: std::result::Result<std::result::Result<T, String>, Ended>) -> Result<T> {
-    match answer {
-        Ok(answer) => answer.map_err(Error::invalid),
-        Err(Ended) => Err(Error::offline("a core has ended; the log says why")),
-    }
+fn answered<T>(answer: std::result::Result<Result<T>, Ended>) -> Result<T> {
+    answer.unwrap_or_else(|Ended| Err(Error::offline("a core has ended; the log says why")))
 }
 
 /// The parts of a file, each with the hierarchy that it is about.

@@ -6,17 +6,15 @@
 use super::core_thread::{Core, Served};
 use super::exports::listen;
 use crate::files;
+use lamina_block::{Error, Result};
 use lamina_graph::{Export, Hierarchy, MemberPlan, Plan, Stage};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-/// What went wrong, in words.
-type Answer<T> = Result<T, String>;
-
 impl Core {
     /// What changing the hierarchy that has `device` to `plan` would do, or why it cannot be done.
-    pub async fn steps(self: Rc<Self>, device: String, plan: Plan) -> Answer<Vec<String>> {
+    pub async fn steps(self: Rc<Self>, device: String, plan: Plan) -> Result<Vec<String>> {
         let (_, served) = self.find(&device)?;
         let stages = stages(&served.hierarchy, &plan)?;
         self.unused(&served.hierarchy, &plan)?;
@@ -29,18 +27,18 @@ impl Core {
         device: String,
         plan: Plan,
         sizes: BTreeMap<String, u64>,
-    ) -> Answer<()> {
+    ) -> Result<()> {
         let (_, served) = self.find(&device)?;
-        served.hierarchy.fits(&plan, &sizes, &self.env()).map_err(|report| files::shown(&report))
+        served.hierarchy.fits(&plan, &sizes, &self.env()).map_err(|report| files::failed(&report))
     }
 
     /// The devices that would become members, if the hierarchy that has `device` were changed to `plan`.
-    pub async fn new_members(self: Rc<Self>, device: String, plan: Plan) -> Answer<Vec<MemberPlan>> {
+    pub async fn new_members(self: Rc<Self>, device: String, plan: Plan) -> Result<Vec<MemberPlan>> {
         Ok(self.find(&device)?.1.hierarchy.new_members(&plan))
     }
 
     /// Changes the hierarchy that has `device` to `plan`. What went wrong after the change was made comes back.
-    pub async fn change(self: Rc<Self>, device: String, plan: Plan) -> Answer<Vec<String>> {
+    pub async fn change(self: Rc<Self>, device: String, plan: Plan) -> Result<Vec<String>> {
         let (_, before) = self.find(&device)?;
         let stages = stages(&before.hierarchy, &plan)?;
         self.unused(&before.hierarchy, &plan)?;
@@ -56,45 +54,43 @@ impl Core {
         };
         self.watch_jobs();
         let mut warnings = staged?;
-        warnings.extend(opened.err());
+        warnings.extend(opened.err().map(|e| e.to_string()));
         Ok(warnings)
     }
 
     /// Goes through all stages, or to the first that fails.
-    async fn stages(&self, device: &str, stages: Vec<(Stage, Vec<String>)>) -> Answer<Vec<String>> {
+    async fn stages(&self, device: &str, stages: Vec<(Stage, Vec<String>)>) -> Result<Vec<String>> {
         let mut warnings = Vec::new();
         for (done, (stage, _)) in stages.into_iter().enumerate() {
             let (_, served) = self.find(device)?;
             let stays = stays(&stage, done);
-            warnings.extend(self.stage(device, &served, stage).await.map_err(|e| e + stays)?);
+            let passed = self.stage(device, &served, stage).await;
+            warnings.extend(passed.map_err(|e| Error::new(e.kind(), format!("{e}{stays}")))?);
             tracing::info!(file = served.file, "a stage of the change is done");
         }
         Ok(warnings)
     }
 
-    async fn stage(&self, device: &str, served: &Served, stage: Stage) -> Answer<Vec<String>> {
+    async fn stage(&self, device: &str, served: &Served, stage: Stage) -> Result<Vec<String>> {
         let plan = match stage {
             Stage::Change(plan) => plan,
             Stage::Move { device, from } => {
                 let Some(node) = served.hierarchy.node(&device) else { return Ok(Vec::new()) };
                 tracing::info!(device, from = from.join(", "), "moving data away");
-                return match node.evacuate(from).await {
-                    Ok(()) => Ok(Vec::new()),
-                    Err(e) => Err(e.to_string()),
-                };
+                return node.evacuate(from).await.map(|()| Vec::new());
             }
         };
         let file = plan.file().to_owned();
         let alone = self.changing.lock().await;
         let changed = served.hierarchy.change(plan, &self.env()).await;
-        let (hierarchy, wrong) = changed.map_err(|report| files::shown(&report))?;
+        let (hierarchy, wrong) = changed.map_err(|report| files::failed(&report))?;
         // Looked for again: a signal may have come meanwhile, and everything been closed.
         match self.find(device) {
             Ok((at, before)) => {
                 let started = before.started.clone();
                 self.served.borrow_mut()[at] = Rc::new(Served { file, started, hierarchy });
             }
-            Err(_) => hierarchy.close().await.map_err(|e| e.to_string())?,
+            Err(_) => hierarchy.close().await?,
         }
         drop(alone);
         Ok(wrong.iter().map(|e| e.to_string()).collect())
@@ -116,28 +112,28 @@ impl Core {
     }
 
     /// Takes note of `plan`, which that file says now; true if it is what is served.
-    pub async fn confirm(self: Rc<Self>, device: String, plan: Plan) -> Answer<bool> {
+    pub async fn confirm(self: Rc<Self>, device: String, plan: Plan) -> Result<bool> {
         let (_, served) = self.find(&device)?;
-        served.hierarchy.confirm(&plan).await.map_err(|e| e.to_string())
+        served.hierarchy.confirm(&plan).await
     }
 
     /// Refuses to close exports that have clients.
-    fn unused(&self, hierarchy: &Hierarchy, plan: &Plan) -> Answer<()> {
+    fn unused(&self, hierarchy: &Hierarchy, plan: &Plan) -> Result<()> {
         for export in gone(hierarchy, plan) {
             let clients = self.exports.borrow().clients_of(&export.name);
             if !clients.is_empty() {
-                return Err(format!(
+                return Err(Error::busy(format!(
                     "export {:?} is in use by {}: it can be closed when they have left",
                     export.name,
                     clients.join(", ")
-                ));
+                )));
             }
         }
         Ok(())
     }
 
     /// Opens those exports of a hierarchy that are not open.
-    async fn open_exports(&self, hierarchy: &Hierarchy) -> Answer<()> {
+    async fn open_exports(&self, hierarchy: &Hierarchy) -> Result<()> {
         for export in hierarchy.exports() {
             if self.exports.borrow().is_open(&export.name) {
                 continue;
@@ -178,8 +174,8 @@ fn stays(stage: &Stage, done: usize) -> &'static str {
     }
 }
 
-fn stages(hierarchy: &Hierarchy, plan: &Plan) -> Answer<Vec<(Stage, Vec<String>)>> {
-    hierarchy.stages(plan, &files::kinds()).map_err(|report| files::shown(&report))
+fn stages(hierarchy: &Hierarchy, plan: &Plan) -> Result<Vec<(Stage, Vec<String>)>> {
+    hierarchy.stages(plan, &files::kinds()).map_err(|report| files::failed(&report))
 }
 
 /// The exports of a hierarchy that are not in `plan`.

@@ -174,7 +174,7 @@ impl Core {
     }
 
     /// Lets clients in.
-    pub async fn open(self: Rc<Self>) -> std::result::Result<(), String> {
+    pub async fn open(self: Rc<Self>) -> Result<()> {
         let served = self.served.borrow().clone();
         let opened = Exports::open(&self.host, served.iter().map(|s| &s.hierarchy), self.memory).await?;
         self.exports.replace(opened);
@@ -230,7 +230,7 @@ impl Core {
         }
         // Those above are asked, and stay what they are meanwhile.
         let _alone = self.changing.lock().await;
-        let (_, served) = self.find(node.name()).map_err(Error::offline)?;
+        let (_, served) = self.find(node.name())?;
         match served.hierarchy.control(node.name(), command).await {
             Some(answer) => Ok(answer?),
             None => Err(Error::offline("the device is gone").on(node.name()).into()),
@@ -287,10 +287,10 @@ impl Core {
     }
 
     /// The hierarchy that has `device`, and its place.
-    pub(super) fn find(&self, device: &str) -> std::result::Result<(usize, Rc<Served>), String> {
+    pub(super) fn find(&self, device: &str) -> Result<(usize, Rc<Served>)> {
         let served = self.served.borrow();
         let found = served.iter().enumerate().find(|(_, s)| s.hierarchy.node(device).is_some());
-        found.map(|(at, s)| (at, Rc::clone(s))).ok_or_else(|| "the daemon is closing".into())
+        found.map(|(at, s)| (at, Rc::clone(s))).ok_or_else(|| Error::offline("the daemon is closing"))
     }
 
     /// Sends all clients away when their requests are answered, flushes and closes all devices, and ends the thread.

@@ -79,14 +79,14 @@ impl Cores {
 }
 
 /// The messages of all cores that failed.
-async fn collect(
-    asked: Vec<impl Future<Output = Result<Result<(), String>, Ended>>>,
+async fn collect<E: std::fmt::Display>(
+    asked: Vec<impl Future<Output = Result<Result<(), E>, Ended>>>,
 ) -> Result<Vec<String>, Failure> {
     let mut wrong = Vec::new();
     for answer in asked {
         match answer.await {
             Ok(Ok(())) => {}
-            Ok(Err(message)) => wrong.push(message),
+            Ok(Err(e)) => wrong.push(e.to_string()),
             Err(Ended) => return Err(Failure::failed("a core has ended; the log says why")),
         }
     }
@@ -151,12 +151,12 @@ impl Daemon for Cores {
         })
     }
 
-    fn apply(&self, apply: Apply) -> Answer<Result<Applied, Error>> {
+    fn apply(&self, apply: Apply) -> Answer<Result<Applied, Denied>> {
         let changing = Arc::clone(&self.changing);
         let alone = Arc::clone(&changing).try_lock_owned().ok();
         if alone.is_none() && !self.going_on.load(Ordering::Relaxed) {
             return Box::pin(async {
-                Err(Error::offline("another change is under way: try again when it is done"))
+                Err(Error::busy("another change is under way: try again when it is done").into())
             });
         }
         let (handles, started) = (self.handles.clone(), self.started);
@@ -170,7 +170,7 @@ impl Daemon for Cores {
             change::apply(&handles, &now, &apply).await
         });
         Box::pin(async move {
-            work.await.unwrap_or_else(|e| Err(Error::offline(format!("the change ended: {e}"))))
+            work.await.unwrap_or_else(|e| Err(Error::offline(format!("the change ended: {e}")).into()))
         })
     }
 

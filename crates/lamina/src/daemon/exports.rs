@@ -2,7 +2,7 @@
 
 use super::groups;
 use crate::api;
-use lamina_block::{Address, Budget, Env, ErrorKind, Listener, Node};
+use lamina_block::{Address, Budget, Env, Error, ErrorKind, Listener, Node, Result};
 use lamina_graph::{Export, Hierarchy, Tls};
 use lamina_host::{Access, Host};
 use lamina_nbd::server as nbd;
@@ -56,7 +56,7 @@ impl Exports {
         host: &Rc<Host>,
         hierarchies: impl Iterator<Item = &'a Hierarchy>,
         memory: usize,
-    ) -> Result<Exports, String> {
+    ) -> Result<Exports> {
         let mut all = Exports::none(memory);
         match all.open_all(host, hierarchies).await {
             Ok(()) => Ok(all),
@@ -71,7 +71,7 @@ impl Exports {
         &mut self,
         host: &Rc<Host>,
         hierarchies: impl Iterator<Item = &'a Hierarchy>,
-    ) -> Result<(), String> {
+    ) -> Result<()> {
         let exports: Vec<_> = hierarchies.flat_map(|h| h.exports().iter().map(move |e| (h, e))).collect();
         for (hierarchy, export) in &exports {
             self.add(host, hierarchy, export)?;
@@ -138,9 +138,9 @@ impl Exports {
     }
 
     /// Makes an export known to its servers. Over vhost-user it is open then; NBD clients are let in later.
-    pub fn add(&mut self, host: &Rc<Host>, hierarchy: &Hierarchy, export: &Export) -> Result<(), String> {
-        let failed = |e: String| format!("export {:?}: {e}", export.name);
-        let node = hierarchy.door(&export.name).ok_or_else(|| failed("it has no door".into()))?;
+    pub fn add(&mut self, host: &Rc<Host>, hierarchy: &Hierarchy, export: &Export) -> Result<()> {
+        let failed = |e| of_export(export, &e);
+        let node = hierarchy.door(&export.name).ok_or_else(|| failed(Error::offline("it has no door")))?;
         // Enough for a guest and a client, whatever others do.
         let memory = self.memory.child(2 * Budget::RESERVE, export.memory);
         if let Some(path) = &export.vhost_user {
@@ -159,14 +159,14 @@ impl Exports {
         export: &Export,
         path: &Path,
         memory: &Rc<Budget>,
-    ) -> Result<(), String> {
+    ) -> Result<()> {
         let settings = vhost_user::Settings {
             name: export.name.clone(),
             queues: export.queues,
             serial: export.serial.clone().unwrap_or_else(|| export.name.clone()),
             read_only: export.read_only,
             any_memory: export.any_memory,
-            access: groups::access(export)?,
+            access: groups::access(export).map_err(Error::invalid)?,
         };
         let server = vhost_user::Server::start(
             host,
@@ -175,7 +175,10 @@ impl Exports {
             settings,
             memory.child(Budget::RESERVE, export.memory),
         )
-        .map_err(|e| format!("{}: {e}", path.display()))?;
+        .map_err(|e| {
+            let message = format!("{}: {e}", path.display());
+            Error::new(Error::from(e).kind(), message)
+        })?;
         self.vhost_user.insert(export.name.clone(), server);
         self.reached(export, "vhost-user", path.display().to_string());
         Ok(())
@@ -189,11 +192,13 @@ impl Exports {
         export: &Export,
         address: &Address,
         memory: Rc<Budget>,
-    ) -> Result<(), String> {
+    ) -> Result<()> {
         let found = self.nbd.iter().position(|listening| listening.address == *address);
         let at = match found {
             Some(at) => match export.differs_as_listener(&self.nbd[at].like) {
-                Some(key) => return Err(format!("{address} is served with another {key:?} already")),
+                Some(key) => {
+                    return Err(Error::invalid(format!("{address} is served with another {key:?} already")));
+                }
                 None => at,
             },
             None => {
@@ -212,7 +217,7 @@ impl Exports {
             read_only: export.read_only,
             memory,
         };
-        self.nbd[at].server.add(info).map_err(|e| e.to_string())
+        self.nbd[at].server.add(info)
     }
 
     fn reached(&mut self, export: &Export, protocol: &str, address: String) {
@@ -297,34 +302,38 @@ impl Removed {
 }
 
 /// Listens for the clients of an export.
-pub async fn listen(host: &Rc<Host>, export: &Export, address: Address) -> Result<Rc<dyn Listener>, String> {
-    let failed = |e: String| format!("export {:?}: {e}", export.name);
-    let access = groups::access(export).map_err(failed)?;
-    patiently(host, &address, &access).await.map_err(|e| failed(format!("{address}: {e}")))
+pub async fn listen(host: &Rc<Host>, export: &Export, address: Address) -> Result<Rc<dyn Listener>> {
+    let access = groups::access(export).map_err(|e| of_export(export, &Error::invalid(e)))?;
+    let listening = patiently(host, &address, &access).await;
+    listening.map_err(|e| of_export(export, &Error::new(e.kind(), format!("{address}: {e}"))))
+}
+
+/// The error of an export, which the message names.
+fn of_export(export: &Export, e: &Error) -> Error {
+    Error::new(e.kind(), format!("export {:?}: {e}", export.name))
+}
+
+/// True if an address may be free soon: somebody has it, or it changes hands.
+fn is_brief(e: &Error) -> bool {
+    matches!(e.kind(), ErrorKind::Busy | ErrorKind::Offline)
 }
 
 /// Listens at `address`. A process that was just killed may seem to listen still, because the kernel takes its ring
 /// apart in the background: an address that is taken is tried again for a while.
-async fn patiently(
-    host: &Rc<Host>,
-    address: &Address,
-    access: &Access,
-) -> lamina_block::Result<Rc<dyn Listener>> {
+async fn patiently(host: &Rc<Host>, address: &Address, access: &Access) -> Result<Rc<dyn Listener>> {
     let end = Instant::now() + PATIENCE;
     loop {
         match host.listen_for(address.clone(), access).await {
-            Err(e) if e.kind() == ErrorKind::Offline && Instant::now() < end => {
-                host.sleep(PATIENCE / 50).await
-            }
+            Err(e) if is_brief(&e) && Instant::now() < end => host.sleep(PATIENCE / 50).await,
             done => return done,
         }
     }
 }
 
-fn load_tls(host: &Host, tls: &Tls) -> Result<ServerTls, String> {
+fn load_tls(host: &Host, tls: &Tls) -> Result<ServerTls> {
     host.guard_key(&tls.key);
     let loaded = ServerTls::load(&tls.certificate, &tls.key, tls.client_ca.as_deref(), true);
-    loaded.map_err(|e| format!("key \"tls\": {e}"))
+    loaded.map_err(|e| Error::new(e.kind(), format!("key \"tls\": {e}")))
 }
 
 /// How NBD tools write the place of an export (the NBD URI specification).

@@ -74,7 +74,7 @@ fn wrong_requests_get_a_problem() {
         ("GET", "/v1/devices/nope", "", 404, "not-found"),
         ("GET", "/v2", "", 404, "not-found"),
         ("POST", "/v1/devices/nope/control", "{\"name\":\"x\"}", 404, "not-found"),
-        ("POST", "/v1/devices/vm1/control", "{\"name\":\"x\"}", 400, "unsupported"),
+        ("POST", "/v1/devices/vm1/control", "{\"name\":\"x\"}", 501, "unsupported"),
         ("POST", "/v1/devices/vm1/control", "{\"name\":\"x\",\"args\":[]}", 400, "invalid"),
         ("POST", "/v1/devices/vm1/control", "{\"nome\":\"x\"}", 422, "invalid"),
         ("POST", "/v1/devices/vm1/control", "{", 400, "invalid"),

@@ -64,7 +64,7 @@ fn partitions_grow_under_their_clients_and_are_there_after_a_restart() {
         write(&node, (4 << 20) - 2048, pattern(4096, 8)).await.expect("a write over the border");
     });
     let busy = place.lamina(&["ctl", "table", "delete", "root"]);
-    assert_eq!(busy.status.code(), Some(1));
+    assert_eq!(busy.status.code(), Some(7));
     assert!(text(&busy.stderr).contains("take away the device of type \"view\""), "{}", text(&busy.stderr));
     ctl(&place, &["table", "rename", "data", "to=rest"]);
     daemon.terminate();
@@ -143,7 +143,7 @@ fn jobs_are_listed_slowed_down_and_cancelled() {
         assert_eq!(daemon.http("POST", path, "{\"action\":\"explode\"}").0, 422);
         ctl(&place, &["table", "job", "zero", "cancel"]);
         let created = create.join().expect("it ends");
-        assert_eq!(created.status.code(), Some(1));
+        assert_eq!(created.status.code(), Some(10));
         assert!(text(&created.stderr).contains("zero was cancelled"), "{}", text(&created.stderr));
     });
     assert_eq!(daemon.get("/v1/jobs"), json!([]));

@@ -410,7 +410,7 @@ impl Partition {
     fn unviewed(&self, name: &str, done: &str) -> Result<Leaving> {
         let part = self.part(name)?;
         if part.is_viewed() {
-            return Err(Error::invalid(format!(
+            return Err(Error::busy(format!(
                 "name: {name:?} is in use, and cannot be {done}: take away the device of type \"view\" that shows it \
                  first"
             )));

@@ -230,7 +230,7 @@ impl Plan {
 }
 
 fn busy() -> Error {
-    Error::invalid("its data is being moved: wait until that is done (or cancelled and done again)")
+    Error::busy("its data is being moved: wait until that is done (or cancelled and done again)")
 }
 
 fn mode<W: Way>(env: &Rc<dyn Env>, children: &Children, state: &State) -> Mode<W> {

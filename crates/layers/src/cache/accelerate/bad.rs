@@ -28,6 +28,7 @@ pub(super) fn is_of_blocks(e: &Error) -> bool {
         | ErrorKind::Fenced
         | ErrorKind::Offline
         | ErrorKind::TimedOut
+        | ErrorKind::Busy
         | ErrorKind::Cancelled
         | ErrorKind::BadMemory
         | ErrorKind::Truncated => false,

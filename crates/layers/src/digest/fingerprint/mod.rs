@@ -229,7 +229,7 @@ impl Fingerprint {
                 let limit = args::<Verify>(command)?.limit.map(|limit| limit.0);
                 match self.sums.look_at_all("verify", limit) {
                     true => Ok(json!({})),
-                    false => Err(Error::invalid("it is under way already: see its job")),
+                    false => Err(Error::busy("it is under way already: see its job")),
                 }
             }
             _ => Err(unknown(&command, Keys::VERBS)),

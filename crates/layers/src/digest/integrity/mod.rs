@@ -138,7 +138,7 @@ impl Integrity {
                 let limit = args::<Scrub>(command)?.limit.map(|limit| limit.0);
                 match self.0.look_at_all("scrub", limit) {
                     true => Ok(json!({})),
-                    false => Err(Error::invalid("it is under way already: see its job")),
+                    false => Err(Error::busy("it is under way already: see its job")),
                 }
             }
             _ => Err(unknown(&command, Keys::VERBS)),

@@ -79,6 +79,7 @@ pub fn did_nothing(e: &Error) -> bool {
         ErrorKind::Media
         | ErrorKind::Offline
         | ErrorKind::TimedOut
+        | ErrorKind::Busy
         | ErrorKind::Cancelled
         | ErrorKind::Corrupt
         | ErrorKind::BadMemory
