@@ -44,7 +44,7 @@ impl<C: Config> Parsed for C {
     }
 
     fn build(self: Box<Self>, with: Build) -> Pending<Made> {
-        if !C::KEEPS {
+        if !C::TRAITS.keeps {
             return Config::build(*self, with);
         }
         Box::pin(async move {
@@ -56,11 +56,11 @@ impl<C: Config> Parsed for C {
 
 impl Keys {
     pub(crate) fn parse<C: Config>(keys: &Value) -> Result<Keys, KeyError> {
-        let current = renamed(keys, C::RENAMED)?;
+        let current = renamed(keys, C::TRAITS.renamed)?;
         let config: C = serde_path_to_error::deserialize(&*current).map_err(|e| {
             let path = e.path().to_string();
             let path = if path == "." { String::new() } else { path };
-            KeyError { path: as_given(path, keys, C::RENAMED), message: e.inner().to_string() }
+            KeyError { path: as_given(path, keys, C::TRAITS.renamed), message: e.inner().to_string() }
         })?;
         Ok(Keys(Box::new(config)))
     }
@@ -86,7 +86,7 @@ impl Keys {
         self.0.part()
     }
 
-    /// Builds the layer. If it remembers something ([`Config::KEEPS`]), what can be read below it is made durable before.
+    /// Builds the layer. If it remembers something ([`crate::Traits::keeps`]), what can be read below it is made durable before.
     pub fn build(self, with: Build) -> Pending<Made> {
         self.0.build(with)
     }
@@ -134,7 +134,8 @@ mod tests {
         const KIND: &'static str = "legs";
         const SUMMARY: &'static str = "says what it survives";
         const CHILDREN: RangeInclusive<usize> = 1..=9;
-        const RENAMED: &'static [(&'static str, &'static str)] = &[("may-lack", "may_miss")];
+        const TRAITS: crate::Traits =
+            crate::Traits { renamed: &[("may-lack", "may_miss")], ..crate::Traits::NONE };
 
         fn survives(&self, _children: usize) -> usize {
             self.may_miss

@@ -1,6 +1,6 @@
 //! How a layer is made from its keys in the hierarchy file.
 
-use crate::{Begin, Children, Env, Keep, KeyError, Keys, Layer, Level, Node, Pending, Result, Verb};
+use crate::{Begin, Children, Env, Keep, KeyError, Keys, Layer, Level, Node, Pending, Result, Traits};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::ops::{Range, RangeInclusive};
@@ -22,7 +22,7 @@ pub struct Build {
     /// Where relative paths begin: the folder of the hierarchy file.
     pub base: PathBuf,
     /// A device for the layer's metadata alone, if the file names one (`metadata = "NAME"`); otherwise it lies on the
-    /// children. Only for kinds with [`Config::METADATA`].
+    /// children. Only for kinds that have one ([`Traits::metadata`]).
     pub metadata: Option<Rc<Node>>,
     /// Whether what the layer keeps is there.
     pub begin: Begin,
@@ -72,35 +72,6 @@ pub struct Over<'a> {
     pub persistent: bool,
 }
 
-/// A key whose value is a place outside of the hierarchy: a file or a device of this host, a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outside {
-    /// The key; dotted if it stands in a table of its own (`tls.key`).
-    pub key: &'static str,
-    /// What is there is part of what is stored. Otherwise only this host needs it, as the file with a key: members of a
-    /// hierarchy need not agree on it.
-    pub stored: bool,
-    /// It is an address, perhaps `unix:PATH`; otherwise it is a path.
-    pub address: bool,
-}
-
-impl Outside {
-    /// The path of a file that data is kept in.
-    pub const fn file(key: &'static str) -> Outside {
-        Outside { key, stored: true, address: false }
-    }
-
-    /// The address of a server that data is kept on.
-    pub const fn server(key: &'static str) -> Outside {
-        Outside { key, stored: true, address: true }
-    }
-
-    /// The path of a file that only this host needs.
-    pub const fn local(key: &'static str) -> Outside {
-        Outside { key, stored: false, address: false }
-    }
-}
-
 /// The keys of a layer: a serde struct with `#[serde(deny_unknown_fields)]`. Everything that a new kind of layer
 /// tells the rest of the program is here.
 pub trait Config: DeserializeOwned + 'static {
@@ -110,26 +81,8 @@ pub trait Config: DeserializeOwned + 'static {
     const SUMMARY: &'static str;
     /// How many devices it stands on; 0 for a sink.
     const CHILDREN: RangeInclusive<usize>;
-    /// It remembers something, on its children or with the hierarchy ([`Build::keep`]): only one layer may have a
-    /// device open, and it has to be made ([`Begin::Format`]) before it is opened for the first time.
-    const KEEPS: bool = false;
-    /// More children at the end of `over` add room at its end, and nothing has to be moved.
-    const APPENDS: bool = false;
-    /// Its layer shares the state of the device below: when that gets another layer, this one is made anew.
-    const SHARES: bool = false;
-    /// It has further address spaces ([`crate::Manage::view`]), which devices of kind `view` show.
-    const VIEWS: bool = false;
-    /// What it remembers can lie on a device of its own: the key `metadata`. Only with [`Config::KEEPS`].
-    const METADATA: bool = false;
-    /// What lies there, or at the head of its child, is a metadata store: otherwise it is of a format of its own.
-    const STORE: bool = Self::METADATA;
-    /// Its keys that name places outside of the hierarchy.
-    const OUTSIDE: &'static [Outside] = &[];
-    /// The commands that its devices understand.
-    const VERBS: &'static [Verb] = &[];
-
-    /// Keys that were called something else, as (before, now): the old name is taken too, and said to be old.
-    const RENAMED: &'static [(&'static str, &'static str)] = &[];
+    /// What it can, what its devices show and understand, how its format is recognised.
+    const TRAITS: Traits = Traits::NONE;
 
     /// How many of its `children` may be absent ([`Node::is_absent`]), in any choice of them, and it still has every
     /// byte. A kind that says more than 0 is built over absent children too, and finds out for itself what they miss;
@@ -170,50 +123,27 @@ pub struct Kind {
     pub summary: &'static str,
     /// How many devices it stands on.
     pub children: RangeInclusive<usize>,
-    /// It remembers something: see [`Config::KEEPS`].
-    pub keeps: bool,
-    /// Children can be added at the end: see [`Config::APPENDS`].
-    pub appends: bool,
-    /// It shares the state of the device below: see [`Config::SHARES`].
-    pub shares: bool,
-    /// It can be below a `view`: see [`Config::VIEWS`].
-    pub views: bool,
-    /// It may have the key `metadata`.
-    pub metadata: bool,
-    /// It has a metadata store: see [`Config::STORE`].
-    pub store: bool,
-    /// Its keys that name places outside: see [`Config::OUTSIDE`].
-    pub outside: &'static [Outside],
-    /// The commands that its devices understand.
-    pub verbs: &'static [Verb],
-    /// Keys that were called something else: see [`Config::RENAMED`].
-    pub renamed: &'static [(&'static str, &'static str)],
+    /// What it declares.
+    pub traits: Traits,
     parse: fn(&Value) -> std::result::Result<Keys, KeyError>,
 }
 
 impl Kind {
     /// The kind whose keys are `C`.
     pub const fn of<C: Config>() -> Kind {
+        const { C::TRAITS.check() };
         Kind {
             name: C::KIND,
             summary: C::SUMMARY,
             children: C::CHILDREN,
-            keeps: C::KEEPS,
-            appends: C::APPENDS,
-            shares: C::SHARES,
-            views: C::VIEWS,
-            metadata: C::METADATA,
-            store: C::STORE,
-            outside: C::OUTSIDE,
-            verbs: C::VERBS,
-            renamed: C::RENAMED,
+            traits: C::TRAITS,
             parse: Keys::parse::<C>,
         }
     }
 
     /// True for a kind whose devices show what is on one other, with nothing of their own.
     pub fn is_view(&self) -> bool {
-        self.shares && self.children == (1..=1)
+        self.traits.shares && self.children == (1..=1)
     }
 
     /// Reads a device's keys (without `type` and `over`).

@@ -143,7 +143,7 @@ impl Change<'_> {
         changes: &mut HashSet<&'d str>,
     ) -> lamina_block::Result<Rc<Node>> {
         if let (Some(roster), Some(persistent)) = (&self.from.roster, &self.plan.persistent)
-            && is_member(device.kind.name, &device.keys)
+            && is_member(&device.kind, &device.keys)
         {
             let below = self.maker().node(device, children, Begin::Open).await?;
             return match new_member(&below, roster, persistent, &**self.env) {
@@ -163,10 +163,10 @@ impl Change<'_> {
             (true, true) => Begin::Adopt,
         };
         let after = device.over.iter().any(|below| changes.contains(below.as_str()));
-        if !(after && device.kind.shares) {
+        if !(after && device.kind.traits.shares) {
             let made = self.maker().node(device, children.clone(), begin).await;
             // What a device remembers has to be there before its members speak of it.
-            if made.is_ok() || !after || device.kind.keeps {
+            if made.is_ok() || !after || device.kind.traits.keeps {
                 return made;
             }
         }
@@ -199,7 +199,7 @@ impl Change<'_> {
     ) -> lamina_block::Result<Rc<Node>> {
         let before = self.from.plan.devices.iter().find(|d| d.name == device.name);
         let from = before.map(|before| (Rc::new(before.clone()), self.from.nodes_of(&before.over)));
-        let alone = device.kind.keeps || device.kind.shares;
+        let alone = device.kind.traits.keeps || device.kind.traits.shares;
         let after = device.over.iter().any(|below| changes.contains(below.as_str()));
         if alone || after {
             self.exchanges.push(Exchange {

@@ -162,7 +162,7 @@ fn same_keys(a: &Device, b: &Device) -> bool {
             value.take();
             Some(PathBuf::from(place))
         };
-        let places: Vec<_> = device.kind.outside.iter().map(&mut place).collect();
+        let places: Vec<_> = device.kind.traits.outside.iter().map(&mut place).collect();
         (places, keys)
     };
     split(a) == split(b)
@@ -171,7 +171,7 @@ fn same_keys(a: &Device, b: &Device) -> bool {
 /// True for a device that shares the state of one that gets another layer.
 fn shares_changed(device: &Device, steps: &[Step]) -> bool {
     let changed = |below: &String| steps.iter().any(|step| step.exchanged() == Some(below));
-    device.kind.shares && device.over.iter().any(changed)
+    device.kind.traits.shares && device.over.iter().any(changed)
 }
 
 /// What becomes of the children of a device that stays.
@@ -217,7 +217,7 @@ fn stands_on(plan: &Plan, top: &str, below: &str) -> bool {
 
 /// Reports what a device that remembers where its data is cannot become: its data would be taken for other data.
 fn rearranged(old: &Plan, new: &Plan, was: &Device, is: &Device, report: &mut Report) {
-    if !was.kind.keeps && !is.kind.keeps {
+    if !was.kind.traits.keeps && !is.kind.traits.keeps {
         return;
     }
     let mut refuse = |message: &str| {
@@ -241,7 +241,7 @@ fn rearranged(old: &Plan, new: &Plan, was: &Device, is: &Device, report: &mut Re
         return refuse("has the same devices below in another order: its data would be taken for other data");
     }
     let at_end = is.over[stay.len().min(is.over.len())..] == edges.gained[..];
-    if !edges.lost.is_empty() || !(edges.gained.is_empty() || is.kind.appends && at_end) {
+    if !edges.lost.is_empty() || !(edges.gained.is_empty() || is.kind.traits.appends && at_end) {
         refuse(
             "would have to move data, and remember where it is: only a persistent hierarchy can ([hierarchy])",
         );

@@ -281,7 +281,8 @@ fn shared(drafts: &[Draft], exports: &[Export], report: &mut Report) {
         let stands = |draft: &&Draft| draft.over.contains(&below.name);
         // A view knows of what it shows, and volumes on one flash know of each other.
         let knows = |draft: &&Draft| {
-            draft.kind.as_ref().is_some_and(|kind| kind.shares) && draft.over.last() == Some(&below.name)
+            draft.kind.as_ref().is_some_and(|kind| kind.traits.shares)
+                && draft.over.last() == Some(&below.name)
         };
         let above: Vec<&Draft> = drafts.iter().filter(stands).filter(|draft| !knows(draft)).collect();
         let is_part = |draft: &&Draft| {

@@ -44,7 +44,7 @@ impl Plan {
         match device {
             _ if is_exported => None,
             device if device.survives > 0 => Some((device, &device.over[child])),
-            device if device.over.len() == 1 && !device.kind.keeps => self.leg_of(&device.name),
+            device if device.over.len() == 1 && !device.kind.traits.keeps => self.leg_of(&device.name),
             _ => None,
         }
     }

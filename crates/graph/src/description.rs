@@ -87,16 +87,16 @@ pub(crate) fn children_of<'a>(
 }
 
 /// The names of the members that a description has, sorted: the number of a member is its place here.
-pub fn members_of(description: &str) -> Vec<String> {
+pub fn members_of(description: &str, kinds: &[Kind]) -> Vec<String> {
     let Ok(document) = DeTable::parse(description) else { return Vec::new() };
     let Some(DeValue::Table(devices)) = document.get_ref().get("device").map(|v| v.get_ref()) else {
         return Vec::new();
     };
     let is_member = |value: &DeValue<'_>| {
         let DeValue::Table(keys) = value else { return false };
-        let is = |key: &str, text: &str| keys.get(key).is_some_and(|v| v.get_ref().as_str() == Some(text));
+        let kind = keys.get("type").and_then(|kind| kind.get_ref().as_str());
         let read_only = matches!(keys.get("read-only").map(|v| v.get_ref()), Some(DeValue::Boolean(true)));
-        is("type", "file") && !read_only
+        kinds.iter().any(|known| known.traits.member && Some(known.name) == kind) && !read_only
     };
     let mut names: Vec<String> = devices
         .iter()
@@ -231,6 +231,7 @@ fn string(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::KINDS;
 
     const FILE: &str = r#"
 # a comment
@@ -307,8 +308,9 @@ nbd = "unix:a.sock"
 
     #[test]
     fn members_are_known_from_a_description() {
-        let text = "[device.z]\ntype=\"file\"\n[device.a]\ntype=\"file\"\n[device.r]\ntype=\"file\"\nread-only=true\n";
-        assert_eq!(members_of(text), ["a", "z"]);
-        assert!(members_of("no description").is_empty());
+        let text = "[device.z]\ntype=\"store\"\n[device.a]\ntype=\"store\"\n[device.r]\ntype=\"store\"\nread-only=true\n\
+                    [device.top]\ntype=\"slice\"\nover=\"a\"\n";
+        assert_eq!(members_of(text, KINDS), ["a", "z"]);
+        assert!(members_of("no description", KINDS).is_empty());
     }
 }

@@ -63,9 +63,6 @@ pub(crate) struct Draft {
     pub owned: Vec<(&'static str, Range<usize>)>,
 }
 
-/// The keys whose value is a file that belongs to the device alone, whatever its kind.
-pub(crate) const OWNED: [&str; 2] = ["path", "log"];
-
 /// Reads `[device.NAME]` and reports what is wrong with it in itself. Relative paths begin at `base`.
 pub(crate) fn read(
     name: &str,
@@ -76,16 +73,17 @@ pub(crate) fn read(
 ) -> Draft {
     let kind = read_kind(section, kinds, report);
     let over = read_over("over", section, report);
-    let has_metadata = kind.as_ref().is_some_and(|k| k.metadata) && section.table.contains_key("metadata");
+    let has_metadata =
+        kind.as_ref().is_some_and(|k| k.traits.metadata) && section.table.contains_key("metadata");
     let metadata = if has_metadata { read_metadata(section, over.as_deref(), report) } else { None };
-    let keeps = kind.as_ref().is_some_and(|k| k.keeps);
+    let keeps = kind.as_ref().is_some_and(|k| k.traits.keeps);
     let leaving = if keeps { read_leaving(section, over.as_deref(), report) } else { Vec::new() };
     let generic = [("type", true), ("over", true), ("metadata", has_metadata), ("leaving", keeps)];
     let skip: Vec<&str> = generic.into_iter().filter(|(_, is)| *is).map(|(key, _)| key).collect();
     let keys = section.neutral(&skip, report);
     if let Some(kind) = &kind {
         section.check(&keys, |keys| kind.parse(keys).map(drop), report);
-        section.warn_of_old_names(kind.renamed, report);
+        section.warn_of_old_names(kind.traits.renamed, report);
         if let Some(over) = &over {
             check_over(kind, over, section, report);
         }
@@ -96,7 +94,9 @@ pub(crate) fn read(
     let may_miss =
         parsed.map_or(Vec::new(), |keys| (0..children).filter(|child| keys.may_miss(*child)).collect());
     let (over, over_at) = over.unwrap_or_default().into_iter().chain(metadata).unzip();
-    let owned = OWNED.into_iter().filter_map(|key| Some((key, section.table.get(key)?.span()))).collect();
+    let outside = kind.as_ref().map_or(&[][..], |kind| kind.traits.outside).iter();
+    let files = outside.filter(|outside| outside.is_file()).map(|outside| outside.key);
+    let owned = files.filter_map(|key| Some((key, section.table.get(key)?.span()))).collect();
     Draft {
         name: name.into(),
         kind,
@@ -127,7 +127,7 @@ fn read_kind(section: &Section<'_>, kinds: &[Kind], report: &mut Report) -> Opti
     };
     let kind = kinds.iter().find(|k| k.name == name.as_ref());
     if kind.is_none() {
-        let hint = match elsewhere(name, names()).unwrap_or_else(|| report.hint(name, names())) {
+        let hint = match elsewhere(name, kinds).unwrap_or_else(|| report.hint(name, names())) {
             none if none.is_empty() => format!(": there is {}", one_of(names(), "and")),
             hint => hint,
         };

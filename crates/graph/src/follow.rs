@@ -115,7 +115,7 @@ fn proposed(
 ) -> Option<Plan> {
     let mut root = DeTable::parse(description).ok()?.into_inner();
     let mut own = DeTable::parse(&file.source.text).ok()?.into_inner();
-    let members = members_of(description);
+    let members = members_of(description, &file.kinds);
     if *from != *file.base {
         local::tables(&mut own, "device")
             .into_values()

@@ -321,7 +321,7 @@ impl Maker<'_> {
         with.begin = begin;
         with.leaving.clone_from(&device.leaving);
         with.level = self.plan.persistent.as_ref().map(|p| p.level).unwrap_or_default();
-        with.keep = self.roster.filter(|_| device.kind.keeps).map(|roster| roster.keep(&device.name));
+        with.keep = self.roster.filter(|_| device.kind.traits.keeps).map(|roster| roster.keep(&device.name));
         let layer = keys.build(with).await?;
         match check(&layer.geometry()) {
             Ok(()) => Ok(layer),

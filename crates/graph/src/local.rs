@@ -5,7 +5,7 @@
 //! `lamina assemble` can print a whole file; but of the latter they need not agree with a file, and it is the file that
 //! counts. The path of a member is neither: a member is found by its superblock.
 //!
-//! Which keys of a device these are its kind says ([`lamina_block::Config::OUTSIDE`]); those of an export are here.
+//! Which keys of a device these are its kind says ([`lamina_block::Traits::outside`]); those of an export are here.
 
 use crate::description::written;
 use lamina_block::{Kind, Outside};
@@ -27,7 +27,7 @@ const EXPORT: [Outside; 5] = [
 /// The part of a description that a file and its members must have in common.
 pub(crate) fn agreed(description: &str, kinds: &[Kind]) -> String {
     common(description, kinds, |device| {
-        for (before, now) in kind_of(device, kinds).map_or(&[][..], |kind| kind.renamed) {
+        for (before, now) in kind_of(device, kinds).map_or(&[][..], |kind| kind.traits.renamed) {
             if let Some(value) = device.remove(*before) {
                 set(device, now, value.into_inner());
             }
@@ -101,7 +101,7 @@ pub(crate) fn take_over<'a>(device: &mut DeTable<'a>, from: &DeTable<'a>, kinds:
 
 /// The places that a table of a kind names.
 fn outside(device: &DeTable<'_>, kinds: &[Kind]) -> &'static [Outside] {
-    kind_of(device, kinds).map_or(&[], |kind| kind.outside)
+    kind_of(device, kinds).map_or(&[], |kind| kind.traits.outside)
 }
 
 fn kind_of<'a>(device: &DeTable<'_>, kinds: &'a [Kind]) -> Option<&'a Kind> {

@@ -62,7 +62,7 @@ impl Plan {
         if report.has_errors() {
             return Err(report);
         }
-        if self.devices.iter().any(|device| device.kind.keeps) {
+        if self.devices.iter().any(|device| device.kind.traits.keeps) {
             let made =
                 Hierarchy::begin(self.clone(), env, How { begin: Begin::Format, degraded: false }).await?;
             if let Err(e) = made.close().await {
@@ -77,7 +77,7 @@ impl Plan {
 /// The devices that are members, in the order of their numbers.
 pub(crate) fn member_devices(plan: &Plan) -> Vec<&Device> {
     let mut devices: Vec<&Device> = match plan.persistent {
-        Some(_) => plan.devices.iter().filter(|d| is_member(d.kind.name, &d.keys)).collect(),
+        Some(_) => plan.devices.iter().filter(|d| is_member(&d.kind, &d.keys)).collect(),
         None => Vec::new(),
     };
     devices.sort_by(|a, b| a.name.cmp(&b.name));

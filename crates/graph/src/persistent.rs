@@ -1,7 +1,7 @@
 //! `[hierarchy]`: what makes a hierarchy persistent.
 //!
-//! A file with this table describes a hierarchy that its storage knows, too: its writable devices of type `file` are
-//! *members*, which carry superblocks with the hierarchy's [description](crate::description).
+//! A file with this table describes a hierarchy that its storage knows, too: its writable devices of a kind
+//! that says so (`lamina_block::Traits::member`) are *members*, which carry superblocks with the hierarchy's [description](crate::description).
 
 use crate::description;
 use crate::device::Draft;
@@ -10,15 +10,13 @@ use crate::local;
 use crate::plan::bad_name;
 use crate::report::{Report, Subject};
 use crate::way::Way;
+use crate::words::member_kinds;
 use lamina_block::{KeyError, Kind, Level};
 use lamina_metadata::superblock::DESCRIPTION_MAX;
 use serde::Deserialize;
 use serde_json::Value;
 use std::path::Path;
 use toml::de::{DeTable, DeValue};
-
-/// The type of the devices that can be members.
-const MEMBER: &str = "file";
 
 /// What `[hierarchy]` says, and what follows from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,8 +70,8 @@ fn parse(keys: &Value) -> Result<Keys, KeyError> {
 }
 
 /// True for a device that carries a superblock if its hierarchy is persistent. What may not be written cannot.
-pub(crate) fn is_member(kind: &str, keys: &Value) -> bool {
-    kind == MEMBER && keys.get("read-only") != Some(&Value::Bool(true))
+pub(crate) fn is_member(kind: &Kind, keys: &Value) -> bool {
+    kind.traits.member && keys.get("read-only") != Some(&Value::Bool(true))
 }
 
 /// Reads `[hierarchy]`, if there is one, and reports what is wrong with it. Relative paths begin at `base`.
@@ -100,14 +98,15 @@ pub(crate) fn read(
     }
     let mut members: Vec<String> = drafts
         .iter()
-        .filter(|d| d.kind.as_ref().is_some_and(|kind| is_member(kind.name, &d.keys)))
+        .filter(|d| d.kind.as_ref().is_some_and(|kind| is_member(kind, &d.keys)))
         .map(|d| d.name.clone())
         .collect();
     members.sort();
     let all_known = drafts.iter().all(|d| d.kind.is_some());
     if members.is_empty() && all_known {
-        let message = "has no member: at least one device is of type \"file\" and may be written";
-        report.error(Subject::Hierarchy, None, Some(header.clone()), message);
+        let kinds = member_kinds(kinds);
+        let message = format!("has no member: at least one device is of type {kinds} and may be written");
+        report.error(Subject::Hierarchy, None, Some(header.clone()), &message);
     }
     let is_member = |device: &str| members.binary_search_by(|m| m.as_str().cmp(device)).is_ok();
     let mut root = root.clone();

@@ -200,8 +200,8 @@ fn finished(draft: Draft) -> Option<Device> {
 
 fn no_toml(language: &str) -> String {
     format!(
-        "looks like {language}, and a hierarchy file is TOML: a table [device.NAME] with `type = \"file\"` and other keys for \
-         each device, and [export.NAME] for each export; docs/hierarchy.md has examples, `lamina design` writes one"
+        "looks like {language}, and a hierarchy file is TOML: a table [device.NAME] with `type = \"...\"` and other keys \
+         for each device, and [export.NAME] for each export; docs/hierarchy.md has examples, `lamina design` writes one"
     )
 }
 

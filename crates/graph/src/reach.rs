@@ -21,10 +21,10 @@ impl Plan {
             found.push(format!("{subject} {}: key \"{key}\": {}", quoted(name), printable(place, 4096)));
         };
         for device in &self.devices {
-            for outside in device.kind.outside {
+            for outside in device.kind.traits.outside {
                 let value = outside.key.split('.').try_fold(&device.keys, |at, key| at.get(key));
                 let Some(text) = value.and_then(|value| value.as_str()) else { continue };
-                if !(outside.key == "path" && is_member(device.kind.name, &device.keys)) {
+                if !(outside.key == "path" && is_member(&device.kind, &device.keys)) {
                     let place = local::absolute(text, outside.address, &device.base);
                     say("device", &device.name, outside.key, &place);
                 }

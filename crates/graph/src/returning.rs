@@ -28,7 +28,7 @@ impl Hierarchy {
         let Some(roster) = &self.roster else { return Vec::new() };
         let out = roster.out();
         let stays = |device: &&Device| {
-            plan.devices.iter().any(|d| d.name == device.name && is_member(d.kind.name, &d.keys))
+            plan.devices.iter().any(|d| d.name == device.name && is_member(&d.kind, &d.keys))
         };
         let here = self.plan.devices.iter().filter(|d| !is_leaving(plan, &d.name));
         here.filter(|d| out.contains_key(&d.name)).filter(stays).collect()
@@ -36,7 +36,7 @@ impl Hierarchy {
 
     /// Sinks that are absent, and no members, as far as `plan` has the same, and not only until they are let go.
     fn silent_in(&self, plan: &Plan) -> Vec<&Device> {
-        let is_sink = |device: &&Device| device.over.is_empty() && !is_member(device.kind.name, &device.keys);
+        let is_sink = |device: &&Device| device.over.is_empty() && !is_member(&device.kind, &device.keys);
         let is_absent = |device: &&Device| self.node(&device.name).is_some_and(|node| node.is_absent());
         let stays =
             |device: &&Device| plan.devices.iter().any(|d| d.name == device.name && d.keys == device.keys);

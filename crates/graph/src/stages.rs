@@ -51,7 +51,7 @@ impl Hierarchy {
         if plan.persistent.is_none() {
             return Ok(());
         }
-        for was in self.plan.devices.iter().filter(|was| was.kind.keeps) {
+        for was in self.plan.devices.iter().filter(|was| was.kind.traits.keeps) {
             let is = plan.devices.iter().find(|d| d.name == was.name && d.kind.name == was.kind.name);
             let (Some(is), Some(node)) = (is, self.node(&was.name)) else { continue };
             let change::Edges { lost, gained, .. } = change::Edges::of(&self.plan, plan, was, is);
@@ -114,7 +114,7 @@ fn moves(old: &Plan, new: &Plan) -> Vec<(String, Vec<String>)> {
     let lost = |was: &crate::Device| {
         let is = new.devices.iter().find(|d| d.name == was.name && d.kind.name == was.kind.name)?;
         let lost: Vec<String> = change::Edges::of(old, new, was, is).lost;
-        (was.kind.keeps && !lost.is_empty()).then(|| (was.name.clone(), lost))
+        (was.kind.traits.keeps && !lost.is_empty()).then(|| (was.name.clone(), lost))
     };
     old.devices.iter().filter_map(lost).collect()
 }

@@ -187,8 +187,9 @@ type Failed = (Error, Option<Source>);
 async fn put(held: &Quiesced, exchange: Exchange, maker: &Maker<'_>) -> std::result::Result<Done, Failed> {
     let Exchange { node, to, from } = exchange;
     let (kind, geometry) = (node.kind(), node.geometry());
-    let keeps = matches!(&to, Source::Make(device, _) if device.kind.keeps || device.kind.shares);
-    let again = from.filter(|(device, _)| device.kind.keeps || device.kind.shares);
+    let keeps =
+        matches!(&to, Source::Make(device, _) if device.kind.traits.keeps || device.kind.traits.shares);
+    let again = from.filter(|(device, _)| device.kind.traits.keeps || device.kind.traits.shares);
     let before = match again {
         Some((device, children)) => {
             held.layer().close().await.map_err(|e| (e, None))?;

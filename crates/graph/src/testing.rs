@@ -1,14 +1,14 @@
 //! Kinds for this crate's own tests: just enough to be parsed.
 
 use crate::{Plan, Report};
-use lamina_block::{Build, Bytes, Config, Error, Kind, Made, Pending};
+use lamina_block::{Build, Bytes, Config, Error, Kind, Made, Outside, Pending, Traits};
 use serde::Deserialize;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 /// Kinds that can be parsed and not built.
 macro_rules! kind {
-    ($keys:ident, $name:literal, $children:expr, { $($key:ident: $type:ty),* }) => {
+    ($keys:ident, $name:literal, $children:expr, { $($key:ident: $type:ty),* } $(, $traits:expr)?) => {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields, rename_all = "kebab-case")]
         #[allow(dead_code, reason = "read, and not built")]
@@ -17,6 +17,7 @@ macro_rules! kind {
             const KIND: &'static str = $name;
             const SUMMARY: &'static str = "for tests";
             const CHILDREN: RangeInclusive<usize> = $children;
+            $(const TRAITS: Traits = $traits;)?
             fn build(self, _: Build) -> Pending<Made> {
                 Box::pin(async { Err(Error::unsupported("is for tests of the file only")) })
             }
@@ -24,7 +25,9 @@ macro_rules! kind {
     };
 }
 
-kind!(Store, "store", 0..=0, { path: PathBuf, size: Option<Bytes>, read_only: Option<bool> });
+const STORE: Traits = Traits { member: true, outside: &[Outside::file("path")], ..Traits::NONE };
+
+kind!(Store, "store", 0..=0, { path: PathBuf, size: Option<Bytes>, read_only: Option<bool> }, STORE);
 kind!(Slice, "slice", 1..=1, { offset: Option<Bytes> });
 kind!(Join, "join", 1..=usize::MAX, {});
 kind!(Pair, "pair", 2..=3, { rules: Option<Vec<Rule>> });

@@ -1,5 +1,7 @@
 //! Finding the word that was meant, and saying in plain words what serde found.
 
+use lamina_block::Kind;
+
 /// The known word nearest to `word`, near enough to have been meant.
 pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let len = word.chars().count();
@@ -24,34 +26,25 @@ pub(crate) fn hint<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> 
     nearest(word, known).map(|w| format!(" (did you mean \"{w}\"?)")).unwrap_or_default()
 }
 
-/// Names that other systems have for what is a type of device here.
-const ELSEWHERE: [(&str, &[&str]); 12] = [
-    ("stripe", &["raid0", "raid-0", "striped"]),
-    ("mirror", &["raid1", "raid-1", "raid10", "raid-10", "drbd"]),
-    ("parity", &["raid4", "raid5", "raid-5", "raid6", "raid-6", "raidz", "raidz2", "erasure"]),
-    ("concat", &["jbod", "span", "raid-linear"]),
-    ("crypt", &["luks", "luks1", "luks2", "dm-crypt", "cryptsetup", "encrypt", "encrypted", "encryption"]),
-    ("file", &["raw", "disk", "block", "device", "image", "loop", "host-device"]),
-    ("snapshot", &["thin", "thin-pool", "lvm-thin", "cow"]),
-    ("accelerate", &["cache", "bcache", "dm-cache", "writeback", "write-back"]),
-    ("integrity", &["checksum", "checksums", "dm-integrity", "dif"]),
-    ("partition", &["lvm", "volume-group", "gpt"]),
-    ("memory", &["ram", "ramdisk", "tmpfs", "brd"]),
-    ("flash", &["ssd", "nvme"]),
-];
 /// Formats of images that no type reads.
 const FORMATS: [&str; 7] = ["qcow", "qcow2", "vmdk", "vhd", "vhdx", "vdi", "qed"];
 
-/// What to write instead of a type that is not among `known`, because another system calls it so; or nothing.
-pub(crate) fn elsewhere<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
+/// What to write instead of a type that is not among `kinds`, because another system calls it so; or nothing.
+pub(crate) fn elsewhere(word: &str, kinds: &[Kind]) -> Option<String> {
     let word = word.to_lowercase().replace('_', "-");
     if FORMATS.contains(&&*word) {
+        let disks = member_kinds(kinds);
         return Some(format!(
-            " (images of {word} are not read: `qemu-img convert -O raw` makes one for type \"file\")"
+            " (images of {word} are not read: `qemu-img convert -O raw` makes one for type {disks})"
         ));
     }
-    let (ours, _) = ELSEWHERE.iter().find(|(_, theirs)| theirs.contains(&&*word))?;
-    known.into_iter().any(|name| name == *ours).then(|| format!(" (did you mean \"{ours}\"?)"))
+    let meant = kinds.iter().find(|kind| kind.traits.elsewhere.contains(&&*word))?;
+    Some(format!(" (did you mean \"{}\"?)", meant.name))
+}
+
+/// The kinds whose devices can be members, quoted.
+pub(crate) fn member_kinds(kinds: &[Kind]) -> String {
+    one_of(kinds.iter().filter(|kind| kind.traits.member).map(|kind| kind.name), "or")
 }
 
 /// The language that a text that is no TOML seems to be in.
@@ -174,7 +167,7 @@ mod tests {
 
     #[test]
     fn names_of_other_systems_are_known() {
-        let known = ["stripe", "mirror", "parity", "crypt", "file"];
+        let known = lamina_layers::KINDS;
         for (word, meant) in
             [("raid1", "mirror"), ("RAID5", "parity"), ("raid_6", "parity"), ("luks", "crypt")]
         {
@@ -183,7 +176,7 @@ mod tests {
         }
         let image = elsewhere("qcow2", known).expect("words");
         assert!(image.contains("qcow2 are not read") && image.contains("qemu-img convert -O raw"), "{image}");
-        assert_eq!((elsewhere("thin", known), elsewhere("stroe", known)), (None, None));
+        assert_eq!((elsewhere("mirror", known), elsewhere("stroe", known)), (None, None));
     }
 
     #[test]

@@ -90,7 +90,7 @@ fn every_key_of_every_kind_is_explained_at_the_head_of_its_source() {
 #[test]
 fn every_command_of_every_kind_is_explained_at_the_head_of_its_source() {
     for kind in kinds() {
-        for verb in kind.verbs {
+        for verb in kind.traits.verbs {
             let head = head(kind.name);
             // `resize`, `resize SIZE` or `lamina ctl DEVICE resize`.
             let written = ["`$`", "`$ ", " $`"].map(|form| form.replace('$', verb.name));

@@ -238,7 +238,8 @@ async fn carried(env: &Rc<SimEnv>) -> Vec<String> {
         let found = superblock::read(&Node::new(name, "sim", Rc::clone(env) as Rc<dyn Env>, disk)).await;
         for copy in found.whole() {
             let path = |name: &str| (name.to_owned(), format!("{name}.img"));
-            let paths = members_of(&copy.description).iter().map(|name| path(name)).collect();
+            let paths =
+                members_of(&copy.description, lamina_layers::KINDS).iter().map(|name| path(name)).collect();
             files.extend(with_paths(&copy.description, &paths));
         }
     }

@@ -194,7 +194,7 @@ fn elsewhere(devices: &mut Devices, found: Gathered) -> Result<Gathered, Failure
 
 /// The names of the members that were not found; also of those that are out, if they are `wanted` as well.
 fn missing(found: &Gathered, wanted: bool) -> Vec<String> {
-    let names = members_of(&found.superblock.description);
+    let names = members_of(&found.superblock.description, &files::kinds());
     let name = |index: &u32| names.get(*index as usize).cloned().unwrap_or(format!("number {index}"));
     let needed = |name: &String| match found.out.contains_key(name) {
         true => wanted && !found.members.contains_key(name),

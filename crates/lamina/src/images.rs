@@ -9,7 +9,7 @@ use lamina_graph::Plan;
 const IMAGES: [&str; 7] =
     ["qcow2 image", "QED image", "VMDK image", "VHD image", "VHDX image", "VDI image", "Parallels image"];
 
-/// Warns of devices of type `file` that are such images. No refusal unless the size is none of a disk: a guest can write
+/// Warns of files and block devices that are such images. No refusal unless the size is none of a disk: a guest can write
 /// what it likes to its own disk, and would otherwise keep that from being served again.
 pub fn look(plans: &[Plan]) -> Result<(), Failure> {
     let found: Vec<Image> = plans.iter().flat_map(found).collect();
@@ -30,7 +30,7 @@ struct Image {
 
 fn found(plan: &Plan) -> Vec<Image> {
     let mut warnings = Vec::new();
-    for device in plan.devices().iter().filter(|device| device.kind.name == "file") {
+    for device in plan.devices().iter().filter(|device| device.kind.traits.member) {
         let Some(path) = device.path("path") else { continue };
         let Ok(Some(there)) = Device::open(&path) else { continue };
         let signatures = inspect::scan(&there.file, there.size).unwrap_or_default();
@@ -41,11 +41,12 @@ fn found(plan: &Plan) -> Vec<Image> {
             let sees = if is_whole { "clients see" } else { "clients would see" };
             let warning = format!(
                 "{}: device {:?}: {} is a {}, and {sees} its bytes as they lie there, header and all. qemu-nbd serves \
-                 the disk inside, to a device of type \"nbd\"; qemu-img convert -O raw makes a raw image of it",
+                 the disk inside, to a device of type {:?}; qemu-img convert -O raw makes a raw image of it",
                 plan.file(),
                 device.name,
                 path.display(),
-                image.name
+                image.name,
+                lamina_nbd::client::KIND.name
             );
             warnings.push(Image { is_whole, warning });
         }

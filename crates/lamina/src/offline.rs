@@ -197,7 +197,7 @@ async fn look(env: Rc<dyn Env>, plan: Plan, found: &mut Findings) {
             Err(e) => found.bad(&format!("device {:?} cannot be checked: {e}", node.name())),
         }
     }
-    for device in plan.devices().iter().filter(|device| device.kind.store) {
+    for device in plan.devices().iter().filter(|device| device.kind.traits.store) {
         // A store of its own lies on the last device, one at the head on the only one.
         let Some(node) = device.over.last().and_then(|name| hierarchy.node(name)) else { continue };
         store(&device.name, &node, found).await;
@@ -281,7 +281,7 @@ async fn mend(env: Rc<dyn Env>, plan: Plan) -> Result<String, Failure> {
 
 async fn open(env: &Rc<dyn Env>, name: &str, path: &Path) -> Result<Rc<Node>, Error> {
     let open = OpenDisk { path: path.into(), read_only: false, direct: false, create: None, block: None };
-    Ok(Node::new(name, "file", Rc::clone(env), env.open_disk(open).await?))
+    Ok(Node::new(name, "disk", Rc::clone(env), env.open_disk(open).await?))
 }
 
 /// Makes the superblocks of all members whole that the hierarchy goes on with; those of members that are out are stale, and

@@ -50,7 +50,7 @@ pub const FORCE: &str = "force";
 pub fn of(kind: &str) -> Vec<Verb> {
     let kinds = files::kinds();
     let known = kinds.iter().find(|known| known.name == kind);
-    known.map_or(Vec::new(), |kind| kind.verbs.iter().map(Verb::from).collect())
+    known.map_or(Vec::new(), |kind| kind.traits.verbs.iter().map(Verb::from).collect())
 }
 
 /// Refuses a command that devices of `kind` do not understand, or not like this.

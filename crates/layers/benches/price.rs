@@ -83,11 +83,11 @@ impl Keep for Words {
 async fn layer(env: &Rc<dyn Env>, kind: &str, keys: Value, children: Children) -> Rc<Node> {
     let kind = lamina_layers::KINDS.iter().find(|known| known.name == kind).expect("the kind is there");
     let mut with = Build::new(kind.name, env, children);
-    if kind.keeps {
+    if kind.traits.keeps {
         with.begin = Begin::Format;
         with.keep = Some(Rc::new(Words::default()));
     }
-    if kind.metadata {
+    if kind.traits.metadata {
         // The null sink would forget it.
         let memory = layer(env, "memory", json!({"size": "64MiB"}), vec![]);
         with.metadata = Some(Box::pin(memory).await);

@@ -11,9 +11,9 @@ mod kit;
 
 use lamina_block::Kind;
 
-/// Declares the families and their modules, lists their kinds, and puts each through the gauntlet. The module of a kind has
-/// its keys in a struct called `Keys`, and in its tests a function `subject` that says how the gauntlet builds it; what
-/// several kinds of a family share stands in brackets.
+/// Declares the families and their modules, lists their kinds, looks for the figures that each declares, and puts each through
+/// the gauntlet. The module of a kind has its keys in a struct called `Keys`, and in its tests a function `subject` that says
+/// how the gauntlet builds it; what several kinds of a family share stands in brackets.
 macro_rules! kinds {
     (
         [$($alone:ident),*]
@@ -30,6 +30,20 @@ macro_rules! kinds {
             $(Kind::of::<$alone::Keys>(),)*
             $($(Kind::of::<$family::$name::Keys>(),)*)*
         ];
+
+        #[cfg(test)]
+        mod figures {
+            $(#[test]
+            fn $alone() {
+                let kind = lamina_block::Kind::of::<crate::$alone::Keys>();
+                crate::testing::has_its_figures(&kind, &crate::$alone::tests::subject());
+            })*
+            $($(#[test]
+            fn $name() {
+                let kind = lamina_block::Kind::of::<crate::$family::$name::Keys>();
+                crate::testing::has_its_figures(&kind, &crate::$family::$name::tests::subject());
+            })*)*
+        }
 
         #[cfg(test)]
         mod gauntlet {

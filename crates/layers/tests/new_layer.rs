@@ -128,6 +128,8 @@ fn one_file_and_one_line_pass_the_gauntlet() {
     for check in checks {
         assert!(out.contains(&format!("test gauntlet::my_cache2::{check} ... ok")), "{out}");
     }
+    // What it declares is there; `crates/lamina/src/kinds.rs` says what is made of that.
+    assert!(out.contains("test figures::my_cache2 ... ok"), "{out}");
     assert!(!err.contains("warning: unused"), "{err}");
 }
 

@@ -30,7 +30,7 @@ pub use disk::{DiskOptions, Image, Presence, SimDisk};
 pub use env::{Images, SimEnv, Simulation, Started};
 pub use executor::Hang;
 pub use gauntlet::{
-    Check, Failure, Replay, Rig, Run, SimKeep, Soaked, Subject, run, simulate, soak, soak_test, test,
+    Check, Failure, Replay, Rig, Run, SimKeep, Soaked, Subject, run, shown, simulate, soak, soak_test, test,
 };
 pub use media::Loss;
 pub use memory::gone_memory;

@@ -4,7 +4,7 @@
 
 use lamina_block::{
     Begin, Buf, Build, Children, Config, Durability, Error, Geometry, Io, Keep, Kind, Layer, Made, Manage,
-    Node, Passthrough, Pending, Result, Signal, Step,
+    Node, Passthrough, Pending, Result, Signal, Step, Traits,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -31,7 +31,7 @@ impl Config for Keys {
     const KIND: &'static str = "legs";
     const SUMMARY: &'static str = "the same bytes on every child";
     const CHILDREN: RangeInclusive<usize> = 2..=9;
-    const KEEPS: bool = true;
+    const TRAITS: Traits = Traits { keeps: true, ..Traits::NONE };
 
     fn survives(&self, children: usize) -> usize {
         children - 1

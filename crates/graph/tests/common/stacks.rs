@@ -72,7 +72,7 @@ async fn build(rig: Rc<Rig>, text: Rc<str>) -> Result<Rc<Node>> {
     let failed = |report| Error::invalid(format!("{report}"));
     rig.env().put_file("/key", b"a key");
     let plan = Plan::parse(&text, "subject", Path::new(""), &kinds()).map_err(failed)?;
-    if plan.devices().iter().any(|device| device.kind.keeps) {
+    if plan.devices().iter().any(|device| device.kind.traits.keeps) {
         return build_kept(&rig, &plan).await;
     }
     RIG.set(Some(Rc::clone(&rig)));
@@ -573,7 +573,7 @@ pub fn all() -> Vec<Subject> {
         epochs(),
     ];
     // What shares another's state is nothing by itself, and a table of partitions or a flash cannot be written.
-    let alone = |kind: &&Kind| !kind.shares && !["partition", "flash"].contains(&kind.name);
+    let alone = |kind: &&Kind| !kind.traits.shares && !["partition", "flash"].contains(&kind.name);
     let maps = of_maps().into_iter().enumerate().map(|(n, stack)| stack.level(Level::ALL[n % 3]));
     lamina_layers::KINDS.iter().filter(alone).map(single).chain(stacks).chain(maps).collect()
 }

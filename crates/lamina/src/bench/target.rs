@@ -35,8 +35,9 @@ impl Target {
 fn server(uri: &str, connections: u32) -> Result<Target, Failure> {
     // A JSON string is a TOML string.
     let address = serde_json::json!(uri);
+    let kind = lamina_nbd::client::KIND.name;
     let text = format!(
-        "[device.server]\ntype = \"nbd\"\naddress = {address}\nconnections = {connections}\nreconnect = \"0s\"\n"
+        "[device.server]\ntype = {kind:?}\naddress = {address}\nconnections = {connections}\nreconnect = \"0s\"\n"
     );
     let base = std::env::current_dir().map_err(Failure::failed)?;
     let plan = Plan::parse(&text, uri, Path::new(&base), &files::kinds());

@@ -3,6 +3,7 @@
 use super::schema;
 use crate::api::{Applied, Apply, Control, Device, Export, Health, Job, Problem, Snapshot, Steer, Verb};
 use crate::class::{self, Class};
+use crate::files;
 use crate::metrics;
 use crate::verbs::{self, Denied};
 use axum::Json;
@@ -10,7 +11,7 @@ use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use lamina_block::{Command, Error, ErrorKind};
+use lamina_block::{Command, Error, ErrorKind, Kind};
 use serde_json::Value;
 use std::future::Future;
 use std::pin::Pin;
@@ -67,9 +68,13 @@ pub fn router(daemon: Arc<dyn Daemon>) -> axum::Router {
 
 /// The document that describes it, as JSON.
 pub fn openapi() -> String {
+    document_with(&files::kinds())
+}
+
+/// The same with what these kinds declare.
+pub(crate) fn document_with(kinds: &[Kind]) -> String {
     let mut document = routes().split_for_parts().1;
-    schema::add_commands(&mut document);
-    schema::add_problems(&mut document);
+    schema::add(&mut document, kinds);
     document.to_pretty_json().expect("a document made of strings is JSON")
 }
 

@@ -1,7 +1,12 @@
 //! The file that is proposed, with its reasons.
 
 use super::choose::{Design, Leg, Spread};
-use lamina_block::Bytes;
+use lamina_block::{Bytes, Config};
+use lamina_layers::address::stripe;
+use lamina_layers::digest::integrity;
+use lamina_layers::redundancy::{mirror, parity};
+use lamina_layers::sinks::file;
+use lamina_layers::{crypt, snapshot};
 use std::fmt::Write;
 
 /// The longest line of a comment.
@@ -204,12 +209,12 @@ fn tables(design: &Design, file: &mut String) -> String {
     };
     let mut top = match design.spread {
         Spread::Alone => legs[0].clone(),
-        Spread::Stripe => table("striped", "stripe", &legs, "unit = \"64KiB\"\n"),
+        Spread::Stripe => table("striped", stripe::Keys::KIND, &legs, "unit = \"64KiB\"\n"),
         Spread::Mirror { legs: active } => {
             let spares = legs.len() - active;
             table(
                 "mirrored",
-                "mirror",
+                mirror::Keys::KIND,
                 &legs,
                 &if spares > 0 { format!("spares = {spares}\n") } else { String::new() },
             )
@@ -218,42 +223,44 @@ fn tables(design: &Design, file: &mut String) -> String {
             let pairs: Vec<String> = legs
                 .chunks(2)
                 .enumerate()
-                .map(|(n, pair)| table(&format!("pair{}", n + 1), "mirror", pair, ""))
+                .map(|(n, pair)| table(&format!("pair{}", n + 1), mirror::Keys::KIND, pair, ""))
                 .collect();
-            table("striped", "stripe", &pairs, "unit = \"64KiB\"\n")
+            table("striped", stripe::Keys::KIND, &pairs, "unit = \"64KiB\"\n")
         }
         Spread::Parity { parity } => table(
             "protected",
-            "parity",
+            parity::Keys::KIND,
             &legs,
             &if parity > 1 { format!("parity = {parity}\n") } else { String::new() },
         ),
     };
     if wish.encrypt {
         let key = format!("key-file = {}\n", text(&format!("{}.key", wish.name)));
-        top = table("encrypted", "crypt", &[top], &key);
+        top = table("encrypted", crypt::Keys::KIND, &[top], &key);
     }
     if wish.snapshots {
-        top = table("volume", "snapshot", &[top], &format!("size = \"{}\"\n", Bytes(wish.size)));
+        top = table("volume", snapshot::Keys::KIND, &[top], &format!("size = \"{}\"\n", Bytes(wish.size)));
     }
     top
 }
 
 /// Writes the tables of a device and of what is on it alone; the name of the upper one.
-fn leg_tables(design: &Design, number: usize, leg: &Leg, file: &mut String) -> String {
+fn leg_tables(design: &Design, number: usize, leg: &Leg, out: &mut String) -> String {
     let disk = format!("disk{}", number + 1);
-    let _ = write!(file, "\n[device.{disk}]\ntype = \"file\"\npath = {}\n", text(&leg.path));
+    let (kind, path) = (text(file::Keys::KIND), text(&leg.path));
+    let _ = write!(out, "\n[device.{disk}]\ntype = {kind}\npath = {path}\n");
     if leg.size.is_none() {
-        let _ = writeln!(file, "size = \"{}\"", Bytes(design.each));
+        let _ = writeln!(out, "size = \"{}\"", Bytes(design.each));
     }
     if leg.is_block_device {
-        file.push_str("direct = true\n");
+        out.push_str("direct = true\n");
     }
     if !design.wish.checksums {
         return disk;
     }
     let sums = format!("sums{}", number + 1);
-    let _ = write!(file, "\n[device.{sums}]\ntype = \"integrity\"\nover = {}\n", text(&disk));
+    let (kind, over) = (text(integrity::Keys::KIND), text(&disk));
+    let _ = write!(out, "\n[device.{sums}]\ntype = {kind}\nover = {over}\n");
     sums
 }
 

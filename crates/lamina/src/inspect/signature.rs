@@ -3,6 +3,8 @@
 //! Everything read is checked for length and shown with control characters removed: a disk is hostile input. What
 //! is not in the table is not guessed.
 
+use crate::files;
+use lamina_metadata::superblock;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -67,10 +69,8 @@ struct Header(Vec<u8>);
 /// Sources: UEFI 2.10 section 5.3 (GPT); the kernel's headers of each file system; LVM2 `label.h`; `md_p.h`; the LUKS1
 /// and LUKS2 on-disk formats; QEMU `docs/interop/qcow2.txt`, `qed_spec.rst`, `parallels.rst`; the VHD specification; the kernel's `dm-log-writes.c`; `swap.h`.
 const TABLE: &[Signature] = &[
-    sign("Lamina member", START, 0, b"LAMINASB", nothing),
-    sign("Lamina member, second superblock", At::End(64 << 10, 64 << 10), 0, b"LAMINASB", nothing),
-    sign("Lamina cache on flash", START, 0, b"LAMFLASH", flash),
-    sign("Lamina redo log", START, 0, b"LAMREDOS", redo),
+    sign("Lamina member", START, 0, &superblock::MAGIC, nothing),
+    sign("Lamina member, second superblock", At::End(64 << 10, 64 << 10), 0, &superblock::MAGIC, nothing),
     sign("GPT partition table", At::Start(512), 0, b"EFI PART", gpt),
     sign("GPT partition table", At::Start(4096), 0, b"EFI PART", gpt),
     sign("GPT partition table, the copy at the end", At::End(512, 512), 0, b"EFI PART", gpt),
@@ -140,7 +140,7 @@ const LOG_MAGIC: &[u8] = &0x6a_7366_7773_6872_u64.to_le_bytes();
 const BCACHEFS_MAGIC: &[u8] = b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef";
 const BCACHE_MAGIC: &[u8] = b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81";
 
-/// Looks for every signature of the table.
+/// Looks for every signature of the table, and for those that kinds of layers declare.
 pub fn scan(file: &File, size: u64) -> std::io::Result<Vec<Found>> {
     let mut found = Vec::new();
     for signature in TABLE {
@@ -151,6 +151,14 @@ pub fn scan(file: &File, size: u64) -> std::io::Result<Vec<Found>> {
             let mut details = BTreeMap::new();
             (signature.details)(&header, &mut details);
             found.push(Found { name: signature.name, offset: at + signature.at as u64, details });
+        }
+    }
+    let declared: Vec<_> = files::kinds().iter().filter_map(|kind| kind.traits.signature).collect();
+    if !declared.is_empty() {
+        let header = Header::read(file, 0, size)?;
+        for signature in declared.iter().filter(|signature| header.0.starts_with(signature.magic)) {
+            let details = (signature.details)(&header.0).into_iter().collect();
+            found.push(Found { name: signature.name, offset: 0, details });
         }
     }
     // The second of two copies is news only where the first is gone.
@@ -225,20 +233,6 @@ fn put(details: &mut Details, key: &'static str, value: Option<String>) {
 }
 
 fn nothing(_: &Header, _: &mut Details) {}
-
-/// docs/formats/flash.md.
-fn flash(h: &Header, d: &mut Details) {
-    d.insert("version", h.le32(16).to_string());
-    d.insert("uuid", format!("{:032x}", u128::from_le_bytes(h.bytes(32))));
-    let segment = u64::from(h.le32(20)).saturating_mul(4096);
-    d.insert("size", lamina_block::Bytes(segment.saturating_mul(h.le32(24).into())).to_string());
-}
-
-/// docs/formats/redo.md.
-fn redo(h: &Header, d: &mut Details) {
-    d.insert("version", h.le32(16).to_string());
-    d.insert("size", lamina_block::Bytes(u64::from_le_bytes(h.bytes(24))).to_string());
-}
 
 fn gpt(h: &Header, d: &mut Details) {
     // The first three fields of a GUID are little-endian.
@@ -335,6 +329,15 @@ mod tests {
             let at = signature.header.on(1 << 20).expect("a place") + signature.at as u64;
             let got = found(1 << 20, &[(at, signature.magic)]);
             assert!(got.iter().any(|f| f.name == signature.name && f.offset == at), "{}", signature.name);
+        }
+        let declared: Vec<_> = files::kinds().iter().filter_map(|kind| kind.traits.signature).collect();
+        assert!(!declared.is_empty());
+        for signature in declared {
+            // Also where nothing is behind it.
+            for size in [signature.magic.len() as u64, 1 << 20] {
+                let got = found(size, &[(0, signature.magic)]);
+                assert!(got.iter().any(|f| f.name == signature.name), "{}", signature.name);
+            }
         }
     }
 

@@ -1,109 +1,29 @@
-//! Metrics from what layers show: a line for each, with the place of its value in the layer's info.
+//! Metrics from what layers show: the figures that their kinds declare.
 //!
 //! A value that is not there, or null because nobody knows it, has no sample.
 
 use super::{family, labels, sample};
 use crate::api::Snapshot;
 use crate::status::{self, Status};
+use lamina_block::{Figure, Kind, Metric};
 
-/// Metrics of a kind: what comes after `lamina_KIND_`, the place of the value as a JSON pointer, and help. What ends with
-/// `_total` is a counter, anything else a gauge.
-type Figures = (&'static str, &'static [(&'static str, &'static str, &'static str)]);
+/// The figures of a kind that are metrics.
+fn metrics(kind: &Kind) -> impl Iterator<Item = (&'static Figure, Metric)> {
+    kind.traits.figures.iter().filter_map(|figure| Some((figure, figure.metric?)))
+}
 
-const ACCELERATE: Figures = (
-    "accelerate",
-    &[
-        ("hit_bytes_total", "/hit_bytes", "Read from the flash, in whole blocks."),
-        ("missed_bytes_total", "/missed_bytes", "Not on the flash when asked for."),
-        ("bypassed_bytes_total", "/bypassed_bytes", "Missed, and kept from filling the flash."),
-        ("filled_bytes_total", "/filled_bytes", "Put on the flash after a read."),
-        ("written_bytes_total", "/written_bytes", "Written, in whole blocks."),
-        ("destaged_bytes_total", "/destaged_bytes", "Brought to the store."),
-        ("batches_total", "/batches", "Batches that were brought to the store."),
-        ("unreadable_bytes_total", "/unreadable_bytes", "Read from the store because the flash could not."),
-        ("recent_hit_ratio", "/recent_hit_rate", "Hits of reads in the last minute."),
-        ("cached_bytes", "/cached_bytes", "What the volume has on the flash."),
-        ("share_bytes", "/share_bytes", "What the volume may have if others want theirs."),
-        ("dirty_bytes", "/dirty_bytes", "What the store does not have."),
-        ("dirty_writes", "/dirty_writes", "Writes that the store does not have."),
-        ("oldest_dirty_seconds", "/oldest_dirty_seconds", "Age of the oldest dirty write."),
-        ("clean_seconds", "/seconds_to_clean", "Time until the store has everything."),
-        ("replay_left_bytes", "/replaying/left_bytes", "Found when it was opened, and still dirty."),
-        ("flow_writes_ratio", "/flow/writes", "Dirty writes, of what is too much."),
-        ("flow_bytes_ratio", "/flow/bytes", "Dirty bytes, of what is too much."),
-        ("flow_time_ratio", "/flow/time", "Time until clean, of what is too much."),
-        ("flow_pressure_ratio", "/flow/pressure", "How much writes are held back."),
-        ("delayed_writes_total", "/flow/delayed", "Writes that were held back."),
-        ("store_bytes_per_second", "/flow/store_bytes_per_second", "How fast the store takes what it lacks."),
-        ("recovery_point_age_seconds", "/recovery_point/age_seconds", "Age of what the store is."),
-        ("recovery_point_behind_bytes", "/recovery_point/bytes_behind", "What it lacks."),
-        ("lost_bytes", "/lost/bytes", "At stake on a flash that has failed."),
-    ],
-);
-
-const FLASH: Figures = (
-    "flash",
-    &[
-        ("segments", "/segments", "Segments of the flash."),
-        ("free_segments", "/free_segments", "Segments that are free."),
-        ("small_segments", "/small_segments", "Segments in the log of what is new."),
-        ("main_segments", "/main_segments", "Segments in the log of what was asked for again."),
-        ("segment_bytes", "/segment_bytes", "Size of a segment."),
-        ("cached_bytes", "/cached_bytes", "What all volumes have on it."),
-        ("dirty_bytes", "/dirty_bytes", "What it has that is not on the stores."),
-        ("written_bytes_total", "/written_bytes", "Written to the device: its wear."),
-        ("stalls_total", "/stalls", "Writes that had to wait for room."),
-        ("stalled_seconds", "/stalled_seconds", "How long writes have waited for room now."),
-        ("memory_bytes", "/memory", "Memory of its index."),
-    ],
-);
-
-const SNAPSHOT: Figures = (
-    "snapshot",
-    &[
-        ("size_bytes", "/size", "Size of the volume."),
-        ("free_bytes", "/bytes_free", "Room for what is written for the first time, or after a snapshot."),
-        ("map_bytes", "/map_bytes", "Size of its map."),
-        ("map_free_bytes", "/map_bytes_free", "Room in the area of its map."),
-    ],
-);
-
-const INTEGRITY: Figures = (
-    "integrity",
-    &[
-        ("corrupt_total", "/corrupt", "Blocks that were found to be others than were written."),
-        ("healed_total", "/healed", "Blocks that were right in another copy, and were written again."),
-        ("unreadable_bytes_total", "/unreadable_bytes", "What could not be read to be compared."),
-        ("doubted_bytes", "/doubted_bytes", "What was being written at a crash, and is summed anew."),
-    ],
-);
-
-/// Of both kinds that have legs.
-const LEGS: &[(&str, &str, &str)] = &[
-    ("legs", "/legs_wanted", "Legs that it has when nothing is missing."),
-    ("legs_in_sync", "/legs_in_sync", "Legs that have every byte."),
-    ("lacking_bytes", "/lacking_bytes", "What is to be copied to legs that lack something."),
-    ("healed_total", "/found/healed", "Places that were wrong on a leg, and were written again."),
-    ("different_total", "/found/different", "Places where legs differed."),
-    ("lost_total", "/found/lost", "Places that no leg has."),
-];
-const MIRROR: Figures = ("mirror", LEGS);
-const PARITY: Figures = ("parity", LEGS);
-
-/// Those of all kinds that have any.
-const ALL: [Figures; 6] = [ACCELERATE, FLASH, INTEGRITY, MIRROR, PARITY, SNAPSHOT];
+fn full_name(kind: &Kind, metric: Metric) -> String {
+    format!("lamina_{}_{}", kind.name.replace('-', "_"), metric.name)
+}
 
 /// The figures of all layers, and their alerts.
-pub fn draw(out: &mut String, snapshot: &Snapshot) {
-    for (kind, figures) in ALL {
-        if !snapshot.devices().any(|device| device.kind == kind) {
-            continue;
-        }
-        for (figure, at, help) in figures {
-            let name = format!("lamina_{kind}_{figure}");
-            family(out, &name, if name.ends_with("_total") { "counter" } else { "gauge" }, help);
-            for device in snapshot.devices().filter(|device| device.kind == kind) {
-                if let Some(value) = device.info.pointer(at).filter(|value| value.is_number()) {
+pub fn draw(out: &mut String, snapshot: &Snapshot, kinds: &[Kind]) {
+    for kind in kinds.iter().filter(|kind| snapshot.devices().any(|device| device.kind == kind.name)) {
+        for (figure, metric) in metrics(kind) {
+            let name = full_name(kind, metric);
+            family(out, &name, if metric.is_counter { "counter" } else { "gauge" }, figure.help);
+            for device in snapshot.devices().filter(|device| device.kind == kind.name) {
+                if let Some(value) = device.info.pointer(figure.at).filter(|value| value.is_number()) {
                     sample(out, &name, &labels(&[("device", &device.name)]), value);
                 }
             }
@@ -126,14 +46,31 @@ pub fn draw(out: &mut String, snapshot: &Snapshot) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::show::tests::cached;
+    use lamina_block::Unit;
+    use std::fmt::Write;
+
+    /// The part of the manual about the figures of these kinds.
+    pub fn manual(kinds: &[Kind]) -> String {
+        let mut out = String::new();
+        for kind in kinds.iter().filter(|kind| !kind.traits.figures.is_empty()) {
+            let name = kind.name;
+            let _ = writeln!(out, "\n| `{name}` | metric | `lamina show` | |\n|---|---|---|---|");
+            for figure in kind.traits.figures {
+                let metric = figure.metric.map(|metric| format!("`{}`", full_name(kind, metric)));
+                let (metric, column) = (metric.unwrap_or_default(), figure.column.unwrap_or_default());
+                let _ = writeln!(out, "| `{}` | {metric} | {column} | {} |", figure.at, figure.help);
+            }
+        }
+        out
+    }
 
     #[test]
     fn what_layers_show_is_there() {
         let mut text = String::new();
-        draw(&mut text, &cached());
+        draw(&mut text, &cached(), &crate::files::kinds());
         for line in [
             "# TYPE lamina_accelerate_hit_bytes_total counter\nlamina_accelerate_hit_bytes_total{device=\"vm1\"} 8192\n",
             "# TYPE lamina_accelerate_dirty_bytes gauge\nlamina_accelerate_dirty_bytes{device=\"vm1\"} 125829120\n",
@@ -153,12 +90,42 @@ mod tests {
         }
     }
 
+    /// To renew it: `LAMINA_BLESS=1 cargo test -p lamina manual`.
     #[test]
     fn the_manual_has_them_all() {
-        let manual = include_str!("../../../../docs/control-api.md");
-        let all = ALL.into_iter().flat_map(|(kind, figures)| figures.iter().map(move |f| (kind, f.0)));
-        let names = all.map(|(kind, figure)| format!("`lamina_{kind}_{figure}`"));
-        let missing: Vec<_> = names.filter(|name| !manual.contains(name)).collect();
-        assert!(missing.is_empty(), "docs/control-api.md lacks {missing:?}");
+        const BEGIN: &str = "<!-- figures -->\n";
+        const END: &str = "\n<!-- the end of figures -->";
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/control-api.md");
+        let page = std::fs::read_to_string(path).expect("docs/control-api.md can be read");
+        let (before, rest) = page.split_once(BEGIN).expect("the page has a part for figures");
+        let (there, after) = rest.split_once(END).expect("which ends");
+        let now = manual(&crate::files::kinds());
+        if std::env::var_os("LAMINA_BLESS").is_some() {
+            std::fs::write(path, format!("{before}{BEGIN}{now}{END}{after}")).expect("it is written");
+        } else {
+            assert!(there == now, "docs/control-api.md is out of date: run with LAMINA_BLESS=1");
+        }
+    }
+
+    #[test]
+    fn names_end_with_units() {
+        for kind in crate::files::kinds() {
+            for (figure, metric) in metrics(&kind) {
+                let (name, at) = (full_name(&kind, metric), figure.at);
+                assert_eq!(name.ends_with("_total"), metric.is_counter, "{name}");
+                let name = name.trim_end_matches("_total");
+                let unit = ["_bytes_per_second", "_bytes", "_seconds", "_ratio"];
+                let unit = unit.into_iter().find(|unit| name.ends_with(unit)).unwrap_or_default();
+                let expected = match figure.unit {
+                    Unit::Bytes => "_bytes",
+                    Unit::BytesPerSecond => "_bytes_per_second",
+                    Unit::Seconds => "_seconds",
+                    Unit::Ratio => "_ratio",
+                    Unit::Count | Unit::Pieces(_) => "",
+                    Unit::Text | Unit::Made(_) => panic!("{name}: {at} is no number"),
+                };
+                assert_eq!(unit, expected, "{name}");
+            }
+        }
     }
 }

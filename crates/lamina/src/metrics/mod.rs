@@ -6,9 +6,10 @@
 //! Latency sums are not counted per request (that would cost every request in every layer); they are derived from
 //! the histogram's buckets and are true to within a sixteenth.
 
-mod figures;
+pub(crate) mod figures;
 
 use crate::api::{Device, Job, Operation, Snapshot};
+use crate::files;
 use std::fmt::Write;
 
 /// Content type of [`text`].
@@ -37,7 +38,7 @@ pub fn text(snapshot: &Snapshot) -> String {
         );
     }
     jobs(&mut out, snapshot);
-    figures::draw(&mut out, snapshot);
+    figures::draw(&mut out, snapshot, &files::kinds());
     counter(&mut out, snapshot, "lamina_device_requests_total", "Completed requests.", |o| o.completed);
     counter(&mut out, snapshot, "lamina_device_bytes_total", "Bytes of requests that completed well.", |o| {
         o.bytes

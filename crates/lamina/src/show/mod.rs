@@ -2,7 +2,7 @@
 //!
 //! The daemon keeps no rates and runs no timer for them: who looks pays.
 
-mod caches;
+pub(crate) mod figures;
 mod rates;
 mod table;
 mod tree;

@@ -1,7 +1,7 @@
 //! The tree as text: a line for each device under those that stand on it, with its activity beside it.
 
 use super::table::table;
-use super::{DeviceRates, OperationRates, Rates, caches};
+use super::{DeviceRates, OperationRates, Rates, figures};
 use crate::api::{Hierarchy, Job, Snapshot};
 use crate::files;
 use crate::jobs;
@@ -28,10 +28,11 @@ pub fn draw(now: &Snapshot, rates: &Rates) -> String {
         Bytes(rates.resident_bytes).rounded(),
         rates.cpu * 100.0
     );
+    let kinds = files::kinds();
     for hierarchy in &now.hierarchies {
         let _ = writeln!(out, "\n{} on core {}", hierarchy.file, hierarchy.core);
         out.push_str(&table(&TITLES, TEXT_COLUMNS, &lines(hierarchy, &by_name)));
-        caches::draw(&mut out, hierarchy);
+        figures::draw(&mut out, hierarchy, &kinds);
         outside(&mut out, hierarchy);
         exports(&mut out, hierarchy);
         let jobs: Vec<Job> = hierarchy.devices.iter().flat_map(|device| device.jobs.clone()).collect();

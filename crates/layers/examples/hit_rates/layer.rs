@@ -45,7 +45,7 @@ async fn over(env: &Rc<SimEnv>, kind: &str, keys: Value, children: &[&Rc<Node>])
     let keys = kind.parse(&keys).map_err(|e| Error::invalid(format!("{}: {}", e.path, e.message)))?;
     let world: Rc<dyn Env> = Rc::clone(env) as _;
     let mut with = Build::new(kind.name, &world, children.iter().map(|child| Rc::clone(child)).collect());
-    if kind.keeps {
+    if kind.traits.keeps {
         with.keep = Some(SimKeep::open(env, kind.name).await?.0);
         with.begin = Begin::Format;
     }

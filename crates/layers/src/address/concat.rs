@@ -33,7 +33,8 @@
 use crate::address::reshape::{Band, Joined, Layout, Place, Plan, Shape, Spread, VERBS, Way};
 use crate::kit::fan_out;
 use lamina_block::{
-    Build, Bytes, Children, Config, Error, ErrorKind, Extent, Io, Made, Pending, Request, Result, Step, Verb,
+    Build, Bytes, Children, Config, Error, ErrorKind, Extent, Io, Made, Pending, Request, Result, Step,
+    Traits,
 };
 use serde::Deserialize;
 use std::ops::Range;
@@ -48,9 +49,13 @@ impl Config for Keys {
     const KIND: &'static str = "concat";
     const SUMMARY: &'static str = "devices end to end";
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=usize::MAX;
-    const KEEPS: bool = true;
-    const APPENDS: bool = true;
-    const VERBS: &'static [Verb] = VERBS;
+    const TRAITS: Traits = Traits {
+        keeps: true,
+        appends: true,
+        verbs: VERBS,
+        elsewhere: &["jbod", "span", "raid-linear"],
+        ..Traits::NONE
+    };
 
     fn build(self, with: Build) -> Pending<Made> {
         Box::pin(async move { Ok(Spread::build(Concat, with).await? as Made) })

@@ -27,7 +27,7 @@
 
 use crate::address::concat::{Concat, Ends};
 use crate::address::reshape::{Joined, Layout, Plan, Shape, Spread, VERBS};
-use lamina_block::{Build, Bytes, Children, Config, Error, Made, Pending, Result, Verb};
+use lamina_block::{Build, Bytes, Children, Config, Error, Made, Pending, Result, Traits};
 use serde::Deserialize;
 
 /// The keys; see the module.
@@ -42,8 +42,7 @@ impl Config for Keys {
     const SUMMARY: &'static str = "a device that moves to another one while it is used";
     // Two while it moves.
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=2;
-    const KEEPS: bool = true;
-    const VERBS: &'static [Verb] = VERBS;
+    const TRAITS: Traits = Traits { keeps: true, verbs: VERBS, ..Traits::NONE };
 
     fn build(self, with: Build) -> Pending<Made> {
         let migrate = Migrate { limit: self.limit.map(|limit| limit.0) };

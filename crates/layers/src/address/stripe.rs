@@ -36,7 +36,7 @@ use crate::address::reshape::{Band, Joined, Layout, Place, Plan, Shape, Spread, 
 use crate::kit::fan_out;
 use lamina_block::{
     Buf, Build, Bytes, Children, Config, Error, ErrorKind, Extent, Io, Made, Op, Over, Pending, Request,
-    Result, Step, Verb,
+    Result, Step, Traits,
 };
 use serde::Deserialize;
 use std::cmp::Ordering;
@@ -59,8 +59,8 @@ impl Config for Keys {
     const KIND: &'static str = "stripe";
     const SUMMARY: &'static str = "devices side by side, in units (RAID 0)";
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=usize::MAX;
-    const KEEPS: bool = true;
-    const VERBS: &'static [Verb] = VERBS;
+    const TRAITS: Traits =
+        Traits { keeps: true, verbs: VERBS, elsewhere: &["raid0", "raid-0", "striped"], ..Traits::NONE };
 
     fn check(&self, _: &Over<'_>) -> Result<()> {
         Units(self.unit).check(512)

@@ -18,7 +18,7 @@
 //! It deliberately is no layer of its own on the way of a request: the device below gives it one, which sends requests
 //! straight to what that stands on.
 
-use lamina_block::{Build, Config, Error, Made, Over, Pending, Result};
+use lamina_block::{Build, Config, Error, Made, Over, Pending, Result, Traits};
 use serde::Deserialize;
 
 /// The keys; see the module.
@@ -32,11 +32,11 @@ impl Config for Keys {
     const KIND: &'static str = "view";
     const SUMMARY: &'static str = "a partition or a snapshot of a device";
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
-    const SHARES: bool = true;
+    const TRAITS: Traits = Traits { shares: true, ..Traits::NONE };
 
     fn check(&self, over: &Over<'_>) -> Result<()> {
         match over.kinds {
-            [below] if !below.views => Err(Error::invalid(format!(
+            [below] if !below.traits.views => Err(Error::invalid(format!(
                 "over: a device of kind {:?} has no views: \"partition\" and \"snapshot\" have",
                 below.name
             ))),

@@ -73,7 +73,7 @@ use cipher::Cipher;
 use lamina_block::{
     Buf, Build, Bytes, Class, Command, Config, Consent, Durability, Effect, Env, Error, Extent, ExtentState,
     Finding, Geometry, Healed, Io, Judge, Layer, Made, Manage, Node, Op, Outside, Over, Passthrough, Pending,
-    Result, Signal, Step, Verb,
+    Result, Signal, Step, Traits,
 };
 use luks::{Luks, Place};
 use secret::Secret;
@@ -137,12 +137,23 @@ impl Config for Keys {
     const KIND: &'static str = "crypt";
     const SUMMARY: &'static str = "encrypts a device, as LUKS2";
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
-    const KEEPS: bool = true;
-    const METADATA: bool = true;
-    // A LUKS2 header.
-    const STORE: bool = false;
-    const OUTSIDE: &'static [Outside] = &[Outside::local("key-file"), Outside::local("passphrase-file")];
-    const VERBS: &'static [Verb] = verbs::VERBS;
+    const TRAITS: Traits = Traits {
+        keeps: true,
+        metadata: true,
+        elsewhere: &[
+            "luks",
+            "luks1",
+            "luks2",
+            "dm-crypt",
+            "cryptsetup",
+            "encrypt",
+            "encrypted",
+            "encryption",
+        ],
+        outside: &[Outside::local("key-file"), Outside::local("passphrase-file")],
+        verbs: verbs::VERBS,
+        ..Traits::NONE
+    };
 
     fn check(&self, over: &Over<'_>) -> Result<()> {
         open::check(self, over.persistent).map(drop)

@@ -25,7 +25,7 @@
 use crate::kit::command::{args, unknown};
 use lamina_block::{
     Arg, ArgType, Build, Command, Config, Consent, Effect, Env, Geometry, Interval, Io, Layer, Made, Manage,
-    Node, Op, Passthrough, Pending, Result, Step, Time, Verb,
+    Node, Op, Passthrough, Pending, Result, Step, Time, Traits, Verb,
 };
 use serde::de::{self, MapAccess, value::MapAccessDeserializer};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -212,21 +212,24 @@ impl Config for Keys {
     const KIND: &'static str = "delay";
     const SUMMARY: &'static str = "makes requests take time";
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
-    const VERBS: &'static [Verb] = &[
-        Verb::new("set", "replaces all delays and limits; what is not given is off").with(&[
-            Arg::optional("read", ArgType::Json, "how long reads take: a time, or how it is drawn"),
-            Arg::optional("write", ArgType::Json, "the same for writes, zeroing and discards"),
-            Arg::optional("flush", ArgType::Json, "the same for flushes"),
-            Arg::optional("read-iops", ArgType::Count, "reads that begin in a second, at most"),
-            Arg::optional("write-iops", ArgType::Count, "writes that begin in a second, at most"),
-            Arg::optional(
-                "parallel",
-                ArgType::Count,
-                "requests that are worked on at the same time, at most",
-            ),
-        ]),
-        Verb::new("show", "the delays and limits"),
-    ];
+    const TRAITS: Traits = Traits {
+        verbs: &[
+            Verb::new("set", "replaces all delays and limits; what is not given is off").with(&[
+                Arg::optional("read", ArgType::Json, "how long reads take: a time, or how it is drawn"),
+                Arg::optional("write", ArgType::Json, "the same for writes, zeroing and discards"),
+                Arg::optional("flush", ArgType::Json, "the same for flushes"),
+                Arg::optional("read-iops", ArgType::Count, "reads that begin in a second, at most"),
+                Arg::optional("write-iops", ArgType::Count, "writes that begin in a second, at most"),
+                Arg::optional(
+                    "parallel",
+                    ArgType::Count,
+                    "requests that are worked on at the same time, at most",
+                ),
+            ]),
+            Verb::new("show", "the delays and limits"),
+        ],
+        ..Traits::NONE
+    };
 
     fn build(self, with: Build) -> Pending<Made> {
         Box::pin(async move {
@@ -255,7 +258,7 @@ impl Delay {
                 Ok(self.shown())
             }
             "show" => Ok(self.shown()),
-            _ => Err(unknown(&command, Keys::VERBS)),
+            _ => Err(unknown(&command, Keys::TRAITS.verbs)),
         }
     }
 }

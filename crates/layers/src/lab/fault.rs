@@ -33,7 +33,7 @@
 use crate::kit::command::{args, unknown};
 use lamina_block::{
     Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Env, Error, ErrorKind, Geometry, Interval,
-    Io, Layer, Made, Manage, Node, OpKind, Passthrough, Pending, Result, Signal, Step, Verb,
+    Io, Layer, Made, Manage, Node, OpKind, Passthrough, Pending, Result, Signal, Step, Traits, Verb,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -191,15 +191,18 @@ impl Config for Keys {
     const KIND: &'static str = "fault";
     const SUMMARY: &'static str = "makes requests fail";
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
-    const VERBS: &'static [Verb] = &[
-        Verb::new("set", "replaces all rules").with(&[Arg::required(
-            "rules",
-            ArgType::Json,
-            "a list of rules",
-        )]),
-        Verb::new("clear", "removes all rules"),
-        Verb::new("show", "the rules, and how many requests each has seen and hit"),
-    ];
+    const TRAITS: Traits = Traits {
+        verbs: &[
+            Verb::new("set", "replaces all rules").with(&[Arg::required(
+                "rules",
+                ArgType::Json,
+                "a list of rules",
+            )]),
+            Verb::new("clear", "removes all rules"),
+            Verb::new("show", "the rules, and how many requests each has seen and hit"),
+        ],
+        ..Traits::NONE
+    };
 
     fn build(self, with: Build) -> Pending<Made> {
         Box::pin(async move {
@@ -233,7 +236,7 @@ impl Fault {
             "set" => Ok(self.replace(Rules::new(args::<Keys>(command)?.rules)?)),
             "clear" => Ok(self.replace(Rules::default())),
             "show" => Ok(self.rules.borrow().show()),
-            _ => Err(unknown(&command, Keys::VERBS)),
+            _ => Err(unknown(&command, Keys::TRAITS.verbs)),
         }
     }
 

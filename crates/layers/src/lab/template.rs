@@ -22,8 +22,8 @@
 
 use crate::kit::command::unknown;
 use lamina_block::{
-    Build, Bytes, Command, Config, Consent, Effect, Geometry, Io, Layer, Made, Manage, Node, Op, Passthrough,
-    Pending, Step, Verb,
+    Build, Bytes, Command, Config, Consent, Effect, Figure, Geometry, Io, Layer, Made, Manage, Node, Op,
+    Passthrough, Pending, Step, Traits, Unit, Verb,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -41,7 +41,12 @@ impl Config for Keys {
     const KIND: &'static str = "template";
     const SUMMARY: &'static str = "how far a device has been written (the example)";
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
-    const VERBS: &'static [Verb] = &[Verb::new("reset", "puts the mark back to 0")];
+    const TRAITS: Traits = Traits {
+        figures: &[Figure::gauge("mark_bytes", "/mark", Unit::Bytes, "The end of what has been written.")
+            .column("MARK")],
+        verbs: &[Verb::new("reset", "puts the mark back to 0")],
+        ..Traits::NONE
+    };
 
     /// Makes the layer. This may wait for disks and children, and fail with an error that names the key.
     fn build(self, with: Build) -> Pending<Made> {
@@ -110,7 +115,7 @@ impl Manage for Template {
         Box::pin(async move {
             match command.name.as_str() {
                 "reset" => Ok(json!({ "mark": self.mark.take() })),
-                _ => Err(unknown(&command, Keys::VERBS)),
+                _ => Err(unknown(&command, Keys::TRAITS.verbs)),
             }
         })
     }

@@ -32,7 +32,7 @@
 
 use crate::kit::size::{device_size, logical_block};
 use lamina_block::{
-    Arg, ArgType, Build, Bytes, Config, Error, Made, OpenDisk, Outside, Over, Pending, Result, Verb,
+    Arg, ArgType, Build, Bytes, Config, Error, Made, OpenDisk, Outside, Over, Pending, Result, Traits, Verb,
 };
 use serde::Deserialize;
 use std::path::PathBuf;
@@ -54,11 +54,16 @@ impl Config for Keys {
     const KIND: &'static str = "file";
     const SUMMARY: &'static str = "a file or block device of this machine";
     const CHILDREN: std::ops::RangeInclusive<usize> = 0..=0;
-    const OUTSIDE: &'static [Outside] = &[Outside::file("path")];
-    const VERBS: &'static [Verb] = &[Verb::new("resize", "takes over the size that it has now").with(&[
-        Arg::optional("size", ArgType::Size, "give a file this size first"),
-        Arg::optional("force", ArgType::Flag, "also if it is smaller, and lose what lies behind"),
-    ])];
+    const TRAITS: Traits = Traits {
+        member: true,
+        elsewhere: &["raw", "disk", "block", "device", "image", "loop", "host-device"],
+        outside: &[Outside::file("path")],
+        verbs: &[Verb::new("resize", "takes over the size that it has now").with(&[
+            Arg::optional("size", ArgType::Size, "give a file this size first"),
+            Arg::optional("force", ArgType::Flag, "also if it is smaller, and lose what lies behind"),
+        ])],
+        ..Traits::NONE
+    };
 
     fn check(&self, _: &Over<'_>) -> Result<()> {
         self.shape().map(drop)

@@ -19,7 +19,7 @@
 use crate::kit::size;
 use lamina_block::{
     Buf, Build, Bytes, Config, Error, ErrorKind, Extent, ExtentState, Geometry, Io, Layer, Made, Manage, Op,
-    Over, Passthrough, Pending, Result, Step,
+    Over, Passthrough, Pending, Result, Step, Traits,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -40,6 +40,7 @@ impl Config for Keys {
     const KIND: &'static str = "memory";
     const SUMMARY: &'static str = "a sparse device in memory";
     const CHILDREN: std::ops::RangeInclusive<usize> = 0..=0;
+    const TRAITS: Traits = Traits { elsewhere: &["ram", "ramdisk", "tmpfs", "brd"], ..Traits::NONE };
 
     fn check(&self, _: &Over<'_>) -> Result<()> {
         size::all_native(self.size, self.block).map(drop)

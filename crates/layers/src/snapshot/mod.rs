@@ -60,8 +60,9 @@ mod view;
 use self::core::Core;
 use crate::kit::consent::unless_replaced;
 use lamina_block::{
-    Build, Bytes, Command, Config, Consent, Durability, Effect, Error, Extent, Finding, Geometry, Healed, Io,
-    Job, Judge, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result, Step, Verb,
+    Build, Bytes, Command, Config, Consent, Durability, Effect, Error, Extent, Figure, Finding, Geometry,
+    Healed, Io, Job, Judge, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result, Step, Traits,
+    Unit,
 };
 use lamina_metadata::extents::Policy;
 use read::{Version, Whole};
@@ -116,10 +117,26 @@ impl Config for Keys {
     const KIND: &'static str = "snapshot";
     const SUMMARY: &'static str = "a thin volume with snapshots";
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
-    const KEEPS: bool = true;
-    const METADATA: bool = true;
-    const VIEWS: bool = true;
-    const VERBS: &'static [Verb] = verbs::VERBS;
+    const TRAITS: Traits = Traits {
+        keeps: true,
+        views: true,
+        metadata: true,
+        store: true,
+        verbs: verbs::VERBS,
+        elsewhere: &["thin", "thin-pool", "lvm-thin", "cow"],
+        figures: &[
+            Figure::gauge("size_bytes", "/size", Unit::Bytes, "Size of the volume."),
+            Figure::gauge(
+                "free_bytes",
+                "/bytes_free",
+                Unit::Bytes,
+                "Room for what is written for the first time, or after a snapshot.",
+            ),
+            Figure::gauge("map_bytes", "/map_bytes", Unit::Bytes, "Size of its map."),
+            Figure::gauge("map_free_bytes", "/map_bytes_free", Unit::Bytes, "Room in the area of its map."),
+        ],
+        ..Traits::NONE
+    };
 
     fn check(&self, _: &Over<'_>) -> Result<()> {
         begin::possible(self, 512)

@@ -4,7 +4,7 @@ pub mod history;
 
 pub use lamina_block::{
     Buf, Command, Durability, Env, ErrorKind, Extent, ExtentState, Io, Kind, Node, OpKind, Result, Time,
-    Zero, all,
+    Unit, Zero, all,
 };
 pub use lamina_sim::Subject;
 pub use serde_json::{Value, json};
@@ -118,6 +118,30 @@ pub fn simulated<F: Future<Output = ()> + 'static>(test: impl FnOnce(World) -> F
     let sim = simulation.env();
     let world = World { env: Rc::clone(&sim) as Rc<dyn Env>, sim };
     simulation.run(test(world)).expect("it ends");
+}
+
+/// Fails unless a device of `kind` shows every figure that the kind declares, where it is declared to be, and what its
+/// notices are about.
+pub fn has_its_figures(kind: &Kind, subject: &Subject) {
+    let info = lamina_sim::shown(subject, kind.name);
+    for figure in kind.traits.figures {
+        let there = info.pointer(figure.at);
+        assert!(figure.is_in(&info), "{}: {} is {there:?} in {info:#}", kind.name, figure.at);
+        for other in figure.only_if.iter().chain(match &figure.unit {
+            Unit::Pieces(of) => Some(of),
+            _ => None,
+        }) {
+            assert!(info.pointer(other).is_some_and(Value::is_number), "{}: {other} is no number", kind.name);
+        }
+    }
+    for notice in kind.traits.notices {
+        let (at, says) = (notice.when, notice.says);
+        assert!(info.pointer(at).is_some() || lamina_block::is_null(&info, at), "{}: {at}", kind.name);
+        for place in notice.places().filter(|place| *place != at) {
+            let is_known = kind.traits.figures.iter().any(|figure| figure.at == place);
+            assert!(is_known, "{}: {place} is no figure: {says}", kind.name);
+        }
+    }
 }
 
 /// A memory of this size.

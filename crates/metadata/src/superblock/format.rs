@@ -7,7 +7,8 @@ use uuid::Uuid;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-const MAGIC: [u8; 8] = *b"LAMINASB";
+/// The bytes that a copy begins with.
+pub const MAGIC: [u8; 8] = *b"LAMINASB";
 /// Bit of `flags`: closed in order.
 const CLEAN: u32 = 1;
 /// Bytes of the header that have a meaning.

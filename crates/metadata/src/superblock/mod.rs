@@ -19,7 +19,7 @@ mod copies;
 mod format;
 
 pub use copies::{Found, read, write, write_all, write_new};
-pub use format::{decode, encode};
+pub use format::{MAGIC, decode, encode};
 
 use lamina_block::{Bytes, Geometry};
 use std::fmt;

@@ -50,7 +50,7 @@ use flight::{Command, Reply};
 use handshake::Purpose;
 use lamina_block::{
     Build, Config, Durability, Env, Error, Extent, ExtentState, Geometry, Interval, Io, Kind, Layer, Made,
-    Manage, Op, Outside, Passthrough, Pending, Result, Step, Verb, Zero,
+    Manage, Op, Outside, Passthrough, Pending, Result, Step, Traits, Verb, Zero,
 };
 use ledger::Ledger;
 use link::{Common, Doubts, Link};
@@ -136,13 +136,16 @@ impl Config for Keys {
     const KIND: &'static str = "nbd";
     const SUMMARY: &'static str = "an export of an NBD server";
     const CHILDREN: RangeInclusive<usize> = 0..=0;
-    const OUTSIDE: &'static [Outside] = &[
-        Outside::server("address"),
-        Outside::local("tls.ca"),
-        Outside::local("tls.certificate"),
-        Outside::local("tls.key"),
-    ];
-    const VERBS: &'static [Verb] = &[Verb::new("refresh", "asks the server for the size, and takes it over")];
+    const TRAITS: Traits = Traits {
+        outside: &[
+            Outside::server("address"),
+            Outside::local("tls.ca"),
+            Outside::local("tls.certificate"),
+            Outside::local("tls.key"),
+        ],
+        verbs: &[Verb::new("refresh", "asks the server for the size, and takes it over")],
+        ..Traits::NONE
+    };
 
     fn build(self, with: Build) -> Pending<Made> {
         Box::pin(async move {

@@ -29,7 +29,7 @@ mod soak;
 mod subject;
 
 pub use keep::SimKeep;
-pub use run::{Check, Failure, Replay, Run, run, test};
+pub use run::{Check, Failure, Replay, Run, run, shown, test};
 pub use soak::{Soaked, simulate, soak, soak_test};
 pub use subject::{Rig, Subject};
 

@@ -1,7 +1,9 @@
 //! Running checks: one seed, or a test of several.
 
+use super::scene::Scene;
 use super::subject::Subject;
 use super::{change, crash, deaths, edges, faults, heal, model_check};
+use serde_json::Value;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -44,6 +46,15 @@ impl Check {
             Check::Heal => "healing_reaches_below",
         }
     }
+}
+
+/// What a device of `kind` shows ([`lamina_block::Manage::info`]) of those that a subject is made of, when it is new.
+pub fn shown(subject: &Subject, kind: &str) -> Value {
+    let scene = Scene::new(subject, 0);
+    let top = scene.build(subject).unwrap_or_else(|e| panic!("{}: {e}", subject.name));
+    let nodes = scene.rig.nodes();
+    let made = nodes.iter().chain([&top]).find(|node| node.kind() == kind);
+    made.unwrap_or_else(|| panic!("{} has no device of kind {kind}", subject.name)).info()
 }
 
 /// How thorough one run is.

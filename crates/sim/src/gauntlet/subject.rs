@@ -196,7 +196,7 @@ impl Rig {
         let keys = kind.parse(&keys).map_err(|e| Error::invalid(format!("{}: {}", e.path, e.message)))?;
         let env: Rc<dyn Env> = self.env();
         let mut with = Build { level: self.level, metadata, ..Build::new(name, &env, children) };
-        if kind.keeps {
+        if kind.traits.keeps {
             // It is made once, on new disks, and is there from then on.
             let (keep, is_new) = SimKeep::open(&self.env, name).await?;
             with.keep = Some(keep);

@@ -44,7 +44,7 @@ use gpt::Gpt;
 use lamina_block::{
     Arg, ArgType, Begin, Build, Bytes, Command, Config, Consent, Effect, Env, Error, ErrorKind, Finding,
     Geometry, Io, Job, Keep, Layer, Made, Manage, Node, Over, Passthrough, Pending, Result, Signal, Step,
-    Verb, Zero,
+    Traits, Verb, Zero,
 };
 use part::{Leaving, Part, View};
 use serde::Deserialize;
@@ -103,23 +103,31 @@ impl Config for Keys {
     const KIND: &'static str = "partition";
     const SUMMARY: &'static str = "named parts that can be made, resized and deleted";
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
-    const KEEPS: bool = true;
-    const VIEWS: bool = true;
-    const VERBS: &'static [Verb] = &[
-        Verb::new("create", "makes a partition that reads as zeroes").with(&[
-            Arg::required("name", ArgType::Text, "what it is called: letters, digits, \"-\", \"_\", \".\""),
-            Arg::required("size", ArgType::Size, "how large it is, rounded up to 1MiB"),
-        ]),
-        Verb::new("resize", "makes a partition larger; what is new reads as zeroes").with(&[
-            NAME,
-            Arg::required("size", ArgType::Size, "how large it will be, rounded up to 1MiB"),
-            Arg::optional("force", ArgType::Flag, "make it smaller, and lose what lies behind"),
-        ]),
-        Verb::new("rename", "gives a partition that is not viewed another name")
-            .with(&[NAME, Arg::required("to", ArgType::Text, "the new name")]),
-        Verb::new("delete", "deletes a partition that is not viewed, with its data").with(&[NAME]),
-        Verb::new("list", "the partitions, where they are, and what is free"),
-    ];
+    const TRAITS: Traits = Traits {
+        keeps: true,
+        views: true,
+        elsewhere: &["lvm", "volume-group", "gpt"],
+        verbs: &[
+            Verb::new("create", "makes a partition that reads as zeroes").with(&[
+                Arg::required(
+                    "name",
+                    ArgType::Text,
+                    "what it is called: letters, digits, \"-\", \"_\", \".\"",
+                ),
+                Arg::required("size", ArgType::Size, "how large it is, rounded up to 1MiB"),
+            ]),
+            Verb::new("resize", "makes a partition larger; what is new reads as zeroes").with(&[
+                NAME,
+                Arg::required("size", ArgType::Size, "how large it will be, rounded up to 1MiB"),
+                Arg::optional("force", ArgType::Flag, "make it smaller, and lose what lies behind"),
+            ]),
+            Verb::new("rename", "gives a partition that is not viewed another name")
+                .with(&[NAME, Arg::required("to", ArgType::Text, "the new name")]),
+            Verb::new("delete", "deletes a partition that is not viewed, with its data").with(&[NAME]),
+            Verb::new("list", "the partitions, where they are, and what is free"),
+        ],
+        ..Traits::NONE
+    };
 
     fn check(&self, _: &Over<'_>) -> Result<()> {
         let listed = self.partitions.as_deref().unwrap_or_default();
@@ -516,7 +524,7 @@ impl Manage for Partition {
                 "rename" => self.rename(args(command)?).await,
                 "delete" => self.delete(args(command)?).await,
                 "list" => Ok(self.list()),
-                _ => Err(unknown(&command, Keys::VERBS)),
+                _ => Err(unknown(&command, Keys::TRAITS.verbs)),
             }
         })
     }

@@ -80,7 +80,7 @@ use flow::Flow;
 use lamina_block::{
     Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Env, Error, Extent, Geometry, Healed,
     Interval, Io, Job, Judge, Kind, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result,
-    Signal, Step, Verb,
+    Signal, Step, Traits, Verb,
 };
 use pace::Pace;
 use policy::{Policy, SetPolicy, SetShare, permille};
@@ -122,26 +122,32 @@ fn store_timeout() -> Interval {
 
 impl Config for Keys {
     const KIND: &'static str = "accelerate";
-    const RENAMED: &'static [(&'static str, &'static str)] = &[("bypass", "sequential-cutoff")];
     const SUMMARY: &'static str = "flash in front of a slow store: write-back, write-through, read cache";
     const CHILDREN: std::ops::RangeInclusive<usize> = 2..=2;
-    const KEEPS: bool = true;
-    const STORE: bool = false;
-    const SHARES: bool = true;
-    const VERBS: &'static [Verb] = &[
-        Verb::new("set-policy", "changes when writes are acknowledged").with(&[Arg::required(
-            "policy",
-            ArgType::Text,
-            "\"write-back\", \"write-through\" or \"uncached\"",
-        )]),
-        Verb::new("set-share", "changes its part of the flash").with(&[Arg::required(
-            "share",
-            ArgType::Count,
-            "percent of the flash, from 1 to 100",
-        )]),
-        Verb::new("drain", "waits until the store has everything"),
-        Verb::new("accept-loss", "goes on without a flash that has failed, and without what only it has"),
-    ];
+    const TRAITS: Traits = Traits {
+        renamed: &[("bypass", "sequential-cutoff")],
+        keeps: true,
+        shares: true,
+        elsewhere: &["cache", "bcache", "dm-cache", "writeback", "write-back"],
+        heading: Some("CACHE"),
+        figures: report::FIGURES,
+        notices: report::NOTICES,
+        verbs: &[
+            Verb::new("set-policy", "changes when writes are acknowledged").with(&[Arg::required(
+                "policy",
+                ArgType::Text,
+                "\"write-back\", \"write-through\" or \"uncached\"",
+            )]),
+            Verb::new("set-share", "changes its part of the flash").with(&[Arg::required(
+                "share",
+                ArgType::Count,
+                "percent of the flash, from 1 to 100",
+            )]),
+            Verb::new("drain", "waits until the store has everything"),
+            Verb::new("accept-loss", "goes on without a flash that has failed, and without what only it has"),
+        ],
+        ..Traits::NONE
+    };
 
     /// Without its flash it decides by itself what is lost.
     fn may_miss(&self, child: usize) -> bool {
@@ -437,7 +443,7 @@ impl Manage for Accelerate {
                     Ok(json!({ "dirty_bytes": self.volume.dirty.get() * SLOT as u64 }))
                 }
                 "accept-loss" => self.accept_loss().await,
-                _ => Err(unknown(&command, Keys::VERBS)),
+                _ => Err(unknown(&command, Keys::TRAITS.verbs)),
             }
         })
     }

@@ -7,7 +7,7 @@ use super::failure::Met;
 use super::{Accelerate, add};
 use crate::cache::flash::{SLOT, Side};
 use futures_util::future::{Either, select};
-use lamina_block::{Job, JobState, Steering, Time};
+use lamina_block::{Figure, Job, JobState, Notice, Steering, Time, Unit};
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -19,6 +19,123 @@ use std::time::Duration;
 /// What is not on the store, or a recovery point, is too old then. While the store works, flow control keeps the backlog within
 /// two minutes.
 const OLD: Duration = Duration::from_secs(300);
+
+/// What is shown, in the order of the columns.
+pub(super) const FIGURES: &[Figure] = {
+    use Unit::{Bytes, BytesPerSecond, Count, Ratio, Seconds, Text};
+    const DIRTY: &[&str] = &["/dirty_bytes"];
+    &[
+        Figure::shown("/policy", Text, "When writes are acknowledged.").column("POLICY"),
+        Figure::gauge("cached_bytes", "/cached_bytes", Bytes, "What the volume has on the flash.")
+            .column("CACHED"),
+        Figure::gauge(
+            "share_bytes",
+            "/share_bytes",
+            Bytes,
+            "What the volume may have if others want theirs.",
+        )
+        .column("SHARE"),
+        Figure::gauge("recent_hit_ratio", "/recent_hit_rate", Ratio, "Hits of reads in the last minute.")
+            .column("HITS")
+            .nullable(),
+        Figure::shown("/hit_rate", Ratio, "Hits of reads since the start.")
+            .column("OVERALL")
+            .only_if(&["/hit_bytes", "/missed_bytes"]),
+        Figure::counter("hit_bytes_total", "/hit_bytes", Bytes, "Read from the flash, in whole blocks."),
+        Figure::counter("missed_bytes_total", "/missed_bytes", Bytes, "Not on the flash when asked for."),
+        Figure::counter(
+            "bypassed_bytes_total",
+            "/bypassed_bytes",
+            Bytes,
+            "Missed, and kept from filling the flash.",
+        ),
+        Figure::counter("filled_bytes_total", "/filled_bytes", Bytes, "Put on the flash after a read."),
+        Figure::counter("written_bytes_total", "/written_bytes", Bytes, "Written, in whole blocks."),
+        Figure::counter("destaged_bytes_total", "/destaged_bytes", Bytes, "Brought to the store."),
+        Figure::counter("batches_total", "/batches", Count, "Batches that were brought to the store."),
+        Figure::counter(
+            "unreadable_bytes_total",
+            "/unreadable_bytes",
+            Bytes,
+            "Read from the store because the flash could not.",
+        ),
+        Figure::gauge("dirty_bytes", "/dirty_bytes", Bytes, "What the store does not have.").column("DIRTY"),
+        Figure::gauge("dirty_writes", "/dirty_writes", Count, "Writes that the store does not have."),
+        Figure::gauge(
+            "oldest_dirty_seconds",
+            "/oldest_dirty_seconds",
+            Seconds,
+            "Age of the oldest write that the store does not have.",
+        )
+        .column("OLDEST")
+        .only_if(DIRTY),
+        Figure::gauge(
+            "clean_seconds",
+            "/seconds_to_clean",
+            Seconds,
+            "Time until the store has everything, at the speed of the last batches.",
+        )
+        .column("CLEAN IN")
+        .only_if(DIRTY)
+        .nullable(),
+        Figure::gauge(
+            "replay_left_bytes",
+            "/replaying/left_bytes",
+            Bytes,
+            "Found when it was opened, and still not on the store.",
+        )
+        .nullable(),
+        Figure::gauge("flow_writes_ratio", "/flow/writes", Ratio, "Dirty writes, of what is too much."),
+        Figure::gauge("flow_bytes_ratio", "/flow/bytes", Ratio, "Dirty bytes, of what is too much."),
+        Figure::gauge("flow_time_ratio", "/flow/time", Ratio, "Time until clean, of what is too much."),
+        Figure::gauge(
+            "flow_pressure_ratio",
+            "/flow/pressure",
+            Ratio,
+            "How much writes are held back: the largest of the three, above eight tenths.",
+        )
+        .column("PRESSURE"),
+        Figure::counter("delayed_writes_total", "/flow/delayed", Count, "Writes that were held back."),
+        Figure::gauge(
+            "store_bytes_per_second",
+            "/flow/store_bytes_per_second",
+            BytesPerSecond,
+            "How fast the store takes what it lacks.",
+        ),
+        Figure::gauge(
+            "recovery_point_age_seconds",
+            "/recovery_point/age_seconds",
+            Seconds,
+            "How long ago the volume was what the store is now.",
+        )
+        .column("RECOVERY POINT")
+        .nullable(),
+        Figure::gauge(
+            "recovery_point_behind_bytes",
+            "/recovery_point/bytes_behind",
+            Bytes,
+            "What the store lacks of the volume.",
+        )
+        .nullable(),
+        Figure::gauge("lost_bytes", "/lost/bytes", Bytes, "At stake on a flash that has failed.").nullable(),
+    ]
+};
+
+/// What is said of a volume below that.
+pub(super) const NOTICES: &[Notice] = &[
+    Notice::new("/store_trouble", "the store of {device} takes nothing: {}"),
+    Notice::new("/flash_trouble", "the flash of {device} is not used: {}"),
+    Notice::new("/lost/bytes", "{device} is stopped: {} would be lost without its flash"),
+    Notice::new(
+        "/lost/unknown",
+        "{device} is stopped: nobody knows how much would be lost without its flash",
+    ),
+    Notice::new("/alerts/behind", "the store of {device} lacks writes that are {/oldest_dirty_seconds} old"),
+    Notice::new(
+        "/alerts/recovery_point_old",
+        "without its flash {device} would be as it was {/recovery_point/age_seconds} ago",
+    ),
+];
 
 /// What is remembered in order to be shown.
 #[derive(Default)]

@@ -4,6 +4,7 @@ mod bad;
 mod compaction;
 mod epochs;
 mod failures;
+mod figures;
 mod fills;
 mod late;
 mod neighbours;

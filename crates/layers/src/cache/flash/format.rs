@@ -18,7 +18,7 @@
 mod segment;
 
 use crate::kit::sealed_page;
-use lamina_block::{Error, ErrorKind, Result};
+use lamina_block::{Bytes, Error, ErrorKind, Result};
 pub use segment::{ENTRIES_MAX, Entry, Head, Summary, What, checksum};
 use segment::{ENTRY_LEN, SUMMARY_LEN};
 use std::ops::Range;
@@ -49,7 +49,8 @@ pub const STATES: [u32; 2] = [1, 1 + STATE_SLOTS];
 /// Where the segments begin, in slots.
 pub const SEGMENTS_AT: u32 = 8;
 
-const SUPER_MAGIC: [u8; 8] = *b"LAMFLASH";
+/// The bytes that the superblock begins with.
+pub const SUPER_MAGIC: [u8; 8] = *b"LAMFLASH";
 const STATE_MAGIC: [u8; 8] = *b"LAMFLSTA";
 const VERSION: u32 = 1;
 
@@ -106,6 +107,17 @@ pub struct Super {
     pub uuid: u128,
     /// In everything but data, so that no guest can write what looks like it.
     pub key: u64,
+}
+
+/// What the superblock says, as far as it can be read.
+pub fn details(bytes: &[u8]) -> Vec<(&'static str, String)> {
+    let Ok((head, _)) = SuperBytes::ref_from_prefix(bytes) else { return Vec::new() };
+    let slots = u64::from(head.segment_slots.get()) * u64::from(head.segments.get());
+    vec![
+        ("version", head.version.to_string()),
+        ("uuid", format!("{:032x}", u128::from_le_bytes(head.uuid))),
+        ("size", Bytes(slots.saturating_mul(SLOT as u64)).to_string()),
+    ]
 }
 
 impl Super {

@@ -60,8 +60,9 @@ use crate::kit::tasks::Tasks;
 use format::Super;
 use index::Index;
 use lamina_block::{
-    Arg, ArgType, Begin, Build, Command, Config, Consent, Effect, Env, Error, ErrorKind, Fate, Geometry, Io,
-    Layer, Made, Manage, Node, Op, Passthrough, Pending, Result, Signal, Step, Time, Verb,
+    Arg, ArgType, Begin, Build, Command, Config, Consent, Effect, Env, Error, ErrorKind, Fate, Figure,
+    Geometry, Io, Layer, Made, Manage, Node, Notice, Op, Passthrough, Pending, Result, Signal, Signature,
+    Step, Time, Traits, Unit, Verb,
 };
 use log::Stream;
 use segments::Segments;
@@ -83,13 +84,25 @@ impl Config for Keys {
     const KIND: &'static str = "flash";
     const SUMMARY: &'static str = "a cache on a fast device, for layers of kind accelerate";
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
-    const KEEPS: bool = true;
-    const STORE: bool = false;
-    const VERBS: &'static [Verb] =
-        &[Verb::new("forget", "forgets a volume that nobody uses any more").with(&[
+    const TRAITS: Traits = Traits {
+        keeps: true,
+        elsewhere: &["ssd", "nvme"],
+        signature: Some(Signature {
+            name: "Lamina cache on flash",
+            magic: &format::SUPER_MAGIC,
+            details: format::details,
+        }),
+        figures: FIGURES,
+        notices: &[
+            Notice::new("/failed", "{device} takes nothing: {}"),
+            Notice::new("/alerts/stalled", "{device} has no room: writes have waited for {/stalled_seconds}"),
+        ],
+        verbs: &[Verb::new("forget", "forgets a volume that nobody uses any more").with(&[
             Arg::required("uuid", ArgType::Text, "which one, as it is shown"),
             Arg::optional("accept-loss", ArgType::Flag, "also if it has what its store does not have"),
-        ])];
+        ])],
+        ..Traits::NONE
+    };
 
     fn build(self, with: Build) -> Pending<Made> {
         Box::pin(async move {
@@ -107,6 +120,48 @@ impl Config for Keys {
             Ok(Rc::new(Flash { log }) as Made)
         })
     }
+}
+
+/// What is shown, in the order of the columns.
+const FIGURES: &[Figure] = {
+    use Unit::{Bytes, Count, Made, Pieces, Seconds};
+    const SEGMENTS: Unit = Pieces("/segment_bytes");
+    &[
+        Figure::gauge("segments", "/segments", SEGMENTS, "Segments of the flash.").column("SIZE"),
+        Figure::gauge("free_segments", "/free_segments", SEGMENTS, "Segments that are free.").column("FREE"),
+        Figure::gauge("small_segments", "/small_segments", SEGMENTS, "Segments in the log of what is new.")
+            .column("SMALL"),
+        Figure::gauge(
+            "main_segments",
+            "/main_segments",
+            SEGMENTS,
+            "Segments in the log of what was asked for again.",
+        )
+        .column("MAIN"),
+        Figure::gauge("segment_bytes", "/segment_bytes", Bytes, "Size of a segment."),
+        Figure::shown("/volumes", Made(open_of_all), "Volumes that are open, of all.").column("OPEN"),
+        Figure::gauge("cached_bytes", "/cached_bytes", Bytes, "What all volumes have on it.")
+            .column("CACHED"),
+        Figure::gauge("dirty_bytes", "/dirty_bytes", Bytes, "What it has that is not on the stores.")
+            .column("DIRTY"),
+        Figure::counter("written_bytes_total", "/written_bytes", Bytes, "Written to the device: its wear.")
+            .column("WRITTEN"),
+        Figure::counter("stalls_total", "/stalls", Count, "Writes that had to wait for room.")
+            .column("STALLS"),
+        Figure::gauge(
+            "stalled_seconds",
+            "/stalled_seconds",
+            Seconds,
+            "How long writes have waited for room now.",
+        ),
+        Figure::gauge("memory_bytes", "/memory", Bytes, "Memory of its index."),
+    ]
+};
+
+fn open_of_all(volumes: &Value) -> Option<String> {
+    let volumes = volumes.as_array()?;
+    let open = volumes.iter().filter(|volume| volume["open"] == true).count();
+    Some(format!("{open}/{}", volumes.len()))
 }
 
 /// The cache on a device, as volumes share it.
@@ -241,7 +296,7 @@ impl Manage for Flash {
     fn control(self: Rc<Self>, command: Command) -> Pending<Value> {
         Box::pin(async move {
             if command.name != "forget" {
-                return Err(unknown(&command, Keys::VERBS));
+                return Err(unknown(&command, Keys::TRAITS.verbs));
             }
             let Forget { uuid, accept_loss } = args(command)?;
             let number = u128::from_str_radix(&uuid, 16)

@@ -12,7 +12,7 @@
 //! Invariant: what is decoded here is possible in itself: every entry lies on the store and on the log.
 
 use crate::kit::sealed_page;
-use lamina_block::{Error, ErrorKind, Result};
+use lamina_block::{Bytes, Error, ErrorKind, Result};
 use std::ops::Range;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 use zerocopy::little_endian::{U32, U64};
@@ -34,7 +34,8 @@ pub const ENTRIES_MAX: u64 = (64 << 20) / ENTRY;
 
 /// Sequence numbers are below this one: they can always be counted on from.
 const NUMBERS: u64 = 1 << 62;
-const SUPER_MAGIC: [u8; 8] = *b"LAMREDOS";
+/// The bytes that the superblock begins with.
+pub const SUPER_MAGIC: [u8; 8] = *b"LAMREDOS";
 const RECORD_MAGIC: [u8; 8] = *b"LAMREDOR";
 const HEAD_MAGIC: [u8; 8] = *b"LAMREDOH";
 const VERSION: u32 = 1;
@@ -107,6 +108,12 @@ pub struct Super {
     pub size: u64,
     /// In everything but data, so that what lay there before is never taken for it.
     pub key: u64,
+}
+
+/// What the superblock says, as far as it can be read.
+pub fn details(bytes: &[u8]) -> Vec<(&'static str, String)> {
+    let Ok((head, _)) = SuperBytes::ref_from_prefix(bytes) else { return Vec::new() };
+    vec![("version", head.version.to_string()), ("size", Bytes(head.size.get()).to_string())]
 }
 
 impl Super {

@@ -41,7 +41,8 @@ use crate::kit::single_flight::SingleFlight;
 use format::{AREA, ENTRY, Entry, Head, PAGE, Record, Super, checksum, table_len};
 use lamina_block::{
     Begin, Buf, Build, Config, Consent, Durability, Effect, Env, Error, Extent, ExtentState, Fate, Geometry,
-    Healed, Io, Judge, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result, Signal, Step, all,
+    Healed, Io, Judge, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result, Signal, Signature,
+    Step, Traits, all,
 };
 use places::Places;
 use serde::Deserialize;
@@ -64,10 +65,16 @@ impl Config for Keys {
     const KIND: &'static str = "redo";
     const SUMMARY: &'static str = "a log from which the store goes from one flush to the next at once";
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
-    const KEEPS: bool = true;
-    const METADATA: bool = true;
-    // A log.
-    const STORE: bool = false;
+    const TRAITS: Traits = Traits {
+        keeps: true,
+        metadata: true,
+        signature: Some(Signature {
+            name: "Lamina redo log",
+            magic: &format::SUPER_MAGIC,
+            details: format::details,
+        }),
+        ..Traits::NONE
+    };
 
     fn check(&self, over: &Over<'_>) -> Result<()> {
         if over.metadata { Ok(()) } else { Err(no_log()) }

@@ -50,7 +50,7 @@ use crate::kit::command::{args, unknown};
 use crate::kit::consent::unless_replaced;
 use lamina_block::{
     Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Error, Extent, Finding, Geometry, Io, Job,
-    Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result, Step, Verb,
+    Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result, Step, Traits, Verb,
 };
 use marks::{MARKS_MAX, Marks};
 use serde::Deserialize;
@@ -114,32 +114,36 @@ impl Config for Keys {
     const KIND: &'static str = "fingerprint";
     const SUMMARY: &'static str = "digests of all blocks, to be asked";
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
-    const KEEPS: bool = true;
-    const METADATA: bool = true;
-    const VERBS: &'static [Verb] = &[
-        Verb::new("at", "the digest of a block").with(&[Arg::required(
-            "offset",
-            ArgType::Size,
-            "a byte of it",
-        )]),
-        Verb::new("where", "the blocks that have a digest").with(&[
-            Arg::required("hash", ArgType::Text, "the digest, in hexadecimal digits"),
-            Arg::optional("limit", ArgType::Count, "the most blocks that are named (100)"),
-        ]),
-        Verb::new("duplicates", "how many blocks are equal, and what sharing them would save")
-            .with(&[Arg::optional("top", ArgType::Count, "the most contents that are named (10)")]),
-        Verb::new("mark", "remember from now on which blocks change").with(NAME),
-        Verb::new("unmark", "forget a mark").with(NAME),
-        Verb::new("changed", "what has changed since a mark").with(&[
-            Arg::required("name", ArgType::Text, "the mark"),
-            Arg::optional("limit", ArgType::Count, "the most ranges that are named (1000)"),
-        ]),
-        Verb::new("verify", "read everything and compare it, as a job").with(&[Arg::optional(
-            "limit",
-            ArgType::Size,
-            "bytes for each second, at most",
-        )]),
-    ];
+    const TRAITS: Traits = Traits {
+        keeps: true,
+        metadata: true,
+        store: true,
+        verbs: &[
+            Verb::new("at", "the digest of a block").with(&[Arg::required(
+                "offset",
+                ArgType::Size,
+                "a byte of it",
+            )]),
+            Verb::new("where", "the blocks that have a digest").with(&[
+                Arg::required("hash", ArgType::Text, "the digest, in hexadecimal digits"),
+                Arg::optional("limit", ArgType::Count, "the most blocks that are named (100)"),
+            ]),
+            Verb::new("duplicates", "how many blocks are equal, and what sharing them would save")
+                .with(&[Arg::optional("top", ArgType::Count, "the most contents that are named (10)")]),
+            Verb::new("mark", "remember from now on which blocks change").with(NAME),
+            Verb::new("unmark", "forget a mark").with(NAME),
+            Verb::new("changed", "what has changed since a mark").with(&[
+                Arg::required("name", ArgType::Text, "the mark"),
+                Arg::optional("limit", ArgType::Count, "the most ranges that are named (1000)"),
+            ]),
+            Verb::new("verify", "read everything and compare it, as a job").with(&[Arg::optional(
+                "limit",
+                ArgType::Size,
+                "bytes for each second, at most",
+            )]),
+        ],
+        ..Traits::NONE
+    };
 
     fn check(&self, _: &Over<'_>) -> Result<()> {
         self.wanted().possible(512)
@@ -232,7 +236,7 @@ impl Fingerprint {
                     false => Err(Error::busy("it is under way already: see its job")),
                 }
             }
-            _ => Err(unknown(&command, Keys::VERBS)),
+            _ => Err(unknown(&command, Keys::TRAITS.verbs)),
         }
     }
 }

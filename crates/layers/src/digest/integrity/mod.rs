@@ -60,8 +60,8 @@ use crate::digest::sums::{self, Sums, Wanted};
 use crate::kit::command::{args, unknown};
 use crate::kit::consent::unless_replaced;
 use lamina_block::{
-    Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Error, Extent, Finding, Geometry, Io, Job,
-    Layer, Made, Manage, Node, Op, Passthrough, Pending, Result, Step, Verb,
+    Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Error, Extent, Figure, Finding, Geometry,
+    Io, Job, Layer, Made, Manage, Node, Op, Passthrough, Pending, Result, Step, Traits, Unit, Verb,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -112,10 +112,44 @@ impl Config for Keys {
     const KIND: &'static str = "integrity";
     const SUMMARY: &'static str = "a checksum of every block";
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
-    const KEEPS: bool = true;
-    const METADATA: bool = true;
-    const VERBS: &'static [Verb] = &[Verb::new("scrub", "read everything and compare it, as a job")
-        .with(&[Arg::optional("limit", ArgType::Size, "bytes for each second, at most")])];
+    const TRAITS: Traits = Traits {
+        keeps: true,
+        metadata: true,
+        store: true,
+        elsewhere: &["checksum", "checksums", "dm-integrity", "dif"],
+        figures: &[
+            Figure::counter(
+                "corrupt_total",
+                "/corrupt",
+                Unit::Count,
+                "Blocks that were found to be others than were written.",
+            ),
+            Figure::counter(
+                "healed_total",
+                "/healed",
+                Unit::Count,
+                "Blocks that were right in another copy, and were written again.",
+            ),
+            Figure::counter(
+                "unreadable_bytes_total",
+                "/unreadable_bytes",
+                Unit::Bytes,
+                "What could not be read to be compared.",
+            ),
+            Figure::gauge(
+                "doubted_bytes",
+                "/doubted_bytes",
+                Unit::Bytes,
+                "What was being written at a crash, and is summed anew.",
+            ),
+        ],
+        verbs: &[Verb::new("scrub", "read everything and compare it, as a job").with(&[Arg::optional(
+            "limit",
+            ArgType::Size,
+            "bytes for each second, at most",
+        )])],
+        ..Traits::NONE
+    };
 
     fn build(self, with: Build) -> Pending<Made> {
         Box::pin(async move { Ok(Rc::new(Integrity(sums::open(&self.wanted(), &with).await?)) as Made) })
@@ -141,7 +175,7 @@ impl Integrity {
                     false => Err(Error::busy("it is under way already: see its job")),
                 }
             }
-            _ => Err(unknown(&command, Keys::VERBS)),
+            _ => Err(unknown(&command, Keys::TRAITS.verbs)),
         }
     }
 }

@@ -41,7 +41,7 @@ use format::{Head, flag};
 use lamina_block::{
     Arg, ArgType, Buf, Build, Bytes, Command, Config, Consent, Durability, Effect, Env, Error, ErrorKind,
     Geometry, Io, Layer, Made, Manage, Node, Op, OpenDisk, Outside, Passthrough, Pending, Result, Signal,
-    Step, Verb, Zero, all,
+    Step, Traits, Verb, Zero, all,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -79,12 +79,15 @@ impl Config for Keys {
     const KIND: &'static str = "record";
     const SUMMARY: &'static str = "logs all writes, for replay-log";
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
-    const OUTSIDE: &'static [Outside] = &[Outside::file("log")];
-    const VERBS: &'static [Verb] = &[Verb::new("mark", "puts a name into the log").with(&[Arg::required(
-        "name",
-        ArgType::Text,
-        "the name",
-    )])];
+    const TRAITS: Traits = Traits {
+        outside: &[Outside::file("log")],
+        verbs: &[Verb::new("mark", "puts a name into the log").with(&[Arg::required(
+            "name",
+            ArgType::Text,
+            "the name",
+        )])],
+        ..Traits::NONE
+    };
 
     fn build(self, with: Build) -> Pending<Made> {
         Box::pin(open(self, with))
@@ -380,7 +383,7 @@ impl Manage for Record {
                     let Mark { name } = args(command)?;
                     self.mark(name).await
                 }
-                _ => Err(unknown(&command, Keys::VERBS)),
+                _ => Err(unknown(&command, Keys::TRAITS.verbs)),
             }
         })
     }

@@ -39,7 +39,7 @@ pub use build::{Needs, enough, not_all_spares};
 pub use heal::{cut, is_corrupt};
 pub use parts::{Part, Parts};
 pub use state::{Leg, Role, is_away};
-pub use verbs::{VERBS, needs_quiesce, refusal};
+pub use verbs::{FIGURES, VERBS, needs_quiesce, refusal};
 
 use crate::kit::range_locks::RangeLocks;
 use crate::kit::single_flight::SingleFlight;

@@ -2,10 +2,32 @@
 
 use super::{Legs, Role, enough};
 use crate::kit::command::{args, unknown};
-use lamina_block::{Arg, ArgType, Bytes, Class, Command, Error, ErrorKind, Finding, Node, Result, Verb};
+use lamina_block::{
+    Arg, ArgType, Bytes, Class, Command, Error, ErrorKind, Figure, Finding, Node, Result, Unit, Verb,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::rc::Rc;
+
+/// What is shown of devices with legs.
+pub const FIGURES: &[Figure] = &[
+    Figure::gauge("legs", "/legs_wanted", Unit::Count, "Legs that it has when nothing is missing."),
+    Figure::gauge("legs_in_sync", "/legs_in_sync", Unit::Count, "Legs that have every byte."),
+    Figure::gauge(
+        "lacking_bytes",
+        "/lacking_bytes",
+        Unit::Bytes,
+        "What is to be copied to legs that lack something.",
+    ),
+    Figure::counter(
+        "healed_total",
+        "/found/healed",
+        Unit::Count,
+        "Places that were wrong on a leg, and were written again.",
+    ),
+    Figure::counter("different_total", "/found/different", Unit::Count, "Places where legs differed."),
+    Figure::counter("lost_total", "/found/lost", Unit::Count, "Places that no leg has."),
+];
 
 /// The commands.
 pub const VERBS: &[Verb] = &[

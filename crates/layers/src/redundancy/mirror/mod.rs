@@ -65,7 +65,7 @@ use crate::kit::range_locks::RangeLock;
 use crate::redundancy::legs::{self, Legs, Needs, Part, Parts, Role, VERBS, needs_quiesce, refusal};
 use lamina_block::{
     Build, Bytes, Command, Config, Consent, Effect, Error, Extent, Finding, Geometry, Healed, Interval, Io,
-    Job, Judge, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result, Step, Verb, Zero,
+    Job, Judge, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result, Step, Traits, Zero,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -95,11 +95,16 @@ fn leg_timeout() -> Interval {
 
 impl Config for Keys {
     const KIND: &'static str = "mirror";
-    const RENAMED: &'static [(&'static str, &'static str)] = &[("patience", "leg-timeout")];
     const SUMMARY: &'static str = "the same bytes on several devices (RAID 1)";
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=16;
-    const KEEPS: bool = true;
-    const VERBS: &'static [Verb] = VERBS;
+    const TRAITS: Traits = Traits {
+        renamed: &[("patience", "leg-timeout")],
+        keeps: true,
+        verbs: VERBS,
+        figures: legs::FIGURES,
+        elsewhere: &["raid1", "raid-1", "raid10", "raid-10", "drbd"],
+        ..Traits::NONE
+    };
 
     fn survives(&self, children: usize) -> usize {
         children.saturating_sub(self.spares + 1)

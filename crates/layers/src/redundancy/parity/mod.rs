@@ -78,7 +78,7 @@ use gather::Queues;
 use lamina_block::{
     Arg, ArgType, Begin, Buf, Build, Bytes, Command, Config, Consent, Effect, Error, ErrorKind, Finding,
     Geometry, Healed, Interval, Io, Job, Judge, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending,
-    Result, Step, Verb, Zero,
+    Result, Step, Traits, Verb, Zero,
 };
 use layout::{COLUMNS_MAX, Layout};
 use ring::Ring;
@@ -223,11 +223,16 @@ impl Keys {
 
 impl Config for Keys {
     const KIND: &'static str = "parity";
-    const RENAMED: &'static [(&'static str, &'static str)] = &[("patience", "leg-timeout")];
     const SUMMARY: &'static str = "devices side by side, one or two of which may be lost (RAID 5, RAID 6)";
     const CHILDREN: std::ops::RangeInclusive<usize> = 3..=COLUMNS_MAX + 16;
-    const KEEPS: bool = true;
-    const VERBS: &'static [Verb] = ALL_VERBS;
+    const TRAITS: Traits = Traits {
+        renamed: &[("patience", "leg-timeout")],
+        keeps: true,
+        verbs: ALL_VERBS,
+        figures: legs::FIGURES,
+        elsewhere: &["raid4", "raid5", "raid-5", "raid6", "raid-6", "raidz", "raidz2", "erasure"],
+        ..Traits::NONE
+    };
 
     fn survives(&self, _children: usize) -> usize {
         self.parity

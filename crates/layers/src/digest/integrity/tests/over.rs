@@ -483,7 +483,7 @@ fn it_is_asked_through_what_lies_between() {
         ] {
             let known = crate::KINDS.iter().find(|known| known.name == kind).expect("it is there");
             let with = Build {
-                keep: known.keeps.then(|| Rc::clone(&keep) as _),
+                keep: known.traits.keeps.then(|| Rc::clone(&keep) as _),
                 begin: Begin::Format,
                 ..Build::new(kind, &outer, below)
             };

@@ -1,0 +1,137 @@
+//! Figures of layers: a table for each kind that declares columns, and below all tables what is to be said of the devices.
+
+use super::table::table;
+use super::tree::duration;
+use crate::api::{Device, Hierarchy};
+use lamina_block::{Bytes, Figure, Kind, Unit};
+use serde_json::Value;
+
+/// A line for each device of a kind with columns, and below them what is wrong.
+pub fn draw(out: &mut String, hierarchy: &Hierarchy, kinds: &[Kind]) {
+    let of = |kind: &'static str| hierarchy.devices.iter().filter(move |device| device.kind == kind);
+    for kind in kinds {
+        let columns: Vec<&Figure> = kind.traits.figures.iter().filter(|f| f.column.is_some()).collect();
+        let cells = |device: &Device| {
+            let figures = columns.iter().map(|figure| cell(figure, &device.info));
+            std::iter::once(device.name.clone()).chain(figures).collect()
+        };
+        let rows: Vec<Vec<String>> = of(kind.name).map(cells).collect();
+        if columns.is_empty() || rows.is_empty() {
+            continue;
+        }
+        let heading = kind.traits.heading.map_or_else(|| kind.name.to_uppercase(), str::to_owned);
+        let titles: Vec<&str> =
+            std::iter::once(&*heading).chain(columns.iter().filter_map(|f| f.column)).collect();
+        let words = columns.iter().take_while(|figure| matches!(figure.unit, Unit::Text)).count();
+        out.push_str(&table(&titles, 1 + words, &rows));
+    }
+    for kind in kinds {
+        for device in of(kind.name) {
+            let value = |at: &str| in_words(kind, at, &device.info);
+            let said = kind.traits.notices.iter().filter_map(|n| n.of(&device.name, &device.info, value));
+            said.for_each(|notice| out.extend([&notice, "\n"]));
+        }
+    }
+}
+
+/// What is at a place, as the figure there is written; without one what it says in words.
+fn in_words(kind: &Kind, at: &str, info: &Value) -> String {
+    let figure = kind.traits.figures.iter().find(|figure| figure.at == at);
+    let unit = figure.map_or(Unit::Text, |figure| figure.unit);
+    written(unit, at, info).unwrap_or_else(|| "?".into())
+}
+
+/// A figure in a table: `-` if there is none, `?` if nobody knows it.
+fn cell(figure: &Figure, info: &Value) -> String {
+    let is_zero = |at: &&str| info.pointer(at).and_then(Value::as_f64) == Some(0.0);
+    let (condition, is_null) = (figure.only_if, figure.nullable && lamina_block::is_null(info, figure.at));
+    match written(figure.unit, figure.at, info) {
+        _ if !condition.is_empty() && condition.iter().all(is_zero) => "-".into(),
+        Some(text) => text,
+        None if is_null && condition.is_empty() => "-".into(),
+        None => "?".into(),
+    }
+}
+
+fn written(unit: Unit, at: &str, info: &Value) -> Option<String> {
+    let value = info.pointer(at)?;
+    let size = |bytes: u64| Bytes(bytes).rounded();
+    match unit {
+        Unit::Count => value.as_number().map(ToString::to_string),
+        Unit::Bytes => value.as_u64().map(size),
+        Unit::BytesPerSecond => value.as_f64().map(|rate| size(rate as u64) + "/s"),
+        Unit::Seconds => value.as_f64().map(|seconds| duration(seconds.ceil() as u64)),
+        // Never 100 before it is.
+        Unit::Ratio => value.as_f64().map(|part| format!("{:.1}%", (part * 1000.0).floor() / 10.0)),
+        Unit::Pieces(of) => Some(size(value.as_u64()?.saturating_mul(info.pointer(of)?.as_u64()?))),
+        Unit::Text => value.as_str().map(str::to_owned),
+        Unit::Made(of) => of(value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::show::tests::cached;
+    use serde_json::json;
+
+    fn drawn(hierarchy: &Hierarchy) -> Vec<String> {
+        let mut out = String::new();
+        draw(&mut out, hierarchy, &crate::files::kinds());
+        out.lines().map(String::from).collect()
+    }
+
+    #[test]
+    fn a_cache_is_a_line() {
+        let mut hierarchy = cached().hierarchies.remove(0);
+        let lines = drawn(&hierarchy);
+        assert_eq!(
+            lines[..5],
+            [
+                "CACHE POLICY      CACHED SHARE  HITS OVERALL  DIRTY OLDEST CLEAN IN PRESSURE RECOVERY POINT",
+                "vm1   write-back 1.21GiB  4GiB 96.1%   50.0% 120MiB     6s        ?    12.0%             5s",
+                "FLASH    SIZE   FREE  SMALL    MAIN  OPEN   CACHED   DIRTY  WRITTEN  STALLS",
+                "cache  400MiB  40MiB  36MiB  324MiB   1/2  1.21GiB  120MiB  9.77GiB       3",
+                "cache has no room: writes have waited for 2s",
+            ],
+            "{lines:#?}"
+        );
+        let info = &mut hierarchy.devices[1].info;
+        for name in ["dirty_bytes", "hit_bytes", "missed_bytes"] {
+            info[name] = json!(0);
+        }
+        (info["recent_hit_rate"], info["recovery_point"]) = (Value::Null, Value::Null);
+        let words: Vec<String> = drawn(&hierarchy)[1].split_whitespace().map(String::from).collect();
+        assert_eq!(words[4..], ["-", "-", "0B", "-", "-", "12.0%", "-"]);
+    }
+
+    #[test]
+    fn what_is_wrong_stands_below() {
+        let mut hierarchy = cached().hierarchies.remove(0);
+        let info = &mut hierarchy.devices[1].info;
+        info["store_trouble"] = json!("san: gone");
+        info["flash_trouble"] = json!("nvme: gone");
+        info["lost"] = json!({ "bytes": 4096 });
+        info["oldest_dirty_seconds"] = json!(432.0);
+        info["alerts"] = json!({ "behind": true, "recovery_point_old": true });
+        hierarchy.devices[0].info["failed"] = json!("nvme: gone");
+        assert_eq!(
+            drawn(&hierarchy)[4..],
+            [
+                "the store of vm1 takes nothing: san: gone",
+                "the flash of vm1 is not used: nvme: gone",
+                "vm1 is stopped: 4KiB would be lost without its flash",
+                "the store of vm1 lacks writes that are 7m12s old",
+                "without its flash vm1 would be as it was 5s ago",
+                "cache takes nothing: nvme: gone",
+                "cache has no room: writes have waited for 2s",
+            ]
+        );
+        hierarchy.devices[1].info["lost"] = json!({ "unknown": true });
+        assert!(
+            drawn(&hierarchy)
+                .iter()
+                .any(|line| line.starts_with("vm1 is stopped: nobody knows how much would"))
+        );
+    }
+}
