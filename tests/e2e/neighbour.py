@@ -41,6 +41,8 @@ class Neighbour(threading.Thread):
 class NeighbourCase(RigCase):
     """The daemon has one core and may not have more than 1 GiB of data (RLIMIT_DATA: what it shares with guests is not in it)."""
 
+    alone = "a neighbour may wait for no block longer than a second"
+
     def serve(self, devices, persistent=False, **export):
         """Serves `greedy` and its neighbour, under the limit."""
         devices = {"calm": member("calm", "16MiB"), **devices}

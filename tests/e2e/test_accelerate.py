@@ -144,7 +144,7 @@ class UnderAGuest(GuestCase, KilledHierarchy):
             if meanwhile:
                 meanwhile(n)
             time.sleep(self.chance.random() * 0.5)
-            self.assertFalse(guest.finished("fio"), "fio ended early")
+            self.assert_busy(guest)
             self.daemon.kill()
             self.daemon.start()
             dirty += self.dirty() > 0

@@ -125,7 +125,7 @@ class UnderAGuest(GuestCase):
         third = '[device.third]\ntype = "file"\npath = "third.img"\nsize = "32MiB"\n'
         grown = before.replace('over = ["left", "right"]', 'over = ["left", "right", "third"]') + third
         for hierarchy in (slow, before, logged, before, grown):
-            self.assertFalse(guest.finished("fio"), "fio ended early")
+            self.assert_busy(guest)
             lamina.file.write_text(hierarchy)
             run(lamina_binary(), "apply", lamina.file, "--control", lamina.control)
             time.sleep(1)

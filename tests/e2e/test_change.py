@@ -222,7 +222,7 @@ class UnderAGuest(GuestCase, HierarchyCase):
 
         def go_on():
             before = self.daemon.counter("vm1", "write")
-            self.assertFalse(guest.finished("fio"), "fio ended early")
+            self.assert_busy(guest)
             wait_until("more writes of the guest", 30, lambda: self.daemon.counter("vm1", "write") > before + 50)
         log = exported("log", **{"vhost-user": "vm1.sock"})
         replaced, grown = joined(("a", "c"), "48MiB"), joined(("a", "c", "d"), "48MiB")

@@ -4,7 +4,6 @@ import collections
 import hashlib
 import json
 import random
-import time
 
 import nbd
 from common import MIB, limit
@@ -128,7 +127,8 @@ class Fingerprints(HierarchyCase):
         before = self.blocks()
         self.ask("mark", "name=kills")
         load = self.rig.start(*fio(self.daemon.uri("vm1"), "--time_based", "--runtime=30", "--thread"), name="load")
-        time.sleep(0.6)
+        writes = self.daemon.counter("prints", "write")
+        wait_until("writes of fio", 30, lambda: self.daemon.counter("prints", "write") > writes + 500, every=0.01)
         self.daemon.kill()
         load.kill()
         self.daemon.start()

@@ -20,6 +20,8 @@ FLASH = 24 * MIB
 
 
 class Neighbours(HierarchyCase):
+    alone = "no write may take longer than two seconds"
+
     def setUp(self):
         super().setUp()
         devices = {

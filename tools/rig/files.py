@@ -5,6 +5,7 @@ unpacks it slowly. The tools (fio, e2fsprogs and their libraries, about 90 MB) a
 Everything is made from packages that `tools/install` brought and is made anew when any of its sources changes.
 """
 
+import fcntl
 import hashlib
 import os
 import pathlib
@@ -54,14 +55,17 @@ def _made(name, stamp, make):
     """The file `name` in the cache, made by `make(path)` unless the one there has this stamp."""
     path = CACHE / name
     note = CACHE / f"{name}.stamp"
-    if path.exists() and note.exists() and note.read_text() == stamp:
-        return path
     CACHE.mkdir(parents=True, exist_ok=True)
-    fresh = CACHE / f"{name}.new"
-    make(fresh)
-    fresh.rename(path)
-    note.write_text(stamp)
-    return path
+    # Tests run side by side, and the first of them makes it.
+    with open(CACHE / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if path.exists() and note.exists() and note.read_text() == stamp:
+            return path
+        fresh = CACHE / f"{name}.new"
+        make(fresh)
+        fresh.rename(path)
+        note.write_text(stamp)
+        return path
 
 
 def _modules(version, names):

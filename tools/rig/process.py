@@ -25,7 +25,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 # Every wait is multiplied by this: slow machines set it, nobody edits limits.
 PATIENCE = float(os.environ.get("LAMINA_PATIENCE", "1"))
 
-# Scratch folders start with this, so that what is left behind (if ever) can be told apart.
+# Scratch folders are here and start with this, so that what is left behind (if ever) can be told apart.
+SCRATCH = os.environ.get("LAMINA_TMP", "/tmp")
 PREFIX = "lamina-rig-"
 
 
@@ -33,8 +34,9 @@ class Timeout(Exception):
     """Something did not happen within its limit."""
 
 
-def _die_with_parent():
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def end_with_parent(number=signal.SIGKILL):
+    """Asks the kernel for this signal when the thread that started this process ends."""
+    _libc.prctl(_PR_SET_PDEATHSIG, number)
 
 
 def environment(extra=None):
@@ -65,7 +67,7 @@ def run(*argv, seconds=60, check=True, stdin=None, env=None, cwd=None):
     child = subprocess.Popen(
         argv, stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True, errors="replace", env=environment(env), cwd=cwd, start_new_session=True,
-        preexec_fn=_die_with_parent,
+        preexec_fn=end_with_parent,
     )
     try:
         out, err = child.communicate(stdin, timeout=seconds * PATIENCE)
@@ -118,7 +120,7 @@ class Proc(Usage):
             self._start = out.tell()
             self._child = subprocess.Popen(
                 self.argv, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=environment(env),
-                cwd=cwd, start_new_session=True, preexec_fn=_die_with_parent,
+                cwd=cwd, start_new_session=True, preexec_fn=end_with_parent,
             )
         super().__init__(self._child.pid)
 
@@ -177,8 +179,8 @@ class Rig(contextlib.ExitStack):
 
     def __enter__(self):
         super().__enter__()
-        # Unix sockets' paths are limited to 107 bytes: keep it short.
-        self.dir = pathlib.Path(tempfile.mkdtemp(prefix=PREFIX, dir=os.environ.get("LAMINA_TMP", "/tmp")))
+        # Unix sockets' paths are limited to 107 bytes: keep it short. It tells whose it is (see `remove_leftovers`).
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=SCRATCH))
         if not os.environ.get("LAMINA_KEEP"):
             self.callback(shutil.rmtree, self.dir, ignore_errors=True)
         return self
@@ -247,27 +249,65 @@ def _kill_alone(pid):
         os.kill(pid, signal.SIGKILL)
 
 
-def end_on_signals():
-    """Turns SIGTERM and SIGHUP into an ordinary exit, so that `with` blocks clean up."""
+def end_on_signals(*more):
+    """Turns SIGTERM, SIGHUP and `more` into an ordinary exit, so that `with` blocks clean up."""
     def leave(number, _frame):
         sys.exit(128 + number)
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGHUP, *more):
         signal.signal(number, leave)
 
 
-def leftovers():
-    """What a run would leave behind: scratch folders, mounts in them, loop devices on them, processes about them."""
-    found = [str(path) for path in pathlib.Path(os.environ.get("LAMINA_TMP", "/tmp")).glob(PREFIX + "*")]
-    found += [line.split()[1] for line in open("/proc/mounts") if PREFIX in line]
+def _folders(mark):
+    return sorted(str(path) for path in pathlib.Path(SCRATCH).glob(mark + "*"))
+
+
+def _mounts(mark):
+    points = [line.split()[1] for line in open("/proc/mounts")]
+    return [point for point in points if f"{SCRATCH}/{mark}" in point]
+
+
+def _loop_devices(mark):
+    """The files that loop devices are on, by the names of these."""
+    found = {}
     for backing in pathlib.Path("/sys/block").glob("loop*/loop/backing_file"):
         with contextlib.suppress(OSError):
-            if PREFIX in backing.read_text():
-                found.append(f"{backing.parent.parent.name}: {backing.read_text().strip()}")
+            found[f"/dev/{backing.parent.parent.name}"] = backing.read_text().strip()
+    return {loop: file for loop, file in found.items() if f"{SCRATCH}/{mark}" in file}
+
+
+def _processes(mark):
+    """The command lines of processes, by their ids."""
+    found = {}
     for proc in pathlib.Path("/proc").iterdir():
         if not proc.name.isdigit() or int(proc.name) == os.getpid():
             continue
         with contextlib.suppress(OSError):
-            line = (proc / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            if PREFIX in line:
-                found.append(f"process {proc.name}: {line.strip()}")
+            line = (proc / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+            if f"{SCRATCH}/{mark}" in line:
+                found[int(proc.name)] = line
+    return found
+
+
+def leftovers(mark=PREFIX):
+    """What a run would leave behind: scratch folders that begin so, mounts in them, loop devices on them, processes about
+    them."""
+    return [
+        *_folders(mark), *_mounts(mark), *(f"{loop}: {file}" for loop, file in _loop_devices(mark).items()),
+        *(f"process {pid}: {line}" for pid, line in _processes(mark).items()),
+    ]
+
+
+def remove_leftovers(pid):
+    """Ends and removes what the process `pid` has left behind, which had no time to do so; returns what there was."""
+    mark = f"{PREFIX}{pid}-"
+    found = leftovers(mark)
+    for process in _processes(mark):
+        _kill_alone(process)
+    for point in reversed(_mounts(mark)):
+        run("umount", "--lazy", point, check=False)
+    for loop in _loop_devices(mark):
+        run("losetup", "--detach", loop, check=False)
+    if not os.environ.get("LAMINA_KEEP"):
+        for folder in _folders(mark):
+            shutil.rmtree(folder, ignore_errors=True)
     return found
