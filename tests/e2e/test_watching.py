@@ -116,7 +116,7 @@ class Applying(HierarchyCase):
         self.create(before, exported())
         child = self.begin(after)
         self.daemon.ctl("moves", "job", "move", "cancel")
-        self.assertEqual(child.wait(10), 1)
+        self.assertEqual(child.wait(10), 10)
         said = child.output()
         for words in (
             "data that was moved stays where it is now", "everything is served", "the same file leads on from there",
