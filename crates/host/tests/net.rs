@@ -300,7 +300,7 @@ fn an_address_that_is_taken_is_refused_at_once() {
         let begin = Instant::now();
         let here = host.listen(taken.address()).err().unwrap();
         let aside = reactor.run(host.listen_for(taken.address(), &Access::default())).err().unwrap();
-        assert_eq!((here.kind(), aside.kind()), (ErrorKind::Offline, ErrorKind::Offline), "{here} {aside}");
+        assert_eq!((here.kind(), aside.kind()), (ErrorKind::Busy, ErrorKind::Busy), "{here} {aside}");
         assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
     }
 }

@@ -139,8 +139,8 @@ fn the_check_finds_what_it_should() {
     assert_eq!(count("fn f(n: u8) { match n { 0 => {} _ => {} } }"), 0);
 }
 
-/// Every static and thread-local outside of tests: its file (the end of its path), its name, and why it is there. What has state is an exception
-/// to "Nothing is global", and ARCHITECTURE.md names its file there.
+/// Every static and thread-local outside of tests: its file (the end of its path), its name, and why it is there. What has
+/// state is an exception to "Nothing is global", and ARCHITECTURE.md names its file there.
 const STATICS: &[(&str, &str, &str)] = &[
     ("host/src/executor.rs", "HERE", "the reactor's: a waker knows only the thread on which it is called"),
     ("host/src/executor.rs", "READY", "the reactor's: as HERE"),
@@ -151,7 +151,7 @@ const STATICS: &[(&str, &str, &str)] = &[
     ("vhost-user/src/truncation.rs", "BEFORE", "as CHUNKS: a process has one handler"),
     ("host/src/secret.rs", "LOCKED", "a process locks its memory once"),
     ("parity/galois/mod.rs", "BEST", "no state: what the processor can, asked once"),
-    ("layers/src/flaw.rs", "FLAW", "in tests alone"),
+    ("layers/src/kit/flaw.rs", "FLAW", "in tests alone"),
     ("layers/src/lib.rs", "KINDS", "no state: a table"),
     ("nbd/src/client/mod.rs", "KIND", "no state: an entry of a table"),
 ];

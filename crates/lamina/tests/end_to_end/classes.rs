@@ -163,7 +163,7 @@ fn the_class_of_a_change_that_fails_is_that_of_what_failed_first() {
         ),
         (over("mirror", &file("held.img")), "held.img is in use", "busy", 409, 7),
         (over("mirror", "type = \"nbd\"\naddress = \"unix:nobody.sock\""), "nobody.sock", "offline", 503, 11),
-        (over("mirror", &file("small.img")), "small", "no-space", 507, 13),
+        (over("mirror", &file("small.img").replace("64MiB", "4MiB")), "device \"both\"", "no-space", 507, 13),
         (
             over("stripe", &file("new.img")),
             "cannot be put over devices that are in use",

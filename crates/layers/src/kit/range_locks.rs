@@ -160,7 +160,8 @@ impl RangeLocks {
     /// True if something in `at` is locked.
     #[inline]
     pub fn is_locked(&self, at: &Range<u64>) -> bool {
-        self.state.borrow().is_held(at)
+        let state = self.state.borrow();
+        !state.held.is_empty() && state.is_held(at)
     }
 
     /// True if something in `at` is locked, or somebody waits for it.

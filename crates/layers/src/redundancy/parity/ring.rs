@@ -157,9 +157,9 @@ impl Ring {
         !self.tending.get() && self.done() - self.first() >= self.slots / 2
     }
 
-    /// True if records that do not count fill it.
+    /// True if records that do not count fill it, and the last slot is free for one that says so.
     fn is_silent(&self) -> bool {
-        self.used() + 1 >= self.slots && self.first() > self.said.get()
+        self.used() + 1 == self.slots && self.first() > self.said.get()
     }
 }
 
