@@ -67,5 +67,9 @@ impl Layer for Served {
 
 impl Manage for Served {}
 
-gauntlet!(one_connection, Subject::new("nbd", |rig| served(rig, 1)));
-gauntlet!(several_connections, Subject::new("nbd over three", |rig| served(rig, 3)));
+gauntlet!(one_connection, over("nbd", 1));
+gauntlet!(several_connections, over("nbd over three", 3));
+
+fn over(name: &str, connections: usize) -> Subject {
+    Subject::new(name, move |rig| served(rig, connections)).heals_nothing("NBD cannot ask for another copy")
+}

@@ -5,7 +5,7 @@
 //! keep what was written apart from what is durable, and lose at power loss what they may. Whatever a run does, it
 //! does again with the same seed.
 //!
-//! [`gauntlet!`] puts a layer or a graph, as a [`Subject`], through six checks, each a test:
+//! [`gauntlet!`] puts a layer or a graph, as a [`Subject`], through seven checks, each a test:
 //!
 //! ```ignore
 //! lamina_sim::gauntlet!(stripe, Subject::layer(&Kind::of::<Stripe>(), json!({ "unit": "4KiB" }), 3));
