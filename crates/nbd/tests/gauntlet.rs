@@ -70,6 +70,6 @@ impl Manage for Served {}
 gauntlet!(one_connection, over("nbd", 1));
 gauntlet!(several_connections, over("nbd over three", 3));
 
-fn over(name: &str, connections: usize) -> Subject {
+fn over(name: &str, connections: u32) -> Subject {
     Subject::new(name, move |rig| served(rig, connections)).heals_nothing("NBD cannot ask for another copy")
 }
