@@ -44,8 +44,13 @@ async fn run(env: Rc<SimEnv>, input: Vec<u8>) {
     let disk = env.put_disk("/disk", Image::blank(DiskOptions::new(1 << 20)));
     let node = Node::new("disk", "sim", Rc::clone(&dyn_env), disk as _);
     let server = Server::new(Rc::clone(&dyn_env), Settings::default());
-    let export =
-        ExportInfo { name: "disk".into(), description: "d".into(), node: Rc::clone(&node), read_only: false, memory: Rc::default() };
+    let export = ExportInfo {
+        name: "disk".into(),
+        description: "d".into(),
+        node: Rc::clone(&node),
+        read_only: false,
+        memory: Rc::default(),
+    };
     server.add(export).expect("a new name");
     let place: Address = PLACE.parse().expect("an address");
     let (listener, serving) = (env.listen(place.clone()).expect("listens"), Rc::clone(&server));

@@ -58,15 +58,21 @@ fuzz_target!(|input: &[u8]| {
     let parts = rest.chunks(rest.len().div_ceil(count).max(1));
     let candidates: Vec<Candidate> = parts
         .enumerate()
-        .map(|(n, part)| Candidate { device: format!("d{n}"), found: device(part, mode & 1 == 1) })
+        .map(|(n, part)| Candidate {
+            device: format!("d{n}"),
+            found: device(part, mode & 1 == 1),
+            anew: false,
+        })
         .collect();
     let Ok(found) = gather(&candidates) else { return };
     let named: Vec<Candidate> = found
         .members
         .iter()
-        .map(|(name, n)| Candidate { device: name.clone(), found: candidates[*n].found.clone() })
+        .map(|(name, n)| Candidate { device: name.clone(), found: candidates[*n].found.clone(), anew: false })
         .collect();
-    let Ok(assembly) = judge(&found.superblock.hierarchy_name, &named, &["e"], mode & 128 != 0) else { return };
+    let Ok(assembly) = judge(&found.superblock.hierarchy_name, &named, &["e"], mode & 128 != 0) else {
+        return;
+    };
     let first = &assembly.members[0];
     for member in &assembly.members {
         assert!(named.iter().any(|candidate| candidate.device == member.name));

@@ -71,13 +71,6 @@ device = "joined"
 nbd = "unix:joined.nbd"
 "#;
 
-fn made(file: &str) -> Place {
-    let place = Place::with(file);
-    let made = place.lamina(&["create", "disk.toml"]);
-    assert_eq!(made.status.code(), Some(0), "{}", text(&made.stderr));
-    place
-}
-
 /// Status, class and message of the API's answer.
 fn posted(daemon: &Daemon, path: &str, body: &Value) -> (u16, String, String) {
     let (status, answer) = daemon.http("POST", path, &body.to_string());
@@ -88,7 +81,7 @@ fn posted(daemon: &Daemon, path: &str, body: &Value) -> (u16, String, String) {
 
 #[test]
 fn the_class_of_a_failed_command_is_that_of_the_device_that_failed() {
-    let place = made(TABLE);
+    let place = Place::made(TABLE);
     let daemon = place.serve();
     for (error, kind, status, exit) in [
         ("media", "media", 500, 14),
@@ -141,7 +134,7 @@ fn what_a_device_cannot_do_is_told_from_what_is_asked_wrongly() {
 
 #[test]
 fn the_class_of_a_change_that_fails_is_that_of_what_failed_first() {
-    let place = made(DISK);
+    let place = Place::made(DISK);
     let daemon = place.serve();
     let small = std::fs::File::create(place.path("small.img")).expect("a file");
     small.set_len(4 << 20).expect("a size");

@@ -31,13 +31,6 @@ device = "root"
 nbd = "unix:root.nbd"
 "#;
 
-fn made() -> Place {
-    let place = Place::with(PARTS);
-    let made = place.lamina(&["create", "disk.toml"]);
-    assert_eq!(made.status.code(), Some(0), "{}", text(&made.stderr));
-    place
-}
-
 /// What `lamina ctl` says, which must go well.
 fn ctl(place: &Place, words: &[&str]) -> String {
     let done = place.lamina(&[&["ctl"], words].concat());
@@ -47,7 +40,7 @@ fn ctl(place: &Place, words: &[&str]) -> String {
 
 #[test]
 fn partitions_grow_under_their_clients_and_are_there_after_a_restart() {
-    let place = made();
+    let place = Place::made(PARTS);
     let daemon = place.serve();
     let bytes = pattern(4096, 7);
     client(&daemon.uri("root"), async |node| write(&node, 0, bytes).await.expect("a write"));
@@ -79,7 +72,7 @@ fn partitions_grow_under_their_clients_and_are_there_after_a_restart() {
 
 #[test]
 fn commands_are_explained_and_checked_before_they_are_sent() {
-    let place = made();
+    let place = Place::made(PARTS);
     let daemon = place.serve();
     let help = ctl(&place, &["table", "help"]);
     assert!(help.contains("  create NAME SIZE\n      makes a partition"), "{help}");
@@ -113,7 +106,7 @@ fn commands_are_explained_and_checked_before_they_are_sent() {
 
 #[test]
 fn jobs_are_listed_slowed_down_and_cancelled() {
-    let place = made();
+    let place = Place::made(PARTS);
     let daemon = place.serve();
     assert_eq!(text(&place.lamina(&["jobs"]).stdout), "no device works in the background\n");
     let none = place.lamina(&["ctl", "table", "job", "zero", "pause"]);

@@ -30,6 +30,14 @@ impl Place {
         place
     }
 
+    /// The same, whose hierarchy has been created.
+    pub fn made(text: &str) -> Place {
+        let place = Place::with(text);
+        let made = place.lamina(&["create", "disk.toml"]);
+        assert_eq!(made.status.code(), Some(0), "{}", self::text(&made.stderr));
+        place
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }

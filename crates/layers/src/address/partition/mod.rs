@@ -32,7 +32,7 @@
 
 mod check;
 pub mod effect;
-mod gpt;
+pub mod gpt;
 mod part;
 mod table;
 #[cfg(test)]
