@@ -27,20 +27,21 @@ demo: ## A real guest on an encrypted, striped, versioned disk, while much is ki
 .PHONY: lint
 lint: ## Format and lints
 	$(CARGO) fmt --all --check
-	# The list of layers is a macro, which cargo fmt does not look into.
-	find crates/layers/src -name "*.rs" | xargs rustfmt --check --edition 2024
+	# Lists of layers are macros, which cargo fmt does not look into.
+	find crates/layers -name "*.rs" | xargs rustfmt --check --edition 2024
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 
 .PHONY: check
-check: lint ## Format, lints, unit tests: no virtual machines, no root
+check: ## Format, lints, unit tests of what differs from the last commit (BASE=main: from a branch; ALL=1: of everything)
+ifdef ALL
+	$(MAKE) lint
 	$(CARGO) test --locked --workspace
-
-.PHONY: quick
-quick: ## As check, for the crates and modules that differ from the last commit, or from BASE=main
-	tools/quick $(BASE)
+else
+	tools/check $(BASE)
+endif
 
 .PHONY: test
-test: ## Everything CI checks: check, deny, price, the simulator, the end-to-end tests with what others wrote
+test: ## Everything CI checks: lint, unit tests, deny, price, the simulator, the end-to-end tests with what others wrote
 	tools/install test
 	$(MAKE) lint
 	$(MAKE) deny

@@ -14,7 +14,7 @@ use std::path::Path;
 const BUILT_MAX: usize = 64;
 
 fn parse(text: &str) -> Result<Plan, Report> {
-    Plan::parse(text, "f.toml", Path::new("/srv"), lamina_layers::KINDS)
+    Plan::parse(text, "f.toml", Path::new("/srv"), &lamina_layers::KINDS)
 }
 
 /// A report is bounded, in order, inside the file, and printable.

@@ -6,7 +6,7 @@
 
 #![no_main]
 
-use lamina_layers::redundancy::intent::{Bits, SHEET, Shape};
+use lamina_layers::kit::intent::{Bits, SHEET, Shape};
 use libfuzzer_sys::fuzz_target;
 
 fn seal(sheet: &mut [u8]) {

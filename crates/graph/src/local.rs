@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn members_need_not_agree_on_keys_and_exports() {
-        let same = |other: &str| fingerprint(VAULT, KINDS) == fingerprint(other, KINDS);
+        let same = |other: &str| fingerprint(VAULT, &KINDS) == fingerprint(other, &KINDS);
         assert!(same(&VAULT.replace("\"key\"", "\"/etc/new\"")));
         assert!(same(&VAULT.replace("key-file", "passphrase-file")));
         assert!(same(&format!("{VAULT}\n[export.v]\ndevice = \"v\"\nnbd = \"unix:v.sock\"\n")));
@@ -200,15 +200,15 @@ mod tests {
                    [device.m]\nover = [\"a\", \"b\"]\npatience = \"5s\"\ntype = \"mirror\"\n\n\
                    [export.m]\ndevice = \"m\"\nnbd = \"unix:m.sock\"\n";
         let new = old.replace("patience", "leg-timeout");
-        assert_eq!(agreed(old, KINDS), agreed(&new, KINDS));
-        let plan = |text: &str| crate::Plan::parse(text, "f.toml", Path::new("/"), KINDS).expect("a plan");
+        assert_eq!(agreed(old, &KINDS), agreed(&new, &KINDS));
+        let plan = |text: &str| crate::Plan::parse(text, "f.toml", Path::new("/"), &KINDS).expect("a plan");
         assert!(plan(&new).warnings().is_empty());
         let warned = plan(old).warnings().to_string();
         assert!(
             warned.contains("11: warning: device \"m\": key \"patience\": is called leg-timeout now"),
             "{warned}"
         );
-        let wrong = crate::Plan::parse(&old.replace("5s", "5 parsecs"), "f.toml", Path::new("/"), KINDS);
+        let wrong = crate::Plan::parse(&old.replace("5s", "5 parsecs"), "f.toml", Path::new("/"), &KINDS);
         let wrong = wrong.err().expect("no time").to_string();
         assert!(wrong.contains("11: ") && wrong.contains("\"patience\": "), "{wrong}");
     }

@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn names_of_other_systems_are_known() {
-        let known = lamina_layers::KINDS;
+        let known = &lamina_layers::KINDS[..];
         for (word, meant) in
             [("raid1", "mirror"), ("RAID5", "parity"), ("raid_6", "parity"), ("luks", "crypt")]
         {

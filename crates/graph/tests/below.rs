@@ -22,7 +22,7 @@ fn plan(above: &str) -> Plan {
         "[hierarchy]\nname='vm1'\n{}{above}[export.top]\ndevice='top'\nnbd='unix:top.sock'\n",
         disks()
     );
-    Plan::parse(&text, "f.toml", Path::new("/srv"), lamina_layers::KINDS).unwrap_or_else(|e| panic!("{e}"))
+    Plan::parse(&text, "f.toml", Path::new("/srv"), &lamina_layers::KINDS).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// A cache with this policy over `store`.

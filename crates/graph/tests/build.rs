@@ -174,7 +174,7 @@ fn requests_reach_the_disks_of_the_file() {
     let world = world();
     let env = world.env();
     let done = world.run(async move {
-        let h = Hierarchy::build(plan(STACK, lamina_layers::KINDS), env.clone()).await.unwrap();
+        let h = Hierarchy::build(plan(STACK, &lamina_layers::KINDS), env.clone()).await.unwrap();
         assert_eq!(h.node("vm1").unwrap().geometry().size, (2 << 20) - (64 << 10));
         assert_eq!(h.children("vm1"), ["pair"]);
         assert_eq!(h.children("a").len() + h.children("no such device").len(), 0);
@@ -205,7 +205,7 @@ fn a_device_that_grows_makes_all_above_it_grow() {
     let world = world();
     let env = world.env();
     let done = world.run(async move {
-        let h = Hierarchy::build(plan(STACK, lamina_layers::KINDS), env.clone()).await.unwrap();
+        let h = Hierarchy::build(plan(STACK, &lamina_layers::KINDS), env.clone()).await.unwrap();
         let vm1 = h.node("vm1").unwrap();
         let resized = vm1.resized();
         for path in ["/srv/a.img", "/dev/b"] {
@@ -226,7 +226,7 @@ fn commands_reach_the_layer() {
     let world = Simulation::new(3);
     let env = world.env();
     let done = world.run(async move {
-        let h = Hierarchy::build(plan(text, lamina_layers::KINDS), env).await.unwrap();
+        let h = Hierarchy::build(plan(text, &lamina_layers::KINDS), env).await.unwrap();
         let lab = h.node("lab").unwrap();
         lab.submit(Io::flush()).await.unwrap();
         let set = Command { name: "set".into(), args: json!({"rules": [{"op": ["flush"]}]}) };

@@ -16,7 +16,7 @@ fn plan(policy: &str, fast: &str) -> Plan {
          [device.vm1]\ntype='accelerate'\nover=['slow','cache']\npolicy='{policy}'\n\
          [export.vm1]\ndevice='vm1'\nnbd='unix:vm1.sock'\n"
     );
-    Plan::parse(&text, "f.toml", Path::new("/srv"), lamina_layers::KINDS).unwrap_or_else(|e| panic!("{e}"))
+    Plan::parse(&text, "f.toml", Path::new("/srv"), &lamina_layers::KINDS).unwrap_or_else(|e| panic!("{e}"))
 }
 
 async fn open(env: &Rc<SimEnv>, policy: &str, fast: &str) -> Hierarchy {

@@ -16,7 +16,7 @@ const WRITERS: u64 = 8;
 
 fn plan(devices: &str) -> Plan {
     let text = if devices.contains("[export.") { devices.into() } else { format!("{devices}{EXPORT}") };
-    Plan::parse(&text, "f.toml", Path::new("/srv"), lamina_layers::KINDS).unwrap_or_else(|e| panic!("{e}"))
+    Plan::parse(&text, "f.toml", Path::new("/srv"), &lamina_layers::KINDS).unwrap_or_else(|e| panic!("{e}"))
 }
 
 const SAN: &str = "[device.san]\ntype='file'\npath='san.img'\n";
@@ -222,7 +222,7 @@ fn a_path_means_where_it_leads() {
         let same = h.steps(&plan(&plain.replace("'san.img'", "'/srv/./san.img'"))).unwrap();
         assert!(same.is_empty(), "{same:?}");
         let text = format!("{plain}{EXPORT}");
-        let elsewhere = Plan::parse(&text, "f.toml", Path::new("/tmp"), lamina_layers::KINDS).unwrap();
+        let elsewhere = Plan::parse(&text, "f.toml", Path::new("/tmp"), &lamina_layers::KINDS).unwrap();
         let said = h.steps(&elsewhere).unwrap_err().to_string();
         assert!(said.contains("a sink keeps its own"), "{said}");
         h.close().await.unwrap();

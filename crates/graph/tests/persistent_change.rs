@@ -13,7 +13,7 @@ use std::rc::Rc;
 const SIZE: u64 = 4 << 20;
 
 fn plan(text: &str) -> Plan {
-    Plan::parse(text, "f.toml", Path::new("/srv"), lamina_layers::KINDS).unwrap_or_else(|e| panic!("{e}"))
+    Plan::parse(text, "f.toml", Path::new("/srv"), &lamina_layers::KINDS).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// A hierarchy of `members`, and other devices; `vm1` is exported.
@@ -213,7 +213,7 @@ async fn go(h: Hierarchy, text: &str, env: &Rc<dyn Env>) -> Result<Hierarchy, St
 }
 
 async fn go_to(mut h: Hierarchy, plan: &Plan, env: &Rc<dyn Env>) -> Result<Hierarchy, String> {
-    let stages = h.stages(plan, lamina_layers::KINDS).map_err(|report| report.to_string())?;
+    let stages = h.stages(plan, &lamina_layers::KINDS).map_err(|report| report.to_string())?;
     for (stage, _) in stages {
         match stage {
             Stage::Change(plan) => {
@@ -239,7 +239,7 @@ async fn carried(env: &Rc<SimEnv>) -> Vec<String> {
         for copy in found.whole() {
             let path = |name: &str| (name.to_owned(), format!("{name}.img"));
             let paths =
-                members_of(&copy.description, lamina_layers::KINDS).iter().map(|name| path(name)).collect();
+                members_of(&copy.description, &lamina_layers::KINDS).iter().map(|name| path(name)).collect();
             files.extend(with_paths(&copy.description, &paths));
         }
     }
@@ -368,7 +368,7 @@ fn a_member_is_replaced_by_a_file_that_lies_elsewhere() {
         }
         let text = file(&["a", "c"], &vm1("['a','c']")).replace("c.img", "b.img");
         let text = text.replace("'a.img'", "'/srv/a.img'").replace("unix:", "unix:/srv/");
-        let next = Plan::parse(&text, "g.toml", Path::new("/new"), lamina_layers::KINDS);
+        let next = Plan::parse(&text, "g.toml", Path::new("/new"), &lamina_layers::KINDS);
         let next = next.unwrap_or_else(|e| panic!("{e}"));
         let h = go_to(h, &next, &env).await.unwrap_or_else(|e| panic!("{e}"));
         h.close().await.unwrap();

@@ -6,7 +6,7 @@
 
 // The very file that the layer is made of, of which not everything is measured.
 #[allow(dead_code)]
-#[path = "../src/redundancy/parity/galois/mod.rs"]
+#[path = "../redundancy/src/parity/galois/mod.rs"]
 mod galois;
 
 use galois::Kernels;

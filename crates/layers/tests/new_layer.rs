@@ -100,15 +100,15 @@ fn one_file_and_one_line_pass_the_gauntlet() {
 
     let after = files(&copy.0);
     let new: Vec<_> = after.keys().filter(|path| !before.contains_key(*path)).collect();
-    assert_eq!(new, [Path::new("crates/layers/src/cache/my_cache2.rs")]);
+    assert_eq!(new, [Path::new("crates/layers/cache/src/my_cache2.rs")]);
     let changed: Vec<_> = before.keys().filter(|path| after.get(*path) != before.get(*path)).collect();
-    assert_eq!(changed, [Path::new("crates/layers/src/lib.rs")]);
-    assert_eq!(added_lines(&before[changed[0]], &after[changed[0]]), ["        my_cache2,"]);
+    assert_eq!(changed, [Path::new("crates/layers/cache/src/lib.rs")]);
+    assert_eq!(added_lines(&before[changed[0]], &after[changed[0]]), ["    my_cache2,"]);
 
     // A target folder of its own, kept: the same crates at another place would otherwise replace those of this run.
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("new-layer-target");
     let tested = Command::new(env!("CARGO"))
-        .args(["test", "--offline", "-p", "lamina-layers", "--lib", "my_cache2"])
+        .args(["test", "--offline", "-p", "lamina-cache", "--lib", "my_cache2"])
         .current_dir(&copy.0)
         .env("CARGO_TARGET_DIR", target)
         .env("LAMINA_SEEDS", "3")

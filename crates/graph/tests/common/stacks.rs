@@ -59,7 +59,7 @@ impl Layer for Disk {
 impl Manage for Disk {}
 
 fn kinds() -> Vec<Kind> {
-    [&[Kind::of::<Keys>()], lamina_layers::KINDS].concat()
+    [&[Kind::of::<Keys>()], &lamina_layers::KINDS[..]].concat()
 }
 
 /// The device `top` of the file `text`.

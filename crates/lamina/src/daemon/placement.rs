@@ -117,7 +117,7 @@ mod tests {
                 "[device.{export}]\ntype = \"null\"\nsize = \"1MiB\"\n[export.{export}]\ndevice = \"{export}\"\nnbd = \"{address}\"\n"
             );
         }
-        Plan::parse(&text, name, Path::new("/run"), lamina_layers::KINDS).expect("a plan")
+        Plan::parse(&text, name, Path::new("/run"), &lamina_layers::KINDS).expect("a plan")
     }
 
     fn names(placement: &Placement) -> Vec<Vec<String>> {

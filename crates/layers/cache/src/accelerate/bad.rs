@@ -1,0 +1,154 @@
+//! Bad blocks (`flash::bad`): what a batch does with them, what is said of them, and how they are given up.
+//!
+//! A block that the flash cannot read was acknowledged, and nothing else has it: reads of it fail, until it is written again
+//! or the loss is accepted. One that the store does not take is read from the flash as any other; a write that waits for the
+//! store fails.
+
+use super::epoch::Batch;
+use super::failure::{Fault, Met};
+use super::{Accelerate, Policy};
+use crate::flash::{Dirty, SLOT, Side};
+use lamina_block::{Buf, Error, ErrorKind, Result};
+use serde_json::{Value, json};
+use std::cell::Cell;
+use std::time::Duration;
+
+/// A store that does not take more blocks than these takes nothing.
+const MOST: usize = 64;
+
+/// True if `e` may be of some blocks alone: what is away, or has lost its end, is that for all.
+pub(super) fn is_of_blocks(e: &Error) -> bool {
+    match e.kind() {
+        ErrorKind::Media
+        | ErrorKind::NoSpace
+        | ErrorKind::Invalid
+        | ErrorKind::Unsupported
+        | ErrorKind::Corrupt => true,
+        ErrorKind::ReadOnly
+        | ErrorKind::Fenced
+        | ErrorKind::Offline
+        | ErrorKind::TimedOut
+        | ErrorKind::Busy
+        | ErrorKind::Cancelled
+        | ErrorKind::BadMemory
+        | ErrorKind::Truncated => false,
+    }
+}
+
+impl Accelerate {
+    /// Notes a bad block; false if nobody has relied on it, as its write is still waiting for the store.
+    fn note_bad(&self, dirty: &Dirty, side: Side, e: Error) -> bool {
+        let batch = (self.attempts.get(), self.env.now());
+        let is_owed = self.policy.get() == Policy::WriteBack || self.is_at_stake();
+        if !self.volume.bad.has(dirty.block) {
+            let at = dirty.block * SLOT as u64;
+            match side {
+                Side::Flash => {
+                    tracing::error!(device = %self.name, at, error = %e, "a block that only the flash has cannot be read")
+                }
+                Side::Store => {
+                    tracing::error!(device = %self.name, at, error = %e, "a block cannot be written to the store")
+                }
+            }
+        }
+        self.volume.bad.note((dirty.block, dirty.slot), is_owed, (side, e), batch);
+        is_owed
+    }
+
+    /// The flash cannot read a block. Fails if no block can be left out, or need be, as the device can do without the flash.
+    pub(super) fn leave_unread(&self, dirty: &Dirty, e: Error) -> Met<()> {
+        if !is_of_blocks(&e) {
+            return Err(Fault::Flash(e));
+        }
+        let is_owed = self.note_bad(dirty, Side::Flash, e.clone());
+        if is_owed && self.epochs.is_none() { Ok(()) } else { Err(Fault::Flash(e)) }
+    }
+
+    /// Writes blocks to the store, side by side; each alone if it does not take them together.
+    pub(super) async fn write_run(&self, run: &[(Dirty, Buf)], slowest: &Cell<Duration>) -> Met<()> {
+        let mut data = Buf::empty();
+        run.iter().for_each(|(_, block)| data.append(block.clone()));
+        match self.write_store(run[0].0.block, run.len(), data, slowest).await {
+            Err(Fault::Store(e)) if is_of_blocks(&e) && self.epochs.is_none() => {}
+            written => return written,
+        }
+        for (dirty, data) in run {
+            match self.write_store(dirty.block, 1, data.clone(), slowest).await {
+                Err(Fault::Store(e)) if is_of_blocks(&e) => {
+                    self.note_bad(dirty, Side::Store, e.clone());
+                    if self.volume.bad.count(Side::Store) > MOST {
+                        return Err(Fault::Store(e));
+                    }
+                }
+                written => written?,
+            }
+        }
+        Ok(())
+    }
+
+    /// What the store has of a batch that has ended.
+    pub(super) fn brought_of(&self, batch: &Batch) -> Vec<Dirty> {
+        let is_bad = |dirty: &&Dirty| self.volume.bad.was_met(dirty.block, self.attempts.get());
+        batch.dirty.iter().filter(|dirty| !is_bad(dirty)).copied().collect()
+    }
+
+    /// The store has everything but bad blocks.
+    pub(super) fn is_all_bad(&self) -> bool {
+        let queue = self.volume.queue.borrow();
+        queue.back().is_some_and(|last| last.serial <= self.durable.get())
+    }
+
+    /// Somebody needs a bad block.
+    pub(super) fn bad_block(&self, side: Side, e: Error) -> Fault {
+        match side {
+            Side::Flash => Fault::Flash(self.only_copy(e)),
+            Side::Store => Fault::Store(e),
+        }
+    }
+
+    /// A block cannot be read that only the flash has.
+    pub(super) fn only_copy(&self, e: Error) -> Error {
+        let message = format!(
+            "{}: it is the only copy of what was written there: it is to be written again, or given up with `lamina ctl {} \
+             accept-loss`",
+            e.message(),
+            self.name
+        );
+        Error::new(e.kind(), message).on(&self.name)
+    }
+
+    fn bad_words(&self, side: Side, what: &str) -> Option<String> {
+        let (_, e) = self.volume.bad.first(Some(side))?;
+        Some(format!("{} blocks {what}: {e}", self.volume.bad.count(side)))
+    }
+
+    pub(super) fn store_trouble(&self) -> Option<String> {
+        let trouble = self.trouble.borrow().as_ref().map(|(_, e)| e.to_string());
+        trouble.or_else(|| self.bad_words(Side::Store, "cannot be written to the store"))
+    }
+
+    /// What is wrong with the flash, as far as it concerns blocks.
+    pub(super) fn unread(&self) -> Option<String> {
+        self.bad_words(Side::Flash, "that only the flash has cannot be read")
+    }
+
+    /// Gives up what the flash cannot read: the store's older blocks are there from now on. Nothing if there are none.
+    pub(super) async fn give_up_unread(&self) -> Result<Option<Value>> {
+        if self.volume.bad.count(Side::Flash) == 0 {
+            return Ok(None);
+        }
+        let _all = self.lock(&(0..u64::MAX)).await;
+        let _none = self.no_batches().await;
+        let is_dirty = |block: &u64| self.log.is_dirty_at(&self.volume, *block..*block + 1);
+        let blocks: Vec<u64> = self.volume.bad.of(Side::Flash).into_iter().filter(is_dirty).collect();
+        let lost = self.loss(|block| blocks.contains(&block)).json();
+        for block in blocks {
+            let room = self.room(4).await?;
+            self.log.drop_blocks(room, &self.volume, block..block + 1).await?;
+            self.volume.bad.heal(block);
+        }
+        self.volume.moved.notify();
+        tracing::warn!(device = %self.name, %lost, "the loss was accepted");
+        Ok(Some(json!({ "lost": lost })))
+    }
+}

@@ -1,0 +1,370 @@
+//! The destager: brings what was written to the store, batch by batch, in the order of the serial numbers.
+//!
+//! ```text
+//!      staging queue ─▶ batch: each block once ─▶ flash flushed ─▶ ┌ read from flash ─▶ store written ┐ ─▶ store flushed ─▶ checkpoint
+//!                                                                  └ part by part ──────────────────┘
+//! ```
+//!
+//! What was written at about the same time lies side by side on the flash, and goes to places far apart on the store: a part of a
+//! batch is read in the order of the flash, in stretches, compared with its checksums (`flash/rot.rs`), and written in the order of
+//! the store, while the next is read.
+//!
+//! What a batch has is durable on the flash before the store is changed: after a crash the flash never has an older version
+//! of a block than the store.
+
+use super::bad::is_of_blocks;
+use super::epoch::Batch;
+use super::failure::{Fault, Met};
+use super::{Accelerate, Policy, add};
+use crate::flash::{Dirty, LONG, Pin, RETRY, SLOT, Written};
+use futures_util::future::{join, join_all, select};
+use futures_util::{StreamExt, stream};
+use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Time};
+use lamina_kit::flaw::flawed;
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Neighbours become one write of so many blocks at most.
+const MERGED: usize = 256;
+/// Blocks of a batch on their way to the store, at most, and as many on their way from the flash: 16 MiB each, and what lies
+/// between them.
+const PART: usize = 4096;
+/// From one slot to the next that is read together, at most: to read 12 KiB in vain costs less than another request.
+const GAP: u32 = 4;
+/// Blocks that are read together, at most.
+const STRETCH: usize = 128;
+/// Stretches that are read at a time, while nobody writes; otherwise one, which is enough for a store that is slower than the
+/// flash, and keeps no write waiting for long.
+const READS: usize = 8;
+/// How long a batch waits for more.
+const LINGER: Duration = Duration::from_millis(500);
+/// How long a store that fails is left alone.
+pub const PAUSE: Duration = Duration::from_millis(100);
+
+impl Accelerate {
+    /// Begins to bring the store up to date, and goes on until the device is closed.
+    pub(super) fn destage(&self) {
+        self.spawn(|me| async move {
+            while !me.closed.get() {
+                let moved = me.volume.moved.wait();
+                me.linger().await;
+                if me.failure.no_batches.get() {
+                    moved.await;
+                    continue;
+                }
+                me.failure.batching.set(true);
+                let ended = me.batch().await;
+                me.failure.batching.set(false);
+                me.moved.notify();
+                match ended {
+                    Ok(true) => {
+                        me.note(None);
+                        me.no_strike();
+                    }
+                    Ok(false) if me.failure.stopped().is_some() => me.look_again().await,
+                    Ok(false) if me.volume.bad.is_empty() => moved.await,
+                    Ok(false) => drop(select(me.env.sleep(RETRY), pin!(moved)).await),
+                    Err(Fault::Store(e)) => {
+                        me.note(Some(e));
+                        me.env.sleep(PAUSE).await;
+                    }
+                    Err(Fault::Flash(e)) => {
+                        me.strike(e).await;
+                        me.env.sleep(PAUSE).await;
+                    }
+                }
+            }
+        });
+    }
+
+    /// Lets a batch become larger, unless somebody waits for it: a batch costs three flushes, and what is written again
+    /// soon goes to the store once.
+    async fn linger(&self) {
+        let hurry = self.volume.hurry.wait();
+        let len = self.volume.queue.borrow().len();
+        if (1..LONG).contains(&len) && self.has_time() {
+            select(self.env.sleep(LINGER), pin!(hurry)).await;
+        }
+    }
+
+    /// How the last batch ended.
+    fn note(&self, e: Option<Error>) {
+        let before = self.trouble.replace(e.clone().map(|e| (self.attempts.get(), e))).map(|(_, e)| e);
+        match (before, e) {
+            (None, Some(e)) => {
+                tracing::warn!(device = %self.name, error = %e, "the store cannot be brought up to date; it is tried again")
+            }
+            (Some(_), None) => tracing::info!(device = %self.name, "the store takes writes again"),
+            (None, None) | (Some(_), Some(_)) => {}
+        }
+        self.moved.notify();
+    }
+
+    /// Brings a batch to the store; false if there is none.
+    async fn batch(&self) -> Met<bool> {
+        let Some(batch) = self.next_batch().await else { return Ok(false) };
+        let upto = batch.upto;
+        add(&self.attempts, 1);
+        let began = self.env.now();
+        self.volume.batch_since.set(self.volume.batch_since.get().or(Some(began)));
+        self.full_pace();
+        if flawed("checkpoint before the store") {
+            self.log.checkpoint(&self.volume, upto, &[]).await.map_err(Fault::Flash)?;
+        }
+        let slowest = Cell::new(Duration::ZERO);
+        self.report.sent.set(0);
+        let stored = self.store_batch(&batch, &slowest).await;
+        self.end_epoch(&batch, stored.is_ok());
+        if stored.is_err() {
+            // For all that is known the store has lost what it took.
+            self.stored.set(self.durable.get());
+        }
+        stored?;
+        let brought = self.brought_of(&batch);
+        self.log.checkpoint(&self.volume, upto, &brought).await.map_err(Fault::Flash)?;
+        self.durable.set(self.durable.get().max(upto));
+        self.volume.batch_since.set(None);
+        add(&self.tally.batches, 1);
+        add(&self.tally.destaged, brought.len() as u64);
+        self.report.sent.set(0);
+        let took = self.env.now().since(began);
+        if self.was_full_pace() {
+            self.flow.borrow_mut().measured((brought.len() * SLOT) as u64, took, slowest.get());
+        }
+        Ok(true)
+    }
+
+    /// Brings a batch to the store, durably. The longest that a write took is in `slowest` then.
+    async fn store_batch(&self, batch: &Batch, slowest: &Cell<Duration>) -> Met<()> {
+        let pins = self.log.pin_all(&batch.dirty);
+        // Whatever is read has to be durable there before the store is changed.
+        self.log.flush().await.map_err(Fault::Flash)?;
+        self.begin_epoch(batch).await?;
+        self.bring(&batch.dirty, pins, slowest).await?;
+        // Before anybody is told.
+        self.brought_of(batch).iter().for_each(|dirty| self.volume.bad.heal(dirty.block));
+        self.stored.set(batch.upto);
+        self.moved.notify();
+        Ok(self.store.submit(Io::flush()).await?)
+    }
+
+    /// Part by part: one is written while the next is read.
+    async fn bring(&self, dirty: &[Dirty], pins: Vec<Pin>, slowest: &Cell<Duration>) -> Met<()> {
+        let mut pins = Some(pins);
+        let mut by_slot: Vec<Dirty> = dirty.to_vec();
+        by_slot.sort_unstable_by_key(|dirty| dirty.slot);
+        let mut fetched = Vec::new();
+        for part in by_slot.chunks(PART).map(Some).chain([None]) {
+            // All is read: nobody has to wait for the store.
+            pins = pins.filter(|_| part.is_some());
+            let next = self.fetch(part.unwrap_or_default());
+            // Whatever comes of one of them, the other one ends, too.
+            let (written, next) = join(self.write_part(&fetched, slowest), next).await;
+            written?;
+            fetched = next?;
+        }
+        Ok(())
+    }
+
+    /// Reads blocks, which are in the order of the flash, and gives them in the order of the store.
+    async fn fetch(&self, part: &[Dirty]) -> Met<Vec<(Dirty, Buf)>> {
+        let is_near =
+            |a: &Dirty, b: &Dirty| b.slot - a.slot <= GAP && self.log.is_same_segment(a.slot, b.slot);
+        let stretches = part.chunk_by(is_near).flat_map(|near| near.chunks(STRETCH));
+        let written = &self.log.written_with(part).await.map_err(Fault::Flash)?[..];
+        let reads = stretches.map(|stretch| async move {
+            if let Ok(data) = self.log.read_stretch(stretch, written).await {
+                return Ok(stretch.iter().copied().zip(data).collect::<Vec<_>>());
+            }
+            // What cannot be read may lie between.
+            let alone = join_all(stretch.iter().map(|dirty| self.log.read_slot(dirty.slot, written))).await;
+            // One that was away may have lost what it had, which is more than some blocks.
+            self.log.check_reads().map_err(Fault::Flash)?;
+            let mut fetched = Vec::new();
+            for (dirty, data) in stretch.iter().zip(alone) {
+                match data {
+                    Ok(data) => fetched.push((*dirty, data)),
+                    Err(e) => self.leave_unread(dirty, e)?,
+                }
+            }
+            Ok(fetched)
+        });
+        let at_a_time = if self.volume.putting.get() > 0 { 1 } else { READS };
+        let mut fetched: Vec<(Dirty, Buf)> =
+            together(at_a_time, reads).await?.into_iter().flatten().collect();
+        // One that was away may have lost what it had.
+        self.log.check_reads().map_err(Fault::Flash)?;
+        fetched.sort_unstable_by_key(|(dirty, _)| dirty.block);
+        Ok(fetched)
+    }
+
+    /// Writes blocks, which are in the order of the store, neighbours together.
+    async fn write_part(&self, part: &[(Dirty, Buf)], slowest: &Cell<Duration>) -> Met<()> {
+        let mut runs = merge(part, |(dirty, _)| dirty.block);
+        while self.gives_way()
+            && let Some(run) = runs.next()
+        {
+            self.write_run(run, slowest).await?;
+        }
+        let writes = runs.map(|run| self.write_run(run, slowest));
+        together(self.keys.depth, writes).await?;
+        Ok(())
+    }
+
+    async fn read_dirty(&self, run: &[Dirty], written: &[Written]) -> Result<Buf, Error> {
+        // What was written side by side is side by side on the flash.
+        let parts = run.chunk_by(|a, b| b.slot == a.slot + 1 && self.log.is_same_segment(a.slot, b.slot));
+        let read = join_all(parts.map(|part| self.log.read_stretch(part, written))).await;
+        let mut data = Buf::empty();
+        for part in read {
+            part?.into_iter().for_each(|block| data.append(block));
+        }
+        Ok(data)
+    }
+
+    pub(super) async fn write_store(
+        &self,
+        first: u64,
+        count: usize,
+        data: Buf,
+        slowest: &Cell<Duration>,
+    ) -> Met<()> {
+        let blocks = first..first + count as u64;
+        self.is_on_store(&blocks)?;
+        let at = self.bytes(&blocks);
+        let began = self.env.now();
+        let data = data.slice(0..(at.end - at.start) as usize);
+        match &self.epochs {
+            Some(epochs) => epochs.write(at, data).await?,
+            None => self.store.submit(Io::write(at.start, data, Durability::Cached)).await?,
+        }
+        slowest.set(slowest.get().max(self.env.now().since(began)));
+        add(&self.report.sent, count as u64);
+        Ok(())
+    }
+
+    /// Brings to the store what is not on it and can be, with everything else at rest; gives the blocks that cannot.
+    pub(super) async fn bring_readable(&self) -> Result<BTreeSet<u64>, Error> {
+        let dirty = self.log.everything(&self.volume).map_or(Vec::new(), |(dirty, _)| dirty);
+        let _pins = self.log.pin_all(&dirty);
+        let doubtful = self.log.doubtful().await;
+        let is_sure = |run: &[Dirty]| !run.iter().any(|dirty| doubtful.contains(&dirty.slot));
+        let mut by_slot = dirty.clone();
+        by_slot.sort_unstable_by_key(|dirty| dirty.slot);
+        // Where nobody knows what was written there is nothing to compare with, and what can be read is better than nothing.
+        let written = self.log.written_with(&by_slot).await.unwrap_or_default();
+        let (mut unreadable, slowest) = (BTreeSet::new(), Cell::default());
+        for run in merge(&dirty, |dirty| dirty.block) {
+            if is_sure(run)
+                && let Ok(data) = self.read_dirty(run, &written).await
+                && self.is_taken(run, data, &slowest).await?
+            {
+                continue;
+            }
+            for one in run.chunks(1) {
+                let is_brought = match self.log.read_slot(one[0].slot, &written).await {
+                    Ok(data) if is_sure(one) => self.is_taken(one, data, &slowest).await?,
+                    Ok(_) | Err(_) => false,
+                };
+                if !is_brought {
+                    unreadable.insert(one[0].block);
+                }
+            }
+        }
+        if !unreadable.is_empty() && self.abandon_epoch() {
+            // The store stays at its moment: a part of what came later is no moment.
+            unreadable = dirty.iter().map(|dirty| dirty.block).collect();
+        }
+        Ok(unreadable)
+    }
+
+    /// Writes blocks side by side to the store; false if it does not take them.
+    async fn is_taken(&self, run: &[Dirty], data: Buf, slowest: &Cell<Duration>) -> Result<bool, Error> {
+        match self.write_store(run[0].block, run.len(), data, slowest).await.map_err(Error::from) {
+            Err(e) if is_of_blocks(&e) => Ok(false),
+            written => written.map(|()| true),
+        }
+    }
+
+    /// The store has everything, durably.
+    pub(super) fn is_drained(&self) -> bool {
+        self.volume.queue.borrow().is_empty()
+    }
+
+    /// Waits until the destager has done something. Fails if the store takes nothing for too long.
+    pub(super) async fn wait_for(&self, done: impl Fn(&Accelerate) -> bool) -> Met<()> {
+        self.waiting.set(self.waiting.get() + 1);
+        self.volume.hurry.notify();
+        let result = self.wait_until(done).await;
+        self.waiting.set(self.waiting.get() - 1);
+        result
+    }
+
+    pub(super) async fn wait_until(&self, done: impl Fn(&Accelerate) -> bool) -> Met<()> {
+        let (asked, mut since, mut batches) = (self.attempts.get(), self.env.now(), self.tally.batches.get());
+        loop {
+            let moved = self.moved.wait();
+            if done(self) {
+                return Ok(());
+            }
+            if self.closed.get() {
+                return Err(Error::offline("the device is closed").on(&self.name).into());
+            }
+            if let Some(why) = self.failure.hopeless() {
+                return Err(Fault::Flash(why));
+            }
+            if self.is_detached() {
+                return Err(Fault::Flash(Error::offline("the flash is not used any more").on(&self.name)));
+            }
+            if self.tally.batches.get() != batches {
+                (batches, since) = (self.tally.batches.get(), self.env.now());
+            }
+            // What failed before somebody asked is tried again.
+            match &*self.trouble.borrow() {
+                Some((attempt, e)) if *attempt > asked && !self.is_patient(e, since) => {
+                    return Err(e.clone().into());
+                }
+                Some(_) | None => {}
+            }
+            moved.await;
+        }
+    }
+
+    /// True if `e` says that the store may be back soon, and it has not been away for too long.
+    pub(super) fn is_patient(&self, e: &Error, since: Time) -> bool {
+        let may_return = matches!(e.kind(), ErrorKind::Offline | ErrorKind::TimedOut);
+        may_return && !self.closed.get() && self.env.now().since(since) < self.keys.store_timeout.0
+    }
+
+    /// Holds an acknowledgement back if too much waits for the store.
+    pub(super) async fn hold_back(&self, began: Time) {
+        let (writes, bytes, share) = self.backlog();
+        let delay = self.flow.borrow_mut().delay(writes, bytes, share);
+        let left = delay.saturating_sub(self.env.now().since(began));
+        if !left.is_zero() && self.policy.get() == Policy::WriteBack {
+            self.env.sleep(left).await;
+        }
+    }
+
+    /// Brings the store up to date before the device is there, and forgets the flash.
+    pub(super) async fn drain_first(self: &Rc<Self>) -> Result<(), Error> {
+        while self.batch().await? {}
+        if let Some((side, e)) = self.volume.bad.first(None) {
+            return Err(self.bad_block(side, e).into());
+        }
+        self.log.forget(&self.volume).await
+    }
+}
+
+/// Does all of `work`, so many at a time, also when one fails: a started request completes.
+async fn together<T>(depth: usize, work: impl Iterator<Item: Future<Output = Met<T>>>) -> Met<Vec<T>> {
+    stream::iter(work).buffered(depth).collect::<Vec<_>>().await.into_iter().collect()
+}
+
+/// Neighbours together.
+fn merge<T>(blocks: &[T], number: impl Fn(&T) -> u64) -> impl Iterator<Item = &[T]> {
+    blocks.chunk_by(move |a, b| number(b) == number(a) + 1).flat_map(|run| run.chunks(MERGED))
+}

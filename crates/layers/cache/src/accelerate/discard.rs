@@ -1,0 +1,97 @@
+//! Flushes and discards.
+
+use super::failure::{Fault, Met};
+use super::{Accelerate, Policy, add};
+use crate::flash::SLOT;
+use lamina_block::{Error, Io, Result};
+use std::ops::Range;
+
+/// Blocks that are discarded at once: 1 GiB.
+const DISCARD_BLOCKS: u64 = (1 << 30) / SLOT as u64;
+
+impl Accelerate {
+    pub(super) async fn flush(&self) -> Result<()> {
+        match self.flush_all().await {
+            Err(Fault::Flash(e)) => {
+                self.without_flash(e).await?;
+                self.store.submit(Io::flush()).await
+            }
+            flushed => flushed.map_err(Error::from),
+        }
+    }
+
+    async fn flush_all(&self) -> Met<()> {
+        let discards = self.discards.get();
+        // Over a `redo` what is discarded is part of an epoch, and visible when that is durable.
+        if discards != self.flushed.get() && self.epochs.is_none() {
+            self.store.submit(Io::flush()).await?;
+            self.flushed.set(discards);
+        }
+        match self.policy.get() {
+            Policy::WriteBack => self.log.flush().await.map_err(Fault::Flash),
+            Policy::WriteThrough => {
+                let serial = self.volume.serial.get();
+                self.log.flush().await.map_err(Fault::Flash)?;
+                self.wait_for(|me| me.durable.get() >= serial || me.is_drained()).await?;
+                // What has failed is known, but not what was written before the policy was this one.
+                self.volume.bad.owed().map_or(Ok(()), |(side, e)| Err(self.bad_block(side, e)))
+            }
+            Policy::Uncached => Ok(self.store.submit(Io::flush()).await?),
+        }
+    }
+
+    pub(super) async fn discard(&self, at: Range<u64>) -> Result<()> {
+        if self.policy.get() == Policy::Uncached {
+            return self.store.submit(Io::discard(at)).await;
+        }
+        // Only whole blocks, so that no part of one is kept that is not what the store has.
+        let size = self.store.geometry().size;
+        let inner = at.start.div_ceil(SLOT as u64)..if at.end == size {
+            at.end.div_ceil(SLOT as u64)
+        } else {
+            at.end / SLOT as u64
+        };
+        let mut from = inner.start;
+        while from < inner.end {
+            let to = inner.end.min(from + DISCARD_BLOCKS);
+            match self.discard_blocks(from..to).await {
+                Err(Fault::Flash(e)) => {
+                    self.without_flash(e).await?;
+                    self.store.submit(Io::discard(self.bytes(&(from..to)))).await?;
+                }
+                discarded => discarded?,
+            }
+            from = to;
+        }
+        Ok(())
+    }
+
+    async fn discard_blocks(&self, blocks: Range<u64>) -> Met<()> {
+        self.while_leaving().await;
+        let at = self.bytes(&blocks);
+        let _lock = self.lock(&at).await;
+        // The flash may have been left meanwhile.
+        if let Some(why) = self.failure.stopped() {
+            return Err(why.into());
+        }
+        if self.policy.get() == Policy::Uncached {
+            return Ok(self.store.submit(Io::discard(at)).await?);
+        }
+        if self.log.is_dirty_at(&self.volume, blocks.clone()) {
+            // What the store has there is older than what was discarded: it stays until the newer has got there.
+            return Ok(());
+        }
+        if self.log.may_return(&self.volume, blocks.clone()) {
+            let room = self.room(4).await?;
+            self.log.drop_blocks(room, &self.volume, blocks).await.map_err(Fault::Flash)?;
+        }
+        if let Some(epochs) = &self.epochs {
+            return self.discard_in_epoch(epochs, at).await;
+        }
+        // What is read there from now on is not durable on the store: it is not to be on the flash.
+        add(&self.discards, 1);
+        let discarded = self.store.submit(Io::discard(at)).await;
+        add(&self.discards, 1);
+        Ok(discarded?)
+    }
+}

@@ -1,0 +1,524 @@
+//! What happens when the flash fails.
+//!
+//! ```text
+//!      the flash fails ─┬─ the store has all that was acknowledged ──▶ kept: it does not count ──▶ uncached
+//!                       │                                              ▲
+//!                       └─ it has not ──▶ stopped ── accept-loss ──────┘
+//!                                            └────── the flash works again ──▶ as before
+//! ```
+//!
+//! What was acknowledged before the store had it is *at stake* until it has. Without that the device goes on uncached, and no
+//! request fails: writes that are under way are still in memory, and go to the store. Otherwise every request fails, and says
+//! what is at stake, because the store alone would be an older state that nobody notices.
+//!
+//! Invariants:
+//! * The store is not written past the flash before it is kept that what the flash has does not count any more.
+//! * What was read stays: a write under way that somebody may have read is on the store before the flash is left.
+//!
+//! A request that fails on a flash that otherwise works is an error of that request, under `write-back`. So is a write for which
+//! the flash has no space: what is there can be read all the same, and gets to the store. A clean block that cannot be read is
+//! read from the store.
+
+use super::destage::PAUSE;
+use super::words::Words;
+use super::{Accelerate, Policy};
+use crate::flash::{Record, Side};
+use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Result};
+use lamina_kit::flaw::flawed;
+use serde_json::{Value, json};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::rc::Rc;
+
+/// The destager fails so often on the flash, one time after the other, until it is taken for broken.
+const STRIKES: u32 = 3;
+/// Ranges of what is at stake that are shown, and that are said in an error.
+const SHOWN: usize = 64;
+const SAID: usize = 4;
+
+/// How something ended that stands on both.
+pub type Met<T> = std::result::Result<T, Fault>;
+
+/// What has failed.
+#[derive(Debug)]
+pub enum Fault {
+    Flash(Error),
+    /// Or anything else.
+    Store(Error),
+}
+
+impl From<Error> for Fault {
+    fn from(e: Error) -> Fault {
+        Fault::Store(e)
+    }
+}
+
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Error {
+        match fault {
+            Fault::Flash(e) | Fault::Store(e) => e,
+        }
+    }
+}
+
+/// How it is with the flash.
+#[derive(Default)]
+enum Condition {
+    /// It works, or is not used.
+    #[default]
+    Fine,
+    /// It is being given up: writes wait for that.
+    Leaving(Error),
+    /// Every request fails with this.
+    Stopped(Error),
+}
+
+/// What is known of the flash's failures.
+#[derive(Default)]
+pub struct Failure {
+    condition: RefCell<Condition>,
+    /// Why the flash is not used any more.
+    trouble: RefCell<Option<Error>>,
+    /// The highest serial number that was acknowledged.
+    owed: Cell<u64>,
+    /// Failures of the destager on the flash since it succeeded.
+    strikes: Cell<u32>,
+    /// A batch is on its way; none is to begin.
+    pub batching: Cell<bool>,
+    pub no_batches: Cell<bool>,
+    /// Writes under way, in the order in which they can be seen.
+    pending: RefCell<BTreeMap<u64, Rc<Pending>>>,
+    pendings: Cell<u64>,
+}
+
+/// A write under way.
+pub struct Pending {
+    at: Range<u64>,
+    from: Buf,
+    durability: Durability,
+    /// When the flash has it.
+    pub serial: Cell<Option<u64>>,
+    /// How it has ended on the store, if it went there past the flash.
+    outcome: RefCell<Option<Result<()>>>,
+}
+
+/// While a write is under way.
+pub struct UnderWay<'a> {
+    of: &'a Failure,
+    number: u64,
+    pub write: Rc<Pending>,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.of.pending.borrow_mut().remove(&self.number);
+    }
+}
+
+impl UnderWay<'_> {
+    /// How it has ended when the flash was left; `otherwise` if that did not have to bring it to the store.
+    pub fn outcome(&self, otherwise: Result<()>) -> Result<()> {
+        self.write.outcome.take().unwrap_or(otherwise)
+    }
+}
+
+impl Failure {
+    /// At the beginning: up to `owed` something may have been acknowledged.
+    pub fn new(owed: u64, trouble: Option<Error>) -> Failure {
+        Failure { owed: Cell::new(owed), trouble: RefCell::new(trouble), ..Failure::default() }
+    }
+
+    /// A write begins. Nobody else writes there.
+    pub fn begin(&self, at: &Range<u64>, from: &Buf, durability: Durability) -> UnderWay<'_> {
+        let number = self.pendings.replace(self.pendings.get() + 1);
+        let write = Rc::new(Pending {
+            at: at.clone(),
+            from: from.clone(),
+            durability,
+            serial: Cell::new(None),
+            outcome: RefCell::default(),
+        });
+        self.pending.borrow_mut().insert(number, Rc::clone(&write));
+        UnderWay { of: self, number, write }
+    }
+
+    /// The first write under way from `number` on.
+    fn pending_from(&self, number: u64) -> Option<(u64, Rc<Pending>)> {
+        self.pending.borrow().range(number..).next().map(|(number, write)| (*number, Rc::clone(write)))
+    }
+
+    /// The write with this serial number is acknowledged.
+    pub fn owe(&self, serial: u64) {
+        self.owed.set(self.owed.get().max(serial));
+    }
+
+    /// Why every request fails, if it does.
+    pub fn stopped(&self) -> Option<Error> {
+        match &*self.condition.borrow() {
+            Condition::Stopped(why) => Some(why.clone()),
+            Condition::Fine | Condition::Leaving(_) => None,
+        }
+    }
+
+    /// Why it does not help to wait for the store, if it does not.
+    pub fn hopeless(&self) -> Option<Error> {
+        match &*self.condition.borrow() {
+            Condition::Stopped(why) | Condition::Leaving(why) => Some(why.clone()),
+            Condition::Fine => None,
+        }
+    }
+
+    fn is_leaving(&self) -> bool {
+        matches!(&*self.condition.borrow(), Condition::Leaving(_))
+    }
+
+    fn set(&self, condition: Condition) {
+        self.condition.replace(condition);
+    }
+}
+
+/// No batch begins while this lives.
+pub(super) struct NoBatches<'a>(&'a Accelerate);
+
+impl Drop for NoBatches<'_> {
+    fn drop(&mut self) {
+        self.0.failure.no_batches.set(false);
+        self.0.volume.moved.notify();
+    }
+}
+
+/// What is lost, or would be.
+pub(super) struct Loss {
+    writes: usize,
+    serials: Option<(u64, u64)>,
+    /// In bytes.
+    ranges: Vec<Range<u64>>,
+}
+
+impl Loss {
+    fn bytes(&self) -> u64 {
+        self.ranges.iter().map(|at| at.end - at.start).sum()
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let range = |at: &Range<u64>| json!({ "start": at.start, "len": at.end - at.start });
+        json!({
+            "writes": self.writes,
+            "bytes": self.bytes(),
+            "serials": self.serials.map(|(first, last)| [first, last]),
+            "ranges": self.ranges.iter().take(SHOWN).map(range).collect::<Vec<_>>(),
+            "more_ranges": self.ranges.len().saturating_sub(SHOWN),
+        })
+    }
+
+    fn words(&self) -> String {
+        let serials = self.serials.map(|(first, last)| format!(", serial numbers {first} to {last}"));
+        let said: Vec<_> =
+            self.ranges.iter().take(SAID).map(|at| format!("{}..{}", at.start, at.end)).collect();
+        let more = match self.ranges.len().saturating_sub(SAID) {
+            0 => String::new(),
+            more => format!(" and {more} more ranges"),
+        };
+        let (writes, bytes) = (self.writes, self.bytes());
+        let serials = serials.unwrap_or_default();
+        format!("{writes} writes{serials}, {bytes} bytes at {}{more}", said.join(", "))
+    }
+}
+
+impl Accelerate {
+    /// The flash is not used any more, since it has failed.
+    pub(super) fn is_detached(&self) -> bool {
+        !self.kept.is_attached()
+    }
+
+    /// Something was acknowledged that the store does not have.
+    pub(super) fn is_at_stake(&self) -> bool {
+        self.failure.owed.get() > self.stored.get() || self.volume.bad.owed().is_some()
+    }
+
+    /// Waits while the flash is being given up.
+    pub(super) async fn while_leaving(&self) {
+        self.moved.until(|| !self.failure.is_leaving()).await;
+    }
+
+    /// The flash has failed a request with `e`. If it returns, the device goes on without the flash, and the store has
+    /// everything.
+    pub(super) async fn without_flash(&self, e: Error) -> Result<()> {
+        self.without(e, false).await
+    }
+
+    async fn without(&self, e: Error, is_lasting: bool) -> Result<()> {
+        if self.is_detached() {
+            // What is under way may be on its way to the store just now.
+            self.while_leaving().await;
+            return self.failure.stopped().map_or(Ok(()), Err);
+        }
+        let is_broken = is_lasting || e.kind() == ErrorKind::Offline || self.log.check_reads().is_err();
+        if is_broken {
+            // Nobody is to wait for room on it.
+            self.log.break_down(&e);
+        }
+        if self.is_at_stake() {
+            let why = if is_broken { Some(self.stop(&e)) } else { self.failure.stopped() };
+            return Err(why.unwrap_or(e));
+        }
+        match is_broken || self.policy.get() != Policy::WriteBack {
+            true => self.fail_over(e).await,
+            false => Err(e),
+        }
+    }
+
+    /// The destager has failed on the flash. It tries again.
+    pub(super) async fn strike(&self, e: Error) {
+        self.failure.strikes.set(self.failure.strikes.get() + 1);
+        let is_lasting = self.failure.strikes.get() >= STRIKES && e.kind() != ErrorKind::NoSpace;
+        tracing::debug!(device = %self.name, error = %e, "the flash cannot be read or written");
+        if self.volume.bad.count(Side::Flash) > 0 && self.log.check_reads().is_ok() {
+            // Blocks of this volume cannot be read: that is nothing to the others.
+            match self.is_at_stake() {
+                true if is_lasting => drop(self.stop(&e)),
+                true => {}
+                false => drop(self.fail_over(e).await),
+            }
+            return;
+        }
+        if is_lasting || e.kind() == ErrorKind::Offline || self.log.check_reads().is_err() {
+            // Whoever asks is told.
+            let _ = self.without(e, is_lasting).await;
+        }
+    }
+
+    /// The destager has succeeded on the flash.
+    pub(super) fn no_strike(&self) {
+        self.failure.strikes.set(0);
+        if self.failure.stopped().is_some() && self.log.check().is_ok() && !self.kept.is_unsure() {
+            self.goes_on();
+        }
+    }
+
+    fn goes_on(&self) {
+        self.failure.set(Condition::Fine);
+        tracing::info!(device = %self.name, "the flash works again: the device goes on");
+        self.moved.notify();
+    }
+
+    /// It is stopped, and there is nothing for the destager to do: perhaps it can go on.
+    pub(super) async fn look_again(&self) {
+        self.env.sleep(PAUSE).await;
+        if self.is_at_stake() {
+            return;
+        }
+        let kept = self.kept.change(|_| {}).await;
+        match (kept, self.log.check()) {
+            (Err(_), _) => {}
+            (Ok(()), Err(e)) => drop(self.fail_over(e).await),
+            (Ok(()), Ok(())) => self.goes_on(),
+        }
+    }
+
+    /// Stops: every request fails until the flash works again, or the loss is accepted.
+    pub(super) fn stop(&self, e: &Error) -> Error {
+        if let Some(why) = self.failure.stopped() {
+            return why;
+        }
+        let what = match self.is_unknown() {
+            true => "what was written, and is not on the store, is not known".to_owned(),
+            false => format!("not on the store are {}", self.at_stake().words()),
+        };
+        let message = format!(
+            "the flash has failed ({e}); {what}. It goes on when the flash works again, or without what is lost with `lamina \
+             ctl {} accept-loss`",
+            self.name
+        );
+        let why = Error::offline(message).on(&self.name);
+        tracing::error!(device = %self.name, error = %e, "stopped: the flash has failed, and {what}");
+        self.failure.set(Condition::Stopped(why.clone()));
+        self.moved.notify();
+        why
+    }
+
+    /// It is stopped since it was opened, without its flash.
+    fn is_unknown(&self) -> bool {
+        !self.volume.is_somewhere()
+    }
+
+    /// Goes on without the flash, as nothing is at stake.
+    async fn fail_over(&self, e: Error) -> Result<()> {
+        if self.failure.is_leaving() {
+            self.while_leaving().await;
+            return match self.failure.stopped() {
+                Some(why) => Err(why),
+                None if self.is_detached() => Ok(()),
+                None => Err(e),
+            };
+        }
+        self.failure.set(Condition::Leaving(e.clone()));
+        self.moved.notify();
+        let result = self.leave_flash(&e).await;
+        if self.failure.is_leaving() {
+            // Either may be found of what was to be kept: nothing may be acknowledged until it is certain.
+            self.failure.set(match &result {
+                Err(e) if self.kept.is_unsure() => Condition::Stopped(e.clone()),
+                Ok(()) | Err(_) => Condition::Fine,
+            });
+        }
+        self.moved.notify();
+        result
+    }
+
+    async fn leave_flash(&self, e: &Error) -> Result<()> {
+        let _all = self.lock(&(0..u64::MAX)).await;
+        let _none = self.no_batches().await;
+        if self.is_at_stake() {
+            return Err(self.stop(e));
+        }
+        self.detach(e).await
+    }
+
+    pub(super) async fn no_batches(&self) -> NoBatches<'_> {
+        self.failure.no_batches.set(true);
+        let none = NoBatches(self);
+        self.moved.until(|| !self.failure.batching.get()).await;
+        none
+    }
+
+    /// From here on the store is all there is.
+    async fn detach(&self, e: &Error) -> Result<()> {
+        // What was acknowledged as durable is on it, perhaps only in its cache.
+        self.store.submit(Io::flush()).await?;
+        let detached = |words: &mut Words| (words.attached, words.owes) = (false, false);
+        match flawed("flash comes back") {
+            true => self.kept.assume(detached),
+            false => self.kept.change(detached).await?,
+        }
+        self.bring_pending().await;
+        self.log.let_go(&self.volume);
+        self.volume.bad.clear();
+        self.policy.set(Policy::Uncached);
+        *self.failure.trouble.borrow_mut() = Some(e.clone());
+        tracing::warn!(device = %self.name, error = %e, "the flash has failed: the device goes on without it");
+        Ok(())
+    }
+
+    /// Brings writes to the store that are under way. None of them is answered before it is there: its memory is the guest's
+    /// again then.
+    async fn bring_pending(&self) {
+        let mut number = 0;
+        while let Some((n, write)) = self.failure.pending_from(number) {
+            number = n + 1;
+            let is_stored = write.serial.get().is_some_and(|serial| serial <= self.stored.get());
+            if is_stored && !Accelerate::blocks(&write.at).any(|block| self.volume.bad.has(block)) {
+                continue;
+            }
+            let io = Io::write(write.at.start, write.from.clone(), write.durability);
+            let outcome = self.store.submit(io).await;
+            *write.outcome.borrow_mut() = Some(outcome);
+        }
+    }
+
+    /// What was written and is not on the store: of blocks of which `is_lost` says so.
+    pub(super) fn loss(&self, is_lost: impl Fn(u64) -> bool) -> Loss {
+        let (mut writes, mut serials, mut blocks) = (BTreeSet::new(), None, BTreeSet::new());
+        let is_owed =
+            |record: &&Record| record.serial > self.stored.get() || self.volume.bad.owes(record.blocks());
+        for record in self.volume.queue.borrow().iter().filter(is_owed) {
+            let lost: Vec<u64> = record.blocks().filter(|block| is_lost(*block)).collect();
+            if !lost.is_empty() {
+                blocks.extend(lost);
+                writes.insert(record.serial);
+                let (first, _) = serials.unwrap_or((record.serial, record.serial));
+                serials = Some((first, record.serial));
+            }
+        }
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for block in blocks {
+            let at = self.bytes(&(block..block + 1));
+            match ranges.last_mut() {
+                Some(last) if last.end == at.start => last.end = at.end,
+                _ => ranges.push(at),
+            }
+        }
+        Loss { writes: writes.len(), serials, ranges }
+    }
+
+    fn at_stake(&self) -> Loss {
+        self.loss(|block| self.log.is_dirty_at(&self.volume, block..block + 1))
+    }
+
+    /// Goes on without the flash, and without what it alone has; what can be read of that is brought to the store.
+    pub(super) async fn accept_loss(&self) -> Result<Value> {
+        let Some(why) = self.failure.stopped() else {
+            if let Some(given_up) = self.give_up_unread().await? {
+                return Ok(given_up);
+            }
+            let message = match self.is_detached() {
+                true => "it goes on without its flash already, and nothing was lost",
+                false => "the flash works: nothing is lost",
+            };
+            return Err(Error::invalid(message).on(&self.name));
+        };
+        self.failure.set(Condition::Leaving(why.clone()));
+        let result = self.give_up().await;
+        self.failure.set(match &result {
+            Ok(_) => Condition::Fine,
+            Err(_) => Condition::Stopped(why),
+        });
+        self.moved.notify();
+        result
+    }
+
+    async fn give_up(&self) -> Result<Value> {
+        let _all = self.lock(&(0..u64::MAX)).await;
+        let _none = self.no_batches().await;
+        let unreadable = self.bring_readable().await?;
+        let lost = self.loss(|block| unreadable.contains(&block));
+        let lost = if self.is_unknown() { json!({ "unknown": true }) } else { lost.json() };
+        let e = self.log.check().err().unwrap_or_else(|| Error::media("it was given up"));
+        self.detach(&e).await?;
+        tracing::warn!(device = %self.name, %lost, "the loss was accepted");
+        Ok(json!({ "lost": lost }))
+    }
+
+    /// Attaches the device to a new volume on the flash. Nothing else is under way.
+    pub(super) async fn attach(&self, policy: Policy) -> Result<()> {
+        self.log.check()?;
+        if self.is_unknown() {
+            let message = "the flash could not be used when the device was opened: it is used when both are opened again";
+            return Err(Error::offline(message).on(&self.name));
+        }
+        let _all = self.lock(&(0..u64::MAX)).await;
+        let uuid = u128::from(self.env.random()) << 64 | u128::from(self.env.random());
+        // The old one goes in the same step. Until the words are kept, nobody looks for the new one.
+        self.log.renew(&self.volume, uuid).await?;
+        let change = |words: &mut Words| {
+            words.set_uuid(uuid);
+            (words.attached, words.owes) = (true, policy == Policy::WriteBack);
+        };
+        self.kept.change(change).await?;
+        self.failure.trouble.take();
+        self.failure.strikes.set(0);
+        Ok(())
+    }
+
+    /// Keeps that the flash has nothing that the store has not, when that is so.
+    pub(super) async fn keep_owes(&self) -> Result<()> {
+        let owes = || self.policy.get() == Policy::WriteBack || !self.is_drained();
+        self.kept.change(|words| words.owes = words.attached && owes()).await
+    }
+
+    /// Why the flash is not used, or why it is stopped.
+    pub(super) fn flash_trouble(&self) -> Option<String> {
+        let trouble = self.failure.trouble.borrow().as_ref().map(Error::to_string);
+        self.failure.hopeless().map(|e| e.message().to_owned()).or(trouble).or_else(|| self.unread())
+    }
+
+    /// What is at stake while it is stopped.
+    pub(super) fn lost(&self) -> Value {
+        match self.failure.stopped() {
+            None => Value::Null,
+            Some(_) if self.is_unknown() => json!({ "unknown": true }),
+            Some(_) => self.at_stake().json(),
+        }
+    }
+}

@@ -1,0 +1,481 @@
+//! `accelerate`: flash in front of a slow store. Writes are acknowledged from the flash and get to the store in the
+//! background; reads come from the flash when it has them.
+//!
+//! ```text
+//!      write ──▶ lock ──▶ flash ──▶ acknowledged            (write-back)
+//!                           │
+//!                     staging queue ──▶ destager: a batch ──▶ store ──▶ checkpoint
+//!                                                               └─▶ acknowledged  (write-through)
+//!      read ───▶ flash, or store ──▶ fills flash
+//! ```
+//!
+//! After FVP (*A Practical Implementation of Clustered Fault Tolerant Write Acceleration in a Virtualized Environment*,
+//! FAST '15): the *gatekeeper* gives every write a serial number and serialises those that overlap; the *destager* takes
+//! batches in which no two overlap in the order of these numbers; a *checkpoint* says up to which number the store is up to
+//! date. After a crash what was written since the last checkpoint is written again, which changes nothing where it had
+//! been written before.
+//!
+//! Invariants:
+//! * What is acknowledged is on the flash, as durable as it was asked to be, or on the store.
+//! * The flash has a write before the store has it. So what the flash has is never older than the store.
+//! * Blocks of a flash that was left are never read again.
+//! * A batch is durable on the flash before any of it is written to the store, and durable on the store before the
+//!   checkpoint.
+//!
+//! Within a batch writes go out in the order of their places, neighbours as one, and of a block that was written several
+//! times only the latest: after a batch the store is as it was at one moment, in the middle of one it is not.
+//!
+//! Over a store of kind `redo` a batch is all that was dirty at one moment, and the store goes there at once: whatever happens,
+//! also to the flash, it is exactly what the volume was at that moment (`recovery_point`). In return no more can be dirty than
+//! the log of the `redo` holds, and everything is written to it and to the store.
+//!
+//! Keys:
+//! * `over`: the store, then the device of kind `flash`.
+//! * `policy` ("write-back"): or "write-through": a write is acknowledged when the store has it too; or "uncached".
+//! * `share` (an equal part of what the others leave): percent of the flash. What others do not use is lent. No more
+//!   of it can be what the store does not have.
+//! * `sequential-cutoff` ("1MiB"): a stream of reads that is longer, in requests of 64 KiB or more, does not fill the flash. "0" lets
+//!   all of them fill it.
+//! * `depth` (32): requests to the store that are under way together, of the destager; one, while a guest writes one block
+//!   after the other and less than an eighth of the share is dirty.
+//! * `store-timeout` ("30s"): as long as the store fails, what needs it waits; after this long it fails.
+//!
+//! When the flash fails: without anything at stake, that is acknowledged and not on the store, it goes on uncached, and
+//! `set-policy` attaches it to the flash again. Otherwise it is stopped until the flash works again; `accept-loss` goes on
+//! without that. See `failure.rs`.
+//!
+//! Commands: `set-policy` and `set-share` change the policy and the share of the running device, until it is opened again;
+//! `drain` waits until the store has everything. From write-back to write-through the store is brought up to date first, and
+//! writes wait for it from the beginning on.
+//!
+//! When the store is about to be rolled back or made smaller by a command, it gets everything first, and then the flash is
+//! forgotten; when a snapshot of it is about to be taken, it gets everything. So the pause is longer than that of a device
+//! without a cache. A last block of the store that is not 4 KiB is never on the flash.
+//!
+//! Jobs: `drain` while a command or a change waits until the store has everything; when it is cancelled, that fails, and
+//! nothing else. `replay` until the store has what was found when the device was opened; it goes on whatever happens.
+
+mod bad;
+mod below;
+mod destage;
+mod discard;
+mod epoch;
+mod failure;
+mod flow;
+mod pace;
+mod policy;
+mod read;
+mod report;
+mod tail;
+mod words;
+mod write;
+
+use crate::flash::{self, Log, SLOT, Volume};
+use epoch::Epochs;
+use failure::Failure;
+use flow::Flow;
+use lamina_block::{
+    Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Env, Error, Extent, Geometry, Healed,
+    Interval, Io, Job, Judge, Kind, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result,
+    Signal, Step, Traits, Verb,
+};
+use lamina_kit::command::{args, unknown};
+use lamina_kit::range_locks::{RangeLock, RangeLocks};
+use lamina_kit::tasks::Tasks;
+use pace::Pace;
+use policy::{Policy, SetPolicy, SetShare, permille};
+use read::Streams;
+use report::Report;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+/// The keys; see the module.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Keys {
+    #[serde(default)]
+    policy: Policy,
+    share: Option<u32>,
+    #[serde(default = "sequential_cutoff")]
+    sequential_cutoff: Bytes,
+    #[serde(default = "depth")]
+    depth: usize,
+    #[serde(default = "store_timeout")]
+    store_timeout: Interval,
+}
+
+fn sequential_cutoff() -> Bytes {
+    Bytes(1 << 20)
+}
+
+fn depth() -> usize {
+    32
+}
+
+fn store_timeout() -> Interval {
+    Interval(Duration::from_secs(30))
+}
+
+impl Config for Keys {
+    const KIND: &'static str = "accelerate";
+    const SUMMARY: &'static str = "flash in front of a slow store: write-back, write-through, read cache";
+    const CHILDREN: std::ops::RangeInclusive<usize> = 2..=2;
+    const TRAITS: Traits = Traits {
+        renamed: &[("bypass", "sequential-cutoff")],
+        keeps: true,
+        shares: true,
+        elsewhere: &["cache", "bcache", "dm-cache", "writeback", "write-back"],
+        heading: Some("CACHE"),
+        figures: report::FIGURES,
+        notices: report::NOTICES,
+        verbs: &[
+            Verb::new("set-policy", "changes when writes are acknowledged").with(&[Arg::required(
+                "policy",
+                ArgType::Text,
+                "\"write-back\", \"write-through\" or \"uncached\"",
+            )]),
+            Verb::new("set-share", "changes its part of the flash").with(&[Arg::required(
+                "share",
+                ArgType::Count,
+                "percent of the flash, from 1 to 100",
+            )]),
+            Verb::new("drain", "waits until the store has everything"),
+            Verb::new("accept-loss", "goes on without a flash that has failed, and without what only it has"),
+        ],
+        ..Traits::NONE
+    };
+
+    /// Without its flash it decides by itself what is lost.
+    fn may_miss(&self, child: usize) -> bool {
+        child == 1
+    }
+
+    fn check(&self, over: &Over<'_>) -> Result<()> {
+        let is_flash = |kind: &Kind| kind.name == flash::Keys::KIND;
+        match over.kinds {
+            [_, cache] if is_flash(cache) => Ok(()),
+            [store, _] if is_flash(store) => {
+                Err(Error::invalid("over: the store comes first, and the device of kind \"flash\" second"))
+            }
+            _ => Err(Error::invalid("over: the second device is to be one of kind \"flash\"")),
+        }
+    }
+
+    fn build(self, with: Build) -> Pending<Made> {
+        Box::pin(async move { Ok(Accelerate::open(self, with).await? as Made) })
+    }
+}
+
+struct Accelerate {
+    me: Weak<Accelerate>,
+    name: String,
+    env: Rc<dyn Env>,
+    store: Rc<Node>,
+    /// If the store is always to be what the volume was at one moment.
+    epochs: Option<Epochs>,
+    log: Rc<Log>,
+    volume: Rc<Volume>,
+    keys: Keys,
+    policy: Cell<Policy>,
+    /// Bytes that are being written, or filled.
+    locks: Rc<RangeLocks>,
+    /// Streams of reads, to know the long ones.
+    streams: RefCell<Streams>,
+    flow: RefCell<Flow>,
+    pace: Pace,
+    /// The store has what was written up to this serial number, but for bad blocks: durably, or perhaps only in its cache.
+    durable: Cell<u64>,
+    stored: Cell<u64>,
+    /// Discards that were begun and that ended, and how many of these the store has durably.
+    discards: Cell<u64>,
+    flushed: Cell<u64>,
+    /// Who waits for the store.
+    waiting: Cell<usize>,
+    /// Batches that were begun.
+    attempts: Cell<u64>,
+    /// Why the last batch failed, and which it was, until one succeeds.
+    trouble: RefCell<Option<(u64, Error)>>,
+    /// The destager has ended a batch, well or not.
+    moved: Signal,
+    report: Report,
+    /// What goes on in the background.
+    tasks: Rc<Tasks>,
+    closed: Cell<bool>,
+    tally: Tally,
+    kept: words::Kept,
+    failure: Failure,
+}
+
+/// What is counted, in blocks.
+#[derive(Default)]
+struct Tally {
+    hits: Cell<u64>,
+    misses: Cell<u64>,
+    bypassed: Cell<u64>,
+    filled: Cell<u64>,
+    written: Cell<u64>,
+    destaged: Cell<u64>,
+    batches: Cell<u64>,
+    /// Clean, but not to be read from the flash.
+    unreadable: Cell<u64>,
+}
+
+fn add(cell: &Cell<u64>, more: u64) {
+    cell.set(cell.get() + more);
+}
+
+impl Accelerate {
+    async fn open(keys: Keys, with: Build) -> Result<Rc<Accelerate>> {
+        let [store, flash] = [Rc::clone(&with.children[0]), Rc::clone(&with.children[1])];
+        if keys.depth == 0 {
+            return Err(Error::invalid("depth: at least one request is under way"));
+        }
+        let share = keys.share.map(permille).transpose()?;
+        if store.geometry().block as usize > SLOT {
+            return Err(
+                Error::unsupported("a store with blocks above 4 KiB cannot be accelerated").on(store.name())
+            );
+        }
+        if store.geometry().size > flash::LARGEST {
+            return Err(Error::unsupported("a store above 4 PiB cannot be accelerated").on(store.name()));
+        }
+        let log = flash::log_of(&flash, &with.env)?;
+        let read_only = store.geometry().read_only || log.is_read_only();
+        let size = store.geometry().size.div_ceil(SLOT as u64);
+        let epochs = Epochs::of(&store)?;
+        let words::Opened { volume, kept, trouble, is_unknown } =
+            words::open(&with, &log, size, keys.policy, read_only).await?;
+        volume.share.set(share);
+        // What was found was perhaps acknowledged, and has perhaps been read.
+        let found = volume.queue.borrow().back().map_or(0, |record| record.serial);
+        let is_without = trouble.is_some();
+        let me = Rc::new_cyclic(|me| Accelerate {
+            me: me.clone(),
+            name: with.name.clone(),
+            env: Rc::clone(&with.env),
+            policy: Cell::new(if is_without { Policy::Uncached } else { keys.policy }),
+            streams: RefCell::new(Streams::new(keys.sequential_cutoff.0)),
+            keys,
+            epochs,
+            store,
+            durable: Cell::new(volume.checkpoint.get()),
+            stored: Cell::new(volume.checkpoint.get()),
+            log,
+            volume,
+            locks: Rc::default(),
+            flow: RefCell::default(),
+            pace: Pace::default(),
+            discards: Cell::new(0),
+            flushed: Cell::new(0),
+            waiting: Cell::new(0),
+            attempts: Cell::new(0),
+            trouble: RefCell::default(),
+            moved: Signal::new(),
+            report: Report::default(),
+            tasks: Rc::default(),
+            closed: Cell::new(false),
+            tally: Tally::default(),
+            kept,
+            failure: Failure::new(if is_unknown { u64::MAX } else { found }, trouble.clone()),
+        });
+        if let Some(e) = trouble {
+            match is_unknown {
+                true => drop(me.stop(&e)),
+                false => tracing::warn!(device = %me.name, error = %e, "it goes on without its flash"),
+            }
+        }
+        if !read_only {
+            me.begin().await.inspect_err(|_| me.volume.is_open.set(false))?;
+        }
+        Ok(me)
+    }
+
+    async fn begin(self: &Rc<Self>) -> Result<()> {
+        if !self.volume.is_somewhere() {
+            self.destage();
+            return Ok(());
+        }
+        match self.policy.get() {
+            Policy::Uncached => self.drain_first().await?,
+            Policy::WriteBack | Policy::WriteThrough => self.forget_beyond().await?,
+        }
+        self.kept
+            .change(|words| words.owes |= !self.is_drained() || self.policy.get() == Policy::WriteBack)
+            .await?;
+        self.watch_replay();
+        self.destage();
+        if self.policy.get() != Policy::WriteBack && self.kept.words().owes {
+            self.spawn(|me| async move {
+                if me.wait_for(Accelerate::is_drained).await.is_ok() {
+                    // It is tried again when the device is closed.
+                    let _ = me.keep_owes().await;
+                }
+            });
+        }
+        Ok(())
+    }
+
+    /// The blocks that `at` touches.
+    fn blocks(at: &Range<u64>) -> Range<u64> {
+        at.start / SLOT as u64..at.end.div_ceil(SLOT as u64)
+    }
+
+    /// The bytes of blocks; the last may be cut off by the end of the device.
+    fn bytes(&self, blocks: &Range<u64>) -> Range<u64> {
+        let end = (blocks.end * SLOT as u64).min(self.store.geometry().size);
+        (blocks.start * SLOT as u64).min(end)..end
+    }
+
+    /// Locks `at`.
+    async fn lock(&self, at: &Range<u64>) -> RangeLock {
+        match self.locks.try_lock(at) {
+            Some(lock) => lock,
+            None => {
+                // It may be a fill that waits for others.
+                let _hurry = self.log.hurry();
+                self.locks.lock(at).await
+            }
+        }
+    }
+
+    /// Runs `work` in the background; closing waits for it.
+    fn spawn<F: Future<Output = ()> + 'static>(&self, work: impl FnOnce(Rc<Accelerate>) -> F) {
+        let Some(me) = self.me.upgrade() else { return };
+        self.tasks.spawn(&*self.env, work(me));
+    }
+}
+
+impl Layer for Accelerate {
+    fn geometry(&self) -> Geometry {
+        let store = self.store.geometry();
+        Geometry {
+            optimal: store.optimal.max(SLOT as u32),
+            read_only: store.read_only || self.log.is_read_only(),
+            zero: false,
+            fua: true,
+            ..store
+        }
+    }
+
+    fn submit(self: Rc<Self>, io: &mut Io) -> Step {
+        if let Some(why) = self.failure.stopped() {
+            return why.at(io.at.clone()).into();
+        }
+        if self.policy.get() == Policy::Uncached {
+            return Step::Forward(Rc::clone(&self.store));
+        }
+        let Io { op, at } = io.take();
+        match op {
+            Op::Read(into) => Step::control(async move { self.read(at, into).await }),
+            Op::Write(from, durability) => {
+                Step::control(async move { self.write_to_end(at, from, durability).await })
+            }
+            Op::Discard => Step::control(async move { self.discard(at).await }),
+            Op::Flush => Step::control(async move { self.flush().await }),
+            // The node writes zeroes instead: the geometry says that it is not done here.
+            Op::Zero(_) => Error::unsupported("zeroes are written").into(),
+        }
+    }
+
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::None
+    }
+
+    fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
+        Box::pin(async move {
+            if let Some(why) = self.failure.stopped() {
+                return Err(why);
+            }
+            self.extents_of(at).await
+        })
+    }
+
+    fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
+        Box::pin(async move {
+            if let Some(why) = self.failure.stopped() {
+                return Err(why);
+            }
+            self.healed(at, is_right).await
+        })
+    }
+
+    fn close(self: Rc<Self>) -> Pending {
+        Box::pin(async move {
+            self.closed.set(true);
+            self.volume.moved.notify();
+            self.volume.hurry.notify();
+            self.moved.notify();
+            self.tasks.ended().await;
+            self.volume.is_open.set(false);
+            if !self.geometry().read_only
+                && self.is_drained()
+                && !self.is_detached()
+                && self.failure.stopped().is_none()
+            {
+                // If that fails, it may owe something, for all that is known.
+                let _ = self.kept.change(|words| words.owes = false).await;
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Manage for Accelerate {
+    fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
+        self.consents(child, effect)
+    }
+
+    fn control(self: Rc<Self>, command: Command) -> Pending<Value> {
+        Box::pin(async move {
+            match command.name.as_str() {
+                "set-policy" => self.set_policy(args::<SetPolicy>(command)?.policy).await,
+                "set-share" => {
+                    let share = args::<SetShare>(command)?.share;
+                    self.volume.share.set(Some(permille(share)?));
+                    Ok(json!({ "share_bytes": self.log.share(&self.volume) * SLOT as u64 }))
+                }
+                "drain" => {
+                    self.drained().await?;
+                    Ok(json!({ "dirty_bytes": self.volume.dirty.get() * SLOT as u64 }))
+                }
+                "accept-loss" => self.accept_loss().await,
+                _ => Err(unknown(&command, Keys::TRAITS.verbs)),
+            }
+        })
+    }
+
+    /// To or from a device that does not look at its flash, nothing may be under way that does not either.
+    fn needs_quiesce(&self, command: &Command) -> bool {
+        let to_uncached = args::<SetPolicy>(command.clone()).is_ok_and(|set| set.policy == Policy::Uncached);
+        command.name == "set-policy" && (to_uncached || self.policy.get() == Policy::Uncached)
+    }
+
+    fn jobs(&self) -> Vec<Rc<Job>> {
+        self.shown_jobs()
+    }
+
+    /// The store is to be the device by itself.
+    fn detach(self: Rc<Self>) -> Pending {
+        Box::pin(async move {
+            if let Some(why) = self.failure.stopped() {
+                return Err(why);
+            }
+            if !self.is_detached() {
+                self.forget().await?;
+            }
+            self.policy.set(Policy::Uncached);
+            Ok(())
+        })
+    }
+
+    fn info(&self) -> Value {
+        self.report()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

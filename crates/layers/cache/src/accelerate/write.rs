@@ -1,0 +1,154 @@
+//! The gatekeeper: writes, in an order where they overlap.
+
+use super::failure::{Fault, Met};
+use super::{Accelerate, Policy, add};
+use crate::flash::{How, Room, SLOT};
+use futures_util::future::{Either, select};
+use lamina_block::{Buf, Durability, Io, Result};
+use lamina_kit::flaw::flawed;
+use std::ops::Range;
+use std::pin::pin;
+
+impl Accelerate {
+    pub(super) async fn write(&self, at: Range<u64>, from: Buf, durability: Durability) -> Result<()> {
+        self.while_leaving().await;
+        let blocks = Accelerate::blocks(&at);
+        let began = self.env.now();
+        let lock = self.lock(&self.bytes(&blocks)).await;
+        // The flash may have been left meanwhile.
+        if let Some(why) = self.failure.stopped() {
+            return Err(why);
+        }
+        if self.policy.get() == Policy::Uncached {
+            drop(lock);
+            return self.store.submit(Io::write(at.start, from, durability)).await;
+        }
+        let under_way = self.failure.begin(&at, &from, durability);
+        let lock = Some(lock).filter(|_| !flawed("unordered overlap"));
+        // It is so durable on the flash as the policy wanted when it began, also if another one holds when it is there.
+        let was_through = self.policy.get() == Policy::WriteThrough;
+        let put = self.put(&at, &blocks, from, self.durability(durability)).await;
+        drop(lock);
+        let written = match put {
+            Ok(serial) => {
+                under_way.write.serial.set(Some(serial));
+                self.acknowledge(serial, &blocks, durability, was_through).await
+            }
+            Err(fault) => Err(fault),
+        };
+        match written {
+            Ok(()) => {
+                let outcome = under_way.outcome(Ok(()));
+                drop(under_way);
+                self.hold_back(began).await;
+                outcome
+            }
+            Err(Fault::Store(e)) => {
+                // It may be on its way to the store just now.
+                self.while_leaving().await;
+                under_way.outcome(Err(e))
+            }
+            Err(Fault::Flash(e)) => {
+                self.without_flash(e).await?;
+                under_way.outcome(Ok(()))
+            }
+        }
+    }
+
+    /// Puts a write on the flash, and gives its serial number.
+    async fn put(&self, at: &Range<u64>, blocks: &Range<u64>, from: Buf, durability: Durability) -> Met<u64> {
+        let data = self.whole(at, blocks, from).await?;
+        self.note_write();
+        self.begin_write();
+        let how = How { dirty: true, durability };
+        let mut serial = 0;
+        for from in blocks.clone().step_by(self.longest() as usize) {
+            let to = blocks.end.min(from + self.longest());
+            let part = (from - blocks.start) as usize * SLOT..(to - blocks.start) as usize * SLOT;
+            let _coming = self.coming(to - from).await?;
+            let room = self.room(to - from).await?;
+            let put = self.log.put(room, &self.volume, from, &data.slice(part), how).await;
+            serial = put.map_err(Fault::Flash)?;
+        }
+        self.end_write();
+        add(&self.tally.written, blocks.end - blocks.start);
+        if self.policy.get() == Policy::WriteBack && self.waiting.get() == 0 {
+            self.log.tidy(&self.volume);
+        }
+        Ok(serial)
+    }
+
+    /// Waits for room on the flash. Fails if the store, which has to take what is dirty, takes nothing for too long.
+    pub(super) async fn room(&self, blocks: u64) -> Met<Room<'_>> {
+        let (room, given_up) = (pin!(self.log.room(blocks)), pin!(self.wait_until(|_| false)));
+        match select(room, given_up).await {
+            Either::Left((room, _)) => room.map_err(Fault::Flash),
+            Either::Right((given_up, _)) => Err(given_up.expect_err("it waits for nothing else")),
+        }
+    }
+
+    /// Waits until a write that is on the flash can be acknowledged.
+    async fn acknowledge(
+        &self,
+        serial: u64,
+        blocks: &Range<u64>,
+        durability: Durability,
+        was_through: bool,
+    ) -> Met<()> {
+        match (self.policy.get(), durability) {
+            // It went to the store when the flash was left.
+            (Policy::Uncached, _) => return Ok(()),
+            (Policy::WriteBack, _) if !was_through => {}
+            (_, Durability::Fua) => self.wait_for(|me| me.durable.get() >= serial).await?,
+            (_, Durability::Cached) => self.wait_for(|me| me.stored.get() >= serial).await?,
+        }
+        if (self.policy.get() != Policy::WriteBack || was_through)
+            && let Some((side, e)) = self.volume.bad.tell(blocks)
+        {
+            return Err(self.bad_block(side, e));
+        }
+        self.failure.owe(serial);
+        Ok(())
+    }
+
+    /// How durable a write is on the flash.
+    fn durability(&self, wanted: Durability) -> Durability {
+        match self.policy.get() {
+            // The destager makes it durable before it goes to the store.
+            Policy::WriteThrough => Durability::Cached,
+            Policy::WriteBack | Policy::Uncached => wanted,
+        }
+    }
+
+    /// The data of whole blocks: where a write covers a block only in part, the rest is read.
+    async fn whole(&self, at: &Range<u64>, blocks: &Range<u64>, from: Buf) -> Met<Buf> {
+        let slot = SLOT as u64;
+        let size = self.store.geometry().size;
+        let covered = |block: u64| at.start <= block * slot && at.end >= (block * slot + slot).min(size);
+        let len = (blocks.end - blocks.start) as usize * SLOT;
+        if len == from.len() {
+            return Ok(from);
+        }
+        let data = self.env.pool().take(len);
+        let (first, last) = (blocks.start, blocks.end - 1);
+        let edges = [first, last].into_iter().take(if first == last { 1 } else { 2 });
+        for block in edges.filter(|block| !covered(*block)) {
+            let offset = (block - first) as usize * SLOT;
+            let part = data.slice(offset..offset + SLOT);
+            part.fill(0);
+            let bytes = self.bytes(&(block..block + 1));
+            let len = (bytes.end - bytes.start) as usize;
+            if self.read_compared(block, &part).await {
+                continue;
+            }
+            self.read_now(bytes, part.slice(0..len)).await?;
+        }
+        if covered(last) && size < blocks.end * slot {
+            // Beyond the end of the device.
+            data.slice((size - first * slot) as usize..len).fill(0);
+        }
+        let start = (at.start - first * slot) as usize;
+        data.slice(start..start + from.len()).copy_from(&from);
+        Ok(data)
+    }
+}

@@ -1,0 +1,344 @@
+//! Reading from the flash, and what the staging queue asks.
+
+use super::Log;
+use super::format::SLOT;
+use super::log::How;
+use super::state::Pin;
+use super::volume::{Record, Volume};
+use lamina_block::{Buf, Durability, Healed, Io, Judge, Result};
+use lamina_kit::flaw::flawed;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// So large a part of its share is much that is dirty, as a divisor: it can neither go nor be compacted, and what is clean
+/// would have to make all the room.
+const MUCH: u64 = 8;
+
+/// Blocks side by side that are on the flash side by side, or are all not there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    pub blocks: Range<u64>,
+    /// Where the first of them is.
+    pub slot: Option<u32>,
+}
+
+/// A block that has to get to the store, and where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Dirty {
+    pub block: u64,
+    pub slot: u32,
+}
+
+/// While nothing of a volume is on its way to the flash.
+pub struct Quiet<'a> {
+    of: &'a Log,
+    volume: Rc<Volume>,
+}
+
+impl Drop for Quiet<'_> {
+    fn drop(&mut self) {
+        self.volume.is_held.set(false);
+        self.of.moved.notify();
+    }
+}
+
+impl Log {
+    /// Where blocks are, in runs. Nothing is asked for by it.
+    pub fn runs(&self, volume: &Volume, blocks: Range<u64>) -> Vec<Run> {
+        let index = self.index.borrow();
+        let mut runs: Vec<Run> = Vec::with_capacity(1);
+        for block in blocks {
+            let slot = index.find(volume.number, block);
+            if let Some(last) = runs.last_mut() {
+                let follows = match (last.slot, slot) {
+                    (Some(first), Some(slot)) => {
+                        u64::from(slot) == u64::from(first) + (block - last.blocks.start)
+                            && self.shape.segment_of(first) == self.shape.segment_of(slot)
+                    }
+                    (None, None) => true,
+                    (Some(_), None) | (None, Some(_)) => false,
+                };
+                if follows {
+                    last.blocks.end += 1;
+                    continue;
+                }
+            }
+            runs.push(Run { blocks: block..block + 1, slot });
+        }
+        runs
+    }
+
+    /// Keeps the segments of `dirty` from being used again.
+    pub fn pin_all(self: &Rc<Log>, dirty: &[Dirty]) -> Vec<Pin> {
+        let mut numbers: Vec<_> = dirty.iter().map(|dirty| self.shape.segment_of(dirty.slot)).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        numbers.into_iter().map(|number| self.pin(number)).collect()
+    }
+
+    /// The same for the segment of a run, if it is there.
+    pub fn pin_run(self: &Rc<Log>, run: &Run) -> Option<Pin> {
+        run.slot.map(|slot| self.pin(self.shape.segment_of(slot)))
+    }
+
+    /// True if a crash may bring back any of `blocks`: it is there, or it is just being forgotten.
+    pub fn may_return(&self, volume: &Volume, blocks: Range<u64>) -> bool {
+        self.reclaiming.get() || self.has_any(volume, blocks)
+    }
+
+    /// True if any of `blocks` is there.
+    pub fn has_any(&self, volume: &Volume, blocks: Range<u64>) -> bool {
+        let index = self.index.borrow();
+        blocks.into_iter().any(|block| index.find(volume.number, block).is_some())
+    }
+
+    /// True if any of `blocks` is there, and not on the store.
+    pub fn is_dirty_at(&self, volume: &Volume, blocks: Range<u64>) -> bool {
+        let index = self.index.borrow();
+        blocks
+            .into_iter()
+            .any(|block| index.find(volume.number, block).is_some_and(|slot| index.word(slot).is_dirty()))
+    }
+
+    /// True if both slots are in one segment.
+    pub fn is_same_segment(&self, a: u32, b: u32) -> bool {
+        self.shape.segment_of(a) == self.shape.segment_of(b)
+    }
+
+    /// Nothing can be put on it.
+    pub fn is_read_only(&self) -> bool {
+        !self.is_missing && self.child.geometry().read_only
+    }
+
+    /// True if a volume's store should get what is dirty without waiting for more.
+    pub fn is_much_dirty(&self, volume: &Volume) -> bool {
+        volume.dirty.get() > self.share(volume) / MUCH
+    }
+
+    /// True if there is room for what was read, too.
+    pub fn can_fill(&self) -> bool {
+        if self.is_read_only() || self.closed.get() || self.check().is_err() {
+            return false;
+        }
+        self.reclaim_soon();
+        self.room_to_fill() > 0
+    }
+
+    /// For how many blocks that were read there is space: none while a write waits for it.
+    fn room_to_fill(&self) -> u64 {
+        if self.short.get().0 > 0 { 0 } else { self.room_now() }
+    }
+
+    /// Puts what was read, as much of it as there still is room for without waiting: so many blocks.
+    pub async fn fill(&self, volume: &Rc<Volume>, block: u64, data: &Buf) -> Result<u64> {
+        let how = How { dirty: false, durability: Durability::Cached };
+        let blocks = self.room_to_fill().min((data.len() / SLOT) as u64);
+        let Some(room) = self.try_room(blocks).filter(|_| blocks > 0) else { return Ok(0) };
+        self.put(room, volume, block, &data.slice(0..blocks as usize * SLOT), how).await?;
+        Ok(blocks)
+    }
+
+    /// Somebody asked for what these slots hold.
+    pub fn touch(&self, slots: Range<u32>) {
+        let mut index = self.index.borrow_mut();
+        slots.for_each(|slot| index.touch(slot));
+    }
+
+    /// Reads bytes from slots of one segment, `at` counted from the start of `slot`. The segment is not used again before
+    /// that has ended.
+    pub fn read(
+        self: &Rc<Log>,
+        slot: u32,
+        at: Range<u64>,
+        into: Buf,
+    ) -> impl Future<Output = Result<()>> + use<> {
+        let me = Rc::clone(self);
+        async move {
+            let _pin = me.pin(me.shape.segment_of(slot));
+            me.is_there(slot..slot + at.end.div_ceil(SLOT as u64) as u32)?;
+            let base = u64::from(slot) * SLOT as u64;
+            me.read_bytes(base + at.start..base + at.end, into).await
+        }
+    }
+
+    /// Another copy of bytes from slots of one segment, from below, as [`Log::read`] counts them.
+    pub async fn heal(self: &Rc<Log>, slot: u32, at: Range<u64>, is_right: Judge) -> Result<Option<Healed>> {
+        let _pin = self.pin(self.shape.segment_of(slot));
+        let base = u64::from(slot) * SLOT as u64;
+        let place = base + at.start..base + at.end;
+        match (place.start | place.end).is_multiple_of(self.child.geometry().block.into()) {
+            true => self.child.heal(place, is_right).await,
+            // The device has larger blocks than the volume.
+            false => Ok(None),
+        }
+    }
+
+    async fn read_bytes(&self, at: Range<u64>, into: Buf) -> Result<()> {
+        let block = u64::from(self.child.geometry().block);
+        if at.start.is_multiple_of(block) && at.end.is_multiple_of(block) {
+            return self.child.submit(Io::read(at.start, into)).await;
+        }
+        // The device has larger blocks than the volume.
+        let whole = at.start / block * block..at.end.next_multiple_of(block);
+        let buf = self.env.pool().take((whole.end - whole.start) as usize);
+        self.child.submit(Io::read(whole.start, buf.clone())).await?;
+        let from = (at.start - whole.start) as usize;
+        into.copy_from(&buf.slice(from..from + into.len()));
+        Ok(())
+    }
+
+    /// The oldest writes of a volume, `most` of them and `most` blocks at most: the blocks that have to get to the store, each
+    /// once but for bad ones that are left alone, and the serial number that it is up to date with then. `None`: there are
+    /// none, or the oldest is being written.
+    pub fn batch(&self, volume: &Volume, most: usize) -> Option<(Vec<Dirty>, u64)> {
+        let queue = volume.queue.borrow();
+        let (mut dirty, mut upto): (Vec<Dirty>, Option<u64>) = (Vec::new(), None);
+        // Parts of one write, found after a crash, have the same number: they go together.
+        let is_done = |dirty: &Vec<Dirty>, upto: Option<u64>, record: &Record, n: usize| {
+            upto != Some(record.serial) && (n >= most || dirty.len() >= most)
+        };
+        let (mut records, now) = (0, self.env.now());
+        for record in queue.iter() {
+            if !record.ended || is_done(&dirty, upto, record, records) {
+                break;
+            }
+            upto = Some(record.serial);
+            let before = dirty.len();
+            self.add_dirty(volume, record, &mut dirty);
+            let found = dirty.len() - before;
+            if !volume.bad.is_empty() {
+                dirty.retain(|dirty| !volume.bad.rests(dirty.block, dirty.slot, now));
+            }
+            // Those of which there are only bad blocks stay in the queue, and keep no others out.
+            records += usize::from(found == 0 || dirty.len() > before);
+        }
+        upto.map(|upto| (self.batched(dirty), upto))
+    }
+
+    /// Nothing of the volume is on its way to the flash while what this gives lives: each write is there or has not begun. Who
+    /// has room does not wait for anything but the device, so this ends.
+    pub async fn quiet(&self, volume: &Rc<Volume>) -> Quiet<'_> {
+        volume.is_held.set(true);
+        let _hurry = self.hurry();
+        let quiet = Quiet { of: self, volume: Rc::clone(volume) };
+        self.moved.until(|| volume.putting.get() == 0).await;
+        quiet
+    }
+
+    /// All that is not on the store, as [`Log::batch`] gives a part of it.
+    pub fn everything(&self, volume: &Volume) -> Option<(Vec<Dirty>, u64)> {
+        let queue = volume.queue.borrow();
+        let upto = queue.iter().take_while(|record| record.ended).last()?.serial;
+        let mut dirty = Vec::new();
+        queue.iter().for_each(|record| self.add_dirty(volume, record, &mut dirty));
+        Some((self.batched(dirty), upto))
+    }
+
+    /// These go to the store, each once. Their versions are known by that wherever they are copied to meanwhile.
+    fn batched(&self, mut dirty: Vec<Dirty>) -> Vec<Dirty> {
+        dirty.sort_unstable();
+        dirty.dedup();
+        let mut index = self.index.borrow_mut();
+        dirty.iter().for_each(|dirty| index.set_batched(dirty.slot));
+        dirty
+    }
+
+    /// The blocks of a write that are not on the store.
+    fn add_dirty(&self, volume: &Volume, record: &Record, dirty: &mut Vec<Dirty>) {
+        let index = self.index.borrow();
+        for block in record.blocks() {
+            let slot = index.find(volume.number, block).filter(|slot| index.word(*slot).is_dirty());
+            dirty.extend(slot.map(|slot| Dirty { block, slot }));
+        }
+    }
+
+    /// Keeps the staging queue as short as what is not on the store, also if that is written again and again. Nobody waits for
+    /// a certain write to get to the store.
+    pub fn tidy(&self, volume: &Volume) {
+        if volume.is_untidy() {
+            volume.tidy(|block| self.is_dirty_at(volume, block..block + 1));
+        }
+    }
+
+    /// The store has what `batch` gave but for bad blocks, durably: so says the flash, durably, when this returns. What is
+    /// said to be on the store ends before the oldest record with a bad block.
+    pub async fn checkpoint(&self, volume: &Volume, upto: u64, dirty: &[Dirty]) -> Result<()> {
+        let stays = |record: &Record| {
+            !volume.bad.is_empty()
+                && record
+                    .blocks()
+                    .any(|block| volume.bad.has(block) && self.is_dirty_at(volume, block..block + 1))
+        };
+        let oldest = match volume.bad.is_empty() {
+            true => None,
+            false => volume.queue.borrow().iter().find(|record| stays(record)).map(|record| record.serial),
+        };
+        let checkpoint = oldest.map_or(upto, |oldest| upto.min(oldest - 1));
+        volume.checkpoint.set(volume.checkpoint.get().max(checkpoint));
+        self.save().await?;
+        self.checkpoints.set(self.checkpoints.get() + 1);
+        {
+            let mut index = self.index.borrow_mut();
+            let mut segments = self.segments.borrow_mut();
+            for Dirty { block, .. } in dirty {
+                let Some(slot) = index.find(volume.number, *block) else { continue };
+                // What has been written since is not on the store.
+                if index.word(slot).is_dirty() && index.word(slot).is_batched() {
+                    index.set_dirty(slot, false);
+                    segments.get(self.shape.segment_of(slot)).dirty -= 1;
+                    volume.dirty.set(volume.dirty.get() - 1);
+                }
+            }
+        }
+        let mut queue = volume.queue.borrow_mut();
+        let mut stay = Vec::new();
+        while queue.front().is_some_and(|record| record.serial <= upto) {
+            stay.extend(queue.pop_front().filter(stays));
+        }
+        stay.into_iter().rev().for_each(|record| queue.push_front(record));
+        drop(queue);
+        volume.moved.notify();
+        self.moved.notify();
+        Ok(())
+    }
+
+    /// Makes nothing of the volume count any more that is on the flash. It is durable when this returns.
+    pub async fn forget(&self, volume: &Volume) -> Result<()> {
+        let generation = self.generations.get().max(volume.generation.get()) + 1;
+        self.generations.set(generation);
+        volume.generation.set(generation);
+        volume.valid.set(generation);
+        if !flawed("forgotten before the state") {
+            self.save().await?;
+        }
+        self.let_go(volume);
+        Ok(())
+    }
+
+    /// The volume has another UUID from now on, and nothing of it that is on the flash counts. Durable when this returns.
+    pub async fn renew(&self, volume: &Volume, uuid: u128) -> Result<()> {
+        volume.uuid.set(uuid);
+        self.forget(volume).await
+    }
+
+    /// Nothing of the volume is found any more, for as long as this lives.
+    pub fn let_go(&self, volume: &Volume) {
+        for slot in super::format::SEGMENTS_AT..self.shape.slots() {
+            let word = self.index.borrow().word(slot);
+            if word.is_used() && word.volume() == volume.number {
+                self.unmap(volume, word.block());
+            }
+        }
+        volume.queue.borrow_mut().clear();
+        volume.moved.notify();
+        self.moved.notify();
+    }
+
+    /// All that was written is on the store, and is never to be replayed. Durable when this returns.
+    pub async fn settle(&self, volume: &Volume) -> Result<()> {
+        let generation = self.generations.get().max(volume.generation.get()) + 1;
+        self.generations.set(generation);
+        volume.generation.set(generation);
+        self.save().await
+    }
+}

@@ -1,0 +1,361 @@
+//! Appending to the logs: batches, their order, and when they count.
+//!
+//! ```text
+//!      put ──▶ room ──▶ serial, log ──▶ waiting ┐
+//!      put ──▶ …                                ├─▶ batch: head │ data … ──▶ one write ──▶ index ──▶ done
+//!      put ──▶ …                                ┘
+//! ```
+//!
+//! What comes while batches are under way waits and goes together with the next one. A batch that fails ends its segment: the
+//! summary, which is durable before anybody hears of the failure, is without it, so that what failed never comes back.
+//!
+//! Invariants:
+//! * All versions of a block that count are in one log, the latest last. A new version goes where the block is; one that
+//!   is not there has no version that counts. So when the tail of a log goes, nothing older stays behind.
+//! * Two versions of a block are never under way together: who writes holds the lock of the volume, and a copy from the
+//!   tail of a log and a new version wait for each other.
+//! * The first batch of a segment is written before there is a second one, and durable before anything that follows is
+//!   acknowledged as durable, so that this is found.
+
+use super::Log;
+use super::format::{ENTRIES_MAX, SLOT, What};
+use super::segments::{MAIN, SMALL};
+use super::volume::Volume;
+use lamina_block::{Buf, Durability, Result, Signal};
+use lamina_kit::flaw::flawed;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// What waits to be appended.
+pub struct Waiting {
+    pub volume: Rc<Volume>,
+    pub what: What,
+    pub generation: u32,
+    pub serial: u64,
+    pub block: u64,
+    pub count: u32,
+    /// The data, whole slots; empty for what is dropped.
+    pub data: Buf,
+    /// For a copy: the slots that hold it, the first of which is this one.
+    pub from: Option<u32>,
+    pub durability: Durability,
+    pub ticket: Rc<Ticket>,
+}
+
+/// What somebody waits for who has put something.
+pub struct Ticket {
+    left: Cell<usize>,
+    result: RefCell<Result<()>>,
+    ended: Signal,
+}
+
+impl Ticket {
+    pub fn one_more(&self) {
+        self.left.set(self.left.get() + 1);
+    }
+
+    pub fn new() -> Rc<Ticket> {
+        Rc::new(Ticket { left: Cell::new(0), result: RefCell::new(Ok(())), ended: Signal::new() })
+    }
+
+    pub fn end(&self, result: &Result<()>) {
+        if let Err(e) = result {
+            *self.result.borrow_mut() = Err(e.clone());
+        }
+        self.left.set(self.left.get() - 1);
+        if self.left.get() == 0 {
+            self.ended.notify();
+        }
+    }
+
+    /// All of it is on the flash, or has failed.
+    pub async fn wait(&self) -> Result<()> {
+        self.ended.until(|| self.left.get() == 0).await;
+        self.result.replace(Ok(()))
+    }
+}
+
+/// One of the two logs.
+#[derive(Default)]
+pub struct Stream {
+    pub waiting: RefCell<VecDeque<Waiting>>,
+    /// Batches under way.
+    pub under_way: Cell<usize>,
+    /// The segment that is appended to.
+    pub open: Cell<Option<u32>>,
+    /// The first batch of that segment is under way.
+    pub is_first: Cell<bool>,
+    /// Somebody is about to make batches of what waits.
+    scheduled: Cell<bool>,
+    /// What waits was only read, and waits for more of its kind.
+    pub gathers: Cell<bool>,
+}
+
+/// What was read waits so long for more that was, and for so many slots of it, in order to share a head with it: one head for
+/// each block that is read alone would take half of the room.
+const GATHER: Duration = Duration::from_millis(20);
+pub const GATHER_SLOTS: u32 = 32;
+
+/// How blocks are put.
+#[derive(Clone, Copy, Debug)]
+pub struct How {
+    /// They are not on the store.
+    pub dirty: bool,
+    pub durability: Durability,
+}
+
+/// Space for what is about to be put.
+pub struct Room<'a> {
+    of: &'a Log,
+    slots: u64,
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        self.of.reserved.set(self.of.reserved.get() - self.slots);
+        self.of.moved.notify();
+    }
+}
+
+/// Somebody who waits for what is on its way.
+pub struct Hurry<'a>(&'a Log);
+
+impl Drop for Hurry<'_> {
+    fn drop(&mut self) {
+        self.0.hurried.set(self.0.hurried.get() - 1);
+    }
+}
+
+/// Somebody who waits for room.
+pub struct Short<'a>(&'a Log);
+
+impl Drop for Short<'_> {
+    fn drop(&mut self) {
+        let (waiting, since) = self.0.short.get();
+        self.0.short.set((waiting - 1, since));
+    }
+}
+
+impl Log {
+    /// Somebody waits for room while what this gives lives.
+    pub fn short(&self) -> Short<'_> {
+        self.stalls.set(self.stalls.get() + 1);
+        let (waiting, since) = self.short.get();
+        self.short.set((waiting + 1, if waiting == 0 { self.env.now() } else { since }));
+        Short(self)
+    }
+
+    /// Blocks that are put at once, at most.
+    pub fn chunk(&self) -> u64 {
+        u64::from((self.shape.batch_slots() / 4).max(1))
+    }
+
+    /// Space for `blocks` blocks, if there is any without waiting.
+    pub fn try_room(&self, blocks: u64) -> Option<Room<'_>> {
+        (blocks <= self.room_now()).then(|| {
+            let slots = self.slots_for(blocks);
+            self.reserved.set(self.reserved.get() + slots);
+            Room { of: self, slots }
+        })
+    }
+
+    /// For how many blocks there is space without waiting.
+    pub fn room_now(&self) -> u64 {
+        // What is left of open segments is not counted, nor what their ends waste.
+        let free = self.segments.borrow().free.len() as u64;
+        let mut slots = free.saturating_sub(4) * u64::from(self.shape.batch_slots());
+        slots = slots.saturating_sub(self.reserved.get());
+        (slots / 2).max(slots.saturating_sub(4) / (self.run() + 1) * self.run())
+    }
+
+    /// What `blocks` blocks take with their heads, at most: each its own, or one for each log and one wherever a batch has
+    /// to end.
+    fn slots_for(&self, blocks: u64) -> u64 {
+        blocks + blocks.min(4 + blocks.div_ceil(self.run()))
+    }
+
+    /// Blocks put at once that share a head at least: less than what ends a batch, be it the segment, the length, or the
+    /// number of entries.
+    pub(super) fn run(&self) -> u64 {
+        u64::from((self.shape.batch_slots() / 2).clamp(1, ENTRIES_MAX as u32 / 2))
+    }
+
+    /// Waits for space, which there is when stores take what is dirty.
+    pub async fn room(&self, blocks: u64) -> Result<Room<'_>> {
+        let mut short = None;
+        loop {
+            self.check()?;
+            self.reclaim_soon();
+            let moved = self.moved.wait();
+            if let Some(room) = self.try_room(blocks) {
+                return Ok(room);
+            }
+            short.get_or_insert_with(|| self.short());
+            moved.await;
+        }
+    }
+
+    /// Puts `data`, no more than a chunk, on the flash as the blocks from `block` on, where there is `_room`. Nobody else puts
+    /// these blocks meanwhile. When it returns, reads find it. Gives its serial number.
+    pub async fn put(
+        &self,
+        _room: Room<'_>,
+        volume: &Rc<Volume>,
+        block: u64,
+        data: &Buf,
+        how: How,
+    ) -> Result<u64> {
+        let count = (data.len() / SLOT) as u64;
+        let at = block..block + count;
+        self.moved.until(|| !self.is_moving(volume, &at) && !volume.is_held.get()).await;
+        self.check()?;
+        volume.putting.set(volume.putting.get() + 1);
+        let serial = volume.next_serial();
+        if how.dirty {
+            volume.stage(serial, block, count as u32);
+        }
+        let ticket = Ticket::new();
+        let what = if how.dirty { What::Written } else { What::Clean };
+        for (log, part) in self.logs_of(volume, &at) {
+            let bytes = (part.start - block) as usize * SLOT..(part.end - block) as usize * SLOT;
+            self.append(
+                log,
+                Waiting {
+                    volume: Rc::clone(volume),
+                    what,
+                    generation: volume.generation.get(),
+                    serial,
+                    block: part.start,
+                    count: (part.end - part.start) as u32,
+                    data: data.slice(bytes),
+                    from: None,
+                    durability: how.durability,
+                    ticket: Rc::clone(&ticket),
+                },
+            );
+        }
+        let result = ticket.wait().await;
+        if how.dirty {
+            volume.staged(serial, result.is_ok());
+            if self.is_much_dirty(volume) {
+                volume.hurry.notify();
+            }
+        }
+        volume.putting.set(volume.putting.get() - 1);
+        self.moved.notify();
+        result.map(|()| serial)
+    }
+
+    /// The blocks of `at` are not on the flash any more; durable when it returns. There is `_room` for the heads of both logs.
+    /// Nobody puts them meanwhile.
+    pub async fn drop_blocks(&self, _room: Room<'_>, volume: &Rc<Volume>, at: Range<u64>) -> Result<()> {
+        self.moved.until(|| !self.is_moving(volume, &at)).await;
+        self.check()?;
+        let ticket = Ticket::new();
+        let serial = volume.next_serial();
+        let there = self.logs_with(volume, &at);
+        // What is just being forgotten may come back from either.
+        let logs = if self.reclaiming.get() { [true; 2] } else { there };
+        for log in [SMALL, MAIN].into_iter().filter(|log| logs[*log as usize]) {
+            self.append(
+                log,
+                Waiting {
+                    volume: Rc::clone(volume),
+                    what: What::Dropped,
+                    generation: volume.generation.get(),
+                    serial,
+                    block: at.start,
+                    count: (at.end - at.start) as u32,
+                    data: Buf::empty(),
+                    from: None,
+                    durability: Durability::Fua,
+                    ticket: Rc::clone(&ticket),
+                },
+            );
+        }
+        ticket.wait().await
+    }
+
+    fn is_moving(&self, volume: &Volume, at: &Range<u64>) -> bool {
+        let index = self.index.borrow();
+        at.clone()
+            .any(|block| index.find(volume.number, block).is_some_and(|slot| index.word(slot).is_moving()))
+    }
+
+    /// Which log has a slot.
+    pub fn log_of(&self, slot: u32) -> u8 {
+        self.log_of[self.shape.segment_of(slot) as usize].get()
+    }
+
+    /// The runs of `at` by the log that they go to.
+    fn logs_of(&self, volume: &Volume, at: &Range<u64>) -> Vec<(u8, Range<u64>)> {
+        let mut index = self.index.borrow_mut();
+        let mut runs: Vec<(u8, Range<u64>)> = Vec::with_capacity(1);
+        for block in at.clone() {
+            let log = match index.find(volume.number, block) {
+                Some(slot) => {
+                    index.set_pending(slot, true);
+                    if flawed("versions in both logs") { MAIN } else { self.log_of(slot) }
+                }
+                None => index.ghosts.recall(volume.number, block),
+            };
+            match runs.last_mut() {
+                Some((last, run)) if *last == log => run.end += 1,
+                _ => runs.push((log, block..block + 1)),
+            }
+        }
+        runs
+    }
+
+    /// Which logs have blocks of `at`.
+    fn logs_with(&self, volume: &Volume, at: &Range<u64>) -> [bool; 2] {
+        let mut index = self.index.borrow_mut();
+        let mut logs = [false; 2];
+        for block in at.clone() {
+            if let Some(slot) = index.find(volume.number, block) {
+                index.set_pending(slot, true);
+                logs[self.log_of(slot) as usize] = true;
+            }
+        }
+        logs
+    }
+
+    /// Appends something for which there is room.
+    pub fn append(&self, log: u8, waiting: Waiting) {
+        let stream = &self.streams[log as usize];
+        let was_read = waiting.what == What::Clean && waiting.from.is_none() && self.hurried.get() == 0;
+        let gathers = was_read && (stream.waiting.borrow().is_empty() || stream.gathers.get());
+        waiting.ticket.one_more();
+        stream.waiting.borrow_mut().push_back(waiting);
+        if gathers && !stream.gathers.replace(true) {
+            self.spawn(move |me| async move {
+                me.env.sleep(GATHER).await;
+                me.send(log);
+            });
+        }
+        stream.gathers.set(gathers);
+        if !stream.scheduled.replace(true) {
+            // What others put in this turn goes along.
+            self.spawn(move |me| async move {
+                me.streams[log as usize].scheduled.set(false);
+                me.pump_here(log).await;
+            });
+        }
+    }
+
+    /// What was read does not wait for more of its kind while what this gives lives: somebody needs its blocks.
+    pub fn hurry(&self) -> Hurry<'_> {
+        self.hurried.set(self.hurried.get() + 1);
+        [SMALL, MAIN].into_iter().for_each(|log| self.send(log));
+        Hurry(self)
+    }
+
+    fn send(&self, log: u8) {
+        if self.streams[log as usize].gathers.replace(false) {
+            self.spawn(move |me| async move { me.pump(log) });
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! `flash`: the cache of several volumes on one fast device. The layers of kind `accelerate` stand on it.
+//!
+//! ```text
+//!      accelerate vm1 ─┐                       ┌─ small  ▢ ▢ ▣ ◀─ what is new
+//!      accelerate vm2 ─┼──▶  flash: one index ─┤
+//!      accelerate vm3 ─┘                       └─ main   ▢ ▢ ▢ ▢ ▣ ◀─ what was asked for again
+//!                                                        │
+//!                                                 tail: kept, or forgotten
+//! ```
+//!
+//! Everything is appended, and nothing is written in place: many small writes of guests are one write of the device. Each
+//! batch says itself what it holds, so that after a crash the index is made anew from heads and summaries, without reading
+//! data that is known to be durable.
+//!
+//! What stays is decided by S3-FIFO (Yang et al., SOSP '23): what came is in a small queue, and moves to the main one if it
+//! was asked for before its segment is needed; what comes again soon after it went goes to the main one at once. A scan
+//! passes through the small queue, and does no harm. What is not on its store yet never goes.
+//!
+//! Keys:
+//! * `over`: the device. Everything on it belongs to the cache.
+//!
+//! It shows what is on the device, and can only be read. It deliberately knows nothing of stores: when something gets there
+//! is the business of `accelerate`. The format is in `docs/formats/flash.md`.
+//!
+//! A device that fails a write and cannot say for sure that it stays failed takes nothing until it can (`failed`); and nothing
+//! any more if it has lost meanwhile what was not durable, so that who has it open knows of it. One whose
+//! cache cannot be opened is there all the same, with nothing in it: what that means is for each volume to say.
+//!
+//! Commands: `forget` gets rid of a volume that nobody has open.
+
+mod access;
+mod bad;
+mod batch;
+mod beyond;
+mod compact;
+mod format;
+mod ghosts;
+mod heads;
+mod index;
+mod late;
+mod log;
+mod mend;
+mod reclaim;
+mod recover;
+mod rot;
+mod segments;
+mod state;
+mod volume;
+
+pub(crate) use access::{Dirty, Run};
+pub(crate) use bad::{RETRY, Side};
+pub(crate) use format::{LARGEST, SLOT};
+pub(crate) use log::{How, Room};
+pub(crate) use rot::Written;
+pub(crate) use state::Pin;
+pub(crate) use volume::{LONG, Record, Volume};
+
+use format::Super;
+use index::Index;
+use lamina_block::{
+    Arg, ArgType, Begin, Build, Command, Config, Consent, Effect, Env, Error, ErrorKind, Fate, Figure,
+    Geometry, Io, Layer, Made, Manage, Node, Notice, Op, Passthrough, Pending, Result, Signal, Signature,
+    Step, Time, Traits, Unit, Verb,
+};
+use lamina_kit::command::{args, unknown};
+use lamina_kit::tasks::Tasks;
+use log::Stream;
+use segments::Segments;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use state::Saving;
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+/// The keys; see the module.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Keys {}
+
+impl Config for Keys {
+    const KIND: &'static str = "flash";
+    const SUMMARY: &'static str = "a cache on a fast device, for layers of kind accelerate";
+    const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
+    const TRAITS: Traits = Traits {
+        keeps: true,
+        elsewhere: &["ssd", "nvme"],
+        signature: Some(Signature {
+            name: "Lamina cache on flash",
+            magic: &format::SUPER_MAGIC,
+            details: format::details,
+        }),
+        figures: FIGURES,
+        notices: &[
+            Notice::new("/failed", "{device} takes nothing: {}"),
+            Notice::new("/alerts/stalled", "{device} has no room: writes have waited for {/stalled_seconds}"),
+        ],
+        verbs: &[Verb::new("forget", "forgets a volume that nobody uses any more").with(&[
+            Arg::required("uuid", ArgType::Text, "which one, as it is shown"),
+            Arg::optional("accept-loss", ArgType::Flag, "also if it has what its store does not have"),
+        ])],
+        ..Traits::NONE
+    };
+
+    fn build(self, with: Build) -> Pending<Made> {
+        Box::pin(async move {
+            let child = with.child();
+            if with.begin != Begin::Open {
+                Log::format(&with.env, &child).await?;
+            }
+            let log = match Log::open(&with.name, &with.env, Rc::clone(&child)).await {
+                Err(e) if with.begin == Begin::Open && is_loss(&e) => {
+                    tracing::error!(flash = %with.name, error = %e, "the cache cannot be used");
+                    Log::missing(&with.name, &with.env, child, e)
+                }
+                opened => opened?,
+            };
+            Ok(Rc::new(Flash { log }) as Made)
+        })
+    }
+}
+
+/// What is shown, in the order of the columns.
+const FIGURES: &[Figure] = {
+    use Unit::{Bytes, Count, Made, Pieces, Seconds};
+    const SEGMENTS: Unit = Pieces("/segment_bytes");
+    &[
+        Figure::gauge("segments", "/segments", SEGMENTS, "Segments of the flash.").column("SIZE"),
+        Figure::gauge("free_segments", "/free_segments", SEGMENTS, "Segments that are free.").column("FREE"),
+        Figure::gauge("small_segments", "/small_segments", SEGMENTS, "Segments in the log of what is new.")
+            .column("SMALL"),
+        Figure::gauge(
+            "main_segments",
+            "/main_segments",
+            SEGMENTS,
+            "Segments in the log of what was asked for again.",
+        )
+        .column("MAIN"),
+        Figure::gauge("segment_bytes", "/segment_bytes", Bytes, "Size of a segment."),
+        Figure::shown("/volumes", Made(open_of_all), "Volumes that are open, of all.").column("OPEN"),
+        Figure::gauge("cached_bytes", "/cached_bytes", Bytes, "What all volumes have on it.")
+            .column("CACHED"),
+        Figure::gauge("dirty_bytes", "/dirty_bytes", Bytes, "What it has that is not on the stores.")
+            .column("DIRTY"),
+        Figure::counter("written_bytes_total", "/written_bytes", Bytes, "Written to the device: its wear.")
+            .column("WRITTEN"),
+        Figure::counter("stalls_total", "/stalls", Count, "Writes that had to wait for room.")
+            .column("STALLS"),
+        Figure::gauge(
+            "stalled_seconds",
+            "/stalled_seconds",
+            Seconds,
+            "How long writes have waited for room now.",
+        ),
+        Figure::gauge("memory_bytes", "/memory", Bytes, "Memory of its index."),
+    ]
+};
+
+fn open_of_all(volumes: &Value) -> Option<String> {
+    let volumes = volumes.as_array()?;
+    let open = volumes.iter().filter(|volume| volume["open"] == true).count();
+    Some(format!("{open}/{}", volumes.len()))
+}
+
+/// The cache on a device, as volumes share it.
+pub(crate) struct Log {
+    me: Weak<Log>,
+    name: String,
+    pub env: Rc<dyn Env>,
+    child: Rc<Node>,
+    shape: Super,
+    index: RefCell<Index>,
+    segments: RefCell<Segments>,
+    /// Which log each segment belongs to.
+    log_of: Vec<Cell<u8>>,
+    /// By their numbers.
+    volumes: RefCell<Vec<Option<Rc<Volume>>>>,
+    /// The highest generation of any volume there was.
+    generations: Cell<u32>,
+    streams: [Stream; 2],
+    saving: Saving,
+    /// Slots that are promised to who is about to put something.
+    reserved: Cell<u64>,
+    reclaiming: Cell<bool>,
+    /// How often a store was brought up to date.
+    checkpoints: Cell<u64>,
+    /// Segments whose blocks were moved rather than forgotten, one after the other.
+    in_vain: Cell<usize>,
+    /// Tails that were turned over since these numbers of dirty blocks, and of blocks, have changed.
+    turned: Cell<(usize, [u64; 2])>,
+    /// What is a volume's due is not kept: there is no other way to get room.
+    is_strict: Cell<bool>,
+    /// Of each log: segments up to this one are freed before any other.
+    first: [Cell<u64>; 2],
+    /// Something has moved that others may wait for.
+    moved: Signal,
+    /// Why nothing can be put now.
+    failed: RefCell<Option<Error>>,
+    /// It could not be opened: it has nothing, and never takes anything.
+    is_missing: bool,
+    /// Slots that have something else than what was put there: the device has lost power alone.
+    lost: RefCell<HashSet<u32>>,
+    /// Slots of which is known that what should be there cannot be read, or is something else.
+    unreadable: RefCell<HashSet<u32>>,
+    mending: Cell<bool>,
+    closed: Cell<bool>,
+    /// What goes on in the background.
+    tasks: Rc<Tasks>,
+    scratch: RefCell<Vec<u8>>,
+    /// Bytes written to the device, but for the state.
+    written: Cell<u64>,
+    /// How often somebody had to wait for room.
+    stalls: Cell<u64>,
+    /// How many wait for room, and since when there is somebody who does.
+    short: Cell<(usize, Time)>,
+    /// Flushes of the device that have begun, and the last of them that ended.
+    flushes: Cell<(u64, u64)>,
+    /// Somebody waits for the summary of a segment.
+    hasty: Cell<bool>,
+    /// One of the two has changed. Not each write, which is what `moved` tells.
+    flushed: Signal,
+    /// How many wait for what is on its way.
+    hurried: Cell<usize>,
+}
+
+/// True if a cache that cannot be opened because of `e` is lost, as far as anybody knows: its volumes decide what that
+/// means for them.
+fn is_loss(e: &Error) -> bool {
+    matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::Media | ErrorKind::Offline | ErrorKind::TimedOut)
+}
+
+/// The arguments of `forget`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Forget {
+    uuid: String,
+    #[serde(default)]
+    accept_loss: bool,
+}
+
+impl Log {
+    /// For so long there has always been somebody who waits for room.
+    fn stalled(&self) -> Duration {
+        let (waiting, since) = self.short.get();
+        if waiting > 0 { self.env.now().since(since) } else { Duration::ZERO }
+    }
+}
+
+/// Writes should not have to wait for so long: flow control keeps that from happening.
+const STALLED: Duration = Duration::from_secs(1);
+
+struct Flash {
+    log: Rc<Log>,
+}
+
+impl Layer for Flash {
+    fn geometry(&self) -> Geometry {
+        Geometry { read_only: true, ..self.log.child.geometry() }
+    }
+
+    fn submit(self: Rc<Self>, io: &mut Io) -> Step {
+        match io.op {
+            Op::Read(_) | Op::Write(..) | Op::Zero(_) | Op::Discard | Op::Flush => {
+                Step::Forward(Rc::clone(&self.log.child))
+            }
+        }
+    }
+
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::None
+    }
+
+    fn close(self: Rc<Self>) -> Pending {
+        Box::pin(async move { self.log.close().await })
+    }
+}
+
+impl Manage for Flash {
+    /// What is on it is no volume's: who stands on it has nothing to prepare.
+    fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
+        match effect.bytes {
+            Fate::Stay | Fate::Captured => Consent::Untouched,
+            Fate::Replaced => Consent::Refuses(format!(
+                "it finds on {} what the stores of its volumes do not have",
+                child.name()
+            )),
+        }
+    }
+
+    fn shared(&self) -> Option<Rc<dyn Any>> {
+        Some(Rc::clone(&self.log) as Rc<dyn Any>)
+    }
+
+    fn control(self: Rc<Self>, command: Command) -> Pending<Value> {
+        Box::pin(async move {
+            if command.name != "forget" {
+                return Err(unknown(&command, Keys::TRAITS.verbs));
+            }
+            let Forget { uuid, accept_loss } = args(command)?;
+            let number = u128::from_str_radix(&uuid, 16)
+                .map_err(|_| Error::invalid(format!("uuid: {uuid:?} is no hexadecimal number")))?;
+            self.log.drop_volume(number, accept_loss).await
+        })
+    }
+
+    fn info(&self) -> Value {
+        let log = &self.log;
+        let volume = |volume: &Rc<Volume>| {
+            json!({
+                "uuid": format!("{:032x}", volume.uuid.get()),
+                "open": volume.is_open.get(),
+                "bytes": volume.blocks.get() * SLOT as u64,
+                "dirty_bytes": volume.dirty.get() * SLOT as u64,
+                "generation": volume.generation.get(),
+                "serial": volume.serial.get(),
+                "checkpoint": volume.checkpoint.get(),
+            })
+        };
+        let segments = log.segments.borrow();
+        let sum = |of: fn(&Volume) -> &Cell<u64>| {
+            log.volumes.borrow().iter().flatten().map(|volume| of(volume).get()).sum::<u64>() * SLOT as u64
+        };
+        json!({
+            "uuid": format!("{:032x}", log.shape.uuid),
+            "segment_bytes": u64::from(log.shape.segment_slots) * SLOT as u64,
+            "segments": log.shape.segments,
+            "free_segments": segments.free.len(),
+            "small_segments": segments.logs[0].len(),
+            "main_segments": segments.logs[1].len(),
+            "cached_bytes": sum(|volume| &volume.blocks),
+            "dirty_bytes": sum(|volume| &volume.dirty),
+            "written_bytes": log.written.get(),
+            "stalls": log.stalls.get(),
+            "memory": log.index.borrow().memory(),
+            "stalled_seconds": log.stalled().as_secs_f64(),
+            "alerts": { "failed": log.failed.borrow().is_some(), "stalled": log.stalled() >= STALLED },
+            "failed": log.failed.borrow().as_ref().map(|e| e.to_string()),
+            "volumes": log.volumes.borrow().iter().flatten().map(volume).collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// The device of a node of kind `flash`.
+pub(crate) fn log_of(node: &Rc<Node>, env: &Rc<dyn Env>) -> Result<Rc<Log>> {
+    if node.is_absent() {
+        let why = node.info()["absent"].as_str().unwrap_or("it is absent").to_owned();
+        return Ok(Log::missing(node.name(), env, Rc::clone(node), Error::offline(why).on(node.name())));
+    }
+    let shared = node.shared().and_then(|shared| shared.downcast::<Log>().ok());
+    shared.ok_or_else(|| {
+        Error::invalid("over: the second device is to be one of kind \"flash\"").on(node.name())
+    })
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

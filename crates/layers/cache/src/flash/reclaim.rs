@@ -1,0 +1,521 @@
+//! Room for what comes: the tail of a log is looked through, what is worth it is kept, and the segment is free.
+//!
+//! ```text
+//!      small's tail:  asked for since it came ──▶ main         else forgotten, and remembered as a ghost
+//!      main's tail:   asked for since it came ──▶ main again   else forgotten, and a ghost as well
+//! ```
+//!
+//! Which tail goes depends on how large the small queue is, and should be (`ghosts`).
+//!
+//! Before anything is forgotten, segments go that have few blocks that count (`compact`).
+//!
+//! A segment is written again only when a durable state says that it does not count: otherwise what is forgotten, and has
+//! been changed on its store since, could be found again after a crash. And what made its blocks old is durable before
+//! they go. A tail that has blocks which are not on their store waits for them; where that takes too long, because the store is
+//! away, slow or not even open, they are copied to the end of their log, so that one store stops no other volume.
+
+use super::Log;
+use super::format::{Entry, SLOT, Summary, What};
+use super::log::{Ticket, Waiting};
+use super::rot::{Written, rotten};
+use super::segments::{MAIN, SMALL};
+use super::volume::{LATE, Volume};
+use futures_util::future::select;
+use lamina_block::{Buf, Durability, Error, ErrorKind, Result};
+use lamina_kit::flaw::flawed;
+use std::ops::Range;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// In each log, what was asked for more often than this is kept. Twice in the small one: neighbouring requests that share
+/// a block are no sign that it will be needed again (docs/benchmarks-hit-rates.md).
+const ASKED: [u8; 2] = [1, 0];
+/// Segments that are freed together, at most: that costs a flush and a state.
+pub(super) const TOGETHER: usize = 8;
+/// Slots between two runs that are read along with them, at most.
+const CLOSE: u32 = 8;
+/// How long a device that fails is left alone.
+pub(super) const PAUSE: Duration = Duration::from_millis(100);
+
+/// Why blocks leave a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Leaves {
+    /// It is the tail of its log: what is kept goes to main, the rest is forgotten.
+    Tail,
+    /// The same, and stores are late: what is not there goes to the end of the same log.
+    Late,
+    /// It is compacted: all of it goes to the end of its log.
+    Sparse,
+}
+
+/// Blocks that are to be kept: they lie side by side, and were written together.
+pub(super) struct Run {
+    pub volume: Rc<Volume>,
+    /// Of the volume, when they were there: if all of it is forgotten meanwhile, their copies are, too.
+    pub generation: u32,
+    pub serial: u64,
+    pub block: u64,
+    pub slot: u32,
+    pub count: u32,
+    /// What they were written as.
+    pub written: Written,
+    pub is_dirty: bool,
+    /// It cannot be read any more.
+    pub is_lost: bool,
+}
+
+impl Run {
+    /// The slots that have to be read in order to copy it.
+    fn needed(&self) -> Range<u32> {
+        if self.is_dirty { self.written.slots.clone() } else { self.slot..self.slot + self.count }
+    }
+}
+
+impl Log {
+    /// Segments that should be free.
+    pub(super) fn reserve(&self) -> usize {
+        6 + self.shape.segments as usize / 64
+    }
+
+    /// True if room is short now.
+    pub(super) fn is_urgent(&self) -> bool {
+        self.segments.borrow().free.len() <= self.reserve() * 3 / 4
+    }
+
+    /// Makes room if it is about to be short.
+    pub fn reclaim_soon(&self) {
+        if self.is_short() && !self.closed.get() && !self.reclaiming.replace(true) {
+            self.spawn(|me| async move {
+                me.reclaim().await;
+                me.reclaiming.set(false);
+                me.moved.notify();
+            });
+        }
+    }
+
+    async fn reclaim(self: &Rc<Log>) {
+        while self.segments.borrow().free.len() <= self.reserve() && !self.closed.get() {
+            let moved = self.moved.wait();
+            // Who needs room fast does not wait for copies.
+            if !self.is_urgent() && self.compact_some().await {
+                continue;
+            }
+            let (emptied, result) = self.empty_some().await;
+            if emptied.is_empty() && result.is_ok() {
+                if self.is_urgent() && self.compact_some().await {
+                    continue;
+                }
+                if !self.is_short() || !self.is_dirty(|_| true) {
+                    return;
+                }
+                match self.late_tail() {
+                    Some(late) => self.turn_over(late).await,
+                    // A store may become late meanwhile.
+                    None => drop(select(self.env.sleep(LATE), pin!(moved)).await),
+                }
+                continue;
+            }
+            let freed = self.free(emptied).await;
+            match freed.and(result) {
+                // All of main has been looked through, and all of it is somebody's due. Room comes when others get rid of
+                // what they have beyond theirs; and if there is nothing they wait for, it is not kept any longer.
+                Ok(()) if self.in_vain.get() > self.segments.borrow().logs[MAIN as usize].len() => {
+                    let now = self.env.now();
+                    match self.is_dirty(|volume| !volume.is_late(now)) {
+                        true => {
+                            let before = self.checkpoints.get();
+                            let is_over = || self.checkpoints.get() != before || self.closed.get();
+                            // A store may become late meanwhile.
+                            let over = pin!(self.moved.until(is_over));
+                            drop(select(self.env.sleep(LATE), over).await);
+                        }
+                        false => self.is_strict.set(true),
+                    }
+                }
+                Ok(()) => self.is_strict.set(false),
+                Err(e) => {
+                    tracing::debug!(flash = %self.name, error = %e, "a segment cannot be freed; it is tried again");
+                    self.env.sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// True if something is not on its store, of volumes that are meant. It is wanted there now.
+    fn is_dirty(&self, is_meant: impl Fn(&Volume) -> bool) -> bool {
+        let volumes = self.volumes.borrow();
+        let dirty = volumes.iter().flatten().filter(|volume| volume.dirty.get() > 0 && is_meant(volume));
+        dirty.map(|volume| volume.hurry.notify()).count() > 0
+    }
+
+    /// True if all of main has been looked through as strictly as that is done, and there is still no room: all of it is
+    /// asked for again and again. Somebody has to give way.
+    fn is_hopeless(&self) -> bool {
+        let main = self.segments.borrow().logs[MAIN as usize].len();
+        self.is_strict.get() && self.in_vain.get() > main + 2 * TOGETHER
+    }
+
+    /// True if room is about to be short.
+    pub fn is_short(&self) -> bool {
+        self.segments.borrow().free.len() < self.reserve()
+    }
+
+    /// Empties the next tails, a few while that does not keep anybody waiting.
+    async fn empty_some(self: &Rc<Log>) -> (Vec<(u8, u32)>, Result<()>) {
+        let mut emptied = Vec::new();
+        let free = self.segments.borrow().free.len();
+        while emptied.len() < free.saturating_sub(3).clamp(2, TOGETHER)
+            && let Some((log, number)) = self.victim(&emptied)
+        {
+            if let Err(e) = self.empty_segment(log, number, Leaves::Tail).await {
+                return (emptied, Err(e));
+            }
+            emptied.push((log, number));
+        }
+        (emptied, Ok(()))
+    }
+
+    /// The tail that goes next, behind those that are `emptied`.
+    fn victim(&self, emptied: &[(u8, u32)]) -> Option<(u8, u32)> {
+        self.next_tail(emptied, |number| self.segments.borrow().list[number as usize].dirty == 0)
+    }
+
+    pub(super) fn next_tail(&self, emptied: &[(u8, u32)], may_go: impl Fn(u32) -> bool) -> Option<(u8, u32)> {
+        let segments = self.segments.borrow();
+        let gone = |log: u8| emptied.iter().filter(|(of, _)| *of == log).count();
+        let oldest = |log: u8| {
+            let number = *segments.logs[log as usize].get(gone(log))?;
+            (self.streams[log as usize].open.get() != Some(number)).then_some((log, number))
+        };
+        let may_go = |(_, number): &(u8, u32)| may_go(*number);
+        let goes_first = |(log, number): &(u8, u32)| {
+            segments.list[*number as usize].sequence <= self.first[*log as usize].get()
+        };
+        if let Some(first) = [SMALL, MAIN].into_iter().filter_map(oldest).find(goes_first) {
+            return Some(first).filter(may_go);
+        }
+        let is_large = self.index.borrow().ghosts.is_large(segments.live);
+        let order = if is_large { [SMALL, MAIN] } else { [MAIN, SMALL] };
+        order.into_iter().filter_map(oldest).find(may_go)
+    }
+
+    /// Keeps of a tail what is worth it, and forgets the rest.
+    pub(super) async fn empty_segment(self: &Rc<Log>, log: u8, number: u32, why: Leaves) -> Result<()> {
+        self.moved.until(|| self.segments.borrow_mut().get(number).under_way.is_empty()).await;
+        let entries = self.entries_of_tail(number).await?;
+        // Once something of it is forgotten, nothing newer may go before it, also if it cannot be freed now.
+        let sequence = self.segments.borrow_mut().get(number).sequence;
+        let first = &self.first[log as usize];
+        first.set(first.get().max(sequence));
+        let mut kept = 0;
+        loop {
+            let moved = self.moved.wait();
+            let (runs, waits) = self.sort(number, &entries, why);
+            kept += runs.iter().filter(|run| !run.is_dirty).map(|run| run.count).sum::<u32>();
+            match (runs.is_empty(), waits) {
+                (false, _) => self.keep(runs, why).await?,
+                (true, true) => moved.await,
+                (true, false) => break,
+            }
+        }
+        // What was written again elsewhere since has left room here without anything being forgotten.
+        let is_vain = kept > self.shape.batch_slots() / 2;
+        self.in_vain.set(if is_vain { self.in_vain.get() + 1 } else { 0 });
+        Ok(())
+    }
+
+    /// Lets segments be used again that are empty.
+    pub(super) async fn free(self: &Rc<Log>, emptied: Vec<(u8, u32)>) -> Result<()> {
+        if emptied.is_empty() {
+            return Ok(());
+        }
+        // What made their blocks old is durable before they go.
+        if !flawed("freed before what is newer is durable") {
+            self.flush().await?;
+        }
+        for (log, number) in &emptied {
+            let gone = self.segments.borrow_mut().logs[*log as usize].pop_front();
+            debug_assert_eq!(gone, Some(*number));
+        }
+        while !flawed("written again before the state")
+            && let Err(e) = self.save().await
+        {
+            if self.closed.get() {
+                return Err(e);
+            }
+            self.env.sleep(PAUSE).await;
+        }
+        for (_, number) in emptied {
+            self.give_back(number).await;
+        }
+        Ok(())
+    }
+
+    /// The segment can be used again, perhaps not before a store that takes its time has what is read from it.
+    async fn give_back(self: &Rc<Log>, number: u32) {
+        let facts = move |log: &Log| {
+            let segments = log.segments.borrow();
+            let segment = &segments.list[number as usize];
+            (segment.pins == 0, segment.entries.is_none())
+        };
+        let give = move |log: &Rc<Log>| {
+            log.segments.borrow_mut().free.push_back(number);
+            log.freed();
+        };
+        self.hasten(!facts(self).1);
+        self.moved.until(|| facts(self).0 || facts(self).1).await;
+        self.hasty.set(false);
+        if facts(self).0 {
+            return give(self);
+        }
+        self.spawn(move |me| async move {
+            me.moved.until(|| facts(&me).0 || me.closed.get()).await;
+            if !me.closed.get() {
+                give(&me);
+            }
+        });
+    }
+
+    /// Segments that have ended do not wait for the flushes of others any more, if `is_hasty`.
+    fn hasten(&self, is_hasty: bool) {
+        self.hasty.set(is_hasty);
+        self.flushed.notify();
+    }
+
+    /// There are more free segments. What waits for one is not always somebody who waits for room: copies take what there is.
+    pub(super) fn freed(self: &Rc<Log>) {
+        self.moved.notify();
+        if !flawed("nobody hears of a free segment") {
+            [SMALL, MAIN].into_iter().for_each(|log| self.pump(log));
+        }
+    }
+
+    /// Nobody reads from the segment any more, and its summary is written or never will be.
+    pub(super) async fn unpinned(&self, number: u32) {
+        self.hasten(self.segments.borrow_mut().get(number).entries.is_some());
+        self.moved.until(|| self.segments.borrow_mut().get(number).pins == 0).await;
+        self.hasty.set(false);
+    }
+
+    /// What a segment holds or held.
+    pub(super) async fn entries(&self, number: u32) -> Result<Vec<Entry>> {
+        let (known, sequence) = {
+            let mut segments = self.segments.borrow_mut();
+            let segment = segments.get(number);
+            (segment.entries.clone(), segment.sequence)
+        };
+        if let Some(entries) = known {
+            return Ok(entries);
+        }
+        let slots = self.shape.segment(number);
+        let bytes = self.read_slots(slots.start + self.shape.batch_slots()..slots.end).await?.to_vec();
+        match Summary::decode(&bytes, &self.shape).filter(|summary| summary.segment == sequence) {
+            Some(summary) => Ok(summary.entries),
+            None => {
+                Err(Error::new(ErrorKind::Corrupt, "the summary of a segment has changed").on(&self.name))
+            }
+        }
+    }
+
+    /// Forgets what is not worth keeping, and gives what is. True if something is just being written anew, or is not on
+    /// its store any more.
+    pub(super) fn sort(&self, number: u32, entries: &[Entry], why: Leaves) -> (Vec<Run>, bool) {
+        let base = self.shape.segment(number).start;
+        let log = self.log_of[number as usize].get();
+        let has_room = self.segments.borrow().free.len() >= 2 && self.failed.borrow().is_none();
+        let can_move = has_room && !self.is_hopeless();
+        let (mut runs, mut waits): (Vec<Run>, bool) = (Vec::new(), false);
+        for entry in entries.iter().filter(|entry| entry.what != What::Dropped) {
+            for i in 0..entry.count {
+                let slot = base + entry.slot + i;
+                let word = self.index.borrow().word(slot);
+                if !word.is_used() {
+                    continue;
+                }
+                let is_dirty = word.is_dirty();
+                if word.is_pending() || word.is_moving() || (is_dirty && why != Leaves::Late) {
+                    waits = true;
+                    continue;
+                }
+                let Some(volume) = self.volumes.borrow().get(usize::from(word.volume())).cloned().flatten()
+                else {
+                    continue;
+                };
+                let is_worth = || {
+                    word.frequency() > ASKED[log as usize] || (!self.is_strict.get() && self.is_owed(&volume))
+                };
+                if why != Leaves::Sparse && !is_dirty && !(can_move && is_worth()) {
+                    self.unmap(&volume, word.block());
+                    self.index.borrow_mut().ghosts.remember(log, word.volume(), word.block());
+                    continue;
+                }
+                // In main it has to be asked for again.
+                let frequency = match (why, log) {
+                    _ if is_dirty => word.frequency(),
+                    (Leaves::Sparse, _) => word.frequency(),
+                    (Leaves::Tail | Leaves::Late, MAIN) => word.frequency().saturating_sub(1),
+                    (Leaves::Tail | Leaves::Late, _) => 0,
+                };
+                self.index.borrow_mut().set_frequency(slot, frequency);
+                self.index.borrow_mut().set_moving(slot, true);
+                match runs.last_mut() {
+                    Some(run)
+                        if run.slot + run.count == slot
+                            && run.serial == entry.serial
+                            && run.is_dirty == is_dirty
+                            && i > 0 =>
+                    {
+                        run.count += 1
+                    }
+                    _ => {
+                        // What is dirty counts after a crash as long as it would have where it was.
+                        let generation = if is_dirty { entry.generation } else { volume.generation.get() };
+                        let (serial, block) = (entry.serial, word.block());
+                        runs.push(Run {
+                            volume,
+                            generation,
+                            serial,
+                            block,
+                            slot,
+                            count: 1,
+                            written: Written::of(entry, base),
+                            is_dirty,
+                            is_lost: false,
+                        });
+                    }
+                }
+            }
+        }
+        (runs, waits)
+    }
+
+    /// What runs of a segment hold, as far as it can be read. What lies close together is read at once.
+    async fn read_apart(&self, mut runs: Vec<Run>) -> Vec<(Run, Buf)> {
+        runs.sort_unstable_by_key(|run| run.slot);
+        let mut copies = Vec::with_capacity(runs.len());
+        let mut left = runs.into_iter().peekable();
+        while let Some(run) = left.next() {
+            let needed = run.needed();
+            let (mut first, mut end) = (needed.start, needed.end);
+            let mut stretch = vec![run];
+            while let Some(next) = left.next_if(|next| next.slot <= end + CLOSE) {
+                (first, end) = (first.min(next.needed().start), end.max(next.needed().end));
+                stretch.push(next);
+            }
+            let whole = match self.is_there(first..end) {
+                Ok(()) => self.read_slots(first..end).await.ok(),
+                Err(_) => None,
+            };
+            for run in stretch {
+                let slots = run.slot..run.slot + run.count;
+                let place = |slot: u32| (slot - first) as usize * SLOT;
+                let data = match (&whole, self.is_there(slots.clone())) {
+                    (Some(whole), _) if !run.is_dirty || self.is_sound(&run.written, first, whole) => {
+                        Ok(whole.slice(place(slots.start)..place(slots.end)))
+                    }
+                    // One of them cannot be read, or several.
+                    (None, Ok(())) if !run.is_dirty => self.read_slots(slots).await,
+                    (_, there) => Err(there.err().unwrap_or_else(rotten)),
+                };
+                match data {
+                    Ok(data) => copies.push((run, data)),
+                    Err(_) if run.is_dirty => self.read_alone(&run, &mut copies).await,
+                    Err(e) => {
+                        tracing::warn!(flash = %self.name, error = %e, "cached blocks cannot be read, nor copied")
+                    }
+                }
+            }
+        }
+        copies
+    }
+
+    /// Copies runs to where they go. What cannot be copied is forgotten in a tail, and stays where it is in another segment:
+    /// there may be something older behind it. Fails if something dirty stays where it is.
+    pub(super) async fn keep(self: &Rc<Log>, runs: Vec<Run>, why: Leaves) -> Result<()> {
+        let ticket = Ticket::new();
+        let slots_of = |run: &Run| run.slot..run.slot + run.count;
+        let slots = runs.iter().flat_map(|run| slots_of(run).map(|slot| (Rc::clone(&run.volume), slot)));
+        let slots: Vec<_> = slots.collect();
+        let copies = self.read_apart(runs).await;
+        // All at once, so that they share heads: with one for each there might be no room won.
+        for (run, data) in copies {
+            self.append(
+                if why == Leaves::Sparse || run.is_dirty { self.log_of(run.slot) } else { MAIN },
+                Waiting {
+                    what: match (run.is_lost, run.is_dirty) {
+                        (true, _) => What::Lost,
+                        (false, true) => What::Written,
+                        (false, false) => What::Clean,
+                    },
+                    generation: run.generation,
+                    serial: run.serial,
+                    block: run.block,
+                    count: run.count,
+                    data,
+                    from: Some(run.slot),
+                    durability: Durability::Cached,
+                    ticket: Rc::clone(&ticket),
+                    volume: run.volume,
+                },
+            );
+        }
+        // Its result does not matter: what is still where it was has not been copied.
+        let _copied = ticket.wait().await;
+        let mut stay = 0;
+        for (volume, slot) in slots {
+            let word = self.index.borrow().word(slot);
+            match why {
+                _ if !word.is_moving() => {}
+                _ if word.is_dirty() => {
+                    self.index.borrow_mut().set_moving(slot, false);
+                    stay += 1;
+                }
+                Leaves::Tail | Leaves::Late => self.unmap(&volume, word.block()),
+                Leaves::Sparse => self.index.borrow_mut().set_moving(slot, false),
+            }
+        }
+        self.moved.notify();
+        match stay {
+            0 => Ok(()),
+            stay => Err(Error::media(format!("{stay} blocks that only the flash has cannot be copied"))
+                .on(&self.name)),
+        }
+    }
+
+    /// Blocks of the flash that are a volume's share.
+    pub fn share(&self, volume: &Volume) -> u64 {
+        self.part_of(volume, self.room_for_data())
+    }
+
+    /// The part of `all` that is a volume's share.
+    pub(super) fn part_of(&self, volume: &Volume, all: u64) -> u64 {
+        let volumes = self.volumes.borrow();
+        let open = || volumes.iter().flatten().filter(|volume| volume.is_open.get());
+        let given: u64 = open().filter_map(|volume| volume.share.get()).map(u64::from).sum();
+        let others = open().filter(|volume| volume.share.get().is_none()).count().max(1) as u64;
+        let part = volume.share.get().map_or(1000u64.saturating_sub(given) / others, u64::from);
+        // More than all is given: everybody gets less.
+        all * part / given.max(1000)
+    }
+
+    /// Blocks that the flash has room for, if batches are not small.
+    pub fn room_for_data(&self) -> u64 {
+        u64::from(self.shape.segments.saturating_sub(self.reserve() as u32))
+            * u64::from(self.shape.batch_slots())
+    }
+
+    /// True if others have more than their share, and this one has not.
+    fn is_owed(&self, volume: &Volume) -> bool {
+        let others: Vec<_> = self
+            .volumes
+            .borrow()
+            .iter()
+            .flatten()
+            .filter(|other| other.number != volume.number)
+            .cloned()
+            .collect();
+        let is_beyond = |other: &Rc<Volume>| other.is_open.get() && other.blocks.get() > self.share(other);
+        volume.is_open.get() && volume.blocks.get() <= self.share(volume) && others.iter().any(is_beyond)
+    }
+}

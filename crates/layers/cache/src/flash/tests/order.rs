@@ -1,0 +1,218 @@
+//! The rules of `docs/formats/flash.md`, "Order": what each is there for, and that a log without it is noticed. Rules 3 and 6
+//! have their canaries beside the layer above.
+
+use super::super::Log;
+use super::super::format::*;
+use super::super::log::How;
+use super::super::reclaim::Leaves;
+use super::super::segments::SMALL;
+use super::super::volume::Volume;
+use super::latent::get;
+use super::recovery::{SIZE, VOLUME, disk, open, put};
+use crate::testing::*;
+use lamina_block::{Env, Error, Geometry, Layer, Manage, Op, Passthrough, Step};
+use lamina_kit::flaw::failure_of;
+use lamina_sim::{DiskOptions, Image, Loss, SimEnv, Simulation};
+use std::cell::Cell;
+
+/// What a volume has of block 3 when the flash is opened again after `test`, and a power loss.
+fn found_after<F: Future<Output = ()> + 'static>(
+    (loss, seed): (Loss, u64),
+    test: impl FnOnce(Rc<SimEnv>) -> F + 'static,
+) -> Option<u8> {
+    let world = Simulation::new(1);
+    let env = world.env();
+    env.put_disk("flash", Image::blank(DiskOptions::new(SIZE)));
+    let run = async move {
+        Log::format(&(Rc::clone(&env) as _), &disk(&env)).await.expect("made");
+        test(Rc::clone(&env)).await;
+        env.images(loss, seed)
+    };
+    let images = world.run(run).expect("it ends");
+    let world = Simulation::from_images(1, &images);
+    let env = world.env();
+    let run = async move {
+        let log = open(&env).await;
+        let volume = log.volume(VOLUME, 64).await.expect("the volume");
+        get(&log, &volume, 3).await.map(|read| read.expect("read"))
+    };
+    world.run(run).expect("it ends")
+}
+
+async fn made(env: &Rc<SimEnv>) -> (Rc<Log>, Rc<Volume>) {
+    let log = open(env).await;
+    let volume = log.volume(VOLUME, 64).await.expect("made");
+    (log, volume)
+}
+
+async fn put_cached(log: &Rc<Log>, volume: &Rc<Volume>, block: u64, byte: u8) {
+    let how = How { dirty: true, durability: Durability::Cached };
+    let room = log.room(1).await.expect("room");
+    log.put(room, volume, block, &Buf::from_vec(vec![byte; SLOT]), how).await.expect("put");
+}
+
+/// All of it is on the store.
+async fn bring(log: &Rc<Log>, volume: &Rc<Volume>) {
+    let (dirty, upto) = log.batch(volume, 1000).expect("dirty");
+    log.checkpoint(volume, upto, &dirty).await.expect("kept");
+}
+
+/// The log that has block 3 is freed from its tail on, up to where that is.
+async fn free_block(log: &Rc<Log>, volume: &Rc<Volume>) {
+    let slot = log.runs(volume, 3..4).remove(0).slot.expect("it is there");
+    let (of, wanted) = (log.log_of(slot), log.shape.segment_of(slot));
+    log.streams[of as usize].open.set(None);
+    loop {
+        let number = log.segments.borrow().logs[of as usize][0];
+        log.finish(number).await.expect("finished");
+        log.empty_segment(of, number, Leaves::Tail).await.expect("emptied");
+        log.free(vec![(of, number)]).await.expect("freed");
+        if number == wanted {
+            return;
+        }
+    }
+}
+
+/// Rule 1: whatever the power takes of the first batch.
+fn a_durable_write_in_a_new_segment() {
+    for seed in 0..16 {
+        let found = found_after((Loss::Writes, seed), |env| async move {
+            let (log, volume) = made(&env).await;
+            put_cached(&log, &volume, 5, 1).await;
+            put(&log, &volume, 3, 2).await;
+        });
+        assert_eq!(found, Some(2), "what was durable is not found");
+    }
+}
+
+/// A device that says of a write that it failed, and has written it.
+struct Liar(Rc<Node>, Rc<Cell<bool>>);
+
+impl Layer for Liar {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn submit(self: Rc<Self>, io: &mut Io) -> Step {
+        match &io.op {
+            Op::Write(..) if self.1.replace(false) => {
+                let written = self.0.submit(Io { op: io.op.clone(), at: io.at.clone() });
+                Step::control(async move { written.await.and(Err(Error::media("no"))) })
+            }
+            _ => Step::Forward(Rc::clone(&self.0)),
+        }
+    }
+
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::to(&self.0)
+    }
+}
+
+impl Manage for Liar {}
+
+/// Rule 2.
+fn a_write_that_failed_and_is_there() {
+    let found = found_after((Loss::All, 1), |env| async move {
+        let (world, lies): (Rc<dyn Env>, _) = (Rc::clone(&env) as _, Rc::new(Cell::new(false)));
+        let liar = Node::new("liar", "liar", Rc::clone(&world), Rc::new(Liar(disk(&env), Rc::clone(&lies))));
+        let log = Log::open("flash", &world, liar).await.expect("opened");
+        let volume = log.volume(VOLUME, 64).await.expect("made");
+        put(&log, &volume, 3, 1).await;
+        lies.set(true);
+        let how = How { dirty: true, durability: Durability::Fua };
+        let room = log.room(1).await.expect("room");
+        log.put(room, &volume, 3, &Buf::from_vec(vec![2; SLOT]), how).await.expect_err("it fails");
+    });
+    assert_eq!(found, Some(1), "a write that failed is there");
+}
+
+/// Rule 4.
+fn a_new_version_is_forgotten() {
+    let found = found_after((Loss::All, 1), |env| async move {
+        let (log, volume) = made(&env).await;
+        for value in [1, 2] {
+            for block in 0..7 {
+                put(&log, &volume, block, value).await;
+            }
+        }
+        bring(&log, &volume).await;
+        free_block(&log, &volume).await;
+    });
+    assert_eq!(found, None, "an older version is there");
+}
+
+/// Rule 5: what was written again is durable when the older version goes.
+fn an_older_version_is_freed() {
+    let found = found_after((Loss::All, 1), |env| async move {
+        let (log, volume) = made(&env).await;
+        for block in [0, 1, 2, 4, 5, 6] {
+            put(&log, &volume, block, 1).await;
+        }
+        bring(&log, &volume).await;
+        put(&log, &volume, 3, 1).await;
+        log.finish(0).await.expect("finished");
+        put_cached(&log, &volume, 10, 1).await;
+        put_cached(&log, &volume, 3, 2).await;
+        log.empty_segment(SMALL, 0, Leaves::Tail).await.expect("emptied");
+        log.free(vec![(SMALL, 0)]).await.expect("freed");
+    });
+    assert_eq!(found, Some(2), "what was durable is gone");
+}
+
+/// Rule 5: what is newer is not written over while what is older counts.
+fn a_newer_version_is_written_over() {
+    let found = found_after((Loss::All, 1), |env| async move {
+        let (log, volume) = made(&env).await;
+        for value in [1, 2] {
+            for block in 0..7 {
+                put(&log, &volume, block, value).await;
+            }
+        }
+        bring(&log, &volume).await;
+        free_block(&log, &volume).await;
+        {
+            let mut segments = log.segments.borrow_mut();
+            segments.free.retain(|number| *number != 1);
+            segments.free.push_front(1);
+        }
+        put(&log, &volume, 40, 1).await;
+    });
+    assert_eq!(found, None, "an older version is there");
+}
+
+/// Rule 7: the store may be changed without the flash.
+fn a_volume_is_forgotten() {
+    let found = found_after((Loss::All, 1), |env| async move {
+        let (log, volume) = made(&env).await;
+        put(&log, &volume, 3, 1).await;
+        bring(&log, &volume).await;
+        log.forget(&volume).await.expect("durable");
+    });
+    assert_eq!(found, None, "what was forgotten is there");
+}
+
+#[test]
+fn the_order_is_kept() {
+    a_durable_write_in_a_new_segment();
+    a_write_that_failed_and_is_there();
+    a_new_version_is_forgotten();
+    an_older_version_is_freed();
+    a_newer_version_is_written_over();
+    a_volume_is_forgotten();
+}
+
+#[test]
+fn each_rule_is_needed() {
+    let canaries: [(&str, fn(), &str); 6] = [
+        ("durable before the first batch", a_durable_write_in_a_new_segment, "what was durable is not found"),
+        ("a failed write stays there", a_write_that_failed_and_is_there, "a write that failed is there"),
+        ("versions in both logs", a_new_version_is_forgotten, "an older version is there"),
+        ("freed before what is newer is durable", an_older_version_is_freed, "what was durable is gone"),
+        ("written again before the state", a_newer_version_is_written_over, "an older version is there"),
+        ("forgotten before the state", a_volume_is_forgotten, "what was forgotten is there"),
+    ];
+    for (flaw, test, wanted) in canaries {
+        let words = failure_of(flaw, test);
+        assert!(words.contains(wanted), "{flaw}: {words}");
+    }
+}

@@ -1,0 +1,118 @@
+//! What people tell a volume: who may open it. The key of the data never changes.
+
+use super::Crypt;
+use super::secret::{Secret, Source};
+use lamina_block::{Arg, ArgType, Command, Error, Result, Verb};
+use lamina_kit::command::{args, unknown};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::rc::Rc;
+
+const FILES: &[Arg] = &[
+    Arg::optional("key-file", ArgType::Text, "a file all of whose bytes are the key"),
+    Arg::optional("passphrase-file", ArgType::Text, "a file whose first line is the passphrase"),
+];
+
+/// The commands.
+pub(super) const VERBS: &[Verb] = &[
+    Verb::new("keyslots", "the keyslots, and what opening them costs"),
+    Verb::new("keyslot-add", "add a keyslot for another key or passphrase").with(FILES),
+    Verb::new("keyslot-remove", "remove a keyslot: what opened it does not any more").with(&[Arg::required(
+        "keyslot",
+        ArgType::Count,
+        "its number",
+    )]),
+    Verb::new("key-change", "replace the keyslot that the device was opened with; no data is written again")
+        .with(FILES),
+];
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Files {
+    key_file: Option<PathBuf>,
+    passphrase_file: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Number {
+    keyslot: u32,
+}
+
+/// Commands that change keyslots come one after the other; this ends one.
+struct Changing(Rc<Crypt>);
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        self.0.changing.set(false);
+        self.0.moved.notify();
+    }
+}
+
+impl Crypt {
+    pub(super) async fn carry_out(self: Rc<Self>, command: Command) -> Result<Value> {
+        match command.name.as_str() {
+            "keyslots" => Ok(self.list()),
+            "keyslot-add" => self.add(args(command)?).await,
+            "keyslot-remove" => self.remove(args::<Number>(command)?.keyslot).await,
+            "key-change" => self.change(args(command)?).await,
+            _ => Err(unknown(&command, VERBS)),
+        }
+    }
+
+    async fn begin(self: &Rc<Self>) -> Changing {
+        self.moved.until(|| !self.changing.get()).await;
+        self.changing.set(true);
+        Changing(Rc::clone(self))
+    }
+
+    fn list(&self) -> Value {
+        let mut keyslots = self.luks.list();
+        for keyslot in keyslots.as_array_mut().into_iter().flatten() {
+            keyslot["opened"] = (keyslot["keyslot"] == self.opened.get()).into();
+        }
+        json!({ "keyslots": keyslots })
+    }
+
+    async fn secret(&self, files: Files) -> Result<Secret> {
+        let source = Source::of(files.key_file, files.passphrase_file)?.based(|path| self.base.join(path));
+        source.read(&*self.env).await
+    }
+
+    async fn add(self: Rc<Self>, files: Files) -> Result<Value> {
+        let secret = self.secret(files).await?;
+        let _changing = self.begin().await;
+        Ok(json!({ "keyslot": self.luks.ensure(&self.key, &secret).await? }))
+    }
+
+    async fn remove(self: Rc<Self>, number: u32) -> Result<Value> {
+        let _changing = self.begin().await;
+        if number == self.opened.get() {
+            return Err(Error::invalid(format!(
+                "keyslot: the device was opened with {number}, and nobody knows whether another one opens: `key-change` \
+                 replaces it"
+            )));
+        }
+        self.luks.remove(number).await?;
+        Ok(self.list())
+    }
+
+    /// The new keyslot is there, whole, and has been opened from the disk before the old one is touched.
+    async fn change(self: Rc<Self>, files: Files) -> Result<Value> {
+        let secret = self.secret(files).await?;
+        let _changing = self.begin().await;
+        let old = self.opened.get();
+        let new = self.luks.ensure(&self.key, &secret).await?;
+        if new == old {
+            return Err(Error::invalid(
+                "this is the key that the device was opened with: there is nothing to change",
+            ));
+        }
+        self.opened.set(new);
+        if self.luks.has(old) {
+            self.luks.remove(old).await?;
+        }
+        Ok(json!({ "keyslot": new, "removed": old }))
+    }
+}

@@ -1,0 +1,239 @@
+//! `integrity`: a checksum of every block, so that bytes that changed on their own are an error and not data.
+//!
+//! What is read is compared with the checksum that was made when it was written. If they differ, what is below is asked for
+//! another copy; if there is none that is right, the read fails and says where. It never gives out the wrong bytes. Over such
+//! a layer, a mirror or a parity layer knows which copy is right, and writes it back.
+//!
+//! ```text
+//!   read ─▶ below ─▶ checksum of every block = that in the table? ─ yes ─▶ done
+//!                                                └ no ─▶ once more, alone with the block
+//!                                                             └ no ─▶ another copy? ─ yes ─▶ done, and written back
+//!                                                                          └ no ─▶ Corrupt, which bytes
+//!   write ─▶ checksums ─▶ below ─▶ table
+//! ```
+//!
+//! Keys:
+//! * `over`: the device below.
+//! * `checksum` ("xxh3"): that (8 bytes a block), or "crc32c" (4 bytes); stays as it was when the table was made. All
+//!   blocks that end with their own CRC-32C, as the pages of Lamina's own metadata do, have the same crc32c: if one of
+//!   them is in the place of another, only xxh3 notices. What changes in a block, both do.
+//! * `metadata`: a device for the table; without it, the table lies at the head of the device below.
+//! * `memory` ("16MiB"): for parts of the table that are in use, at least 1MiB; the rest of it is on disk.
+//! * `region` (4MiB, larger where there would be more than 65,536): what is in doubt together after a crash.
+//!
+//! Commands: `scrub`, with an optional `limit` in bytes for each second, reads everything, as a job, and counts what is
+//! wrong (`corrupt`) and what was made right (`healed`); `info` names the last 16 places of each. It looks at all copies that
+//! are below.
+//!
+//! Put it below the legs, one on each device (`lamina design` does): then what is wrong on one comes from the others, for
+//! reads, for writes of a part of a block, and by the scrub of `mirror` or `parity`. What lies between it and the legs has to
+//! leave blocks of 4 KiB whole (a `linear` whose `offset` is a multiple of that does).
+//!
+//! Over a mirror or a parity it heals as well, with one table for all legs: a block that is wrong is read from each leg, or
+//! computed without each, until the checksum is right, and is then written to the legs that hold something else. So it is
+//! through `linear`, `view`, `concat`, `stripe`, `crypt`, `fingerprint`, `delay` and `fault`. It knows less than it would below:
+//! that a parity is wrong while the data are right is not seen; what is wrong in a row of a parity, and was not found before
+//! something in the row is written, goes into the parity as it is; and after a crash legs are made to agree where something
+//! was being written before anybody above could ask. What is lost so is an error, never data.
+//!
+//! A block has 4 KiB. Requests may be smaller: a read reads whole blocks, a write of a part of a block reads the rest
+//! before. A write of a whole block makes a wrong block right; one of a part of it fails, unless another copy is right.
+//!
+//! After a crash, the regions in which something was being written are in *doubt*: whatever is there is taken as it is,
+//! and summed anew in the background. Everything else is compared as before, so what changed on its own is found there,
+//! also after a crash. A region is in doubt from before its first write until some seconds after its last one.
+//!
+//! It does not grow with its device, because its table has no room for more; `info` says how much is not used. Below legs,
+//! exchange them by larger devices, one after the other, and then `grow` the mirror or the parity. With a `metadata` device,
+//! take this layer away (`lamina apply`), and put it there again with another one, larger: all is then read once. With the
+//! table at the head, let `migrate`, above it, move to a larger device.
+//!
+//! A new device is zeroed, and reads as zeroes. Over a device in use (`lamina apply`) everything is in doubt until it has
+//! been read once; this needs a `metadata` device. The table takes 4 GiB for each TiB with xxh3, 2 GiB with crc32c: each
+//! page of it is there twice.
+//!
+//! It deliberately does not know what the right bytes are, does not hide a block that it finds wrong, and does not protect
+//! against somebody who can change data and table: that is what `crypt` and a signature are for.
+
+use crate::sums::digest::Digest;
+use crate::sums::{self, Sums, Wanted};
+use lamina_block::{
+    Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Error, Extent, Figure, Finding, Geometry,
+    Io, Job, Layer, Made, Manage, Node, Op, Passthrough, Pending, Result, Step, Traits, Unit, Verb,
+};
+use lamina_kit::command::{args, unknown};
+use lamina_kit::consent::unless_replaced;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::ops::Range;
+use std::rc::Rc;
+
+/// The keys; see the module.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Keys {
+    checksum: Option<Checksum>,
+    #[serde(default = "memory_default")]
+    memory: Bytes,
+    region: Option<Bytes>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Checksum {
+    Crc32c,
+    Xxh3,
+}
+
+fn memory_default() -> Bytes {
+    Bytes(16 << 20)
+}
+
+impl Keys {
+    fn wanted(&self) -> Wanted {
+        let digest = self.checksum.map(|checksum| match checksum {
+            Checksum::Crc32c => Digest::Crc32c,
+            Checksum::Xxh3 => Digest::Xxh3,
+        });
+        Wanted {
+            kind: Self::KIND,
+            digest: ("checksum", digest),
+            otherwise: Digest::Xxh3,
+            block: None,
+            region: self.region,
+            memory: self.memory,
+            bitmaps: 0,
+            strict: true,
+        }
+    }
+}
+
+impl Config for Keys {
+    const KIND: &'static str = "integrity";
+    const SUMMARY: &'static str = "a checksum of every block";
+    const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
+    const TRAITS: Traits = Traits {
+        keeps: true,
+        metadata: true,
+        store: true,
+        elsewhere: &["checksum", "checksums", "dm-integrity", "dif"],
+        figures: &[
+            Figure::counter(
+                "corrupt_total",
+                "/corrupt",
+                Unit::Count,
+                "Blocks that were found to be others than were written.",
+            ),
+            Figure::counter(
+                "healed_total",
+                "/healed",
+                Unit::Count,
+                "Blocks that were right in another copy, and were written again.",
+            ),
+            Figure::counter(
+                "unreadable_bytes_total",
+                "/unreadable_bytes",
+                Unit::Bytes,
+                "What could not be read to be compared.",
+            ),
+            Figure::gauge(
+                "doubted_bytes",
+                "/doubted_bytes",
+                Unit::Bytes,
+                "What was being written at a crash, and is summed anew.",
+            ),
+        ],
+        verbs: &[Verb::new("scrub", "read everything and compare it, as a job").with(&[Arg::optional(
+            "limit",
+            ArgType::Size,
+            "bytes for each second, at most",
+        )])],
+        ..Traits::NONE
+    };
+
+    fn build(self, with: Build) -> Pending<Made> {
+        Box::pin(async move { Ok(Rc::new(Integrity(sums::open(&self.wanted(), &with).await?)) as Made) })
+    }
+}
+
+/// The arguments of `scrub`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Scrub {
+    limit: Option<Bytes>,
+}
+
+struct Integrity(Rc<Sums>);
+
+impl Integrity {
+    fn carry_out(&self, command: Command) -> Result<Value> {
+        match command.name.as_str() {
+            "scrub" => {
+                let limit = args::<Scrub>(command)?.limit.map(|limit| limit.0);
+                match self.0.look_at_all("scrub", limit) {
+                    true => Ok(json!({})),
+                    false => Err(Error::busy("it is under way already: see its job")),
+                }
+            }
+            _ => Err(unknown(&command, Keys::TRAITS.verbs)),
+        }
+    }
+}
+
+impl Layer for Integrity {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn submit(self: Rc<Self>, io: &mut Io) -> Step {
+        let sums = Rc::clone(&self.0);
+        let Io { op, at } = io.take();
+        match op {
+            Op::Read(into) => Step::control(sums.read(at, into)),
+            Op::Write(..) | Op::Zero(_) | Op::Discard => Step::control(sums.change(Io { op, at })),
+            // `io` is a flush.
+            Op::Flush => Step::Forward(Rc::clone(&sums.child)),
+        }
+    }
+
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::shifted(&self.0.child, self.0.below(0))
+    }
+
+    fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
+        Box::pin(async move { self.0.runs(at).await })
+    }
+
+    fn close(self: Rc<Self>) -> Pending {
+        Box::pin(async move { self.0.close().await })
+    }
+}
+
+impl Manage for Integrity {
+    fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
+        unless_replaced(effect, || sums::refusal(child))
+    }
+
+    fn control(self: Rc<Self>, command: Command) -> Pending<Value> {
+        Box::pin(async move { self.carry_out(command) })
+    }
+
+    fn jobs(&self) -> Vec<Rc<Job>> {
+        self.0.jobs()
+    }
+
+    fn detach(self: Rc<Self>) -> Pending {
+        Box::pin(async move { self.0.detach() })
+    }
+
+    fn check(self: Rc<Self>, mend: bool) -> Pending<Vec<Finding>> {
+        Box::pin(async move { self.0.check(mend).await })
+    }
+
+    fn info(&self) -> Value {
+        self.0.info()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

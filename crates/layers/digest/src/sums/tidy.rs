@@ -1,0 +1,145 @@
+//! What happens beside requests: intents that are not needed any more go, doubts are settled, the table is looked at, and
+//! the end.
+
+use super::{PAGE, Sums};
+use lamina_block::{Class, Error, Finding, Io, Job, JobState, Result};
+use lamina_kit::flaw::flawed;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How long a region is left alone before its intent goes; short in tests, whose time is short.
+const QUIET: Duration = if cfg!(test) { Duration::from_micros(300) } else { Duration::from_secs(5) };
+
+impl Sums {
+    /// Something was intended, or is in doubt: it will be seen to.
+    pub(super) fn tidy_later(&self) {
+        if self.closed.get() || self.is_read_only() || self.tidying.replace(true) {
+            return;
+        }
+        let (me, env) = (self.me.clone(), Rc::clone(&self.env));
+        self.env.spawn(Box::pin(async move {
+            loop {
+                env.sleep(QUIET).await;
+                let Some(sums) = me.upgrade().filter(|sums| !sums.closed.get()) else { return };
+                sums.settle_doubts();
+                let task = sums.tasks.begin();
+                if let Err(e) = sums.tidy().await {
+                    tracing::warn!(device = %sums.name, "what was written could not be settled, and will be later: {e}");
+                }
+                drop(task);
+                if sums.intent.is_empty() {
+                    return sums.tidying.set(false);
+                }
+            }
+        }));
+    }
+
+    /// Begins the job that sums anew what is in doubt.
+    pub(super) fn settle_doubts(self: &Rc<Self>) {
+        let bytes = self.doubted_bytes();
+        if bytes == 0 || self.is_read_only() || self.sum_cancelled.get() {
+            return;
+        }
+        self.begin("sum", bytes, None, async |sums: &Rc<Sums>, job: &Job| {
+            let summed = sums.sum_anew(job).await;
+            sums.sum_cancelled.set(job.state() == JobState::Cancelled);
+            summed
+        });
+    }
+
+    /// Takes the intent away from regions in which nothing happened since the last time.
+    async fn tidy(&self) -> Result<()> {
+        let good = |at: &Range<u64>| !self.locks.is_locked(at) && !self.is_doubted(at);
+        let quiet = self.intent.quiet(good);
+        if quiet.is_empty() {
+            return Ok(());
+        }
+        if !flawed("data may be lost that digests speak of") {
+            self.child.submit(Io::flush()).await?;
+        }
+        if !flawed("digests may be lost of data that is there") {
+            self.store.commit().await?;
+        }
+        self.intent.clear(quiet, &self.area, good).await
+    }
+
+    /// Ends what is done in the background, and leaves nothing to be settled if that can be. No request is under way.
+    pub async fn close(&self) -> Result<()> {
+        if self.closed.replace(true) {
+            return Ok(());
+        }
+        self.jobs.borrow().iter().for_each(|job| job.cancel());
+        self.tasks.ended().await;
+        if self.is_read_only() {
+            return Ok(());
+        }
+        // The first time says what was used lately, the second time nothing was.
+        let tidied = match self.tidy().await {
+            Ok(()) => self.tidy().await,
+            failed => failed,
+        };
+        let closed = self.store.close().await;
+        tidied.and(closed)
+    }
+
+    /// Whether the child alone shows the same bytes.
+    pub fn detach(&self) -> Result<()> {
+        match self.head.data {
+            0 => Ok(()),
+            _ => Err(Error::invalid(
+                "the table lies in front of the data, so the device below does not show the same bytes: copy the device \
+                 to another one instead",
+            )),
+        }
+    }
+
+    /// Whether the table can be read. Digests that are lost can be made anew, and then vouch for nothing that was before.
+    pub async fn check(&self, mend: bool) -> Result<Vec<Finding>> {
+        let mut findings = Vec::new();
+        let mend = mend && !self.is_read_only();
+        for page in 0..self.table.object().len().div_ceil(PAGE) {
+            if !self.table.object().is_damaged(page).await? {
+                continue;
+            }
+            let first = page * self.table.page();
+            let at = first * self.block()..((first + self.table.page()) * self.block()).min(self.head.size);
+            if mend {
+                // Before, all that the page speaks of is in doubt, on disk too.
+                self.intent.mark(&at, &self.area).await?;
+                self.doubt(&at);
+                self.table.object().restore(page, &[]).await?;
+            }
+            let what = format!("the digests of bytes {} to {} are damaged", at.start, at.end);
+            findings.push(mended(mend, what, "they are made anew of what is there now"));
+        }
+        let marks = self.table.marks.borrow().clone();
+        for mark in marks {
+            for page in 0..mark.len().div_ceil(PAGE) {
+                if !mark.is_damaged(page).await? {
+                    continue;
+                }
+                if mend {
+                    let len = (mark.len() - page * PAGE).min(PAGE) as usize;
+                    mark.restore(page, &vec![0xFF; len]).await?;
+                }
+                let what = format!("page {page} of what changed since a mark is damaged");
+                findings.push(mended(mend, what, "all that it speaks of counts as changed"));
+            }
+        }
+        if findings.is_empty() {
+            findings.push(Finding::new(
+                Class::Good,
+                format!("the digests of {} blocks can be read", self.blocks()),
+            ));
+        }
+        Ok(findings)
+    }
+}
+
+fn mended(mended: bool, what: String, how: &str) -> Finding {
+    match mended {
+        true => Finding::new(Class::Mended, format!("{what}: {how}")),
+        false => Finding::new(Class::Mendable, what),
+    }
+}

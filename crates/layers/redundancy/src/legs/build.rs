@@ -1,0 +1,503 @@
+//! Making legs, finding them again, legs that join and leave.
+
+use super::state::end_is_gone;
+use super::words::{Kept, KeptLeg};
+use super::{Content, Findings, Leg, Legs, Role, is_corrupt};
+use lamina_block::{Begin, Build, Bytes, Error, ErrorKind, Geometry, Io, Node, Result, Signal, Time, Zero};
+use lamina_kit::flaw::flawed;
+use lamina_kit::intent::{Area, Bits, Intent, Shape, Sheets};
+use lamina_kit::single_flight::SingleFlight;
+use serde_json::Value;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+/// The shortest unit in which it is remembered what a leg misses; there are at most so many for each leg, unless they
+/// would be longer than the other bound.
+const GRAIN: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 20;
+const GRAINS_MAX: u64 = 1 << 20;
+/// The most that is zeroed at once.
+pub(super) const ZERO_MAX: u64 = 1 << 30;
+/// Legs up to so many bytes are zeroed when they are made, also where that means to write zeroes.
+const SMALL: u64 = 256 << 20;
+/// What the intent takes at the end of a device whose size is not known yet.
+const AREA: u64 = 96 << 10;
+
+/// What a kind asks of its legs.
+pub struct Needs {
+    pub kind: &'static str,
+    /// With fewer in sync bytes are lost.
+    pub legs: usize,
+    /// Of its devices so many at the end of `over` are spares when it is made.
+    pub spares: usize,
+    /// Bytes of each leg that belong together, such as a unit of a stripe.
+    pub unit: u64,
+    pub region: Option<u64>,
+    pub timeout: Duration,
+    /// Bytes for each second of a rebuild.
+    pub limit: Option<u64>,
+    /// Where each leg has a place of its own, because it holds other bytes than the others: how many there are. The number
+    /// stays what it is; what joins is a spare.
+    pub places: usize,
+    /// Bytes behind the intent for the layer when it is made, and what it keeps then.
+    pub tail: u64,
+    pub own: Value,
+}
+
+/// What a leg of `size` bytes lacks that lacks nothing.
+pub(super) fn nothing_of(size: u64, block: u32) -> Bits {
+    let grain = size.div_ceil(GRAINS_MAX).next_power_of_two().clamp(*GRAIN.start(), *GRAIN.end());
+    Bits::none(size, grain.max(u64::from(block)))
+}
+
+/// Bytes of each leg that can be used, in whole `unit`s, if the smallest has `all` and the layer's own takes `tail`.
+pub(super) fn usable(all: u64, tail: u64, unit: u64) -> u64 {
+    all.saturating_sub(AREA + tail) / unit * unit
+}
+
+/// The shape of all legs that are there, taken together; the size is that of the smallest.
+fn shape(with: &Build) -> Result<Geometry> {
+    let here = with.children.iter().filter(|child| !child.is_absent()).map(|child| child.geometry());
+    let smallest = here.clone().map(|g| g.size).min().unwrap_or(0);
+    let all = here.reduce(Geometry::and).map(|all| all.with_size(smallest));
+    all.ok_or_else(|| Error::offline("none of its devices is there"))
+}
+
+/// At least one of its `devices` is a leg.
+pub fn not_all_spares(devices: usize, spares: usize) -> Result<()> {
+    match spares < devices {
+        true => Ok(()),
+        false => Err(Error::invalid("spares: all of its devices; at least one must be a leg")),
+    }
+}
+
+/// Refuses a device that is smaller than what is on each leg.
+pub fn enough(child: &Node, size: u64) -> Result<()> {
+    let has = child.geometry().size;
+    if has >= size {
+        return Ok(());
+    }
+    let message = format!("over: {} has {} and {} are needed", child.name(), Bytes(has), Bytes(size));
+    Err(Error::new(ErrorKind::NoSpace, message))
+}
+
+fn no_words() -> Error {
+    Error::unsupported(
+        "it must remember which of its devices have every byte: give the file a [hierarchy] table",
+    )
+}
+
+impl Legs {
+    /// Opens the legs, or makes them. The layer says later what their [`Content`] is.
+    pub async fn build(needs: Needs, with: &Build) -> Result<Rc<Legs>> {
+        let keep = with.keep.clone().ok_or_else(no_words)?;
+        let all = shape(with)?;
+        let kept = match (with.begin, keep.get()) {
+            (Begin::Open, Some(kept)) => Kept::read(needs.kind, &kept)?,
+            (Begin::Open, None) => {
+                return Err(Error::new(
+                    ErrorKind::Corrupt,
+                    "it is not known which of its devices have every byte",
+                ));
+            }
+            (Begin::Format | Begin::Adopt, _) => first(&needs, with, &all)?,
+        };
+        let shape = Shape { id: kept.id, size: kept.size, region: kept.region };
+        let intent = Intent::new(&with.env, shape, all.block)?;
+        let area = kept.size.next_multiple_of(u64::from(all.block).max(4096));
+        let legs = legs(with, &kept, &needs, area..area + intent.area() + kept.tail)?;
+        let none = nothing_of(kept.size, all.block);
+        // Of one that has left nothing is known any more: it could come back with other bytes, or with none.
+        let is_kept = |child: &Rc<Node>| kept.legs.iter().any(|leg| leg.device == child.name());
+        let as_kept = kept.legs.len() == with.children.len() && with.children.iter().all(is_kept);
+        let made = Rc::new_cyclic(|me| Legs {
+            me: me.clone(),
+            name: with.name.clone(),
+            kind: needs.kind,
+            env: Rc::clone(&with.env),
+            keep,
+            want: match needs.places {
+                0 => legs.len().saturating_sub(needs.spares).max(needs.legs),
+                places => places,
+            },
+            places: needs.places,
+            unit: needs.unit,
+            tail: kept.tail,
+            to_zero: Cell::new(kept.zero),
+            own: RefCell::new(kept.own.clone()),
+            legs,
+            size: Cell::new(kept.size),
+            block: all.block,
+            needs: needs.legs,
+            timeout: needs.timeout,
+            content: RefCell::new(Weak::<Nothing>::new()),
+            intent,
+            locks: Rc::default(),
+            unsure: RefCell::new(none.clone()),
+            written: RefCell::new(none),
+            flushing: RefCell::default(),
+            lacking: Cell::new(false),
+            read_only: all.read_only,
+            recording: SingleFlight::new(with.begin == Begin::Open && as_kept),
+            moved: Signal::new(),
+            last: Cell::new(Time(0)),
+            ticking: Cell::new(false),
+            turn: Cell::new(0),
+            closing: Cell::new(false),
+            tasks: Rc::default(),
+            rebuild: RefCell::default(),
+            scrub: RefCell::default(),
+            limit: Cell::new(needs.limit),
+            halted: Cell::new(false),
+            stuck: Cell::new(false),
+            cursor: Cell::new(0),
+            copied_bytes: Cell::new(0),
+            scrubbed: Cell::new(kept.scrub),
+            findings: Findings::default(),
+        });
+        match with.begin {
+            Begin::Open => made.open(&kept).await?,
+            Begin::Format => made.format().await?,
+            Begin::Adopt => made.adopt().await?,
+        }
+        Ok(made)
+    }
+
+    /// Says what the bytes mean; background work may begin.
+    pub fn start(self: &Rc<Self>, content: Weak<dyn Content>) {
+        self.content.replace(content);
+        self.look();
+        self.wake();
+        if self.scrubbed.get().is_some() && !self.read_only {
+            self.start_scrub(None);
+        }
+    }
+
+    /// Takes in what a crash, or another process, has left.
+    async fn open(&self, kept: &Kept) -> Result<()> {
+        self.load_intent().await?;
+        for leg in self.in_sync().collect::<Vec<_>>() {
+            if self.legs[leg].node.is_absent() {
+                self.put_out(leg, &Error::offline("it is not there"));
+            }
+        }
+        let needed = |leg: usize| self.legs[leg].node.is_absent() && self.is_last(leg);
+        if self.in_sync().any(needed) || self.covered(None) < self.needs {
+            return Err(self.lost(kept));
+        }
+        let dirty = self.intent.regions();
+        match &kept.unsure {
+            Some(ranges) => ranges.iter().for_each(|(start, end)| {
+                self.unsure.borrow_mut().add(&((*start).min(self.size.get())..(*end).min(self.size.get())));
+            }),
+            None if self.in_sync().count() > 1 => self.unsure.borrow_mut().join(&dirty),
+            None => {}
+        }
+        for it in self.legs.iter().filter(|leg| matches!(leg.role.get(), Role::Behind | Role::Failed)) {
+            let mut missing = it.missing.take().unwrap_or_else(|| self.nothing());
+            let was = kept.legs.iter().find(|leg| leg.device == it.node.name()).map(|leg| leg.is);
+            // Where each has other bytes, those of one that has just gone are as good as the others are.
+            let is_placed = self.places == 0 || it.place.get().is_some();
+            if is_placed && (self.places == 0 || was != Some(Role::Sync)) {
+                missing.join(&dirty);
+            }
+            if let Some(copied) = it.copied.get() {
+                missing.add(&(copied..self.size.get()));
+            }
+            it.missing.replace(Some(missing));
+        }
+        let is_same = |leg: &Leg| {
+            let known = kept.legs.iter().find(|known| known.device == leg.node.name());
+            known.is_none_or(|known| known.is == leg.role.get())
+        };
+        if !self.legs.iter().all(is_same) {
+            self.changed();
+        }
+        self.look();
+        match self.read_only {
+            true => Ok(()),
+            false => self.record().await,
+        }
+    }
+
+    /// Takes in what the legs say was being written. Each that has everything says all of it, so one whose copy is
+    /// damaged does not matter, as long as another one has it.
+    async fn load_intent(&self) -> Result<()> {
+        let (mut known, mut damaged, mut gone) = (Sheets::default(), Vec::new(), Vec::new());
+        for leg in 0..self.legs.len() {
+            let it = &self.legs[leg];
+            if it.role.get() == Role::Spare || it.copied.get() == Some(0) || it.node.is_absent() {
+                continue;
+            }
+            let Some(area) = it.area.get().map(|start| Area(Rc::clone(&it.node), start)) else { continue };
+            match self.intent.load(&area).await {
+                Ok(sheets) if sheets.gone && !flawed("a leg without its end is trusted") => {
+                    gone.push((leg, area))
+                }
+                Ok(sheets) => {
+                    if it.role.get() == Role::Sync {
+                        known.join(&sheets);
+                    }
+                    damaged.extend((!sheets.are_whole()).then_some((leg, area)));
+                }
+                Err(e) if e.kind() == ErrorKind::Unsupported => return Err(e),
+                Err(e) if is_corrupt(&e) => damaged.push((leg, area)),
+                Err(e) if it.role.get() == Role::Sync => self.put_out(leg, &e),
+                Err(_) => {}
+            }
+        }
+        damaged.extend(self.put_out_cut(gone));
+        let is_sync = |(leg, _): &(usize, Area)| self.legs[*leg].role.get() == Role::Sync;
+        if !known.are_whole() && damaged.iter().any(is_sync) {
+            tracing::warn!(device = %self.name, "what was being written is not known everywhere: there all counts as written");
+            self.intent.doubt(&known);
+        }
+        for (leg, area) in damaged.into_iter().filter(|_| !self.read_only) {
+            if let Err(e) = self.intent.write_all(&area).await {
+                self.put_out(leg, &e);
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the intent of these legs was is something else: they were cut short, or others stand in their places. What
+    /// they hold is not trusted, if there are enough without them; otherwise they come back, as damaged ones.
+    fn put_out_cut(&self, gone: Vec<(usize, Area)>) -> Vec<(usize, Area)> {
+        let is_gone = |leg: &usize| gone.iter().any(|(other, _)| other == leg);
+        let left: Vec<usize> = self.in_sync().filter(|leg| !is_gone(leg)).collect();
+        let count = match self.places {
+            0 => left.len(),
+            _ => left.iter().filter_map(|leg| self.legs[*leg].place.get()).collect::<BTreeSet<_>>().len(),
+        };
+        if count < self.needs {
+            return gone;
+        }
+        for (leg, area) in gone {
+            self.put_out(leg, &end_is_gone().on(area.0.name()));
+            self.lacks_all(leg);
+        }
+        Vec::new()
+    }
+
+    /// Why it cannot be opened.
+    fn lost(&self, kept: &Kept) -> Error {
+        if self.places > 0 {
+            return Error::offline(format!(
+                "only {} of its {} parts are there, and {} are needed",
+                self.covered_here(),
+                self.places,
+                self.needs
+            ));
+        }
+        let good = kept.legs.iter().filter(|leg| leg.is == Role::Sync).map(|leg| &leg.device[..]);
+        Error::offline(format!(
+            "no device that has every byte is there (that would be {}); what the others have is older, and is not used",
+            good.collect::<Vec<_>>().join(", ")
+        ))
+    }
+
+    /// Makes all legs the same: by zeroing them where that is quick, otherwise by copying the first one.
+    async fn format(&self) -> Result<()> {
+        let legs: Vec<&Rc<Node>> = self.in_sync().map(|leg| &self.legs[leg].node).collect();
+        let mut zeroed = true;
+        for node in &legs {
+            zeroed = zeroed && zero(node, self.size.get()).await?;
+        }
+        if !zeroed {
+            self.intent.set_all();
+            self.unsure.borrow_mut().add(&(0..self.size.get()));
+        }
+        self.intent.write_all(self).await?;
+        self.flush().await
+    }
+
+    /// The first leg has the bytes of the device from now on; the others get them.
+    async fn adopt(&self) -> Result<()> {
+        let others = |leg: &usize| self.legs[*leg].role.get() == Role::Behind;
+        (0..self.legs.len()).filter(others).for_each(|leg| self.lacks_all(leg));
+        self.intent.write_all(self).await?;
+        self.record().await
+    }
+
+    /// Waits until everything is on other legs than those called `names`, and lets these go.
+    pub async fn evacuate(self: Rc<Self>, names: Vec<String>) -> Result<()> {
+        let is_named = |leg: &&Leg| names.iter().any(|name| name == leg.node.name());
+        self.legs.iter().filter(is_named).for_each(|leg| leg.leaving.set(true));
+        self.take_spares();
+        let stays = |leg: &&Leg| !leg.leaving.get();
+        let waits = || {
+            let behind =
+                |leg: &Leg| leg.role.get() == Role::Behind && (leg.here.get() || !leg.node.is_absent());
+            !self.closing.get() && !self.halted.get() && self.legs.iter().filter(stays).any(behind)
+        };
+        self.wake();
+        while waits() {
+            self.moved.wait().await;
+        }
+        let left: Vec<&Leg> =
+            self.legs.iter().filter(stays).filter(|leg| leg.role.get() == Role::Sync).collect();
+        let has = |place: usize| left.iter().any(|leg| leg.place.get() == Some(place));
+        let enough = match self.places {
+            0 => left.len() >= self.needs.max(1),
+            // Nobody goes who would leave a place without a leg.
+            _ => self.in_sync().filter_map(|leg| self.legs[leg].place.get()).all(has),
+        };
+        if !enough || waits() {
+            self.legs.iter().for_each(|leg| leg.leaving.set(false));
+            return Err(Error::invalid(
+                "the devices that are to stay do not have every byte: let others join, or rejoin, first",
+            ));
+        }
+        for leg in 0..self.legs.len() {
+            if self.legs[leg].leaving.get() && self.legs[leg].role.get() != Role::Failed {
+                self.lose(leg, Role::Failed, None);
+            }
+            if self.legs[leg].leaving.get() {
+                self.lacks_all(leg);
+            }
+        }
+        self.record().await
+    }
+}
+
+/// What is kept at first.
+fn first(needs: &Needs, with: &Build, all: &Geometry) -> Result<Kept> {
+    let unit = u64::from(all.block).max(4096).max(needs.unit);
+    let adopts = with.begin == Begin::Adopt;
+    let size = match adopts {
+        true => with.child().geometry().size,
+        false => usable(all.size, needs.tail, unit),
+    };
+    let region = needs.region.unwrap_or_else(|| Shape::region_for(size));
+    let id = with.env.random();
+    let asked = Shape { id, size, region };
+    if size == 0 {
+        return Err(Error::new(
+            ErrorKind::NoSpace,
+            format!("over: {} is too few: a device needs more than {}", Bytes(all.size), Bytes(AREA)),
+        ));
+    }
+    asked.check()?;
+    let page = u64::from(all.block).max(4096);
+    let area = size.next_multiple_of(page) + asked.area(page as usize) + needs.tail;
+    let room = with.children.iter().any(|child| child.geometry().size >= area);
+    if !room || all.size < size {
+        return Err(Error::new(
+            ErrorKind::NoSpace,
+            format!(
+                "over: {} is in use to its end, so another device must have room for what is remembered: {}",
+                with.child().name(),
+                Bytes(area)
+            ),
+        ));
+    }
+    let mut kept = Kept::new(needs.kind, id, size, region);
+    (kept.tail, kept.own) = (needs.tail, needs.own.clone());
+    let spares_from = with.children.len().saturating_sub(needs.spares);
+    kept.legs = with
+        .children
+        .iter()
+        .enumerate()
+        .map(|(number, child)| match number {
+            number if number >= spares_from => leg(child, Role::Spare, None, None),
+            _ if needs.places > 0 => leg(child, Role::Sync, None, Some(number)),
+            0 => leg(child, Role::Sync, None, None),
+            _ if adopts => leg(child, Role::Behind, Some(0), None),
+            _ => leg(child, Role::Sync, None, None),
+        })
+        .collect();
+    Ok(kept)
+}
+
+fn leg(child: &Rc<Node>, is: Role, copied: Option<u64>, place: Option<usize>) -> KeptLeg {
+    KeptLeg { device: child.name().to_owned(), is, copied, place }
+}
+
+/// The legs: those that are known, and those that have joined, which have nothing. Those that are kept and not among the
+/// children have left.
+fn legs(with: &Build, kept: &Kept, needs: &Needs, area: std::ops::Range<u64>) -> Result<Vec<Leg>> {
+    let want = match needs.places {
+        0 => with.children.len().saturating_sub(needs.spares),
+        places => places,
+    };
+    let active: Vec<&KeptLeg> = with
+        .children
+        .iter()
+        .filter_map(|child| kept.legs.iter().find(|leg| leg.device == child.name()))
+        .filter(|leg| matches!(leg.is, Role::Sync | Role::Behind) && !with.leaving.contains(&leg.device))
+        .collect();
+    let mut free = (0..needs.places).filter(|place| active.iter().all(|leg| leg.place != Some(*place)));
+    let mut active = active.len();
+    let mut legs = Vec::new();
+    for child in &with.children {
+        let known = kept.legs.iter().find(|leg| leg.device == child.name());
+        let (role, copied, place) = match known {
+            Some(leg) => (leg.is, leg.copied, leg.place),
+            None if active < want => {
+                active += 1;
+                (Role::Behind, Some(0), free.next())
+            }
+            None => (Role::Spare, None, None),
+        };
+        let size = child.geometry().size;
+        let is_short = !child.is_absent() && size < kept.size && role != Role::Failed;
+        if is_short && known.is_none() {
+            enough(child, kept.size)?;
+        }
+        // One that was cut short has nothing, and may have its size back one day.
+        let (role, copied) = match (is_short, role) {
+            (true, Role::Sync | Role::Behind) => (Role::Behind, Some(0)),
+            _ => (role, copied),
+        };
+        let has_area = child.is_absent() || is_short || size >= area.end;
+        legs.push(Leg {
+            node: Rc::clone(child),
+            area: Cell::new(has_area.then_some(area.start)),
+            role: Cell::new(role),
+            copied: Cell::new(copied),
+            here: Cell::new(false),
+            missing: RefCell::default(),
+            place: Cell::new(place),
+            leaving: Cell::new(false),
+            since: Cell::new(with.env.now()),
+            why: RefCell::new(is_short.then(end_is_gone)),
+        });
+    }
+    Ok(legs)
+}
+
+/// Makes the first `size` bytes zeroes, if that is quick.
+async fn zero(node: &Rc<Node>, size: u64) -> Result<bool> {
+    let how = Zero { unmap: true, fast: size > SMALL, ..Zero::default() };
+    let mut from = 0;
+    while from < size {
+        let to = size.min(from + ZERO_MAX);
+        match node.submit(Io::zero(from..to, how)).await {
+            Ok(()) => from = to,
+            Err(e) if e.kind() == ErrorKind::Unsupported => return Ok(false),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(true)
+}
+
+/// No content.
+struct Nothing;
+
+impl Content for Nothing {
+    fn agree(self: Rc<Self>, _: std::ops::Range<u64>) -> lamina_block::Pending {
+        Box::pin(async { Ok(()) })
+    }
+    fn right(
+        self: Rc<Self>,
+        _: std::ops::Range<u64>,
+        _: usize,
+        _: Vec<usize>,
+    ) -> lamina_block::Pending<lamina_block::Buf> {
+        Box::pin(async { Err(Error::offline("it is not open")) })
+    }
+    fn compare(self: Rc<Self>, _: std::ops::Range<u64>, _: Option<usize>) -> lamina_block::Pending {
+        Box::pin(async { Ok(()) })
+    }
+}

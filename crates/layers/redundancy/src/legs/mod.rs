@@ -1,0 +1,435 @@
+//! Legs: what `mirror` and `parity` share. Which of the devices below have every byte, which lack what, and what is done
+//! about it.
+//!
+//! ```text
+//!              write fails, or is gone                 answers again, or `rejoin`
+//!   in sync ───────────────────────────▶ behind/failed ─────────────────────────▶ behind, takes writes
+//!      ▲                                 (misses: finely in memory, coarsely in        │ what it misses is
+//!      │                                  the intent)          spare ──────────────────┤ copied: `rebuild`
+//!      └───────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! Invariants:
+//! * **A write that a leg missed is acknowledged when it is durable that the leg is behind** ([`Legs::ended`],
+//!   [`Legs::record`]). So after a crash nobody takes an old leg for a good one.
+//! * **What a leg lacks is known**: what was written since the last flush when it went away, since it may have lost that,
+//!   and all that was written from then on. The intent keeps the regions of it on disk.
+//! * **Bytes are changed by one at a time** ([`RangeLocks`]), so that legs cannot end up different.
+//! * **The last leg that has a byte is never put out**: its errors are the device's.
+//! * **The size that is kept is that of the intent which counts** (`grow`): before a larger size is kept, the intent of it is
+//!   durable at the new ends, and the one of the old size is still there.
+//!
+//! Addresses here are those of the legs, the same on each. What the bytes of a leg mean is the layer's
+//! ([`Content`]); it reads what [`Legs::is_good`] says is there, and writes as [`Legs::begin`] and [`Legs::ended`] say.
+
+mod build;
+mod grow;
+mod heal;
+mod parts;
+mod rebuild;
+mod scrub;
+mod state;
+mod tick;
+mod verbs;
+mod words;
+
+pub use build::{Needs, enough, not_all_spares};
+pub use heal::{cut, is_corrupt};
+pub use parts::{Part, Parts};
+pub use state::{Leg, Role, is_away};
+pub use verbs::{FIGURES, VERBS, needs_quiesce, refusal};
+
+use lamina_block::{Buf, Env, Error, Io, Job, Keep, Pending, Result, Signal, Time};
+use lamina_kit::intent::{Area, Bits, Intent, Place};
+use lamina_kit::range_locks::RangeLocks;
+use lamina_kit::single_flight::SingleFlight;
+use lamina_kit::tasks::Tasks;
+use scrub::Findings;
+use serde_json::Value;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+/// What a layer knows of the bytes of its legs. The range is locked.
+pub trait Content {
+    /// Makes all legs in sync agree about `at`, where a crash may have left them different.
+    fn agree(self: Rc<Self>, at: Range<u64>) -> Pending;
+
+    /// What leg `leg` should hold at `at`, from the others, without those in `not`.
+    fn right(self: Rc<Self>, at: Range<u64>, leg: usize, not: Vec<usize>) -> Pending<Buf>;
+
+    /// Compares what all legs in sync hold at `at`, and mends what can be. `trust`: the leg that is right where nothing
+    /// else says.
+    fn compare(self: Rc<Self>, at: Range<u64>, trust: Option<usize>) -> Pending;
+
+    /// The state is about to be kept. What has to be true on the legs before it is, is made so; nothing that waits for
+    /// [`Legs::record`] may be waited for.
+    fn settle(self: Rc<Self>) -> Pending {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// The legs of a device.
+pub struct Legs {
+    me: Weak<Legs>,
+    name: String,
+    kind: &'static str,
+    pub env: Rc<dyn Env>,
+    keep: Rc<dyn Keep>,
+    pub legs: Vec<Leg>,
+    /// Bytes of each leg that are used; the intent lies behind them.
+    pub size: Cell<u64>,
+    /// With fewer legs in sync bytes are lost.
+    needs: usize,
+    /// So many legs there are to be, spares not counted.
+    want: usize,
+    /// Where each leg has a place of its own, because it holds other bytes than the others: how many there are.
+    places: usize,
+    /// Bytes of each leg that belong together.
+    unit: u64,
+    /// Bytes behind the intent that are the layer's own, and what it keeps.
+    tail: u64,
+    pub own: RefCell<Value>,
+    /// What is new since it grew begins here, and is not zeroed yet.
+    to_zero: Cell<Option<u64>>,
+    /// How long a leg may be away before a spare takes its place.
+    timeout: Duration,
+    content: RefCell<Weak<dyn Content>>,
+    pub intent: Intent,
+    pub locks: Rc<RangeLocks>,
+    /// Where legs in sync may differ, after a crash or a write that failed.
+    unsure: RefCell<Bits>,
+    /// Written since the last flush began, and before that since the one before.
+    written: RefCell<Bits>,
+    flushing: RefCell<Option<Bits>>,
+    /// False while every leg has every byte: nothing needs to be looked up.
+    lacking: Cell<bool>,
+    /// The longest logical block.
+    block: u32,
+    /// Nothing below may be changed.
+    read_only: bool,
+    /// The state is kept durably.
+    recording: SingleFlight,
+    /// Something has changed that somebody waits for.
+    pub moved: Signal,
+    /// When somebody asked for something last.
+    last: Cell<Time>,
+    ticking: Cell<bool>,
+    turn: Cell<u64>,
+    closing: Cell<bool>,
+    /// What goes on in the background.
+    pub tasks: Rc<Tasks>,
+    rebuild: RefCell<Option<Rc<Job>>>,
+    scrub: RefCell<Option<Rc<Job>>>,
+    limit: Cell<Option<u64>>,
+    /// Somebody cancelled the rebuild.
+    halted: Cell<bool>,
+    /// It could not go on, and may be able to when another leg is there.
+    stuck: Cell<bool>,
+    cursor: Cell<u64>,
+    copied_bytes: Cell<u64>,
+    scrubbed: Cell<Option<u64>>,
+    pub findings: Findings,
+}
+
+// Requests.
+impl Legs {
+    /// The legs that take writes.
+    pub fn targets(&self) -> impl Iterator<Item = usize> {
+        (0..self.legs.len()).filter(|leg| self.legs[*leg].takes_writes())
+    }
+
+    /// The legs that have everything.
+    pub fn in_sync(&self) -> impl Iterator<Item = usize> {
+        (0..self.legs.len()).filter(|leg| self.legs[*leg].role.get() == Role::Sync)
+    }
+
+    /// True if what leg `leg` holds at `at` is what it should.
+    #[inline]
+    pub fn is_good(&self, leg: usize, at: &Range<u64>) -> bool {
+        let leg = &self.legs[leg];
+        match leg.role.get() {
+            Role::Sync => true,
+            Role::Behind if leg.here.get() => leg.missing.borrow().as_ref().is_none_or(|m| !m.touches(at)),
+            Role::Behind | Role::Failed | Role::Spare => false,
+        }
+    }
+
+    /// True if legs in sync may differ at `at`.
+    #[inline]
+    pub fn is_unsure(&self, at: &Range<u64>) -> bool {
+        self.lacking.get() && self.unsure.borrow().touches(at)
+    }
+
+    /// Notes that somebody asks for something: what goes on in the background gives way.
+    #[inline]
+    pub fn asked(&self) {
+        self.last.set(self.env.now());
+    }
+
+    /// Lets `at`, which is locked, be written: says so on disk first. True until the next await of the caller.
+    pub async fn mark(&self, at: &Range<u64>) -> Result<()> {
+        let next = self.intent.ahead(at);
+        if !self.intent.covers(at) {
+            // The page that is written now has what comes next as well.
+            self.intent.mark(at, self).await?;
+        } else if let Some(next) = next {
+            self.prepare(next);
+        }
+        self.wake();
+        Ok(())
+    }
+
+    /// Marks what a stream of writes will come to, so that it does not have to wait there.
+    fn prepare(&self, next: Range<u64>) {
+        let Some(me) = self.me.upgrade().filter(|_| !self.closing.get()) else { return };
+        self.tasks.spawn(&*self.env, async move {
+            // If it fails, whoever writes there will see why.
+            let _ = me.intent.mark(&next, &*me).await;
+        });
+        self.wake();
+    }
+
+    /// A change of `at` is submitted to all [`Legs::targets`] at once: the others miss it.
+    #[inline]
+    pub fn begin(&self, at: &Range<u64>) {
+        self.begin_on(at, |_| true);
+    }
+
+    /// As [`Legs::begin`], for a change that is only of what lies on the legs that `is_of` says.
+    #[inline]
+    pub fn begin_on(&self, at: &Range<u64>, is_of: impl Fn(&Leg) -> bool) {
+        self.asked();
+        if let Some(next) = self.intent.ahead(at) {
+            self.prepare(next);
+        }
+        self.written.borrow_mut().add(at);
+        if self.lacking.get() {
+            let others = self.legs.iter().filter(|leg| !leg.takes_writes() && is_of(leg));
+            others.for_each(|leg| leg.misses(at));
+        }
+    }
+
+    /// What a change of `at` comes to that ended like this on each of the legs it was submitted to.
+    pub async fn ended(&self, at: &Range<u64>, parts: Vec<Part>) -> Result<()> {
+        let failed = || parts.iter().filter_map(|part| Some((part.leg, part.result.as_ref().err()?)));
+        let all = failed().count() == parts.len();
+        let nothing = all && failed().all(|(_, e)| state::did_nothing(e));
+        // A block that nobody can complete says nothing about the rest of a leg. Where legs are the same and another one
+        // has taken it, this one lacks it.
+        // Memory that cannot be read says nothing about a leg at all.
+        let is_out =
+            |e: &Error| !nothing && !e.is_of_memory() && !(is_corrupt(e) && (self.places > 0 || all));
+        failed().filter(|(_, e)| is_out(e)).for_each(|(leg, e)| self.put_out(leg, e));
+        let is_error = |leg: usize, e: &Error| e.is_of_memory() || self.legs[leg].role.get() == Role::Sync;
+        let result = match failed().find(|(leg, e)| is_error(*leg, e)) {
+            Some((_, e)) => Err(e.clone()),
+            None => self.record().await,
+        };
+        // Where each has other bytes, to doubt them means not to know those of a leg that is missing.
+        if result.is_err() && !(nothing && self.places > 0) {
+            // Any of them may have it or not.
+            self.doubt(at);
+            if self.places == 0 {
+                self.legs.iter().for_each(|leg| leg.misses(at));
+            }
+            self.wake();
+        }
+        result
+    }
+
+    /// Makes durable what was written.
+    pub async fn flush(&self) -> Result<()> {
+        let mine = self.flushing.borrow().is_none();
+        if mine {
+            let mut next = Bits::none(self.size.get(), self.written.borrow().unit());
+            self.locks.in_use().iter().for_each(|at| next.add(at));
+            let before = self.written.replace(next);
+            self.flushing.replace(Some(before));
+        }
+        let flush = |leg: usize| (leg, self.legs[leg].node.submit(Io::flush()));
+        let parts = Parts::new(self.targets().map(flush)).all().await;
+        let failed = || parts.iter().filter_map(|part| Some((part.leg, part.result.as_ref().err()?)));
+        failed().for_each(|(leg, e)| self.put_out(leg, e));
+        let bad = failed().find(|(leg, _)| self.legs[*leg].takes_writes()).map(|(_, e)| e.clone());
+        if mine && let Some(before) = self.flushing.take().filter(|_| bad.is_some()) {
+            self.written.borrow_mut().join(&before);
+        }
+        match bad {
+            Some(e) => Err(e),
+            None => self.record().await,
+        }
+    }
+}
+
+// State.
+impl Legs {
+    /// True if the state is durable.
+    #[inline]
+    pub fn is_recorded(&self) -> bool {
+        self.recording.is_saved()
+    }
+
+    /// Makes the state durable, if it is not.
+    pub async fn record(&self) -> Result<()> {
+        let save = async || {
+            if let Some(content) = self.content() {
+                content.settle().await?;
+            }
+            self.keep.set(self.words()).await
+        };
+        self.recording.save(save).await.map_err(|e| e.on(&self.name))
+    }
+
+    /// The state has changed.
+    pub fn changed(&self) {
+        self.recording.change();
+        self.look();
+        self.moved.notify();
+        self.wake();
+    }
+
+    /// Looks whether there is anything that a leg lacks.
+    fn look(&self) {
+        let whole = |leg: &Leg| matches!(leg.role.get(), Role::Sync | Role::Spare);
+        self.lacking.set(!self.legs.iter().all(whole) || !self.unsure.borrow().is_empty());
+    }
+
+    /// True if no leg lacks anything of `region` that only the intent knows of.
+    fn is_settled(&self, region: &Range<u64>) -> bool {
+        let lacks = |leg: &Leg| {
+            let known = leg.copied.get().unwrap_or(u64::MAX);
+            let at = region.start.min(known)..region.end.min(known);
+            leg.missing.borrow().as_ref().is_some_and(|missing| missing.touches(&at))
+        };
+        !self.locks.is_in_use(region) && !self.unsure.borrow().touches(region) && !self.legs.iter().any(lacks)
+    }
+
+    /// How many places are held by legs in sync other than `but`. Where legs are all the same, each has its own.
+    pub fn covered(&self, but: Option<usize>) -> usize {
+        let others = self.in_sync().filter(|leg| Some(*leg) != but);
+        match self.places {
+            0 => others.count(),
+            _ => others.filter_map(|leg| self.legs[leg].place.get()).collect::<BTreeSet<_>>().len(),
+        }
+    }
+
+    /// As [`Legs::covered`], by legs that are there.
+    fn covered_here(&self) -> usize {
+        let places = self.in_sync().filter(|leg| !self.legs[*leg].node.is_absent());
+        places.filter_map(|leg| self.legs[leg].place.get()).collect::<BTreeSet<_>>().len()
+    }
+
+    /// True if a place is not held by a leg in sync.
+    pub fn is_degraded(&self) -> bool {
+        self.places > 0 && self.covered(None) < self.places
+    }
+
+    /// True if bytes are lost without leg `leg`.
+    fn is_last(&self, leg: usize) -> bool {
+        self.legs[leg].role.get() == Role::Sync && self.covered(Some(leg)) < self.needs
+    }
+
+    /// Where what is the layer's own begins on each leg.
+    pub fn tail(&self) -> u64 {
+        self.behind(self.size.get()) + self.intent.area()
+    }
+
+    /// Says that legs may differ at `at`.
+    pub fn doubt(&self, at: &Range<u64>) {
+        self.unsure.borrow_mut().add(at);
+        self.look();
+    }
+
+    /// Legs agree in those units that lie wholly in `at`. [`Legs::record`] makes that lasting.
+    pub fn know(&self, at: &Range<u64>) {
+        let mut unsure = self.unsure.borrow_mut();
+        let unit = unsure.unit();
+        let end =
+            if at.end >= self.size.get() { at.end.next_multiple_of(unit) } else { at.end / unit * unit };
+        let units = at.start.next_multiple_of(unit)..end.min(self.size.get());
+        if unsure.touches(&units) {
+            unsure.remove(&units);
+            drop(unsure);
+            self.changed();
+        }
+    }
+
+    /// Where legs may differ, in whole units.
+    pub fn unsure_runs(&self) -> Vec<Range<u64>> {
+        self.unsure.borrow().runs().collect()
+    }
+
+    /// Bytes of such a unit.
+    pub fn unsure_unit(&self) -> u64 {
+        self.unsure.borrow().unit()
+    }
+
+    /// Lets a rebuild that could not go on try again.
+    pub fn unstick(&self) {
+        if self.stuck.replace(false) {
+            self.rebuild.borrow().iter().for_each(|job| job.resume());
+        }
+    }
+
+    /// The longest logical block of the legs, in bytes.
+    pub fn block(&self) -> u32 {
+        self.block
+    }
+
+    /// True if nothing below may be changed.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Notes that something was wrong on a leg.
+    pub fn note(&self, leg: usize, at: &Range<u64>, what: &str) {
+        self.findings.note(&self.name, self.legs[leg].node.name(), at, what);
+    }
+
+    fn content(&self) -> Option<Rc<dyn Content>> {
+        self.content.borrow().upgrade()
+    }
+
+    /// The background work.
+    pub fn jobs(&self) -> Vec<Rc<Job>> {
+        [&self.rebuild, &self.scrub].into_iter().filter_map(|job| job.borrow().clone()).collect()
+    }
+
+    /// Ends what goes on in the background. What is everywhere need not be looked at when it is opened again.
+    pub async fn close(&self) -> Result<()> {
+        self.closing.set(true);
+        self.jobs().iter().for_each(|job| job.cancel());
+        self.moved.notify();
+        self.tasks.ended().await;
+        if self.read_only {
+            return Ok(());
+        }
+        self.flush().await?;
+        let all = self.intent.regions().units().collect();
+        self.intent.forget();
+        self.intent.clear(all, self, |region| self.is_settled(region)).await
+    }
+}
+
+impl Place for Legs {
+    /// Writes a page of the intent to all legs that take writes.
+    fn put(&self, at: u64, page: Buf) -> Pending {
+        let Some(me) = self.me.upgrade() else { return Box::pin(async { Ok(()) }) };
+        Box::pin(async move {
+            let area = |leg: &usize| {
+                me.legs[*leg].area.get().map(|start| Area(Rc::clone(&me.legs[*leg].node), start))
+            };
+            let put = |leg: usize| Some((leg, area(&leg)?.write(at, page.clone())));
+            let parts = Parts::new(me.targets().filter_map(put)).all().await;
+            let failed = || parts.iter().filter_map(|part| Some((part.leg, part.result.as_ref().err()?)));
+            failed().for_each(|(leg, e)| me.put_out(leg, e));
+            match failed().find(|(leg, _)| me.legs[*leg].takes_writes()) {
+                Some((_, e)) => Err(e.clone()),
+                None => Ok(()),
+            }
+        })
+    }
+}

@@ -1,0 +1,279 @@
+//! Copying what legs lack, and making them agree after a crash, while requests go on.
+//!
+//! The next chunk that any leg lacks is locked, copied, and no longer lacks. Several are on their way at once, so that
+//! legs are read and written at the same time; while somebody asks for something only one is, a shorter one, and it rests as
+//! long as it took. A leg that is behind gets all writes meanwhile. How far a leg is that had nothing is kept now and then; what
+//! others lack the intent says.
+
+use super::{Content, Legs, Role};
+use futures_util::future::join_all;
+use lamina_block::{Durability, Error, ErrorKind, Io, Job, JobState, Result, Time};
+use lamina_kit::intent::Bits;
+use std::cell::Cell;
+use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// The most bytes that are copied at once.
+const CHUNK: u64 = if cfg!(test) { 8 << 10 } else { 512 << 10 };
+/// As [`CHUNK`], while somebody asks for something: a request may have to wait for so many, on each leg.
+const CHUNK_ASKED: u64 = if cfg!(test) { 4 << 10 } else { 128 << 10 };
+/// So many chunks are on their way while nobody asks for anything.
+const WORKERS: usize = 8;
+/// For so long after a request others may follow.
+const GIVE_WAY: Duration = Duration::from_millis(20);
+/// How far it is, is kept so often.
+const KEEP_EVERY: Duration = Duration::from_secs(5);
+/// How far it is, is counted so often.
+const COUNT_EVERY: Duration = Duration::from_millis(50);
+
+/// A rebuild under way.
+struct Run {
+    legs: Rc<Legs>,
+    content: Rc<dyn Content>,
+    job: Rc<Job>,
+    total: Cell<u64>,
+    counted: Cell<Time>,
+    /// Chunks that are on their way begin here.
+    begun: [Cell<u64>; WORKERS],
+    kept: Cell<Time>,
+    /// What could not be copied.
+    stuck: std::cell::RefCell<Option<Error>>,
+}
+
+impl Legs {
+    fn lacking_bits(&self, mut f: impl FnMut(&Bits)) {
+        f(&self.unsure.borrow());
+        for leg in self.legs.iter().filter(|leg| leg.role.get() == Role::Behind && leg.here.get()) {
+            leg.missing.borrow().iter().for_each(&mut f);
+        }
+    }
+
+    /// True if there is anything to copy, or to say that nothing is.
+    pub(super) fn has_work(&self) -> bool {
+        let ends = |leg: &super::Leg| leg.role.get() == Role::Behind && leg.here.get();
+        let halted = self.halted.get() || self.rebuild.borrow().is_some();
+        !halted && (self.legs.iter().any(ends) || !self.unsure.borrow().is_empty())
+    }
+
+    /// Bytes that are still to be copied.
+    pub(super) fn to_copy(&self) -> u64 {
+        let mut sum = 0;
+        self.lacking_bits(|bits| sum += bits.bytes());
+        sum
+    }
+
+    /// Begins to copy, if that has to be.
+    pub(super) fn rebuild(self: &Rc<Self>) {
+        let Some(content) = self.content().filter(|_| self.has_work() && !self.closing.get()) else { return };
+        let total = self.to_copy();
+        let job = Job::new(&self.env, "rebuild", total, self.limit.get());
+        self.rebuild.replace(Some(Rc::clone(&job)));
+        let (legs, kept) = (Rc::clone(self), Cell::new(self.env.now()));
+        let run = Run {
+            legs,
+            content,
+            job,
+            total: Cell::new(total),
+            counted: Cell::new(kept.get()),
+            begun: Default::default(),
+            kept,
+            stuck: Default::default(),
+        };
+        self.tasks.spawn(&*self.env, async move {
+            run.all().await;
+            let legs = Rc::clone(&run.legs);
+            legs.limit.set(run.job.limit());
+            legs.halted.set(run.job.state() == JobState::Cancelled);
+            legs.rebuild.replace(None);
+            legs.look();
+            legs.wake();
+            legs.moved.notify();
+        });
+    }
+
+    /// The next bytes from `from` on that are to be copied at once.
+    fn next_chunk(&self, from: u64) -> Option<Range<u64>> {
+        let most = if self.is_asked() { CHUNK_ASKED } else { CHUNK };
+        let mut next: Option<Range<u64>> = None;
+        self.lacking_bits(|bits| {
+            let Some(mut run) = bits.next(from) else { return };
+            while let Some(more) =
+                bits.next(run.end).filter(|m| m.start == run.end && m.end - run.start <= most)
+            {
+                run.end = more.end;
+            }
+            if next.as_ref().is_none_or(|next| run.start < next.start) {
+                next = Some(run);
+            }
+        });
+        next
+    }
+
+    /// True while somebody else asks for something.
+    pub(super) fn is_asked(&self) -> bool {
+        self.env.now().since(self.last.get()) < GIVE_WAY && self.last.get() > Time(0)
+    }
+}
+
+impl Run {
+    /// Copies until nothing is lacking that can be had.
+    async fn all(&self) {
+        loop {
+            self.legs.cursor.set(0);
+            let ended = join_all((0..WORKERS).map(|worker| self.work(worker))).await;
+            let failed = ended.into_iter().find_map(Result::err).or_else(|| self.stuck.take());
+            let result = match failed {
+                None => self.finish().await,
+                Some(e) => Err(e),
+            };
+            match result {
+                Ok(true) => return,
+                Ok(false) => {}
+                Err(e) if e.kind() == ErrorKind::Cancelled || self.legs.closing.get() => return,
+                Err(e) => {
+                    tracing::warn!(device = %self.legs.name, error = %e, "a rebuild is paused");
+                    self.job.fail(&e);
+                    self.legs.stuck.set(true);
+                    if self.job.turn(0).await.is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Legs that lack nothing any more have all. True if none lacks anything.
+    async fn finish(&self) -> Result<bool> {
+        let legs = &self.legs;
+        for leg in 0..legs.legs.len() {
+            let it = &legs.legs[leg];
+            if it.role.get() == Role::Behind && it.here.get() && !it.lacks() {
+                legs.complete(leg).await?;
+            }
+        }
+        Ok(legs.next_chunk(0).is_none())
+    }
+
+    async fn work(&self, worker: usize) -> Result<()> {
+        let legs = &self.legs;
+        self.begun[worker].set(u64::MAX);
+        while let Some(at) = legs.next_chunk(legs.cursor.get()) {
+            if worker > 0 && legs.is_asked() {
+                legs.env.sleep(GIVE_WAY).await;
+                if legs.closing.get() {
+                    return Ok(());
+                }
+                continue;
+            }
+            legs.cursor.set(at.end);
+            self.begun[worker].set(at.start);
+            self.job.turn(at.end - at.start).await?;
+            let before = legs.env.now();
+            if let Err(e) = self.chunk(&at).await
+                && let Some(e) = self.units(&at, e).await
+            {
+                self.stuck.replace(Some(e));
+            }
+            self.begun[worker].set(u64::MAX);
+            self.count();
+            if worker == 0 && legs.is_asked() {
+                legs.env.sleep(legs.env.now().since(before).min(GIVE_WAY)).await;
+            }
+            self.keep_position().await?;
+        }
+        Ok(())
+    }
+
+    /// Makes those units of `at` right, all of which could not be, because of `e`, that can; why others cannot.
+    async fn units(&self, at: &Range<u64>, e: Error) -> Option<Error> {
+        let unit = self.legs.written.borrow().unit();
+        if at.end - at.start <= unit {
+            return Some(e);
+        }
+        let mut failed = None;
+        for start in (at.start..at.end).step_by(unit as usize) {
+            failed = self.chunk(&(start..at.end.min(start + unit))).await.err().or(failed);
+        }
+        failed
+    }
+
+    /// Says how far it is, now and then.
+    fn count(&self) {
+        let now = self.legs.env.now();
+        if now.since(self.counted.get()) >= COUNT_EVERY {
+            self.counted.set(now);
+            let left = self.legs.to_copy();
+            self.total.set(self.total.get().max(left));
+            self.job.set_progress(self.total.get() - left, self.total.get());
+        }
+    }
+
+    /// Makes `at` right everywhere.
+    async fn chunk(&self, at: &Range<u64>) -> Result<()> {
+        let legs = &self.legs;
+        let _lock = legs.locks.lock(at).await;
+        let size = legs.size.get();
+        let lacks = |leg: &usize| {
+            let leg = &legs.legs[*leg];
+            let missing = leg.missing.borrow();
+            leg.role.get() == Role::Behind
+                && leg.here.get()
+                && missing.as_ref().is_some_and(|m| m.touches(at))
+        };
+        if legs.unsure.borrow().touches(at) {
+            Rc::clone(&self.content).agree(at.clone()).await?;
+            legs.written.borrow_mut().add(at);
+            legs.agreed(at, size);
+        }
+        for leg in (0..legs.legs.len()).filter(lacks).collect::<Vec<_>>() {
+            let bytes = Rc::clone(&self.content).right(at.clone(), leg, Vec::new()).await?;
+            legs.written.borrow_mut().add(at);
+            let it = &legs.legs[leg];
+            match it.node.submit(Io::write(at.start, bytes, Durability::Cached)).await {
+                // It may have failed meanwhile, with another write.
+                Ok(()) if it.here.get() => {
+                    it.missing.borrow_mut().iter_mut().for_each(|missing| missing.remove(at));
+                    legs.copied_bytes.set(legs.copied_bytes.get() + (at.end - at.start));
+                }
+                Ok(()) => {}
+                Err(e) => legs.put_out(leg, &e),
+            }
+        }
+        legs.look();
+        Ok(())
+    }
+
+    /// Keeps how far legs are that had nothing.
+    async fn keep_position(&self) -> Result<()> {
+        let legs = &self.legs;
+        if legs.env.now().since(self.kept.get()) < KEEP_EVERY {
+            return Ok(());
+        }
+        self.kept.set(legs.env.now());
+        let begun = self.begun.iter().map(Cell::get).min().unwrap_or(0);
+        let first = |leg: &super::Leg| {
+            let next = leg.missing.borrow().as_ref().and_then(|missing| missing.next(0));
+            next.map_or(legs.size.get(), |unit| unit.start).min(begun)
+        };
+        let full = |leg: &&super::Leg| {
+            leg.role.get() == Role::Behind && leg.here.get() && leg.copied.get().is_some()
+        };
+        let positions: Vec<_> = legs
+            .legs
+            .iter()
+            .enumerate()
+            .filter(|(_, leg)| full(leg))
+            .map(|(i, leg)| (i, first(leg)))
+            .collect();
+        legs.flush().await?;
+        for (leg, position) in positions {
+            let it = &legs.legs[leg];
+            if it.here.get() && it.copied.get().is_some_and(|before| before < position) {
+                it.copied.set(Some(position));
+                legs.recording.change();
+            }
+        }
+        legs.record().await
+    }
+}

@@ -1,0 +1,179 @@
+//! What is kept of legs with the hierarchy: see `docs/formats/kept.md`.
+
+use super::{Leg, Legs, Role};
+use lamina_block::{Error, Result};
+use lamina_kit::intent::Bits;
+use lamina_kit::state_record;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The version that is written.
+const VERSION: u32 = 1;
+
+/// What a device remembers of its legs.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Kept {
+    version: u32,
+    kind: String,
+    /// Of its intent.
+    pub id: u64,
+    /// Bytes of each leg that are used.
+    pub size: u64,
+    /// Bytes of a region of the intent.
+    pub region: u64,
+    pub legs: Vec<KeptLeg>,
+    /// How far a scrub is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scrub: Option<u64>,
+    /// Bytes behind the intent that are the layer's own.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub tail: u64,
+    /// It has grown, and what is new begins at this byte of each leg and is not zeroed yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zero: Option<u64>,
+    /// The ranges where legs may differ, while not every place has a leg; otherwise the intent says where.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unsure: Option<Vec<(u64, u64)>>,
+    /// What the layer keeps.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub own: Value,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
+/// So many ranges are kept at most; those that lie close together become one.
+const RANGES_MAX: usize = 64;
+
+/// The runs of a set, or few that hold them.
+fn ranges(bits: &Bits) -> Vec<(u64, u64)> {
+    let mut bits = bits.clone();
+    while bits.runs().nth(RANGES_MAX).is_some() {
+        let mut coarser = Bits::none(bits.size(), bits.unit() * 2);
+        coarser.join(&bits);
+        bits = coarser;
+    }
+    bits.runs().map(|run| (run.start, run.end)).collect()
+}
+
+/// One leg.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeptLeg {
+    pub device: String,
+    pub is: Role,
+    /// It lacks everything from this byte on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copied: Option<u64>,
+    /// Its place among the legs, where each has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<usize>,
+}
+
+impl Kept {
+    /// What a new device of `kind` remembers.
+    pub fn new(kind: &str, id: u64, size: u64, region: u64) -> Kept {
+        Kept {
+            version: VERSION,
+            kind: kind.into(),
+            id,
+            size,
+            region,
+            legs: Vec::new(),
+            scrub: None,
+            tail: 0,
+            zero: None,
+            unsure: None,
+            own: Value::Null,
+        }
+    }
+
+    /// Reads what was kept by a device of `kind`.
+    pub fn read(kind: &str, kept: &Value) -> Result<Kept> {
+        let kept: Kept = state_record::read(kept, VERSION.into(), "legs")?;
+        if kept.kind != kind {
+            return Err(Error::invalid(format!("type: it was made as {:?}", kept.kind)));
+        }
+        let twice = |leg: &KeptLeg| kept.legs.iter().filter(|other| other.device == leg.device).count() > 1;
+        match kept.legs.iter().any(twice) {
+            true => Err(state_record::corrupt("legs", "a device is two legs")),
+            false => Ok(kept),
+        }
+    }
+
+    /// As JSON.
+    pub fn write(&self) -> Value {
+        state_record::write(self)
+    }
+}
+
+impl Legs {
+    /// What is to be kept now.
+    pub(super) fn words(&self) -> Value {
+        let shape = self.intent.shape();
+        let mut kept = Kept::new(self.kind, shape.id, self.size.get(), shape.region);
+        let leg = |leg: &Leg| KeptLeg {
+            device: leg.node.name().to_owned(),
+            is: leg.role.get(),
+            copied: leg.copied.get(),
+            place: leg.place.get(),
+        };
+        kept.legs = self.legs.iter().map(leg).collect();
+        kept.scrub = self.scrubbed.get();
+        kept.tail = self.tail;
+        kept.zero = self.to_zero.get();
+        kept.unsure = self.is_degraded().then(|| ranges(&self.unsure.borrow()));
+        kept.own = self.own.borrow().clone();
+        kept.write()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lamina_block::ErrorKind;
+    use serde_json::json;
+
+    const GOLDEN: &str = include_str!("../../tests/golden/kept-legs-1.json");
+
+    #[test]
+    fn version_1_is_as_it_was() {
+        let mut kept = Kept::new("mirror", 0x1122_3344_5566_7788, 1 << 30, 4 << 20);
+        let leg = |device: &str, is, copied| KeptLeg { device: device.into(), is, copied, place: None };
+        kept.legs = vec![
+            leg("a", Role::Sync, None),
+            leg("b", Role::Behind, None),
+            leg("c", Role::Behind, Some(65536)),
+            leg("d", Role::Failed, None),
+            leg("e", Role::Spare, None),
+        ];
+        kept.scrub = Some(4096);
+        let text = serde_json::to_string_pretty(&kept.write()).expect("JSON") + "\n";
+        if std::env::var_os("LAMINA_BLESS").is_some() {
+            let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/kept-legs-1.json");
+            std::fs::write(path, &text).expect("it can be written");
+        }
+        assert_eq!(text, GOLDEN, "the format has changed: see docs/formats/kept.md");
+        let read = Kept::read("mirror", &serde_json::from_str(GOLDEN).expect("JSON")).expect("read");
+        assert_eq!(read.write(), kept.write());
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let good: Value = serde_json::from_str(GOLDEN).expect("JSON");
+        let refused = |change: fn(&mut Value)| {
+            let mut bad = good.clone();
+            change(&mut bad);
+            Kept::read("mirror", &bad).map(|kept| kept.write()).expect_err("it was taken").kind()
+        };
+        assert_eq!(refused(|kept| kept["version"] = json!(2)), ErrorKind::Unsupported);
+        assert_eq!(refused(|kept| kept["version"] = json!(0)), ErrorKind::Corrupt);
+        assert_eq!(refused(|kept| kept["more"] = json!(1)), ErrorKind::Corrupt);
+        assert_eq!(refused(|kept| kept["legs"][0]["is"] = json!("good")), ErrorKind::Corrupt);
+        assert_eq!(refused(|kept| kept["legs"][0]["device"] = json!("b")), ErrorKind::Corrupt);
+        assert_eq!(refused(|kept| kept["size"] = json!(-1)), ErrorKind::Corrupt);
+        assert_eq!(refused(|kept| kept["kind"] = json!("parity")), ErrorKind::Invalid);
+    }
+}

@@ -1,0 +1,343 @@
+//! Writes, zeroes and discards that do not simply go to where their extents lie.
+//!
+//! A first write into an extent that a snapshot has, or that is nowhere, goes to a new extent, together with what the
+//! old one has around it. The extent is locked meanwhile. The old one stays as it is.
+
+use super::core::{Core, Place, Spot};
+use super::overlay::Age;
+use super::read::Version;
+use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Op, Request, Result, Zero, all};
+use lamina_kit::fan_out::Runs;
+use lamina_metadata::extents::{Entry, FANOUT, levels_for};
+use std::ops::Range;
+use std::rc::Rc;
+
+/// The most extents that are changed at once.
+const PIECE: u64 = 32;
+
+/// What is done with one extent.
+#[derive(Clone, Debug)]
+enum Step {
+    /// Nothing.
+    Leave,
+    /// The child does it where the extent lies.
+    There(u64),
+    /// It lies nowhere from now on.
+    Unmap,
+    /// All of it is written somewhere else.
+    Replace,
+    /// It is copied to somewhere else, with the change in it.
+    Copy(Option<Spot>),
+}
+
+/// Room in the map for entries of one leaf.
+struct Reserved {
+    core: Rc<Core>,
+    extent: u64,
+    entries: usize,
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.core.overlay.borrow_mut().end_reservation(self.extent, self.entries);
+        self.core.moved.notify();
+    }
+}
+
+/// New extents that are nobody's yet.
+struct Given {
+    core: Rc<Core>,
+    extents: Vec<u64>,
+}
+
+impl Drop for Given {
+    fn drop(&mut self) {
+        // Nothing is on its way to them: who got them waited for what was.
+        self.core.space.borrow().release(&self.extents);
+        self.core.moved.notify();
+    }
+}
+
+impl Core {
+    /// Does a write, a zeroing or a discard.
+    pub async fn alter(self: Rc<Self>, io: Io) -> Result<()> {
+        if let Op::Zero(Zero { fast: true, .. }) = io.op {
+            self.check_fast(&io.at)?;
+        }
+        let mut at = io.at.start;
+        while at < io.at.end {
+            let first = at >> self.shift();
+            let mut last = (first / FANOUT * FANOUT + FANOUT).min(first + PIECE);
+            if !matches!(io.op, Op::Write(..)) {
+                // What is nowhere is nowhere already, however much of it there is.
+                let end = self.extents_of(io.at.end);
+                let from = self.next(Version::Now, first, end).await?;
+                if from > first {
+                    at = (from << self.shift()).min(io.at.end);
+                    continue;
+                }
+                last = (first / FANOUT * FANOUT + FANOUT).min(first + PIECE);
+            }
+            let end = (last << self.shift()).min(io.at.end);
+            self.alter_piece(&io, at..end).await?;
+            at = end;
+        }
+        let forced = match io.op {
+            Op::Write(_, durability) => durability == Durability::Fua,
+            Op::Zero(how) => how.durability == Durability::Fua,
+            Op::Read(_) | Op::Discard | Op::Flush => false,
+        };
+        let visible = !matches!(io.op, Op::Discard) && !self.lasts(&io.at);
+        if forced || visible { self.flush().await } else { Ok(()) }
+    }
+
+    /// Zeroing is fast where whole extents are unmapped. At its ends the child must be fast.
+    fn check_fast(&self, at: &Range<u64>) -> Result<()> {
+        let whole = (at.start | at.end) & (self.extent() - 1) == 0;
+        match whole || self.child.geometry().zero {
+            true => Ok(()),
+            false => Err(Error::unsupported("zeroing is not fast here").at(at.clone()).on(self.child.name())),
+        }
+    }
+
+    /// Changes extents of one leaf, at most [`PIECE`].
+    async fn alter_piece(self: &Rc<Self>, io: &Io, at: Range<u64>) -> Result<()> {
+        let extents = at.start >> self.shift()..((at.end - 1) >> self.shift()) + 1;
+        let locked = self.locks.lock(&extents).await;
+        let _room = self.reserve(&extents).await?;
+        let mut given = Given { core: Rc::clone(self), extents: Vec::new() };
+        // Until there is nothing to wait for: what is decided is true when requests are submitted.
+        let steps = loop {
+            let places = self.places(extents.start..=extents.end - 1).await?;
+            let steps: Vec<Step> = extents
+                .clone()
+                .zip(&places)
+                .map(|(extent, place)| self.step(io, &at, extent, *place))
+                .collect();
+            let copies = steps.iter().any(|step| matches!(step, Step::Copy(Some(_))));
+            let is_new = |step: &Step| matches!(step, Step::Replace | Step::Copy(_));
+            let needed = steps.iter().filter(|step| is_new(step)).count();
+            if copies && self.atomic() && self.grace.is_draining() {
+                // Somebody may still be writing to what is copied.
+                self.grace.drained().await;
+            } else if given.extents.len() < needed {
+                // An extent that is nobody else's is free again after the next commit.
+                let returns = |place: &Place| place.at.is_some_and(|spot| spot.born >= self.shared.get());
+                let moves = steps.iter().zip(&places).all(|(step, place)| !is_new(step) || returns(place));
+                given.extents.push(self.allocate(moves).await?);
+            } else {
+                break steps;
+            }
+        };
+        self.carry_out(io, &at, extents.start, &steps, &mut given).await?;
+        drop(locked);
+        Ok(())
+    }
+
+    /// Moves an extent to a new place as it is.
+    pub async fn move_away(self: &Rc<Self>, extent: u64) -> Result<()> {
+        let locked = self.locks.lock(&(extent..extent + 1)).await;
+        let _room = self.reserve(&(extent..extent + 1)).await?;
+        let mut given = Given { core: Rc::clone(self), extents: vec![self.allocate(true).await?] };
+        self.load(extent).await?;
+        let Some(source) = self.look(extent).transpose()?.and_then(|place| place.at) else { return Ok(()) };
+        let at = (extent << self.shift()).min(self.head.get().size);
+        let nothing = Io::zero(at..at, Zero::default());
+        self.carry_out(&nothing, &(at..at), extent, &[Step::Copy(Some(source))], &mut given).await?;
+        drop(locked);
+        Ok(())
+    }
+
+    /// What is to be done with an extent. Its lock is the caller's.
+    fn step(&self, io: &Io, at: &Range<u64>, extent: u64, place: Place) -> Step {
+        let start = extent << self.shift();
+        let end = start + self.extent();
+        // What is written must fill an extent, or there would be somebody else's bytes behind the volume's end.
+        let (full, whole) = (at.start <= start && at.end >= end, at.end >= end.min(self.head.get().size));
+        let whole = whole && at.start <= start;
+        let own = place
+            .at
+            .filter(|spot| spot.born >= self.shared.get() && (place.age == Age::New || !self.atomic()));
+        match (&io.op, place.at) {
+            (Op::Read(_) | Op::Flush, _) => Step::Leave,
+            (Op::Zero(_) | Op::Discard, None) => Step::Leave,
+            (Op::Zero(_) | Op::Discard, Some(_)) if whole => Step::Unmap,
+            (Op::Discard, Some(_)) => Step::Leave,
+            (Op::Write(..), Some(_)) if own.is_none() && full => Step::Replace,
+            (Op::Write(..) | Op::Zero(_), Some(spot)) => match own {
+                Some(own) => Step::There(own.extent),
+                None => Step::Copy(Some(spot)),
+            },
+            (Op::Write(..), None) if full => Step::Replace,
+            (Op::Write(..), None) => Step::Copy(None),
+        }
+    }
+
+    /// Reserves room in the map for extents of one leaf.
+    async fn reserve(self: &Rc<Self>, extents: &Range<u64>) -> Result<Reserved> {
+        let (first, entries) = (extents.start, (extents.end - extents.start) as usize);
+        loop {
+            let found = self.load(first).await?;
+            let own = found.leaf.is_some_and(|born| born >= self.shared.get());
+            let levels = levels_for(first).max(self.head.get().root.levels);
+            let pages = if own { 0 } else { u32::from(levels) + 1 };
+            let bounds = self.bounds();
+            if self.overlay.borrow_mut().reserve(first, entries, pages, bounds) {
+                return Ok(Reserved { core: Rc::clone(self), extent: first, entries });
+            }
+            let moved = self.moved.wait();
+            // A round under way may make room; to ask for another one would keep everybody waiting for ever.
+            let others = self.working.get() || self.overlay.borrow().is_reserved();
+            if !self.overlay.borrow().is_empty() {
+                self.flush().await?;
+            } else if others || self.may_reclaim() {
+                moved.await;
+            } else {
+                return Err(Error::new(
+                    ErrorKind::NoSpace,
+                    "the map has no room left for what is written: delete snapshots",
+                ));
+            }
+        }
+    }
+
+    /// A new extent. One that replaces another may be taken from what is kept for that.
+    async fn allocate(self: &Rc<Self>, moves: bool) -> Result<u64> {
+        let mut flushed = false;
+        loop {
+            let moved = self.moved.wait();
+            let space = Rc::clone(&self.space.borrow());
+            if moves || space.free_extents() > self.spare() {
+                match space.alloc(self.policy).await {
+                    Err(e) if e.kind() == ErrorKind::NoSpace => {}
+                    result => return result,
+                }
+            }
+            if self.releasing.get() || !self.limbo.borrow().is_empty() {
+                self.let_go();
+                moved.await;
+            } else if !flushed && !self.is_settled() {
+                // What was replaced since the last commit is free after the next.
+                flushed = true;
+                self.flush().await?;
+            } else if self.may_reclaim() {
+                moved.await;
+            } else {
+                return Err(Error::new(
+                    ErrorKind::NoSpace,
+                    "no extent is free: delete snapshots, or make the device below larger",
+                ));
+            }
+        }
+    }
+
+    /// At `atomic` what is written goes to a new extent, also where there was one: some are kept for that, or a full
+    /// device could not be overwritten.
+    fn spare(&self) -> u64 {
+        let physical = self.head.get().physical;
+        if self.atomic() { (physical / 64).max(8).min(physical / 4) } else { 0 }
+    }
+
+    /// Submits the requests of a piece, and notes where the extents lie when all have completed.
+    async fn carry_out(
+        self: &Rc<Self>,
+        io: &Io,
+        at: &Range<u64>,
+        first: u64,
+        steps: &[Step],
+        given: &mut Given,
+    ) -> Result<()> {
+        let extent = self.extent();
+        let bytes = |number: u64| {
+            let start = number << self.shift();
+            at.start.max(start)..at.end.min(start + extent)
+        };
+        let (mut there, mut elsewhere) = (Runs::default(), Runs::default());
+        let (mut sources, mut copies, mut moved) = (Vec::new(), Vec::new(), Vec::new());
+        let mut new = given.extents.iter().copied();
+        for (number, step) in (first..).zip(steps) {
+            let (part, start) = (bytes(number), number << self.shift());
+            match step {
+                Step::Leave => {}
+                Step::There(place) => there.add(&part, self.address(*place) + (part.start - start)),
+                Step::Unmap => moved.push((number, Entry::Hole)),
+                Step::Replace | Step::Copy(_) => {
+                    let Some(place) = new.next() else { continue };
+                    moved.push((number, Entry::At { place, born: self.head.get().epoch }));
+                    let to = self.address(place);
+                    if let Step::Copy(source) = step {
+                        let copy = self.env.pool().take(extent as usize);
+                        sources.extend(self.fetch(*source, &copy));
+                        copies.push((part.start - start, part, copy, to));
+                    } else {
+                        elsewhere.add(&part, to);
+                    }
+                }
+            }
+        }
+        let way = Rc::clone(self.grace.way());
+        let mut first_requests: Vec<Request> =
+            there.iter().map(|(part, to)| way.submit(cached(io, part, to))).collect();
+        first_requests.extend(sources);
+        all(first_requests).await?;
+        let way = self.grace.way();
+        let mut requests: Vec<Request> =
+            elsewhere.iter().map(|(part, to)| way.submit(cached(io, part, to))).collect();
+        for (within, part, copy, to) in copies {
+            patch(io, &part, &copy.slice(within as usize..(within + part.end - part.start) as usize));
+            requests.push(self.grace.way().submit(Io::write(to, copy, Durability::Cached)));
+        }
+        all(requests).await?;
+        drop(new);
+        self.note(moved, given);
+        Ok(())
+    }
+
+    /// Reads an extent into `copy`; what is nowhere is zeroes.
+    fn fetch(&self, source: Option<Spot>, copy: &Buf) -> Option<Request> {
+        let from = source.map(|spot| self.address(spot.extent));
+        // Behind the end of the child's last extent, which may not be whole, there are zeroes.
+        let len = from.map_or(0, |from| self.extent().min(self.child.geometry().size.saturating_sub(from)));
+        copy.slice(len as usize..copy.len()).fill(0);
+        let from = from.filter(|_| len > 0)?;
+        Some(self.grace.way().submit(Io::read(from, copy.slice(0..len as usize))))
+    }
+
+    /// Extents lie somewhere else from now on.
+    fn note(self: &Rc<Self>, moved: Vec<(u64, Entry)>, given: &mut Given) {
+        for (extent, entry) in moved {
+            if let Entry::At { place, .. } = entry {
+                given.extents.retain(|extent| *extent != place);
+            }
+            let before = self.overlay.borrow_mut().set(extent, entry);
+            if let Some(Entry::At { place, .. }) = before {
+                self.limbo.borrow_mut().push(place);
+            }
+            self.set_timer();
+        }
+        self.let_go();
+    }
+}
+
+/// Puts what a request changes into a copy.
+fn patch(io: &Io, part: &Range<u64>, into: &Buf) {
+    match &io.op {
+        Op::Write(from, _) => {
+            let from = from.slice((part.start - io.at.start) as usize..(part.end - io.at.start) as usize);
+            into.copy_from(&from);
+        }
+        Op::Zero(_) => into.fill(0),
+        Op::Read(_) | Op::Discard | Op::Flush => {}
+    }
+}
+
+/// A part of a request; that it is durable is for a flush to say.
+fn cached(io: &Io, part: Range<u64>, to: u64) -> Io {
+    let mut io = io.part(part, to);
+    match &mut io.op {
+        Op::Write(_, durability) => *durability = Durability::Cached,
+        Op::Zero(how) => how.durability = Durability::Cached,
+        Op::Read(_) | Op::Discard | Op::Flush => {}
+    }
+    io
+}

@@ -1,0 +1,328 @@
+//! `snapshot`: a thin volume that remembers how it was, as often as wanted.
+//!
+//! A snapshot takes no time and no space: afterwards, a first write into an extent goes to a new place, and the snapshot
+//! keeps the old one. Extents are the unit of copying. What was never written, zeroed or discarded lies nowhere, takes no
+//! space and reads as zeroes, so that the volume may be larger than the device below.
+//!
+//! ```text
+//!   volume    │ 0 │ 1 │ 2 │ 3 │ 4 │       extents, found through a map
+//!               │   │       │
+//!   monday      │   └──┐    │             a snapshot: a map that shares with the volume's what has not changed
+//!               ▼      ▼    ▼
+//!   below  │ map │ a │ b │ c │ d │ … │    1 was written after "monday" was taken: a new extent
+//! ```
+//!
+//! Keys:
+//! * `over`: the device below.
+//! * `size` (as much as the device below has room for): bytes of the volume. A larger one than before makes it grow.
+//! * `extent` ("32KiB"): the unit of copying, a power of two, 4KiB to 1MiB; stays as it was when the volume was made.
+//! * `policy` ("first-available"): which free extent is taken: that, "log-structured" or "closest-to-last".
+//! * `memory` ("16MiB"): for parts of the map that are in use, at least 1MiB; the rest of it is on disk.
+//! * `metadata`: a device for the map; without it, the map lies at the head of the device below.
+//!
+//! Commands: `snapshot`, `rollback` and `delete`, with a `name`; `list`; `resize` with a `size`; `grow`, after the device
+//! below has become larger; `reclaim`. A device of kind `view` shows a snapshot. Space of what was deleted or rolled back is
+//! reclaimed by a job. `rollback` and a smaller `size` need `force=true`: what the volume is now is lost, unless a snapshot has it,
+//! and what lies behind the size is.
+//!
+//! The map never says more than what is durable: what was written is first flushed, then put into the map in one change, at
+//! a flush of the volume, after five seconds, or when much has gathered. A write into a new extent completes when the map
+//! knows it: a guest that outlives this process finds all that it was told is written. Those that are under way at the same
+//! time share one change. At the level `atomic`, nothing that the map on disk refers to is ever overwritten: each first
+//! write after a flush copies an extent, and completes at once; a crash leaves exactly the volume as it was at one moment,
+//! that of the last flush or a later one. That is so if only this process ends, too: no guest may outlive it at `atomic`.
+//!
+//! When no extent is free, writes that need one fail, and say what to do; nothing is lost, and what has its place already
+//! can still be written (at `atomic`, as long as a few extents are left that are kept for that). Over a device in use
+//! (`lamina apply`) its extents stay where they are; this needs a `metadata` device, and there is room for snapshots only
+//! when the device below grows or extents are discarded.
+//!
+//! Damage to the map costs what it said and nothing else: extents of which nothing says whether they are in use are not given
+//! to anybody, a version of which a part is lost can be read elsewhere, and when snapshots cannot be found, the volume is
+//! read-only. `lamina check --metadata` tells what is lost, and `lamina repair` makes anew what follows from the rest.
+//!
+//! It deliberately does not copy snapshots elsewhere, nor write to them, and it does not know which of them is older than
+//! which but by their order.
+
+mod begin;
+mod change;
+mod check;
+mod commit;
+mod core;
+mod format;
+mod grace;
+mod overlay;
+mod read;
+mod reclaim;
+mod verbs;
+mod view;
+
+use self::core::Core;
+use lamina_block::{
+    Build, Bytes, Command, Config, Consent, Durability, Effect, Error, Extent, Figure, Finding, Geometry,
+    Healed, Io, Job, Judge, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result, Step, Traits,
+    Unit,
+};
+use lamina_kit::consent::unless_replaced;
+use lamina_metadata::extents::Policy;
+use read::{Version, Whole};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::ops::Range;
+use std::rc::Rc;
+
+/// The keys; see the module.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Keys {
+    size: Option<Bytes>,
+    extent: Option<Bytes>,
+    #[serde(default)]
+    policy: PolicyKey,
+    #[serde(default = "memory_default")]
+    memory: Bytes,
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum PolicyKey {
+    #[default]
+    FirstAvailable,
+    LogStructured,
+    ClosestToLast,
+}
+
+fn memory_default() -> Bytes {
+    Bytes(16 << 20)
+}
+
+/// Room is getting short when less than this part of all is free: one in so many.
+const NEARLY_FULL: u64 = 10;
+
+impl Keys {
+    fn extent(&self) -> Bytes {
+        self.extent.unwrap_or(Bytes(32 << 10))
+    }
+
+    fn policy(&self) -> Policy {
+        match self.policy {
+            PolicyKey::FirstAvailable => Policy::FirstAvailable,
+            PolicyKey::LogStructured => Policy::LogStructured,
+            PolicyKey::ClosestToLast => Policy::ClosestToLast,
+        }
+    }
+}
+
+impl Config for Keys {
+    const KIND: &'static str = "snapshot";
+    const SUMMARY: &'static str = "a thin volume with snapshots";
+    const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
+    const TRAITS: Traits = Traits {
+        keeps: true,
+        views: true,
+        metadata: true,
+        store: true,
+        verbs: verbs::VERBS,
+        elsewhere: &["thin", "thin-pool", "lvm-thin", "cow"],
+        figures: &[
+            Figure::gauge("size_bytes", "/size", Unit::Bytes, "Size of the volume."),
+            Figure::gauge(
+                "free_bytes",
+                "/bytes_free",
+                Unit::Bytes,
+                "Room for what is written for the first time, or after a snapshot.",
+            ),
+            Figure::gauge("map_bytes", "/map_bytes", Unit::Bytes, "Size of its map."),
+            Figure::gauge("map_free_bytes", "/map_bytes_free", Unit::Bytes, "Room in the area of its map."),
+        ],
+        ..Traits::NONE
+    };
+
+    fn check(&self, _: &Over<'_>) -> Result<()> {
+        begin::possible(self, 512)
+    }
+
+    fn build(self, with: Build) -> Pending<Made> {
+        Box::pin(async move { Ok(Rc::new(Volume(begin::volume(self, with).await?)) as Made) })
+    }
+}
+
+/// The volume as it is now.
+struct Volume(Rc<Core>);
+
+impl Core {
+    fn geometry(&self) -> Geometry {
+        let (below, head) = (self.child.geometry(), self.head.get());
+        Geometry {
+            optimal: below.optimal.max(head.extent() as u32),
+            discard: true,
+            zero: true,
+            fua: true,
+            read_only: self.is_read_only(),
+            ..below.with_size(head.size)
+        }
+    }
+
+    /// A write that may go to where its extents lie.
+    #[inline]
+    fn write(self: &Rc<Self>, io: &mut Io, durability: Durability) -> Step {
+        let at_once = match durability {
+            Durability::Cached => self.lasts(&io.at),
+            // The map must know where it is when it completes.
+            Durability::Fua => self.is_settled(),
+        };
+        let spot = |extent| self.writable(extent);
+        match self.whole(&io.at, spot) {
+            Ok(Whole::At(to)) if at_once => {
+                io.move_to(to);
+                Step::Forward(Rc::clone(self.grace.way()))
+            }
+            Ok(_) => Step::control(Rc::clone(self).alter(io.take())),
+            Err(e) => e.into(),
+        }
+    }
+
+    /// Ends background work and closes the store.
+    async fn close(self: Rc<Self>) -> Result<()> {
+        if self.closed.replace(true) {
+            return Ok(());
+        }
+        let job = self.reclaim.borrow().clone();
+        if let Some(job) = job {
+            job.cancel();
+        }
+        self.moved.until(|| self.reclaim.borrow().is_none()).await;
+        if self.is_read_only() {
+            return Ok(());
+        }
+        let flushed = self.flush().await;
+        self.moved.until(|| !self.releasing.get()).await;
+        let closed = self.close_store(flushed.is_ok()).await;
+        flushed.and(closed)
+    }
+}
+
+impl Layer for Volume {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn submit(self: Rc<Self>, io: &mut Io) -> Step {
+        match io.op {
+            Op::Read(_) => self.0.read(Version::Now, io),
+            Op::Write(_, durability) => self.0.write(io, durability),
+            Op::Zero(_) | Op::Discard => Step::control(Rc::clone(&self.0).alter(io.take())),
+            Op::Flush if self.0.is_settled() && !self.0.working.get() => {
+                Step::Forward(Rc::clone(self.0.grace.way()))
+            }
+            Op::Flush => {
+                let core = Rc::clone(&self.0);
+                Step::control(async move { core.flush().await })
+            }
+        }
+    }
+
+    fn passthrough(&self) -> Passthrough {
+        Passthrough::None
+    }
+
+    fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
+        let core = Rc::clone(&self.0);
+        Box::pin(async move { core.runs(Version::Now, at).await })
+    }
+
+    fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
+        Box::pin(Rc::clone(&self.0).heal(Version::Now, at, is_right))
+    }
+
+    fn close(self: Rc<Self>) -> Pending {
+        Box::pin(Rc::clone(&self.0).close())
+    }
+}
+
+impl Manage for Volume {
+    fn effect(&self, command: &Command) -> Effect {
+        self.0.effect_of(command)
+    }
+
+    fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
+        unless_replaced(effect, || {
+            format!("it knows where on {} its data lie, and would find other data there", child.name())
+        })
+    }
+
+    fn control(self: Rc<Self>, command: Command) -> Pending<Value> {
+        Box::pin(Rc::clone(&self.0).carry_out_command(command))
+    }
+
+    fn needs_quiesce(&self, command: &Command) -> bool {
+        verbs::needs_quiesce(command)
+    }
+
+    fn view(self: Rc<Self>, name: String) -> Pending<Made> {
+        let view = view::View::new(&self.0, name);
+        Box::pin(async move { Ok(Rc::new(view?) as Made) })
+    }
+
+    fn jobs(&self) -> Vec<Rc<Job>> {
+        self.0.reclaim.borrow().iter().cloned().collect()
+    }
+
+    fn detach(self: Rc<Self>) -> Pending {
+        let core = Rc::clone(&self.0);
+        Box::pin(async move {
+            core.flush().await?;
+            let head = core.head.get();
+            if head.adopted == 0 {
+                return Err(Error::invalid(
+                    "the data below lie where only this layer finds them: copy the volume to another device instead",
+                ));
+            }
+            let snapshots = core.snapshots.borrow().len();
+            if snapshots > 0 {
+                return Err(Error::invalid(format!(
+                    "there are {snapshots} snapshots, which would be lost: delete them first"
+                )));
+            }
+            match head.root.page == Default::default() && head.size == core.child.geometry().size {
+                true => Ok(()),
+                false => Err(Error::invalid(
+                    "extents have moved since this layer came: copy the volume to another device instead",
+                )),
+            }
+        })
+    }
+
+    fn check(self: Rc<Self>, mend: bool) -> Pending<Vec<Finding>> {
+        let core = Rc::clone(&self.0);
+        Box::pin(async move { core.check(mend).await })
+    }
+
+    fn info(&self) -> Value {
+        let (core, head) = (&self.0, self.0.head.get());
+        let free = core.space.borrow().free_extents();
+        let pages = core.tree.count() - core.pages.free_extents().min(core.tree.count());
+        json!({
+            "size": head.size,
+            "extent": head.extent(),
+            "extents": head.physical,
+            "free": free,
+            "bytes_free": free * head.extent(),
+            "snapshots": core.list(),
+            "garbage": head.garbage,
+            "damaged": core.is_damaged(),
+            "waiting": core.overlay.borrow().len(),
+            "map_bytes": pages * 8192,
+            "map_bytes_free": core.pages.free_extents() * 8192,
+            "memory": core.store.memory() + core.pages.memory() + core.space.borrow().memory(),
+            "alerts": {
+                "damaged": core.is_damaged(),
+                "nearly_full": free * NEARLY_FULL < head.physical,
+                "map_nearly_full": core.pages.free_extents() * NEARLY_FULL < core.tree.count(),
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;
