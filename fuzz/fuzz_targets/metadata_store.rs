@@ -57,7 +57,7 @@ thread_local! {
 }
 
 /// Makes the checksum right of what `block` seems to be.
-fn mend(number: u64, block: &mut [u8]) {
+fn repair(number: u64, block: &mut [u8]) {
     let put = |block: &mut [u8], at: usize, len: usize| {
         block[at..at + 4].fill(0);
         let crc = crc32c::crc32c(&block[..len]);
@@ -107,7 +107,7 @@ async fn run(env: Rc<SimEnv>, mut input: &[u8]) {
         let mut block = buf.to_vec();
         block[at..at + len].copy_from_slice(&rest[..len]);
         if flags & 1 == 1 {
-            mend(number, &mut block);
+            repair(number, &mut block);
         }
         let write = Io::write(number * BLOCK as u64, Buf::from_vec(block), Durability::Fua);
         disk.submit(write).await.expect("writes");

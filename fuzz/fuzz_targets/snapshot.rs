@@ -4,7 +4,7 @@
 //! or taken over. The rest are pieces: each puts bytes into an object of the volume's metadata store (the head, the table
 //! of snapshots, the map, the bitmaps), which thus has the checksums that it ought to have, or turns bits of a block of
 //! the store, which then has not. What must hold: no panic, no hang, memory within bounds; an error, or a volume that can
-//! be used, and opened again; and what a check has mended without losing anything is right when it is checked again.
+//! be used, and opened again; and what a check has repaired without losing anything is right when it is checked again.
 
 #![no_main]
 
@@ -186,12 +186,12 @@ async fn look_at_views(vol: &Rc<Node>, env: &Rc<SimEnv>) {
 /// What is put right stays so.
 async fn check(vol: &Rc<Node>) {
     let _ = vol.check(false).await;
-    let Ok(mended) = vol.check(true).await else { return };
-    if mended.iter().any(|finding| finding.class == Class::Lost) || vol.geometry().read_only {
+    let Ok(repaired) = vol.check(true).await else { return };
+    if repaired.iter().any(|finding| finding.class == Class::Lost) || vol.geometry().read_only {
         return;
     }
     let again = vol.check(false).await.expect("it was looked at before");
-    assert!(!again.iter().any(|finding| finding.is_damage()), "{mended:?} and then {again:?}");
+    assert!(!again.iter().any(|finding| finding.is_damage()), "{repaired:?} and then {again:?}");
 }
 
 fn is_within_bounds(vol: &Rc<Node>) {

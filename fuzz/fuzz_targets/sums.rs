@@ -2,7 +2,7 @@
 //!
 //! The input is put over the disk of a good layer, block by block: each piece says which block, where in it, and the bytes;
 //! then the checksum of what a page of the store seems to be is made right, if the piece asks for that. What must hold: no
-//! panic, no hang; an error, or a layer that can be used, asked, checked, mended and closed.
+//! panic, no hang; an error, or a layer that can be used, asked, checked, repaired and closed.
 
 #![no_main]
 

@@ -257,7 +257,7 @@ class LostFlash(Kills):
             self.pump(self.chance.random() * 0.5)
             point = self.daemon.device("vm1")["info"]["recovery_point"]
         self.assertLess(point["age_seconds"], 30)
-        self.assertGreater(point["bytes_behind"], 0)
+        self.assertGreater(point["lag_bytes"], 0)
         self.daemon.kill()
         self.rig.path("nvme.img").unlink()
         self.daemon.arguments = ["--degraded"]

@@ -157,7 +157,7 @@ class Below(HierarchyCase):
         self.assertEqual(self.read([1]), [1])
         self.assertEqual(self.daemon.stop(), 0, self.daemon.log())
         before = self.rig.path("a.img").read_bytes()
-        bench = [lamina_binary(), "bench", "below.toml", "--rw", "write", "--span", "64KiB",
+        bench = [lamina_binary(), "bench", "below.toml", "--rw", "write", "--size", "64KiB",
                  "--time", "50ms", "--ramp", "0s"]
         ended = run(*bench, check=False, cwd=self.rig.dir)
         self.assertEqual(ended.returncode, 1, ended.stdout)

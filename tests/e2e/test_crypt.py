@@ -179,7 +179,7 @@ class Crypt(RigCase):
         self.assertEqual(self.read(lamina, 0, MIB), data[:MIB])
         self.assertIn("the first copy of the LUKS header is not used", lamina.log())
         self.assertIn("the second copy is used", lamina.device("vault")["info"]["header"])
-        # The next change of a keyslot mends it.
+        # The next change of a keyslot repairs it.
         self.secret("new", b"new")
         self.ctl(lamina, "keyslot-add", "key-file=new")
         self.assertEqual(lamina.device("vault")["info"]["header"], "both copies are whole")

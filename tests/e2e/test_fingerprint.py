@@ -132,7 +132,7 @@ class Fingerprints(HierarchyCase):
         self.daemon.kill()
         load.kill()
         self.daemon.start()
-        wait_until("all digests to be made anew", 30, lambda: self.info()["doubted_bytes"] == 0)
+        wait_until("all digests to be made anew", 30, lambda: self.info()["needs_resync_bytes"] == 0)
         after = self.check()
         self.assertEqual(self.verify(), [])
         differ = {number for number, (old, new) in enumerate(zip(before, after)) if old != new}

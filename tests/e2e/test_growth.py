@@ -32,7 +32,7 @@ class Growth(LegsCase):
 
     def rested(self):
         """Waits until all legs hold the same."""
-        wait_until("all legs to be the same", 30, lambda: not self.jobs() and self.info()["unsure"] == 0)
+        wait_until("all legs to be the same", 30, lambda: not self.jobs() and self.info()["needs_resync_bytes"] == 0)
 
     def zeroes(self, begin):
         """Expects zeroes from byte `begin` to the end."""

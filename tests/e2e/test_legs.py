@@ -94,7 +94,7 @@ class Absent(LegsCase):
             writes.add(at)
             time.sleep(0.01)
         self.assertEqual(self.legs()["fb"], "away")
-        lacks = next(leg["lacks"] for leg in self.info()["legs"] if leg["device"] == "fb")
+        lacks = next(leg["out_of_sync_bytes"] for leg in self.info()["legs"] if leg["device"] == "fb")
         self.daemon.ctl("fb", "clear")
         wait_until("the leg to have all again", 20, lambda: self.legs()["fb"] == "in sync")
         info = self.info()

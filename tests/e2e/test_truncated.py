@@ -167,14 +167,14 @@ class WhileNotServed(Cut):
 
 class WhileServed(Cut):
     def go(self, kind, legs, name, request):
-        """The leg is out as soon as anything meets the cut, and gets everything when it is there again."""
+        """The leg is away as soon as anything meets the cut, and gets everything when it is there again."""
         devices = over_legs(kind, legs)
         self.create(devices, exported("m"))
         self.fill()
         self.cut(name, SIZE // 2)
         client = self.client()
         request(client)
-        wait_until("the leg to be out", 10, lambda: self.legs()[f"f{name}"] == "away")
+        wait_until("the leg to be away", 10, lambda: self.legs()[f"f{name}"] == "away")
         self.verify("without it")
         self.write_at(client, 8192)
         client.flush()

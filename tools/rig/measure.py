@@ -45,7 +45,7 @@ def lamina_bench(uri, seconds, depth, rw, *, block="4KiB", sequential=False, spa
     """`lamina bench`: our own client, which sends and receives in batches, against any NBD server."""
     text = run(
         lamina_binary(), "bench", uri, "--force", "--rw", rw, "--depth", depth, "--block-size", block, "--time", f"{seconds}s",
-        "--span", span, "--json", *(["--sequential"] if sequential else []), seconds=seconds + 30,
+        "--size", span, "--json", *(["--sequential"] if sequential else []), seconds=seconds + 30,
     ).stdout
     report = json.loads(text)
     assert not report["errors"], report
@@ -62,7 +62,7 @@ def in_process(file, seconds, rw, reads, size, sequential=False, *, device=None,
     """
     text = run(
         lamina_binary(), "bench", file, "--force", "--rw", rw, "--reads", reads, "--block-size", size, "--depth", depth,
-        "--time", f"{round(seconds * 1000)}ms", "--ramp", f"{round(ramp * 1000)}ms", "--span", span, "--json",
+        "--time", f"{round(seconds * 1000)}ms", "--ramp", f"{round(ramp * 1000)}ms", "--size", span, "--json",
         *(["--sequential"] if sequential else []), *(["--device", device] if device else []), *more,
         seconds=seconds + 60,
     ).stdout

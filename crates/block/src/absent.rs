@@ -78,7 +78,7 @@ impl Manage for Absent {
         self.fail()
     }
 
-    fn check(self: Rc<Self>, _mend: bool) -> Pending<Vec<Finding>> {
+    fn check(self: Rc<Self>, _repair: bool) -> Pending<Vec<Finding>> {
         self.fail()
     }
 

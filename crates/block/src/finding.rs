@@ -10,9 +10,9 @@ pub enum Class {
     /// Space is taken that nobody uses. It happens in normal use, harms nobody, and can be given back.
     Leak,
     /// It is wrong, and what else is there says how it should be. Nothing was changed.
-    Mendable,
+    Repairable,
     /// It was wrong, or taken in vain, and no longer is.
-    Mended,
+    Repaired,
     /// It is wrong, and nothing says how it should be.
     Lost,
 }
@@ -22,7 +22,7 @@ pub enum Class {
 pub struct Finding {
     /// How bad it is.
     pub class: Class,
-    /// What it is, where it is, and what is lost with it or was mended.
+    /// What it is, where it is, and what is lost with it or was repaired.
     pub words: String,
 }
 
@@ -35,8 +35,8 @@ impl Finding {
     /// True if somebody has to do something about it.
     pub fn is_damage(&self) -> bool {
         match self.class {
-            Class::Lost | Class::Mendable => true,
-            Class::Good | Class::Leak | Class::Mended => false,
+            Class::Lost | Class::Repairable => true,
+            Class::Good | Class::Leak | Class::Repaired => false,
         }
     }
 }

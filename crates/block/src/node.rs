@@ -356,12 +356,12 @@ impl Node {
     }
 
     /// Asks the layer whether what it keeps is right: see [`Manage::check`]. Requests are held meanwhile.
-    pub async fn check(self: &Rc<Self>, mend: bool) -> Result<Vec<Finding>> {
+    pub async fn check(self: &Rc<Self>, repair: bool) -> Result<Vec<Finding>> {
         let held = self.quiesce().await;
         if held.before == Gate::Closed {
             return Err(Error::offline("the device is closed").on(&self.name));
         }
-        let found = held.layer().check(mend).await.map_err(|e| e.on(&self.name));
+        let found = held.layer().check(repair).await.map_err(|e| e.on(&self.name));
         self.refresh();
         found
     }

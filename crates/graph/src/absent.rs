@@ -42,7 +42,7 @@ pub(crate) fn why(device: &Device, children: &[Rc<Node>]) -> Option<Error> {
     Some(Error::offline(format!("it stands on {}, and that is absent", gone.join(" and "))))
 }
 
-/// Whether the hierarchy of `plan` survives that members are out: everything that it exports is there. If it exports
+/// Whether the hierarchy of `plan` survives that members are evicted: everything that it exports is there. If it exports
 /// nothing, everything that no other device stands on.
 pub(crate) fn survives(plan: &Plan) -> Survives {
     let plan = plan.clone();

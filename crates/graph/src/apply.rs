@@ -16,8 +16,8 @@
 use crate::absent;
 use crate::change::{self, Step};
 use crate::device::Device;
-use crate::door::Door;
 use crate::export::Export;
+use crate::export_node::ExportNode;
 use crate::hierarchy::{self, Built, Hierarchy, Maker};
 use crate::later::Later;
 use crate::members::MemberPlan;
@@ -58,7 +58,7 @@ impl Hierarchy {
         plan.members().into_iter().filter(is_new).collect()
     }
 
-    /// Becomes what `plan` says, after members that are out have been taken in again as far as they are there. The
+    /// Becomes what `plan` says, after members that are evicted have been taken in again as far as they are there. The
     /// hierarchy that comes back takes the place of this one; both share the devices that stay. After an error nothing else
     /// has changed. What could not be taken in, or not be closed well afterwards, comes with it.
     pub async fn change(&self, plan: Plan, env: &Rc<dyn Env>) -> Result<(Hierarchy, Vec<Error>), Report> {
@@ -93,7 +93,7 @@ impl Hierarchy {
             wrong.extend(layer.close().await.err());
         }
         let stays = |node: &Rc<Node>| built.by_name.contains_key(node.name());
-        // Of those that were out nothing is expected.
+        // Of those that were evicted nothing is expected.
         let (gone, lost): (Vec<_>, Vec<_>) = self
             .nodes
             .iter()
@@ -103,7 +103,7 @@ impl Hierarchy {
         let _ = hierarchy::close(&lost).await;
         wrong.extend(hierarchy::close(&gone).await.err());
         built.nodes = plan.devices.iter().map(|d| Rc::clone(&built.by_name[&d.name])).collect();
-        let changed = Hierarchy::of(plan, built, &self.doors, self.roster.clone(), env);
+        let changed = Hierarchy::of(plan, built, &self.export_nodes, self.roster.clone(), env);
         changed.refresh();
         Ok((changed, wrong))
     }
@@ -217,32 +217,34 @@ impl Change<'_> {
         fits.map(|()| node)
     }
 
-    /// Adds the doors that lead to other devices than before.
+    /// Adds the export nodes that lead to other devices than before.
     fn point(&mut self) {
         for export in &self.plan.exports {
             let moves =
                 |step: &Step| matches!(step, Step::Point { export: name, .. } if *name == export.name);
-            let Some(door) = self.from.door(&export.name).filter(|_| self.steps.iter().any(moves)) else {
+            let Some(export_node) =
+                self.from.export_node(&export.name).filter(|_| self.steps.iter().any(moves))
+            else {
                 continue;
             };
             let device = &self.built.by_name[&export.device];
             let changes = self.exchanges.iter().any(|exchange| Rc::ptr_eq(&exchange.node, device));
-            let layer: Made = Rc::new(Door(Rc::clone(device)));
-            match fits(&door.geometry(), &layer.geometry()) {
+            let layer: Made = Rc::new(ExportNode(Rc::clone(device)));
+            match fits(&export_node.geometry(), &layer.geometry()) {
                 Err(e) if !changes => {
                     let (subject, at) = (Subject::Export(export.name.clone()), export.places.device.clone());
                     self.report.failed(e.kind(), subject, Some("device"), Some(at), e.message());
                 }
                 _ => {
-                    let to = Source::Layer(Door::KIND, layer);
-                    self.exchanges.push(Exchange { node: door, to, from: None });
+                    let to = Source::Layer(ExportNode::KIND, layer);
+                    self.exchanges.push(Exchange { node: export_node, to, from: None });
                 }
             }
         }
     }
 
     /// Exchanges the layers; those that were there come back. `None` if that cannot be: then nothing has changed. The
-    /// devices `outside` are out, or found to be broken.
+    /// devices `outside` are evicted, or found to be broken.
     async fn switch(&mut self, outside: &mut HashSet<String>) -> Option<Vec<Made>> {
         let gone = self.gone();
         let exchanges = std::mem::take(&mut self.exchanges);
@@ -252,7 +254,7 @@ impl Change<'_> {
         };
         // New ones, too: nobody uses them yet.
         let new = self.built.nodes.iter().filter(|node| self.from.node(node.name()).is_none());
-        let known = self.from.nodes.iter().chain(&self.from.doors);
+        let known = self.from.nodes.iter().chain(&self.from.export_nodes);
         let nodes: Vec<_> = new.chain(known).filter(changes).cloned().collect();
         let standstill = Standstill::of(&nodes, &self.from.plan, &gone, outside, &mut self.report).await;
         let Some(standstill) = standstill else {

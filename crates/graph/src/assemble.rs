@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Nothing is written before all members are known to belong together and to say what the file says; a refusal leaves
-//! every byte as it was. Members that are out may be missing; those that are there again are taken in when the others are
-//! marked. Others may be missing only if it was asked for, and it is written on the rest that they are out before any
+//! every byte as it was. Members that are evicted may be missing; those that are there again are taken in when the others are
+//! marked. Others may be missing only if it was asked for, and it is written on the rest that they are evicted before any
 //! layer is made.
 
 use crate::absent;
@@ -20,7 +20,7 @@ use crate::plan::Plan;
 use crate::report::{Report, Subject, quoted};
 use crate::way::Way;
 use lamina_block::{Env, Error, ErrorKind, Node};
-use lamina_metadata::member::{self, Assembly, Candidate, Member, Refusal, Roster, words};
+use lamina_metadata::member::{self, Assembly, Candidate, Member, Refusal, Roster, records};
 use lamina_metadata::superblock::{self, Superblock};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -168,16 +168,16 @@ async fn taken(
     for superblock in assembly.back {
         let name = superblock.name.clone();
         let Some(below) = node(&name) else { continue };
-        let last = assembly.out.get(&name).copied().unwrap_or_default();
+        let last = assembly.evicted.get(&name).copied().unwrap_or_default();
         let message = match roster.rejoin(Member::new(below, superblock), leg_of(&name)).await {
             Ok(()) if is_cut(&name) => {
                 format!(
-                    "was out since generation {last}, and was cut short: it gets everything from the others"
+                    "was evicted after generation {last}, and was cut short: it gets everything from the others"
                 )
             }
-            Ok(()) => format!("was out since generation {last}, and is taken in again"),
+            Ok(()) => format!("was evicted after generation {last}, and is taken in again"),
             Err(e) => {
-                let message = format!("is out, and cannot be taken in again: {e}");
+                let message = format!("is evicted, and cannot be taken in again: {e}");
                 absent.insert(name.clone(), e);
                 message
             }
@@ -194,7 +194,8 @@ fn noted(plan: &Plan, opened: &Opened, assembly: &Assembly, report: &mut Report)
         let unfit = opened.candidates.iter().find(|c| c.device == name).and_then(Candidate::unfit);
         let why = opened.failed.get(name).cloned().or(unfit.map(Error::offline));
         let note = assembly.notes.iter().find(|note| note.device == name);
-        let why = why.or(note.map(|note| Error::offline(&note.message))).unwrap_or(Error::offline("is out"));
+        let why =
+            why.or(note.map(|note| Error::offline(&note.message))).unwrap_or(Error::offline("is evicted"));
         if note.is_none() {
             let message = format!("{}. The hierarchy goes on without it", why.message());
             warn(plan, name, &message, report);
@@ -246,7 +247,7 @@ fn compared(
 ) -> Option<Vec<Superblock>> {
     let mut members = assembly.members.clone();
     let described = members.first()?.description.clone();
-    let (theirs, mut kept) = match words::split(&described) {
+    let (theirs, mut kept) = match records::split(&described) {
         Ok(parts) => parts,
         Err(message) => {
             report.failed(ErrorKind::Corrupt, Subject::Hierarchy, None, None, &message);
@@ -264,8 +265,8 @@ fn compared(
     if ours == theirs && assembly.lost.is_empty() && anew.is_empty() && same_way {
         return Some(members);
     }
-    anew.iter().for_each(|(device, child)| words::forget(&mut kept.words, device, child));
-    kept.out.extend(assembly.lost.clone());
+    anew.iter().for_each(|(device, child)| records::forget(&mut kept.records, device, child));
+    kept.evicted.extend(assembly.lost.clone());
     kept.way = way.kept();
     let agreed = |text: &str| local::agreed(text, &plan.kinds);
     if agreed(ours) != agreed(theirs) {
@@ -279,7 +280,7 @@ fn compared(
     }
     for member in &mut members {
         member.generation = assembly.latest + 1;
-        member.description = words::join(ours, &kept);
+        member.description = records::join(ours, &kept);
     }
     if ours != theirs {
         let stored = |text: &str| text.split_once("\n[export.").map_or(text, |(stored, _)| stored).to_owned();

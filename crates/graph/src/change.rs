@@ -17,7 +17,7 @@ use std::path::PathBuf;
 /// One step of a change. They are told in the order in which they are done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A member that is out is opened, and taken in again if it is there.
+    /// A member that is evicted is opened, and taken in again if it is there.
     Return {
         /// Its name.
         device: String,

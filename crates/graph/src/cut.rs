@@ -10,7 +10,7 @@
 use crate::absent;
 use crate::device::Device;
 use crate::plan::Plan;
-use lamina_metadata::member::{Candidate, judge, words};
+use lamina_metadata::member::{Candidate, judge, records};
 
 impl Plan {
     /// Marks those of `candidates` that were cut short and get everything from the others, when a hierarchy called `name` is
@@ -23,13 +23,13 @@ impl Plan {
         let marked: Vec<Candidate> = candidates.iter().map(mark).collect();
         let Ok(assembly) = judge(name, &marked, missing, degraded) else { return };
         let Some(first) = assembly.members.first() else { return };
-        let kept = words::split(&first.description).map(|(_, kept)| kept).unwrap_or_default();
+        let kept = records::split(&first.description).map(|(_, kept)| kept).unwrap_or_default();
         let is_cut = |name: &str| marked.iter().any(|c| c.device == name && c.is_cut());
         let is_whole = |name: &str| assembly.members.iter().any(|m| m.name == name) && !is_cut(name);
         let members = self.members();
         let gone: Vec<&str> = members.iter().map(|m| &m.device[..]).filter(|name| !is_whole(name)).collect();
         let cut: Vec<&str> = gone.iter().copied().filter(|name| is_cut(name)).collect();
-        let has_others = |name: &&str| self.has_others(name, &cut, &kept.words);
+        let has_others = |name: &&str| self.has_others(name, &cut, &kept.records);
         if absent::survives(self)(&gone) && cut.iter().all(has_others) {
             *candidates = marked;
         }
@@ -58,7 +58,7 @@ impl Plan {
     }
 
     /// True if the device above the member called `name` has enough legs that have everything, apart from those over `cut`.
-    fn has_others(&self, name: &str, cut: &[&str], kept: &words::Words) -> bool {
+    fn has_others(&self, name: &str, cut: &[&str], kept: &records::Records) -> bool {
         let Some((device, _)) = self.leg_of(name) else { return false };
         let cut: Vec<&str> = cut.iter().filter_map(|name| Some(self.leg_of(name)?.1)).collect();
         // docs/formats/kept.md

@@ -16,7 +16,7 @@ use crate::plan::Plan;
 use crate::report::Report;
 use crate::way::Way;
 use lamina_block::Env;
-use lamina_metadata::member::words;
+use lamina_metadata::member::records;
 use lamina_metadata::superblock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -89,7 +89,7 @@ async fn carried(file: &Plan, env: &Rc<dyn Env>, name: &str) -> Vec<Carried> {
     for node in &nodes {
         let found = superblock::read(node).await;
         for copy in found.whole().filter(|copy| copy.hierarchy_name == name) {
-            let Ok((text, kept)) = words::split(&copy.description) else { continue };
+            let Ok((text, kept)) = records::split(&copy.description) else { continue };
             let one =
                 Carried { generation: copy.generation, text: text.to_owned(), way: Way::read(kept.way) };
             let same = |other: &Carried| (other.generation, &other.text) == (one.generation, &one.text);

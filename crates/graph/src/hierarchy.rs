@@ -7,8 +7,8 @@
 use crate::absent;
 use crate::assemble::{Assembled, assemble};
 use crate::device::Device;
-use crate::door::Door;
 use crate::export::Export;
+use crate::export_node::ExportNode;
 use crate::follow::{Led, led};
 use crate::keys;
 use crate::plan::Plan;
@@ -25,7 +25,7 @@ pub struct Hierarchy {
     /// In the order of the plan's devices: bottom-up.
     pub(crate) nodes: Vec<Rc<Node>>,
     /// In the order of the plan's exports.
-    pub(crate) doors: Vec<Rc<Node>>,
+    pub(crate) export_nodes: Vec<Rc<Node>>,
     /// The members of a persistent hierarchy.
     pub(crate) roster: Option<Rc<Roster>>,
     warnings: Report,
@@ -44,7 +44,7 @@ impl Hierarchy {
     }
 
     /// As [`Hierarchy::build`], also without members that are missing or damaged, if what is exported has all of its
-    /// bytes without them. The others say from then on that they are out.
+    /// bytes without them. The others say from then on that they are evicted.
     pub async fn build_degraded(plan: Plan, env: Rc<dyn Env>) -> std::result::Result<Hierarchy, Report> {
         Hierarchy::begin(plan, env, How { begin: Begin::Open, degraded: true }).await
     }
@@ -109,24 +109,24 @@ impl Hierarchy {
         (Hierarchy::of(plan, built, &[], roster, &env), report)
     }
 
-    /// A hierarchy of what was built. Exports whose doors are among `doors` keep them.
+    /// A hierarchy of what was built. Exports that have a node in `export_nodes` keep it.
     pub(crate) fn of(
         plan: Plan,
         built: Built,
-        doors: &[Rc<Node>],
+        export_nodes: &[Rc<Node>],
         roster: Option<Rc<Roster>>,
         env: &Rc<dyn Env>,
     ) -> Hierarchy {
-        let door = |export: &Export| {
-            let kept = doors.iter().find(|door| door.name() == export.name);
+        let export_node = |export: &Export| {
+            let kept = export_nodes.iter().find(|export_node| export_node.name() == export.name);
             kept.map(Rc::clone).unwrap_or_else(|| {
-                let layer = Rc::new(Door(Rc::clone(&built.by_name[&export.device])));
-                Node::new(&export.name, Door::KIND, Rc::clone(env), layer)
+                let layer = Rc::new(ExportNode(Rc::clone(&built.by_name[&export.device])));
+                Node::new(&export.name, ExportNode::KIND, Rc::clone(env), layer)
             })
         };
-        let doors = plan.exports.iter().map(door).collect();
+        let export_nodes = plan.exports.iter().map(export_node).collect();
         let warnings = Report::new(plan.source.clone());
-        Hierarchy { plan, nodes: built.nodes, doors, roster, warnings }
+        Hierarchy { plan, nodes: built.nodes, export_nodes, roster, warnings }
     }
 
     /// How it came here, and where it is going.
@@ -145,8 +145,8 @@ impl Hierarchy {
     }
 
     /// What clients of the export `name` are given: it stays when the device behind it is exchanged.
-    pub fn door(&self, name: &str) -> Option<Rc<Node>> {
-        self.doors.iter().find(|door| door.name() == name).map(Rc::clone)
+    pub fn export_node(&self, name: &str) -> Option<Rc<Node>> {
+        self.export_nodes.iter().find(|export_node| export_node.name() == name).map(Rc::clone)
     }
 
     /// All devices, bottom-up: each comes after all that it stands on.
@@ -164,9 +164,9 @@ impl Hierarchy {
         names.iter().filter_map(|name| self.node(name)).collect()
     }
 
-    /// The members that are out, other sinks that are absent, and all devices that are nothing without them.
+    /// The members that are evicted, other sinks that are absent, and all devices that are nothing without them.
     pub(crate) fn outside(&self) -> HashSet<String> {
-        let out = self.roster.as_ref().map(|roster| roster.out()).unwrap_or_default();
+        let out = self.roster.as_ref().map(|roster| roster.evicted()).unwrap_or_default();
         let absent = self.nodes.iter().filter(|node| node.is_absent()).map(|node| node.name());
         let out: Vec<&str> = out.keys().map(String::as_str).chain(absent).collect();
         absent::absent(&self.plan, &out).into_iter().map(str::to_owned).collect()
@@ -184,7 +184,7 @@ impl Hierarchy {
 
     /// Takes over changed sizes, from the bottom up: a device that grew makes those over it look again.
     pub fn refresh(&self) {
-        self.nodes.iter().chain(&self.doors).for_each(|node| node.refresh());
+        self.nodes.iter().chain(&self.export_nodes).for_each(|node| node.refresh());
     }
 
     /// Drains, flushes and closes every device, from the top down. The first error is returned; what comes after it
@@ -218,7 +218,7 @@ impl Hierarchy {
 pub(crate) struct How {
     /// Whether what its devices remember is there.
     pub begin: Begin,
-    /// Members may be missing that are not known to be out.
+    /// Members may be missing that are not known to be evicted.
     pub degraded: bool,
 }
 

@@ -7,7 +7,7 @@ use crate::persistent::{Persistent, is_member};
 use crate::plan::Plan;
 use crate::report::{Report, Subject};
 use lamina_block::{Begin, Env, Error, Node};
-use lamina_metadata::member::words::{self, Kept};
+use lamina_metadata::member::records::{self, Kept};
 use lamina_metadata::member::{self, Refusal};
 use lamina_metadata::superblock::{self, DESCRIPTION_MAX, Layout, Superblock};
 use std::collections::BTreeMap;
@@ -136,7 +136,7 @@ pub(crate) async fn close_all(nodes: &[Rc<Node>], report: &mut Report) {
 /// What new members carry: where relative paths begin as well, if there is room for it.
 fn described(persistent: &Persistent) -> String {
     let kept = Kept { way: persistent.way.kept(), ..Kept::default() };
-    let all = words::join(&persistent.description, &kept);
+    let all = records::join(&persistent.description, &kept);
     if all.len() > DESCRIPTION_MAX { persistent.description.clone() } else { all }
 }
 

@@ -1,13 +1,13 @@
-//! Members that are out come back while the hierarchy is served.
+//! Members that are evicted come back while the hierarchy is served.
 //!
 //! ```text
 //!   opened ─▶ recognised ─▶ the members say that it is in ─▶ its node gets it ─▶ devices that were absent for it are made
 //! ```
 //!
-//! A member that is absent is opened; one that is out and still open is closed before, because only one may have it open.
+//! A member that is absent is opened; one that is evicted and still open is closed before, because only one may have it open.
 //! Another sink that was absent (the server of an `nbd` device, say) is opened if it answers now.
 //! Who does without it is told on the node that it stands on ([`Node::resized`]), and brings it up to date by itself. One
-//! that cannot be taken in stays out, and that is no error.
+//! that cannot be taken in stays evicted, and that is no error.
 
 use crate::absent;
 use crate::change::{Step, is_leaving};
@@ -23,10 +23,10 @@ use std::collections::HashSet;
 use std::rc::Rc;
 
 impl Hierarchy {
-    /// The members that are out, as far as `plan` still has them, and not only until they are let go.
+    /// The members that are evicted, as far as `plan` still has them, and not only until they are let go.
     fn out_in(&self, plan: &Plan) -> Vec<&Device> {
         let Some(roster) = &self.roster else { return Vec::new() };
-        let out = roster.out();
+        let out = roster.evicted();
         let stays = |device: &&Device| {
             plan.devices.iter().any(|d| d.name == device.name && is_member(&d.kind, &d.keys))
         };
@@ -50,7 +50,7 @@ impl Hierarchy {
         devices.map(|device| Step::Return { device: device.name.clone() })
     }
 
-    /// Takes in again what is out and in `plan`, and makes the devices that were absent for it. What did not work comes
+    /// Takes in again what is evicted and in `plan`, and makes the devices that were absent for it. What did not work comes
     /// back.
     pub(crate) async fn bring_back(&self, plan: &Plan, env: &Rc<dyn Env>) -> Vec<Error> {
         let Some(roster) = &self.roster else { return Vec::new() };

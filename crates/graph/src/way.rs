@@ -19,7 +19,7 @@ use crate::local;
 use crate::persistent::Persistent;
 use crate::plan::Plan;
 use lamina_block::{Kind, Result};
-use lamina_metadata::member::words;
+use lamina_metadata::member::records;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::borrow::Cow;
@@ -169,7 +169,7 @@ impl Hierarchy {
 impl Plan {
     /// The same, read from `description`, which its members carry: they go on remembering what led there.
     pub fn from_members(mut self, description: &str) -> Plan {
-        let way = words::split(description).map_or(Way::default(), |(_, kept)| Way::read(kept.way));
+        let way = records::split(description).map_or(Way::default(), |(_, kept)| Way::read(kept.way));
         self.persistent.iter_mut().for_each(|persistent| persistent.way = way.clone());
         self
     }
@@ -186,7 +186,7 @@ pub struct Hints {
 
 /// Reads the hints of a description that a member carries.
 pub fn hints(description: &str) -> Hints {
-    let way = words::split(description).map_or(Way::default(), |(_, kept)| Way::read(kept.way));
+    let way = records::split(description).map_or(Way::default(), |(_, kept)| Way::read(kept.way));
     let paths = way.paths.into_iter().map(|(name, path)| (name, path.into())).collect();
     Hints { base: way.base.map(PathBuf::from), paths }
 }

@@ -39,26 +39,26 @@ async fn open(env: &Rc<SimEnv>, above: &str) -> Hierarchy {
 
 struct Open {
     hierarchy: Hierarchy,
-    door: Rc<Node>,
+    export_node: Rc<Node>,
 }
 
 impl Open {
     async fn of(env: &Rc<SimEnv>, above: &str) -> Open {
         let hierarchy = open(env, above).await;
-        let door = hierarchy.door("top").expect("a door");
-        Open { hierarchy, door }
+        let export_node = hierarchy.export_node("top").expect("an export node");
+        Open { hierarchy, export_node }
     }
 
     async fn write(&self, block: u64, value: u8) {
         let data = Buf::from_vec(vec![value; 4096]);
         let write = Io::write(block * 4096, data, Durability::Cached);
-        self.door.submit(write).await.unwrap_or_else(|e| panic!("{value} at {block}: {e}"));
+        self.export_node.submit(write).await.unwrap_or_else(|e| panic!("{value} at {block}: {e}"));
     }
 
     async fn read(&self, block: u64) -> u8 {
         let buf = Buf::zeroed(4096);
         let read = Io::read(block * 4096, buf.clone());
-        self.door.submit(read).await.unwrap_or_else(|e| panic!("block {block}: {e}"));
+        self.export_node.submit(read).await.unwrap_or_else(|e| panic!("block {block}: {e}"));
         buf.to_vec()[0]
     }
 
@@ -154,7 +154,7 @@ fn a_power_loss_during_a_rollback_leaves_no_old_block_over_a_new_one() {
                 open.write(block, 2).await;
                 open.read(block).await;
             }
-            open.door.submit(Io::flush()).await.unwrap_or_else(|e| panic!("{e}"));
+            open.export_node.submit(Io::flush()).await.unwrap_or_else(|e| panic!("{e}"));
             let goes = Rc::clone(&open);
             let _going = env.start(async move { goes.ctl("snap", "rollback", monday()).await });
             env.sleep(std::time::Duration::from_micros(moment)).await;
@@ -189,7 +189,7 @@ fn what_was_cut_off_under_a_cache_is_gone() {
         let resize = |size: &str| json!({ "size": size, "force": true });
         open.ctl("snap", "resize", resize("256KiB")).await.unwrap_or_else(|e| panic!("{e}"));
         open.hierarchy.refresh();
-        assert_eq!(open.door.geometry().size, 256 << 10);
+        assert_eq!(open.export_node.geometry().size, 256 << 10);
         open.write(5, 5).await;
         open.ctl("snap", "resize", resize("512KiB")).await.unwrap_or_else(|e| panic!("{e}"));
         open.hierarchy.refresh();

@@ -61,25 +61,25 @@ fn run<F: Future<Output = ()> + 'static>(policy: &'static str, test: impl FnOnce
 fn a_cache_that_dies_under_write_through_is_out() {
     run("write-through", |env| async move {
         let h = open(&env, "write-through", "fast").await;
-        let door = h.door("vm1").expect("a door");
-        write(&door, 1).await;
+        let export_node = h.export_node("vm1").expect("an export node");
+        write(&export_node, 1).await;
         set_fast(&env, Presence::Failing);
-        write(&door, 2).await;
-        assert_eq!((read(&door).await, info(&h, "policy")), (Ok(2), json!("uncached")));
+        write(&export_node, 2).await;
+        assert_eq!((read(&export_node).await, info(&h, "policy")), (Ok(2), json!("uncached")));
         h.close().await.unwrap_or_else(|e| panic!("{e}"));
-        // It is known to be out: nobody has to be asked.
+        // It is known to be evicted: nobody has to be asked.
         let h = open(&env, "write-through", "gone").await;
-        let door = h.door("vm1").expect("a door");
-        assert_eq!(read(&door).await, Ok(2));
-        write(&door, 3).await;
+        let export_node = h.export_node("vm1").expect("an export node");
+        assert_eq!(read(&export_node).await, Ok(2));
+        write(&export_node, 3).await;
         h.close().await.unwrap_or_else(|e| panic!("{e}"));
         // It is there again, with what was there long ago.
         set_fast(&env, Presence::Here);
         let h = open(&env, "write-through", "fast").await;
-        let door = h.door("vm1").expect("a door");
-        assert_eq!((read(&door).await, info(&h, "policy")), (Ok(3), json!("write-through")));
-        write(&door, 4).await;
-        assert_eq!(read(&door).await, Ok(4));
+        let export_node = h.export_node("vm1").expect("an export node");
+        assert_eq!((read(&export_node).await, info(&h, "policy")), (Ok(3), json!("write-through")));
+        write(&export_node, 4).await;
+        assert_eq!(read(&export_node).await, Ok(4));
         h.close().await.unwrap_or_else(|e| panic!("{e}"));
     });
 }
@@ -88,11 +88,11 @@ fn a_cache_that_dies_under_write_through_is_out() {
 fn a_cache_that_is_missing_and_owes_something_stops_its_volume() {
     run("write-back", |env| async move {
         let h = open(&env, "write-back", "fast").await;
-        let door = h.door("vm1").expect("a door");
+        let export_node = h.export_node("vm1").expect("an export node");
         env.disk("/srv/slow.img").expect("a disk").set_presence(Presence::Failing);
-        write(&door, 1).await;
+        write(&export_node, 1).await;
         env.disk("/srv/slow.img").expect("a disk").set_presence(Presence::Here);
-        drop((h, door));
+        drop((h, export_node));
         let without = env.twins();
         let world = Simulation::from_images(5, &without);
         let env = world.env();
@@ -106,16 +106,16 @@ fn a_cache_that_is_missing_and_owes_something_stops_its_volume() {
             let h = Hierarchy::build_degraded(plan("write-back", "gone"), world)
                 .await
                 .unwrap_or_else(|e| panic!("{e}"));
-            let door = h.door("vm1").expect("a door");
-            let said = read(&door).await.expect_err("stopped");
+            let export_node = h.export_node("vm1").expect("an export node");
+            let said = read(&export_node).await.expect_err("stopped");
             assert!(said.contains("lamina ctl vm1 accept-loss"), "{said}");
             let accept = Command { name: "accept-loss".into(), args: json!({}) };
             h.node("vm1").expect("a device").control(accept).await.unwrap_or_else(|e| panic!("{e}"));
-            assert_eq!(read(&door).await, Ok(0));
-            write(&door, 2).await;
+            assert_eq!(read(&export_node).await, Ok(0));
+            write(&export_node, 2).await;
             h.close().await.unwrap_or_else(|e| panic!("{e}"));
             let h = open(&env, "write-back", "fast").await;
-            assert_eq!(read(&h.door("vm1").expect("a door")).await, Ok(2));
+            assert_eq!(read(&h.export_node("vm1").expect("an export node")).await, Ok(2));
             h.close().await.unwrap_or_else(|e| panic!("{e}"));
         });
         done.unwrap_or_else(|hang| panic!("{hang:?}"));

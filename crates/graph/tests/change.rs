@@ -33,7 +33,7 @@ fn stack(between: &[(&str, &str)]) -> String {
 
 /// Writers, each on blocks of its own, that read back what they wrote.
 struct Load {
-    door: Rc<Node>,
+    export_node: Rc<Node>,
     stop: Cell<bool>,
     running: Cell<u64>,
     ended: Signal,
@@ -42,9 +42,9 @@ struct Load {
 }
 
 impl Load {
-    fn start(env: &Rc<SimEnv>, door: Rc<Node>) -> Rc<Load> {
+    fn start(env: &Rc<SimEnv>, export_node: Rc<Node>) -> Rc<Load> {
         let load = Rc::new(Load {
-            door,
+            export_node,
             stop: Cell::new(false),
             running: Cell::new(WRITERS),
             ended: Signal::new(),
@@ -75,12 +75,12 @@ impl Load {
         let stamp = (writer << 32 | round).to_le_bytes().repeat(64);
         let failed = |e: lamina_block::Error| e.to_string();
         let write = Io::write(at, Buf::from_vec(stamp.clone()), Durability::Cached);
-        self.door.submit(write).await.map_err(failed)?;
+        self.export_node.submit(write).await.map_err(failed)?;
         if round.is_multiple_of(16) {
-            self.door.submit(Io::flush()).await.map_err(failed)?;
+            self.export_node.submit(Io::flush()).await.map_err(failed)?;
         }
         let read = Buf::zeroed(512);
-        self.door.submit(Io::read(at, read.clone())).await.map_err(failed)?;
+        self.export_node.submit(Io::read(at, read.clone())).await.map_err(failed)?;
         if read.to_vec() == stamp { Ok(()) } else { Err("reads something else than was written".into()) }
     }
 
@@ -108,7 +108,7 @@ fn through(seed: u64, files: &[String]) {
     let env: Rc<dyn Env> = sim.clone();
     let done = world.run(async move {
         let mut h = Hierarchy::build(plan(&files[0]), Rc::clone(&env)).await.unwrap();
-        let load = Load::start(&sim, h.door("vm1").unwrap());
+        let load = Load::start(&sim, h.export_node("vm1").unwrap());
         for file in &files[1..] {
             load.pass(&sim).await;
             let (changed, wrong) = h.change(plan(file), &env).await.unwrap_or_else(|e| panic!("{e}"));
@@ -166,7 +166,7 @@ fn refused(first: &str, second: &str) -> String {
                 let args = json!({"rules": [{"op": ["flush"], "count": 1}]});
                 lab.control(Command { name: "set".into(), args }).await.unwrap();
             }
-            let load = Load::start(&sim, h.door("vm1").unwrap());
+            let load = Load::start(&sim, h.export_node("vm1").unwrap());
             let report = h.change(second, &env).await.expect_err("it is refused");
             assert_eq!(h.tree(), before);
             if h.node("lab").is_none() {

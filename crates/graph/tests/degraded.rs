@@ -155,10 +155,10 @@ fn crashes(text: &str, top: &'static str, loss: Loss) -> Vec<Crash> {
             let images = env.images(loss, env.tick());
             into.borrow_mut().push(Crash { images, done, next, out });
         })));
-        let door = h.door("vm1").expect("a door");
+        let export_node = h.export_node("vm1").expect("an export node");
         let write = async |round: u64, broken: Option<&'static str>| {
             now.set((now.get().0, round, None));
-            put(&door, round).await;
+            put(&export_node, round).await;
             now.set((round, round, broken));
         };
         write(1, None).await;
@@ -201,7 +201,7 @@ fn opened(images: &Images, text: &str, gone: Option<&str>) -> Result<Vec<u64>, S
         for _ in 0..2 {
             let h =
                 Hierarchy::build(plan(&text), Rc::clone(&env)).await.map_err(|report| report.to_string())?;
-            found.extend(rounds(&h.door("vm1").expect("a door")).await?);
+            found.extend(rounds(&h.export_node("vm1").expect("an export node")).await?);
             h.close().await.map_err(|e| e.to_string())?;
         }
         Ok(found)
@@ -226,7 +226,9 @@ fn trial(text: &str, top: &'static str) -> Result<(), String> {
                             "crash {n}: without {gone:?} {rounds:?} is served, and {done} was flushed"
                         ));
                     }
-                    Err(e) if *out == Some(gone) => return Err(format!("crash {n}: {gone:?} is out: {e}")),
+                    Err(e) if *out == Some(gone) => {
+                        return Err(format!("crash {n}: {gone:?} is evicted: {e}"));
+                    }
                     Ok(_) | Err(_) => {}
                 }
             }
@@ -248,11 +250,12 @@ fn returns_to_a_mirror(text: &str, loss: Loss) -> Vec<Images> {
     let done = world.run(async move {
         plan(&text).create(Rc::clone(&env), 0).await.unwrap_or_else(|e| panic!("{e}"));
         let h = Hierarchy::build(plan(&text), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
-        let (door, mirror) = (h.door("vm1").expect("a door"), h.node("vm1").expect("a device"));
-        put(&door, 1).await;
+        let (export_node, mirror) =
+            (h.export_node("vm1").expect("an export node"), h.node("vm1").expect("a device"));
+        put(&export_node, 1).await;
         let order = |name: &str| Command { name: name.into(), args: serde_json::json!({ "leg": "b" }) };
         mirror.control(order("fail")).await.unwrap();
-        put(&door, 2).await;
+        put(&export_node, 2).await;
         let eye = Rc::downgrade(&sim);
         sim.observe(Some(Rc::new(move || {
             let Some(env) = eye.upgrade() else { return };
@@ -317,7 +320,7 @@ fn devices_that_are_absent_between_are_made_again() {
 #[test]
 fn a_leg_that_is_behind_and_does_not_know_is_caught() {
     let said = trial(&file(&LEGS.replace("'legs'", "'legs'\nforgetful=true")), "vm1").unwrap_err();
-    assert!(said.contains("was flushed") || said.contains("is out"), "{said}");
+    assert!(said.contains("was flushed") || said.contains("is evicted"), "{said}");
 }
 
 #[test]
@@ -330,7 +333,7 @@ fn who_is_missing_is_left_out_when_asked_for_and_comes_back_while_it_is_served()
         let gone = text.replace("b.img", "gone.img");
         plan(&text).create(Rc::clone(&env), 0).await.unwrap_or_else(|e| panic!("{e}"));
         let h = Hierarchy::build(plan(&text), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
-        put(&h.door("vm1").expect("a door"), 1).await;
+        put(&h.export_node("vm1").expect("an export node"), 1).await;
         h.close().await.unwrap();
         let refused = Hierarchy::build(plan(&gone), Rc::clone(&env)).await.unwrap_err().to_string();
         assert!(refused.contains("`lamina serve --degraded` goes on without \"b\""), "{refused}");
@@ -341,12 +344,12 @@ fn who_is_missing_is_left_out_when_asked_for_and_comes_back_while_it_is_served()
         let h = Hierarchy::build(plan(&gone), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
         let absent: Vec<&str> = h.nodes().iter().filter(|n| n.is_absent()).map(|n| n.name()).collect();
         assert_eq!(absent, ["b", "pb", "qb"]);
-        let door = h.door("vm1").expect("a door");
-        put(&door, 2).await;
+        let export_node = h.export_node("vm1").expect("an export node");
+        put(&export_node, 2).await;
         // It is still away.
         let (h, said) = apply(h, &gone, &env).await;
         assert!(said.contains("b: there is no simulated disk /srv/gone.img"), "{said}");
-        put(&door, 3).await;
+        put(&export_node, 3).await;
         // It is there, elsewhere than the file said.
         sim.put_disk("/srv/gone.img", sim.disk("/srv/b.img").expect("a disk").twin());
         let (h, said) = apply(h, &gone, &env).await;
@@ -356,8 +359,8 @@ fn who_is_missing_is_left_out_when_asked_for_and_comes_back_while_it_is_served()
         assert!(h.stages(&plan(&gone), &kinds()).unwrap()[0].1.is_empty(), "nothing is left to do");
         // Now it alone is enough.
         break_disk(&sim, "a");
-        assert_eq!(rounds(&door).await, Ok(vec![3; 3]));
-        put(&door, 4).await;
+        assert_eq!(rounds(&export_node).await, Ok(vec![3; 3]));
+        put(&export_node, 4).await;
         h.close().await.unwrap();
     });
     done.unwrap_or_else(|hang| panic!("{hang:?}"));
@@ -375,13 +378,13 @@ fn a_sink_that_is_no_member_and_does_not_answer_is_absent_and_comes_back() {
         let disk = sim.put_disk("/srv/far.img", Image::blank(DiskOptions::new(SIZE)));
         plan(&text).create(Rc::clone(&env), 0).await.unwrap_or_else(|e| panic!("{e}"));
         let h = Hierarchy::build(plan(&text), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
-        put(&h.door("vm1").expect("a door"), 1).await;
+        put(&h.export_node("vm1").expect("an export node"), 1).await;
         h.close().await.unwrap();
         disk.set_presence(Presence::Failing);
         let h = Hierarchy::build(plan(&text), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
         assert!(h.warnings().to_string().contains("The hierarchy goes on without it"), "{}", h.warnings());
-        let door = h.door("vm1").expect("a door");
-        put(&door, 2).await;
+        let export_node = h.export_node("vm1").expect("an export node");
+        put(&export_node, 2).await;
         let (h, said) = apply(h, &text, &env).await;
         assert!(said.lines().count() == 2 && said.contains("\nfar: "), "{said}");
         assert!(h.node("far").expect("a device").is_absent());
@@ -468,7 +471,7 @@ fn an_end_is_orderly_if_what_fails_is_not_needed() {
             let set = Command { name: "set".into(), args };
             h.node("f").expect("a device").control(set).await.unwrap_or_else(|e| panic!("{e}"));
             if good {
-                put(&h.door("vm1").expect("a door"), 1).await;
+                put(&h.export_node("vm1").expect("an export node"), 1).await;
             }
             assert_eq!(h.close().await.is_ok(), good, "{kind}");
             let h = Hierarchy::build(plan(&text), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));

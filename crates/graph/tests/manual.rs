@@ -11,14 +11,11 @@ use std::path::Path;
 /// The head of a kind's source: its module documentation.
 fn head(kind: &str) -> String {
     let folder = root().join("crates");
-    let (layers, module) = (folder.join("layers/src"), kind.replace('-', "_"));
-    // A layer is a file or a folder of a family, or a family by itself.
+    let (layers, module) = (folder.join("layers"), kind.replace('-', "_"));
+    // A layer is a file or a folder of its family's crate.
     let entries = std::fs::read_dir(&layers).expect("the layers' folder");
-    let families = entries
-        .map(|entry| entry.expect("an entry").path())
-        .filter(|path| path.is_dir() && !path.join("mod.rs").exists());
-    let mut files: Vec<_> = families
-        .chain([layers.clone()])
+    let mut files: Vec<_> = entries
+        .map(|entry| entry.expect("an entry").path().join("src"))
         .flat_map(|family| [family.join(format!("{module}.rs")), family.join(&module).join("mod.rs")])
         .collect();
     if kind == "nbd" {

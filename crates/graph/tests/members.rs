@@ -374,18 +374,18 @@ const LEGS: &[Case] = cases! {
         }
         lab.degraded = true;
     }
-    "A member missed a change without being out, and it is served with --degraded": |lab| {
+    "A member missed a change without being evicted, and it is served with --degraded": |lab| {
         lab.change("a", BOTH, |s| s.generation += 1).await;
         lab.change("b", BOTH, |s| s.generation += 1).await;
         lab.degraded = true;
     }
-    "A member that is out is missing": |lab| {
+    "A member that is evicted is missing": |lab| {
         lab.serve_without(&["c"], 0).await;
         lab.hide(&["c"]);
     }
-    "A member that is out is there again": |lab| { lab.serve_without(&["c"], 2).await; }
-    "Two members that are out are there again": |lab| { lab.serve_without(&["a", "c"], 1).await; }
-    "A member is out, and another one is missing": |lab| {
+    "A member that is evicted is there again": |lab| { lab.serve_without(&["c"], 2).await; }
+    "Two members that are evicted are there again": |lab| { lab.serve_without(&["a", "c"], 1).await; }
+    "A member is evicted, and another one is missing": |lab| {
         lab.serve_without(&["c"], 0).await;
         lab.hide(&["b"]);
     }
@@ -393,22 +393,22 @@ const LEGS: &[Case] = cases! {
         lab.serve_without(&["b", "c"], 1).await;
         lab.hide(&["a"]);
     }
-    "A blank device in the place of a member that is out": |lab| {
+    "A blank device in the place of a member that is evicted": |lab| {
         lab.serve_without(&["c"], 0).await;
         lab.blank("c");
     }
-    "An older copy of a member that is out": |lab| {
+    "An older copy of a member that is evicted": |lab| {
         lab.copy("c", "old");
         lab.edit("disk.sock", "other.sock");
         lab.serve_without(&[], 0).await;
         lab.serve_without(&["c"], 0).await;
         lab.copy("old", "c");
     }
-    "A copy of another member in the place of one that is out": |lab| {
+    "A copy of another member in the place of one that is evicted": |lab| {
         lab.serve_without(&["c"], 0).await;
         lab.copy("a", "c");
     }
-    "A member of another hierarchy in the place of one that is out": |lab| {
+    "A member of another hierarchy in the place of one that is evicted": |lab| {
         lab.serve_without(&["c"], 0).await;
         lab.copy("a", "kept-a");
         lab.copy("b", "kept-b");
@@ -454,11 +454,11 @@ const LEGS: &[Case] = cases! {
             lab.wipe(name, LAST).await;
         }
     }
-    "A member was cut short, and the others are out": |lab| {
+    "A member was cut short, and the others are evicted": |lab| {
         lab.serve_without(&["a", "b"], 1).await;
         lab.wipe("c", LAST).await;
     }
-    "A member that is out was cut short, and has its size back": |lab| {
+    "A member that is evicted was cut short, and has its size back": |lab| {
         lab.serve_without(&["c"], 1).await;
         lab.wipe("c", LAST).await;
     }
@@ -535,7 +535,7 @@ fn page() -> String {
         "# What is said about members\n\n\
          Every set of members on this page is made by a test, opened as `lamina serve` does, and what is said is compared with \
          what is printed here (`LAMINA_REWRITE=1 cargo test -p lamina-graph --test members` writes the page anew). A hierarchy \
-         `vm1` has three members, `a`, `b` and `c`, and a stripe over them. What is accepted is mended while it is opened, and \
+         `vm1` has three members, `a`, `b` and `c`, and a stripe over them. What is accepted is repaired while it is opened, and \
          nothing is said the next time. A refusal changes nothing on any device.\n\n\
          [formats/superblock.md](formats/superblock.md) says what is on a member.\n\n\
          | what happened | what is said |\n|---|---|\n",
@@ -543,7 +543,7 @@ fn page() -> String {
     table(&mut out, CASES, file);
     out += "\n## Members that a hierarchy can do without\n\n\
             The same with a device `disk` that has the same bytes on every member, and all of them as long as one is there. A \
-            member is *out* if the others say that the hierarchy went on without it; one that is only missing might be the one \
+            member is *evicted* if the others say that the hierarchy went on without it; one that is only missing might be the one \
             that has what was written last.\n\n| what happened | what is said |\n|---|---|\n";
     table(&mut out, LEGS, legs_file);
     out

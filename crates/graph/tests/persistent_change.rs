@@ -97,11 +97,11 @@ fn crashes() -> Vec<Crash> {
             Hierarchy::build(plan(&files()[0]), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
         watch(&sim, seen, Rc::clone(&step), Rc::clone(&round));
         for (next, text) in files().iter().enumerate().skip(1) {
-            let door = h.door("vm1").expect("a door");
+            let export_node = h.export_node("vm1").expect("an export node");
             for n in BLOCKS {
-                put(&door, n, next as u64).await;
+                put(&export_node, n, next as u64).await;
             }
-            door.submit(Io::flush()).await.expect("a flush");
+            export_node.submit(Io::flush()).await.expect("a flush");
             round.set(next as u64);
             let (changed, wrong) = h.change(plan(text), &env).await.unwrap_or_else(|e| panic!("{e}"));
             assert!(wrong.is_empty(), "{wrong:?}");
@@ -127,10 +127,10 @@ fn opens(images: &Images, text: &str, crash: &Crash) -> Result<Vec<String>, Stri
     let (plan, round) = (plan(text), crash.round);
     let opened = world.run(async move {
         let h = Hierarchy::build(plan, sim).await.map_err(|report| report.to_string())?;
-        let door = h.door("vm1").expect("a door");
+        let export_node = h.export_node("vm1").expect("an export node");
         for n in BLOCKS.into_iter().filter(|_| round > 0) {
             // A later round may be there as well: its writes were under way.
-            let bytes = get(&door, n).await;
+            let bytes = get(&export_node, n).await;
             assert!(
                 bytes == stamp(n, round) || bytes == stamp(n, round + 1),
                 "block {n} lost what was flushed in round {round}"
@@ -180,19 +180,20 @@ fn a_member_grows_and_a_crash_leaves_it_small_or_large() {
     let done = world.run(async move {
         plan(&files()[0]).create(Rc::clone(&env), 0).await.unwrap_or_else(|e| panic!("{e}"));
         let h = Hierarchy::build(plan(&files()[0]), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
-        let (door, b) = (h.door("vm1").expect("a door"), h.node("b").expect("a member"));
+        let (export_node, b) =
+            (h.export_node("vm1").expect("an export node"), h.node("b").expect("a member"));
         for n in BLOCKS {
-            put(&door, n, 1).await;
+            put(&export_node, n, 1).await;
         }
-        door.submit(Io::flush()).await.expect("a flush");
-        let before = door.geometry().size;
+        export_node.submit(Io::flush()).await.expect("a flush");
+        let before = export_node.geometry().size;
         watch(&sim, seen, Rc::default(), Rc::new(Cell::new(1)));
         for size in [SIZE + (64 << 10), 2 * SIZE] {
             sim.disk("/srv/b.img").expect("a disk").resize(size);
             let resize = Command { name: "resize".into(), args: json!({}) };
             b.control(resize).await.unwrap_or_else(|e| panic!("{e}"));
             h.refresh();
-            assert_eq!(door.geometry().size, before + size - SIZE);
+            assert_eq!(export_node.geometry().size, before + size - SIZE);
         }
         sim.observe(None);
         let small = Command { name: "resize".into(), args: json!({ "size": "1MiB", "force": true }) };
@@ -265,11 +266,11 @@ fn a_member_is_replaced_and_a_crash_at_any_moment_can_be_gone_on_from() {
         plan(&steps[0]).create(Rc::clone(&env), 0).await.unwrap_or_else(|e| panic!("{e}"));
         let mut h =
             Hierarchy::build(plan(&steps[0]), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
-        let door = h.door("vm1").expect("a door");
+        let export_node = h.export_node("vm1").expect("an export node");
         for n in BLOCKS {
-            put(&door, n, 1).await;
+            put(&export_node, n, 1).await;
         }
-        door.submit(Io::flush()).await.expect("a flush");
+        export_node.submit(Io::flush()).await.expect("a flush");
         watch(&sim, seen, Rc::default(), Rc::new(Cell::new(1)));
         for text in &steps[1..] {
             h = go(h, text, &env).await.unwrap_or_else(|e| panic!("{e}"));
@@ -293,9 +294,9 @@ fn a_member_is_replaced_and_a_crash_at_any_moment_can_be_gone_on_from() {
                     Err(report) => refused += &report.to_string(),
                     Ok(h) => {
                         let h = go(h, &last, &env).await?;
-                        let door = h.door("vm1").expect("a door");
+                        let export_node = h.export_node("vm1").expect("an export node");
                         for n in BLOCKS {
-                            assert_eq!(get(&door, n).await, stamp(n, 1), "block {n}");
+                            assert_eq!(get(&export_node, n).await, stamp(n, 1), "block {n}");
                         }
                         return h.close().await.map_err(|e| e.to_string());
                     }
@@ -331,9 +332,9 @@ fn goes_on(crash: &Crash, before: &[String], last: &str, n: usize) -> bool {
             // What is there now is found with the same file again.
             let h = Hierarchy::build(file, env).await.map_err(|report| format!("again: {report}"))?;
             assert_eq!(shape(h.plan()), found);
-            let door = h.door("vm1").expect("a door");
+            let export_node = h.export_node("vm1").expect("an export node");
             for n in BLOCKS {
-                assert_eq!(get(&door, n).await, stamp(n, 1), "block {n}");
+                assert_eq!(get(&export_node, n).await, stamp(n, 1), "block {n}");
             }
             h.close().await.map_err(|e| e.to_string())?;
             Ok((found, to.is_some()))
@@ -362,9 +363,9 @@ fn a_member_is_replaced_by_a_file_that_lies_elsewhere() {
         let first = plan(&file(&["a", "b"], &vm1("['a','b']")));
         first.create(Rc::clone(&env), 0).await.unwrap_or_else(|e| panic!("{e}"));
         let h = Hierarchy::build(first, Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
-        let door = h.door("vm1").expect("a door");
+        let export_node = h.export_node("vm1").expect("an export node");
         for n in BLOCKS {
-            put(&door, n, 1).await;
+            put(&export_node, n, 1).await;
         }
         let text = file(&["a", "c"], &vm1("['a','c']")).replace("c.img", "b.img");
         let text = text.replace("'a.img'", "'/srv/a.img'").replace("unix:", "unix:/srv/");
@@ -373,9 +374,9 @@ fn a_member_is_replaced_by_a_file_that_lies_elsewhere() {
         let h = go_to(h, &next, &env).await.unwrap_or_else(|e| panic!("{e}"));
         h.close().await.unwrap();
         let h = Hierarchy::build(next, env).await.unwrap_or_else(|e| panic!("{e}"));
-        let door = h.door("vm1").expect("a door");
+        let export_node = h.export_node("vm1").expect("an export node");
         for n in BLOCKS {
-            assert_eq!(get(&door, n).await, stamp(n, 1), "block {n}");
+            assert_eq!(get(&export_node, n).await, stamp(n, 1), "block {n}");
         }
         h.close().await.unwrap();
     });
@@ -392,18 +393,18 @@ fn members_that_join_one_right_after_the_other_keep_their_places() {
         plan(&first).create(Rc::clone(&env), 0).await.unwrap_or_else(|e| panic!("{e}"));
         let mut h = Hierarchy::build(plan(&first), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
         h = go(h, &file(&["a", "c"], &vm1("['a','c']")), &env).await.unwrap_or_else(|e| panic!("{e}"));
-        let door = h.door("vm1").expect("a door");
+        let export_node = h.export_node("vm1").expect("an export node");
         for n in BLOCKS {
-            put(&door, n, 1).await;
+            put(&export_node, n, 1).await;
         }
-        let size = door.geometry().size;
+        let size = export_node.geometry().size;
         // Another order of the names means nothing: what `c` holds stays where it is seen.
         h = go(h, &file(&["a", "b", "c"], &vm1("['a','b','c']")), &env)
             .await
             .unwrap_or_else(|e| panic!("{e}"));
-        assert!(door.geometry().size > size);
+        assert!(export_node.geometry().size > size);
         for n in BLOCKS {
-            assert_eq!(get(&door, n).await, stamp(n, 1), "block {n}");
+            assert_eq!(get(&export_node, n).await, stamp(n, 1), "block {n}");
         }
         h.close().await.unwrap();
     });
@@ -477,11 +478,11 @@ fn a_device_grows_and_what_stands_on_it_takes_the_new_size() {
         let done = world.run(async move {
             first.create(Rc::clone(&env), 0).await.unwrap_or_else(|e| panic!("{e}"));
             let h = Hierarchy::build(first, Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
-            let door = h.door("vm1").expect("a door");
-            put(&door, 7, 1).await;
+            let export_node = h.export_node("vm1").expect("an export node");
+            put(&export_node, 7, 1).await;
             let next = file(&["a", "c"], &(joined("['a','c']") + &above));
             let h = go(h, &next, &env).await.unwrap_or_else(|e| panic!("{above}: {e}"));
-            assert_eq!(get(&door, 7).await, stamp(7, 1));
+            assert_eq!(get(&export_node, 7).await, stamp(7, 1));
             h.close().await.unwrap();
         });
         assert!(done.is_ok(), "{done:?}");
@@ -500,13 +501,13 @@ fn what_finds_no_room_on_a_device_that_grows_leaves_everything_as_it_was() {
     let done = world.run(async move {
         plan(&first).create(Rc::clone(&env), 0).await.unwrap_or_else(|e| panic!("{e}"));
         let h = Hierarchy::build(plan(&first), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
-        put(&h.door("vm1").expect("a door"), 7, 1).await;
+        put(&h.export_node("vm1").expect("an export node"), 7, 1).await;
         let refused = h.change(plan(&next), &env).await.expect_err("there is no room").to_string();
         assert!(refused.contains("device \"more\": key \"size\": disk has only"), "{refused}");
-        assert_eq!(get(&h.door("vm1").expect("a door"), 7).await, stamp(7, 1));
+        assert_eq!(get(&h.export_node("vm1").expect("an export node"), 7).await, stamp(7, 1));
         h.close().await.unwrap();
         let h = Hierarchy::build(plan(&first), env).await.unwrap_or_else(|e| panic!("{e}"));
-        assert_eq!(get(&h.door("vm1").expect("a door"), 7).await, stamp(7, 1));
+        assert_eq!(get(&h.export_node("vm1").expect("an export node"), 7).await, stamp(7, 1));
         h.close().await.unwrap();
     });
     assert!(done.is_ok(), "{done:?}");

@@ -120,7 +120,7 @@ pub struct Job {
     pub limit: Option<u64>,
     /// Seconds that are left at this rate, if it has one.
     pub seconds_left: Option<u64>,
-    /// Why it paused by itself, if it did; resume it when that is mended.
+    /// Why it paused by itself, if it did; resume it when that is repaired.
     pub error: Option<String>,
 }
 

@@ -141,7 +141,7 @@ impl Devices {
     }
 }
 
-/// The hierarchy that the devices carry: all of it, but for members that are out, and if `degraded` for others.
+/// The hierarchy that the devices carry: all of it, but for members that are evicted, and if `degraded` for others.
 fn find(devices: &mut Devices, degraded: bool) -> Result<Gathered, Failure> {
     let first = gather(&devices.candidates).map_err(|refusals| refused(&refusals))?;
     let found = if missing(&first, true).is_empty() {
@@ -192,11 +192,11 @@ fn elsewhere(devices: &mut Devices, found: Gathered) -> Result<Gathered, Failure
     }
 }
 
-/// The names of the members that were not found; also of those that are out, if they are `wanted` as well.
+/// The names of the members that were not found; also of those that are evicted, if they are `wanted` as well.
 fn missing(found: &Gathered, wanted: bool) -> Vec<String> {
     let names = members_of(&found.superblock.description, &files::kinds());
     let name = |index: &u32| names.get(*index as usize).cloned().unwrap_or(format!("number {index}"));
-    let needed = |name: &String| match found.out.contains_key(name) {
+    let needed = |name: &String| match found.evicted.contains_key(name) {
         true => wanted && !found.members.contains_key(name),
         false => true,
     };

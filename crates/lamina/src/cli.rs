@@ -25,7 +25,7 @@ pub struct Cli {
 pub enum Command {
     /// Check hierarchy files and draw their trees; with --metadata, check what is on their members.
     Check(Check),
-    /// Mend what is damaged on the members of a persistent hierarchy that is not served, and say what cannot be.
+    /// Repair what is damaged on the members of a persistent hierarchy that is not served, and say what cannot be.
     ///
     /// Superblocks are there twice on each member: a damaged one is written again from the other. What a layer knows from
     /// something else is made anew: which extents are in use, from the maps of a volume and its snapshots; space that
@@ -114,7 +114,7 @@ pub struct Check {
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Read the superblocks of all members and everything that layers keep, ask the layers whether it means something, and
-    /// say what is damaged, what can be mended (DAMAGED) and what is LOST; space that nobody has is UNUSED, and no damage.
+    /// say what is damaged, what can be repaired (DAMAGED) and what is LOST; space that nobody has is UNUSED, and no damage.
     /// The hierarchies must be persistent, and must not be served. Nothing is changed.
     #[arg(long)]
     pub metadata: bool,
@@ -153,7 +153,7 @@ pub struct ServeOptions {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub cores: Option<u16>,
     /// Serve also without members that are missing or damaged, if everything that is exported has all of its bytes
-    /// without them. The other members say from then on that they are out, so that the next time this is not needed.
+    /// without them. The other members say from then on that they are evicted, so that the next time this is not needed.
     /// What was written while the others were away, and is only on those left out, is given up.
     #[arg(long)]
     pub degraded: bool,
@@ -381,8 +381,8 @@ pub struct Bench {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub flush_every: Option<u32>,
     /// Part of the device to use, from its start [default: all].
-    #[arg(long, value_name = "SIZE")]
-    pub span: Option<Bytes>,
+    #[arg(long, value_name = "SIZE", alias = "span")]
+    pub size: Option<Bytes>,
     /// Where random places begin: the same seed gives the same places.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,

@@ -6,9 +6,9 @@
 //! device that cannot be opened is left out, and the rest is looked at.
 //!
 //! A repair writes again what is there twice and damaged once: superblocks; and what layers know from something else, such
-//! as which extents are in use. A store mends what its log still has when it is opened; where one of two copies of a page
+//! as which extents are in use. A store repairs what its log still has when it is opened; where one of two copies of a page
 //! is lost, nothing on disk says whether it was the newer one, so that is said, and not guessed. If there is nothing that
-//! can be mended, nothing is written.
+//! can be repaired, nothing is written.
 
 use crate::cli;
 use crate::exit::Failure;
@@ -35,7 +35,7 @@ struct Findings {
     text: String,
     wrong: u64,
     /// What layers can put right.
-    mendable: u64,
+    repairable: u64,
 }
 
 impl Findings {
@@ -53,13 +53,13 @@ impl Findings {
         let line = format!("device {device:?}: {finding}");
         match finding.class {
             Class::Good => self.good(&line),
-            Class::Mended => self.good(&format!("MENDED   {line}")),
+            Class::Repaired => self.good(&format!("REPAIRED {line}")),
             Class::Leak => {
-                self.mendable += 1;
+                self.repairable += 1;
                 self.good(&format!("UNUSED   {line}"));
             }
-            Class::Mendable => {
-                self.mendable += 1;
+            Class::Repairable => {
+                self.repairable += 1;
                 self.bad(&line);
             }
             Class::Lost => {
@@ -84,7 +84,7 @@ pub fn run_check(files: &[std::path::PathBuf]) -> Result<(), Failure> {
             let file = file.display();
             writeln!(
                 std::io::stdout(),
-                "`lamina repair {file}` mends what follows from what is still there"
+                "`lamina repair {file}` repairs what follows from what is still there"
             )?;
         }
     }
@@ -100,17 +100,17 @@ pub fn run_repair(args: &cli::Repair) -> Result<(), Failure> {
     let plan = files::load(std::slice::from_ref(&args.file))?.remove(0);
     refuse_in_use(&plan)?;
     let reactor = reactor()?;
-    let mut mended = reactor.run(mend(reactor.env(), plan.clone()))?;
+    let mut repaired = reactor.run(repair(reactor.env(), plan.clone()))?;
     let look = || {
         let plan = Plan::load(&args.file, &overlay::kinds()).map_err(|e| Failure::File(files::shown(&e)))?;
         examine(&reactor, plan)
     };
     let mut found = look()?;
-    if found.mendable > 0 {
-        mended.push_str(&reactor.run(mend_layers(reactor.env(), plan)));
+    if found.repairable > 0 {
+        repaired.push_str(&reactor.run(repair_layers(reactor.env(), plan)));
         found = look()?;
     }
-    write!(std::io::stdout(), "{mended}{}", found.text)?;
+    write!(std::io::stdout(), "{repaired}{}", found.text)?;
     match found.wrong {
         0 => Ok(()),
         _ => Err(Failure::failed(
@@ -232,27 +232,27 @@ async fn store(device: &str, node: &Rc<Node>, found: &mut Findings) {
 }
 
 /// Lets the layers put right what they can, from the bottom up; what they did.
-async fn mend_layers(env: Rc<dyn Env>, plan: Plan) -> String {
+async fn repair_layers(env: Rc<dyn Env>, plan: Plan) -> String {
     let mut done = Findings::default();
     // What cannot be opened is said when it is looked at once more.
     let (hierarchy, _) = Hierarchy::build_partly(plan, env).await;
     for node in hierarchy.nodes() {
         match node.check(true).await {
             Ok(findings) => {
-                let mended = findings.iter().filter(|finding| finding.class == Class::Mended);
-                mended.for_each(|finding| done.layer(node.name(), finding));
+                let repaired = findings.iter().filter(|finding| finding.class == Class::Repaired);
+                repaired.for_each(|finding| done.layer(node.name(), finding));
             }
-            Err(e) => done.bad(&format!("device {:?} cannot be mended: {e}", node.name())),
+            Err(e) => done.bad(&format!("device {:?} cannot be repaired: {e}", node.name())),
         }
     }
     if let Err(e) = hierarchy.close().await {
-        done.bad(&format!("closing what was mended: {e}"));
+        done.bad(&format!("closing what was repaired: {e}"));
     }
     done.text
 }
 
 /// Writes superblocks again that are there once.
-async fn mend(env: Rc<dyn Env>, plan: Plan) -> Result<String, Failure> {
+async fn repair(env: Rc<dyn Env>, plan: Plan) -> Result<String, Failure> {
     let Some(persistent) = plan.persistent() else {
         return Err(Failure::usage(format!("{}: there is no [hierarchy] to repair", plan.file())));
     };
@@ -272,11 +272,11 @@ async fn mend(env: Rc<dyn Env>, plan: Plan) -> Result<String, Failure> {
     // What a mirror or parity believes of its legs would be wrong of one that has lost something.
     let is_alone = |c: &&mut Candidate| !plan.is_below_copies(&c.device);
     candidates.iter_mut().filter(is_alone).for_each(|c| c.anew = true);
-    let mended = settle_all(&persistent.name, &nodes, &candidates, &missing, &served).await;
+    let repaired = settle_all(&persistent.name, &nodes, &candidates, &missing, &served).await;
     for node in &nodes {
         node.close().await.map_err(|e| Failure::failed(e.to_string()))?;
     }
-    mended
+    repaired
 }
 
 async fn open(env: &Rc<dyn Env>, name: &str, path: &Path) -> Result<Rc<Node>, Error> {
@@ -284,7 +284,7 @@ async fn open(env: &Rc<dyn Env>, name: &str, path: &Path) -> Result<Rc<Node>, Er
     Ok(Node::new(name, "disk", Rc::clone(env), env.open_disk(open).await?))
 }
 
-/// Makes the superblocks of all members whole that the hierarchy goes on with; those of members that are out are stale, and
+/// Makes the superblocks of all members whole that the hierarchy goes on with; those of members that are evicted are stale, and
 /// those that were cut short and get everything when they are `served` are not to be taken for whole.
 async fn settle_all(
     name: &str,
@@ -320,7 +320,7 @@ async fn settle_all(
         settle(node, &candidate.found, chosen).await.map_err(|e| Failure::failed(e.to_string()))?;
         if let Some((place, damage)) = candidate.found.half() {
             let _ =
-                writeln!(out, "MENDED   member {:?}: {place} of its superblock {damage}", candidate.device);
+                writeln!(out, "REPAIRED member {:?}: {place} of its superblock {damage}", candidate.device);
         }
     }
     Ok(out)

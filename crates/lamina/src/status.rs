@@ -2,7 +2,7 @@
 //!
 //! What layers want to be looked at, they say themselves: their *alerts*. One of the name `stopped` means that requests fail;
 //! any other that something is missing that the layer can do without for now. Beside these count devices that are absent,
-//! members that are out, and exported devices whose requests fail because something below cannot be reached: not every
+//! members that are evicted, and exported devices whose requests fail because something below cannot be reached: not every
 //! layer notices that what it stands on is gone.
 
 use crate::api::{Device, Hierarchy, Snapshot};
@@ -96,9 +96,9 @@ pub fn alerts<'a>(hierarchy: &Hierarchy, device: &'a Device) -> impl Iterator<It
     let own = device.info["alerts"].as_object().into_iter().flatten();
     let own = own.map(|(alert, is_on)| (alert.as_str(), *is_on == Value::Bool(true)));
     let is_member = !device.info["member"].is_null();
-    let out = is_member.then_some(("out", !device.info["member"]["out_since"].is_null()));
+    let evicted = is_member.then_some(("evicted", !device.info["member"]["evicted_after"].is_null()));
     let reached = is_exported(hierarchy, device).then_some((UNREACHABLE, device.unreachable));
-    own.chain([(Absent::KIND, device.kind == Absent::KIND)]).chain(out).chain(reached)
+    own.chain([(Absent::KIND, device.kind == Absent::KIND)]).chain(evicted).chain(reached)
 }
 
 /// Runs `lamina status`.
@@ -138,8 +138,8 @@ mod tests {
         for (name, info, says) in [
             ("a", json!({ "absent": "there is no a.img" }), "vm.toml: degraded: a: absent"),
             ("vm1", json!({ "absent": "there is no a.img" }), "vm.toml: failed: vm1: absent"),
-            ("a", json!({ "member": { "out_since": 7 } }), "vm.toml: degraded: a: out"),
-            ("a", json!({ "member": { "out_since": null } }), "vm.toml: ok"),
+            ("a", json!({ "member": { "evicted_after": 7 } }), "vm.toml: degraded: a: evicted"),
+            ("a", json!({ "member": { "evicted_after": null } }), "vm.toml: ok"),
             (
                 "vm1",
                 json!({ "alerts": { "degraded": true, "stopped": false } }),

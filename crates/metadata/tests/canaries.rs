@@ -62,7 +62,7 @@ impl Below {
     }
 
     /// Gives the record at `io` the checksum that its bytes have.
-    async fn mend(child: Rc<Node>, io: Io) -> Result<()> {
+    async fn repair(child: Rc<Node>, io: Io) -> Result<()> {
         let (Op::Read(into), block) = (&io.op, Below::block(&io)) else { return Ok(()) };
         let (into, mut bytes) = (into.clone(), Vec::new());
         child.submit(io.clone()).await?;
@@ -111,7 +111,7 @@ impl Layer for Below {
                 return Step::control(async move { child.submit(Io::read(at, first)).await });
             }
             Op::Read(_) if self.wrong == Wrong::NoChecksum && LOG.contains(&Below::block(io)) => {
-                return Step::control(Below::mend(Rc::clone(&self.child), io.take()));
+                return Step::control(Below::repair(Rc::clone(&self.child), io.take()));
             }
             Op::Read(_) | Op::Zero(_) | Op::Discard => {}
         }

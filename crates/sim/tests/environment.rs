@@ -246,7 +246,7 @@ fn streams_arrive_whole_and_in_order() {
 }
 
 #[test]
-fn a_cut_is_seen_at_both_ends_and_can_be_mended() {
+fn a_cut_is_seen_at_both_ends_and_can_be_repaired() {
     let world = Simulation::new(1);
     let env = world.env();
     let run = world.run(async move {

@@ -27,7 +27,7 @@ pub struct Load {
     /// A worker flushes after so many of its writes.
     pub flush_every: Option<u32>,
     /// Bytes of the device that are used; a multiple of `block`.
-    pub span: u64,
+    pub size: u64,
     pub ramp: Duration,
     pub time: Duration,
     pub seed: u64,
@@ -148,7 +148,7 @@ impl Run {
     }
 
     fn io(&self, buf: &Buf, write: bool) -> Io {
-        let blocks = self.load.span / self.load.block;
+        let blocks = self.load.size / self.load.block;
         let index = if self.load.sequential {
             let index = self.next.get();
             self.next.set((index + 1) % blocks);

@@ -48,9 +48,9 @@ async fn measure(host: Rc<Host>, target: Target, args: &cli::Bench) -> Result<Re
     let hierarchy =
         Hierarchy::build(plan, env).await.map_err(|report| Failure::File(crate::files::shown(&report)))?;
     let node = hierarchy.node(&device).ok_or_else(|| Failure::failed(format!("no device {device:?}")))?;
-    let measured = match span(&node.geometry(), args) {
-        Ok(span) => match spares_data(&hierarchy, &node, args, span).await {
-            Ok(()) => Ok(load(&host, node, args, span).await),
+    let measured = match size(&node.geometry(), args) {
+        Ok(size) => match spares_data(&hierarchy, &node, args, size).await {
+            Ok(()) => Ok(load(&host, node, args, size).await),
             Err(e) => Err(e),
         },
         Err(wrong) => Err(Failure::usage(format!("{device}: {wrong}"))),
@@ -66,27 +66,27 @@ async fn spares_data(
     hierarchy: &Hierarchy,
     node: &Rc<Node>,
     args: &cli::Bench,
-    span: u64,
+    size: u64,
 ) -> Result<(), Failure> {
     if args.rw == cli::Mix::Read || args.force {
         return Ok(());
     }
     let what = match hierarchy.plan().persistent() {
         Some(_) => "it belongs to a persistent hierarchy",
-        None if has_data(node, span).await => "there is data",
+        None if has_data(node, size).await => "there is data",
         None => return Ok(()),
     };
     let (name, rw) = (node.name(), if args.rw == cli::Mix::Write { "write" } else { "mixed" });
-    confirm(&format!("{name}: --rw {rw} overwrites the first {}, and {what}", Bytes(span)))
+    confirm(&format!("{name}: --rw {rw} overwrites the first {}, and {what}", Bytes(size)))
 }
 
 /// True if anything but zeroes may be there.
-async fn has_data(node: &Rc<Node>, span: u64) -> bool {
+async fn has_data(node: &Rc<Node>, size: u64) -> bool {
     let is_data = |run: &Extent| run.state == ExtentState::Data;
-    node.extents(0..span).await.map_or(true, |runs| runs.iter().any(is_data))
+    node.extents(0..size).await.map_or(true, |runs| runs.iter().any(is_data))
 }
 
-async fn load(host: &Rc<Host>, node: Rc<Node>, args: &cli::Bench, span: u64) -> Report {
+async fn load(host: &Rc<Host>, node: Rc<Node>, args: &cli::Bench, size: u64) -> Report {
     let load = Load {
         mix: args.rw,
         reads: args.reads,
@@ -94,7 +94,7 @@ async fn load(host: &Rc<Host>, node: Rc<Node>, args: &cli::Bench, span: u64) -> 
         depth: args.depth,
         sequential: args.sequential,
         flush_every: args.flush_every,
-        span,
+        size,
         ramp: args.ramp.0,
         time: args.time.0,
         seed: args.seed,
@@ -104,7 +104,7 @@ async fn load(host: &Rc<Host>, node: Rc<Node>, args: &cli::Bench, span: u64) -> 
 }
 
 /// The bytes from the start that are used: whole blocks. Or what does not fit.
-fn span(geometry: &Geometry, args: &cli::Bench) -> Result<u64, String> {
+fn size(geometry: &Geometry, args: &cli::Bench) -> Result<u64, String> {
     let block = args.block_size.0;
     if block == 0 || !block.is_multiple_of(geometry.block as u64) {
         return Err(format!("--block-size must be a multiple of {} bytes here", geometry.block));
@@ -118,13 +118,13 @@ fn span(geometry: &Geometry, args: &cli::Bench) -> Result<u64, String> {
     if args.time.0.is_zero() {
         return Err("--time cannot be zero".into());
     }
-    let wanted = args.span.unwrap_or(Bytes(geometry.size)).0;
+    let wanted = args.size.unwrap_or(Bytes(geometry.size)).0;
     if wanted > geometry.size {
-        return Err(format!("--span: the device has only {}", Bytes(geometry.size)));
+        return Err(format!("--size: the device has only {}", Bytes(geometry.size)));
     }
     match wanted - wanted % block {
         0 => Err(format!("a block of {} does not fit", Bytes(block))),
-        span => Ok(span),
+        size => Ok(size),
     }
 }
 
@@ -136,7 +136,7 @@ mod tests {
     fn wrong(words: &[&str], geometry: Geometry) -> String {
         let line = ["lamina", "bench", "x"].iter().chain(words);
         let cli::Command::Bench(args) = cli::Cli::parse_from(line).command else { panic!("bench") };
-        span(&geometry, &args).expect_err("it does not fit")
+        size(&geometry, &args).expect_err("it does not fit")
     }
 
     #[test]
@@ -147,7 +147,7 @@ mod tests {
             (&["--block-size", "0"], disk, "multiple of"),
             (&["--block-size", "64MiB"], disk, "at most 32MiB"),
             (&["--block-size", "2MiB"], disk, "does not fit"),
-            (&["--span", "2MiB"], disk, "only 1MiB"),
+            (&["--size", "2MiB"], disk, "only 1MiB"),
             (&["--time", "0s"], disk, "zero"),
             (&["--rw", "mixed"], Geometry { read_only: true, ..disk }, "read-only"),
         ] {

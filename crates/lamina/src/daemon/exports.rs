@@ -140,7 +140,9 @@ impl Exports {
     /// Makes an export known to its servers. Over vhost-user it is open then; NBD clients are let in later.
     pub fn add(&mut self, host: &Rc<Host>, hierarchy: &Hierarchy, export: &Export) -> Result<()> {
         let failed = |e| of_export(export, &e);
-        let node = hierarchy.door(&export.name).ok_or_else(|| failed(Error::offline("it has no door")))?;
+        let node = hierarchy
+            .export_node(&export.name)
+            .ok_or_else(|| failed(Error::offline("it has no export_node")))?;
         // Enough for a guest and a client, whatever others do.
         let memory = self.memory.child(2 * Budget::RESERVE, export.memory);
         if let Some(path) = &export.vhost_user {
@@ -228,7 +230,7 @@ impl Exports {
     /// The exports of one hierarchy, as the API shows them.
     pub fn of(&self, hierarchy: &Hierarchy) -> Vec<api::Export> {
         let copy = |export: &Export| {
-            let geometry = hierarchy.door(&export.name).map(|node| node.geometry());
+            let geometry = hierarchy.export_node(&export.name).map(|node| node.geometry());
             api::Export {
                 name: export.name.clone(),
                 device: export.device.clone(),

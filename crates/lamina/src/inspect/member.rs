@@ -1,7 +1,7 @@
 //! What a device is as a member of a hierarchy, and how its two superblocks are.
 
 use lamina_block::Bytes;
-use lamina_metadata::member::words::out_of;
+use lamina_metadata::member::records::evicted_in;
 use lamina_metadata::superblock::{Found, Place};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ struct Superblock {
     data_start: u64,
     data_length: u64,
     /// The members that the hierarchy goes on without, and the last generation that each was part of.
-    out: BTreeMap<String, u64>,
+    evicted: BTreeMap<String, u64>,
     /// The hierarchy file, without the paths of the members.
     description: String,
 }
@@ -59,7 +59,7 @@ pub fn of(found: &Found) -> Option<Report> {
         clean: s.clean,
         data_start: s.layout.data.start,
         data_length: s.layout.data.end - s.layout.data.start,
-        out: out_of(&s.description),
+        evicted: evicted_in(&s.description),
         description: s.description.clone(),
     });
     Some(Report { superblock, copies: [said(&found.copies[0]), said(&found.copies[1])] })
@@ -83,7 +83,7 @@ impl Report {
             let _ = writeln!(out, "    hierarchy {}, member {}", s.hierarchy_uuid, s.member_uuid);
             let (length, start) = (Bytes(s.data_length), Bytes(s.data_start));
             let _ = writeln!(out, "    data {length} at {start}");
-            for (name, last) in &s.out {
+            for (name, last) in &s.evicted {
                 let _ = writeln!(out, "    without {name:?} since generation {last}");
             }
         }

@@ -113,7 +113,7 @@ mod tests {
         info["flash_trouble"] = json!("nvme: gone");
         info["lost"] = json!({ "bytes": 4096 });
         info["oldest_dirty_seconds"] = json!(432.0);
-        info["alerts"] = json!({ "behind": true, "recovery_point_old": true });
+        info["alerts"] = json!({ "lagging": true, "recovery_point_old": true });
         hierarchy.devices[0].info["failed"] = json!("nvme: gone");
         assert_eq!(
             drawn(&hierarchy)[4..],
@@ -121,7 +121,7 @@ mod tests {
                 "the store of vm1 takes nothing: san: gone",
                 "the flash of vm1 is not used: nvme: gone",
                 "vm1 is stopped: 4KiB would be lost without its flash",
-                "the store of vm1 lacks writes that are 7m12s old",
+                "the store of vm1 does not have writes that are 7m12s old",
                 "without its flash vm1 would be as it was 5s ago",
                 "cache takes nothing: nvme: gone",
                 "cache has no room: writes have waited for 2s",

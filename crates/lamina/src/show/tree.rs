@@ -49,10 +49,10 @@ fn outside(out: &mut String, hierarchy: &Hierarchy) {
         if let (Absent::KIND, Some(why)) = (device.kind.as_str(), device.info["absent"].as_str()) {
             let _ = writeln!(out, "{} is absent: {why}", device.name);
         }
-        if let Some(last) = device.info["member"]["out_since"].as_u64() {
+        if let Some(last) = device.info["member"]["evicted_after"].as_u64() {
             let _ = writeln!(
                 out,
-                "{} is out since generation {last}: `lamina apply` takes it in again",
+                "{} was evicted after generation {last}: `lamina apply` takes it in again",
                 device.name
             );
         }
@@ -61,8 +61,8 @@ fn outside(out: &mut String, hierarchy: &Hierarchy) {
             if is == "in sync" || is == "spare" {
                 continue;
             }
-            let lacks = match leg["lacks"].as_u64() {
-                Some(lacks) => format!("lacks {}", Bytes(lacks).rounded()),
+            let lacks = match leg["out_of_sync_bytes"].as_u64() {
+                Some(lacks) => format!("has {} out of sync", Bytes(lacks).rounded()),
                 None => "another one has its place".to_owned(),
             };
             let why = leg["why"].as_str().map(|why| format!(": {why}")).unwrap_or_default();
@@ -274,18 +274,21 @@ mod tests {
         let mut degraded = later();
         degraded.hierarchies[0].devices[0].kind = "absent".into();
         degraded.hierarchies[0].devices[0].info = serde_json::json!({ "absent": "there is no a.img" });
-        degraded.hierarchies[0].devices[1].info = serde_json::json!({ "member": { "out_since": 7 } });
+        degraded.hierarchies[0].devices[1].info = serde_json::json!({ "member": { "evicted_after": 7 } });
         let text = draw(&degraded, &Rates::between(&snapshot(), &degraded));
-        assert!(text.contains("\na is absent: there is no a.img\nb is out since generation 7: "), "{text}");
+        assert!(
+            text.contains("\na is absent: there is no a.img\nb was evicted after generation 7: "),
+            "{text}"
+        );
         let legs = serde_json::json!([
-            { "device": "a", "is": "in sync", "lacks": null, "why": null },
-            { "device": "b", "is": "failed", "lacks": 4096, "why": "b: gone" },
-            { "device": "c", "is": "failed", "lacks": null, "why": null },
-            { "device": "d", "is": "spare", "lacks": null, "why": null },
+            { "device": "a", "is": "in sync", "out_of_sync_bytes": null, "why": null },
+            { "device": "b", "is": "failed", "out_of_sync_bytes": 4096, "why": "b: gone" },
+            { "device": "c", "is": "failed", "out_of_sync_bytes": null, "why": null },
+            { "device": "d", "is": "spare", "out_of_sync_bytes": null, "why": null },
         ]);
         degraded.hierarchies[0].devices[1].info = serde_json::json!({ "legs": legs });
         let text = draw(&degraded, &Rates::between(&snapshot(), &degraded));
-        assert!(text.contains("\nb, a leg of b, is failed and lacks 4KiB: b: gone\n"), "{text}");
+        assert!(text.contains("\nb, a leg of b, is failed and has 4KiB out of sync: b: gone\n"), "{text}");
         assert!(text.contains("\nc, a leg of b, is failed and another one has its place\n"), "{text}");
         assert!(!text.contains("a, a leg") && !text.contains("d, a leg"), "{text}");
     }

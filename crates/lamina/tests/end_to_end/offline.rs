@@ -1,4 +1,4 @@
-//! `lamina check --metadata` and `lamina repair`: damage is found, what is there twice is mended, nothing else changes.
+//! `lamina check --metadata` and `lamina repair`: damage is found, what is there twice is repaired, nothing else changes.
 
 use crate::rig::{Place, client, flush, pattern, read, text, write};
 use std::os::unix::fs::FileExt;
@@ -104,12 +104,12 @@ fn a_superblock_is_mended_from_the_other_one() {
     );
     assert!(said.contains("the second copy of its superblock is damaged"), "{said}");
     assert!(text(&bad.stderr).contains("2 damages"), "{}", text(&bad.stderr));
-    let mended = place.lamina(&["repair", "disk.toml"]);
-    assert_eq!(mended.status.code(), Some(0), "{}{}", text(&mended.stdout), text(&mended.stderr));
+    let repaired = place.lamina(&["repair", "disk.toml"]);
+    assert_eq!(repaired.status.code(), Some(0), "{}{}", text(&repaired.stdout), text(&repaired.stderr));
     assert!(
-        text(&mended.stdout).contains("MENDED   member \"a\": the first copy"),
+        text(&repaired.stdout).contains("REPAIRED member \"a\": the first copy"),
         "{}",
-        text(&mended.stdout)
+        text(&repaired.stdout)
     );
     assert_eq!(images(&place), before);
 }
@@ -184,10 +184,10 @@ fn what_follows_from_the_versions_is_made_again() {
     assert!(said.contains("DAMAGED  device \"volume\": counts of extents in use are damaged"), "{said}");
     assert_eq!(images(&place), before, "a check has written");
     holds_to_read(&place);
-    let mended = place.lamina(&["repair", "disk.toml"]);
-    assert_eq!(mended.status.code(), Some(0), "{}{}", text(&mended.stdout), text(&mended.stderr));
-    let said = text(&mended.stdout);
-    assert!(said.contains("MENDED   device \"volume\": it is damaged which of the extents 0 to"), "{said}");
+    let repaired = place.lamina(&["repair", "disk.toml"]);
+    assert_eq!(repaired.status.code(), Some(0), "{}{}", text(&repaired.stdout), text(&repaired.stderr));
+    let said = text(&repaired.stdout);
+    assert!(said.contains("REPAIRED device \"volume\": it is damaged which of the extents 0 to"), "{said}");
     assert!(said.contains("device \"volume\": the map is good: 0 snapshots"), "{said}");
     let good = place.lamina(&["check", "--metadata", "disk.toml"]);
     assert_eq!(good.status.code(), Some(0), "{}", text(&good.stdout));
@@ -220,7 +220,7 @@ fn below_what_cannot_be_opened_is_looked_at() {
     );
     let tried = place.lamina(&["repair", "disk.toml"]);
     assert_eq!(tried.status.code(), Some(1), "{}", text(&tried.stdout));
-    assert_eq!(images(&place), before, "there was nothing to mend");
+    assert_eq!(images(&place), before, "there was nothing to repair");
 }
 
 const SERVED: &str = r#"
@@ -285,8 +285,8 @@ fn what_lies_on_a_server_is_checked_and_nothing_is_sent_there() {
     let bad = place.lamina(&["check", "--metadata", "disk.toml"]);
     assert_eq!(bad.status.code(), Some(1), "{}", text(&bad.stdout));
     assert_eq!(images()[0], before[0], "a check has written");
-    let mended = place.lamina(&["repair", "disk.toml"]);
-    assert_eq!(mended.status.code(), Some(0), "{}{}", text(&mended.stdout), text(&mended.stderr));
+    let repaired = place.lamina(&["repair", "disk.toml"]);
+    assert_eq!(repaired.status.code(), Some(0), "{}{}", text(&repaired.stdout), text(&repaired.stderr));
     holds(&place);
     server.terminate();
     let alone = place.lamina(&["check", "--metadata", "disk.toml"]);

@@ -328,7 +328,7 @@ impl Tree {
         Ok(None)
     }
 
-    /// Adds to `change`: another entry in a page, whoever shares it. For mending what is wrong; to change a version, there
+    /// Adds to `change`: another entry in a page, whoever shares it. For repairing what is wrong; to change a version, there
     /// is [`Draft`](super::Draft).
     pub fn correct(&self, change: Change, page: u64, slot: usize, to: Entry) -> Change {
         change.write(self.pages.id(), Tree::offset(page, slot), to.encode().to_le_bytes())

@@ -20,8 +20,8 @@ pub(super) fn blame(hierarchy: &str, candidates: &[Candidate], missing: &[&str])
     let ours = prevailing(hierarchy, &newest);
     let of_ours = newest.iter().filter(|s| Some(s.hierarchy) == ours);
     let latest = of_ours.reduce(|best, other| if other.generation > best.generation { other } else { best });
-    let out = latest.map(|latest| State::of(latest).out).unwrap_or_default();
-    let needed = |device: &str| !out.contains_key(device);
+    let evicted = latest.map(|latest| State::of(latest).evicted).unwrap_or_default();
+    let needed = |device: &str| !evicted.contains_key(device);
     let unfit = candidates.iter().filter(|c| needed(&c.device));
     let mut refused: Vec<Refusal> = unfit.filter_map(|c| Some(Refusal::of(&c.device, c.unfit()?))).collect();
     refused.extend(missing.iter().filter(|name| needed(name)).map(|name| Refusal::of(name, "is not there")));

@@ -1,13 +1,13 @@
-//! What a hierarchy is about to say of itself: who its members are, how it is described, who is out.
+//! What a hierarchy is about to say of itself: who its members are, how it is described, who is evicted.
 
 use super::Member;
+use super::records::{self, Kept};
 use super::roster::{Failed, Roster, Survives};
-use super::words::{self, Kept};
 use crate::superblock::{DESCRIPTION_MAX, Superblock};
 use lamina_block::{Error, ErrorKind, Result};
 use std::rc::Rc;
 
-/// The most bytes that are kept free for lines about members that are out.
+/// The most bytes that are kept free for lines about members that are evicted.
 const RESERVE_MAX: usize = 4096;
 
 /// The next state of a hierarchy.
@@ -32,7 +32,7 @@ impl Draft {
             tracing::warn!(member = name, error = %e, "cannot be written: going on without it");
             self.members.retain(|other| !Rc::ptr_eq(other, &member));
             first.get_or_insert(e.on(&name));
-            self.kept.out.insert(name, now.generation());
+            self.kept.evicted.insert(name, now.generation());
         }
         match (self.check_survival(), first) {
             (Err(_), Some(e)) => Err(e),
@@ -40,25 +40,25 @@ impl Draft {
         }
     }
 
-    /// Fails if the hierarchy is not whole without the members that are out.
+    /// Fails if the hierarchy is not whole without the members that are evicted.
     pub fn check_survival(&self) -> Result<()> {
-        let out: Vec<&str> = self.kept.out.keys().map(String::as_str).collect();
-        if out.is_empty() || !self.members.is_empty() && (self.survives)(&out) {
+        let evicted: Vec<&str> = self.kept.evicted.keys().map(String::as_str).collect();
+        if evicted.is_empty() || !self.members.is_empty() && (self.survives)(&evicted) {
             return Ok(());
         }
         Err(Error::offline(format!(
             "it would not be whole without {}, which it goes on without now",
-            out.join(" and ")
+            evicted.join(" and ")
         )))
     }
 
-    /// Fails with `NoSpace` if there is no room for it, or none left to say later that members are out.
+    /// Fails with `NoSpace` if there is no room for it, or none left to say later that members are evicted.
     pub fn check_room(&self) -> Result<()> {
         let line = |member: &Rc<Member>| {
-            words::join("", &Kept { out: [(member.name(), u64::MAX)].into(), ..Kept::default() }).len()
+            records::join("", &Kept { evicted: [(member.name(), u64::MAX)].into(), ..Kept::default() }).len()
         };
         let reserve = self.members.iter().map(line).sum::<usize>().min(RESERVE_MAX);
-        let len = words::join(&self.file, &self.kept).len();
+        let len = records::join(&self.file, &self.kept).len();
         if len + reserve <= DESCRIPTION_MAX {
             return Ok(());
         }
@@ -70,11 +70,11 @@ impl Draft {
     }
 
     /// The superblocks that make its members a hierarchy. Their numbers are the places of their names among those of all
-    /// members, also of those that are out.
+    /// members, also of those that are evicted.
     pub fn superblocks(&self, generation: u64) -> Vec<Superblock> {
-        let description = words::join(&self.file, &self.kept);
+        let description = records::join(&self.file, &self.kept);
         let mut names: Vec<String> = self.members.iter().map(|member| member.name()).collect();
-        names.extend(self.kept.out.keys().cloned());
+        names.extend(self.kept.evicted.keys().cloned());
         names.sort();
         let numbered = |member: &Rc<Member>| {
             let superblock = member.superblock();

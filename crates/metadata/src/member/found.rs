@@ -1,6 +1,6 @@
 //! A device that may be a member, with the words for what is wrong with it alone.
 
-use super::words::{Out, out_of};
+use super::records::{Evicted, evicted_in};
 use crate::superblock::{COPY_LEN, Damage, Found, Place, Superblock};
 use lamina_block::Bytes;
 use uuid::Uuid;
@@ -22,18 +22,18 @@ pub struct Candidate {
 }
 
 /// What a member can be part of: a hierarchy at one generation. Two halves of it that went on apart may be of the same
-/// generation; then each says that the other is out.
+/// generation; then each says that the other is evicted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct State {
     pub hierarchy: Uuid,
     pub generation: u64,
-    pub out: Out,
+    pub evicted: Evicted,
 }
 
 impl State {
     pub fn of(superblock: &Superblock) -> State {
         let Superblock { hierarchy, generation, description, .. } = superblock;
-        State { hierarchy: *hierarchy, generation: *generation, out: out_of(description) }
+        State { hierarchy: *hierarchy, generation: *generation, evicted: evicted_in(description) }
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::found::{Candidate, State};
 use super::judge::Refusal;
-use super::words::Out;
+use super::records::Evicted;
 use crate::superblock::Superblock;
 use std::collections::BTreeMap;
 
@@ -14,12 +14,12 @@ use std::collections::BTreeMap;
 pub struct Gathered {
     /// One of its superblocks.
     pub superblock: Superblock,
-    /// By name: the number of the candidate. Those that are out are among them if they are there.
+    /// By name: the number of the candidate. Those that are evicted are among them if they are there.
     pub members: BTreeMap<String, usize>,
     /// The numbers of the members that do not carry it: missing, or out.
     pub missing: Vec<u32>,
     /// The members that the hierarchy goes on without, missing or not.
-    pub out: Out,
+    pub evicted: Evicted,
     /// Candidates that are not needed, and why.
     pub others: Vec<Refusal>,
 }
@@ -46,7 +46,7 @@ pub fn gather(candidates: &[Candidate]) -> Result<Gathered, Vec<Refusal>> {
     let missing = (0..superblock.members).filter(|index| !numbers.contains(index)).collect();
     let others = candidates.iter().enumerate().filter(|(n, _)| !members.values().any(|m| m == n));
     let others = others.map(|(_, c)| Refusal::of(&c.device, passed_over(c, state))).collect();
-    Ok(Gathered { superblock, members, missing, out: state.out.clone(), others })
+    Ok(Gathered { superblock, members, missing, evicted: state.evicted.clone(), others })
 }
 
 /// How much of a state is there.
@@ -72,7 +72,7 @@ fn states(candidates: &[Candidate]) -> Vec<Held> {
         found.push(Held {
             name: copy.hierarchy_name.clone(),
             held: numbers.len(),
-            missing: (copy.members as usize).saturating_sub(numbers.len() + state.out.len()),
+            missing: (copy.members as usize).saturating_sub(numbers.len() + state.evicted.len()),
             first: holders.iter().all(|c| c.first_at(&state)),
             state,
         });
@@ -111,7 +111,7 @@ fn places(candidates: &[Candidate], state: &State) -> (BTreeMap<String, usize>, 
     let mut members: BTreeMap<String, usize> = BTreeMap::new();
     let mut copies = Vec::new();
     for (n, candidate) in candidates.iter().enumerate() {
-        let Some(copy) = candidate.at(state).or(left_out(candidate, state)) else { continue };
+        let Some(copy) = candidate.at(state).or(of_evicted(candidate, state)) else { continue };
         match members.get(&copy.name) {
             None => drop(members.insert(copy.name.clone(), n)),
             Some(other) => {
@@ -126,10 +126,10 @@ fn places(candidates: &[Candidate], state: &State) -> (BTreeMap<String, usize>, 
     (members, copies)
 }
 
-/// What a device carries that was a member of the hierarchy and is out.
-fn left_out<'a>(candidate: &'a Candidate, state: &State) -> Option<&'a Superblock> {
+/// What a device carries that was a member of the hierarchy and is evicted.
+fn of_evicted<'a>(candidate: &'a Candidate, state: &State) -> Option<&'a Superblock> {
     let own = candidate.found.newest()?;
-    (own.hierarchy == state.hierarchy && state.out.contains_key(&own.name)).then_some(own)
+    (own.hierarchy == state.hierarchy && state.evicted.contains_key(&own.name)).then_some(own)
 }
 
 fn passed_over(candidate: &Candidate, state: &State) -> String {

@@ -1,16 +1,16 @@
 //! Do these devices make up the hierarchy? A decision over what was found on them, without any I/O.
 //!
 //! There is a state (hierarchy and generation) of which *every* device has a whole copy that names it as the device it
-//! is to be, except those that this state itself says are out: then the hierarchy is that one. Of several such states,
+//! is to be, except those that this state itself says are evicted: then the hierarchy is that one. Of several such states,
 //! which only an interrupted change leaves, it is the one that all first copies have, because these are written first, and
 //! else the latest. If there is none, every device that is to blame is told what it is.
 //!
-//! A member that is out may be anything: it is taken in again, passed over, or, if the hierarchy went on with it as well,
+//! A member that is evicted may be anything: it is taken in again, passed over, or, if the hierarchy went on with it as well,
 //! without the others, everything is refused.
 
 use super::blame::{blame, other_name};
 use super::found::{Candidate, State};
-use super::words::Out;
+use super::records::Evicted;
 use crate::superblock::Superblock;
 
 /// Devices that belong together.
@@ -18,13 +18,13 @@ use crate::superblock::Superblock;
 pub struct Assembly {
     /// What the members that the hierarchy goes on with are to carry, in the order in which they were given.
     pub members: Vec<Superblock>,
-    /// What members carry that are out and can be taken in again.
+    /// What members carry that are evicted and can be taken in again.
     pub back: Vec<Superblock>,
-    /// The members that are out, and the last generation that each was part of.
-    pub out: Out,
+    /// The members that are evicted, and the last generation that each was part of.
+    pub evicted: Evicted,
     /// Those that are not out and that it would go on without all the same, because it was asked to; and the last
     /// generation that each was surely part of.
-    pub lost: Out,
+    pub lost: Evicted,
     /// What is worth saying.
     pub notes: Vec<Note>,
     /// All were closed in order.
@@ -86,7 +86,7 @@ pub fn judge(
         notes.extend(candidate.notes(chosen).into_iter().map(note));
     }
     let back = outside(candidates, &state, &members, &mut notes)?;
-    let is_lost = |name: &&&str| !state.out.contains_key(**name);
+    let is_lost = |name: &&&str| !state.evicted.contains_key(**name);
     // A change may have been under way that those who are not here never saw.
     let sure = inside.iter().flat_map(|c| c.found.whole()).filter(|copy| copy.hierarchy == state.hierarchy);
     let sure = sure.map(|copy| copy.generation).min().unwrap_or(0);
@@ -95,7 +95,7 @@ pub fn judge(
         clean: members.iter().all(|m| m.clean),
         latest: all.map(|copy| copy.generation).max().unwrap_or(0),
         lost: dispensable.iter().filter(is_lost).map(|name| ((*name).to_owned(), sure)).collect(),
-        out: state.out,
+        evicted: state.evicted,
         members,
         back,
         notes,
@@ -105,11 +105,11 @@ pub fn judge(
 /// True if a device has a state in which it is the device it is to be.
 fn holds(candidate: &Candidate, state: &State) -> bool {
     candidate.unfit().is_none()
-        && !state.out.contains_key(&candidate.device)
+        && !state.evicted.contains_key(&candidate.device)
         && candidate.at(state).is_some_and(|copy| copy.name == candidate.device)
 }
 
-/// The state that all have, each as the device it is to be, apart from those that are out and the `dispensable`.
+/// The state that all have, each as the device it is to be, apart from those that are evicted and the `dispensable`.
 pub(super) fn common(candidates: &[Candidate], missing: &[&str], dispensable: &[&str]) -> Option<State> {
     let mut states: Vec<State> = Vec::new();
     for state in candidates.iter().flat_map(|c| c.found.whole()).map(State::of) {
@@ -118,7 +118,7 @@ pub(super) fn common(candidates: &[Candidate], missing: &[&str], dispensable: &[
         }
     }
     let whole = |state: &State| {
-        let needed = |name: &str| !state.out.contains_key(name) && !dispensable.contains(&name);
+        let needed = |name: &str| !state.evicted.contains_key(name) && !dispensable.contains(&name);
         candidates.iter().any(|c| holds(c, state))
             && candidates.iter().all(|c| !needed(&c.device) || holds(c, state))
             && !missing.iter().any(|name| needed(name))
@@ -160,7 +160,7 @@ fn refuse_what_differs(
     if refused.is_empty() { Ok(()) } else { Err(refused) }
 }
 
-/// Of the members that are out, what those carry that can be taken in again. Others are passed over, with a note; one that
+/// Of the members that are evicted, what those carry that can be taken in again. Others are passed over, with a note; one that
 /// was changed apart from `members` is refused.
 fn outside(
     candidates: &[Candidate],
@@ -170,7 +170,7 @@ fn outside(
 ) -> Result<Vec<Superblock>, Vec<Refusal>> {
     let (mut back, mut refused) = (Vec::new(), Vec::new());
     for candidate in candidates {
-        let Some(last) = state.out.get(&candidate.device) else { continue };
+        let Some(last) = state.evicted.get(&candidate.device) else { continue };
         let names: Vec<&str> = members.iter().map(|m| m.name.as_str()).collect();
         match returning(candidate, state, *last, &names) {
             Ok(own) => back.push(own.clone()),
@@ -183,7 +183,7 @@ fn outside(
     if refused.is_empty() { Ok(back) } else { Err(refused) }
 }
 
-/// Why a member that is out is not taken in again.
+/// Why a member that is evicted is not taken in again.
 pub(super) enum Outside {
     /// It is not the member any more.
     PassedOver(String),
@@ -191,11 +191,11 @@ pub(super) enum Outside {
     Apart(String),
 }
 
-/// What a device carries that is out since generation `last` and is what it was then; `state` is what the other members,
+/// What a device carries that is evicted after generation `last` and is what it was then; `state` is what the other members,
 /// called `names`, carry.
 ///
 /// It may have later generations, of changes that never came about, because they failed or were interrupted. But if one of
-/// them says that all of the others are out, the hierarchy may have been served without them: none of them would know.
+/// them says that all of the others are evicted, the hierarchy may have been served without them: none of them would know.
 pub(super) fn returning<'a>(
     candidate: &'a Candidate,
     state: &State,
@@ -203,10 +203,10 @@ pub(super) fn returning<'a>(
     names: &[&str],
 ) -> Result<&'a Superblock, Outside> {
     let passed_over =
-        |why: String| Err(Outside::PassedOver(format!("is out, and is not taken in again: {why}")));
+        |why: String| Err(Outside::PassedOver(format!("is evicted, and is not taken in again: {why}")));
     for copy in candidate.found.whole().filter(|copy| copy.hierarchy == state.hierarchy) {
-        let out = State::of(copy).out;
-        if copy.generation > last && names.iter().all(|name| out.contains_key(*name)) {
+        let evicted = State::of(copy).evicted;
+        if copy.generation > last && names.iter().all(|name| evicted.contains_key(*name)) {
             return Err(Outside::Apart(format!(
                 "has generation {}, which is without {}; the others have generation {}, which is without {:?}: they were \
                  changed apart from each other. Take away what is to be given up: the hierarchy goes on with the rest",

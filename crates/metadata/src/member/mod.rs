@@ -13,20 +13,20 @@
 //! Invariant: while a member is open for writing, its superblocks say that it is in use; they say that it was closed
 //! in order only after everything was flushed.
 //!
-//! A member that cannot be written any more is *out* if the hierarchy survives that: the others say so, and which
+//! A member that cannot be written any more is *evicted* if the hierarchy survives that: the others say so, and which
 //! generation was its last. A hierarchy is whole without those that its own members call out, and with nothing less: a
 //! member that is only missing might be the one that has the newest state.
 //!
 //! It deliberately knows no redundancy: whether the hierarchy survives without a member is for who knows the layers above
-//! to say ([`Survives`]), and what a member missed while it was out is those layers' business.
+//! to say ([`Survives`]), and what a member missed while it was evicted is those layers' business.
 
 mod blame;
 mod draft;
 mod found;
 mod gather;
 mod judge;
+pub mod records;
 mod roster;
-pub mod words;
 
 pub use found::Candidate;
 pub use gather::{Gathered, gather};
@@ -57,7 +57,7 @@ pub struct Member {
     /// What it closes with is not known to be whole: it stays marked as in use.
     spoilt: Cell<bool>,
     /// The hierarchy goes on without it since this generation, which was its last.
-    out: Cell<Option<u64>>,
+    evicted: Cell<Option<u64>>,
     /// The other members, once it is one of them.
     roster: RefCell<Weak<Roster>>,
 }
@@ -69,7 +69,7 @@ impl Member {
             below,
             superblock: RefCell::new(superblock),
             spoilt: Cell::new(false),
-            out: Cell::new(None),
+            evicted: Cell::new(None),
             roster: RefCell::default(),
         })
     }
@@ -96,8 +96,8 @@ impl Member {
 
     /// True if the hierarchy goes on without it: its superblocks are not written any more. Whether its data is used is
     /// for the layers above to decide.
-    pub fn is_out(&self) -> bool {
-        self.out.get().is_some()
+    pub fn is_evicted(&self) -> bool {
+        self.evicted.get().is_some()
     }
 
     /// A layer above could not be closed well: the member is not to be called clean, and nothing is written
@@ -161,7 +161,7 @@ impl Layer for Member {
 
     fn close(self: Rc<Self>) -> Pending {
         Box::pin(async move {
-            let writable = !self.below.geometry().read_only && !self.is_out();
+            let writable = !self.below.geometry().read_only && !self.is_evicted();
             let finished = if writable { self.finish().await } else { Ok(()) };
             finished.and(self.below.close().await)
         })
@@ -191,7 +191,7 @@ impl Manage for Member {
                     return Err(Error::invalid(message));
                 }
             }
-            if self.is_out() {
+            if self.is_evicted() {
                 let message = "the hierarchy goes on without this member: `lamina apply` takes it in again";
                 return Err(Error::offline(message));
             }
@@ -215,8 +215,8 @@ impl Manage for Member {
             "members": superblock.members,
             "generation": superblock.generation,
         });
-        if let Some(last) = self.out.get() {
-            member["out_since"] = last.into();
+        if let Some(last) = self.evicted.get() {
+            member["evicted_after"] = last.into();
         }
         match self.below.info() {
             Value::Object(mut info) => {

@@ -13,7 +13,7 @@
 
 use super::found::{Candidate, State};
 use super::judge::{Outside, returning};
-use super::words::{self, Kept, Out};
+use super::records::{self, Evicted, Kept};
 use super::{Member, draft::Draft};
 use crate::superblock::{COPY_LEN, Layout, Place, Superblock, write};
 use lamina_block::{Error, ErrorKind, Keep, Pending, Result, Signal};
@@ -50,7 +50,7 @@ impl Roster {
         let first = members.first().map(|member| member.superblock());
         let description = first.map_or(String::new(), |superblock| superblock.description);
         let (file, kept) =
-            words::split(&description).map_err(|message| Error::new(ErrorKind::Corrupt, message))?;
+            records::split(&description).map_err(|message| Error::new(ErrorKind::Corrupt, message))?;
         let roster = Rc::new(Roster {
             file: RefCell::new(file.to_owned()),
             kept: RefCell::new(kept),
@@ -75,9 +75,9 @@ impl Roster {
         self.members.borrow().clone()
     }
 
-    /// The members that are out, and the last generation that each was part of.
-    pub fn out(&self) -> Out {
-        self.kept.borrow().out.clone()
+    /// The members that are evicted, and the last generation that each was part of.
+    pub fn evicted(&self) -> Evicted {
+        self.kept.borrow().evicted.clone()
     }
 
     /// What the graph keeps.
@@ -94,7 +94,7 @@ impl Roster {
         self.write(draft).await
     }
 
-    /// The member called `name`, unless it is out.
+    /// The member called `name`, unless it is evicted.
     pub fn member(&self, name: &str) -> Option<Rc<Member>> {
         self.members.borrow().iter().find(|member| member.name() == name).cloned()
     }
@@ -105,7 +105,7 @@ impl Roster {
     }
 
     /// Makes the hierarchy consist of `members`, described by `file`, in which only devices that are `known` keep their
-    /// words, and members that are out stay so. `now` says what a child (second) of a device (first) is called from now on,
+    /// words, and members that are evicted stay so. `now` says what a child (second) of a device (first) is called from now on,
     /// if it is renamed, `way` what the graph keeps. Members that are new get their superblocks; those that are left out keep theirs, which are stale
     /// from now on.
     ///
@@ -122,23 +122,23 @@ impl Roster {
         let _turn = self.turn().await;
         let mut draft = Draft { members, file: file.to_owned(), survives, ..self.draft() };
         draft.kept.way = way;
-        draft.kept.words.retain(|device, _| known(device));
-        draft.kept.out.retain(|device, _| known(device));
-        for (device, value) in &mut draft.kept.words {
-            words::rename(value, &|child| now(device, child));
+        draft.kept.records.retain(|device, _| known(device));
+        draft.kept.evicted.retain(|device, _| known(device));
+        for (device, value) in &mut draft.kept.records {
+            records::rename(value, &|child| now(device, child));
         }
         draft.check_survival()?;
         draft.check_room()?;
         self.write(draft).await
     }
 
-    /// What a device carries that is called as a member that is out, if it can be taken in again; else why not, in words
+    /// What a device carries that is called as a member that is evicted, if it can be taken in again; else why not, in words
     /// that follow its name.
     pub fn recognise(&self, candidate: &Candidate) -> std::result::Result<Superblock, String> {
         let members = self.members();
         let names: Vec<String> = members.iter().map(|member| member.name()).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let last = self.kept.borrow().out.get(&candidate.device).copied();
+        let last = self.kept.borrow().evicted.get(&candidate.device).copied();
         let (Some(first), Some(last)) = (members.first(), last) else {
             return Err("is not out".into());
         };
@@ -148,15 +148,15 @@ impl Roster {
         })
     }
 
-    /// Takes a member in again that is out and was [recognised](Roster::recognise). If it cannot be written it stays out.
+    /// Takes a member in again that is evicted and was [recognised](Roster::recognise). If it cannot be written it stays evicted.
     ///
     /// With `anew`, a device and its child, that device does not know the child from then on: what it has counts for nothing.
     pub async fn rejoin(self: &Rc<Self>, member: Rc<Member>, anew: Option<(&str, &str)>) -> Result<()> {
         let _turn = self.turn().await;
         let mut draft = self.draft();
-        draft.kept.out.remove(&member.name());
+        draft.kept.evicted.remove(&member.name());
         if let Some((device, child)) = anew {
-            words::forget(&mut draft.kept.words, device, child);
+            records::forget(&mut draft.kept.records, device, child);
         }
         draft.members.push(member);
         self.write(draft).await
@@ -165,7 +165,7 @@ impl Roster {
     /// Completes what could not be written before.
     pub async fn settle(self: &Rc<Self>) -> Result<()> {
         let _turn = self.turn().await;
-        let failed = self.catch_up(&Out::new()).await;
+        let failed = self.catch_up(&Evicted::new()).await;
         if failed.is_empty() {
             return Ok(());
         }
@@ -204,7 +204,7 @@ impl Roster {
     async fn keep_words(self: &Rc<Self>, device: &str, value: Value) -> Result<()> {
         let _turn = self.turn().await;
         let mut draft = self.draft();
-        draft.kept.words.insert(device.into(), value);
+        draft.kept.records.insert(device.into(), value);
         draft.check_room()?;
         self.write(draft).await
     }
@@ -233,7 +233,7 @@ impl Roster {
                 Ok(superblocks) => {
                     self.accept(&draft, superblocks);
                     counts = true;
-                    self.catch_up(&Out::new()).await
+                    self.catch_up(&Evicted::new()).await
                 }
                 Err(failed) => failed,
             };
@@ -253,18 +253,18 @@ impl Roster {
 
     /// Writes what a draft says in the first copies; the superblocks, or the members that could not be written.
     async fn first_copies(&self, draft: &Draft) -> std::result::Result<Vec<Superblock>, Vec<Failed>> {
-        let failed = self.catch_up(&draft.kept.out).await;
+        let failed = self.catch_up(&draft.kept.evicted).await;
         if !failed.is_empty() {
             return Err(failed);
         }
         let generation = self.latest.get() + 1;
         self.latest.set(generation);
         let superblocks = draft.superblocks(generation);
-        // New members first: when all of the others have the new state, all have it. One that was out comes last.
+        // New members first: when all of the others have the new state, all have it. One that was evicted comes last.
         let place = |member: &Rc<Member>| {
             let name = member.name();
-            let was_out = self.kept.borrow().out.contains_key(&name);
-            if was_out { 2 } else { usize::from(self.member(&name).is_some()) }
+            let was_evicted = self.kept.borrow().evicted.contains_key(&name);
+            if was_evicted { 2 } else { usize::from(self.member(&name).is_some()) }
         };
         let mut order: Vec<_> = draft.members.iter().zip(&superblocks).collect();
         order.sort_by_key(|(member, _)| place(member));
@@ -285,10 +285,10 @@ impl Roster {
     /// All first copies are durable: from here on this is the hierarchy, whatever happens.
     fn accept(self: &Rc<Self>, draft: &Draft, superblocks: Vec<Superblock>) {
         for member in self.members() {
-            member.out.set(draft.kept.out.get(&member.name()).copied());
+            member.evicted.set(draft.kept.evicted.get(&member.name()).copied());
         }
         for (member, superblock) in draft.members.iter().zip(superblocks) {
-            member.out.set(None);
+            member.evicted.set(None);
             member.set_superblock(superblock);
         }
         self.take_in(draft.members.clone());
@@ -300,7 +300,7 @@ impl Roster {
 
     /// Writes the second copies, if they are not what the first are, apart from those of members that are about to be
     /// left out. The members that could not be written come back.
-    async fn catch_up(&self, except: &Out) -> Vec<Failed> {
+    async fn catch_up(&self, except: &Evicted) -> Vec<Failed> {
         let mut failed = Vec::new();
         if !self.behind.get() {
             return failed;
@@ -319,7 +319,7 @@ impl Roster {
     }
 
     async fn all_caught_up(&self) -> Result<()> {
-        match self.catch_up(&Out::new()).await.into_iter().next() {
+        match self.catch_up(&Evicted::new()).await.into_iter().next() {
             Some((member, e)) => Err(e.on(&member.name())),
             None => Ok(()),
         }
@@ -352,7 +352,7 @@ struct KeptHere {
 
 impl Keep for KeptHere {
     fn get(&self) -> Option<Value> {
-        self.roster.kept.borrow().words.get(&self.device).cloned()
+        self.roster.kept.borrow().records.get(&self.device).cloned()
     }
 
     fn set(&self, value: Value) -> Pending {

@@ -7,7 +7,7 @@ impl Partition {
     /// See [`lamina_block::Manage::check`].
     pub(super) fn look(&self) -> Vec<Finding> {
         if self.copy.get() == Some(gpt::Copy::Backup) {
-            let words = "the first copy of its GPT is damaged, and the second is used: mend it with a tool for GPTs, \
+            let words = "the first copy of its GPT is damaged, and the second is used: repair it with a tool for GPTs, \
                          as it is never changed from here";
             return vec![Finding::new(Class::Lost, words)];
         }

@@ -529,7 +529,7 @@ impl Manage for Partition {
         })
     }
 
-    fn check(self: Rc<Self>, _mend: bool) -> Pending<Vec<Finding>> {
+    fn check(self: Rc<Self>, _repair: bool) -> Pending<Vec<Finding>> {
         Box::pin(async move { Ok(self.look()) })
     }
 

@@ -420,7 +420,7 @@ impl<S: Shape> Manage for Spread<S> {
         })
     }
 
-    fn check(self: Rc<Self>, _mend: bool) -> Pending<Vec<Finding>> {
+    fn check(self: Rc<Self>, _repair: bool) -> Pending<Vec<Finding>> {
         Box::pin(async move {
             let state = self.state.borrow();
             let finding = match check(&self.shape, &state, &self.children) {

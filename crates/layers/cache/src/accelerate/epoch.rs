@@ -210,7 +210,7 @@ impl Accelerate {
         json!({
             "epoch": epoch,
             "age_seconds": age.map(|age| age.as_secs_f64()),
-            "bytes_behind": self.volume.dirty.get() * SLOT as u64,
+            "lag_bytes": self.volume.dirty.get() * SLOT as u64,
         })
     }
 }

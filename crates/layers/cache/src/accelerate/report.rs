@@ -100,7 +100,7 @@ pub(super) const FIGURES: &[Figure] = {
             "store_bytes_per_second",
             "/flow/store_bytes_per_second",
             BytesPerSecond,
-            "How fast the store takes what it lacks.",
+            "How fast the store takes dirty data.",
         ),
         Figure::gauge(
             "recovery_point_age_seconds",
@@ -111,13 +111,19 @@ pub(super) const FIGURES: &[Figure] = {
         .column("RECOVERY POINT")
         .nullable(),
         Figure::gauge(
-            "recovery_point_behind_bytes",
-            "/recovery_point/bytes_behind",
+            "recovery_point_lag_bytes",
+            "/recovery_point/lag_bytes",
             Bytes,
-            "What the store lacks of the volume.",
+            "Bytes of the volume that the store does not have.",
         )
         .nullable(),
-        Figure::gauge("lost_bytes", "/lost/bytes", Bytes, "At stake on a flash that has failed.").nullable(),
+        Figure::gauge(
+            "lost_bytes",
+            "/lost/bytes",
+            Bytes,
+            "Unprotected dirty data on a flash that has failed.",
+        )
+        .nullable(),
     ]
 };
 
@@ -130,7 +136,10 @@ pub(super) const NOTICES: &[Notice] = &[
         "/lost/unknown",
         "{device} is stopped: nobody knows how much would be lost without its flash",
     ),
-    Notice::new("/alerts/behind", "the store of {device} lacks writes that are {/oldest_dirty_seconds} old"),
+    Notice::new(
+        "/alerts/lagging",
+        "the store of {device} does not have writes that are {/oldest_dirty_seconds} old",
+    ),
     Notice::new(
         "/alerts/recovery_point_old",
         "without its flash {device} would be as it was {/recovery_point/age_seconds} ago",
@@ -391,7 +400,7 @@ impl Accelerate {
         json!({
             "store_trouble": self.store_trouble().is_some(),
             "flash_trouble": self.flash_trouble().is_some(),
-            "behind": self.oldest() >= OLD,
+            "lagging": self.oldest() >= OLD,
             "stopped": !self.lost().is_null(),
             "recovery_point_old": is_old(&recovery_point["age_seconds"]),
         })

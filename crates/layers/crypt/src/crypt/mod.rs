@@ -407,17 +407,20 @@ impl Manage for Crypt {
         })
     }
 
-    fn check(self: Rc<Self>, mend: bool) -> Pending<Vec<Finding>> {
+    fn check(self: Rc<Self>, repair: bool) -> Pending<Vec<Finding>> {
         Box::pin(async move {
             let Some((copy, fault)) = self.luks.fault() else {
                 return Ok(vec![Finding::new(Class::Good, "both copies of the LUKS header are whole")]);
             };
             let words = format!("the {} copy of the LUKS header: {fault}", copy.name());
-            if !mend {
-                return Ok(vec![Finding::new(Class::Mendable, words)]);
+            if !repair {
+                return Ok(vec![Finding::new(Class::Repairable, words)]);
             }
-            self.luks.mend().await?;
-            Ok(vec![Finding::new(Class::Mended, format!("{words}; it was written again from the other one"))])
+            self.luks.repair().await?;
+            Ok(vec![Finding::new(
+                Class::Repaired,
+                format!("{words}; it was written again from the other one"),
+            )])
         })
     }
 

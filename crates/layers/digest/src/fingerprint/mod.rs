@@ -287,8 +287,8 @@ impl Manage for Fingerprint {
         Box::pin(async move { self.sums.detach() })
     }
 
-    fn check(self: Rc<Self>, mend: bool) -> Pending<Vec<Finding>> {
-        Box::pin(async move { self.sums.check(mend).await })
+    fn check(self: Rc<Self>, repair: bool) -> Pending<Vec<Finding>> {
+        Box::pin(async move { self.sums.check(repair).await })
     }
 
     fn info(&self) -> Value {

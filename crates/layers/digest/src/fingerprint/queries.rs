@@ -118,7 +118,7 @@ impl Fingerprint {
             }
         })
         .await?;
-        Ok(json!({ "blocks": blocks, "offsets": offsets, "pending_bytes": self.sums.doubted_bytes() }))
+        Ok(json!({ "blocks": blocks, "offsets": offsets, "pending_bytes": self.sums.needs_resync_bytes() }))
     }
 
     pub async fn duplicates(&self, top: usize) -> Result<Value> {
@@ -137,7 +137,7 @@ impl Fingerprint {
             "duplicates": duplicates,
             "bytes_saved": duplicates * self.sums.block(),
             "one_in": 1u64 << counts.bits,
-            "pending_bytes": self.sums.doubted_bytes(),
+            "pending_bytes": self.sums.needs_resync_bytes(),
             "top": groups,
         }))
     }
@@ -169,7 +169,7 @@ impl Fingerprint {
             "bytes": blocks * block,
             "ranges": ranges.iter().map(range).collect::<Vec<_>>(),
             "more": more,
-            "pending_bytes": self.sums.doubted_bytes(),
+            "pending_bytes": self.sums.needs_resync_bytes(),
         }))
     }
 }

@@ -137,8 +137,8 @@ impl Config for Keys {
                 "What could not be read to be compared.",
             ),
             Figure::gauge(
-                "doubted_bytes",
-                "/doubted_bytes",
+                "needs_resync_bytes",
+                "/needs_resync_bytes",
                 Unit::Bytes,
                 "What was being written at a crash, and is summed anew.",
             ),
@@ -226,8 +226,8 @@ impl Manage for Integrity {
         Box::pin(async move { self.0.detach() })
     }
 
-    fn check(self: Rc<Self>, mend: bool) -> Pending<Vec<Finding>> {
-        Box::pin(async move { self.0.check(mend).await })
+    fn check(self: Rc<Self>, repair: bool) -> Pending<Vec<Finding>> {
+        Box::pin(async move { self.0.check(repair).await })
     }
 
     fn info(&self) -> Value {

@@ -171,7 +171,7 @@ async fn find(wanted: &Wanted, with: &Build) -> Result<Rc<Sums>> {
         head,
         strict: wanted.strict,
         zero,
-        doubted: RefCell::new(intent.regions()),
+        needs_resync: RefCell::new(intent.regions()),
         intent,
         area,
         locks: Rc::default(),
@@ -184,9 +184,9 @@ async fn find(wanted: &Wanted, with: &Build) -> Result<Rc<Sums>> {
         scratch: RefCell::new(block),
         tally: Tally::default(),
     });
-    let doubted = sums.doubted_bytes();
-    if doubted > 0 {
-        tracing::info!(device = %sums.name, bytes = doubted, "digests of what was being written are made anew");
+    let needs_resync = sums.needs_resync_bytes();
+    if needs_resync > 0 {
+        tracing::info!(device = %sums.name, bytes = needs_resync, "digests of what was being written are made anew");
         sums.tidy_later();
     }
     Ok(sums)

@@ -234,13 +234,13 @@ impl Sums {
     pub(super) async fn sum_anew(&self, job: &Job) -> Result<()> {
         let (mut from, mut failed) = (0, Ok(()));
         loop {
-            let region = self.doubted.borrow().next(from);
+            let region = self.needs_resync.borrow().next(from);
             let Some(region) = region else { return failed };
             let doubts = self.doubts.get();
             let summed = self.sum_region(&region, job).await;
             match &summed {
                 Err(e) if e.kind() == ErrorKind::Cancelled => return summed,
-                Ok(()) if doubts == self.doubts.get() => self.doubted.borrow_mut().remove(&region),
+                Ok(()) if doubts == self.doubts.get() => self.needs_resync.borrow_mut().remove(&region),
                 Ok(()) => {}
                 Err(_) => failed = failed.and(summed),
             }

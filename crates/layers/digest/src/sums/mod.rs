@@ -7,7 +7,7 @@
 //!
 //! Invariant: **outside of regions that the intent on disk names, the digests on disk are those of the blocks on disk.**
 //! So a flush has nothing to do but to be handed on, and digests are written when it suits. After a crash the regions of
-//! the intent are *doubted*: a block there whose digest is another one is taken as it is, at once when it is read, or by
+//! the intent are *needs_resync*: a block there whose digest is another one is taken as it is, at once when it is read, or by
 //! the job `sum`, which looks at all of them. So is a region in which a write failed half-way.
 //!
 //! The digest of a block of zeroes is written as zeroes: an entry is the digest, XOR that of zeroes. A new device is
@@ -66,7 +66,7 @@ pub struct Sums {
     /// What is being changed: bytes of the device.
     locks: Rc<RangeLocks>,
     /// Regions in which a digest that differs says nothing.
-    doubted: RefCell<Bits>,
+    needs_resync: RefCell<Bits>,
     /// How often something came into doubt.
     doubts: Cell<u64>,
     /// Nobody wants the job `sum` to go on.
@@ -234,12 +234,12 @@ impl Sums {
     }
 
     pub fn is_doubted(&self, at: &Range<u64>) -> bool {
-        self.doubted.borrow().touches(at)
+        self.needs_resync.borrow().touches(at)
     }
 
     /// From now on a digest that differs says nothing there. The intent names it already.
     fn doubt(&self, at: &Range<u64>) {
-        self.doubted.borrow_mut().add(at);
+        self.needs_resync.borrow_mut().add(at);
         add(&self.doubts, 1);
         self.sum_cancelled.set(false);
         self.tidy_later();
@@ -277,7 +277,7 @@ impl Sums {
             "corrupt": self.tally.corrupt.get(),
             "corrupt_at": places(&self.tally.places),
             "summed_anew": self.tally.anew.get(),
-            "doubted_bytes": self.doubted.borrow().bytes(),
+            "needs_resync_bytes": self.needs_resync.borrow().bytes(),
             "passes": self.tally.passes.get(),
             "unreadable_bytes": self.tally.unreadable.get(),
             "unused_bytes": self.unused(),
@@ -298,8 +298,8 @@ impl Sums {
     }
 
     /// Bytes in doubt.
-    pub fn doubted_bytes(&self) -> u64 {
-        self.doubted.borrow().bytes()
+    pub fn needs_resync_bytes(&self) -> u64 {
+        self.needs_resync.borrow().bytes()
     }
 }
 
@@ -307,7 +307,7 @@ impl Sums {
 struct Lock<'a> {
     sums: &'a Sums,
     at: Range<u64>,
-    /// Their digests may be wrong: if that is so at the end, they are doubted.
+    /// Their digests may be wrong: if that is so at the end, they are needs_resync.
     unsure: Cell<bool>,
     /// Given back last.
     _range: RangeLock,

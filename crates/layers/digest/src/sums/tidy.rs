@@ -37,7 +37,7 @@ impl Sums {
 
     /// Begins the job that sums anew what is in doubt.
     pub(super) fn settle_doubts(self: &Rc<Self>) {
-        let bytes = self.doubted_bytes();
+        let bytes = self.needs_resync_bytes();
         if bytes == 0 || self.is_read_only() || self.sum_cancelled.get() {
             return;
         }
@@ -95,23 +95,23 @@ impl Sums {
     }
 
     /// Whether the table can be read. Digests that are lost can be made anew, and then vouch for nothing that was before.
-    pub async fn check(&self, mend: bool) -> Result<Vec<Finding>> {
+    pub async fn check(&self, repair: bool) -> Result<Vec<Finding>> {
         let mut findings = Vec::new();
-        let mend = mend && !self.is_read_only();
+        let repair = repair && !self.is_read_only();
         for page in 0..self.table.object().len().div_ceil(PAGE) {
             if !self.table.object().is_damaged(page).await? {
                 continue;
             }
             let first = page * self.table.page();
             let at = first * self.block()..((first + self.table.page()) * self.block()).min(self.head.size);
-            if mend {
+            if repair {
                 // Before, all that the page speaks of is in doubt, on disk too.
                 self.intent.mark(&at, &self.area).await?;
                 self.doubt(&at);
                 self.table.object().restore(page, &[]).await?;
             }
             let what = format!("the digests of bytes {} to {} are damaged", at.start, at.end);
-            findings.push(mended(mend, what, "they are made anew of what is there now"));
+            findings.push(repaired(repair, what, "they are made anew of what is there now"));
         }
         let marks = self.table.marks.borrow().clone();
         for mark in marks {
@@ -119,12 +119,12 @@ impl Sums {
                 if !mark.is_damaged(page).await? {
                     continue;
                 }
-                if mend {
+                if repair {
                     let len = (mark.len() - page * PAGE).min(PAGE) as usize;
                     mark.restore(page, &vec![0xFF; len]).await?;
                 }
                 let what = format!("page {page} of what changed since a mark is damaged");
-                findings.push(mended(mend, what, "all that it speaks of counts as changed"));
+                findings.push(repaired(repair, what, "all that it speaks of counts as changed"));
             }
         }
         if findings.is_empty() {
@@ -137,9 +137,9 @@ impl Sums {
     }
 }
 
-fn mended(mended: bool, what: String, how: &str) -> Finding {
-    match mended {
-        true => Finding::new(Class::Mended, format!("{what}: {how}")),
-        false => Finding::new(Class::Mendable, what),
+fn repaired(repaired: bool, what: String, how: &str) -> Finding {
+    match repaired {
+        true => Finding::new(Class::Repaired, format!("{what}: {how}")),
+        false => Finding::new(Class::Repairable, what),
     }
 }

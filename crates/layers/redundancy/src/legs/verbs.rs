@@ -14,10 +14,10 @@ pub const FIGURES: &[Figure] = &[
     Figure::gauge("legs", "/legs_wanted", Unit::Count, "Legs that it has when nothing is missing."),
     Figure::gauge("legs_in_sync", "/legs_in_sync", Unit::Count, "Legs that have every byte."),
     Figure::gauge(
-        "lacking_bytes",
-        "/lacking_bytes",
+        "out_of_sync_bytes",
+        "/out_of_sync_bytes",
         Unit::Bytes,
-        "What is to be copied to legs that lack something.",
+        "Bytes of legs that are out of sync: the rebuild copies them.",
     ),
     Figure::counter(
         "healed_total",
@@ -32,8 +32,8 @@ pub const FIGURES: &[Figure] = &[
 /// The commands.
 pub const VERBS: &[Verb] = &[
     Verb::new("fail", "ask nothing of a leg any more, until it rejoins").with(LEG),
-    Verb::new("rejoin", "let a leg take part again: it gets what it lacks").with(LEG),
-    Verb::new("scrub", "compare all that the legs hold, and mend what can be").with(&[Arg::optional(
+    Verb::new("rejoin", "let a leg take part again: the rebuild copies what is out of sync").with(LEG),
+    Verb::new("scrub", "compare all that the legs hold, and repair differences").with(&[Arg::optional(
         "trust",
         ArgType::Text,
         "the leg that is right where two differ and nothing else says which is",
@@ -155,7 +155,7 @@ impl Legs {
         let lacks = |leg: &&super::Leg| matches!(leg.role.get(), Role::Behind | Role::Failed);
         let say = |leg: &super::Leg| {
             let bytes = leg.missing.borrow().as_ref().map_or(0, |missing| missing.bytes());
-            Finding::new(Class::Mendable, format!("{} lacks {}", leg.node.name(), Bytes(bytes)))
+            Finding::new(Class::Repairable, format!("{} has {} out of sync", leg.node.name(), Bytes(bytes)))
         };
         let mut found: Vec<Finding> = self.legs.iter().filter(lacks).map(say).collect();
         if found.is_empty() {
@@ -177,7 +177,7 @@ impl Legs {
                     Role::Failed => "failed",
                     Role::Spare => "spare",
                 },
-                "lacks": missing,
+                "out_of_sync_bytes": missing,
                 "why": leg.why.borrow().as_ref().map(|e| e.to_string()),
             })
         };
@@ -187,14 +187,14 @@ impl Legs {
         json!({
             "size": self.size.get(),
             "legs": self.legs.iter().map(leg).collect::<Vec<_>>(),
-            "unsure": self.unsure.borrow().bytes(),
+            "needs_resync_bytes": self.unsure.borrow().bytes(),
             "region": self.intent.shape().region,
             "written_recently": self.intent.regions().bytes(),
             "copied": self.copied_bytes.get(),
             "found": self.findings.info(),
             "legs_wanted": self.want,
             "legs_in_sync": self.covered(None),
-            "lacking_bytes": lacking,
+            "out_of_sync_bytes": lacking,
             "alerts": {
                 "degraded": self.legs.iter().any(is_missed) || self.covered(None) < self.want,
                 "stopped": self.covered(None) < self.needs,

@@ -37,7 +37,7 @@ struct Moment {
     /// Writes that were acknowledged.
     acknowledged: u64,
     /// What was said to be lost if the flash was lost then.
-    bytes_behind: u64,
+    lag_bytes: u64,
 }
 
 async fn accelerated(env: &Rc<SimEnv>) -> Rc<Node> {
@@ -81,13 +81,8 @@ fn moments(seed: u64) -> std::result::Result<(), String> {
                     if number.get() % 5 == seed % 5 {
                         let images =
                             env.images(Loss::ALL[number.get() as usize % Loss::ALL.len()], number.get());
-                        let bytes_behind =
-                            top.info()["recovery_point"]["bytes_behind"].as_u64().expect("known");
-                        into.borrow_mut().push(Moment {
-                            images,
-                            acknowledged: done_then.get(),
-                            bytes_behind,
-                        });
+                        let lag_bytes = top.info()["recovery_point"]["lag_bytes"].as_u64().expect("known");
+                        into.borrow_mut().push(Moment { images, acknowledged: done_then.get(), lag_bytes });
                     }
                 }
             })));
@@ -135,11 +130,8 @@ fn moments(seed: u64) -> std::result::Result<(), String> {
             (count + 1..=moment.acknowledged).map(|number| place(seed, number)).collect();
         missing.sort_unstable();
         missing.dedup();
-        if missing.len() as u64 * SLOT as u64 > moment.bytes_behind {
-            return Err(format!(
-                "{missing:?} are missing, and {} bytes were said to be",
-                moment.bytes_behind
-            ));
+        if missing.len() as u64 * SLOT as u64 > moment.lag_bytes {
+            return Err(format!("{missing:?} are missing, and {} bytes were said to be", moment.lag_bytes));
         }
         latest = latest.max(count);
     }

@@ -197,13 +197,13 @@ fn a_store_that_hangs_is_an_alert() {
     with_dirty("1h", |env, top, cache| async move {
         let alerts = || top.info()["alerts"].clone();
         let none = json!({
-            "store_trouble": false, "flash_trouble": false, "behind": false, "recovery_point_old": false,
+            "store_trouble": false, "flash_trouble": false, "lagging": false, "recovery_point_old": false,
             "stopped": false,
         });
         after(&env, 290.0).await;
         assert_eq!(alerts(), none);
         after(&env, 20.0).await;
-        assert_eq!(alerts()["behind"], true);
+        assert_eq!(alerts()["lagging"], true);
         // The flash is full some time, and a write waits for room.
         let weak = Rc::downgrade(&top);
         env.start(async move {

@@ -158,7 +158,7 @@ impl Copies {
     }
 
     /// Makes both copies the same if they are not.
-    pub async fn mend(&self) -> Result<()> {
+    pub async fn repair(&self) -> Result<()> {
         if self.fault.borrow().is_none() {
             return Ok(());
         }

@@ -130,8 +130,8 @@ impl Luks {
     }
 
     /// Makes both copies the same.
-    pub async fn mend(&self) -> Result<()> {
-        self.copies.mend().await
+    pub async fn repair(&self) -> Result<()> {
+        self.copies.repair().await
     }
 
     /// The keyslot that `secret` opens, if there is one. Those of higher priority are tried first, those of priority 0
@@ -233,7 +233,7 @@ impl Luks {
             return Err(Error::invalid(format!("there is no keyslot {number}; there is {}", self.numbers())));
         };
         // From here on no copy may be needed that knows only this keyslot.
-        self.copies.mend().await?;
+        self.copies.repair().await?;
         let place = keyslot.place();
         let len = keyslot.stripes_len().next_multiple_of(AREA_UNIT as usize);
         let mut noise = vec![0; len.min((place.end - place.start) as usize)];

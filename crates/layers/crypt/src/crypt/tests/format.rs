@@ -29,7 +29,7 @@ async fn tried(sim: &Rc<SimEnv>, below: &Rc<Node>) -> Result<Rc<Node>> {
 }
 
 #[test]
-fn a_damaged_copy_is_not_used_and_can_be_mended() {
+fn a_damaged_copy_is_not_used_and_can_be_repaired() {
     with_header(|sim, below, header| async move {
         for (at, used) in [(0, "second"), (4096 + 100, "second"), (LENGTH, "first"), (LENGTH + 4096, "first")]
         {

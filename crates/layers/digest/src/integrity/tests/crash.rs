@@ -27,7 +27,7 @@ fn recover(how: &How, seed: u64, images: &Images) -> u64 {
     let (env, how) = (world.env(), how.clone());
     let test = async move {
         let top = open(&env, &how, Begin::Open).await.expect("it opens after a crash");
-        let doubted = top.sums.doubted_bytes();
+        let needs_resync = top.sums.needs_resync_bytes();
         let size = top.node.geometry().size;
         for at in (0..size).step_by(4096) {
             if top.sums.is_doubted(&(at..at + 4096)) {
@@ -40,14 +40,14 @@ fn recover(how: &How, seed: u64, images: &Images) -> u64 {
         }
         let all = top.read(0..size).await.expect("all of it is what it was");
         top.settled().await;
-        assert_eq!(top.sums.doubted_bytes(), 0);
+        assert_eq!(top.sums.needs_resync_bytes(), 0);
         for at in (0..size).step_by(4096) {
             top.flip(at + 99).await;
             assert!(top.read(at..at + 512).await.is_err(), "nothing is in doubt any more");
             top.flip(at + 99).await;
         }
         assert_eq!(top.read(0..size).await.expect("all of it is what it was"), all);
-        doubted
+        needs_resync
     };
     world.run(test).expect("it ends")
 }

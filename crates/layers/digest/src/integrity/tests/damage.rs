@@ -111,10 +111,10 @@ fn a_device_in_use_is_taken_over_and_can_be_left() {
         below.submit(Io::write(0, Buf::from_vec(bytes.clone()), Durability::Fua)).await.expect("written");
         let top = open(&env, &how, Begin::Adopt).await.expect("taken over");
         assert_eq!(top.node.geometry().size, size);
-        assert_eq!(top.node.info()["doubted_bytes"], json!(size));
+        assert_eq!(top.node.info()["needs_resync_bytes"], json!(size));
         assert_eq!(top.read(4096..12288).await.expect("as it is"), bytes[4096..12288]);
         top.settled().await;
-        assert_eq!(top.node.info()["doubted_bytes"], json!(0));
+        assert_eq!(top.node.info()["needs_resync_bytes"], json!(0));
         assert_eq!(top.read(0..size).await.expect("as it is"), bytes);
         top.flip(300_000).await;
         assert_eq!(top.read(0..size).await.expect_err("known by now").kind(), ErrorKind::Corrupt);
@@ -155,9 +155,9 @@ fn a_damaged_table_is_found_and_made_anew() {
         let top = open(&env, &how, Begin::Open).await.expect("opened");
         assert_eq!(top.read(0..4096).await.expect_err("no digest").kind(), ErrorKind::Corrupt);
         let found = top.node.check(false).await.expect("looked");
-        assert_eq!(found.iter().map(|finding| finding.class).collect::<Vec<_>>(), [Class::Mendable]);
-        let found = top.node.check(true).await.expect("mended");
-        assert_eq!(found.iter().map(|finding| finding.class).collect::<Vec<_>>(), [Class::Mended]);
+        assert_eq!(found.iter().map(|finding| finding.class).collect::<Vec<_>>(), [Class::Repairable]);
+        let found = top.node.check(true).await.expect("repaired");
+        assert_eq!(found.iter().map(|finding| finding.class).collect::<Vec<_>>(), [Class::Repaired]);
         top.settled().await;
         assert_eq!(top.read(0..64 << 10).await.expect("as it was"), pattern(64 << 10));
         let found = top.node.check(false).await.expect("looked");

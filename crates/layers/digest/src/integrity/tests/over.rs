@@ -347,7 +347,7 @@ fn a_crash_while_it_heals_makes_nothing_worse() {
             let env = world.env();
             let again = async move {
                 let stack = open(&env, how, Begin::Open).await.expect("it opens after a crash");
-                assert_eq!(stack.sums.doubted_bytes(), 0, "nothing was being written");
+                assert_eq!(stack.sums.needs_resync_bytes(), 0, "nothing was being written");
                 for _ in 0..how.legs {
                     assert!(stack.read(0..USED).await.expect("healed") == bytes, "{how:?}");
                 }

@@ -132,7 +132,7 @@ fn it_grows_with_the_smallest_and_what_was_there_stays() {
         assert_eq!(open.size(), before + how.data() * MORE);
         assert_eq!(bytes_of(&open.node, 0..before).await, bytes);
         if open.legs.iter().all(|leg| leg.geometry().zero) {
-            assert_eq!(open.node.info()["unsure"], json!(0), "{how:?}");
+            assert_eq!(open.node.info()["needs_resync_bytes"], json!(0), "{how:?}");
             assert!(bytes_of(&open.node, before..open.size()).await.iter().all(|byte| *byte == 0));
         }
         let more = pattern((how.data() * MORE) as usize);
@@ -146,7 +146,7 @@ fn it_grows_with_the_smallest_and_what_was_there_stays() {
         open.node.close().await.expect("closed");
         let open = how.open(&env, Begin::Open).await.expect("opened");
         assert_eq!(open.size(), before + how.data() * MORE);
-        assert_eq!(open.node.info()["unsure"], json!(0));
+        assert_eq!(open.node.info()["needs_resync_bytes"], json!(0));
         open.command("fail", json!({"leg": "a"})).await.expect("it can be done without");
         assert_eq!(bytes_of(&open.node, 0..before).await, bytes);
         assert_eq!(bytes_of(&open.node, before..open.size()).await, more);

@@ -121,7 +121,7 @@ fn while_open() {
                     }
                     let leg = usize::from(name == "b");
                     assert_eq!(open.roles()[leg], "away");
-                    assert_eq!(open.node.info()["legs"][leg]["lacks"], SIZE);
+                    assert_eq!(open.node.info()["legs"][leg]["out_of_sync_bytes"], SIZE);
                     open.node.submit(Io::flush()).await.expect("kept");
                     env.set_fault(None);
                     let data = Buf::zeroed(SIZE as usize - 65536);
@@ -158,7 +158,10 @@ fn what_one_intent_says_counts_when_the_other_is_damaged() {
         sheet[100] ^= 1;
         a.submit(Io::write(SIZE, Buf::from_vec(sheet), Durability::Fua)).await.expect("damaged");
         let open = open(&env, &["a", "b"], keys(), Begin::Open).await.expect("opened");
-        assert_eq!((open.roles(), open.node.info()["unsure"].as_u64()), (vec!["in sync".into(); 2], Some(0)));
+        assert_eq!(
+            (open.roles(), open.node.info()["needs_resync_bytes"].as_u64()),
+            (vec!["in sync".into(); 2], Some(0))
+        );
         open.node.close().await.expect("closed");
         // It is written anew.
         assert_eq!(bytes_of(&a, SIZE..SIZE + 512).await, bytes_of(&child(&env, "b"), SIZE..SIZE + 512).await);

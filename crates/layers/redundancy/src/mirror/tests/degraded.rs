@@ -174,7 +174,7 @@ fn a_disk_in_use_becomes_a_mirror() {
         open.set_here("d", false);
         write(&open, 0, 1, 512).await;
         let info = open.node.info();
-        assert_eq!(info["legs"][1]["lacks"], DISK);
+        assert_eq!(info["legs"][1]["out_of_sync_bytes"], DISK);
         open.node.close().await.expect("closed");
         open.set_here("d", true);
         let again = super::open(&env, &["a", "d"], keys(), Begin::Open).await.expect("opened");
@@ -333,11 +333,11 @@ fn a_leg_that_was_away_when_legs_were_made_the_same_is_made_the_same() {
         world
             .run(async move {
                 let open = open(&env, &["a", "b"], keys(), Begin::Open).await.expect("opened");
-                assert_ne!(open.node.info()["unsure"], 0);
+                assert_ne!(open.node.info()["needs_resync_bytes"], 0);
                 open.set_here(gone, false);
                 write(&open, 51200, 3, 512).await;
                 env.sleep(Duration::from_secs(5)).await;
-                assert_eq!(open.node.info()["unsure"], 0, "the other one alone is right");
+                assert_eq!(open.node.info()["needs_resync_bytes"], 0, "the other one alone is right");
                 let right = bytes_of(&open.node, 10240..10752).await;
                 open.set_here(gone, true);
                 env.sleep(Duration::from_secs(2)).await;

@@ -101,7 +101,9 @@ impl Open {
     pub async fn whole(&self) {
         let is_whole = |open: &Open| {
             let busy = |role: &String| role == "rebuilding" || role == "away";
-            !open.roles().iter().any(busy) && open.node.info()["unsure"] == 0 && open.node.jobs().is_empty()
+            !open.roles().iter().any(busy)
+                && open.node.info()["needs_resync_bytes"] == 0
+                && open.node.jobs().is_empty()
         };
         self.until("the end of the rebuild", is_whole).await;
     }

@@ -23,8 +23,8 @@ impl List {
         }
         match class {
             Class::Lost => self.more[0] += 1,
-            Class::Mendable => self.more[1] += 1,
-            Class::Mended => self.more[2] += 1,
+            Class::Repairable => self.more[1] += 1,
+            Class::Repaired => self.more[2] += 1,
             Class::Good | Class::Leak => {}
         }
     }
@@ -46,7 +46,7 @@ impl List {
 
     /// All of it; `good` is said if nothing is wrong.
     pub fn end(mut self, good: String) -> Vec<Finding> {
-        let classes = [Class::Lost, Class::Mendable, Class::Mended];
+        let classes = [Class::Lost, Class::Repairable, Class::Repaired];
         for (class, more) in classes.into_iter().zip(self.more).filter(|(_, more)| *more > 0) {
             self.shown.push(Finding::new(class, format!("and {more} more such places")));
         }

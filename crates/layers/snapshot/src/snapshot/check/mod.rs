@@ -169,5 +169,5 @@ impl Core {
 
 /// The class of what can be mended.
 fn mended(mend: bool) -> Class {
-    if mend { Class::Mended } else { Class::Mendable }
+    if mend { Class::Repaired } else { Class::Repairable }
 }

@@ -168,7 +168,7 @@ impl Sweep<'_> {
         for (extents, leaked) in [true, false].into_iter().zip(self.leaked).filter(|(_, n)| *n > 0) {
             let words = format!("{leaked} {} are in use, and nobody has them", name(extents));
             match self.mend {
-                true => self.list.add(Class::Mended, format!("{words}: given back")),
+                true => self.list.add(Class::Repaired, format!("{words}: given back")),
                 false => self.list.add(
                     Class::Leak,
                     format!("{words}: they are given back when the volume looks for space, or by a repair"),

@@ -143,7 +143,7 @@ fn follows(tag: u64, copies: usize, words: &'static str) {
             let mended = check(&vol, true).await;
             // There, a crash may have left it half-written: the other copy counts, and is corrected if it is older.
             if (level, copies) != (Level::Lazy, 1) {
-                for (found, class) in [(found, Class::Mendable), (mended, Class::Mended)] {
+                for (found, class) in [(found, Class::Repairable), (mended, Class::Repaired)] {
                     assert!(
                         of(&found, class).iter().any(|said| said.contains(words)),
                         "{level:?}: {found:?}"
@@ -231,7 +231,7 @@ fn a_damaged_page_of_a_version_is_lost_and_the_others_stay() {
             // Nothing that it may have is given back, and mending does not make it worse.
             let found = check(&vol, true).await;
             assert_eq!(of(&found, Class::Lost).len(), 1);
-            assert_eq!(of(&found, Class::Mended), [""; 0]);
+            assert_eq!(of(&found, Class::Repaired), [""; 0]);
             assert_eq!(vol.all().await, now);
             vol.write(300 << 10, 5, 4096).await.expect("it goes on");
             // Who does not need it any more takes it away.
@@ -256,7 +256,7 @@ fn a_bitmap_is_cautious_while_a_version_is_lost() {
         let found = check(&vol, true).await;
         assert_eq!(of(&found, Class::Lost).len(), 1, "{found:?}");
         assert!(
-            of(&found, Class::Mended)[0].ends_with("all count as in use, as a part of a version is lost")
+            of(&found, Class::Repaired)[0].ends_with("all count as in use, as a part of a version is lost")
         );
         assert_eq!(vol.core.space.borrow().free_extents(), 0);
         assert_eq!(vol.all().await, now);
@@ -349,8 +349,8 @@ fn what_is_younger_than_its_version_is_shared_again() {
         let change = vol.core.tree.correct(Change::new(), page, 2, young);
         let (found, mended) = forged(&vol, change).await;
         let says = "bytes 16384 to 24576 of snapshot \"one\" are said to be younger than it is";
-        assert_eq!(of(&found, Class::Mendable), [says]);
-        assert_eq!(of(&mended, Class::Mended), [format!("{says}: from now on, it counts as shared")]);
+        assert_eq!(of(&found, Class::Repairable), [says]);
+        assert_eq!(of(&mended, Class::Repaired), [format!("{says}: from now on, it counts as shared")]);
         is_good(&vol).await;
         holds(&vol, &now, &snapshots).await;
     });
@@ -375,7 +375,7 @@ fn what_is_in_use_is_not_called_free() {
             space.release(&before[3..5]);
             let found = check(&vol, false).await;
             let says = format!("extents {} to {} are in use, and called free", before[3], before[4] + 1);
-            assert_eq!(of(&found, Class::Mendable), [says.as_str()]);
+            assert_eq!(of(&found, Class::Repairable), [says.as_str()]);
             assert!(bits(&space).await != before, "it has only looked");
             check(&vol, true).await;
             assert_eq!(bits(&space).await, before);
@@ -402,7 +402,7 @@ fn what_nobody_has_is_given_back() {
             assert!(leaks[0].starts_with("2 extents are in use, and nobody has them"), "{found:?}");
             assert!(leaks[1].starts_with("1 pages of the map are"), "{found:?}");
             assert!(!found.iter().any(Finding::is_damage), "a leak is no damage");
-            assert_eq!(of(&mended, Class::Mended).len(), 2);
+            assert_eq!(of(&mended, Class::Repaired).len(), 2);
             vol.reclaimed().await;
             is_good(&vol).await;
             assert_eq!(space.free_extents(), free);
@@ -425,7 +425,7 @@ fn a_count_that_is_wrong_is_counted_again() {
         let vol = again(&env, &how).await;
         assert_eq!(vol.core.space.borrow().free_extents(), 0, "nothing is given on its word");
         let found = check(&vol, true).await;
-        assert!(of(&found, Class::Mended)[0].contains("it is wrong how many are in use"), "{found:?}");
+        assert!(of(&found, Class::Repaired)[0].contains("it is wrong how many are in use"), "{found:?}");
         is_good(&vol).await;
         assert_eq!(vol.core.space.borrow().free_extents(), free);
         holds(&vol, &now, &snapshots).await;
@@ -485,7 +485,10 @@ fn an_epoch_that_a_snapshot_has_is_left() {
         vol.node.close().await.unwrap();
         let vol = again(&env, &how).await;
         let found = check(&vol, false).await;
-        assert_eq!(of(&found, Class::Mendable), ["the volume is in epoch 1, and there is a snapshot of it"]);
+        assert_eq!(
+            of(&found, Class::Repairable),
+            ["the volume is in epoch 1, and there is a snapshot of it"]
+        );
         check(&vol, true).await;
         is_good(&vol).await;
         holds(&vol, &now, &snapshots).await;

@@ -7,14 +7,14 @@ use lamina_block::{Geometry, Io, Layer, Manage, Node, Passthrough, Step};
 use std::rc::Rc;
 
 /// Forwards everything to a device.
-pub(crate) struct Door(pub Rc<Node>);
+pub(crate) struct ExportNode(pub Rc<Node>);
 
-impl Door {
-    /// What a door's node says it is.
+impl ExportNode {
+    /// What the node of an export says that it is.
     pub const KIND: &'static str = "export";
 }
 
-impl Layer for Door {
+impl Layer for ExportNode {
     fn geometry(&self) -> Geometry {
         self.0.geometry()
     }
@@ -28,4 +28,4 @@ impl Layer for Door {
     }
 }
 
-impl Manage for Door {}
+impl Manage for ExportNode {}

@@ -9,7 +9,7 @@ mod common;
 
 use common::{NAMES, SIZE, superblock};
 use lamina_block::{Env, Error, Io, Node, OpKind};
-use lamina_metadata::member::words::{Kept, split};
+use lamina_metadata::member::records::{Kept, split};
 use lamina_metadata::member::{Assembly, Candidate, Member, Roster, judge, settle, take_into_use};
 use lamina_metadata::superblock::{self, Superblock};
 use lamina_sim::{DiskOptions, Image, Images, Loss, SimEnv, Simulation};
@@ -23,13 +23,13 @@ enum Flaw {
     None,
     /// Whoever is missing counts as out.
     MissingIsOut,
-    /// A change is called done although a member could not be written, and nobody says that it is out.
+    /// A change is called done although a member could not be written, and nobody says that it is evicted.
     DoneBeforeOut,
     /// Of two halves the one with the higher generation is taken, and the other one is taken in again.
     HigherGenerationWins,
 }
 
-/// Two of the three may be out.
+/// Two of the three may be evicted.
 fn survives(out: &[&str]) -> bool {
     out.len() < NAMES.len()
 }
@@ -68,8 +68,8 @@ fn judged(candidates: &[Candidate], degraded: bool, flaw: Flaw) -> Result<Assemb
 
 /// The number that the members keep.
 fn number(assembly: &Assembly) -> u64 {
-    let (_, Kept { words, .. }) = split(&assembly.members[0].description).expect("good lines");
-    words.get("x").and_then(|value| value.as_u64()).unwrap_or(0)
+    let (_, Kept { records, .. }) = split(&assembly.members[0].description).expect("good lines");
+    records.get("x").and_then(|value| value.as_u64()).unwrap_or(0)
 }
 
 /// Opens the members as a daemon does.
@@ -85,8 +85,8 @@ async fn open(env: &Rc<SimEnv>, degraded: bool, flaw: Flaw) -> Result<(Rc<Roster
         let mut next = chosen.clone();
         if !assembly.lost.is_empty() {
             let (file, mut kept) = split(&chosen.description).expect("good lines");
-            kept.out.extend(assembly.lost.clone());
-            next.description = lamina_metadata::member::words::join(file, &kept);
+            kept.evicted.extend(assembly.lost.clone());
+            next.description = lamina_metadata::member::records::join(file, &kept);
             next.generation = assembly.latest + 1;
         }
         members.push((below, next));
@@ -220,7 +220,7 @@ fn trial(flaw: Flaw, seed: u64) -> Result<(), String> {
                     }
                     // What was called done while these were broken does not need them.
                     Err(e) if gone == broken && done == next && done % 10 == 1 && done > 1 => {
-                        return Err(format!("without {gone:?}, which are out: {e}"));
+                        return Err(format!("without {gone:?}, which are evicted: {e}"));
                     }
                     Ok(_) | Err(_) => {}
                 }

@@ -1,4 +1,4 @@
-//! The words that devices keep with their hierarchy, and the members that it goes on without: lines behind its
+//! The state records that devices keep with their hierarchy, and the members that are evicted: lines behind its
 //! description.
 //!
 //! ```text
@@ -10,7 +10,8 @@
 //! # out b 7
 //! ```
 //!
-//! The way is what the graph keeps: how the hierarchy became what it is, and what it is about to become. `b` is out: 7 is the last generation of the hierarchy that it was part of.
+//! The way is what the graph keeps: how the hierarchy became what it is, and what it is about to become. `b` is evicted: 7 is
+//! the last generation of the hierarchy that it was part of.
 //!
 //! A description has no comments, so these lines are nobody else's; whoever reads it as a file passes over them.
 
@@ -19,16 +20,16 @@ use std::collections::BTreeMap;
 
 /// What the line of the way begins with; JSON follows. It is the first.
 const WAY: &str = "# way ";
-/// What a line of words begins with; the device's name and JSON follow.
+/// What the line of a state record begins with; the device's name and JSON follow.
 const KEPT: &str = "# kept ";
-/// What a line about a member that is out begins with; its name and a generation follow. These lines are the last.
+/// What a line about a member that is evicted begins with; its name and a generation follow. These lines are the last.
 const OUT: &str = "# out ";
 
-/// Words by device.
-pub type Words = BTreeMap<String, Value>;
+/// State records by device.
+pub type Records = BTreeMap<String, Value>;
 
 /// The members that a hierarchy goes on without: for each, the last generation that it was part of.
-pub type Out = BTreeMap<String, u64>;
+pub type Evicted = BTreeMap<String, u64>;
 
 /// What stands behind a description.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,9 +37,9 @@ pub struct Kept {
     /// How the hierarchy became what it is, and what it is about to become.
     pub way: Option<Value>,
     /// What the devices keep.
-    pub words: Words,
-    /// The members that are out.
-    pub out: Out,
+    pub records: Records,
+    /// The members that are evicted.
+    pub evicted: Evicted,
 }
 
 /// A description as its file has it, and what stands behind. A line that is damaged is an error; no checksum lets one
@@ -58,22 +59,22 @@ pub fn split(description: &str) -> Result<(&str, Kept), String> {
     for line in lines {
         let word = line.strip_prefix(KEPT).and_then(|line| line.split_once(' '));
         let word = word.and_then(|(device, text)| Some((device.to_owned(), text.parse().ok()?)));
-        match (word, out(line)) {
-            (Some((device, value)), _) if kept.out.is_empty() => drop(kept.words.insert(device, value)),
-            (_, Some((member, generation))) => drop(kept.out.insert(member.into(), generation)),
+        match (word, evicted(line)) {
+            (Some((device, value)), _) if kept.evicted.is_empty() => drop(kept.records.insert(device, value)),
+            (_, Some((member, generation))) => drop(kept.evicted.insert(member.into(), generation)),
             _ => return Err(format!("what its devices keep cannot be read: {line:?}")),
         }
     }
     Ok((file, kept))
 }
 
-/// The members that a description says are out. Nothing else of it is looked at.
-pub fn out_of(description: &str) -> Out {
-    let lines = description.lines().rev().map_while(out);
+/// The members that a description says are evicted. Nothing else of it is looked at.
+pub fn evicted_in(description: &str) -> Evicted {
+    let lines = description.lines().rev().map_while(evicted);
     lines.map(|(member, generation)| (member.to_owned(), generation)).collect()
 }
 
-fn out(line: &str) -> Option<(&str, u64)> {
+fn evicted(line: &str) -> Option<(&str, u64)> {
     let (member, generation) = line.strip_prefix(OUT)?.split_once(' ')?;
     Some((member, generation.parse().ok()?))
 }
@@ -81,15 +82,15 @@ fn out(line: &str) -> Option<(&str, u64)> {
 /// A description with what stands behind it.
 pub fn join(file: &str, kept: &Kept) -> String {
     let way = kept.way.iter().map(|way| format!("{WAY}{way}\n"));
-    let words = kept.words.iter().map(|(device, value)| format!("{KEPT}{device} {value}\n"));
-    let out = kept.out.iter().map(|(member, generation)| format!("{OUT}{member} {generation}\n"));
-    std::iter::once(file.to_owned()).chain(way).chain(words).chain(out).collect()
+    let records = kept.records.iter().map(|(device, value)| format!("{KEPT}{device} {value}\n"));
+    let evicted = kept.evicted.iter().map(|(member, generation)| format!("{OUT}{member} {generation}\n"));
+    std::iter::once(file.to_owned()).chain(way).chain(records).chain(evicted).collect()
 }
 
-/// Lets `device` not know its child called `child`: what it has from then on is new to it. Its words say another name, which
+/// Lets `device` not know its child called `child`: what it has from then on is new to it. Its record has another name, which
 /// no device can have.
-pub fn forget(words: &mut Words, device: &str, child: &str) {
-    if let Some(value) = words.get_mut(device) {
+pub fn forget(records: &mut Records, device: &str, child: &str) {
+    if let Some(value) = records.get_mut(device) {
         rename(value, &|name| (name == child).then(|| format!("{name} (cut short)")));
     }
 }
@@ -122,24 +123,24 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn words_come_back_and_the_file_stays() {
-        let words = Words::from([
+    fn records_come_back_and_the_file_stays() {
+        let records = Records::from([
             ("a.1".into(), json!({"version": 1, "text": "two\nlines # kept b 1"})),
             ("b".into(), json!([1, null])),
         ]);
         for file in ["[hierarchy]\nname = \"x\"\n", ""] {
-            for out in [Out::new(), Out::from([("c".into(), 7), ("d".into(), u64::MAX)])] {
-                let kept = Kept { words: words.clone(), out: out.clone(), ..Kept::default() };
+            for evicted in [Evicted::new(), Evicted::from([("c".into(), 7), ("d".into(), u64::MAX)])] {
+                let kept = Kept { records: records.clone(), evicted: evicted.clone(), ..Kept::default() };
                 let text = join(file, &kept);
                 assert_eq!(
                     text.lines().count(),
-                    file.lines().count() + 2 + out.len(),
+                    file.lines().count() + 2 + evicted.len(),
                     "one line each: {text}"
                 );
                 assert_eq!(split(&text), Ok((file, kept)));
-                assert_eq!(out_of(&text), out);
+                assert_eq!(evicted_in(&text), evicted);
                 for way in [None, Some(json!({ "base": "/srv\n# kept b 1" }))] {
-                    let alone = Kept { way, words: Words::new(), out: out.clone() };
+                    let alone = Kept { way, records: Records::new(), evicted: evicted.clone() };
                     assert_eq!(split(&join(file, &alone)), Ok((file, alone)));
                 }
             }
