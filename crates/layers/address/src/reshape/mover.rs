@@ -25,12 +25,19 @@ use lamina_kit::fan_out;
 use lamina_kit::flaw::flawed;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::rc::Rc;
 
-/// The longest window, and the longest part of a request that is done at once. Bytes; few in tests, so that their small
-/// disks have many windows.
-const WINDOW: u64 = if cfg!(test) { 16 << 10 } else { 4 << 20 };
+/// Windows that a move has at least, as far as these lengths in bytes allow: requests to a window wait, so that it is a small
+/// part of a small device too.
+const WINDOWS: u64 = 64;
+const LENGTHS: RangeInclusive<u64> = 16 << 10..=4 << 20;
+
+/// The longest window of a move of `size` bytes, and the longest part of a request that is done at once: bytes, whole blocks.
+fn longest(size: u64) -> u64 {
+    let least = *LENGTHS.start();
+    (size / WINDOWS / least * least).clamp(least, *LENGTHS.end())
+}
 
 /// A run of bytes that moves as one.
 pub(super) struct Piece {
@@ -60,6 +67,8 @@ pub struct Move {
     from: Layout,
     to: Layout,
     up: bool,
+    /// See [`longest`].
+    longest: u64,
     /// All bytes before it (upwards) or from it on (downwards) lie where they are to.
     pub(super) position: Cell<u64>,
     /// Changes of it wait.
@@ -85,7 +94,9 @@ impl Move {
         position: u64,
     ) -> Rc<Move> {
         let total = from.differs(&to, 0..from.size());
+        let longest = longest(from.size());
         Rc::new(Move {
+            longest,
             env: Rc::clone(env),
             children: children.clone(),
             from,
@@ -141,7 +152,7 @@ impl Move {
                 continue;
             }
             let begin = *begin.get_or_insert(next);
-            let room = WINDOW.saturating_sub(next.abs_diff(begin));
+            let room = self.longest.saturating_sub(next.abs_diff(begin));
             let fits = match self.up {
                 true => at.start..at.end.min(at.start.saturating_add(room)),
                 false => at.start.max(at.end.saturating_sub(room))..at.end,
@@ -332,7 +343,7 @@ impl Move {
         }
         match &io.op {
             // It may be left undone, and would take long where the units are small.
-            Op::Discard if io.len() > WINDOW => Step::Done(Ok(())),
+            Op::Discard if io.len() > self.longest => Step::Done(Ok(())),
             Op::Read(_) | Op::Write(..) | Op::Zero(_) | Op::Discard | Op::Flush => {
                 Step::control(Rc::clone(self).request(io.take()))
             }
@@ -346,7 +357,7 @@ impl Move {
         };
         let mut next = io.at.start;
         while next < io.at.end {
-            let part = next..io.at.end.min(next + WINDOW);
+            let part = next..io.at.end.min(next + self.longest);
             next = part.end;
             let _flying = self.enter(&part, changes).await?;
             all(self.split(&io, part)).await?;

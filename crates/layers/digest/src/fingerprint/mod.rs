@@ -15,6 +15,7 @@
 //! * `metadata`: a device for the table; without it, the table lies at the head of the device below.
 //! * `memory` ("16MiB"): for parts of the table that are in use, at least 1MiB, and as much again while `duplicates` counts.
 //! * `region` (4MiB, larger where there would be more than 65,536): what is summed anew together after a crash.
+//! * `idle` ("5s"): how long a region is left alone before its intent is cleared, at least 100us.
 //!
 //! Commands:
 //! * `at` with an `offset`: the digest of the block there.
@@ -47,8 +48,8 @@ mod queries;
 use crate::sums::digest::Digest;
 use crate::sums::{self, Sums, Wanted};
 use lamina_block::{
-    Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Error, Extent, Finding, Geometry, Io, Job,
-    Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result, Step, Traits, Verb,
+    Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Error, Extent, Finding, Geometry, Interval,
+    Io, Job, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result, Step, Traits, Verb,
 };
 use lamina_kit::command::{args, unknown};
 use lamina_kit::consent::unless_replaced;
@@ -57,6 +58,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::ops::Range;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// The keys; see the module.
 #[derive(Deserialize)]
@@ -67,6 +69,8 @@ pub struct Keys {
     #[serde(default = "memory_default")]
     memory: Bytes,
     region: Option<Bytes>,
+    #[serde(default = "idle_default")]
+    idle: Interval,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -75,6 +79,10 @@ enum Hash {
     Blake3,
     Sha256,
     Md5,
+}
+
+fn idle_default() -> Interval {
+    Interval(Duration::from_secs(5))
 }
 
 fn memory_default() -> Bytes {
@@ -94,6 +102,7 @@ impl Keys {
             otherwise: Digest::Blake3,
             block: self.block,
             region: self.region,
+            idle: self.idle,
             memory: self.memory,
             bitmaps: MARKS_MAX as u64,
             strict: false,

@@ -20,6 +20,7 @@
 //! * `metadata`: a device for the table; without it, the table lies at the head of the device below.
 //! * `memory` ("16MiB"): for parts of the table that are in use, at least 1MiB; the rest of it is on disk.
 //! * `region` (4MiB, larger where there would be more than 65,536): what is in doubt together after a crash.
+//! * `idle` ("5s"): how long a region is left alone before its intent is cleared, at least 100us.
 //!
 //! Commands: `scrub`, with an optional `limit` in bytes for each second, reads everything, as a job, and counts what is
 //! wrong (`corrupt`) and what was made right (`healed`); `info` names the last 16 places of each. It looks at all copies that
@@ -59,7 +60,7 @@ use crate::sums::digest::Digest;
 use crate::sums::{self, Sums, Wanted};
 use lamina_block::{
     Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Error, Extent, Figure, Finding, Geometry,
-    Io, Job, Layer, Made, Manage, Node, Op, Passthrough, Pending, Result, Step, Traits, Unit, Verb,
+    Interval, Io, Job, Layer, Made, Manage, Node, Op, Passthrough, Pending, Result, Step, Traits, Unit, Verb,
 };
 use lamina_kit::command::{args, unknown};
 use lamina_kit::consent::unless_replaced;
@@ -67,6 +68,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::ops::Range;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// The keys; see the module.
 #[derive(Deserialize)]
@@ -76,6 +78,8 @@ pub struct Keys {
     #[serde(default = "memory_default")]
     memory: Bytes,
     region: Option<Bytes>,
+    #[serde(default = "idle_default")]
+    idle: Interval,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -83,6 +87,10 @@ pub struct Keys {
 enum Checksum {
     Crc32c,
     Xxh3,
+}
+
+fn idle_default() -> Interval {
+    Interval(Duration::from_secs(5))
 }
 
 fn memory_default() -> Bytes {
@@ -101,6 +109,7 @@ impl Keys {
             otherwise: Digest::Xxh3,
             block: None,
             region: self.region,
+            idle: self.idle,
             memory: self.memory,
             bitmaps: 0,
             strict: true,

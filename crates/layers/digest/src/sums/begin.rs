@@ -4,12 +4,16 @@ use super::digest::Digest;
 use super::format::{BLOCKS, HEAD, HEAD_LEN, Head, OBJECTS, PAGE, Plan, TABLE};
 use super::table::Table;
 use super::{Sums, Tally};
-use lamina_block::{Begin, Build, Bytes, Error, ErrorKind, Io, Level, Node, Result, Zero};
+use lamina_block::{Begin, Build, Bytes, Error, ErrorKind, Interval, Io, Level, Node, Result, Zero};
 use lamina_kit::home;
 use lamina_kit::intent::{Area, Intent, Shape};
 use lamina_metadata::{Change, Format, Region, Store};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
+
+/// The least that [`Wanted::idle`] may be: intents are looked at as often as that.
+const IDLE_MIN: Duration = Duration::from_micros(100);
 
 /// The most that is zeroed by one request, in bytes.
 const ZERO_MAX: u64 = 1 << 30;
@@ -26,6 +30,8 @@ pub struct Wanted {
     pub block: Option<Bytes>,
     /// Bytes of a region of the intent.
     pub region: Option<Bytes>,
+    /// How long a region is left alone before its intent goes.
+    pub idle: Interval,
     /// For pages of the table.
     pub memory: Bytes,
     /// Room for so many bitmaps with a bit for each block.
@@ -56,6 +62,10 @@ impl Wanted {
 
     fn check(&self, with: &Build) -> Result<()> {
         self.possible(u64::from(with.child().geometry().block))?;
+        if self.idle.0 < IDLE_MIN {
+            let (idle, least) = (self.idle, Interval(IDLE_MIN));
+            return Err(Error::invalid(format!("idle: {idle} is less than {least}")));
+        }
         home::check(with, self.memory, "the table")
     }
 }
@@ -173,6 +183,7 @@ async fn find(wanted: &Wanted, with: &Build) -> Result<Rc<Sums>> {
         zero,
         needs_resync: RefCell::new(intent.regions()),
         intent,
+        idle: wanted.idle.0,
         area,
         locks: Rc::default(),
         doubts: Cell::new(0),

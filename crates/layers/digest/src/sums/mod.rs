@@ -62,6 +62,8 @@ pub struct Sums {
     /// The digest of a block of zeroes.
     zero: Vec<u8>,
     intent: Intent,
+    /// How long a region is left alone before its intent goes.
+    idle: Duration,
     area: Area,
     /// What is being changed: bytes of the device.
     locks: Rc<RangeLocks>,

@@ -6,10 +6,6 @@ use lamina_block::{Class, Error, Finding, Io, Job, JobState, Result};
 use lamina_kit::flaw::flawed;
 use std::ops::Range;
 use std::rc::Rc;
-use std::time::Duration;
-
-/// How long a region is left alone before its intent goes; short in tests, whose time is short.
-const QUIET: Duration = if cfg!(test) { Duration::from_micros(300) } else { Duration::from_secs(5) };
 
 impl Sums {
     /// Something was intended, or is in doubt: it will be seen to.
@@ -17,10 +13,10 @@ impl Sums {
         if self.closed.get() || self.is_read_only() || self.tidying.replace(true) {
             return;
         }
-        let (me, env) = (self.me.clone(), Rc::clone(&self.env));
+        let (me, env, idle) = (self.me.clone(), Rc::clone(&self.env), self.idle);
         self.env.spawn(Box::pin(async move {
             loop {
-                env.sleep(QUIET).await;
+                env.sleep(idle).await;
                 let Some(sums) = me.upgrade().filter(|sums| !sums.closed.get()) else { return };
                 sums.settle_doubts();
                 let task = sums.tasks.begin();

@@ -18,11 +18,17 @@ fn kind() -> Kind {
 }
 
 fn keys() -> Value {
-    json!({ "region": "16KiB" })
+    soon(json!({ "region": "16KiB" }))
 }
 
 pub fn subject() -> Subject {
     Subject::layer(&kind(), keys(), 1).disks_of(384 << 10)
+}
+
+/// These keys, and intents that are cleared soon: the time of a simulation is short.
+fn soon(mut keys: Value) -> Value {
+    keys["idle"] = json!("300us");
+    keys
 }
 
 /// A layer with these keys.
@@ -35,7 +41,7 @@ pub fn how(keys: Value) -> How {
                 Ok((Rc::clone(&sums), Rc::new(Integrity(sums)) as Rc<dyn Layer>))
             })
         },
-        keys,
+        keys: soon(keys),
         meta: false,
     }
 }
@@ -47,7 +53,7 @@ fn apart(level: Level) -> Subject {
         rig.build_with(
             &kind(),
             "top",
-            json!({ "region": "16KiB", "checksum": "xxh3" }),
+            soon(json!({ "region": "16KiB", "checksum": "xxh3" })),
             vec![data],
             Some(meta),
         )
@@ -92,4 +98,10 @@ fn a_table_on_its_own_device_passes_the_gauntlet() {
 fn it_passes_the_gauntlet_between_others() {
     // The edges are not looked at: there, only the device on top is closed, and what lies below goes on settling.
     passes(&[between()], &[Check::Model, Check::Crash, Check::Faults, Check::Change], 0..4);
+}
+
+#[test]
+fn an_interval_that_would_keep_a_processor_busy_is_refused() {
+    let said = refused("integrity", json!({ "idle": "99us" }), &[&memory("1MiB")]);
+    assert_eq!(said, "idle: 99us is less than 100us");
 }
