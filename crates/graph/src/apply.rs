@@ -100,8 +100,8 @@ impl Hierarchy {
             .filter(|node| !stays(node))
             .cloned()
             .partition(|node| !outside.contains(node.name()));
-        let _ = hierarchy::close(&lost).await;
-        wrong.extend(hierarchy::close(&gone).await.err());
+        let _ = hierarchy::close(&lost, None).await;
+        wrong.extend(hierarchy::close(&gone, None).await.err());
         built.nodes = plan.devices.iter().map(|d| Rc::clone(&built.by_name[&d.name])).collect();
         let changed = Hierarchy::of(plan, built, &self.export_nodes, self.roster.clone(), env);
         changed.refresh();
@@ -337,7 +337,7 @@ impl Change<'_> {
         }
         let is_fresh = |node: &Rc<Node>| self.from.node(node.name()).is_none();
         let fresh: Vec<_> = self.built.nodes.drain(..).filter(is_fresh).collect();
-        let _ = hierarchy::close(&fresh).await;
+        let _ = hierarchy::close(&fresh, None).await;
     }
 }
 

@@ -78,7 +78,7 @@ impl Hierarchy {
             report.sort();
             return Ok(Hierarchy { warnings: report, ..Hierarchy::of(plan, built, &[], roster, env) });
         }
-        if let Err(e) = close(&built.nodes).await {
+        if let Err(e) = close(&built.nodes, roster.as_deref()).await {
             report.failed(e.kind(), Subject::File, None, None, &format!("closing what was opened: {e}"));
         }
         report.sort();
@@ -99,7 +99,7 @@ impl Hierarchy {
                     opened.2.warning(Subject::Hierarchy, None, None, &message);
                     break;
                 }
-                let _ = close(&other.0.nodes).await;
+                let _ = close(&other.0.nodes, other.1.as_deref()).await;
             }
         }
         let (built, roster, mut report) = opened;
@@ -187,7 +187,7 @@ impl Hierarchy {
         self.nodes.iter().chain(&self.export_nodes).for_each(|node| node.refresh());
     }
 
-    /// Drains, flushes and closes every device, from the top down. The first error is returned; what comes after it
+    /// Drains, flushes and closes every device, from the top down, the members last. The first error is returned; what comes after it
     /// is closed all the same. A member is called clean only if everything above it was closed well. It is no error that
     /// a device fails which those over it survive, and were closed well: everything is on the others.
     pub async fn close(&self) -> Result<()> {
@@ -197,7 +197,7 @@ impl Hierarchy {
         }
         let outside = self.outside();
         let mut failed: Vec<&str> = outside.iter().map(String::as_str).collect();
-        for node in self.nodes.iter().rev() {
+        for node in top_down(&self.nodes, self.roster.as_deref()) {
             let member = self.roster.as_ref().and_then(|roster| roster.member(node.name()));
             if let (Err(_), Some(member)) = (&result, member) {
                 member.spoil();
@@ -290,10 +290,18 @@ impl Built {
     }
 }
 
-/// Closes devices, which are given bottom-up, from the top down.
-pub(crate) async fn close(nodes: &[Rc<Node>]) -> Result<()> {
+/// Devices, which are given bottom-up, in the order in which they are closed: from the top down, and members after all others,
+/// because a device that is closed may keep something on every member, also on those that others stand on.
+fn top_down<'a>(nodes: &'a [Rc<Node>], roster: Option<&Roster>) -> impl Iterator<Item = &'a Rc<Node>> {
+    let is_member = |node: &&Rc<Node>| roster.is_some_and(|roster| roster.member(node.name()).is_some());
+    let (members, others): (Vec<_>, Vec<_>) = nodes.iter().rev().partition(is_member);
+    others.into_iter().chain(members)
+}
+
+/// Closes devices, which are given bottom-up, from the top down, those of them that are members of `roster` last.
+pub(crate) async fn close(nodes: &[Rc<Node>], roster: Option<&Roster>) -> Result<()> {
     let mut result = Ok(());
-    for node in nodes.iter().rev() {
+    for node in top_down(nodes, roster) {
         let closed = node.close().await;
         result = result.and(closed);
     }

@@ -121,3 +121,35 @@ fn a_cache_that_is_missing_and_owes_something_stops_its_volume() {
         done.unwrap_or_else(|hang| panic!("{hang:?}"));
     });
 }
+
+/// Two parts of a hierarchy that stand on members of their own: what the one keeps while it is closed is on the members of both,
+/// and a leg of the other one, which is behind it in the file, is not evicted for being closed before.
+#[test]
+fn nothing_is_evicted_by_being_closed() {
+    let text = "[hierarchy]\nname='vm1'\n\
+         [device.a]\ntype='file'\npath='a.img'\n\
+         [device.slow]\ntype='file'\npath='slow.img'\n[device.fast]\ntype='file'\npath='fast.img'\n\
+         [device.cache]\ntype='flash'\nover='fast'\n\
+         [device.vm1]\ntype='accelerate'\nover=['slow','cache']\n\
+         [device.b]\ntype='file'\npath='b.img'\n[device.vm2]\ntype='mirror'\nover=['a','b']\n\
+         [export.vm1]\ndevice='vm1'\nnbd='unix:vm1.sock'\n[export.vm2]\ndevice='vm2'\nnbd='unix:vm2.sock'\n";
+    let plan = || Plan::parse(text, "f.toml", Path::new("/srv"), &lamina_layers::KINDS).expect("a plan");
+    let world = Simulation::new(1);
+    for name in ["slow", "fast", "a", "b"] {
+        world.env().put_disk(format!("/srv/{name}.img"), Image::blank(DiskOptions::new(8 << 20)));
+    }
+    let env = world.env();
+    let done = world.run(async move {
+        let world: Rc<dyn Env> = Rc::clone(&env) as _;
+        plan().create(Rc::clone(&world), 0).await.unwrap_or_else(|e| panic!("{e}"));
+        for round in 1..4 {
+            let h = Hierarchy::build(plan(), Rc::clone(&world)).await.unwrap_or_else(|e| panic!("{e}"));
+            assert!(h.warnings().is_empty(), "round {round}: {}", h.warnings());
+            for name in ["vm1", "vm2"] {
+                write(&h.export_node(name).expect("an export node"), round).await;
+            }
+            h.close().await.unwrap_or_else(|e| panic!("{e}"));
+        }
+    });
+    done.unwrap_or_else(|e| panic!("{e:?}"));
+}
