@@ -287,9 +287,8 @@ impl Legs {
         self.change(|state| state.of_roles(|roles| roles.leave(is_named)));
         self.take_spares();
         let is_there = |leg: usize| !self.nodes[leg].is_absent();
-        let waits = || {
-            !self.closing.get() && !self.halted.get() && self.state().roles().is_catching_up(is_there)
-        };
+        let waits =
+            || !self.closing.get() && !self.halted.get() && self.state().roles().is_catching_up(is_there);
         self.wake();
         while waits() {
             self.moved.wait().await;

@@ -259,8 +259,9 @@ impl Legs {
         // A block that nobody can complete says nothing about the rest of a leg. Where legs are the same and another one
         // has taken it, this one lacks it.
         // Memory that cannot be read says nothing about a leg at all.
-        let is_out =
-            |e: &Error| !nothing && !e.is_of_memory() && !(is_corrupt(e) && (self.wanted().places > 0 || all));
+        let is_out = |e: &Error| {
+            !nothing && !e.is_of_memory() && !(is_corrupt(e) && (self.wanted().places > 0 || all))
+        };
         failed().filter(|(_, e)| is_out(e)).for_each(|(leg, e)| self.put_out(leg, e));
         let is_error = |leg: usize, e: &Error| e.is_of_memory() || self.role(leg) == Role::Sync;
         let result = match failed().find(|(leg, e)| is_error(*leg, e)) {

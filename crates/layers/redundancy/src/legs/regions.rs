@@ -155,6 +155,3 @@ impl Regions {
 
 #[cfg(test)]
 mod tests;
-
-#[cfg(test)]
-mod tests;

@@ -493,6 +493,3 @@ pub(super) fn is_truncated(e: &Error) -> bool {
 
 #[cfg(test)]
 mod tests;
-
-#[cfg(test)]
-mod tests;

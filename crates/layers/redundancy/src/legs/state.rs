@@ -16,9 +16,9 @@
 //! Invariant ([`State::check`]), beside those of the two: **while it says that nothing is lacking, nothing is**: every leg is in
 //! sync or a spare, and no region needs a resync. Reads and writes look no further then.
 
+use super::is_away;
 use super::regions::Regions;
 use super::roles::{LegState, Loss, Role, Roles, Wanted, is_truncated};
-use super::is_away;
 use lamina_block::{Error, ErrorKind, Time};
 use lamina_kit::intent::Bits;
 use std::ops::Range;
@@ -269,9 +269,6 @@ pub fn did_nothing(e: &Error) -> bool {
         | ErrorKind::Truncated => false,
     }
 }
-
-#[cfg(test)]
-mod tests;
 
 #[cfg(test)]
 mod tests;

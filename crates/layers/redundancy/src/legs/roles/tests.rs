@@ -185,7 +185,8 @@ fn the_last_leg_is_known() {
         (parity(&["failed", "in sync", "in sync", "spare"]), [false, true, true]),
     ];
     for (number, (roles, last)) in rows.into_iter().enumerate() {
-        let found: Vec<bool> = (0..last.len()).map(|leg| leg < roles.legs.len() && roles.is_last(leg)).collect();
+        let found: Vec<bool> =
+            (0..last.len()).map(|leg| leg < roles.legs.len() && roles.is_last(leg)).collect();
         assert_eq!(found, last, "row {number}");
     }
     // Two legs in one place are one place.
@@ -243,7 +244,10 @@ fn only_what_is_further_is_kept() {
     let mut roles = mirror(&["in sync", "rebuilding"]);
     assert!(!roles.advance(1, 4096), "its stale bytes are known without a position");
     roles.end_is_gone(1);
-    assert_eq!([4096, 4096, 512, 8192].map(|position| roles.advance(1, position)), [true, false, false, true]);
+    assert_eq!(
+        [4096, 4096, 512, 8192].map(|position| roles.advance(1, position)),
+        [true, false, false, true]
+    );
     assert_eq!(roles.legs[1].copied, Some(8192));
 }
 

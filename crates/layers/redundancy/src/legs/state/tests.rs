@@ -82,6 +82,16 @@ impl World {
         World { state: State::new(legs, wanted, SIZE, 512), held, is_flushing: false }
     }
 
+    /// As it was opened after a crash during a write to unit 0, which leg 0 alone has.
+    fn after_a_crash() -> World {
+        let mut world = World::mirror();
+        let mut dirty = super::super::regions::nothing_of(SIZE, 512);
+        dirty.add(&unit(0));
+        world.state.open(None, &dirty, |_| None);
+        world.held[1][0] = Held::Nothing;
+        world
+    }
+
     fn targets(&self) -> Vec<usize> {
         (0..LEGS).filter(|leg| self.state.roles().leg(*leg).takes_writes()).collect()
     }
@@ -203,7 +213,7 @@ impl World {
 /// Lets everything happen, in every order; the number of worlds that there are.
 fn walk() -> usize {
     let mut known = BTreeSet::new();
-    let mut worlds = vec![World::mirror()];
+    let mut worlds = vec![World::mirror(), World::after_a_crash()];
     for _ in 0..DEPTH {
         let mut next = Vec::new();
         for world in &worlds {
