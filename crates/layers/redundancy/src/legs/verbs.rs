@@ -1,10 +1,13 @@
 //! The commands of devices with legs, and what they show.
 
-use super::{Legs, Role, enough};
+use super::roles::Rejoined;
+use super::state::State;
+use super::{LegState, Legs, Role, enough};
 use lamina_block::{
     Arg, ArgType, Bytes, Class, Command, Error, ErrorKind, Figure, Finding, Node, Result, Unit, Verb,
 };
 use lamina_kit::command::{args, unknown};
+use lamina_kit::intent::Bits;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::rc::Rc;
@@ -72,14 +75,14 @@ pub fn refusal(child: &Node) -> String {
 impl Legs {
     /// Refuses devices that cannot be legs: see [`lamina_block::Manage::can_evacuate`].
     pub fn can_evacuate(&self, joining: &[Rc<Node>]) -> Result<()> {
-        let size = self.size.get();
+        let size = self.size();
         // Of one that is not there nothing is known.
         let known = joining.iter().filter(|child| child.geometry().size > 0);
         known.into_iter().try_for_each(|child| enough(child, size))
     }
 
     fn find(&self, name: &str) -> Result<usize> {
-        let names: Vec<&str> = self.legs.iter().map(|leg| leg.node.name()).collect();
+        let names: Vec<&str> = self.nodes.iter().map(|node| node.name()).collect();
         let none = || Error::invalid(format!("there is no leg {name:?}; there are {}", names.join(", ")));
         names.iter().position(|other| *other == name).ok_or_else(none)
     }
@@ -94,7 +97,7 @@ impl Legs {
             "rejoin" => self.rejoin(self.find(&args::<OfLeg>(command)?.leg)?).await,
             "scrub" => {
                 let trust = args::<Scrub>(command)?.trust.map(|leg| self.find(&leg)).transpose()?;
-                if trust.is_some_and(|leg| self.legs[leg].role.get() != Role::Sync) {
+                if trust.is_some_and(|leg| self.role(leg) != Role::Sync) {
                     return Err(Error::invalid("trust: that leg does not have every byte"));
                 }
                 self.start_scrub(trust);
@@ -108,15 +111,12 @@ impl Legs {
     }
 
     async fn fail(&self, leg: usize) -> Result<Value> {
-        let it = &self.legs[leg];
         if self.is_last(leg) {
             return Err(Error::invalid("no other leg has every byte: it cannot be done without"));
         }
-        if it.role.get() != Role::Failed {
-            if it.role.get() == Role::Spare {
-                self.lacks_all(leg);
-            }
-            self.lose(leg, Role::Failed, None);
+        let now = self.env.now();
+        if self.change(|state| state.fail(leg, now)) {
+            self.changed();
         }
         self.take_spares();
         self.record().await?;
@@ -124,23 +124,12 @@ impl Legs {
     }
 
     async fn rejoin(self: &Rc<Self>, leg: usize) -> Result<Value> {
-        let it = &self.legs[leg];
-        self.halted.set(false);
-        match it.role.get() {
-            Role::Sync | Role::Spare => {}
-            Role::Failed if self.active() >= self.want => {
-                it.missing.replace(None);
-                it.copied.set(None);
-                it.place.set(None);
-                it.role.set(Role::Spare);
-                self.changed();
-            }
-            Role::Failed | Role::Behind => {
-                if it.role.get() == Role::Failed {
-                    self.seat(leg);
-                }
-                it.role.set(Role::Behind);
-                it.since.set(self.env.now());
+        self.change(|state| state.rebuild.allow());
+        let now = self.env.now();
+        match self.change(|state| state.of_roles(|roles| roles.rejoin(leg, now))) {
+            Rejoined::Already => {}
+            Rejoined::Spare => self.changed(),
+            Rejoined::Behind => {
                 self.changed();
                 self.bring_back(leg).await?;
             }
@@ -152,53 +141,67 @@ impl Legs {
 
     /// What is worth saying about what is kept.
     pub fn check(&self) -> Vec<Finding> {
-        let lacks = |leg: &&super::Leg| matches!(leg.role.get(), Role::Behind | Role::Failed);
-        let say = |leg: &super::Leg| {
-            let bytes = leg.missing.borrow().as_ref().map_or(0, |missing| missing.bytes());
-            Finding::new(Class::Repairable, format!("{} has {} out of sync", leg.node.name(), Bytes(bytes)))
+        self.ask(|state| self.check_of(state))
+    }
+
+    fn check_of(&self, state: &State) -> Vec<Finding> {
+        let legs = state.roles().legs().iter().zip(&self.nodes);
+        let lacks = legs.filter(|(leg, _)| matches!(leg.role, Role::Behind | Role::Failed));
+        let say = |(leg, node): (&LegState, &Rc<Node>)| {
+            Finding::new(
+                Class::Repairable,
+                format!("{} has {} out of sync", node.name(), Bytes(leg.stale_bytes())),
+            )
         };
-        let mut found: Vec<Finding> = self.legs.iter().filter(lacks).map(say).collect();
+        let mut found: Vec<Finding> = lacks.map(say).collect();
         if found.is_empty() {
-            found.push(Finding::new(Class::Good, format!("{} legs have every byte", self.in_sync().count())));
+            found.push(Finding::new(
+                Class::Good,
+                format!("{} legs have every byte", state.roles().in_sync().count()),
+            ));
         }
         found
     }
 
     /// What there is to show.
     pub fn info(&self) -> Value {
-        let leg = |leg: &super::Leg| {
-            let missing = leg.missing.borrow().as_ref().map(|missing| missing.bytes());
+        self.ask(|state| self.info_of(state))
+    }
+
+    fn info_of(&self, state: &State) -> Value {
+        let (roles, wanted) = (state.roles(), state.roles().wanted);
+        let leg = |(leg, node): (&LegState, &Rc<Node>)| {
             json!({
-                "device": leg.node.name(),
-                "is": match leg.role.get() {
+                "device": node.name(),
+                "is": match leg.role {
                     Role::Sync => "in sync",
-                    Role::Behind if leg.here.get() => "rebuilding",
+                    Role::Behind if leg.here => "rebuilding",
                     Role::Behind => "away",
                     Role::Failed => "failed",
                     Role::Spare => "spare",
                 },
-                "out_of_sync_bytes": missing,
-                "why": leg.why.borrow().as_ref().map(|e| e.to_string()),
+                "out_of_sync_bytes": leg.stale.as_ref().map(Bits::bytes),
+                "why": leg.why.as_ref().map(|e| e.to_string()),
             })
         };
-        let lacks = |leg: &super::Leg| leg.missing.borrow().as_ref().map_or(0, |missing| missing.bytes());
-        let lacking = self.legs.iter().filter(|leg| leg.role.get() == Role::Behind).map(lacks).sum::<u64>();
-        let is_missed = |leg: &super::Leg| !matches!(leg.role.get(), Role::Sync | Role::Spare);
+        let behind = roles.legs().iter().filter(|leg| leg.role == Role::Behind);
+        let lacking: u64 = behind.map(LegState::stale_bytes).sum();
+        let covered = roles.covered(None);
         json!({
-            "size": self.size.get(),
-            "legs": self.legs.iter().map(leg).collect::<Vec<_>>(),
-            "needs_resync_bytes": self.unsure.borrow().bytes(),
+            "size": roles.size(),
+            "legs": roles.legs().iter().zip(&self.nodes).map(leg).collect::<Vec<_>>(),
+            "needs_resync_bytes": state.regions().needs_resync().bytes(),
             "region": self.intent.shape().region,
             "written_recently": self.intent.regions().bytes(),
-            "copied": self.copied_bytes.get(),
-            "found": self.findings.info(),
-            "legs_wanted": self.want,
-            "legs_in_sync": self.covered(None),
+            "copied": state.rebuild.copied(),
+            "found": state.findings.info(),
+            "legs_wanted": wanted.legs,
+            "legs_in_sync": covered,
             "out_of_sync_bytes": lacking,
             "alerts": {
-                "degraded": self.legs.iter().any(is_missed) || self.covered(None) < self.want,
-                "stopped": self.covered(None) < self.needs,
-                "lost": self.findings.lost.get() > 0,
+                "degraded": !roles.are_whole() || covered < wanted.legs,
+                "stopped": covered < wanted.needs,
+                "lost": state.findings.has_lost(),
             },
         })
     }
