@@ -56,18 +56,26 @@ compute:
 	nice -n 5 $(MAKE) price
 	nice -n 5 $(MAKE) simulate
 
+# What is counted and what is simulated are of the same build.
+MEASURED = -p lamina-layers -p lamina-graph
+SIMULATOR = $${CARGO_TARGET_DIR:-target}/release/examples/soak
+
 .PHONY: price
 price: ## Count the instructions of a request through chains of layers; a rise of 3% fails
 	tools/install test
-	$(CARGO) bench --locked -p lamina-layers --bench price
+	$(CARGO) bench --locked $(MEASURED) --bench price
+
+.PHONY: simulator
+simulator:
+	$(CARGO) build --locked --release $(MEASURED) --example soak
 
 .PHONY: simulate
-simulate: ## The simulator over SEEDS seeds
-	$(CARGO) run --locked --release -p lamina-graph --example soak -- --seeds $(SEEDS)
+simulate: simulator ## The simulator over SEEDS seeds
+	$(SIMULATOR) --seeds $(SEEDS)
 
 .PHONY: soak
-soak: ## The simulator over SOAK_SEEDS seeds (a million; SUBJECT=word picks some subjects)
-	$(CARGO) run --locked --release -p lamina-graph --example soak -- --seeds $(SOAK_SEEDS) $(if $(SUBJECT),--subject "$(SUBJECT)")
+soak: simulator ## The simulator over SOAK_SEEDS seeds (a million; SUBJECT=word picks some subjects)
+	$(SIMULATOR) --seeds $(SOAK_SEEDS) $(if $(SUBJECT),--subject "$(SUBJECT)")
 
 .PHONY: end-to-end
 end-to-end: ## The tests with real clients, servers and guests (ONLY=word picks some)

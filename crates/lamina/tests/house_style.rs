@@ -67,6 +67,15 @@ fn nothing_is_left_to_do() {
     }
 }
 
+/// What is tested is what is shipped: a constant that is another one in tests is a key, or follows from a size.
+#[test]
+fn nothing_is_another_constant_in_tests() {
+    for (path, text) in sources().iter().filter(|(path, _)| !is_test(path)) {
+        let line = code(text).lines().position(|line| line.contains("cfg!(test)"));
+        assert!(line.is_none(), "{}:{}: cfg!(test)", path.display(), line.unwrap_or_default() + 1);
+    }
+}
+
 /// Finds matches on an operation that have a `_` arm.
 #[derive(Default)]
 struct Wildcards {

@@ -188,7 +188,8 @@ mod tests {
         };
         // In which phases something may happen, what it makes of each of them, and what it answers.
         use Phase::*;
-        let rows: [(&str, &dyn Fn(&mut Rebuild) -> bool, [Option<(Phase, bool)>; 4]); 6] = [
+        type Row<'a> = (&'a str, &'a dyn Fn(&mut Rebuild) -> bool, [Option<(Phase, bool)>; 4]);
+        let rows: [Row; 6] = [
             ("begin", &begin, [Some((Running, true)), None, None, None]),
             ("stop", &stop, [None, Some((Stopped, true)), None, None]),
             (

@@ -9,14 +9,14 @@ use super::{Content, LegState, Legs};
 use futures_util::future::join_all;
 use lamina_block::{Durability, Error, ErrorKind, Io, Job, JobState, Result, Time};
 use std::cell::Cell;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The most bytes that are copied at once.
-const CHUNK: u64 = if cfg!(test) { 8 << 10 } else { 512 << 10 };
-/// As [`CHUNK`], while somebody asks for something: a request may have to wait for so many, on each leg.
-const CHUNK_ASKED: u64 = if cfg!(test) { 4 << 10 } else { 128 << 10 };
+/// The most bytes that are copied at once: half a region of the intent, within these.
+const CHUNK: RangeInclusive<u64> = 8 << 10..=512 << 10;
+/// As [`CHUNK`], while clients ask for something, and a quarter of a region: a request may have to wait for so many, on each leg.
+const CHUNK_ASKED: RangeInclusive<u64> = 4 << 10..=128 << 10;
 /// So many chunks are on their way while nobody asks for anything.
 const WORKERS: usize = 8;
 /// For so long after a request others may follow.
@@ -78,7 +78,11 @@ impl Legs {
 
     /// The next bytes from `from` on that are to be copied at once.
     fn next_chunk(&self, from: u64) -> Option<Range<u64>> {
-        let most = if self.is_asked() { CHUNK_ASKED } else { CHUNK };
+        let region = self.intent.shape().region;
+        let most = match self.is_asked() {
+            true => (region / 4).clamp(*CHUNK_ASKED.start(), *CHUNK_ASKED.end()),
+            false => (region / 2).clamp(*CHUNK.start(), *CHUNK.end()),
+        };
         self.ask(|state| state.next_repair(from, most))
     }
 

@@ -5,13 +5,15 @@
 
 use super::Legs;
 use lamina_block::{ErrorKind, Job, Result};
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Bytes that are compared at once.
-const CHUNK: u64 = if cfg!(test) { 16 << 10 } else { 256 << 10 };
+/// Bytes that are compared at once: a region of the intent, within these.
+const CHUNK: RangeInclusive<u64> = 16 << 10..=256 << 10;
 /// How far it is, is kept so often.
 const KEEP_EVERY: Duration = Duration::from_secs(10);
+
 impl Legs {
     /// Begins to compare, or goes on where it was interrupted.
     pub(super) fn start_scrub(self: &Rc<Self>, trust: Option<usize>) {
@@ -42,10 +44,11 @@ impl Legs {
     }
 
     async fn scrub(&self, content: &Rc<dyn super::Content>, job: &Job, trust: Option<usize>) -> Result<()> {
+        let chunk = self.intent.shape().region.clamp(*CHUNK.start(), *CHUNK.end());
         let mut kept = self.env.now();
         let position = || self.ask(|state| state.findings.position()).filter(|from| *from < self.size());
         while let Some(from) = position() {
-            let at = from..(from + CHUNK).min(self.size());
+            let at = from..(from + chunk).min(self.size());
             job.turn(at.end - at.start).await?;
             let before = self.env.now();
             let lock = self.locks.lock(&at).await;

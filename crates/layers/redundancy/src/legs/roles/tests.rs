@@ -264,7 +264,8 @@ fn what_is_new_is_stale_where_anything_is() {
 fn a_broken_state_is_noticed() {
     let good = parity(&["in sync", "rebuilding", "failed", "spare"]);
     good.check().expect("a good state");
-    let breaks: [(&str, fn(&mut Roles)); 9] = [
+    type Break = fn(&mut Roles);
+    let breaks: [(&str, Break); 9] = [
         ("(Sync) is here", |roles| roles.legs[0].here = true),
         ("(Failed) is here", |roles| roles.legs[2].here = true),
         ("(Sync) has stale bytes", |roles| roles.legs[0].stale = Some(bits(&HALF))),
