@@ -1,22 +1,20 @@
 //! Making legs, finding them again, legs that join and leave.
 
-use super::state::end_is_gone;
+use super::regions::nothing_of;
+use super::roles::{Wanted, end_is_gone};
+use super::state::State;
 use super::words::{Kept, KeptLeg};
-use super::{Content, Findings, Leg, Legs, Role, is_corrupt};
+use super::{Content, Findings, LegState, Legs, Role, is_corrupt};
 use lamina_block::{Begin, Build, Bytes, Error, ErrorKind, Geometry, Io, Node, Result, Signal, Time, Zero};
 use lamina_kit::flaw::flawed;
-use lamina_kit::intent::{Area, Bits, Intent, Shape, Sheets};
+use lamina_kit::intent::{Area, Intent, Shape, Sheets};
 use lamina_kit::single_flight::SingleFlight;
+use lamina_kit::state_record;
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-/// The shortest unit in which it is remembered what a leg misses; there are at most so many for each leg, unless they
-/// would be longer than the other bound.
-const GRAIN: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 20;
-const GRAINS_MAX: u64 = 1 << 20;
 /// The most that is zeroed at once.
 pub(super) const ZERO_MAX: u64 = 1 << 30;
 /// Legs up to so many bytes are zeroed when they are made, also where that means to write zeroes.
@@ -43,12 +41,6 @@ pub struct Needs {
     /// Bytes behind the intent for the layer when it is made, and what it keeps then.
     pub tail: u64,
     pub own: Value,
-}
-
-/// What a leg of `size` bytes lacks that lacks nothing.
-pub(super) fn nothing_of(size: u64, block: u32) -> Bits {
-    let grain = size.div_ceil(GRAINS_MAX).next_power_of_two().clamp(*GRAIN.start(), *GRAIN.end());
-    Bits::none(size, grain.max(u64::from(block)))
 }
 
 /// Bytes of each leg that can be used, in whole `unit`s, if the smallest has `all` and the layer's own takes `tail`.
@@ -106,8 +98,18 @@ impl Legs {
         let shape = Shape { id: kept.id, size: kept.size, region: kept.region };
         let intent = Intent::new(&with.env, shape, all.block)?;
         let area = kept.size.next_multiple_of(u64::from(all.block).max(4096));
-        let legs = legs(with, &kept, &needs, area..area + intent.area() + kept.tail)?;
-        let none = nothing_of(kept.size, all.block);
+        let legs = legs(with, &kept, &needs, area..area + intent.area() + kept.tail, all.block)?;
+        let wanted = Wanted {
+            needs: needs.legs,
+            legs: match needs.places {
+                0 => legs.len().saturating_sub(needs.spares).max(needs.legs),
+                places => places,
+            },
+            places: needs.places,
+            timeout: needs.timeout,
+        };
+        let state = State::new(legs, wanted, kept.size, all.block);
+        state.check().map_err(|what| state_record::corrupt("legs", &what))?;
         // Of one that has left nothing is known any more: it could come back with other bytes, or with none.
         let is_kept = |child: &Rc<Node>| kept.legs.iter().any(|leg| leg.device == child.name());
         let as_kept = kept.legs.len() == with.children.len() && with.children.iter().all(is_kept);
@@ -117,27 +119,16 @@ impl Legs {
             kind: needs.kind,
             env: Rc::clone(&with.env),
             keep,
-            want: match needs.places {
-                0 => legs.len().saturating_sub(needs.spares).max(needs.legs),
-                places => places,
-            },
-            places: needs.places,
+            nodes: with.children.to_vec(),
+            state: RefCell::new(state),
             unit: needs.unit,
             tail: kept.tail,
             to_zero: Cell::new(kept.zero),
             own: RefCell::new(kept.own.clone()),
-            legs,
-            size: Cell::new(kept.size),
             block: all.block,
-            needs: needs.legs,
-            timeout: needs.timeout,
             content: RefCell::new(Weak::<Nothing>::new()),
             intent,
             locks: Rc::default(),
-            unsure: RefCell::new(none.clone()),
-            written: RefCell::new(none),
-            flushing: RefCell::default(),
-            lacking: Cell::new(false),
             read_only: all.read_only,
             recording: SingleFlight::new(with.begin == Begin::Open && as_kept),
             moved: Signal::new(),
@@ -167,7 +158,6 @@ impl Legs {
     /// Says what the bytes mean; background work may begin.
     pub fn start(self: &Rc<Self>, content: Weak<dyn Content>) {
         self.content.replace(content);
-        self.look();
         self.wake();
         if self.scrubbed.get().is_some() && !self.read_only {
             self.start_scrub(None);
@@ -178,43 +168,23 @@ impl Legs {
     async fn open(&self, kept: &Kept) -> Result<()> {
         self.load_intent().await?;
         for leg in self.in_sync().collect::<Vec<_>>() {
-            if self.legs[leg].node.is_absent() {
+            if self.nodes[leg].is_absent() {
                 self.put_out(leg, &Error::offline("it is not there"));
             }
         }
-        let needed = |leg: usize| self.legs[leg].node.is_absent() && self.is_last(leg);
-        if self.in_sync().any(needed) || self.covered(None) < self.needs {
+        let needed = |leg: usize| self.nodes[leg].is_absent() && self.is_last(leg);
+        if self.in_sync().any(needed) || self.covered(None) < self.wanted().needs {
             return Err(self.lost(kept));
         }
-        let dirty = self.intent.regions();
-        match &kept.unsure {
-            Some(ranges) => ranges.iter().for_each(|(start, end)| {
-                self.unsure.borrow_mut().add(&((*start).min(self.size.get())..(*end).min(self.size.get())));
-            }),
-            None if self.in_sync().count() > 1 => self.unsure.borrow_mut().join(&dirty),
-            None => {}
-        }
-        for it in self.legs.iter().filter(|leg| matches!(leg.role.get(), Role::Behind | Role::Failed)) {
-            let mut missing = it.missing.take().unwrap_or_else(|| self.nothing());
-            let was = kept.legs.iter().find(|leg| leg.device == it.node.name()).map(|leg| leg.is);
-            // Where each has other bytes, those of one that has just gone are as good as the others are.
-            let is_placed = self.places == 0 || it.place.get().is_some();
-            if is_placed && (self.places == 0 || was != Some(Role::Sync)) {
-                missing.join(&dirty);
-            }
-            if let Some(copied) = it.copied.get() {
-                missing.add(&(copied..self.size.get()));
-            }
-            it.missing.replace(Some(missing));
-        }
-        let is_same = |leg: &Leg| {
-            let known = kept.legs.iter().find(|known| known.device == leg.node.name());
-            known.is_none_or(|known| known.is == leg.role.get())
+        let was = |leg: usize| {
+            let known = kept.legs.iter().find(|known| known.device == self.nodes[leg].name());
+            known.map(|known| known.is)
         };
-        if !self.legs.iter().all(is_same) {
+        let dirty = self.intent.regions();
+        self.change(|state| state.open(kept.unsure.as_deref(), &dirty, was));
+        if !(0..self.nodes.len()).all(|leg| was(leg).is_none_or(|was| was == self.role(leg))) {
             self.changed();
         }
-        self.look();
         match self.read_only {
             true => Ok(()),
             false => self.record().await,
@@ -225,30 +195,29 @@ impl Legs {
     /// damaged does not matter, as long as another one has it.
     async fn load_intent(&self) -> Result<()> {
         let (mut known, mut damaged, mut gone) = (Sheets::default(), Vec::new(), Vec::new());
-        for leg in 0..self.legs.len() {
-            let it = &self.legs[leg];
-            if it.role.get() == Role::Spare || it.copied.get() == Some(0) || it.node.is_absent() {
+        for leg in 0..self.nodes.len() {
+            if self.role(leg) == Role::Spare || self.has_nothing(leg) || self.nodes[leg].is_absent() {
                 continue;
             }
-            let Some(area) = it.area.get().map(|start| Area(Rc::clone(&it.node), start)) else { continue };
+            let Some(area) = self.area(leg) else { continue };
             match self.intent.load(&area).await {
                 Ok(sheets) if sheets.gone && !flawed("a leg without its end is trusted") => {
                     gone.push((leg, area))
                 }
                 Ok(sheets) => {
-                    if it.role.get() == Role::Sync {
+                    if self.role(leg) == Role::Sync {
                         known.join(&sheets);
                     }
                     damaged.extend((!sheets.are_whole()).then_some((leg, area)));
                 }
                 Err(e) if e.kind() == ErrorKind::Unsupported => return Err(e),
                 Err(e) if is_corrupt(&e) => damaged.push((leg, area)),
-                Err(e) if it.role.get() == Role::Sync => self.put_out(leg, &e),
+                Err(e) if self.role(leg) == Role::Sync => self.put_out(leg, &e),
                 Err(_) => {}
             }
         }
         damaged.extend(self.put_out_cut(gone));
-        let is_sync = |(leg, _): &(usize, Area)| self.legs[*leg].role.get() == Role::Sync;
+        let is_sync = |(leg, _): &(usize, Area)| self.role(*leg) == Role::Sync;
         if !known.are_whole() && damaged.iter().any(is_sync) {
             tracing::warn!(device = %self.name, "what was being written is not known everywhere: there all counts as written");
             self.intent.doubt(&known);
@@ -265,29 +234,23 @@ impl Legs {
     /// they hold is not trusted, if there are enough without them; otherwise they come back, as damaged ones.
     fn put_out_cut(&self, gone: Vec<(usize, Area)>) -> Vec<(usize, Area)> {
         let is_gone = |leg: &usize| gone.iter().any(|(other, _)| other == leg);
-        let left: Vec<usize> = self.in_sync().filter(|leg| !is_gone(leg)).collect();
-        let count = match self.places {
-            0 => left.len(),
-            _ => left.iter().filter_map(|leg| self.legs[*leg].place.get()).collect::<BTreeSet<_>>().len(),
-        };
-        if count < self.needs {
+        if self.state().roles().covered_by(|leg| !is_gone(&leg)) < self.wanted().needs {
             return gone;
         }
         for (leg, area) in gone {
             self.put_out(leg, &end_is_gone().on(area.0.name()));
-            self.lacks_all(leg);
+            self.end_is_gone(leg);
         }
         Vec::new()
     }
 
     /// Why it cannot be opened.
     fn lost(&self, kept: &Kept) -> Error {
-        if self.places > 0 {
+        let Wanted { needs, places, .. } = self.wanted();
+        if places > 0 {
+            let here = self.state().roles().covered_by(|leg| !self.nodes[leg].is_absent());
             return Error::offline(format!(
-                "only {} of its {} parts are there, and {} are needed",
-                self.covered_here(),
-                self.places,
-                self.needs
+                "only {here} of its {places} parts are there, and {needs} are needed"
             ));
         }
         let good = kept.legs.iter().filter(|leg| leg.is == Role::Sync).map(|leg| &leg.device[..]);
@@ -299,14 +262,13 @@ impl Legs {
 
     /// Makes all legs the same: by zeroing them where that is quick, otherwise by copying the first one.
     async fn format(&self) -> Result<()> {
-        let legs: Vec<&Rc<Node>> = self.in_sync().map(|leg| &self.legs[leg].node).collect();
         let mut zeroed = true;
-        for node in &legs {
-            zeroed = zeroed && zero(node, self.size.get()).await?;
+        for leg in self.in_sync() {
+            zeroed = zeroed && zero(&self.nodes[leg], self.size()).await?;
         }
         if !zeroed {
             self.intent.set_all();
-            self.unsure.borrow_mut().add(&(0..self.size.get()));
+            self.doubt(&(0..self.size()));
         }
         self.intent.write_all(self).await?;
         self.flush().await
@@ -314,48 +276,32 @@ impl Legs {
 
     /// The first leg has the bytes of the device from now on; the others get them.
     async fn adopt(&self) -> Result<()> {
-        let others = |leg: &usize| self.legs[*leg].role.get() == Role::Behind;
-        (0..self.legs.len()).filter(others).for_each(|leg| self.lacks_all(leg));
+        self.those(|leg| leg.role == Role::Behind).for_each(|leg| self.end_is_gone(leg));
         self.intent.write_all(self).await?;
         self.record().await
     }
 
     /// Waits until everything is on other legs than those called `names`, and lets these go.
     pub async fn evacuate(self: Rc<Self>, names: Vec<String>) -> Result<()> {
-        let is_named = |leg: &&Leg| names.iter().any(|name| name == leg.node.name());
-        self.legs.iter().filter(is_named).for_each(|leg| leg.leaving.set(true));
+        let is_named = |leg: usize| names.iter().any(|name| name == self.nodes[leg].name());
+        self.change(|state| state.of_roles(|roles| roles.leave(is_named)));
         self.take_spares();
-        let stays = |leg: &&Leg| !leg.leaving.get();
-        let waits = || {
-            let behind =
-                |leg: &Leg| leg.role.get() == Role::Behind && (leg.here.get() || !leg.node.is_absent());
-            !self.closing.get() && !self.halted.get() && self.legs.iter().filter(stays).any(behind)
-        };
+        let is_there = |leg: usize| !self.nodes[leg].is_absent();
+        let waits =
+            || !self.closing.get() && !self.halted.get() && self.state().roles().is_catching_up(is_there);
         self.wake();
         while waits() {
             self.moved.wait().await;
         }
-        let left: Vec<&Leg> =
-            self.legs.iter().filter(stays).filter(|leg| leg.role.get() == Role::Sync).collect();
-        let has = |place: usize| left.iter().any(|leg| leg.place.get() == Some(place));
-        let enough = match self.places {
-            0 => left.len() >= self.needs.max(1),
-            // Nobody goes who would leave a place without a leg.
-            _ => self.in_sync().filter_map(|leg| self.legs[leg].place.get()).all(has),
-        };
-        if !enough || waits() {
-            self.legs.iter().for_each(|leg| leg.leaving.set(false));
+        if waits() || !self.state().roles().can_leave() {
+            self.change(|state| state.of_roles(|roles| roles.stay()));
             return Err(Error::invalid(
                 "the devices that are to stay do not have every byte: let others join, or rejoin, first",
             ));
         }
-        for leg in 0..self.legs.len() {
-            if self.legs[leg].leaving.get() && self.legs[leg].role.get() != Role::Failed {
-                self.lose(leg, Role::Failed, None);
-            }
-            if self.legs[leg].leaving.get() {
-                self.lacks_all(leg);
-            }
+        let now = self.env.now();
+        if self.change(|state| state.left(now)) {
+            self.changed();
         }
         self.record().await
     }
@@ -416,7 +362,13 @@ fn leg(child: &Rc<Node>, is: Role, copied: Option<u64>, place: Option<usize>) ->
 
 /// The legs: those that are known, and those that have joined, which have nothing. Those that are kept and not among the
 /// children have left.
-fn legs(with: &Build, kept: &Kept, needs: &Needs, area: std::ops::Range<u64>) -> Result<Vec<Leg>> {
+fn legs(
+    with: &Build,
+    kept: &Kept,
+    needs: &Needs,
+    area: std::ops::Range<u64>,
+    block: u32,
+) -> Result<Vec<LegState>> {
     let want = match needs.places {
         0 => with.children.len().saturating_sub(needs.spares),
         places => places,
@@ -451,17 +403,17 @@ fn legs(with: &Build, kept: &Kept, needs: &Needs, area: std::ops::Range<u64>) ->
             _ => (role, copied),
         };
         let has_area = child.is_absent() || is_short || size >= area.end;
-        legs.push(Leg {
-            node: Rc::clone(child),
-            area: Cell::new(has_area.then_some(area.start)),
-            role: Cell::new(role),
-            copied: Cell::new(copied),
-            here: Cell::new(false),
-            missing: RefCell::default(),
-            place: Cell::new(place),
-            leaving: Cell::new(false),
-            since: Cell::new(with.env.now()),
-            why: RefCell::new(is_short.then(end_is_gone)),
+        let is_behind = matches!(role, Role::Behind | Role::Failed);
+        legs.push(LegState {
+            role,
+            here: false,
+            stale: is_behind.then(|| nothing_of(kept.size, block)),
+            copied: copied.filter(|_| is_behind),
+            area: has_area.then_some(area.start),
+            place,
+            leaving: false,
+            since: with.env.now(),
+            why: is_short.then(end_is_gone),
         });
     }
     Ok(legs)

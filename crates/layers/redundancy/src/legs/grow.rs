@@ -13,11 +13,11 @@
 //! If it is not known whether the new size is kept, the larger device goes on, and no write passes until it is: a state that
 //! is not durable is the same everywhere here ([`Legs::record`]).
 
-use super::build::{ZERO_MAX, nothing_of, usable};
+use super::build::{ZERO_MAX, usable};
 use super::{Legs, Role};
 use lamina_block::{Bytes, Error, ErrorKind, Io, Result, Zero};
 use lamina_kit::flaw::flawed;
-use lamina_kit::intent::{Area, Bits, Intent};
+use lamina_kit::intent::{Area, Intent};
 use serde_json::Value;
 use std::ops::Range;
 use std::rc::Rc;
@@ -28,7 +28,7 @@ impl Legs {
         self.can_grow()?;
         // What was a journal a moment ago may be written over from now on.
         self.record().await?;
-        let (before, size) = (self.size.get(), self.larger());
+        let (before, size) = (self.size(), self.larger());
         let next = match size > before {
             true => self.intent.longer(size)?,
             false => return Ok(self.info()),
@@ -42,7 +42,7 @@ impl Legs {
         let lock = self.locks.lock(&new).await;
         self.write_intent(&next, start).await?;
         self.can_grow()?;
-        self.intent.grow(next, || self.become_larger(size, start)).await;
+        self.intent.grow(next, || self.change(|state| state.become_larger(size, start))).await;
         tracing::info!(device = %self.name, before, size, "it has become larger");
         self.to_zero.set(Some(before));
         self.changed();
@@ -57,7 +57,7 @@ impl Legs {
     pub async fn finish_growing(&self) -> Result<()> {
         let may = !self.read_only && !flawed("zeroing is not taken up again");
         let Some(before) = self.to_zero.get().filter(|_| may) else { return Ok(()) };
-        let new = before.min(self.size.get())..self.size.get();
+        let new = before.min(self.size())..self.size();
         let lock = self.locks.lock(&new).await;
         self.zero_new(&new).await;
         drop(lock);
@@ -66,10 +66,10 @@ impl Legs {
 
     /// Fails unless every leg is there and has every byte. So what is in the old places is not needed: no journal counts.
     fn can_grow(&self) -> Result<()> {
-        for leg in &self.legs {
-            let name = leg.node.name();
-            let message = match leg.role.get() {
-                _ if leg.node.is_absent() => format!("{name} is not there"),
+        for (leg, node) in self.nodes.iter().enumerate() {
+            let name = node.name();
+            let message = match self.role(leg) {
+                _ if node.is_absent() => format!("{name} is not there"),
                 Role::Sync | Role::Spare => continue,
                 Role::Behind => {
                     format!("{name} lacks bytes: wait until it has them, or let it fail and take it away")
@@ -90,7 +90,7 @@ impl Legs {
 
     /// The size that the devices allow now.
     fn larger(&self) -> u64 {
-        let smallest = self.legs.iter().map(|leg| leg.node.geometry().size).min().unwrap_or(0);
+        let smallest = self.nodes.iter().map(|node| node.geometry().size).min().unwrap_or(0);
         usable(smallest, self.tail, u64::from(self.block).max(4096).max(self.unit))
     }
 
@@ -100,11 +100,11 @@ impl Legs {
     }
 
     fn fits(&self, end: u64) -> Result<()> {
-        match self.legs.iter().find(|leg| leg.node.geometry().size < end) {
+        match self.nodes.iter().find(|node| node.geometry().size < end) {
             None => Ok(()),
-            Some(leg) => Err(Error::new(
+            Some(node) => Err(Error::new(
                 ErrorKind::NoSpace,
-                format!("{} has no room for what is remembered: {}", leg.node.name(), Bytes(end)),
+                format!("{} has no room for what is remembered: {}", node.name(), Bytes(end)),
             )),
         }
     }
@@ -112,41 +112,9 @@ impl Legs {
     /// Writes all of `next` at byte `start` of every leg, durably.
     async fn write_intent(&self, next: &Intent, start: u64) -> Result<()> {
         for leg in self.targets() {
-            next.write_all(&Area(Rc::clone(&self.legs[leg].node), start)).await?;
+            next.write_all(&Area(Rc::clone(&self.nodes[leg]), start)).await?;
         }
         Ok(())
-    }
-
-    /// It has `size` bytes from now on, and its intent begins at byte `start`.
-    fn become_larger(&self, size: u64, start: u64) {
-        let longer = |bits: &Bits| {
-            let mut longer = nothing_of(size, self.block);
-            longer.join(bits);
-            longer
-        };
-        let new = self.size.replace(size)..size;
-        for leg in &self.legs {
-            leg.area.set(Some(start));
-            // One that has just failed.
-            if let Some(missing) = &mut *leg.missing.borrow_mut() {
-                *missing = longer(missing);
-                missing.add(&new);
-            }
-        }
-        let replace = |bits: &std::cell::RefCell<Bits>| bits.replace_with(|bits| longer(bits));
-        replace(&self.unsure);
-        replace(&self.written);
-        let flushing = &mut *self.flushing.borrow_mut();
-        *flushing = flushing.as_ref().map(longer);
-        self.unsure.borrow_mut().add(&new);
-    }
-
-    /// Legs agree at `at`, as it was found when the device had `size` bytes.
-    pub(super) fn agreed(&self, at: &Range<u64>, size: u64) {
-        // Its last unit may hold more by now.
-        if self.size.get() == size {
-            self.unsure.borrow_mut().remove(at);
-        }
     }
 
     /// Zeroes what is new, if that can be done at once. It is locked, and its clients wait until the state is kept.
@@ -161,11 +129,11 @@ impl Legs {
     /// Zeroes `new` on all legs, if all of them can at once; then there is nothing left to be done about it.
     async fn zero_all(&self, new: &Range<u64>) -> Result<()> {
         let how = Zero { unmap: true, fast: true, ..Zero::default() };
-        self.written.borrow_mut().add(new);
+        self.writes(new);
         for leg in self.targets().collect::<Vec<_>>() {
             for start in (new.start..new.end).step_by(ZERO_MAX as usize) {
                 let at = start..new.end.min(start + ZERO_MAX);
-                self.legs[leg].node.submit(Io::zero(at, how)).await?;
+                self.nodes[leg].submit(Io::zero(at, how)).await?;
             }
         }
         self.flush().await?;

@@ -24,7 +24,7 @@ impl Legs {
     /// The whole blocks that `at` touches.
     pub fn whole(&self, at: &Range<u64>) -> Range<u64> {
         let block = BLOCK.max(self.block.into());
-        at.start / block * block..at.end.next_multiple_of(block).min(self.size.get().max(at.end))
+        at.start / block * block..at.end.next_multiple_of(block).min(self.size().max(at.end))
     }
 
     /// `at`, cut where blocks begin.
@@ -47,15 +47,15 @@ impl Legs {
 
     /// As [`Legs::heal`], for one whole block that is locked.
     pub async fn heal_piece(&self, at: &Range<u64>, leg: usize) {
-        let (it, content) = (&self.legs[leg], self.content());
+        let (node, content) = (&self.nodes[leg], self.content());
         let Some(content) = content.filter(|_| !self.read_only && self.is_good(leg, at)) else { return };
         let buf = self.env.pool().take((at.end - at.start) as usize);
-        let Err(e) = it.node.submit(Io::read(at.start, buf)).await else { return };
+        let Err(e) = node.submit(Io::read(at.start, buf)).await else { return };
         if is_away(&e) {
             return self.put_out(leg, &e);
         }
         let right = content.right(at.clone(), leg, Vec::new()).await;
-        let leg = if flawed("wrong leg healed") { (leg + 1) % self.legs.len() } else { leg };
+        let leg = if flawed("wrong leg healed") { (leg + 1) % self.nodes.len() } else { leg };
         match right {
             Ok(bytes) => {
                 self.mend(at, leg, bytes, &format!("healed from the others: {e}")).await;
@@ -79,8 +79,8 @@ impl Legs {
         if self.read_only {
             return false;
         }
-        self.written.borrow_mut().add(at);
-        match self.legs[leg].node.submit(Io::write(at.start, bytes, Durability::Cached)).await {
+        self.writes(at);
+        match self.nodes[leg].submit(Io::write(at.start, bytes, Durability::Cached)).await {
             Ok(()) => {
                 self.findings.healed.set(self.findings.healed.get() + 1);
                 self.note(leg, at, why);
@@ -103,7 +103,7 @@ impl Legs {
         }
         let whole = self.whole(at);
         for part in parts.iter_mut().filter(|part| part.is_corrupt()) {
-            match self.legs[part.leg].role.get() {
+            match self.role(part.leg) {
                 Role::Sync => match self.copy(&whole, part.leg, &failed).await {
                     Ok(true) => part.result = Ok(()),
                     Ok(false) => {}
@@ -111,7 +111,7 @@ impl Legs {
                 },
                 // It is copied with what else it lacks.
                 Role::Behind | Role::Failed | Role::Spare => {
-                    self.legs[part.leg].misses(&whole);
+                    self.misses(part.leg, &whole);
                     part.result = Ok(());
                 }
             }
@@ -121,11 +121,11 @@ impl Legs {
     /// Copies `at` to leg `leg`, durably, without asking those in `not`; false if no other has it.
     async fn copy(&self, at: &Range<u64>, leg: usize, not: &[usize]) -> Result<bool> {
         let Some(content) = self.content() else { return Ok(false) };
-        self.written.borrow_mut().add(at);
+        self.writes(at);
         for part in cut(at, COPY) {
             let right = Rc::clone(&content).right(part.clone(), leg, not.to_vec()).await;
             let Ok(bytes) = right else { return Ok(false) };
-            self.legs[leg].node.submit(Io::write(part.start, bytes, Durability::Fua)).await?;
+            self.nodes[leg].submit(Io::write(part.start, bytes, Durability::Fua)).await?;
         }
         self.findings.healed.set(self.findings.healed.get() + 1);
         self.note(leg, at, "healed from the others when a part of it was written");

@@ -22,11 +22,14 @@
 //! Addresses here are those of the legs, the same on each. What the bytes of a leg mean is the layer's
 //! ([`Content`]); it reads what [`Legs::is_good`] says is there, and writes as [`Legs::begin`] and [`Legs::ended`] say.
 
+mod away;
 mod build;
 mod grow;
 mod heal;
 mod parts;
 mod rebuild;
+mod regions;
+mod roles;
 mod scrub;
 mod state;
 mod tick;
@@ -36,21 +39,21 @@ mod words;
 pub use build::{Needs, enough, not_all_spares};
 pub use heal::{cut, is_corrupt};
 pub use parts::{Part, Parts};
-pub use state::{Leg, Role, is_away};
+pub use roles::{LegState, Role, is_away};
 pub use verbs::{FIGURES, VERBS, needs_quiesce, refusal};
 
-use lamina_block::{Buf, Env, Error, Io, Job, Keep, Pending, Result, Signal, Time};
-use lamina_kit::intent::{Area, Bits, Intent, Place};
+use lamina_block::{Buf, Env, Error, Io, Job, Keep, Node, Pending, Result, Signal, Time};
+use lamina_kit::intent::{Area, Intent, Place};
 use lamina_kit::range_locks::RangeLocks;
 use lamina_kit::single_flight::SingleFlight;
 use lamina_kit::tasks::Tasks;
+use roles::Wanted;
 use scrub::Findings;
 use serde_json::Value;
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use state::State;
+use std::cell::{Cell, Ref, RefCell};
 use std::ops::Range;
 use std::rc::{Rc, Weak};
-use std::time::Duration;
 
 /// What a layer knows of the bytes of its legs. The range is locked.
 pub trait Content {
@@ -78,15 +81,10 @@ pub struct Legs {
     kind: &'static str,
     pub env: Rc<dyn Env>,
     keep: Rc<dyn Keep>,
-    pub legs: Vec<Leg>,
-    /// Bytes of each leg that are used; the intent lies behind them.
-    pub size: Cell<u64>,
-    /// With fewer legs in sync bytes are lost.
-    needs: usize,
-    /// So many legs there are to be, spares not counted.
-    want: usize,
-    /// Where each leg has a place of its own, because it holds other bytes than the others: how many there are.
-    places: usize,
+    /// The devices, leg by leg.
+    pub nodes: Vec<Rc<Node>>,
+    /// What each of them is, and where they may differ.
+    state: RefCell<State>,
     /// Bytes of each leg that belong together.
     unit: u64,
     /// Bytes behind the intent that are the layer's own, and what it keeps.
@@ -94,18 +92,9 @@ pub struct Legs {
     pub own: RefCell<Value>,
     /// What is new since it grew begins here, and is not zeroed yet.
     to_zero: Cell<Option<u64>>,
-    /// How long a leg may be away before a spare takes its place.
-    timeout: Duration,
     content: RefCell<Weak<dyn Content>>,
     pub intent: Intent,
     pub locks: Rc<RangeLocks>,
-    /// Where legs in sync may differ, after a crash or a write that failed.
-    unsure: RefCell<Bits>,
-    /// Written since the last flush began, and before that since the one before.
-    written: RefCell<Bits>,
-    flushing: RefCell<Option<Bits>>,
-    /// False while every leg has every byte: nothing needs to be looked up.
-    lacking: Cell<bool>,
     /// The longest logical block.
     block: u32,
     /// Nothing below may be changed.
@@ -136,31 +125,85 @@ pub struct Legs {
 
 // Requests.
 impl Legs {
+    #[inline]
+    fn state(&self) -> Ref<'_, State> {
+        self.state.borrow()
+    }
+
+    /// Changes the state, which is checked then wherever tests run.
+    #[inline]
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.state.borrow_mut();
+        let result = change(&mut state);
+        debug_assert_eq!(state.check(), Ok(()), "{}: the state of its legs", self.name);
+        result
+    }
+
+    /// What is asked of all legs together.
+    fn wanted(&self) -> Wanted {
+        self.state().roles().wanted
+    }
+
+    /// The numbers of all legs that `are`, each looked at when it is its turn.
+    #[inline]
+    fn those(&self, are: impl Fn(&LegState) -> bool) -> impl Iterator<Item = usize> {
+        (0..self.nodes.len()).filter(move |leg| are(self.state().roles().leg(*leg)))
+    }
+
     /// The legs that take writes.
     pub fn targets(&self) -> impl Iterator<Item = usize> {
-        (0..self.legs.len()).filter(|leg| self.legs[*leg].takes_writes())
+        self.those(LegState::takes_writes)
     }
 
     /// The legs that have everything.
     pub fn in_sync(&self) -> impl Iterator<Item = usize> {
-        (0..self.legs.len()).filter(|leg| self.legs[*leg].role.get() == Role::Sync)
+        self.those(|leg| leg.role == Role::Sync)
+    }
+
+    /// What leg `leg` is for.
+    #[inline]
+    pub fn role(&self, leg: usize) -> Role {
+        self.state().roles().leg(leg).role
+    }
+
+    /// The place of leg `leg`, where each has one.
+    #[inline]
+    pub fn place(&self, leg: usize) -> Option<usize> {
+        self.state().roles().leg(leg).place
+    }
+
+    /// True if changes are submitted to leg `leg`.
+    #[inline]
+    pub fn takes_writes(&self, leg: usize) -> bool {
+        self.state().roles().leg(leg).takes_writes()
+    }
+
+    /// Bytes of each leg that are used; the intent lies behind them.
+    #[inline]
+    pub fn size(&self) -> u64 {
+        self.state().roles().size()
     }
 
     /// True if what leg `leg` holds at `at` is what it should.
     #[inline]
     pub fn is_good(&self, leg: usize, at: &Range<u64>) -> bool {
-        let leg = &self.legs[leg];
-        match leg.role.get() {
-            Role::Sync => true,
-            Role::Behind if leg.here.get() => leg.missing.borrow().as_ref().is_none_or(|m| !m.touches(at)),
-            Role::Behind | Role::Failed | Role::Spare => false,
-        }
+        self.state().roles().leg(leg).is_good(at)
     }
 
     /// True if legs in sync may differ at `at`.
     #[inline]
     pub fn is_unsure(&self, at: &Range<u64>) -> bool {
-        self.lacking.get() && self.unsure.borrow().touches(at)
+        self.state().needs_resync(at)
+    }
+
+    /// Leg `leg` misses a change of `at`.
+    pub fn misses(&self, leg: usize, at: &Range<u64>) {
+        self.change(|state| state.misses(leg, at));
+    }
+
+    /// Bytes at `at` are about to be written to a leg, which others have.
+    fn writes(&self, at: &Range<u64>) {
+        self.change(|state| state.write(at));
     }
 
     /// Notes that somebody asks for something: what goes on in the background gives way.
@@ -200,16 +243,12 @@ impl Legs {
 
     /// As [`Legs::begin`], for a change that is only of what lies on the legs that `is_of` says.
     #[inline]
-    pub fn begin_on(&self, at: &Range<u64>, is_of: impl Fn(&Leg) -> bool) {
+    pub fn begin_on(&self, at: &Range<u64>, is_of: impl Fn(&LegState) -> bool) {
         self.asked();
         if let Some(next) = self.intent.ahead(at) {
             self.prepare(next);
         }
-        self.written.borrow_mut().add(at);
-        if self.lacking.get() {
-            let others = self.legs.iter().filter(|leg| !leg.takes_writes() && is_of(leg));
-            others.for_each(|leg| leg.misses(at));
-        }
+        self.change(|state| state.begin(at, is_of));
     }
 
     /// What a change of `at` comes to that ended like this on each of the legs it was submitted to.
@@ -220,21 +259,18 @@ impl Legs {
         // A block that nobody can complete says nothing about the rest of a leg. Where legs are the same and another one
         // has taken it, this one lacks it.
         // Memory that cannot be read says nothing about a leg at all.
-        let is_out =
-            |e: &Error| !nothing && !e.is_of_memory() && !(is_corrupt(e) && (self.places > 0 || all));
+        let is_out = |e: &Error| {
+            !nothing && !e.is_of_memory() && !(is_corrupt(e) && (self.wanted().places > 0 || all))
+        };
         failed().filter(|(_, e)| is_out(e)).for_each(|(leg, e)| self.put_out(leg, e));
-        let is_error = |leg: usize, e: &Error| e.is_of_memory() || self.legs[leg].role.get() == Role::Sync;
+        let is_error = |leg: usize, e: &Error| e.is_of_memory() || self.role(leg) == Role::Sync;
         let result = match failed().find(|(leg, e)| is_error(*leg, e)) {
             Some((_, e)) => Err(e.clone()),
             None => self.record().await,
         };
         // Where each has other bytes, to doubt them means not to know those of a leg that is missing.
-        if result.is_err() && !(nothing && self.places > 0) {
-            // Any of them may have it or not.
-            self.doubt(at);
-            if self.places == 0 {
-                self.legs.iter().for_each(|leg| leg.misses(at));
-            }
+        if result.is_err() && !(nothing && self.wanted().places > 0) {
+            self.change(|state| state.unknown(at));
             self.wake();
         }
         result
@@ -242,20 +278,14 @@ impl Legs {
 
     /// Makes durable what was written.
     pub async fn flush(&self) -> Result<()> {
-        let mine = self.flushing.borrow().is_none();
-        if mine {
-            let mut next = Bits::none(self.size.get(), self.written.borrow().unit());
-            self.locks.in_use().iter().for_each(|at| next.add(at));
-            let before = self.written.replace(next);
-            self.flushing.replace(Some(before));
-        }
-        let flush = |leg: usize| (leg, self.legs[leg].node.submit(Io::flush()));
+        let is_only = self.change(|state| state.begin_flush(&self.locks.in_use()));
+        let flush = |leg: usize| (leg, self.nodes[leg].submit(Io::flush()));
         let parts = Parts::new(self.targets().map(flush)).all().await;
         let failed = || parts.iter().filter_map(|part| Some((part.leg, part.result.as_ref().err()?)));
         failed().for_each(|(leg, e)| self.put_out(leg, e));
-        let bad = failed().find(|(leg, _)| self.legs[*leg].takes_writes()).map(|(_, e)| e.clone());
-        if mine && let Some(before) = self.flushing.take().filter(|_| bad.is_some()) {
-            self.written.borrow_mut().join(&before);
+        let bad = failed().find(|(leg, _)| self.takes_writes(*leg)).map(|(_, e)| e.clone());
+        if is_only {
+            self.change(|state| state.end_flush(bad.is_some()));
         }
         match bad {
             Some(e) => Err(e),
@@ -286,85 +316,55 @@ impl Legs {
     /// The state has changed.
     pub fn changed(&self) {
         self.recording.change();
-        self.look();
         self.moved.notify();
         self.wake();
     }
 
-    /// Looks whether there is anything that a leg lacks.
-    fn look(&self) {
-        let whole = |leg: &Leg| matches!(leg.role.get(), Role::Sync | Role::Spare);
-        self.lacking.set(!self.legs.iter().all(whole) || !self.unsure.borrow().is_empty());
-    }
-
     /// True if no leg lacks anything of `region` that only the intent knows of.
     fn is_settled(&self, region: &Range<u64>) -> bool {
-        let lacks = |leg: &Leg| {
-            let known = leg.copied.get().unwrap_or(u64::MAX);
-            let at = region.start.min(known)..region.end.min(known);
-            leg.missing.borrow().as_ref().is_some_and(|missing| missing.touches(&at))
-        };
-        !self.locks.is_in_use(region) && !self.unsure.borrow().touches(region) && !self.legs.iter().any(lacks)
+        !self.locks.is_in_use(region) && self.state().is_settled(region)
     }
 
     /// How many places are held by legs in sync other than `but`. Where legs are all the same, each has its own.
     pub fn covered(&self, but: Option<usize>) -> usize {
-        let others = self.in_sync().filter(|leg| Some(*leg) != but);
-        match self.places {
-            0 => others.count(),
-            _ => others.filter_map(|leg| self.legs[leg].place.get()).collect::<BTreeSet<_>>().len(),
-        }
-    }
-
-    /// As [`Legs::covered`], by legs that are there.
-    fn covered_here(&self) -> usize {
-        let places = self.in_sync().filter(|leg| !self.legs[*leg].node.is_absent());
-        places.filter_map(|leg| self.legs[leg].place.get()).collect::<BTreeSet<_>>().len()
+        self.state().roles().covered(but)
     }
 
     /// True if a place is not held by a leg in sync.
     pub fn is_degraded(&self) -> bool {
-        self.places > 0 && self.covered(None) < self.places
+        self.state().roles().is_degraded()
     }
 
     /// True if bytes are lost without leg `leg`.
     fn is_last(&self, leg: usize) -> bool {
-        self.legs[leg].role.get() == Role::Sync && self.covered(Some(leg)) < self.needs
+        self.state().roles().is_last(leg)
     }
 
     /// Where what is the layer's own begins on each leg.
     pub fn tail(&self) -> u64 {
-        self.behind(self.size.get()) + self.intent.area()
+        self.behind(self.size()) + self.intent.area()
     }
 
     /// Says that legs may differ at `at`.
     pub fn doubt(&self, at: &Range<u64>) {
-        self.unsure.borrow_mut().add(at);
-        self.look();
+        self.change(|state| state.diverge(at));
     }
 
     /// Legs agree in those units that lie wholly in `at`. [`Legs::record`] makes that lasting.
     pub fn know(&self, at: &Range<u64>) {
-        let mut unsure = self.unsure.borrow_mut();
-        let unit = unsure.unit();
-        let end =
-            if at.end >= self.size.get() { at.end.next_multiple_of(unit) } else { at.end / unit * unit };
-        let units = at.start.next_multiple_of(unit)..end.min(self.size.get());
-        if unsure.touches(&units) {
-            unsure.remove(&units);
-            drop(unsure);
+        if self.change(|state| state.of_regions(|regions| regions.agree_within(at))) {
             self.changed();
         }
     }
 
     /// Where legs may differ, in whole units.
     pub fn unsure_runs(&self) -> Vec<Range<u64>> {
-        self.unsure.borrow().runs().collect()
+        self.state().regions().needs_resync().runs().collect()
     }
 
     /// Bytes of such a unit.
     pub fn unsure_unit(&self) -> u64 {
-        self.unsure.borrow().unit()
+        self.state().regions().unit()
     }
 
     /// Lets a rebuild that could not go on try again.
@@ -386,7 +386,13 @@ impl Legs {
 
     /// Notes that something was wrong on a leg.
     pub fn note(&self, leg: usize, at: &Range<u64>, what: &str) {
-        self.findings.note(&self.name, self.legs[leg].node.name(), at, what);
+        self.findings.note(&self.name, self.nodes[leg].name(), at, what);
+    }
+
+    /// Where the intent of leg `leg` lies, if there is room for one.
+    fn area(&self, leg: usize) -> Option<Area> {
+        let start = self.state().roles().leg(leg).area?;
+        Some(Area(Rc::clone(&self.nodes[leg]), start))
     }
 
     fn content(&self) -> Option<Rc<dyn Content>> {
@@ -419,14 +425,11 @@ impl Place for Legs {
     fn put(&self, at: u64, page: Buf) -> Pending {
         let Some(me) = self.me.upgrade() else { return Box::pin(async { Ok(()) }) };
         Box::pin(async move {
-            let area = |leg: &usize| {
-                me.legs[*leg].area.get().map(|start| Area(Rc::clone(&me.legs[*leg].node), start))
-            };
-            let put = |leg: usize| Some((leg, area(&leg)?.write(at, page.clone())));
+            let put = |leg: usize| Some((leg, me.area(leg)?.write(at, page.clone())));
             let parts = Parts::new(me.targets().filter_map(put)).all().await;
             let failed = || parts.iter().filter_map(|part| Some((part.leg, part.result.as_ref().err()?)));
             failed().for_each(|(leg, e)| me.put_out(leg, e));
-            match failed().find(|(leg, _)| me.legs[*leg].takes_writes()) {
+            match failed().find(|(leg, _)| me.takes_writes(*leg)) {
                 Some((_, e)) => Err(e.clone()),
                 None => Ok(()),
             }

@@ -5,10 +5,9 @@
 //! long as it took. A leg that is behind gets all writes meanwhile. How far a leg is that had nothing is kept now and then; what
 //! others lack the intent says.
 
-use super::{Content, Legs, Role};
+use super::{Content, LegState, Legs};
 use futures_util::future::join_all;
 use lamina_block::{Durability, Error, ErrorKind, Io, Job, JobState, Result, Time};
-use lamina_kit::intent::Bits;
 use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
@@ -42,31 +41,16 @@ struct Run {
 }
 
 impl Legs {
-    fn lacking_bits(&self, mut f: impl FnMut(&Bits)) {
-        f(&self.unsure.borrow());
-        for leg in self.legs.iter().filter(|leg| leg.role.get() == Role::Behind && leg.here.get()) {
-            leg.missing.borrow().iter().for_each(&mut f);
-        }
-    }
-
     /// True if there is anything to copy, or to say that nothing is.
     pub(super) fn has_work(&self) -> bool {
-        let ends = |leg: &super::Leg| leg.role.get() == Role::Behind && leg.here.get();
         let halted = self.halted.get() || self.rebuild.borrow().is_some();
-        !halted && (self.legs.iter().any(ends) || !self.unsure.borrow().is_empty())
-    }
-
-    /// Bytes that are still to be copied.
-    pub(super) fn to_copy(&self) -> u64 {
-        let mut sum = 0;
-        self.lacking_bits(|bits| sum += bits.bytes());
-        sum
+        !halted && self.state().has_work()
     }
 
     /// Begins to copy, if that has to be.
     pub(super) fn rebuild(self: &Rc<Self>) {
         let Some(content) = self.content().filter(|_| self.has_work() && !self.closing.get()) else { return };
-        let total = self.to_copy();
+        let total = self.state().repair_bytes();
         let job = Job::new(&self.env, "rebuild", total, self.limit.get());
         self.rebuild.replace(Some(Rc::clone(&job)));
         let (legs, kept) = (Rc::clone(self), Cell::new(self.env.now()));
@@ -86,7 +70,6 @@ impl Legs {
             legs.limit.set(run.job.limit());
             legs.halted.set(run.job.state() == JobState::Cancelled);
             legs.rebuild.replace(None);
-            legs.look();
             legs.wake();
             legs.moved.notify();
         });
@@ -95,19 +78,7 @@ impl Legs {
     /// The next bytes from `from` on that are to be copied at once.
     fn next_chunk(&self, from: u64) -> Option<Range<u64>> {
         let most = if self.is_asked() { CHUNK_ASKED } else { CHUNK };
-        let mut next: Option<Range<u64>> = None;
-        self.lacking_bits(|bits| {
-            let Some(mut run) = bits.next(from) else { return };
-            while let Some(more) =
-                bits.next(run.end).filter(|m| m.start == run.end && m.end - run.start <= most)
-            {
-                run.end = more.end;
-            }
-            if next.as_ref().is_none_or(|next| run.start < next.start) {
-                next = Some(run);
-            }
-        });
-        next
+        self.state().next_repair(from, most)
     }
 
     /// True while somebody else asks for something.
@@ -146,11 +117,8 @@ impl Run {
     /// Legs that lack nothing any more have all. True if none lacks anything.
     async fn finish(&self) -> Result<bool> {
         let legs = &self.legs;
-        for leg in 0..legs.legs.len() {
-            let it = &legs.legs[leg];
-            if it.role.get() == Role::Behind && it.here.get() && !it.lacks() {
-                legs.complete(leg).await?;
-            }
+        for leg in legs.those(|leg| leg.is_rebuilding() && !leg.is_stale()) {
+            legs.complete(leg).await?;
         }
         Ok(legs.next_chunk(0).is_none())
     }
@@ -187,7 +155,7 @@ impl Run {
 
     /// Makes those units of `at` right, all of which could not be, because of `e`, that can; why others cannot.
     async fn units(&self, at: &Range<u64>, e: Error) -> Option<Error> {
-        let unit = self.legs.written.borrow().unit();
+        let unit = self.legs.unsure_unit();
         if at.end - at.start <= unit {
             return Some(e);
         }
@@ -203,7 +171,7 @@ impl Run {
         let now = self.legs.env.now();
         if now.since(self.counted.get()) >= COUNT_EVERY {
             self.counted.set(now);
-            let left = self.legs.to_copy();
+            let left = self.legs.state().repair_bytes();
             self.total.set(self.total.get().max(left));
             self.job.set_progress(self.total.get() - left, self.total.get());
         }
@@ -213,34 +181,28 @@ impl Run {
     async fn chunk(&self, at: &Range<u64>) -> Result<()> {
         let legs = &self.legs;
         let _lock = legs.locks.lock(at).await;
-        let size = legs.size.get();
-        let lacks = |leg: &usize| {
-            let leg = &legs.legs[*leg];
-            let missing = leg.missing.borrow();
-            leg.role.get() == Role::Behind
-                && leg.here.get()
-                && missing.as_ref().is_some_and(|m| m.touches(at))
-        };
-        if legs.unsure.borrow().touches(at) {
+        let size = legs.size();
+        if legs.state().regions().needs_resync().touches(at) {
             Rc::clone(&self.content).agree(at.clone()).await?;
-            legs.written.borrow_mut().add(at);
-            legs.agreed(at, size);
+            legs.change(|state| {
+                state.write(at);
+                state.agree(at, size);
+            });
         }
-        for leg in (0..legs.legs.len()).filter(lacks).collect::<Vec<_>>() {
+        let lacks = |leg: &LegState| leg.is_rebuilding() && !leg.is_good(at);
+        for leg in legs.those(lacks).collect::<Vec<_>>() {
             let bytes = Rc::clone(&self.content).right(at.clone(), leg, Vec::new()).await?;
-            legs.written.borrow_mut().add(at);
-            let it = &legs.legs[leg];
-            match it.node.submit(Io::write(at.start, bytes, Durability::Cached)).await {
+            legs.writes(at);
+            match legs.nodes[leg].submit(Io::write(at.start, bytes, Durability::Cached)).await {
                 // It may have failed meanwhile, with another write.
-                Ok(()) if it.here.get() => {
-                    it.missing.borrow_mut().iter_mut().for_each(|missing| missing.remove(at));
-                    legs.copied_bytes.set(legs.copied_bytes.get() + (at.end - at.start));
+                Ok(()) => {
+                    let is_here = legs.change(|state| state.of_roles(|roles| roles.copied(leg, at)));
+                    let bytes = if is_here { at.end - at.start } else { 0 };
+                    legs.copied_bytes.set(legs.copied_bytes.get() + bytes);
                 }
-                Ok(()) => {}
                 Err(e) => legs.put_out(leg, &e),
             }
         }
-        legs.look();
         Ok(())
     }
 
@@ -252,25 +214,10 @@ impl Run {
         }
         self.kept.set(legs.env.now());
         let begun = self.begun.iter().map(Cell::get).min().unwrap_or(0);
-        let first = |leg: &super::Leg| {
-            let next = leg.missing.borrow().as_ref().and_then(|missing| missing.next(0));
-            next.map_or(legs.size.get(), |unit| unit.start).min(begun)
-        };
-        let full = |leg: &&super::Leg| {
-            leg.role.get() == Role::Behind && leg.here.get() && leg.copied.get().is_some()
-        };
-        let positions: Vec<_> = legs
-            .legs
-            .iter()
-            .enumerate()
-            .filter(|(_, leg)| full(leg))
-            .map(|(i, leg)| (i, first(leg)))
-            .collect();
+        let positions = legs.state().positions(begun);
         legs.flush().await?;
         for (leg, position) in positions {
-            let it = &legs.legs[leg];
-            if it.here.get() && it.copied.get().is_some_and(|before| before < position) {
-                it.copied.set(Some(position));
+            if legs.change(|state| state.of_roles(|roles| roles.advance(leg, position))) {
                 legs.recording.change();
             }
         }

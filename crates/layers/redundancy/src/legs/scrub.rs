@@ -84,8 +84,8 @@ impl Legs {
         };
         let from = self.scrubbed.get().unwrap_or(0);
         self.scrubbed.set(Some(from));
-        let job = Job::new(&self.env, "scrub", self.size.get(), None);
-        job.set_progress(from, self.size.get());
+        let job = Job::new(&self.env, "scrub", self.size(), None);
+        job.set_progress(from, self.size());
         self.scrub.replace(Some(Rc::clone(&job)));
         self.findings.begin();
         let me = Rc::clone(self);
@@ -110,15 +110,15 @@ impl Legs {
 
     async fn scrub(&self, content: &Rc<dyn super::Content>, job: &Job, trust: Option<usize>) -> Result<()> {
         let mut kept = self.env.now();
-        while let Some(from) = self.scrubbed.get().filter(|from| *from < self.size.get()) {
-            let at = from..(from + CHUNK).min(self.size.get());
+        while let Some(from) = self.scrubbed.get().filter(|from| *from < self.size()) {
+            let at = from..(from + CHUNK).min(self.size());
             job.turn(at.end - at.start).await?;
             let before = self.env.now();
             let lock = self.locks.lock(&at).await;
             Rc::clone(content).compare(at.clone(), trust).await?;
             drop(lock);
             self.scrubbed.set(Some(at.end));
-            job.set_progress(at.end, self.size.get());
+            job.set_progress(at.end, self.size());
             if self.is_asked() {
                 self.env.sleep(self.env.now().since(before)).await;
             }

@@ -1,70 +1,253 @@
-//! What a leg is, and how it becomes something else.
+//! All that legs decide by: what each of them is ([`Roles`]), and where they may differ ([`Regions`]). Plain state: nothing here
+//! waits, and [`Legs::change`](super::Legs::change) is the only way to it.
+//!
+//! ```text
+//!                      legs                                     regions                 is there anything lacking?
+//!  begin (a write)     those that take no writes miss it        written                 (as before)
+//!  put_out, fail       see `roles.rs`; it misses what may be    -                       yes
+//!                      lost, and where legs may differ
+//!  unknown (outcome)   the same on all: each that is behind     needs a resync          yes
+//!                      misses it
+//!  agree               -                                        needs no resync         looked for
+//!  copied, complete    see `roles.rs`                           -                       looked for
+//!  become_larger       what is new is stale                     needs a resync          yes
+//! ```
+//!
+//! Invariant ([`State::check`]), beside those of the two: **while it says that nothing is lacking, nothing is**: every leg is in
+//! sync or a spare, and no region needs a resync. Reads and writes look no further then.
 
-use super::{Legs, is_corrupt};
-use lamina_block::{Error, ErrorKind, Node, Result, Time};
-use lamina_kit::flaw::flawed;
-use lamina_kit::intent::{Area, Bits};
-use serde::{Deserialize, Serialize};
-use std::cell::{Cell, RefCell};
+use super::is_away;
+use super::regions::Regions;
+use super::roles::{LegState, Loss, Role, Roles, Wanted, is_truncated};
+use lamina_block::{Error, ErrorKind, Time};
+use lamina_kit::intent::Bits;
 use std::ops::Range;
-use std::rc::Rc;
 
-/// What a leg is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Role {
-    /// It has every byte.
-    Sync,
-    /// It lacks some, and gets them as soon as it answers.
-    Behind,
-    /// It lacks some, and nobody asks it for anything until somebody says `rejoin`.
-    Failed,
-    /// It has nothing, and takes the place of another when that is needed.
-    Spare,
+/// The state of all legs.
+#[derive(Clone, Debug)]
+pub struct State {
+    roles: Roles,
+    regions: Regions,
+    /// False while every leg has every byte: nothing needs to be looked up.
+    is_lacking: bool,
+    block: u32,
 }
 
-/// A leg.
-pub struct Leg {
-    pub node: Rc<Node>,
-    /// Where its intent lies, if there is room for one.
-    pub area: Cell<Option<u64>>,
-    pub role: Cell<Role>,
-    /// It lacks everything from this byte on; kept.
-    pub copied: Cell<Option<u64>>,
-    /// It takes writes, though it may lack some.
-    pub here: Cell<bool>,
-    /// What it lacks, while it is behind or failed.
-    pub missing: RefCell<Option<Bits>>,
-    /// Its place among the legs, where each has one: see [`Needs`](super::Needs).
-    pub place: Cell<Option<usize>>,
-    /// It is to be taken away.
-    pub leaving: Cell<bool>,
-    /// When it went away, and why.
-    pub since: Cell<Time>,
-    pub why: RefCell<Option<Error>>,
-}
+impl State {
+    /// Of `legs`, of each of which `size` bytes are used, in blocks of at most `block`.
+    pub fn new(legs: Vec<LegState>, wanted: Wanted, size: u64, block: u32) -> State {
+        let roles = Roles::new(legs, wanted, size, block);
+        let mut state = State { roles, regions: Regions::new(size, block), is_lacking: true, block };
+        state.look();
+        state
+    }
 
-impl Leg {
-    /// True if changes are submitted to it.
     #[inline]
-    pub fn takes_writes(&self) -> bool {
-        match self.role.get() {
-            Role::Sync => true,
-            Role::Behind => self.here.get(),
-            Role::Failed | Role::Spare => false,
+    pub fn roles(&self) -> &Roles {
+        &self.roles
+    }
+
+    pub fn regions(&self) -> &Regions {
+        &self.regions
+    }
+
+    /// Changes what legs are.
+    pub fn of_roles<T>(&mut self, change: impl FnOnce(&mut Roles) -> T) -> T {
+        let result = change(&mut self.roles);
+        self.look();
+        result
+    }
+
+    /// Changes where legs may differ, or what is not flushed.
+    pub fn of_regions<T>(&mut self, change: impl FnOnce(&mut Regions) -> T) -> T {
+        let result = change(&mut self.regions);
+        self.look();
+        result
+    }
+
+    /// True if legs in sync may differ at `at`.
+    #[inline]
+    pub fn needs_resync(&self, at: &Range<u64>) -> bool {
+        self.is_lacking && self.regions.needs_resync().touches(at)
+    }
+
+    /// A change of `at` is submitted to all legs that take writes, at once. Those of the others that `is_of` says miss it.
+    #[inline]
+    pub fn begin(&mut self, at: &Range<u64>, is_of: impl Fn(&LegState) -> bool) {
+        self.regions.write(at);
+        if self.is_lacking {
+            let others = self.roles.legs_mut().filter(|leg| !leg.takes_writes() && is_of(leg));
+            others.for_each(|leg| leg.misses(at));
         }
     }
 
-    /// It misses a change of `at`.
-    pub fn misses(&self, at: &Range<u64>) {
-        if let Some(missing) = &mut *self.missing.borrow_mut() {
-            missing.add(at);
+    /// Bytes at `at` are about to be written to a leg, which others have.
+    #[inline]
+    pub fn write(&mut self, at: &Range<u64>) {
+        self.regions.write(at);
+    }
+
+    /// Leg `leg` misses a change of `at`.
+    pub fn misses(&mut self, leg: usize, at: &Range<u64>) {
+        self.roles.leg_mut(leg).misses(at);
+    }
+
+    /// Looks whether there is anything that a leg lacks.
+    fn look(&mut self) {
+        self.is_lacking = !self.roles.are_whole() || !self.regions.needs_resync().is_empty();
+    }
+
+    /// A leg has failed with `e`: true if it misses from now on what is written. Not if it is the last one that has all; then
+    /// its errors are the device's.
+    pub fn put_out(&mut self, leg: usize, e: &Error, at: Time) -> bool {
+        let is_out = self.roles.leg(leg).takes_writes() && !self.roles.is_last(leg);
+        if is_out {
+            let to = if is_away(e) || is_truncated(e) { Role::Behind } else { Role::Failed };
+            let unflushed = &self.unflushed();
+            self.of_roles(|roles| roles.lose(leg, Loss { to, at, why: Some(e), unflushed }));
+        }
+        is_out
+    }
+
+    /// See [`Roles::fail`].
+    pub fn fail(&mut self, leg: usize, at: Time) -> bool {
+        let unflushed = self.unflushed();
+        self.of_roles(|roles| roles.fail(leg, at, &unflushed))
+    }
+
+    /// See [`Roles::left`].
+    pub fn left(&mut self, at: Time) -> bool {
+        let unflushed = self.unflushed();
+        self.of_roles(|roles| roles.left(at, &unflushed))
+    }
+
+    fn unflushed(&self) -> Bits {
+        self.regions.unflushed(self.roles.wanted.places == 0)
+    }
+
+    /// See [`Regions::begin_flush`].
+    pub fn begin_flush(&mut self, under_way: &[Range<u64>]) -> bool {
+        self.regions.begin_flush(under_way)
+    }
+
+    /// See [`Regions::end_flush`].
+    pub fn end_flush(&mut self, failed: bool) {
+        self.regions.end_flush(failed);
+    }
+
+    /// Any leg may have a change of `at`, or not.
+    pub fn unknown(&mut self, at: &Range<u64>) {
+        self.diverge(at);
+        if self.roles.wanted.places == 0 {
+            self.roles.legs_mut().for_each(|leg| leg.misses(at));
         }
     }
 
-    /// True if there is anything that it lacks.
-    pub fn lacks(&self) -> bool {
-        self.missing.borrow().as_ref().is_some_and(|missing| !missing.is_empty())
+    /// Legs may differ at `at`.
+    pub fn diverge(&mut self, at: &Range<u64>) {
+        self.of_regions(|regions| regions.diverge(at));
+    }
+
+    /// Legs agree at `at`, as it was found when they had `size` bytes.
+    pub fn agree(&mut self, at: &Range<u64>, size: u64) {
+        // Its last unit may hold more by now.
+        if self.roles.size() == size {
+            self.of_regions(|regions| regions.agree(at));
+        }
+    }
+
+    /// True if no leg lacks anything of `region` that only the intent knows of.
+    pub fn is_settled(&self, region: &Range<u64>) -> bool {
+        let is_stale = |leg: &LegState| {
+            let known = leg.copied.unwrap_or(u64::MAX);
+            let at = region.start.min(known)..region.end.min(known);
+            leg.stale.as_ref().is_some_and(|stale| stale.touches(&at))
+        };
+        !self.regions.needs_resync().touches(region) && !self.roles.legs().iter().any(is_stale)
+    }
+
+    /// Takes in what was being written in `dirty` regions, when it was opened. `needed` is what was kept of where legs differ;
+    /// `was` says what each leg was.
+    pub fn open(&mut self, needed: Option<&[(u64, u64)]>, dirty: &Bits, was: impl Fn(usize) -> Option<Role>) {
+        let (size, places) = (self.roles.size(), self.roles.wanted.places);
+        match needed {
+            Some(ranges) => {
+                let inside = |(start, end): &(u64, u64)| (*start).min(size)..(*end).min(size);
+                ranges.iter().map(inside).for_each(|at| self.regions.diverge(&at));
+            }
+            None if self.roles.in_sync().count() > 1 => self.regions.diverge_in(dirty),
+            None => {}
+        }
+        for (number, leg) in self.roles.legs_mut().enumerate() {
+            let Some(stale) = &mut leg.stale else { continue };
+            // Where each has other bytes, those of one that has just gone are as good as the others are.
+            if places == 0 || (leg.place.is_some() && was(number) != Some(Role::Sync)) {
+                stale.join(dirty);
+            }
+            if let Some(copied) = leg.copied {
+                stale.add(&(copied..size));
+            }
+        }
+        self.look();
+    }
+
+    /// What is to be made right on legs that are there.
+    fn to_repair(&self) -> impl Iterator<Item = &Bits> {
+        let rebuilding = self.roles.legs().iter().filter(|leg| leg.is_rebuilding());
+        std::iter::once(self.regions.needs_resync()).chain(rebuilding.filter_map(|leg| leg.stale.as_ref()))
+    }
+
+    /// True if there is anything to repair, or to say that nothing is.
+    pub fn has_work(&self) -> bool {
+        self.roles.legs().iter().any(LegState::is_rebuilding) || !self.regions.needs_resync().is_empty()
+    }
+
+    /// Bytes that are to be repaired.
+    pub fn repair_bytes(&self) -> u64 {
+        self.to_repair().map(Bits::bytes).sum()
+    }
+
+    /// The next bytes from `from` on that are to be repaired at once, about `most`.
+    pub fn next_repair(&self, from: u64, most: u64) -> Option<Range<u64>> {
+        let run_of = |bits: &Bits| {
+            let mut run = bits.next(from)?;
+            while let Some(more) =
+                bits.next(run.end).filter(|m| m.start == run.end && m.end - run.start <= most)
+            {
+                run.end = more.end;
+            }
+            Some(run)
+        };
+        self.to_repair().filter_map(run_of).min_by_key(|run| run.start)
+    }
+
+    /// The legs that had nothing, and up to where each of them has all, if repairs from byte `begun` on are under way.
+    pub fn positions(&self, begun: u64) -> Vec<(usize, u64)> {
+        let first = |leg: &LegState| {
+            let next = leg.stale.as_ref().and_then(|stale| stale.next(0));
+            next.map_or(self.roles.size(), |unit| unit.start).min(begun)
+        };
+        let legs = self.roles.legs().iter().enumerate();
+        let had_nothing = legs.filter(|(_, leg)| leg.is_rebuilding() && leg.copied.is_some());
+        had_nothing.map(|(number, leg)| (number, first(leg))).collect()
+    }
+
+    /// Each leg has `size` bytes from now on, and its intent begins at byte `start`.
+    pub fn become_larger(&mut self, size: u64, start: u64) {
+        self.roles.become_larger(size, start);
+        self.regions.become_larger(size, self.block);
+        self.look();
+    }
+
+    /// Says what is wrong with it.
+    pub fn check(&self) -> Result<(), String> {
+        self.roles.check()?;
+        self.regions.check(self.roles.size())?;
+        let is_whole = self.roles.are_whole() && self.regions.needs_resync().is_empty();
+        match self.is_lacking || is_whole {
+            true => Ok(()),
+            false => Err("it is said that nothing is lacking".into()),
+        }
     }
 }
 
@@ -87,191 +270,5 @@ pub fn did_nothing(e: &Error) -> bool {
     }
 }
 
-/// True if who does not answer now may answer again.
-pub fn is_away(e: &Error) -> bool {
-    matches!(e.kind(), ErrorKind::Offline | ErrorKind::TimedOut)
-}
-
-/// Why what a leg holds is not trusted any more.
-pub(super) fn end_is_gone() -> Error {
-    let message =
-        "its end is gone: it was cut short, or is another device. It gets everything from the others";
-    Error::new(ErrorKind::Truncated, message)
-}
-
-/// True if a leg has lost its end: it can come back, and has nothing then.
-pub(super) fn is_truncated(e: &Error) -> bool {
-    e.kind() == ErrorKind::Truncated
-}
-
-impl Legs {
-    /// A leg has failed: from now on it misses what is written. Not if it is the last one that has all; then its errors
-    /// are the device's.
-    pub fn put_out(&self, leg: usize, e: &Error) {
-        let role = if is_away(e) || is_truncated(e) { Role::Behind } else { Role::Failed };
-        if self.legs[leg].takes_writes() && !self.is_last(leg) {
-            tracing::warn!(device = %self.name, leg = %self.legs[leg].node.name(), error = %e, "a leg has failed");
-            self.lose(leg, role, Some(e));
-        }
-    }
-
-    /// Leg `leg` misses what is written from now on, and may have lost what was not flushed. Where the legs are the same and
-    /// it may differ from the others after a crash, it lacks that, too: they are made the same without it.
-    pub(super) fn lose(&self, leg: usize, role: Role, e: Option<&Error>) {
-        let it = &self.legs[leg];
-        if it.takes_writes() {
-            let mut missing = it.missing.take().unwrap_or_else(|| self.nothing());
-            if !flawed("what was not flushed is forgotten") {
-                missing.join(&self.written.borrow());
-                self.flushing.borrow().iter().for_each(|bits| missing.join(bits));
-            }
-            if self.places == 0 && !flawed("what was in doubt is not missed") {
-                missing.join(&self.unsure.borrow());
-            }
-            it.missing.replace(Some(missing));
-        }
-        it.role.set(role);
-        it.here.set(false);
-        it.since.set(self.env.now());
-        it.why.replace(e.cloned());
-        // Nobody else keeps an intent that would say what it misses; or nothing that it holds is to be trusted.
-        if e.is_some_and(is_truncated) || !self.targets().any(|other| self.legs[other].area.get().is_some()) {
-            self.lacks_all(leg);
-        }
-        self.changed();
-    }
-
-    /// Leg `leg` has nothing.
-    pub(super) fn lacks_all(&self, leg: usize) {
-        let mut all = self.nothing();
-        all.add(&(0..self.size.get()));
-        self.legs[leg].missing.replace(Some(all));
-        self.legs[leg].copied.set(Some(0));
-    }
-
-    pub(super) fn nothing(&self) -> Bits {
-        Bits::none(self.size.get(), self.written.borrow().unit())
-    }
-
-    /// Lets a leg that is behind take writes again, if it answers.
-    pub(super) async fn bring_back(&self, leg: usize) -> Result<()> {
-        let it = &self.legs[leg];
-        let answers = lamina_block::Io::read(0, self.env.pool().take(it.node.geometry().block as usize));
-        if it.node.is_absent() {
-            return Err(Error::offline("the device is not there").on(it.node.name()));
-        }
-        match it.node.submit(answers).await {
-            // It does answer.
-            Err(e) if is_corrupt(&e) => {}
-            answered => answered?,
-        }
-        let (shape, ours) = (it.node.geometry(), self.block);
-        if shape.size < self.size.get() || shape.block > ours || shape.read_only {
-            return Err(Error::invalid(format!(
-                "it is too small, read-only, or its blocks are larger than {ours} bytes"
-            ))
-            .on(it.node.name()));
-        }
-        let area = it.area.get().map(|start| Area(Rc::clone(&it.node), start));
-        if let Some(area) = area.as_ref().filter(|_| it.copied.get() != Some(0))
-            && self.is_cut(area).await?
-        {
-            let e = end_is_gone();
-            tracing::warn!(device = %self.name, leg = %it.node.name(), error = %e, "a leg is back");
-            self.lacks_all(leg);
-            self.changed();
-            self.record().await?;
-        }
-        if it.role.get() != Role::Behind || it.here.get() {
-            return Ok(());
-        }
-        it.here.set(true);
-        if let Some(area) = area {
-            let written = self.intent.write_all(&area).await;
-            if let Err(e) = &written {
-                self.put_out(leg, e);
-            }
-            written?;
-        }
-        tracing::info!(device = %self.name, leg = %it.node.name(), "a leg takes writes again, and gets what it lacks");
-        it.why.replace(None);
-        self.unstick();
-        Ok(())
-    }
-
-    /// True if a leg that was away has no intent any more.
-    async fn is_cut(&self, area: &Area) -> Result<bool> {
-        match self.intent.is_gone(area).await {
-            Err(e) if is_corrupt(&e) => Ok(false),
-            found => found.map(|gone| gone && !flawed("a leg without its end is trusted")),
-        }
-    }
-
-    /// A leg that is behind has all.
-    pub(super) async fn complete(&self, leg: usize) -> Result<()> {
-        let it = &self.legs[leg];
-        it.node.submit(lamina_block::Io::flush()).await.inspect_err(|e| self.put_out(leg, e))?;
-        if it.role.get() == Role::Behind && it.here.get() && !it.lacks() {
-            it.missing.replace(None);
-            it.copied.set(None);
-            it.role.set(Role::Sync);
-            tracing::info!(device = %self.name, leg = %it.node.name(), "a leg has all again");
-            self.changed();
-        }
-        self.record().await
-    }
-
-    /// Legs that have everything or are getting it, as far as one may wait for that.
-    pub(super) fn active(&self) -> usize {
-        self.actives().count()
-    }
-
-    fn actives(&self) -> impl Iterator<Item = &Leg> {
-        let patient = |leg: &&Leg| match leg.role.get() {
-            Role::Sync => true,
-            Role::Behind => leg.here.get() || self.env.now().since(leg.since.get()) < self.timeout,
-            Role::Failed | Role::Spare => false,
-        };
-        self.legs.iter().filter(|leg| !leg.leaving.get()).filter(patient)
-    }
-
-    /// The first place that no active leg holds.
-    fn free_place(&self) -> Option<usize> {
-        (0..self.places).find(|place| self.actives().all(|leg| leg.place.get() != Some(*place)))
-    }
-
-    /// Gives leg `leg` a place, if it has none, or another one has taken it meanwhile; then it has nothing.
-    pub(super) fn seat(&self, leg: usize) {
-        let mine = self.legs[leg].place.get();
-        let is_free = mine.is_some() && self.actives().all(|other| other.place.get() != mine);
-        if self.places > 0 && !is_free {
-            self.legs[leg].place.set(self.free_place());
-            self.lacks_all(leg);
-        }
-    }
-
-    /// Spares take the place of legs that are failed, or away for too long.
-    pub(super) fn take_spares(&self) {
-        while self.active() < self.want {
-            let is_free = |leg: &&Leg| leg.role.get() == Role::Spare && !leg.node.is_absent();
-            let Some(spare) = self.legs.iter().position(|leg| is_free(&leg)) else { return };
-            let place = self.free_place();
-            let is_there = |leg: &&Leg| self.places == 0 || leg.place.get() == place;
-            let gone = |leg: &&Leg| leg.role.get() == Role::Behind && !leg.here.get() && is_there(leg);
-            if let Some(gone) = self.legs.iter().find(gone) {
-                gone.role.set(Role::Failed);
-            }
-            // Whose place is taken has nothing any more, and no other one remembers what it misses.
-            for gone in self.legs.iter().filter(|leg| self.places > 0 && leg.place.get() == place) {
-                gone.place.set(None);
-                gone.missing.replace(None);
-            }
-            self.legs[spare].place.set(place);
-            tracing::warn!(device = %self.name, leg = %self.legs[spare].node.name(), "a spare takes the place of a leg");
-            self.lacks_all(spare);
-            self.legs[spare].role.set(Role::Behind);
-            self.legs[spare].since.set(self.env.now());
-            self.changed();
-        }
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,8 @@
 //! What goes on by itself, once a second as long as there is something: bits of the intent go, legs that were away are
 //! asked whether they answer, spares take over, what legs lack is copied.
 
-use super::state::is_truncated;
-use super::{Legs, Role};
+use super::roles::is_truncated;
+use super::{LegState, Legs};
 use lamina_block::Result;
 use std::rc::Rc;
 use std::time::Duration;
@@ -37,14 +37,12 @@ impl Legs {
 
     async fn tick(self: &Rc<Self>) -> Result<()> {
         self.turn.set(self.turn.get() + 1);
-        let is_away = |leg: &usize| self.legs[*leg].role.get() == Role::Behind && !self.legs[*leg].here.get();
-        for leg in (0..self.legs.len()).filter(is_away) {
+        for leg in self.those(LegState::is_away) {
             if let Err(e) = self.bring_back(leg).await {
-                if is_truncated(&e) && self.legs[leg].copied.get() != Some(0) {
-                    self.lacks_all(leg);
-                    self.changed();
+                if is_truncated(&e) && !self.has_nothing(leg) {
+                    self.end_is_gone(leg);
                 }
-                self.legs[leg].why.replace(Some(e));
+                self.set_why(leg, Some(e));
             }
         }
         self.take_spares();
@@ -63,8 +61,8 @@ impl Legs {
 
     /// True if there may be something to do in the next turn.
     fn is_busy(&self) -> bool {
-        let waits = |leg: &super::Leg| leg.role.get() == Role::Behind && !leg.here.get();
-        !self.intent.is_empty() || !self.is_recorded() || self.legs.iter().any(waits) || self.has_work()
+        let waits = || self.those(LegState::is_away).next().is_some();
+        !self.intent.is_empty() || !self.is_recorded() || waits() || self.has_work()
     }
 
     /// Takes bits out of the intent where nothing happens any more.

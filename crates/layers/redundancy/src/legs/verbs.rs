@@ -1,10 +1,12 @@
 //! The commands of devices with legs, and what they show.
 
-use super::{Legs, Role, enough};
+use super::roles::Rejoined;
+use super::{LegState, Legs, Role, enough};
 use lamina_block::{
     Arg, ArgType, Bytes, Class, Command, Error, ErrorKind, Figure, Finding, Node, Result, Unit, Verb,
 };
 use lamina_kit::command::{args, unknown};
+use lamina_kit::intent::Bits;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::rc::Rc;
@@ -72,14 +74,14 @@ pub fn refusal(child: &Node) -> String {
 impl Legs {
     /// Refuses devices that cannot be legs: see [`lamina_block::Manage::can_evacuate`].
     pub fn can_evacuate(&self, joining: &[Rc<Node>]) -> Result<()> {
-        let size = self.size.get();
+        let size = self.size();
         // Of one that is not there nothing is known.
         let known = joining.iter().filter(|child| child.geometry().size > 0);
         known.into_iter().try_for_each(|child| enough(child, size))
     }
 
     fn find(&self, name: &str) -> Result<usize> {
-        let names: Vec<&str> = self.legs.iter().map(|leg| leg.node.name()).collect();
+        let names: Vec<&str> = self.nodes.iter().map(|node| node.name()).collect();
         let none = || Error::invalid(format!("there is no leg {name:?}; there are {}", names.join(", ")));
         names.iter().position(|other| *other == name).ok_or_else(none)
     }
@@ -94,7 +96,7 @@ impl Legs {
             "rejoin" => self.rejoin(self.find(&args::<OfLeg>(command)?.leg)?).await,
             "scrub" => {
                 let trust = args::<Scrub>(command)?.trust.map(|leg| self.find(&leg)).transpose()?;
-                if trust.is_some_and(|leg| self.legs[leg].role.get() != Role::Sync) {
+                if trust.is_some_and(|leg| self.role(leg) != Role::Sync) {
                     return Err(Error::invalid("trust: that leg does not have every byte"));
                 }
                 self.start_scrub(trust);
@@ -108,15 +110,12 @@ impl Legs {
     }
 
     async fn fail(&self, leg: usize) -> Result<Value> {
-        let it = &self.legs[leg];
         if self.is_last(leg) {
             return Err(Error::invalid("no other leg has every byte: it cannot be done without"));
         }
-        if it.role.get() != Role::Failed {
-            if it.role.get() == Role::Spare {
-                self.lacks_all(leg);
-            }
-            self.lose(leg, Role::Failed, None);
+        let now = self.env.now();
+        if self.change(|state| state.fail(leg, now)) {
+            self.changed();
         }
         self.take_spares();
         self.record().await?;
@@ -124,23 +123,12 @@ impl Legs {
     }
 
     async fn rejoin(self: &Rc<Self>, leg: usize) -> Result<Value> {
-        let it = &self.legs[leg];
         self.halted.set(false);
-        match it.role.get() {
-            Role::Sync | Role::Spare => {}
-            Role::Failed if self.active() >= self.want => {
-                it.missing.replace(None);
-                it.copied.set(None);
-                it.place.set(None);
-                it.role.set(Role::Spare);
-                self.changed();
-            }
-            Role::Failed | Role::Behind => {
-                if it.role.get() == Role::Failed {
-                    self.seat(leg);
-                }
-                it.role.set(Role::Behind);
-                it.since.set(self.env.now());
+        let now = self.env.now();
+        match self.change(|state| state.of_roles(|roles| roles.rejoin(leg, now))) {
+            Rejoined::Already => {}
+            Rejoined::Spare => self.changed(),
+            Rejoined::Behind => {
                 self.changed();
                 self.bring_back(leg).await?;
             }
@@ -152,12 +140,13 @@ impl Legs {
 
     /// What is worth saying about what is kept.
     pub fn check(&self) -> Vec<Finding> {
-        let lacks = |leg: &&super::Leg| matches!(leg.role.get(), Role::Behind | Role::Failed);
-        let say = |leg: &super::Leg| {
-            let bytes = leg.missing.borrow().as_ref().map_or(0, |missing| missing.bytes());
-            Finding::new(Class::Mendable, format!("{} lacks {}", leg.node.name(), Bytes(bytes)))
+        let state = self.state();
+        let legs = state.roles().legs().iter().zip(&self.nodes);
+        let lacks = legs.filter(|(leg, _)| matches!(leg.role, Role::Behind | Role::Failed));
+        let say = |(leg, node): (&LegState, &Rc<Node>)| {
+            Finding::new(Class::Mendable, format!("{} lacks {}", node.name(), Bytes(leg.stale_bytes())))
         };
-        let mut found: Vec<Finding> = self.legs.iter().filter(lacks).map(say).collect();
+        let mut found: Vec<Finding> = lacks.map(say).collect();
         if found.is_empty() {
             found.push(Finding::new(Class::Good, format!("{} legs have every byte", self.in_sync().count())));
         }
@@ -166,38 +155,39 @@ impl Legs {
 
     /// What there is to show.
     pub fn info(&self) -> Value {
-        let leg = |leg: &super::Leg| {
-            let missing = leg.missing.borrow().as_ref().map(|missing| missing.bytes());
+        let state = self.state();
+        let (roles, wanted) = (state.roles(), state.roles().wanted);
+        let leg = |(leg, node): (&LegState, &Rc<Node>)| {
             json!({
-                "device": leg.node.name(),
-                "is": match leg.role.get() {
+                "device": node.name(),
+                "is": match leg.role {
                     Role::Sync => "in sync",
-                    Role::Behind if leg.here.get() => "rebuilding",
+                    Role::Behind if leg.here => "rebuilding",
                     Role::Behind => "away",
                     Role::Failed => "failed",
                     Role::Spare => "spare",
                 },
-                "lacks": missing,
-                "why": leg.why.borrow().as_ref().map(|e| e.to_string()),
+                "lacks": leg.stale.as_ref().map(Bits::bytes),
+                "why": leg.why.as_ref().map(|e| e.to_string()),
             })
         };
-        let lacks = |leg: &super::Leg| leg.missing.borrow().as_ref().map_or(0, |missing| missing.bytes());
-        let lacking = self.legs.iter().filter(|leg| leg.role.get() == Role::Behind).map(lacks).sum::<u64>();
-        let is_missed = |leg: &super::Leg| !matches!(leg.role.get(), Role::Sync | Role::Spare);
+        let behind = roles.legs().iter().filter(|leg| leg.role == Role::Behind);
+        let lacking: u64 = behind.map(LegState::stale_bytes).sum();
+        let covered = roles.covered(None);
         json!({
-            "size": self.size.get(),
-            "legs": self.legs.iter().map(leg).collect::<Vec<_>>(),
-            "unsure": self.unsure.borrow().bytes(),
+            "size": self.size(),
+            "legs": roles.legs().iter().zip(&self.nodes).map(leg).collect::<Vec<_>>(),
+            "unsure": state.regions().needs_resync().bytes(),
             "region": self.intent.shape().region,
             "written_recently": self.intent.regions().bytes(),
             "copied": self.copied_bytes.get(),
             "found": self.findings.info(),
-            "legs_wanted": self.want,
-            "legs_in_sync": self.covered(None),
+            "legs_wanted": wanted.legs,
+            "legs_in_sync": covered,
             "lacking_bytes": lacking,
             "alerts": {
-                "degraded": self.legs.iter().any(is_missed) || self.covered(None) < self.want,
-                "stopped": self.covered(None) < self.needs,
+                "degraded": !roles.are_whole() || covered < wanted.legs,
+                "stopped": covered < wanted.needs,
                 "lost": self.findings.lost.get() > 0,
             },
         })

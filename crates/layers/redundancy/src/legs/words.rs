@@ -1,11 +1,12 @@
 //! What is kept of legs with the hierarchy: see `docs/formats/kept.md`.
 
-use super::{Leg, Legs, Role};
-use lamina_block::{Error, Result};
+use super::{LegState, Legs, Role};
+use lamina_block::{Error, Node, Result};
 use lamina_kit::intent::Bits;
 use lamina_kit::state_record;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::rc::Rc;
 
 /// The version that is written.
 const VERSION: u32 = 1;
@@ -113,18 +114,19 @@ impl Legs {
     /// What is to be kept now.
     pub(super) fn words(&self) -> Value {
         let shape = self.intent.shape();
-        let mut kept = Kept::new(self.kind, shape.id, self.size.get(), shape.region);
-        let leg = |leg: &Leg| KeptLeg {
-            device: leg.node.name().to_owned(),
-            is: leg.role.get(),
-            copied: leg.copied.get(),
-            place: leg.place.get(),
+        let mut kept = Kept::new(self.kind, shape.id, self.size(), shape.region);
+        let state = self.state();
+        let leg = |(leg, node): (&LegState, &Rc<Node>)| KeptLeg {
+            device: node.name().to_owned(),
+            is: leg.role,
+            copied: leg.copied,
+            place: leg.place,
         };
-        kept.legs = self.legs.iter().map(leg).collect();
+        kept.legs = state.roles().legs().iter().zip(&self.nodes).map(leg).collect();
         kept.scrub = self.scrubbed.get();
         kept.tail = self.tail;
         kept.zero = self.to_zero.get();
-        kept.unsure = self.is_degraded().then(|| ranges(&self.unsure.borrow()));
+        kept.unsure = state.roles().is_degraded().then(|| ranges(state.regions().needs_resync()));
         kept.own = self.own.borrow().clone();
         kept.write()
     }

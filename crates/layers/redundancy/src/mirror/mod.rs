@@ -131,7 +131,7 @@ impl Config for Keys {
             };
             let legs = Legs::build(needs, &with).await?;
             let mirror = Rc::new(Mirror {
-                tails: legs.legs.iter().map(|_| Cell::new(0)).collect(),
+                tails: legs.nodes.iter().map(|_| Cell::new(0)).collect(),
                 next: Cell::new(0),
                 legs,
             });
@@ -152,22 +152,22 @@ struct Mirror {
 
 impl Mirror {
     fn node(&self, leg: usize) -> &Rc<Node> {
-        &self.legs.legs[leg].node
+        &self.legs.nodes[leg]
     }
 
     /// The legs that may be asked for `at`, apart from those in `not`.
     fn readable<'a>(&'a self, at: &'a Range<u64>, not: &'a [usize]) -> impl Iterator<Item = usize> + 'a {
         let first = if self.legs.is_unsure(at) && !flawed("stale leg read") { 1 } else { usize::MAX };
         let good = move |leg: &usize| match first {
-            1 => self.legs.legs[*leg].role.get() == Role::Sync,
+            1 => self.legs.role(*leg) == Role::Sync,
             _ => self.legs.is_good(*leg, at) || flawed("stale leg read"),
         };
-        (0..self.legs.legs.len()).filter(good).take(first).filter(|leg| !not.contains(leg))
+        (0..self.legs.nodes.len()).filter(good).take(first).filter(|leg| !not.contains(leg))
     }
 
     /// The leg that is asked for `at`: the one with the fewest requests, a seek counted as some.
     fn choose(&self, at: &Range<u64>) -> Option<usize> {
-        let (count, next) = (self.legs.legs.len(), self.next.get());
+        let (count, next) = (self.legs.nodes.len(), self.next.get());
         let cost = |leg: &usize| {
             let seek = if self.tails[*leg].get() == at.start { 0 } else { SEEK };
             (self.node(*leg).stats().in_flight() + seek, (leg + count - next) % count)
@@ -253,7 +253,7 @@ impl Mirror {
 impl Layer for Mirror {
     fn geometry(&self) -> Geometry {
         let shapes = || self.legs.targets().map(|leg| self.node(leg).geometry());
-        let all = shapes().reduce(Geometry::and).unwrap_or(Geometry::new(0)).with_size(self.legs.size.get());
+        let all = shapes().reduce(Geometry::and).unwrap_or(Geometry::new(0)).with_size(self.legs.size());
         Geometry { block: self.legs.block(), discard: shapes().all(|shape| shape.zero), ..all }
     }
 
@@ -321,7 +321,7 @@ impl Manage for Mirror {
 
     fn detach(self: Rc<Self>) -> Pending {
         Box::pin(async move {
-            match self.legs.legs[0].role.get() {
+            match self.legs.role(0) {
                 Role::Sync => Ok(()),
                 Role::Behind | Role::Failed | Role::Spare => {
                     Err(Error::invalid("its first device does not have every byte"))

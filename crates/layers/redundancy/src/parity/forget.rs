@@ -100,7 +100,7 @@ impl Parity {
             // Who has the parity gets it when it is back.
             let is_written = |column| writes.iter().any(|write| write.column == column);
             self.legs.mark(&at).await?;
-            self.legs.begin_on(&at, |leg| leg.place.get().is_some_and(is_written));
+            self.legs.begin_on(&at, |leg| leg.place.is_some_and(is_written));
             return Ok(());
         }
         self.store(&at, writes, Durability::Fua).await

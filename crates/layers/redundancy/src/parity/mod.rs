@@ -331,11 +331,11 @@ impl Parity {
     }
 
     fn node(&self, leg: usize) -> &Rc<Node> {
-        &self.legs.legs[leg].node
+        &self.legs.nodes[leg]
     }
 
     fn place(&self, leg: usize) -> Option<usize> {
-        self.legs.legs[leg].place.get()
+        self.legs.place(leg)
     }
 
     fn busy(&self) -> Busy<'_> {
@@ -443,7 +443,7 @@ impl Parity {
 impl Layer for Parity {
     fn geometry(&self) -> Geometry {
         let shapes = || self.legs.targets().map(|leg| self.node(leg).geometry());
-        let size = self.legs.size.get() / self.layout.unit * self.layout.width();
+        let size = self.legs.size() / self.layout.unit * self.layout.width();
         let all = shapes().reduce(Geometry::and).unwrap_or(Geometry::new(0)).with_size(size);
         Geometry { block: self.legs.block(), discard: shapes().all(|shape| shape.zero), ..all }
     }

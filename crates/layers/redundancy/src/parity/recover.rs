@@ -14,7 +14,7 @@ impl Parity {
         if self.is_undone(at) {
             return None;
         }
-        (0..self.legs.legs.len())
+        (0..self.legs.nodes.len())
             .find(|leg| self.place(*leg) == Some(column) && self.legs.is_good(*leg, at) && !bad.contains(leg))
     }
 
@@ -68,7 +68,7 @@ impl Parity {
 
     /// The error of a leg that could not be put out.
     pub(super) fn unless_out(&self, failed: Vec<(usize, Error)>) -> Result<()> {
-        let stays = |(leg, _): &(usize, Error)| self.legs.legs[*leg].takes_writes();
+        let stays = |(leg, _): &(usize, Error)| self.legs.takes_writes(*leg);
         failed.into_iter().find(stays).map_or(Ok(()), |(_, e)| Err(e))
     }
 
@@ -196,9 +196,9 @@ impl Parity {
         let failed = self.put_all(writes.into_iter().map(put)).await;
         let has_it = |leg: &usize| asked.contains(leg) && failed.iter().all(|(other, _)| other != leg);
         for (column, part) in parities {
-            let legs = (0..self.legs.legs.len()).filter(|leg| self.place(*leg) == Some(column));
+            let legs = (0..self.legs.nodes.len()).filter(|leg| self.place(*leg) == Some(column));
             let without = legs.filter(|leg| !has_it(leg) && !flawed("what was in doubt is not missed"));
-            without.for_each(|leg| self.legs.legs[leg].misses(part));
+            without.for_each(|leg| self.legs.misses(leg, part));
         }
         self.unless_out(failed)
     }

@@ -69,7 +69,7 @@ impl Parity {
                 }
                 Err(e) => {
                     self.legs.put_out(leg, &e);
-                    if self.legs.legs[leg].role.get() == Role::Sync {
+                    if self.legs.role(leg) == Role::Sync {
                         return Err(e);
                     }
                     continue;
@@ -91,7 +91,7 @@ impl Parity {
     async fn redo(&self, record: Record) -> Result<()> {
         for (column, start, bytes) in record.writes {
             let at = start..start.saturating_add(bytes.len() as u64);
-            if column >= self.layout.columns || at.end > self.legs.size.get() {
+            if column >= self.layout.columns || at.end > self.legs.size() {
                 return Err(Error::new(
                     ErrorKind::Corrupt,
                     "a record of the journal is about bytes that do not exist",
@@ -111,8 +111,8 @@ impl Parity {
             failed.retain(|(_, e)| !is_corrupt(e));
             self.unless_out(failed)?;
             // One that was there when the record was written, and is not any more, or has just failed, gets it later.
-            let lacks = |leg: &usize| is_there(leg) && self.legs.legs[*leg].role.get() != Role::Sync;
-            (0..self.legs.legs.len()).filter(lacks).for_each(|leg| self.legs.legs[leg].misses(&at));
+            let lacks = |leg: &usize| is_there(leg) && self.legs.role(*leg) != Role::Sync;
+            (0..self.legs.nodes.len()).filter(lacks).for_each(|leg| self.legs.misses(leg, &at));
         }
         Ok(())
     }

@@ -362,7 +362,7 @@ impl Parity {
         busy: super::Busy<'_>,
     ) -> Result<()> {
         let is_written = |column| writes.iter().any(|write| write.column == column);
-        self.legs.begin_on(rows, |leg| leg.place.get().is_some_and(is_written));
+        self.legs.begin_on(rows, |leg| leg.place.is_some_and(is_written));
         self.left_out(rows, is_written);
         let put = |write: &Write| {
             let legs: Vec<usize> = self.takers(write.column).collect();
@@ -387,10 +387,10 @@ impl Parity {
             let parity =
                 (self.layout.data()..self.layout.columns).map(|cell| self.layout.column(stripe, cell));
             for column in parity.filter(|column| !is_written(*column)) {
-                let legs = (0..self.legs.legs.len()).filter(|leg| self.place(*leg) == Some(column));
-                legs.for_each(|leg| match self.legs.legs[leg].role.get() {
+                let legs = (0..self.legs.nodes.len()).filter(|leg| self.place(*leg) == Some(column));
+                legs.for_each(|leg| match self.legs.role(leg) {
                     Role::Sync => self.legs.doubt(&at),
-                    Role::Behind | Role::Failed | Role::Spare => self.legs.legs[leg].misses(&at),
+                    Role::Behind | Role::Failed | Role::Spare => self.legs.misses(leg, &at),
                 });
             }
         }
