@@ -71,7 +71,7 @@ impl Legs {
 
     /// True if nothing that leg `leg` holds is to be used.
     pub(super) fn has_nothing(&self, leg: usize) -> bool {
-        self.state().roles().leg(leg).copied == Some(0)
+        self.ask(|state| state.roles().leg(leg).copied) == Some(0)
     }
 
     /// Why leg `leg` is not in sync.

@@ -1,10 +1,12 @@
 //! Making legs, finding them again, legs that join and leave.
 
+use super::background::Rebuild;
+use super::findings::Findings;
 use super::regions::nothing_of;
 use super::roles::{Wanted, end_is_gone};
 use super::state::State;
 use super::words::{Kept, KeptLeg};
-use super::{Content, Findings, LegState, Legs, Role, is_corrupt};
+use super::{Content, LegState, Legs, Role, is_corrupt};
 use lamina_block::{Begin, Build, Bytes, Error, ErrorKind, Geometry, Io, Node, Result, Signal, Time, Zero};
 use lamina_kit::flaw::flawed;
 use lamina_kit::intent::{Area, Intent, Shape, Sheets};
@@ -108,7 +110,10 @@ impl Legs {
             places: needs.places,
             timeout: needs.timeout,
         };
-        let state = State::new(legs, wanted, kept.size, all.block);
+        let mut state = State::new(legs, wanted, kept.size, all.block);
+        state.set_to_zero(kept.zero);
+        state.findings = Findings::new(kept.scrub.map(|position| position.min(kept.size)));
+        state.rebuild = Rebuild::new(needs.limit);
         state.check().map_err(|what| state_record::corrupt("legs", &what))?;
         // Of one that has left nothing is known any more: it could come back with other bytes, or with none.
         let is_kept = |child: &Rc<Node>| kept.legs.iter().any(|leg| leg.device == child.name());
@@ -123,7 +128,6 @@ impl Legs {
             state: RefCell::new(state),
             unit: needs.unit,
             tail: kept.tail,
-            to_zero: Cell::new(kept.zero),
             own: RefCell::new(kept.own.clone()),
             block: all.block,
             content: RefCell::new(Weak::<Nothing>::new()),
@@ -133,19 +137,9 @@ impl Legs {
             recording: SingleFlight::new(with.begin == Begin::Open && as_kept),
             moved: Signal::new(),
             last: Cell::new(Time(0)),
-            ticking: Cell::new(false),
-            turn: Cell::new(0),
-            closing: Cell::new(false),
             tasks: Rc::default(),
             rebuild: RefCell::default(),
             scrub: RefCell::default(),
-            limit: Cell::new(needs.limit),
-            halted: Cell::new(false),
-            stuck: Cell::new(false),
-            cursor: Cell::new(0),
-            copied_bytes: Cell::new(0),
-            scrubbed: Cell::new(kept.scrub),
-            findings: Findings::default(),
         });
         match with.begin {
             Begin::Open => made.open(&kept).await?,
@@ -159,7 +153,7 @@ impl Legs {
     pub fn start(self: &Rc<Self>, content: Weak<dyn Content>) {
         self.content.replace(content);
         self.wake();
-        if self.scrubbed.get().is_some() && !self.read_only {
+        if self.ask(|state| state.findings.position().is_some()) && !self.read_only {
             self.start_scrub(None);
         }
     }
@@ -234,7 +228,7 @@ impl Legs {
     /// they hold is not trusted, if there are enough without them; otherwise they come back, as damaged ones.
     fn put_out_cut(&self, gone: Vec<(usize, Area)>) -> Vec<(usize, Area)> {
         let is_gone = |leg: &usize| gone.iter().any(|(other, _)| other == leg);
-        if self.state().roles().covered_by(|leg| !is_gone(&leg)) < self.wanted().needs {
+        if self.ask(|state| state.roles().covered_by(|leg| !is_gone(&leg))) < self.wanted().needs {
             return gone;
         }
         for (leg, area) in gone {
@@ -248,7 +242,7 @@ impl Legs {
     fn lost(&self, kept: &Kept) -> Error {
         let Wanted { needs, places, .. } = self.wanted();
         if places > 0 {
-            let here = self.state().roles().covered_by(|leg| !self.nodes[leg].is_absent());
+            let here = self.ask(|state| state.roles().covered_by(|leg| !self.nodes[leg].is_absent()));
             return Error::offline(format!(
                 "only {here} of its {places} parts are there, and {needs} are needed"
             ));
@@ -287,13 +281,16 @@ impl Legs {
         self.change(|state| state.of_roles(|roles| roles.leave(is_named)));
         self.take_spares();
         let is_there = |leg: usize| !self.nodes[leg].is_absent();
-        let waits =
-            || !self.closing.get() && !self.halted.get() && self.state().roles().is_catching_up(is_there);
+        let waits = || {
+            !self.is_closing()
+                && !self.ask(|state| state.rebuild.is_halted())
+                && self.ask(|state| state.roles().is_catching_up(is_there))
+        };
         self.wake();
         while waits() {
             self.moved.wait().await;
         }
-        if waits() || !self.state().roles().can_leave() {
+        if waits() || !self.ask(|state| state.roles().can_leave()) {
             self.change(|state| state.of_roles(|roles| roles.stay()));
             return Err(Error::invalid(
                 "the devices that are to stay do not have every byte: let others join, or rejoin, first",

@@ -44,7 +44,6 @@ impl Legs {
         self.can_grow()?;
         self.intent.grow(next, || self.change(|state| state.become_larger(size, start))).await;
         tracing::info!(device = %self.name, before, size, "it has become larger");
-        self.to_zero.set(Some(before));
         self.changed();
         self.record().await?;
         self.zero_new(&new).await;
@@ -56,8 +55,7 @@ impl Legs {
     /// Does what is left of [`Legs::grow`] after a crash. Nobody has written to what is new until it is done.
     pub async fn finish_growing(&self) -> Result<()> {
         let may = !self.read_only && !flawed("zeroing is not taken up again");
-        let Some(before) = self.to_zero.get().filter(|_| may) else { return Ok(()) };
-        let new = before.min(self.size())..self.size();
+        let Some(new) = self.ask(|state| state.to_zero()).filter(|_| may) else { return Ok(()) };
         let lock = self.locks.lock(&new).await;
         self.zero_new(&new).await;
         drop(lock);
@@ -122,7 +120,7 @@ impl Legs {
         if let Err(e) = self.zero_all(new).await {
             tracing::info!(device = %self.name, error = %e, "what is new is not zeroed: it is made the same everywhere");
         }
-        self.to_zero.set(None);
+        self.change(|state| state.set_to_zero(None));
         self.changed();
     }
 

@@ -4,7 +4,7 @@
 //! rest. So what a leg gets here is whole blocks ([`Legs::whole`]), and only those that it cannot read: the others may
 //! hold something newer than where they would come from.
 
-use super::{Legs, Part, Role, is_away};
+use super::{Found, Legs, Part, Role, is_away};
 use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Result};
 use lamina_kit::flaw::flawed;
 use std::ops::Range;
@@ -61,7 +61,7 @@ impl Legs {
                 self.mend(at, leg, bytes, &format!("healed from the others: {e}")).await;
             }
             Err(others) => {
-                self.findings.lost.set(self.findings.lost.get() + 1);
+                self.found(Found::Lost);
                 self.note(
                     leg,
                     at,
@@ -82,7 +82,7 @@ impl Legs {
         self.writes(at);
         match self.nodes[leg].submit(Io::write(at.start, bytes, Durability::Cached)).await {
             Ok(()) => {
-                self.findings.healed.set(self.findings.healed.get() + 1);
+                self.found(Found::Healed);
                 self.note(leg, at, why);
                 return true;
             }
@@ -127,7 +127,7 @@ impl Legs {
             let Ok(bytes) = right else { return Ok(false) };
             self.nodes[leg].submit(Io::write(part.start, bytes, Durability::Fua)).await?;
         }
-        self.findings.healed.set(self.findings.healed.get() + 1);
+        self.found(Found::Healed);
         self.note(leg, at, "healed from the others when a part of it was written");
         Ok(true)
     }

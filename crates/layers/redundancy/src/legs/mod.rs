@@ -23,7 +23,9 @@
 //! ([`Content`]); it reads what [`Legs::is_good`] says is there, and writes as [`Legs::begin`] and [`Legs::ended`] say.
 
 mod away;
+mod background;
 mod build;
+mod findings;
 mod grow;
 mod heal;
 mod parts;
@@ -37,6 +39,7 @@ mod verbs;
 mod words;
 
 pub use build::{Needs, enough, not_all_spares};
+pub use findings::Found;
 pub use heal::{cut, is_corrupt};
 pub use parts::{Part, Parts};
 pub use roles::{LegState, Role, is_away};
@@ -48,10 +51,9 @@ use lamina_kit::range_locks::RangeLocks;
 use lamina_kit::single_flight::SingleFlight;
 use lamina_kit::tasks::Tasks;
 use roles::Wanted;
-use scrub::Findings;
 use serde_json::Value;
 use state::State;
-use std::cell::{Cell, Ref, RefCell};
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 
@@ -83,15 +85,13 @@ pub struct Legs {
     keep: Rc<dyn Keep>,
     /// The devices, leg by leg.
     pub nodes: Vec<Rc<Node>>,
-    /// What each of them is, and where they may differ.
+    /// All that is decided by.
     state: RefCell<State>,
     /// Bytes of each leg that belong together.
     unit: u64,
     /// Bytes behind the intent that are the layer's own, and what it keeps.
     tail: u64,
     pub own: RefCell<Value>,
-    /// What is new since it grew begins here, and is not zeroed yet.
-    to_zero: Cell<Option<u64>>,
     content: RefCell<Weak<dyn Content>>,
     pub intent: Intent,
     pub locks: Rc<RangeLocks>,
@@ -105,29 +105,18 @@ pub struct Legs {
     pub moved: Signal,
     /// When somebody asked for something last.
     last: Cell<Time>,
-    ticking: Cell<bool>,
-    turn: Cell<u64>,
-    closing: Cell<bool>,
     /// What goes on in the background.
     pub tasks: Rc<Tasks>,
     rebuild: RefCell<Option<Rc<Job>>>,
     scrub: RefCell<Option<Rc<Job>>>,
-    limit: Cell<Option<u64>>,
-    /// Somebody cancelled the rebuild.
-    halted: Cell<bool>,
-    /// It could not go on, and may be able to when another leg is there.
-    stuck: Cell<bool>,
-    cursor: Cell<u64>,
-    copied_bytes: Cell<u64>,
-    scrubbed: Cell<Option<u64>>,
-    pub findings: Findings,
 }
 
 // Requests.
 impl Legs {
+    /// Asks the state. No borrow of it is held longer.
     #[inline]
-    fn state(&self) -> Ref<'_, State> {
-        self.state.borrow()
+    fn ask<T>(&self, question: impl FnOnce(&State) -> T) -> T {
+        question(&self.state.borrow())
     }
 
     /// Changes the state, which is checked then wherever tests run.
@@ -141,13 +130,13 @@ impl Legs {
 
     /// What is asked of all legs together.
     fn wanted(&self) -> Wanted {
-        self.state().roles().wanted
+        self.ask(|state| state.roles().wanted)
     }
 
     /// The numbers of all legs that `are`, each looked at when it is its turn.
     #[inline]
     fn those(&self, are: impl Fn(&LegState) -> bool) -> impl Iterator<Item = usize> {
-        (0..self.nodes.len()).filter(move |leg| are(self.state().roles().leg(*leg)))
+        (0..self.nodes.len()).filter(move |leg| self.ask(|state| are(state.roles().leg(*leg))))
     }
 
     /// The legs that take writes.
@@ -163,37 +152,37 @@ impl Legs {
     /// What leg `leg` is for.
     #[inline]
     pub fn role(&self, leg: usize) -> Role {
-        self.state().roles().leg(leg).role
+        self.ask(|state| state.roles().leg(leg).role)
     }
 
     /// The place of leg `leg`, where each has one.
     #[inline]
     pub fn place(&self, leg: usize) -> Option<usize> {
-        self.state().roles().leg(leg).place
+        self.ask(|state| state.roles().leg(leg).place)
     }
 
     /// True if changes are submitted to leg `leg`.
     #[inline]
     pub fn takes_writes(&self, leg: usize) -> bool {
-        self.state().roles().leg(leg).takes_writes()
+        self.ask(|state| state.roles().leg(leg).takes_writes())
     }
 
     /// Bytes of each leg that are used; the intent lies behind them.
     #[inline]
     pub fn size(&self) -> u64 {
-        self.state().roles().size()
+        self.ask(|state| state.roles().size())
     }
 
     /// True if what leg `leg` holds at `at` is what it should.
     #[inline]
     pub fn is_good(&self, leg: usize, at: &Range<u64>) -> bool {
-        self.state().roles().leg(leg).is_good(at)
+        self.ask(|state| state.roles().leg(leg).is_good(at))
     }
 
     /// True if legs in sync may differ at `at`.
     #[inline]
     pub fn is_unsure(&self, at: &Range<u64>) -> bool {
-        self.state().needs_resync(at)
+        self.ask(|state| state.needs_resync(at))
     }
 
     /// Leg `leg` misses a change of `at`.
@@ -227,7 +216,7 @@ impl Legs {
 
     /// Marks what a stream of writes will come to, so that it does not have to wait there.
     fn prepare(&self, next: Range<u64>) {
-        let Some(me) = self.me.upgrade().filter(|_| !self.closing.get()) else { return };
+        let Some(me) = self.me.upgrade().filter(|_| !self.is_closing()) else { return };
         self.tasks.spawn(&*self.env, async move {
             // If it fails, whoever writes there will see why.
             let _ = me.intent.mark(&next, &*me).await;
@@ -322,22 +311,22 @@ impl Legs {
 
     /// True if no leg lacks anything of `region` that only the intent knows of.
     fn is_settled(&self, region: &Range<u64>) -> bool {
-        !self.locks.is_in_use(region) && self.state().is_settled(region)
+        !self.locks.is_in_use(region) && self.ask(|state| state.is_settled(region))
     }
 
     /// How many places are held by legs in sync other than `but`. Where legs are all the same, each has its own.
     pub fn covered(&self, but: Option<usize>) -> usize {
-        self.state().roles().covered(but)
+        self.ask(|state| state.roles().covered(but))
     }
 
     /// True if a place is not held by a leg in sync.
     pub fn is_degraded(&self) -> bool {
-        self.state().roles().is_degraded()
+        self.ask(|state| state.roles().is_degraded())
     }
 
     /// True if bytes are lost without leg `leg`.
     fn is_last(&self, leg: usize) -> bool {
-        self.state().roles().is_last(leg)
+        self.ask(|state| state.roles().is_last(leg))
     }
 
     /// Where what is the layer's own begins on each leg.
@@ -359,17 +348,17 @@ impl Legs {
 
     /// Where legs may differ, in whole units.
     pub fn unsure_runs(&self) -> Vec<Range<u64>> {
-        self.state().regions().needs_resync().runs().collect()
+        self.ask(|state| state.regions().needs_resync().runs().collect())
     }
 
     /// Bytes of such a unit.
     pub fn unsure_unit(&self) -> u64 {
-        self.state().regions().unit()
+        self.ask(|state| state.regions().unit())
     }
 
     /// Lets a rebuild that could not go on try again.
     pub fn unstick(&self) {
-        if self.stuck.replace(false) {
+        if self.change(|state| state.rebuild.resume()) {
             self.rebuild.borrow().iter().for_each(|job| job.resume());
         }
     }
@@ -386,13 +375,25 @@ impl Legs {
 
     /// Notes that something was wrong on a leg.
     pub fn note(&self, leg: usize, at: &Range<u64>, what: &str) {
-        self.findings.note(&self.name, self.nodes[leg].name(), at, what);
+        let name = self.nodes[leg].name();
+        tracing::warn!(device = %self.name, leg = %name, start = at.start, end = at.end, "{what}");
+        self.change(|state| state.findings.note(name, at, what));
     }
 
     /// Where the intent of leg `leg` lies, if there is room for one.
     fn area(&self, leg: usize) -> Option<Area> {
-        let start = self.state().roles().leg(leg).area?;
+        let start = self.ask(|state| state.roles().leg(leg).area)?;
         Some(Area(Rc::clone(&self.nodes[leg]), start))
+    }
+
+    /// Counts what was wrong on a leg.
+    pub fn found(&self, found: Found) {
+        self.change(|state| state.findings.count(found));
+    }
+
+    /// True if nothing goes on by itself any more.
+    fn is_closing(&self) -> bool {
+        self.ask(|state| state.turns.are_over())
     }
 
     fn content(&self) -> Option<Rc<dyn Content>> {
@@ -406,7 +407,7 @@ impl Legs {
 
     /// Ends what goes on in the background. What is everywhere need not be looked at when it is opened again.
     pub async fn close(&self) -> Result<()> {
-        self.closing.set(true);
+        self.change(|state| state.turns.close());
         self.jobs().iter().for_each(|job| job.cancel());
         self.moved.notify();
         self.tasks.ended().await;

@@ -43,15 +43,16 @@ struct Run {
 impl Legs {
     /// True if there is anything to copy, or to say that nothing is.
     pub(super) fn has_work(&self) -> bool {
-        let halted = self.halted.get() || self.rebuild.borrow().is_some();
-        !halted && self.state().has_work()
+        self.ask(|state| state.rebuild.may_begin() && state.has_work())
     }
 
     /// Begins to copy, if that has to be.
     pub(super) fn rebuild(self: &Rc<Self>) {
-        let Some(content) = self.content().filter(|_| self.has_work() && !self.closing.get()) else { return };
-        let total = self.state().repair_bytes();
-        let job = Job::new(&self.env, "rebuild", total, self.limit.get());
+        let Some(content) = self.content().filter(|_| self.has_work() && !self.is_closing()) else { return };
+        self.change(|state| state.rebuild.begin());
+        let (total, limit) =
+            (self.ask(|state| state.repair_bytes()), self.ask(|state| state.rebuild.limit()));
+        let job = Job::new(&self.env, "rebuild", total, limit);
         self.rebuild.replace(Some(Rc::clone(&job)));
         let (legs, kept) = (Rc::clone(self), Cell::new(self.env.now()));
         let run = Run {
@@ -67,8 +68,8 @@ impl Legs {
         self.tasks.spawn(&*self.env, async move {
             run.all().await;
             let legs = Rc::clone(&run.legs);
-            legs.limit.set(run.job.limit());
-            legs.halted.set(run.job.state() == JobState::Cancelled);
+            let (is_cancelled, limit) = (run.job.state() == JobState::Cancelled, run.job.limit());
+            legs.change(|state| state.rebuild.end(is_cancelled, limit));
             legs.rebuild.replace(None);
             legs.wake();
             legs.moved.notify();
@@ -78,7 +79,7 @@ impl Legs {
     /// The next bytes from `from` on that are to be copied at once.
     fn next_chunk(&self, from: u64) -> Option<Range<u64>> {
         let most = if self.is_asked() { CHUNK_ASKED } else { CHUNK };
-        self.state().next_repair(from, most)
+        self.ask(|state| state.next_repair(from, most))
     }
 
     /// True while somebody else asks for something.
@@ -91,7 +92,7 @@ impl Run {
     /// Copies until nothing is lacking that can be had.
     async fn all(&self) {
         loop {
-            self.legs.cursor.set(0);
+            self.legs.change(|state| state.rebuild.rewind());
             let ended = join_all((0..WORKERS).map(|worker| self.work(worker))).await;
             let failed = ended.into_iter().find_map(Result::err).or_else(|| self.stuck.take());
             let result = match failed {
@@ -101,14 +102,15 @@ impl Run {
             match result {
                 Ok(true) => return,
                 Ok(false) => {}
-                Err(e) if e.kind() == ErrorKind::Cancelled || self.legs.closing.get() => return,
+                Err(e) if e.kind() == ErrorKind::Cancelled || self.legs.is_closing() => return,
                 Err(e) => {
                     tracing::warn!(device = %self.legs.name, error = %e, "a rebuild is paused");
                     self.job.fail(&e);
-                    self.legs.stuck.set(true);
+                    self.legs.change(|state| state.rebuild.stop());
                     if self.job.turn(0).await.is_err() {
                         return;
                     }
+                    self.legs.change(|state| state.rebuild.resume());
                 }
             }
         }
@@ -126,15 +128,16 @@ impl Run {
     async fn work(&self, worker: usize) -> Result<()> {
         let legs = &self.legs;
         self.begun[worker].set(u64::MAX);
-        while let Some(at) = legs.next_chunk(legs.cursor.get()) {
+        let next = || legs.next_chunk(legs.ask(|state| state.rebuild.cursor()));
+        while let Some(at) = next() {
             if worker > 0 && legs.is_asked() {
                 legs.env.sleep(GIVE_WAY).await;
-                if legs.closing.get() {
+                if legs.is_closing() {
                     return Ok(());
                 }
                 continue;
             }
-            legs.cursor.set(at.end);
+            legs.change(|state| state.rebuild.advance(at.end));
             self.begun[worker].set(at.start);
             self.job.turn(at.end - at.start).await?;
             let before = legs.env.now();
@@ -171,7 +174,7 @@ impl Run {
         let now = self.legs.env.now();
         if now.since(self.counted.get()) >= COUNT_EVERY {
             self.counted.set(now);
-            let left = self.legs.state().repair_bytes();
+            let left = self.legs.ask(|state| state.repair_bytes());
             self.total.set(self.total.get().max(left));
             self.job.set_progress(self.total.get() - left, self.total.get());
         }
@@ -182,7 +185,7 @@ impl Run {
         let legs = &self.legs;
         let _lock = legs.locks.lock(at).await;
         let size = legs.size();
-        if legs.state().regions().needs_resync().touches(at) {
+        if legs.ask(|state| state.regions().needs_resync().touches(at)) {
             Rc::clone(&self.content).agree(at.clone()).await?;
             legs.change(|state| {
                 state.write(at);
@@ -196,9 +199,7 @@ impl Run {
             match legs.nodes[leg].submit(Io::write(at.start, bytes, Durability::Cached)).await {
                 // It may have failed meanwhile, with another write.
                 Ok(()) => {
-                    let is_here = legs.change(|state| state.of_roles(|roles| roles.copied(leg, at)));
-                    let bytes = if is_here { at.end - at.start } else { 0 };
-                    legs.copied_bytes.set(legs.copied_bytes.get() + bytes);
+                    legs.change(|state| state.copied(leg, at));
                 }
                 Err(e) => legs.put_out(leg, &e),
             }
@@ -214,7 +215,7 @@ impl Run {
         }
         self.kept.set(legs.env.now());
         let begun = self.begun.iter().map(Cell::get).min().unwrap_or(0);
-        let positions = legs.state().positions(begun);
+        let positions = legs.ask(|state| state.positions(begun));
         legs.flush().await?;
         for (leg, position) in positions {
             if legs.change(|state| state.of_roles(|roles| roles.advance(leg, position))) {

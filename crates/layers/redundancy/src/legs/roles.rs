@@ -299,7 +299,7 @@ impl Roles {
 
     /// Leg `leg` misses what is written from now on, and what it may have lost.
     pub fn lose(&mut self, leg: usize, loss: Loss) {
-        debug_assert!(!self.is_last(leg), "the last leg that has a byte is never put out");
+        assert!(!self.is_last(leg), "the last leg that has a byte is never put out");
         let nothing = self.nothing();
         let it = &mut self.legs[leg];
         if it.takes_writes() {

@@ -16,6 +16,8 @@
 //! Invariant ([`State::check`]), beside those of the two: **while it says that nothing is lacking, nothing is**: every leg is in
 //! sync or a spare, and no region needs a resync. Reads and writes look no further then.
 
+use super::background::{Rebuild, Turns};
+use super::findings::Findings;
 use super::is_away;
 use super::regions::Regions;
 use super::roles::{LegState, Loss, Role, Roles, Wanted, is_truncated};
@@ -31,13 +33,27 @@ pub struct State {
     /// False while every leg has every byte: nothing needs to be looked up.
     is_lacking: bool,
     block: u32,
+    /// What is new since it grew begins here, and is not zeroed yet.
+    to_zero: Option<u64>,
+    pub findings: Findings,
+    pub rebuild: Rebuild,
+    pub turns: Turns,
 }
 
 impl State {
     /// Of `legs`, of each of which `size` bytes are used, in blocks of at most `block`.
     pub fn new(legs: Vec<LegState>, wanted: Wanted, size: u64, block: u32) -> State {
         let roles = Roles::new(legs, wanted, size, block);
-        let mut state = State { roles, regions: Regions::new(size, block), is_lacking: true, block };
+        let mut state = State {
+            roles,
+            regions: Regions::new(size, block),
+            is_lacking: true,
+            block,
+            to_zero: None,
+            findings: Findings::default(),
+            rebuild: Rebuild::default(),
+            turns: Turns::default(),
+        };
         state.look();
         state
     }
@@ -148,6 +164,13 @@ impl State {
         self.of_regions(|regions| regions.diverge(at));
     }
 
+    /// Leg `leg` was given its bytes at `at`, under the lock.
+    pub fn copied(&mut self, leg: usize, at: &Range<u64>) {
+        if self.roles.copied(leg, at) {
+            self.rebuild.count(at.end - at.start);
+        }
+    }
+
     /// Legs agree at `at`, as it was found when they had `size` bytes.
     pub fn agree(&mut self, at: &Range<u64>, size: u64) {
         // Its last unit may hold more by now.
@@ -232,8 +255,19 @@ impl State {
         had_nothing.map(|(number, leg)| (number, first(leg))).collect()
     }
 
-    /// Each leg has `size` bytes from now on, and its intent begins at byte `start`.
+    /// What is new and not zeroed yet.
+    pub fn to_zero(&self) -> Option<Range<u64>> {
+        self.to_zero.map(|start| start..self.roles.size())
+    }
+
+    /// What is new from `start` on is not zeroed yet; or nothing is.
+    pub fn set_to_zero(&mut self, start: Option<u64>) {
+        self.to_zero = start.map(|start| start.min(self.roles.size()));
+    }
+
+    /// Each leg has `size` bytes from now on, and its intent begins at byte `start`. What is new is to be zeroed.
     pub fn become_larger(&mut self, size: u64, start: u64) {
+        self.to_zero = Some(self.roles.size());
         self.roles.become_larger(size, start);
         self.regions.become_larger(size, self.block);
         self.look();
@@ -243,6 +277,10 @@ impl State {
     pub fn check(&self) -> Result<(), String> {
         self.roles.check()?;
         self.regions.check(self.roles.size())?;
+        self.findings.check(self.roles.size())?;
+        if self.to_zero.is_some_and(|start| start > self.roles.size()) {
+            return Err("what is to be zeroed is behind the end of the legs".into());
+        }
         let is_whole = self.roles.are_whole() && self.regions.needs_resync().is_empty();
         match self.is_lacking || is_whole {
             true => Ok(()),

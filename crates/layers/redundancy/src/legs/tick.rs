@@ -9,21 +9,18 @@ use std::time::Duration;
 
 /// How often.
 const TICK: Duration = Duration::from_secs(1);
-/// Bits of the intent go after two to four of so many turns.
-const SWEEP: u64 = 2;
 
 impl Legs {
     /// Lets it go on soon. Nobody holds the device meanwhile, so that it can be closed.
     pub(super) fn wake(&self) {
-        if self.read_only || self.closing.get() || self.ticking.replace(true) {
+        if self.read_only || !self.change(|state| state.turns.wake()) {
             return;
         }
         let (env, weak) = (Rc::clone(&self.env), self.me.clone());
         self.env.spawn(Box::pin(async move {
             env.sleep(TICK).await;
             let Some(me) = weak.upgrade() else { return };
-            me.ticking.set(false);
-            if me.closing.get() {
+            if !me.change(|state| state.turns.begin()) {
                 return;
             }
             let working = me.tasks.begin();
@@ -36,7 +33,6 @@ impl Legs {
     }
 
     async fn tick(self: &Rc<Self>) -> Result<()> {
-        self.turn.set(self.turn.get() + 1);
         for leg in self.those(LegState::is_away) {
             if let Err(e) = self.bring_back(leg).await {
                 if is_truncated(&e) && !self.has_nothing(leg) {
@@ -53,7 +49,7 @@ impl Legs {
         // Whatever comes of this turn, there is another one.
         self.wake();
         self.record().await?;
-        match self.turn.get().is_multiple_of(SWEEP) {
+        match self.ask(|state| state.turns.is_sweep()) {
             true => self.sweep().await,
             false => Ok(()),
         }

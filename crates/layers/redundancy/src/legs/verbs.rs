@@ -1,6 +1,7 @@
 //! The commands of devices with legs, and what they show.
 
 use super::roles::Rejoined;
+use super::state::State;
 use super::{LegState, Legs, Role, enough};
 use lamina_block::{
     Arg, ArgType, Bytes, Class, Command, Error, ErrorKind, Figure, Finding, Node, Result, Unit, Verb,
@@ -123,7 +124,7 @@ impl Legs {
     }
 
     async fn rejoin(self: &Rc<Self>, leg: usize) -> Result<Value> {
-        self.halted.set(false);
+        self.change(|state| state.rebuild.allow());
         let now = self.env.now();
         match self.change(|state| state.of_roles(|roles| roles.rejoin(leg, now))) {
             Rejoined::Already => {}
@@ -140,7 +141,10 @@ impl Legs {
 
     /// What is worth saying about what is kept.
     pub fn check(&self) -> Vec<Finding> {
-        let state = self.state();
+        self.ask(|state| self.check_of(state))
+    }
+
+    fn check_of(&self, state: &State) -> Vec<Finding> {
         let legs = state.roles().legs().iter().zip(&self.nodes);
         let lacks = legs.filter(|(leg, _)| matches!(leg.role, Role::Behind | Role::Failed));
         let say = |(leg, node): (&LegState, &Rc<Node>)| {
@@ -148,14 +152,20 @@ impl Legs {
         };
         let mut found: Vec<Finding> = lacks.map(say).collect();
         if found.is_empty() {
-            found.push(Finding::new(Class::Good, format!("{} legs have every byte", self.in_sync().count())));
+            found.push(Finding::new(
+                Class::Good,
+                format!("{} legs have every byte", state.roles().in_sync().count()),
+            ));
         }
         found
     }
 
     /// What there is to show.
     pub fn info(&self) -> Value {
-        let state = self.state();
+        self.ask(|state| self.info_of(state))
+    }
+
+    fn info_of(&self, state: &State) -> Value {
         let (roles, wanted) = (state.roles(), state.roles().wanted);
         let leg = |(leg, node): (&LegState, &Rc<Node>)| {
             json!({
@@ -175,20 +185,20 @@ impl Legs {
         let lacking: u64 = behind.map(LegState::stale_bytes).sum();
         let covered = roles.covered(None);
         json!({
-            "size": self.size(),
+            "size": roles.size(),
             "legs": roles.legs().iter().zip(&self.nodes).map(leg).collect::<Vec<_>>(),
             "unsure": state.regions().needs_resync().bytes(),
             "region": self.intent.shape().region,
             "written_recently": self.intent.regions().bytes(),
-            "copied": self.copied_bytes.get(),
-            "found": self.findings.info(),
+            "copied": state.rebuild.copied(),
+            "found": state.findings.info(),
             "legs_wanted": wanted.legs,
             "legs_in_sync": covered,
             "lacking_bytes": lacking,
             "alerts": {
                 "degraded": !roles.are_whole() || covered < wanted.legs,
                 "stopped": covered < wanted.needs,
-                "lost": self.findings.lost.get() > 0,
+                "lost": state.findings.has_lost(),
             },
         })
     }

@@ -1,5 +1,6 @@
 //! What is kept of legs with the hierarchy: see `docs/formats/kept.md`.
 
+use super::state::State;
 use super::{LegState, Legs, Role};
 use lamina_block::{Error, Node, Result};
 use lamina_kit::intent::Bits;
@@ -113,9 +114,12 @@ impl Kept {
 impl Legs {
     /// What is to be kept now.
     pub(super) fn words(&self) -> Value {
+        self.ask(|state| self.words_of(state))
+    }
+
+    fn words_of(&self, state: &State) -> Value {
         let shape = self.intent.shape();
-        let mut kept = Kept::new(self.kind, shape.id, self.size(), shape.region);
-        let state = self.state();
+        let mut kept = Kept::new(self.kind, shape.id, state.roles().size(), shape.region);
         let leg = |(leg, node): (&LegState, &Rc<Node>)| KeptLeg {
             device: node.name().to_owned(),
             is: leg.role,
@@ -123,9 +127,9 @@ impl Legs {
             place: leg.place,
         };
         kept.legs = state.roles().legs().iter().zip(&self.nodes).map(leg).collect();
-        kept.scrub = self.scrubbed.get();
+        kept.scrub = state.findings.position();
         kept.tail = self.tail;
-        kept.zero = self.to_zero.get();
+        kept.zero = state.to_zero().map(|new| new.start);
         kept.unsure = state.roles().is_degraded().then(|| ranges(state.regions().needs_resync()));
         kept.own = self.own.borrow().clone();
         kept.write()

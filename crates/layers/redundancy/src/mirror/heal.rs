@@ -1,7 +1,7 @@
 //! What one leg cannot read, another one can: it is read there, and written back.
 
 use super::Mirror;
-use crate::legs::{Content, is_away, is_corrupt};
+use crate::legs::{Content, Found, is_away, is_corrupt};
 use lamina_block::{Buf, Durability, Error, Healed, Io, Judge, Pending, Result};
 use lamina_kit::flaw::flawed;
 use std::ops::Range;
@@ -154,8 +154,7 @@ impl Mirror {
             None => copies.iter().find(|(leg, _)| trust == Some(*leg)),
         };
         let Some((_, right)) = right else {
-            let found = &self.legs.findings;
-            found.different.set(found.different.get() + 1);
+            self.legs.found(Found::Different);
             let names: Vec<&str> = copies.iter().map(|(leg, _)| self.node(*leg).name()).collect();
             let what = format!("{} differ, and nothing says which is right", names.join(" and "));
             return self.legs.note(copies[0].0, &at, &what);

@@ -2,7 +2,7 @@
 //! after a crash, the scrub.
 
 use super::{Parity, galois};
-use crate::legs::{Content, Parts, is_away, is_corrupt};
+use crate::legs::{Content, Found, Parts, is_away, is_corrupt};
 use lamina_block::{Buf, Durability, Error, Io, Pending, Request, Result};
 use lamina_kit::flaw::flawed;
 use std::ops::Range;
@@ -226,8 +226,7 @@ impl Parity {
             let legs: Vec<usize> =
                 wrong.iter().flat_map(|cell| self.takers(layout.column(stripe, *cell))).collect();
             let (Some(cell), [leg]) = (wrong, &legs[..]) else {
-                let found = &self.legs.findings;
-                found.different.set(found.different.get() + 1);
+                self.legs.found(Found::Different);
                 let leg = self.takers(layout.column(stripe, layout.data())).next().unwrap_or(0);
                 self.legs.note(
                     leg,
