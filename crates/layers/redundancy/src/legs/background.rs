@@ -10,8 +10,8 @@
 //!  halted    -          -         -             -          -       -           idle
 //! ```
 //!
-//! *Stopped*: some bytes could not be copied, and may be when another leg is there. *Halted*: it was cancelled, and does not begin
-//! by itself again.
+//! *Stopped*: some bytes could not be copied, and may be when another leg is there. *Halted*: it was
+//! cancelled, and does not begin by itself again.
 //!
 //! The turns of all that goes on by itself ([`Turns`]):
 //!
@@ -188,7 +188,8 @@ mod tests {
         };
         // In which phases something may happen, what it makes of each of them, and what it answers.
         use Phase::*;
-        let rows: [(&str, &dyn Fn(&mut Rebuild) -> bool, [Option<(Phase, bool)>; 4]); 6] = [
+        type Row<'a> = (&'a str, &'a dyn Fn(&mut Rebuild) -> bool, [Option<(Phase, bool)>; 4]);
+        let rows: [Row; 6] = [
             ("begin", &begin, [Some((Running, true)), None, None, None]),
             ("stop", &stop, [None, Some((Stopped, true)), None, None]),
             (
