@@ -53,9 +53,9 @@ mod regions;
 mod roles;
 mod scrub;
 mod state;
+mod state_record;
 mod tick;
 mod verbs;
-mod words;
 
 pub use build::{Needs, enough, not_all_spares};
 pub use findings::Found;
@@ -84,7 +84,7 @@ pub trait Content {
     /// What leg `leg` should hold at `at`, from the others, without those in `not`.
     fn right(self: Rc<Self>, at: Range<u64>, leg: usize, not: Vec<usize>) -> Pending<Buf>;
 
-    /// Compares what all legs in sync hold at `at`, and mends what can be. `trust`: the leg that is right
+    /// Compares what all legs in sync hold at `at`, and repairs what can be. `trust`: the leg that is right
     /// where nothing else says.
     fn compare(self: Rc<Self>, at: Range<u64>, trust: Option<usize>) -> Pending;
 
@@ -200,7 +200,7 @@ impl Legs {
 
     /// True if legs in sync may differ at `at`.
     #[inline]
-    pub fn is_unsure(&self, at: &Range<u64>) -> bool {
+    pub fn needs_resync(&self, at: &Range<u64>) -> bool {
         self.ask(|state| state.needs_resync(at))
     }
 
@@ -317,7 +317,7 @@ impl Legs {
             if let Some(content) = self.content() {
                 content.settle().await?;
             }
-            self.keep.set(self.words()).await
+            self.keep.set(self.state_record()).await
         };
         self.recording.save(save).await.map_err(|e| e.on(&self.name))
     }
@@ -356,24 +356,24 @@ impl Legs {
     }
 
     /// Says that legs may differ at `at`.
-    pub fn doubt(&self, at: &Range<u64>) {
+    pub fn mark_for_resync(&self, at: &Range<u64>) {
         self.change(|state| state.diverge(at));
     }
 
     /// Legs agree in those units that lie wholly in `at`. [`Legs::record`] makes that lasting.
-    pub fn know(&self, at: &Range<u64>) {
+    pub fn resynced(&self, at: &Range<u64>) {
         if self.change(|state| state.of_regions(|regions| regions.agree_within(at))) {
             self.changed();
         }
     }
 
     /// Where legs may differ, in whole units.
-    pub fn unsure_runs(&self) -> Vec<Range<u64>> {
+    pub fn resync_runs(&self) -> Vec<Range<u64>> {
         self.ask(|state| state.regions().needs_resync().runs().collect())
     }
 
     /// Bytes of such a unit.
-    pub fn unsure_unit(&self) -> u64 {
+    pub fn resync_unit(&self) -> u64 {
         self.ask(|state| state.regions().unit())
     }
 

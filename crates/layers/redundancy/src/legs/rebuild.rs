@@ -158,7 +158,7 @@ impl Run {
 
     /// Makes those units of `at` right, all of which could not be, because of `e`, that can; why others cannot.
     async fn units(&self, at: &Range<u64>, e: Error) -> Option<Error> {
-        let unit = self.legs.unsure_unit();
+        let unit = self.legs.resync_unit();
         if at.end - at.start <= unit {
             return Some(e);
         }

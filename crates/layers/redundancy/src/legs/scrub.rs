@@ -1,7 +1,7 @@
 //! Comparing all that legs hold, while requests go on. What is found to be wrong is counted in `findings.rs`.
 //!
 //! A chunk is locked, read from all legs and compared. What cannot be read is written anew from what can;
-//! what differs is mended only if it is known which is right. How far it is, is kept now and then: it goes on
+//! what differs is repaired only if it is known which is right. How far it is, is kept now and then: it goes on
 //! after a restart.
 
 use super::Legs;
