@@ -1,5 +1,5 @@
-//! Legs that fail, that answer again, and that have all again: what [`State`](super::state::State) decides is said, done and kept
-//! here.
+//! Legs that fail, that answer again, and that have all again: what [`State`](super::state::State) decides is
+//! said, done and kept here.
 
 use super::roles::end_is_gone;
 use super::{Legs, is_corrupt};
@@ -8,12 +8,13 @@ use lamina_kit::flaw::flawed;
 use lamina_kit::intent::Area;
 
 impl Legs {
-    /// A leg has failed: from now on it misses what is written. Not if it is the last one that has all; then its errors
-    /// are the device's.
+    /// A leg has failed: from now on it misses what is written. Not if it is the last one that has all; then
+    /// its errors are the device's.
     pub fn put_out(&self, leg: usize, e: &Error) {
         let now = self.env.now();
         if self.change(|state| state.put_out(leg, e, now)) {
-            tracing::warn!(device = %self.name, leg = %self.nodes[leg].name(), error = %e, "a leg has failed");
+            let leg = self.nodes[leg].name();
+            tracing::warn!(device = %self.name, %leg, error = %e, "a leg has failed");
             self.changed();
         }
     }
@@ -63,7 +64,8 @@ impl Legs {
             }
             written?;
         }
-        tracing::info!(device = %self.name, leg = %node.name(), "a leg takes writes again, and gets what it lacks");
+        let name = node.name();
+        tracing::info!(device = %self.name, leg = %name, "a leg takes writes again, and gets what it lacks");
         self.set_why(leg, None);
         self.unstick();
         Ok(())
@@ -103,7 +105,8 @@ impl Legs {
         let (now, is_there) = (self.env.now(), |leg: usize| !self.nodes[leg].is_absent());
         let taken = self.change(|state| state.of_roles(|roles| roles.take_spares(now, is_there)));
         for spare in taken {
-            tracing::warn!(device = %self.name, leg = %self.nodes[spare].name(), "a spare takes the place of a leg");
+            let leg = self.nodes[spare].name();
+            tracing::warn!(device = %self.name, %leg, "a spare takes the place of a leg");
             self.changed();
         }
     }

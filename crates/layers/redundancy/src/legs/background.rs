@@ -10,8 +10,8 @@
 //!  halted    -          -         -             -          -       -           idle
 //! ```
 //!
-//! *Stopped*: some bytes could not be copied, and may be when another leg is there. *Halted*: it was cancelled, and does not begin
-//! by itself again.
+//! *Stopped*: some bytes could not be copied, and may be when another leg is there. *Halted*: it was
+//! cancelled, and does not begin by itself again.
 //!
 //! The turns of all that goes on by itself ([`Turns`]):
 //!

@@ -5,7 +5,7 @@ use super::findings::Findings;
 use super::regions::nothing_of;
 use super::roles::{Wanted, end_is_gone};
 use super::state::State;
-use super::words::{Kept, KeptLeg};
+use super::state_record::{Kept, KeptLeg};
 use super::{Content, LegState, Legs, Role, is_corrupt};
 use lamina_block::{Begin, Build, Bytes, Error, ErrorKind, Geometry, Io, Node, Result, Signal, Time, Zero};
 use lamina_kit::flaw::flawed;
@@ -76,7 +76,7 @@ pub fn enough(child: &Node, size: u64) -> Result<()> {
     Err(Error::new(ErrorKind::NoSpace, message))
 }
 
-fn no_words() -> Error {
+fn no_state_record() -> Error {
     Error::unsupported(
         "it must remember which of its devices have every byte: give the file a [hierarchy] table",
     )
@@ -85,7 +85,7 @@ fn no_words() -> Error {
 impl Legs {
     /// Opens the legs, or makes them. The layer says later what their [`Content`] is.
     pub async fn build(needs: Needs, with: &Build) -> Result<Rc<Legs>> {
-        let keep = with.keep.clone().ok_or_else(no_words)?;
+        let keep = with.keep.clone().ok_or_else(no_state_record)?;
         let all = shape(with)?;
         let kept = match (with.begin, keep.get()) {
             (Begin::Open, Some(kept)) => Kept::read(needs.kind, &kept)?,
@@ -262,7 +262,7 @@ impl Legs {
         }
         if !zeroed {
             self.intent.set_all();
-            self.doubt(&(0..self.size()));
+            self.mark_for_resync(&(0..self.size()));
         }
         self.intent.write_all(self).await?;
         self.flush().await

@@ -11,8 +11,8 @@
 //!
 //! *To go on* is what was kept when the device was closed, or died.
 //!
-//! Invariants ([`Findings::check`]): a scrub is inside the legs; only a scrub that goes on has counts from before it, and counts
-//! never get smaller; few places are remembered.
+//! Invariants ([`Findings::check`]): a scrub is inside the legs; only a scrub that goes on has counts from
+//! before it, and counts never get smaller; few places are remembered.
 
 use serde_json::{Value, json};
 use std::collections::VecDeque;

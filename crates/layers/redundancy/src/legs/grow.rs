@@ -135,7 +135,7 @@ impl Legs {
             }
         }
         self.flush().await?;
-        self.know(new);
+        self.resynced(new);
         Ok(())
     }
 }

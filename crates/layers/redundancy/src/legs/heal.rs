@@ -58,7 +58,7 @@ impl Legs {
         let leg = if flawed("wrong leg healed") { (leg + 1) % self.nodes.len() } else { leg };
         match right {
             Ok(bytes) => {
-                self.mend(at, leg, bytes, &format!("healed from the others: {e}")).await;
+                self.repair(at, leg, bytes, &format!("healed from the others: {e}")).await;
             }
             Err(others) => {
                 self.found(Found::Lost);
@@ -75,7 +75,7 @@ impl Legs {
     ///
     /// No intent says so. If the power fails meanwhile the leg is as wrong as it was, and the others, which said what is
     /// right, have not changed; where an intent says that legs may differ, those that are right might be made like it.
-    pub async fn mend(&self, at: &Range<u64>, leg: usize, bytes: Buf, why: &str) -> bool {
+    pub async fn repair(&self, at: &Range<u64>, leg: usize, bytes: Buf, why: &str) -> bool {
         if self.read_only {
             return false;
         }

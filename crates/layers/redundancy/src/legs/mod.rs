@@ -1,5 +1,5 @@
-//! Legs: what `mirror` and `parity` share. Which of the devices below have every byte, which lack what, and what is done
-//! about it.
+//! Legs: what `mirror` and `parity` share. Which of the devices below have every byte, which lack what, and
+//! what is done about it.
 //!
 //! ```text
 //!              write fails, or is gone                 answers again, or `rejoin`
@@ -9,18 +9,37 @@
 //!      └───────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
+//! What a leg is asked for, and what becomes of it (its own changes are in `roles.rs`):
+//!
+//! ```text
+//!              read              write, zero        flush   an error of these            once a second
+//!  in sync     yes               yes                yes     away or failed; of the last  -
+//!                                                           leg: the device's error
+//!  rebuilding  where not stale   yes                yes     away or failed               gets stale bytes
+//!  away        -                 noted as stale     -       -                            asked if it answers
+//!  failed      -                 noted as stale     -       -                            -
+//!  spare       -                 -                  -       -                            takes a free place
+//! ```
+//!
+//! All that is decided is plain state, which waits for nothing: `state.rs` has what legs are (`roles.rs`) and
+//! where they may differ (`regions.rs`), a rebuild and the turns of the background (`background.rs`), and
+//! what was found and how far a scrub is (`findings.rs`). [`Legs`] holds it in one cell, asks it (`ask`) and
+//! changes it (`change`) in closures, so that no borrow of it outlives a decision; wherever tests run it is
+//! checked after each change. Requests, tasks, waiting and what is kept are here and in the files beside.
+//!
 //! Invariants:
-//! * **A write that a leg missed is acknowledged when it is durable that the leg is behind** ([`Legs::ended`],
-//!   [`Legs::record`]). So after a crash nobody takes an old leg for a good one.
-//! * **What a leg lacks is known**: what was written since the last flush when it went away, since it may have lost that,
-//!   and all that was written from then on. The intent keeps the regions of it on disk.
+//! * **A write that a leg missed is acknowledged when it is durable that the leg is behind**
+//!   ([`Legs::ended`], [`Legs::record`]). So after a crash nobody takes an old leg for a good one.
+//! * **What a leg lacks is known**: what was written since the last flush when it went away, since it may
+//!   have lost that, and all that was written from then on. The intent keeps the regions of it on disk.
 //! * **Bytes are changed by one at a time** ([`RangeLocks`]), so that legs cannot end up different.
 //! * **The last leg that has a byte is never put out**: its errors are the device's.
-//! * **The size that is kept is that of the intent which counts** (`grow`): before a larger size is kept, the intent of it is
-//!   durable at the new ends, and the one of the old size is still there.
+//! * **The size that is kept is that of the intent which counts** (`grow`): before a larger size is kept, the
+//!   intent of it is durable at the new ends, and the one of the old size is still there.
 //!
 //! Addresses here are those of the legs, the same on each. What the bytes of a leg mean is the layer's
-//! ([`Content`]); it reads what [`Legs::is_good`] says is there, and writes as [`Legs::begin`] and [`Legs::ended`] say.
+//! ([`Content`]); it reads what [`Legs::is_good`] says is there, and writes as [`Legs::begin`] and
+//! [`Legs::ended`] say.
 
 mod away;
 mod background;
@@ -34,9 +53,9 @@ mod regions;
 mod roles;
 mod scrub;
 mod state;
+mod state_record;
 mod tick;
 mod verbs;
-mod words;
 
 pub use build::{Needs, enough, not_all_spares};
 pub use findings::Found;
@@ -65,12 +84,12 @@ pub trait Content {
     /// What leg `leg` should hold at `at`, from the others, without those in `not`.
     fn right(self: Rc<Self>, at: Range<u64>, leg: usize, not: Vec<usize>) -> Pending<Buf>;
 
-    /// Compares what all legs in sync hold at `at`, and mends what can be. `trust`: the leg that is right where nothing
-    /// else says.
+    /// Compares what all legs in sync hold at `at`, and repairs what can be. `trust`: the leg that is right
+    /// where nothing else says.
     fn compare(self: Rc<Self>, at: Range<u64>, trust: Option<usize>) -> Pending;
 
-    /// The state is about to be kept. What has to be true on the legs before it is, is made so; nothing that waits for
-    /// [`Legs::record`] may be waited for.
+    /// The state is about to be kept. What has to be true on the legs before it is, is made so; nothing that
+    /// waits for [`Legs::record`] may be waited for.
     fn settle(self: Rc<Self>) -> Pending {
         Box::pin(async { Ok(()) })
     }
@@ -181,7 +200,7 @@ impl Legs {
 
     /// True if legs in sync may differ at `at`.
     #[inline]
-    pub fn is_unsure(&self, at: &Range<u64>) -> bool {
+    pub fn needs_resync(&self, at: &Range<u64>) -> bool {
         self.ask(|state| state.needs_resync(at))
     }
 
@@ -201,7 +220,8 @@ impl Legs {
         self.last.set(self.env.now());
     }
 
-    /// Lets `at`, which is locked, be written: says so on disk first. True until the next await of the caller.
+    /// Lets `at`, which is locked, be written: says so on disk first. True until the next await of the
+    /// caller.
     pub async fn mark(&self, at: &Range<u64>) -> Result<()> {
         let next = self.intent.ahead(at);
         if !self.intent.covers(at) {
@@ -245,9 +265,9 @@ impl Legs {
         let failed = || parts.iter().filter_map(|part| Some((part.leg, part.result.as_ref().err()?)));
         let all = failed().count() == parts.len();
         let nothing = all && failed().all(|(_, e)| state::did_nothing(e));
-        // A block that nobody can complete says nothing about the rest of a leg. Where legs are the same and another one
-        // has taken it, this one lacks it.
-        // Memory that cannot be read says nothing about a leg at all.
+        // A block that nobody can complete says nothing about the rest of a leg. Where legs are the same and
+        // another one has taken it, this one lacks it. Memory that cannot be read says nothing about a leg at
+        // all.
         let is_out = |e: &Error| {
             !nothing && !e.is_of_memory() && !(is_corrupt(e) && (self.wanted().places > 0 || all))
         };
@@ -297,7 +317,7 @@ impl Legs {
             if let Some(content) = self.content() {
                 content.settle().await?;
             }
-            self.keep.set(self.words()).await
+            self.keep.set(self.state_record()).await
         };
         self.recording.save(save).await.map_err(|e| e.on(&self.name))
     }
@@ -314,7 +334,8 @@ impl Legs {
         !self.locks.is_in_use(region) && self.ask(|state| state.is_settled(region))
     }
 
-    /// How many places are held by legs in sync other than `but`. Where legs are all the same, each has its own.
+    /// How many places are held by legs in sync other than `but`. Where legs are all the same, each has its
+    /// own.
     pub fn covered(&self, but: Option<usize>) -> usize {
         self.ask(|state| state.roles().covered(but))
     }
@@ -335,24 +356,24 @@ impl Legs {
     }
 
     /// Says that legs may differ at `at`.
-    pub fn doubt(&self, at: &Range<u64>) {
+    pub fn mark_for_resync(&self, at: &Range<u64>) {
         self.change(|state| state.diverge(at));
     }
 
     /// Legs agree in those units that lie wholly in `at`. [`Legs::record`] makes that lasting.
-    pub fn know(&self, at: &Range<u64>) {
+    pub fn resynced(&self, at: &Range<u64>) {
         if self.change(|state| state.of_regions(|regions| regions.agree_within(at))) {
             self.changed();
         }
     }
 
     /// Where legs may differ, in whole units.
-    pub fn unsure_runs(&self) -> Vec<Range<u64>> {
+    pub fn resync_runs(&self) -> Vec<Range<u64>> {
         self.ask(|state| state.regions().needs_resync().runs().collect())
     }
 
     /// Bytes of such a unit.
-    pub fn unsure_unit(&self) -> u64 {
+    pub fn resync_unit(&self) -> u64 {
         self.ask(|state| state.regions().unit())
     }
 

@@ -15,7 +15,8 @@ use std::time::Duration;
 
 /// The most bytes that are copied at once: half a region of the intent, within these.
 const CHUNK: RangeInclusive<u64> = 8 << 10..=512 << 10;
-/// As [`CHUNK`], while clients ask for something, and a quarter of a region: a request may have to wait for so many, on each leg.
+/// As [`CHUNK`], while clients ask for something, and a quarter of a region: a request may have to wait for so many, on each
+/// leg.
 const CHUNK_ASKED: RangeInclusive<u64> = 4 << 10..=128 << 10;
 /// So many chunks are on their way while nobody asks for anything.
 const WORKERS: usize = 8;
@@ -162,7 +163,7 @@ impl Run {
 
     /// Makes those units of `at` right, all of which could not be, because of `e`, that can; why others cannot.
     async fn units(&self, at: &Range<u64>, e: Error) -> Option<Error> {
-        let unit = self.legs.unsure_unit();
+        let unit = self.legs.resync_unit();
         if at.end - at.start <= unit {
             return Some(e);
         }

@@ -1,19 +1,20 @@
 //! Where legs in sync may differ, and what a leg may lose that goes away now: plain state.
 //!
-//! Three bits of each unit: it *needs a resync*, it was *written* since the last flush began, and it is being *flushed*. Of a
-//! flush that is asked for while another one is under way nothing is said here: what was written stays so.
+//! Three bits of each unit: it *needs a resync*, it was *written* since the last flush began, and it is being
+//! *flushed*. Of a flush that is asked for while another one is under way nothing is said here: what was
+//! written stays so.
 //!
 //! ```text
-//!                       write    begin_flush      flushed              flush failed        diverge    agree
-//!  -                    written  -                -                    -                   resync     -
-//!  needs a resync       + wr.    resync           resync               resync              resync     -
-//!  written              written  flushed, or *    written              written             + resync   written
-//!  flushed              + wr.    -                -                    written             + resync   flushed
-//!  written and flushed  both     -                written              written             + resync   both
+//!                       write        begin_flush    flushed   flush failed   diverge     agree
+//!  -                    written      -              -         -              resync      -
+//!  needs a resync       + written    -              -         -              -           none
+//!  written              -            flushed, *     -         -              + resync    -
+//!  flushed              + written    -              none      written        + resync    -
+//!  written and flushed  -            -              written   written        + resync    -
 //! ```
 //!
-//! `*`: written as well, if a write there is under way: the flush may not have it. A need of a resync and the other two bits do not
-//! change each other.
+//! `-`: as before. `*`: written as well, if a write there is under way: the flush may not have it. The need of a
+//! resync and the other two bits do not change each other.
 //!
 //! Invariant ([`Regions::check`]): all sets have the size of the legs and the same units.
 
@@ -21,8 +22,8 @@ use lamina_kit::flaw::flawed;
 use lamina_kit::intent::Bits;
 use std::ops::Range;
 
-/// The shortest unit in which it is remembered what a leg misses; there are at most so many for each leg, unless they
-/// would be longer than the other bound.
+/// The shortest unit in which it is remembered what a leg misses; there are at most so many for each leg,
+/// unless they would be longer than the other bound.
 const GRAIN: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 20;
 const GRAINS_MAX: u64 = 1 << 20;
 
@@ -77,7 +78,8 @@ impl Regions {
         is_only
     }
 
-    /// The flush that [`Regions::begin_flush`] said is the only one has ended. If it failed, what it was of is not durable.
+    /// The flush that [`Regions::begin_flush`] said is the only one has ended. If it failed, what it was of
+    /// is not durable.
     pub fn end_flush(&mut self, failed: bool) {
         debug_assert!(self.flushing.is_some(), "a flush ends once, and only one that has begun");
         if let Some(before) = self.flushing.take().filter(|_| failed) {
@@ -85,8 +87,8 @@ impl Regions {
         }
     }
 
-    /// What a leg may have lost that goes away now. Where the legs are `same`, those that stay are made the same without it
-    /// wherever they differ.
+    /// What a leg may have lost that goes away now. Where the legs are `same`, those that stay are made the
+    /// same without it wherever they differ.
     pub fn unflushed(&self, same: bool) -> Bits {
         let mut all = Bits::none(self.written.size(), self.unit());
         if !flawed("what was not flushed is forgotten") {

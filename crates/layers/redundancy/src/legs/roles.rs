@@ -1,24 +1,23 @@
 //! What each leg is for, and what it becomes: plain state, which decides at once and waits for nothing.
 //!
 //! ```text
-//!              lose          answers      complete   end_is_gone   taken_over     rejoin          fail
-//!  in sync     away, failed  -            -          -             (no place)     -               failed
-//!  away        -             rebuilding   -          away *        failed         away            failed
-//!  rebuilding  away, failed  -            in sync    rebuilding *  (no place)     rebuilding      failed
-//!  failed      -             -            -          failed *      (no place)     away †, spare   -
+//!              lose          answers      complete   end_is_gone   take_spares    rejoin          fail
+//!  in sync     away, failed  -            -          -             -              -               failed
+//!  away        -             rebuilding   -          away *        failed ‡       away            failed
+//!  rebuilding  away, failed  -            in sync    rebuilding *  -              rebuilding      failed
+//!  failed      -             -            -          failed *      failed ‡       away †, spare   -
 //!  spare       -             -            -          -             away *         -               failed *
 //! ```
 //!
-//! *Away* and *rebuilding* are [`Role::Behind`] without and with `here`. `*`: every byte of the leg is stale from then on. `†`:
-//! so it is if another leg has its place. `taken_over` ([`Roles::take_spares`]) has two sides: the spare becomes away, and
-//! rebuilding as soon as it answers; a leg that is away becomes failed. Where each leg has a place of its own, all others that
-//! had the place of the spare are left without one. A leg in sync is lost only if the others have all bytes without it
-//! ([`Roles::is_last`]).
+//! *Away* and *rebuilding* are [`Role::Behind`] without and with `here`. `*`: every byte of the leg is stale
+//! from then on. `†`: so it is if another leg has its place. `‡`: where each leg has a place of its own, and
+//! the spare has taken this one, the leg is left without it. A leg in sync is lost only if the others have
+//! all bytes without it ([`Roles::is_last`]).
 //!
 //! Invariants ([`Roles::check`]):
 //! * Only a leg that is behind is `here`.
-//! * A leg in sync, or a spare, has no stale bytes to be known; of a leg that is behind or failed they are known, unless it is
-//!   without a place where each has one: then nothing that it holds is used.
+//! * A leg in sync, or a spare, has no stale bytes to be known; of a leg that is behind or failed they are
+//!   known, unless it is without a place where each has one: then nothing that it holds is used.
 //! * Stale bytes are counted in the size that the legs have.
 
 use super::regions::nothing_of;
@@ -121,7 +120,8 @@ pub struct Wanted {
     pub needs: usize,
     /// So many legs there are to be, spares not counted.
     pub legs: usize,
-    /// Where each leg has a place of its own, because it holds other bytes than the others: how many there are.
+    /// Where each leg has a place of its own, because it holds other bytes than the others: how many there
+    /// are.
     pub places: usize,
     /// How long a leg may be away before a spare takes its place.
     pub timeout: Duration,
@@ -196,7 +196,8 @@ impl Roles {
         self.those(|leg| leg.role == Role::Sync)
     }
 
-    /// How many places are held by those legs in sync that `counts` says. Where legs are all the same, each has its own.
+    /// How many places are held by those legs in sync that `counts` says. Where legs are all the same, each
+    /// has its own.
     pub fn covered_by(&self, counts: impl Fn(usize) -> bool) -> usize {
         let those = self.in_sync().filter(|leg| counts(*leg));
         match self.wanted.places {
@@ -309,7 +310,8 @@ impl Roles {
         it.here = false;
         it.since = loss.at;
         it.why = loss.why.cloned();
-        // No other leg keeps an intent that would say what it misses; or nothing that it holds is to be trusted.
+        // No other leg keeps an intent that would say what it misses; or nothing that it holds is to be
+        // trusted.
         if loss.why.is_some_and(is_truncated)
             || !self.legs.iter().any(|leg| leg.takes_writes() && leg.area.is_some())
         {
@@ -326,7 +328,8 @@ impl Roles {
         it.copied = Some(0);
     }
 
-    /// Nothing that leg `leg` holds is trusted any more: its end is gone, or it is to leave. Not if it has every byte.
+    /// Nothing that leg `leg` holds is trusted any more: its end is gone, or it is to leave. Not if it has
+    /// every byte.
     pub fn end_is_gone(&mut self, leg: usize) -> bool {
         let is_behind = matches!(self.legs[leg].role, Role::Behind | Role::Failed);
         if is_behind {
@@ -391,7 +394,8 @@ impl Roles {
         }
     }
 
-    /// Spares whose device `is_there` take the place of legs that are failed, leave, or are away for too long. Returns them.
+    /// Spares whose device `is_there` take the place of legs that are failed, leave, or are away for too
+    /// long. Returns them.
     pub fn take_spares(&mut self, now: Time, is_there: impl Fn(usize) -> bool) -> Vec<usize> {
         let mut taken = Vec::new();
         while self.active(now) < self.wanted.legs {
@@ -402,8 +406,10 @@ impl Roles {
             if let Some(gone) = self.legs.iter_mut().find(is_gone) {
                 gone.role = Role::Failed;
             }
-            // A leg whose place is taken has nothing any more, and no other one remembers what it misses.
-            for gone in self.legs.iter_mut().filter(|leg| places > 0 && leg.place == place) {
+            // A leg whose place is taken has nothing any more, and no other one remembers what it misses. One
+            // that leaves and still gets all writes shares its place until then: its bytes may be needed.
+            let is_out = |leg: &&mut LegState| places > 0 && leg.place == place && !leg.takes_writes();
+            for gone in self.legs.iter_mut().filter(is_out) {
                 gone.place = None;
                 gone.stale = None;
             }
@@ -448,7 +454,8 @@ impl Roles {
         it.here
     }
 
-    /// Leg `leg`, which had nothing, is known to have what lies before `position`, durably: true if that is new.
+    /// Leg `leg`, which had nothing, is known to have what lies before `position`, durably: true if that is
+    /// new.
     pub fn advance(&mut self, leg: usize, position: u64) -> bool {
         let it = &mut self.legs[leg];
         let is_further = it.here && it.copied.is_some_and(|before| before < position);
@@ -458,8 +465,8 @@ impl Roles {
         is_further
     }
 
-    /// Each leg has `size` bytes from now on, and its intent begins at byte `start`. What is new is stale where anything is
-    /// known to be: that leg has just failed.
+    /// Each leg has `size` bytes from now on, and its intent begins at byte `start`. What is new is stale
+    /// where anything is known to be: that leg has just failed.
     pub fn become_larger(&mut self, size: u64, start: u64) {
         let new = std::mem::replace(&mut self.size, size)..size;
         let nothing = self.nothing();

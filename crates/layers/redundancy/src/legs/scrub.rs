@@ -1,7 +1,8 @@
 //! Comparing all that legs hold, while requests go on. What is found to be wrong is counted in `findings.rs`.
 //!
-//! A chunk is locked, read from all legs and compared. What cannot be read is written anew from what can; what differs is
-//! mended only if it is known which is right. How far it is, is kept now and then: it goes on after a restart.
+//! A chunk is locked, read from all legs and compared. What cannot be read is written anew from what can;
+//! what differs is repaired only if it is known which is right. How far it is, is kept now and then: it goes on
+//! after a restart.
 
 use super::Legs;
 use lamina_block::{ErrorKind, Job, Result};
@@ -13,7 +14,6 @@ use std::time::Duration;
 const CHUNK: RangeInclusive<u64> = 16 << 10..=256 << 10;
 /// How far it is, is kept so often.
 const KEEP_EVERY: Duration = Duration::from_secs(10);
-
 impl Legs {
     /// Begins to compare, or goes on where it was interrupted.
     pub(super) fn start_scrub(self: &Rc<Self>, trust: Option<usize>) {

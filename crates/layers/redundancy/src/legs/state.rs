@@ -1,20 +1,21 @@
-//! All that legs decide by: what each of them is ([`Roles`]), and where they may differ ([`Regions`]). Plain state: nothing here
-//! waits, and [`Legs::change`](super::Legs::change) is the only way to it.
+//! All that legs decide by: what each of them is ([`Roles`]), and where they may differ ([`Regions`]). Plain
+//! state: nothing here waits, and [`Legs::change`](super::Legs::change) is the only way to it.
 //!
 //! ```text
-//!                      legs                                     regions                 is there anything lacking?
-//!  begin (a write)     those that take no writes miss it        written                 (as before)
-//!  put_out, fail       see `roles.rs`; it misses what may be    -                       yes
-//!                      lost, and where legs may differ
-//!  unknown (outcome)   the same on all: each that is behind     needs a resync          yes
-//!                      misses it
-//!  agree               -                                        needs no resync         looked for
-//!  copied, complete    see `roles.rs`                           -                       looked for
-//!  become_larger       what is new is stale                     needs a resync          yes
+//!                  legs                                  regions          is anything lacking?
+//!  begin (write)   those that take no writes miss it     written          as before
+//!  put_out, fail   `roles.rs`; the leg misses what it    -                yes
+//!                  may lose, and where legs differ
+//!  unknown         those behind or failed miss it        needs a resync   yes
+//!  agree           -                                     needs none       looked for
+//!  of_roles        `roles.rs`                            -                looked for
+//!  of_regions      -                                     `regions.rs`     looked for
+//!  become_larger   what is new is stale, if anything is  needs a resync   yes
 //! ```
 //!
-//! Invariant ([`State::check`]), beside those of the two: **while it says that nothing is lacking, nothing is**: every leg is in
-//! sync or a spare, and no region needs a resync. Reads and writes look no further then.
+//! Invariant ([`State::check`]), beside those of the two: **while it says that nothing is lacking, nothing
+//! is**: every leg is in sync or a spare, and no region needs a resync. Reads and writes look no further
+//! then.
 
 use super::background::{Rebuild, Turns};
 use super::findings::Findings;
@@ -87,7 +88,8 @@ impl State {
         self.is_lacking && self.regions.needs_resync().touches(at)
     }
 
-    /// A change of `at` is submitted to all legs that take writes, at once. Those of the others that `is_of` says miss it.
+    /// A change of `at` is submitted to all legs that take writes, at once. Those of the others that `is_of`
+    /// says miss it.
     #[inline]
     pub fn begin(&mut self, at: &Range<u64>, is_of: impl Fn(&LegState) -> bool) {
         self.regions.write(at);
@@ -113,8 +115,8 @@ impl State {
         self.is_lacking = !self.roles.are_whole() || !self.regions.needs_resync().is_empty();
     }
 
-    /// A leg has failed with `e`: true if it misses from now on what is written. Not if it is the last one that has all; then
-    /// its errors are the device's.
+    /// A leg has failed with `e`: true if it misses from now on what is written. Not if it is the last one
+    /// that has all; then its errors are the device's.
     pub fn put_out(&mut self, leg: usize, e: &Error, at: Time) -> bool {
         let is_out = self.roles.leg(leg).takes_writes() && !self.roles.is_last(leg);
         if is_out {
@@ -189,8 +191,8 @@ impl State {
         !self.regions.needs_resync().touches(region) && !self.roles.legs().iter().any(is_stale)
     }
 
-    /// Takes in what was being written in `dirty` regions, when it was opened. `needed` is what was kept of where legs differ;
-    /// `was` says what each leg was.
+    /// Takes in what was being written in `dirty` regions, when it was opened. `needed` is what was kept of
+    /// where legs differ; `was` says what each leg was.
     pub fn open(&mut self, needed: Option<&[(u64, u64)]>, dirty: &Bits, was: impl Fn(usize) -> Option<Role>) {
         let (size, places) = (self.roles.size(), self.roles.wanted.places);
         match needed {
@@ -244,7 +246,8 @@ impl State {
         self.to_repair().filter_map(run_of).min_by_key(|run| run.start)
     }
 
-    /// The legs that had nothing, and up to where each of them has all, if repairs from byte `begun` on are under way.
+    /// The legs that had nothing, and up to where each of them has all, if repairs from byte `begun` on are
+    /// under way.
     pub fn positions(&self, begun: u64) -> Vec<(usize, u64)> {
         let first = |leg: &LegState| {
             let next = leg.stale.as_ref().and_then(|stale| stale.next(0));
@@ -265,7 +268,8 @@ impl State {
         self.to_zero = start.map(|start| start.min(self.roles.size()));
     }
 
-    /// Each leg has `size` bytes from now on, and its intent begins at byte `start`. What is new is to be zeroed.
+    /// Each leg has `size` bytes from now on, and its intent begins at byte `start`. What is new is to be
+    /// zeroed.
     pub fn become_larger(&mut self, size: u64, start: u64) {
         self.to_zero = Some(self.roles.size());
         self.roles.become_larger(size, start);

@@ -1,5 +1,5 @@
-//! What goes on by itself, once a second as long as there is something: bits of the intent go, legs that were away are
-//! asked whether they answer, spares take over, what legs lack is copied.
+//! What goes on by itself, once a second as long as there is something: bits of the intent go, legs that were
+//! away are asked whether they answer, spares take over, what legs lack is copied.
 
 use super::roles::is_truncated;
 use super::{LegState, Legs};

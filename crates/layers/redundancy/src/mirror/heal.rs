@@ -17,7 +17,7 @@ impl Mirror {
             self.legs.put_out(leg, &e);
         }
         // Where legs may differ each block comes from the first one that can read it, however it is asked for.
-        let whole = self.legs.is_piece(&io.at) || !self.legs.is_unsure(&io.at);
+        let whole = self.legs.is_piece(&io.at) || !self.legs.needs_resync(&io.at);
         let e = match self.read_from(&io, vec![leg], whole).await {
             true => return Ok(()),
             false => e,
@@ -107,7 +107,7 @@ impl Mirror {
         let Some(source) = source else { return result };
         for leg in legs.into_iter().filter(|leg| *leg != source) {
             if wrong.contains(&leg) {
-                self.legs.mend(at, leg, bytes.clone(), "healed from another leg after a crash").await;
+                self.legs.repair(at, leg, bytes.clone(), "healed from another leg after a crash").await;
                 continue;
             }
             let write = Io::write(at.start, bytes.clone(), Durability::Cached);
@@ -134,18 +134,18 @@ impl Mirror {
         // What a leg lacks may be there all the same, if it is known in large pieces only; it gets it anyhow.
         let right = copies.iter().filter_map(|(_, bytes)| bytes.as_ref()).find(is_right).cloned();
         let Some(right) = right else { return Ok(None) };
-        let (all, mut mended) = (right.to_vec(), 0);
+        let (all, mut repaired) = (right.to_vec(), 0);
         for (leg, bytes) in copies {
             let is_same = bytes.is_some_and(|bytes| bytes.to_vec() == all);
             if !is_same && self.legs.is_good(leg, at) {
                 let why = "healed from the others: a layer above knows what is right";
-                mended += usize::from(self.legs.mend(at, leg, right.clone(), why).await);
+                repaired += usize::from(self.legs.repair(at, leg, right.clone(), why).await);
             }
         }
-        Ok(Some(Healed { bytes: right, copies: mended }))
+        Ok(Some(Healed { bytes: right, copies: repaired }))
     }
 
-    /// Compares one block of several copies, and mends what can be.
+    /// Compares one block of several copies, and repairs what can be.
     async fn vote(&self, at: Range<u64>, copies: &[(usize, &[u8])], trust: Option<usize>) {
         let votes = |bytes: &[u8]| copies.iter().filter(|(_, other)| *other == bytes).count() * 2;
         let wins = |votes: usize| (votes > copies.len()) != flawed("wrong leg healed");
@@ -162,7 +162,7 @@ impl Mirror {
         for (leg, bytes) in copies.iter().filter(|(_, bytes)| bytes != right) {
             let buf = self.legs.env.pool().take(bytes.len());
             buf.write(0, right);
-            self.legs.mend(&at, *leg, buf, "healed from the others: it differed").await;
+            self.legs.repair(&at, *leg, buf, "healed from the others: it differed").await;
         }
     }
 }
@@ -206,7 +206,7 @@ impl Content for Mirror {
                     Err(_) => {}
                 }
             }
-            if self.legs.is_unsure(&at) || copies.windows(2).all(|pair| pair[0].1 == pair[1].1) {
+            if self.legs.needs_resync(&at) || copies.windows(2).all(|pair| pair[0].1 == pair[1].1) {
                 return Ok(());
             }
             let block = self.legs.block() as usize;

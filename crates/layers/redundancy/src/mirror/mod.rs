@@ -157,7 +157,7 @@ impl Mirror {
 
     /// The legs that may be asked for `at`, apart from those in `not`.
     fn readable<'a>(&'a self, at: &'a Range<u64>, not: &'a [usize]) -> impl Iterator<Item = usize> + 'a {
-        let first = if self.legs.is_unsure(at) && !flawed("stale leg read") { 1 } else { usize::MAX };
+        let first = if self.legs.needs_resync(at) && !flawed("stale leg read") { 1 } else { usize::MAX };
         let good = move |leg: &usize| match first {
             1 => self.legs.role(*leg) == Role::Sync,
             _ => self.legs.is_good(*leg, at) || flawed("stale leg read"),

@@ -33,7 +33,7 @@ impl Parity {
     /// The bytes of the device that are not known, in order.
     fn unknown(&self) -> Vec<Range<u64>> {
         let (width, unit) = (self.layout.width(), self.layout.unit);
-        let runs = if self.legs.is_degraded() { self.legs.unsure_runs() } else { Vec::new() };
+        let runs = if self.legs.is_degraded() { self.legs.resync_runs() } else { Vec::new() };
         let of_stripe = |(stripe, at): (u64, Range<u64>)| {
             let first = move |cell: usize| stripe * width + cell as u64 * unit - stripe * unit;
             self.lost(stripe, &at).into_iter().map(move |cell| first(cell) + at.start..first(cell) + at.end)
@@ -58,8 +58,8 @@ impl Parity {
         }
         let all = self.unknown();
         if force && !all.is_empty() {
-            let rows = self.legs.unsure_runs();
-            for at in rows.iter().flat_map(|run| cut(run, self.legs.unsure_unit().max(self.layout.unit))) {
+            let rows = self.legs.resync_runs();
+            for at in rows.iter().flat_map(|run| cut(run, self.legs.resync_unit().max(self.layout.unit))) {
                 self.forget_rows(&at).await?;
             }
             self.legs.record().await?;
@@ -75,7 +75,7 @@ impl Parity {
         for (stripe, at) in self.layout.stripes(rows) {
             self.forget_row(stripe, at).await?;
         }
-        self.legs.know(rows);
+        self.legs.resynced(rows);
         Ok(())
     }
 

@@ -79,7 +79,7 @@ impl Parity {
         let is_parity = |column: usize| {
             layout.stripes(&rows.at).all(|(stripe, _)| layout.cell(stripe, column) >= layout.data())
         };
-        let is_unsure = self.legs.is_unsure(&rows.at);
+        let is_unsure = self.legs.needs_resync(&rows.at);
         let may_be = |column: &usize| {
             !lost.contains(column) && (!is_unsure || rows.asked.contains(column) || is_parity(*column))
         };
@@ -129,7 +129,7 @@ impl Parity {
         if !wrong.iter().any(|column| rows.asked.contains(column)) {
             return 0;
         }
-        let mut mended = 0;
+        let mut repaired = 0;
         for (column, bytes) in columns.iter().enumerate() {
             let is_same = |(_, there): &(usize, Buf)| there.to_vec() == bytes.to_vec();
             if rows.columns[column].as_ref().is_some_and(is_same) {
@@ -138,9 +138,9 @@ impl Parity {
             for leg in self.takers(column).filter(|leg| self.legs.is_good(*leg, &rows.at)).collect::<Vec<_>>()
             {
                 let why = "healed from the others: a layer above knows what is right";
-                mended += usize::from(self.legs.mend(&rows.at, leg, bytes.clone(), why).await);
+                repaired += usize::from(self.legs.repair(&rows.at, leg, bytes.clone(), why).await);
             }
         }
-        mended
+        repaired
     }
 }

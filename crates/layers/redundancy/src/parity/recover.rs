@@ -123,7 +123,7 @@ impl Parity {
                 .collect();
             let mut gone: Vec<usize> = lost.iter().map(|column| layout.cell(stripe, *column)).collect();
             gone.sort_unstable();
-            if self.legs.is_unsure(&part) && !flawed("stale parity") {
+            if self.legs.needs_resync(&part) && !flawed("stale parity") {
                 if gone.iter().any(|cell| *cell < layout.data()) {
                     return Err(self.gone(
                         &part,
@@ -239,7 +239,7 @@ impl Parity {
                 cells.iter().map(|cell| Buf::from_vec(cell.slice(within.clone()).to_vec())).collect();
             galois::solve(&right, layout.data(), &[cell]);
             let why = "healed from the others: the two parities agree that it was wrong";
-            self.legs.mend(&here, *leg, right[cell].clone(), why).await;
+            self.legs.repair(&here, *leg, right[cell].clone(), why).await;
         }
     }
 }
@@ -269,8 +269,8 @@ impl Content for Parity {
                 return Ok(());
             }
             let stripes: Vec<(u64, Range<u64>)> = self.layout.stripes(&at).collect();
-            for run in stripes.chunk_by(|a, b| self.legs.is_unsure(&a.1) == self.legs.is_unsure(&b.1)) {
-                if self.legs.is_unsure(&run[0].1) {
+            for run in stripes.chunk_by(|a, b| self.legs.needs_resync(&a.1) == self.legs.needs_resync(&b.1)) {
+                if self.legs.needs_resync(&run[0].1) {
                     self.write_parity(run).await?;
                 }
             }
@@ -296,7 +296,7 @@ impl Content for Parity {
     fn compare(self: Rc<Self>, at: Range<u64>, _trust: Option<usize>) -> Pending {
         Box::pin(async move {
             let columns: Vec<Buf> = (0..self.layout.columns).map(|_| self.take(&at)).collect();
-            let mut whole = !self.legs.is_unsure(&at);
+            let mut whole = !self.legs.needs_resync(&at);
             for leg in self.legs.in_sync().collect::<Vec<_>>() {
                 let Some(column) = self.place(leg) else { continue };
                 let read = || self.node(leg).submit(Io::read(at.start, columns[column].clone()));

@@ -46,7 +46,7 @@ impl Parity {
         }
         let is_found = |slot: &u64| found.records.keys().any(|at| at % self.journal.slots == *slot);
         if !unread.iter().all(is_found) {
-            self.doubt_all();
+            self.mark_all_for_resync();
         }
         for record in found.records.into_values() {
             self.redo(record).await?;
@@ -84,8 +84,8 @@ impl Parity {
     }
 
     /// What a slot said cannot be known: stripes in which something was being written may be half of it.
-    fn doubt_all(&self) {
-        self.legs.intent.regions().units().for_each(|region| self.legs.doubt(&region));
+    fn mark_all_for_resync(&self) {
+        self.legs.intent.regions().units().for_each(|region| self.legs.mark_for_resync(&region));
     }
 
     async fn redo(&self, record: Record) -> Result<()> {

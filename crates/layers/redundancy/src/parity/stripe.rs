@@ -86,7 +86,7 @@ impl Parity {
                 self.store(&rows, writes, durability).await?;
                 if self.legs.is_degraded() {
                     // What nobody could know is known again, and stays so.
-                    self.legs.know(&rows);
+                    self.legs.resynced(&rows);
                     return self.legs.record().await;
                 }
                 Ok(())
@@ -250,7 +250,7 @@ impl Parity {
         let of = |new: bool| (0..layout.data()).filter(move |cell| rows.new[*cell].is_some() == new);
         let change: Vec<usize> = of(true).chain(parity.iter().copied()).collect();
         let compute: Vec<usize> = of(false).collect();
-        let changes = change.iter().all(can_read) && !self.legs.is_unsure(at);
+        let changes = change.iter().all(can_read) && !self.legs.needs_resync(at);
         let computes = compute.iter().all(can_read);
         match (changes, computes) {
             (true, true) if change.len() <= compute.len() => (Way::Change, change),
@@ -328,7 +328,7 @@ impl Parity {
                 continue;
             }
             let result = self.put_and_end(rows, &writes, Durability::Cached, busy).await;
-            if result.is_err() && self.legs.is_unsure(rows) {
+            if result.is_err() && self.legs.needs_resync(rows) {
                 // When the record is gone, it must be known that the stripe may be half of it.
                 self.legs.changed();
                 let _ = self.legs.record().await;
@@ -389,7 +389,7 @@ impl Parity {
             for column in parity.filter(|column| !is_written(*column)) {
                 let legs = (0..self.legs.nodes.len()).filter(|leg| self.place(*leg) == Some(column));
                 legs.for_each(|leg| match self.legs.role(leg) {
-                    Role::Sync => self.legs.doubt(&at),
+                    Role::Sync => self.legs.mark_for_resync(&at),
                     Role::Behind | Role::Failed | Role::Spare => self.legs.misses(leg, &at),
                 });
             }

@@ -102,7 +102,8 @@ fn after(mut roles: Roles, change: &str) -> (&'static str, &'static str, String)
 
 #[test]
 fn every_change_of_a_leg_is_as_the_table_says() {
-    // What it was; the change; what it is, what is stale of it, and the answer. Leg 0 is in sync, leg 2 a spare.
+    // What it was; the change; what it is, what is stale of it, and the answer.
+    // Leg 0 is in sync, leg 2 a spare.
     let rows = [
         ("in sync", "lose, away", "away", "some", ""),
         ("in sync", "lose, failed", "failed", "some", ""),
@@ -222,6 +223,19 @@ fn a_spare_gets_the_place_of_the_leg_that_is_gone() {
 }
 
 #[test]
+fn a_leg_that_leaves_keeps_its_place_while_its_bytes_are_used() {
+    for (state, place) in [("in sync", Some(0)), ("rebuilding", Some(0)), ("away", None), ("failed", None)] {
+        let mut roles = parity(&[state, "in sync", "in sync", "spare"]);
+        let covered = roles.covered(None);
+        roles.leave(|leg| leg == 0);
+        assert_eq!(roles.take_spares(NOW, |_| true), [3], "{state}");
+        roles.check().expect("a good state");
+        assert_eq!((roles.legs[0].place, roles.legs[3].place), (place, Some(0)), "{state}");
+        assert_eq!(roles.covered(None), covered, "{state}: nothing is lost with a spare that is taken");
+    }
+}
+
+#[test]
 fn legs_leave_when_nothing_is_lost_with_them() {
     let rows: [(Roles, &[usize], bool); 6] = [
         (mirror(&["in sync", "in sync"]), &[0], true),
@@ -264,8 +278,8 @@ fn what_is_new_is_stale_where_anything_is() {
 fn a_broken_state_is_noticed() {
     let good = parity(&["in sync", "rebuilding", "failed", "spare"]);
     good.check().expect("a good state");
-    type Break = fn(&mut Roles);
-    let breaks: [(&str, Break); 9] = [
+    type Break = (&'static str, fn(&mut Roles));
+    let breaks: [Break; 9] = [
         ("(Sync) is here", |roles| roles.legs[0].here = true),
         ("(Failed) is here", |roles| roles.legs[2].here = true),
         ("(Sync) has stale bytes", |roles| roles.legs[0].stale = Some(bits(&HALF))),

@@ -279,9 +279,9 @@ fn what_is_read_at_opening_is_what_may_differ() {
         bits.add(&unit(0));
         bits
     };
-    // What was kept of where legs differ; whether leg 1 is behind; where legs differ, and what of leg 1 is stale.
-    type Runs<'a> = Option<&'a [(u64, u64)]>;
-    let rows: [(Runs, bool, &[u64], u64); 4] = [
+    // What was kept of where legs differ; whether leg 1 is behind; where legs differ, and what of it is stale.
+    type Row = (Option<&'static [(u64, u64)]>, bool, &'static [u64], u64);
+    let rows: [Row; 4] = [
         (None, false, &[0], 0),
         (None, true, &[], UNIT),
         (Some(&[(UNIT, u64::MAX)]), false, &[1], 0),
@@ -323,8 +323,8 @@ fn end() -> Error {
 #[test]
 fn a_broken_state_is_noticed() {
     let World { state: good, .. } = World::mirror();
-    type Break = fn(&mut State);
-    let breaks: [(&str, Break); 4] = [
+    type Break = (&'static str, fn(&mut State));
+    let breaks: [Break; 4] = [
         ("a leg is behind", |state| {
             let unflushed = state.unflushed();
             let loss = Loss { to: Role::Behind, at: Time(0), why: None, unflushed: &unflushed };

@@ -95,6 +95,37 @@ fn one_device_takes_the_place_of_another() {
 }
 
 #[test]
+fn a_device_that_leaves_is_used_until_a_spare_has_all() {
+    simulate(|env| async move {
+        let keys = json!({ "unit": "4KiB", "region": "16KiB", "leg-timeout": "1h", "spares": 1 });
+        let open = open(&env, &["a", "b", "c", "d"], keys.clone(), Begin::Format).await.expect("made");
+        let bytes = pattern(open.node.geometry().size as usize);
+        put(&open, 0, &bytes).await;
+        open.set_here("b", false);
+        put(&open, 0, &bytes[..512]).await;
+        assert_eq!(open.roles(), ["in sync", "away", "in sync", "spare"]);
+        // Without b every byte of a is needed, although a spare is to take its place.
+        let node = Rc::clone(&open.node);
+        let vacated = env.start(async move { node.evacuate(vec!["a".into()]).await });
+        env.sleep(Duration::from_millis(1)).await;
+        assert_eq!(all_of(&open).await, bytes);
+        assert_eq!(
+            (open.node.info()["legs_in_sync"].as_u64(), open.roles()[0].as_str()),
+            (Some(2), "in sync")
+        );
+        open.set_here("b", true);
+        vacated.ended().await.expect("vacated");
+        assert_eq!(open.roles(), ["failed", "in sync", "in sync", "in sync"]);
+        assert_eq!(all_of(&open).await, bytes);
+        open.node.close().await.expect("closed");
+        let again = super::open(&env, &["d", "b", "c"], keys, Begin::Open).await.expect("opened");
+        assert_eq!((again.roles(), all_of(&again).await), (vec!["in sync".to_owned(); 3], bytes));
+        scrubbed(&again).await;
+        assert_eq!(again.found("different"), 0);
+    });
+}
+
+#[test]
 fn what_one_device_cannot_read_is_healed() {
     simulate(|env| async move {
         let (open, bytes) = filled(&env).await;

@@ -113,11 +113,11 @@ impl Kept {
 
 impl Legs {
     /// What is to be kept now.
-    pub(super) fn words(&self) -> Value {
-        self.ask(|state| self.words_of(state))
+    pub(super) fn state_record(&self) -> Value {
+        self.ask(|state| self.state_record_of(state))
     }
 
-    fn words_of(&self, state: &State) -> Value {
+    fn state_record_of(&self, state: &State) -> Value {
         let shape = self.intent.shape();
         let mut kept = Kept::new(self.kind, shape.id, state.roles().size(), shape.region);
         let leg = |(leg, node): (&LegState, &Rc<Node>)| KeptLeg {
