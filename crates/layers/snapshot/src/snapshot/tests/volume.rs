@@ -1,5 +1,6 @@
 //! What a volume does, step by step.
 
+use super::super::state::BROKEN;
 use super::scene::*;
 use crate::testing::*;
 use lamina_block::all;
@@ -286,6 +287,46 @@ fn steady_requests_are_handed_on() {
             assert!(is_handed_on(Io::flush()) && is_handed_on(Io::read(0, Buf::zeroed(65536))));
             vol.command("snapshot", json!({"name": "x"})).await.unwrap();
             assert!(is_handed_on(read(0)) && !is_handed_on(write(0)));
+        });
+    }
+}
+
+/// Every transition of the state is followed by a check of its invariants, in builds with debug assertions.
+#[test]
+fn a_broken_state_is_noticed_at_the_next_transition() {
+    run(How::new(Level::Shadow), |vol| async move {
+        vol.core.change(|_| ());
+        let transition = |broken: bool| {
+            if broken {
+                vol.core.state.borrow_mut().frees.retire(vec![9, 9]);
+            }
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| vol.core.change(|_| ())))
+        };
+        assert!(transition(false).is_ok());
+        let words = transition(true).err().and_then(|panic| panic.downcast_ref::<String>().cloned());
+        assert_eq!(words.is_some_and(|words| words.contains(BROKEN)), cfg!(debug_assertions));
+    });
+}
+
+/// Room in the map is promised to a write before its data is written; one that fails gives it back.
+#[test]
+fn failed_writes_take_no_room_in_the_map() {
+    for level in Level::ALL {
+        let keys = json!({ "extent": "4KiB", "size": "512MiB" });
+        let how = How { keys, disk: 96 << 20, meta: Some(1 << 20), ..How::new(level) };
+        run(how, move |vol| async move {
+            let (leaf, size) = (FANOUT * 4096, vol.node.geometry().size);
+            vol.env.set_fault(Some(Box::new(|_, disk, io| {
+                let fails = disk == DISK && io.op.kind() == OpKind::Write;
+                fails.then(|| lamina_block::Error::media("a fault of the test"))
+            })));
+            for at in (0..3).flat_map(|_| (0..size).step_by(leaf as usize)) {
+                let failed = vol.write(at, 1, 4096).await.unwrap_err();
+                assert_eq!(failed.kind(), ErrorKind::Media, "{level:?}, {at}: {failed}");
+            }
+            vol.env.set_fault(None);
+            vol.write(0, 1, 4096).await.unwrap();
+            vol.audit(true).await;
         });
     }
 }
