@@ -13,11 +13,13 @@ pub fn geometry(children: &Children) -> Geometry {
 
 /// Completes when all of `parts` have. Parts that complete at once, as memory does, cost no future; and when all do,
 /// there is none.
+#[inline]
 pub fn together(parts: impl Iterator<Item = Request>) -> Step {
     let (mut result, mut waiting) = (Ok(()), Vec::new());
     for mut part in parts {
         match part.ready() {
-            Some(ended) => result = result.and(ended),
+            Some(Ok(())) => {}
+            Some(Err(e)) => result = result.and(Err(e)),
             None => waiting.push(part),
         }
     }
@@ -28,12 +30,14 @@ pub fn together(parts: impl Iterator<Item = Request>) -> Step {
 }
 
 /// Flushes all of `children`.
+#[inline]
 pub fn flush(children: &Children) -> Step {
     together(children.iter().map(|child| child.submit(Io::flush())))
 }
 
 /// A fast zeroing happens on all children or on none: refuses it while nothing has changed yet, if one of `children`
 /// would refuse it.
+#[inline]
 pub fn refuse_fast_zero<'a>(io: &Io, mut children: impl Iterator<Item = &'a Rc<Node>>) -> Result<()> {
     match io.op {
         Op::Zero(how) if how.fast => match children.find(|child| !child.geometry().zero) {
@@ -47,11 +51,13 @@ pub fn refuse_fast_zero<'a>(io: &Io, mut children: impl Iterator<Item = &'a Rc<N
 }
 
 /// True if `inner` lies in `outer`.
+#[inline]
 pub fn contains(outer: &Range<u64>, inner: &Range<u64>) -> bool {
     outer.start <= inner.start && inner.end <= outer.end
 }
 
 /// True for a flush, which has no place.
+#[inline]
 pub fn is_flush(io: &Io) -> bool {
     io.op.kind() == OpKind::Flush
 }
@@ -64,6 +70,7 @@ pub struct Runs {
 
 impl Runs {
     /// `part` goes to `to`.
+    #[inline]
     pub fn add(&mut self, part: &Range<u64>, to: u64) {
         match self.all.last_mut() {
             Some((last, there)) if last.end == part.start && *there + (last.end - last.start) == to => {
@@ -74,6 +81,7 @@ impl Runs {
     }
 
     /// The parts, in the order in which they came.
+    #[inline]
     pub fn iter(&self) -> impl Iterator<Item = (Range<u64>, u64)> + use<'_> {
         self.all.iter().cloned()
     }
