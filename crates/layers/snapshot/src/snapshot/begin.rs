@@ -1,17 +1,18 @@
 //! Making the volume's metadata, finding it again, taking over a device as it is.
 
 use super::Keys;
-use super::core::{Core, Snapshot};
+use super::core::Core;
 use super::format::{
     EXTENTS, HEAD, HEAD_LEN, Head, KEPT_LEN, Kept, OBJECTS, PAGES, PAGES_IN_USE, Plan, TABLE, kept_at,
     kept_max, map_pages, space_tags,
 };
 use super::grace::Grace;
+use super::state::{Snapshot, State, Versions};
 use lamina_block::{Begin, Build, Bytes, Config, Error, ErrorKind, Level, Result};
 use lamina_kit::home;
 use lamina_metadata::extents::{PLACES_MAX, Pxb, Tree};
 use lamina_metadata::{Change, Format, Id, Region, Store};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 
 /// Bytes in a page of the store.
@@ -141,7 +142,7 @@ async fn make(keys: &Keys, with: &Build, adopt: bool) -> Result<()> {
 async fn open(keys: &Keys, with: &Build) -> Result<Rc<Core>> {
     let store = Store::open(&with.env, region(with, None)?, home::options(keys.memory)).await;
     let store = store.map_err(|e| home::missing(Keys::KIND, with, e))?;
-    let mut head = Head::decode(&home::head::<HEAD_LEN>(&store, HEAD, Keys::KIND, with).await?)?;
+    let head = Head::decode(&home::head::<HEAD_LEN>(&store, HEAD, Keys::KIND, with).await?)?;
     let find = |tag: u64| store.find(tag).ok_or_else(|| home::unfinished(Keys::KIND, with));
     let (head_id, table_id) = (find(HEAD)?, find(TABLE)?);
     fits(keys, with, &head)?;
@@ -156,9 +157,6 @@ async fn open(keys: &Keys, with: &Build) -> Result<Rc<Core>> {
     if let Some(why) = &sealed {
         tracing::warn!(device = %with.name, "the volume is read-only: {why}");
     }
-    let newest = snapshots.iter().map(|snapshot| snapshot.kept.epoch).max().unwrap_or(0);
-    // At `lazy` the table may be newer than the head.
-    head.epoch = head.epoch.max(newest + 1);
     let child = with.child();
     let core = Rc::new_cyclic(|me| Core {
         me: me.clone(),
@@ -173,30 +171,14 @@ async fn open(keys: &Keys, with: &Build) -> Result<Rc<Core>> {
         policy: keys.policy(),
         head_id,
         table_id,
-        head: Cell::new(head),
-        snapshots: RefCell::new(snapshots),
-        shared: Cell::new(0),
-        overlay: RefCell::default(),
+        state: RefCell::new(State::new(Versions::new(head, snapshots))),
         locks: Rc::default(),
-        behind: Cell::new(false),
         turn: Default::default(),
-        waiting: RefCell::default(),
-        working: Cell::new(false),
         moved: Default::default(),
-        freed: RefCell::default(),
-        afterwards: RefCell::default(),
-        taken: RefCell::default(),
-        limbo: RefCell::default(),
-        releasing: Cell::new(false),
-        timer: Cell::new(false),
-        closed: Cell::new(false),
-        reclaim: RefCell::default(),
-        again: Cell::new(false),
-        stale: Cell::new(true),
-        swept: Cell::new(0),
+        job: RefCell::default(),
         sealed,
     });
-    core.shared.set(core.shared_by_snapshots());
+    core.state().debug_check();
     if !core.is_read_only() {
         recover(&core, keys).await?;
     }
@@ -240,23 +222,20 @@ async fn snapshots(store: &Store, table: Id, extent: u64) -> Result<(Vec<Snapsho
             Err(e) => return Err(e),
         }
     }
-    snapshots.sort_by_key(|snapshot| snapshot.kept.epoch);
     Ok((snapshots, missing))
 }
 
 /// What an interrupted run has left is brought in order; what has become larger is used.
 async fn recover(core: &Rc<Core>, keys: &Keys) -> Result<()> {
     if core.store.level() == Level::Lazy {
-        if core.head.get().open {
+        if core.head().open {
             // Counts and bits may be of different moments, and what was on its way into the map lost.
             recount(core, &core.pages).await?;
             let space = Rc::clone(&core.space.borrow());
             recount(core, &space).await?;
-            core.note_garbage();
+            core.change(|state| state.versions.note_garbage());
         }
-        let head = Head { open: true, ..core.head.get() };
-        core.change(core.with_head(Change::new(), head)).await?;
-        core.head.set(head);
+        core.stage_head(Change::new(), Head { open: true, ..core.head() }).await?;
         core.commit().await?;
     }
     match core.grow().await {
@@ -265,10 +244,10 @@ async fn recover(core: &Rc<Core>, keys: &Keys) -> Result<()> {
         }
         grown => grown?,
     }
-    if let Some(size) = keys.size.filter(|size| size.0 > core.head.get().size) {
+    if let Some(size) = keys.size.filter(|size| size.0 > core.head().size) {
         core.resize(size.0, false).await?;
     }
-    if core.head.get().garbage {
+    if core.head().garbage {
         core.start_reclaim();
     }
     Ok(())
@@ -278,7 +257,7 @@ async fn recount(core: &Core, of: &Pxb) -> Result<()> {
     let mut from = 0;
     while from < of.physical() {
         let (change, next) = of.recount(Change::new(), from).await?;
-        core.change(change).await?;
+        core.stage(change).await?;
         from = next;
     }
     Ok(())

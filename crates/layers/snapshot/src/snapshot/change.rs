@@ -3,9 +3,9 @@
 //! A first write into an extent that a snapshot has, or that is nowhere, goes to a new extent, together with what the
 //! old one has around it. The extent is locked meanwhile. The old one stays as it is.
 
-use super::core::{Core, Place, Spot};
-use super::overlay::Age;
+use super::core::Core;
 use super::read::Version;
+use super::state::{Place, Spot, Wait};
 use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Op, Request, Result, Zero, all};
 use lamina_kit::fan_out::Runs;
 use lamina_metadata::extents::{Entry, FANOUT, levels_for};
@@ -39,7 +39,7 @@ struct Reserved {
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        self.core.overlay.borrow_mut().end_reservation(self.extent, self.entries);
+        self.core.change(|state| state.overlay.end_reservation(self.extent, self.entries));
         self.core.moved.notify();
     }
 }
@@ -87,7 +87,7 @@ impl Core {
             Op::Zero(how) => how.durability == Durability::Fua,
             Op::Read(_) | Op::Discard | Op::Flush => false,
         };
-        let visible = !matches!(io.op, Op::Discard) && !self.lasts(&io.at);
+        let visible = !matches!(io.op, Op::Discard) && !self.lasts(&self.state(), &io.at);
         if forced || visible { self.flush().await } else { Ok(()) }
     }
 
@@ -122,8 +122,12 @@ impl Core {
                 self.grace.drained().await;
             } else if given.extents.len() < needed {
                 // An extent that is nobody else's is free again after the next commit.
-                let returns = |place: &Place| place.at.is_some_and(|spot| spot.born >= self.shared.get());
-                let moves = steps.iter().zip(&places).all(|(step, place)| !is_new(step) || returns(place));
+                let moves = {
+                    let state = self.state();
+                    let returns =
+                        |place: &Place| place.at.is_some_and(|spot| state.versions.is_own(spot.born));
+                    steps.iter().zip(&places).all(|(step, place)| !is_new(step) || returns(place))
+                };
                 given.extents.push(self.allocate(moves).await?);
             } else {
                 break steps;
@@ -140,8 +144,9 @@ impl Core {
         let _room = self.reserve(&(extent..extent + 1)).await?;
         let mut given = Given { core: Rc::clone(self), extents: vec![self.allocate(true).await?] };
         self.load(extent).await?;
-        let Some(source) = self.look(extent).transpose()?.and_then(|place| place.at) else { return Ok(()) };
-        let at = (extent << self.shift()).min(self.head.get().size);
+        let place = self.look(&self.state(), extent).transpose()?;
+        let Some(source) = place.and_then(|place| place.at) else { return Ok(()) };
+        let at = (extent << self.shift()).min(self.head().size);
         let nothing = Io::zero(at..at, Zero::default());
         self.carry_out(&nothing, &(at..at), extent, &[Step::Copy(Some(source))], &mut given).await?;
         drop(locked);
@@ -153,11 +158,9 @@ impl Core {
         let start = extent << self.shift();
         let end = start + self.extent();
         // What is written must fill an extent, or there would be somebody else's bytes behind the volume's end.
-        let (full, whole) = (at.start <= start && at.end >= end, at.end >= end.min(self.head.get().size));
+        let (full, whole) = (at.start <= start && at.end >= end, at.end >= end.min(self.head().size));
         let whole = whole && at.start <= start;
-        let own = place
-            .at
-            .filter(|spot| spot.born >= self.shared.get() && (place.age == Age::New || !self.atomic()));
+        let own = self.state().own(place, self.atomic());
         match (&io.op, place.at) {
             (Op::Read(_) | Op::Flush, _) => Step::Leave,
             (Op::Zero(_) | Op::Discard, None) => Step::Leave,
@@ -178,64 +181,57 @@ impl Core {
         let (first, entries) = (extents.start, (extents.end - extents.start) as usize);
         loop {
             let found = self.load(first).await?;
-            let own = found.leaf.is_some_and(|born| born >= self.shared.get());
-            let levels = levels_for(first).max(self.head.get().root.levels);
+            let own = found.leaf.is_some_and(|born| self.state().versions.is_own(born));
+            let levels = levels_for(first).max(self.head().root.levels);
             let pages = if own { 0 } else { u32::from(levels) + 1 };
             let bounds = self.bounds();
-            if self.overlay.borrow_mut().reserve(first, entries, pages, bounds) {
+            if self.change(|state| state.overlay.reserve(first, entries, pages, bounds)) {
                 return Ok(Reserved { core: Rc::clone(self), extent: first, entries });
             }
             let moved = self.moved.wait();
-            // A round under way may make room; to ask for another one would keep everybody waiting for ever.
-            let others = self.working.get() || self.overlay.borrow().is_reserved();
-            if !self.overlay.borrow().is_empty() {
-                self.flush().await?;
-            } else if others || self.may_reclaim() {
-                moved.await;
-            } else {
-                return Err(Error::new(
-                    ErrorKind::NoSpace,
-                    "the map has no room left for what is written: delete snapshots",
-                ));
+            let wait = self.state().wait_for_room();
+            match wait {
+                Wait::Round => self.flush().await?,
+                Wait::Others => moved.await,
+                Wait::Garbage if self.may_reclaim() => moved.await,
+                Wait::Garbage => {
+                    let message = "the map has no room left for what is written: delete snapshots";
+                    return Err(Error::new(ErrorKind::NoSpace, message));
+                }
             }
         }
     }
 
     /// A new extent. One that replaces another may be taken from what is kept for that.
     async fn allocate(self: &Rc<Self>, moves: bool) -> Result<u64> {
-        let mut flushed = false;
+        let mut asked = false;
         loop {
             let moved = self.moved.wait();
             let space = Rc::clone(&self.space.borrow());
-            if moves || space.free_extents() > self.spare() {
+            let spare = self.state().versions.spare(self.atomic());
+            if moves || space.free_extents() > spare {
                 match space.alloc(self.policy).await {
                     Err(e) if e.kind() == ErrorKind::NoSpace => {}
                     result => return result,
                 }
             }
-            if self.releasing.get() || !self.limbo.borrow().is_empty() {
-                self.let_go();
-                moved.await;
-            } else if !flushed && !self.is_settled() {
-                // What was replaced since the last commit is free after the next.
-                flushed = true;
-                self.flush().await?;
-            } else if self.may_reclaim() {
-                moved.await;
-            } else {
-                return Err(Error::new(
-                    ErrorKind::NoSpace,
-                    "no extent is free: delete snapshots, or make the device below larger",
-                ));
+            let wait = self.state().wait_for_extent(asked);
+            match wait {
+                Wait::Others => {
+                    self.let_go();
+                    moved.await;
+                }
+                Wait::Round => {
+                    asked = true;
+                    self.flush().await?;
+                }
+                Wait::Garbage if self.may_reclaim() => moved.await,
+                Wait::Garbage => {
+                    let message = "no extent is free: delete snapshots, or make the device below larger";
+                    return Err(Error::new(ErrorKind::NoSpace, message));
+                }
             }
         }
-    }
-
-    /// At `atomic` what is written goes to a new extent, also where there was one: some are kept for that, or a full
-    /// device could not be overwritten.
-    fn spare(&self) -> u64 {
-        let physical = self.head.get().physical;
-        if self.atomic() { (physical / 64).max(8).min(physical / 4) } else { 0 }
     }
 
     /// Submits the requests of a piece, and notes where the extents lie when all have completed.
@@ -263,7 +259,7 @@ impl Core {
                 Step::Unmap => moved.push((number, Entry::Hole)),
                 Step::Replace | Step::Copy(_) => {
                     let Some(place) = new.next() else { continue };
-                    moved.push((number, Entry::At { place, born: self.head.get().epoch }));
+                    moved.push((number, Entry::At { place, born: self.head().epoch }));
                     let to = self.address(place);
                     if let Step::Copy(source) = step {
                         let copy = self.env.pool().take(extent as usize);
@@ -309,10 +305,7 @@ impl Core {
             if let Entry::At { place, .. } = entry {
                 given.extents.retain(|extent| *extent != place);
             }
-            let before = self.overlay.borrow_mut().set(extent, entry);
-            if let Some(Entry::At { place, .. }) = before {
-                self.limbo.borrow_mut().push(place);
-            }
+            self.change(|state| state.set(extent, entry));
             self.set_timer();
         }
         self.let_go();

@@ -11,8 +11,9 @@
 //! refers to them; after the commit, which extents are free. A crash between them loses the use of some space until it is
 //! reclaimed, and nothing else.
 
-use super::core::{Answer, Core, Spot};
+use super::core::Core;
 use super::format::Head;
+use super::state::{Spot, Ticket};
 use lamina_block::{ErrorKind, Io, Level, Result};
 use lamina_metadata::Change;
 use lamina_metadata::extents::{Draft, Drawn, Entry, Pxb};
@@ -32,61 +33,68 @@ struct Moves {
     pages: BTreeSet<(u64, u64)>,
 }
 
+/// A request that waits for a round.
+struct Waiter<'a> {
+    core: &'a Core,
+    ticket: Option<Ticket>,
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.core.change(|state| state.rounds.abandon(ticket));
+        }
+    }
+}
+
 impl Core {
     /// Makes durable what was written before this was called, and that the map knows where it is.
     pub async fn flush(self: &Rc<Self>) -> Result<()> {
-        let answer = Answer::default();
-        self.waiting.borrow_mut().push(Rc::clone(&answer));
-        self.work();
+        let (ticket, spawn) = self.change(|state| state.rounds.ask());
+        let mut waiter = Waiter { core: self, ticket: Some(ticket) };
+        if spawn {
+            self.run_rounds();
+        }
         loop {
-            if let Some(result) = answer.borrow_mut().take() {
+            if let Some(result) = self.change(|state| state.rounds.take(ticket)) {
+                waiter.ticket = None;
                 return result;
             }
             self.moved.wait().await;
         }
     }
 
-    fn work(self: &Rc<Self>) {
-        if self.working.replace(true) {
-            return;
-        }
+    fn run_rounds(self: &Rc<Self>) {
         let me = Rc::clone(self);
         self.env.spawn(Box::pin(async move {
-            while !me.waiting.borrow().is_empty() {
+            loop {
                 let turn = me.turn.lock().await;
                 if me.atomic() {
                     me.grace.drained().await;
                 }
                 // Who asked by now has had its writes completed: they are in what is frozen next, or in their places.
-                let answers = me.waiting.take();
+                me.change(|state| state.rounds.begin());
                 let result = me.round().await;
                 drop(turn);
-                answers.iter().for_each(|answer| *answer.borrow_mut() = Some(result.clone()));
+                let again = me.change(|state| state.rounds.end(&result));
                 me.moved.notify();
+                if !again {
+                    break;
+                }
             }
-            me.working.set(false);
-            me.moved.notify();
         }));
     }
 
     /// Puts everything into the map that waits for it. It is the caller's turn.
-    pub async fn round(self: &Rc<Self>) -> Result<()> {
-        self.overlay.borrow_mut().freeze();
-        if self.atomic() && !self.overlay.borrow().is_empty() && !self.grace.is_draining() {
+    async fn round(self: &Rc<Self>) -> Result<()> {
+        self.change(|state| state.overlay.freeze());
+        if self.atomic() && !self.state().overlay.is_empty() && !self.grace.is_draining() {
             // What is frozen is not written in its place any more; who copies it waits for those who do.
             self.grace.swap();
         }
         let result = self.write_down().await;
         if result.is_err() {
-            let replaced = self.overlay.borrow_mut().thaw();
-            for entry in replaced {
-                let Entry::At { place, .. } = entry else { continue };
-                if self.taken.borrow_mut().remove(&place) {
-                    self.note_garbage();
-                } else {
-                    self.limbo.borrow_mut().push(place);
-                }
-            }
+            self.change(|state| state.thaw());
             self.set_timer();
         }
         self.let_go();
@@ -97,7 +105,7 @@ impl Core {
     async fn write_down(self: &Rc<Self>) -> Result<()> {
         self.child.submit(Io::flush()).await?;
         loop {
-            let waiting = self.overlay.borrow().frozen();
+            let waiting = self.state().overlay.frozen();
             if waiting.is_empty() {
                 break;
             }
@@ -108,33 +116,30 @@ impl Core {
 
     /// Commits what the store was told; what that frees is free from then on.
     pub async fn commit(self: &Rc<Self>) -> Result<()> {
-        if !self.behind.get() {
+        if !self.state().rounds.is_uncommitted() {
             return Ok(());
         }
         self.store.commit().await?;
-        self.behind.set(false);
-        self.shared.set(self.shared_by_snapshots());
-        let freed = self.freed.take();
-        self.limbo.borrow_mut().extend(freed);
-        for (change, freed) in self.afterwards.take() {
-            match self.store.change(change.clone()).await {
-                Ok(()) => self.limbo.borrow_mut().extend(freed),
-                Err(e) => {
-                    tracing::warn!(device = %self.name, "space could not be given back, and will be later: {e}");
-                    self.afterwards.borrow_mut().push((change, freed));
-                }
+        for (change, freed) in self.change(|state| state.committed()) {
+            let done = self.store.change(change.clone()).await;
+            if let Err(e) = &done {
+                tracing::warn!(device = %self.name, "space could not be given back, and will be later: {e}");
             }
+            self.change(|state| match done {
+                Ok(()) => state.frees.retire(freed),
+                Err(_) => state.frees.clear_later(change, freed),
+            });
         }
         self.let_go();
         Ok(())
     }
 
     /// A change of the store that is durable after the next commit.
-    pub async fn change(&self, change: Change) -> Result<()> {
+    pub async fn stage(&self, change: Change) -> Result<()> {
         if change.is_empty() {
             return Ok(());
         }
-        self.behind.set(true);
+        self.change(|state| state.rounds.stage());
         match self.store.change(change.clone()).await {
             // An earlier commit failed, and what it was to make durable takes the room.
             Err(e) if e.kind() == ErrorKind::NoSpace && self.atomic() => {
@@ -145,19 +150,21 @@ impl Core {
         }
     }
 
+    /// The same, of `change` and a head, which comes into force with it.
+    pub async fn stage_head(&self, change: Change, head: Head) -> Result<()> {
+        self.stage(self.with_head(change, head)).await?;
+        self.change(|state| state.versions.set_head(head));
+        Ok(())
+    }
+
     /// Adds to `change`: the head is `head`.
     pub fn with_head(&self, change: Change, head: Head) -> Change {
         change.write(self.head_id, 0, head.encode())
     }
 
-    /// There may be garbage from now on; the next change of the head says so on disk.
-    pub fn note_garbage(&self) {
-        self.head.set(Head { garbage: true, ..self.head.get() });
-    }
-
     /// Puts entries into the map, as many as fit into one change.
     async fn put(self: &Rc<Self>, waiting: Vec<(u64, Entry)>) -> Result<()> {
-        let (head, shared) = (self.head.get(), self.shared.get());
+        let (head, shared) = (self.head(), self.state().versions.shared());
         let space = Rc::clone(&self.space.borrow());
         let mut draft = Draft::new(&self.tree, &self.pages, head.root, head.epoch, shared);
         let mut moves = Moves::default();
@@ -165,17 +172,20 @@ impl Core {
             if !moves.extents.is_empty() && !self.has_room(&draft, &moves) {
                 break;
             }
-            let to = if entry == Entry::Hole { self.nothing(extent) } else { entry };
-            let before = self.meaning(extent, draft.set(extent, to).await?);
+            let to = if entry == Entry::Hole { self.state().versions.nothing(extent) } else { entry };
+            let found = draft.set(extent, to).await?;
+            let before = self.state().versions.meaning(extent, found);
             let own = before.filter(|spot| spot.born >= shared);
-            self.stale.set(self.stale.get() || before != own);
+            if before != own {
+                self.change(|state| state.garbage.replaced());
+            }
             moves.add(extent, to, own, space.physical());
         }
         let drawn = draft.end()?;
         let fresh = drawn.fresh.clone();
         let put = self.make(&space, drawn, &moves).await;
         match &put {
-            Ok(()) => self.overlay.borrow_mut().mapped(&moves.extents),
+            Ok(()) => self.change(|state| state.overlay.mapped(&moves.extents)),
             Err(_) => self.pages.release(&fresh),
         }
         put
@@ -194,13 +204,13 @@ impl Core {
     async fn make(self: &Rc<Self>, space: &Pxb, drawn: Drawn, moves: &Moves) -> Result<()> {
         let Drawn { mut pages, mut links, root, .. } = drawn;
         for extent in &moves.takes {
-            if !self.taken.borrow().contains(extent) {
+            if !self.state().frees.is_ahead(*extent) {
                 pages = space.take(pages, *extent)?;
             }
         }
-        let head = Head { root, ..self.head.get() };
-        if head != self.head.get() {
-            links = self.with_head(links, head);
+        let head = self.head();
+        if head.root != root {
+            links = self.with_head(links, Head { root, ..head });
         }
         let mut freed = Vec::new();
         let frees = match free(space, &moves.frees, &mut freed).await {
@@ -213,38 +223,35 @@ impl Core {
         let lazy = self.store.level() == Level::Lazy;
         let made = match lazy {
             true => self.make_in_order(pages, links, moves).await,
-            false => self.change(pages.and(links).and(frees.clone())).await,
+            false => self.stage(pages.and(links).and(frees.clone())).await,
         };
         if made.is_err() {
             space.keep(&freed);
             return made;
         }
-        self.head.set(Head { root, ..self.head.get() });
-        match lazy {
-            true if freed.is_empty() => {}
-            true => self.afterwards.borrow_mut().push((frees, freed)),
-            false => self.freed.borrow_mut().extend(freed),
-        }
+        self.change(|state| {
+            state.versions.set_root(root);
+            match lazy {
+                true => state.frees.clear_later(frees, freed),
+                false => state.frees.cleared(freed),
+            }
+        });
         Ok(())
     }
 
     async fn make_in_order(&self, pages: Change, links: Change, moves: &Moves) -> Result<()> {
-        self.change(pages).await?;
-        self.taken.borrow_mut().extend(&moves.takes);
+        self.stage(pages).await?;
+        self.change(|state| state.frees.go_ahead(&moves.takes));
         let linked = match self.store.commit().await {
-            Ok(()) => self.change(links).await,
+            Ok(()) => self.stage(links).await,
             failed => failed,
         };
-        if let Err(e) = linked {
+        self.change(|state| match &linked {
+            Ok(()) => state.frees.linked(&moves.takes),
             // The bitmaps know pages and extents that the map does not.
-            self.note_garbage();
-            return Err(e);
-        }
-        let mut taken = self.taken.borrow_mut();
-        moves.takes.iter().for_each(|extent| {
-            taken.remove(extent);
+            Err(_) => state.versions.note_garbage(),
         });
-        Ok(())
+        linked
     }
 }
 
@@ -269,7 +276,7 @@ impl Moves {
 
 /// A change that gives extents back; `freed` are those in it.
 ///
-/// Those of which nothing says any more whether they are in use stay in use until that is mended.
+/// Those of which nothing says any more whether they are in use stay in use until that is repaired.
 async fn free(space: &Pxb, extents: &[u64], freed: &mut Vec<u64>) -> Result<Change> {
     let mut change = Change::new();
     for extent in extents {
@@ -286,10 +293,9 @@ async fn free(space: &Pxb, extents: &[u64], freed: &mut Vec<u64>) -> Result<Chan
 impl Core {
     /// Closes the store; `whole`: everything is in the map.
     pub async fn close_store(self: &Rc<Self>, whole: bool) -> Result<()> {
-        if whole && self.head.get().open {
-            let head = Head { open: false, ..self.head.get() };
-            self.change(self.with_head(Change::new(), head)).await?;
-            self.head.set(head);
+        let head = self.head();
+        if whole && head.open {
+            self.stage_head(Change::new(), Head { open: false, ..head }).await?;
         }
         self.store.close().await
     }

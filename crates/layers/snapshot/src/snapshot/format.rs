@@ -141,7 +141,7 @@ impl Head {
     }
 
     /// Every number has room where it is counted with: in entries of the map, and in tags.
-    fn has_room(&self) -> bool {
+    pub fn has_room(&self) -> bool {
         // What was taken over began at byte 0, and its last extent may have been short.
         let taken_over = self.adopted == 0 || (self.data == 0 && self.adopted <= self.physical + 1);
         self.size.div_ceil(self.extent()) <= PLACES_MAX

@@ -51,9 +51,9 @@ mod commit;
 mod core;
 mod format;
 mod grace;
-mod overlay;
 mod read;
 mod reclaim;
+mod state;
 mod verbs;
 mod view;
 
@@ -152,7 +152,7 @@ struct Volume(Rc<Core>);
 
 impl Core {
     fn geometry(&self) -> Geometry {
-        let (below, head) = (self.child.geometry(), self.head.get());
+        let (below, head) = (self.child.geometry(), self.head());
         Geometry {
             optimal: below.optimal.max(head.extent() as u32),
             discard: true,
@@ -166,13 +166,15 @@ impl Core {
     /// A write that may go to where its extents lie.
     #[inline]
     fn write(self: &Rc<Self>, io: &mut Io, durability: Durability) -> Step {
+        let state = self.state();
         let at_once = match durability {
-            Durability::Cached => self.lasts(&io.at),
+            Durability::Cached => self.lasts(&state, &io.at),
             // The map must know where it is when it completes.
-            Durability::Fua => self.is_settled(),
+            Durability::Fua => state.is_settled(),
         };
-        let spot = |extent| self.writable(extent);
-        match self.whole(&io.at, spot) {
+        let whole = self.whole(&state, &io.at, |extent| self.writable(&state, extent));
+        drop(state);
+        match whole {
             Ok(Whole::At(to)) if at_once => {
                 io.move_to(to);
                 Step::Forward(Rc::clone(self.grace.way()))
@@ -184,19 +186,15 @@ impl Core {
 
     /// Ends background work and closes the store.
     async fn close(self: Rc<Self>) -> Result<()> {
-        if self.closed.replace(true) {
+        if self.change(|state| std::mem::replace(&mut state.closed, true)) {
             return Ok(());
         }
-        let job = self.reclaim.borrow().clone();
-        if let Some(job) = job {
-            job.cancel();
-        }
-        self.moved.until(|| self.reclaim.borrow().is_none()).await;
+        self.stop_reclaim().await;
         if self.is_read_only() {
             return Ok(());
         }
         let flushed = self.flush().await;
-        self.moved.until(|| !self.releasing.get()).await;
+        self.all_released().await;
         let closed = self.close_store(flushed.is_ok()).await;
         flushed.and(closed)
     }
@@ -212,10 +210,12 @@ impl Layer for Volume {
             Op::Read(_) => self.0.read(Version::Now, io),
             Op::Write(_, durability) => self.0.write(io, durability),
             Op::Zero(_) | Op::Discard => Step::control(Rc::clone(&self.0).alter(io.take())),
-            Op::Flush if self.0.is_settled() && !self.0.working.get() => {
-                Step::Forward(Rc::clone(self.0.grace.way()))
-            }
             Op::Flush => {
+                let state = self.0.state();
+                if state.is_settled() && !state.rounds.is_working() {
+                    return Step::Forward(Rc::clone(self.0.grace.way()));
+                }
+                drop(state);
                 let core = Rc::clone(&self.0);
                 Step::control(async move { core.flush().await })
             }
@@ -265,20 +265,20 @@ impl Manage for Volume {
     }
 
     fn jobs(&self) -> Vec<Rc<Job>> {
-        self.0.reclaim.borrow().iter().cloned().collect()
+        self.0.job.borrow().iter().cloned().collect()
     }
 
     fn detach(self: Rc<Self>) -> Pending {
         let core = Rc::clone(&self.0);
         Box::pin(async move {
             core.flush().await?;
-            let head = core.head.get();
+            let head = core.head();
             if head.adopted == 0 {
                 return Err(Error::invalid(
                     "the data below lie where only this layer finds them: copy the volume to another device instead",
                 ));
             }
-            let snapshots = core.snapshots.borrow().len();
+            let snapshots = core.state().versions.snapshots().len();
             if snapshots > 0 {
                 return Err(Error::invalid(format!(
                     "there are {snapshots} snapshots, which would be lost: delete them first"
@@ -299,7 +299,7 @@ impl Manage for Volume {
     }
 
     fn info(&self) -> Value {
-        let (core, head) = (&self.0, self.0.head.get());
+        let (core, head) = (&self.0, self.0.head());
         let free = core.space.borrow().free_extents();
         let pages = core.tree.count() - core.pages.free_extents().min(core.tree.count());
         json!({
@@ -311,7 +311,7 @@ impl Manage for Volume {
             "snapshots": core.list(),
             "garbage": head.garbage,
             "damaged": core.is_damaged(),
-            "waiting": core.overlay.borrow().len(),
+            "waiting": core.state().overlay.len(),
             "map_bytes": pages * 8192,
             "map_bytes_free": core.pages.free_extents() * 8192,
             "memory": core.store.memory() + core.pages.memory() + core.space.borrow().memory(),

@@ -1,6 +1,7 @@
 //! Reads of the volume and of its snapshots: where the extents of a version lie, and handing requests on to there.
 
-use super::core::{Core, Place, Spot};
+use super::core::Core;
+use super::state::{Spot, State};
 use lamina_block::{Extent, ExtentState, Healed, Io, Judge, Op, Request, Result, Step, all};
 use lamina_kit::fan_out::Runs;
 use lamina_metadata::extents::{FANOUT, Root};
@@ -27,19 +28,19 @@ pub(super) enum Whole {
 impl Core {
     /// Where an extent of a version lies, if that is known without waiting.
     #[inline]
-    fn spot(&self, version: Version, extent: u64) -> Option<Result<Option<Spot>>> {
+    fn spot(&self, state: &State, version: Version, extent: u64) -> Option<Result<Option<Spot>>> {
         match version {
-            Version::Now => Some(self.look(extent)?.map(|place| place.at)),
+            Version::Now => Some(self.look(state, extent)?.map(|place| place.at)),
             Version::Kept(root) => {
                 let found = self.tree.peek(root, extent)?;
-                Some(found.map(|found| self.meaning(extent, found.entry)))
+                Some(found.map(|found| state.versions.meaning(extent, found.entry)))
             }
         }
     }
 
     fn root_of(&self, version: Version) -> Root {
         match version {
-            Version::Now => self.head.get().root,
+            Version::Now => self.head().root,
             Version::Kept(root) => root,
         }
     }
@@ -48,10 +49,12 @@ impl Core {
     #[inline]
     pub fn whole(
         &self,
+        state: &State,
         at: &Range<u64>,
         mut spot: impl FnMut(u64) -> Option<Result<Option<u64>>>,
     ) -> Result<Whole> {
-        let shift = self.shift();
+        let head = state.versions.head();
+        let shift = head.shift;
         let (first, last) = (at.start >> shift, (at.end - 1) >> shift);
         let Some(begin) = spot(first).transpose()? else { return Ok(Whole::Parts) };
         for extent in first + 1..=last {
@@ -61,7 +64,7 @@ impl Core {
             }
         }
         Ok(match begin {
-            Some(begin) => Whole::At(self.address(begin) + (at.start & (self.extent() - 1))),
+            Some(begin) => Whole::At(state.versions.address(begin) + (at.start & (head.extent() - 1))),
             None => Whole::Nowhere,
         })
     }
@@ -69,8 +72,12 @@ impl Core {
     /// A read of a version.
     #[inline]
     pub fn read(self: &Rc<Self>, version: Version, io: &mut Io) -> Step {
-        let spot = |extent| self.spot(version, extent).map(|at| at.map(|at| at.map(|spot| spot.extent)));
-        match self.whole(&io.at, spot) {
+        let state = self.state();
+        let spot =
+            |extent| self.spot(&state, version, extent).map(|at| at.map(|at| at.map(|spot| spot.extent)));
+        let whole = self.whole(&state, &io.at, spot);
+        drop(state);
+        match whole {
             Ok(Whole::At(to)) => {
                 io.move_to(to);
                 Step::Forward(Rc::clone(self.grace.way()))
@@ -99,8 +106,13 @@ impl Core {
         for extent in at.start >> self.shift()..=(at.end - 1) >> self.shift() {
             self.get(|| self.root_of(version), extent).await?;
         }
-        let spot = |extent| self.spot(version, extent).map(|at| at.map(|at| at.map(|spot| spot.extent)));
-        match self.whole(&at, spot)? {
+        let whole = {
+            let state = self.state();
+            let spot =
+                |extent| self.spot(&state, version, extent).map(|at| at.map(|at| at.map(|spot| spot.extent)));
+            self.whole(&state, &at, spot)?
+        };
+        match whole {
             Whole::At(to) => self.grace.way().heal(to..to + (at.end - at.start), is_right).await,
             Whole::Nowhere | Whole::Parts => Ok(None),
         }
@@ -122,16 +134,17 @@ impl Core {
 
     /// Submits reads from the start of `at` on, as far as the map is in memory; how far that was.
     fn read_some(&self, version: Version, io: &Io, at: Range<u64>, into: &mut Vec<Request>) -> Result<u64> {
-        let shift = self.shift();
+        let state = self.state();
+        let shift = state.versions.head().shift;
         let mut runs = Runs::default();
         let mut from = at.start;
         while from < at.end {
             let extent = from >> shift;
             let end = ((extent + 1) << shift).min(at.end);
-            let Some(spot) = self.spot(version, extent) else { break };
+            let Some(spot) = self.spot(&state, version, extent) else { break };
             match spot? {
                 Some(spot) => {
-                    runs.add(&(from..end), self.address(spot.extent) + (from - (extent << shift)));
+                    runs.add(&(from..end), state.versions.address(spot.extent) + (from - (extent << shift)));
                 }
                 None => {
                     if let Op::Read(buf) = &io.op {
@@ -141,6 +154,7 @@ impl Core {
             }
             from = end;
         }
+        drop(state);
         let way = self.grace.way();
         into.extend(runs.iter().map(|(part, to)| way.submit(io.part(part, to))));
         Ok(from)
@@ -160,7 +174,8 @@ impl Core {
                 continue;
             }
             self.get(|| self.root_of(version), extent).await?;
-            while let Some(spot) = self.spot(version, from >> shift).filter(|_| from < at.end) {
+            let state = self.state();
+            while let Some(spot) = self.spot(&state, version, from >> shift).filter(|_| from < at.end) {
                 let end = (((from >> shift) + 1) << shift).min(at.end);
                 let state = if spot?.is_some() { ExtentState::Data } else { ExtentState::Hole };
                 Extent::push(&mut runs, end - from, state);
@@ -172,9 +187,9 @@ impl Core {
 
     /// The first extent from `from` on that may lie somewhere, or `to`.
     pub async fn next(&self, version: Version, from: u64, to: u64) -> Result<u64> {
-        let adopted = self.head.get().adopted;
+        let adopted = self.head().adopted;
         let new = match version {
-            Version::Now => self.overlay.borrow().next(from),
+            Version::Now => self.state().overlay.next(from),
             Version::Kept(_) => None,
         };
         let to = new.map_or(to, |new| to.min(new));
@@ -182,23 +197,23 @@ impl Core {
             return Ok(from);
         }
         loop {
-            let swept = self.swept.get();
+            let sweeps = self.state().garbage.sweeps();
             let found = self.tree.next(self.root_of(version), from, to).await;
             // Otherwise it may have been on its way through pages that were given to somebody else meanwhile.
-            if swept == self.swept.get() {
+            if sweeps == self.state().garbage.sweeps() {
                 return found;
             }
         }
     }
 
-    /// True if a write may go to where `place` says, whatever it is of.
+    /// Where a write of an extent may go in its place. What cannot be written there is not known without waiting.
     #[inline]
-    pub fn writable(&self, extent: u64) -> Option<Result<Option<u64>>> {
-        let place: Place = match self.look(extent)? {
+    pub fn writable(&self, state: &State, extent: u64) -> Option<Result<Option<u64>>> {
+        let place = match self.look(state, extent)? {
             Ok(place) => place,
             Err(e) => return Some(Err(e)),
         };
-        // What cannot be written in its place is not known without waiting.
-        self.in_place(extent, place).map(|at| Ok(Some(at)))
+        let own = state.own(place, self.atomic())?;
+        (!self.locks.is_locked(&(extent..extent + 1))).then_some(Ok(Some(own.extent)))
     }
 }

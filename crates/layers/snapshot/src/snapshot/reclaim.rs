@@ -41,14 +41,24 @@ impl Seen {
 }
 
 impl Core {
+    /// Cancels the job that looks for garbage, and waits until it has ended.
+    pub async fn stop_reclaim(&self) {
+        let job = self.job.borrow().clone();
+        if let Some(job) = job {
+            job.cancel();
+        }
+        self.moved.until(|| !self.state().garbage.is_running()).await;
+    }
+
     /// True if space may come free without anybody doing anything.
     pub fn is_reclaiming(&self) -> bool {
-        self.reclaim.borrow().as_ref().is_some_and(|job| job.state() == JobState::Running)
+        self.job.borrow().as_ref().is_some_and(|job| job.state() == JobState::Running)
     }
 
     /// True if space may come free: begins to look for it if that was not done since something was replaced.
     pub fn may_reclaim(self: &Rc<Self>) -> bool {
-        if self.stale.get() && self.reclaim.borrow().is_none() {
+        let is_worthwhile = self.state().garbage.is_worthwhile();
+        if is_worthwhile {
             self.start_reclaim();
         }
         self.is_reclaiming()
@@ -56,12 +66,11 @@ impl Core {
 
     /// Begins to look for garbage, or once more if it is looking already.
     pub fn start_reclaim(self: &Rc<Self>) {
-        self.again.set(true);
-        if self.reclaim.borrow().is_some() || self.closed.get() {
+        if !self.change(|state| state.garbage.ask(state.closed)) {
             return;
         }
         let job = Job::new(&self.env, "reclaim", 0, None);
-        *self.reclaim.borrow_mut() = Some(Rc::clone(&job));
+        *self.job.borrow_mut() = Some(Rc::clone(&job));
         let me = Rc::clone(self);
         self.env.spawn(Box::pin(async move {
             match me.reclaim_all(&job).await {
@@ -72,16 +81,16 @@ impl Core {
             }
             me.space.borrow().end_marking();
             me.pages.end_marking();
-            *me.reclaim.borrow_mut() = None;
+            *me.job.borrow_mut() = None;
+            me.change(|state| state.garbage.end());
             me.moved.notify();
         }));
     }
 
     async fn reclaim_all(self: &Rc<Self>, job: &Job) -> Result<()> {
-        while self.again.replace(false) {
-            self.stale.set(false);
+        while self.change(|state| state.garbage.begin_pass()) {
             let used = self.pages.physical() - self.pages.free_extents();
-            let windows = self.head.get().physical.div_ceil(WINDOW).max(1);
+            let windows = self.head().physical.div_ceil(WINDOW).max(1);
             job.set_progress(0, used * windows * PAGE);
             for window in 0..windows {
                 self.mark(job, window * WINDOW).await?;
@@ -89,10 +98,9 @@ impl Core {
             }
         }
         let turn = self.turn.lock().await;
-        if !self.again.get() {
-            let head = Head { garbage: false, ..self.head.get() };
-            self.change(self.with_head(Change::new(), head)).await?;
-            self.head.set(head);
+        let is_done = self.state().garbage.is_done();
+        if is_done {
+            self.stage_head(Change::new(), Head { garbage: false, ..self.head() }).await?;
             self.commit().await?;
         }
         drop(turn);
@@ -108,11 +116,12 @@ impl Core {
         let space = Rc::clone(&self.space.borrow());
         space.begin_marking(from..from.saturating_add(WINDOW));
         self.pages.begin_marking(0..self.tree.count());
-        self.taken.borrow().iter().for_each(|extent| space.mark(*extent..extent + 1));
-        let mut roots = vec![self.head.get().root];
-        roots.extend(self.snapshots.borrow().iter().map(|snapshot| snapshot.kept.root));
+        self.state().frees.ahead().for_each(|extent| space.mark(extent..extent + 1));
+        let head = self.head();
+        let mut roots = vec![head.root];
+        roots.extend(self.state().versions.snapshots().iter().map(|snapshot| snapshot.kept.root));
         let mut walk = Walk {
-            adopted: self.head.get().adopted,
+            adopted: head.adopted,
             space: &space,
             seen: Seen(vec![0; self.tree.count().div_ceil(64) as usize]),
             stack: Vec::new(),
@@ -177,16 +186,16 @@ impl Core {
             }
             freed.push(*extent);
         }
-        if let Err(e) = self.change(change).await {
+        if let Err(e) = self.stage(change).await {
             of.keep(&freed);
             return Err(e);
         }
         if extents {
-            self.freed.borrow_mut().extend(freed);
+            self.change(|state| state.frees.cleared(freed));
             return self.commit().await;
         }
         self.commit().await?;
-        self.swept.set(self.swept.get() + 1);
+        self.change(|state| state.garbage.swept());
         of.release(&freed);
         Ok(())
     }

@@ -1,12 +1,12 @@
 //! What people tell the volume: to keep a version, to go back to one, to forget one, to be larger.
 
-use super::core::{Core, Snapshot};
+use super::core::Core;
 use super::format::{Head, KEPT_LEN, Kept, NAME_MAX, is_name, kept_at, kept_max, map_pages, space_tags};
-use super::read::Version;
+use super::state::Snapshot;
 use lamina_block::{Arg, ArgType, Bytes, Command, Effect, Error, ErrorKind, Io, Result, Verb, Zero};
 use lamina_kit::command::{args, unknown};
 use lamina_metadata::Change;
-use lamina_metadata::extents::{EPOCH_MAX, PLACES_MAX, Pxb};
+use lamina_metadata::extents::{PLACES_MAX, Pxb};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::rc::Rc;
@@ -66,8 +66,8 @@ impl Core {
             "snapshot" => Effect::captures(),
             "rollback" => self.effect_of_rollback(command),
             "resize" => match args::<Resize>(command.clone()) {
-                Ok(Resize { size: Bytes(size), .. }) if size < self.head.get().size => {
-                    let (before, after) = (Bytes(self.head.get().size), Bytes(size));
+                Ok(Resize { size: Bytes(size), .. }) if size < self.head().size => {
+                    let (before, after) = (Bytes(self.head().size), Bytes(size));
                     Effect::replaces(format!("what lies behind {after} of the {before} that it has now"))
                 }
                 Ok(_) | Err(_) => Effect::default(),
@@ -77,11 +77,11 @@ impl Core {
     }
 
     fn effect_of_rollback(&self, command: &Command) -> Effect {
-        let snapshots = self.snapshots.borrow();
-        let asked = args::<Back>(command.clone());
-        let found = asked.ok().and_then(|back| snapshots.iter().find(|s| s.kept.name == back.name));
+        let Ok(back) = args::<Back>(command.clone()) else { return Effect::default() };
+        let state = self.state();
+        let found = state.versions.snapshots().iter().find(|s| s.kept.name == back.name);
         let Some(Snapshot { kept, .. }) = found else { return Effect::default() };
-        let now = self.head.get().size;
+        let now = state.versions.head().size;
         let size = match kept.size == now {
             true => String::new(),
             false => format!("; its size becomes {} instead of {}", Bytes(kept.size), Bytes(now)),
@@ -107,7 +107,7 @@ impl Core {
             }
             "grow" => {
                 self.grow().await?;
-                Ok(json!({ "extents": self.head.get().physical }))
+                Ok(json!({ "extents": self.head().physical }))
             }
             "reclaim" => {
                 self.start_reclaim();
@@ -115,28 +115,6 @@ impl Core {
             }
             _ => Err(unknown(&command, VERBS)),
         }
-    }
-
-    fn no_such(&self, name: &str) -> Error {
-        let names: Vec<String> = self.snapshots.borrow().iter().map(|s| s.kept.name.clone()).collect();
-        let there = if names.is_empty() {
-            "there are none".into()
-        } else {
-            format!("there are {}", names.join(", "))
-        };
-        Error::invalid(format!("there is no snapshot {name:?}; {there}"))
-    }
-
-    /// A free entry of the table.
-    fn free_index(&self) -> Result<usize> {
-        let len = self.store.load(self.table_id)?.len();
-        let taken = |index: usize| self.snapshots.borrow().iter().any(|snapshot| snapshot.index == index);
-        (0..kept_max(len)).find(|index| !taken(*index)).ok_or_else(|| {
-            Error::new(
-                ErrorKind::NoSpace,
-                format!("{} snapshots are the most that fit: delete some", kept_max(len)),
-            )
-        })
     }
 
     /// The device is held.
@@ -147,24 +125,12 @@ impl Core {
         }
         self.flush().await?;
         let turn = self.turn.lock().await;
-        if self.snapshots.borrow().iter().any(|snapshot| snapshot.kept.name == name) {
-            return Err(Error::invalid(format!("there is a snapshot {name:?} already")));
-        }
-        let (head, index) = (self.head.get(), self.free_index()?);
-        if head.epoch >= EPOCH_MAX - 1 {
-            return Err(Error::new(
-                ErrorKind::NoSpace,
-                "the volume has had as many snapshots as it can have",
-            ));
-        }
-        let kept = Kept { name, epoch: head.epoch, size: head.size, root: head.root };
-        let after = Head { epoch: head.epoch + 1, ..head };
-        let change = Change::new().write(self.table_id, kept_at(index), kept.encode());
-        self.change(self.with_head(change, after)).await?;
-        let answer = json!({ "name": kept.name, "size": kept.size });
-        self.snapshots.borrow_mut().push(Snapshot::new(kept, index));
-        self.head.set(after);
-        self.shared.set(self.shared_by_snapshots());
+        let entries = kept_max(self.store.load(self.table_id)?.len());
+        let (snapshot, head) = self.state().versions.plan_snapshot(name, entries)?;
+        let change = Change::new().write(self.table_id, kept_at(snapshot.index), snapshot.kept.encode());
+        let answer = json!({ "name": snapshot.kept.name, "size": snapshot.kept.size });
+        self.stage(self.with_head(change, head)).await?;
+        self.change(|state| state.versions.kept(snapshot, head));
         self.commit().await?;
         drop(turn);
         Ok(answer)
@@ -174,29 +140,24 @@ impl Core {
     async fn roll_back(self: Rc<Self>, name: String) -> Result<Value> {
         self.flush().await?;
         let turn = self.turn.lock().await;
-        let kept = self.snapshots.borrow().iter().find(|s| s.kept.name == name).map(|s| s.kept.clone());
-        let kept = kept.ok_or_else(|| self.no_such(&name))?;
-        self.suits(&name, kept.size)?;
-        let after = Head { root: kept.root, size: kept.size, garbage: true, ..self.head.get() };
-        self.change(self.with_head(Change::new(), after)).await?;
-        self.head.set(after);
+        let head = self.state().versions.plan_rollback(&name)?;
+        self.suits(&name, head.size)?;
+        self.stage_head(Change::new(), head).await?;
         self.commit().await?;
         drop(turn);
         self.start_reclaim();
-        Ok(json!({ "name": kept.name, "size": kept.size }))
+        Ok(json!({ "name": name, "size": head.size }))
     }
 
     async fn forget(self: Rc<Self>, name: String) -> Result<Value> {
         let turn = self.turn.lock().await;
-        let index = self.let_leave(&name)?;
-        let after = Head { garbage: true, ..self.head.get() };
+        let (index, head) = self.change(|state| state.versions.begin_delete(&name))?;
         let change = Change::new().write(self.table_id, kept_at(index), vec![0; KEPT_LEN]);
-        if let Err(e) = self.change(self.with_head(change, after)).await {
-            self.snapshots.borrow().iter().for_each(|snapshot| snapshot.leaves.set(false));
+        if let Err(e) = self.stage(self.with_head(change, head)).await {
+            self.change(|state| state.versions.cancel_delete(index));
             return Err(e);
         }
-        self.snapshots.borrow_mut().retain(|snapshot| snapshot.index != index);
-        self.head.set(after);
+        self.change(|state| state.versions.deleted(index, head));
         // What was shared with it is the volume's own from the moment on when this is durable.
         self.commit().await?;
         drop(turn);
@@ -204,31 +165,18 @@ impl Core {
         Ok(json!({}))
     }
 
-    /// From now on nobody begins to view a snapshot, which nobody does; its place in the table.
-    fn let_leave(&self, name: &str) -> Result<usize> {
-        let snapshots = self.snapshots.borrow();
-        let found = snapshots.iter().find(|snapshot| snapshot.kept.name == name);
-        let snapshot = found.ok_or_else(|| self.no_such(name))?;
-        if snapshot.is_viewed() {
-            let message = format!("a device shows the snapshot {name:?}: take the view away first");
-            return Err(Error::invalid(message));
-        }
-        snapshot.leaves.set(true);
-        Ok(snapshot.index)
-    }
-
     pub fn list(&self) -> Value {
-        let snapshots = self.snapshots.borrow();
+        let state = self.state();
         let show = |s: &Snapshot| {
             let Kept { name, size, epoch, .. } = &s.kept;
             json!({ "name": name, "size": size, "epoch": epoch, "viewed": s.is_viewed() })
         };
-        Value::Array(snapshots.iter().map(show).collect())
+        Value::Array(state.versions.snapshots().iter().map(show).collect())
     }
 
     /// The device is held, unless this is called while it is opened.
     pub async fn resize(self: &Rc<Self>, size: u64, force: bool) -> Result<Value> {
-        let head = self.head.get();
+        let head = self.head();
         let block = u64::from(self.child.geometry().block);
         if size == 0 || !size.is_multiple_of(block) || size.div_ceil(head.extent()) > PLACES_MAX {
             let message = format!("size: {} is not possible; it is a multiple of {block} bytes", Bytes(size));
@@ -249,9 +197,7 @@ impl Core {
         }
         self.flush().await?;
         let turn = self.turn.lock().await;
-        let after = Head { size, ..self.head.get() };
-        self.change(self.with_head(Change::new(), after)).await?;
-        self.head.set(after);
+        self.stage_head(Change::new(), Head { size, ..self.head() }).await?;
         self.commit().await?;
         drop(turn);
         Ok(json!({ "size": size }))
@@ -264,8 +210,8 @@ impl Core {
             return Ok(());
         }
         self.load(last).await?;
-        let at_home = |place: super::core::Place| place.at.is_some_and(|spot| spot.extent == last);
-        match self.look(last).transpose()?.is_some_and(at_home) {
+        let place = self.look(&self.state(), last).transpose()?;
+        match place.and_then(|place| place.at).is_some_and(|spot| spot.extent == last) {
             true => self.move_away(last).await,
             false => Ok(()),
         }
@@ -275,7 +221,7 @@ impl Core {
     /// opened.
     pub async fn grow(self: &Rc<Self>) -> Result<()> {
         self.grace.refresh();
-        let head = self.head.get();
+        let head = self.head();
         let physical = self.child.geometry().size.saturating_sub(head.data) / head.extent();
         if physical <= head.physical {
             return Ok(());
@@ -298,7 +244,7 @@ impl Core {
             while at < from.len() {
                 let mut bytes = vec![0; 4064.min((from.len() - at) as usize)];
                 from.read(at, &mut bytes).await?;
-                self.change_and_commit(Change::new().write(to, at, bytes)).await?;
+                self.stage_alone(Change::new().write(to, at, bytes)).await?;
                 at += 4064;
             }
         }
@@ -306,13 +252,12 @@ impl Core {
         if head.adopted > head.physical {
             // The last extent of the device that was taken over was short, and nobody's.
             let last = head.adopted - 1;
-            self.change_and_commit(new.claim(Change::new(), last..last + 1)?).await?;
+            self.stage_alone(new.claim(Change::new(), last..last + 1)?).await?;
         }
-        self.behind.set(true);
+        self.change(|state| state.rounds.stage());
         self.commit().await?;
-        let after = Head { physical, space: head.space + 1, ..self.head.get() };
-        self.change(self.with_head(Change::new(), after)).await?;
-        self.head.set(after);
+        let after = Head { physical, space: head.space + 1, ..self.head() };
+        self.stage_head(Change::new(), after).await?;
         *self.space.borrow_mut() = new;
         self.commit().await?;
         self.tidy().await?;
@@ -322,22 +267,22 @@ impl Core {
 
     /// Removes bitmaps that do not count: not any more, or, after a crash, not yet.
     async fn tidy(self: &Rc<Self>) -> Result<()> {
-        let current = space_tags(self.head.get().space);
+        let current = space_tags(self.head().space);
         let is_other = |tag: &u64| *tag >= space_tags(0)[0] && !current.contains(tag);
         for (id, _, tag) in self.store.objects() {
             if is_other(&tag) {
-                self.change_and_commit(Change::new().free(id)).await?;
+                self.stage_alone(Change::new().free(id)).await?;
             }
         }
         self.commit().await
     }
 
     /// A change of objects that nobody refers to yet: it may be committed alone.
-    async fn change_and_commit(&self, change: Change) -> Result<()> {
+    async fn stage_alone(&self, change: Change) -> Result<()> {
         if self.atomic() {
             self.store.commit().await?;
         }
-        self.change(change).await
+        self.stage(change).await
     }
 
     /// Whether a snapshot of `size` bytes can be a device over the one below, which may have been exchanged since.
@@ -349,14 +294,5 @@ impl Core {
                 Err(Error::invalid(format!("the snapshot {name:?} is of smaller blocks than {block} bytes")))
             }
         }
-    }
-
-    /// What a snapshot's view needs to know of it.
-    pub fn find(&self, name: &str) -> Result<(Version, u64, Rc<()>)> {
-        let snapshots = self.snapshots.borrow();
-        let found = snapshots.iter().find(|s| s.kept.name == name && !s.leaves.get());
-        let found = found.map(|s| (Version::Kept(s.kept.root), s.kept.size, Rc::clone(&s.viewers)));
-        drop(snapshots);
-        found.ok_or_else(|| self.no_such(name))
     }
 }

@@ -16,16 +16,30 @@ pub(super) struct View {
     name: String,
     version: Version,
     size: u64,
-    /// The snapshot cannot be deleted while this is here.
-    viewing: RefCell<Option<Rc<()>>>,
+    viewing: RefCell<Option<Viewing>>,
+}
+
+/// The snapshot cannot be deleted while this is here.
+struct Viewing {
+    core: Rc<Core>,
+    index: usize,
+}
+
+impl Drop for Viewing {
+    fn drop(&mut self) {
+        self.core.change(|state| state.versions.end_view(self.index));
+    }
 }
 
 impl View {
     pub fn new(core: &Rc<Core>, name: String) -> lamina_block::Result<View> {
         core.offline()?;
-        let (version, size, viewing) = core.find(&name)?;
-        core.suits(&name, size)?;
-        Ok(View { core: Rc::clone(core), name, version, size, viewing: RefCell::new(Some(viewing)) })
+        let (index, kept) = core.state().versions.known(&name).map(|s| (s.index, s.kept.clone()))?;
+        core.suits(&name, kept.size)?;
+        core.change(|state| state.versions.begin_view(index));
+        let viewing = RefCell::new(Some(Viewing { core: Rc::clone(core), index }));
+        let (version, size) = (Version::Kept(kept.root), kept.size);
+        Ok(View { core: Rc::clone(core), name, version, size, viewing })
     }
 }
 
@@ -36,7 +50,7 @@ impl Layer for View {
 
     fn submit(self: Rc<Self>, io: &mut Io) -> Step {
         match io.op {
-            Op::Read(_) if self.core.closed.get() => {
+            Op::Read(_) if self.core.state().closed => {
                 Error::offline("the volume of the snapshot is closed").into()
             }
             Op::Read(_) => self.core.read(self.version, io),
@@ -61,7 +75,7 @@ impl Layer for View {
     }
 
     fn close(self: Rc<Self>) -> Pending {
-        self.viewing.take();
+        drop(self.viewing.take());
         Box::pin(async { Ok(()) })
     }
 }

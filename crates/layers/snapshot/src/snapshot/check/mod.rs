@@ -22,6 +22,7 @@ use self::space::Sweep;
 use self::walk::{Fix, Walk};
 use super::core::Core;
 use super::format::{HEAD_LEN, Head, Kept, kept_at};
+use super::state::Snapshot;
 use lamina_block::{Class, Finding, Result};
 use lamina_metadata::Change;
 use lamina_metadata::extents::{Entry, Root};
@@ -52,23 +53,15 @@ impl Core {
         if !untouched {
             self.stop_reclaim().await;
             self.flush().await?;
-            self.moved.until(|| !self.releasing.get()).await;
+            self.all_released().await;
         }
         let turn = self.turn.lock().await;
         let found = self.look_at_all(mend && !untouched).await;
         drop(turn);
-        if self.head.get().garbage && !untouched {
+        if self.head().garbage && !untouched {
             self.start_reclaim();
         }
         found
-    }
-
-    async fn stop_reclaim(&self) {
-        let job = self.reclaim.borrow().clone();
-        if let Some(job) = job {
-            job.cancel();
-        }
-        self.moved.until(|| self.reclaim.borrow().is_none()).await;
     }
 
     async fn look_at_all(self: &Rc<Self>, mend: bool) -> Result<Vec<Finding>> {
@@ -103,9 +96,10 @@ impl Core {
 
     /// Oldest first, so that what several share is looked at as that of the first of them.
     fn known(&self) -> Vec<Known> {
-        let head = self.head.get();
+        let state = self.state();
+        let head = state.versions.head();
         let mut known = Vec::new();
-        for (i, snapshot) in self.snapshots.borrow().iter().enumerate() {
+        for (i, snapshot) in state.versions.snapshots().iter().enumerate() {
             let Kept { name, epoch, size, root } = snapshot.kept.clone();
             known.push(Known { words: format!("snapshot {name:?}"), root, epoch, size, snapshot: Some(i) });
         }
@@ -118,13 +112,13 @@ impl Core {
     async fn check_head(self: &Rc<Self>, list: &mut List, mend: bool) -> Result<()> {
         let mut bytes = [0; HEAD_LEN];
         self.store.load(self.head_id)?.read(0, &mut bytes).await?;
-        let (there, head) = (Head::decode(&bytes)?, self.head.get());
+        let (there, head) = (Head::decode(&bytes)?, self.head());
         if there.epoch >= head.epoch {
             return Ok(());
         }
         let wrong = format!("the volume is in epoch {}, and there is a snapshot of it", there.epoch);
         if mend {
-            self.change(self.with_head(Change::new(), head)).await?;
+            self.stage(self.with_head(Change::new(), head)).await?;
             self.commit().await?;
         }
         list.mendable(mend, wrong, &format!("it is in {} now", head.epoch));
@@ -145,7 +139,7 @@ impl Core {
                     Fix::Entry { page, slot, to, .. } => self.tree.correct(Change::new(), *page, *slot, *to),
                     Fix::Root { version, to, .. } => self.correct_root(&versions[*version], *to),
                 };
-                self.change(change).await?;
+                self.stage(change).await?;
                 self.commit().await?;
             }
             let (Fix::Entry { words, .. } | Fix::Root { words, .. }) = fix;
@@ -155,15 +149,14 @@ impl Core {
     }
 
     fn correct_root(&self, version: &Known, page: Entry) -> Change {
-        let Some(snapshot) = version.snapshot else {
-            let head = self.head.get();
-            let head = Head { root: Root { page, ..head.root }, ..head };
-            self.head.set(head);
-            return self.with_head(Change::new(), head);
-        };
-        let snapshot = &mut self.snapshots.borrow_mut()[snapshot];
-        snapshot.kept.root.page = page;
-        Change::new().write(self.table_id, kept_at(snapshot.index), snapshot.kept.encode())
+        self.change(|state| state.versions.correct_root(version.snapshot, page));
+        let state = self.state();
+        match version.snapshot.map(|at| &state.versions.snapshots()[at]) {
+            Some(Snapshot { kept, index, .. }) => {
+                Change::new().write(self.table_id, kept_at(*index), kept.encode())
+            }
+            None => self.with_head(Change::new(), *state.versions.head()),
+        }
     }
 }
 

@@ -120,7 +120,7 @@ impl Sweep<'_> {
             // Also if it is right, it may not be believed yet.
             let (change, _) = of.recount(Change::new(), from).await?;
             if count == Count::Wrong || of.lost() > 0 {
-                self.core.change(change).await?;
+                self.core.stage(change).await?;
                 self.core.commit().await?;
             }
         }
@@ -139,7 +139,7 @@ impl Sweep<'_> {
                 for run in batch {
                     change = of.claim(change, run.clone())?;
                 }
-                self.core.change(change).await?;
+                self.core.stage(change).await?;
                 self.core.commit().await?;
             }
         }

@@ -102,7 +102,7 @@ impl<'a> Walk<'a> {
     }
 
     pub fn windows(&self) -> u64 {
-        self.core.head.get().physical.div_ceil(WINDOW).max(1)
+        self.core.head().physical.div_ceil(WINDOW).max(1)
     }
 
     /// The extents of the window.
@@ -149,7 +149,7 @@ impl<'a> Walk<'a> {
     }
 
     async fn walk(&mut self, number: u64) -> Result<()> {
-        let physical = self.core.head.get().physical;
+        let physical = self.core.head().physical;
         self.window = number * WINDOW..((number + 1) * WINDOW).min(physical);
         self.owners = vec![0; (self.window.end - self.window.start) as usize];
         self.places = vec![0; self.core.tree.count() as usize];
@@ -200,7 +200,7 @@ impl<'a> Walk<'a> {
             Ok(Entry::At { place, born }) => {
                 self.age(holder, place, born, span);
                 match below {
-                    0 if place < self.core.head.get().physical => self.own(holder, place, span.first),
+                    0 if place < self.core.head().physical => self.own(holder, place, span.first),
                     0 => self.wrong(holder, span, Wrong::Beyond(place)),
                     _ => self.go_down(holder, place, below, span),
                 }
@@ -242,7 +242,7 @@ impl<'a> Walk<'a> {
 
     /// What no entry speaks of lies where it did when the device was taken over.
     fn at_home(&mut self, holder: Holder, span: Span) {
-        let adopted = self.core.head.get().adopted;
+        let adopted = self.core.head().adopted;
         let start = span.first.max(self.window.start);
         let end = span.first.saturating_add(span.len).min(adopted).min(self.window.end);
         for extent in start..end {
@@ -293,7 +293,7 @@ impl<'a> Walk<'a> {
                 format!("the map says nothing that is possible of where {lost} lie: they are lost")
             }
             Wrong::Beyond(extent) => {
-                let last = self.core.head.get().physical;
+                let last = self.core.head().physical;
                 format!("{lost} are said to lie in extent {extent}, and there are only {last}: they are lost")
             }
             Wrong::Twice(extent, other) => {

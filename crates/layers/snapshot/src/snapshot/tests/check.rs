@@ -212,7 +212,7 @@ fn a_damaged_page_of_a_version_is_lost_and_the_others_stay() {
         run(level, move |how, vol| async move {
             let (now, [one, two]) = prepared(&vol).await;
             let (env, owner) = (Rc::clone(&vol.env), id(&vol, MAP));
-            let root = vol.core.snapshots.borrow()[0].kept.root;
+            let root = vol.core.state().versions.snapshots()[0].kept.root;
             let Entry::At { place, .. } = root.page else { panic!("it is empty") };
             vol.node.close().await.unwrap();
             spoil(&env, owner, place as usize, 2).await;
@@ -269,7 +269,7 @@ fn a_bitmap_is_cautious_while_a_version_is_lost() {
 
 /// Forges something in an open volume, and tells what a check then says, and what it says after a repair.
 async fn forged(vol: &Open, change: Change) -> (Vec<Finding>, Vec<Finding>) {
-    vol.core.change(change).await.unwrap();
+    vol.core.stage(change).await.unwrap();
     vol.core.commit().await.unwrap();
     let found = check(vol, false).await;
     let mended = check(vol, true).await;
@@ -278,7 +278,7 @@ async fn forged(vol: &Open, change: Change) -> (Vec<Finding>, Vec<Finding>) {
 
 /// The leaf of the volume as it is now.
 fn leaf(vol: &Open) -> u64 {
-    let Root { page: Entry::At { place, .. }, levels: 1 } = vol.core.head.get().root else {
+    let Root { page: Entry::At { place, .. }, levels: 1 } = vol.core.head().root else {
         panic!("the map has one page")
     };
     place
@@ -288,7 +288,7 @@ fn leaf(vol: &Open) -> u64 {
 fn an_extent_behind_the_end_is_lost() {
     run(Level::Shadow, |_, vol| async move {
         prepared(&vol).await;
-        let physical = vol.core.head.get().physical;
+        let physical = vol.core.head().physical;
         let entry = Entry::At { place: physical, born: 1 };
         let change = vol.core.tree.correct(Change::new(), leaf(&vol), 3, entry);
         let (found, mended) = forged(&vol, change).await;
@@ -320,7 +320,7 @@ fn an_entry_that_says_nothing_is_lost() {
 fn an_extent_with_two_owners_is_told() {
     run(Level::Atomic, |_, vol| async move {
         prepared(&vol).await;
-        let place = |number| vol.core.look(number).unwrap().unwrap().at.unwrap();
+        let place = |number| vol.core.look(&vol.core.state(), number).unwrap().unwrap().at.unwrap();
         vol.core.load(50).await.unwrap();
         let other = place(50);
         let entry = Entry::At { place: other.extent, born: other.born };
@@ -340,7 +340,7 @@ fn an_extent_with_two_owners_is_told() {
 fn what_is_younger_than_its_version_is_shared_again() {
     run(Level::Shadow, |_, vol| async move {
         let (now, snapshots) = prepared(&vol).await;
-        let root = vol.core.snapshots.borrow()[0].kept.root;
+        let root = vol.core.state().versions.snapshots()[0].kept.root;
         let Entry::At { place: page, .. } = root.page else { panic!("it is empty") };
         let Ok(Entry::At { place, .. }) = vol.core.tree.entries(page).await.unwrap()[2] else {
             panic!("it is there")
@@ -370,7 +370,7 @@ fn what_is_in_use_is_not_called_free() {
             let before = bits(&space).await;
             let change = space.free(Change::new(), before[3]).await.unwrap();
             let change = space.free(change, before[4]).await.unwrap();
-            vol.core.change(change).await.unwrap();
+            vol.core.stage(change).await.unwrap();
             vol.core.commit().await.unwrap();
             space.release(&before[3..5]);
             let found = check(&vol, false).await;
@@ -419,7 +419,7 @@ fn a_count_that_is_wrong_is_counted_again() {
         let counts = vol.core.store.find(COUNTS).unwrap();
         let (env, free) = (Rc::clone(&vol.env), vol.core.space.borrow().free_extents());
         // More than there can be.
-        vol.core.change(Change::new().write(counts, 0, [0xFF; 2])).await.unwrap();
+        vol.core.stage(Change::new().write(counts, 0, [0xFF; 2])).await.unwrap();
         vol.core.commit().await.unwrap();
         vol.node.close().await.unwrap();
         let vol = again(&env, &how).await;
@@ -464,7 +464,7 @@ fn a_snapshot_that_is_no_snapshot_seals_the_volume() {
         let env = Rc::clone(&vol.env);
         // The entry of "one" loses its name.
         let change = Change::new().write(vol.core.table_id, kept_at(0) + 4, vec![0; 4]);
-        vol.core.change(change).await.unwrap();
+        vol.core.stage(change).await.unwrap();
         vol.core.commit().await.unwrap();
         vol.node.close().await.unwrap();
         let vol = again(&env, &how).await;
@@ -479,8 +479,8 @@ fn an_epoch_that_a_snapshot_has_is_left() {
     run(Level::Shadow, |how, vol| async move {
         let (now, snapshots) = prepared(&vol).await;
         let env = Rc::clone(&vol.env);
-        let old = Head { epoch: 1, ..vol.core.head.get() };
-        vol.core.change(vol.core.with_head(Change::new(), old)).await.unwrap();
+        let old = Head { epoch: 1, ..vol.core.head() };
+        vol.core.stage(vol.core.with_head(Change::new(), old)).await.unwrap();
         vol.core.commit().await.unwrap();
         vol.node.close().await.unwrap();
         let vol = again(&env, &how).await;
@@ -503,7 +503,7 @@ fn the_power_fails_at_every_write_of_a_repair() {
             let held = prepared(&vol).await;
             let space = Rc::clone(&vol.core.space.borrow());
             let last = space.physical() - 1;
-            vol.core.change(space.claim(Change::new(), last..last + 1).unwrap()).await.unwrap();
+            vol.core.stage(space.claim(Change::new(), last..last + 1).unwrap()).await.unwrap();
             let owners = [MAP_BITS, BITS, COUNTS].map(|tag| id(&vol, tag));
             vol.node.close().await.unwrap();
             for owner in owners {

@@ -243,15 +243,16 @@ impl Wrong {
     async fn after(self, vol: &Open) {
         match self {
             Wrong::Nothing | Wrong::DataLate | Wrong::OverwrittenInPlace => {}
-            Wrong::SharedInPlace => vol.core.shared.set(0),
+            Wrong::SharedInPlace => vol.core.state.borrow_mut().versions.pretend_to_be_old(),
             Wrong::ReclaimedEarly => {
                 let space = Rc::clone(&vol.core.space.borrow());
                 let (used, _) = space.used(0).await.expect("bits");
-                let Some(extent) = used.first().filter(|_| !vol.core.snapshots.borrow().is_empty()) else {
+                let Some(extent) = used.first().filter(|_| !vol.core.state().versions.snapshots().is_empty())
+                else {
                     return;
                 };
                 let freed = space.free(lamina_metadata::Change::new(), *extent).await.expect("it is in use");
-                vol.core.change(freed).await.expect("changed");
+                vol.core.stage(freed).await.expect("changed");
                 space.release(&[*extent]);
             }
         }

@@ -117,17 +117,17 @@ impl Open {
 
     /// Waits until there is no garbage any more.
     pub async fn reclaimed(&self) {
-        self.core.moved.until(|| self.core.reclaim.borrow().is_none()).await;
+        self.core.moved.until(|| !self.core.state().garbage.is_running()).await;
         self.flush().await.expect("flushed");
-        self.core.moved.until(|| !self.core.releasing.get()).await;
+        self.core.all_released().await;
     }
 
     /// What the bitmaps say is what the map says. `exactly`: nothing else is in use.
     pub async fn audit(&self, exactly: bool) {
         self.flush().await.expect("flushed");
         let (core, mut pages, mut extents) = (&self.core, BTreeSet::new(), BTreeSet::new());
-        let mut roots = vec![core.head.get().root];
-        roots.extend(core.snapshots.borrow().iter().map(|snapshot| snapshot.kept.root));
+        let mut roots = vec![core.head().root];
+        roots.extend(core.state().versions.snapshots().iter().map(|snapshot| snapshot.kept.root));
         for root in roots {
             let mut stack = vec![(root.page, root.levels)];
             while let Some((Entry::At { place, .. }, levels)) = stack.pop() {

@@ -1,5 +1,6 @@
 //! What a volume does, step by step.
 
+use super::super::state::BROKEN;
 use super::scene::*;
 use crate::testing::*;
 use lamina_block::all;
@@ -288,4 +289,21 @@ fn steady_requests_are_handed_on() {
             assert!(is_handed_on(read(0)) && !is_handed_on(write(0)));
         });
     }
+}
+
+/// Every transition of the state is followed by a check of its invariants, in builds with debug assertions.
+#[test]
+fn a_broken_state_is_noticed_at_the_next_transition() {
+    run(How::new(Level::Shadow), |vol| async move {
+        vol.core.change(|_| ());
+        let transition = |broken: bool| {
+            if broken {
+                vol.core.state.borrow_mut().frees.retire(vec![9, 9]);
+            }
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| vol.core.change(|_| ())))
+        };
+        assert!(transition(false).is_ok());
+        let words = transition(true).err().and_then(|panic| panic.downcast_ref::<String>().cloned());
+        assert_eq!(words.is_some_and(|words| words.contains(BROKEN)), cfg!(debug_assertions));
+    });
 }

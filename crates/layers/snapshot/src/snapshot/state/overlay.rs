@@ -1,13 +1,34 @@
 //! What has been written to new places and is not in the map yet, and how much room the map will need for it.
 //!
-//! Invariant: an extent that is promised a place in the map gets it: room is reserved before data is written.
+//! | an extent's entry is … | `get` | `set` | `freeze` | `mapped` | `thaw` |
+//! |---|---|---|---|---|---|
+//! | absent | `None` | new | absent | absent | absent |
+//! | new | new | new; the old one is answered | frozen | new | new |
+//! | frozen | frozen | both | – | absent: the map has it | new |
+//! | both: replaced since | new | both; the old new one is answered | – | new | new; the frozen one is answered |
+//!
+//! "–" is an assertion: what is frozen goes into the map, or thaws, before more is frozen. An entry that is
+//! answered is one that the map never had.
+//!
+//! A reservation of room comes before data is written, and ends when its entries are set or its request has
+//! failed:
+//!
+//! | pages of the map are promised to … | `reserve` | `end_reservation` | `freeze` | all `mapped` | `thaw` |
+//! |---|---|---|---|---|---|
+//! | leaves, for new entries | more, or refused | same | those of open reservations | same | and the frozen |
+//! | what is frozen | same | same | what was promised before | none | none |
+//!
+//! Invariants:
+//! * An extent that is promised a place in the map gets it: room is reserved before data is written.
+//! * Pages are promised to what is frozen only while there is any.
 
 use lamina_metadata::extents::{Entry, FANOUT};
 use std::collections::BTreeMap;
 
 /// The most extents that wait for the map.
-pub(super) const ENTRIES_MAX: usize = 8192;
-/// Bytes of a change of the store for an entry (two bits, two counts, the entry), and for a new page of the map.
+pub(in super::super) const ENTRIES_MAX: usize = 8192;
+/// Bytes of a change of the store for an entry (two bits, two counts, the entry), and for a new page of the
+/// map.
 const ENTRY_COST: usize = 200;
 const PAGE_COST: usize = 4200;
 /// … and for what is in every change.
@@ -15,7 +36,7 @@ const HEAD_COST: usize = 1024;
 
 /// How far an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Age {
+pub(in super::super) enum Age {
     /// In the map.
     Mapped,
     /// On its way into the map.
@@ -26,7 +47,7 @@ pub(super) enum Age {
 
 /// What the room for changes is measured with.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
+pub(in super::super) struct Bounds {
     /// New pages that the map can have.
     pub pages: u64,
     /// The longest change in bytes, and the most pages that it touches, if all must be in one.
@@ -45,7 +66,7 @@ struct Leaf {
 
 /// Entries that wait for the map.
 #[derive(Default)]
-pub(super) struct Overlay {
+pub(in super::super) struct Overlay {
     new: BTreeMap<u64, Entry>,
     frozen: BTreeMap<u64, Entry>,
     /// Leaves that new entries are for, or reserved for.
@@ -95,7 +116,8 @@ impl Overlay {
         self.new.insert(extent, entry)
     }
 
-    /// Reserves room for `entries` extents of the leaf of `extent`, which may take `pages` new pages, if there is room.
+    /// Reserves room for `entries` extents of the leaf of `extent`, which may take `pages` new pages, if
+    /// there is room.
     pub fn reserve(&mut self, extent: u64, entries: usize, pages: u32, bounds: Bounds) -> bool {
         let number = extent / FANOUT;
         let leaf = self.leaves.get(&number).copied().unwrap_or_default();
@@ -126,9 +148,22 @@ impl Overlay {
         }
     }
 
+    /// True while entries are on their way into the map.
+    pub fn is_frozen(&self) -> bool {
+        !self.frozen.is_empty()
+    }
+
+    /// The extents of the child that entries refer to.
+    pub fn places(&self) -> impl Iterator<Item = u64> {
+        self.new.values().chain(self.frozen.values()).filter_map(|entry| match entry {
+            Entry::At { place, .. } => Some(*place),
+            Entry::Hole | Entry::Absent => None,
+        })
+    }
+
     /// Takes what is new to be put into the map. What comes from now on waits for the next time.
     pub fn freeze(&mut self) {
-        debug_assert!(self.frozen.is_empty());
+        assert!(self.frozen.is_empty(), "one round at a time: what is frozen is in the map before more is");
         self.frozen = std::mem::take(&mut self.new);
         self.pages_frozen = self.pages;
         self.leaves.retain(|_, leaf| leaf.open > 0);
@@ -150,8 +185,8 @@ impl Overlay {
         }
     }
 
-    /// What is still frozen could not be put into the map: it is new again, unless it has changed since. The entries that
-    /// have.
+    /// What is still frozen could not be put into the map: it is new again, unless it has changed since. The
+    /// entries that have.
     pub fn thaw(&mut self) -> Vec<Entry> {
         let mut replaced = Vec::new();
         for (extent, entry) in std::mem::take(&mut self.frozen) {
@@ -165,4 +200,27 @@ impl Overlay {
         self.pages += std::mem::take(&mut self.pages_frozen);
         replaced
     }
+
+    /// The invariants; see the module.
+    pub fn check(&self) -> std::result::Result<(), String> {
+        if self.new.values().chain(self.frozen.values()).any(|entry| *entry == Entry::Absent) {
+            return Err("an entry that waits for the map says nothing".into());
+        }
+        let open = self.leaves.values().any(|leaf| leaf.open > 0);
+        if open != self.is_reserved() {
+            return Err(format!(
+                "{} entries are reserved, and a leaf has reservations: {open}",
+                self.reserved
+            ));
+        }
+        let promised: u64 = self.leaves.values().map(|leaf| u64::from(leaf.pages)).sum();
+        match promised <= self.pages {
+            true => Ok(()),
+            false => Err(format!("{} pages are promised, and to leaves {promised}", self.pages)),
+        }
+    }
 }
+
+#[cfg(test)]
+#[path = "tests/overlay.rs"]
+mod tests;
