@@ -20,7 +20,7 @@
 //!
 //! Invariants:
 //! * An extent that is promised a place in the map gets it: room is reserved before data is written.
-//! * Pages are promised to what is frozen only while there is any.
+//! * Pages are promised to what is frozen only while there is any, and to nothing when nothing waits or is reserved.
 
 use lamina_metadata::extents::{Entry, FANOUT};
 use std::collections::BTreeMap;
@@ -146,6 +146,15 @@ impl Overlay {
         if let Some(leaf) = self.leaves.get_mut(&(extent / FANOUT)) {
             leaf.open -= 1;
         }
+        self.end_promises();
+    }
+
+    /// A request that has failed set no entry: when none waits, and none is to come, nothing is promised any more.
+    fn end_promises(&mut self) {
+        if self.is_empty() && !self.is_reserved() {
+            self.leaves.clear();
+            self.pages = 0;
+        }
     }
 
     /// True while entries are on their way into the map.
@@ -165,7 +174,7 @@ impl Overlay {
     pub fn freeze(&mut self) {
         assert!(self.frozen.is_empty(), "one round at a time: what is frozen is in the map before more is");
         self.frozen = std::mem::take(&mut self.new);
-        self.pages_frozen = self.pages;
+        self.pages_frozen = if self.frozen.is_empty() { 0 } else { self.pages };
         self.leaves.retain(|_, leaf| leaf.open > 0);
         self.pages = self.leaves.values().map(|leaf| u64::from(leaf.pages)).sum();
     }
@@ -182,6 +191,7 @@ impl Overlay {
         }
         if self.frozen.is_empty() {
             self.pages_frozen = 0;
+            self.end_promises();
         }
     }
 
@@ -212,6 +222,10 @@ impl Overlay {
                 "{} entries are reserved, and a leaf has reservations: {open}",
                 self.reserved
             ));
+        }
+        let (idle, promises) = (self.is_empty() && !open, self.pages + self.pages_frozen);
+        if (idle && promises > 0) || (self.frozen.is_empty() && self.pages_frozen > 0) {
+            return Err(format!("{promises} pages stay promised, and nothing is to come"));
         }
         let promised: u64 = self.leaves.values().map(|leaf| u64::from(leaf.pages)).sum();
         match promised <= self.pages {

@@ -307,3 +307,26 @@ fn a_broken_state_is_noticed_at_the_next_transition() {
         assert_eq!(words.is_some_and(|words| words.contains(BROKEN)), cfg!(debug_assertions));
     });
 }
+
+/// Room in the map is promised to a write before its data is written; one that fails gives it back.
+#[test]
+fn failed_writes_take_no_room_in_the_map() {
+    for level in Level::ALL {
+        let keys = json!({ "extent": "4KiB", "size": "512MiB" });
+        let how = How { keys, disk: 96 << 20, meta: Some(1 << 20), ..How::new(level) };
+        run(how, move |vol| async move {
+            let (leaf, size) = (FANOUT * 4096, vol.node.geometry().size);
+            vol.env.set_fault(Some(Box::new(|_, disk, io| {
+                let fails = disk == DISK && io.op.kind() == OpKind::Write;
+                fails.then(|| lamina_block::Error::media("a fault of the test"))
+            })));
+            for at in (0..3).flat_map(|_| (0..size).step_by(leaf as usize)) {
+                let failed = vol.write(at, 1, 4096).await.unwrap_err();
+                assert_eq!(failed.kind(), ErrorKind::Media, "{level:?}, {at}: {failed}");
+            }
+            vol.env.set_fault(None);
+            vol.write(0, 1, 4096).await.unwrap();
+            vol.audit(true).await;
+        });
+    }
+}

@@ -151,10 +151,36 @@ fn promises_through_a_round() {
     }
 }
 
+/// A request fails after its reservation, before, while or after a round is under way: its promise ends.
+#[test]
+fn a_failed_request_is_promised_nothing() {
+    for (round, other) in [(0, false), (1, false), (1, true), (2, false), (2, true)] {
+        let mut overlay = Overlay::default();
+        assert!(overlay.reserve(0, 1, 3, ROOMY));
+        if other {
+            overlay.set(FANOUT, NEW);
+        }
+        if round > 0 {
+            overlay.freeze();
+        }
+        if round == 1 {
+            overlay.mapped(&[FANOUT]);
+        }
+        overlay.end_reservation(0, 1);
+        overlay.check().expect("whole");
+        overlay.mapped(&[FANOUT]);
+        overlay.check().expect("whole");
+        assert_eq!((overlay.pages, overlay.pages_frozen), (0, 0), "{round} {other}");
+        assert!(overlay.reserve(FANOUT, 1, 100, ROOMY), "all pages can be promised to others");
+    }
+}
+
 #[test]
 fn what_is_broken_is_noticed() {
     type Break = fn(&mut Overlay);
-    let breaks: [(&str, Break); 4] = [
+    let breaks: [(&str, Break); 6] = [
+        ("stay promised", |o| (o.reserved, o.leaves, o.new, o.frozen) = Default::default()),
+        ("stay promised", |o| (o.frozen, o.pages_frozen) = (BTreeMap::new(), 1)),
         ("says nothing", |o| o.new.extend([(1, Entry::Absent)])),
         ("are reserved", |o| o.reserved = 0),
         ("are reserved", |o| o.leaves.clear()),
