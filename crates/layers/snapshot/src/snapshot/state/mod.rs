@@ -6,6 +6,7 @@
 //!   Rounds     whose turn it is to put the overlay into the map, and which requests wait for that
 //!   Frees      extents that have no owner: not committed, or in their grace period
 //!   Garbage    whether to look for space that no version refers to
+//!   Action     what a request does with an extent, given where that lies
 //! ```
 //!
 //! Each has its states and operations as a table at the head of its file. Across them:
@@ -14,12 +15,14 @@
 //! * No entry of the overlay refers to an extent that has no owner, and no two refer to the same one.
 //! * What the bitmap has ahead of the map is what an entry of the overlay refers to.
 
+mod action;
 mod frees;
 mod garbage;
 mod overlay;
 mod rounds;
 mod versions;
 
+pub(super) use self::action::{Action, Covers};
 pub(super) use self::frees::{Frees, Gone};
 use self::garbage::Garbage;
 pub(super) use self::overlay::{Age, Bounds, Overlay};
