@@ -1,6 +1,5 @@
 //! What was found, as much of it as anybody reads.
 
-use super::mended;
 use lamina_block::{Class, Finding};
 
 /// The most findings that are told one by one.
@@ -55,4 +54,9 @@ impl List {
         }
         self.shown
     }
+}
+
+/// The class of what can be mended.
+fn mended(mend: bool) -> Class {
+    if mend { Class::Mended } else { Class::Mendable }
 }

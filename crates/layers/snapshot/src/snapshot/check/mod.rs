@@ -19,26 +19,14 @@ mod walk;
 
 use self::list::List;
 use self::space::Sweep;
-use self::walk::{Fix, Walk};
+use self::walk::{Fix, Known, Walk};
 use super::core::Core;
 use super::format::{HEAD_LEN, Head, Kept, kept_at};
 use super::state::Snapshot;
-use lamina_block::{Class, Finding, Result};
+use lamina_block::{Finding, Result};
 use lamina_metadata::Change;
-use lamina_metadata::extents::{Entry, Root};
+use lamina_metadata::extents::Entry;
 use std::rc::Rc;
-
-/// A version of the volume.
-struct Known {
-    /// What it is called.
-    words: String,
-    root: Root,
-    /// What it refers to was born then, or before.
-    epoch: u32,
-    size: u64,
-    /// Its place among the snapshots; none: the volume as it is.
-    snapshot: Option<usize>,
-}
 
 impl Core {
     /// True if something was found damaged since the volume was opened that keeps space from being used.
@@ -158,9 +146,4 @@ impl Core {
             None => self.with_head(Change::new(), *state.versions.head()),
         }
     }
-}
-
-/// The class of what can be mended.
-fn mended(mend: bool) -> Class {
-    if mend { Class::Mended } else { Class::Mendable }
 }

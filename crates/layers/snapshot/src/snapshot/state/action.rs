@@ -9,7 +9,7 @@
 //! "Full": all bytes of the extent. "Whole": all that the volume has of it. A write must fill an extent to replace it, or
 //! there would be somebody else's bytes behind the volume's end, which a larger volume would show.
 
-use super::Spot;
+use super::versions::Spot;
 use lamina_block::Op;
 use std::ops::Range;
 
