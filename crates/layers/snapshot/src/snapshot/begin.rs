@@ -152,7 +152,7 @@ async fn open(keys: &Keys, with: &Build) -> Result<Rc<Core>> {
         table_id,
         state: RefCell::new(State::new(Versions::new(head, snapshots))),
         locks: Rc::default(),
-        turn: Default::default(),
+        map_lock: Default::default(),
         moved: Default::default(),
         job: RefCell::default(),
         sealed,

@@ -5,7 +5,7 @@
 
 use super::core::Core;
 use super::read::Version;
-use super::state::{Action, Covers, Place, Spot, Wait};
+use super::state::{Action, Covers, Location, Spot, Wait};
 use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Op, Request, Result, Zero, all};
 use lamina_kit::fan_out::Runs;
 use lamina_metadata::extents::{Entry, FANOUT, levels_for};
@@ -93,11 +93,11 @@ impl Core {
         let mut given = Given { core: Rc::clone(self), extents: Vec::new() };
         // Until there is nothing to wait for: what is decided is true when requests are submitted.
         let actions = loop {
-            let places = self.places(extents.start..=extents.end - 1).await?;
+            let locations = self.locations(extents.start..=extents.end - 1).await?;
             let actions: Vec<Action> = extents
                 .clone()
-                .zip(&places)
-                .map(|(extent, place)| self.action(io, &at, extent, *place))
+                .zip(&locations)
+                .map(|(extent, location)| self.action(io, &at, extent, *location))
                 .collect();
             let copies = actions.iter().any(|action| matches!(action, Action::Copy(Some(_))));
             let needed = actions.iter().filter(|action| action.is_new()).count();
@@ -108,9 +108,13 @@ impl Core {
                 // An extent that is nobody else's is free again after the next commit.
                 let moves = {
                     let state = self.state();
-                    let returns =
-                        |place: &Place| place.at.is_some_and(|spot| state.versions.is_own(spot.born));
-                    actions.iter().zip(&places).all(|(action, place)| !action.is_new() || returns(place))
+                    let returns = |location: &Location| {
+                        location.at.is_some_and(|spot| state.versions.is_own(spot.born))
+                    };
+                    actions
+                        .iter()
+                        .zip(&locations)
+                        .all(|(action, location)| !action.is_new() || returns(location))
                 };
                 given.extents.push(self.allocate(moves).await?);
             } else {
@@ -138,12 +142,12 @@ impl Core {
     }
 
     /// What is to be done with an extent. Its lock is the caller's.
-    fn action(&self, io: &Io, at: &Range<u64>, extent: u64, place: Place) -> Action {
+    fn action(&self, io: &Io, at: &Range<u64>, extent: u64, location: Location) -> Action {
         let state = self.state();
         let head = state.versions.head();
         let start = extent << head.shift;
         let covers = Covers::new(at, start..start + head.extent(), head.size);
-        Action::new(&io.op, covers, place.at, state.own(place, self.atomic()))
+        Action::new(&io.op, covers, location.at, state.own(location, self.atomic()))
     }
 
     /// Reserves room in the map for extents of one leaf.

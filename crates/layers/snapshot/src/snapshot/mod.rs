@@ -282,9 +282,9 @@ impl Manage for Volume {
         })
     }
 
-    fn check(self: Rc<Self>, mend: bool) -> Pending<Vec<Finding>> {
+    fn check(self: Rc<Self>, repair: bool) -> Pending<Vec<Finding>> {
         let core = Rc::clone(&self.0);
-        Box::pin(async move { core.check(mend).await })
+        Box::pin(async move { core.check(repair).await })
     }
 
     fn info(&self) -> Value {

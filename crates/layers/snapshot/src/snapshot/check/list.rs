@@ -9,7 +9,7 @@ const SHOWN_MAX: usize = 100;
 #[derive(Default)]
 pub(super) struct List {
     shown: Vec<Finding>,
-    /// Lost, to be mended, mended: of what is not shown.
+    /// Lost, to be repaired, repaired: of what is not shown.
     more: [u64; 3],
     lost: bool,
 }
@@ -32,10 +32,10 @@ impl List {
         self.add(Class::Lost, words);
     }
 
-    /// What is wrong and can be mended, or was mended `so`.
-    pub fn mendable(&mut self, mend: bool, words: String, so: &str) {
-        let words = if mend { format!("{words}: {so}") } else { words };
-        self.add(mended(mend), words);
+    /// What is wrong and can be repaired, or was repaired `so`.
+    pub fn repairable(&mut self, repair: bool, words: String, so: &str) {
+        let words = if repair { format!("{words}: {so}") } else { words };
+        self.add(class(repair), words);
     }
 
     /// Nothing is lost.
@@ -56,7 +56,7 @@ impl List {
     }
 }
 
-/// The class of what can be mended.
-fn mended(mend: bool) -> Class {
-    if mend { Class::Mended } else { Class::Mendable }
+/// The class of what can be repaired.
+fn class(repair: bool) -> Class {
+    if repair { Class::Mended } else { Class::Mendable }
 }

@@ -7,7 +7,7 @@
 //! | where it is shared | replace | copy | unmap | copy | unmap | leave |
 //!
 //! "Full": all bytes of the extent. "Whole": all that the volume has of it. A write must fill an extent to replace it, or
-//! there would be somebody else's bytes behind the volume's end, which a larger volume would show.
+//! the extent would keep bytes of an earlier owner behind the volume's end, which a larger volume would show.
 
 use super::versions::Spot;
 use lamina_block::Op;
