@@ -1,16 +1,16 @@
 //! Making the volume's metadata, finding it again, taking over a device as it is.
 
-use super::Keys;
 use super::core::Core;
 use super::format::{
-    EXTENTS, HEAD, HEAD_LEN, Head, KEPT_LEN, Kept, OBJECTS, PAGES, PAGES_IN_USE, Plan, TABLE, kept_at,
-    kept_max, map_pages, space_tags,
+    HEAD, HEAD_LEN, Head, KEPT_LEN, Kept, OBJECTS, PAGES, PAGES_IN_USE, Plan, TABLE, kept_at, kept_max,
+    map_pages, space_tags,
 };
 use super::grace::Grace;
+use super::keys::Keys;
 use super::state::{Snapshot, State, Versions};
 use lamina_block::{Begin, Build, Bytes, Config, Error, ErrorKind, Level, Result};
 use lamina_kit::home;
-use lamina_metadata::extents::{PLACES_MAX, Pxb, Tree};
+use lamina_metadata::extents::{Pxb, Tree};
 use lamina_metadata::{Change, Format, Id, Region, Store};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -31,29 +31,8 @@ pub(super) async fn volume(keys: Keys, with: Build) -> Result<Rc<Core>> {
     open(&keys, &with).await
 }
 
-/// Refuses keys that cannot be over logical blocks of `block` bytes.
-pub(super) fn possible(keys: &Keys, block: u64) -> Result<()> {
-    let extent = keys.extent().0;
-    if !extent.is_power_of_two() || !EXTENTS.contains(&extent) || extent < block {
-        return Err(Error::invalid(format!(
-            "extent: {} is not a power of two from {} to {}",
-            Bytes(extent),
-            Bytes(block.max(*EXTENTS.start())),
-            Bytes(*EXTENTS.end())
-        )));
-    }
-    match keys.size {
-        Some(size)
-            if size.0 == 0 || !size.0.is_multiple_of(block) || size.0.div_ceil(extent) > PLACES_MAX =>
-        {
-            Err(Error::invalid(format!("size: {size} is not possible; it is a multiple of {block} bytes")))
-        }
-        _ => Ok(()),
-    }
-}
-
 fn check(keys: &Keys, with: &Build) -> Result<()> {
-    possible(keys, u64::from(with.child().geometry().block))?;
+    keys.possible(u64::from(with.child().geometry().block))?;
     home::check(with, keys.memory, "the map")
 }
 
@@ -173,7 +152,7 @@ async fn open(keys: &Keys, with: &Build) -> Result<Rc<Core>> {
         table_id,
         state: RefCell::new(State::new(Versions::new(head, snapshots))),
         locks: Rc::default(),
-        turn: Default::default(),
+        map_lock: Default::default(),
         moved: Default::default(),
         job: RefCell::default(),
         sealed,

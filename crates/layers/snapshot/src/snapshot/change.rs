@@ -5,7 +5,7 @@
 
 use super::core::Core;
 use super::read::Version;
-use super::state::{Place, Spot, Wait};
+use super::state::{Action, Covers, Location, Spot, Wait};
 use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Op, Request, Result, Zero, all};
 use lamina_kit::fan_out::Runs;
 use lamina_metadata::extents::{Entry, FANOUT, levels_for};
@@ -14,21 +14,6 @@ use std::rc::Rc;
 
 /// The most extents that are changed at once.
 const PIECE: u64 = 32;
-
-/// What is done with one extent.
-#[derive(Clone, Debug)]
-enum Step {
-    /// Nothing.
-    Leave,
-    /// The child does it where the extent lies.
-    There(u64),
-    /// It lies nowhere from now on.
-    Unmap,
-    /// All of it is written somewhere else.
-    Replace,
-    /// It is copied to somewhere else, with the change in it.
-    Copy(Option<Spot>),
-}
 
 /// Room in the map for entries of one leaf.
 struct Reserved {
@@ -107,16 +92,15 @@ impl Core {
         let _room = self.reserve(&extents).await?;
         let mut given = Given { core: Rc::clone(self), extents: Vec::new() };
         // Until there is nothing to wait for: what is decided is true when requests are submitted.
-        let steps = loop {
-            let places = self.places(extents.start..=extents.end - 1).await?;
-            let steps: Vec<Step> = extents
+        let actions = loop {
+            let locations = self.locations(extents.start..=extents.end - 1).await?;
+            let actions: Vec<Action> = extents
                 .clone()
-                .zip(&places)
-                .map(|(extent, place)| self.step(io, &at, extent, *place))
+                .zip(&locations)
+                .map(|(extent, location)| self.action(io, &at, extent, *location))
                 .collect();
-            let copies = steps.iter().any(|step| matches!(step, Step::Copy(Some(_))));
-            let is_new = |step: &Step| matches!(step, Step::Replace | Step::Copy(_));
-            let needed = steps.iter().filter(|step| is_new(step)).count();
+            let copies = actions.iter().any(|action| matches!(action, Action::Copy(Some(_))));
+            let needed = actions.iter().filter(|action| action.is_new()).count();
             if copies && self.atomic() && self.grace.is_draining() {
                 // Somebody may still be writing to what is copied.
                 self.grace.drained().await;
@@ -124,16 +108,20 @@ impl Core {
                 // An extent that is nobody else's is free again after the next commit.
                 let moves = {
                     let state = self.state();
-                    let returns =
-                        |place: &Place| place.at.is_some_and(|spot| state.versions.is_own(spot.born));
-                    steps.iter().zip(&places).all(|(step, place)| !is_new(step) || returns(place))
+                    let returns = |location: &Location| {
+                        location.at.is_some_and(|spot| state.versions.is_own(spot.born))
+                    };
+                    actions
+                        .iter()
+                        .zip(&locations)
+                        .all(|(action, location)| !action.is_new() || returns(location))
                 };
                 given.extents.push(self.allocate(moves).await?);
             } else {
-                break steps;
+                break actions;
             }
         };
-        self.carry_out(io, &at, extents.start, &steps, &mut given).await?;
+        self.carry_out(io, &at, extents.start, &actions, &mut given).await?;
         drop(locked);
         Ok(())
     }
@@ -148,32 +136,18 @@ impl Core {
         let Some(source) = place.and_then(|place| place.at) else { return Ok(()) };
         let at = (extent << self.shift()).min(self.head().size);
         let nothing = Io::zero(at..at, Zero::default());
-        self.carry_out(&nothing, &(at..at), extent, &[Step::Copy(Some(source))], &mut given).await?;
+        self.carry_out(&nothing, &(at..at), extent, &[Action::Copy(Some(source))], &mut given).await?;
         drop(locked);
         Ok(())
     }
 
     /// What is to be done with an extent. Its lock is the caller's.
-    fn step(&self, io: &Io, at: &Range<u64>, extent: u64, place: Place) -> Step {
-        let start = extent << self.shift();
-        let end = start + self.extent();
-        // What is written must fill an extent, or there would be somebody else's bytes behind the volume's end.
-        let (full, whole) = (at.start <= start && at.end >= end, at.end >= end.min(self.head().size));
-        let whole = whole && at.start <= start;
-        let own = self.state().own(place, self.atomic());
-        match (&io.op, place.at) {
-            (Op::Read(_) | Op::Flush, _) => Step::Leave,
-            (Op::Zero(_) | Op::Discard, None) => Step::Leave,
-            (Op::Zero(_) | Op::Discard, Some(_)) if whole => Step::Unmap,
-            (Op::Discard, Some(_)) => Step::Leave,
-            (Op::Write(..), Some(_)) if own.is_none() && full => Step::Replace,
-            (Op::Write(..) | Op::Zero(_), Some(spot)) => match own {
-                Some(own) => Step::There(own.extent),
-                None => Step::Copy(Some(spot)),
-            },
-            (Op::Write(..), None) if full => Step::Replace,
-            (Op::Write(..), None) => Step::Copy(None),
-        }
+    fn action(&self, io: &Io, at: &Range<u64>, extent: u64, location: Location) -> Action {
+        let state = self.state();
+        let head = state.versions.head();
+        let start = extent << head.shift;
+        let covers = Covers::new(at, start..start + head.extent(), head.size);
+        Action::new(&io.op, covers, location.at, state.own(location, self.atomic()))
     }
 
     /// Reserves room in the map for extents of one leaf.
@@ -240,7 +214,7 @@ impl Core {
         io: &Io,
         at: &Range<u64>,
         first: u64,
-        steps: &[Step],
+        actions: &[Action],
         given: &mut Given,
     ) -> Result<()> {
         let extent = self.extent();
@@ -251,17 +225,17 @@ impl Core {
         let (mut there, mut elsewhere) = (Runs::default(), Runs::default());
         let (mut sources, mut copies, mut moved) = (Vec::new(), Vec::new(), Vec::new());
         let mut new = given.extents.iter().copied();
-        for (number, step) in (first..).zip(steps) {
+        for (number, action) in (first..).zip(actions) {
             let (part, start) = (bytes(number), number << self.shift());
-            match step {
-                Step::Leave => {}
-                Step::There(place) => there.add(&part, self.address(*place) + (part.start - start)),
-                Step::Unmap => moved.push((number, Entry::Hole)),
-                Step::Replace | Step::Copy(_) => {
+            match action {
+                Action::Leave => {}
+                Action::InPlace(place) => there.add(&part, self.address(*place) + (part.start - start)),
+                Action::Unmap => moved.push((number, Entry::Hole)),
+                Action::Replace | Action::Copy(_) => {
                     let Some(place) = new.next() else { continue };
                     moved.push((number, Entry::At { place, born: self.head().epoch }));
                     let to = self.address(place);
-                    if let Step::Copy(source) = step {
+                    if let Action::Copy(source) = action {
                         let copy = self.env.pool().take(extent as usize);
                         sources.extend(self.fetch(*source, &copy));
                         copies.push((part.start - start, part, copy, to));

@@ -68,14 +68,14 @@ impl Core {
         let me = Rc::clone(self);
         self.env.spawn(Box::pin(async move {
             loop {
-                let turn = me.turn.lock().await;
+                let held = me.map_lock.lock().await;
                 if me.atomic() {
                     me.grace.drained().await;
                 }
                 // Who asked by now has had its writes completed: they are in what is frozen next, or in their places.
                 me.change(|state| state.rounds.begin());
                 let result = me.round().await;
-                drop(turn);
+                drop(held);
                 let again = me.change(|state| state.rounds.end(&result));
                 me.moved.notify();
                 if !again {
@@ -85,7 +85,7 @@ impl Core {
         }));
     }
 
-    /// Puts everything into the map that waits for it. It is the caller's turn.
+    /// Puts everything into the map that waits for it. The caller holds the lock of the map.
     async fn round(self: &Rc<Self>) -> Result<()> {
         self.change(|state| state.overlay.freeze());
         if self.atomic() && !self.state().overlay.is_empty() && !self.grace.is_draining() {

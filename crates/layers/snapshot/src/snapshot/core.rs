@@ -5,7 +5,7 @@
 
 use super::format::{Head, space_pages};
 use super::grace::Grace;
-use super::state::{Age, Bounds, Place, State};
+use super::state::{Age, Bounds, Location, State};
 use lamina_block::{Env, Error, ErrorKind, Job, Level, Node, Result, Signal};
 use lamina_kit::mutex::Mutex;
 use lamina_kit::range_locks::RangeLocks;
@@ -40,7 +40,7 @@ pub(super) struct Core {
     /// Extents that are being moved or unmapped.
     pub locks: Rc<RangeLocks>,
     /// The map, the head and the table are being changed.
-    pub turn: Mutex,
+    pub map_lock: Mutex,
     /// A round has ended, a reservation, or extents have become free.
     pub moved: Signal,
     /// The job that looks for garbage, while [`State::garbage`] says that it runs.
@@ -89,13 +89,13 @@ impl Core {
 
     /// Where an extent of the volume lies, if that is known without waiting.
     #[inline]
-    pub fn look(&self, state: &State, extent: u64) -> Option<Result<Place>> {
+    pub fn look(&self, state: &State, extent: u64) -> Option<Result<Location>> {
         if let Some(place) = state.waiting(extent) {
             return Some(Ok(place));
         }
         let versions = &state.versions;
         let found = self.tree.peek(versions.head().root, extent)?;
-        Some(found.map(|found| Place { at: versions.meaning(extent, found.entry), age: Age::Mapped }))
+        Some(found.map(|found| Location { at: versions.meaning(extent, found.entry), age: Age::Mapped }))
     }
 
     /// What a version says about an extent; afterwards, until the caller waits, [`Core::look`] has an answer.
@@ -116,7 +116,7 @@ impl Core {
     }
 
     /// Where each of a few extents of one leaf lies now. What is said is true until the caller waits.
-    pub async fn places(&self, extents: std::ops::RangeInclusive<u64>) -> Result<Vec<Place>> {
+    pub async fn locations(&self, extents: std::ops::RangeInclusive<u64>) -> Result<Vec<Location>> {
         loop {
             self.load(*extents.start()).await?;
             let places: Option<Vec<_>> = {

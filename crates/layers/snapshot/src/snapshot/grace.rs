@@ -4,6 +4,13 @@
 //! somebody else, every request that may still be on its way to it must have ended. Requests therefore go to the child
 //! through one of two nodes, which count them as every node does; now and then the other one is taken, and when the
 //! first has counted down to zero, all that came before have ended.
+//!
+//! | ways | `swap` | `drained` |
+//! |---|---|---|
+//! | calm: requests go one way, and none is left of the other | draining, the other way | – |
+//! | draining: requests are left of the way before | – | calm, the same way |
+//!
+//! "–" is an assertion: while requests are left of one way, new ones on it could not be told from them.
 
 use lamina_block::{Env, Geometry, Io, Layer, Manage, Node, Passthrough, Signal, Step};
 use std::cell::Cell;
@@ -29,54 +36,68 @@ impl Layer for Through {
 
 impl Manage for Through {}
 
+/// Which way requests go; see the module.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Ways {
+    /// The number of the way: one of two.
+    now: usize,
+    draining: bool,
+}
+
+impl Ways {
+    /// The other way from now on.
+    fn swap(self) -> Ways {
+        assert!(!self.draining, "requests are left of the other way");
+        Ways { now: 1 - self.now, draining: true }
+    }
+
+    /// No request is left of the way before.
+    fn drained(self) -> Ways {
+        assert!(self.draining, "a way is drained once for each swap");
+        Ways { draining: false, ..self }
+    }
+}
+
 /// The two ways to the child.
 pub(super) struct Grace {
     env: Rc<dyn Env>,
     nodes: [Rc<Node>; 2],
-    now: Cell<usize>,
-    draining: Cell<bool>,
+    ways: Cell<Ways>,
     moved: Signal,
 }
 
 impl Grace {
     pub fn new(name: &str, env: &Rc<dyn Env>, child: &Rc<Node>) -> Rc<Grace> {
         let way = || Node::new(name, "snapshot", Rc::clone(env), Rc::new(Through(Rc::clone(child))));
-        Rc::new(Grace {
-            env: Rc::clone(env),
-            nodes: [way(), way()],
-            now: Cell::new(0),
-            draining: Cell::new(false),
-            moved: Signal::new(),
-        })
+        let nodes = [way(), way()];
+        Rc::new(Grace { env: Rc::clone(env), nodes, ways: Cell::default(), moved: Signal::new() })
     }
 
     /// The way that a request takes which is submitted at once.
     #[inline]
     pub fn way(&self) -> &Rc<Node> {
-        &self.nodes[self.now.get()]
+        &self.nodes[self.ways.get().now]
     }
 
     /// True while requests from before the last [`Grace::swap`] may be under way.
     pub fn is_draining(&self) -> bool {
-        self.draining.get()
+        self.ways.get().draining
     }
 
     /// Waits until that is not so.
     pub async fn drained(&self) {
-        self.moved.until(|| !self.draining.get()).await;
+        self.moved.until(|| !self.is_draining()).await;
     }
 
     /// From now on requests go the other way. Not while [`Grace::is_draining`].
     pub fn swap(self: &Rc<Self>) {
-        debug_assert!(!self.draining.get());
         let before = Rc::clone(self.way());
-        self.now.set(1 - self.now.get());
-        self.draining.set(true);
+        self.ways.set(self.ways.get().swap());
         let me = Rc::clone(self);
         self.env.spawn(Box::pin(async move {
             // Nothing new comes this way, so this only waits.
             drop(before.quiesce().await);
-            me.draining.set(false);
+            me.ways.set(me.ways.get().drained());
             me.moved.notify();
         }));
     }
@@ -91,5 +112,22 @@ impl Grace {
     /// Takes over what the child says of itself.
     pub fn refresh(&self) {
         self.nodes.iter().for_each(|node| node.refresh());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::catch_unwind;
+
+    #[test]
+    fn all_transitions() {
+        for (now, draining) in [(0, false), (0, true), (1, false), (1, true)] {
+            let before = Ways { now, draining };
+            let swapped = catch_unwind(|| before.swap()).ok();
+            assert_eq!(swapped, (!draining).then_some(Ways { now: 1 - now, draining: true }), "{before:?}");
+            let drained = catch_unwind(|| before.drained()).ok();
+            assert_eq!(drained, draining.then_some(Ways { now, draining: false }), "{before:?}");
+        }
     }
 }

@@ -41,6 +41,35 @@
 //! to anybody, a version of which a part is lost can be read elsewhere, and when snapshots cannot be found, the volume is
 //! read-only. `lamina check --metadata` tells what is lost, and `lamina repair` makes anew what follows from the rest.
 //!
+//! # Design
+//!
+//! ```text
+//!   Volume, View ──▶ Core ── change ──▶ State { versions, overlay, rounds, frees, garbage }
+//!   (requests)       I/O, tasks,        decides at once; its files have their states and
+//!                    waiting            operations as tables, and are checked after every change
+//! ```
+//!
+//! | request | the map has the extent | its entry is new | its entry is frozen: a round is under way |
+//! |---|---|---|---|
+//! | read | handed on | handed on | handed on |
+//! | write, not shared | in place | in place | in place |
+//! | the same at `atomic` | a new extent | in place | a new extent |
+//! | write, shared with a snapshot | a new extent | a new extent | a new extent |
+//! | zeroing or discard of all of it | the entry becomes a hole | the same | the same |
+//! | flush | handed on, if nothing waits | the next round | the next round |
+//! | snapshot, rollback, resize | after a round, with no request in flight | the same | the same |
+//!
+//! An extent whose entry was replaced is free after a commit and a grace period; after the grace period alone, if the
+//! map never had the entry.
+//!
+//! Invariants:
+//! * The map on disk never says more than what is durable on the child.
+//! * An extent that a map on disk refers to is given to nobody else.
+//! * An extent has one owner: a version, an entry that waits for the map, or a step on its way to be free
+//!   (`State::check`).
+//! * Room in the map is reserved before data is written: an acknowledged write gets into the map.
+//! * The head, the table and the map change under one mutex, one round or command after the other.
+//!
 //! It deliberately does not copy snapshots elsewhere, nor write to them, and it does not know which of them is older than
 //! which but by their order.
 
@@ -51,6 +80,7 @@ mod commit;
 mod core;
 mod format;
 mod grace;
+mod keys;
 mod read;
 mod reclaim;
 mod state;
@@ -58,60 +88,19 @@ mod verbs;
 mod view;
 
 use self::core::Core;
+pub use self::keys::Keys;
+use self::read::{Version, Whole};
 use lamina_block::{
-    Build, Bytes, Command, Config, Consent, Durability, Effect, Error, Extent, Figure, Finding, Geometry,
-    Healed, Io, Job, Judge, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result, Step, Traits,
-    Unit,
+    Build, Command, Config, Consent, Durability, Effect, Error, Extent, Figure, Finding, Geometry, Healed,
+    Io, Job, Judge, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result, Step, Traits, Unit,
 };
 use lamina_kit::consent::unless_replaced;
-use lamina_metadata::extents::Policy;
-use read::{Version, Whole};
-use serde::Deserialize;
 use serde_json::{Value, json};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// The keys; see the module.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Keys {
-    size: Option<Bytes>,
-    extent: Option<Bytes>,
-    #[serde(default)]
-    policy: PolicyKey,
-    #[serde(default = "memory_default")]
-    memory: Bytes,
-}
-
-#[derive(Clone, Copy, Default, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum PolicyKey {
-    #[default]
-    FirstAvailable,
-    LogStructured,
-    ClosestToLast,
-}
-
-fn memory_default() -> Bytes {
-    Bytes(16 << 20)
-}
-
 /// Room is getting short when less than this part of all is free: one in so many.
 const NEARLY_FULL: u64 = 10;
-
-impl Keys {
-    fn extent(&self) -> Bytes {
-        self.extent.unwrap_or(Bytes(32 << 10))
-    }
-
-    fn policy(&self) -> Policy {
-        match self.policy {
-            PolicyKey::FirstAvailable => Policy::FirstAvailable,
-            PolicyKey::LogStructured => Policy::LogStructured,
-            PolicyKey::ClosestToLast => Policy::ClosestToLast,
-        }
-    }
-}
 
 impl Config for Keys {
     const KIND: &'static str = "snapshot";
@@ -139,7 +128,7 @@ impl Config for Keys {
     };
 
     fn check(&self, _: &Over<'_>) -> Result<()> {
-        begin::possible(self, 512)
+        self.possible(512)
     }
 
     fn build(self, with: Build) -> Pending<Made> {
@@ -293,9 +282,9 @@ impl Manage for Volume {
         })
     }
 
-    fn check(self: Rc<Self>, mend: bool) -> Pending<Vec<Finding>> {
+    fn check(self: Rc<Self>, repair: bool) -> Pending<Vec<Finding>> {
         let core = Rc::clone(&self.0);
-        Box::pin(async move { core.check(mend).await })
+        Box::pin(async move { core.check(repair).await })
     }
 
     fn info(&self) -> Value {

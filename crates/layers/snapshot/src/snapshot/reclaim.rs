@@ -97,13 +97,13 @@ impl Core {
                 self.sweep(job, window).await?;
             }
         }
-        let turn = self.turn.lock().await;
+        let held = self.map_lock.lock().await;
         let is_done = self.state().garbage.is_done();
         if is_done {
             self.stage_head(Change::new(), Head { garbage: false, ..self.head() }).await?;
             self.commit().await?;
         }
-        drop(turn);
+        drop(held);
         Ok(())
     }
 
@@ -112,7 +112,7 @@ impl Core {
         // What is no longer referred to by now must not come back after a crash.
         self.flush().await?;
         // Not while the bitmaps know of something that the map does not refer to yet.
-        let turn = self.turn.lock().await;
+        let held = self.map_lock.lock().await;
         let space = Rc::clone(&self.space.borrow());
         space.begin_marking(from..from.saturating_add(WINDOW));
         self.pages.begin_marking(0..self.tree.count());
@@ -126,7 +126,7 @@ impl Core {
             seen: Seen(vec![0; self.tree.count().div_ceil(64) as usize]),
             stack: Vec::new(),
         };
-        drop(turn);
+        drop(held);
         let mut walked = 0;
         for root in roots {
             walk.begin(root);
@@ -162,9 +162,9 @@ impl Core {
         let (garbage, next) = of.unmarked(from).await?;
         for batch in garbage.chunks(BATCH) {
             job.turn(PAGE).await?;
-            let turn = self.turn.lock().await;
+            let held = self.map_lock.lock().await;
             self.give_back(of, batch, extents).await?;
-            drop(turn);
+            drop(held);
             self.env.sleep(Duration::ZERO).await;
         }
         Ok(next)
@@ -172,7 +172,7 @@ impl Core {
 }
 
 impl Core {
-    /// Gives back pages of the tree, or extents, which nobody refers to. It is the caller's turn.
+    /// Gives back pages of the tree, or extents, which nobody refers to. The caller holds the lock of the map.
     pub async fn give_back(self: &Rc<Self>, of: &Pxb, batch: &[u64], extents: bool) -> Result<()> {
         let mut change = Change::new();
         let mut freed = Vec::new();

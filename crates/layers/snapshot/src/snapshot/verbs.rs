@@ -124,7 +124,7 @@ impl Core {
             return Err(Error::invalid(message));
         }
         self.flush().await?;
-        let turn = self.turn.lock().await;
+        let held = self.map_lock.lock().await;
         let entries = kept_max(self.store.load(self.table_id)?.len());
         let (snapshot, head) = self.state().versions.plan_snapshot(name, entries)?;
         let change = Change::new().write(self.table_id, kept_at(snapshot.index), snapshot.kept.encode());
@@ -132,25 +132,25 @@ impl Core {
         self.stage(self.with_head(change, head)).await?;
         self.change(|state| state.versions.kept(snapshot, head));
         self.commit().await?;
-        drop(turn);
+        drop(held);
         Ok(answer)
     }
 
     /// The device is held.
     async fn roll_back(self: Rc<Self>, name: String) -> Result<Value> {
         self.flush().await?;
-        let turn = self.turn.lock().await;
+        let held = self.map_lock.lock().await;
         let head = self.state().versions.plan_rollback(&name)?;
         self.suits(&name, head.size)?;
         self.stage_head(Change::new(), head).await?;
         self.commit().await?;
-        drop(turn);
+        drop(held);
         self.start_reclaim();
         Ok(json!({ "name": name, "size": head.size }))
     }
 
     async fn forget(self: Rc<Self>, name: String) -> Result<Value> {
-        let turn = self.turn.lock().await;
+        let held = self.map_lock.lock().await;
         let (index, head) = self.change(|state| state.versions.begin_delete(&name))?;
         let change = Change::new().write(self.table_id, kept_at(index), vec![0; KEPT_LEN]);
         if let Err(e) = self.stage(self.with_head(change, head)).await {
@@ -160,7 +160,7 @@ impl Core {
         self.change(|state| state.versions.deleted(index, head));
         // What was shared with it is the volume's own from the moment on when this is durable.
         self.commit().await?;
-        drop(turn);
+        drop(held);
         self.start_reclaim();
         Ok(json!({}))
     }
@@ -196,10 +196,10 @@ impl Core {
             self.fill_last(head).await?;
         }
         self.flush().await?;
-        let turn = self.turn.lock().await;
+        let held = self.map_lock.lock().await;
         self.stage_head(Change::new(), Head { size, ..self.head() }).await?;
         self.commit().await?;
-        drop(turn);
+        drop(held);
         Ok(json!({ "size": size }))
     }
 
@@ -226,7 +226,7 @@ impl Core {
         if physical <= head.physical {
             return Ok(());
         }
-        let turn = self.turn.lock().await;
+        let held = self.map_lock.lock().await;
         self.tidy().await?;
         let old = Rc::clone(&self.space.borrow());
         if map_pages(self.store.free_pages(), 0) < super::format::space_pages(physical) {
@@ -261,7 +261,7 @@ impl Core {
         *self.space.borrow_mut() = new;
         self.commit().await?;
         self.tidy().await?;
-        drop(turn);
+        drop(held);
         Ok(())
     }
 

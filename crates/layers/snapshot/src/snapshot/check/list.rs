@@ -1,6 +1,5 @@
 //! What was found, as much of it as anybody reads.
 
-use super::mended;
 use lamina_block::{Class, Finding};
 
 /// The most findings that are told one by one.
@@ -10,7 +9,7 @@ const SHOWN_MAX: usize = 100;
 #[derive(Default)]
 pub(super) struct List {
     shown: Vec<Finding>,
-    /// Lost, to be mended, mended: of what is not shown.
+    /// Lost, to be repaired, repaired: of what is not shown.
     more: [u64; 3],
     lost: bool,
 }
@@ -33,10 +32,10 @@ impl List {
         self.add(Class::Lost, words);
     }
 
-    /// What is wrong and can be mended, or was mended `so`.
-    pub fn mendable(&mut self, mend: bool, words: String, so: &str) {
-        let words = if mend { format!("{words}: {so}") } else { words };
-        self.add(mended(mend), words);
+    /// What is wrong and can be repaired, or was repaired `so`.
+    pub fn repairable(&mut self, repair: bool, words: String, so: &str) {
+        let words = if repair { format!("{words}: {so}") } else { words };
+        self.add(class(repair), words);
     }
 
     /// Nothing is lost.
@@ -55,4 +54,9 @@ impl List {
         }
         self.shown
     }
+}
+
+/// The class of what can be repaired.
+fn class(repair: bool) -> Class {
+    if repair { Class::Repaired } else { Class::Repairable }
 }

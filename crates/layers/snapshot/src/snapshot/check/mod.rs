@@ -3,11 +3,11 @@
 //!
 //! ```text
 //!   versions ─▶ pages of the tree ─▶ entries ─▶ who owns each extent ──compare──▶ bitmaps, counts
-//!               cannot be read:        impossible, or one extent                  follow from the versions: mended
+//!               cannot be read:        impossible, or one extent                  follow from the versions: repaired
 //!               bytes are lost         twice: bytes are lost
 //! ```
 //!
-//! Invariant: mending takes no byte from anybody. A bitmap follows from the versions, so it can be made anew; while a
+//! Invariant: repairing takes no byte from anybody. A bitmap follows from the versions, so it can be made anew; while a
 //! part of a version is lost, nobody knows what it referred to, so nothing at all is given back.
 //!
 //! Memory: eight bytes for each extent of a window of eight million, as all versions are walked once for each window, and
@@ -19,26 +19,14 @@ mod walk;
 
 use self::list::List;
 use self::space::Sweep;
-use self::walk::{Fix, Walk};
+use self::walk::{Fix, Known, Walk};
 use super::core::Core;
 use super::format::{HEAD_LEN, Head, Kept, kept_at};
 use super::state::Snapshot;
-use lamina_block::{Class, Finding, Result};
+use lamina_block::{Finding, Result};
 use lamina_metadata::Change;
-use lamina_metadata::extents::{Entry, Root};
+use lamina_metadata::extents::Entry;
 use std::rc::Rc;
-
-/// A version of the volume.
-struct Known {
-    /// What it is called.
-    words: String,
-    root: Root,
-    /// What it refers to was born then, or before.
-    epoch: u32,
-    size: u64,
-    /// Its place among the snapshots; none: the volume as it is.
-    snapshot: Option<usize>,
-}
 
 impl Core {
     /// True if something was found damaged since the volume was opened that keeps space from being used.
@@ -47,7 +35,7 @@ impl Core {
     }
 
     /// See [`lamina_block::Manage::check`]. The device is held.
-    pub async fn check(self: &Rc<Self>, mend: bool) -> Result<Vec<Finding>> {
+    pub async fn check(self: &Rc<Self>, repair: bool) -> Result<Vec<Finding>> {
         self.offline()?;
         let untouched = self.is_read_only();
         if !untouched {
@@ -55,16 +43,16 @@ impl Core {
             self.flush().await?;
             self.all_released().await;
         }
-        let turn = self.turn.lock().await;
-        let found = self.look_at_all(mend && !untouched).await;
-        drop(turn);
+        let held = self.map_lock.lock().await;
+        let found = self.look_at_all(repair && !untouched).await;
+        drop(held);
         if self.head().garbage && !untouched {
             self.start_reclaim();
         }
         found
     }
 
-    async fn look_at_all(self: &Rc<Self>, mend: bool) -> Result<Vec<Finding>> {
+    async fn look_at_all(self: &Rc<Self>, repair: bool) -> Result<Vec<Finding>> {
         let mut list = List::default();
         if let Some(why) = &self.sealed {
             list.lost(format!(
@@ -72,15 +60,15 @@ impl Core {
                  left, to another device"
             ));
         }
-        self.check_head(&mut list, mend).await?;
+        self.check_head(&mut list, repair).await?;
         let versions = self.known();
         let mut walk = Walk::new(self, &versions);
         let windows = walk.windows();
         for window in 0..windows {
             walk.window(window, &mut list).await?;
         }
-        self.put_right(&walk.take_fixes(), &versions, &mut list, mend).await?;
-        let mut sweep = Sweep { core: self, mend, whole: list.is_whole(), list: &mut list, leaked: [0; 2] };
+        self.put_right(&walk.take_fixes(), &versions, &mut list, repair).await?;
+        let mut sweep = Sweep { core: self, repair, whole: list.is_whole(), list: &mut list, leaked: [0; 2] };
         for window in 0..windows {
             if windows > 1 {
                 walk.again(window).await?;
@@ -109,7 +97,7 @@ impl Core {
     }
 
     /// The epoch in the head is later than that of all snapshots, or what they have would be overwritten.
-    async fn check_head(self: &Rc<Self>, list: &mut List, mend: bool) -> Result<()> {
+    async fn check_head(self: &Rc<Self>, list: &mut List, repair: bool) -> Result<()> {
         let mut bytes = [0; HEAD_LEN];
         self.store.load(self.head_id)?.read(0, &mut bytes).await?;
         let (there, head) = (Head::decode(&bytes)?, self.head());
@@ -117,11 +105,11 @@ impl Core {
             return Ok(());
         }
         let wrong = format!("the volume is in epoch {}, and there is a snapshot of it", there.epoch);
-        if mend {
+        if repair {
             self.stage(self.with_head(Change::new(), head)).await?;
             self.commit().await?;
         }
-        list.mendable(mend, wrong, &format!("it is in {} now", head.epoch));
+        list.repairable(repair, wrong, &format!("it is in {} now", head.epoch));
         Ok(())
     }
 
@@ -131,10 +119,10 @@ impl Core {
         fixes: &[Fix],
         versions: &[Known],
         list: &mut List,
-        mend: bool,
+        repair: bool,
     ) -> Result<()> {
         for fix in fixes {
-            if mend {
+            if repair {
                 let change = match fix {
                     Fix::Entry { page, slot, to, .. } => self.tree.correct(Change::new(), *page, *slot, *to),
                     Fix::Root { version, to, .. } => self.correct_root(&versions[*version], *to),
@@ -143,7 +131,7 @@ impl Core {
                 self.commit().await?;
             }
             let (Fix::Entry { words, .. } | Fix::Root { words, .. }) = fix;
-            list.mendable(mend, words.clone(), "from now on, it counts as shared");
+            list.repairable(repair, words.clone(), "from now on, it counts as shared");
         }
         Ok(())
     }
@@ -158,9 +146,4 @@ impl Core {
             None => self.with_head(Change::new(), *state.versions.head()),
         }
     }
-}
-
-/// The class of what can be mended.
-fn mended(mend: bool) -> Class {
-    if mend { Class::Repaired } else { Class::Repairable }
 }

@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 pub(super) struct Sweep<'a> {
     pub core: &'a Rc<Core>,
-    pub mend: bool,
+    pub repair: bool,
     /// All of every version could be read: what none of them refers to is nobody's.
     pub whole: bool,
     pub list: &'a mut List,
@@ -86,14 +86,14 @@ impl Sweep<'_> {
             true => "made again from the versions",
             false => "all count as in use, as a part of a version is lost",
         };
-        if !self.mend {
-            self.list.mendable(false, words, so);
+        if !self.repair {
+            self.list.repairable(false, words, so);
             return Ok(None);
         }
         let is_used = |number| !self.whole || refers(number);
         of.restore_bits(range.start, is_used).await?;
         let used: Vec<u64> = range.filter(|number| is_used(*number)).collect();
-        self.list.mendable(true, words, so);
+        self.list.repairable(true, words, so);
         Ok(Some(used))
     }
 
@@ -108,15 +108,15 @@ impl Sweep<'_> {
     ) -> Result<()> {
         let count = of.count(from, used.unwrap_or(0)).await?;
         if count == Count::Damaged {
-            if self.mend {
+            if self.repair {
                 of.restore_counts(from).await?;
             }
-            if !std::mem::replace(said, !self.mend) {
+            if !std::mem::replace(said, !self.repair) {
                 let words = format!("counts of {} in use are damaged", name(extents));
-                self.list.mendable(self.mend, words, "counted again");
+                self.list.repairable(self.repair, words, "counted again");
             }
         }
-        if self.mend {
+        if self.repair {
             // Also if it is right, it may not be believed yet.
             let (change, _) = of.recount(Change::new(), from).await?;
             if count == Count::Wrong || of.lost() > 0 {
@@ -126,14 +126,14 @@ impl Sweep<'_> {
         }
         if let (Count::Wrong, Some(used)) = (count, used) {
             let words = format!("of the {} from {from} on, it is wrong how many are in use", name(extents));
-            self.list.mendable(self.mend, words, &format!("{used} are"));
+            self.list.repairable(self.repair, words, &format!("{used} are"));
         }
         Ok(())
     }
 
     /// What somebody has is called free, and would be given to others.
     async fn claim(&mut self, of: &Pxb, missing: &[u64], extents: bool) -> Result<()> {
-        if self.mend {
+        if self.repair {
             for batch in runs(missing).chunks(BATCH) {
                 let mut change = Change::new();
                 for run in batch {
@@ -145,7 +145,7 @@ impl Sweep<'_> {
         }
         for run in runs(missing) {
             let words = format!("{} {} to {} are in use, and called free", name(extents), run.start, run.end);
-            self.list.mendable(self.mend, words, "called in use now");
+            self.list.repairable(self.repair, words, "called in use now");
         }
         Ok(())
     }
@@ -154,7 +154,7 @@ impl Sweep<'_> {
         if !self.whole {
             return Ok(());
         }
-        if self.mend {
+        if self.repair {
             for batch in leaked.chunks(BATCH) {
                 self.core.give_back(of, batch, extents).await?;
             }
@@ -167,7 +167,7 @@ impl Sweep<'_> {
     pub fn end(self) {
         for (extents, leaked) in [true, false].into_iter().zip(self.leaked).filter(|(_, n)| *n > 0) {
             let words = format!("{leaked} {} are in use, and nobody has them", name(extents));
-            match self.mend {
+            match self.repair {
                 true => self.list.add(Class::Repaired, format!("{words}: given back")),
                 false => self.list.add(
                     Class::Leak,

@@ -1,10 +1,9 @@
 //! A walk through all versions that believes nothing: who owns each extent, and what cannot be.
 
 use super::super::core::Core;
-use super::Known;
 use super::list::List;
 use lamina_block::{ErrorKind, Result};
-use lamina_metadata::extents::{Entry, FANOUT};
+use lamina_metadata::extents::{Entry, FANOUT, Root};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -14,6 +13,18 @@ const WINDOW: u64 = 32_512 * 256;
 const AT_ONCE: u64 = 8;
 /// The most versions that are named.
 const NAMED_MAX: usize = 3;
+
+/// A version of the volume.
+pub(super) struct Known {
+    /// What it is called.
+    pub words: String,
+    pub root: Root,
+    /// What it refers to was born then, or before.
+    pub epoch: u32,
+    pub size: u64,
+    /// Its place among the snapshots; none: the volume as it is.
+    pub snapshot: Option<usize>,
+}
 
 /// Where an entry stands.
 #[derive(Clone, Copy)]

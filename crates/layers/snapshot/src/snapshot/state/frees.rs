@@ -1,4 +1,4 @@
-//! Extents between two owners: no map refers to them any more, or not yet, and they may be given to nobody.
+//! Extents between two owners: no map refers to them any more, or not yet, and none may be given away.
 //!
 //! | an extent is … | `committed` | `give_up` | `next_batch` | `released` |
 //! |---|---|---|---|---|
@@ -139,7 +139,7 @@ impl<C> Frees<C> {
         self.is_releasing()
     }
 
-    /// The grace period is over: these are nobody's.
+    /// The grace period is over: these have no owner, and can be given away.
     pub fn released(&mut self) -> Vec<u64> {
         match std::mem::replace(&mut self.release, Release::Asked) {
             Release::Draining(extents) => extents,

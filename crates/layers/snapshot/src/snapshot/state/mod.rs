@@ -3,9 +3,10 @@
 //! ```text
 //!   Versions   which versions there are, what an entry of a map means, what snapshots may share
 //!   Overlay    entries that wait for the map, and the room in it that is reserved for others
-//!   Rounds     whose turn it is to put the overlay into the map, and which requests wait for that
+//!   Rounds     when the overlay goes into the map, and which requests wait for that
 //!   Frees      extents that have no owner: not committed, or in their grace period
 //!   Garbage    whether to look for space that no version refers to
+//!   Action     what a request does with an extent, given where that lies
 //! ```
 //!
 //! Each has its states and operations as a table at the head of its file. Across them:
@@ -14,12 +15,14 @@
 //! * No entry of the overlay refers to an extent that has no owner, and no two refer to the same one.
 //! * What the bitmap has ahead of the map is what an entry of the overlay refers to.
 
+mod action;
 mod frees;
 mod garbage;
 mod overlay;
 mod rounds;
 mod versions;
 
+pub(super) use self::action::{Action, Covers};
 pub(super) use self::frees::{Frees, Gone};
 use self::garbage::Garbage;
 pub(super) use self::overlay::{Age, Bounds, Overlay};
@@ -48,7 +51,7 @@ pub(super) struct State {
 
 /// Where an extent of the volume lies now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Location {
     /// `None`: nowhere, it reads as zeroes.
     pub at: Option<Spot>,
     pub age: Age,
@@ -85,14 +88,14 @@ impl State {
 
     /// Where an extent lies that waits for the map.
     #[inline]
-    pub fn waiting(&self, extent: u64) -> Option<Place> {
+    pub fn waiting(&self, extent: u64) -> Option<Location> {
         let (entry, age) = self.overlay.get(extent)?;
-        Some(Place { at: self.versions.meaning(extent, entry), age })
+        Some(Location { at: self.versions.meaning(extent, entry), age })
     }
 
     /// Where an extent may be written in its place: no snapshot has it and, at `atomic`, no map on disk.
     #[inline]
-    pub fn own(&self, place: Place, atomic: bool) -> Option<Spot> {
+    pub fn own(&self, place: Location, atomic: bool) -> Option<Spot> {
         let spot = place.at?;
         (self.versions.is_own(spot.born) && (place.age == Age::New || !atomic)).then_some(spot)
     }

@@ -106,7 +106,7 @@ impl Overlay {
         self.new.len() + self.frozen.len()
     }
 
-    /// True if somebody has reserved room and not used it yet.
+    /// True while a request has reserved room, and has not used it yet.
     pub fn is_reserved(&self) -> bool {
         self.reserved > 0
     }

@@ -12,7 +12,7 @@
 //! | running | one more waits for the next | – | asked if any wait, or idle | the same | one less waits |
 //!
 //! "–" is an assertion. The result of a round is kept until each request that waited for it has taken it.
-//! What was staged is committed by a round, or by whoever else has the map's mutex (a command, a reclaiming),
+//! What was staged is committed by a round, or by another holder of the map's lock (a command, a reclaiming),
 //! so that is no phase.
 //!
 //! Invariants:

@@ -1,4 +1,4 @@
-//! Damage to the map is found and told, what follows from the rest is mended, and no byte that is left is lost by it.
+//! Damage to the map is found and told, what follows from the rest is repaired, and no byte that is left is lost by it.
 
 use super::super::format::{Head, kept_at};
 use super::scene::*;
@@ -85,8 +85,8 @@ fn id(vol: &Open, tag: u64) -> u64 {
     vol.core.store.find(tag).expect("there is such an object").0
 }
 
-async fn check(vol: &Open, mend: bool) -> Vec<Finding> {
-    vol.node.check(mend).await.expect("it can be checked")
+async fn check(vol: &Open, repair: bool) -> Vec<Finding> {
+    vol.node.check(repair).await.expect("it can be checked")
 }
 
 fn of(found: &[Finding], class: Class) -> Vec<&str> {
@@ -123,7 +123,7 @@ fn what_is_whole_is_good() {
     }
 }
 
-/// Objects that follow from the versions are damaged: the volume can be read and written, and is mended.
+/// Objects that follow from the versions are damaged: the volume can be read and written, and is repaired.
 fn follows(tag: u64, copies: usize, words: &'static str) {
     for level in Level::ALL {
         run(level, move |how, vol| async move {
@@ -140,10 +140,10 @@ fn follows(tag: u64, copies: usize, words: &'static str) {
             holds(&vol, &now, &snapshots).await;
             let found = check(&vol, false).await;
             assert_eq!(of(&found, Class::Lost), [""; 0]);
-            let mended = check(&vol, true).await;
+            let repaired = check(&vol, true).await;
             // There, a crash may have left it half-written: the other copy counts, and is corrected if it is older.
             if (level, copies) != (Level::Lazy, 1) {
-                for (found, class) in [(found, Class::Repairable), (mended, Class::Repaired)] {
+                for (found, class) in [(found, Class::Repairable), (repaired, Class::Repaired)] {
                     assert!(
                         of(&found, class).iter().any(|said| said.contains(words)),
                         "{level:?}: {found:?}"
@@ -228,7 +228,7 @@ fn a_damaged_page_of_a_version_is_lost_and_the_others_stay() {
             );
             // At `lazy` a page of which one copy is damaged is believed.
             assert_eq!(lost, [says.as_str()], "{level:?}");
-            // Nothing that it may have is given back, and mending does not make it worse.
+            // Nothing that it may have is given back, and repairing does not make it worse.
             let found = check(&vol, true).await;
             assert_eq!(of(&found, Class::Lost).len(), 1);
             assert_eq!(of(&found, Class::Repaired), [""; 0]);
@@ -272,8 +272,8 @@ async fn forged(vol: &Open, change: Change) -> (Vec<Finding>, Vec<Finding>) {
     vol.core.stage(change).await.unwrap();
     vol.core.commit().await.unwrap();
     let found = check(vol, false).await;
-    let mended = check(vol, true).await;
-    (found, mended)
+    let repaired = check(vol, true).await;
+    (found, repaired)
 }
 
 /// The leaf of the volume as it is now.
@@ -291,14 +291,14 @@ fn an_extent_behind_the_end_is_lost() {
         let physical = vol.core.head().physical;
         let entry = Entry::At { place: physical, born: 1 };
         let change = vol.core.tree.correct(Change::new(), leaf(&vol), 3, entry);
-        let (found, mended) = forged(&vol, change).await;
+        let (found, repaired) = forged(&vol, change).await;
         let says = format!(
             "bytes 24576 to 32768 of the volume are said to lie in extent {physical}, and there are only {physical}: \
              they are lost"
         );
         assert_eq!(of(&found, Class::Lost), [says.as_str()]);
         assert_eq!(of(&found, Class::Leak), [""; 0], "what it was may still be there");
-        assert_eq!(of(&mended, Class::Lost), [says.as_str()]);
+        assert_eq!(of(&repaired, Class::Lost), [says.as_str()]);
     });
 }
 
@@ -347,10 +347,10 @@ fn what_is_younger_than_its_version_is_shared_again() {
         };
         let young = Entry::At { place, born: 9 };
         let change = vol.core.tree.correct(Change::new(), page, 2, young);
-        let (found, mended) = forged(&vol, change).await;
+        let (found, repaired) = forged(&vol, change).await;
         let says = "bytes 16384 to 24576 of snapshot \"one\" are said to be younger than it is";
         assert_eq!(of(&found, Class::Repairable), [says]);
-        assert_eq!(of(&mended, Class::Repaired), [format!("{says}: from now on, it counts as shared")]);
+        assert_eq!(of(&repaired, Class::Repaired), [format!("{says}: from now on, it counts as shared")]);
         is_good(&vol).await;
         holds(&vol, &now, &snapshots).await;
     });
@@ -397,12 +397,12 @@ fn what_nobody_has_is_given_back() {
             let change = space.claim(Change::new(), last - 2..last).unwrap();
             let page = vol.core.tree.count() - 1;
             let change = vol.core.pages.claim(change, page..page + 1).unwrap();
-            let (found, mended) = forged(&vol, change).await;
+            let (found, repaired) = forged(&vol, change).await;
             let leaks = of(&found, Class::Leak);
             assert!(leaks[0].starts_with("2 extents are in use, and nobody has them"), "{found:?}");
             assert!(leaks[1].starts_with("1 pages of the map are"), "{found:?}");
             assert!(!found.iter().any(Finding::is_damage), "a leak is no damage");
-            assert_eq!(of(&mended, Class::Repaired).len(), 2);
+            assert_eq!(of(&repaired, Class::Repaired).len(), 2);
             vol.reclaimed().await;
             is_good(&vol).await;
             assert_eq!(space.free_extents(), free);
@@ -446,8 +446,8 @@ fn without_its_table_a_volume_can_be_read() {
             assert_eq!(vol.write(0, 1, 4096).await.unwrap_err().kind(), ErrorKind::ReadOnly);
             let refused = vol.command("snapshot", json!({"name": "x"})).await.unwrap_err();
             assert!(refused.message().contains("not all snapshots can be found"), "{refused}");
-            for mend in [false, true] {
-                let found = check(&vol, mend).await;
+            for repair in [false, true] {
+                let found = check(&vol, repair).await;
                 assert!(of(&found, Class::Lost)[0].contains("the volume is read-only"), "{found:?}");
                 assert_eq!(of(&found, Class::Leak), [""; 0]);
             }

@@ -40,7 +40,7 @@ fn writes_in_place() {
         (spot(2), Age::New, true, true),
     ];
     for (spot, age, expected, at_atomic) in rows {
-        let place = Place { at: spot, age };
+        let place = Location { at: spot, age };
         for (atomic, expected) in [(false, expected), (true, at_atomic)] {
             let own = state.own(place, atomic);
             assert_eq!(own, spot.filter(|_| expected), "{place:?}, atomic: {atomic}");
@@ -51,9 +51,9 @@ fn writes_in_place() {
 #[test]
 fn what_waits_is_where_it_was_written() {
     let mut state = in_a_round();
-    assert_eq!(state.waiting(0), Some(Place { at: Some(Spot { extent: 5, born: 2 }), age: Age::Frozen }));
+    assert_eq!(state.waiting(0), Some(Location { at: Some(Spot { extent: 5, born: 2 }), age: Age::Frozen }));
     state.set(0, Entry::Hole);
-    assert_eq!(state.waiting(0), Some(Place { at: None, age: Age::New }));
+    assert_eq!(state.waiting(0), Some(Location { at: None, age: Age::New }));
     assert_eq!(state.waiting(1), None);
 }
 
