@@ -104,6 +104,10 @@ class Killed(Restarted):
         self.go_round(on("a"), on("b"))
 
     @limit(180 + 15 * KILLS_CHANGE)
+    def test_while_a_disk_migrates_and_the_file_stays(self):
+        self.go_round(on("a"), on("b"), words=())
+
+    @limit(180 + 15 * KILLS_CHANGE)
     def test_while_layers_come_and_go(self):
         base = joined()
         self.go_round(base, {**base, **SLOW}, {**base, **LOG}, joined(("a", "c")))
@@ -161,6 +165,25 @@ class Applied(Restarted):
         self.assertEqual(self.daemon.stop(), 0, self.daemon.log())
         # Nobody needs the old file now, and it is known to be old.
         self.assertIn('device "b": key "path": is stale', self.refused("serve", self.rig.path("vm1.toml.orig")))
+        self.daemon.start()
+        self.assertEqual(self.daemon.stop(), 0, self.daemon.log())
+
+    def test_the_units_file_names_only_a_member_that_was_left(self):
+        self.create(on("a"), exported())
+        old = self.daemon.file.read_text()
+        self.changed(on("b"))
+        self.assertEqual(self.daemon.stop(), 0, self.daemon.log())
+        self.daemon.start()
+        self.assertEqual(self.devices()["moves"], ["b"])
+        self.assertIn("describes what it was before it was changed", self.daemon.log())
+        self.changed(on("b"), "--write")
+        self.assertEqual(self.daemon.stop(), 0, self.daemon.log())
+        # Nobody needs the old file now. What is said to do is done: the member that was left leads to the new one.
+        self.assertIn("`lamina assemble` prints the file", self.refused("serve", self.rig.write("old.toml", old)))
+        file = self.assemble("a.img")
+        self.assertIn("[device.b]", file)
+        self.assertNotIn("[device.a]", file)
+        self.rig.path("vm1.toml").write_text(file)
         self.daemon.start()
         self.assertEqual(self.daemon.stop(), 0, self.daemon.log())
 

@@ -13,17 +13,22 @@ TEMPLATES = {
 }
 
 
-def free_port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
+def reserved():
+    """A socket with a port that nobody else is given while it is open. A server may listen there: it reuses addresses, as
+    this one allows from when it has its port."""
+    sock = socket.socket()
+    sock.bind(("127.0.0.1", 0))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return sock
 
 
 class Tls(RigCase):
     def setUp(self):
         super().setUp()
         self.authority("pki")
-        self.port = free_port()
+        place = reserved()
+        self.addCleanup(place.close)
+        self.port = place.getsockname()[1]
         keys = f"""
 tls = {{ certificate = "pki/server-cert.pem", key = "pki/server-key.pem", client-ca = "pki/ca-cert.pem" }}
 """

@@ -6,20 +6,33 @@
 //!   members:  A ───▶ A with B ───▶ B     ──▶   the hierarchy that the members carry
 //! ```
 //!
-//! Only reads. Whether all members of what is proposed are there, and carry it, is found out when it is opened, as with any
-//! other file.
+//! A change that exchanges all members leaves those of the file at `A with B`, for good: members that are let
+//! go are not written any more. Therefore the members that a description names are looked at as well, and
+//! those that their descriptions name, until nothing new is found. Only members of the same hierarchy count,
+//! by its UUID.
+//!
+//! Of the descriptions that the file led to, the one with the highest generation comes first. A description
+//! is *whole* if all of its members carry it. A whole description has taken place: the first copies of all
+//! members are written before anything stands on a change ([`superblock::write_all`]). So nothing older than
+//! a whole description is followed, whether that one can be opened or not: acknowledged writes may be on its
+//! members alone. A description that is not whole was interrupted, or some of its members are away; whether
+//! it opens is judged as with any other file. Two whole descriptions of one generation were changed apart
+//! from each other: neither is followed.
+//!
+//! Only reads. A member is flushed before it is believed ([`superblock::read`]), also one that is not part of
+//! the hierarchy that is followed. Whether all members of a proposed hierarchy are there, and carry it, is
+//! found out when it is opened, as with any other file.
 
 use crate::description::{members_of, written};
 use crate::local;
-use crate::members::{close_all, open_all};
+use crate::members::{member_devices, open};
 use crate::plan::Plan;
-use crate::report::Report;
 use crate::way::Way;
-use lamina_block::Env;
-use lamina_metadata::member::records;
-use lamina_metadata::superblock;
+use lamina_block::{Env, Kind};
+use lamina_metadata::member::records::{self, Kept};
+use lamina_metadata::superblock::{self, Superblock, Uuid};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use toml::de::{DeTable, DeValue};
 
@@ -32,12 +45,36 @@ pub(crate) struct Led {
 
 /// A description that some of the members carry.
 struct Carried {
+    hierarchy: Uuid,
     generation: u64,
     text: String,
+    kept: Kept,
     way: Way,
+    /// The members that carry it.
+    on: BTreeSet<String>,
 }
 
-/// The hierarchies that members of `file` carry, and that it leads to without describing them; the latest first.
+impl Carried {
+    /// True if all members carry it that it does not call out.
+    fn is_whole(&self, kinds: &[Kind]) -> bool {
+        let has = |name: &String| self.on.contains(name) || self.kept.evicted.contains_key(name);
+        members_of(&self.text, kinds).iter().all(has)
+    }
+
+    /// True if `by` is whole and newer, or if both are whole, of one generation, and say different things.
+    fn is_over(&self, by: &Carried, kinds: &[Kind]) -> bool {
+        let apart = || by.generation == self.generation && self.is_whole(kinds) && !std::ptr::eq(self, by);
+        self.hierarchy == by.hierarchy && by.is_whole(kinds) && (by.generation > self.generation || apart())
+    }
+
+    /// The folder in which its relative paths begin.
+    fn base<'a>(&'a self, file: &'a Plan) -> &'a Path {
+        self.way.base.as_deref().map_or(&file.base, Path::new)
+    }
+}
+
+/// The hierarchies that `file` leads to without describing them, as its members carry them, or other members
+/// that these name; the latest first.
 pub(crate) async fn led(file: &Plan, env: &Rc<dyn Env>) -> Vec<Led> {
     let Some(persistent) = &file.persistent else { return Vec::new() };
     let print = |text: &str| local::fingerprint(text, &file.kinds);
@@ -52,10 +89,11 @@ pub(crate) async fn led(file: &Plan, env: &Rc<dyn Env>) -> Vec<Led> {
     let mut led = Vec::new();
     for one in &carried {
         let (own, knows) = (print(&one.text), one.way.knows(&mine, &one.text, &file.kinds));
-        if own == mine || !knows && !ends.contains(&own) {
+        let is_over = carried.iter().any(|by| one.is_over(by, &file.kinds));
+        if own == mine || is_over || !knows && !ends.contains(&own) {
             continue;
         }
-        let from = one.way.base.as_deref().map_or(&*file.base, Path::new);
+        let from = one.base(file);
         let mut way = Way { base: Way::from(from).base, ..one.way.clone() };
         if !knows {
             way.files.push(mine.clone());
@@ -82,26 +120,65 @@ fn message(file: &Plan, carried: &Carried) -> String {
     }
 }
 
-/// What the members carry that the file has and that can be opened.
+/// The descriptions on the members of the file, and on those that these descriptions name, as far as the
+/// members can be opened.
 async fn carried(file: &Plan, env: &Rc<dyn Env>, name: &str) -> Vec<Carried> {
-    let (nodes, _) = open_all(file, env, false).await;
-    let mut carried: Vec<Carried> = Vec::new();
-    for node in &nodes {
-        let found = superblock::read(node).await;
-        for copy in found.whole().filter(|copy| copy.hierarchy_name == name) {
-            let Ok((text, kept)) = records::split(&copy.description) else { continue };
-            let one =
-                Carried { generation: copy.generation, text: text.to_owned(), way: Way::read(kept.way) };
-            let same = |other: &Carried| (other.generation, &other.text) == (one.generation, &one.text);
-            if !carried.iter().any(same) {
-                carried.push(one);
-            }
+    let (mut carried, mut seen) = (Vec::new(), BTreeSet::new());
+    look(file, env, &mut seen, &mut carried, &|copy| copy.hierarchy_name == name).await;
+    let mut next = 0;
+    while let Some(one) = carried.get(next) {
+        let hierarchy = one.hierarchy;
+        let plan = proposed(file, &one.text, one.base(file), &one.way.paths, one.way.clone());
+        if let Some(plan) = plan {
+            look(&plan, env, &mut seen, &mut carried, &|copy| copy.hierarchy == hierarchy).await;
         }
+        next += 1;
     }
-    // They were only read: what closing them says is not the news.
-    close_all(&nodes, &mut Report::new(file.source.clone())).await;
     carried.sort_by_key(|one| std::cmp::Reverse(one.generation));
     carried
+}
+
+/// Adds the descriptions on the members of `plan` that were not `seen` yet, as far as the copies are
+/// `wanted`.
+async fn look(
+    plan: &Plan,
+    env: &Rc<dyn Env>,
+    seen: &mut BTreeSet<PathBuf>,
+    carried: &mut Vec<Carried>,
+    wanted: &dyn Fn(&Superblock) -> bool,
+) {
+    let paths = plan.members().into_iter().map(|member| (member.device, member.path));
+    let new: BTreeSet<String> =
+        paths.filter(|(_, path)| seen.insert(path.clone())).map(|(device, _)| device).collect();
+    for device in member_devices(plan).into_iter().filter(|device| new.contains(&device.name)) {
+        let Ok(node) = open(plan, device, env, false).await else { continue };
+        let found = superblock::read(&node).await;
+        // The member was only read: an error of closing it is not the news.
+        let _ = node.close().await;
+        for copy in found.whole().filter(|copy| wanted(copy)) {
+            add(copy, carried);
+        }
+    }
+}
+
+/// Notes that a member carries a description.
+fn add(copy: &Superblock, carried: &mut Vec<Carried>) {
+    let Ok((text, kept)) = records::split(&copy.description) else { return };
+    let same = |one: &&mut Carried| {
+        (one.hierarchy, one.generation) == (copy.hierarchy, copy.generation)
+            && (&*one.text, &one.kept) == (text, &kept)
+    };
+    match carried.iter_mut().find(same) {
+        Some(one) => drop(one.on.insert(copy.name.clone())),
+        None => carried.push(Carried {
+            hierarchy: copy.hierarchy,
+            generation: copy.generation,
+            text: text.to_owned(),
+            way: Way::read(kept.way.clone()),
+            kept,
+            on: BTreeSet::from([copy.name.clone()]),
+        }),
+    }
 }
 
 /// The hierarchy of a description, whose relative paths begin in the folder `from`, with the file's paths, keys and sockets.

@@ -1,31 +1,18 @@
 //! A persistent hierarchy changes while it is served, and the power fails before every change of any disk: what is left
 //! is the hierarchy before or the one after, and what was flushed is in it. The file of before opens it in both cases.
 
-use lamina_block::{Buf, Command, Durability, Env, Io, Node};
-use lamina_graph::{Hierarchy, Plan, Stage, members_of, with_paths};
+#[path = "common/volume.rs"]
+mod volume;
+
+use lamina_block::{Command, Env, Io, Node};
+use lamina_graph::{Hierarchy, Plan, members_of, with_paths};
 use lamina_metadata::superblock;
 use lamina_sim::{DiskOptions, Image, Images, Loss, SimEnv, Simulation};
 use serde_json::json;
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
-
-const SIZE: u64 = 4 << 20;
-
-fn plan(text: &str) -> Plan {
-    Plan::parse(text, "f.toml", Path::new("/srv"), &lamina_layers::KINDS).unwrap_or_else(|e| panic!("{e}"))
-}
-
-/// A hierarchy of `members`, and other devices; `vm1` is exported.
-fn file(members: &[&str], devices: &str) -> String {
-    let member = |name: &&str| format!("[device.{name}]\ntype='file'\npath='{name}.img'\n");
-    let members: String = members.iter().map(member).collect();
-    format!("[hierarchy]\nname='vm1'\n{members}{devices}[export.vm1]\ndevice='vm1'\nnbd='unix:vm1.sock'\n")
-}
-
-fn vm1(over: &str) -> String {
-    format!("[device.vm1]\ntype='concat'\nover={over}\n")
-}
+use volume::{SIZE, file, get, go, go_to, plan, put, shape, stamp, vm1, world};
 
 /// One step after the other.
 fn files() -> Vec<String> {
@@ -38,22 +25,6 @@ fn files() -> Vec<String> {
     ]
 }
 
-/// The bytes of block `n`, as written in `round`.
-fn stamp(n: u64, round: u64) -> Vec<u8> {
-    (n << 32 | round).to_le_bytes().repeat(64)
-}
-
-async fn put(node: &Rc<Node>, n: u64, round: u64) {
-    let write = Io::write(n * 512, Buf::from_vec(stamp(n, round)), Durability::Cached);
-    node.submit(write).await.expect("a write");
-}
-
-async fn get(node: &Rc<Node>, n: u64) -> Vec<u8> {
-    let buf = Buf::zeroed(512);
-    node.submit(Io::read(n * 512, buf.clone())).await.expect("a read");
-    buf.to_vec()
-}
-
 /// Blocks on both members.
 const BLOCKS: [u64; 4] = [0, 7, (3 << 20) / 512, (3 << 20) / 512 + 9];
 
@@ -62,14 +33,6 @@ struct Crash {
     images: Images,
     step: usize,
     round: u64,
-}
-
-fn world() -> Simulation {
-    let world = Simulation::new(11);
-    for name in ["a", "b", "c"] {
-        world.env().put_disk(format!("/srv/{name}.img"), Image::blank(DiskOptions::new(SIZE)));
-    }
-    world
 }
 
 /// Takes images before every change of a disk from now on.
@@ -113,11 +76,6 @@ fn crashes() -> Vec<Crash> {
     });
     assert!(done.is_ok(), "{done:?}");
     Rc::try_unwrap(taken).ok().expect("nobody looks any more").into_inner()
-}
-
-/// What devices of a plan stand on.
-fn shape(plan: &Plan) -> Vec<String> {
-    plan.devices().iter().map(|device| format!("{} over {:?}", device.name, device.over)).collect()
 }
 
 /// Opens what a crash left with one of the files, and closes it well; what it was.
@@ -206,29 +164,6 @@ fn a_member_grows_and_a_crash_leaves_it_small_or_large() {
     for (n, crash) in taken.iter().enumerate() {
         opens(&crash.images, &files()[0], crash).unwrap_or_else(|e| panic!("crash {n}: {e}"));
     }
-}
-
-/// Everything that `text` needs, stage by stage.
-async fn go(h: Hierarchy, text: &str, env: &Rc<dyn Env>) -> Result<Hierarchy, String> {
-    go_to(h, &plan(text), env).await
-}
-
-async fn go_to(mut h: Hierarchy, plan: &Plan, env: &Rc<dyn Env>) -> Result<Hierarchy, String> {
-    let stages = h.stages(plan, &lamina_layers::KINDS).map_err(|report| report.to_string())?;
-    for (stage, _) in stages {
-        match stage {
-            Stage::Change(plan) => {
-                let (changed, wrong) = h.change(plan, env).await.map_err(|report| report.to_string())?;
-                assert!(wrong.is_empty(), "{wrong:?}");
-                h = changed;
-            }
-            Stage::Move { device, from } => {
-                let node = h.node(&device).expect("a device");
-                node.evacuate(from).await.map_err(|e| e.to_string())?;
-            }
-        }
-    }
-    Ok(h)
 }
 
 /// The files that the members carry, in whatever copy.

@@ -92,8 +92,9 @@ fn misplaced<'a>(own: &Superblock, mut others: impl Iterator<Item = &'a Candidat
 
 fn stale(own: &Superblock, latest: &Superblock) -> String {
     format!(
-        "is stale: it has generation {}, and member {:?} has {}: the hierarchy was changed without it. Use the device \
-         that has taken its place; if there is none, this hierarchy cannot be served whole",
+        "is stale: it has generation {}, and member {:?} has {}: the hierarchy was changed without it. Use \
+         the device that has taken its place, which `lamina assemble` finds; if there is none, this \
+         hierarchy cannot be served whole",
         own.generation, latest.name, latest.generation
     )
 }
