@@ -55,6 +55,33 @@
 //! Jobs: `drain` while a command or a change waits until the store has everything; when it is cancelled, that fails, and
 //! nothing else. `replay` until the store has what was found when the device was opened; it goes on whatever happens.
 
+// Design notes. They stand below the head because the head is printed as a page for users.
+// See `failure.rs` too.
+//
+//      condition   write                  the flash works again  accept-loss                   set-policy
+//      fine        as the policy says     -                      gives up unreadable blocks    done
+//      leaving     waits until that ends  -                      as fine                       not held back
+//      stopped     fails                  fine                   leaving, then uncached        refused
+//
+// A request that the flash fails is decided by the first line that holds (`without`). U: `is_at_stake`, data
+// was acknowledged that the store does not have; broken: the flash as a whole, not this request alone.
+//
+//      detached                              waits until leaving ends; fails if stopped then
+//      U, broken                             stopped: the request fails, as do all later ones
+//      U                                     the request fails
+//      broken, or not write-back             leaving: writes under way go to the store, then detached
+//      otherwise                             the request fails
+//
+// Leaving ends as fine; as stopped if U holds after all, if the state record may be the old or the new one,
+// or if `accept-loss` began it and failed.
+//
+//      state record            opened with its flash          opened without
+//      attached, owes          goes on                        stopped: the loss is not known
+//      attached, owes not      goes on                        recorded as not attached, then uncached
+//      not attached            a new volume, empty (*)        uncached
+//
+// (*) Uncached if the device is read-only.
+
 mod bad;
 mod below;
 mod destage;

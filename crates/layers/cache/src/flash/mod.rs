@@ -28,6 +28,42 @@
 //!
 //! Commands: `forget` gets rid of a volume that nobody has open.
 
+// Design notes. They stand below the head because the head is printed as a page for users.
+//
+// Space. F is the number of free segments, R is `reserve()`. "If it fits": the blocks fit, with their heads,
+// into F - 4 segments less the slots that are reserved (`room_now`).
+//
+//      state           write (`room`)  fill (`fill`)   reclaim                       clean copy from a tail
+//      F > R           if it fits      what fits       ends                          made
+//      F = R           if it fits      what fits       goes on, does not start       made
+//      3/4 R < F < R   if it fits      what fits       starts: compacts, then tails  made
+//      4 < F <= 3/4 R  if it fits      what fits       tails, then compacts, then    made
+//                                                      turns over late tails
+//      F = 3, 4        waits           nothing         the same                      made
+//      F = 2           waits           nothing         the same, no compaction       made
+//      F = 0, 1        waits           nothing         the same, no compaction       none: forgotten
+//      a write waits   if it fits      nothing         as F says                     as F says
+//      failed          fails           fails, or none  tails alone                   none: forgotten
+//
+// With the smallest R, which is 6, the fourth row is empty. A closed cache neither starts nor goes on with
+// reclaim. No clean copy is made either while `is_hopeless`.
+//
+// Invariants of space:
+// * A reservation lives until its batches have ended. Slots on their way are counted twice, as reserved and
+//   as no longer free, rather than not at all.
+// * A write that waits for space has no reservation. Waiting writes have no order: a smaller one may be
+//   admitted first.
+// * Copies have no reservation: they take what is free, also of the 4 segments that no write is given.
+// * A segment becomes free when a durable state says that it does not count, and no request reads from it.
+//
+// The device. Reads are refused by `check_reads`, which lets those of a full device pass.
+//
+//      state      put      `break_down`                  repair, tried again after a pause
+//      works      taken    failed, and repair begins     -
+//      failed     fails    the first cause stays         works; or lost, if what was not durable is gone
+//      lost       fails    the cause stays               none: the device has to be opened again
+//      missing    fails    the cause stays               none: as lost
+
 mod access;
 mod bad;
 mod batch;
