@@ -41,37 +41,37 @@
 //! to anybody, a version of which a part is lost can be read elsewhere, and when snapshots cannot be found, the volume is
 //! read-only. `lamina check --metadata` tells what is lost, and `lamina repair` makes anew what follows from the rest.
 //!
-//! # Design
-//!
-//! ```text
-//!   Volume, View ──▶ Core ── change ──▶ State { versions, overlay, rounds, frees, garbage }
-//!   (requests)       I/O, tasks,        decides at once; its files have their states and
-//!                    waiting            operations as tables, and are checked after every change
-//! ```
-//!
-//! | request | the map has the extent | its entry is new | its entry is frozen: a round is under way |
-//! |---|---|---|---|
-//! | read | handed on | handed on | handed on |
-//! | write, not shared | in place | in place | in place |
-//! | the same at `atomic` | a new extent | in place | a new extent |
-//! | write, shared with a snapshot | a new extent | a new extent | a new extent |
-//! | zeroing or discard of all of it | the entry becomes a hole | the same | the same |
-//! | flush | handed on, if nothing waits | the next round | the next round |
-//! | snapshot, rollback, resize | after a round, with no request in flight | the same | the same |
-//!
-//! An extent whose entry was replaced is free after a commit and a grace period; after the grace period alone, if the
-//! map never had the entry.
-//!
-//! Invariants:
-//! * The map on disk never says more than what is durable on the child.
-//! * An extent that a map on disk refers to is given to nobody else.
-//! * An extent has one owner: a version, an entry that waits for the map, or a step on its way to be free
-//!   (`State::check`).
-//! * Room in the map is reserved before data is written: an acknowledged write gets into the map.
-//! * The head, the table and the map change under one mutex, one round or command after the other.
-//!
 //! It deliberately does not copy snapshots elsewhere, nor write to them, and it does not know which of them is older than
 //! which but by their order.
+
+// Design notes.
+//
+// ```text
+//   Volume, View ──▶ Core ── change ──▶ State { versions, overlay, rounds, frees, garbage }
+//   (requests)       I/O, tasks,        decides at once; its files have their states and
+//                    waiting            operations as tables, and are checked after every change
+// ```
+//
+// | request | the map has the extent | its entry is new | its entry is frozen: a round is under way |
+// |---|---|---|---|
+// | read | handed on | handed on | handed on |
+// | write, not shared | in place | in place | in place |
+// | the same at `atomic` | a new extent | in place | a new extent |
+// | write, shared with a snapshot | a new extent | a new extent | a new extent |
+// | zeroing or discard of all of it | the entry becomes a hole | the same | the same |
+// | flush | handed on, if nothing waits | the next round | the next round |
+// | snapshot, rollback, resize | after a round, with no request in flight | the same | the same |
+//
+// An extent whose entry was replaced is free after a commit and a grace period; after the grace period alone, if the
+// map never had the entry.
+//
+// Invariants:
+// * The map on disk never says more than what is durable on the child.
+// * An extent that a map on disk refers to is given to nobody else.
+// * An extent has one owner: a version, an entry that waits for the map, or a step on its way to be free
+//   (`State::check`).
+// * Room in the map is reserved before data is written: an acknowledged write gets into the map.
+// * The head, the table and the map change under one mutex, one round or command after the other.
 
 mod begin;
 mod change;
