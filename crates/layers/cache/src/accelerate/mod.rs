@@ -60,7 +60,7 @@
 //
 //      condition   write                  the flash works again  accept-loss                   set-policy
 //      fine        as the policy says     -                      gives up unreadable blocks    done
-//      leaving     waits until that ends  -                      as fine                       not held back
+//      leaving     waits until that ends  -                      as fine                       waits until that ends
 //      stopped     fails                  fine                   leaving, then uncached        refused
 //
 // A request that the flash fails is decided by the first line that holds (`without`). U: `is_at_stake`, data

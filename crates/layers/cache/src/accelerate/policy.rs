@@ -2,6 +2,7 @@
 
 use super::Accelerate;
 use lamina_block::{Error, Io, Result};
+use lamina_kit::flaw::flawed;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -43,23 +44,26 @@ impl Accelerate {
 
     pub(super) async fn set_policy(&self, policy: Policy) -> Result<Value> {
         let before = self.policy.get();
+        if !flawed("a policy that ignores the failing flash") {
+            self.while_leaving().await;
+        }
         if let Some(why) = self.failure.stopped() {
             return Err(why);
         }
         if self.is_detached() && policy != Policy::Uncached {
+            if before != Policy::Uncached {
+                // Writes go past the flash now, and this command did not quiesce the device.
+                return Err(self.left_meanwhile());
+            }
             self.attach(policy).await?;
         }
         match (before, policy) {
             (Policy::Uncached, Policy::WriteBack | Policy::WriteThrough) => {
                 // Over a `redo`: what was written directly is no part of the next epoch.
                 self.store.submit(Io::flush()).await?;
-                self.kept.change(|words| words.owes |= policy == Policy::WriteBack).await?;
-                self.policy.set(policy);
+                self.use_flash(policy).await?;
             }
-            (_, Policy::WriteBack) => {
-                self.kept.change(|words| words.owes = true).await?;
-                self.policy.set(policy);
-            }
+            (_, Policy::WriteBack) => self.use_flash(policy).await?,
             (_, Policy::WriteThrough) => {
                 // From now on every write waits for the store.
                 self.policy.set(policy);
@@ -79,6 +83,23 @@ impl Accelerate {
         }
         tracing::info!(device = %self.name, ?before, ?policy, "the policy has changed");
         Ok(json!({ "policy": self.policy.get(), "before": before }))
+    }
+
+    /// Changes to a policy that uses the flash. The device may have been detached while the state record was busy: the
+    /// policy is then as that has left it, or writes would be acknowledged that no copy counts of.
+    async fn use_flash(&self, policy: Policy) -> Result<()> {
+        self.kept.change(|words| words.owes |= words.attached && policy == Policy::WriteBack).await?;
+        if self.is_detached() && !flawed("a policy that ignores the failing flash") {
+            return Err(self.left_meanwhile());
+        }
+        self.policy.set(policy);
+        Ok(())
+    }
+
+    fn left_meanwhile(&self) -> Error {
+        let message = "the flash has failed meanwhile, and the device goes on without it: `set-policy` attaches the device \
+                       again when the flash works";
+        Error::offline(message).on(&self.name)
     }
 }
 
