@@ -5,7 +5,7 @@
 //! store fails.
 
 use super::epoch::Batch;
-use super::failure::{Fault, Met};
+use super::failure::{SideError, SideResult};
 use super::{Accelerate, Policy};
 use crate::flash::{Dirty, SLOT, Side};
 use lamina_block::{Buf, Error, ErrorKind, Result};
@@ -38,8 +38,8 @@ pub(super) fn is_of_blocks(e: &Error) -> bool {
 impl Accelerate {
     /// Notes a bad block; false if nobody has relied on it, as its write is still waiting for the store.
     fn note_bad(&self, dirty: &Dirty, side: Side, e: Error) -> bool {
-        let batch = (self.attempts.get(), self.env.now());
-        let is_owed = self.policy.get() == Policy::WriteBack || self.is_at_stake();
+        let batch = (self.progress.get().batch(), self.env.now());
+        let is_owed = self.policy.get() == Policy::WriteBack || self.is_unprotected();
         if !self.volume.bad.has(dirty.block) {
             let at = dirty.block * SLOT as u64;
             match side {
@@ -56,28 +56,28 @@ impl Accelerate {
     }
 
     /// The flash cannot read a block. Fails if no block can be left out, or need be, as the device can do without the flash.
-    pub(super) fn leave_unread(&self, dirty: &Dirty, e: Error) -> Met<()> {
+    pub(super) fn leave_unread(&self, dirty: &Dirty, e: Error) -> SideResult<()> {
         if !is_of_blocks(&e) {
-            return Err(Fault::Flash(e));
+            return Err(SideError::Flash(e));
         }
         let is_owed = self.note_bad(dirty, Side::Flash, e.clone());
-        if is_owed && self.epochs.is_none() { Ok(()) } else { Err(Fault::Flash(e)) }
+        if is_owed && self.epochs.is_none() { Ok(()) } else { Err(SideError::Flash(e)) }
     }
 
     /// Writes blocks to the store, side by side; each alone if it does not take them together.
-    pub(super) async fn write_run(&self, run: &[(Dirty, Buf)], slowest: &Cell<Duration>) -> Met<()> {
+    pub(super) async fn write_run(&self, run: &[(Dirty, Buf)], slowest: &Cell<Duration>) -> SideResult<()> {
         let mut data = Buf::empty();
         run.iter().for_each(|(_, block)| data.append(block.clone()));
         match self.write_store(run[0].0.block, run.len(), data, slowest).await {
-            Err(Fault::Store(e)) if is_of_blocks(&e) && self.epochs.is_none() => {}
+            Err(SideError::Store(e)) if is_of_blocks(&e) && self.epochs.is_none() => {}
             written => return written,
         }
         for (dirty, data) in run {
             match self.write_store(dirty.block, 1, data.clone(), slowest).await {
-                Err(Fault::Store(e)) if is_of_blocks(&e) => {
+                Err(SideError::Store(e)) if is_of_blocks(&e) => {
                     self.note_bad(dirty, Side::Store, e.clone());
                     if self.volume.bad.count(Side::Store) > MOST {
-                        return Err(Fault::Store(e));
+                        return Err(SideError::Store(e));
                     }
                 }
                 written => written?,
@@ -88,21 +88,21 @@ impl Accelerate {
 
     /// What the store has of a batch that has ended.
     pub(super) fn brought_of(&self, batch: &Batch) -> Vec<Dirty> {
-        let is_bad = |dirty: &&Dirty| self.volume.bad.was_met(dirty.block, self.attempts.get());
+        let is_bad = |dirty: &&Dirty| self.volume.bad.was_met(dirty.block, self.progress.get().batch());
         batch.dirty.iter().filter(|dirty| !is_bad(dirty)).copied().collect()
     }
 
     /// The store has everything but bad blocks.
     pub(super) fn is_all_bad(&self) -> bool {
         let queue = self.volume.queue.borrow();
-        queue.back().is_some_and(|last| last.serial <= self.durable.get())
+        queue.back().is_some_and(|last| last.serial <= self.progress.get().durable())
     }
 
     /// Somebody needs a bad block.
-    pub(super) fn bad_block(&self, side: Side, e: Error) -> Fault {
+    pub(super) fn bad_block(&self, side: Side, e: Error) -> SideError {
         match side {
-            Side::Flash => Fault::Flash(self.only_copy(e)),
-            Side::Store => Fault::Store(e),
+            Side::Flash => SideError::Flash(self.only_copy(e)),
+            Side::Store => SideError::Store(e),
         }
     }
 
@@ -139,12 +139,12 @@ impl Accelerate {
         }
         let _all = self.lock(&(0..u64::MAX)).await;
         let _none = self.no_batches().await;
-        let is_dirty = |block: &u64| self.log.is_dirty_at(&self.volume, *block..*block + 1);
+        let is_dirty = |block: &u64| self.cache.is_dirty_at(&self.volume, *block..*block + 1);
         let blocks: Vec<u64> = self.volume.bad.of(Side::Flash).into_iter().filter(is_dirty).collect();
         let lost = self.loss(|block| blocks.contains(&block)).json();
         for block in blocks {
-            let room = self.room(4).await?;
-            self.log.drop_blocks(room, &self.volume, block..block + 1).await?;
+            let space = self.reserve(4).await?;
+            self.cache.drop_blocks(space, &self.volume, block..block + 1).await?;
             self.volume.bad.heal(block);
         }
         self.volume.moved.notify();

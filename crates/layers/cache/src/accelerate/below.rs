@@ -8,7 +8,7 @@
 //! What is on the flash is of the store as it was. It stops to count before anything changes (the generation from which on
 //! blocks count is raised): a crash between the two leaves a cold cache, and never an old block over a new one.
 
-use super::failure::Met;
+use super::failure::SideResult;
 use super::{Accelerate, Policy};
 use lamina_block::{Consent, Effect, Error, Fate, Node, Result};
 use std::rc::Rc;
@@ -35,16 +35,16 @@ impl Accelerate {
     }
 
     /// The store has what was written before this was called.
-    async fn nearly_drained(&self) -> Met<()> {
+    async fn nearly_drained(&self) -> SideResult<()> {
         let serial = self.volume.serial.get();
-        self.wait_for(|me| me.durable.get() >= serial || me.is_drained()).await
+        self.wait_for(|me| me.progress.get().durable() >= serial || me.is_drained()).await
     }
 
     /// The store has everything; if `is_replaced`, what the flash has does not count any more, durably.
     async fn hand_over(&self, is_replaced: bool) -> Result<()> {
         let is_written = self.policy.get() != Policy::Uncached;
         match is_replaced {
-            true if self.log.is_read_only() || self.store.geometry().read_only => {
+            true if self.cache.is_read_only() || self.store.geometry().read_only => {
                 Err(Error::invalid("it is read-only: it cannot forget what it has of the store")
                     .on(&self.name))
             }

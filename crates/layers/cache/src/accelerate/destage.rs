@@ -14,7 +14,8 @@
 
 use super::bad::is_of_blocks;
 use super::epoch::Batch;
-use super::failure::{Fault, Met};
+use super::failure::{SideError, SideResult};
+use super::progress::Progress;
 use super::{Accelerate, Policy, add};
 use crate::flash::{Dirty, LONG, Pin, RETRY, SLOT, Written};
 use futures_util::future::{join, join_all, select};
@@ -67,11 +68,11 @@ impl Accelerate {
                     Ok(false) if me.failure.stopped().is_some() => me.look_again().await,
                     Ok(false) if me.volume.bad.is_empty() => moved.await,
                     Ok(false) => drop(select(me.env.sleep(RETRY), pin!(moved)).await),
-                    Err(Fault::Store(e)) => {
+                    Err(SideError::Store(e)) => {
                         me.note(Some(e));
                         me.env.sleep(PAUSE).await;
                     }
-                    Err(Fault::Flash(e)) => {
+                    Err(SideError::Flash(e)) => {
                         me.strike(e).await;
                         me.env.sleep(PAUSE).await;
                     }
@@ -92,7 +93,8 @@ impl Accelerate {
 
     /// How the last batch ended.
     fn note(&self, e: Option<Error>) {
-        let before = self.trouble.replace(e.clone().map(|e| (self.attempts.get(), e))).map(|(_, e)| e);
+        let before =
+            self.trouble.replace(e.clone().map(|e| (self.progress.get().batch(), e))).map(|(_, e)| e);
         match (before, e) {
             (None, Some(e)) => {
                 tracing::warn!(device = %self.name, error = %e, "the store cannot be brought up to date; it is tried again")
@@ -104,15 +106,15 @@ impl Accelerate {
     }
 
     /// Brings a batch to the store; false if there is none.
-    async fn batch(&self) -> Met<bool> {
+    async fn batch(&self) -> SideResult<bool> {
         let Some(batch) = self.next_batch().await else { return Ok(false) };
         let upto = batch.upto;
-        add(&self.attempts, 1);
+        self.proceed(Progress::begin_batch);
         let began = self.env.now();
         self.volume.batch_since.set(self.volume.batch_since.get().or(Some(began)));
         self.full_pace();
         if flawed("checkpoint before the store") {
-            self.log.checkpoint(&self.volume, upto, &[]).await.map_err(Fault::Flash)?;
+            self.cache.checkpoint(&self.volume, upto, &[]).await.map_err(SideError::Flash)?;
         }
         let slowest = Cell::new(Duration::ZERO);
         self.report.sent.set(0);
@@ -120,12 +122,12 @@ impl Accelerate {
         self.end_epoch(&batch, stored.is_ok());
         if stored.is_err() {
             // For all that is known the store has lost what it took.
-            self.stored.set(self.durable.get());
+            self.proceed(Progress::fail);
         }
         stored?;
         let brought = self.brought_of(&batch);
-        self.log.checkpoint(&self.volume, upto, &brought).await.map_err(Fault::Flash)?;
-        self.durable.set(self.durable.get().max(upto));
+        self.cache.checkpoint(&self.volume, upto, &brought).await.map_err(SideError::Flash)?;
+        self.proceed(|progress| progress.make_durable(upto));
         self.volume.batch_since.set(None);
         add(&self.tally.batches, 1);
         add(&self.tally.destaged, brought.len() as u64);
@@ -138,21 +140,21 @@ impl Accelerate {
     }
 
     /// Brings a batch to the store, durably. The longest that a write took is in `slowest` then.
-    async fn store_batch(&self, batch: &Batch, slowest: &Cell<Duration>) -> Met<()> {
-        let pins = self.log.pin_all(&batch.dirty);
+    async fn store_batch(&self, batch: &Batch, slowest: &Cell<Duration>) -> SideResult<()> {
+        let pins = self.cache.pin_all(&batch.dirty);
         // Whatever is read has to be durable there before the store is changed.
-        self.log.flush().await.map_err(Fault::Flash)?;
+        self.cache.flush().await.map_err(SideError::Flash)?;
         self.begin_epoch(batch).await?;
         self.bring(&batch.dirty, pins, slowest).await?;
         // Before anybody is told.
         self.brought_of(batch).iter().for_each(|dirty| self.volume.bad.heal(dirty.block));
-        self.stored.set(batch.upto);
+        self.proceed(|progress| progress.store(batch.upto));
         self.moved.notify();
         Ok(self.store.submit(Io::flush()).await?)
     }
 
     /// Part by part: one is written while the next is read.
-    async fn bring(&self, dirty: &[Dirty], pins: Vec<Pin>, slowest: &Cell<Duration>) -> Met<()> {
+    async fn bring(&self, dirty: &[Dirty], pins: Vec<Pin>, slowest: &Cell<Duration>) -> SideResult<()> {
         let mut pins = Some(pins);
         let mut by_slot: Vec<Dirty> = dirty.to_vec();
         by_slot.sort_unstable_by_key(|dirty| dirty.slot);
@@ -170,19 +172,19 @@ impl Accelerate {
     }
 
     /// Reads blocks, which are in the order of the flash, and gives them in the order of the store.
-    async fn fetch(&self, part: &[Dirty]) -> Met<Vec<(Dirty, Buf)>> {
+    async fn fetch(&self, part: &[Dirty]) -> SideResult<Vec<(Dirty, Buf)>> {
         let is_near =
-            |a: &Dirty, b: &Dirty| b.slot - a.slot <= GAP && self.log.is_same_segment(a.slot, b.slot);
+            |a: &Dirty, b: &Dirty| b.slot - a.slot <= GAP && self.cache.is_same_segment(a.slot, b.slot);
         let stretches = part.chunk_by(is_near).flat_map(|near| near.chunks(STRETCH));
-        let written = &self.log.written_with(part).await.map_err(Fault::Flash)?[..];
+        let written = &self.cache.written_with(part).await.map_err(SideError::Flash)?[..];
         let reads = stretches.map(|stretch| async move {
-            if let Ok(data) = self.log.read_stretch(stretch, written).await {
+            if let Ok(data) = self.cache.read_stretch(stretch, written).await {
                 return Ok(stretch.iter().copied().zip(data).collect::<Vec<_>>());
             }
             // What cannot be read may lie between.
-            let alone = join_all(stretch.iter().map(|dirty| self.log.read_slot(dirty.slot, written))).await;
+            let alone = join_all(stretch.iter().map(|dirty| self.cache.read_slot(dirty.slot, written))).await;
             // One that was away may have lost what it had, which is more than some blocks.
-            self.log.check_reads().map_err(Fault::Flash)?;
+            self.cache.check_reads().map_err(SideError::Flash)?;
             let mut fetched = Vec::new();
             for (dirty, data) in stretch.iter().zip(alone) {
                 match data {
@@ -196,13 +198,13 @@ impl Accelerate {
         let mut fetched: Vec<(Dirty, Buf)> =
             together(at_a_time, reads).await?.into_iter().flatten().collect();
         // One that was away may have lost what it had.
-        self.log.check_reads().map_err(Fault::Flash)?;
+        self.cache.check_reads().map_err(SideError::Flash)?;
         fetched.sort_unstable_by_key(|(dirty, _)| dirty.block);
         Ok(fetched)
     }
 
     /// Writes blocks, which are in the order of the store, neighbours together.
-    async fn write_part(&self, part: &[(Dirty, Buf)], slowest: &Cell<Duration>) -> Met<()> {
+    async fn write_part(&self, part: &[(Dirty, Buf)], slowest: &Cell<Duration>) -> SideResult<()> {
         let mut runs = merge(part, |(dirty, _)| dirty.block);
         while self.gives_way()
             && let Some(run) = runs.next()
@@ -216,8 +218,8 @@ impl Accelerate {
 
     async fn read_dirty(&self, run: &[Dirty], written: &[Written]) -> Result<Buf, Error> {
         // What was written side by side is side by side on the flash.
-        let parts = run.chunk_by(|a, b| b.slot == a.slot + 1 && self.log.is_same_segment(a.slot, b.slot));
-        let read = join_all(parts.map(|part| self.log.read_stretch(part, written))).await;
+        let parts = run.chunk_by(|a, b| b.slot == a.slot + 1 && self.cache.is_same_segment(a.slot, b.slot));
+        let read = join_all(parts.map(|part| self.cache.read_stretch(part, written))).await;
         let mut data = Buf::empty();
         for part in read {
             part?.into_iter().for_each(|block| data.append(block));
@@ -231,7 +233,7 @@ impl Accelerate {
         count: usize,
         data: Buf,
         slowest: &Cell<Duration>,
-    ) -> Met<()> {
+    ) -> SideResult<()> {
         let blocks = first..first + count as u64;
         self.is_on_store(&blocks)?;
         let at = self.bytes(&blocks);
@@ -248,14 +250,14 @@ impl Accelerate {
 
     /// Brings to the store what is not on it and can be, with everything else at rest; gives the blocks that cannot.
     pub(super) async fn bring_readable(&self) -> Result<BTreeSet<u64>, Error> {
-        let dirty = self.log.everything(&self.volume).map_or(Vec::new(), |(dirty, _)| dirty);
-        let _pins = self.log.pin_all(&dirty);
-        let doubtful = self.log.doubtful().await;
+        let dirty = self.cache.everything(&self.volume).map_or(Vec::new(), |(dirty, _)| dirty);
+        let _pins = self.cache.pin_all(&dirty);
+        let doubtful = self.cache.doubtful().await;
         let is_sure = |run: &[Dirty]| !run.iter().any(|dirty| doubtful.contains(&dirty.slot));
         let mut by_slot = dirty.clone();
         by_slot.sort_unstable_by_key(|dirty| dirty.slot);
         // Where nobody knows what was written there is nothing to compare with, and what can be read is better than nothing.
-        let written = self.log.written_with(&by_slot).await.unwrap_or_default();
+        let written = self.cache.written_with(&by_slot).await.unwrap_or_default();
         let (mut unreadable, slowest) = (BTreeSet::new(), Cell::default());
         for run in merge(&dirty, |dirty| dirty.block) {
             if is_sure(run)
@@ -265,7 +267,7 @@ impl Accelerate {
                 continue;
             }
             for one in run.chunks(1) {
-                let is_brought = match self.log.read_slot(one[0].slot, &written).await {
+                let is_brought = match self.cache.read_slot(one[0].slot, &written).await {
                     Ok(data) if is_sure(one) => self.is_taken(one, data, &slowest).await?,
                     Ok(_) | Err(_) => false,
                 };
@@ -295,7 +297,7 @@ impl Accelerate {
     }
 
     /// Waits until the destager has done something. Fails if the store takes nothing for too long.
-    pub(super) async fn wait_for(&self, done: impl Fn(&Accelerate) -> bool) -> Met<()> {
+    pub(super) async fn wait_for(&self, done: impl Fn(&Accelerate) -> bool) -> SideResult<()> {
         self.waiting.set(self.waiting.get() + 1);
         self.volume.hurry.notify();
         let result = self.wait_until(done).await;
@@ -303,8 +305,9 @@ impl Accelerate {
         result
     }
 
-    pub(super) async fn wait_until(&self, done: impl Fn(&Accelerate) -> bool) -> Met<()> {
-        let (asked, mut since, mut batches) = (self.attempts.get(), self.env.now(), self.tally.batches.get());
+    pub(super) async fn wait_until(&self, done: impl Fn(&Accelerate) -> bool) -> SideResult<()> {
+        let (asked, mut since, mut batches) =
+            (self.progress.get().batch(), self.env.now(), self.tally.batches.get());
         loop {
             let moved = self.moved.wait();
             if done(self) {
@@ -314,10 +317,12 @@ impl Accelerate {
                 return Err(Error::offline("the device is closed").on(&self.name).into());
             }
             if let Some(why) = self.failure.hopeless() {
-                return Err(Fault::Flash(why));
+                return Err(SideError::Flash(why));
             }
             if self.is_detached() {
-                return Err(Fault::Flash(Error::offline("the flash is not used any more").on(&self.name)));
+                return Err(SideError::Flash(
+                    Error::offline("the flash is not used any more").on(&self.name),
+                ));
             }
             if self.tally.batches.get() != batches {
                 (batches, since) = (self.tally.batches.get(), self.env.now());
@@ -355,12 +360,15 @@ impl Accelerate {
         if let Some((side, e)) = self.volume.bad.first(None) {
             return Err(self.bad_block(side, e).into());
         }
-        self.log.forget(&self.volume).await
+        self.cache.forget(&self.volume).await
     }
 }
 
 /// Does all of `work`, so many at a time, also when one fails: a started request completes.
-async fn together<T>(depth: usize, work: impl Iterator<Item: Future<Output = Met<T>>>) -> Met<Vec<T>> {
+async fn together<T>(
+    depth: usize,
+    work: impl Iterator<Item: Future<Output = SideResult<T>>>,
+) -> SideResult<Vec<T>> {
     stream::iter(work).buffered(depth).collect::<Vec<_>>().await.into_iter().collect()
 }
 

@@ -1,7 +1,8 @@
 //! Flushes and discards.
 
-use super::failure::{Fault, Met};
-use super::{Accelerate, Policy, add};
+use super::failure::{SideError, SideResult};
+use super::progress::Progress;
+use super::{Accelerate, Policy};
 use crate::flash::SLOT;
 use lamina_block::{Error, Io, Result};
 use std::ops::Range;
@@ -12,7 +13,7 @@ const DISCARD_BLOCKS: u64 = (1 << 30) / SLOT as u64;
 impl Accelerate {
     pub(super) async fn flush(&self) -> Result<()> {
         match self.flush_all().await {
-            Err(Fault::Flash(e)) => {
+            Err(SideError::Flash(e)) => {
                 self.without_flash(e).await?;
                 self.store.submit(Io::flush()).await
             }
@@ -20,19 +21,19 @@ impl Accelerate {
         }
     }
 
-    async fn flush_all(&self) -> Met<()> {
-        let discards = self.discards.get();
+    async fn flush_all(&self) -> SideResult<()> {
         // Over a `redo` what is discarded is part of an epoch, and visible when that is durable.
-        if discards != self.flushed.get() && self.epochs.is_none() {
+        if !self.progress.get().is_direct_durable() && self.epochs.is_none() {
+            let direct = self.progress.get().direct();
             self.store.submit(Io::flush()).await?;
-            self.flushed.set(discards);
+            self.proceed(|progress| progress.flushed(direct));
         }
         match self.policy.get() {
-            Policy::WriteBack => self.log.flush().await.map_err(Fault::Flash),
+            Policy::WriteBack => self.cache.flush().await.map_err(SideError::Flash),
             Policy::WriteThrough => {
                 let serial = self.volume.serial.get();
-                self.log.flush().await.map_err(Fault::Flash)?;
-                self.wait_for(|me| me.durable.get() >= serial || me.is_drained()).await?;
+                self.cache.flush().await.map_err(SideError::Flash)?;
+                self.wait_for(|me| me.progress.get().durable() >= serial || me.is_drained()).await?;
                 // What has failed is known, but not what was written before the policy was this one.
                 self.volume.bad.owed().map_or(Ok(()), |(side, e)| Err(self.bad_block(side, e)))
             }
@@ -55,7 +56,7 @@ impl Accelerate {
         while from < inner.end {
             let to = inner.end.min(from + DISCARD_BLOCKS);
             match self.discard_blocks(from..to).await {
-                Err(Fault::Flash(e)) => {
+                Err(SideError::Flash(e)) => {
                     self.without_flash(e).await?;
                     self.store.submit(Io::discard(self.bytes(&(from..to)))).await?;
                 }
@@ -66,7 +67,7 @@ impl Accelerate {
         Ok(())
     }
 
-    async fn discard_blocks(&self, blocks: Range<u64>) -> Met<()> {
+    async fn discard_blocks(&self, blocks: Range<u64>) -> SideResult<()> {
         self.while_leaving().await;
         let at = self.bytes(&blocks);
         let _lock = self.lock(&at).await;
@@ -77,21 +78,21 @@ impl Accelerate {
         if self.policy.get() == Policy::Uncached {
             return Ok(self.store.submit(Io::discard(at)).await?);
         }
-        if self.log.is_dirty_at(&self.volume, blocks.clone()) {
+        if self.cache.is_dirty_at(&self.volume, blocks.clone()) {
             // What the store has there is older than what was discarded: it stays until the newer has got there.
             return Ok(());
         }
-        if self.log.may_return(&self.volume, blocks.clone()) {
-            let room = self.room(4).await?;
-            self.log.drop_blocks(room, &self.volume, blocks).await.map_err(Fault::Flash)?;
+        if self.cache.may_return(&self.volume, blocks.clone()) {
+            let space = self.reserve(4).await?;
+            self.cache.drop_blocks(space, &self.volume, blocks).await.map_err(SideError::Flash)?;
         }
         if let Some(epochs) = &self.epochs {
             return self.discard_in_epoch(epochs, at).await;
         }
         // What is read there from now on is not durable on the store: it is not to be on the flash.
-        add(&self.discards, 1);
+        self.proceed(Progress::change_directly);
         let discarded = self.store.submit(Io::discard(at)).await;
-        add(&self.discards, 1);
+        self.proceed(Progress::change_directly);
         Ok(discarded?)
     }
 }

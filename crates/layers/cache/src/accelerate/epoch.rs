@@ -11,7 +11,7 @@
 //! was written earlier.
 
 use super::Accelerate;
-use super::failure::Met;
+use super::failure::SideResult;
 use crate::flash::{Dirty, SLOT, Volume};
 use crate::redo::{How, Redo, redo_of};
 use lamina_block::{Buf, Error, Node, Result, Time};
@@ -98,21 +98,21 @@ impl Accelerate {
     /// Blocks that may be dirty.
     pub(super) fn most_dirty(&self) -> u64 {
         let of_epoch = self.epochs.as_ref().map_or(u64::MAX, |epochs| epochs.most);
-        self.log.dirty_share(&self.volume).min(of_epoch)
+        self.cache.dirty_share(&self.volume).min(of_epoch)
     }
 
     /// Blocks that are written at once.
     pub(super) fn longest(&self) -> u64 {
         let part = self.epochs.as_ref().map_or(u64::MAX, |epochs| epochs.most / PARTS);
-        part.min(self.log.chunk())
+        part.min(self.cache.chunk())
     }
 
     /// Waits until `blocks` more may be dirty. Fails if the store takes nothing for too long.
-    pub(super) async fn coming(&self, blocks: u64) -> Met<Coming<'_>> {
+    pub(super) async fn coming(&self, blocks: u64) -> SideResult<Coming<'_>> {
         let volume = &self.volume;
         let fits = |me: &Accelerate| volume.dirty.get() + volume.coming.get() + blocks <= me.most_dirty();
         if !fits(self) {
-            let _short = self.log.short();
+            let _short = self.cache.space_waiter();
             self.wait_for(fits).await?;
         }
         volume.coming.set(volume.coming.get() + blocks);
@@ -120,7 +120,7 @@ impl Accelerate {
     }
 
     /// `at` has been discarded, in an epoch, when this returns.
-    pub(super) async fn discard_in_epoch(&self, epochs: &Epochs, at: Range<u64>) -> Met<()> {
+    pub(super) async fn discard_in_epoch(&self, epochs: &Epochs, at: Range<u64>) -> SideResult<()> {
         let number = epochs.numbers.get();
         epochs.numbers.set(number + 1);
         epochs.discards.borrow_mut().push_back((number, at));
@@ -141,13 +141,13 @@ impl Accelerate {
     /// What goes to the store next.
     pub(super) async fn next_batch(&self) -> Option<Batch> {
         if let Some(epochs) = &self.epochs {
-            let _quiet = self.log.quiet(&self.volume).await;
+            let _quiet = self.cache.quiet(&self.volume).await;
             let cut = Some(self.env.now());
             let discards = epochs.discards.borrow().len().min(DISCARDS);
             if discards > 0 && self.is_drained() {
                 return Some(Batch { dirty: Vec::new(), upto: self.volume.checkpoint.get(), discards, cut });
             }
-            let (mut dirty, upto) = self.log.everything(&self.volume)?;
+            let (mut dirty, upto) = self.cache.everything(&self.volume)?;
             if flawed("an epoch of a part") {
                 dirty.truncate(dirty.len().div_ceil(2));
             }
@@ -158,9 +158,10 @@ impl Accelerate {
             epochs.is_between.set(true);
         }
         let most = self.flow.borrow().batch();
-        let (dirty, upto) = self.log.batch(&self.volume, most)?;
+        let (dirty, upto) = self.cache.batch(&self.volume, most)?;
         // Only bad blocks are left, and they are left alone.
-        let is_known = dirty.is_empty() && !self.volume.bad.is_empty() && upto <= self.durable.get();
+        let is_known =
+            dirty.is_empty() && !self.volume.bad.is_empty() && upto <= self.progress.get().durable();
         (!is_known).then_some(Batch { dirty, upto, discards: 0, cut: None })
     }
 

@@ -19,9 +19,10 @@
 //! the flash has no space: what is there can be read all the same, and gets to the store. A clean block that cannot be read is
 //! read from the store.
 
+use super::condition::{Condition, Failed, Response};
 use super::destage::PAUSE;
-use super::words::Words;
-use super::{Accelerate, Policy};
+use super::state_record::VolumeRecord;
+use super::{Accelerate, Policy, progress::Progress};
 use crate::flash::{Record, Side};
 use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Result};
 use lamina_kit::flaw::flawed;
@@ -38,40 +39,28 @@ const SHOWN: usize = 64;
 const SAID: usize = 4;
 
 /// How something ended that stands on both.
-pub type Met<T> = std::result::Result<T, Fault>;
+pub type SideResult<T> = std::result::Result<T, SideError>;
 
 /// What has failed.
 #[derive(Debug)]
-pub enum Fault {
+pub enum SideError {
     Flash(Error),
     /// Or anything else.
     Store(Error),
 }
 
-impl From<Error> for Fault {
-    fn from(e: Error) -> Fault {
-        Fault::Store(e)
+impl From<Error> for SideError {
+    fn from(e: Error) -> SideError {
+        SideError::Store(e)
     }
 }
 
-impl From<Fault> for Error {
-    fn from(fault: Fault) -> Error {
+impl From<SideError> for Error {
+    fn from(fault: SideError) -> Error {
         match fault {
-            Fault::Flash(e) | Fault::Store(e) => e,
+            SideError::Flash(e) | SideError::Store(e) => e,
         }
     }
-}
-
-/// How it is with the flash.
-#[derive(Default)]
-enum Condition {
-    /// It works, or is not used.
-    #[default]
-    Fine,
-    /// It is being given up: writes wait for that.
-    Leaving(Error),
-    /// Every request fails with this.
-    Stopped(Error),
 }
 
 /// What is known of the flash's failures.
@@ -80,8 +69,6 @@ pub struct Failure {
     condition: RefCell<Condition>,
     /// Why the flash is not used any more.
     trouble: RefCell<Option<Error>>,
-    /// The highest serial number that was acknowledged.
-    owed: Cell<u64>,
     /// Failures of the destager on the flash since it succeeded.
     strikes: Cell<u32>,
     /// A batch is on its way; none is to begin.
@@ -124,9 +111,9 @@ impl UnderWay<'_> {
 }
 
 impl Failure {
-    /// At the beginning: up to `owed` something may have been acknowledged.
-    pub fn new(owed: u64, trouble: Option<Error>) -> Failure {
-        Failure { owed: Cell::new(owed), trouble: RefCell::new(trouble), ..Failure::default() }
+    /// At the beginning; `trouble` is why the flash is not used, if it is not.
+    pub fn new(trouble: Option<Error>) -> Failure {
+        Failure { trouble: RefCell::new(trouble), ..Failure::default() }
     }
 
     /// A write begins. Nobody else writes there.
@@ -148,33 +135,18 @@ impl Failure {
         self.pending.borrow().range(number..).next().map(|(number, write)| (*number, Rc::clone(write)))
     }
 
-    /// The write with this serial number is acknowledged.
-    pub fn owe(&self, serial: u64) {
-        self.owed.set(self.owed.get().max(serial));
-    }
-
     /// Why every request fails, if it does.
     pub fn stopped(&self) -> Option<Error> {
-        match &*self.condition.borrow() {
-            Condition::Stopped(why) => Some(why.clone()),
-            Condition::Fine | Condition::Leaving(_) => None,
-        }
+        self.condition.borrow().stopped().cloned()
     }
 
     /// Why it does not help to wait for the store, if it does not.
     pub fn hopeless(&self) -> Option<Error> {
-        match &*self.condition.borrow() {
-            Condition::Stopped(why) | Condition::Leaving(why) => Some(why.clone()),
-            Condition::Fine => None,
-        }
+        self.condition.borrow().hopeless().cloned()
     }
 
     fn is_leaving(&self) -> bool {
-        matches!(&*self.condition.borrow(), Condition::Leaving(_))
-    }
-
-    fn set(&self, condition: Condition) {
-        self.condition.replace(condition);
+        self.condition.borrow().is_leaving()
     }
 }
 
@@ -233,8 +205,16 @@ impl Accelerate {
     }
 
     /// Something was acknowledged that the store does not have.
-    pub(super) fn is_at_stake(&self) -> bool {
-        self.failure.owed.get() > self.stored.get() || self.volume.bad.owed().is_some()
+    pub(super) fn is_unprotected(&self) -> bool {
+        self.progress.get().is_unprotected() || self.volume.bad.owed().is_some()
+    }
+
+    /// Changes how far the store is.
+    pub(super) fn proceed(&self, change: impl FnOnce(&mut Progress)) {
+        let mut progress = self.progress.get();
+        change(&mut progress);
+        debug_assert_eq!(progress.check(), Ok(()), "{}: how far the store is", self.name);
+        self.progress.set(progress);
     }
 
     /// Waits while the flash is being given up.
@@ -249,23 +229,22 @@ impl Accelerate {
     }
 
     async fn without(&self, e: Error, is_lasting: bool) -> Result<()> {
-        if self.is_detached() {
-            // What is under way may be on its way to the store just now.
-            self.while_leaving().await;
-            return self.failure.stopped().map_or(Ok(()), Err);
+        let is_detached = self.is_detached();
+        let is_broken = is_lasting || e.kind() == ErrorKind::Offline || self.cache.check_reads().is_err();
+        if is_broken && !is_detached {
+            // No write is to wait for space on it.
+            self.cache.break_down(&e);
         }
-        let is_broken = is_lasting || e.kind() == ErrorKind::Offline || self.log.check_reads().is_err();
-        if is_broken {
-            // Nobody is to wait for room on it.
-            self.log.break_down(&e);
-        }
-        if self.is_at_stake() {
-            let why = if is_broken { Some(self.stop(&e)) } else { self.failure.stopped() };
-            return Err(why.unwrap_or(e));
-        }
-        match is_broken || self.policy.get() != Policy::WriteBack {
-            true => self.fail_over(e).await,
-            false => Err(e),
+        let (is_unprotected, policy) = (self.is_unprotected(), self.policy.get());
+        match (Failed { is_detached, is_unprotected, is_broken, policy }).response() {
+            Response::Wait => {
+                // What is under way may be on its way to the store just now.
+                self.while_leaving().await;
+                self.failure.stopped().map_or(Ok(()), Err)
+            }
+            Response::Stop => Err(self.stop(&e)),
+            Response::Fail => Err(self.failure.stopped().unwrap_or(e)),
+            Response::Leave => self.fail_over(e).await,
         }
     }
 
@@ -274,16 +253,16 @@ impl Accelerate {
         self.failure.strikes.set(self.failure.strikes.get() + 1);
         let is_lasting = self.failure.strikes.get() >= STRIKES && e.kind() != ErrorKind::NoSpace;
         tracing::debug!(device = %self.name, error = %e, "the flash cannot be read or written");
-        if self.volume.bad.count(Side::Flash) > 0 && self.log.check_reads().is_ok() {
+        if self.volume.bad.count(Side::Flash) > 0 && self.cache.check_reads().is_ok() {
             // Blocks of this volume cannot be read: that is nothing to the others.
-            match self.is_at_stake() {
+            match self.is_unprotected() {
                 true if is_lasting => drop(self.stop(&e)),
                 true => {}
                 false => drop(self.fail_over(e).await),
             }
             return;
         }
-        if is_lasting || e.kind() == ErrorKind::Offline || self.log.check_reads().is_err() {
+        if is_lasting || e.kind() == ErrorKind::Offline || self.cache.check_reads().is_err() {
             // Whoever asks is told.
             let _ = self.without(e, is_lasting).await;
         }
@@ -292,13 +271,13 @@ impl Accelerate {
     /// The destager has succeeded on the flash.
     pub(super) fn no_strike(&self) {
         self.failure.strikes.set(0);
-        if self.failure.stopped().is_some() && self.log.check().is_ok() && !self.kept.is_unsure() {
+        if self.failure.stopped().is_some() && self.cache.check().is_ok() && !self.kept.is_unsure() {
             self.goes_on();
         }
     }
 
     fn goes_on(&self) {
-        self.failure.set(Condition::Fine);
+        self.failure.condition.borrow_mut().go_on();
         tracing::info!(device = %self.name, "the flash works again: the device goes on");
         self.moved.notify();
     }
@@ -306,11 +285,11 @@ impl Accelerate {
     /// It is stopped, and there is nothing for the destager to do: perhaps it can go on.
     pub(super) async fn look_again(&self) {
         self.env.sleep(PAUSE).await;
-        if self.is_at_stake() {
+        if self.is_unprotected() {
             return;
         }
         let kept = self.kept.change(|_| {}).await;
-        match (kept, self.log.check()) {
+        match (kept, self.cache.check()) {
             (Err(_), _) => {}
             (Ok(()), Err(e)) => drop(self.fail_over(e).await),
             (Ok(()), Ok(())) => self.goes_on(),
@@ -324,7 +303,7 @@ impl Accelerate {
         }
         let what = match self.is_unknown() {
             true => "what was written, and is not on the store, is not known".to_owned(),
-            false => format!("not on the store are {}", self.at_stake().words()),
+            false => format!("not on the store are {}", self.unprotected().words()),
         };
         let message = format!(
             "the flash has failed ({e}); {what}. It goes on when the flash works again, or without what is lost with `lamina \
@@ -333,7 +312,7 @@ impl Accelerate {
         );
         let why = Error::offline(message).on(&self.name);
         tracing::error!(device = %self.name, error = %e, "stopped: the flash has failed, and {what}");
-        self.failure.set(Condition::Stopped(why.clone()));
+        self.failure.condition.borrow_mut().stop(why.clone());
         self.moved.notify();
         why
     }
@@ -353,15 +332,16 @@ impl Accelerate {
                 None => Err(e),
             };
         }
-        self.failure.set(Condition::Leaving(e.clone()));
+        self.failure.condition.borrow_mut().leave(e.clone());
         self.moved.notify();
         let result = self.leave_flash(&e).await;
         if self.failure.is_leaving() {
             // Either may be found of what was to be kept: nothing may be acknowledged until it is certain.
-            self.failure.set(match &result {
-                Err(e) if self.kept.is_unsure() => Condition::Stopped(e.clone()),
-                Ok(()) | Err(_) => Condition::Fine,
-            });
+            let mut condition = self.failure.condition.borrow_mut();
+            match &result {
+                Err(e) if self.kept.is_unsure() => condition.stop(e.clone()),
+                Ok(()) | Err(_) => condition.go_on(),
+            }
         }
         self.moved.notify();
         result
@@ -370,7 +350,7 @@ impl Accelerate {
     async fn leave_flash(&self, e: &Error) -> Result<()> {
         let _all = self.lock(&(0..u64::MAX)).await;
         let _none = self.no_batches().await;
-        if self.is_at_stake() {
+        if self.is_unprotected() {
             return Err(self.stop(e));
         }
         self.detach(e).await
@@ -387,13 +367,13 @@ impl Accelerate {
     async fn detach(&self, e: &Error) -> Result<()> {
         // What was acknowledged as durable is on it, perhaps only in its cache.
         self.store.submit(Io::flush()).await?;
-        let detached = |words: &mut Words| (words.attached, words.owes) = (false, false);
+        let detached = |words: &mut VolumeRecord| (words.attached, words.owes) = (false, false);
         match flawed("flash comes back") {
             true => self.kept.assume(detached),
             false => self.kept.change(detached).await?,
         }
         self.bring_pending().await;
-        self.log.let_go(&self.volume);
+        self.cache.let_go(&self.volume);
         self.volume.bad.clear();
         self.policy.set(Policy::Uncached);
         *self.failure.trouble.borrow_mut() = Some(e.clone());
@@ -407,7 +387,7 @@ impl Accelerate {
         let mut number = 0;
         while let Some((n, write)) = self.failure.pending_from(number) {
             number = n + 1;
-            let is_stored = write.serial.get().is_some_and(|serial| serial <= self.stored.get());
+            let is_stored = write.serial.get().is_some_and(|serial| serial <= self.progress.get().stored());
             if is_stored && !Accelerate::blocks(&write.at).any(|block| self.volume.bad.has(block)) {
                 continue;
             }
@@ -420,8 +400,8 @@ impl Accelerate {
     /// What was written and is not on the store: of blocks of which `is_lost` says so.
     pub(super) fn loss(&self, is_lost: impl Fn(u64) -> bool) -> Loss {
         let (mut writes, mut serials, mut blocks) = (BTreeSet::new(), None, BTreeSet::new());
-        let is_owed =
-            |record: &&Record| record.serial > self.stored.get() || self.volume.bad.owes(record.blocks());
+        let stored = self.progress.get().stored();
+        let is_owed = |record: &&Record| record.serial > stored || self.volume.bad.owes(record.blocks());
         for record in self.volume.queue.borrow().iter().filter(is_owed) {
             let lost: Vec<u64> = record.blocks().filter(|block| is_lost(*block)).collect();
             if !lost.is_empty() {
@@ -442,8 +422,8 @@ impl Accelerate {
         Loss { writes: writes.len(), serials, ranges }
     }
 
-    fn at_stake(&self) -> Loss {
-        self.loss(|block| self.log.is_dirty_at(&self.volume, block..block + 1))
+    fn unprotected(&self) -> Loss {
+        self.loss(|block| self.cache.is_dirty_at(&self.volume, block..block + 1))
     }
 
     /// Goes on without the flash, and without what it alone has; what can be read of that is brought to the store.
@@ -458,12 +438,12 @@ impl Accelerate {
             };
             return Err(Error::invalid(message).on(&self.name));
         };
-        self.failure.set(Condition::Leaving(why.clone()));
+        self.failure.condition.borrow_mut().leave(why.clone());
         let result = self.give_up().await;
-        self.failure.set(match &result {
-            Ok(_) => Condition::Fine,
-            Err(_) => Condition::Stopped(why),
-        });
+        match &result {
+            Ok(_) => self.failure.condition.borrow_mut().go_on(),
+            Err(_) => self.failure.condition.borrow_mut().stop(why),
+        }
         self.moved.notify();
         result
     }
@@ -474,7 +454,7 @@ impl Accelerate {
         let unreadable = self.bring_readable().await?;
         let lost = self.loss(|block| unreadable.contains(&block));
         let lost = if self.is_unknown() { json!({ "unknown": true }) } else { lost.json() };
-        let e = self.log.check().err().unwrap_or_else(|| Error::media("it was given up"));
+        let e = self.cache.check().err().unwrap_or_else(|| Error::media("it was given up"));
         self.detach(&e).await?;
         tracing::warn!(device = %self.name, %lost, "the loss was accepted");
         Ok(json!({ "lost": lost }))
@@ -482,7 +462,7 @@ impl Accelerate {
 
     /// Attaches the device to a new volume on the flash. Nothing else is under way.
     pub(super) async fn attach(&self, policy: Policy) -> Result<()> {
-        self.log.check()?;
+        self.cache.check()?;
         if self.is_unknown() {
             let message = "the flash could not be used when the device was opened: it is used when both are opened again";
             return Err(Error::offline(message).on(&self.name));
@@ -490,8 +470,8 @@ impl Accelerate {
         let _all = self.lock(&(0..u64::MAX)).await;
         let uuid = u128::from(self.env.random()) << 64 | u128::from(self.env.random());
         // The old one goes in the same step. Until the words are kept, nobody looks for the new one.
-        self.log.renew(&self.volume, uuid).await?;
-        let change = |words: &mut Words| {
+        self.cache.renew(&self.volume, uuid).await?;
+        let change = |words: &mut VolumeRecord| {
             words.set_uuid(uuid);
             (words.attached, words.owes) = (true, policy == Policy::WriteBack);
         };
@@ -518,7 +498,7 @@ impl Accelerate {
         match self.failure.stopped() {
             None => Value::Null,
             Some(_) if self.is_unknown() => json!({ "unknown": true }),
-            Some(_) => self.at_stake().json(),
+            Some(_) => self.unprotected().json(),
         }
     }
 }

@@ -63,7 +63,7 @@
 //      leaving     waits until that ends  -                      as fine                       waits until that ends
 //      stopped     fails                  fine                   leaving, then uncached        refused
 //
-// A request that the flash fails is decided by the first line that holds (`without`). U: `is_at_stake`, data
+// A request that the flash fails is decided by the first line that holds (`without`). U: `is_unprotected`, data
 // was acknowledged that the store does not have; broken: the flash as a whole, not this request alone.
 //
 //      detached                              waits until leaving ends; fails if stopped then
@@ -84,6 +84,7 @@
 
 mod bad;
 mod below;
+mod condition;
 mod destage;
 mod discard;
 mod epoch;
@@ -91,13 +92,14 @@ mod failure;
 mod flow;
 mod pace;
 mod policy;
+mod progress;
 mod read;
 mod report;
+mod state_record;
 mod tail;
-mod words;
 mod write;
 
-use crate::flash::{self, Log, SLOT, Volume};
+use crate::flash::{self, Cache, SLOT, Volume};
 use epoch::Epochs;
 use failure::Failure;
 use flow::Flow;
@@ -111,6 +113,7 @@ use lamina_kit::range_locks::{RangeLock, RangeLocks};
 use lamina_kit::tasks::Tasks;
 use pace::Pace;
 use policy::{Policy, SetPolicy, SetShare, permille};
+use progress::Progress;
 use read::Streams;
 use report::Report;
 use serde::Deserialize;
@@ -204,7 +207,7 @@ struct Accelerate {
     store: Rc<Node>,
     /// If the store is always to be what the volume was at one moment.
     epochs: Option<Epochs>,
-    log: Rc<Log>,
+    cache: Rc<Cache>,
     volume: Rc<Volume>,
     keys: Keys,
     policy: Cell<Policy>,
@@ -214,16 +217,10 @@ struct Accelerate {
     streams: RefCell<Streams>,
     flow: RefCell<Flow>,
     pace: Pace,
-    /// The store has what was written up to this serial number, but for bad blocks: durably, or perhaps only in its cache.
-    durable: Cell<u64>,
-    stored: Cell<u64>,
-    /// Discards that were begun and that ended, and how many of these the store has durably.
-    discards: Cell<u64>,
-    flushed: Cell<u64>,
+    /// How far the store is.
+    progress: Cell<Progress>,
     /// Who waits for the store.
     waiting: Cell<usize>,
-    /// Batches that were begun.
-    attempts: Cell<u64>,
     /// Why the last batch failed, and which it was, until one succeeds.
     trouble: RefCell<Option<(u64, Error)>>,
     /// The destager has ended a batch, well or not.
@@ -233,7 +230,7 @@ struct Accelerate {
     tasks: Rc<Tasks>,
     closed: Cell<bool>,
     tally: Tally,
-    kept: words::Kept,
+    kept: state_record::Recorder,
     failure: Failure,
 }
 
@@ -270,12 +267,12 @@ impl Accelerate {
         if store.geometry().size > flash::LARGEST {
             return Err(Error::unsupported("a store above 4 PiB cannot be accelerated").on(store.name()));
         }
-        let log = flash::log_of(&flash, &with.env)?;
-        let read_only = store.geometry().read_only || log.is_read_only();
+        let cache = flash::cache_of(&flash, &with.env)?;
+        let read_only = store.geometry().read_only || cache.is_read_only();
         let size = store.geometry().size.div_ceil(SLOT as u64);
         let epochs = Epochs::of(&store)?;
-        let words::Opened { volume, kept, trouble, is_unknown } =
-            words::open(&with, &log, size, keys.policy, read_only).await?;
+        let state_record::Opened { volume, kept, trouble, is_unknown } =
+            state_record::open(&with, &cache, size, keys.policy, read_only).await?;
         volume.share.set(share);
         // What was found was perhaps acknowledged, and has perhaps been read.
         let found = volume.queue.borrow().back().map_or(0, |record| record.serial);
@@ -289,17 +286,16 @@ impl Accelerate {
             keys,
             epochs,
             store,
-            durable: Cell::new(volume.checkpoint.get()),
-            stored: Cell::new(volume.checkpoint.get()),
-            log,
+            progress: Cell::new(Progress::new(
+                volume.checkpoint.get(),
+                if is_unknown { u64::MAX } else { found },
+            )),
+            cache,
             volume,
             locks: Rc::default(),
             flow: RefCell::default(),
             pace: Pace::default(),
-            discards: Cell::new(0),
-            flushed: Cell::new(0),
             waiting: Cell::new(0),
-            attempts: Cell::new(0),
             trouble: RefCell::default(),
             moved: Signal::new(),
             report: Report::default(),
@@ -307,7 +303,7 @@ impl Accelerate {
             closed: Cell::new(false),
             tally: Tally::default(),
             kept,
-            failure: Failure::new(if is_unknown { u64::MAX } else { found }, trouble.clone()),
+            failure: Failure::new(trouble.clone()),
         });
         if let Some(e) = trouble {
             match is_unknown {
@@ -363,7 +359,7 @@ impl Accelerate {
             Some(lock) => lock,
             None => {
                 // It may be a fill that waits for others.
-                let _hurry = self.log.hurry();
+                let _hurry = self.cache.hurry();
                 self.locks.lock(at).await
             }
         }
@@ -381,7 +377,7 @@ impl Layer for Accelerate {
         let store = self.store.geometry();
         Geometry {
             optimal: store.optimal.max(SLOT as u32),
-            read_only: store.read_only || self.log.is_read_only(),
+            read_only: store.read_only || self.cache.is_read_only(),
             zero: false,
             fua: true,
             ..store
@@ -463,7 +459,7 @@ impl Manage for Accelerate {
                 "set-share" => {
                     let share = args::<SetShare>(command)?.share;
                     self.volume.share.set(Some(permille(share)?));
-                    Ok(json!({ "share_bytes": self.log.share(&self.volume) * SLOT as u64 }))
+                    Ok(json!({ "share_bytes": self.cache.share(&self.volume) * SLOT as u64 }))
                 }
                 "drain" => {
                     self.drained().await?;

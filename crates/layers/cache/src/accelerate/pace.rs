@@ -58,8 +58,8 @@ impl Accelerate {
             && self.waiting.get() == 0
             && !self.closed.get()
             && !self.failure.no_batches.get()
-            && !self.log.is_short()
-            && !self.log.is_much_dirty(&self.volume)
+            && !self.cache.is_short()
+            && !self.cache.is_much_dirty(&self.volume)
     }
 
     /// True if the next write to the store goes alone. A store that goes from moment to moment stays at one as briefly as it can.

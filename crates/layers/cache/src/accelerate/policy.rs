@@ -39,7 +39,7 @@ impl Accelerate {
         // What has been read is still being put on the flash: it would be there afterwards.
         let _all = self.lock(&(0..u64::MAX)).await;
         self.drained().await?;
-        self.log.forget(&self.volume).await
+        self.cache.forget(&self.volume).await
     }
 
     pub(super) async fn set_policy(&self, policy: Policy) -> Result<Value> {
@@ -70,7 +70,7 @@ impl Accelerate {
                 let drained = self.drained().await;
                 if self.policy.get() == Policy::WriteThrough {
                     drained?;
-                    self.log.settle(&self.volume).await?;
+                    self.cache.settle(&self.volume).await?;
                     self.keep_owes().await?;
                 }
             }

@@ -1,7 +1,7 @@
 //! Reads: from the flash, or from the store, and then the flash has it.
 
 use super::bad::is_of_blocks;
-use super::failure::{Fault, Met};
+use super::failure::{SideError, SideResult};
 use super::{Accelerate, add};
 use crate::flash::{Pin, Run, SLOT};
 use futures_util::future::join_all;
@@ -54,7 +54,7 @@ impl Accelerate {
             true => 0..0,
         };
         match self.read_runs(at.clone(), into.clone(), fill).await {
-            Err(Fault::Flash(e)) => {
+            Err(SideError::Flash(e)) => {
                 self.without_flash(e).await?;
                 self.store.submit(Io::read(at.start, into)).await
             }
@@ -63,18 +63,18 @@ impl Accelerate {
     }
 
     /// Reads without filling the flash.
-    pub(super) async fn read_now(&self, at: Range<u64>, into: Buf) -> Met<()> {
+    pub(super) async fn read_now(&self, at: Range<u64>, into: Buf) -> SideResult<()> {
         self.read_runs(at, into, 0..0).await
     }
 
     /// Reads a block that becomes a part of a newer version, which would give what is wrong in it a right checksum. False if that
     /// cannot be done, or if the flash does not have it.
     pub(super) async fn read_compared(&self, block: u64, into: &Buf) -> bool {
-        let Some(slot) = self.log.runs(&self.volume, block..block + 1)[0].slot else { return false };
-        if self.log.check_reads().is_err() {
+        let Some(slot) = self.cache.runs(&self.volume, block..block + 1)[0].slot else { return false };
+        if self.cache.check_reads().is_err() {
             return false;
         }
-        let Ok(data) = self.log.read_compared(slot).await else { return false };
+        let Ok(data) = self.cache.read_compared(slot).await else { return false };
         self.count_hits(slot..slot + 1);
         into.copy_from(&data);
         true
@@ -84,17 +84,17 @@ impl Accelerate {
         let blocks = u64::from(slots.end - slots.start);
         self.count_read(true, blocks);
         add(&self.tally.hits, blocks);
-        self.log.touch(slots);
+        self.cache.touch(slots);
     }
 
     /// Reads `at`; of blocks that the flash does not have it gets those in `fill`.
-    async fn read_runs(&self, at: Range<u64>, into: Buf, fill: Range<u64>) -> Met<()> {
-        let runs = self.log.runs(&self.volume, Accelerate::blocks(&at));
+    async fn read_runs(&self, at: Range<u64>, into: Buf, fill: Range<u64>) -> SideResult<()> {
+        let runs = self.cache.runs(&self.volume, Accelerate::blocks(&at));
         match &runs[..] {
             [run] => self.read_run(run, None, &at, &into, &fill).await,
             _ => {
                 // Many of them do not all begin at once, and until one has nothing else may be written where it is.
-                let pinned: Vec<_> = runs.iter().map(|run| (run, self.log.pin_run(run))).collect();
+                let pinned: Vec<_> = runs.iter().map(|run| (run, self.cache.pin_run(run))).collect();
                 let reads = pinned.into_iter().map(|(run, pin)| self.read_run(run, pin, &at, &into, &fill));
                 join_all(reads).await.into_iter().collect()
             }
@@ -109,7 +109,7 @@ impl Accelerate {
         at: &Range<u64>,
         into: &Buf,
         fill: &Range<u64>,
-    ) -> Met<()> {
+    ) -> SideResult<()> {
         let bytes = self.bytes(&run.blocks);
         let part = bytes.start.max(at.start)..bytes.end.min(at.end);
         let into = into.slice((part.start - at.start) as usize..(part.end - at.start) as usize);
@@ -120,18 +120,18 @@ impl Accelerate {
                 self.count_hits(slot..slot + blocks as u32);
                 let within = part.start - bytes.start..part.end - bytes.start;
                 // One that was away may have lost what it had.
-                let read = match self.log.check_reads() {
-                    Ok(()) => self.log.read(slot, within, into.clone()).await,
+                let read = match self.cache.check_reads() {
+                    Ok(()) => self.cache.read(slot, within, into.clone()).await,
                     failed => failed,
                 };
                 // What else is done may wait for a write, and the write for room.
                 drop(pin);
                 match read {
                     Ok(()) => Ok(()),
-                    Err(e) if e.is_of_memory() => Err(Fault::Store(e)),
+                    Err(e) if e.is_of_memory() => Err(SideError::Store(e)),
                     Err(_) if blocks > 1 => self.read_alone(part, into).await,
-                    Err(e) if self.log.is_dirty_at(&self.volume, run.blocks.clone()) => {
-                        Err(Fault::Flash(if is_of_blocks(&e) { self.only_copy(e) } else { e }))
+                    Err(e) if self.cache.is_dirty_at(&self.volume, run.blocks.clone()) => {
+                        Err(SideError::Flash(if is_of_blocks(&e) { self.only_copy(e) } else { e }))
                     }
                     // The store has it too. It stays in the index: only so all versions of a block are in one log.
                     Err(_) => {
@@ -152,7 +152,7 @@ impl Accelerate {
     }
 
     /// Reads block by block what cannot be read at once: some can, or are on the store too.
-    async fn read_alone(&self, at: Range<u64>, into: Buf) -> Met<()> {
+    async fn read_alone(&self, at: Range<u64>, into: Buf) -> SideResult<()> {
         let mut from = at.start;
         while from < at.end {
             let to = at.end.min((from / SLOT as u64 + 1) * SLOT as u64);
@@ -165,7 +165,7 @@ impl Accelerate {
 
     /// True if the store has no older data than what is read from it once: no discard is under way, and there is room.
     fn may_fill(&self) -> bool {
-        self.discards.get() == self.flushed.get() && self.log.can_fill()
+        self.progress.get().is_direct_durable() && self.cache.can_fill()
     }
 
     /// Reads blocks from the store that the flash did not have, and puts those of them there that are in `fill`.
@@ -175,11 +175,11 @@ impl Accelerate {
         part: Range<u64>,
         into: Buf,
         fill: Range<u64>,
-    ) -> Met<()> {
+    ) -> SideResult<()> {
         let bytes = self.bytes(blocks);
         // Nothing is written there between the read and the fill, so that the flash gets nothing that is old.
         let lock = self.lock(&bytes).await;
-        if !self.may_fill() || self.log.has_any(&self.volume, blocks.clone()) {
+        if !self.may_fill() || self.cache.has_any(&self.volume, blocks.clone()) {
             drop(lock);
             // What has come meanwhile is there; the rest is still to be filled.
             return Box::pin(self.read_runs(part, into, fill)).await;
@@ -197,7 +197,7 @@ impl Accelerate {
         self.spawn(move |me| async move {
             let _lock = lock;
             // It has been read: whether the flash has it too is nobody's concern.
-            if let Ok(filled) = me.log.fill(&me.volume, start, &data).await {
+            if let Ok(filled) = me.cache.fill(&me.volume, start, &data).await {
                 add(&me.tally.filled, filled);
             }
         });
@@ -205,12 +205,12 @@ impl Accelerate {
     }
 
     /// Reads from the store, which may be away for a while.
-    async fn read_store(&self, at: Range<u64>, into: Buf) -> Met<()> {
+    async fn read_store(&self, at: Range<u64>, into: Buf) -> SideResult<()> {
         let began = self.env.now();
         loop {
             match self.store.submit(Io::read(at.start, into.clone())).await {
                 Err(e) if self.is_patient(&e, began) => self.env.sleep(super::destage::PAUSE).await,
-                result => return result.map_err(Fault::Store),
+                result => return result.map_err(SideError::Store),
             }
         }
     }
@@ -220,14 +220,14 @@ impl Accelerate {
         let blocks = Accelerate::blocks(&at);
         // What was read and is wrong may just be on its way to the flash.
         let lock = self.lock(&self.bytes(&blocks)).await;
-        let is_dirty = self.log.is_dirty_at(&self.volume, blocks.clone());
-        match &self.log.runs(&self.volume, blocks)[..] {
+        let is_dirty = self.cache.is_dirty_at(&self.volume, blocks.clone());
+        match &self.cache.runs(&self.volume, blocks)[..] {
             [Run { slot: None, .. }] => return self.store.heal(at, is_right).await,
             [Run { slot: Some(slot), blocks }] => {
                 let first = self.bytes(blocks).start;
                 let within = at.start - first..at.end - first;
                 // A flash that fails has no copy.
-                let healed = self.log.heal(*slot, within, Rc::clone(&is_right)).await.unwrap_or(None);
+                let healed = self.cache.heal(*slot, within, Rc::clone(&is_right)).await.unwrap_or(None);
                 if healed.is_some() || is_dirty {
                     return Ok(healed);
                 }
@@ -255,7 +255,7 @@ impl Accelerate {
             let part = from..at.end.min(from + TOLD);
             from = part.end;
             // The flash first: what it has may get to the store, and go, before that has answered.
-            let cached = self.log.runs(&self.volume, Accelerate::blocks(&part)).into_iter();
+            let cached = self.cache.runs(&self.volume, Accelerate::blocks(&part)).into_iter();
             let mut cached =
                 cached.filter(|run| run.slot.is_some()).map(|run| self.bytes(&run.blocks)).peekable();
             let mut at = part.start;

@@ -3,7 +3,7 @@
 //! Whoever looks pays: but for the ages of writes and the hits of late, which nobody could know afterwards, everything is
 //! worked out when it is asked for.
 
-use super::failure::Met;
+use super::failure::SideResult;
 use super::{Accelerate, add};
 use crate::flash::{SLOT, Side};
 use futures_util::future::{Either, select};
@@ -297,7 +297,7 @@ impl Accelerate {
         let job = Job::shown(&self.env, "replay", bytes, Steering::Nothing);
         self.report.replay.begin(&job, self.brought());
         self.spawn(move |me| async move {
-            let is_there = || me.is_drained() || me.durable.get() >= upto;
+            let is_there = || me.is_drained() || me.progress.get().durable() >= upto;
             me.moved.until(|| me.closed.get() || me.is_detached() || is_there()).await;
             if is_there() && !me.is_detached() {
                 tracing::info!(device = %me.name, "the store has the writes that were found");
@@ -308,7 +308,7 @@ impl Accelerate {
 
     /// Waits until the store has everything; that is a job, which ends before that if it is cancelled. Fails if the store takes
     /// nothing for too long.
-    pub(super) async fn drained(&self) -> Met<()> {
+    pub(super) async fn drained(&self) -> SideResult<()> {
         if self.is_drained() {
             return Ok(());
         }
@@ -318,7 +318,7 @@ impl Accelerate {
             self.moved.notify();
             std::future::pending::<Infallible>().await
         };
-        let asked = self.attempts.get();
+        let asked = self.progress.get().batch();
         let is_stuck = |me: &Accelerate| me.is_all_bad() && me.volume.bad.were_met_since(asked);
         let waits = self.wait_for(|me| me.is_drained() || is_stuck(me) || job.state() == JobState::Cancelled);
         match select(pin!(waits), pin!(told)).await {
@@ -414,7 +414,7 @@ impl Accelerate {
         json!({
             "policy": self.policy.get(),
             "cached_bytes": bytes(self.volume.blocks.get()),
-            "share_bytes": bytes(self.log.share(&self.volume)),
+            "share_bytes": bytes(self.cache.share(&self.volume)),
             "dirty_bytes": dirty,
             "dirty_writes": writes,
             "seconds_to_clean": self.seconds_to_clean(),

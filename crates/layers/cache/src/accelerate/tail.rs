@@ -6,8 +6,9 @@
 //! Blocks behind the end are of a store that was larger. They are forgotten, durably, when the device is opened; otherwise they
 //! would be read again when the store has grown, and something else is there.
 
-use super::failure::Fault;
-use super::{Accelerate, add};
+use super::Accelerate;
+use super::failure::SideError;
+use super::progress::Progress;
 use crate::flash::SLOT;
 use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Result};
 use std::ops::Range;
@@ -38,7 +39,7 @@ impl Accelerate {
             // Nothing that was written before is missing where this is.
             match self.drained().await {
                 // Then the store has it all the same.
-                Err(Fault::Flash(e)) => self.without_flash(e).await?,
+                Err(SideError::Flash(e)) => self.without_flash(e).await?,
                 drained => drained?,
             }
         }
@@ -52,7 +53,7 @@ impl Accelerate {
         match self.epochs {
             Some(_) => self.store.submit(Io::flush()).await?,
             // The next flush goes to the store, too.
-            None => add(&self.discards, 1),
+            None => self.proceed(Progress::change_directly),
         }
         drop(lock);
         Ok(())
@@ -62,7 +63,7 @@ impl Accelerate {
     /// goes with it, when the store has it.
     pub(super) async fn forget_beyond(self: &Rc<Self>) -> Result<()> {
         let first = self.whole_bytes() / SLOT as u64;
-        match self.volume.is_somewhere() && self.log.has_beyond(&self.volume, first) {
+        match self.volume.is_somewhere() && self.cache.has_beyond(&self.volume, first) {
             true => self.drain_first().await,
             false => Ok(()),
         }

@@ -13,7 +13,7 @@ pub(crate) mod report;
 mod rot;
 mod sizes;
 
-use super::words::Words;
+use super::state_record::VolumeRecord;
 use crate::testing::*;
 use lamina_kit::flaw::FLAW;
 use lamina_sim::{Check, Rig, Run, gauntlet};
@@ -195,7 +195,7 @@ fn canaries() {
 #[test]
 fn words_are_as_they_were() {
     const GOLDEN: &str = include_str!("../../tests/golden/kept-volume-2.json");
-    let words = Words::new(0xA1, true);
+    let words = VolumeRecord::new(0xA1, true);
     let text = json!(words).to_string() + "\n";
     if std::env::var_os("LAMINA_BLESS").is_some() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/kept-volume-2.json");
@@ -203,11 +203,11 @@ fn words_are_as_they_were() {
     }
     assert_eq!(text, GOLDEN, "the format has changed: see docs/formats/kept.md");
     let kept: Value = serde_json::from_str(GOLDEN).expect("JSON");
-    assert_eq!(Words::read(&kept).expect("read"), words);
+    assert_eq!(VolumeRecord::read(&kept).expect("read"), words);
     let wrong = |key: &str, value: Value| {
         let mut kept = kept.clone();
         kept[key] = value;
-        Words::read(&kept).expect_err(key).kind()
+        VolumeRecord::read(&kept).expect_err(key).kind()
     };
     assert_eq!(wrong("more", json!(1)), ErrorKind::Corrupt);
     assert_eq!(wrong("uuid", json!("0")), ErrorKind::Corrupt);
@@ -219,8 +219,8 @@ fn words_are_as_they_were() {
 fn the_words_of_version_1_are_read() {
     const GOLDEN: &str = include_str!("../../tests/golden/kept-volume-1.json");
     let kept: Value = serde_json::from_str(GOLDEN).expect("JSON");
-    assert_eq!(Words::read(&kept).expect("read"), Words::new(0xA1, true));
+    assert_eq!(VolumeRecord::read(&kept).expect("read"), VolumeRecord::new(0xA1, true));
     let mut more = kept;
     more["attached"] = json!(true);
-    assert_eq!(Words::read(&more).expect_err("unknown").kind(), ErrorKind::Corrupt);
+    assert_eq!(VolumeRecord::read(&more).expect_err("unknown").kind(), ErrorKind::Corrupt);
 }

@@ -1,8 +1,8 @@
 //! The gatekeeper: writes, in an order where they overlap.
 
-use super::failure::{Fault, Met};
+use super::failure::{SideError, SideResult};
 use super::{Accelerate, Policy, add};
-use crate::flash::{How, Room, SLOT};
+use crate::flash::{How, Reservation, SLOT};
 use futures_util::future::{Either, select};
 use lamina_block::{Buf, Durability, Io, Result};
 use lamina_kit::flaw::flawed;
@@ -43,12 +43,12 @@ impl Accelerate {
                 self.hold_back(began).await;
                 outcome
             }
-            Err(Fault::Store(e)) => {
+            Err(SideError::Store(e)) => {
                 // It may be on its way to the store just now.
                 self.while_leaving().await;
                 under_way.outcome(Err(e))
             }
-            Err(Fault::Flash(e)) => {
+            Err(SideError::Flash(e)) => {
                 self.without_flash(e).await?;
                 under_way.outcome(Ok(()))
             }
@@ -56,7 +56,13 @@ impl Accelerate {
     }
 
     /// Puts a write on the flash, and gives its serial number.
-    async fn put(&self, at: &Range<u64>, blocks: &Range<u64>, from: Buf, durability: Durability) -> Met<u64> {
+    async fn put(
+        &self,
+        at: &Range<u64>,
+        blocks: &Range<u64>,
+        from: Buf,
+        durability: Durability,
+    ) -> SideResult<u64> {
         let data = self.whole(at, blocks, from).await?;
         self.note_write();
         self.begin_write();
@@ -66,23 +72,23 @@ impl Accelerate {
             let to = blocks.end.min(from + self.longest());
             let part = (from - blocks.start) as usize * SLOT..(to - blocks.start) as usize * SLOT;
             let _coming = self.coming(to - from).await?;
-            let room = self.room(to - from).await?;
-            let put = self.log.put(room, &self.volume, from, &data.slice(part), how).await;
-            serial = put.map_err(Fault::Flash)?;
+            let space = self.reserve(to - from).await?;
+            let put = self.cache.put(space, &self.volume, from, &data.slice(part), how).await;
+            serial = put.map_err(SideError::Flash)?;
         }
         self.end_write();
         add(&self.tally.written, blocks.end - blocks.start);
         if self.policy.get() == Policy::WriteBack && self.waiting.get() == 0 {
-            self.log.tidy(&self.volume);
+            self.cache.tidy(&self.volume);
         }
         Ok(serial)
     }
 
     /// Waits for room on the flash. Fails if the store, which has to take what is dirty, takes nothing for too long.
-    pub(super) async fn room(&self, blocks: u64) -> Met<Room<'_>> {
-        let (room, given_up) = (pin!(self.log.room(blocks)), pin!(self.wait_until(|_| false)));
-        match select(room, given_up).await {
-            Either::Left((room, _)) => room.map_err(Fault::Flash),
+    pub(super) async fn reserve(&self, blocks: u64) -> SideResult<Reservation<'_>> {
+        let (space, given_up) = (pin!(self.cache.reserve(blocks)), pin!(self.wait_until(|_| false)));
+        match select(space, given_up).await {
+            Either::Left((space, _)) => space.map_err(SideError::Flash),
             Either::Right((given_up, _)) => Err(given_up.expect_err("it waits for nothing else")),
         }
     }
@@ -94,20 +100,20 @@ impl Accelerate {
         blocks: &Range<u64>,
         durability: Durability,
         was_through: bool,
-    ) -> Met<()> {
+    ) -> SideResult<()> {
         match (self.policy.get(), durability) {
             // It went to the store when the flash was left.
             (Policy::Uncached, _) => return Ok(()),
             (Policy::WriteBack, _) if !was_through => {}
-            (_, Durability::Fua) => self.wait_for(|me| me.durable.get() >= serial).await?,
-            (_, Durability::Cached) => self.wait_for(|me| me.stored.get() >= serial).await?,
+            (_, Durability::Fua) => self.wait_for(|me| me.progress.get().durable() >= serial).await?,
+            (_, Durability::Cached) => self.wait_for(|me| me.progress.get().stored() >= serial).await?,
         }
         if (self.policy.get() != Policy::WriteBack || was_through)
             && let Some((side, e)) = self.volume.bad.tell(blocks)
         {
             return Err(self.bad_block(side, e));
         }
-        self.failure.owe(serial);
+        self.proceed(|progress| progress.acknowledge(serial));
         Ok(())
     }
 
@@ -121,7 +127,7 @@ impl Accelerate {
     }
 
     /// The data of whole blocks: where a write covers a block only in part, the rest is read.
-    async fn whole(&self, at: &Range<u64>, blocks: &Range<u64>, from: Buf) -> Met<Buf> {
+    async fn whole(&self, at: &Range<u64>, blocks: &Range<u64>, from: Buf) -> SideResult<Buf> {
         let slot = SLOT as u64;
         let size = self.store.geometry().size;
         let covered = |block: u64| at.start <= block * slot && at.end >= (block * slot + slot).min(size);

@@ -1,6 +1,6 @@
 //! Reading from the flash, and what the staging queue asks.
 
-use super::Log;
+use super::Cache;
 use super::format::SLOT;
 use super::log::How;
 use super::state::Pin;
@@ -31,7 +31,7 @@ pub struct Dirty {
 
 /// While nothing of a volume is on its way to the flash.
 pub struct Quiet<'a> {
-    of: &'a Log,
+    of: &'a Cache,
     volume: Rc<Volume>,
 }
 
@@ -42,7 +42,7 @@ impl Drop for Quiet<'_> {
     }
 }
 
-impl Log {
+impl Cache {
     /// Where blocks are, in runs. Nothing is asked for by it.
     pub fn runs(&self, volume: &Volume, blocks: Range<u64>) -> Vec<Run> {
         let index = self.index.borrow();
@@ -69,7 +69,7 @@ impl Log {
     }
 
     /// Keeps the segments of `dirty` from being used again.
-    pub fn pin_all(self: &Rc<Log>, dirty: &[Dirty]) -> Vec<Pin> {
+    pub fn pin_all(self: &Rc<Cache>, dirty: &[Dirty]) -> Vec<Pin> {
         let mut numbers: Vec<_> = dirty.iter().map(|dirty| self.shape.segment_of(dirty.slot)).collect();
         numbers.sort_unstable();
         numbers.dedup();
@@ -77,7 +77,7 @@ impl Log {
     }
 
     /// The same for the segment of a run, if it is there.
-    pub fn pin_run(self: &Rc<Log>, run: &Run) -> Option<Pin> {
+    pub fn pin_run(self: &Rc<Cache>, run: &Run) -> Option<Pin> {
         run.slot.map(|slot| self.pin(self.shape.segment_of(slot)))
     }
 
@@ -107,7 +107,7 @@ impl Log {
 
     /// Nothing can be put on it.
     pub fn is_read_only(&self) -> bool {
-        !self.is_missing && self.child.geometry().read_only
+        !self.health.borrow().is_missing() && self.child.geometry().read_only
     }
 
     /// True if a volume's store should get what is dirty without waiting for more.
@@ -121,20 +121,23 @@ impl Log {
             return false;
         }
         self.reclaim_soon();
-        self.room_to_fill() > 0
+        self.available_to_fill() > 0
     }
 
     /// For how many blocks that were read there is space: none while a write waits for it.
-    fn room_to_fill(&self) -> u64 {
-        if self.short.get().0 > 0 { 0 } else { self.room_now() }
+    fn available_to_fill(&self) -> u64 {
+        self.space.borrow().available_to_fill(self.free_segments())
     }
 
     /// Puts what was read, as much of it as there still is room for without waiting: so many blocks.
     pub async fn fill(&self, volume: &Rc<Volume>, block: u64, data: &Buf) -> Result<u64> {
         let how = How { dirty: false, durability: Durability::Cached };
-        let blocks = self.room_to_fill().min((data.len() / SLOT) as u64);
-        let Some(room) = self.try_room(blocks).filter(|_| blocks > 0) else { return Ok(0) };
-        self.put(room, volume, block, &data.slice(0..blocks as usize * SLOT), how).await?;
+        let blocks = self.available_to_fill().min((data.len() / SLOT) as u64);
+        if blocks == 0 {
+            return Ok(0);
+        }
+        let Some(space) = self.try_reserve(blocks) else { return Ok(0) };
+        self.put(space, volume, block, &data.slice(0..blocks as usize * SLOT), how).await?;
         Ok(blocks)
     }
 
@@ -147,7 +150,7 @@ impl Log {
     /// Reads bytes from slots of one segment, `at` counted from the start of `slot`. The segment is not used again before
     /// that has ended.
     pub fn read(
-        self: &Rc<Log>,
+        self: &Rc<Cache>,
         slot: u32,
         at: Range<u64>,
         into: Buf,
@@ -161,8 +164,13 @@ impl Log {
         }
     }
 
-    /// Another copy of bytes from slots of one segment, from below, as [`Log::read`] counts them.
-    pub async fn heal(self: &Rc<Log>, slot: u32, at: Range<u64>, is_right: Judge) -> Result<Option<Healed>> {
+    /// Another copy of bytes from slots of one segment, from below, as [`Cache::read`] counts them.
+    pub async fn heal(
+        self: &Rc<Cache>,
+        slot: u32,
+        at: Range<u64>,
+        is_right: Judge,
+    ) -> Result<Option<Healed>> {
         let _pin = self.pin(self.shape.segment_of(slot));
         let base = u64::from(slot) * SLOT as u64;
         let place = base + at.start..base + at.end;
@@ -225,7 +233,7 @@ impl Log {
         quiet
     }
 
-    /// All that is not on the store, as [`Log::batch`] gives a part of it.
+    /// All that is not on the store, as [`Cache::batch`] gives a part of it.
     pub fn everything(&self, volume: &Volume) -> Option<(Vec<Dirty>, u64)> {
         let queue = volume.queue.borrow();
         let upto = queue.iter().take_while(|record| record.ended).last()?.serial;
@@ -285,7 +293,7 @@ impl Log {
                 // What has been written since is not on the store.
                 if index.word(slot).is_dirty() && index.word(slot).is_batched() {
                     index.set_dirty(slot, false);
-                    segments.get(self.shape.segment_of(slot)).dirty -= 1;
+                    segments.cleaned(self.shape.segment_of(slot));
                     volume.dirty.set(volume.dirty.get() - 1);
                 }
             }

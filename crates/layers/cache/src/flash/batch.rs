@@ -1,9 +1,9 @@
 //! A batch: made of what waits, written at once, and then in the index; and the end of a segment.
 
-use super::Log;
+use super::Cache;
 use super::format::{ENTRIES_MAX, Entry, Head, SLOT, Summary, What, checksum};
 use super::index::Word;
-use super::log::{GATHER_SLOTS, Stream, Waiting};
+use super::log::{GATHER_SLOTS, Log, Waiting};
 use super::state::Pin;
 use super::volume::Volume;
 use futures_util::future::select;
@@ -46,11 +46,11 @@ fn take(waiting: &mut VecDeque<Waiting>, at: u32, slots: u32, entries: usize) ->
     while heads.len() < entries
         && let Some(next) = waiting.front_mut()
     {
-        let room = (slots - used).min(ENTRY_SLOTS);
+        let space = (slots - used).min(ENTRY_SLOTS);
         let part = match slots_of(next.what, next.count) {
-            wanted if wanted <= room => waiting.pop_front().expect("it is the first"),
-            _ if room == 0 => break,
-            _ => next.cut(room),
+            wanted if wanted <= space => waiting.pop_front().expect("it is the first"),
+            _ if space == 0 => break,
+            _ => next.cut(space),
         };
         let len = slots_of(part.what, part.count);
         heads.push(Entry {
@@ -89,57 +89,57 @@ impl Waiting {
     }
 }
 
-impl Log {
+impl Cache {
     /// Makes batches of what waits, and sends them.
-    pub fn pump(self: &Rc<Log>, log: u8) {
+    pub fn pump(self: &Rc<Cache>, log: u8) {
         while let Some(batch) = self.next_batch(log) {
             self.spawn(move |me| async move { me.write_batch(batch).await });
         }
     }
 
     /// The same, and stays with one of them, which then needs no task of its own.
-    pub(super) async fn pump_here(self: &Rc<Log>, log: u8) {
+    pub(super) async fn pump_here(self: &Rc<Cache>, log: u8) {
         let Some(batch) = self.next_batch(log) else { return };
         self.pump(log);
         self.write_batch(batch).await;
     }
 
-    fn next_batch(self: &Rc<Log>, log: u8) -> Option<Batch> {
-        let stream = &self.streams[log as usize];
-        if stream.under_way.get() >= BATCHES || stream.waiting.borrow().is_empty() || stream.is_first.get() {
+    fn next_batch(self: &Rc<Cache>, log: u8) -> Option<Batch> {
+        let this = &self.logs[log as usize];
+        if this.under_way.get() >= BATCHES || this.waiting.borrow().is_empty() || this.is_first.get() {
             return None;
         }
-        let gathered = || stream.waiting.borrow().iter().map(|part| part.count).sum::<u32>();
-        if stream.gathers.get() && gathered() < GATHER_SLOTS.min(self.shape.batch_slots() / 4) {
+        let gathered = || this.waiting.borrow().iter().map(|part| part.count).sum::<u32>();
+        if this.gathers.get() && gathered() < GATHER_SLOTS.min(self.shape.batch_slots() / 4) {
             return None;
         }
-        let segment = self.segment_for(log, stream)?;
+        let segment = self.segment_for(log, this)?;
         let mut segments = self.segments.borrow_mut();
         let open = segments.get(segment);
         let at = open.end;
-        let room = (self.shape.batch_slots() - at).min(BATCH_SLOTS);
+        let space = (self.shape.batch_slots() - at).min(BATCH_SLOTS);
         let room_for = ENTRIES_MAX.min(self.shape.summary_entries() - open.given);
-        let (parts, entries) = take(&mut stream.waiting.borrow_mut(), at, room, room_for);
+        let (parts, entries) = take(&mut this.waiting.borrow_mut(), at, space, room_for);
         let slots = 1 + entries.iter().map(|entry| slots_of(entry.what, entry.count)).sum::<u32>();
         open.under_way.push(at);
         open.end += slots;
         open.given += entries.len();
         open.stays |= entries.iter().any(|entry| entry.what == What::Dropped);
-        stream.under_way.set(stream.under_way.get() + 1);
-        stream.is_first.set(at == 0);
+        this.under_way.set(this.under_way.get() + 1);
+        this.is_first.set(at == 0);
         let head = Head { segment: open.sequence, log, at, slots, durable: open.durable, entries };
         Some(Batch { log, segment, head, parts })
     }
 
     /// The segment that the next batch goes to, which has room for one block at least.
-    fn segment_for(self: &Rc<Log>, log: u8, stream: &Stream) -> Option<u32> {
-        if let Some(number) = stream.open.get() {
+    fn segment_for(self: &Rc<Cache>, log: u8, this: &Log) -> Option<u32> {
+        if let Some(number) = this.open.get() {
             let mut segments = self.segments.borrow_mut();
             let open = segments.get(number);
             if open.end + 2 <= self.shape.batch_slots() && open.given < self.shape.summary_entries() {
                 return Some(number);
             }
-            stream.open.set(None);
+            this.open.set(None);
             drop(segments);
             // Before anybody else can look for segments that nobody needs.
             let pin = self.pin(number);
@@ -152,13 +152,13 @@ impl Log {
         }
         let number = self.segments.borrow_mut().open(log)?;
         self.log_of[number as usize].set(log);
-        stream.open.set(Some(number));
+        this.open.set(Some(number));
         self.reclaim_soon();
         Some(number)
     }
 
-    async fn write_batch(self: &Rc<Log>, mut batch: Batch) {
-        let stream = &self.streams[batch.log as usize];
+    async fn write_batch(self: &Rc<Cache>, mut batch: Batch) {
+        let this = &self.logs[batch.log as usize];
         let at = batch.head.at;
         // Guests may change their memory at any time: what is summed is what is written.
         let mut bytes = self.env.pool().fresh(batch.head.slots as usize * SLOT);
@@ -186,8 +186,8 @@ impl Log {
             result = self.flush().await;
         }
         self.segments.borrow_mut().get(batch.segment).under_way.retain(|begin| *begin != at);
-        stream.under_way.set(stream.under_way.get() - 1);
-        stream.is_first.set(stream.is_first.get() && at != 0);
+        this.under_way.set(this.under_way.get() - 1);
+        this.is_first.set(this.is_first.get() && at != 0);
         match &result {
             Ok(()) => {
                 self.commit(&batch);
@@ -257,25 +257,19 @@ impl Log {
 
     /// A slot has something from now on.
     pub fn came(&self, volume: &Volume, slot: u32, word: Word) {
-        let mut segments = self.segments.borrow_mut();
-        segments.live[self.log_of(slot) as usize] += 1;
-        let segment = segments.get(self.shape.segment_of(slot));
-        segment.live += 1;
+        let number = self.shape.segment_of(slot);
+        self.segments.borrow_mut().came(self.log_of(slot), number, word.is_dirty());
         if word.is_dirty() {
-            segment.dirty += 1;
             volume.dirty.set(volume.dirty.get() + 1);
         }
     }
 
     /// A slot has nothing any more; `before` is what it had.
     pub fn left(&self, volume: &Volume, slot: u32, before: Word) {
-        let mut segments = self.segments.borrow_mut();
-        segments.live[self.log_of(slot) as usize] -= 1;
+        let number = self.shape.segment_of(slot);
+        self.segments.borrow_mut().left(self.log_of(slot), number, before.is_dirty());
         self.unreadable.borrow_mut().remove(&slot);
-        let segment = segments.get(self.shape.segment_of(slot));
-        segment.live -= 1;
         if before.is_dirty() {
-            segment.dirty -= 1;
             volume.dirty.set(volume.dirty.get() - 1);
         }
     }
@@ -290,10 +284,10 @@ impl Log {
     }
 
     /// A batch has not been written. What comes of it must never be found: its segment ends here.
-    async fn fail(self: &Rc<Log>, batch: &Batch, e: Error) -> Error {
-        let stream = &self.streams[batch.log as usize];
-        if stream.open.get() == Some(batch.segment) {
-            stream.open.set(None);
+    async fn fail(self: &Rc<Cache>, batch: &Batch, e: Error) -> Error {
+        let this = &self.logs[batch.log as usize];
+        if this.open.get() == Some(batch.segment) {
+            this.open.set(None);
         }
         if flawed("a failed write stays there") {
             return e;
@@ -317,7 +311,7 @@ impl Log {
     }
 
     /// Writes the summary of a segment to which nothing is appended any more. It is durable when this returns.
-    pub async fn finish(self: &Rc<Log>, number: u32) -> Result<()> {
+    pub async fn finish(self: &Rc<Cache>, number: u32) -> Result<()> {
         let _pin = self.pin(number);
         self.moved.until(|| self.segments.borrow_mut().get(number).under_way.is_empty()).await;
         // All that the summary names is durable when it is there.
@@ -332,7 +326,7 @@ impl Log {
 
     /// The same, with the flushes that others need anyway. Until the summary is durable, what it says stays in memory, and
     /// the segment is looked through after a crash.
-    async fn finish_at_leisure(self: &Rc<Log>, number: u32, _pin: Pin) -> Result<()> {
+    async fn finish_at_leisure(self: &Rc<Cache>, number: u32, _pin: Pin) -> Result<()> {
         self.moved.until(|| self.segments.borrow_mut().get(number).under_way.is_empty()).await;
         if !flawed("summary before the flush") {
             self.flushed().await?;

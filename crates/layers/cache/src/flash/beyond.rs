@@ -1,9 +1,9 @@
 //! What a flash has of a volume that was larger.
 
 use super::format::SEGMENTS_AT;
-use super::{Log, Volume};
+use super::{Cache, Volume};
 
-impl Log {
+impl Cache {
     /// True if it has any block of the volume from `first` on. Looks at every slot.
     pub fn has_beyond(&self, volume: &Volume, first: u64) -> bool {
         let index = self.index.borrow();

@@ -15,10 +15,11 @@
 //! it. That one is durable before the segment is erased: first its first head, then its summary, so that until both are gone
 //! it has either all that it had, or nothing. From then on whatever becomes of the newer version, this one cannot come back.
 
-use super::Log;
+use super::Cache;
 use super::format::SLOT;
-use super::reclaim::{Leaves, PAUSE, TOGETHER};
+use super::reclaim::{Leaves, PAUSE};
 use super::segments::{MAIN, SMALL};
+use super::space::TOGETHER;
 use futures_util::future::try_join_all;
 use lamina_block::{Durability, Io, Result};
 use lamina_kit::flaw::flawed;
@@ -28,22 +29,22 @@ use std::rc::Rc;
 const SPARSE_PERCENT: u32 = 75;
 const URGENT_PERCENT: u32 = 50;
 
-impl Log {
+impl Cache {
     /// Compacts a few segments, if there are any for which it is worth it; true if there is more room than before.
-    pub(super) async fn compact_some(self: &Rc<Log>) -> bool {
+    pub(super) async fn compact_some(self: &Rc<Cache>) -> bool {
         self.try_compact().await.unwrap_or_else(|e| {
             tracing::debug!(flash = %self.name, error = %e, "no segment could be compacted");
             false
         })
     }
 
-    async fn try_compact(self: &Rc<Log>) -> Result<bool> {
+    async fn try_compact(self: &Rc<Cache>) -> Result<bool> {
         let before = self.segments.borrow().free.len();
         let mut compacted = Vec::new();
         // Each takes its time, in which others may need room.
         while compacted.len() < TOGETHER
             && (compacted.is_empty() || !self.is_urgent())
-            && self.failed.borrow().is_none()
+            && self.health.borrow().works()
             && self.segments.borrow().free.len() >= 3
             && let Some((log, number)) = self.sparse(&compacted)
         {
@@ -71,9 +72,7 @@ impl Log {
                 }
                 self.env.sleep(PAUSE).await;
             }
-            let mut segments = self.segments.borrow_mut();
-            segments.free.extend(compacted.iter().map(|(_, number)| *number));
-            drop(segments);
+            compacted.iter().for_each(|(_, number)| self.segments.borrow_mut().give_back(*number));
             self.freed();
         }
         Ok(self.segments.borrow().free.len() > before)
@@ -85,7 +84,7 @@ impl Log {
         let percent = if self.is_urgent() { URGENT_PERCENT } else { SPARSE_PERCENT };
         let most = self.shape.batch_slots() * percent / 100;
         let all = [SMALL, MAIN].into_iter().flat_map(|log| {
-            let open = self.streams[log as usize].open.get();
+            let open = self.logs[log as usize].open.get();
             let of = segments.logs[log as usize].iter();
             of.filter(move |number| Some(**number) != open).map(move |number| (log, *number))
         });
@@ -102,7 +101,7 @@ impl Log {
     }
 
     /// Copies all that counts of a segment to the end of its log; true if nothing is left there.
-    async fn compact(self: &Rc<Log>, number: u32) -> Result<bool> {
+    async fn compact(self: &Rc<Cache>, number: u32) -> Result<bool> {
         let entries = self.entries(number).await?;
         loop {
             let moved = self.moved.wait();

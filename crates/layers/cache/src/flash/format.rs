@@ -124,11 +124,11 @@ impl Super {
     /// A flash of `size` bytes; `None` if that is too small.
     pub fn new(size: u64, uuid: u128, key: u64) -> Option<Super> {
         let slots = (size / SLOT as u64).min(u64::from(u32::MAX)) as u32;
-        let room = slots.checked_sub(SEGMENTS_AT)?;
+        let space = slots.checked_sub(SEGMENTS_AT)?;
         // Some hundred segments, so that what has to be moved and what is open are small parts of the whole.
-        let wanted = (room / 512).max(1).next_power_of_two();
+        let wanted = (space / 512).max(1).next_power_of_two();
         let segment_slots = wanted.clamp(*SEGMENT_SLOTS.start(), *SEGMENT_SLOTS.end());
-        let segments = room / segment_slots;
+        let segments = space / segment_slots;
         (segments >= SEGMENTS_MIN).then_some(Super { segment_slots, segments, uuid, key })
     }
 

@@ -8,7 +8,7 @@
 //! dropped. Where there may be a head that cannot be read nobody knows what is lost, and of which volume: the flash is not
 //! opened.
 
-use super::Log;
+use super::Cache;
 use super::format::{Entry, Head, SLOT, What, checksum};
 use super::recover::Found;
 use lamina_block::{Error, ErrorKind, Result};
@@ -21,12 +21,12 @@ pub(super) fn is_latent(e: &Error) -> bool {
 }
 
 /// The head at `at` of the segment with this number, if there is one.
-fn head_at(log: &Log, bytes: &[u8], at: u32, number: u64) -> Option<Head> {
+fn head_at(cache: &Cache, bytes: &[u8], at: u32, number: u64) -> Option<Head> {
     let slot = &bytes[at as usize * SLOT..(at as usize + 1) * SLOT];
-    Head::decode(slot, &log.shape).filter(|head| head.at == at && head.segment == number)
+    Head::decode(slot, &cache.shape).filter(|head| head.at == at && head.segment == number)
 }
 
-impl Log {
+impl Cache {
     /// Reads slots: zeroes where that cannot be, and which of them these are.
     pub(super) async fn read_what_can_be(&self, slots: Range<u32>) -> Result<(Vec<u8>, HashSet<u32>)> {
         match self.read_slots(slots.clone()).await {

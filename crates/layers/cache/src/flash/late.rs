@@ -9,23 +9,23 @@
 //! A copy is the same version at another place, with the same serial number: after a crash it does not matter which is found.
 //! Where a batch on its way has it, it is known by its word in the index, which says so and is copied with it.
 
-use super::Log;
+use super::Cache;
 use super::format::SLOT;
 use super::reclaim::{Leaves, PAUSE, Run};
+use super::space::Space;
 use super::volume::Volume;
 use lamina_block::{Buf, ErrorKind};
 use std::rc::Rc;
 
-impl Log {
+impl Cache {
     /// Frees a tail, what is dirty of which goes to the end of its log.
-    pub(super) async fn turn_over(self: &Rc<Log>, (log, number): (u8, u32)) {
+    pub(super) async fn rotate(self: &Rc<Cache>, (log, number): (u8, u32)) {
         let emptied = self.empty_segment(log, number, Leaves::Late).await;
         let freed = match emptied {
             Ok(()) => self.free(vec![(log, number)]).await,
             failed => failed,
         };
-        let (turned, of) = self.turned.get();
-        self.turned.set((turned + 1, of));
+        self.change_space(Space::rotated);
         if let Err(e) = freed {
             tracing::debug!(flash = %self.name, error = %e, "a segment cannot be freed; it is tried again");
             self.env.sleep(PAUSE).await;
@@ -35,18 +35,14 @@ impl Log {
     /// The tail that goes next though it has something dirty, as all its stores are late; none if nothing else is there.
     pub(super) fn late_tail(&self) -> Option<(u8, u32)> {
         let dirty: u64 = self.volumes.borrow().iter().flatten().map(|volume| volume.dirty.get()).sum();
-        if !self.is_urgent() || self.failed.borrow().is_some() || dirty > self.room_for_dirty() {
+        if !self.is_urgent() || !self.health.borrow().works() || dirty > self.capacity_for_dirty() {
             return None;
         }
         let (segments, live) = {
             let segments = self.segments.borrow();
             (segments.logs.iter().map(|log| log.len()).sum(), segments.live.iter().sum())
         };
-        if self.turned.get().1 != [dirty, live] {
-            self.turned.set((0, [dirty, live]));
-        }
-        // All of it has been turned over, and there was nothing else.
-        if self.turned.get().0 > segments {
+        if !self.change_space(|space| space.may_rotate([dirty, live], segments)) {
             return None;
         }
         self.next_tail(&[], |number| self.is_late(number))
@@ -88,14 +84,15 @@ impl Log {
         let unopened = volumes.iter().flatten().filter(|volume| !volume.is_open.get());
         let kept: u64 = unopened.map(|volume| volume.dirty.get()).sum();
         drop(volumes);
-        self.part_of(volume, self.room_for_dirty().saturating_sub(kept)).max(self.chunk())
+        self.part_of(volume, self.capacity_for_dirty().saturating_sub(kept)).max(self.chunk())
     }
 
     /// Blocks that there is room for when they are copied again and again: with heads, and what is left at the ends of
     /// segments.
-    fn room_for_dirty(&self) -> u64 {
-        let segments = u64::from(self.shape.segments.saturating_sub(self.reserve() as u32));
+    fn capacity_for_dirty(&self) -> u64 {
+        let segments = u64::from(self.shape.segments.saturating_sub(self.low_water() as u32));
         let slots = segments * u64::from(self.shape.batch_slots()).saturating_sub(2);
-        slots * self.run() / (self.run() + 1)
+        let run = self.space.borrow().run();
+        slots * run / (run + 1)
     }
 }

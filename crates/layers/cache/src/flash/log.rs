@@ -17,9 +17,10 @@
 //! * The first batch of a segment is written before there is a second one, and durable before anything that follows is
 //!   acknowledged as durable, so that this is found.
 
-use super::Log;
-use super::format::{ENTRIES_MAX, SLOT, What};
+use super::Cache;
+use super::format::{SLOT, What};
 use super::segments::{MAIN, SMALL};
+use super::space::Space;
 use super::volume::Volume;
 use lamina_block::{Buf, Durability, Result, Signal};
 use lamina_kit::flaw::flawed;
@@ -80,7 +81,7 @@ impl Ticket {
 
 /// One of the two logs.
 #[derive(Default)]
-pub struct Stream {
+pub struct Log {
     pub waiting: RefCell<VecDeque<Waiting>>,
     /// Batches under way.
     pub under_way: Cell<usize>,
@@ -108,20 +109,20 @@ pub struct How {
 }
 
 /// Space for what is about to be put.
-pub struct Room<'a> {
-    of: &'a Log,
+pub struct Reservation<'a> {
+    of: &'a Cache,
     slots: u64,
 }
 
-impl Drop for Room<'_> {
+impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        self.of.reserved.set(self.of.reserved.get() - self.slots);
+        self.of.change_space(|space| space.release(self.slots));
         self.of.moved.notify();
     }
 }
 
 /// Somebody who waits for what is on its way.
-pub struct Hurry<'a>(&'a Log);
+pub struct Hurry<'a>(&'a Cache);
 
 impl Drop for Hurry<'_> {
     fn drop(&mut self) {
@@ -130,22 +131,19 @@ impl Drop for Hurry<'_> {
 }
 
 /// Somebody who waits for room.
-pub struct Short<'a>(&'a Log);
+pub struct SpaceWaiter<'a>(&'a Cache);
 
-impl Drop for Short<'_> {
+impl Drop for SpaceWaiter<'_> {
     fn drop(&mut self) {
-        let (waiting, since) = self.0.short.get();
-        self.0.short.set((waiting - 1, since));
+        self.0.change_space(Space::waited);
     }
 }
 
-impl Log {
+impl Cache {
     /// Somebody waits for room while what this gives lives.
-    pub fn short(&self) -> Short<'_> {
-        self.stalls.set(self.stalls.get() + 1);
-        let (waiting, since) = self.short.get();
-        self.short.set((waiting + 1, if waiting == 0 { self.env.now() } else { since }));
-        Short(self)
+    pub fn space_waiter(&self) -> SpaceWaiter<'_> {
+        self.change_space(|space| space.wait(self.env.now()));
+        SpaceWaiter(self)
     }
 
     /// Blocks that are put at once, at most.
@@ -153,56 +151,44 @@ impl Log {
         u64::from((self.shape.batch_slots() / 4).max(1))
     }
 
-    /// Space for `blocks` blocks, if there is any without waiting.
-    pub fn try_room(&self, blocks: u64) -> Option<Room<'_>> {
-        (blocks <= self.room_now()).then(|| {
-            let slots = self.slots_for(blocks);
-            self.reserved.set(self.reserved.get() + slots);
-            Room { of: self, slots }
-        })
+    /// Changes what is known of space.
+    pub(super) fn change_space<R>(&self, change: impl FnOnce(&mut Space) -> R) -> R {
+        let mut space = self.space.borrow_mut();
+        let changed = change(&mut space);
+        debug_assert_eq!(space.check(), Ok(()), "{}: space", self.name);
+        changed
     }
 
-    /// For how many blocks there is space without waiting.
-    pub fn room_now(&self) -> u64 {
-        // What is left of open segments is not counted, nor what their ends waste.
-        let free = self.segments.borrow().free.len() as u64;
-        let mut slots = free.saturating_sub(4) * u64::from(self.shape.batch_slots());
-        slots = slots.saturating_sub(self.reserved.get());
-        (slots / 2).max(slots.saturating_sub(4) / (self.run() + 1) * self.run())
+    pub(super) fn free_segments(&self) -> usize {
+        self.segments.borrow().free.len()
     }
 
-    /// What `blocks` blocks take with their heads, at most: each its own, or one for each log and one wherever a batch has
-    /// to end.
-    fn slots_for(&self, blocks: u64) -> u64 {
-        blocks + blocks.min(4 + blocks.div_ceil(self.run()))
-    }
-
-    /// Blocks put at once that share a head at least: less than what ends a batch, be it the segment, the length, or the
-    /// number of entries.
-    pub(super) fn run(&self) -> u64 {
-        u64::from((self.shape.batch_slots() / 2).clamp(1, ENTRIES_MAX as u32 / 2))
+    /// Space for `blocks` blocks, one at least, if there is any without waiting.
+    pub fn try_reserve(&self, blocks: u64) -> Option<Reservation<'_>> {
+        let slots = self.change_space(|space| space.reserve(blocks, self.free_segments()))?;
+        Some(Reservation { of: self, slots })
     }
 
     /// Waits for space, which there is when stores take what is dirty.
-    pub async fn room(&self, blocks: u64) -> Result<Room<'_>> {
+    pub async fn reserve(&self, blocks: u64) -> Result<Reservation<'_>> {
         let mut short = None;
         loop {
             self.check()?;
             self.reclaim_soon();
             let moved = self.moved.wait();
-            if let Some(room) = self.try_room(blocks) {
-                return Ok(room);
+            if let Some(space) = self.try_reserve(blocks) {
+                return Ok(space);
             }
-            short.get_or_insert_with(|| self.short());
+            short.get_or_insert_with(|| self.space_waiter());
             moved.await;
         }
     }
 
-    /// Puts `data`, no more than a chunk, on the flash as the blocks from `block` on, where there is `_room`. Nobody else puts
+    /// Puts `data`, no more than a chunk, on the flash as the blocks from `block` on, where there is `_space`. Nobody else puts
     /// these blocks meanwhile. When it returns, reads find it. Gives its serial number.
     pub async fn put(
         &self,
-        _room: Room<'_>,
+        _space: Reservation<'_>,
         volume: &Rc<Volume>,
         block: u64,
         data: &Buf,
@@ -249,9 +235,14 @@ impl Log {
         result.map(|()| serial)
     }
 
-    /// The blocks of `at` are not on the flash any more; durable when it returns. There is `_room` for the heads of both logs.
+    /// The blocks of `at` are not on the flash any more; durable when it returns. There is `_space` for the heads of both logs.
     /// Nobody puts them meanwhile.
-    pub async fn drop_blocks(&self, _room: Room<'_>, volume: &Rc<Volume>, at: Range<u64>) -> Result<()> {
+    pub async fn drop_blocks(
+        &self,
+        _space: Reservation<'_>,
+        volume: &Rc<Volume>,
+        at: Range<u64>,
+    ) -> Result<()> {
         self.moved.until(|| !self.is_moving(volume, &at)).await;
         self.check()?;
         let ticket = Ticket::new();
@@ -325,22 +316,22 @@ impl Log {
 
     /// Appends something for which there is room.
     pub fn append(&self, log: u8, waiting: Waiting) {
-        let stream = &self.streams[log as usize];
+        let this = &self.logs[log as usize];
         let was_read = waiting.what == What::Clean && waiting.from.is_none() && self.hurried.get() == 0;
-        let gathers = was_read && (stream.waiting.borrow().is_empty() || stream.gathers.get());
+        let gathers = was_read && (this.waiting.borrow().is_empty() || this.gathers.get());
         waiting.ticket.one_more();
-        stream.waiting.borrow_mut().push_back(waiting);
-        if gathers && !stream.gathers.replace(true) {
+        this.waiting.borrow_mut().push_back(waiting);
+        if gathers && !this.gathers.replace(true) {
             self.spawn(move |me| async move {
                 me.env.sleep(GATHER).await;
                 me.send(log);
             });
         }
-        stream.gathers.set(gathers);
-        if !stream.scheduled.replace(true) {
+        this.gathers.set(gathers);
+        if !this.scheduled.replace(true) {
             // What others put in this turn goes along.
             self.spawn(move |me| async move {
-                me.streams[log as usize].scheduled.set(false);
+                me.logs[log as usize].scheduled.set(false);
                 me.pump_here(log).await;
             });
         }
@@ -354,7 +345,7 @@ impl Log {
     }
 
     fn send(&self, log: u8) {
-        if self.streams[log as usize].gathers.replace(false) {
+        if self.logs[log as usize].gathers.replace(false) {
             self.spawn(move |me| async move { me.pump(log) });
         }
     }

@@ -30,8 +30,8 @@
 
 // Design notes. They stand below the head because the head is printed as a page for users.
 //
-// Space. F is the number of free segments, R is `reserve()`. "If it fits": the blocks fit, with their heads,
-// into F - 4 segments less the slots that are reserved (`room_now`).
+// Space. F is the number of free segments, R is `low_water()`. "If it fits": the blocks fit, with their heads,
+// into F - 4 segments less the slots that are reserved (`available`).
 //
 //      state           write (`room`)  fill (`fill`)   reclaim                       clean copy from a tail
 //      F > R           if it fits      what fits       ends                          made
@@ -72,38 +72,42 @@ mod compact;
 mod format;
 mod ghosts;
 mod heads;
+mod health;
 mod index;
 mod late;
 mod log;
-mod mend;
 mod reclaim;
 mod recover;
+mod repair;
 mod rot;
 mod segments;
+mod space;
 mod state;
 mod volume;
 
 pub(crate) use access::{Dirty, Run};
 pub(crate) use bad::{RETRY, Side};
 pub(crate) use format::{LARGEST, SLOT};
-pub(crate) use log::{How, Room};
+pub(crate) use log::{How, Reservation};
 pub(crate) use rot::Written;
 pub(crate) use state::Pin;
 pub(crate) use volume::{LONG, Record, Volume};
 
 use format::Super;
+use health::Health;
 use index::Index;
 use lamina_block::{
     Arg, ArgType, Begin, Build, Command, Config, Consent, Effect, Env, Error, ErrorKind, Fate, Figure,
     Geometry, Io, Layer, Made, Manage, Node, Notice, Op, Passthrough, Pending, Result, Signal, Signature,
-    Step, Time, Traits, Unit, Verb,
+    Step, Traits, Unit, Verb,
 };
 use lamina_kit::command::{args, unknown};
 use lamina_kit::tasks::Tasks;
-use log::Stream;
+use log::Log;
 use segments::Segments;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use space::Space;
 use state::Saving;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -144,16 +148,16 @@ impl Config for Keys {
         Box::pin(async move {
             let child = with.child();
             if with.begin != Begin::Open {
-                Log::format(&with.env, &child).await?;
+                Cache::format(&with.env, &child).await?;
             }
-            let log = match Log::open(&with.name, &with.env, Rc::clone(&child)).await {
+            let cache = match Cache::open(&with.name, &with.env, Rc::clone(&child)).await {
                 Err(e) if with.begin == Begin::Open && is_loss(&e) => {
                     tracing::error!(flash = %with.name, error = %e, "the cache cannot be used");
-                    Log::missing(&with.name, &with.env, child, e)
+                    Cache::missing(&with.name, &with.env, child, e)
                 }
                 opened => opened?,
             };
-            Ok(Rc::new(Flash { log }) as Made)
+            Ok(Rc::new(Flash { cache }) as Made)
         })
     }
 }
@@ -201,8 +205,8 @@ fn open_of_all(volumes: &Value) -> Option<String> {
 }
 
 /// The cache on a device, as volumes share it.
-pub(crate) struct Log {
-    me: Weak<Log>,
+pub(crate) struct Cache {
+    me: Weak<Cache>,
     name: String,
     pub env: Rc<dyn Env>,
     child: Rc<Node>,
@@ -215,42 +219,27 @@ pub(crate) struct Log {
     volumes: RefCell<Vec<Option<Rc<Volume>>>>,
     /// The highest generation of any volume there was.
     generations: Cell<u32>,
-    streams: [Stream; 2],
+    logs: [Log; 2],
     saving: Saving,
-    /// Slots that are promised to who is about to put something.
-    reserved: Cell<u64>,
+    space: RefCell<Space>,
     reclaiming: Cell<bool>,
     /// How often a store was brought up to date.
     checkpoints: Cell<u64>,
-    /// Segments whose blocks were moved rather than forgotten, one after the other.
-    in_vain: Cell<usize>,
-    /// Tails that were turned over since these numbers of dirty blocks, and of blocks, have changed.
-    turned: Cell<(usize, [u64; 2])>,
-    /// What is a volume's due is not kept: there is no other way to get room.
-    is_strict: Cell<bool>,
     /// Of each log: segments up to this one are freed before any other.
     first: [Cell<u64>; 2],
     /// Something has moved that others may wait for.
     moved: Signal,
-    /// Why nothing can be put now.
-    failed: RefCell<Option<Error>>,
-    /// It could not be opened: it has nothing, and never takes anything.
-    is_missing: bool,
+    health: RefCell<Health>,
     /// Slots that have something else than what was put there: the device has lost power alone.
     lost: RefCell<HashSet<u32>>,
     /// Slots of which is known that what should be there cannot be read, or is something else.
     unreadable: RefCell<HashSet<u32>>,
-    mending: Cell<bool>,
     closed: Cell<bool>,
     /// What goes on in the background.
     tasks: Rc<Tasks>,
     scratch: RefCell<Vec<u8>>,
     /// Bytes written to the device, but for the state.
     written: Cell<u64>,
-    /// How often somebody had to wait for room.
-    stalls: Cell<u64>,
-    /// How many wait for room, and since when there is somebody who does.
-    short: Cell<(usize, Time)>,
     /// Flushes of the device that have begun, and the last of them that ended.
     flushes: Cell<(u64, u64)>,
     /// Somebody waits for the summary of a segment.
@@ -276,11 +265,10 @@ struct Forget {
     accept_loss: bool,
 }
 
-impl Log {
+impl Cache {
     /// For so long there has always been somebody who waits for room.
     fn stalled(&self) -> Duration {
-        let (waiting, since) = self.short.get();
-        if waiting > 0 { self.env.now().since(since) } else { Duration::ZERO }
+        self.space.borrow().stalled(self.env.now())
     }
 }
 
@@ -288,18 +276,18 @@ impl Log {
 const STALLED: Duration = Duration::from_secs(1);
 
 struct Flash {
-    log: Rc<Log>,
+    cache: Rc<Cache>,
 }
 
 impl Layer for Flash {
     fn geometry(&self) -> Geometry {
-        Geometry { read_only: true, ..self.log.child.geometry() }
+        Geometry { read_only: true, ..self.cache.child.geometry() }
     }
 
     fn submit(self: Rc<Self>, io: &mut Io) -> Step {
         match io.op {
             Op::Read(_) | Op::Write(..) | Op::Zero(_) | Op::Discard | Op::Flush => {
-                Step::Forward(Rc::clone(&self.log.child))
+                Step::Forward(Rc::clone(&self.cache.child))
             }
         }
     }
@@ -309,7 +297,7 @@ impl Layer for Flash {
     }
 
     fn close(self: Rc<Self>) -> Pending {
-        Box::pin(async move { self.log.close().await })
+        Box::pin(async move { self.cache.close().await })
     }
 }
 
@@ -326,7 +314,7 @@ impl Manage for Flash {
     }
 
     fn shared(&self) -> Option<Rc<dyn Any>> {
-        Some(Rc::clone(&self.log) as Rc<dyn Any>)
+        Some(Rc::clone(&self.cache) as Rc<dyn Any>)
     }
 
     fn control(self: Rc<Self>, command: Command) -> Pending<Value> {
@@ -337,12 +325,12 @@ impl Manage for Flash {
             let Forget { uuid, accept_loss } = args(command)?;
             let number = u128::from_str_radix(&uuid, 16)
                 .map_err(|_| Error::invalid(format!("uuid: {uuid:?} is no hexadecimal number")))?;
-            self.log.drop_volume(number, accept_loss).await
+            self.cache.drop_volume(number, accept_loss).await
         })
     }
 
     fn info(&self) -> Value {
-        let log = &self.log;
+        let cache = &self.cache;
         let volume = |volume: &Rc<Volume>| {
             json!({
                 "uuid": format!("{:032x}", volume.uuid.get()),
@@ -354,37 +342,37 @@ impl Manage for Flash {
                 "checkpoint": volume.checkpoint.get(),
             })
         };
-        let segments = log.segments.borrow();
+        let segments = cache.segments.borrow();
         let sum = |of: fn(&Volume) -> &Cell<u64>| {
-            log.volumes.borrow().iter().flatten().map(|volume| of(volume).get()).sum::<u64>() * SLOT as u64
+            cache.volumes.borrow().iter().flatten().map(|volume| of(volume).get()).sum::<u64>() * SLOT as u64
         };
         json!({
-            "uuid": format!("{:032x}", log.shape.uuid),
-            "segment_bytes": u64::from(log.shape.segment_slots) * SLOT as u64,
-            "segments": log.shape.segments,
+            "uuid": format!("{:032x}", cache.shape.uuid),
+            "segment_bytes": u64::from(cache.shape.segment_slots) * SLOT as u64,
+            "segments": cache.shape.segments,
             "free_segments": segments.free.len(),
             "small_segments": segments.logs[0].len(),
             "main_segments": segments.logs[1].len(),
             "cached_bytes": sum(|volume| &volume.blocks),
             "dirty_bytes": sum(|volume| &volume.dirty),
-            "written_bytes": log.written.get(),
-            "stalls": log.stalls.get(),
-            "memory": log.index.borrow().memory(),
-            "stalled_seconds": log.stalled().as_secs_f64(),
-            "alerts": { "failed": log.failed.borrow().is_some(), "stalled": log.stalled() >= STALLED },
-            "failed": log.failed.borrow().as_ref().map(|e| e.to_string()),
-            "volumes": log.volumes.borrow().iter().flatten().map(volume).collect::<Vec<_>>(),
+            "written_bytes": cache.written.get(),
+            "stalls": cache.space.borrow().stalls(),
+            "memory": cache.index.borrow().memory(),
+            "stalled_seconds": cache.stalled().as_secs_f64(),
+            "alerts": { "failed": !cache.health.borrow().works(), "stalled": cache.stalled() >= STALLED },
+            "failed": cache.health.borrow().cause().map(Error::to_string),
+            "volumes": cache.volumes.borrow().iter().flatten().map(volume).collect::<Vec<_>>(),
         })
     }
 }
 
 /// The device of a node of kind `flash`.
-pub(crate) fn log_of(node: &Rc<Node>, env: &Rc<dyn Env>) -> Result<Rc<Log>> {
+pub(crate) fn cache_of(node: &Rc<Node>, env: &Rc<dyn Env>) -> Result<Rc<Cache>> {
     if node.is_absent() {
         let why = node.info()["absent"].as_str().unwrap_or("it is absent").to_owned();
-        return Ok(Log::missing(node.name(), env, Rc::clone(node), Error::offline(why).on(node.name())));
+        return Ok(Cache::missing(node.name(), env, Rc::clone(node), Error::offline(why).on(node.name())));
     }
-    let shared = node.shared().and_then(|shared| shared.downcast::<Log>().ok());
+    let shared = node.shared().and_then(|shared| shared.downcast::<Cache>().ok());
     shared.ok_or_else(|| {
         Error::invalid("over: the second device is to be one of kind \"flash\"").on(node.name())
     })

@@ -14,11 +14,12 @@
 //! they go. A tail that has blocks which are not on their store waits for them; where that takes too long, because the store is
 //! away, slow or not even open, they are copied to the end of their log, so that one store stops no other volume.
 
-use super::Log;
+use super::Cache;
 use super::format::{Entry, SLOT, Summary, What};
 use super::log::{Ticket, Waiting};
 use super::rot::{Written, rotten};
 use super::segments::{MAIN, SMALL};
+use super::space::TOGETHER;
 use super::volume::{LATE, Volume};
 use futures_util::future::select;
 use lamina_block::{Buf, Durability, Error, ErrorKind, Result};
@@ -31,8 +32,6 @@ use std::time::Duration;
 /// In each log, what was asked for more often than this is kept. Twice in the small one: neighbouring requests that share
 /// a block are no sign that it will be needed again (docs/benchmarks-hit-rates.md).
 const ASKED: [u8; 2] = [1, 0];
-/// Segments that are freed together, at most: that costs a flush and a state.
-pub(super) const TOGETHER: usize = 8;
 /// Slots between two runs that are read along with them, at most.
 const CLOSE: u32 = 8;
 /// How long a device that fails is left alone.
@@ -72,15 +71,15 @@ impl Run {
     }
 }
 
-impl Log {
+impl Cache {
     /// Segments that should be free.
-    pub(super) fn reserve(&self) -> usize {
-        6 + self.shape.segments as usize / 64
+    pub(super) fn low_water(&self) -> usize {
+        self.space.borrow().low_water()
     }
 
-    /// True if room is short now.
+    /// True if space is short now.
     pub(super) fn is_urgent(&self) -> bool {
-        self.segments.borrow().free.len() <= self.reserve() * 3 / 4
+        self.space.borrow().is_urgent(self.free_segments())
     }
 
     /// Makes room if it is about to be short.
@@ -94,8 +93,8 @@ impl Log {
         }
     }
 
-    async fn reclaim(self: &Rc<Log>) {
-        while self.segments.borrow().free.len() <= self.reserve() && !self.closed.get() {
+    async fn reclaim(self: &Rc<Cache>) {
+        while self.segments.borrow().free.len() <= self.low_water() && !self.closed.get() {
             let moved = self.moved.wait();
             // Who needs room fast does not wait for copies.
             if !self.is_urgent() && self.compact_some().await {
@@ -110,7 +109,7 @@ impl Log {
                     return;
                 }
                 match self.late_tail() {
-                    Some(late) => self.turn_over(late).await,
+                    Some(late) => self.rotate(late).await,
                     // A store may become late meanwhile.
                     None => drop(select(self.env.sleep(LATE), pin!(moved)).await),
                 }
@@ -120,7 +119,7 @@ impl Log {
             match freed.and(result) {
                 // All of main has been looked through, and all of it is somebody's due. Room comes when others get rid of
                 // what they have beyond theirs; and if there is nothing they wait for, it is not kept any longer.
-                Ok(()) if self.in_vain.get() > self.segments.borrow().logs[MAIN as usize].len() => {
+                Ok(()) if self.is_in_vain() => {
                     let now = self.env.now();
                     match self.is_dirty(|volume| !volume.is_late(now)) {
                         true => {
@@ -130,10 +129,10 @@ impl Log {
                             let over = pin!(self.moved.until(is_over));
                             drop(select(self.env.sleep(LATE), over).await);
                         }
-                        false => self.is_strict.set(true),
+                        false => self.change_space(|space| space.set_strict(true)),
                     }
                 }
-                Ok(()) => self.is_strict.set(false),
+                Ok(()) => self.change_space(|space| space.set_strict(false)),
                 Err(e) => {
                     tracing::debug!(flash = %self.name, error = %e, "a segment cannot be freed; it is tried again");
                     self.env.sleep(PAUSE).await;
@@ -149,20 +148,26 @@ impl Log {
         dirty.map(|volume| volume.hurry.notify()).count() > 0
     }
 
+    /// True if all of main has been looked through, and nothing was won.
+    fn is_in_vain(&self) -> bool {
+        let main = self.segments.borrow().logs[MAIN as usize].len();
+        self.space.borrow().is_in_vain(main)
+    }
+
     /// True if all of main has been looked through as strictly as that is done, and there is still no room: all of it is
     /// asked for again and again. Somebody has to give way.
     fn is_hopeless(&self) -> bool {
         let main = self.segments.borrow().logs[MAIN as usize].len();
-        self.is_strict.get() && self.in_vain.get() > main + 2 * TOGETHER
+        self.space.borrow().is_hopeless(main)
     }
 
     /// True if room is about to be short.
     pub fn is_short(&self) -> bool {
-        self.segments.borrow().free.len() < self.reserve()
+        self.space.borrow().is_short(self.free_segments())
     }
 
     /// Empties the next tails, a few while that does not keep anybody waiting.
-    async fn empty_some(self: &Rc<Log>) -> (Vec<(u8, u32)>, Result<()>) {
+    async fn empty_some(self: &Rc<Cache>) -> (Vec<(u8, u32)>, Result<()>) {
         let mut emptied = Vec::new();
         let free = self.segments.borrow().free.len();
         while emptied.len() < free.saturating_sub(3).clamp(2, TOGETHER)
@@ -186,7 +191,7 @@ impl Log {
         let gone = |log: u8| emptied.iter().filter(|(of, _)| *of == log).count();
         let oldest = |log: u8| {
             let number = *segments.logs[log as usize].get(gone(log))?;
-            (self.streams[log as usize].open.get() != Some(number)).then_some((log, number))
+            (self.logs[log as usize].open.get() != Some(number)).then_some((log, number))
         };
         let may_go = |(_, number): &(u8, u32)| may_go(*number);
         let goes_first = |(log, number): &(u8, u32)| {
@@ -201,7 +206,7 @@ impl Log {
     }
 
     /// Keeps of a tail what is worth it, and forgets the rest.
-    pub(super) async fn empty_segment(self: &Rc<Log>, log: u8, number: u32, why: Leaves) -> Result<()> {
+    pub(super) async fn empty_segment(self: &Rc<Cache>, log: u8, number: u32, why: Leaves) -> Result<()> {
         self.moved.until(|| self.segments.borrow_mut().get(number).under_way.is_empty()).await;
         let entries = self.entries_of_tail(number).await?;
         // Once something of it is forgotten, nothing newer may go before it, also if it cannot be freed now.
@@ -219,14 +224,12 @@ impl Log {
                 (true, false) => break,
             }
         }
-        // What was written again elsewhere since has left room here without anything being forgotten.
-        let is_vain = kept > self.shape.batch_slots() / 2;
-        self.in_vain.set(if is_vain { self.in_vain.get() + 1 } else { 0 });
+        self.change_space(|space| space.emptied(kept));
         Ok(())
     }
 
     /// Lets segments be used again that are empty.
-    pub(super) async fn free(self: &Rc<Log>, emptied: Vec<(u8, u32)>) -> Result<()> {
+    pub(super) async fn free(self: &Rc<Cache>, emptied: Vec<(u8, u32)>) -> Result<()> {
         if emptied.is_empty() {
             return Ok(());
         }
@@ -253,15 +256,15 @@ impl Log {
     }
 
     /// The segment can be used again, perhaps not before a store that takes its time has what is read from it.
-    async fn give_back(self: &Rc<Log>, number: u32) {
-        let facts = move |log: &Log| {
-            let segments = log.segments.borrow();
+    async fn give_back(self: &Rc<Cache>, number: u32) {
+        let facts = move |cache: &Cache| {
+            let segments = cache.segments.borrow();
             let segment = &segments.list[number as usize];
             (segment.pins == 0, segment.entries.is_none())
         };
-        let give = move |log: &Rc<Log>| {
-            log.segments.borrow_mut().free.push_back(number);
-            log.freed();
+        let give = move |cache: &Rc<Cache>| {
+            cache.segments.borrow_mut().give_back(number);
+            cache.freed();
         };
         self.hasten(!facts(self).1);
         self.moved.until(|| facts(self).0 || facts(self).1).await;
@@ -284,7 +287,7 @@ impl Log {
     }
 
     /// There are more free segments. What waits for one is not always somebody who waits for room: copies take what there is.
-    pub(super) fn freed(self: &Rc<Log>) {
+    pub(super) fn freed(self: &Rc<Cache>) {
         self.moved.notify();
         if !flawed("nobody hears of a free segment") {
             [SMALL, MAIN].into_iter().for_each(|log| self.pump(log));
@@ -323,7 +326,7 @@ impl Log {
     pub(super) fn sort(&self, number: u32, entries: &[Entry], why: Leaves) -> (Vec<Run>, bool) {
         let base = self.shape.segment(number).start;
         let log = self.log_of[number as usize].get();
-        let has_room = self.segments.borrow().free.len() >= 2 && self.failed.borrow().is_none();
+        let has_room = self.segments.borrow().free.len() >= 2 && self.health.borrow().works();
         let can_move = has_room && !self.is_hopeless();
         let (mut runs, mut waits): (Vec<Run>, bool) = (Vec::new(), false);
         for entry in entries.iter().filter(|entry| entry.what != What::Dropped) {
@@ -343,7 +346,8 @@ impl Log {
                     continue;
                 };
                 let is_worth = || {
-                    word.frequency() > ASKED[log as usize] || (!self.is_strict.get() && self.is_owed(&volume))
+                    word.frequency() > ASKED[log as usize]
+                        || (!self.space.borrow().is_strict() && self.is_owed(&volume))
                 };
                 if why != Leaves::Sparse && !is_dirty && !(can_move && is_worth()) {
                     self.unmap(&volume, word.block());
@@ -432,7 +436,7 @@ impl Log {
 
     /// Copies runs to where they go. What cannot be copied is forgotten in a tail, and stays where it is in another segment:
     /// there may be something older behind it. Fails if something dirty stays where it is.
-    pub(super) async fn keep(self: &Rc<Log>, runs: Vec<Run>, why: Leaves) -> Result<()> {
+    pub(super) async fn keep(self: &Rc<Cache>, runs: Vec<Run>, why: Leaves) -> Result<()> {
         let ticket = Ticket::new();
         let slots_of = |run: &Run| run.slot..run.slot + run.count;
         let slots = runs.iter().flat_map(|run| slots_of(run).map(|slot| (Rc::clone(&run.volume), slot)));
@@ -485,7 +489,7 @@ impl Log {
 
     /// Blocks of the flash that are a volume's share.
     pub fn share(&self, volume: &Volume) -> u64 {
-        self.part_of(volume, self.room_for_data())
+        self.part_of(volume, self.capacity_for_data())
     }
 
     /// The part of `all` that is a volume's share.
@@ -500,8 +504,8 @@ impl Log {
     }
 
     /// Blocks that the flash has room for, if batches are not small.
-    pub fn room_for_data(&self) -> u64 {
-        u64::from(self.shape.segments.saturating_sub(self.reserve() as u32))
+    pub fn capacity_for_data(&self) -> u64 {
+        u64::from(self.shape.segments.saturating_sub(self.low_water() as u32))
             * u64::from(self.shape.batch_slots())
     }
 

@@ -11,7 +11,7 @@
 //! time the same is found: a block never comes back that was not there. What was not found may still be there, in segments
 //! whose first batch is lost: so no segment ever gets a number that one may have had before.
 
-use super::Log;
+use super::Cache;
 use super::format::{Entry, Head, SEGMENTS_AT, SLOT, STATE_SLOTS, STATES, State, Summary, Super, What};
 use super::index::Word;
 use super::volume::{Record, Volume};
@@ -36,9 +36,9 @@ pub(super) struct Found {
     pub end: u32,
 }
 
-impl Log {
+impl Cache {
     /// Opens the cache on `child`.
-    pub async fn open(name: &str, env: &Rc<dyn Env>, child: Rc<Node>) -> Result<Rc<Log>> {
+    pub async fn open(name: &str, env: &Rc<dyn Env>, child: Rc<Node>) -> Result<Rc<Cache>> {
         let size = child.geometry().size;
         if size < SLOT as u64 || child.geometry().block as usize > SLOT {
             return Err(Error::new(ErrorKind::Corrupt, "there is no cache on it").on(child.name()));
@@ -49,32 +49,33 @@ impl Log {
             Error::new(e.kind(), format!("{}: a cache is made with `lamina create`", e.message()))
                 .on(child.name())
         })?;
-        let log = Log::new(name, env, child, shape);
+        let cache = Cache::new(name, env, child, shape);
         let mut states = Vec::new();
         for slot in STATES {
-            let (bytes, unread) = log.read_what_can_be(slot..slot + STATE_SLOTS).await?;
+            let (bytes, unread) = cache.read_what_can_be(slot..slot + STATE_SLOTS).await?;
             // Where it ends in zeroes, as it mostly does, a part is enough to know that.
             let state = State::decode(&bytes, shape.key);
             if state.is_none() && !unread.is_empty() {
                 let message = "one copy of the cache's state cannot be read, and may be the newer one";
-                return Err(Error::media(message).on(log.child.name()));
+                return Err(Error::media(message).on(cache.child.name()));
             }
             states.extend(state);
         }
         let Some(state) = states.into_iter().max_by_key(|state| state.sequence) else {
             return Err(Error::new(ErrorKind::Corrupt, "neither copy of the cache's state can be read")
-                .on(log.child.name()));
+                .on(cache.child.name()));
         };
-        log.saving.sequence.set(state.sequence);
+        cache.saving.sequence.set(state.sequence);
         for (number, volume) in state.volumes.iter().enumerate() {
-            log.generations.set(log.generations.get().max(volume.generation));
+            cache.generations.set(cache.generations.get().max(volume.generation));
             let volume = (volume.uuid != 0).then(|| Rc::new(Volume::new(number as u16, *volume)));
-            log.volumes.borrow_mut().push(volume);
+            cache.volumes.borrow_mut().push(volume);
         }
-        let looks = stream::iter(0..shape.segments).map(|number| log.look(number, &state)).buffered(TOGETHER);
+        let looks =
+            stream::iter(0..shape.segments).map(|number| cache.look(number, &state)).buffered(TOGETHER);
         let found = looks.collect::<Vec<_>>().await.into_iter().collect::<Result<Vec<_>>>()?;
-        log.take_over(found.into_iter().flatten().collect(), &state).await?;
-        Ok(log)
+        cache.take_over(found.into_iter().flatten().collect(), &state).await?;
+        Ok(cache)
     }
 
     /// Looks at a segment; `None` if it is free.
@@ -113,7 +114,7 @@ impl Log {
     }
 
     /// What was found is what there is.
-    async fn take_over(self: &Rc<Log>, mut found: Vec<Found>, state: &State) -> Result<()> {
+    async fn take_over(self: &Rc<Cache>, mut found: Vec<Found>, state: &State) -> Result<()> {
         found.sort_by_key(|found| found.sequence);
         {
             let mut segments = self.segments.borrow_mut();
@@ -147,7 +148,7 @@ impl Log {
 
     /// Goes on with numbers that no segment can have had. Between two states there are no more new segments than there are
     /// segments, because none is used again before a state has said that it is free. Durable before anything is put.
-    async fn renumber(self: &Rc<Log>) {
+    async fn renumber(self: &Rc<Cache>) {
         self.segments.borrow_mut().next += u64::from(self.shape.segments);
         if let Err(e) = self.save().await {
             tracing::warn!(flash = %self.name, error = %e, "it can only be read for now");

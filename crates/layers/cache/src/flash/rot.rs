@@ -9,7 +9,7 @@
 //! or into a newer version that covers only a part of it. A checksum is of an entry, so all blocks of one are bad together;
 //! that is why entries are short. A read of a guest is not compared: the checksums are on the flash, and not in memory.
 
-use super::Log;
+use super::Cache;
 use super::access::Dirty;
 use super::format::{Entry, SLOT, What};
 use super::heads::is_latent;
@@ -39,7 +39,7 @@ fn with<'a>(written: &'a [Written], slots: &Range<u32>) -> &'a [Written] {
     &written[from..from + len]
 }
 
-impl Log {
+impl Cache {
     /// What has these slots, which are in order, and whose segments are pinned. Nothing is said of slots whose entry cannot be
     /// read: neither the summary of their segment nor their head.
     pub async fn written_with(&self, slots: &[Dirty]) -> Result<Vec<Written>> {
@@ -124,8 +124,8 @@ impl Log {
         Err(rotten())
     }
 
-    /// Reads one slot, as [`Log::read_slot`] does.
-    pub async fn read_compared(self: &Rc<Log>, slot: u32) -> Result<Buf> {
+    /// Reads one slot, as [`Cache::read_slot`] does.
+    pub async fn read_compared(self: &Rc<Cache>, slot: u32) -> Result<Buf> {
         let _pin = self.pin(self.shape.segment_of(slot));
         let written = self.written_with(&[Dirty { block: 0, slot }]).await?;
         self.read_slot(slot, &written).await

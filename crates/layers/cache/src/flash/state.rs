@@ -1,9 +1,11 @@
 //! The state of a flash: what is in memory, and the few facts that are written in place.
 
-use super::Log;
+use super::Cache;
 use super::format::{SEGMENTS_MIN, SLOT, STATES, State, Super, VOLUMES_MAX, VolumeState};
+use super::health::Health;
 use super::index::Index;
 use super::segments::Segments;
+use super::space::Space;
 use super::volume::Volume;
 use lamina_block::{Buf, Durability, Env, Error, ErrorKind, Io, Node, Result, Signal};
 use lamina_kit::single_flight::SingleFlight;
@@ -20,23 +22,22 @@ pub struct Saving {
     flight: SingleFlight,
 }
 
-impl Log {
-    pub(super) fn new(name: &str, env: &Rc<dyn Env>, child: Rc<Node>, shape: Super) -> Rc<Log> {
-        Rc::new_cyclic(|me| Log::empty(me, name, env, child, shape))
+impl Cache {
+    pub(super) fn new(name: &str, env: &Rc<dyn Env>, child: Rc<Node>, shape: Super) -> Rc<Cache> {
+        Rc::new_cyclic(|me| Cache::empty(me, name, env, child, shape))
     }
 
     /// In the place of one that cannot be opened because of `why`: it has nothing, and takes nothing.
-    pub(crate) fn missing(name: &str, env: &Rc<dyn Env>, child: Rc<Node>, why: Error) -> Rc<Log> {
+    pub(crate) fn missing(name: &str, env: &Rc<dyn Env>, child: Rc<Node>, why: Error) -> Rc<Cache> {
         let shape = Super { segment_slots: 16, segments: SEGMENTS_MIN, uuid: 0, key: 0 };
-        Rc::new_cyclic(|me| Log {
-            is_missing: true,
-            failed: RefCell::new(Some(why)),
-            ..Log::empty(me, name, env, child, shape)
+        Rc::new_cyclic(|me| Cache {
+            health: RefCell::new(Health::Missing(why)),
+            ..Cache::empty(me, name, env, child, shape)
         })
     }
 
-    fn empty(me: &Weak<Log>, name: &str, env: &Rc<dyn Env>, child: Rc<Node>, shape: Super) -> Log {
-        Log {
+    fn empty(me: &Weak<Cache>, name: &str, env: &Rc<dyn Env>, child: Rc<Node>, shape: Super) -> Cache {
+        Cache {
             me: me.clone(),
             name: name.into(),
             env: Rc::clone(env),
@@ -44,30 +45,23 @@ impl Log {
             index: RefCell::new(Index::new(shape.slots())),
             segments: RefCell::new(Segments::new(shape.segments)),
             log_of: (0..shape.segments).map(|_| Cell::new(0)).collect(),
+            space: RefCell::new(Space::new(shape.segments, shape.batch_slots())),
             shape,
             volumes: RefCell::default(),
             generations: Cell::new(0),
-            streams: Default::default(),
+            logs: Default::default(),
             saving: Saving::default(),
-            reserved: Cell::new(0),
             reclaiming: Cell::new(false),
             checkpoints: Cell::new(0),
-            in_vain: Cell::new(0),
-            turned: Cell::default(),
-            is_strict: Cell::new(false),
             first: Default::default(),
             moved: Signal::new(),
-            failed: RefCell::default(),
-            is_missing: false,
+            health: RefCell::default(),
             lost: RefCell::default(),
             unreadable: RefCell::default(),
-            mending: Cell::new(false),
             closed: Cell::new(false),
             tasks: Rc::default(),
             scratch: RefCell::default(),
             written: Cell::new(0),
-            stalls: Cell::new(0),
-            short: Cell::default(),
             flushes: Cell::default(),
             hasty: Cell::default(),
             flushed: Signal::new(),
@@ -228,37 +222,34 @@ impl Log {
         Ok(volume)
     }
 
-    /// Runs `work` in the background; [`Log::close`] waits for it.
-    pub fn spawn<F: Future<Output = ()> + 'static>(&self, work: impl FnOnce(Rc<Log>) -> F) {
+    /// Runs `work` in the background; [`Cache::close`] waits for it.
+    pub fn spawn<F: Future<Output = ()> + 'static>(&self, work: impl FnOnce(Rc<Cache>) -> F) {
         let Some(me) = self.me.upgrade() else { return };
         self.tasks.spawn(&*self.env, work(me));
     }
 
     /// Fails if nothing can be put any more.
     pub fn check(&self) -> Result<()> {
-        match &*self.failed.borrow() {
-            Some(e) => Err(e.clone()),
-            None => Ok(()),
-        }
+        self.health.borrow().check()
     }
 
     /// Fails if what was put cannot be relied on any more. A device that is full can be read.
     pub fn check_reads(&self) -> Result<()> {
-        self.check().or_else(|e| if e.kind() == ErrorKind::NoSpace { Ok(()) } else { Err(e) })
+        self.health.borrow().check_reads()
     }
 
     /// Ends what goes on in the background, and makes it quick to open again.
-    pub async fn close(self: &Rc<Log>) -> Result<()> {
+    pub async fn close(self: &Rc<Cache>) -> Result<()> {
         self.closed.set(true);
         self.flushed.notify();
         self.moved.notify();
         self.tasks.ended().await;
-        if self.is_missing || self.child.geometry().read_only {
+        if self.health.borrow().is_missing() || self.child.geometry().read_only {
             return Ok(());
         }
         let mut result = Ok(());
-        for stream in &self.streams {
-            if let Some(open) = stream.open.take() {
+        for this in &self.logs {
+            if let Some(open) = this.open.take() {
                 result = result.and(self.finish(open).await);
             }
         }
@@ -269,7 +260,7 @@ impl Log {
 /// A segment that is not used again while this lives. Its holder waits for devices only: neither for room, which may have to
 /// come from this segment, nor for another holder, which may wait for that.
 pub struct Pin {
-    of: Rc<Log>,
+    of: Rc<Cache>,
     number: u32,
 }
 
@@ -286,8 +277,8 @@ impl Drop for Pin {
     }
 }
 
-impl Log {
-    pub fn pin(self: &Rc<Log>, number: u32) -> Pin {
+impl Cache {
+    pub fn pin(self: &Rc<Cache>, number: u32) -> Pin {
         self.segments.borrow_mut().get(number).pins += 1;
         Pin { of: Rc::clone(self), number }
     }

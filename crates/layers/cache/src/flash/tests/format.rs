@@ -1,7 +1,7 @@
 //! What version 1 of the format says, byte for byte: `tests/golden/flash-1.txt` is a whole flash, slot by slot, and
 //! `flash-1-lost.txt` another one, with blocks that cannot be read. And what is refused.
 
-use super::super::Log;
+use super::super::Cache;
 use super::super::format::*;
 use super::super::log::How;
 use super::super::segments::SMALL;
@@ -329,42 +329,50 @@ fn golden(text: &str) -> Vec<(u32, Vec<u8>)> {
 }
 
 /// A new flash, as it was written for the first time.
-async fn made(env: &Rc<SimEnv>) -> Rc<Log> {
+async fn made(env: &Rc<SimEnv>) -> Rc<Cache> {
     let flash = disk(env, "flash");
     let first = State { sequence: 1, tails: [1, 1], next_segment: 1, volumes: Vec::new() };
     put_slot(&flash, STATES[0], &State::default().encode(KEY)).await;
     put_slot(&flash, STATES[1], &first.encode(KEY)).await;
     put_slot(&flash, 0, &SHAPE.encode()).await;
-    let log = Log::open("flash", &(Rc::clone(env) as _), flash).await.expect("opened");
+    let cache = Cache::open("flash", &(Rc::clone(env) as _), flash).await.expect("opened");
     // When it was written for the first time the numbers went on where they were.
-    log.segments.borrow_mut().next = first.next_segment;
-    log.saving.sequence.set(first.sequence);
-    log
+    cache.segments.borrow_mut().next = first.next_segment;
+    cache.saving.sequence.set(first.sequence);
+    cache
 }
 
 /// Puts blocks, each full of a byte.
-async fn put(env: &Rc<SimEnv>, log: &Rc<Log>, volume: &Rc<Volume>, block: u64, blocks: &[u8], dirty: bool) {
+async fn put(
+    env: &Rc<SimEnv>,
+    cache: &Rc<Cache>,
+    volume: &Rc<Volume>,
+    block: u64,
+    blocks: &[u8],
+    dirty: bool,
+) {
     let bytes = blocks.iter().flat_map(|byte| vec![*byte; SLOT]).collect();
     let how = How { dirty, durability: Durability::Fua };
-    let room = log.room(blocks.len() as u64).await.expect("room");
-    log.put(room, volume, block, &Buf::from_vec(bytes), how).await.expect("put");
+    let space = cache.reserve(blocks.len() as u64).await.expect("space");
+    cache.put(space, volume, block, &Buf::from_vec(bytes), how).await.expect("put");
     // All that goes on in the background has ended: what is written does not depend on how long it takes.
     env.sleep(Duration::from_secs(5)).await;
 }
 
 /// Two volumes; a segment with its summary, and one that was being written when the power failed.
 async fn written(env: Rc<SimEnv>) -> String {
-    let log = made(&env).await;
-    let one = log.volume(ONE, 64).await.expect("a volume");
-    let two = log.volume(TWO, 16).await.expect("a volume");
-    let put = async |volume, block, blocks: &[u8], dirty| put(&env, &log, volume, block, blocks, dirty).await;
+    let cache = made(&env).await;
+    let one = cache.volume(ONE, 64).await.expect("a volume");
+    let two = cache.volume(TWO, 16).await.expect("a volume");
+    let put =
+        async |volume, block, blocks: &[u8], dirty| put(&env, &cache, volume, block, blocks, dirty).await;
     put(&one, 0, &[1, 2, 3], true).await;
-    let (dirty, upto) = log.batch(&one, 9).expect("a batch");
-    log.checkpoint(&one, upto, &dirty).await.expect("durable");
+    let (dirty, upto) = cache.batch(&one, 9).expect("a batch");
+    cache.checkpoint(&one, upto, &dirty).await.expect("durable");
     put(&one, 8, &[4], false).await;
     put(&one, 1, &[5], true).await;
-    let room = log.room(4).await.expect("room");
-    log.drop_blocks(room, &one, 8..9).await.expect("dropped");
+    let space = cache.reserve(4).await.expect("space");
+    cache.drop_blocks(space, &one, 8..9).await.expect("dropped");
     put(&two, 3, &[6], true).await;
     for block in 16..21 {
         put(&one, block, &[block as u8], true).await;
@@ -375,17 +383,17 @@ async fn written(env: Rc<SimEnv>) -> String {
 /// Three blocks one of which cannot be read when the flash is opened again, and one that can; both entries are then copied to
 /// the end of the log, as their volume is not open.
 async fn with_lost_blocks(env: Rc<SimEnv>) -> String {
-    let log = made(&env).await;
-    let one = log.volume(ONE, 64).await.expect("a volume");
-    put(&env, &log, &one, 0, &[1, 2, 3], true).await;
-    put(&env, &log, &one, 8, &[4], true).await;
+    let cache = made(&env).await;
+    let one = cache.volume(ONE, 64).await.expect("a volume");
+    put(&env, &cache, &one, 0, &[1, 2, 3], true).await;
+    put(&env, &cache, &one, 8, &[4], true).await;
     let bad = u64::from(SEGMENTS_AT + 2) * SLOT as u64;
     env.set_fault(Some(Box::new(move |_, _, io| {
         (matches!(io.op, Op::Read(_)) && io.at.contains(&bad)).then(|| Error::media("latent"))
     })));
     let flash = disk(&env, "flash");
-    let log = Log::open("flash", &(Rc::clone(&env) as _), Rc::clone(&flash)).await.expect("opened");
-    log.turn_over((SMALL, 0)).await;
+    let cache = Cache::open("flash", &(Rc::clone(&env) as _), Rc::clone(&flash)).await.expect("opened");
+    cache.rotate((SMALL, 0)).await;
     env.sleep(Duration::from_secs(5)).await;
     env.set_fault(None);
     dump(&flash).await
@@ -412,16 +420,16 @@ fn lost_blocks_of_version_1_are_read() {
         for (slot, bytes) in golden(GOLDEN_LOST) {
             put_slot(&flash, slot, &bytes).await;
         }
-        let log = Log::open("flash", &(Rc::clone(&env) as _), flash).await.expect("opened");
-        let one = log.volume(ONE, 64).await.expect("a volume");
+        let cache = Cache::open("flash", &(Rc::clone(&env) as _), flash).await.expect("opened");
+        let one = cache.volume(ONE, 64).await.expect("a volume");
         assert_eq!((one.blocks.get(), one.dirty.get(), one.queue.borrow().len()), (4, 4, 2));
         for block in 0..3 {
             assert_eq!(
-                get(&log, &one, block).await.expect("it is there").map_err(|e| e.kind()),
+                get(&cache, &one, block).await.expect("it is there").map_err(|e| e.kind()),
                 Err(ErrorKind::Media)
             );
         }
-        assert_eq!(get(&log, &one, 8).await, Some(Ok(4)));
+        assert_eq!(get(&cache, &one, 8).await, Some(Ok(4)));
     });
 }
 
@@ -432,16 +440,16 @@ fn version_1_is_read() {
         for (slot, bytes) in golden(GOLDEN) {
             put_slot(&flash, slot, &bytes).await;
         }
-        let log = Log::open("flash", &(Rc::clone(&env) as _), Rc::clone(&flash)).await.expect("opened");
-        assert_eq!(log.shape, SHAPE);
-        let one = log.volume(ONE, 64).await.expect("a volume");
-        let two = log.volume(TWO, 16).await.expect("a volume");
+        let cache = Cache::open("flash", &(Rc::clone(&env) as _), Rc::clone(&flash)).await.expect("opened");
+        assert_eq!(cache.shape, SHAPE);
+        let one = cache.volume(ONE, 64).await.expect("a volume");
+        let two = cache.volume(TWO, 16).await.expect("a volume");
         assert_eq!((one.number, one.checkpoint.get(), one.serial.get(), one.generation.get()), (0, 1, 9, 1));
         assert_eq!((two.number, two.checkpoint.get(), two.serial.get(), two.generation.get()), (1, 0, 1, 2));
         assert_eq!((one.blocks.get(), one.dirty.get(), two.blocks.get(), two.dirty.get()), (8, 6, 1, 1));
         let queue: Vec<_> = one.queue.borrow().iter().map(|record| (record.serial, record.block)).collect();
         assert_eq!(queue, [(3, 1), (5, 16), (6, 17), (7, 18), (8, 19), (9, 20)]);
-        let segments = log.segments.borrow();
+        let segments = cache.segments.borrow();
         // No number that it may have had is given again.
         assert_eq!((segments.next, segments.free.len(), segments.logs[0].len()), (3 + 20, 18, 2));
     });

@@ -1,6 +1,6 @@
 //! Slots that cannot be read: what stood there is lost for its volume, and nothing else is.
 
-use super::super::Log;
+use super::super::Cache;
 use super::super::format::*;
 use super::super::log::How;
 use super::super::volume::Volume;
@@ -20,15 +20,15 @@ fn spoil(env: &Rc<SimEnv>, slots: Range<u32>) {
     })));
 }
 
-async fn try_open(env: &Rc<SimEnv>) -> Result<Rc<Log>> {
-    Log::open("flash", &(Rc::clone(env) as _), disk(env)).await
+async fn try_open(env: &Rc<SimEnv>) -> Result<Rc<Cache>> {
+    Cache::open("flash", &(Rc::clone(env) as _), disk(env)).await
 }
 
 /// What the flash has of a block, if anything.
-pub async fn get(log: &Rc<Log>, volume: &Volume, block: u64) -> Option<Result<u8>> {
-    let slot = log.runs(volume, block..block + 1).remove(0).slot?;
+pub async fn get(cache: &Rc<Cache>, volume: &Volume, block: u64) -> Option<Result<u8>> {
+    let slot = cache.runs(volume, block..block + 1).remove(0).slot?;
     let buf = Buf::zeroed(SLOT);
-    Some(log.read(slot, 0..SLOT as u64, buf.clone()).await.map(|()| buf.to_vec()[0]))
+    Some(cache.read(slot, 0..SLOT as u64, buf.clone()).await.map(|()| buf.to_vec()[0]))
 }
 
 /// Runs `test` over what a crash has left.
@@ -40,12 +40,12 @@ fn after<F: Future<Output = ()> + 'static>(images: &Images, test: impl FnOnce(Rc
 /// A closed flash with 60 blocks of a volume, in several segments.
 fn closed() -> Images {
     lost(|env: Rc<SimEnv>| async move {
-        let log = open(&env).await;
-        let volume = log.volume(VOLUME, 64).await.expect("made");
+        let cache = open(&env).await;
+        let volume = cache.volume(VOLUME, 64).await.expect("made");
         for block in 0..60 {
-            put(&log, &volume, block, block as u8 + 1).await;
+            put(&cache, &volume, block, block as u8 + 1).await;
         }
-        log.close().await.expect("closed");
+        cache.close().await.expect("closed");
     })
 }
 
@@ -56,10 +56,10 @@ fn each_can_be_missing(slots: impl Fn(&Super, u32) -> Range<u32> + Clone + 'stat
         after(&closed(), |env: Rc<SimEnv>| async move {
             let shape = open(&env).await.shape;
             spoil(&env, slots(&shape, number));
-            let log = try_open(&env).await.unwrap_or_else(|e| panic!("segment {number}: {e}"));
-            let volume = log.volume(VOLUME, 64).await.expect("the volume");
+            let cache = try_open(&env).await.unwrap_or_else(|e| panic!("segment {number}: {e}"));
+            let volume = cache.volume(VOLUME, 64).await.expect("the volume");
             for block in 0..60 {
-                let found = get(&log, &volume, block).await;
+                let found = get(&cache, &volume, block).await;
                 assert_eq!(
                     found,
                     Some(Ok(block as u8 + 1)),
@@ -89,25 +89,25 @@ fn with_a_summary_the_first_head_is_not_needed() {
 /// A segment without a summary: blocks 3 and 5 of two volumes, and versions that came before them.
 fn unfinished() -> Images {
     lost(|env: Rc<SimEnv>| async move {
-        let log = open(&env).await;
-        let one = log.volume(VOLUME, 64).await.expect("made");
-        let two = log.volume(OTHER, 64).await.expect("made");
+        let cache = open(&env).await;
+        let one = cache.volume(VOLUME, 64).await.expect("made");
+        let two = cache.volume(OTHER, 64).await.expect("made");
         for (volume, block, byte) in [(&one, 3, 1), (&two, 5, 2), (&one, 3, 3), (&two, 5, 4)] {
-            put(&log, volume, block, byte).await;
+            put(&cache, volume, block, byte).await;
         }
         let how = How { dirty: false, durability: Durability::Fua };
-        let room = log.room(1).await.expect("room");
-        log.put(room, &one, 9, &Buf::from_vec(vec![5; SLOT]), how).await.expect("put");
-        let room = log.room(1).await.expect("room");
-        log.put(room, &one, 9, &Buf::from_vec(vec![6; SLOT]), how).await.expect("put");
+        let space = cache.reserve(1).await.expect("space");
+        cache.put(space, &one, 9, &Buf::from_vec(vec![5; SLOT]), how).await.expect("put");
+        let space = cache.reserve(1).await.expect("space");
+        cache.put(space, &one, 9, &Buf::from_vec(vec![6; SLOT]), how).await.expect("put");
     })
 }
 
 /// What is found of blocks 3 and 9 of the first volume, and of 5 of the other one.
-async fn found(log: &Rc<Log>) -> [Option<Option<u8>>; 3] {
-    let one = log.volume(VOLUME, 64).await.expect("the volume");
-    let two = log.volume(OTHER, 64).await.expect("the volume");
-    let blocks = [get(log, &one, 3).await, get(log, &one, 9).await, get(log, &two, 5).await];
+async fn found(cache: &Rc<Cache>) -> [Option<Option<u8>>; 3] {
+    let one = cache.volume(VOLUME, 64).await.expect("the volume");
+    let two = cache.volume(OTHER, 64).await.expect("the volume");
+    let blocks = [get(cache, &one, 3).await, get(cache, &one, 9).await, get(cache, &two, 5).await];
     blocks.map(|found| found.map(|read| read.ok()))
 }
 
@@ -156,9 +156,9 @@ fn half_of_a_state_is_enough_and_none_is_not() {
     for state in STATES {
         after(&closed(), |env: Rc<SimEnv>| async move {
             spoil(&env, state + 1..state + 2);
-            let log = open(&env).await;
-            let volume = log.volume(VOLUME, 64).await.expect("the volume");
-            assert_eq!(get(&log, &volume, 3).await, Some(Ok(4)));
+            let cache = open(&env).await;
+            let volume = cache.volume(VOLUME, 64).await.expect("the volume");
+            assert_eq!(get(&cache, &volume, 3).await, Some(Ok(4)));
         });
         after(&closed(), |env: Rc<SimEnv>| async move {
             spoil(&env, state..state + 1);
@@ -172,17 +172,17 @@ fn half_of_a_state_is_enough_and_none_is_not() {
 #[test]
 fn what_failed_stays_failed_without_its_summary() {
     let images = lost(|env: Rc<SimEnv>| async move {
-        let log = open(&env).await;
-        let volume = log.volume(VOLUME, 64).await.expect("made");
-        put(&log, &volume, 3, 1).await;
+        let cache = open(&env).await;
+        let volume = cache.volume(VOLUME, 64).await.expect("made");
+        put(&cache, &volume, 3, 1).await;
         let fails = std::cell::Cell::new(true);
         env.set_fault(Some(Box::new(move |_, _, io| {
             let is_batch = matches!(io.op, Op::Write(..)) && io.at.end - io.at.start == 2 * SLOT as u64;
             (is_batch && fails.replace(false)).then(|| Error::media("no"))
         })));
         let how = How { dirty: true, durability: Durability::Fua };
-        let room = log.room(1).await.expect("room");
-        log.put(room, &volume, 3, &Buf::from_vec(vec![2; SLOT]), how).await.expect_err("failed");
+        let space = cache.reserve(1).await.expect("space");
+        cache.put(space, &volume, 3, &Buf::from_vec(vec![2; SLOT]), how).await.expect_err("failed");
         env.set_fault(None);
         let zeroed = Buf::zeroed(SLOT);
         let at = u64::from(SEGMENTS_AT + 2) * SLOT as u64;
@@ -193,9 +193,9 @@ fn what_failed_stays_failed_without_its_summary() {
         let shape = open(&env).await.shape;
         let summary = shape.segment(0).start + shape.batch_slots();
         spoil(&env, summary..summary + 1);
-        let log = open(&env).await;
-        let volume = log.volume(VOLUME, 64).await.expect("the volume");
-        assert_eq!(get(&log, &volume, 3).await, Some(Ok(1)));
+        let cache = open(&env).await;
+        let volume = cache.volume(VOLUME, 64).await.expect("the volume");
+        assert_eq!(get(&cache, &volume, 3).await, Some(Ok(1)));
     });
 }
 
@@ -206,10 +206,10 @@ fn a_summary_that_cannot_be_read_stops_nobody() {
     let env = world.env();
     env.put_disk("flash", Image::blank(DiskOptions::new(SIZE)));
     let run = async move {
-        Log::format(&(Rc::clone(&env) as _), &disk(&env)).await.expect("made");
-        let log = open(&env).await;
-        let volume = log.volume(VOLUME, 4096).await.expect("made");
-        let shape = log.shape;
+        Cache::format(&(Rc::clone(&env) as _), &disk(&env)).await.expect("made");
+        let cache = open(&env).await;
+        let volume = cache.volume(VOLUME, 4096).await.expect("made");
+        let shape = cache.shape;
         env.set_fault(Some(Box::new(move |_, _, io| {
             let slot = (io.at.start / SLOT as u64) as u32;
             let is_summary =
@@ -219,18 +219,18 @@ fn a_summary_that_cannot_be_read_stops_nobody() {
         let mut values = std::collections::BTreeMap::new();
         for n in 0..3000u64 {
             let block = n * n % 101;
-            put(&log, &volume, block, n as u8).await;
+            put(&cache, &volume, block, n as u8).await;
             values.insert(block, n as u8);
             if n % 8 == 0 {
-                let (dirty, upto) = log.batch(&volume, 100).expect("dirty");
-                log.checkpoint(&volume, upto, &dirty).await.expect("kept");
+                let (dirty, upto) = cache.batch(&volume, 100).expect("dirty");
+                cache.checkpoint(&volume, upto, &dirty).await.expect("kept");
             }
-            if let Some(slot) = log.runs(&volume, block..block + 1)[0].slot {
-                log.touch(slot..slot + 1);
+            if let Some(slot) = cache.runs(&volume, block..block + 1)[0].slot {
+                cache.touch(slot..slot + 1);
             }
         }
         for (block, value) in values {
-            if let Some(found) = get(&log, &volume, block).await {
+            if let Some(found) = get(&cache, &volume, block).await {
                 assert_eq!(found, Ok(value), "block {block}");
             }
         }

@@ -1,7 +1,7 @@
 //! The rules of `docs/formats/flash.md`, "Order": what each is there for, and that a log without it is noticed. Rules 3 and 6
 //! have their canaries beside the layer above.
 
-use super::super::Log;
+use super::super::Cache;
 use super::super::format::*;
 use super::super::log::How;
 use super::super::reclaim::Leaves;
@@ -24,7 +24,7 @@ fn found_after<F: Future<Output = ()> + 'static>(
     let env = world.env();
     env.put_disk("flash", Image::blank(DiskOptions::new(SIZE)));
     let run = async move {
-        Log::format(&(Rc::clone(&env) as _), &disk(&env)).await.expect("made");
+        Cache::format(&(Rc::clone(&env) as _), &disk(&env)).await.expect("made");
         test(Rc::clone(&env)).await;
         env.images(loss, seed)
     };
@@ -32,41 +32,41 @@ fn found_after<F: Future<Output = ()> + 'static>(
     let world = Simulation::from_images(1, &images);
     let env = world.env();
     let run = async move {
-        let log = open(&env).await;
-        let volume = log.volume(VOLUME, 64).await.expect("the volume");
-        get(&log, &volume, 3).await.map(|read| read.expect("read"))
+        let cache = open(&env).await;
+        let volume = cache.volume(VOLUME, 64).await.expect("the volume");
+        get(&cache, &volume, 3).await.map(|read| read.expect("read"))
     };
     world.run(run).expect("it ends")
 }
 
-async fn made(env: &Rc<SimEnv>) -> (Rc<Log>, Rc<Volume>) {
-    let log = open(env).await;
-    let volume = log.volume(VOLUME, 64).await.expect("made");
-    (log, volume)
+async fn made(env: &Rc<SimEnv>) -> (Rc<Cache>, Rc<Volume>) {
+    let cache = open(env).await;
+    let volume = cache.volume(VOLUME, 64).await.expect("made");
+    (cache, volume)
 }
 
-async fn put_cached(log: &Rc<Log>, volume: &Rc<Volume>, block: u64, byte: u8) {
+async fn put_cached(cache: &Rc<Cache>, volume: &Rc<Volume>, block: u64, byte: u8) {
     let how = How { dirty: true, durability: Durability::Cached };
-    let room = log.room(1).await.expect("room");
-    log.put(room, volume, block, &Buf::from_vec(vec![byte; SLOT]), how).await.expect("put");
+    let space = cache.reserve(1).await.expect("space");
+    cache.put(space, volume, block, &Buf::from_vec(vec![byte; SLOT]), how).await.expect("put");
 }
 
 /// All of it is on the store.
-async fn bring(log: &Rc<Log>, volume: &Rc<Volume>) {
-    let (dirty, upto) = log.batch(volume, 1000).expect("dirty");
-    log.checkpoint(volume, upto, &dirty).await.expect("kept");
+async fn bring(cache: &Rc<Cache>, volume: &Rc<Volume>) {
+    let (dirty, upto) = cache.batch(volume, 1000).expect("dirty");
+    cache.checkpoint(volume, upto, &dirty).await.expect("kept");
 }
 
 /// The log that has block 3 is freed from its tail on, up to where that is.
-async fn free_block(log: &Rc<Log>, volume: &Rc<Volume>) {
-    let slot = log.runs(volume, 3..4).remove(0).slot.expect("it is there");
-    let (of, wanted) = (log.log_of(slot), log.shape.segment_of(slot));
-    log.streams[of as usize].open.set(None);
+async fn free_block(cache: &Rc<Cache>, volume: &Rc<Volume>) {
+    let slot = cache.runs(volume, 3..4).remove(0).slot.expect("it is there");
+    let (of, wanted) = (cache.log_of(slot), cache.shape.segment_of(slot));
+    cache.logs[of as usize].open.set(None);
     loop {
-        let number = log.segments.borrow().logs[of as usize][0];
-        log.finish(number).await.expect("finished");
-        log.empty_segment(of, number, Leaves::Tail).await.expect("emptied");
-        log.free(vec![(of, number)]).await.expect("freed");
+        let number = cache.segments.borrow().logs[of as usize][0];
+        cache.finish(number).await.expect("finished");
+        cache.empty_segment(of, number, Leaves::Tail).await.expect("emptied");
+        cache.free(vec![(of, number)]).await.expect("freed");
         if number == wanted {
             return;
         }
@@ -77,9 +77,9 @@ async fn free_block(log: &Rc<Log>, volume: &Rc<Volume>) {
 fn a_durable_write_in_a_new_segment() {
     for seed in 0..16 {
         let found = found_after((Loss::Writes, seed), |env| async move {
-            let (log, volume) = made(&env).await;
-            put_cached(&log, &volume, 5, 1).await;
-            put(&log, &volume, 3, 2).await;
+            let (cache, volume) = made(&env).await;
+            put_cached(&cache, &volume, 5, 1).await;
+            put(&cache, &volume, 3, 2).await;
         });
         assert_eq!(found, Some(2), "what was durable is not found");
     }
@@ -115,13 +115,13 @@ fn a_write_that_failed_and_is_there() {
     let found = found_after((Loss::All, 1), |env| async move {
         let (world, lies): (Rc<dyn Env>, _) = (Rc::clone(&env) as _, Rc::new(Cell::new(false)));
         let liar = Node::new("liar", "liar", Rc::clone(&world), Rc::new(Liar(disk(&env), Rc::clone(&lies))));
-        let log = Log::open("flash", &world, liar).await.expect("opened");
-        let volume = log.volume(VOLUME, 64).await.expect("made");
-        put(&log, &volume, 3, 1).await;
+        let cache = Cache::open("flash", &world, liar).await.expect("opened");
+        let volume = cache.volume(VOLUME, 64).await.expect("made");
+        put(&cache, &volume, 3, 1).await;
         lies.set(true);
         let how = How { dirty: true, durability: Durability::Fua };
-        let room = log.room(1).await.expect("room");
-        log.put(room, &volume, 3, &Buf::from_vec(vec![2; SLOT]), how).await.expect_err("it fails");
+        let space = cache.reserve(1).await.expect("space");
+        cache.put(space, &volume, 3, &Buf::from_vec(vec![2; SLOT]), how).await.expect_err("it fails");
     });
     assert_eq!(found, Some(1), "a write that failed is there");
 }
@@ -129,14 +129,14 @@ fn a_write_that_failed_and_is_there() {
 /// Rule 4.
 fn a_new_version_is_forgotten() {
     let found = found_after((Loss::All, 1), |env| async move {
-        let (log, volume) = made(&env).await;
+        let (cache, volume) = made(&env).await;
         for value in [1, 2] {
             for block in 0..7 {
-                put(&log, &volume, block, value).await;
+                put(&cache, &volume, block, value).await;
             }
         }
-        bring(&log, &volume).await;
-        free_block(&log, &volume).await;
+        bring(&cache, &volume).await;
+        free_block(&cache, &volume).await;
     });
     assert_eq!(found, None, "an older version is there");
 }
@@ -144,17 +144,17 @@ fn a_new_version_is_forgotten() {
 /// Rule 5: what was written again is durable when the older version goes.
 fn an_older_version_is_freed() {
     let found = found_after((Loss::All, 1), |env| async move {
-        let (log, volume) = made(&env).await;
+        let (cache, volume) = made(&env).await;
         for block in [0, 1, 2, 4, 5, 6] {
-            put(&log, &volume, block, 1).await;
+            put(&cache, &volume, block, 1).await;
         }
-        bring(&log, &volume).await;
-        put(&log, &volume, 3, 1).await;
-        log.finish(0).await.expect("finished");
-        put_cached(&log, &volume, 10, 1).await;
-        put_cached(&log, &volume, 3, 2).await;
-        log.empty_segment(SMALL, 0, Leaves::Tail).await.expect("emptied");
-        log.free(vec![(SMALL, 0)]).await.expect("freed");
+        bring(&cache, &volume).await;
+        put(&cache, &volume, 3, 1).await;
+        cache.finish(0).await.expect("finished");
+        put_cached(&cache, &volume, 10, 1).await;
+        put_cached(&cache, &volume, 3, 2).await;
+        cache.empty_segment(SMALL, 0, Leaves::Tail).await.expect("emptied");
+        cache.free(vec![(SMALL, 0)]).await.expect("freed");
     });
     assert_eq!(found, Some(2), "what was durable is gone");
 }
@@ -162,20 +162,20 @@ fn an_older_version_is_freed() {
 /// Rule 5: what is newer is not written over while what is older counts.
 fn a_newer_version_is_written_over() {
     let found = found_after((Loss::All, 1), |env| async move {
-        let (log, volume) = made(&env).await;
+        let (cache, volume) = made(&env).await;
         for value in [1, 2] {
             for block in 0..7 {
-                put(&log, &volume, block, value).await;
+                put(&cache, &volume, block, value).await;
             }
         }
-        bring(&log, &volume).await;
-        free_block(&log, &volume).await;
+        bring(&cache, &volume).await;
+        free_block(&cache, &volume).await;
         {
-            let mut segments = log.segments.borrow_mut();
+            let mut segments = cache.segments.borrow_mut();
             segments.free.retain(|number| *number != 1);
             segments.free.push_front(1);
         }
-        put(&log, &volume, 40, 1).await;
+        put(&cache, &volume, 40, 1).await;
     });
     assert_eq!(found, None, "an older version is there");
 }
@@ -183,10 +183,10 @@ fn a_newer_version_is_written_over() {
 /// Rule 7: the store may be changed without the flash.
 fn a_volume_is_forgotten() {
     let found = found_after((Loss::All, 1), |env| async move {
-        let (log, volume) = made(&env).await;
-        put(&log, &volume, 3, 1).await;
-        bring(&log, &volume).await;
-        log.forget(&volume).await.expect("durable");
+        let (cache, volume) = made(&env).await;
+        put(&cache, &volume, 3, 1).await;
+        bring(&cache, &volume).await;
+        cache.forget(&volume).await.expect("durable");
     });
     assert_eq!(found, None, "what was forgotten is there");
 }

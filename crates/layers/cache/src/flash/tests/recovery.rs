@@ -1,6 +1,6 @@
 //! What has to be found again, and was not once.
 
-use super::super::Log;
+use super::super::Cache;
 use super::super::format::*;
 use super::super::log::How;
 use super::super::reclaim::Leaves;
@@ -17,14 +17,14 @@ pub fn disk(env: &Rc<SimEnv>) -> Rc<Node> {
     Node::new("flash", "simulated", Rc::clone(env) as _, env.disk("flash").expect("it was put there"))
 }
 
-pub async fn open(env: &Rc<SimEnv>) -> Rc<Log> {
-    Log::open("flash", &(Rc::clone(env) as _), disk(env)).await.expect("opened")
+pub async fn open(env: &Rc<SimEnv>) -> Rc<Cache> {
+    Cache::open("flash", &(Rc::clone(env) as _), disk(env)).await.expect("opened")
 }
 
-pub async fn put(log: &Rc<Log>, volume: &Rc<super::super::Volume>, block: u64, byte: u8) {
+pub async fn put(cache: &Rc<Cache>, volume: &Rc<super::super::Volume>, block: u64, byte: u8) {
     let how = How { dirty: true, durability: Durability::Fua };
-    let room = log.room(1).await.expect("room");
-    log.put(room, volume, block, &Buf::from_vec(vec![byte; SLOT]), how).await.expect("put");
+    let space = cache.reserve(1).await.expect("space");
+    cache.put(space, volume, block, &Buf::from_vec(vec![byte; SLOT]), how).await.expect("put");
 }
 
 /// What a power loss leaves of a new flash after `test`.
@@ -33,7 +33,7 @@ pub fn lost<F: Future<Output = ()> + 'static>(test: impl FnOnce(Rc<SimEnv>) -> F
     let env = world.env();
     env.put_disk("flash", Image::blank(DiskOptions::new(SIZE)));
     let run = async move {
-        Log::format(&(Rc::clone(&env) as _), &disk(&env)).await.expect("made");
+        Cache::format(&(Rc::clone(&env) as _), &disk(&env)).await.expect("made");
         test(Rc::clone(&env)).await;
         env.images(Loss::All, 1)
     };
@@ -45,8 +45,8 @@ pub fn dirty(images: &Images, size: u64) -> Vec<u64> {
     let world = Simulation::from_images(1, images);
     let env = world.env();
     let run = async move {
-        let log = open(&env).await;
-        let volume = log.volume(VOLUME, size).await.expect("the volume");
+        let cache = open(&env).await;
+        let volume = cache.volume(VOLUME, size).await.expect("the volume");
         let queue = volume.queue.borrow();
         queue.iter().flat_map(|record| record.blocks()).collect()
     };
@@ -71,13 +71,13 @@ fn each_state_has_its_place() {
 #[test]
 fn a_volume_that_has_grown_keeps_what_is_new() {
     let images = lost(|env: Rc<SimEnv>| async move {
-        let log = open(&env).await;
-        log.volume(VOLUME, 8).await.expect("made");
-        log.close().await.expect("closed");
-        let log = open(&env).await;
-        let volume = log.volume(VOLUME, 64).await.expect("larger");
-        put(&log, &volume, 3, 1).await;
-        put(&log, &volume, 40, 2).await;
+        let cache = open(&env).await;
+        cache.volume(VOLUME, 8).await.expect("made");
+        cache.close().await.expect("closed");
+        let cache = open(&env).await;
+        let volume = cache.volume(VOLUME, 64).await.expect("larger");
+        put(&cache, &volume, 3, 1).await;
+        put(&cache, &volume, 40, 2).await;
     });
     assert_eq!(dirty(&images, 64), [3, 40]);
 }
@@ -86,15 +86,15 @@ fn a_volume_that_has_grown_keeps_what_is_new() {
 #[test]
 fn writes_after_a_generation_that_was_not_kept_are_found() {
     let images = lost(|env: Rc<SimEnv>| async move {
-        let log = open(&env).await;
-        let volume = log.volume(VOLUME, 64).await.expect("made");
+        let cache = open(&env).await;
+        let volume = cache.volume(VOLUME, 64).await.expect("made");
         let first = |at: &Range<u64>| at.start < u64::from(SEGMENTS_AT) * SLOT as u64;
         env.set_fault(Some(Box::new(move |_, _, io| {
             first(&io.at).then(|| Error::new(ErrorKind::Offline, "away"))
         })));
-        log.settle(&volume).await.expect_err("it cannot be kept");
+        cache.settle(&volume).await.expect_err("it cannot be kept");
         env.set_fault(None);
-        put(&log, &volume, 3, 1).await;
+        put(&cache, &volume, 3, 1).await;
     });
     assert_eq!(dirty(&images, 64), [3]);
 }
@@ -103,22 +103,22 @@ fn writes_after_a_generation_that_was_not_kept_are_found() {
 #[test]
 fn a_generation_is_given_once() {
     let images = lost(|env: Rc<SimEnv>| async move {
-        let log = open(&env).await;
-        let volume = log.volume(VOLUME, 64).await.expect("made");
+        let cache = open(&env).await;
+        let volume = cache.volume(VOLUME, 64).await.expect("made");
         let first = |at: &Range<u64>| at.start < u64::from(SEGMENTS_AT) * SLOT as u64;
         env.set_fault(Some(Box::new(move |_, _, io| {
             first(&io.at).then(|| Error::new(ErrorKind::Offline, "away"))
         })));
-        log.settle(&volume).await.expect_err("it cannot be kept");
+        cache.settle(&volume).await.expect_err("it cannot be kept");
         env.set_fault(None);
-        put(&log, &volume, 3, 1).await;
+        put(&cache, &volume, 3, 1).await;
     });
     let world = Simulation::from_images(1, &images);
     let env = world.env();
     let forgotten = async move {
-        let log = open(&env).await;
-        let volume = log.volume(VOLUME, 64).await.expect("the volume");
-        log.forget(&volume).await.expect("durable");
+        let cache = open(&env).await;
+        let volume = cache.volume(VOLUME, 64).await.expect("the volume");
+        cache.forget(&volume).await.expect("durable");
         env.images(Loss::All, 1)
     };
     let images = world.run(forgotten).expect("it ends");
@@ -129,17 +129,17 @@ fn a_generation_is_given_once() {
 #[test]
 fn a_store_that_has_become_too_small_is_refused() {
     let images = lost(|env: Rc<SimEnv>| async move {
-        let log = open(&env).await;
-        let volume = log.volume(VOLUME, 64).await.expect("made");
-        put(&log, &volume, 40, 2).await;
+        let cache = open(&env).await;
+        let volume = cache.volume(VOLUME, 64).await.expect("made");
+        put(&cache, &volume, 40, 2).await;
     });
     let world = Simulation::from_images(1, &images);
     let env = world.env();
     let refused = async move {
-        let log = open(&env).await;
-        assert!(log.volume(VOLUME, 41).await.is_ok());
-        let log = open(&env).await;
-        let message = log.volume(VOLUME, 40).await.map(|_| ()).expect_err("too small").message().to_owned();
+        let cache = open(&env).await;
+        assert!(cache.volume(VOLUME, 41).await.is_ok());
+        let cache = open(&env).await;
+        let message = cache.volume(VOLUME, 40).await.map(|_| ()).expect_err("too small").message().to_owned();
         assert!(message.contains("has become smaller"), "{message}");
     };
     world.run(refused).expect("it ends");
@@ -149,19 +149,19 @@ fn a_store_that_has_become_too_small_is_refused() {
 fn next_life<F: Future<Output = ()> + 'static>(
     images: &Images,
     loss: Loss,
-    test: impl FnOnce(Rc<Log>, Rc<super::super::Volume>) -> F + 'static,
+    test: impl FnOnce(Rc<Cache>, Rc<super::super::Volume>) -> F + 'static,
 ) -> ([Option<u8>; 2], Images) {
     let world = Simulation::from_images(1, images);
     let env = world.env();
     let run = async move {
-        let log = open(&env).await;
-        let volume = log.volume(VOLUME, 64).await.expect("the volume");
-        test(Rc::clone(&log), Rc::clone(&volume)).await;
+        let cache = open(&env).await;
+        let volume = cache.volume(VOLUME, 64).await.expect("the volume");
+        test(Rc::clone(&cache), Rc::clone(&volume)).await;
         let mut found = [None; 2];
         for (block, found) in [3, 5].into_iter().zip(&mut found) {
-            let Some(slot) = log.runs(&volume, block..block + 1).remove(0).slot else { continue };
+            let Some(slot) = cache.runs(&volume, block..block + 1).remove(0).slot else { continue };
             let buf = Buf::zeroed(SLOT);
-            log.read(slot, 0..SLOT as u64, buf.clone()).await.expect("read");
+            cache.read(slot, 0..SLOT as u64, buf.clone()).await.expect("read");
             *found = buf.to_vec().first().copied();
         }
         (found, env.images(loss, 1))
@@ -179,19 +179,19 @@ fn what_was_lost_does_not_come_back_over_what_is_durable() {
         let env = world.env();
         env.put_disk("flash", Image::blank(DiskOptions::new(SIZE)));
         let run = async move {
-            Log::format(&(Rc::clone(&env) as _), &disk(&env)).await.expect("made");
-            let log = open(&env).await;
-            let volume = log.volume(VOLUME, 64).await.expect("made");
+            Cache::format(&(Rc::clone(&env) as _), &disk(&env)).await.expect("made");
+            let cache = open(&env).await;
+            let volume = cache.volume(VOLUME, 64).await.expect("made");
             for (block, byte) in [(3, 1), (5, 2)] {
                 let how = How { dirty: true, durability: Durability::Cached };
-                let room = log.room(1).await.expect("room");
-                log.put(room, &volume, block, &Buf::from_vec(vec![byte; SLOT]), how).await.expect("put");
+                let space = cache.reserve(1).await.expect("space");
+                cache.put(space, &volume, block, &Buf::from_vec(vec![byte; SLOT]), how).await.expect("put");
             }
             env.images(Loss::Writes, seed)
         };
         let images = world.run(run).expect("it ends");
         half_lost += u32::from(next_life(&images, Loss::All, |_, _| async {}).0 == [None; 2]);
-        let again = |log, volume| async move { put(&log, &volume, 5, 3).await };
+        let again = |cache, volume| async move { put(&cache, &volume, 5, 3).await };
         let (_, images) = next_life(&images, Loss::All, again);
         let (found, _) = next_life(&images, Loss::All, |_, _| async {});
         assert_eq!(found[1], Some(3), "seed {seed}: {found:?}");
@@ -204,30 +204,30 @@ fn what_was_lost_does_not_come_back_over_what_is_durable() {
 fn what_waits_for_a_segment_gets_the_next_one() {
     let test = || {
         lost(|env: Rc<SimEnv>| async move {
-            let log = open(&env).await;
-            let volume = log.volume(VOLUME, 64).await.expect("made");
+            let cache = open(&env).await;
+            let volume = cache.volume(VOLUME, 64).await.expect("made");
             for block in 0..8 {
-                put(&log, &volume, block, 1).await;
+                put(&cache, &volume, block, 1).await;
             }
-            let (dirty, upto) = log.batch(&volume, 100).expect("dirty");
-            log.checkpoint(&volume, upto, &dirty).await.expect("kept");
+            let (dirty, upto) = cache.batch(&volume, 100).expect("dirty");
+            cache.checkpoint(&volume, upto, &dirty).await.expect("kept");
             // They are all taken when somebody comes who was promised room.
-            let rooms: Vec<_> = (0..5).map(|_| log.try_room(3).expect("room")).collect();
-            let free = std::mem::take(&mut log.segments.borrow_mut().free);
+            let rooms: Vec<_> = (0..5).map(|_| cache.try_reserve(3).expect("space")).collect();
+            let free = std::mem::take(&mut cache.segments.borrow_mut().free);
             let put = async {
-                for (n, room) in rooms.into_iter().enumerate() {
+                for (n, space) in rooms.into_iter().enumerate() {
                     let how = How { dirty: true, durability: Durability::Cached };
                     let data = Buf::from_vec(vec![2; 3 * SLOT]);
-                    log.put(room, &volume, 20 + 3 * n as u64, &data, how).await.expect("put");
+                    cache.put(space, &volume, 20 + 3 * n as u64, &data, how).await.expect("put");
                 }
             };
             let freed = async {
                 env.sleep(std::time::Duration::from_secs(1)).await;
-                log.empty_segment(SMALL, 0, Leaves::Tail).await.expect("emptied");
-                log.free(vec![(SMALL, 0)]).await.expect("freed");
+                cache.empty_segment(SMALL, 0, Leaves::Tail).await.expect("emptied");
+                cache.free(vec![(SMALL, 0)]).await.expect("freed");
             };
             futures_util::future::join(put, freed).await;
-            log.segments.borrow_mut().free.extend(free);
+            cache.segments.borrow_mut().free.extend(free);
         });
     };
     test();

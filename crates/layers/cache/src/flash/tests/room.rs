@@ -1,7 +1,7 @@
 //! Writes that wait for room, and readers that keep the segments that it is made of.
 
+use super::super::cache_of;
 use super::super::format::SLOT;
-use super::super::log_of;
 use crate::accelerate::tests::report::made;
 use crate::redo::tests::{disk, put_disks};
 use crate::testing::*;
@@ -35,19 +35,19 @@ fn a_read_that_waits_for_a_write_keeps_no_segment() {
         let (kind, over) =
             (Kind::of::<crate::accelerate::Keys>(), vec![disk(&env, "store"), Rc::clone(&flash)]);
         let top = made(&env, Begin::Format, &kind, "top", json!({}), over).await;
-        let log = log_of(&flash, &(Rc::clone(&env) as _)).expect("a flash");
+        let cache = cache_of(&flash, &(Rc::clone(&env) as _)).expect("a flash");
         // A full segment, more than a half of which is old then, and all on the store.
         for block in (0..7).chain(0..4) {
             write(&top, block..block + 1, 1).await;
         }
         env.sleep(Duration::from_secs(2)).await;
-        let volume = log.volumes.borrow().iter().flatten().next().cloned().expect("a volume");
-        let slot = log.runs(&volume, 6..7)[0].slot.expect("it is there");
-        assert_eq!(log.shape.segment_of(slot), 0);
-        log.segments.borrow_mut().free.truncate(log.reserve() - 1);
-        log.reclaim_soon();
-        while !log.index.borrow().word(slot).is_moving() {
-            assert_eq!(log.runs(&volume, 6..7)[0].slot, Some(slot), "it has been moved");
+        let volume = cache.volumes.borrow().iter().flatten().next().cloned().expect("a volume");
+        let slot = cache.runs(&volume, 6..7)[0].slot.expect("it is there");
+        assert_eq!(cache.shape.segment_of(slot), 0);
+        cache.segments.borrow_mut().free.truncate(cache.low_water() - 1);
+        cache.reclaim_soon();
+        while !cache.index.borrow().word(slot).is_moving() {
+            assert_eq!(cache.runs(&volume, 6..7)[0].slot, Some(slot), "it has been moved");
             env.sleep(Duration::from_micros(1)).await;
         }
         let (_, found) = join(write(&top, 8..32, 2), read(&top, 6..9)).await;

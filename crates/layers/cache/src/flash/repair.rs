@@ -5,7 +5,7 @@
 //! opened anew, so that who has a volume open hears of it. Otherwise every segment gets its summary, which is without what
 //! failed, the state is kept, and it goes on.
 
-use super::Log;
+use super::Cache;
 use super::format::Entry;
 use super::state::Pin;
 use lamina_block::{Error, ErrorKind, Result};
@@ -17,13 +17,13 @@ use std::time::Duration;
 /// How long a device that fails is left alone.
 const PAUSE: Duration = Duration::from_millis(100);
 
-impl Log {
+impl Cache {
     /// The device has failed in a way that leaves no other choice: nothing is put on it until it works again, and what
     /// failed has been made to stay failed.
     pub fn break_down(&self, e: &Error) {
-        self.failed.borrow_mut().get_or_insert_with(|| e.clone());
+        let begins = self.health.borrow_mut().break_down(e);
         self.moved.notify();
-        if self.is_missing || self.mending.replace(true) {
+        if !begins {
             return;
         }
         self.spawn(|me| async move {
@@ -32,30 +32,30 @@ impl Log {
                 if me.closed.get() {
                     return;
                 }
-                match me.mend().await {
+                match me.repair().await {
                     Ok(()) if me.lost.borrow().is_empty() => break,
                     Ok(()) => {
                         let message = "it has lost what had not been made durable: it has to be opened again";
                         tracing::error!(flash = %me.name, message);
-                        *me.failed.borrow_mut() =
-                            Some(Error::new(ErrorKind::Corrupt, message).on(me.child.name()));
+                        me.health
+                            .borrow_mut()
+                            .lose(Error::new(ErrorKind::Corrupt, message).on(me.child.name()));
                         return;
                     }
                     Err(e) => tracing::debug!(flash = %me.name, error = %e, "it still fails"),
                 }
             }
-            me.mending.set(false);
-            me.failed.take();
+            me.health.borrow_mut().repaired();
             tracing::info!(flash = %me.name, "it works again");
             me.moved.notify();
-            (0..me.streams.len()).for_each(|log| me.pump(log as u8));
+            (0..me.logs.len()).for_each(|log| me.pump(log as u8));
         });
     }
 
     /// Finds out whether the device has lost power meanwhile, and with it what was not durable. If not, ends all segments,
     /// also those of batches that failed.
-    async fn mend(self: &Rc<Log>) -> Result<()> {
-        self.streams.iter().for_each(|stream| stream.open.set(None));
+    async fn repair(self: &Rc<Cache>) -> Result<()> {
+        self.logs.iter().for_each(|this| this.open.set(None));
         let unfinished = self.unfinished();
         for (number, _pin) in &unfinished {
             for (slots, checksum) in self.unsure(*number).await {
@@ -74,7 +74,7 @@ impl Log {
     }
 
     /// The segments that have no summary.
-    fn unfinished(self: &Rc<Log>) -> Vec<(u32, Pin)> {
+    fn unfinished(self: &Rc<Cache>) -> Vec<(u32, Pin)> {
         let numbers: Vec<u32> = {
             let segments = self.segments.borrow();
             let all = segments.logs.iter().flatten().copied();
@@ -103,7 +103,7 @@ impl Log {
     }
 
     /// Slots that may not be durable, and that are not what was put there or cannot be read.
-    pub async fn doubtful(self: &Rc<Log>) -> HashSet<u32> {
+    pub async fn doubtful(self: &Rc<Cache>) -> HashSet<u32> {
         let mut doubtful = HashSet::new();
         for (number, _pin) in self.unfinished() {
             for (slots, checksum) in self.unsure(number).await {

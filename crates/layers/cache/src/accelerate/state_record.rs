@@ -7,7 +7,7 @@
 //! * Before a write is acknowledged that the store has not, it is kept that there may be such (`owes`).
 
 use super::Policy;
-use crate::flash::{Log, Volume};
+use crate::flash::{Cache, Volume};
 use lamina_block::{Begin, Build, Error, ErrorKind, Keep, Result};
 use lamina_kit::mutex::Mutex;
 use lamina_kit::state_record::{corrupt, read, version, write};
@@ -21,7 +21,7 @@ pub const VERSION: u64 = 2;
 /// What is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Words {
+pub struct VolumeRecord {
     version: u64,
     /// Of the volume, on the flash.
     uuid: String,
@@ -40,17 +40,17 @@ struct First {
     uuid: String,
 }
 
-impl Words {
-    pub fn new(uuid: u128, owes: bool) -> Words {
-        Words { version: VERSION, uuid: hex(uuid), attached: true, owes }
+impl VolumeRecord {
+    pub fn new(uuid: u128, owes: bool) -> VolumeRecord {
+        VolumeRecord { version: VERSION, uuid: hex(uuid), attached: true, owes }
     }
 
     /// Reads what was kept.
-    pub fn read(words: &Value) -> Result<Words> {
+    pub fn read(words: &Value) -> Result<VolumeRecord> {
         let words = match version(words) {
             Some(1) => {
                 let uuid = read::<First>(words, 1, "volume")?.uuid;
-                Words { version: VERSION, uuid, attached: true, owes: true }
+                VolumeRecord { version: VERSION, uuid, attached: true, owes: true }
             }
             _ => read(words, VERSION, "volume")?,
         };
@@ -74,18 +74,18 @@ fn hex(uuid: u128) -> String {
 }
 
 /// The words, and where they are kept.
-pub struct Kept {
+pub struct Recorder {
     keep: Rc<dyn Keep>,
-    words: RefCell<Words>,
+    words: RefCell<VolumeRecord>,
     /// One change at a time.
     lock: Mutex,
     /// Keeping them failed: either the old or the new may be found.
     is_unsure: Cell<bool>,
 }
 
-impl Kept {
-    fn new(keep: &Rc<dyn Keep>, words: Words) -> Kept {
-        Kept {
+impl Recorder {
+    fn new(keep: &Rc<dyn Keep>, words: VolumeRecord) -> Recorder {
+        Recorder {
             keep: Rc::clone(keep),
             words: RefCell::new(words),
             lock: Mutex::default(),
@@ -93,7 +93,7 @@ impl Kept {
         }
     }
 
-    pub fn words(&self) -> Words {
+    pub fn words(&self) -> VolumeRecord {
         self.words.borrow().clone()
     }
 
@@ -106,7 +106,7 @@ impl Kept {
     }
 
     /// Keeps what `change` makes of the words. It is durable when this returns.
-    pub async fn change(&self, change: impl FnOnce(&mut Words)) -> Result<()> {
+    pub async fn change(&self, change: impl FnOnce(&mut VolumeRecord)) -> Result<()> {
         let _lock = self.lock.lock().await;
         let mut words = self.words();
         change(&mut words);
@@ -121,7 +121,7 @@ impl Kept {
     }
 
     /// They are so, and it does not have to be known later.
-    pub fn assume(&self, change: impl FnOnce(&mut Words)) {
+    pub fn assume(&self, change: impl FnOnce(&mut VolumeRecord)) {
         change(&mut self.words.borrow_mut());
     }
 }
@@ -129,7 +129,7 @@ impl Kept {
 /// What a device finds when it is opened.
 pub struct Opened {
     pub volume: Rc<Volume>,
-    pub kept: Kept,
+    pub kept: Recorder,
     /// Why the flash is not used, if it is not.
     pub trouble: Option<Error>,
     /// It is not known what the flash had that the store has not.
@@ -141,7 +141,7 @@ pub fn no_words() -> Error {
 }
 
 /// The volume of the flash that it is, of `size` blocks.
-pub async fn open(with: &Build, log: &Log, size: u64, policy: Policy, read_only: bool) -> Result<Opened> {
+pub async fn open(with: &Build, cache: &Cache, size: u64, policy: Policy, read_only: bool) -> Result<Opened> {
     let Some(keep) = &with.keep else {
         return Err(no_words());
     };
@@ -149,27 +149,27 @@ pub async fn open(with: &Build, log: &Log, size: u64, policy: Policy, read_only:
     let draw = || u128::from(with.env.random()) << 64 | u128::from(with.env.random());
     let words = match (with.begin, keep.get()) {
         (Begin::Format | Begin::Adopt, _) => {
-            log.check()?;
+            cache.check()?;
             let uuid = draw();
             // The flash first: what is kept is known there.
-            let volume = log.volume(uuid, size).await?;
-            let words = Words::new(uuid, owes);
+            let volume = cache.volume(uuid, size).await?;
+            let words = VolumeRecord::new(uuid, owes);
             keep.set(write(&words)).await?;
-            return Ok(Opened { volume, kept: Kept::new(keep, words), trouble: None, is_unknown: false });
+            return Ok(Opened { volume, kept: Recorder::new(keep, words), trouble: None, is_unknown: false });
         }
         (Begin::Open, None) => return Err(corrupt("volume", "nothing is kept")),
-        (Begin::Open, Some(words)) => Words::read(&words)?,
+        (Begin::Open, Some(words)) => VolumeRecord::read(&words)?,
     };
-    let (uuid, kept) = (words.uuid(), Kept::new(keep, words));
-    let Words { attached, owes: owed, .. } = kept.words();
+    let (uuid, kept) = (words.uuid(), Recorder::new(keep, words));
+    let VolumeRecord { attached, owes: owed, .. } = kept.words();
     let without = |kept, e| {
         let volume = Rc::new(Volume::nowhere(uuid, size));
         Opened { volume, kept, trouble: Some(e), is_unknown: attached && owed }
     };
     if attached {
-        let unusable = log.check().err().or_else(|| (!log.has(uuid)).then(unknown));
+        let unusable = cache.check().err().or_else(|| (!cache.has(uuid)).then(unknown));
         let Some(e) = unusable else {
-            let volume = log.known(uuid, size)?;
+            let volume = cache.known(uuid, size)?;
             return Ok(Opened { volume, kept, trouble: None, is_unknown: false });
         };
         match owed || read_only {
@@ -180,20 +180,20 @@ pub async fn open(with: &Build, log: &Log, size: u64, policy: Policy, read_only:
     }
     // What the flash has does not count: it begins anew.
     let anew = async {
-        log.check()?;
+        cache.check()?;
         if read_only {
             return Err(Error::new(ErrorKind::ReadOnly, "it is read-only, and was used without its flash"));
         }
-        if log.has(uuid) {
-            log.drop_volume(uuid, true).await?;
+        if cache.has(uuid) {
+            cache.drop_volume(uuid, true).await?;
         }
         let uuid = draw();
-        Ok((uuid, log.volume(uuid, size).await?))
+        Ok((uuid, cache.volume(uuid, size).await?))
     };
     match anew.await {
         Err(e) => Ok(without(kept, e)),
         Ok((uuid, volume)) => {
-            let words = Words::new(uuid, owes);
+            let words = VolumeRecord::new(uuid, owes);
             kept.change(|kept| *kept = words).await.inspect_err(|_| volume.is_open.set(false))?;
             Ok(Opened { volume, kept, trouble: None, is_unknown: false })
         }
