@@ -230,12 +230,16 @@ fn opens(crash: &Crash, text: &str, whole: &Superblock, serve: bool) -> Result<V
     opened.expect("it does not hang")
 }
 
-/// What the members say, and what was said: crashes that have this in common differ in other bytes.
+/// What the members say of the hierarchy, and what was said: crashes that have this in common differ in other
+/// bytes, such as how far a move is, of which the device that moves has tests of its own. Of generations only
+/// their order counts.
 fn mark(now: Now, copies: &[Superblock]) -> (Now, String) {
+    let generations: BTreeSet<u64> = copies.iter().map(|copy| copy.generation).chain([now.served]).collect();
+    let rank = |generation: u64| generations.range(..generation).count() as u64;
     let mark = |copy: &Superblock| {
-        format!("{} {} {} {}\n", copy.name, copy.generation, copy.clean, copy.description)
+        format!("{} {} {} {}\n", copy.name, rank(copy.generation), copy.clean, file_of(&copy.description))
     };
-    (now, copies.iter().map(mark).collect())
+    (Now { served: rank(now.served), ..now }, copies.iter().map(mark).collect())
 }
 
 /// Starts the daemon with every file after every crash, and once more after every crash meanwhile.
@@ -253,6 +257,10 @@ fn check(files: &[String], written: bool) {
             );
             followed += usize::from(file_of(&whole.description) != description(text));
             let is_new = seen.insert((text, mark(crash.now, &copies)));
+            // Of those that have all this in common, one death of the three at each moment is enough.
+            if !is_new && (n + n / 3) % 3 > 0 {
+                continue;
+            }
             let inner = opens(crash, text, whole, is_new).unwrap_or_else(|e| panic!("{at}{e}"));
             let (mut seen, before) = (BTreeSet::new(), crash.now.served);
             for (m, crash) in inner.iter().enumerate() {

@@ -1,8 +1,8 @@
 //! Bad blocks (`flash::bad`): what a batch does with them, what is said of them, and how they are given up.
 //!
-//! A block that the flash cannot read was acknowledged, and nothing else has it: reads of it fail, until it is written again
-//! or the loss is accepted. One that the store does not take is read from the flash as any other; a write that waits for the
-//! store fails.
+//! A block that the flash cannot read was acknowledged, and nothing else has it: reads of it fail, until it
+//! is written again or the loss is accepted. One that the store does not take is read from the flash as any
+//! other; a write that waits for the store fails.
 
 use super::epoch::Batch;
 use super::failure::{SideError, SideResult};
@@ -44,7 +44,8 @@ impl Accelerate {
             let at = dirty.block * SLOT as u64;
             match side {
                 Side::Flash => {
-                    tracing::error!(device = %self.name, at, error = %e, "a block that only the flash has cannot be read")
+                    let what = "a block that only the flash has cannot be read";
+                    tracing::error!(device = %self.name, at, error = %e, "{what}")
                 }
                 Side::Store => {
                     tracing::error!(device = %self.name, at, error = %e, "a block cannot be written to the store")
@@ -55,7 +56,8 @@ impl Accelerate {
         is_owed
     }
 
-    /// The flash cannot read a block. Fails if no block can be left out, or need be, as the device can do without the flash.
+    /// The flash cannot read a block. Fails if no block can be left out, or need be, as the device can do
+    /// without the flash.
     pub(super) fn leave_unread(&self, dirty: &Dirty, e: Error) -> SideResult<()> {
         if !is_of_blocks(&e) {
             return Err(SideError::Flash(e));
@@ -109,7 +111,7 @@ impl Accelerate {
     /// A block cannot be read that only the flash has.
     pub(super) fn only_copy(&self, e: Error) -> Error {
         let message = format!(
-            "{}: it is the only copy of what was written there: it is to be written again, or given up with `lamina ctl {} \
+            "{}: the flash had the only copy of this block: write the block again, or give it up with `lamina ctl {} \
              accept-loss`",
             e.message(),
             self.name

@@ -1,12 +1,13 @@
 //! The store is about to change otherwise than by a write: it is rolled back, cut off, or kept as it is.
 //!
 //! ```text
-//!      captured:  destaged, as much as there is ──▶ held, the rest destaged
-//!      replaced:  destaged, as much as there is ──▶ held, the rest destaged ──▶ forgotten, durably ──▶ the store changes
+//!      captured:  destaged, all there is ──▶ quiesced, the rest destaged
+//!      replaced:  destaged, all there is ──▶ quiesced, the rest destaged ──▶ forgotten, durably ──▶ the store changes
 //! ```
 //!
-//! What is on the flash is of the store as it was. It stops to count before anything changes (the generation from which on
-//! blocks count is raised): a crash between the two leaves a cold cache, and never an old block over a new one.
+//! What is on the flash is of the store as it was. It stops to count before anything changes (the generation
+//! from which on blocks count is raised): a crash between the two leaves a cold cache, and never an old block
+//! over a new one.
 
 use super::failure::SideResult;
 use super::{Accelerate, Policy};

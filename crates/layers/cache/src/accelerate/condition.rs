@@ -1,4 +1,5 @@
-//! How it is with the flash, and what becomes of a request that the flash fails: plain state. The tables stand in `mod.rs`.
+//! How it is with the flash, and what becomes of a request that the flash fails: plain state. The tables
+//! stand in `mod.rs`.
 
 use super::Policy;
 use lamina_block::Error;
@@ -41,7 +42,8 @@ pub enum Response {
 }
 
 impl Failed {
-    /// What is done. Without the flash the store alone would be an older state that nobody notices, if that lacks a write.
+    /// What is done. Without the flash the store alone would be an older state that nobody notices, if that
+    /// lacks a write.
     pub fn response(self) -> Response {
         match self {
             Failed { is_detached: true, .. } => Response::Wait,
@@ -75,7 +77,8 @@ impl Condition {
         matches!(self, Condition::Leaving(_))
     }
 
-    /// The flash is being given up because of `why`: from `Fine` when it fails, from `Stopped` when the loss is accepted.
+    /// The flash is being given up because of `why`: from `Fine` when it fails, from `Stopped` when the loss
+    /// is accepted.
     pub fn leave(&mut self, why: Error) {
         debug_assert!(!self.is_leaving(), "one at a time gives it up");
         *self = Condition::Leaving(why);
@@ -105,7 +108,8 @@ mod tests {
         const ANY: [Policy; 3] = [WriteBack, WriteThrough, Uncached];
         const BOTH: [bool; 2] = [false, true];
         // Detached, unprotected, broken, policies: what is done. Each row of `mod.rs`, with all that it leaves open.
-        let rows: [(&[bool], &[bool], &[bool], &[Policy], Response); 6] = [
+        type Row = (&'static [bool], &'static [bool], &'static [bool], &'static [Policy], Response);
+        let rows: [Row; 6] = [
             (&[true], &BOTH, &BOTH, &ANY, Wait),
             (&[false], &[true], &[true], &ANY, Stop),
             (&[false], &[true], &[false], &ANY, Fail),

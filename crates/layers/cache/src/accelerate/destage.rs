@@ -1,16 +1,16 @@
 //! The destager: brings what was written to the store, batch by batch, in the order of the serial numbers.
 //!
 //! ```text
-//!      staging queue ─▶ batch: each block once ─▶ flash flushed ─▶ ┌ read from flash ─▶ store written ┐ ─▶ store flushed ─▶ checkpoint
-//!                                                                  └ part by part ──────────────────┘
+//!      staging queue ─▶ batch, each block once ─▶ flash flushed ─▶ part by part: flash read ─▶ store written
+//!                                                 store flushed ─▶ checkpoint
 //! ```
 //!
-//! What was written at about the same time lies side by side on the flash, and goes to places far apart on the store: a part of a
-//! batch is read in the order of the flash, in stretches, compared with its checksums (`flash/rot.rs`), and written in the order of
-//! the store, while the next is read.
+//! What was written at about the same time lies side by side on the flash, and goes to places far apart on
+//! the store: a part of a batch is read in the order of the flash, in stretches, compared with its checksums
+//! (`flash/rot.rs`), and written in the order of the store, while the next is read.
 //!
-//! What a batch has is durable on the flash before the store is changed: after a crash the flash never has an older version
-//! of a block than the store.
+//! What a batch has is durable on the flash before the store is changed: after a crash the flash never has an
+//! older version of a block than the store.
 
 use super::bad::is_of_blocks;
 use super::epoch::Batch;
@@ -30,15 +30,15 @@ use std::time::Duration;
 
 /// Neighbours become one write of so many blocks at most.
 const MERGED: usize = 256;
-/// Blocks of a batch on their way to the store, at most, and as many on their way from the flash: 16 MiB each, and what lies
-/// between them.
+/// Blocks of a batch on their way to the store, at most, and as many on their way from the flash: 16 MiB
+/// each, and what lies between them.
 const PART: usize = 4096;
 /// From one slot to the next that is read together, at most: to read 12 KiB in vain costs less than another request.
 const GAP: u32 = 4;
 /// Blocks that are read together, at most.
 const STRETCH: usize = 128;
-/// Stretches that are read at a time, while nobody writes; otherwise one, which is enough for a store that is slower than the
-/// flash, and keeps no write waiting for long.
+/// Stretches that are read at a time, while nobody writes; otherwise one, which is enough for a store that is
+/// slower than the flash, and keeps no write waiting for long.
 const READS: usize = 8;
 /// How long a batch waits for more.
 const LINGER: Duration = Duration::from_millis(500);
@@ -97,7 +97,7 @@ impl Accelerate {
             self.trouble.replace(e.clone().map(|e| (self.progress.get().batch(), e))).map(|(_, e)| e);
         match (before, e) {
             (None, Some(e)) => {
-                tracing::warn!(device = %self.name, error = %e, "the store cannot be brought up to date; it is tried again")
+                tracing::warn!(device = %self.name, error = %e, "the store takes no batch; it is tried again")
             }
             (Some(_), None) => tracing::info!(device = %self.name, "the store takes writes again"),
             (None, None) | (Some(_), Some(_)) => {}
@@ -252,11 +252,12 @@ impl Accelerate {
     pub(super) async fn bring_readable(&self) -> Result<BTreeSet<u64>, Error> {
         let dirty = self.cache.everything(&self.volume).map_or(Vec::new(), |(dirty, _)| dirty);
         let _pins = self.cache.pin_all(&dirty);
-        let doubtful = self.cache.doubtful().await;
-        let is_sure = |run: &[Dirty]| !run.iter().any(|dirty| doubtful.contains(&dirty.slot));
+        let unverified = self.cache.unverified().await;
+        let is_sure = |run: &[Dirty]| !run.iter().any(|dirty| unverified.contains(&dirty.slot));
         let mut by_slot = dirty.clone();
         by_slot.sort_unstable_by_key(|dirty| dirty.slot);
-        // Where nobody knows what was written there is nothing to compare with, and what can be read is better than nothing.
+        // Where nobody knows what was written there is nothing to compare with, and what can be read is
+        // better than nothing.
         let written = self.cache.written_with(&by_slot).await.unwrap_or_default();
         let (mut unreadable, slowest) = (BTreeSet::new(), Cell::default());
         for run in merge(&dirty, |dirty| dirty.block) {

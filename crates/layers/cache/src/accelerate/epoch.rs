@@ -4,11 +4,11 @@
 //!      dirty at this moment ──▶ redo ──▶ flush: the store was the volume of the moment before, and is that of this one
 //! ```
 //!
-//! No write is on its way to the flash at that moment: those that come wait for the ones that are. So every write is in the
-//! epoch or is not, but for those longer than a quarter of a segment of the flash, which are several (some hundred KiB where it has
-//! a GiB); and all that was acknowledged is. So that a batch always fits into the log of the `redo`, writes wait before more is
-//! dirty than that holds. A discard waits until it has been part of a batch, so that it does not get to the store before what
-//! was written earlier.
+//! No write is on its way to the flash at that moment: those that come wait for the ones that are. So every
+//! write is in the epoch or is not, but for those longer than a quarter of a segment of the flash, which are
+//! several (some hundred KiB where it has a GiB); and all that was acknowledged is. So that a batch always
+//! fits into the log of the `redo`, writes wait before more is dirty than that holds. A discard waits until
+//! it has been part of a batch, so that it does not get to the store before what was written earlier.
 
 use super::Accelerate;
 use super::failure::SideResult;
@@ -82,7 +82,7 @@ impl Epochs {
     }
 }
 
-/// Room for what is about to be written, among what may be dirty.
+/// Space for what is about to be written, among what may be dirty.
 pub struct Coming<'a> {
     of: &'a Volume,
     blocks: u64,

@@ -1,23 +1,25 @@
-//! What happens when the flash fails.
+//! The failure of the flash.
 //!
 //! ```text
-//!      the flash fails ─┬─ the store has all that was acknowledged ──▶ kept: it does not count ──▶ uncached
-//!                       │                                              ▲
-//!                       └─ it has not ──▶ stopped ── accept-loss ──────┘
-//!                                            └────── the flash works again ──▶ as before
+//!      the flash fails ─┬─ no unprotected data ──▶ record: the flash does not count ──▶ uncached
+//!                       │                          ▲
+//!                       └─ unprotected data ──▶ stopped ── accept-loss ──┘
+//!                                                  └────── the flash works again ──▶ as before
 //! ```
 //!
-//! What was acknowledged before the store had it is *at stake* until it has. Without that the device goes on uncached, and no
-//! request fails: writes that are under way are still in memory, and go to the store. Otherwise every request fails, and says
-//! what is at stake, because the store alone would be an older state that nobody notices.
+//! Acknowledged data that the store does not have is *unprotected dirty data*. Without such data the device goes
+//! on uncached, and no request fails: writes under way are still in memory, and go to the store. Otherwise every
+//! request fails, and the error names the data, because the store alone would be an older state that nobody
+//! notices.
 //!
 //! Invariants:
-//! * The store is not written past the flash before it is kept that what the flash has does not count any more.
-//! * What was read stays: a write under way that somebody may have read is on the store before the flash is left.
+//! * Before a write goes to the store past the flash, the state record says that the flash does not count.
+//! * Data that was read stays: a write under way that a reader may have seen is on the store before the flash is
+//!   left.
 //!
-//! A request that fails on a flash that otherwise works is an error of that request, under `write-back`. So is a write for which
-//! the flash has no space: what is there can be read all the same, and gets to the store. A clean block that cannot be read is
-//! read from the store.
+//! Under `write-back`, a request that fails on a flash that otherwise works fails alone. So does a write for
+//! which the flash has no space: the cached data can still be read, and gets to the store. A clean block that
+//! cannot be read is read from the store.
 
 use super::condition::{Condition, Failed, Response};
 use super::destage::PAUSE;
@@ -34,7 +36,7 @@ use std::rc::Rc;
 
 /// The destager fails so often on the flash, one time after the other, until it is taken for broken.
 const STRIKES: u32 = 3;
-/// Ranges of what is at stake that are shown, and that are said in an error.
+/// Ranges of what is unprotected that are shown, and that are said in an error.
 const SHOWN: usize = 64;
 const SAID: usize = 4;
 
@@ -306,8 +308,8 @@ impl Accelerate {
             false => format!("not on the store are {}", self.unprotected().words()),
         };
         let message = format!(
-            "the flash has failed ({e}); {what}. It goes on when the flash works again, or without what is lost with `lamina \
-             ctl {} accept-loss`",
+            "the flash has failed ({e}); {what}. The device goes on when the flash works again, or without the lost \
+             data with `lamina ctl {} accept-loss`",
             self.name
         );
         let why = Error::offline(message).on(&self.name);
@@ -322,7 +324,7 @@ impl Accelerate {
         !self.volume.is_somewhere()
     }
 
-    /// Goes on without the flash, as nothing is at stake.
+    /// Goes on without the flash, as nothing is unprotected.
     async fn fail_over(&self, e: Error) -> Result<()> {
         if self.failure.is_leaving() {
             self.while_leaving().await;
@@ -381,8 +383,8 @@ impl Accelerate {
         Ok(())
     }
 
-    /// Brings writes to the store that are under way. None of them is answered before it is there: its memory is the guest's
-    /// again then.
+    /// Brings writes to the store that are under way. None of them is answered before it is there: its memory
+    /// is the guest's again then.
     async fn bring_pending(&self) {
         let mut number = 0;
         while let Some((n, write)) = self.failure.pending_from(number) {
@@ -464,7 +466,8 @@ impl Accelerate {
     pub(super) async fn attach(&self, policy: Policy) -> Result<()> {
         self.cache.check()?;
         if self.is_unknown() {
-            let message = "the flash could not be used when the device was opened: it is used when both are opened again";
+            let message =
+                "the flash could not be used when the device was opened: open both again to use the flash";
             return Err(Error::offline(message).on(&self.name));
         }
         let _all = self.lock(&(0..u64::MAX)).await;
@@ -493,7 +496,7 @@ impl Accelerate {
         self.failure.hopeless().map(|e| e.message().to_owned()).or(trouble).or_else(|| self.unread())
     }
 
-    /// What is at stake while it is stopped.
+    /// What is unprotected while it is stopped.
     pub(super) fn lost(&self) -> Value {
         match self.failure.stopped() {
             None => Value::Null,

@@ -1,15 +1,17 @@
 //! Flow control: writes are slowed down before the flash is full, so that none has to stop.
 //!
-//! Three signals (SYSTEMS C4), each a fraction of what is too much: writes that are not on the store, their bytes, and how long
-//! it would take to bring them there, by a moving average. The largest is the pressure. An acknowledgement is held back for as
-//! long as the store takes for a write, times the pressure, eight times at most: it begins at nothing, rises with the backlog and
-//! falls with it, so that writes settle at the speed of the store without a step on the way.
+//! Three signals (SYSTEMS C4), each a fraction of what is too much: writes that are not on the store, their
+//! bytes, and how long it would take to bring them there, by a moving average. The largest is the pressure.
+//! An acknowledgement is held back for as long as the store takes for a write, times the pressure, eight
+//! times at most: it begins at nothing, rises with the backlog and falls with it, so that writes settle at
+//! the speed of the store without a step on the way.
 
 use crate::flash::SLOT;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Writes in the staging queue that are too many; on a large flash half as many as the share has blocks. They take memory.
+/// Writes in the staging queue that are too many; on a large flash half as many as the share has blocks. They
+/// take memory.
 const WRITES: f64 = 262_144.0;
 /// It takes too long to bring everything to the store.
 const SECONDS: f64 = 120.0;
@@ -20,8 +22,8 @@ const LATENCIES: f64 = 8.0;
 /// What the newest measurement counts in a moving average.
 const NEWEST: f64 = 0.125;
 
-/// Writes of a batch, and its blocks, at most: it takes about so long to bring it to the store, where that is fast enough for
-/// the flushes that it costs not to count, but is not so small or large.
+/// Writes of a batch, and its blocks, at most: it takes about so long to bring it to the store, where that is
+/// fast enough for the flushes that it costs not to count, but is not so small or large.
 const BATCH: Duration = Duration::from_millis(250);
 const BATCH_BLOCKS: std::ops::RangeInclusive<usize> = 4096..=131_072;
 

@@ -1,5 +1,5 @@
 //! `accelerate`: flash in front of a slow store. Writes are acknowledged from the flash and get to the store in the
-//! background; reads come from the flash when it has them.
+//! background; reads come from the flash if the block is there.
 //!
 //! ```text
 //!      write ──▶ lock ──▶ flash ──▶ acknowledged            (write-back)
@@ -9,51 +9,57 @@
 //!      read ───▶ flash, or store ──▶ fills flash
 //! ```
 //!
-//! After FVP (*A Practical Implementation of Clustered Fault Tolerant Write Acceleration in a Virtualized Environment*,
-//! FAST '15): the *gatekeeper* gives every write a serial number and serialises those that overlap; the *destager* takes
-//! batches in which no two overlap in the order of these numbers; a *checkpoint* says up to which number the store is up to
-//! date. After a crash what was written since the last checkpoint is written again, which changes nothing where it had
-//! been written before.
+//! After FVP (*A Practical Implementation of Clustered Fault Tolerant Write Acceleration in a Virtualized
+//! Environment*, FAST '15): the *gatekeeper* gives every write a serial number and serialises overlapping
+//! writes; the *destager* takes batches without overlapping writes in the order of the serial numbers; a
+//! *checkpoint* says up to which number the store is up to date. After a crash the writes since the last
+//! checkpoint are written again, which changes nothing where they had been written before.
 //!
 //! Invariants:
-//! * What is acknowledged is on the flash, as durable as it was asked to be, or on the store.
-//! * The flash has a write before the store has it. So what the flash has is never older than the store.
+//! * Every acknowledged write is on the flash, as durable as the request asked for, or on the store.
+//! * The flash has a write before the store has it. So the flash is never older than the store.
 //! * Blocks of a flash that was left are never read again.
-//! * A batch is durable on the flash before any of it is written to the store, and durable on the store before the
-//!   checkpoint.
+//! * A batch is durable on the flash before any of it is written to the store, and durable on the store before
+//!   the checkpoint.
 //!
-//! Within a batch writes go out in the order of their places, neighbours as one, and of a block that was written several
-//! times only the latest: after a batch the store is as it was at one moment, in the middle of one it is not.
+//! Within a batch, writes go out in the order of their places, neighbours as one. Of a block that was written
+//! several times only the latest version goes out. So after a batch the store is as the volume was at one
+//! moment; in the middle of a batch the store is not.
 //!
-//! Over a store of kind `redo` a batch is all that was dirty at one moment, and the store goes there at once: whatever happens,
-//! also to the flash, it is exactly what the volume was at that moment (`recovery_point`). In return no more can be dirty than
-//! the log of the `redo` holds, and everything is written to it and to the store.
+//! Over a store of kind `redo` a batch is all data that was dirty at one moment, and the store changes to it
+//! atomically: whatever happens, also to the flash, the store is exactly the volume of that moment
+//! (`recovery_point`). In return the log of the `redo` limits the dirty data, and everything is written twice,
+//! to that log and to the store.
 //!
 //! Keys:
 //! * `over`: the store, then the device of kind `flash`.
-//! * `policy` ("write-back"): or "write-through": a write is acknowledged when the store has it too; or "uncached".
-//! * `share` (an equal part of what the others leave): percent of the flash. What others do not use is lent. No more
-//!   of it can be what the store does not have.
-//! * `sequential-cutoff` ("1MiB"): a stream of reads that is longer, in requests of 64 KiB or more, does not fill the flash. "0" lets
-//!   all of them fill it.
-//! * `depth` (32): requests to the store that are under way together, of the destager; one, while a guest writes one block
-//!   after the other and less than an eighth of the share is dirty.
-//! * `store-timeout` ("30s"): as long as the store fails, what needs it waits; after this long it fails.
+//! * `policy` ("write-back"): or "write-through": a write is acknowledged when the store has it too; or
+//!   "uncached".
+//! * `share` (an equal part of what the others leave): percent of the flash. Other volumes may borrow an unused
+//!   share. The share also limits the dirty data.
+//! * `sequential-cutoff` ("1MiB"): a longer stream of reads, in requests of 64 KiB or more, does not fill the
+//!   flash. With "0" all streams fill it.
+//! * `depth` (32): requests of the destager to the store that are under way together. The depth is one while a
+//!   guest writes one block after the other and less than an eighth of the share is dirty.
+//! * `store-timeout` ("30s"): while the store fails, requests that need the store wait; after this long they
+//!   fail.
 //!
-//! When the flash fails: without anything at stake, that is acknowledged and not on the store, it goes on uncached, and
-//! `set-policy` attaches it to the flash again. Otherwise it is stopped until the flash works again; `accept-loss` goes on
-//! without that. See `failure.rs`.
+//! When the flash fails and holds no unprotected dirty data (acknowledged, and not on the store), the device
+//! goes on uncached, and `set-policy` attaches the device to the flash again. Otherwise the device is stopped
+//! until the flash works again; `accept-loss` goes on without the flash. See `failure.rs`.
 //!
-//! Commands: `set-policy` and `set-share` change the policy and the share of the running device, until it is opened again;
-//! `drain` waits until the store has everything. From write-back to write-through the store is brought up to date first, and
-//! writes wait for it from the beginning on.
+//! Commands: `set-policy` and `set-share` change the policy and the share of the running device, until the
+//! device is opened again; `drain` waits until the store has everything. For a change from write-back to
+//! write-through the store is brought up to date first, and new writes wait for the store from the beginning on.
 //!
-//! When the store is about to be rolled back or made smaller by a command, it gets everything first, and then the flash is
-//! forgotten; when a snapshot of it is about to be taken, it gets everything. So the pause is longer than that of a device
-//! without a cache. A last block of the store that is not 4 KiB is never on the flash.
+//! Before a command rolls the store back or makes the store smaller, the store gets all dirty data, and then
+//! the flash is forgotten. Before a snapshot of the store, the store gets all dirty data. So the pause is
+//! longer than that of a device without a cache. A last block of the store that is not 4 KiB is never on the
+//! flash.
 //!
-//! Jobs: `drain` while a command or a change waits until the store has everything; when it is cancelled, that fails, and
-//! nothing else. `replay` until the store has what was found when the device was opened; it goes on whatever happens.
+//! Jobs: `drain` runs while a command or a change waits until the store has everything; a cancelled `drain`
+//! fails that command or change, and nothing else. `replay` runs until the store has the writes that were found
+//! when the device was opened; this job cannot be stopped.
 
 // Design notes. They stand below the head because the head is printed as a page for users.
 // See `failure.rs` too.

@@ -1,10 +1,11 @@
 //! When the destager gives way to writes.
 //!
-//! A store that takes thousands of writes a second costs the core, and the flash that is read for it, so much that a guest
-//! notices that writes as soon as the write before is there: 4 KiB writes were a third slower. So while a guest writes one block
-//! after the other, at once, and there is much room for what it writes, the store gets one write at a time; what is written again
-//! meanwhile gets there once. As soon as the guest pauses or has several writes in flight, an eighth of the share is dirty, room
-//! is short, or anybody waits for the store, it gets as many as it takes (`depth`).
+//! A store that takes thousands of writes a second costs the core, and the flash that is read for it, so much
+//! that a guest notices that writes as soon as the write before is there: 4 KiB writes were a third slower.
+//! So while a guest writes one block after the other, at once, and there is much space for what it writes, the
+//! store gets one write at a time; what is written again meanwhile gets there once. As soon as the guest
+//! pauses or has several writes in flight, an eighth of the share is dirty, space is short, or anybody waits
+//! for the store, it gets as many as it takes (`depth`).
 
 use super::{Accelerate, Policy};
 use lamina_block::Time;
@@ -52,7 +53,7 @@ impl Accelerate {
         !self.pace.gave_way.get()
     }
 
-    /// Nobody waits for the store, and there is room for long.
+    /// Nobody waits for the store, and there is space for long.
     pub(super) fn has_time(&self) -> bool {
         self.policy.get() == Policy::WriteBack
             && self.waiting.get() == 0
@@ -62,7 +63,8 @@ impl Accelerate {
             && !self.cache.is_much_dirty(&self.volume)
     }
 
-    /// True if the next write to the store goes alone. A store that goes from moment to moment stays at one as briefly as it can.
+    /// True if the next write to the store goes alone. A store that goes from moment to moment stays at one
+    /// as briefly as it can.
     pub(super) fn gives_way(&self) -> bool {
         let now = self.env.now();
         let is_writing = self.volume.putting.get() > 0

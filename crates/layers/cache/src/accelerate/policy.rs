@@ -97,8 +97,8 @@ impl Accelerate {
     }
 
     fn left_meanwhile(&self) -> Error {
-        let message = "the flash has failed meanwhile, and the device goes on without it: `set-policy` attaches the device \
-                       again when the flash works";
+        let message = "the flash has failed meanwhile, and the device goes on without it: `set-policy` attaches the \
+                       device again when the flash works";
         Error::offline(message).on(&self.name)
     }
 }

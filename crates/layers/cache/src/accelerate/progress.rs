@@ -32,7 +32,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// The store has everything up to the checkpoint, durably; up to `acknowledged` something may have been acknowledged.
+    /// The store has everything up to the checkpoint, durably; up to `acknowledged` something may have been
+    /// acknowledged.
     pub fn new(checkpoint: u64, acknowledged: u64) -> Progress {
         Progress {
             acknowledged,

@@ -11,8 +11,8 @@ use std::rc::Rc;
 
 /// Streams of reads that are known at a time.
 const STREAMS: usize = 16;
-/// Shorter reads fill the flash, in whatever order they come, in bytes: the store takes its time for each of them, and small
-/// ones side by side often ask for the same block again (docs/benchmarks-hit-rates.md).
+/// Shorter reads fill the flash, in whatever order they come, in bytes: the store takes its time for each of
+/// them, and small ones side by side often ask for the same block again (docs/benchmarks-hit-rates.md).
 const LARGE: u64 = 64 << 10;
 
 /// So many bytes are looked up on the flash at once, when somebody asks what they hold: 1 GiB.
@@ -67,8 +67,8 @@ impl Accelerate {
         self.read_runs(at, into, 0..0).await
     }
 
-    /// Reads a block that becomes a part of a newer version, which would give what is wrong in it a right checksum. False if that
-    /// cannot be done, or if the flash does not have it.
+    /// Reads a block that becomes a part of a newer version, which would give what is wrong in it a right
+    /// checksum. False if that cannot be done, or if the flash does not have it.
     pub(super) async fn read_compared(&self, block: u64, into: &Buf) -> bool {
         let Some(slot) = self.cache.runs(&self.volume, block..block + 1)[0].slot else { return false };
         if self.cache.check_reads().is_err() {
@@ -124,7 +124,7 @@ impl Accelerate {
                     Ok(()) => self.cache.read(slot, within, into.clone()).await,
                     failed => failed,
                 };
-                // What else is done may wait for a write, and the write for room.
+                // What else is done may wait for a write, and the write for space.
                 drop(pin);
                 match read {
                     Ok(()) => Ok(()),
@@ -163,7 +163,7 @@ impl Accelerate {
         Ok(())
     }
 
-    /// True if the store has no older data than what is read from it once: no discard is under way, and there is room.
+    /// True if the store has no older data than what is read from it once: no discard is under way, and there is space.
     fn may_fill(&self) -> bool {
         self.progress.get().is_direct_durable() && self.cache.can_fill()
     }

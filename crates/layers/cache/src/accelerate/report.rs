@@ -1,7 +1,7 @@
 //! What the device shows: figures, alerts, and the work in the background that brings the store up to date.
 //!
-//! Whoever looks pays: but for the ages of writes and the hits of late, which nobody could know afterwards, everything is
-//! worked out when it is asked for.
+//! Whoever looks pays: but for the ages of writes and the hits of late, which nobody could know afterwards,
+//! everything is worked out when it is asked for.
 
 use super::failure::SideResult;
 use super::{Accelerate, add};
@@ -16,8 +16,8 @@ use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-/// What is not on the store, or a recovery point, is too old then. While the store works, flow control keeps the backlog within
-/// two minutes.
+/// What is not on the store, or a recovery point, is too old then. While the store works, flow control keeps
+/// the backlog within two minutes.
 const OLD: Duration = Duration::from_secs(300);
 
 /// What is shown, in the order of the columns.
@@ -210,12 +210,13 @@ impl Recent {
     }
 }
 
-/// When writes came, without a time in each of perhaps hundreds of thousands of records: the serial number that was next, now
-/// and then. A write is at most as old as that says.
+/// When writes came, without a time in each of perhaps hundreds of thousands of records: the serial number
+/// that was next, now and then. A write is at most as old as that says.
 #[derive(Default)]
 struct Ages {
     marks: VecDeque<(u64, Time)>,
-    /// No two are nearer to each other; the more there are, the further: of a long time it matters less how exact it is.
+    /// No two are nearer to each other; the more there are, the further: of a long time it matters less how
+    /// exact it is.
     apart: Duration,
 }
 
@@ -223,7 +224,8 @@ impl Ages {
     const APART: Duration = Duration::from_millis(100);
     const MOST: usize = 1024;
 
-    /// What is written from `now` on has this serial number or a later one. Those before `oldest` are never asked for again.
+    /// What is written from `now` on has this serial number or a later one. Those before `oldest` are never
+    /// asked for again.
     fn note(&mut self, serial: u64, now: Time, oldest: Option<u64>) {
         self.forget(oldest.unwrap_or(serial));
         if self.marks.back().is_some_and(|(_, last)| now.since(*last) < self.apart) {
@@ -306,8 +308,8 @@ impl Accelerate {
         });
     }
 
-    /// Waits until the store has everything; that is a job, which ends before that if it is cancelled. Fails if the store takes
-    /// nothing for too long.
+    /// Waits until the store has everything; that is a job, which ends before that if it is cancelled. Fails
+    /// if the store takes nothing for too long.
     pub(super) async fn drained(&self) -> SideResult<()> {
         if self.is_drained() {
             return Ok(());
@@ -374,8 +376,8 @@ impl Accelerate {
         since.map_or(Duration::ZERO, |since| self.env.now().since(since))
     }
 
-    /// How long it takes until the store has everything, at the speed of the last batches; unknown before the first one, and
-    /// while the store takes nothing.
+    /// How long it takes until the store has everything, at the speed of the last batches; unknown before the
+    /// first one, and while the store takes nothing.
     fn seconds_to_clean(&self) -> Option<f64> {
         let rate = self.flow.borrow().rate();
         match self.left() * SLOT as u64 {

@@ -1,9 +1,10 @@
-//! What is kept with the hierarchy (`docs/formats/kept.md`): which volume of the flash it is, whether that counts, and whether
-//! it may have what the store has not.
+//! What is kept with the hierarchy (`docs/formats/kept.md`): which volume of the flash it is, whether that
+//! counts, and whether it may have what the store has not.
 //!
 //! Invariants:
-//! * Before anything is written to the store past a flash that is not up to date with it, it is kept that the volume does not
-//!   count any more (`attached`). So a flash that comes back later never brings old blocks back.
+//! * Before anything is written to the store past a flash that is not up to date with it, it is kept that the
+//!   volume does not count any more (`attached`). So a flash that comes back later never brings old blocks
+//!   back.
 //! * Before a write is acknowledged that the store has not, it is kept that there may be such (`owes`).
 
 use super::Policy;
@@ -201,7 +202,7 @@ pub async fn open(with: &Build, cache: &Cache, size: u64, policy: Policy, read_o
 }
 
 fn unknown() -> Error {
-    let message = "the cache does not know this volume: it is another one, or was made anew; what was written and is not on \
-                   the store is on the one before";
+    let message = "the cache does not know this volume: the cache is another one, or was made anew; data that the \
+                   store does not have is on the cache before";
     Error::new(ErrorKind::Corrupt, message)
 }

@@ -1,10 +1,11 @@
 //! The end of the store: a last block that is not whole, and blocks behind it.
 //!
-//! A block that the store has only a part of is never on the flash: what fills it up there would go over, or be read
-//! instead of, what the store has there when it is larger. Its writes go to the store, and a flush makes them durable there.
+//! A block that the store has only a part of is never on the flash: what fills it up there would go over, or
+//! be read instead of, what the store has there when it is larger. Its writes go to the store, and a flush
+//! makes them durable there.
 //!
-//! Blocks behind the end are of a store that was larger. They are forgotten, durably, when the device is opened; otherwise they
-//! would be read again when the store has grown, and something else is there.
+//! Blocks behind the end are of a store that was larger. They are forgotten, durably, when the device is
+//! opened; otherwise they would be read again when the store has grown, and something else is there.
 
 use super::Accelerate;
 use super::failure::SideError;
@@ -59,8 +60,8 @@ impl Accelerate {
         Ok(())
     }
 
-    /// Forgets what the flash has from a last block on that is not whole, if there is any. Everything that the flash has
-    /// goes with it, when the store has it.
+    /// Forgets what the flash has from a last block on that is not whole, if there is any. Everything that
+    /// the flash has goes with it, when the store has it.
     pub(super) async fn forget_beyond(self: &Rc<Self>) -> Result<()> {
         let first = self.whole_bytes() / SLOT as u64;
         match self.volume.is_somewhere() && self.cache.has_beyond(&self.volume, first) {

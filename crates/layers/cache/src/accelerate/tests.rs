@@ -135,7 +135,8 @@ fn a_flash_that_goes_round() {
     }
 }
 
-/// A device that is brought up to date and forgotten by its flash whenever it is opened: what is read is what the store has.
+/// A device that is brought up to date and forgotten by its flash whenever it is opened: what is read is what
+/// the store has.
 fn drained() -> Subject {
     Subject::new("drained", |rig| async move {
         let top = volume(&rig, "top", json!({}), 0, &flash(&rig, 1).await?).await?;

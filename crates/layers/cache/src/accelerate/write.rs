@@ -84,7 +84,7 @@ impl Accelerate {
         Ok(serial)
     }
 
-    /// Waits for room on the flash. Fails if the store, which has to take what is dirty, takes nothing for too long.
+    /// Waits for space on the flash. Fails if the store, which has to take what is dirty, takes nothing for too long.
     pub(super) async fn reserve(&self, blocks: u64) -> SideResult<Reservation<'_>> {
         let (space, given_up) = (pin!(self.cache.reserve(blocks)), pin!(self.wait_until(|_| false)));
         match select(space, given_up).await {

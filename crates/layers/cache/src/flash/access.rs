@@ -10,8 +10,8 @@ use lamina_kit::flaw::flawed;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// So large a part of its share is much that is dirty, as a divisor: it can neither go nor be compacted, and what is clean
-/// would have to make all the room.
+/// So large a part of its share is much that is dirty, as a divisor: it can neither go nor be compacted, and
+/// what is clean would have to make all the space.
 const MUCH: u64 = 8;
 
 /// Blocks side by side that are on the flash side by side, or are all not there.
@@ -115,7 +115,7 @@ impl Cache {
         volume.dirty.get() > self.share(volume) / MUCH
     }
 
-    /// True if there is room for what was read, too.
+    /// True if there is space for what was read, too.
     pub fn can_fill(&self) -> bool {
         if self.is_read_only() || self.closed.get() || self.check().is_err() {
             return false;
@@ -129,7 +129,7 @@ impl Cache {
         self.space.borrow().available_to_fill(self.free_segments())
     }
 
-    /// Puts what was read, as much of it as there still is room for without waiting: so many blocks.
+    /// Puts what was read, as much of it as there still is space for without waiting: so many blocks.
     pub async fn fill(&self, volume: &Rc<Volume>, block: u64, data: &Buf) -> Result<u64> {
         let how = How { dirty: false, durability: Durability::Cached };
         let blocks = self.available_to_fill().min((data.len() / SLOT) as u64);
@@ -147,8 +147,8 @@ impl Cache {
         slots.for_each(|slot| index.touch(slot));
     }
 
-    /// Reads bytes from slots of one segment, `at` counted from the start of `slot`. The segment is not used again before
-    /// that has ended.
+    /// Reads bytes from slots of one segment, `at` counted from the start of `slot`. The segment is not used
+    /// again before that has ended.
     pub fn read(
         self: &Rc<Cache>,
         slot: u32,
@@ -195,9 +195,9 @@ impl Cache {
         Ok(())
     }
 
-    /// The oldest writes of a volume, `most` of them and `most` blocks at most: the blocks that have to get to the store, each
-    /// once but for bad ones that are left alone, and the serial number that it is up to date with then. `None`: there are
-    /// none, or the oldest is being written.
+    /// The oldest writes of a volume, `most` of them and `most` blocks at most: the blocks that have to get
+    /// to the store, each once but for bad ones that are left alone, and the serial number that it is up to
+    /// date with then. `None`: there are none, or the oldest is being written.
     pub fn batch(&self, volume: &Volume, most: usize) -> Option<(Vec<Dirty>, u64)> {
         let queue = volume.queue.borrow();
         let (mut dirty, mut upto): (Vec<Dirty>, Option<u64>) = (Vec::new(), None);
@@ -223,8 +223,8 @@ impl Cache {
         upto.map(|upto| (self.batched(dirty), upto))
     }
 
-    /// Nothing of the volume is on its way to the flash while what this gives lives: each write is there or has not begun. Who
-    /// has room does not wait for anything but the device, so this ends.
+    /// Nothing of the volume is on its way to the flash while what this gives lives: each write is there or
+    /// has not begun. Who has space does not wait for anything but the device, so this ends.
     pub async fn quiet(&self, volume: &Rc<Volume>) -> Quiet<'_> {
         volume.is_held.set(true);
         let _hurry = self.hurry();
@@ -260,16 +260,16 @@ impl Cache {
         }
     }
 
-    /// Keeps the staging queue as short as what is not on the store, also if that is written again and again. Nobody waits for
-    /// a certain write to get to the store.
+    /// Keeps the staging queue as short as what is not on the store, also if that is written again and again.
+    /// Nobody waits for a certain write to get to the store.
     pub fn tidy(&self, volume: &Volume) {
         if volume.is_untidy() {
             volume.tidy(|block| self.is_dirty_at(volume, block..block + 1));
         }
     }
 
-    /// The store has what `batch` gave but for bad blocks, durably: so says the flash, durably, when this returns. What is
-    /// said to be on the store ends before the oldest record with a bad block.
+    /// The store has what `batch` gave but for bad blocks, durably: so says the flash, durably, when this
+    /// returns. What is said to be on the store ends before the oldest record with a bad block.
     pub async fn checkpoint(&self, volume: &Volume, upto: u64, dirty: &[Dirty]) -> Result<()> {
         let stays = |record: &Record| {
             !volume.bad.is_empty()
@@ -323,7 +323,8 @@ impl Cache {
         Ok(())
     }
 
-    /// The volume has another UUID from now on, and nothing of it that is on the flash counts. Durable when this returns.
+    /// The volume has another UUID from now on, and nothing of it that is on the flash counts. Durable when
+    /// this returns.
     pub async fn renew(&self, volume: &Volume, uuid: u128) -> Result<()> {
         volume.uuid.set(uuid);
         self.forget(volume).await

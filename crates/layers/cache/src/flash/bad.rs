@@ -1,7 +1,8 @@
 //! Bad blocks: what cannot get to the store for a reason of its own, while everything else does.
 //!
-//! The flash cannot read such a block, or the store does not take it. Batches go on without it; it is tried again alone, or at
-//! once when it has been written again. Until then its record stays in the staging queue, and no checkpoint passes it.
+//! The flash cannot read such a block, or the store does not take it. Batches go on without it; it is tried
+//! again alone, or at once when it has been written again. Until then its record stays in the staging queue,
+//! and no checkpoint passes it.
 
 use lamina_block::{Error, Time};
 use std::cell::RefCell;

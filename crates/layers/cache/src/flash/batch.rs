@@ -131,7 +131,7 @@ impl Cache {
         Some(Batch { log, segment, head, parts })
     }
 
-    /// The segment that the next batch goes to, which has room for one block at least.
+    /// The segment that the next batch goes to, which has space for one block at least.
     fn segment_for(self: &Rc<Cache>, log: u8, this: &Log) -> Option<u32> {
         if let Some(number) = this.open.get() {
             let mut segments = self.segments.borrow_mut();
@@ -324,8 +324,8 @@ impl Cache {
         Ok(())
     }
 
-    /// The same, with the flushes that others need anyway. Until the summary is durable, what it says stays in memory, and
-    /// the segment is looked through after a crash.
+    /// The same, with the flushes that others need anyway. Until the summary is durable, what it says stays
+    /// in memory, and the segment is looked through after a crash.
     async fn finish_at_leisure(self: &Rc<Cache>, number: u32, _pin: Pin) -> Result<()> {
         self.moved.until(|| self.segments.borrow_mut().get(number).under_way.is_empty()).await;
         if !flawed("summary before the flush") {

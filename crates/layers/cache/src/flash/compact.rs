@@ -6,14 +6,16 @@
 //!             ▣▣▣▣  erased ▣▣▢▣  ▣▣▣…
 //! ```
 //!
-//! Old versions and heads would otherwise take their slots until their segment is a tail, and blocks that count would have to
-//! go in their place. A segment with the fewest blocks goes first (greedy, as in Rosenblum and Ousterhout, *The Design and
-//! Implementation of a Log-Structured File System*, TOCS '92), and only if a quarter of it is free then; half of it, when
-//! room is short: a slot that is won costs at most three that are copied, or one.
+//! Old versions and heads would otherwise take their slots until their segment is a tail, and blocks that
+//! count would have to go in their place. A segment with the fewest blocks goes first (greedy, as in
+//! Rosenblum and Ousterhout, *The Design and Implementation of a Log-Structured File System*, TOCS '92), and
+//! only if a quarter of it is free then; half of it, when space is short: a slot that is won costs at most
+//! three that are copied, or one.
 //!
-//! It need not be a tail, as nothing is forgotten: each block of it has a version in the same log that is as new, and behind
-//! it. That one is durable before the segment is erased: first its first head, then its summary, so that until both are gone
-//! it has either all that it had, or nothing. From then on whatever becomes of the newer version, this one cannot come back.
+//! It need not be a tail, as nothing is forgotten: each block of it has a version in the same log that is as
+//! new, and behind it. That one is durable before the segment is erased: first its first head, then its
+//! summary, so that until both are gone it has either all that it had, or nothing. From then on whatever
+//! becomes of the newer version, this one cannot come back.
 
 use super::Cache;
 use super::format::SLOT;
@@ -25,12 +27,12 @@ use lamina_block::{Durability, Io, Result};
 use lamina_kit::flaw::flawed;
 use std::rc::Rc;
 
-/// A segment is compacted that has blocks in no more of its slots, in percent; the second, while room is short.
+/// A segment is compacted that has blocks in no more of its slots, in percent; the second, while space is short.
 const SPARSE_PERCENT: u32 = 75;
 const URGENT_PERCENT: u32 = 50;
 
 impl Cache {
-    /// Compacts a few segments, if there are any for which it is worth it; true if there is more room than before.
+    /// Compacts a few segments, if there are any for which it is worth it; true if there is more space than before.
     pub(super) async fn compact_some(self: &Rc<Cache>) -> bool {
         self.try_compact().await.unwrap_or_else(|e| {
             tracing::debug!(flash = %self.name, error = %e, "no segment could be compacted");
@@ -41,7 +43,7 @@ impl Cache {
     async fn try_compact(self: &Rc<Cache>) -> Result<bool> {
         let before = self.segments.borrow().free.len();
         let mut compacted = Vec::new();
-        // Each takes its time, in which others may need room.
+        // Each takes its time, in which others may need space.
         while compacted.len() < TOGETHER
             && (compacted.is_empty() || !self.is_urgent())
             && self.health.borrow().works()

@@ -7,13 +7,13 @@
 //!                └── a batch: one write ┘
 //! ```
 //!
-//! Everything is in slots of 4 KiB, and little-endian. A *head* says what the slots after it hold, an entry for each run of
-//! blocks; the *summary* at the end of a segment says the same of all of its batches, and that they are durable. The *state*
-//! says which segments count and how far each volume is on its store; it is written to A and B in turn. Heads, summaries and
-//! entries are in `segment.rs`.
+//! Everything is in slots of 4 KiB, and little-endian. A *head* says what the slots after it hold, an entry
+//! for each run of blocks; the *summary* at the end of a segment says the same of all of its batches, and
+//! that they are durable. The *state* says which segments count and how far each volume is on its store; it
+//! is written to A and B in turn. Heads, summaries and entries are in `segment.rs`.
 //!
-//! Invariant: what is decoded here is possible in itself. Guests write the data, so a block of theirs may look like a head:
-//! only one that has the key of the flash, which guests never see, is one.
+//! Invariant: what is decoded here is possible in itself. Guests write the data, so a block of theirs may
+//! look like a head: only one that has the key of the flash, which guests never see, is one.
 
 mod segment;
 
@@ -138,7 +138,7 @@ impl Super {
         bytes.div_ceil(SLOT) as u32
     }
 
-    /// Entries that a summary has room for.
+    /// Entries that a summary has space for.
     pub fn summary_entries(&self) -> usize {
         (self.summary_slots() as usize * SLOT - SUMMARY_LEN) / ENTRY_LEN
     }

@@ -5,10 +5,10 @@
 //!               └──── small let go ────────┴─ main ─┘
 //! ```
 //!
-//! What small let go and is asked for again goes to main (S3-FIFO). If it has gone just now, a longer small queue would have
-//! had it still; likewise for main. So both pull: small grows when its latest ghosts come again, and shrinks when main's
-//! do, as in ARC (Megiddo and Modha, FAST '03). Each queue is judged by as many ghosts, one of each bucket: what it would have
-//! with that many slots more.
+//! What small let go and is asked for again goes to main (S3-FIFO). If it has gone just now, a longer small
+//! queue would have had it still; likewise for main. So both pull: small grows when its latest ghosts come
+//! again, and shrinks when main's do, as in ARC (Megiddo and Modha, FAST '03). Each queue is judged by as
+//! many ghosts, one of each bucket: what it would have with that many slots more.
 
 use super::index::hash;
 use super::segments::{MAIN, SMALL};
@@ -18,12 +18,13 @@ use std::ops::RangeInclusive;
 const OF_SMALL: usize = 4;
 const WAYS: usize = OF_SMALL + 1;
 
-/// Parts of the blocks that small may have before main has to give way, in percent: S3-FIFO's own at least, and not so many
-/// that a scan takes most of main. It begins where most traces are best (docs/benchmarks-hit-rates.md).
+/// Parts of the blocks that small may have before main has to give way, in percent: S3-FIFO's own at least,
+/// and not so many that a scan takes most of main. It begins where most traces are best
+/// (docs/benchmarks-hit-rates.md).
 const SMALL_PERCENT: RangeInclusive<u64> = 10..=40;
 const FIRST_PERCENT: u64 = 20;
-/// Slots that small wins, or loses, when a ghost comes again. What was in main had been asked for before, and is more likely
-/// to be asked for once more.
+/// Slots that small wins, or loses, when a ghost comes again. What was in main had been asked for before, and
+/// is more likely to be asked for once more.
 const WINS: u64 = 1;
 const LOSES: u64 = 2;
 

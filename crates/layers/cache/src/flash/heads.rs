@@ -4,9 +4,9 @@
 //!      head │ data … │ head │ data ▒ │ head │ data …          ▒ cannot be read, or has rotted: that entry is lost
 //! ```
 //!
-//! A block that was written is lost as such, so that nothing older counts in its place; one that the store has too is
-//! dropped. Where there may be a head that cannot be read nobody knows what is lost, and of which volume: the flash is not
-//! opened.
+//! A block that was written is lost as such, so that nothing older counts in its place; one that the store
+//! has too is dropped. Where there may be a head that cannot be read nobody knows what is lost, and of which
+//! volume: the flash is not opened.
 
 use super::Cache;
 use super::format::{Entry, Head, SLOT, What, checksum};
@@ -105,17 +105,19 @@ impl Cache {
     /// A head may be in this slot of a segment, and what that says is not known otherwise.
     pub(super) fn unknown(&self, number: u32, at: u32) -> Error {
         let message = format!(
-            "slot {at} of segment {number} of the cache cannot be read: nobody knows what was written there, nor to which volume"
+            "slot {at} of segment {number} of the cache cannot be read: the block and the volume of that slot are \
+             unknown"
         );
         Error::media(message).on(self.child.name())
     }
 
-    /// What a tail holds. The index knows what of it counts: where its summary cannot be read, its heads are enough, and a
-    /// block that they say nothing of is forgotten.
+    /// What a tail holds. The index knows what of it counts: where its summary cannot be read, its heads are
+    /// enough, and a block that they say nothing of is forgotten.
     pub(super) async fn entries_of_tail(&self, number: u32) -> Result<Vec<Entry>> {
         match self.entries(number).await {
             Err(e) if is_latent(&e) => {
-                tracing::error!(flash = %self.name, segment = number, error = %e, "a summary cannot be read: heads are");
+                let segment = number;
+                tracing::error!(flash = %self.name, segment, error = %e, "a summary cannot be read: heads are");
             }
             read => return read,
         }

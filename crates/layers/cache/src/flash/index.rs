@@ -6,8 +6,9 @@
 //!      ghosts   fingerprints of what went lately (`ghosts.rs`)    2 bytes × 9/10
 //! ```
 //!
-//! The table is open addressing with linear probing; what is taken out is closed up by moving others back, so that there
-//! are no tombstones. A slot holds something exactly if its word is not zero, and then the table has it.
+//! The table is open addressing with linear probing; what is taken out is closed up by moving others back, so
+//! that there are no tombstones. A slot holds something exactly if its word is not zero, and then the table
+//! has it.
 
 use super::ghosts::Ghosts;
 use std::ops::Range;

@@ -1,13 +1,14 @@
-//! Stores that are late: their volumes' dirty blocks go from the tail of a log to its end, and have a limit, so that no store
-//! stops another volume.
+//! Stores that are late: their volumes' dirty blocks go from the tail of a log to its end, and have a limit,
+//! so that no store stops another volume.
 //!
 //! ```text
 //!      tail  ▣▢◆▢  ▣▣…  …▣  end        ◆ dirty, of a store that is late
 //!              └──────────▶ ◆          ▢ forgotten, as in any tail
 //! ```
 //!
-//! A copy is the same version at another place, with the same serial number: after a crash it does not matter which is found.
-//! Where a batch on its way has it, it is known by its word in the index, which says so and is copied with it.
+//! A copy is the same version at another place, with the same serial number: after a crash it does not matter
+//! which is found. Where a batch on its way has it, it is known by its word in the index, which says so and
+//! is copied with it.
 
 use super::Cache;
 use super::format::SLOT;
@@ -32,7 +33,8 @@ impl Cache {
         }
     }
 
-    /// The tail that goes next though it has something dirty, as all its stores are late; none if nothing else is there.
+    /// The tail that goes next though it has something dirty, as all its stores are late; none if nothing
+    /// else is there.
     pub(super) fn late_tail(&self) -> Option<(u8, u32)> {
         let dirty: u64 = self.volumes.borrow().iter().flatten().map(|volume| volume.dirty.get()).sum();
         if !self.is_urgent() || !self.health.borrow().works() || dirty > self.capacity_for_dirty() {
@@ -58,8 +60,8 @@ impl Cache {
         })
     }
 
-    /// Reads dirty blocks one by one. One that batches could not read either is lost, and that is what is copied: otherwise it
-    /// would keep its segment for ever, and with it all behind that.
+    /// Reads dirty blocks one by one. One that batches could not read either is lost, and that is what is
+    /// copied: otherwise it would keep its segment for ever, and with it all behind that.
     pub(super) async fn read_alone(&self, run: &Run, copies: &mut Vec<(Run, Buf)>) {
         for i in 0..run.count {
             let (slot, block) = (run.slot + i, run.block + u64::from(i));
@@ -78,7 +80,7 @@ impl Cache {
         }
     }
 
-    /// Blocks of a volume that may be dirty: so many that its neighbours have room whatever becomes of its store.
+    /// Blocks of a volume that may be dirty: so many that its neighbours have space whatever becomes of its store.
     pub fn dirty_share(&self, volume: &Volume) -> u64 {
         let volumes = self.volumes.borrow();
         let unopened = volumes.iter().flatten().filter(|volume| !volume.is_open.get());
@@ -87,7 +89,7 @@ impl Cache {
         self.part_of(volume, self.capacity_for_dirty().saturating_sub(kept)).max(self.chunk())
     }
 
-    /// Blocks that there is room for when they are copied again and again: with heads, and what is left at the ends of
+    /// Blocks that there is space for when they are copied again and again: with heads, and what is left at the ends of
     /// segments.
     fn capacity_for_dirty(&self) -> u64 {
         let segments = u64::from(self.shape.segments.saturating_sub(self.low_water() as u32));

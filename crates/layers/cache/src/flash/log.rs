@@ -1,17 +1,19 @@
 //! Appending to the logs: batches, their order, and when they count.
 //!
 //! ```text
-//!      put ──▶ room ──▶ serial, log ──▶ waiting ┐
+//!      put ──▶ reserve ──▶ serial, log ──▶ waiting ┐
 //!      put ──▶ …                                ├─▶ batch: head │ data … ──▶ one write ──▶ index ──▶ done
 //!      put ──▶ …                                ┘
 //! ```
 //!
-//! What comes while batches are under way waits and goes together with the next one. A batch that fails ends its segment: the
-//! summary, which is durable before anybody hears of the failure, is without it, so that what failed never comes back.
+//! What comes while batches are under way waits and goes together with the next one. A batch that fails ends
+//! its segment: the summary, which is durable before anybody hears of the failure, is without it, so that
+//! what failed never comes back.
 //!
 //! Invariants:
-//! * All versions of a block that count are in one log, the latest last. A new version goes where the block is; one that
-//!   is not there has no version that counts. So when the tail of a log goes, nothing older stays behind.
+//! * All versions of a block that count are in one log, the latest last. A new version goes where the block
+//!   is; one that is not there has no version that counts. So when the tail of a log goes, nothing older
+//!   stays behind.
 //! * Two versions of a block are never under way together: who writes holds the lock of the volume, and a copy from the
 //!   tail of a log and a new version wait for each other.
 //! * The first batch of a segment is written before there is a second one, and durable before anything that follows is
@@ -95,8 +97,8 @@ pub struct Log {
     pub gathers: Cell<bool>,
 }
 
-/// What was read waits so long for more that was, and for so many slots of it, in order to share a head with it: one head for
-/// each block that is read alone would take half of the room.
+/// What was read waits so long for more that was, and for so many slots of it, in order to share a head with
+/// it: one head for each block that is read alone would take half of the space.
 const GATHER: Duration = Duration::from_millis(20);
 pub const GATHER_SLOTS: u32 = 32;
 
@@ -130,7 +132,7 @@ impl Drop for Hurry<'_> {
     }
 }
 
-/// Somebody who waits for room.
+/// Somebody who waits for space.
 pub struct SpaceWaiter<'a>(&'a Cache);
 
 impl Drop for SpaceWaiter<'_> {
@@ -140,7 +142,7 @@ impl Drop for SpaceWaiter<'_> {
 }
 
 impl Cache {
-    /// Somebody waits for room while what this gives lives.
+    /// Somebody waits for space while what this gives lives.
     pub fn space_waiter(&self) -> SpaceWaiter<'_> {
         self.change_space(|space| space.wait(self.env.now()));
         SpaceWaiter(self)
@@ -184,8 +186,9 @@ impl Cache {
         }
     }
 
-    /// Puts `data`, no more than a chunk, on the flash as the blocks from `block` on, where there is `_space`. Nobody else puts
-    /// these blocks meanwhile. When it returns, reads find it. Gives its serial number.
+    /// Puts `data`, no more than a chunk, on the flash as the blocks from `block` on, where there is
+    /// `_space`. Nobody else puts these blocks meanwhile. When it returns, reads find it. Gives its serial
+    /// number.
     pub async fn put(
         &self,
         _space: Reservation<'_>,
@@ -235,8 +238,8 @@ impl Cache {
         result.map(|()| serial)
     }
 
-    /// The blocks of `at` are not on the flash any more; durable when it returns. There is `_space` for the heads of both logs.
-    /// Nobody puts them meanwhile.
+    /// The blocks of `at` are not on the flash any more; durable when it returns. There is `_space` for the
+    /// heads of both logs. Nobody puts them meanwhile.
     pub async fn drop_blocks(
         &self,
         _space: Reservation<'_>,
@@ -314,7 +317,7 @@ impl Cache {
         logs
     }
 
-    /// Appends something for which there is room.
+    /// Appends something for which there is space.
     pub fn append(&self, log: u8, waiting: Waiting) {
         let this = &self.logs[log as usize];
         let was_read = waiting.what == What::Clean && waiting.from.is_none() && self.hurried.get() == 0;

@@ -1,49 +1,50 @@
 //! `flash`: the cache of several volumes on one fast device. The layers of kind `accelerate` stand on it.
 //!
 //! ```text
-//!      accelerate vm1 ─┐                       ┌─ small  ▢ ▢ ▣ ◀─ what is new
+//!      accelerate vm1 ─┐                       ┌─ small  ▢ ▢ ▣ ◀─ new blocks
 //!      accelerate vm2 ─┼──▶  flash: one index ─┤
-//!      accelerate vm3 ─┘                       └─ main   ▢ ▢ ▢ ▢ ▣ ◀─ what was asked for again
+//!      accelerate vm3 ─┘                       └─ main   ▢ ▢ ▢ ▢ ▣ ◀─ blocks that were asked for again
 //!                                                        │
 //!                                                 tail: kept, or forgotten
 //! ```
 //!
-//! Everything is appended, and nothing is written in place: many small writes of guests are one write of the device. Each
-//! batch says itself what it holds, so that after a crash the index is made anew from heads and summaries, without reading
-//! data that is known to be durable.
+//! Everything is appended, and nothing is written in place: many small writes of guests are one write of the
+//! device. Each batch describes its own contents, so that after a crash the index is rebuilt from heads and
+//! summaries, without reading data that is known to be durable.
 //!
-//! What stays is decided by S3-FIFO (Yang et al., SOSP '23): what came is in a small queue, and moves to the main one if it
-//! was asked for before its segment is needed; what comes again soon after it went goes to the main one at once. A scan
-//! passes through the small queue, and does no harm. What is not on its store yet never goes.
+//! S3-FIFO (Yang et al., SOSP '23) decides which blocks stay: a new block is in a small queue, and moves to the
+//! main queue if it was asked for before its segment is needed; a block that comes again soon after it went goes
+//! to the main queue at once. A scan passes through the small queue, and does no harm. Dirty blocks never go.
 //!
 //! Keys:
 //! * `over`: the device. Everything on it belongs to the cache.
 //!
-//! It shows what is on the device, and can only be read. It deliberately knows nothing of stores: when something gets there
-//! is the business of `accelerate`. The format is in `docs/formats/flash.md`.
+//! The layer shows the contents of the device, read-only. It deliberately knows nothing of stores: `accelerate`
+//! decides when data gets to a store. The format is in `docs/formats/flash.md`.
 //!
-//! A device that fails a write and cannot say for sure that it stays failed takes nothing until it can (`failed`); and nothing
-//! any more if it has lost meanwhile what was not durable, so that who has it open knows of it. One whose
-//! cache cannot be opened is there all the same, with nothing in it: what that means is for each volume to say.
+//! After a failed write of unknown outcome the device takes no more writes until the outcome is certain
+//! (`failed`). If the device has meanwhile lost data that was not durable, it takes no writes until it is opened
+//! again, so that the volumes notice the loss. A device whose cache cannot be opened is there all the same,
+//! empty: each volume decides what that means.
 //!
-//! Commands: `forget` gets rid of a volume that nobody has open.
+//! Commands: `forget` removes a volume that is not open.
 
 // Design notes. They stand below the head because the head is printed as a page for users.
 //
 // Space. F is the number of free segments, R is `low_water()`. "If it fits": the blocks fit, with their heads,
 // into F - 4 segments less the slots that are reserved (`available`).
 //
-//      state           write (`room`)  fill (`fill`)   reclaim                       clean copy from a tail
-//      F > R           if it fits      what fits       ends                          made
-//      F = R           if it fits      what fits       goes on, does not start       made
-//      3/4 R < F < R   if it fits      what fits       starts: compacts, then tails  made
-//      4 < F <= 3/4 R  if it fits      what fits       tails, then compacts, then    made
-//                                                      turns over late tails
-//      F = 3, 4        waits           nothing         the same                      made
-//      F = 2           waits           nothing         the same, no compaction       made
-//      F = 0, 1        waits           nothing         the same, no compaction       none: forgotten
-//      a write waits   if it fits      nothing         as F says                     as F says
-//      failed          fails           fails, or none  tails alone                   none: forgotten
+//      state           write (`reserve`)  fill (`fill`)  reclaim                       clean copy from a tail
+//      F > R           if it fits         what fits      ends                          made
+//      F = R           if it fits         what fits      goes on, does not start       made
+//      3/4 R < F < R   if it fits         what fits      starts: compacts, then tails  made
+//      4 < F <= 3/4 R  if it fits         what fits      tails, then compacts, then    made
+//                                                        rotates late tails
+//      F = 3, 4        waits              nothing        the same                      made
+//      F = 2           waits              nothing        the same, no compaction       made
+//      F = 0, 1        waits              nothing        the same, no compaction       none: forgotten
+//      a write waits   if it fits         nothing        as F says                     as F says
+//      failed          fails              fails, or none  tails alone                   none: forgotten
 //
 // With the smallest R, which is 6, the fourth row is empty. A closed cache neither starts nor goes on with
 // reclaim. No clean copy is made either while `is_hopeless`.
@@ -135,7 +136,10 @@ impl Config for Keys {
         figures: FIGURES,
         notices: &[
             Notice::new("/failed", "{device} takes nothing: {}"),
-            Notice::new("/alerts/stalled", "{device} has no room: writes have waited for {/stalled_seconds}"),
+            Notice::new(
+                "/alerts/stalled",
+                "{device} has no space: writes have waited for {/stalled_seconds}",
+            ),
         ],
         verbs: &[Verb::new("forget", "forgets a volume that nobody uses any more").with(&[
             Arg::required("uuid", ArgType::Text, "which one, as it is shown"),
@@ -186,13 +190,13 @@ const FIGURES: &[Figure] = {
             .column("DIRTY"),
         Figure::counter("written_bytes_total", "/written_bytes", Bytes, "Written to the device: its wear.")
             .column("WRITTEN"),
-        Figure::counter("stalls_total", "/stalls", Count, "Writes that had to wait for room.")
+        Figure::counter("stalls_total", "/stalls", Count, "Writes that had to waits for space.")
             .column("STALLS"),
         Figure::gauge(
             "stalled_seconds",
             "/stalled_seconds",
             Seconds,
-            "How long writes have waited for room now.",
+            "How long writes have waited for space now.",
         ),
         Figure::gauge("memory_bytes", "/memory", Bytes, "Memory of its index."),
     ]
@@ -266,7 +270,7 @@ struct Forget {
 }
 
 impl Cache {
-    /// For so long there has always been somebody who waits for room.
+    /// For so long there has always been somebody who waits for space.
     fn stalled(&self) -> Duration {
         self.space.borrow().stalled(self.env.now())
     }

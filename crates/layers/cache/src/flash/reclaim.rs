@@ -1,4 +1,4 @@
-//! Room for what comes: the tail of a log is looked through, what is worth it is kept, and the segment is free.
+//! Space for new data: the tail of a log is looked through, what is worth it is kept, and the segment is free.
 //!
 //! ```text
 //!      small's tail:  asked for since it came ──▶ main         else forgotten, and remembered as a ghost
@@ -9,10 +9,11 @@
 //!
 //! Before anything is forgotten, segments go that have few blocks that count (`compact`).
 //!
-//! A segment is written again only when a durable state says that it does not count: otherwise what is forgotten, and has
-//! been changed on its store since, could be found again after a crash. And what made its blocks old is durable before
-//! they go. A tail that has blocks which are not on their store waits for them; where that takes too long, because the store is
-//! away, slow or not even open, they are copied to the end of their log, so that one store stops no other volume.
+//! A segment is written again only when a durable state says that it does not count: otherwise what is
+//! forgotten, and has been changed on its store since, could be found again after a crash. And what made its
+//! blocks old is durable before they go. A tail that has blocks which are not on their store waits for them;
+//! where that takes too long, because the store is away, slow or not even open, they are copied to the end of
+//! their log, so that one store stops no other volume.
 
 use super::Cache;
 use super::format::{Entry, SLOT, Summary, What};
@@ -29,8 +30,8 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// In each log, what was asked for more often than this is kept. Twice in the small one: neighbouring requests that share
-/// a block are no sign that it will be needed again (docs/benchmarks-hit-rates.md).
+/// In each log, what was asked for more often than this is kept. Twice in the small one: neighbouring
+/// requests that share a block are no sign that it will be needed again (docs/benchmarks-hit-rates.md).
 const ASKED: [u8; 2] = [1, 0];
 /// Slots between two runs that are read along with them, at most.
 const CLOSE: u32 = 8;
@@ -82,7 +83,7 @@ impl Cache {
         self.space.borrow().is_urgent(self.free_segments())
     }
 
-    /// Makes room if it is about to be short.
+    /// Makes space if it is about to be short.
     pub fn reclaim_soon(&self) {
         if self.is_short() && !self.closed.get() && !self.reclaiming.replace(true) {
             self.spawn(|me| async move {
@@ -96,7 +97,7 @@ impl Cache {
     async fn reclaim(self: &Rc<Cache>) {
         while self.segments.borrow().free.len() <= self.low_water() && !self.closed.get() {
             let moved = self.moved.wait();
-            // Who needs room fast does not wait for copies.
+            // Who needs space fast does not wait for copies.
             if !self.is_urgent() && self.compact_some().await {
                 continue;
             }
@@ -117,8 +118,9 @@ impl Cache {
             }
             let freed = self.free(emptied).await;
             match freed.and(result) {
-                // All of main has been looked through, and all of it is somebody's due. Room comes when others get rid of
-                // what they have beyond theirs; and if there is nothing they wait for, it is not kept any longer.
+                // All of main has been looked through, and all of it is somebody's due. Space comes when
+                // others get rid of what they have beyond theirs; and if there is nothing they wait for, it
+                // is not kept any longer.
                 Ok(()) if self.is_in_vain() => {
                     let now = self.env.now();
                     match self.is_dirty(|volume| !volume.is_late(now)) {
@@ -154,14 +156,14 @@ impl Cache {
         self.space.borrow().is_in_vain(main)
     }
 
-    /// True if all of main has been looked through as strictly as that is done, and there is still no room: all of it is
-    /// asked for again and again. Somebody has to give way.
+    /// True if all of main has been looked through as strictly as that is done, and there is still no space:
+    /// all of it is asked for again and again. Somebody has to give way.
     fn is_hopeless(&self) -> bool {
         let main = self.segments.borrow().logs[MAIN as usize].len();
         self.space.borrow().is_hopeless(main)
     }
 
-    /// True if room is about to be short.
+    /// True if space is about to be short.
     pub fn is_short(&self) -> bool {
         self.space.borrow().is_short(self.free_segments())
     }
@@ -286,7 +288,8 @@ impl Cache {
         self.flushed.notify();
     }
 
-    /// There are more free segments. What waits for one is not always somebody who waits for room: copies take what there is.
+    /// There are more free segments. What waits for one is not always somebody who waits for space: copies
+    /// take what there is.
     pub(super) fn freed(self: &Rc<Cache>) {
         self.moved.notify();
         if !flawed("nobody hears of a free segment") {
@@ -434,15 +437,15 @@ impl Cache {
         copies
     }
 
-    /// Copies runs to where they go. What cannot be copied is forgotten in a tail, and stays where it is in another segment:
-    /// there may be something older behind it. Fails if something dirty stays where it is.
+    /// Copies runs to where they go. What cannot be copied is forgotten in a tail, and stays where it is in
+    /// another segment: there may be something older behind it. Fails if something dirty stays where it is.
     pub(super) async fn keep(self: &Rc<Cache>, runs: Vec<Run>, why: Leaves) -> Result<()> {
         let ticket = Ticket::new();
         let slots_of = |run: &Run| run.slot..run.slot + run.count;
         let slots = runs.iter().flat_map(|run| slots_of(run).map(|slot| (Rc::clone(&run.volume), slot)));
         let slots: Vec<_> = slots.collect();
         let copies = self.read_apart(runs).await;
-        // All at once, so that they share heads: with one for each there might be no room won.
+        // All at once, so that they share heads: with one for each there might be no space won.
         for (run, data) in copies {
             self.append(
                 if why == Leaves::Sparse || run.is_dirty { self.log_of(run.slot) } else { MAIN },
@@ -503,7 +506,7 @@ impl Cache {
         all * part / given.max(1000)
     }
 
-    /// Blocks that the flash has room for, if batches are not small.
+    /// Blocks that the flash has space for, if batches are not small.
     pub fn capacity_for_data(&self) -> u64 {
         u64::from(self.shape.segments.saturating_sub(self.low_water() as u32))
             * u64::from(self.shape.batch_slots())

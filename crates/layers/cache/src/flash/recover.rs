@@ -7,9 +7,10 @@
 //!      of several versions of a block the one with the highest serial number counts
 //! ```
 //!
-//! What was found by reading a segment is made durable and gets a summary before anything else happens, so that the next
-//! time the same is found: a block never comes back that was not there. What was not found may still be there, in segments
-//! whose first batch is lost: so no segment ever gets a number that one may have had before.
+//! What was found by reading a segment is made durable and gets a summary before anything else happens, so
+//! that the next time the same is found: a block never comes back that was not there. What was not found may
+//! still be there, in segments whose first batch is lost: so no segment ever gets a number that one may have
+//! had before.
 
 use super::Cache;
 use super::format::{Entry, Head, SEGMENTS_AT, SLOT, STATE_SLOTS, STATES, State, Summary, Super, What};
@@ -146,8 +147,9 @@ impl Cache {
         Ok(())
     }
 
-    /// Goes on with numbers that no segment can have had. Between two states there are no more new segments than there are
-    /// segments, because none is used again before a state has said that it is free. Durable before anything is put.
+    /// Goes on with numbers that no segment can have had. Between two states there are no more new segments
+    /// than there are segments, because none is used again before a state has said that it is free. Durable
+    /// before anything is put.
     async fn renumber(self: &Rc<Cache>) {
         self.segments.borrow_mut().next += u64::from(self.shape.segments);
         if let Err(e) = self.save().await {
@@ -158,7 +160,7 @@ impl Cache {
 
     /// Fills the index and the staging queues.
     fn fill_index(&self, found: &[Found]) -> Result<()> {
-        // Of each slot in use: the serial number, which the index has no room for.
+        // Of each slot in use: the serial number, which the index has no space for.
         let mut serials = vec![0u64; self.shape.slots() as usize];
         for found in found {
             let base = self.shape.segment(found.number).start;

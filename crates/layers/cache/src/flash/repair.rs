@@ -1,9 +1,9 @@
 //! A device that has failed, and answers again.
 //!
-//! While it fails nothing is put on it. When it answers again, what may not have been durable is compared with its checksums:
-//! a device that was without power for a moment has lost it, although nobody here has. Then it is not used again before it is
-//! opened anew, so that who has a volume open hears of it. Otherwise every segment gets its summary, which is without what
-//! failed, the state is kept, and it goes on.
+//! While it fails nothing is put on it. When it answers again, what may not have been durable is compared
+//! with its checksums: a device that was without power for a moment has lost it, although nobody here has.
+//! Then it is not used again before it is opened anew, so that who has a volume open hears of it. Otherwise
+//! every segment gets its summary, which is without what failed, the state is kept, and it goes on.
 
 use super::Cache;
 use super::format::Entry;
@@ -52,8 +52,8 @@ impl Cache {
         });
     }
 
-    /// Finds out whether the device has lost power meanwhile, and with it what was not durable. If not, ends all segments,
-    /// also those of batches that failed.
+    /// Finds out whether the device has lost power meanwhile, and with it what was not durable. If not, ends
+    /// all segments, also those of batches that failed.
     async fn repair(self: &Rc<Cache>) -> Result<()> {
         self.logs.iter().for_each(|this| this.open.set(None));
         let unfinished = self.unfinished();
@@ -103,16 +103,16 @@ impl Cache {
     }
 
     /// Slots that may not be durable, and that are not what was put there or cannot be read.
-    pub async fn doubtful(self: &Rc<Cache>) -> HashSet<u32> {
-        let mut doubtful = HashSet::new();
+    pub async fn unverified(self: &Rc<Cache>) -> HashSet<u32> {
+        let mut unverified = HashSet::new();
         for (number, _pin) in self.unfinished() {
             for (slots, checksum) in self.unsure(number).await {
                 if !self.is_right(&slots, checksum).await.unwrap_or(false) {
-                    doubtful.extend(slots);
+                    unverified.extend(slots);
                 }
             }
         }
-        doubtful
+        unverified
     }
 
     /// Fails if the device has lost any of `slots`.

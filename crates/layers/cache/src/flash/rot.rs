@@ -5,9 +5,10 @@
 //!                ◆
 //! ```
 //!
-//! What only the flash has is compared with its checksum before it goes anywhere else: to the store, to the end of its log,
-//! or into a newer version that covers only a part of it. A checksum is of an entry, so all blocks of one are bad together;
-//! that is why entries are short. A read of a guest is not compared: the checksums are on the flash, and not in memory.
+//! What only the flash has is compared with its checksum before it goes anywhere else: to the store, to the
+//! end of its log, or into a newer version that covers only a part of it. A checksum is of an entry, so all
+//! blocks of one are bad together; that is why entries are short. A read of a guest is not compared: the
+//! checksums are on the flash, and not in memory.
 
 use super::Cache;
 use super::access::Dirty;
@@ -40,8 +41,8 @@ fn with<'a>(written: &'a [Written], slots: &Range<u32>) -> &'a [Written] {
 }
 
 impl Cache {
-    /// What has these slots, which are in order, and whose segments are pinned. Nothing is said of slots whose entry cannot be
-    /// read: neither the summary of their segment nor their head.
+    /// What has these slots, which are in order, and whose segments are pinned. Nothing is said of slots
+    /// whose entry cannot be read: neither the summary of their segment nor their head.
     pub async fn written_with(&self, slots: &[Dirty]) -> Result<Vec<Written>> {
         let mut written = Vec::new();
         for of in slots.chunk_by(|a, b| self.is_same_segment(a.slot, b.slot)) {
@@ -81,8 +82,8 @@ impl Cache {
         flawed("rot is not noticed") || is_same()
     }
 
-    /// Reads slots of one segment that is pinned, lowest first, by one request: what lies between them comes along, and what
-    /// was written with them. Fails if any of it is not what was written.
+    /// Reads slots of one segment that is pinned, lowest first, by one request: what lies between them comes
+    /// along, and what was written with them. Fails if any of it is not what was written.
     pub async fn read_stretch(&self, slots: &[Dirty], written: &[Written]) -> Result<Vec<Buf>> {
         slots.iter().try_for_each(|dirty| self.is_there(dirty.slot..dirty.slot + 1))?;
         let asked = slots[0].slot..slots[slots.len() - 1].slot + 1;
@@ -97,8 +98,8 @@ impl Cache {
         Ok(slots.iter().map(|dirty| data.slice(part(dirty)..part(dirty) + SLOT)).collect())
     }
 
-    /// Reads one slot of a segment that is pinned. It fails from now on if it is not what was written. What cannot be compared,
-    /// because a slot that was written with it cannot be read, is taken for what it is.
+    /// Reads one slot of a segment that is pinned. It fails from now on if it is not what was written. What
+    /// cannot be compared, because a slot that was written with it cannot be read, is taken for what it is.
     pub async fn read_slot(&self, slot: u32, written: &[Written]) -> Result<Buf> {
         self.is_there(slot..slot + 1)?;
         let Some(one) = with(written, &(slot..slot + 1)).first() else {

@@ -8,8 +8,8 @@
 //!      free    □ □ □
 //! ```
 //!
-//! A log is a FIFO of segments; each has a number higher than all before it. The logs share the segments: a burst of writes
-//! makes the small one as long as it has to be.
+//! A log is a FIFO of segments; each has a number higher than all before it. The logs share the segments: a
+//! burst of writes makes the small one as long as it has to be.
 
 use super::format::Entry;
 use std::collections::VecDeque;

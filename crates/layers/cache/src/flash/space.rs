@@ -13,7 +13,8 @@ const FOR_COPIES: u64 = 4;
 /// Tails that are freed together, at most: that costs a flush and a state.
 pub const TOGETHER: usize = 8;
 
-/// What can be reserved, and what the reclaim has found out. `free` is the number of free segments at the time of a call.
+/// What can be reserved, and what the reclaim has found out. `free` is the number of free segments at the
+/// time of a call.
 #[derive(Clone, Debug)]
 pub struct Space {
     /// All segments, and the slots of each that batches take.
@@ -68,8 +69,8 @@ impl Space {
         free <= self.low_water() * 3 / 4
     }
 
-    /// Blocks put at once that share a head at least: less than what ends a batch, be it the segment, the length, or the
-    /// number of entries.
+    /// Blocks put at once that share a head at least: less than what ends a batch, be it the segment, the
+    /// length, or the number of entries.
     pub fn run(&self) -> u64 {
         (self.slots / 2).clamp(1, ENTRIES_MAX as u64 / 2)
     }
@@ -87,8 +88,8 @@ impl Space {
         if self.waiting > 0 { 0 } else { self.available(free) }
     }
 
-    /// Slots that `blocks` blocks take with their heads, at most: each its own head, or one for each log and one wherever
-    /// a batch has to end.
+    /// Slots that `blocks` blocks take with their heads, at most: each its own head, or one for each log and
+    /// one wherever a batch has to end.
     fn slots_for(&self, blocks: u64) -> u64 {
         blocks + blocks.min(4 + blocks.div_ceil(self.run()))
     }
@@ -154,8 +155,8 @@ impl Space {
         self.is_strict
     }
 
-    /// True if all of main has been looked through in vain as strictly as that is done: all of it is asked for again and
-    /// again, and some of it has to go all the same.
+    /// True if all of main has been looked through in vain as strictly as that is done: all of it is asked
+    /// for again and again, and some of it has to go all the same.
     pub fn is_hopeless(&self, main: usize) -> bool {
         self.is_strict && self.in_vain > main + 2 * TOGETHER
     }

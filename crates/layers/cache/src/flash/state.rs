@@ -135,13 +135,13 @@ impl Cache {
     pub fn known(&self, uuid: u128, size: u64) -> Result<Rc<Volume>> {
         let known = self.volumes.borrow().iter().flatten().find(|volume| volume.uuid.get() == uuid).cloned();
         let Some(volume) = known else {
-            let message = "the cache does not know this volume: it is another one, or was made anew; what was written and is \
-                           not on the store is on the one before";
+            let message = "the cache does not know this volume: the cache is another one, or was made anew; data that \
+                           the store does not have is on the cache before";
             return Err(Error::new(ErrorKind::Corrupt, message).on(&self.name));
         };
         if volume.queue.borrow().iter().any(|record| record.blocks().end > size) {
-            let message = "the store has become smaller, and the cache has what was written behind its end: give it its size \
-                           back";
+            let message = "the store has become smaller, and the cache has data that was written behind its end: give \
+                           it its size back";
             return Err(Error::new(ErrorKind::Corrupt, message).on(&self.name));
         }
         if volume.is_open.replace(true) {
@@ -156,8 +156,9 @@ impl Cache {
         self.volumes.borrow().iter().flatten().any(|volume| volume.uuid.get() == uuid)
     }
 
-    /// Forgets the volume with this UUID, which nobody has open. What is dirty is lost, and has to be accepted. Durable when
-    /// it returns: its number can be given again, and its blocks are of a generation that then does not count.
+    /// Forgets the volume with this UUID, which nobody has open. What is dirty is lost, and has to be
+    /// accepted. Durable when it returns: its number can be given again, and its blocks are of a generation
+    /// that then does not count.
     pub async fn drop_volume(&self, uuid: u128, accept_loss: bool) -> Result<Value> {
         self.check()?;
         if self.is_read_only() {
@@ -177,8 +178,8 @@ impl Cache {
         let (blocks, dirty) = (volume.blocks.get() * SLOT as u64, volume.dirty.get() * SLOT as u64);
         if dirty > 0 && !accept_loss {
             let message = format!(
-                "{dirty} bytes of it are not on its store, and are lost if it is forgotten: either its device is opened and \
-                 drained, or accept-loss is given"
+                "{dirty} bytes of the volume are not on its store, and are lost if the volume is forgotten: open its \
+                 device and drain it, or give accept-loss"
             );
             return Err(Error::invalid(message).on(&self.name));
         }
@@ -257,8 +258,8 @@ impl Cache {
     }
 }
 
-/// A segment that is not used again while this lives. Its holder waits for devices only: neither for room, which may have to
-/// come from this segment, nor for another holder, which may wait for that.
+/// A segment that is not used again while this lives. Its holder waits for devices only: neither for space,
+/// which may have to come from this segment, nor for another holder, which may wait for that.
 pub struct Pin {
     of: Rc<Cache>,
     number: u32,

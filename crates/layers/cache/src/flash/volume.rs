@@ -7,8 +7,9 @@
 //!      store │ of writes, in serial order   │
 //! ```
 //!
-//! The queue has no data (SYSTEMS C3): what it names is read from the flash when its turn comes. Of a block that was
-//! written several times the latest is written to the store when the first of its records comes; the others find it done.
+//! The queue has no data (SYSTEMS C3): what it names is read from the flash when its turn comes. Of a block
+//! that was written several times the latest is written to the store when the first of its records comes; the
+//! others find it done.
 
 use super::bad::BadBlocks;
 use super::format::VolumeState;
@@ -163,10 +164,12 @@ impl Volume {
         self.queue.borrow().len() as u64 > (2 * self.dirty.get()).max(LONG as u64)
     }
 
-    /// Drops records all of whose blocks have been written again since, or are on the store: of a block the newest is enough,
-    /// as the store gets what the flash has then. The oldest record stays, so that its age is known.
+    /// Drops records all of whose blocks have been written again since, or are on the store: of a block the
+    /// newest is enough, as the store gets what the flash has then. The oldest record stays, so that its age
+    /// is known.
     ///
-    /// Before the store is said to have what such a record was of, the flash is flushed, and has the newer version durably.
+    /// Before the store is said to have what such a record was of, the flash is flushed, and has the newer
+    /// version durably.
     pub fn tidy(&self, is_dirty: impl Fn(u64) -> bool) {
         let mut queue = self.queue.borrow_mut();
         let (mut newer, mut kept) = (HashSet::new(), VecDeque::with_capacity(LONG));

@@ -41,7 +41,7 @@ impl Redo {
             let epoch = &mut *self.epoch.borrow_mut();
             match epoch.phase {
                 Phase::Open if epoch.table.is_empty() => {
-                    // What failed has left nothing but the room it took.
+                    // What failed has left nothing but the space it took.
                     *epoch = Epoch::new(&self.env);
                     return Ok(());
                 }

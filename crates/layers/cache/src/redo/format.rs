@@ -4,10 +4,10 @@
 //!      superblock │ record A │ record B │ … │ head, data │ head, data │ … │ table │ …
 //! ```
 //!
-//! All numbers are little-endian. The *head* before the data of a write says where the data goes, so that a write is found
-//! again before its epoch counts. The *table* says that of all writes of an epoch; the *record* says whether there is an
-//! epoch that counts, and where its table is. Records are written to A and B in turn; the one with the higher sequence number
-//! counts.
+//! All numbers are little-endian. The *head* before the data of a write says where the data goes, so that a
+//! write is found again before its epoch counts. The *table* says that of all writes of an epoch; the
+//! *record* says whether there is an epoch that counts, and where its table is. Records are written to A and
+//! B in turn; the one with the higher sequence number counts.
 //!
 //! Invariant: what is decoded here is possible in itself: every entry lies on the store and on the log.
 
@@ -130,8 +130,8 @@ impl Super {
         page(bytes.as_bytes(), 0)
     }
 
-    /// Reads the page at the beginning of a log of `size` bytes. Fails with `Corrupt` if there is none, or one of a larger
-    /// log, and with `Unsupported` if it is of a later version.
+    /// Reads the page at the beginning of a log of `size` bytes. Fails with `Corrupt` if there is none, or
+    /// one of a larger log, and with `Unsupported` if it is of a later version.
     pub fn decode(bytes: &[u8], size: u64) -> Result<Super> {
         let (head, _) =
             SuperBytes::ref_from_prefix(bytes).map_err(|_| wrong("there is no redo log on it"))?;

@@ -1,35 +1,37 @@
-//! `redo`: the store below goes from one flush to the next at once, also if the power fails on the way.
+//! `redo`: the store below changes atomically from one flush to the next, also if the power fails on the way.
 //!
-//! Writes are put on a log, one after the other. A flush makes them durable there, with a record that says so; then they are
-//! written to the store. If that is interrupted, it is done again when the device is opened.
+//! Writes are put on a log, one after the other. A flush makes them durable there, with a record that says so;
+//! then they are written to the store. If that is interrupted, the next opening does it again.
 //!
 //! ```text
-//!      write ──▶ log: head, data …    read ──▶ log, if it is there, or store
+//!      write ──▶ log: head, data …    read ──▶ log, if the block is there, or store
 //!      flush ──▶ log: table ─▶ record: "epoch 7 counts" ──▶ store ──▶ record: "the store is at epoch 7"
 //! ```
 //!
-//! The head before the data of a write lets it be found before its epoch counts. Opening takes in what is whole, from the
-//! first write on, and ends the epoch with it. So after the death of the process alone everything is there that was answered:
-//! a guest that outlives it misses nothing. After a power loss that is what was there at one moment, at the last flush that
-//! was answered or later.
+//! The head before the data of a write makes the write findable before its epoch counts. Opening takes all
+//! whole writes from the first one on, and ends the epoch with them. So after the death of the process alone
+//! every acknowledged write is there: a guest that outlives the process misses nothing. After a power loss the
+//! store is as it was at one moment, at the last acknowledged flush or later.
 //!
-//! It is made to be the store of `accelerate`, which brings its writes there in any order: over a `redo` everything that was
-//! dirty at one moment becomes one epoch. These writes have no heads, so that they count together or not at all. The store is
-//! then exactly what the volume was at that moment, even if the flash is lost in the middle of it.
+//! `redo` is made to be the store of `accelerate`, which writes in any order: over a `redo` all data that was
+//! dirty at one moment becomes one epoch. These writes have no heads, so that they count together or not at
+//! all. The store is then exactly the volume of that moment, even if the flash is lost in the middle of it.
 //!
 //! Invariants:
 //! * An epoch is durable on the log, all of it, before any of it is written to the store.
-//! * It is durable on the store before its place on the log is written again.
-//! * Writes take effect in the order of their places, and are answered in it: what is found again is all up to one write.
+//! * The epoch is durable on the store before its place on the log is written again.
+//! * Writes take effect and are acknowledged in the order of their places: a recovery finds all writes up to
+//!   one of them.
 //!
 //! Keys:
 //! * `over`: the store.
-//! * `metadata`: the device for the log. It has to be there; what is written between two flushes has to fit, with 4 KiB more
-//!   for each write, otherwise the epoch ends before. Under an `accelerate` that is the most that can be dirty.
+//! * `metadata`: the device for the log, which is required. The writes between two flushes have to fit, with
+//!   4 KiB more for each write, otherwise the epoch ends earlier. Under an `accelerate` the log limits the
+//!   dirty data.
 //!
-//! Everything is written twice, and read once from the log; a flush of something new takes two flushes of the log and one of
-//! the store, and two small durable writes. It deliberately has only one epoch at a time: writes wait while one gets to the
-//! store. The format is in `docs/formats/redo.md`.
+//! All data is written twice, and read once from the log; a flush of new data takes two flushes of the log and
+//! one of the store, and two small durable writes. The layer deliberately has only one epoch at a time: writes
+//! wait while an epoch gets to the store. The format is in `docs/formats/redo.md`.
 
 mod end;
 pub mod format;
@@ -130,8 +132,8 @@ struct Epoch {
     coming: VecDeque<Option<Came>>,
     /// The number of the first of them, counted from the beginning of the epoch.
     came: u64,
-    /// The number of the first one that failed, or whose data have no head: nobody finds what comes after it before the epoch
-    /// counts.
+    /// The number of the first one that failed, or whose data have no head: nobody finds what comes after it
+    /// before the epoch counts.
     gap: Option<u64>,
     /// Where the next data goes.
     end: u64,

@@ -1,4 +1,5 @@
-//! A log is made, and opened: what counts, or else what was written since, gets to the store before anybody asks for it.
+//! A log is made, and opened: what counts, or else what was written since, gets to the store before anybody
+//! asks for it.
 
 use super::format::{self, Committed, Entry, Head, LOG_MIN, PAGE, RECORDS, Record, Super, checksum};
 use super::{Epoch, PIECE, Phase, Redo};
@@ -127,7 +128,8 @@ impl Redo {
                 if len > PIECE
                     || checksum(&read_bytes(&self.env, &self.log, place..place + len).await?) != sum
                 {
-                    let message = "the redo log is damaged: the store may be between two epochs, and the log cannot finish it";
+                    let message = "the redo log is damaged: the store may be between two epochs, and the log cannot \
+                                   finish the second one";
                     return Err(self.damaged(Error::new(ErrorKind::Corrupt, message)).at(entry.at));
                 }
                 epoch.end = epoch.end.max(place + len);

@@ -76,8 +76,8 @@ struct Life {
 }
 
 impl Life {
-    /// Writes at random, up to three together, and flushes now and then; `end` makes what a death leaves, and is told its
-    /// number.
+    /// Writes at random, up to three together, and flushes now and then; `end` makes what a death leaves, and
+    /// is told its number.
     fn of(seed: u64, end: fn(&SimEnv, u64) -> Images) -> std::result::Result<Life, String> {
         let simulation = Simulation::new(seed);
         let env = simulation.env();
@@ -126,8 +126,8 @@ impl Life {
         Ok(Life { moments: moments.take(), states: states.take() })
     }
 
-    /// Opens the device over `images`, which `moment` has left: it holds what was there after one write, which is `least` or
-    /// a later one.
+    /// Opens the device over `images`, which `moment` has left: it holds what was there after one write,
+    /// which is `least` or a later one.
     fn check(
         &self,
         seed: u64,
@@ -199,8 +199,8 @@ fn deaths(seed: u64, one_in: usize) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// The log says what is to be on the store, and is not durable: if the store were brought to it and the power then took the
-/// log, the store would be between two moments.
+/// The log says what is to be on the store, and is not durable: if the store were brought to it and the power
+/// then took the log, the store would be between two moments.
 #[test]
 fn a_log_that_a_dead_process_left_is_durable_before_the_store_follows_it() {
     for seed in 0..4 {

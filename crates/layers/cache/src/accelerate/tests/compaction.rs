@@ -1,4 +1,4 @@
-//! What is written again and again takes no room from the rest.
+//! What is written again and again takes no space from the rest.
 
 use super::super::Keys;
 use super::report::made;

@@ -18,8 +18,8 @@ async fn volume(env: &Rc<SimEnv>) -> Rc<Node> {
     made(env, Begin::Format, &Kind::of::<Keys>(), "top", keys, vec![disk(env, "store"), flash]).await
 }
 
-/// Bytes that were missed by reads of `len` bytes, one after the other from `start` on, that are a millisecond apart; the first
-/// time, and again.
+/// Bytes that were missed by reads of `len` bytes, one after the other from `start` on, that are a
+/// millisecond apart; the first time, and again.
 fn missed(start: u64, len: u64, reads: u64) -> [u64; 2] {
     let world = Simulation::new(1);
     let env = world.env();

@@ -1,5 +1,5 @@
-//! Stores that are away, that hang, or that nobody has open: their volumes take no more of the flash than their share, and
-//! the neighbours write on.
+//! Stores that are away, that hang, or that nobody has open: their volumes take no more of the flash than
+//! their share, and the neighbours write on.
 
 use super::bad::on_store;
 use super::failures::disk;
@@ -109,7 +109,8 @@ fn a_store_that_hangs_stops_no_neighbour() {
     a_late_store(Presence::Silent);
 }
 
-/// A cache, two volumes on it, the first of which has a store that fails, and how much of that one is dirty: all that may be.
+/// A cache, two volumes on it, the first of which has a store that fails, and how much of that one is dirty:
+/// all that may be.
 async fn beside_a_failing_store(env: &Rc<SimEnv>) -> (Rc<Node>, Volume, Volume, u64) {
     let cache = cache(env, Begin::Format).await;
     let (a, b) = (volume(env, "a", &cache).await, volume(env, "b", &cache).await);

@@ -1,5 +1,5 @@
-//! Several volumes on one flash, and what goes wrong with one of them, or with a part of what they share: a fault stays with
-//! what it touches, and ends with its cause.
+//! Several volumes on one flash, and what goes wrong with one of them, or with a part of what they share: a
+//! fault stays with what it touches, and ends with its cause.
 
 use super::failures::{disk, layer};
 use crate::testing::*;

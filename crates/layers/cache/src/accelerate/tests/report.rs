@@ -204,7 +204,7 @@ fn a_store_that_hangs_is_an_alert() {
         assert_eq!(alerts(), none);
         after(&env, 20.0).await;
         assert_eq!(alerts()["lagging"], true);
-        // The flash is full some time, and a write waits for room.
+        // The flash is full some time, and a write waits for space.
         let weak = Rc::downgrade(&top);
         env.start(async move {
             for n in 0..DISK / SLOT as u64 {

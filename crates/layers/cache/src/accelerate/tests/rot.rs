@@ -248,8 +248,8 @@ async fn write_half(a: &Volume, block: u64, value: u8) -> Result<()> {
     a.node.submit(Io::write(block * 4096, Buf::from_vec(vec![value; 2048]), Durability::Cached)).await
 }
 
-/// What a write does not cover does not become a part of a newer version: if only the flash has it, the write fails, and
-/// otherwise the store's is taken.
+/// What a write does not cover does not become a part of a newer version: if only the flash has it, the write
+/// fails, and otherwise the store's is taken.
 fn a_rotten_block_is_written_in_part() {
     simulate(&[("a", MIB)], |env| async move {
         let cache = cache(&env, Begin::Format).await;

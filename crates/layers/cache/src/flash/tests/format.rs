@@ -380,8 +380,8 @@ async fn written(env: Rc<SimEnv>) -> String {
     dump(&disk(&env, "flash")).await
 }
 
-/// Three blocks one of which cannot be read when the flash is opened again, and one that can; both entries are then copied to
-/// the end of the log, as their volume is not open.
+/// Three blocks one of which cannot be read when the flash is opened again, and one that can; both entries
+/// are then copied to the end of the log, as their volume is not open.
 async fn with_lost_blocks(env: Rc<SimEnv>) -> String {
     let cache = made(&env).await;
     let one = cache.volume(ONE, 64).await.expect("a volume");

@@ -144,7 +144,7 @@ fn where_a_head_may_be_nobody_knows_what_is_lost() {
         after(&unfinished(), |env: Rc<SimEnv>| async move {
             spoil(&env, SEGMENTS_AT + slot..SEGMENTS_AT + slot + 1);
             let e = try_open(&env).await.map(drop).expect_err("refused");
-            let message = format!("slot {slot} of segment 0 of the cache cannot be read: nobody knows");
+            let message = format!("slot {slot} of segment 0 of the cache cannot be read");
             assert!(e.message().contains(&message), "{e}");
         });
     }
@@ -199,7 +199,7 @@ fn what_failed_stays_failed_without_its_summary() {
     });
 }
 
-/// No segment's summary can be read any more, while it is open: what comes gets room, and what is there stays right.
+/// No segment's summary can be read any more, while it is open: what comes gets space, and what is there stays right.
 #[test]
 fn a_summary_that_cannot_be_read_stops_nobody() {
     let world = Simulation::new(1);

@@ -4,7 +4,7 @@ mod format;
 mod latent;
 mod order;
 mod recovery;
-mod room;
+mod space;
 
 use crate::testing::*;
 

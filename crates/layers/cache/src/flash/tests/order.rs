@@ -1,5 +1,5 @@
-//! The rules of `docs/formats/flash.md`, "Order": what each is there for, and that a log without it is noticed. Rules 3 and 6
-//! have their canaries beside the layer above.
+//! The rules of `docs/formats/flash.md`, "Order": what each is there for, and that a log without it is
+//! noticed. Rules 3 and 6 have their canaries beside the layer above.
 
 use super::super::Cache;
 use super::super::format::*;

@@ -211,7 +211,7 @@ fn what_waits_for_a_segment_gets_the_next_one() {
             }
             let (dirty, upto) = cache.batch(&volume, 100).expect("dirty");
             cache.checkpoint(&volume, upto, &dirty).await.expect("kept");
-            // They are all taken when somebody comes who was promised room.
+            // They are all taken when somebody comes who was promised space.
             let rooms: Vec<_> = (0..5).map(|_| cache.try_reserve(3).expect("space")).collect();
             let free = std::mem::take(&mut cache.segments.borrow_mut().free);
             let put = async {

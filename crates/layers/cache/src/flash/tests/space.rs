@@ -1,4 +1,4 @@
-//! Writes that wait for room, and readers that keep the segments that it is made of.
+//! Writes that waits for space, and readers that keep the segments that it is made of.
 
 use super::super::cache_of;
 use super::super::format::SLOT;
@@ -21,8 +21,8 @@ async fn read(top: &Rc<Node>, blocks: Range<u64>) -> Vec<u8> {
     data.to_vec().chunks(SLOT).map(|block| block[0]).collect()
 }
 
-/// A read has one block from a segment that is being compacted, and waits for a write where the flash has nothing; the write
-/// waits for room, which is to come from that segment.
+/// A read has one block from a segment that is being compacted, and waits for a write where the flash has
+/// nothing; the write waits for space, which is to come from that segment.
 #[test]
 fn a_read_that_waits_for_a_write_keeps_no_segment() {
     let world = Simulation::new(1);
