@@ -1,8 +1,8 @@
 //! The service behind a store: brings pages into memory, writes records and pages, one round after the other.
 //!
 //! ```text
-//!   round:   finish an earlier write-back ─▶ record ─▶ flush ─▶ who waits for a commit goes on
-//!            if it is time: pages to their other slots ─▶ flush ─▶ root, forced ─▶ the log's tail has moved
+//!   round:   finish an earlier write-back ─▶ record ─▶ flush ─▶ waiting commits go on
+//!            if due: pages to their other slots ─▶ flush ─▶ root, forced ─▶ the log's tail has moved
 //! ```
 //!
 //! Invariant: there is one round at a time; a page is written only when the record of its bytes is durable, once
@@ -19,7 +19,7 @@ use std::rc::{Rc, Weak};
 /// Pages written at once.
 const BATCH: usize = 64;
 
-/// The answer that somebody waits for.
+/// The answer to a waiting caller.
 type Answer = Rc<RefCell<Option<Result<()>>>>;
 
 pub(crate) struct Service {
@@ -81,8 +81,8 @@ impl Service {
         }
     }
 
-    /// Brings a page into memory, or waits for whoever does. `lenient` takes half-written copies for never written,
-    /// as after a crash.
+    /// Brings a page into memory, or waits for the task that does. `lenient` takes half-written copies for never
+    /// written, as after a crash.
     pub async fn bring(&self, number: u32, lenient: bool) -> Result<()> {
         if !self.state.borrow_mut().loading.insert(number) {
             self.moved.wait().await;
@@ -102,7 +102,7 @@ impl Service {
         Ok(())
     }
 
-    /// What is on disk of the two copies of a page.
+    /// The two copies of a page on disk.
     pub async fn copies(&self, number: u32) -> Result<[Slot; 2]> {
         let bytes = self.region.get(&*self.env, self.shape.slot_at(number, 0), 2 * BLOCK).await?;
         Ok([&bytes[..BLOCK], &bytes[BLOCK..]].map(|slot| format::slot(slot, number)))
@@ -152,7 +152,7 @@ impl Service {
                 (Room::No, _) => {
                     return Err(Error::invalid("a change of metadata is too large to be made at once"));
                 }
-                // What is committed is what there was when it was asked for.
+                // The commit has all changes up to the call.
                 (Room::AfterPlan, _) => self.moved.wait().await,
                 (Room::WriteBack, Level::Atomic) if self.working.get() => self.moved.wait().await,
                 (Room::Commit | Room::WriteBack, Level::Atomic) => {
@@ -165,7 +165,7 @@ impl Service {
         }
     }
 
-    /// Something was changed: it will be committed, if the level says so, even if nobody asks.
+    /// Something was changed: the change will be committed without a request, if the level demands that.
     pub fn changed(&self) {
         if self.shape.level == Level::Atomic || self.timer.replace(true) {
             return;
@@ -175,7 +175,7 @@ impl Service {
             sleep.await;
             let Some(service) = me.upgrade() else { return };
             service.timer.set(false);
-            if service.state.borrow().is_behind()
+            if service.state.borrow().is_dirty()
                 && let Err(e) = service.reach(false).await
             {
                 tracing::warn!("metadata could not be committed, and will be later: {e}");
@@ -217,7 +217,7 @@ impl Service {
         }));
     }
 
-    /// One round. Everything that was changed before it began is in it.
+    /// One round. All changes before its start are in it.
     async fn round(&self) {
         let answer = |to: &[Answer], result: &Result<()>| {
             to.iter().for_each(|answer| *answer.borrow_mut() = Some(result.clone()));
