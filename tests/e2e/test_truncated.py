@@ -178,7 +178,7 @@ class WhileServed(Cut):
         self.verify("without it")
         self.write_at(client, 8192)
         client.flush()
-        self.assertIn("was cut short while it was in use", self.daemon.log())
+        self.assertIn("was cut short while in use", self.daemon.log())
         return devices, client
 
     def near_the_end(self, client):
@@ -246,7 +246,7 @@ class WhileServed(Cut):
                 self.fails(client.pread, 4096, at)
                 self.fails(client.pwrite, b"1" * 4096, at)
             self.fails(client.flush)
-            self.assertIn("was cut short while it was in use", self.daemon.log())
+            self.assertIn("was cut short while in use", self.daemon.log())
             self.daemon.kill()
             # What was before the cut is as it was.
             self.assertEqual(image.read_bytes()[:4 * MIB], b"\x55" * 4 * MIB)

@@ -1,8 +1,8 @@
 //! Memory for requests: those of one taker, of its export, and of all exports together.
 //!
 //! ```text
-//!   total ──┬── export ──┬── connection         half of an account is for the reserves of those under it,
-//!           │            └── connection         half is shared by turns
+//!   total ──┬── export ──┬── connection     half of an account is for the reserves below,
+//!           │            └── connection     half is shared by turns
 //!           └── export ───── guest's queues
 //! ```
 //!
@@ -77,7 +77,8 @@ impl Budget {
         }
     }
 
-    /// An account under this one that has `reserve` bytes of it to itself, in any case: this one is enlarged if need be.
+    /// An account under this one that has `reserve` bytes of it to itself, in any case: this one is enlarged if need
+    /// be.
     pub fn child(self: &Rc<Budget>, reserve: usize, max: usize) -> Rc<Budget> {
         self.reserve(reserve);
         self.max.set(self.max.get().max(2 * self.reserved.get()));
@@ -255,7 +256,7 @@ impl Taker {
         true
     }
 
-    /// Stands in one queue: where there was no room.
+    /// Stands in one queue: where there was no space.
     fn wait_at(&self, budget: &Budget) -> bool {
         let is_in = budget.queue.borrow().iter().any(|waiting| Rc::ptr_eq(waiting, &self.freed));
         if !is_in {
@@ -278,12 +279,12 @@ impl Taker {
         self.freed.notify();
     }
 
-    /// Waits until there may be room.
+    /// Waits until there may be space.
     pub fn freed(&self) -> impl Future<Output = ()> + use<'_> {
         self.freed.wait()
     }
 
-    /// Ends a wait, whether there is room or not.
+    /// Ends a wait, whether there is space or not.
     pub fn wake(&self) {
         self.freed.notify();
     }

@@ -11,7 +11,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum ErrorKind {
     /// The medium could not read or write the range (EIO).
     Media,
-    /// There is no room for the data (ENOSPC). Nothing was written.
+    /// There is no space for the data (ENOSPC). Nothing was written.
     NoSpace,
     /// The device may not be written (EPERM, EROFS).
     ReadOnly,

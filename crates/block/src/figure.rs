@@ -116,7 +116,8 @@ pub struct Notice {
     /// The place in the device's info, a JSON pointer: the alert is active while the value there is neither null nor
     /// false.
     pub when: &'static str,
-    /// The sentence: `{device}` stands for the name of the device, `{}` for that value, `{/place}` for the figure there.
+    /// The sentence: `{device}` stands for the name of the device, `{}` for that value, `{/place}` for the figure
+    /// there.
     pub says: &'static str,
 }
 

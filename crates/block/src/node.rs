@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   export ──▶ node A ──Forward──▶ node B ──Forward──▶ node C ──Control──▶ future
-//!               └──────── one walk: counted in A, B and C, one box, one reading of the clock ────────┘
+//!               └─── one walk: counted in A, B and C, one box, one reading of the clock
 //! ```
 
 use crate::walk::{Deferred, Request, Walk};
@@ -438,7 +438,7 @@ enum Admitted {
     Wait,
 }
 
-/// Ends or begins a walk that had no room for more nodes as the request below it did.
+/// Ends or begins a walk that had no space for more nodes as the request below it did.
 #[cold]
 fn go_on(mut walk: Walk, mut below: Request) -> Request {
     match below.ready() {

@@ -11,7 +11,7 @@ pub struct Traits {
     /// Its layer has state, on its children or with the hierarchy ([`crate::Build::keep`]): only one layer may have a
     /// device open, and the state has to be made ([`crate::Begin::Format`]) before the first open.
     pub keeps: bool,
-    /// More children at the end of `over` add room at its end, and nothing has to be moved.
+    /// More children at the end of `over` add space at its end, and nothing has to be moved.
     pub appends: bool,
     /// Its layer shares the state of the device below: when the device below gets another layer, this layer is made
     /// anew.
@@ -67,7 +67,10 @@ impl Traits {
     /// Panics if they do not fit each other; [`crate::Kind::of`] asks when the program is compiled.
     pub(crate) const fn check(&self) {
         assert!(self.keeps || !self.metadata, "a layer with a device for its metadata keeps state");
-        assert!(self.metadata || !self.store, "a layer with a metadata store may have it on a separate device");
+        assert!(
+            self.metadata || !self.store,
+            "a layer with a metadata store may have it on a separate device"
+        );
         assert!(!self.member || has_path(self.outside), "a member has its path in the key `path`");
     }
 }

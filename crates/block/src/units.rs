@@ -53,8 +53,8 @@ fn parse(text: &str, units: &[(&str, u64)]) -> Option<u64> {
 }
 
 impl Bytes {
-    /// For a person: three digits and the unit that reads best, such as `512B`, `4KiB`, `1.25TiB`. [`Display`](fmt::Display) is
-    /// exact.
+    /// For a person: three digits and the unit that reads best, such as `512B`, `4KiB`, `1.25TiB`.
+    /// [`Display`](fmt::Display) is exact.
     pub fn rounded(self) -> String {
         let units = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1u64 << 40)];
         // A value that would be printed as 1024 of a unit is 1 of the next.

@@ -1,7 +1,7 @@
 //! A hierarchy becomes another one while clients are attached.
 //!
 //! ```text
-//!   open new devices ─▶ quiesce nodes that change ─▶ the members list them ─▶ new layers ─▶ close old ones
+//!   open new devices ─▶ quiesce changed nodes ─▶ write superblocks ─▶ new layers ─▶ close old ones
 //!                       (clients wait)
 //! ```
 //!

@@ -1,7 +1,7 @@
 //! The members of a persistent hierarchy, opened.
 //!
 //! ```text
-//!   devices opened ─▶ superblocks read ─▶ judged ─▶ compared with the file ─▶ marked in use ─▶ layers
+//!   opened ─▶ superblocks read ─▶ judged ─▶ compared with the file ─▶ marked in use ─▶ layers
 //! ```
 //!
 //! Nothing is written before all members are known to belong together and to say what the file says; a refusal changes

@@ -1,8 +1,8 @@
 //! Putting other layers under nodes at work, all of them or none.
 //!
 //! ```text
-//!   flush ─▶ quiesce (top down) ─▶ flush ─▶ commit ─▶ detach ─▶ superblocks ─▶ layers (bottom up) ─▶ open
-//!                                                               └ from here the change counts
+//!   flush ─▶ quiesce, top down ─▶ flush ─▶ commit ─▶ detach
+//!     ─▶ superblocks (from here the change counts) ─▶ layers, bottom up ─▶ open
 //! ```
 //!
 //! A node is opened as soon as it has its layer: the nodes above are still quiesced, and their layers may need this

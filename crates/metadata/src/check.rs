@@ -89,12 +89,12 @@ struct Looked<'a> {
 ///
 /// Fails if there is none, or if neither of its roots or not all of its directory can be read.
 pub async fn check(node: &Rc<Node>) -> Result<Checked> {
-    let room = node.geometry().size / BLOCK as u64 * BLOCK as u64;
-    if room < 2 * BLOCK as u64 {
+    let space = node.geometry().size / BLOCK as u64 * BLOCK as u64;
+    if space < 2 * BLOCK as u64 {
         return Err(Error::new(ErrorKind::Corrupt, "the device is too small for a metadata store"));
     }
     let bytes = get(node, 0..2 * BLOCK as u64).await?;
-    let mut roots = [0, 1].map(|i| format::read_root(&bytes[i * BLOCK..][..BLOCK], room));
+    let mut roots = [0, 1].map(|i| format::read_root(&bytes[i * BLOCK..][..BLOCK], space));
     let broken: Vec<Damage> =
         (0u8..).zip(&roots).filter(|(_, r)| r.is_err()).map(|(i, _)| Damage::Root(i)).collect();
     // The directory lies where both say.

@@ -166,7 +166,7 @@ impl Directory {
     pub fn alloc(&mut self, len: u64, tag: u64) -> Result<(Id, [Edit; 2])> {
         let full = |what: &str| Error::new(ErrorKind::NoSpace, format!("the metadata store has no {what}"));
         let index = *self.spare.first().ok_or_else(|| full("space for another object"))?;
-        let no_pages = || full(&format!("space for an object of {len} bytes: {}", self.room()));
+        let no_pages = || full(&format!("space for an object of {len} bytes: {}", self.space()));
         let runs = self.find(pages_of(len)).ok_or_else(no_pages)?;
         let id = self.next_id;
         self.next_id += 1;
@@ -187,7 +187,7 @@ impl Directory {
         self.free.values().map(|count| u64::from(*count)).sum()
     }
 
-    fn room(&self) -> String {
+    fn space(&self) -> String {
         let pages = self.free_pages();
         format!("{} bytes are free, in {} pieces", pages * PAYLOAD as u64, self.free.len())
     }

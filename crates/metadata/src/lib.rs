@@ -17,7 +17,7 @@
 //!
 //! ```text
 //!   Change ──▶ pages in memory ──commit──▶ log: one record, one flush
-//!                    └────────write-back──▶ each page to the older of its two slots, flush, root: tail moves
+//!                    └──write-back──▶ each page to the older of its two slots, flush, root: tail moves
 //! ```
 //!
 //! # What a crash leaves
@@ -27,7 +27,7 @@
 //!
 //! | level | after a crash | commits by itself |
 //! |---|---|---|
-//! | [`Level::Lazy`] | each page is of the last commit or later; objects come and go whole | every few seconds, or sooner |
+//! | [`Level::Lazy`] | each page is of the last commit or later; objects come and go whole | every few seconds |
 //! | [`Level::Shadow`] | everything is as after some [`Change`], not before the last commit | the same |
 //! | [`Level::Atomic`] | everything is as at a [`Store::commit`] (or `flush`), the last one or later | never |
 //!

@@ -9,7 +9,7 @@
 //! between two flushes, and never over its newest whole copy.
 
 use crate::format::{self, BLOCK, PAYLOAD, Shape, Slot};
-use crate::state::{NOBODY, Page, Record, Room, State};
+use crate::state::{NOBODY, Page, Record, Space, State};
 use crate::{Id, Level, Options, Region};
 use lamina_block::{Durability, Env, Error, ErrorKind, Result, Signal};
 use std::cell::{Cell, RefCell};
@@ -126,16 +126,16 @@ impl Service {
         Ok(())
     }
 
-    /// Whether there is room for a change.
-    pub fn room(&self, bytes: usize, pieces: usize, pages: &BTreeSet<u32>) -> Room {
+    /// Whether there is space for a change.
+    pub fn space(&self, bytes: usize, pieces: usize, pages: &BTreeSet<u32>) -> Space {
         let asked = !self.for_commit.borrow().is_empty() || !self.for_write_back.borrow().is_empty();
         if asked && self.shape.level == Level::Atomic {
-            return Room::AfterPlan;
+            return Space::AfterPlan;
         }
-        self.state.borrow().room(bytes, pieces, pages)
+        self.state.borrow().space(bytes, pieces, pages)
     }
 
-    /// Waits until there is room for a change of `pages`, which are asked for again after every wait.
+    /// Waits until there is space for a change of `pages`, which are asked for again after every wait.
     pub async fn wait_for_room(
         &self,
         bytes: usize,
@@ -146,21 +146,21 @@ impl Service {
             if self.closed.get() {
                 return Err(Error::offline("the metadata store is closed"));
             }
-            let room = self.room(bytes, pieces, &pages()?);
-            match (room, self.shape.level) {
-                (Room::Yes, _) => return Ok(()),
-                (Room::No, _) => {
+            let space = self.space(bytes, pieces, &pages()?);
+            match (space, self.shape.level) {
+                (Space::Yes, _) => return Ok(()),
+                (Space::No, _) => {
                     return Err(Error::invalid("a change of metadata is too large to be made at once"));
                 }
                 // The commit has all changes up to the call.
-                (Room::AfterPlan, _) => self.moved.wait().await,
-                (Room::WriteBack, Level::Atomic) if self.working.get() => self.moved.wait().await,
-                (Room::Commit | Room::WriteBack, Level::Atomic) => {
+                (Space::AfterPlan, _) => self.moved.wait().await,
+                (Space::WriteBack, Level::Atomic) if self.working.get() => self.moved.wait().await,
+                (Space::Commit | Space::WriteBack, Level::Atomic) => {
                     let message = "too much metadata has been changed since the last commit: commit first";
                     return Err(Error::new(ErrorKind::NoSpace, message));
                 }
-                (Room::Commit, Level::Lazy | Level::Shadow) => self.reach(false).await?,
-                (Room::WriteBack, Level::Lazy | Level::Shadow) => self.reach(true).await?,
+                (Space::Commit, Level::Lazy | Level::Shadow) => self.reach(false).await?,
+                (Space::WriteBack, Level::Lazy | Level::Shadow) => self.reach(true).await?,
             }
         }
     }

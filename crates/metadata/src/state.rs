@@ -155,7 +155,7 @@ pub(crate) struct State {
 
 /// Whether there is space for changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Room {
+pub(crate) enum Space {
     Yes,
     /// After a commit.
     Commit,
@@ -187,19 +187,19 @@ impl State {
     }
 
     /// Whether changes of `bytes` in `pieces` pieces, to `pages`, may be made now.
-    pub fn room(&self, bytes: usize, pieces: usize, pages: &BTreeSet<u32>) -> Room {
+    pub fn space(&self, bytes: usize, pieces: usize, pages: &BTreeSet<u32>) -> Space {
         let (most, need) = (self.shape.record_max() - RECORD_HEAD, bytes + pieces * CHANGE_HEAD);
         if need > most || pages.len() > self.capacity / 4 {
-            return Room::No;
+            return Space::No;
         }
         let more = |known: usize| known + pages.len();
         if self.uncommitted.size + need > most || more(self.uncommitted.pages.len()) > self.capacity / 4 {
-            return Room::Commit;
+            return Space::Commit;
         }
         let fresh = pages.iter().filter(|page| !self.dirty.contains(page)).count();
         match self.dirty.len() + fresh > self.capacity / 4 * 3 {
-            true => Room::WriteBack,
-            false => Room::Yes,
+            true => Space::WriteBack,
+            false => Space::Yes,
         }
     }
 

@@ -5,7 +5,7 @@
 use crate::directory::{DIRECTORY, Edit, gone, pages_of};
 use crate::format::{PAYLOAD, Slot};
 use crate::service::Service;
-use crate::state::{Page, Room};
+use crate::state::{Page, Space};
 use crate::{Format, Id, Level, Options, Region};
 use lamina_block::{Env, Error, ErrorKind, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -325,10 +325,10 @@ impl Service {
         let size = bytes + entries * size_of::<Edit>();
         loop {
             self.wait_for_room(size, pieces, || self.pages_of(change)).await?;
-            // Holding them keeps them in memory. Others may have changed something meanwhile, so room is asked for
+            // Holding them keeps them in memory. Others may have changed something meanwhile, so space is asked for
             // again, and from then on there is no pause.
             let pages = self.pages_in_memory(change).await?;
-            if self.room(size, pieces, &self.pages_of(change)?) == Room::Yes {
+            if self.space(size, pieces, &self.pages_of(change)?) == Space::Yes {
                 return self.make(change, &pages);
             }
         }

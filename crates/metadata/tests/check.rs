@@ -26,7 +26,7 @@ async fn store(env: &Rc<dyn Env>, node: &Rc<Node>, level: Level) {
         let store = Store::open(env, region.clone(), Options::default()).await.expect("opened");
         let table = match store.find(7) {
             Some(id) => store.load(id).expect("there"),
-            None => store.alloc(3 * 4064, 7).await.expect("room"),
+            None => store.alloc(3 * 4064, 7).await.expect("space"),
         };
         let change =
             (0..3).fold(Change::new(), |change, page| change.write(table.id(), page * 4064, [value; 8]));

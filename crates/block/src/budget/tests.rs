@@ -4,7 +4,7 @@ const MIB: usize = 1 << 20;
 
 /// An account under `parent`, and its taker.
 fn part(parent: &Rc<Budget>) -> (Rc<Budget>, Taker) {
-    let budget = parent.part(4 * MIB, usize::MAX).expect("there is room");
+    let budget = parent.part(4 * MIB, usize::MAX).expect("there is space");
     let taker = budget.taker();
     (budget, taker)
 }
@@ -13,7 +13,7 @@ fn part(parent: &Rc<Budget>) -> (Rc<Budget>, Taker) {
 fn everybody_has_a_reserve_or_is_not_let_in() {
     let export = Budget::new(24 * MIB);
     let all: Vec<_> = (0..3).map(|_| part(&export).1).collect();
-    let Err(e) = export.part(4 * MIB, usize::MAX) else { panic!("there is room") };
+    let Err(e) = export.part(4 * MIB, usize::MAX) else { panic!("there is space") };
     assert!(e.message().contains("(24MiB) is taken by others"), "{e}");
     for one in &all {
         assert!(one.take(4 * MIB, 0), "it does not wait");
@@ -75,7 +75,7 @@ fn a_total_grows_with_its_exports() {
 
 #[test]
 fn a_taker_has_its_own_bound() {
-    let one = Budget::new(1 << 30).part(4 * MIB, 64 * MIB).expect("room").taker();
+    let one = Budget::new(1 << 30).part(4 * MIB, 64 * MIB).expect("space").taker();
     assert!(one.take(32 * MIB, 0) && one.take(16 * MIB, 0));
     assert!(!one.take(16 * MIB, MIB) && one.take(16 * MIB, 0));
     one.give(64 * MIB);

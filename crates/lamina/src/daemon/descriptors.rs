@@ -1,7 +1,7 @@
 //! Whether the process may open as many files as a daemon must: before it opens the first one.
 //!
 //! Libraries below (the asynchronous runtime) panic without descriptors, and an error at the limit can only name the
-//! file that could not be opened. So the room is tried at the start, and a limit that is too low is named.
+//! file that could not be opened. So the descriptors are tried at the start, and a limit that is too low is named.
 
 use super::placement::Placement;
 use crate::exit::Failure;
@@ -24,7 +24,7 @@ const VHOST_USER: usize = 6;
 const ADVICE: u32 = 65536;
 
 /// Raises the limit of open files as far as the system lets us: every client and every guest's queue is some. An error
-/// if these hierarchies have no room even so.
+/// if these hierarchies have too few even so.
 pub fn prepare(placement: &Placement) -> Result<(), Failure> {
     let limit = getrlimit(Resource::Nofile);
     if let Err(e) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {

@@ -4,8 +4,8 @@
 //! layer puts all that changes together into one [`crate::Change`], so that a crash leaves all of it or nothing.
 //!
 //! ```text
-//!   write to a new extent:  n = pxb.alloc() ─▶ data to n ─▶ change: lxt.set(e, n) + pxb.take(n) ─▶ flush: commit
-//!   free an old one:        change: lxt.set(e, …) + pxb.free(o) ─▶ commit ─▶ pxb.release(o): o may be given again
+//!   write to a new extent:  n = pxb.alloc() ─▶ data to n ─▶ change: lxt.set(e, n) + pxb.take(n) ─▶ commit
+//!   free an old one:        change: lxt.set(e, …) + pxb.free(o) ─▶ commit ─▶ pxb.release(o)
 //! ```
 //!
 //! # What they take

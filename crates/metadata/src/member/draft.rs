@@ -53,7 +53,7 @@ impl Draft {
     }
 
     /// Fails with `NoSpace` if there is no space for it, or none left for later lines about evicted members.
-    pub fn check_room(&self) -> Result<()> {
+    pub fn check_space(&self) -> Result<()> {
         let line = |member: &Rc<Member>| {
             records::join("", &Trailer { evicted: [(member.name(), u64::MAX)].into(), ..Trailer::default() })
                 .len()
@@ -63,9 +63,9 @@ impl Draft {
         if len + reserve <= DESCRIPTION_MAX {
             return Ok(());
         }
-        let room = DESCRIPTION_MAX - reserve;
+        let space = DESCRIPTION_MAX - reserve;
         let message = format!(
-            "the hierarchy and what its devices keep would take {len} bytes, and its members have space for {room}"
+            "the hierarchy and what its devices keep would take {len} bytes, and its members have space for {space}"
         );
         Err(Error::new(ErrorKind::NoSpace, message))
     }

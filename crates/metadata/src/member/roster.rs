@@ -91,7 +91,7 @@ impl Roster {
         let _turn = self.turn().await;
         let mut draft = self.draft();
         draft.trailer.way = way;
-        draft.check_room()?;
+        draft.check_space()?;
         self.write(draft).await
     }
 
@@ -129,7 +129,7 @@ impl Roster {
             records::rename(value, &|child| now(device, child));
         }
         draft.check_survival()?;
-        draft.check_room()?;
+        draft.check_space()?;
         self.write(draft).await
     }
 
@@ -208,7 +208,7 @@ impl Roster {
         let _turn = self.turn().await;
         let mut draft = self.draft();
         draft.trailer.records.insert(device.into(), value);
-        draft.check_room()?;
+        draft.check_space()?;
         self.write(draft).await
     }
 
