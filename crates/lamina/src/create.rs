@@ -179,7 +179,7 @@ fn shown(name: &str, looked: &[Looked]) -> String {
             None => out.push_str("missing"),
         }
         for found in signatures {
-            let _ = write!(out, "; carries {}", found.in_words());
+            let _ = write!(out, "; carries {}", found.as_text());
         }
         out.push('\n');
     }
@@ -197,7 +197,7 @@ fn overwritten(looked: &[Looked]) -> Option<String> {
     let mut message = String::new();
     for Looked { member, signatures, .. } in looked {
         for found in signatures {
-            let (path, what) = (member.path.display(), found.in_words());
+            let (path, what) = (member.path.display(), found.as_text());
             let _ = writeln!(message, "device {:?}: {path} carries {what}", member.device);
         }
     }

@@ -19,7 +19,7 @@ use lamina_block::{Class, Env, Error, Finding, Node, OpenDisk};
 use lamina_graph::{Hierarchy, Plan};
 use lamina_host::{Options, Reactor, holders};
 use lamina_metadata::check::{Checked, check};
-use lamina_metadata::member::{Candidate, judge, settle};
+use lamina_metadata::member::{Candidate, judge, repair_copies};
 use lamina_metadata::superblock;
 use std::fmt::Write as _;
 use std::io::Write;
@@ -318,7 +318,7 @@ async fn repair_superblocks(
             );
             continue;
         }
-        settle(node, &candidate.found, chosen).await.map_err(|e| Failure::failed(e.to_string()))?;
+        repair_copies(node, &candidate.found, chosen).await.map_err(|e| Failure::failed(e.to_string()))?;
         if let Some((place, damage)) = candidate.found.half() {
             let _ =
                 writeln!(out, "REPAIRED member {:?}: {place} of its superblock {damage}", candidate.device);

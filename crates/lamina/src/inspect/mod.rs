@@ -82,7 +82,7 @@ fn text(report: &Report) -> String {
     }
     out.push('\n');
     for found in &report.signatures {
-        let _ = writeln!(out, "  {}", found.in_words());
+        let _ = writeln!(out, "  {}", found.as_text());
     }
     if let Some(member) = &report.member {
         out.push_str(&member.text());

@@ -23,7 +23,7 @@ pub struct Found {
 
 impl Found {
     /// Name, place and details on one line.
-    pub fn in_words(&self) -> String {
+    pub fn as_text(&self) -> String {
         let details: String = self.details.iter().map(|(key, value)| format!(", {key} {value}")).collect();
         format!("{} at {}{details}", self.name, self.offset)
     }

@@ -28,7 +28,7 @@ pub fn draw(out: &mut String, hierarchy: &Hierarchy, kinds: &[Kind]) {
     }
     for kind in kinds {
         for device in of(kind.name) {
-            let value = |at: &str| in_words(kind, at, &device.info);
+            let value = |at: &str| as_text(kind, at, &device.info);
             let said = kind.traits.notices.iter().filter_map(|n| n.of(&device.name, &device.info, value));
             said.for_each(|notice| out.extend([&notice, "\n"]));
         }
@@ -36,7 +36,7 @@ pub fn draw(out: &mut String, hierarchy: &Hierarchy, kinds: &[Kind]) {
 }
 
 /// The value at a place, in the format of its figure; without a figure its text.
-fn in_words(kind: &Kind, at: &str, info: &Value) -> String {
+fn as_text(kind: &Kind, at: &str, info: &Value) -> String {
     let figure = kind.traits.figures.iter().find(|figure| figure.at == at);
     let unit = figure.map_or(Unit::Text, |figure| figure.unit);
     written(unit, at, info).unwrap_or_else(|| "?".into())
