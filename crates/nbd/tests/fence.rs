@@ -134,7 +134,7 @@ fn a_fence_that_was_there_must_be_there_again() {
         world.settings.sessions = false;
         world.restart();
         let e = read(&node, 0, 512).await.expect_err("not the same any more");
-        assert!(e.message().contains("it has no fence for lost connections any more"), "{e}");
+        assert!(e.message().contains("the export has no fence for lost connections any more"), "{e}");
     });
 }
 

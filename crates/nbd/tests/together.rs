@@ -206,7 +206,7 @@ fn an_export_that_shrank_is_refused() {
         world.node.refresh();
         world.restart();
         let e = read(&node, 0, 512).await.map(drop).expect_err("another export");
-        assert!(e.message().contains("it had 4194304 bytes and has 2097152"), "{e}");
+        assert!(e.message().contains("the size was 4194304 bytes and is 2097152"), "{e}");
         let refresh = Command { name: "refresh".into(), args: serde_json::json!({}) };
         let answer = node.control(refresh).await.expect("the user wants it");
         assert_eq!(answer["size"], 2 << 20);
