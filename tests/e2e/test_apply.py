@@ -72,7 +72,7 @@ class Apply(RigCase):
         for change, words in [
             (self.before.replace("left.img", "other.img"), "a sink keeps its own"),
             (self.before.replace("pair", "both").replace("left", "a").replace("right", "b").replace("vm1", "vm2"),
-             "nothing in common with what is served"),
+             "nothing in common with the served hierarchies"),
         ]:
             refused = self.apply(change, check=False)
             self.assertEqual(refused.returncode, 2)

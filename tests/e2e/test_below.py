@@ -161,7 +161,7 @@ class Below(HierarchyCase):
                  "--time", "50ms", "--ramp", "0s"]
         ended = run(*bench, check=False, cwd=self.rig.dir)
         self.assertEqual(ended.returncode, 1, ended.stdout)
-        self.assertIn("it belongs to a persistent hierarchy; nothing was done: say --force", ended.stderr)
+        self.assertIn("the device belongs to a persistent hierarchy; nothing was done: say --force", ended.stderr)
         self.assertEqual(self.rig.path("a.img").read_bytes()[MIB:-MIB], before[MIB:-MIB])
         run(*bench, "--force", cwd=self.rig.dir)
 

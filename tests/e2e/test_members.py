@@ -166,7 +166,7 @@ tls = { certificate = "c.pem", key = "k.pem" }
         made = self.member("c.img")["superblock"]["generation"]
         # Other exports are a change of the hierarchy: the generation rises.
         lamina = self.serve(hierarchy(export="disk"))
-        self.assertIn("its exports have changed", lamina.log())
+        self.assertIn("the exports have changed", lamina.log())
         self.assertEqual(lamina.stop(), 0)
         self.assertEqual(self.member("a.img")["superblock"]["generation"], made + 1)
         self.rig.path("c.img").write_bytes(old)

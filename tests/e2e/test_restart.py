@@ -157,7 +157,7 @@ class Applied(Restarted):
         self.assertEqual(self.daemon.stop(), 0, self.daemon.log())
         self.daemon.start()
         self.assertEqual(self.devices()["vm1"], ["a", "c"])
-        self.assertIn("describes what it was before it was changed", self.daemon.log())
+        self.assertIn("describes an earlier state of the hierarchy", self.daemon.log())
         said = self.changed(after, "--write")
         self.assertIn("everything is as the file says", said)
         self.assertEqual(self.daemon.file.read_text(), self.other.read_text())
@@ -175,7 +175,7 @@ class Applied(Restarted):
         self.assertEqual(self.daemon.stop(), 0, self.daemon.log())
         self.daemon.start()
         self.assertEqual(self.devices()["moves"], ["b"])
-        self.assertIn("describes what it was before it was changed", self.daemon.log())
+        self.assertIn("describes an earlier state of the hierarchy", self.daemon.log())
         self.changed(on("b"), "--write")
         self.assertEqual(self.daemon.stop(), 0, self.daemon.log())
         # Nobody needs the old file now. What is said to do is done: the member that was left leads to the new one.
@@ -216,7 +216,7 @@ class Applied(Restarted):
         crypt["vm1"]["key-file"] = "new"
         self.write(crypt, exported())
         self.daemon.start()
-        self.assertIn("what it needs of this host has changed", self.daemon.log())
+        self.assertIn("paths or addresses of this host have changed", self.daemon.log())
         self.assertEqual(self.daemon.stop(), 0, self.daemon.log())
         self.assertIn(f'key-file = "{self.rig.path("new")}"', self.assemble())
         # A passphrase is the same as a key: how it is opened is the host's business.

@@ -61,10 +61,10 @@ class WhileNotServed(Cut):
         self.cut(name, size)
         said = self.refused("serve", self.daemon.file)
         self.assertIn("has shrunk", said)
-        self.assertIn("give it its size back", said)
+        self.assertIn("give the device its size back", said)
         self.cut(name, SIZE)
         self.daemon.start()
-        self.assertIn("its end is gone: it was cut short. It gets everything from the others", self.daemon.log())
+        self.assertIn("its end is gone: the device was cut short. The others send it all data", self.daemon.log())
         self.verify("at once")
         self.are_whole(legs)
         self.stop()
@@ -130,7 +130,7 @@ class WhileNotServed(Cut):
         cut = {name: self.rig.path(f"{name}.img").read_bytes() for name in "ab"}
         said = self.refused("serve", self.daemon.file)
         self.assertIn("its end is gone: the second copy of its superblock is not there", said)
-        self.assertIn("restore it from a backup", said)
+        self.assertIn("restore the device from a backup", said)
         # What a parity believes of them would be wrong.
         self.assertIn("nothing was written", self.refused("repair", self.daemon.file))
         self.assertEqual({name: self.rig.path(f"{name}.img").read_bytes() for name in "ab"}, cut)
@@ -149,10 +149,10 @@ class WhileNotServed(Cut):
         self.stop()
         whole = self.rig.path("b.img").read_bytes()
         self.cut("b", SIZE // 2)
-        self.assertIn("give it its size back", self.refused("serve", self.daemon.file))
+        self.assertIn("give the device its size back", self.refused("serve", self.daemon.file))
         self.cut("b", SIZE)
         said = self.refused("serve", self.daemon.file)
-        self.assertIn("`lamina repair` takes it as it is, with zeroes for what is lost", said)
+        self.assertIn("`lamina repair` accepts the device, with zeroes for the lost data", said)
         self.assertNotIn("--degraded", said)
         cut = self.rig.path("b.img").read_bytes()
         self.rig.path("b.img").write_bytes(whole)
@@ -178,7 +178,7 @@ class WhileServed(Cut):
         self.verify("without it")
         self.write_at(client, 8192)
         client.flush()
-        self.assertIn("was cut short while it was in use", self.daemon.log())
+        self.assertIn("was cut short while in use", self.daemon.log())
         return devices, client
 
     def near_the_end(self, client):
@@ -246,7 +246,7 @@ class WhileServed(Cut):
                 self.fails(client.pread, 4096, at)
                 self.fails(client.pwrite, b"1" * 4096, at)
             self.fails(client.flush)
-            self.assertIn("was cut short while it was in use", self.daemon.log())
+            self.assertIn("was cut short while in use", self.daemon.log())
             self.daemon.kill()
             # What was before the cut is as it was.
             self.assertEqual(image.read_bytes()[:4 * MIB], b"\x55" * 4 * MIB)

@@ -119,8 +119,8 @@ class Applying(HierarchyCase):
         self.assertEqual(child.wait(10), 10)
         said = child.output()
         for words in (
-            "data that was moved stays where it is now", "everything is served", "the same file leads on from there",
-            "The file from before leads back",
+            "data that was moved stays in its new place", "everything is served", "the same file leads on from there",
+            "The earlier file leads back",
         ):
             self.assertIn(words, said)
         self.assertEqual(self.devices(), {"a", "b", "moves", "vm1"})

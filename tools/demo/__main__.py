@@ -1,9 +1,9 @@
-"""The demo: one virtual disk, encrypted, striped and versioned, under a real guest (with LAMINA_DEMO=nbd: an NBD client).
-While that works, the daemon is killed, the disks become mirrors, one of them dies and is replaced; then everything is
-deleted, and comes back from a snapshot.
+"""The demo: one virtual disk, encrypted, striped and versioned, under a real guest (with LAMINA_DEMO=nbd: an NBD
+client). While that works, the daemon is killed, the disks become mirrors, one of them dies and is replaced; then
+everything is deleted, and comes back from a snapshot.
 
-Run it by `make demo`, which builds Lamina and installs what is missing first. It ends 0 only if everything that it says
-was also checked. Everything it makes lies in one folder under /tmp and is gone afterwards (LAMINA_KEEP=1 keeps it).
+Run it by `make demo`, which builds Lamina and installs what is missing first. The demo ends with 0 only if every
+statement was also checked. All its files lie in one folder under /tmp and are gone afterwards (LAMINA_KEEP=1 keeps it).
 """
 
 import os
@@ -23,7 +23,7 @@ KILLS = 2
 
 
 class Story:
-    """What happens to one disk, from its making to its end."""
+    """The life of one disk, from its creation to its end."""
 
     def __init__(self, rig, client):
         self.rig = rig
@@ -87,7 +87,7 @@ class Story:
         self.scrub("left-mirror")
 
     def apply(self, before, after):
-        """Makes the hierarchy what `after` says."""
+        """Changes the hierarchy to that of `after`."""
         show_difference(before, after)
         self.lamina.file.write_text(after)
         say("lamina apply vm1.toml")
@@ -95,7 +95,7 @@ class Story:
         self.client.check_load()
 
     def legs(self, mirror="left-mirror"):
-        """What each leg is, by its name."""
+        """The state of each leg, by its name."""
         return {leg["device"]: leg["is"] for leg in self.lamina.device(mirror)["info"]["legs"]}
 
     def wait_for(self, legs, mirror="left-mirror"):
@@ -108,7 +108,7 @@ class Story:
         require(f"{mirror} has {', '.join(f'{leg} {state}' for leg, state in legs.items())}", True)
 
     def show_rebuild(self):
-        """What `lamina show` says besides the tree: what legs lack, and how far a rebuild is."""
+        """The output of `lamina show` besides the tree: out-of-sync legs, and the progress of a rebuild."""
         lines = self.lamina.tree("200ms").splitlines()
         table = [at for at, line in enumerate(lines) if line.startswith("DEVICE") and "JOB" in line]
         told = [line for line in lines if ", a leg of " in line]

@@ -1,4 +1,5 @@
-"""Who uses the disk: a Linux guest, or an NBD client. Both write something, put load on it, and look at it again."""
+"""The users of the disk: a Linux guest, or an NBD client. Both write something, put load on it, and look at it
+again."""
 
 import os
 import pathlib
@@ -12,7 +13,7 @@ from hierarchies import FRONT
 from telling import require, say, show, title
 
 MIB = 1 << 20
-# What the client writes among other things, so that one can look for it on the disks.
+# A text that the client writes among other data, to be searched for on the disks.
 PLAIN = b"who reads this on a disk has broken its encryption. "
 
 FIO = (
@@ -104,7 +105,7 @@ class NbdClient:
 
     def fill(self):
         def content(size):
-            """The load's part, which has to be empty, and behind it something."""
+            """The load's part, which has to be empty, and some data after it."""
             plain = PLAIN * (MIB // len(PLAIN))
             return bytes(16 * MIB) + os.urandom(24 * MIB) + plain
         self.picture = self.rig.file("in.raw", self.size, content)

@@ -1,4 +1,4 @@
-"""The hierarchy files of the demo: that of examples/figure11.toml on small disks, and what becomes of it."""
+"""The hierarchy files of the demo: that of examples/figure11.toml on small disks, and its later states."""
 
 # The disk of one virtual machine. Trying a passphrase takes less memory than usual (kdf-memory): it is a demo.
 FIGURE = """\

@@ -1,4 +1,4 @@
-"""How the demo speaks: what it does with the time, what programs print indented, what it has checked."""
+"""The output of the demo: its steps with the time, the output of programs indented, its checks."""
 
 import difflib
 import sys

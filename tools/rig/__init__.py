@@ -1,8 +1,8 @@
-"""What the demo, the end-to-end tests and the benchmarks stand on: processes that never outlive their parent, a
+"""The base of the demo, the end-to-end tests and the benchmarks: processes that never outlive their parent, a
 scratch folder, `lamina serve` and its peers, and a small Linux guest.
 
-Python's standard library only. Whatever a `Rig` starts or makes, it ends and removes when its `with` block is left,
-also when that happens by an error or a signal, and nothing in here waits without a limit.
+Python's standard library only. A `Rig` ends and removes all that it starts or makes at the end of its `with` block,
+also after an error or a signal, and nothing in here waits without a limit.
 """
 
 from .files import CACHE, ROOT, TOOLS_PATH

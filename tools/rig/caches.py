@@ -11,7 +11,7 @@ from .process import run
 from .serve import Lamina, lamina_binary
 
 MIB = 1 << 20
-# What a request to the store takes, and how many writes it begins in a second.
+# The time of a request to the store, and the writes that it begins in a second.
 DELAY, RATE = "1ms", 7500
 MODULES = ["dm-writecache", "dm-cache", "dm-cache-smq", "bcache"]
 BCACHE_SETTLES = 10
@@ -38,8 +38,8 @@ def recorded(name, below, log):
 
 
 class Devices:
-    """A store and a cache device, served by a process of their own under the exports `san` and `nvme`: blank, or with what
-    is in the files `images`."""
+    """A store and a cache device, served by a process of their own under the exports `san` and `nvme`: blank, or
+    with the contents of the files `images`."""
 
     def __init__(self, rig, store_mib, flash_mib, log=False, images=None):
         self.rig = rig
@@ -61,12 +61,13 @@ class Devices:
 
 
 def blank(rig, store_mib, flash_mib):
-    """The files of both. That of the cache device lies on the disk already: growing it is not what is measured."""
+    """The files of both. That of the cache device lies on the disk already: its growth is not measured."""
     rig.file("san.img", store_mib * MIB)
     run("dd", "if=/dev/zero", f"of={rig.path('nvme.img')}", "bs=1M", f"count={flash_mib}", "oflag=direct", seconds=120)
 
 
-# In user space. Each has `make`, once for blank devices, `start`, which returns the address of what it serves, and `kill`,
+# In user space. Each has `make`, once for blank devices, `start`, which returns the address of what it serves, and
+# `kill`,
 # after which it may be started again.
 
 class Uncached:
@@ -94,8 +95,8 @@ class Uncached:
 
 
 class PageCache(Uncached):
-    """qemu-storage-daemon with `cache.direct=off`. The page cache is of this machine's kernel, so the store has to be a block
-    device of it: nbdfuse and a loop device."""
+    """qemu-storage-daemon with `cache.direct=off`. The page cache is of this machine's kernel, so the store has to
+    be a block device of it: nbdfuse and a loop device."""
     name = "qemu-storage-daemon, page cache"
     kept_in = "memory"
 
@@ -160,7 +161,8 @@ USER_SPACE = (Uncached, PageCache, Filter, Ours)
 
 
 def in_process(rig, store_mib, flash_mib, again=None):
-    """The layer `accelerate` in one process with its devices, served; blank ones also if it was served before (`again`)."""
+    """The layer `accelerate` in one process with its devices, served; blank ones also if it was served before
+    (`again`)."""
     if again:
         again.stop()
     blank(rig, store_mib, flash_mib)
@@ -169,7 +171,8 @@ def in_process(rig, store_mib, flash_mib, again=None):
     return again.start() if again else Lamina(rig, text, name="ours")
 
 
-# In the guest's kernel. Each is a few lines of shell, which have the disks as $san and $nvme: `prepare` makes it, `assemble`
+# In the guest's kernel. Each is a few lines of shell, which have the disks as $san and $nvme: `prepare` makes it,
+# `assemble`
 # is needed for one that is there, `takedown` takes it apart; `device` is what it is called in between.
 
 class Stack:
@@ -185,7 +188,7 @@ SECTORS = "sectors() { echo $(($(blockdev --getsz $1) - ${2:-0})); }\n"
 META = 8192
 
 STACKS = (
-    # By itself, it writes nothing back for three seconds after each flush.
+    # By default there is no write-back for three seconds after each flush.
     Stack("dm-writecache", "/dev/mapper/cached",
           'dmsetup create cached --table "0 $(sectors $san) writecache s $san $nvme 4096 2 pause_writeback 0"\n', BLANK),
     Stack("dm-cache, smq, writeback", "/dev/mapper/cached", f"""\
@@ -227,8 +230,8 @@ class Kernel(Guest):
         return self.at(stack.prepare + stack.assemble)
 
     def crash(self, command, seconds=120):
-        """Runs a command of fio's, and when it has had its last answer resets the guest, which writes nothing more; waits until
-        it is up again."""
+        """Runs a command of fio's, and when it has had its last answer resets the guest, which writes nothing more;
+        waits until it is up again."""
         self.run("echo 1 >/proc/sys/kernel/sysrq")
         self._send(f"""{command} --exec_postrun="sh -c 'echo b >/proc/sysrq-trigger'" """)
         self._until("@@ready", seconds, f"in the guest, to its end: {command}")

@@ -3,7 +3,7 @@
 import math
 from html import escape
 
-# Five colours that are told apart on white and on black, also by those who see few colours.
+# Five colours that differ on white and on black, also for the colour-blind.
 COLOURS = ("#4477aa", "#66ccee", "#228833", "#ccbb44", "#ee6677")
 STYLE = """\
   text { font: 12px sans-serif; fill: #24292f }
@@ -26,7 +26,7 @@ def text(x, y, content, anchor="middle", kind=""):
 
 
 def legend(names):
-    """A line of what the colours mean."""
+    """The legend: one line."""
     at = MARGIN
     for name, colour in zip(names, COLOURS):
         yield f'<rect x="{at}" y="12" width="12" height="12" fill="{colour}"/>'

@@ -1,9 +1,9 @@
-"""What is left of writes after the power has failed: writes in a known order, devices that forget what was not flushed, and
-a judgement of what is found.
+"""The writes that survive a power failure: writes in a known order, devices that forget unflushed writes, and a
+judgement of the remains.
 
-fio replays a list of writes, one at a time, and puts into each block where it belongs and the number of the write. A device
-that forgets is a `record` over a file: its log has only what a flush has covered, so the log's replay is what a disk
-holds that lost everything else.
+fio replays a list of writes, one at a time, and puts into each block where it belongs and the number of the write. A
+device that forgets is a `record` over a file: its log has only flushed writes, so the log's replay gives the contents
+of a disk that lost all others.
 """
 
 import hashlib
@@ -13,14 +13,14 @@ import struct
 
 BLOCK = 16 * 1024
 SECTOR = 512
-# A block begins with fio's header (`verify_header` in its verify.h), then the digest of what comes after it.
+# A block begins with fio's header (`verify_header` in its verify.h), then the digest of the rest.
 HEADER = struct.Struct("<HHIQQIIHHI")
 MAGIC = 0xACCA
 
 
 class Sequence:
-    """Writes number 1 to `writes`, each of one block, to places that a generator draws; a flush after every so many, but none
-    after the last `unflushed`."""
+    """Writes number 1 to `writes`, each of one block, to places that a generator draws; a flush after every so many,
+    but none after the last `unflushed`."""
 
     def __init__(self, writes, places, every=64, unflushed=256):
         self.writes, self.places, self.every, self.unflushed = writes, places, every, unflushed
@@ -79,7 +79,7 @@ def number_of(block, place):
 
 
 class Verdict:
-    """What was found of a sequence whose writes had all been answered."""
+    """The found writes of a sequence whose writes had all been answered."""
 
     def __init__(self, sequence, found):
         self.sequence = sequence
@@ -105,7 +105,7 @@ class Verdict:
 
 
 def survivor(log, before, image):
-    """Makes the file `image`: what was in the file `before`, and then everything in the log of a `record`."""
+    """Makes the file `image`: the contents of the file `before`, and then everything in the log of a `record`."""
     shutil.copyfile(before, image)
     with open(log, "rb") as entries, open(image, "r+b") as disk:
         head = entries.read(28)

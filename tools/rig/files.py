@@ -1,4 +1,4 @@
-"""Where things are, and what a guest boots from: Debian's kernel, an initramfs and a disk of tools, made once.
+"""Paths, and the boot files of a guest: Debian's kernel, an initramfs and a disk of tools, made once.
 
 The initramfs holds busybox, the few modules a guest needs and `init.sh`; it stays small because an emulated machine
 unpacks it slowly. The tools (fio, e2fsprogs and their libraries, about 90 MB) are on a read-only disk of their own.
@@ -18,7 +18,7 @@ TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resol
 CACHE = pathlib.Path(os.environ.get("LAMINA_CACHE", TARGET / "rig")).resolve()
 TOOLS_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
-# What the guest is given beyond busybox, in /tools/bin (by that path where busybox has a lesser one of its own).
+# The programs for the guest beyond busybox, in /tools/bin (by that path where busybox has a lesser one of its own).
 GUEST_TOOLS = ["fio", "mkfs.ext4", "e2fsck", "blkdiscard"]
 # In the order of need; what these depend on is found. crc32c_generic first: busybox knows no soft dependencies.
 GUEST_MODULES = ["crc32c_generic", "virtio_pci", "virtio_blk", "virtio_console", "ext4"]
@@ -87,7 +87,7 @@ def _modules(version, names):
 
 
 def _flavour(name, more):
-    """What a file is called that has more in it than most guests need."""
+    """The name of a file with more in it than most guests need."""
     return f"{_stamp(*more)}-{name}" if more else name
 
 
@@ -125,7 +125,8 @@ def initramfs(modules=()):
 
 
 def tools_disk(tools=()):
-    """The read-only disk with the guest's tools, and further ones by name or path: an ext4 image made without being root."""
+    """The read-only disk with the guest's tools, and further ones by name or path: an ext4 image made without being
+    root."""
     wanted = [*GUEST_TOOLS, *tools]
     binaries = [shutil.which(tool, path=TOOLS_PATH) for tool in wanted]
     if None in binaries:

@@ -135,7 +135,7 @@ class Guest:
         return self
 
     def run(self, script, seconds=60, check=True):
-        """Runs a shell script in the guest and returns what it printed."""
+        """Runs a shell script in the guest and returns its output."""
         self._send(script)
         out, code = self._answer(seconds, script)
         if check and code != 0:
@@ -169,7 +169,7 @@ class Guest:
         return self.run(f"test -e /tmp/{name}.code && echo yes || true") == "yes"
 
     def result(self, name, seconds):
-        """Waits for a background script and returns what it printed; an error if it failed."""
+        """Waits for a background script and returns its output; an error if it failed."""
         wait_until(f"{name} in the guest", seconds, lambda: self.finished(name), every=0.3)
         out = self.run(f"cat /tmp/{name}.out")
         code = self.run(f"cat /tmp/{name}.code")
@@ -178,7 +178,7 @@ class Guest:
         return out
 
     def complaints(self):
-        """What the guest's kernel said about its disk or file systems that a healthy one does not say."""
+        """Messages of the guest's kernel about its disk or file systems that a healthy one does not print."""
         words = "I/O error|Buffer I/O|EXT4-fs error|EXT4-fs warning|blk_update_request|critical|hung task|BUG|Oops"
         return self.run(f"dmesg | grep -E '{words}' || true")
 

@@ -31,8 +31,8 @@ def export(name, over, sock):
 
 
 def exported(name, *devices, top, keeps=True):
-    """A hierarchy called `name` whose device `top` is exported as `vm1` on the socket `name`.sock; with `keeps` one that
-    remembers, and has to be created."""
+    """A hierarchy called `name` whose device `top` is exported as `vm1` on the socket `name`.sock; with `keeps` one
+    that remembers, and has to be created."""
     head = f'[hierarchy]\nname = "{name}"\n\n' if keeps else ""
     return head + "".join(devices) + export("vm1", top, f"{name}.sock")
 

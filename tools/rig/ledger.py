@@ -1,9 +1,9 @@
-"""What every block of a disk may hold after its server was killed, and a client that writes and checks them.
+"""The allowed contents of every block of a disk after its server was killed, and a client that writes and checks them.
 
 A block must hold its newest write that a flush covered, or one that was begun later; anything else is a lost, torn,
-misplaced or old write. With `acknowledged`, what was answered counts as well, flushed or not: a killed server takes
-nothing with it that it gave to the kernel. With `moment`, all blocks must be of one moment: if a write is there, then so
-is every other one that had been answered before it began.
+misplaced or old write. With `acknowledged`, answered writes count as well, flushed or not: a kill of a server loses no
+write that the kernel has. With `moment`, all blocks must be of one moment: if a write is there, then so is every other
+one that had been answered before it began.
 """
 
 import random
@@ -22,7 +22,7 @@ PACE = 0.02
 
 
 class Wrong(AssertionError):
-    """A block holds what it must not."""
+    """A block has forbidden contents."""
 
 
 class Ledger:
@@ -68,7 +68,7 @@ class Ledger:
         return [max([flushed, *later]) for flushed, later in zip(self.flushed, self.later)]
 
     def torn(self, place, found):
-        """True if a block holds parts of what it may hold, and something was under way there."""
+        """True if a block has parts of allowed writes, and some write was under way there."""
         least, later = self.least()[place], self.later[place]
         may = [sectors(content(place, number)) for number in [self.flushed[place], *later] if number >= least]
         return self._open.intersection(later) and all(
@@ -85,7 +85,7 @@ class Ledger:
             compare(numbers, there, self.most())
 
     def settle(self, numbers):
-        """What the blocks hold is known, and lasts."""
+        """The contents of the blocks are known, and last."""
         self.flushed, self.answered = list(numbers), list(numbers)
         self.later = [[] for _ in numbers]
         self._open, self._before = set(), {}
@@ -149,7 +149,7 @@ class Writer:
         return read(self._handle, self.ledger.blocks)
 
     def pump(self):
-        """Begins what there is room for, and takes what has ended within a few milliseconds."""
+        """Begins as many requests as there is space for, and takes those that ended within a few milliseconds."""
         while len(self._busy) < DEPTH:
             self._begin()
         if self._flush is None and time.monotonic() - self._flushed > PACE:

@@ -56,9 +56,9 @@ def lamina_bench(uri, seconds, depth, rw, *, block="4KiB", sequential=False, spa
 
 def in_process(file, seconds, rw, reads, size, sequential=False, *, device=None, depth=16, span="1GiB", ramp=0.1,
                more=()):
-    """The report of a load on a hierarchy inside one process: no protocol blurs what a layer costs.
+    """The report of a load on a hierarchy inside one process: no protocol blurs the costs of a layer.
 
-    Sizes are what `lamina bench` takes, or bytes. The first `ramp` seconds are not counted.
+    Sizes are those of `lamina bench`, or bytes. The first `ramp` seconds are not counted.
     """
     text = run(
         lamina_binary(), "bench", file, "--force", "--rw", rw, "--reads", reads, "--block-size", size, "--depth", depth,
@@ -72,8 +72,8 @@ def in_process(file, seconds, rw, reads, size, sequential=False, *, device=None,
 
 
 def contest(subjects, rounds, measure):
-    """Measures each of `subjects` (name: what `measure` takes) one after the other, several rounds, each in another order.
-    Returns for each name what `measure` gave, by round: a slow minute of the machine hits all of them."""
+    """Measures each of `subjects` (name: argument of `measure`) one after the other, several rounds, each in another
+    order. Returns for each name the results of `measure`, by round: a slow minute of the machine hits all of them."""
     found = {name: [] for name in subjects}
     names = list(subjects)
     for number in range(rounds):

@@ -7,8 +7,8 @@ from .process import run, wait_until
 
 @contextlib.contextmanager
 def attached(rig, uri, name="fuse", direct=False):
-    """A loop device on an export, as long as the block lasts; through the folder `name`. With `direct` it has many requests
-    under way at a time, past the page cache of the file below it, and logical blocks of 4096 bytes."""
+    """A loop device on an export, as long as the block lasts; through the folder `name`. With `direct` it has many
+    requests under way at a time, past the page cache of the file below it, and logical blocks of 4096 bytes."""
     folder = rig.path(name)
     folder.mkdir(exist_ok=True)
     with contextlib.ExitStack() as stack:

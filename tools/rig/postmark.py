@@ -8,9 +8,9 @@ random sizes from LOW to HIGH bytes is made. Then come TRANSACTIONS transactions
 or appended to, at even odds, and one file is created or deleted, at even odds (the biases of 5 that PostMark has by
 default). An append is of a random length that leaves the file no longer than HIGH. In the end all files are deleted.
 
-It differs from PostMark in three things. It reads and writes 64 KiB at a time, not 512 bytes, since it is not the system
-calls that are to be measured. All is written out, and no longer cached, before the transactions begin, so that reads
-reach the disk though the machine's memory would hold the pool. And the time counts until all is written out.
+It differs from PostMark in three things. It reads and writes 64 KiB at a time, not 512 bytes, since the system calls
+are not to be measured. All is written out, and no longer cached, before the transactions begin, so that reads reach the
+disk though the machine's memory would hold the pool. And the time counts until all is written out.
 
 Prints JSON: for the pool, the transactions and the deletions `seconds`, bytes `read` and `written`, and counts.
 """

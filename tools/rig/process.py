@@ -22,10 +22,10 @@ from .files import TOOLS_PATH
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
-# Every wait is multiplied by this: slow machines set it, nobody edits limits.
+# Every wait is multiplied by this: slow machines set it, limits need no edits.
 PATIENCE = float(os.environ.get("LAMINA_PATIENCE", "1"))
 
-# Scratch folders are here and start with this, so that what is left behind (if ever) can be told apart.
+# Scratch folders are here and start with this, so that left-over ones (if ever) can be told apart.
 SCRATCH = os.environ.get("LAMINA_TMP", "/tmp")
 PREFIX = "lamina-rig-"
 
@@ -89,7 +89,7 @@ def _kill_group(child):
 
 
 class Usage:
-    """What the kernel says about the process `pid`."""
+    """The kernel's state of the process `pid`."""
 
     def __init__(self, pid):
         self.pid = pid
@@ -101,7 +101,7 @@ class Usage:
         return sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")
 
     def resident_kib(self):
-        """Memory it holds, as the kernel counts it (VmRSS)."""
+        """Its memory, as the kernel counts it (VmRSS)."""
         for line in pathlib.Path(f"/proc/{self.pid}/status").read_text().splitlines():
             if line.startswith("VmRSS:"):
                 return int(line.split()[1])
@@ -116,7 +116,7 @@ class Proc(Usage):
         self.name = name or pathlib.Path(self.argv[0]).name
         self.log = pathlib.Path(log)
         with open(self.log, "ab") as out:
-            # Only what this process writes is looked at, though a restarted server appends to the same file.
+            # Only the output of this process is looked at, though a restarted server appends to the same file.
             self._start = out.tell()
             self._child = subprocess.Popen(
                 self.argv, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=environment(env),
@@ -125,7 +125,7 @@ class Proc(Usage):
         super().__init__(self._child.pid)
 
     def output(self):
-        """What it has printed so far."""
+        """Its output so far."""
         with open(self.log, "rb") as log:
             log.seek(self._start)
             return log.read().decode(errors="replace")
@@ -289,7 +289,7 @@ def _processes(mark):
 
 
 def leftovers(mark=PREFIX):
-    """What a run would leave behind: scratch folders that begin so, mounts in them, loop devices on them, processes about
+    """The remains of a run: scratch folders that begin so, mounts in them, loop devices on them, processes about
     them."""
     return [
         *_folders(mark), *_mounts(mark), *(f"{loop}: {file}" for loop, file in _loop_devices(mark).items()),

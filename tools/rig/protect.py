@@ -1,4 +1,4 @@
-"""The page of tools/bench-protect: what it found as tables, against the targets.
+"""The page of tools/bench-protect: its results as tables, against the targets.
 
 Sections of `found`, which the measurements filled: each is rows as the function that made them says.
 """
@@ -20,7 +20,7 @@ def targets(found):
     rows = []
 
     def add(what, limit, values, more=""):
-        """`values` by load: what counts is the worst."""
+        """`values` by load: the worst counts."""
         worst = min(values, key=values.get)
         short = sum(value < limit for value in values.values())
         said = f"{values[worst]:.2f} at worst ({worst})" if len(values) > 1 else f"{values[worst]:.2f}"
@@ -58,7 +58,7 @@ def targets(found):
 
 
 def sums(found):
-    """What the benchmark of the sums says of this processor, in GB/s: each of `parity` and `parity = 2` by name, the exclusive
+    """The benchmark of the sums on this processor, in GB/s: each of `parity` and `parity = 2` by name, the exclusive
     or (or the sums of RAID 6) alone, and with the copy."""
     _, _, p, both, copy_p, copy_both = found["bare parity"].splitlines()[-1].split()
     return {"parity": (float(p), float(copy_p)), "parity = 2": (float(both), float(copy_both))}
@@ -103,23 +103,23 @@ A row's target holds for the worst of its loads, each of which is in a table bel
 ## Legs that are devices of their own
 
 This machine has one disk: two files on it are not faster than one. So these legs are made of `delay`: each takes four
-requests at a time, each of them for 400 us and the time of its bytes at 400 MB/s, about as an SSD on SATA does, whatever
-the others do. Behind it is nothing (`null`), so that the processor does for the layer alone what it does. 16 requests in
+requests at a time, each of them for 400 us and the time of its bytes at 400 MB/s, about as an SSD on SATA does,
+whatever the others do. The data goes to a `null`, so that the processor works for the layer alone. 16 requests in
 flight for mirrors; for parities 16 or 32 whole stripes, and 128 small requests. Requests per second.
 
 {table(("load", "one leg, /s", "two legs", "three legs"), mirrors)}
 
-Parities of four units of data in a stripe, units of 64 KiB. What the devices can do is what one of them did alone in
-the same round, times their number, over the number of requests that one write or read is for them: in a whole stripe one
+Parities of four units of data in a stripe, units of 64 KiB. The devices' limit is the rate of one of them alone in the
+same round, times their number, over the number of requests that one write or read is for them: in a whole stripe one
 for each device, in a small write two reads and two writes, with two parities three and three.
 
 {table(("load", "devices, /s", "measured, /s", "ratio"), parities)}
 
 ## The same writes without the layer
 
-Files with O_DIRECT on the one disk, 16 requests in flight. A `stripe` that is asked for one unit on each of its files at
-once writes there what a mirror, or a whole stripe of a parity, writes. Its rate is what this disk gives to that; CPU time
-is that of the whole process.
+Files with O_DIRECT on the one disk, 16 requests in flight. A `stripe` that is asked for one unit on each of its files
+at once makes the same writes as a mirror, or a whole stripe of a parity. Its rate is the limit of this disk for them;
+CPU time is that of the whole process.
 
 {table(("writes", "rate over that of the stripe", "CPU time over that of the stripe"), [(what, f"{ratio:.2f}", f"{cpu:.2f}") for what, ratio, cpu in found["same"]])}
 
@@ -146,7 +146,8 @@ Each digest's rate over a bare file's, and the seconds of the processor that it 
 ## What parity costs
 
 The seconds of the processor for each gigabyte of data, over legs that do nothing, everything of the process included. A
-parity copies what it is given, since a guest may change it meanwhile, and sums what it copied, in one pass over the memory.
+parity copies the data of a write, since a guest may change it meanwhile, and sums the copy, in one pass over the
+memory.
 
 {text_of_cpu(found)}
 

@@ -45,7 +45,7 @@ def first_line(*argv):
 
 
 def machine():
-    """What was measured, and on what: name and value."""
+    """The measured program and the machine: name and value."""
     model = next((line for line in open("/proc/cpuinfo") if line.startswith("model name")), None)
     model = model.split(":", 1)[1].strip() if model else platform.processor()
     memory = int(next(line for line in open("/proc/meminfo") if line.startswith("MemTotal")).split()[1])

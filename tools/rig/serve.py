@@ -94,7 +94,7 @@ class Lamina:
             return json.loads(body) if "json" in answer.headers.get("content-type", "") else body
 
     def device(self, name):
-        """What the control API says about a device."""
+        """The control API's data about a device."""
         for hierarchy in self.get("/v1/hierarchy")["hierarchies"]:
             for device in hierarchy["devices"]:
                 if device["name"] == name:
@@ -106,13 +106,13 @@ class Lamina:
         return self.device(name)["operations"].get(operation, {}).get(what, 0)
 
     def show(self, interval="200ms"):
-        """What `lamina show --json` says about the devices."""
+        """The data of `lamina show --json` about the devices."""
         return json.loads(run(lamina_binary(), "show", "--control", self.control, "--json", "--interval", interval).stdout)
 
     def tree(self, interval="1s"):
-        """What `lamina show` prints."""
+        """The output of `lamina show`."""
         return run(lamina_binary(), "show", "--control", self.control, "--interval", interval).stdout
 
     def ctl(self, device, command, *arguments, seconds=60):
-        """`lamina ctl DEVICE COMMAND ...`; returns what it prints."""
+        """`lamina ctl DEVICE COMMAND ...`; returns its output."""
         return run(lamina_binary(), "ctl", "--control", self.control, device, command, *arguments, seconds=seconds).stdout

@@ -24,7 +24,7 @@ DEPTH = 16
 
 
 def content(place, number):
-    """The bytes of write `number` at block `place`; what was never written is zeroes."""
+    """The bytes of write `number` at block `place`; zeroes for no write."""
     if number == 0:
         return bytes(BLOCK)
     head = struct.pack("<QQ", place, number)

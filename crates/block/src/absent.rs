@@ -1,10 +1,10 @@
 //! The layer of a device that is not there.
 //!
-//! A device that stands on several may do without one of them ([`Config::survives`](crate::Config::survives)). The place
-//! of the missing one is taken by this: everything that is asked of it fails, and says why it is not there, so that no
-//! layer has to know a second kind of child.
+//! A device that stands on several may do without one of them ([`Config::survives`](crate::Config::survives)). This
+//! layer stands in for the missing one: every request fails with the reason of the absence, so that no layer has to
+//! know a second kind of child.
 //!
-//! It is read-only so that nobody flushes it: nothing can have been written to it.
+//! The device is read-only so that it is never flushed: no write can have gone to it.
 
 use crate::{
     Command, Error, ErrorKind, Extent, Finding, Geometry, Io, Layer, Made, Manage, Passthrough, Pending, Step,
@@ -20,7 +20,7 @@ pub struct Absent {
 }
 
 impl Absent {
-    /// What the node of an absent device says that its kind is. No kind of layer is called so.
+    /// The kind that the node of an absent device reports. No kind of layer is called so.
     pub const KIND: &'static str = "absent";
 
     /// The layer of a device that could not be opened because of `why`.
@@ -34,7 +34,7 @@ impl Absent {
 
     /// The layer of a device that is not there yet, and will have `size` bytes.
     pub fn of_size(size: u64) -> Absent {
-        Absent { why: Error::offline("it is not there yet"), size }
+        Absent { why: Error::offline("the device is not there yet"), size }
     }
 
     fn fail<T: 'static>(&self) -> Pending<T> {
@@ -44,7 +44,7 @@ impl Absent {
 
 impl Layer for Absent {
     fn geometry(&self) -> Geometry {
-        // What the node emulates is made of requests that would fail as well.
+        // Emulated operations consist of requests that would fail as well.
         Geometry { read_only: true, discard: true, zero: true, fua: true, ..Geometry::new(self.size) }
     }
 

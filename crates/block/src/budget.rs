@@ -1,20 +1,20 @@
-//! Memory that requests may hold: those of one taker, of its export, and of all exports together.
+//! Memory for requests: those of one taker, of its export, and of all exports together.
 //!
 //! ```text
-//!   total ──┬── export ──┬── connection         half of an account is for the reserves of those under it,
-//!           │            └── connection         half is shared by turns
+//!   total ──┬── export ──┬── connection     half of an account is for the reserves below,
+//!           │            └── connection     half is shared by turns
 //!           └── export ───── guest's queues
 //! ```
 //!
-//! Whoever takes memory has a reserve to itself, enough for one request of the usual length, so that it never waits for
-//! others to get on. What it holds beyond it comes from what its export shares, and what all exports share; who does not
-//! find room there waits, and has its turn before those who come later. A request that is larger than all that is shared
-//! gets it alone.
+//! Every taker of memory has its own reserve, enough for one request of the usual length, so that it never waits for
+//! others. Memory beyond the reserve comes from the shares of its export and of all exports; a taker that finds no
+//! space there waits, and has its turn before later ones. A request that is larger than all that is shared gets it
+//! alone.
 //!
-//! Invariants: reserves never exceed half of an account, unless it is a [`Budget::child`]'s; what is held beyond them
-//! exceeds the other half only by one request; who holds nothing can always take as much as the reserve.
+//! Invariants: reserves never exceed half of an account, unless it is a [`Budget::child`]'s; memory beyond them exceeds
+//! the other half only by one request; a taker without memory can always take as much as the reserve.
 //!
-//! What is counted is data of requests under way, once. Layers that copy them (encryption, parity) hold as much again, and
+//! The data of requests under way is counted, once. Layers that copy them (encryption, parity) hold as much again, and
 //! no more, because exports pass long requests on [in pieces](Node::submit_in_pieces).
 
 use crate::{Bytes, Error, Io, Node, Op, Result, Signal};
@@ -25,7 +25,7 @@ use std::rc::Rc;
 
 /// The longest part of a request that layers are given at once, in bytes.
 pub const PIECE: u64 = 1 << 20;
-/// What a request costs beside its data, in bytes: its task, its place in lists, its answer.
+/// The cost of a request beside its data, in bytes: its task, its place in lists, its answer.
 const OVERHEAD: usize = 512;
 
 /// An account of memory.
@@ -34,30 +34,30 @@ pub struct Budget {
     /// In bytes.
     max: Cell<usize>,
     reserve: usize,
-    /// The reserves of those under it.
+    /// The reserves of accounts and takers below.
     reserved: Cell<usize>,
-    /// What those under it hold beyond their reserves.
+    /// The memory of accounts and takers below beyond their reserves.
     extra: Cell<usize>,
-    /// What is taken here.
+    /// The memory taken here.
     used: Cell<usize>,
-    /// Who waits for room here, in order.
+    /// The takers that wait for space here, in order.
     queue: RefCell<VecDeque<Rc<Signal>>>,
 }
 
-/// Somebody who takes memory, and waits for it.
+/// A taker of memory, which waits for it.
 pub struct Taker {
     budget: Rc<Budget>,
     freed: Rc<Signal>,
 }
 
 impl Budget {
-    /// What a taker has to itself: a request of [`PIECE`] with all that it costs. In bytes.
+    /// The reserve of a taker: a request of [`PIECE`] with all its costs. In bytes.
     pub const RESERVE: usize = PIECE as usize + (64 << 10);
-    /// What an export may hold unless its file says something else, in bytes.
+    /// The default limit of an export, in bytes.
     pub const EXPORT: usize = 64 << 20;
-    /// The least that an export may hold, in bytes.
+    /// The smallest limit of an export, in bytes.
     pub const EXPORT_MIN: usize = 16 << 20;
-    /// What all exports together may hold unless the daemon is told something else, in bytes.
+    /// The default limit of all exports together, in bytes.
     pub const TOTAL: usize = 256 << 20;
 
     /// An account that belongs to no other.
@@ -77,14 +77,15 @@ impl Budget {
         }
     }
 
-    /// An account under this one that has `reserve` bytes of it to itself, in any case: this one is enlarged if need be.
+    /// An account under this one that has `reserve` bytes of it to itself, in any case: this one is enlarged if need
+    /// be.
     pub fn child(self: &Rc<Budget>, reserve: usize, max: usize) -> Rc<Budget> {
         self.reserve(reserve);
         self.max.set(self.max.get().max(2 * self.reserved.get()));
         Rc::new(Budget::under(Some(Rc::clone(self)), reserve, max))
     }
 
-    /// The same; an error if there is no room for the reserve.
+    /// The same; an error if there is no space for the reserve.
     pub fn part(self: &Rc<Budget>, reserve: usize, max: usize) -> Result<Rc<Budget>> {
         if !self.has_room_to_reserve(reserve) {
             let max = Bytes(self.max.get() as u64);
@@ -95,7 +96,7 @@ impl Budget {
         Ok(self.child(reserve, max))
     }
 
-    /// What more would come to lie beyond the own reserve, if so much more were to be in reserves.
+    /// The bytes that would be beyond the own reserve, if so much more were in reserves.
     fn beyond(&self, before: usize, now: usize) -> usize {
         now.saturating_sub(self.reserve) - before.saturating_sub(self.reserve)
     }
@@ -121,7 +122,7 @@ impl Budget {
         self.parent.iter().for_each(|parent| parent.return_reserve(self.beyond(now, before)));
     }
 
-    /// Somebody who takes memory from this account.
+    /// A taker of memory from this account.
     pub fn taker(self: &Rc<Budget>) -> Taker {
         Taker { budget: Rc::clone(self), freed: Rc::default() }
     }
@@ -131,12 +132,12 @@ impl Budget {
         self.used.get()
     }
 
-    /// Bytes that are held at most.
+    /// The most bytes that may be taken.
     pub fn max(&self) -> usize {
         self.max.get()
     }
 
-    /// What a request counts for: its data, of which layers get a piece at a time, and itself.
+    /// The bytes that a request counts for: its data, of which layers get a piece at a time, and itself.
     #[inline]
     pub fn cost(io: &Io) -> usize {
         let (len, segments) = match &io.op {
@@ -175,7 +176,7 @@ impl Budget {
         self.used.get() == 0 || self.used.get().saturating_add(bytes) <= self.max.get()
     }
 
-    /// True if those under it may hold `bytes` more beyond their reserves.
+    /// True if accounts and takers below may take `bytes` more beyond their reserves.
     fn shares(&self, bytes: usize) -> bool {
         let (extra, shared) = (self.extra.get(), self.max.get() - self.max.get() / 2);
         extra == 0 || extra.saturating_add(bytes) <= shared
@@ -223,7 +224,7 @@ impl fmt::Debug for Budget {
 }
 
 impl Taker {
-    /// Takes `bytes`, when there is room for them beside `also` bytes held elsewhere. Otherwise wait for
+    /// Takes `bytes`, when there is space for them beside `also` bytes taken elsewhere. Otherwise wait for
     /// [`Taker::freed`], and try again.
     #[inline]
     pub fn take(&self, bytes: usize, also: usize) -> bool {
@@ -255,7 +256,7 @@ impl Taker {
         true
     }
 
-    /// Stands in one queue: where there was no room.
+    /// Stands in one queue: where there was no space.
     fn wait_at(&self, budget: &Budget) -> bool {
         let is_in = budget.queue.borrow().iter().any(|waiting| Rc::ptr_eq(waiting, &self.freed));
         if !is_in {
@@ -278,17 +279,17 @@ impl Taker {
         self.freed.notify();
     }
 
-    /// Waits until there may be room.
+    /// Waits until there may be space.
     pub fn freed(&self) -> impl Future<Output = ()> + use<'_> {
         self.freed.wait()
     }
 
-    /// Ends a wait, whether there is room or not.
+    /// Ends a wait, whether there is space or not.
     pub fn wake(&self) {
         self.freed.notify();
     }
 
-    /// Waits until nothing is held.
+    /// Waits until all memory is given back.
     pub async fn idle(&self) {
         self.freed.until(|| self.budget.used.get() == 0).await;
     }
@@ -301,8 +302,8 @@ impl Drop for Taker {
 }
 
 impl Node {
-    /// Submits a request, one that is longer than [`PIECE`] a piece after the other, so that layers hold no more of it at
-    /// once, and others have their turn in between. It ends with the first error.
+    /// Submits a request, one that is longer than [`PIECE`] a piece after the other, so that layers get no more of it
+    /// at once, and others have their turn in between. Ends with the first error.
     pub async fn submit_in_pieces(self: Rc<Node>, io: Io) -> Result<()> {
         let mut start = io.at.start;
         while start < io.at.end {

@@ -2,7 +2,7 @@
 //!
 //! A segment may be guest memory, pool pages or plain memory. Others may change its bytes at any time (a guest does,
 //! the kernel does, another clone of the same buffer does), so no reference to the bytes is ever handed out: they are
-//! copied in and out. Who must see stable bytes (checksums, encryption) copies them to private memory first.
+//! copied in and out. A layer that needs stable bytes (checksums, encryption) copies them to private memory first.
 
 use smallvec::SmallVec;
 use std::any::Any;
@@ -31,7 +31,7 @@ impl Segment {
         self.len
     }
 
-    /// What keeps the memory alive; a sink may recognise memory that it has registered.
+    /// The owner that keeps the memory alive; a sink may recognise memory that it has registered.
     pub fn owner(&self) -> &Rc<dyn Any> {
         &self.owner
     }
@@ -49,7 +49,7 @@ impl Segment {
             && Rc::ptr_eq(&self.owner, &next.owner)
     }
 
-    /// Takes in `next` if it follows in the same memory; tells whether it did.
+    /// Absorbs `next` if it follows in the same memory; true if it did.
     fn grow(&mut self, next: &Segment) -> bool {
         let follows = self.ends_at(next, 0);
         if follows {
@@ -63,8 +63,8 @@ impl Segment {
 #[derive(Clone)]
 pub struct Buf(List);
 
-/// Nearly every request has one segment: it is held in place, so that a request is small to move, and cheap to copy
-/// and to drop.
+/// Nearly every request has one segment: it is stored inline, so that a request is small to move, and cheap to copy and
+/// to drop.
 #[derive(Clone)]
 enum List {
     One(Segment),

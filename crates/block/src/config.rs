@@ -5,12 +5,12 @@ use serde_json::Value;
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// What is wrong with a device's keys, and at which of them.
+/// A mistake in a device's keys, and the place of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyError {
     /// Path of the key inside the device's table (`units[2].size`); empty if the table as a whole is meant.
     pub path: String,
-    /// What is wrong.
+    /// The mistake.
     pub message: String,
 }
 
@@ -71,7 +71,7 @@ impl Keys {
         self.0.survives(children).min(children.saturating_sub(1))
     }
 
-    /// Whether it may be built without the child number `child`: see [`Config::may_miss`].
+    /// Whether the device may be built without the child number `child`: see [`Config::may_miss`].
     pub fn may_miss(&self, child: usize) -> bool {
         self.0.may_miss(child)
     }
@@ -86,7 +86,7 @@ impl Keys {
         self.0.part()
     }
 
-    /// Builds the layer. If it remembers something ([`crate::Traits::keeps`]), what can be read below it is made durable before.
+    /// Builds the layer. For a layer with state ([`crate::Traits::keeps`]) the data below is made durable before.
     pub fn build(self, with: Build) -> Pending<Made> {
         self.0.build(with)
     }

@@ -1,27 +1,27 @@
-//! What a command does besides its answer, and what those above its device say to that.
+//! The effects of a command, and the consent of devices above.
 
 use crate::Pending;
 
-/// What becomes of the bytes that are read from a device.
+/// The effect on the bytes of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fate {
     /// They stay.
     #[default]
     Stay,
-    /// They are kept as they are at this moment: what a layer above holds back has to be there.
+    /// The bytes are kept as they are at this moment: a layer above has to write back its data first.
     Captured,
     /// Others are read afterwards, or there are fewer: nothing that a layer above remembers of them is true any more.
     Replaced,
 }
 
-/// What a command does that others have to know before it is carried out.
+/// The effects of a command that others have to know before it is carried out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effect {
-    /// What becomes of the bytes of the device.
+    /// The effect on the bytes of the device.
     pub bytes: Fate,
-    /// It is this view of the device alone; otherwise all that it shows but for views of what was kept.
+    /// Only this view of the device is affected; otherwise all data of the device except views of earlier states.
     pub view: Option<String>,
-    /// What is lost with it that the command does not name, in words: it is carried out only with the argument `force`.
+    /// The data that is lost and that the command does not name, as text: the command needs the argument `force`.
     pub loses: Option<String>,
 }
 
@@ -42,15 +42,16 @@ impl Effect {
     }
 }
 
-/// What a layer says to an [`Effect`] on a device that it stands on.
+/// A layer's answer to an [`Effect`] on a device below.
 pub enum Consent {
-    /// What it shows stays as it is: nobody above it has to be asked.
+    /// The layer's own data does not change: devices above need not be asked.
     Untouched,
-    /// It remembers nothing of what is below, and who is above it decides.
+    /// The layer has no state about data below, and the devices above decide.
     Agrees,
-    /// It agrees when it has made ready. The first is awaited while requests still pass, so that little is left for the
-    /// second, while the device is held and flushed. What has to be so after a crash is durable when the second returns.
+    /// The layer agrees after a preparation. The first future is awaited while requests still pass, so that little is
+    /// left for the second, while the device is quiesced and flushed. State that must survive a crash is durable when
+    /// the second completes.
     Prepares(Pending, Pending),
-    /// It does not agree, and says why, and what can be done.
+    /// The layer does not agree; the error has the reason and the remedy.
     Refuses(String),
 }

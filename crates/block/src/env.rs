@@ -1,4 +1,4 @@
-//! What a layer gets from the outside: time, tasks, randomness, disks, connections, memory.
+//! The environment of a layer: time, tasks, randomness, disks, connections, memory.
 //!
 //! `host` implements it on the real machine, `sim` with a seed and a virtual clock. Nothing in a layer knows which.
 
@@ -32,7 +32,7 @@ impl Time {
 /// How a disk (a file or a block device) is opened.
 #[derive(Clone, Debug)]
 pub struct OpenDisk {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
     /// Open for reading only.
     pub read_only: bool,
@@ -82,20 +82,20 @@ impl fmt::Display for Address {
 /// A connected byte stream. One receive and one send may be under way at the same time.
 pub trait Conn {
     /// Receives at least one byte and at most `into.len()`; the number received, 0 when the peer has closed.
-    /// [`ErrorKind::BadMemory`](crate::ErrorKind) if `into` cannot be written: nothing is lost, it can be received into
-    /// other memory.
+    /// [`ErrorKind::BadMemory`](crate::ErrorKind) if `into` cannot be written: no data is lost, which can be received
+    /// into other memory.
     fn recv(&self, into: Buf) -> Pending<usize>;
-    /// Sends all of `from`, segments in order. [`ErrorKind::BadMemory`](crate::ErrorKind) if a part of it cannot be read:
-    /// the connection goes on behind the bytes that were sent before, which the error's range counts from 0.
+    /// Sends all of `from`, segments in order. [`ErrorKind::BadMemory`](crate::ErrorKind) if a part of it cannot be
+    /// read: the connection goes on after the bytes that were sent before, which the error's range counts from 0.
     fn send(&self, from: Buf) -> Pending;
     /// Ends both directions; a receive or send under way returns.
     fn shutdown(&self);
-    /// [`Conn::shutdown`], and what was sent and has not arrived need not arrive any more, where the system can take
-    /// it back. For a connection whose peer is not to act on it later.
+    /// [`Conn::shutdown`], and sent bytes that have not arrived may be dropped, where the system can do that. For a
+    /// connection whose peer is not to act on it later.
     fn abort(&self) {
         self.shutdown();
     }
-    /// Who is at the other end, for logs.
+    /// The peer, for logs.
     fn peer(&self) -> String;
 }
 
@@ -103,24 +103,24 @@ pub trait Conn {
 pub trait Listener {
     /// Waits for the next connection.
     fn accept(&self) -> Pending<Rc<dyn Conn>>;
-    /// Where it listens (with the port the system chose when 0 was asked for).
+    /// The address of the listener (with the port that the system chose for 0).
     fn address(&self) -> Address;
 }
 
 /// The world as layers see it. One core, one environment.
 pub trait Env {
-    /// The time of this turn of the scheduler. It stands still while tasks run and moves between turns, so that all
+    /// The time of this turn of the scheduler. Time stands still while tasks run and moves between turns, so that all
     /// requests taken in one turn arrived together, here as under the simulator.
     fn now(&self) -> Time;
-    /// The machine's clock, in seconds since 1970 (UTC); 0 if there is none. It may jump: it is for people to read, and
-    /// nothing is decided by it.
+    /// The machine's clock, in seconds since 1970 (UTC); 0 if there is none. This clock may jump: it is for people to
+    /// read, and no decision depends on it.
     fn unix_time(&self) -> u64 {
         0
     }
     /// Completes after at least `d`.
     fn sleep(&self, d: Duration) -> Pin<Box<dyn Future<Output = ()>>>;
-    /// Completes when this core is asked to end. Who waits for somebody outside who says nothing gives up soon from then on,
-    /// as nothing can be closed before.
+    /// Completes when this core is asked to end. A task that waits for a silent peer gives up soon from then on,
+    /// because no close can happen before.
     fn ending(&self) -> Pin<Box<dyn Future<Output = ()>>> {
         Box::pin(std::future::pending())
     }
@@ -136,9 +136,8 @@ pub trait Env {
     fn connect(&self, to: Address) -> Pending<Rc<dyn Conn>>;
     /// Listens at `at`. A stale Unix socket file is replaced, a live one is refused.
     fn listen(&self, at: Address) -> Result<Rc<dyn Listener>>;
-    /// Does work that takes long and waits for nothing, without holding up the tasks of this core where it can.
-    /// Completes when the work is done. [`computed`] gives back what came of it. Begun work is done even if nobody
-    /// waits for it any more.
+    /// Does long computations without waits, off this core's tasks where possible. Completes when the work is done.
+    /// [`computed`] returns the result. Begun work is done even if no task waits for it any more.
     fn compute(&self, work: Box<dyn FnOnce() + Send>) -> Pending {
         Box::pin(async move {
             work();
@@ -146,7 +145,7 @@ pub trait Env {
         })
     }
     /// All bytes of a regular file of at most `max` bytes, which are taken for a key or a passphrase
-    /// ([`Env::guard_key`]). Fails with `Invalid` if it is longer, or no file.
+    /// ([`Env::guard_key`]). Fails with `Invalid` if the file is longer, or is no file.
     fn read_file(&self, path: PathBuf, _max: usize) -> Pending<Vec<u8>> {
         Box::pin(
             async move { Err(Error::unsupported(format!("{}: there are no files here", path.display()))) },
@@ -155,13 +154,13 @@ pub trait Env {
     /// To be called before a private key is read otherwise than by [`Env::read_file`]: warns if others can read its
     /// file, and keeps this process out of core dumps from now on.
     fn guard_key(&self, _path: &Path) {}
-    /// Fills `into` with bytes that nobody can guess, for keys and salts.
+    /// Fills `into` with bytes that cannot be guessed, for keys and salts.
     fn secret(&self, _into: &mut [u8]) -> Result<()> {
         Err(Error::unsupported("there are no secrets here"))
     }
 }
 
-/// That a core is asked to end, for those that wait for it ([`Env::ending`]).
+/// The request to end a core, for tasks that wait for it ([`Env::ending`]).
 #[derive(Default)]
 pub struct Ending {
     asked: Cell<bool>,
@@ -182,14 +181,14 @@ impl Ending {
     }
 }
 
-/// What comes of `work`, done by [`Env::compute`].
+/// The result of `work`, done by [`Env::compute`].
 pub async fn computed<T: Send + 'static>(
     env: &dyn Env,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T> {
     let (send, receive) = channel();
     env.compute(Box::new(move || {
-        // Nobody may wait any more.
+        // Perhaps no task waits any more.
         let _ = send.send(work());
     }))
     .await?;

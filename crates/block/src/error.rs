@@ -1,4 +1,4 @@
-//! What can go wrong with a request, and where.
+//! The errors of requests, with their places.
 
 use std::fmt;
 use std::ops::Range;
@@ -11,7 +11,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum ErrorKind {
     /// The medium could not read or write the range (EIO).
     Media,
-    /// There is no room for the data (ENOSPC). Nothing was written.
+    /// There is no space for the data (ENOSPC). Nothing was written.
     NoSpace,
     /// The device may not be written (EPERM, EROFS).
     ReadOnly,
@@ -21,25 +21,25 @@ pub enum ErrorKind {
     Offline,
     /// No answer within the time allowed.
     TimedOut,
-    /// Something else uses it, or changes it just now; nothing was done. It may go well later (EBUSY).
+    /// The device is in use, or changes just now; nothing was done. A later attempt may succeed (EBUSY).
     Busy,
     /// The request itself is wrong: out of range, misaligned, of the wrong length (EINVAL).
     Invalid,
     /// The device cannot do this at all, or not in the way asked for (EOPNOTSUPP).
     Unsupported,
-    /// It was ended by who steers it, before it was done.
+    /// The work was cancelled before it was done.
     Cancelled,
     /// Bytes were read that cannot be what was written: a checksum, a magic number or a version is wrong.
     Corrupt,
-    /// The memory of the request cannot be accessed (EFAULT): who shared it has taken it away. It says nothing about a
-    /// device. That request alone fails, and is not tried again; a write may have been done in part.
+    /// The memory of the request cannot be accessed (EFAULT): its owner has taken it away. The error says nothing about
+    /// a device. That request alone fails, and is not tried again; a write may have been done in part.
     BadMemory,
-    /// The device has lost its end: it has fewer bytes than it had when it was opened (EIO). It does nothing more until it
-    /// is opened anew, and what it holds then is no copy of anything that can be trusted.
+    /// The device has lost its end: it has fewer bytes than it had when it was opened (EIO). The device does nothing
+    /// more until it is opened anew, and its data then cannot be trusted.
     Truncated,
 }
 
-/// What failed, where, and in words. One pointer in size, because most results are good.
+/// An error: its class, its place, and its text. One pointer in size, because most results are good.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Error(Box<Inner>);
 
@@ -52,7 +52,7 @@ struct Inner {
 }
 
 impl Error {
-    /// An error of `kind`; `message` says what happened and, where there is one, what to do.
+    /// An error of `kind`; `message` has the cause and, where there is one, the remedy.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
         Error(Box::new(Inner { kind, message: message.into(), device: None, at: None }))
     }
@@ -92,7 +92,7 @@ impl Error {
         self.0.kind
     }
 
-    /// What happened, without the place.
+    /// The message, without the place.
     pub fn message(&self) -> &str {
         &self.0.message
     }
@@ -113,7 +113,7 @@ impl Error {
         self
     }
 
-    /// Adds the device that failed, unless one is known: the deepest device that speaks is the one that is named.
+    /// Adds the device that failed, unless one is known: the error names the deepest device.
     pub fn on(mut self, device: &str) -> Error {
         self.0.device.get_or_insert_with(|| device.into());
         self
@@ -146,10 +146,10 @@ impl From<std::io::Error> for Error {
     /// peers; the rest is media.
     fn from(e: std::io::Error) -> Error {
         use std::io::ErrorKind as K;
-        // The standard library has no class for it. Its number is the same on all architectures of Linux.
+        // The standard library has no class for this. Its number is the same on all architectures of Linux.
         const EFAULT: i32 = 14;
         if e.raw_os_error() == Some(EFAULT) {
-            let message = "the memory of the request cannot be accessed: it was taken away by who shared it";
+            let message = "the memory of the request cannot be accessed: its owner has taken it away";
             return Error::new(ErrorKind::BadMemory, message);
         }
         let kind = match e.kind() {

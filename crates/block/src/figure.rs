@@ -1,4 +1,5 @@
-//! The figures of a kind of layer: where each stands in what a device shows ([`crate::Manage::info`]), and what it means.
+//! The figures of a kind of layer: the place of each in the info of a device ([`crate::Manage::info`]), and its
+//! meaning.
 //!
 //! A declaration is the only place that names a figure: metrics, tables, schemas and the manual follow from it. A test
 //! builds every kind and finds each of its figures.
@@ -8,32 +9,32 @@ use serde_json::Value;
 /// A value that devices of a kind show.
 #[derive(Clone, Copy, Debug)]
 pub struct Figure {
-    /// The metric, if it is one. What only `lamina show` has is none.
+    /// The metric, if there is one: a figure only for `lamina show` has none.
     pub metric: Option<Metric>,
-    /// Where it stands in the info of a device: a JSON pointer.
+    /// Its place in the info of a device: a JSON pointer.
     pub at: &'static str,
-    /// What it is measured in.
+    /// Its unit.
     pub unit: Unit,
-    /// One sentence about it.
+    /// A description in one sentence.
     pub help: &'static str,
-    /// What stands above its column in `lamina show`, if it has one.
+    /// The title of its column in `lamina show`, if it has one.
     pub column: Option<&'static str>,
-    /// It has a meaning only while one of the figures at these places is not 0.
+    /// The figure has a meaning only while one of the figures at these places is not 0.
     pub only_if: &'static [&'static str],
-    /// It, or an object that it is in, is null while there is none.
+    /// The figure, or an object around it, is null while there is no value.
     pub nullable: bool,
 }
 
 /// A figure as a metric.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
-    /// What comes after `lamina_KIND_`: with its unit, and `_total` for a counter.
+    /// The name after `lamina_KIND_`: with its unit, and `_total` for a counter.
     pub name: &'static str,
-    /// It only rises while the device is open. Otherwise it is a gauge.
+    /// The value only rises while the device is open. Otherwise it is a gauge.
     pub is_counter: bool,
 }
 
-/// What a figure is measured in.
+/// The unit of a figure.
 #[derive(Clone, Copy, Debug)]
 pub enum Unit {
     /// Things.
@@ -50,12 +51,12 @@ pub enum Unit {
     Pieces(&'static str),
     /// No number: text.
     Text,
-    /// No number: what this makes of the value, if it is what it should be.
+    /// No number: this function gives the text of a valid value.
     Made(fn(&Value) -> Option<String>),
 }
 
 impl Unit {
-    /// False for what no metric can have.
+    /// False for units that no metric can have.
     pub const fn is_number(self) -> bool {
         !matches!(self, Unit::Text | Unit::Made(_))
     }
@@ -72,7 +73,7 @@ impl Figure {
         Figure { metric: Some(Metric { name, is_counter: false }), ..Figure::shown(at, unit, help) }
     }
 
-    /// What is no metric.
+    /// A figure that is no metric.
     pub const fn shown(at: &'static str, unit: Unit, help: &'static str) -> Figure {
         Figure { metric: None, at, unit, help, column: None, only_if: &[], nullable: false }
     }
@@ -112,14 +113,16 @@ pub fn is_null(info: &Value, at: &str) -> bool {
 /// A sentence about a device in `lamina show`, while there is something to say.
 #[derive(Clone, Copy, Debug)]
 pub struct Notice {
-    /// The place in the device's info, a JSON pointer: it is said while a value is there that is neither null nor false.
+    /// The place in the device's info, a JSON pointer: the alert is active while the value there is neither null nor
+    /// false.
     pub when: &'static str,
-    /// The sentence: `{device}` stands for the name of the device, `{}` for that value, `{/place}` for the figure there.
+    /// The sentence: `{device}` stands for the name of the device, `{}` for that value, `{/place}` for the figure
+    /// there.
     pub says: &'static str,
 }
 
 impl Notice {
-    /// What is said, and when.
+    /// The text, and the condition.
     pub const fn new(when: &'static str, says: &'static str) -> Notice {
         Notice { when, says }
     }

@@ -1,28 +1,28 @@
-//! What a layer says about what it keeps, when it is asked whether that is right.
+//! The findings of a layer that verifies its metadata.
 
 use std::fmt;
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// All is well; the words say what was looked at.
+    /// All is well; the text names the checked parts.
     Good,
-    /// Space is taken that nobody uses. It happens in normal use, harms nobody, and can be given back.
+    /// Leaked space. It happens in normal use, does no harm, and can be given back.
     Leak,
-    /// It is wrong, and what else is there says how it should be. Nothing was changed.
+    /// Damage that can be repaired from other metadata. Nothing was changed.
     Repairable,
-    /// It was wrong, or taken in vain, and no longer is.
+    /// Repaired damage, or freed space.
     Repaired,
-    /// It is wrong, and nothing says how it should be.
+    /// Damage that cannot be repaired.
     Lost,
 }
 
-/// One thing that was found.
+/// One finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// How bad it is.
     pub class: Class,
-    /// What it is, where it is, and what is lost with it or was repaired.
+    /// The damage, its place, and the data that is lost with it or was repaired.
     pub words: String,
 }
 
@@ -32,7 +32,7 @@ impl Finding {
         Finding { class, words: words.into() }
     }
 
-    /// True if somebody has to do something about it.
+    /// True if the finding needs attention.
     pub fn is_damage(&self) -> bool {
         match self.class {
             Class::Lost | Class::Repairable => true,

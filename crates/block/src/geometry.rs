@@ -1,4 +1,4 @@
-//! What a device is: its size, its units, and what it does natively.
+//! The geometry of a device: its size, its units, and its native operations.
 
 /// The shape of a device. All values are bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,10 +53,10 @@ impl Geometry {
     }
 }
 
-/// What a range holds, for block status (NBD's `base:allocation`).
+/// The allocation state of a range, for block status (NBD's `base:allocation`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtentState {
-    /// Allocated; may hold anything.
+    /// Allocated; may have any data.
     Data,
     /// Allocated, and reads as zeroes.
     Zero,
@@ -69,7 +69,7 @@ pub enum ExtentState {
 pub struct Extent {
     /// Length in bytes, not zero.
     pub len: u64,
-    /// What the run holds.
+    /// The state of the run.
     pub state: ExtentState,
 }
 

@@ -6,11 +6,11 @@ use std::rc::Rc;
 /// Says whether bytes are those that were written, as a checksum does. Called with all bytes that were asked for.
 pub type Judge = Rc<dyn Fn(&Buf) -> bool>;
 
-/// What a layer that has several copies answers.
+/// The answer of a layer that has several copies.
 pub struct Healed {
-    /// What was written. Nobody else changes this memory.
+    /// The written data. This memory has no other writer.
     pub bytes: Buf,
-    /// So many copies, or parts of what they are computed from, were something else, and were written anew. They are as
-    /// durable as any write: after a flush.
+    /// The number of copies, or of parts for computing them, that differed and were written anew. They are as durable
+    /// as any write: after a flush.
     pub copies: usize,
 }

@@ -33,8 +33,8 @@ pub enum Op {
     Write(Buf, Durability),
     /// Make the range read as zeroes.
     Zero(Zero),
-    /// The range's contents are no longer needed. What it reads as afterwards is either what it held or zeroes,
-    /// logical block by logical block.
+    /// The range's contents are no longer needed. Later reads return either the old data or zeroes, logical block by
+    /// logical block.
     Discard,
     /// Make every write that completed before this was submitted durable. The range is empty.
     Flush,
@@ -88,7 +88,7 @@ impl Op {
 /// A request: an operation on a range of bytes, a multiple of the logical block.
 #[derive(Clone, Debug)]
 pub struct Io {
-    /// What to do.
+    /// The operation.
     pub op: Op,
     /// Where. Empty for a flush.
     pub at: Range<u64>,
@@ -130,7 +130,7 @@ impl Io {
         self.len() == 0
     }
 
-    /// Moves the request to another place of the same length. A flush has no place, and stays as it is. A range that
+    /// Moves the request to another place of the same length. A flush has no range, and stays as it is. A range that
     /// would not end before 2^64 becomes one that every node refuses.
     #[inline]
     pub fn move_to(&mut self, offset: u64) {

@@ -1,6 +1,6 @@
 //! Work in the background that people can see and steer.
 //!
-//! A layer that has such work makes a [`Job`] of it, shows it in [`crate::Manage::jobs`], and calls [`Job::step`] before
+//! A layer with such work makes a [`Job`] of it, shows it in [`crate::Manage::jobs`], and calls [`Job::step`] before
 //! every piece. Everything else (the pause, the limit, the figures) is here.
 
 use crate::{Env, Error, ErrorKind, Result, Signal, Time};
@@ -9,25 +9,25 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What a job does now.
+/// The state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobState {
-    /// It works.
+    /// The job works.
     Running,
-    /// It waits for [`Job::resume`].
+    /// The job waits for [`Job::resume`].
     Paused,
-    /// It was told to end before it is done.
+    /// The job was told to end before it is done.
     Cancelled,
 }
 
-/// How a job may be steered. What allows more comes later.
+/// How a job may be steered. Later variants allow more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Steering {
-    /// It is only shown: it has to be done.
+    /// The job is only shown: it has to be done.
     Nothing,
-    /// It can be told to end; it goes as fast as it can.
+    /// The job can be told to end; it has no limit.
     Cancel,
-    /// It calls [`Job::step`]: all that there is.
+    /// The job calls [`Job::step`]: every action is allowed.
     All,
 }
 
@@ -39,14 +39,14 @@ pub struct Job {
     state: Cell<JobState>,
     /// Why it paused by itself.
     error: RefCell<Option<Error>>,
-    /// Bytes of the whole work, and of what is done.
+    /// Bytes of the whole work, and of the finished part.
     total: Cell<u64>,
     done: Cell<u64>,
     /// Bytes for each second.
     limit: Cell<Option<u64>>,
     /// When the next piece may begin under the limit.
     next: Cell<Time>,
-    /// When it began or was resumed, and what was done by then: the rate is since then.
+    /// The time of its start or resumption, and the bytes done by then: the rate is since then.
     since: Cell<(Time, u64)>,
     steered: Signal,
 }
@@ -85,12 +85,12 @@ impl Job {
         })
     }
 
-    /// What it is called.
+    /// Its name.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Fails if it cannot be steered so.
+    /// Fails if the job does not allow that.
     pub fn check(&self, steering: Steering) -> Result<()> {
         match self.steering {
             may if steering <= may => Ok(()),
@@ -101,7 +101,7 @@ impl Job {
         }
     }
 
-    /// What it does now.
+    /// Its state.
     pub fn state(&self) -> JobState {
         self.state.get()
     }
@@ -111,13 +111,13 @@ impl Job {
         self.total.get()
     }
 
-    /// The most bytes for each second; `None`: as fast as it can.
+    /// The most bytes for each second; `None`: no limit.
     pub fn limit(&self) -> Option<u64> {
         self.limit.get()
     }
 
-    /// Says how far it is: `done` of `total` bytes. What is said at the moment at which it begins was done before, and does
-    /// not count into its rate.
+    /// Says how far it is: `done` of `total` bytes. Progress that is reported at the moment of the start was made
+    /// before, and does not count into the rate.
     pub fn set_progress(&self, done: u64, total: u64) {
         self.total.set(total);
         let now = self.env.now();
@@ -165,7 +165,7 @@ impl Job {
         }
     }
 
-    /// Pauses it because of `error`, which is shown until it goes on.
+    /// Pauses the job because of `error`, which is shown until it goes on.
     pub fn fail(&self, error: &Error) {
         self.pause();
         *self.error.borrow_mut() = Some(error.clone());
@@ -181,13 +181,13 @@ impl Job {
         }
     }
 
-    /// Ends it before its next piece. What that means, its layer says.
+    /// Ends it before its next piece. Its layer defines the meaning.
     pub fn cancel(&self) {
         self.state.set(JobState::Cancelled);
         self.steered.notify();
     }
 
-    /// Waits until it is told to end.
+    /// Waits until the job is told to end.
     pub async fn cancelled(&self) {
         self.steered.until(|| self.state.get() == JobState::Cancelled).await;
     }
@@ -199,8 +199,8 @@ impl Job {
         self.steered.notify();
     }
 
-    /// What it shows: name, state, bytes done and in all, bytes for each second, the seconds that are left, and the
-    /// error that paused it.
+    /// Its info: name, state, bytes done and in all, bytes for each second, the seconds that are left, and the error
+    /// that paused it.
     pub fn info(&self) -> Value {
         let (since, before) = self.since.get();
         let (done, total) = (self.done.get(), self.total.get());

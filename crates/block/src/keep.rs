@@ -1,37 +1,38 @@
-//! What a device remembers beside data: where it lies, and what a crash may leave of it.
+//! The state of a device beside data: its place, and the states that a crash may leave.
 
 use crate::Pending;
 use serde_json::Value;
 
-/// A few words that a device keeps with its hierarchy: on every member, beside the hierarchy's description. For what
-/// changes seldom and must survive the loss of any one device, such as a table of partitions.
+/// The state record of a device: kept with its hierarchy on every member, beside the hierarchy's description. For state
+/// that changes seldom and must survive the loss of any one device, such as a table of partitions.
 ///
 /// Children are named under the keys `device` (a name) and `devices` (a list of names), and nowhere else: when a layer
 /// comes between the device and a child, or goes, the hierarchy writes the child's new name there.
 pub trait Keep {
-    /// What was kept last, if anything was.
+    /// The last record, if there is one.
     fn get(&self) -> Option<Value>;
 
-    /// Keeps `value` instead. It is durable when this completes; a crash before that leaves the old or the new.
+    /// Keeps `value` instead. The record is durable when this completes; a crash before that leaves the old or the new
+    /// one.
     ///
     /// Fails with `NoSpace` if it is too long: all devices of a hierarchy share about 60 KiB of JSON.
     fn set(&self, value: Value) -> Pending;
 }
 
-/// Whether what a layer keeps on its children is there.
+/// Whether the state of a layer on its children is there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Begin {
-    /// It is there, or the layer is refused. What an interrupted run has left is brought in order.
+    /// The state is there, or the layer is refused. The state after an interrupted run is recovered.
     #[default]
     Open,
-    /// It is made: the children hold nothing that matters. It is durable when the layer is built.
+    /// The state is made: the children have no data that matters. It is durable when the layer is built.
     Format,
-    /// It is made, and the children's data is the device's from now on, at the same addresses. Nothing of it is
-    /// overwritten, so that until the new layer has been written to the old graph is as good.
+    /// The state is made, and the children's data is the device's from now on, at the same addresses. No data is
+    /// overwritten, so that the old graph stays valid until the first write to the new layer.
     Adopt,
 }
 
-/// The consistency level of a hierarchy (Violin, section 2.4): what a crash may do to its metadata.
+/// The consistency level of a hierarchy (Violin, section 2.4): the states of its metadata after a crash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Level {
     /// Pages are written back one by one: each is older or newer.
@@ -39,8 +40,7 @@ pub enum Level {
     /// Changes are whole, and in order.
     #[default]
     Shadow,
-    /// Only what was committed, whole: data and metadata are one earlier consistent point, that of the last flush or a
-    /// later one.
+    /// Only whole commits: data and metadata are one earlier consistent point, that of the last flush or a later one.
     Atomic,
 }
 

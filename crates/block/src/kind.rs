@@ -7,28 +7,28 @@ use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// What building a layer yields.
+/// The result of building a layer.
 pub type Made = Rc<dyn Layer>;
 
-/// What a layer is given when it is built.
+/// The arguments for building a layer.
 pub struct Build {
     /// The device's name in the hierarchy.
     pub name: String,
     /// The world.
     pub env: Rc<dyn Env>,
-    /// The devices it stands on, as many as [`Config::CHILDREN`] allows. Some are absent only if it survives that
-    /// ([`Config::survives`]).
+    /// The devices it stands on, as many as [`Config::CHILDREN`] allows. Some are absent only if the layer survives
+    /// that ([`Config::survives`]).
     pub children: Children,
     /// Where relative paths begin: the folder of the hierarchy file.
     pub base: PathBuf,
     /// A device for the layer's metadata alone, if the file names one (`metadata = "NAME"`); otherwise it lies on the
     /// children. Only for kinds that have one ([`Traits::metadata`]).
     pub metadata: Option<Rc<Node>>,
-    /// Whether what the layer keeps is there.
+    /// Whether the layer's state is there.
     pub begin: Begin,
     /// The consistency level of the hierarchy.
     pub level: Level,
-    /// Where a few words can be kept; `None` in a hierarchy that is not persistent.
+    /// The state record; `None` in a hierarchy that is not persistent.
     pub keep: Option<Rc<dyn Keep>>,
     /// The children that are about to be taken away: [`crate::Manage::evacuate`] follows with their names. Others that
     /// are new are there to take their data.
@@ -36,7 +36,7 @@ pub struct Build {
 }
 
 impl Build {
-    /// What a layer is given that is opened over `children` in a hierarchy that is not persistent.
+    /// The arguments for a layer that is opened over `children` in a hierarchy that is not persistent.
     pub fn new(name: &str, env: &Rc<dyn Env>, children: Children) -> Build {
         Build {
             name: name.into(),
@@ -62,13 +62,13 @@ impl Build {
     }
 }
 
-/// What a device stands on, as far as the file says.
+/// The devices below a device, as far as the file tells.
 pub struct Over<'a> {
     /// The kinds of the devices of `over`, in order.
     pub kinds: &'a [&'a Kind],
-    /// It has a device for its metadata.
+    /// The device has another one for its metadata.
     pub metadata: bool,
-    /// The hierarchy is persistent: it can keep words ([`Build::keep`]).
+    /// The hierarchy is persistent: there are state records ([`Build::keep`]).
     pub persistent: bool,
 }
 
@@ -81,36 +81,36 @@ pub trait Config: DeserializeOwned + 'static {
     const SUMMARY: &'static str;
     /// How many devices it stands on; 0 for a sink.
     const CHILDREN: RangeInclusive<usize>;
-    /// What it can, what its devices show and understand, how its format is recognised.
+    /// Its abilities, the info and commands of its devices, the signatures of its format.
     const TRAITS: Traits = Traits::NONE;
 
     /// How many of its `children` may be absent ([`Node::is_absent`]), in any choice of them, and it still has every
-    /// byte. A kind that says more than 0 is built over absent children too, and finds out for itself what they miss;
+    /// byte. A kind with more than 0 is built over absent children too, and finds out for itself which data they miss;
     /// any other device is absent when one of its children is.
     fn survives(&self, _children: usize) -> usize {
         0
     }
 
-    /// True if it goes on by itself without the child number `child`, or says what is lost without it: it is built over it
-    /// also when it is absent, whatever else is.
+    /// True if the device goes on by itself without the child number `child`, or reports the loss: the device is built
+    /// also when this child is absent, whatever else is.
     fn may_miss(&self, _child: usize) -> bool {
         false
     }
 
-    /// Refuses what the file alone shows to be wrong: keys that do not fit each other, or what the device stands on. Errors
-    /// begin with the key that does not fit (`spares: ...`). What only the devices themselves can tell is left to
+    /// Refuses mistakes that the file alone shows: keys that do not fit each other, or the devices below. Errors begin
+    /// with the key that does not fit (`spares: ...`). Checks that need the devices themselves are left to
     /// [`Config::build`].
     fn check(&self, _over: &Over<'_>) -> Result<()> {
         Ok(())
     }
 
-    /// The bytes of its only child that it shows, from the first one to the one behind the last, if it shows a part; the end
-    /// is that of the child if it is `u64::MAX`. Two parts that overlap are perhaps not meant.
+    /// The bytes of its only child that the device shows, from the first one to the one after the last, if it shows a
+    /// part; the end is that of the child if it is `u64::MAX`. Two parts that overlap are perhaps not meant.
     fn part(&self) -> Option<Range<u64>> {
         None
     }
 
-    /// Makes the layer. Errors say which key or child does not fit, and what would.
+    /// Makes the layer. Errors name the key or child that does not fit, and the remedy.
     fn build(self, with: Build) -> Pending<Made>;
 }
 
@@ -119,11 +119,11 @@ pub trait Config: DeserializeOwned + 'static {
 pub struct Kind {
     /// The value of the `type` key.
     pub name: &'static str,
-    /// One line about it.
+    /// A description in one line.
     pub summary: &'static str,
     /// How many devices it stands on.
     pub children: RangeInclusive<usize>,
-    /// What it declares.
+    /// Its declarations.
     pub traits: Traits,
     parse: fn(&Value) -> std::result::Result<Keys, KeyError>,
 }

@@ -1,5 +1,5 @@
-//! The data path of a layer: the trait that requests meet, and what it may answer. What only people and changes of the graph
-//! ask of a layer is [`Manage`].
+//! The data path of a layer: the trait that requests meet, and its possible answers. Calls for people and for changes
+//! of the graph are in [`Manage`].
 
 use crate::{Deferred, Error, Extent, Geometry, Healed, Io, Judge, Manage, Node, Passthrough, Result};
 use std::future::Future;
@@ -7,21 +7,21 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
 
-/// What is not done yet. Futures are lazy: whoever receives one polls it (await, [`crate::all`], spawn) at once.
+/// A result that is still to come. Futures are lazy: the receiver polls one (await, [`crate::all`], spawn) at once.
 pub type Pending<T = ()> = Pin<Box<dyn Future<Output = Result<T>>>>;
 
 /// The nodes below a layer, in the order of its `over` key.
 pub type Children = Vec<Rc<Node>>;
 
-/// What a layer decides when a request comes down: the four ways of Violin's request path (SYSTEMS A3).
+/// A layer's decision about a request on its way down: the four ways of Violin's request path (SYSTEMS A3).
 pub enum Step {
-    /// The request, as the layer has left it, goes on to a child, and the layer does not want to see it again. It
-    /// costs nothing on the way up.
+    /// The request, as the layer has left it, goes on to a child, and the layer does not want to see it again. The way
+    /// up is free.
     Forward(Rc<Node>),
     /// The request is complete, well or with an error.
     Done(Result<()>),
-    /// The layer keeps the request: what stands before a child's `.await` is done on the way down (push), what
-    /// stands after it on the way up (pop).
+    /// The layer keeps the request: code before a child's `.await` runs on the way down (push), code after it on the
+    /// way up (pop).
     Control(Deferred),
 }
 
@@ -40,8 +40,8 @@ impl From<Error> for Step {
 
 /// One function of the storage: it maps its address space onto its children's, or onto real storage.
 ///
-/// Only [`Node`] calls these. What arrives at [`Layer::submit`] is inside the geometry, aligned, permitted, and not
-/// empty except for a flush; buffers have the length of the range. A layer checks, counts and times nothing.
+/// Only [`Node`] calls these. A request at [`Layer::submit`] is inside the geometry, aligned, permitted, and not empty
+/// except for a flush; buffers have the length of the range. A layer checks, counts and times nothing.
 pub trait Layer: Manage {
     /// The shape of the device. May change only while the node is quiesced, or when a command of the layer said so; the
     /// node is then told with [`Node::refresh`].
@@ -52,23 +52,23 @@ pub trait Layer: Manage {
     fn submit(self: Rc<Self>, io: &mut Io) -> Step;
 
     /// Whether the bytes of this device are those of one device below, and where: questions about them
-    /// ([`Layer::extents`], [`Layer::heal`]) are then that device's to answer. There is no default, because a layer that
-    /// forgets to hand them on switches off healing for everything above it, and nobody sees that.
+    /// ([`Layer::extents`], [`Layer::heal`]) are then that device's to answer. There is no default, because a layer
+    /// that forgets to hand them on switches off healing for every layer above, silently.
     fn passthrough(&self) -> Passthrough;
 
-    /// What the bytes of `at` hold. The runs cover `at` exactly.
+    /// The allocation state of `at`. The runs cover `at` exactly.
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
         self.passthrough().extents(at)
     }
 
-    /// A layer above has found that what is read at `at` is not what was written. Of all that can be had for `at`, gives
-    /// what `is_right`, if anything is, and writes it wherever something else is in its place; the rest stays as it is.
-    /// No write to `at` is in flight from above meanwhile. `None`: nothing is right, or there is only what is read.
+    /// A layer above has found that a read at `at` returns other data than was written. Returns a copy of `at` that
+    /// `is_right`, if there is one, and writes it over all copies that differ; the rest stays as it is. No write to
+    /// `at` is in flight from above meanwhile. `None`: nothing is right, or there is only what is read.
     fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
         self.passthrough().heal(at, is_right)
     }
 
-    /// Called once, after the last request has completed and was flushed: stop background work, release what is held.
+    /// Called once, after the last request has completed and was flushed: stop background work, release resources.
     fn close(self: Rc<Self>) -> Pending {
         Box::pin(async { Ok(()) })
     }

@@ -1,10 +1,10 @@
-//! The contract between Lamina's layers: what a request is, who may call whom, and what a completion promises.
+//! The contract between Lamina's layers: requests, the allowed calls, and the promise of a completion.
 //!
 //! A virtual disk is a graph of [`Node`]s. Each node holds one [`Layer`], and a layer reaches the layers below it
 //! only through their nodes. A request is an [`Io`]; it is answered by one `Result`.
 //!
 //! Invariants kept here, so that no layer has to:
-//! * only [`Node`] calls a layer, and what reaches a layer is inside its geometry, aligned, allowed and not empty;
+//! * only [`Node`] calls a layer, and a request at a layer is inside its geometry, aligned, allowed and not empty;
 //! * every operation works on every node: a node turns what its layer does not do natively (zeroing, forced unit
 //!   access, discard) into what it does;
 //! * a completed write is visible to later reads; it is durable after a later completed flush, or at once when it

@@ -1,11 +1,11 @@
 //! A device in the graph: the only caller of its layer.
 //!
-//! A node checks every request, counts and times it, emulates what its layer does not do natively, and can be quiesced
-//! while what is below is exchanged.
+//! A node checks every request, counts and times it, emulates operations that its layer does not do natively, and can
+//! be quiesced while layers below are exchanged.
 //!
 //! ```text
 //!   export ──▶ node A ──Forward──▶ node B ──Forward──▶ node C ──Control──▶ future
-//!               └──────── one walk: counted in A, B and C, one box, one reading of the clock ────────┘
+//!               └─── one walk: counted in A, B and C, one box, one reading of the clock
 //! ```
 
 use crate::walk::{Deferred, Request, Walk};
@@ -20,7 +20,7 @@ use std::future::Future;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// The most that one write of emulated zeroes carries, in bytes.
+/// The most bytes of one write of emulated zeroes.
 const ZEROES_MAX: u64 = 256 << 10;
 
 /// Whether requests may pass.
@@ -43,9 +43,9 @@ pub struct Node {
     layer: RefCell<Rc<dyn Layer>>,
     geometry: Cell<Geometry>,
     gate: Cell<Gate>,
-    /// It was fenced, perhaps while it was held: the gate will not open fully again.
+    /// The node was fenced, perhaps while it was quiesced: the gate will not open fully again.
     fenced: Cell<bool>,
-    /// The gate moved, or the last request in flight ended while the gate was held.
+    /// The gate moved, or the last request in flight ended while the node was quiesced.
     moved: Signal,
     resized: Signal,
     stats: Stats,
@@ -69,14 +69,14 @@ impl Node {
         })
     }
 
-    /// The device called `name`, which is not there: what is sent to it fails with `why`. Its size is 0 and it is
-    /// read-only; nothing else of its shape means anything.
+    /// The device called `name`, which is not there: requests fail with `why`. Its size is 0 and it is read-only; the
+    /// rest of its shape has no meaning.
     pub fn absent(name: &str, env: Rc<dyn Env>, why: Error) -> Rc<Node> {
         Node::new(name, Absent::KIND, env, Rc::new(Absent::new(why)))
     }
 
-    /// True while the device is not there. When it comes, its node gets its layer ([`Quiesced::replace`]), and who waits in
-    /// [`Node::resized`] is told; so it is when a device comes back that was not absent and had failed.
+    /// True while the device is not there. When it comes, its node gets its layer ([`Quiesced::replace`]), and callers
+    /// that wait in [`Node::resized`] are woken; likewise when a failed device that was not absent comes back.
     pub fn is_absent(&self) -> bool {
         self.kind.get() == Absent::KIND
     }
@@ -111,12 +111,12 @@ impl Node {
         self.env.now()
     }
 
-    /// What its layer wants to show.
+    /// The info of its layer.
     pub fn info(&self) -> Value {
         self.layer.borrow().info()
     }
 
-    /// What its layer shares with those above: see [`Manage::shared`].
+    /// The state that its layer shares with layers above: see [`Manage::shared`].
     pub fn shared(&self) -> Option<Rc<dyn Any>> {
         self.layer.borrow().shared()
     }
@@ -154,7 +154,9 @@ impl Node {
         }
     }
 
-    /// True for nearly all requests: a read or a write about which there is nothing to say, and nothing to emulate. It is what [`Node::admit`] and [`Node::emulate`] would let through unchanged, decided in few instructions.
+    /// True for nearly all requests: a read or a write about which there is nothing to say, and nothing to emulate.
+    /// True for requests that [`Node::admit`] and [`Node::emulate`] would let through unchanged, decided in few
+    /// instructions.
     #[inline]
     fn is_plain(&self, io: &Io) -> bool {
         let g = self.geometry.get();
@@ -260,15 +262,15 @@ impl Node {
         self.submit(io).await
     }
 
-    /// What the bytes of `at` hold: runs that cover it exactly.
+    /// The allocation state of `at`: runs that cover it exactly.
     pub async fn extents(self: &Rc<Self>, at: Range<u64>) -> Result<Vec<Extent>> {
         let _busy = self.enter(&at).await?;
         let layer = self.layer();
         layer.extents(at).await.map_err(|e| e.on(&self.name))
     }
 
-    /// Asks the layer for other copies of `at`, which is not what was written: see [`Layer::heal`]. It is no request, and
-    /// is not counted as one.
+    /// Asks the layer for other copies of `at`, which is not what was written: see [`Layer::heal`]. The query does not
+    /// count as a request.
     pub async fn heal(self: &Rc<Self>, at: Range<u64>, is_right: Judge) -> Result<Option<Healed>> {
         let _busy = self.enter(&at).await?;
         if (at.start | at.end) & (self.geometry().block as u64 - 1) != 0 || at.is_empty() {
@@ -281,7 +283,8 @@ impl Node {
         layer.heal(at, is_right).await.map_err(|e| e.on(&self.name))
     }
 
-    /// Waits until questions about `at` may pass. While the guard lives the layer is not exchanged: it counts as in flight.
+    /// Waits until questions about `at` may pass. While the guard lives the layer is not exchanged: the guard counts as
+    /// in flight.
     async fn enter(self: &Rc<Self>, at: &Range<u64>) -> Result<Busy> {
         self.moved.until(|| self.gate.get() != Gate::Quiesced).await;
         if self.gate.get() == Gate::Closed {
@@ -298,33 +301,33 @@ impl Node {
 
     /// Sends a command to the layer, and takes over what it changed about the device's shape.
     pub async fn control(self: &Rc<Self>, command: Command) -> Result<Value> {
-        // While it is held its layer may be exchanged: the command is for the one that comes.
+        // While the node is quiesced its layer may be exchanged: the command is for the new one.
         self.moved.until(|| self.gate.get() != Gate::Quiesced).await;
         if !self.layer().needs_quiesce(&command) {
             let answer = self.layer().control(command).await.map_err(|e| e.on(&self.name));
             self.refresh();
             return answer;
         }
-        // Clients wait while the device is held, so most is flushed before.
+        // Clients wait while the device is quiesced, so most is flushed before.
         if !self.geometry().read_only {
             self.submit(Io::flush()).await?;
         }
-        let held = self.quiesce().await;
-        if held.before == Gate::Closed {
+        let quiesced = self.quiesce().await;
+        if quiesced.before == Gate::Closed {
             return Err(Error::offline("the device is closed").on(&self.name));
         }
-        held.flush().await?;
-        let answer = held.layer().control(command).await.map_err(|e| e.on(&self.name));
+        quiesced.flush().await?;
+        let answer = quiesced.layer().control(command).await.map_err(|e| e.on(&self.name));
         self.refresh();
         answer
     }
 
-    /// What a command does besides its answer: see [`Manage::effect`].
+    /// The effects of a command: see [`Manage::effect`].
     pub fn effect(&self, command: &Command) -> Effect {
         self.layer().effect(command)
     }
 
-    /// What its layer says to an effect on a device that it stands on: see [`Manage::consent`].
+    /// Its layer's consent to an effect on a device below: see [`Manage::consent`].
     pub fn consent(&self, child: &Rc<Node>, effect: &Effect) -> Consent {
         self.layer().consent(child, effect)
     }
@@ -339,34 +342,34 @@ impl Node {
         self.layer().jobs()
     }
 
-    /// Moves what is the device's away from children: see [`Manage::evacuate`]. Requests are held while it begins.
+    /// Moves what is the device's away from children: see [`Manage::evacuate`]. The node is quiesced while that begins.
     pub async fn evacuate(self: &Rc<Self>, names: Vec<String>) -> Result<()> {
-        let held = self.quiesce().await;
-        if held.before == Gate::Closed {
+        let quiesced = self.quiesce().await;
+        if quiesced.before == Gate::Closed {
             return Err(Error::offline("the device is closed").on(&self.name));
         }
-        let moved = held.layer().evacuate(names);
-        drop(held);
+        let moved = quiesced.layer().evacuate(names);
+        drop(quiesced);
         moved.await.map_err(|e| e.on(&self.name))
     }
 
-    /// Whether what is the device's could be moved away from children: see [`Manage::can_evacuate`].
+    /// Whether the device's data could be moved away from children: see [`Manage::can_evacuate`].
     pub fn can_evacuate(&self, gone: &[String], joining: &[Rc<Node>]) -> Result<()> {
         self.layer().can_evacuate(gone, joining).map_err(|e| e.on(&self.name))
     }
 
-    /// Asks the layer whether what it keeps is right: see [`Manage::check`]. Requests are held meanwhile.
+    /// Lets the layer verify its metadata: see [`Manage::check`]. The node is quiesced meanwhile.
     pub async fn check(self: &Rc<Self>, repair: bool) -> Result<Vec<Finding>> {
-        let held = self.quiesce().await;
-        if held.before == Gate::Closed {
+        let quiesced = self.quiesce().await;
+        if quiesced.before == Gate::Closed {
             return Err(Error::offline("the device is closed").on(&self.name));
         }
-        let found = held.layer().check(repair).await.map_err(|e| e.on(&self.name));
+        let found = quiesced.layer().check(repair).await.map_err(|e| e.on(&self.name));
         self.refresh();
         found
     }
 
-    /// Takes over the layer's geometry, and tells whoever waits in [`Node::resized`] if it changed.
+    /// Takes over the layer's geometry, and wakes callers that wait in [`Node::resized`] if it changed.
     pub fn refresh(&self) {
         let now = self.layer.borrow().geometry();
         if self.geometry.replace(now) != now {
@@ -389,13 +392,13 @@ impl Node {
     /// to be dropped.
     pub async fn quiesce(self: &Rc<Self>) -> Quiesced {
         self.moved.until(|| self.gate.get() != Gate::Quiesced).await;
-        let held = Quiesced { before: self.gate.replace(Gate::Quiesced), node: Rc::clone(self) };
+        let quiesced = Quiesced { before: self.gate.replace(Gate::Quiesced), node: Rc::clone(self) };
         self.moved.until(|| self.stats.in_flight() == 0).await;
-        held
+        quiesced
     }
 
-    /// From now on nothing but reads passes: the device belongs to another host or generation. Who holds the node
-    /// keeps it until the guard is dropped.
+    /// From now on nothing but reads passes: the device belongs to another host or generation. The node stays quiesced
+    /// until the guard is dropped.
     pub fn fence(&self) {
         self.fenced.set(true);
         if self.gate.get() == Gate::Open {
@@ -403,13 +406,14 @@ impl Node {
         }
     }
 
-    /// Holds, flushes (unless nothing may change the device), and closes the layer. Later requests fail with `Offline`.
+    /// Quiesces, flushes (unless the device is read-only or fenced), and closes the layer. Later requests fail with
+    /// `Offline`.
     pub async fn close(self: &Rc<Self>) -> Result<()> {
-        let mut held = self.quiesce().await;
-        if held.before == Gate::Closed {
+        let mut quiesced = self.quiesce().await;
+        if quiesced.before == Gate::Closed {
             return Ok(());
         }
-        held.before = Gate::Closed;
+        quiesced.before = Gate::Closed;
         let layer = self.layer();
         let untouchable = self.geometry().read_only || self.fenced.get();
         let flushed = if untouchable { Ok(()) } else { run(&layer, Io::flush()).await };
@@ -417,7 +421,7 @@ impl Node {
         flushed.and(closed).map_err(|e| e.on(&self.name))
     }
 
-    /// One request less; wakes whoever waits for the last.
+    /// One request less; wakes callers that wait for the last.
     #[inline]
     pub(crate) fn left(&self) {
         if self.stats.abandon() == 0 && self.gate.get() == Gate::Quiesced {
@@ -430,11 +434,11 @@ enum Admitted {
     Pass,
     /// There is nothing to do: complete.
     Nothing,
-    /// The gate is held.
+    /// The node is quiesced.
     Wait,
 }
 
-/// Ends or begins a walk that had no room for more nodes as the request below it did.
+/// Ends or begins a walk that had no space for more nodes as the request below it did.
 #[cold]
 fn go_on(mut walk: Walk, mut below: Request) -> Request {
     match below.ready() {
@@ -490,12 +494,12 @@ impl Drop for Busy {
 /// A node that lets no request pass until this is dropped.
 pub struct Quiesced {
     node: Rc<Node>,
-    /// What the gate returns to.
+    /// The later state of the gate.
     before: Gate,
 }
 
 impl Quiesced {
-    /// Makes durable what was written before the node was held. The nodes below must not be held.
+    /// Makes all writes from before durable. The nodes below must not be quiesced.
     pub async fn flush(&self) -> Result<()> {
         let untouchable = self.node.geometry().read_only || self.node.fenced.get();
         let flushed = if untouchable { Ok(()) } else { run(&self.node.layer(), Io::flush()).await };

@@ -28,7 +28,7 @@ impl Passthrough {
         Passthrough::To { child: Rc::clone(child), shift }
     }
 
-    /// What the bytes of `at` hold.
+    /// The allocation state of `at`.
     pub fn extents(self, at: Range<u64>) -> Pending<Vec<Extent>> {
         Box::pin(async move {
             match self {

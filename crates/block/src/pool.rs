@@ -14,8 +14,8 @@ const CLASSES: usize = 9;
 
 /// Page-aligned memory for one core. A buffer goes back when its last clone is dropped.
 ///
-/// The bytes of a buffer are initialised but may be those of an earlier use: who hands a buffer to the outside fills
-/// it first.
+/// The bytes of a buffer are initialised but may be those of an earlier use: a caller that hands a buffer to the
+/// outside fills it first.
 #[derive(Clone)]
 pub struct Pool(Rc<Shelf>);
 
@@ -32,7 +32,7 @@ struct Page {
     layout: Layout,
 }
 
-/// Memory of a [`Pool`] that nobody else has: it becomes a [`Buf`].
+/// Memory of a [`Pool`] with one owner: it becomes a [`Buf`].
 pub struct Fresh {
     page: Page,
     len: usize,
@@ -41,7 +41,7 @@ pub struct Fresh {
 impl Deref for Fresh {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the page has at least `len` bytes, zeroed when it was made, and this is all that refers to them.
+        // SAFETY: the page has at least `len` bytes, zeroed when it was made, and this is the only reference to them.
         unsafe { std::slice::from_raw_parts(self.page.start.as_ptr(), self.len) }
     }
 }
@@ -75,7 +75,7 @@ impl Pool {
         self.fresh(len).into()
     }
 
-    /// The same, for whoever fills it before anybody else has it.
+    /// The same, for a caller that fills the buffer before it is shared.
     pub fn fresh(&self, len: usize) -> Fresh {
         let layout = layout(len);
         let start = class(layout)
@@ -129,7 +129,7 @@ impl Drop for Shelf {
     fn drop(&mut self) {
         for (class, free) in self.free.iter_mut().enumerate() {
             for start in free.get_mut().drain(..) {
-                // SAFETY: what lies in class n was allocated with the layout of that class.
+                // SAFETY: all memory in class n was allocated with the layout of that class.
                 unsafe { dealloc(start.as_ptr(), layout(ALIGN << class)) }
             }
         }

@@ -40,7 +40,7 @@ impl Signal {
         })
     }
 
-    /// Waits until `condition` is true; it is asked now and after every [`Signal::notify`].
+    /// Waits until `condition` is true; it is evaluated now and after every [`Signal::notify`].
     pub async fn until(&self, mut condition: impl FnMut() -> bool) {
         while !condition() {
             self.wait().await;

@@ -1,4 +1,4 @@
-//! What a node counts: operations, bytes, errors, latencies.
+//! The counters of a node: operations, bytes, errors, latencies.
 
 use crate::{ErrorKind, OpKind, Time};
 use std::cell::{Cell, OnceCell};
@@ -73,7 +73,7 @@ impl Histogram {
 pub struct OpStats {
     /// Completed, well or not.
     pub completed: Cell<u64>,
-    /// Bytes of those that completed well.
+    /// Bytes of operations that completed well.
     pub bytes: Cell<u64>,
     /// Completed with an error.
     pub errors: Cell<u64>,
@@ -89,7 +89,7 @@ pub struct Stats {
     unreached: Cell<Option<Unreached>>,
 }
 
-/// A request has failed because what the device stands on could not be reached.
+/// A request has failed because a device below could not be reached.
 #[derive(Clone, Copy)]
 struct Unreached {
     at: Time,
@@ -128,7 +128,7 @@ impl Stats {
         self.in_flight.set(self.in_flight.get() + 1);
     }
 
-    /// Ends a request that nobody waits for any more; the number still in flight.
+    /// Ends a request without a waiting caller; returns the number still in flight.
     pub(crate) fn abandon(&self) -> u32 {
         self.in_flight.set(self.in_flight.get() - 1);
         self.in_flight.get()
@@ -149,12 +149,12 @@ impl Stats {
     }
 }
 
-/// How a request ended; the same for every node that it only passed.
+/// The end of a request; the same for every node that it only passed.
 pub(crate) struct Outcome {
     op: OpKind,
-    /// None if it failed.
+    /// 0 if it failed.
     bytes: u64,
-    /// One if it failed.
+    /// 1 if it failed.
     errors: u64,
     bucket: u8,
 }

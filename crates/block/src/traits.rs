@@ -1,28 +1,30 @@
-//! What a kind of layer declares of itself, apart from how it is made.
+//! The declarations of a kind of layer, apart from its construction.
 //!
 //! The graph, the metrics, `lamina show`, `lamina inspect`, the OpenAPI document and the manual are made from these
 //! declarations: none of them knows a kind by its name.
 
 use crate::{Figure, Notice, Signature, Verb};
 
-/// What a kind declares, as one constant ([`crate::Config::TRAITS`]): `Traits { keeps: true, ..Traits::NONE }`.
+/// The declarations of a kind, as one constant ([`crate::Config::TRAITS`]): `Traits { keeps: true, ..Traits::NONE }`.
 #[derive(Clone, Copy, Debug)]
 pub struct Traits {
-    /// It remembers something, on its children or with the hierarchy ([`crate::Build::keep`]): only one layer may have a
-    /// device open, and it has to be made ([`crate::Begin::Format`]) before it is opened for the first time.
+    /// Its layer has state, on its children or with the hierarchy ([`crate::Build::keep`]): only one layer may have a
+    /// device open, and the state has to be made ([`crate::Begin::Format`]) before the first open.
     pub keeps: bool,
-    /// More children at the end of `over` add room at its end, and nothing has to be moved.
+    /// More children at the end of `over` add space at its end, and nothing has to be moved.
     pub appends: bool,
-    /// Its layer shares the state of the device below: when that gets another layer, this one is made anew.
+    /// Its layer shares the state of the device below: when the device below gets another layer, this layer is made
+    /// anew.
     pub shares: bool,
-    /// It has further address spaces ([`crate::Manage::view`]), which devices of kind `view` show.
+    /// Its layer has further address spaces ([`crate::Manage::view`]), which devices of kind `view` show.
     pub views: bool,
-    /// What it remembers can lie on a device of its own: the key `metadata`. Only if it `keeps` something.
+    /// Its state can lie on a separate device: the key `metadata`. Only if it `keeps` state.
     pub metadata: bool,
-    /// What lies there, or at the head of its child, is a metadata store: otherwise it is of a format of its own.
+    /// The state there, or at the head of its child, is a metadata store; otherwise the state has a format of its own.
     pub store: bool,
-    /// Its devices carry superblocks if their hierarchy is persistent: members. Only for a kind with the key `path`, which
-    /// says where a member is, and is not part of what members say. One whose key `read-only` is true is no member.
+    /// Its devices carry superblocks if their hierarchy is persistent: members. Only for a kind with the key `path`,
+    /// which says where a member is, and is not part of what members say. A device whose key `read-only` is true is no
+    /// member.
     pub member: bool,
     /// Its keys that name places outside of the hierarchy.
     pub outside: &'static [Outside],
@@ -32,18 +34,18 @@ pub struct Traits {
     pub verbs: &'static [Verb],
     /// The figures that its devices show, in the order of their columns.
     pub figures: &'static [Figure],
-    /// What is said of its devices below the table of its figures.
+    /// The sentences about its devices below the table of its figures.
     pub notices: &'static [Notice],
-    /// What stands above the names of its devices in that table; without it the name of the kind.
+    /// The title above the names of its devices in that table; without one the name of the kind.
     pub heading: Option<&'static str>,
-    /// How what it has on a device is recognised.
+    /// The signatures of its data on a device.
     pub signature: Option<Signature>,
-    /// What other systems call such a thing, in lower case and with dashes: who writes that is told the name here.
+    /// The names of such a layer in other systems, in lower case and with dashes: a message then tells the name here.
     pub elsewhere: &'static [&'static str],
 }
 
 impl Traits {
-    /// Those of a layer that is nothing but a function of the devices below.
+    /// The declarations of a layer without state.
     pub const NONE: Traits = Traits {
         keeps: false,
         appends: false,
@@ -64,13 +66,16 @@ impl Traits {
 
     /// Panics if they do not fit each other; [`crate::Kind::of`] asks when the program is compiled.
     pub(crate) const fn check(&self) {
-        assert!(self.keeps || !self.metadata, "what has a device for its metadata keeps something");
-        assert!(self.metadata || !self.store, "what has a metadata store may have it on a device of its own");
-        assert!(!self.member || has_path(self.outside), "a member is at its key `path`");
+        assert!(self.keeps || !self.metadata, "a layer with a device for its metadata keeps state");
+        assert!(
+            self.metadata || !self.store,
+            "a layer with a metadata store may have it on a separate device"
+        );
+        assert!(!self.member || has_path(self.outside), "a member has its path in the key `path`");
     }
 }
 
-/// True if one of the keys is `path`, the path of a file that data is kept in.
+/// True if one of the keys is `path`, the path of a file with data.
 const fn has_path(outside: &[Outside]) -> bool {
     let mut rest = outside;
     while let [first, others @ ..] = rest {
@@ -85,17 +90,17 @@ const fn has_path(outside: &[Outside]) -> bool {
 /// A key whose value is a place outside of the hierarchy: a file or a device of this host, a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outside {
-    /// The key; dotted if it stands in a table of its own (`tls.key`).
+    /// The key; dotted if it is in a table of its own (`tls.key`).
     pub key: &'static str,
-    /// What is there is part of what is stored. Otherwise only this host needs it, as the file with a key: members of a
-    /// hierarchy need not agree on it.
+    /// The data there is part of the stored data. Otherwise only this host needs it, as the file with a key: members of
+    /// a hierarchy need not agree on it.
     pub stored: bool,
-    /// It is an address, perhaps `unix:PATH`; otherwise it is a path.
+    /// The value is an address, perhaps `unix:PATH`; otherwise a path.
     pub address: bool,
 }
 
 impl Outside {
-    /// The path of a file that data is kept in. It belongs to the device alone.
+    /// The path of a file that data is kept in. The file belongs to the device alone.
     pub const fn file(key: &'static str) -> Outside {
         Outside { key, stored: true, address: false }
     }

@@ -53,11 +53,11 @@ fn parse(text: &str, units: &[(&str, u64)]) -> Option<u64> {
 }
 
 impl Bytes {
-    /// For a person: three digits and the unit that reads best, such as `512B`, `4KiB`, `1.25TiB`. [`Display`](fmt::Display) is
-    /// exact.
+    /// For a person: three digits and the unit that reads best, such as `512B`, `4KiB`, `1.25TiB`.
+    /// [`Display`](fmt::Display) is exact.
     pub fn rounded(self) -> String {
         let units = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1u64 << 40)];
-        // What would be printed as 1024 of a unit is 1 of the next.
+        // A value that would be printed as 1024 of a unit is 1 of the next.
         let is_next = |scale: u64| scale == 1 || self.0 as f64 / scale as f64 >= 0.9995;
         let (unit, scale) = units.into_iter().rev().find(|(_, scale)| is_next(*scale)).unwrap_or(("B", 1));
         let value = self.0 as f64 / scale as f64;

@@ -3,31 +3,31 @@
 /// A command that the devices of a kind understand: `lamina ctl DEVICE NAME ARGS`.
 #[derive(Clone, Copy, Debug)]
 pub struct Verb {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
-    /// One line about it.
+    /// A description in one line.
     pub summary: &'static str,
-    /// Its arguments. Those that are required come first, in the order in which they are given without their names.
+    /// Its arguments. The required ones come first, in the order in which they are given without their names.
     pub args: &'static [Arg],
 }
 
 /// An argument of a command.
 #[derive(Clone, Copy, Debug)]
 pub struct Arg {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
-    /// What it is.
+    /// Its type.
     pub is: ArgType,
     /// The command does not work without it.
     pub required: bool,
-    /// One line about it.
+    /// A description in one line.
     pub summary: &'static str,
 }
 
-/// What an argument may be.
+/// The type of an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArgType {
-    /// Words.
+    /// Text.
     Text,
     /// Bytes, as a number or as text with a unit: `"4KiB"`.
     Size,

@@ -1,8 +1,8 @@
 //! The way of a request down through the nodes, and its completion in all of them.
 //!
-//! A request *walks* down through layers that only forward it, to the layer that keeps or completes it. Where it ends
-//! at once, the walk lives on the stack of [`Node::submit`]. Where a layer keeps it, the walk moves into the
-//! allocation that the layer's future has anyway ([`Deferred`]), so that neither forwarding nor counting needs one.
+//! A request *walks* down through layers that only forward it, to the layer that keeps or completes it. A walk that
+//! ends at once lives on the stack of [`Node::submit`]. For a request that a layer keeps, the walk moves into the
+//! allocation of the layer's future ([`Deferred`]), so that neither forwarding nor counting needs one.
 
 use crate::stats::Outcome;
 use crate::{Io, Node, OpKind, Result, Time};
@@ -13,7 +13,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-/// The most nodes of one walk. What goes on from the last of them is a request of its own.
+/// The most nodes of one walk. Beyond the last of them the request becomes a new one.
 const NODES: usize = 12;
 
 /// The nodes that a request has passed since it was submitted, from above.
@@ -29,7 +29,7 @@ impl Walk {
         Walk { nodes: ArrayVec::new_const(), op: io.op.kind(), bytes: io.len() }
     }
 
-    /// True if there is room for one more node only, which must be the last.
+    /// True if there is space for one more node only, which must be the last.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.nodes.len() >= NODES - 1
@@ -40,7 +40,7 @@ impl Walk {
         self.nodes.push(node);
     }
 
-    /// Ends a request that was never in flight. Time stands still within a turn, so that it took none.
+    /// Ends a request that was never in flight. Time stands still within a turn, so the request took none.
     #[inline]
     pub(crate) fn end(&mut self, result: Result<()>) -> Request {
         Request(State::Ready(self.count(result, 0, |_| {})))
@@ -87,7 +87,8 @@ impl Walk {
     }
 }
 
-/// The walk of a request in flight, and when it began. Without nodes while none has seen the request, and after it.
+/// The walk of a request in flight, and the time of its start. Without nodes while none has seen the request, and after
+/// it.
 struct Flight {
     walk: Walk,
     started: Time,
@@ -139,7 +140,7 @@ impl<F: Future<Output = Result<()>>> Future for Work<F> {
     }
 }
 
-/// What a layer does for a request that it keeps: the request completes when this does. Lazy, like every future.
+/// The work of a layer for a request that it keeps: the request completes when this does. Lazy, like every future.
 pub struct Deferred(Pin<Box<dyn Watched>>);
 
 impl Deferred {
@@ -158,7 +159,7 @@ impl Future for Deferred {
     }
 }
 
-/// A request under way. It makes progress while it is polled.
+/// A request under way. The work makes progress while it is polled.
 #[must_use = "a request does nothing until it is polled"]
 pub struct Request(State);
 
@@ -170,7 +171,7 @@ enum State {
 }
 
 impl Request {
-    /// The result, if the request completed at once. Saves a task for what memory and caches answer.
+    /// The result, if the request completed at once. Saves a task for requests that memory and caches answer.
     #[inline]
     pub fn ready(&mut self) -> Option<Result<()>> {
         match std::mem::replace(&mut self.0, State::Ended) {

@@ -1,4 +1,4 @@
-//! What is believed is durable.
+//! Data that is believed at opening is durable.
 
 use lamina_block::{Buf, Durability, Env, Error, Io, Node, OpKind, believe};
 use lamina_sim::{DiskOptions, Image, Images, Loss, SimEnv, Simulation};
@@ -8,7 +8,7 @@ fn disk(env: &Rc<SimEnv>, name: &str) -> Rc<Node> {
     Node::new(name, "simulated", Rc::clone(env) as Rc<dyn Env>, env.disk(name).expect("it was put there"))
 }
 
-/// What a process leaves on two disks that has written to both and dies.
+/// Two disks after the death of a process that has written to both.
 fn orphans() -> Images {
     let world = Simulation::new(1);
     let env = world.env();
@@ -23,7 +23,7 @@ fn orphans() -> Images {
     world.run(run).expect("it ends")
 }
 
-/// What the first bytes of the disks are after all that may be lost is lost.
+/// The first bytes of the disks after the loss of everything that may be lost.
 fn first_bytes(images: &Images) -> Vec<u8> {
     let world = Simulation::from_images(3, images);
     let env = world.env();

@@ -56,7 +56,7 @@ fn a_limit_spaces_the_pieces() {
             // The first begins at once, and each costs a tenth of a second for the one after it.
             assert!(about(at(&env), f64::from(piece) / 10.0), "piece {piece} at {}", at(&env));
         }
-        // Time that was not used is not made up for by a burst.
+        // A burst does not make up for unused time.
         seconds(&env, 10.0).await;
         job.step(MIB).await.expect("it goes on");
         let before = at(&env);
@@ -93,7 +93,7 @@ fn a_paused_job_waits_and_goes_on() {
         seconds(&env, 60.0).await;
         assert_eq!(job.info()["done"], MIB);
         assert_eq!((job.state(), &job.info()["state"]), (JobState::Paused, &json!("paused")));
-        // While it waits it has no rate, and nobody knows when it ends.
+        // A paused job has no rate, and its end is unknown.
         assert_eq!((&job.info()["rate"], &job.info()["seconds_left"]), (&json!(0), &Value::Null));
         job.resume();
         waiting.ended().await.expect("it goes on");
@@ -157,7 +157,7 @@ fn figures_are_those_since_it_began_or_was_resumed() {
         }
         let info = job.info();
         assert_eq!((&info["rate"], &info["seconds_left"]), (&json!(2 * MIB), &json!(35)));
-        // A turn counts nothing; the progress can be told, and turned back.
+        // A turn counts nothing; the progress can be set, and turned back.
         job.turn(MIB).await.expect("it goes on");
         assert_eq!(job.info()["done"], 30 * MIB);
         job.set_progress(5 * MIB, 10 * MIB);

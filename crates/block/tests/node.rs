@@ -1,4 +1,4 @@
-//! What a node does around its layer: admission, gates, emulation, errors, statistics.
+//! The work of a node around its layer: admission, gates, emulation, errors, statistics.
 
 use lamina_block::{
     Absent, Buf, Command, Durability, Env, Error, ErrorKind, Extent, ExtentState, Geometry, Io, Layer,
@@ -14,14 +14,14 @@ use std::time::Duration;
 
 const SIZE: u64 = 1 << 20;
 
-/// A layer that writes down what reaches it, and answers when it is told to.
+/// A layer that records the requests that reach it, and answers on command.
 struct Desk {
     geometry: Cell<Geometry>,
     seen: RefCell<Vec<String>>,
     /// Requests are answered while this is true.
     open: Cell<bool>,
     moved: Signal,
-    /// What the next requests of a kind are answered with.
+    /// The answers for the next requests of a kind.
     failing: Cell<Option<OpKind>>,
     closed: Cell<u32>,
 }
@@ -399,7 +399,7 @@ fn a_dropped_request_is_in_flight_no_more_and_not_counted() {
         drop(request);
         assert_eq!(node.stats().in_flight(), 0);
         assert_eq!(node.stats().of(OpKind::Read).completed.get(), 0);
-        // Nor does it keep anybody waiting who wants to hold the node.
+        // Nor does it delay a task that wants to quiesce the node.
         let request = node.submit(read(0, 512));
         let holding = env.start({
             let node = Rc::clone(&node);
@@ -569,7 +569,7 @@ fn a_fenced_node_can_only_be_read() {
 #[test]
 fn a_fence_does_not_disturb_who_holds_the_node() {
     with_desk(native(), |env, desk, node| async move {
-        // While it drains: the holder still gets it, when the last request is done.
+        // While the node drains: the holder still gets it, when the last request is done.
         desk.set_open(false);
         let before = start(&env, node.submit(write(0, 512, Durability::Cached)));
         let holding = env.start({
@@ -584,7 +584,7 @@ fn a_fence_does_not_disturb_who_holds_the_node() {
         desk.set_open(true);
         let held = holding.ended().await;
         assert_eq!(before.take(), Some(Ok(())));
-        // While it is held: not even a read passes.
+        // While the node is quiesced: not even a read passes.
         settle(&env).await;
         assert_eq!((reads.take(), desk.seen()), (None, vec![]));
         drop(held);

@@ -2,8 +2,8 @@
 //!
 //! A device is absent if more of the devices that its data is on are absent than it survives
 //! ([`Config::survives`](lamina_block::Config::survives), not counting those that it
-//! [`may_miss`](lamina_block::Config::may_miss)), or the one that its metadata is on. A hierarchy survives what
-//! leaves everything there that it exports.
+//! [`may_miss`](lamina_block::Config::may_miss)), or the one that its metadata is on. A hierarchy survives an absence
+//! if every exported device is still there.
 
 use crate::device::Device;
 use crate::plan::Plan;
@@ -25,25 +25,25 @@ pub(crate) fn absent<'a>(plan: &'a Plan, members: &[&str]) -> HashSet<&'a str> {
     absent
 }
 
-/// True if a device is there when those of its `over` are not of which `gone` says so.
+/// True if a device is there when the devices of its `over` that `gone` names are not.
 fn stands(device: &Device, gone: impl Fn(usize) -> bool) -> bool {
     let data = device.over.len() - usize::from(device.has_metadata);
     let counts = |at: &usize| !device.may_miss.contains(at) && gone(*at);
     (0..data).filter(counts).count() <= device.survives && !(data..device.over.len()).any(gone)
 }
 
-/// Why a device over `children` is absent, if it is.
+/// The reason why a device over `children` is absent; `None` if the device is there.
 pub(crate) fn why(device: &Device, children: &[Rc<Node>]) -> Option<Error> {
     if stands(device, |at| children[at].is_absent()) {
         return None;
     }
     let gone = children.iter().filter(|child| child.is_absent()).map(|child| quoted(child.name()));
     let gone: Vec<String> = gone.collect();
-    Some(Error::offline(format!("it stands on {}, and that is absent", gone.join(" and "))))
+    Some(Error::offline(format!("the device stands on {}, which is absent", gone.join(" and "))))
 }
 
-/// Whether the hierarchy of `plan` survives that members are evicted: everything that it exports is there. If it exports
-/// nothing, everything that no other device stands on.
+/// Whether the hierarchy of `plan` survives that members are evicted: every exported device is there. Without exports,
+/// the devices on which no other device stands count.
 pub(crate) fn survives(plan: &Plan) -> Survives {
     let plan = plan.clone();
     Rc::new(move |members: &[&str]| {
@@ -55,8 +55,8 @@ pub(crate) fn survives(plan: &Plan) -> Survives {
     })
 }
 
-/// True if nothing but what is `outside` already is lost without `devices`: neither what is exported nor what no other
-/// device stands on.
+/// True if the loss of `devices` loses nothing that is not `outside` already: no exported device, and no device on
+/// which no other stands.
 pub(crate) fn nothing_more(plan: &Plan, outside: &HashSet<String>, devices: &[&str]) -> bool {
     let absent = absent(plan, devices);
     let exported = plan.exports.iter().map(|export| export.device.as_str());

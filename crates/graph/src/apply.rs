@@ -1,17 +1,17 @@
 //! A hierarchy becomes another one while clients are attached.
 //!
 //! ```text
-//!   open what is new ─▶ standstill of the nodes that change ─▶ the members say the new ─▶ other layers ─▶ close what is old
+//!   open new devices ─▶ quiesce changed nodes ─▶ write superblocks ─▶ new layers ─▶ close old ones
 //!                       (clients wait)
 //! ```
 //!
-//! Clients of a node that stays keep it: their requests wait while it is held, and none fails. A failure before the
-//! members are written leaves everything as it was; one after it is taken back.
+//! Clients of a node that stays keep it: their requests wait while the node is quiesced, and none fails. After a
+//! failure before the members are written nothing has changed; a later failure is rolled back.
 //!
-//! Until the new layers are at work, the old ones may write to devices that both use. That is good for layers that keep
-//! data in its place; a layer that remembers where data is gets it handed over: the old one is closed before the new one
-//! is made, and one that goes is asked whether it can. A new device that needs what only the new layer below has, such as
-//! its size, is made right after that.
+//! Until the new layers are at work, the old ones may write to devices that both use. Layers that keep data in its
+//! place allow that. A layer that remembers where data is takes over: the old layer is closed before the new one is
+//! made, and a layer that goes is asked for its consent. A new device that needs what only the new layer below has,
+//! such as its size, is made right after that.
 
 use crate::absent;
 use crate::change::{self, Step};
@@ -47,20 +47,20 @@ struct Change<'a> {
 }
 
 impl Hierarchy {
-    /// What has to be done so that this hierarchy becomes `plan`, or why it cannot be done while clients are attached.
+    /// The steps that make `plan` of this hierarchy, or the reasons why that cannot be done while clients are attached.
     pub fn steps(&self, plan: &Plan) -> Result<Vec<Step>, Report> {
         Ok(self.returns(plan).chain(change::between(&self.plan, plan)?).collect())
     }
 
-    /// The devices that would become members of the hierarchy: what is on them would be lost.
+    /// The devices that would become members of the hierarchy: their data would be lost.
     pub fn new_members(&self, plan: &Plan) -> Vec<MemberPlan> {
         let is_new = |member: &MemberPlan| self.node(&member.device).is_none();
         plan.members().into_iter().filter(is_new).collect()
     }
 
     /// Becomes what `plan` says, after members that are evicted have been taken in again as far as they are there. The
-    /// hierarchy that comes back takes the place of this one; both share the devices that stay. After an error nothing else
-    /// has changed. What could not be taken in, or not be closed well afterwards, comes with it.
+    /// hierarchy that comes back takes the place of this one; both share the devices that stay. After an error nothing
+    /// else has changed. The report names the devices that could not be taken in, or not be closed well afterwards.
     pub async fn change(&self, plan: Plan, env: &Rc<dyn Env>) -> Result<(Hierarchy, Vec<Error>), Report> {
         let steps = self.steps(&plan)?;
         let mut plan = plan;
@@ -93,7 +93,7 @@ impl Hierarchy {
             wrong.extend(layer.close().await.err());
         }
         let stays = |node: &Rc<Node>| built.by_name.contains_key(node.name());
-        // Of those that were evicted nothing is expected.
+        // Nothing is expected of evicted members.
         let (gone, lost): (Vec<_>, Vec<_>) = self
             .nodes
             .iter()
@@ -114,7 +114,7 @@ impl Change<'_> {
         Maker { plan: self.plan, env: self.env, roster: self.from.roster.as_ref() }
     }
 
-    /// Opens the new devices, and makes the layers that others get, as far as that can be done before.
+    /// Opens the new devices, and makes the new layers of others as far as possible in advance.
     async fn prepare(&mut self) {
         let mut changes: HashSet<&str> = self.steps.iter().filter_map(Step::exchanged).collect();
         for device in &self.plan.devices {
@@ -135,7 +135,7 @@ impl Change<'_> {
         }
     }
 
-    /// Opens a device. One that stands on devices in use takes over what they hold.
+    /// Opens a device. A device over devices in use takes over their data.
     async fn create<'d>(
         &mut self,
         device: &'d Device,
@@ -165,7 +165,7 @@ impl Change<'_> {
         let after = device.over.iter().any(|below| changes.contains(below.as_str()));
         if !(after && device.kind.traits.shares) {
             let made = self.maker().node(device, children.clone(), begin).await;
-            // What a device remembers has to be there before its members speak of it.
+            // The state of a device has to be there before its members name the device.
             if made.is_ok() || !after || device.kind.traits.keeps {
                 return made;
             }
@@ -189,7 +189,7 @@ impl Change<'_> {
         })
     }
 
-    /// Plans what a node gets. If a device below gets another layer at the same time, this one's is made after it.
+    /// Plans what a node gets. If a device below gets another layer at the same time, this layer is made afterwards.
     async fn exchange(
         &mut self,
         device: &Device,
@@ -211,7 +211,7 @@ impl Change<'_> {
         }
         let layer = self.maker().layer(device, children, Begin::Open).await?;
         let fits = fits(&node.geometry(), &layer.geometry());
-        // Also if it does not fit: what is among them is closed when the change is given up.
+        // A device that does not fit is pushed as well: all of these are closed when the change is given up.
         let to = Source::Layer(device.kind.name, layer);
         self.exchanges.push(Exchange { node: Rc::clone(&node), to, from });
         fits.map(|()| node)
@@ -243,7 +243,7 @@ impl Change<'_> {
         }
     }
 
-    /// Exchanges the layers; those that were there come back. `None` if that cannot be: then nothing has changed. The
+    /// Exchanges the layers; returns the earlier ones. `None` if the exchange failed: then nothing has changed. The
     /// devices `outside` are evicted, or found to be broken.
     async fn switch(&mut self, outside: &mut HashSet<String>) -> Option<Vec<Made>> {
         let gone = self.gone();
@@ -252,7 +252,7 @@ impl Change<'_> {
             exchanges.iter().any(|exchange| Rc::ptr_eq(&exchange.node, node))
                 || gone.iter().any(|gone| Rc::ptr_eq(gone, node))
         };
-        // New ones, too: nobody uses them yet.
+        // New devices count, too: they have no users yet.
         let new = self.built.nodes.iter().filter(|node| self.from.node(node.name()).is_none());
         let known = self.from.nodes.iter().chain(&self.from.export_nodes);
         let nodes: Vec<_> = new.chain(known).filter(changes).cloned().collect();
@@ -283,13 +283,13 @@ impl Change<'_> {
         done
     }
 
-    /// Writes to the members that the hierarchy is `plan` now. It counts from then on.
+    /// Writes to the members that the hierarchy is `plan` now. The change counts from then on.
     async fn tell_members(&mut self, plan: &Plan, members: Vec<Rc<Member>>, way: Way) {
         let (Some(roster), Some(persistent)) = (&self.from.roster, &plan.persistent) else { return };
         let known = |name: &str| plan.devices.iter().any(|d| d.name == name);
         let now = |device: &str, child: &str| renamed(&self.from.plan, self.plan, plan, device, child);
         let (file, survives) = (&persistent.description, absent::survives(plan));
-        if let Err(e) = roster.become_of(members, file, way.kept(), &known, &now, survives).await {
+        if let Err(e) = roster.become_of(members, file, way.to_record(), &known, &now, survives).await {
             let message = format!("its members cannot be written: {e}");
             self.report.failed(e.kind(), Subject::Hierarchy, None, None, &message);
         }
@@ -301,14 +301,14 @@ impl Change<'_> {
         self.from.nodes.iter().filter(stays).cloned().collect()
     }
 
-    /// Of these, those whose data is to be found below them from now on: that stays, and so does who uses it.
+    /// Of these, those whose data is to be found below them from now on: that data stays, and so do its users.
     fn leaving(&self) -> Vec<Rc<Node>> {
         let used = self.used();
         let in_place = |node: &Rc<Node>| used.contains(node.name()) && self.stays_below(node.name());
         self.gone().into_iter().filter(in_place).collect()
     }
 
-    /// True if what the device shows is another one's, below it, that stays.
+    /// True if the device shows the data of a device below, which stays.
     fn stays_below(&self, name: &str) -> bool {
         let below = self.from.children(name).first();
         below.is_some_and(|below| self.built.by_name.contains_key(below) || self.stays_below(below))
@@ -341,7 +341,7 @@ impl Change<'_> {
     }
 }
 
-/// What a child of `device` is called in `plan`, which is one of `old` and `new` and takes the place of the other.
+/// The name of a child of `device` in `plan`, which is either `old` or `new` and replaces the other.
 fn renamed(old: &Plan, new: &Plan, plan: &Plan, device: &str, child: &str) -> Option<String> {
     let find = |plan: &Plan| plan.devices.iter().find(|d| d.name == device).cloned();
     let (was, is) = (find(old)?, find(new)?);
@@ -371,7 +371,7 @@ fn new_member(
             ..first.superblock()
         },
     );
-    // It carries nothing yet, and nothing is written to it unless it becomes one.
+    // The device carries nothing yet, and gets no write unless it becomes a member.
     member.spoil();
     Ok(member)
 }

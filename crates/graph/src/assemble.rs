@@ -1,13 +1,12 @@
 //! The members of a persistent hierarchy, opened.
 //!
 //! ```text
-//!   devices opened ──▶ superblocks read ──▶ judged ──▶ compared with the file ──▶ marked as in use ──▶ layers above
+//!   opened ─▶ superblocks read ─▶ judged ─▶ compared with the file ─▶ marked in use ─▶ layers
 //! ```
 //!
-//! Nothing is written before all members are known to belong together and to say what the file says; a refusal leaves
-//! every byte as it was. Members that are evicted may be missing; those that are there again are taken in when the others are
-//! marked. Others may be missing only if it was asked for, and it is written on the rest that they are evicted before any
-//! layer is made.
+//! Nothing is written before all members are known to belong together and to say what the file says; a refusal changes
+//! no byte. Evicted members may be missing; those that are there again are taken in when the others are marked. Other
+//! members may be missing only if the caller allowed that; before any layer is made, the rest record them as evicted.
 
 use crate::absent;
 use crate::description;
@@ -25,24 +24,24 @@ use lamina_metadata::superblock::{self, Superblock};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Members at work, and those that the hierarchy goes on without.
+/// Members at work, and absent members.
 pub(crate) struct Assembled {
     pub roster: Rc<Roster>,
     /// Why each of the others is absent.
     pub absent: BTreeMap<String, Error>,
 }
 
-/// What was opened, and what is on it.
+/// The opened devices, and their superblocks.
 struct Opened {
     nodes: Vec<Rc<Node>>,
     /// In the order of the nodes.
     candidates: Vec<Candidate>,
-    /// What could not be opened, and why.
+    /// The devices that could not be opened, and why.
     failed: BTreeMap<String, Error>,
 }
 
-/// Opens the members of a persistent plan and marks them as in use; nothing stays open after an error. If `degraded`, it
-/// goes on without members that are missing or damaged, as far as what is exported survives that.
+/// Opens the members of a persistent plan and marks them as in use; nothing stays open after an error. If `degraded`,
+/// the hierarchy goes on without members that are missing or damaged, as far as its exports survive that.
 pub(crate) async fn assemble(
     plan: &Plan,
     persistent: &Persistent,
@@ -68,7 +67,7 @@ pub(crate) async fn assemble(
     assembled
 }
 
-/// What the devices are together, if what is exported is there with it.
+/// The hierarchy that the devices make together, if all exported devices are there.
 fn judged(
     plan: &Plan,
     persistent: &Persistent,
@@ -95,8 +94,8 @@ fn judged(
             if let Some(assembly) = without.filter(|assembly| survives(plan, assembly)) {
                 let lost: Vec<String> = assembly.lost.keys().map(|name| quoted(name)).collect();
                 let message = format!(
-                    "`lamina serve --degraded` goes on without {}. What was written while others of its members were away \
-                     is given up with that",
+                    "`lamina serve --degraded` goes on without {}. Every write made while others of its members were \
+                     away is given up with that",
                     lost.join(" and ")
                 );
                 report.error(Subject::Hierarchy, None, None, &message);
@@ -123,7 +122,7 @@ fn exports_are_there(plan: &Plan, assembly: &Assembly, report: &mut Report) {
     for export in plan.exports.iter().filter(|export| absent.contains(export.device.as_str())) {
         let names: Vec<String> = members.iter().map(|name| quoted(name)).collect();
         let message = format!(
-            "device {} is absent without {}: not so many of the devices that it stands on can be",
+            "device {} is absent without {}: too many of the devices below are missing",
             quoted(&export.device),
             names.join(" and ")
         );
@@ -132,7 +131,7 @@ fn exports_are_there(plan: &Plan, assembly: &Assembly, report: &mut Report) {
     }
 }
 
-/// Writes what follows, and makes members of what is there.
+/// Writes the outcome, and makes members of the devices that are there.
 async fn taken(
     plan: &Plan,
     persistent: &Persistent,
@@ -171,9 +170,7 @@ async fn taken(
         let last = assembly.evicted.get(&name).copied().unwrap_or_default();
         let message = match roster.rejoin(Member::new(below, superblock), leg_of(&name)).await {
             Ok(()) if is_cut(&name) => {
-                format!(
-                    "was evicted after generation {last}, and was cut short: it gets everything from the others"
-                )
+                format!("was evicted after generation {last}, and was cut short: the others send it all data")
             }
             Ok(()) => format!("was evicted after generation {last}, and is taken in again"),
             Err(e) => {
@@ -216,8 +213,8 @@ fn warn(plan: &Plan, device: &str, message: &str, report: &mut Report) {
     report.warning(Subject::Device(device.into()), Some("path"), at, message);
 }
 
-/// Everything that opening writes: first what was chosen is made whole everywhere, then comes what is new. A member that was
-/// cut short says only what is new, and last: what was chosen takes it for whole.
+/// Everything that opening writes: first what was chosen is made whole everywhere, then comes what is new. A truncated
+/// member is written last, and gets the new state only: in the chosen state the member counts as whole.
 async fn write(
     opened: &Opened,
     assembly: &Assembly,
@@ -226,7 +223,7 @@ async fn write(
     for ((node, _), chosen) in next.iter().zip(&assembly.members) {
         let found = opened.candidates.iter().find(|candidate| candidate.device == chosen.name);
         if let Some(candidate) = found.filter(|candidate| !candidate.is_cut()) {
-            member::settle(node, &candidate.found, chosen).await?;
+            member::repair_copies(node, &candidate.found, chosen).await?;
         }
     }
     let is_cut = |name: &str| opened.candidates.iter().any(|c| c.device == name && c.is_cut());
@@ -234,10 +231,9 @@ async fn write(
     member::take_into_use(next).await
 }
 
-/// The superblocks with the description of the file. Exports may have changed, and what is local to this host: that is a
-/// change of the hierarchy, and raises its generation. Anything else is refused.
-/// Members that it goes on without from now on are a change as well, and so are legs that begin `anew`: devices that do not know
-/// a child any more.
+/// The superblocks with the description of the file. Exports may have changed, and paths and addresses of this host:
+/// such a change raises the generation of the hierarchy. Any other difference is refused. Newly evicted members are a
+/// change as well, and so are legs that begin `anew`: children that their devices do not know any more.
 fn compared(
     plan: &Plan,
     persistent: &Persistent,
@@ -247,7 +243,7 @@ fn compared(
 ) -> Option<Vec<Superblock>> {
     let mut members = assembly.members.clone();
     let described = members.first()?.description.clone();
-    let (theirs, mut kept) = match records::split(&described) {
+    let (theirs, mut trailer) = match records::split(&described) {
         Ok(parts) => parts,
         Err(message) => {
             report.failed(ErrorKind::Corrupt, Subject::Hierarchy, None, None, &message);
@@ -255,7 +251,7 @@ fn compared(
         }
     };
     let ours = &persistent.description;
-    let (carried, way) = (Way::read(kept.way.take()), &persistent.way);
+    let (carried, way) = (Way::read(trailer.way.take()), &persistent.way);
     let way = match way.files.is_empty() && carried.is_under_way() {
         true => Way { base: way.base.clone(), ..carried.clone() },
         false => way.clone(),
@@ -265,14 +261,14 @@ fn compared(
     if ours == theirs && assembly.lost.is_empty() && anew.is_empty() && same_way {
         return Some(members);
     }
-    anew.iter().for_each(|(device, child)| records::forget(&mut kept.records, device, child));
-    kept.evicted.extend(assembly.lost.clone());
-    kept.way = way.kept();
+    anew.iter().for_each(|(device, child)| records::forget(&mut trailer.records, device, child));
+    trailer.evicted.extend(assembly.lost.clone());
+    trailer.way = way.to_record();
     let agreed = |text: &str| local::agreed(text, &plan.kinds);
     if agreed(ours) != agreed(theirs) {
         let what = description::difference(&agreed(ours), &agreed(theirs));
         let message = format!(
-            "differs from what its members carry: {}. `lamina assemble` prints the file that they carry",
+            "differs from the file on the members: {}. `lamina assemble` prints that file",
             what.unwrap_or_else(|| "the same lines stand in another place".into())
         );
         report.error(Subject::Hierarchy, None, None, &message);
@@ -280,15 +276,15 @@ fn compared(
     }
     for member in &mut members {
         member.generation = assembly.latest + 1;
-        member.description = records::join(ours, &kept);
+        member.description = records::join(ours, &trailer);
     }
     if ours != theirs {
         let stored = |text: &str| text.split_once("\n[export.").map_or(text, |(stored, _)| stored).to_owned();
         let what = match stored(ours) == stored(theirs) {
-            true => "its exports have",
-            false => "what it needs of this host has",
+            true => "the exports have",
+            false => "paths or addresses of this host have",
         };
-        let message = format!("{what} changed: its members carry generation {} now", assembly.latest + 1);
+        let message = format!("{what} changed: the members carry generation {} now", assembly.latest + 1);
         report.warning(Subject::Hierarchy, None, None, &message);
     }
     Some(members)

@@ -1,32 +1,32 @@
-//! Commands that change what is below others: those who remember something of it are asked first.
+//! Commands that change data below other devices: devices that remember something of that data are asked first.
 //!
 //! ```text
-//!   export          held ─┐                            (3) top down: held, flushed, made ready
+//!   export      quiesced ─┐                            (3) top down: quiesced, flushed, made ready
 //!     │                   │
-//!   accelerate  ◀─ (2) ───┤  it gets the store up to date, and forgets what it has of it
+//!   accelerate  ◀─ (2) ───┤  writes back to the store, and drops its cache
 //!     │                   │
-//!   crypt       ◀─ (1) ───┤  it agrees                 (1), (2) bottom up: would each of them agree?
+//!   crypt       ◀─ (1) ───┤  agrees                    (1), (2) bottom up: would each of them agree?
 //!     │                   │
 //!   snapshot    ◀─────────┘  `rollback` (4)
 //! ```
 //!
-//! Nothing is held before all have been asked once, and nothing has changed below before all are ready. Whatever was made
-//! ready stays so if the command then fails: it is no more than a cache that is cold.
+//! No node is quiesced before all have been asked once, and no data below changes before all are ready. A device that
+//! was made ready stays so if the command then fails: the cost is no more than a cold cache.
 
 use crate::hierarchy::Hierarchy;
 use lamina_block::{Command, Consent, Effect, Error, ErrorKind, Fate, Io, Node, Pending, Quiesced, Result};
 use serde_json::Value;
 use std::rc::Rc;
 
-/// A device above, and what happens to those it stands on.
+/// A device above, and what happens to the devices below.
 struct Above {
     node: Rc<Node>,
     below: Vec<(Rc<Node>, Effect)>,
 }
 
 impl Hierarchy {
-    /// Sends a command to the device called `name`, if there is one. If it changes what is below others they are asked before,
-    /// and held while it is carried out; if one of them refuses, nothing is done.
+    /// Sends a command to the device called `name`, if there is one. If the command changes data below other devices,
+    /// these are asked before, and quiesced meanwhile; if one of them refuses, nothing is done.
     pub async fn control(&self, name: &str, command: Command) -> Option<Result<Value>> {
         let node = self.node(name)?;
         let effect = node.effect(&command);
@@ -43,12 +43,12 @@ impl Hierarchy {
                 ahead.await.map_err(|e| above.refusal(&command, e.kind(), &e.to_string()))?;
             }
         }
-        let mut held = Vec::new();
+        let mut quiesced = Vec::new();
         for above in &above {
-            held.push(above.quiesce(&command).await?);
+            quiesced.push(above.quiesce(&command).await?);
         }
         let answer = node.control(command).await;
-        drop(held);
+        drop(quiesced);
         answer
     }
 
@@ -77,32 +77,33 @@ impl Hierarchy {
 }
 
 impl Above {
-    /// Asks the layer; what it prepares. Nothing of that has begun.
+    /// Asks the layer; returns the work that it has to prepare, none of which has begun.
     fn asked(&self, command: &Command) -> Result<Vec<(Pending, Pending)>> {
         let mut prepares = Vec::new();
         for (below, effect) in &self.below {
             match self.node.consent(below, effect) {
                 Consent::Untouched | Consent::Agrees => {}
-                Consent::Prepares(ahead, held) => prepares.push((ahead, held)),
+                Consent::Prepares(ahead, quiesced) => prepares.push((ahead, quiesced)),
                 Consent::Refuses(why) => return Err(self.refusal(command, ErrorKind::Invalid, &why)),
             }
         }
         Ok(prepares)
     }
 
-    /// Holds and flushes it, and lets it make ready. It is asked again, because it may have become another layer.
+    /// Quiesces and flushes the node, and lets its layer make ready. The layer is asked again, because the node may
+    /// have another one by now.
     async fn quiesce(&self, command: &Command) -> Result<Quiesced> {
         if !self.node.geometry().read_only && !self.node.is_absent() {
             self.node.submit(Io::flush()).await?;
         }
-        let held = self.node.quiesce().await;
+        let quiesced = self.node.quiesce().await;
         if !self.node.is_absent() {
-            held.flush().await?;
+            quiesced.flush().await?;
         }
         for (_, ready) in self.asked(command)? {
             ready.await.map_err(|e| self.refusal(command, e.kind(), &e.to_string()))?;
         }
-        Ok(held)
+        Ok(quiesced)
     }
 
     fn refusal(&self, command: &Command, kind: ErrorKind, why: &str) -> Error {

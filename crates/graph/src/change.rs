@@ -1,8 +1,8 @@
-//! What lies between a hierarchy at work and what a file wants it to be.
+//! The difference between a hierarchy at work and a file that describes its next state.
 //!
-//! Devices are the same if they have the same name. One whose kind, keys or `over` differ gets another layer under the
-//! same node; one that is new is created; one that is gone is deleted. Clients stay where they are: an export that
-//! stands on another device than before is pointed there.
+//! Devices are the same if they have the same name. A device whose kind, keys or `over` differ gets another layer under
+//! the same node; a new device is created; a device that is gone is deleted. Clients stay where they are: an export
+//! that stands on another device than before is pointed there.
 
 use crate::device::Device;
 use crate::export::Export;
@@ -17,7 +17,7 @@ use std::path::PathBuf;
 /// One step of a change. They are told in the order in which they are done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A member that is evicted is opened, and taken in again if it is there.
+    /// An evicted member is opened, and taken in again if the device is there.
     Return {
         /// Its name.
         device: String,
@@ -28,16 +28,16 @@ pub enum Step {
         device: String,
         /// Its kind.
         kind: &'static str,
-        /// What it stands on.
+        /// The devices below.
         over: Vec<String>,
     },
-    /// A device gets another layer, or its layer other keys, or it stands on others.
+    /// A device gets another layer, other keys, or other devices below.
     Exchange {
         /// Its name.
         device: String,
-        /// What it stood on.
+        /// The devices below until now.
         before: Vec<String>,
-        /// What it stands on.
+        /// The devices below.
         after: Vec<String>,
     },
     /// An export stands on another device.
@@ -53,10 +53,10 @@ pub enum Step {
     Open {
         /// Its name.
         export: String,
-        /// What it stands on.
+        /// The devices below.
         device: String,
     },
-    /// An export is closed. It must have no clients.
+    /// An export is closed. The export must have no clients.
     Close {
         /// Its name.
         export: String,
@@ -152,7 +152,7 @@ fn same(a: &Device, b: &Device) -> bool {
         && same_keys(a, b)
 }
 
-/// A file is where its path leads, and that begins in the folder of the hierarchy file.
+/// Paths begin in the folder of the hierarchy file.
 fn same_keys(a: &Device, b: &Device) -> bool {
     let split = |device: &Device| {
         let mut keys = device.keys.clone();
@@ -168,19 +168,19 @@ fn same_keys(a: &Device, b: &Device) -> bool {
     split(a) == split(b)
 }
 
-/// True for a device that shares the state of one that gets another layer.
+/// True for a device that shares state with a device that gets another layer.
 fn shares_changed(device: &Device, steps: &[Step]) -> bool {
     let changed = |below: &String| steps.iter().any(|step| step.exchanged() == Some(below));
     device.kind.traits.shares && device.over.iter().any(changed)
 }
 
-/// What becomes of the children of a device that stays.
+/// The changes to the children of a device that stays.
 pub(crate) struct Edges {
-    /// Those it loses, with their data.
+    /// Lost children, with their data.
     pub lost: Vec<String>,
-    /// Those it gets, with nothing of its data.
+    /// New children, which have none of the device's data.
     pub gained: Vec<String>,
-    /// Those that others take the place of, which show the same data: a layer comes between or goes.
+    /// Replaced children, whose successors show the same data: a layer is inserted or removed.
     pub renamed: Vec<(String, String)>,
 }
 
@@ -198,13 +198,13 @@ impl Edges {
         edges
     }
 
-    /// What a child is called in the new plan.
+    /// The name of a child in the new plan.
     pub fn now<'a>(&'a self, name: &'a str) -> &'a str {
         self.renamed.iter().find(|(was, _)| was == name).map_or(name, |(_, is)| is)
     }
 }
 
-/// True if `plan` has a device only until what stands on it does without.
+/// True if `plan` has a device only until its data has been moved away.
 pub(crate) fn is_leaving(plan: &Plan, name: &str) -> bool {
     plan.devices.iter().flat_map(|d| &d.leaving).any(|top| top == name || stands_on(plan, top, name))
 }
@@ -229,7 +229,7 @@ fn rearranged(old: &Plan, new: &Plan, was: &Device, is: &Device, report: &mut Re
     let edges = Edges::of(old, new, was, is);
     let metadata = |d: &Device| if d.has_metadata { d.over.last().cloned() } else { None };
     if metadata(was).map(|name| edges.now(&name).to_owned()) != metadata(is) {
-        return refuse("would look for its metadata elsewhere: that stays where it is");
+        return refuse("would look for its metadata elsewhere: metadata does not move");
     }
     if new.persistent.is_some() {
         return;
@@ -243,7 +243,7 @@ fn rearranged(old: &Plan, new: &Plan, was: &Device, is: &Device, report: &mut Re
     let at_end = is.over[stay.len().min(is.over.len())..] == edges.gained[..];
     if !edges.lost.is_empty() || !(edges.gained.is_empty() || is.kind.traits.appends && at_end) {
         refuse(
-            "would have to move data, and remember where it is: only a persistent hierarchy can ([hierarchy])",
+            "would have to move data, and remember its new place: only a persistent hierarchy can ([hierarchy])",
         );
     }
     if was.keys != is.keys {
@@ -258,14 +258,14 @@ fn is_sink(device: &Device) -> bool {
     *device.kind.children.end() == 0
 }
 
-/// What `[hierarchy]` says is for ever.
+/// The keys of `[hierarchy]` never change.
 fn hierarchies(old: &Plan, new: &Plan, report: &mut Report) {
     let mut refuse = |message: &str| report.error(Subject::Hierarchy, None, None, message);
     match (&old.persistent, &new.persistent) {
         (None, None) => {}
         (Some(was), Some(is)) if was.name != is.name => refuse("has another name while it is served"),
         (Some(was), Some(is)) if was.level != is.level => {
-            refuse("has another consistency than what its devices were made with")
+            refuse("has another consistency than its devices were made with")
         }
         (Some(_), Some(_)) => {}
         (None, Some(_)) => refuse("is served without [hierarchy]: only `lamina create` makes it persistent"),
@@ -273,8 +273,8 @@ fn hierarchies(old: &Plan, new: &Plan, report: &mut Report) {
     }
 }
 
-/// What becomes of the exports. Those that stay may stand on other devices; everything else about them is theirs for as
-/// long as they are served.
+/// The changes to the exports. An export that stays may get another device; its other keys stay as long as it is
+/// served.
 fn exports(old: &Plan, new: &Plan, steps: &mut Vec<Step>, report: &mut Report) {
     for export in &new.exports {
         match old.exports.iter().find(|e| e.name == export.name) {

@@ -1,4 +1,4 @@
-//! What must be true of the devices and exports of a file together.
+//! Checks of the devices and exports of a file together.
 
 use crate::device::{Device, Draft};
 use crate::export::Export;
@@ -24,8 +24,8 @@ pub(crate) fn devices(drafts: &[Draft], report: &mut Report) -> Vec<usize> {
     order
 }
 
-/// Asks every kind whether its keys fit each other and what stands below, as far as that can be told without opening
-/// anything; and warns of parts that overlap.
+/// Asks every kind whether its keys fit each other and what stands below, as far as a check without opening devices can
+/// tell; and warns of parts that overlap.
 pub(crate) fn layers(drafts: &[Draft], persistent: bool, source: &Source, report: &mut Report) {
     let by_name: HashMap<&str, &Draft> = drafts.iter().map(|d| (&*d.name, d)).collect();
     let mut parts: BTreeMap<&str, Vec<(&Draft, Range<u64>)>> = BTreeMap::new();
@@ -61,7 +61,7 @@ fn overlapping(below: &str, mut parts: Vec<(&Draft, Range<u64>)>, report: &mut R
     for (draft, part) in parts {
         if let Some((other, _)) = widest.filter(|(_, end)| part.start < *end) {
             let message = format!(
-                "has bytes of {} in common with device {}: what is written to one of them is seen in the other",
+                "has bytes of {} in common with device {}: a write to one of them changes the other",
                 quoted(below),
                 quoted(&other.name)
             );
@@ -72,7 +72,7 @@ fn overlapping(below: &str, mut parts: Vec<(&Draft, Range<u64>)>, report: &mut R
     }
 }
 
-/// The numbers of the devices that one stands on; a name that does not exist is reported.
+/// The numbers of the devices below each device; a name that does not exist is reported.
 fn children(draft: &Draft, all: &[Draft], by_name: &HashMap<&str, usize>, report: &mut Report) -> Vec<usize> {
     let mut below = Vec::new();
     for (name, at) in draft.over.iter().zip(&draft.over_at) {
@@ -91,7 +91,7 @@ fn children(draft: &Draft, all: &[Draft], by_name: &HashMap<&str, usize>, report
     below
 }
 
-/// The devices in an order in which each comes after all below it; those on or above a cycle are left out.
+/// The devices bottom-up; devices on or above a cycle are left out.
 fn bottom_up(below: &[Vec<usize>]) -> Vec<usize> {
     let mut above: Vec<Vec<usize>> = vec![Vec::new(); below.len()];
     let mut waits_for: Vec<usize> = below.iter().map(Vec::len).collect();
@@ -124,8 +124,7 @@ fn cycles(drafts: &[Draft], below: &[Vec<usize>], order: &[usize], report: &mut 
             walked[device] = Some(start);
             path.push(device);
             let stuck = |child: &&usize| walked[**child] != Some(usize::MAX);
-            device =
-                *below[device].iter().find(stuck).expect("what is left over stands on what is left over");
+            device = *below[device].iter().find(stuck).expect("a remaining device stands on another one");
         }
         if walked[device] == Some(start) && !path.is_empty() {
             let first = path.iter().position(|d| *d == device).expect("this walk came through it");
@@ -156,7 +155,7 @@ fn cycle(drafts: &[Draft], below: &[Vec<usize>], ring: &[usize], report: &mut Re
     report.error(Subject::Device(draft.name.clone()), Some("over"), at.cloned(), &message);
 }
 
-/// Requests and completions walk the depth of the graph; it is bounded.
+/// Requests and completions walk the depth of the graph: the depth is bounded.
 fn too_deep(drafts: &[Draft], below: &[Vec<usize>], order: &[usize], report: &mut Report) {
     let mut depth = vec![1; drafts.len()];
     for device in order {
@@ -169,7 +168,7 @@ fn too_deep(drafts: &[Draft], below: &[Vec<usize>], order: &[usize], report: &mu
     }
 }
 
-/// Checks the exports against the devices and against each other, and warns of what is perhaps not meant.
+/// Checks the exports against the devices and against each other, and warns of probable mistakes.
 pub(crate) fn exports(drafts: &[Draft], exports: &[Export], report: &mut Report) {
     let names: HashSet<&str> = drafts.iter().map(|d| d.name.as_str()).collect();
     for export in exports.iter().filter(|e| !names.contains(e.device.as_str())) {
@@ -187,7 +186,7 @@ pub(crate) fn exports(drafts: &[Draft], exports: &[Export], report: &mut Report)
     }
 }
 
-/// Who uses a path, how it is said, and whether more may use it in the same way.
+/// The user of a path, the text of the path, and whether the path may be shared.
 struct Use {
     who: String,
     shared: Option<&'static str>,
@@ -267,7 +266,7 @@ fn open_to_all(exports: &[Export], report: &mut Report) {
         let local = ["127.", "localhost:", "[::1]:"].iter().any(|l| host.starts_with(l));
         if export.tls.is_none() && !local {
             let rights = if export.read_only { "read" } else { "read and write" };
-            let message = format!("whoever reaches this address can {rights}: there is no \"tls\"");
+            let message = format!("every client that reaches this address can {rights}: there is no \"tls\"");
             let subject = Subject::Export(export.name.clone());
             report.warning(subject, Some("nbd"), Some(export.places.nbd.clone()), &message);
         }
@@ -279,7 +278,7 @@ fn open_to_all(exports: &[Export], report: &mut Report) {
 fn shared(drafts: &[Draft], exports: &[Export], report: &mut Report) {
     for below in drafts.iter().filter(|below| below.keys["read-only"] != true) {
         let stands = |draft: &&Draft| draft.over.contains(&below.name);
-        // A view knows of what it shows, and volumes on one flash know of each other.
+        // A view knows of the device that it shows, and volumes on one flash know of each other.
         let knows = |draft: &&Draft| {
             draft.kind.as_ref().is_some_and(|kind| kind.traits.shares)
                 && draft.over.last() == Some(&below.name)

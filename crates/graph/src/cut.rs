@@ -1,11 +1,12 @@
-//! Members that were cut short: which of them the others make whole again.
+//! Truncated members: which of them the others repair.
 //!
-//! Such a member has its size back, perhaps, and zeroes or something else where it was cut. If it is a leg of a device that can
-//! do without it, that device takes it for a new one: the words that it keeps forget the leg, in the same change of the
-//! superblocks that writes the missing copy. So at no moment anybody takes what it has for what was written.
+//! Such a member may have its size back, with zeroes or other bytes in place of the lost data. A device that has the
+//! member as a leg and survives its loss takes the leg for a new one: the device's state record forgets the leg, in the
+//! same change of the superblocks that writes the missing copy. So the bytes of a truncated leg are never taken for
+//! written data.
 //!
-//! Which legs have everything is what the words say of the state that the hierarchy would be opened in: a change that only
-//! some of the members have seen says nothing yet.
+//! The state record tells which legs are in sync, in the state in which the hierarchy would be opened: a change that
+//! reached only some of the members does not count yet.
 
 use crate::absent;
 use crate::device::Device;
@@ -13,8 +14,8 @@ use crate::plan::Plan;
 use lamina_metadata::member::{Candidate, judge, records};
 
 impl Plan {
-    /// Marks those of `candidates` that were cut short and get everything from the others, when a hierarchy called `name` is
-    /// opened without those that are `missing`: all of them, or none.
+    /// Marks those of `candidates` that were cut short and get everything from the others, when a hierarchy called
+    /// `name` is opened without those that are `missing`: all of them, or none.
     pub fn mark_cut(&self, name: &str, candidates: &mut Vec<Candidate>, missing: &[&str], degraded: bool) {
         if !candidates.iter().any(Candidate::is_cut) {
             return;
@@ -23,13 +24,13 @@ impl Plan {
         let marked: Vec<Candidate> = candidates.iter().map(mark).collect();
         let Ok(assembly) = judge(name, &marked, missing, degraded) else { return };
         let Some(first) = assembly.members.first() else { return };
-        let kept = records::split(&first.description).map(|(_, kept)| kept).unwrap_or_default();
+        let trailer = records::split(&first.description).map(|(_, trailer)| trailer).unwrap_or_default();
         let is_cut = |name: &str| marked.iter().any(|c| c.device == name && c.is_cut());
         let is_whole = |name: &str| assembly.members.iter().any(|m| m.name == name) && !is_cut(name);
         let members = self.members();
         let gone: Vec<&str> = members.iter().map(|m| &m.device[..]).filter(|name| !is_whole(name)).collect();
         let cut: Vec<&str> = gone.iter().copied().filter(|name| is_cut(name)).collect();
-        let has_others = |name: &&str| self.has_others(name, &cut, &kept.records);
+        let has_others = |name: &&str| self.has_others(name, &cut, &trailer.records);
         if absent::survives(self)(&gone) && cut.iter().all(has_others) {
             *candidates = marked;
         }
@@ -49,20 +50,21 @@ impl Plan {
         }
     }
 
-    /// True if something that stands on the device called `name` keeps copies, or parity: bytes that are lost there are not
-    /// lost, or are believed by nobody else.
+    /// True if a device over the device called `name` keeps copies or parity: other legs have the bytes that are lost
+    /// there, or no other leg relies on them.
     pub fn is_below_copies(&self, name: &str) -> bool {
         let stands = |device: &&Device| device.over.iter().any(|over| over == name);
         let mut above = self.devices.iter().filter(stands);
         above.any(|device| device.survives > 0 || self.is_below_copies(&device.name))
     }
 
-    /// True if the device above the member called `name` has enough legs that have everything, apart from those over `cut`.
-    fn has_others(&self, name: &str, cut: &[&str], kept: &records::Records) -> bool {
+    /// True if the device above the member called `name` has enough legs that have everything, apart from those over
+    /// `cut`.
+    fn has_others(&self, name: &str, cut: &[&str], stored: &records::Records) -> bool {
         let Some((device, _)) = self.leg_of(name) else { return false };
         let cut: Vec<&str> = cut.iter().filter_map(|name| Some(self.leg_of(name)?.1)).collect();
         // docs/formats/kept.md
-        let Some(legs) = kept.get(&device.name).and_then(|words| words["legs"].as_array()) else {
+        let Some(legs) = stored.get(&device.name).and_then(|record| record["legs"].as_array()) else {
             return true;
         };
         let counts = |leg: &&serde_json::Value| {

@@ -1,11 +1,12 @@
-//! A hierarchy in the words that its members carry.
+//! The description of a hierarchy that its members carry.
 //!
-//! It is the file, put into one form: no comments, tables and keys in the order of the alphabet, one line a key. The
-//! `path` of a member is left out, because a member is found by its superblock and not by its path; so the description
-//! stays the same when devices are renamed. Exports come last: they say how the hierarchy is reached, not what it is.
+//! A description is the file in canonical form: no comments, tables and keys in the order of the alphabet, one line a
+//! key. The `path` of a member is left out, because a member is found by its superblock and not by its path; so the
+//! description stays the same when devices are renamed. Exports come last: they say how the hierarchy is reached, not
+//! what it is.
 //!
-//! Two files that describe the same hierarchy in the same words have the same description, whatever their order and
-//! layout. It deliberately does not understand values: "1GiB" and "1024MiB" are different words.
+//! Two files with the same keys and values have the same description, whatever their order and layout. Values are
+//! deliberately compared as text: "1GiB" and "1024MiB" differ.
 
 use crate::local;
 use lamina_block::Kind;
@@ -14,7 +15,7 @@ use std::fmt::Write;
 use std::path::Path;
 use toml::de::{DeTable, DeValue};
 
-/// What is done with the `path` of a device.
+/// The treatment of the `path` of a device.
 type PathOf<'a> = &'a dyn Fn(&str) -> PathKey;
 
 enum PathKey {
@@ -29,7 +30,7 @@ pub(crate) fn canonical(root: &DeTable<'_>, is_member: &dyn Fn(&str) -> bool) ->
 }
 
 /// A hierarchy file from the description that a member carries, and the paths of the members: what `lamina assemble`
-/// prints. `None` if it is no description.
+/// prints. `None` if the text is no description.
 pub fn with_paths(description: &str, paths: &BTreeMap<String, String>) -> Option<String> {
     let document = DeTable::parse(description).ok()?;
     Some(emit(document.get_ref(), &|device| {
@@ -37,8 +38,8 @@ pub fn with_paths(description: &str, paths: &BTreeMap<String, String>) -> Option
     }))
 }
 
-/// The file `text` with the places absolute that only a host needs, such as keys and sockets: they began at `base`. `None`
-/// if it is no file, or nobody knows where they began.
+/// The file `text` with the places absolute that only a host needs, such as keys and sockets: they began at `base`.
+/// `None` if the text is no file, or the folder of its paths is not known.
 pub fn with_places(text: &str, base: Option<&Path>, kinds: &[Kind]) -> Option<String> {
     let mut root = DeTable::parse(text).ok()?.into_inner();
     let base = base?;
@@ -133,7 +134,7 @@ pub(crate) fn difference(ours: &str, theirs: &str) -> Option<String> {
     }
 }
 
-/// A file as one has it that was read and changed.
+/// The text of a file that was read and changed.
 pub(crate) fn written(root: &DeTable<'_>) -> String {
     emit(root, &|_| PathKey::Keep)
 }
@@ -308,8 +309,8 @@ nbd = "unix:a.sock"
 
     #[test]
     fn members_are_known_from_a_description() {
-        let text = "[device.z]\ntype=\"store\"\n[device.a]\ntype=\"store\"\n[device.r]\ntype=\"store\"\nread-only=true\n\
-                    [device.top]\ntype=\"slice\"\nover=\"a\"\n";
+        let text = "[device.z]\ntype=\"store\"\n[device.a]\ntype=\"store\"\n[device.r]\ntype=\"store\"\n\
+                    read-only=true\n[device.top]\ntype=\"slice\"\nover=\"a\"\n";
         assert_eq!(members_of(text, KINDS), ["a", "z"]);
         assert!(members_of("no description", KINDS).is_empty());
     }

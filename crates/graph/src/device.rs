@@ -1,8 +1,8 @@
-//! `[device.NAME]`: a layer, its keys, and what it stands on.
+//! `[device.NAME]`: a layer, its keys, and the devices below.
 
 use crate::keys::{Section, called};
 use crate::report::{Report, quoted};
-use crate::words::{elsewhere, one_of};
+use crate::spelling::{elsewhere, one_of};
 use lamina_block::Kind;
 use serde_json::Value;
 use std::collections::HashSet;
@@ -17,33 +17,33 @@ pub struct Device {
     pub name: String,
     /// Its kind.
     pub kind: Kind,
-    /// The devices it stands on, in order; the one for its metadata, if it has one, is the last.
+    /// The devices below, in order; the device for metadata, if there is one, is the last.
     pub over: Vec<String>,
     /// The last of `over` is for its metadata.
     pub has_metadata: bool,
-    /// Those of `over` that are about to be taken away (the key `leaving`): so it is on the way of a change, and so the
-    /// members say it until its data has been moved.
+    /// The devices of `over` that are about to be taken away (the key `leaving`), during a change: the members carry
+    /// the key until the data has been moved.
     pub leaving: Vec<String>,
     /// How many of the devices that its data is on may be absent.
     pub survives: usize,
-    /// Those of `over`, by number, that may be absent besides.
+    /// The numbers of devices of `over` that may be absent besides.
     pub may_miss: Vec<usize>,
     /// Its keys, without those that are here.
     pub keys: Value,
-    /// Where relative paths in its keys begin: the folder of the file that it is from.
+    /// The folder where relative paths in its keys begin: that of the device's file.
     pub(crate) base: PathBuf,
     /// Where the name stands in the file.
     pub(crate) header: Range<usize>,
 }
 
 impl Device {
-    /// The path that `key` says, if it is there; made absolute with the folder of the file.
+    /// The path of `key`, if the key is there; made absolute with the folder of the file.
     pub fn path(&self, key: &str) -> Option<PathBuf> {
         self.keys[key].as_str().map(|path| self.base.join(path))
     }
 }
 
-/// A device of the file; `kind` is missing if it was not understood, which has been reported.
+/// A device of the file; `kind` is `None` if the type was not understood, which has been reported.
 pub(crate) struct Draft {
     pub name: String,
     pub kind: Option<Kind>,
@@ -139,7 +139,7 @@ fn read_kind(section: &Section<'_>, kinds: &[Kind], report: &mut Report) -> Opti
 /// Names of devices, each with its place.
 type Names = Vec<(String, Range<usize>)>;
 
-/// Those children that are about to be taken away.
+/// The children that are about to be taken away.
 fn read_leaving(
     section: &Section<'_>,
     over: Option<&[(String, Range<usize>)]>,
@@ -158,7 +158,7 @@ fn read_leaving(
     leaving
 }
 
-/// The device for metadata: one that the device does not stand on otherwise.
+/// The device for metadata, which must not be in `over` as well.
 fn read_metadata(
     section: &Section<'_>,
     over: Option<&[(String, Range<usize>)]>,
@@ -201,7 +201,7 @@ fn read_over(key: &str, section: &Section<'_>, report: &mut Report) -> Option<Na
     understood.then_some(names)
 }
 
-/// The number of devices, and that none is there twice.
+/// Checks the number of devices, and that none is there twice.
 fn check_over(kind: &Kind, over: &[(String, Range<usize>)], section: &Section<'_>, report: &mut Report) {
     let at = section.table.get("over").map_or(section.header.clone(), |value| value.span());
     if !kind.children.contains(&over.len()) {
@@ -222,7 +222,7 @@ fn check_over(kind: &Kind, over: &[(String, Range<usize>)], section: &Section<'_
     }
 }
 
-/// How many devices, in words.
+/// The text for a number of devices.
 fn count(range: &RangeInclusive<usize>) -> String {
     let devices = |n: usize| if n == 1 { "device" } else { "devices" };
     match (*range.start(), *range.end()) {

@@ -34,9 +34,9 @@ pub struct Tls {
 /// A device made reachable. Paths are absolute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Export {
-    /// Its name: what NBD clients ask for.
+    /// The name that NBD clients ask for.
     pub name: String,
-    /// The device behind it.
+    /// The exported device.
     pub device: String,
     /// Where NBD clients connect. Several exports may share one address.
     pub nbd: Option<Address>,
@@ -52,7 +52,7 @@ pub struct Export {
     pub queues: u16,
     /// The serial number that a guest sees, at most [`SERIAL_MAX`] bytes; the export's name, cut, when `None`.
     pub serial: Option<String>,
-    /// What requests to it may hold, in bytes, all clients together.
+    /// The most bytes of memory for its requests, all clients together.
     pub memory: usize,
     /// Any file is taken as a guest's memory over vhost-user, not only memory (memfd, tmpfs, huge pages).
     pub any_memory: bool,
@@ -101,7 +101,7 @@ struct Keys {
 #[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 enum MemoryFiles {
-    /// Those that are memory.
+    /// The regions that are memory.
     Memory,
     Any,
 }
@@ -204,11 +204,12 @@ impl TlsKeys {
     }
 }
 
-/// What serde cannot say: limits, and keys that have no meaning without another.
+/// Checks that serde cannot express: limits, and keys that have no meaning without another.
 fn check_values(keys: &Keys, section: &Section<'_>, at: &dyn Fn(&str) -> Range<usize>, report: &mut Report) {
     let mut wrong = |key: &str, message: &str| section.wrong(report, key, at(key), message);
     if keys.nbd.is_none() && keys.vhost_user.is_none() {
-        let message = "nobody can reach it: give it \"nbd\" (\"unix:PATH\" or \"tcp:HOST:PORT\") or \"vhost-user\" (PATH)";
+        let message =
+            "has no address: add \"nbd\" (\"unix:PATH\" or \"tcp:HOST:PORT\") or \"vhost-user\" (PATH)";
         return report.error(section.subject.clone(), None, Some(section.header.clone()), message);
     }
     if keys.nbd.is_none() && keys.tls.is_some() {
@@ -245,7 +246,7 @@ fn check_values(keys: &Keys, section: &Section<'_>, at: &dyn Fn(&str) -> Range<u
         wrong("socket-mode", &message);
     }
     if keys.socket_group.as_deref() == Some("") {
-        wrong("socket-group", "is empty: it is the name or the number of a group");
+        wrong("socket-group", "is empty: expected the name or the number of a group");
     }
     if let Some(serial) = &keys.serial
         && (serial.is_empty() || serial.len() > SERIAL_MAX || !serial.bytes().all(|b| b.is_ascii_graphic()))
@@ -260,7 +261,7 @@ fn check_values(keys: &Keys, section: &Section<'_>, at: &dyn Fn(&str) -> Range<u
         wrong("description", &format!("has {len} bytes, and at most {DESCRIPTION_MAX} can be sent"));
     }
     if keys.description.chars().any(char::is_control) {
-        wrong("description", "is one line of text: it has control characters");
+        wrong("description", "has control characters: expected one line of text");
     }
 }
 
@@ -273,7 +274,7 @@ fn nbd_address(text: &str, base: &Path) -> Result<Address, String> {
 
 fn socket(path: &Path, base: &Path) -> Result<Address, String> {
     if path.as_os_str().is_empty() {
-        return Err("is empty: it is the path of the socket".into());
+        return Err("is empty: expected the path of the socket".into());
     }
     fits(Address::Unix(base.join(path)))
 }

@@ -1,7 +1,7 @@
-//! What an export stands on.
+//! The node of an export.
 //!
-//! Clients stay attached to an export while the device behind it is exchanged: the export has a node of its own, which
-//! only forwards, and that node's layer is exchanged like any other.
+//! Clients stay attached to an export while its device is exchanged: the export has a node of its own, which only
+//! forwards, and that node's layer is exchanged like any other.
 
 use lamina_block::{Geometry, Io, Layer, Manage, Node, Passthrough, Step};
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use std::rc::Rc;
 pub(crate) struct ExportNode(pub Rc<Node>);
 
 impl ExportNode {
-    /// What the node of an export says that it is.
+    /// The kind that the node of an export reports.
     pub const KIND: &'static str = "export";
 }
 

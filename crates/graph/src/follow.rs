@@ -1,4 +1,4 @@
-//! What is served with a file that describes another end of a change than its members are at.
+//! Serving a hierarchy whose file describes another end of a change than its members carry.
 //!
 //! ```text
 //!   the file: here, or there                      from the file: paths, keys, sockets of this host
@@ -6,22 +6,20 @@
 //!   members:  A ───▶ A with B ───▶ B     ──▶   the hierarchy that the members carry
 //! ```
 //!
-//! A change that exchanges all members leaves those of the file at `A with B`, for good: members that are let
-//! go are not written any more. Therefore the members that a description names are looked at as well, and
-//! those that their descriptions name, until nothing new is found. Only members of the same hierarchy count,
-//! by its UUID.
+//! A change that exchanges all members leaves those of the file at `A with B`, for good: members that are let go are
+//! not written any more. Therefore the members that a description names are looked at as well, and the members that
+//! their descriptions name, until no new one is found. Only members of the same hierarchy count, by its UUID.
 //!
-//! Of the descriptions that the file led to, the one with the highest generation comes first. A description
-//! is *whole* if all of its members carry it. A whole description has taken place: the first copies of all
-//! members are written before anything stands on a change ([`superblock::write_all`]). So nothing older than
-//! a whole description is followed, whether that one can be opened or not: acknowledged writes may be on its
-//! members alone. A description that is not whole was interrupted, or some of its members are away; whether
-//! it opens is judged as with any other file. Two whole descriptions of one generation were changed apart
-//! from each other: neither is followed.
+//! Of the descriptions that the file led to, the one with the highest generation comes first. A description is *whole*
+//! if all of its members carry it. A whole description has taken place: the first copies of all members are written
+//! before anything stands on a change ([`superblock::write_all`]). So nothing older than a whole description is
+//! followed, whether that description can be opened or not: acknowledged writes may be on its members alone. A
+//! description that is not whole was interrupted, or some of its members are away; opening decides, as with any other
+//! file. Two whole descriptions of one generation were changed apart from each other: neither is followed.
 //!
-//! Only reads. A member is flushed before it is believed ([`superblock::read`]), also one that is not part of
-//! the hierarchy that is followed. Whether all members of a proposed hierarchy are there, and carry it, is
-//! found out when it is opened, as with any other file.
+//! Only reads. A member is flushed before its superblocks are believed ([`superblock::read`]), also a member outside
+//! the followed hierarchy. Opening finds out whether all members of a proposed hierarchy are there and carry it, as
+//! with any other file.
 
 use crate::description::{members_of, written};
 use crate::local;
@@ -29,7 +27,7 @@ use crate::members::{member_devices, open};
 use crate::plan::Plan;
 use crate::way::Way;
 use lamina_block::{Env, Kind};
-use lamina_metadata::member::records::{self, Kept};
+use lamina_metadata::member::records::{self, Trailer};
 use lamina_metadata::superblock::{self, Superblock, Uuid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -39,7 +37,7 @@ use toml::de::{DeTable, DeValue};
 /// A hierarchy that a file leads to.
 pub(crate) struct Led {
     pub plan: Plan,
-    /// What is to be said of it.
+    /// The message about the choice.
     pub message: String,
 }
 
@@ -48,20 +46,20 @@ struct Carried {
     hierarchy: Uuid,
     generation: u64,
     text: String,
-    kept: Kept,
+    trailer: Trailer,
     way: Way,
     /// The members that carry it.
     on: BTreeSet<String>,
 }
 
 impl Carried {
-    /// True if all members carry it that it does not call out.
+    /// True if all members that the description does not call evicted carry it.
     fn is_whole(&self, kinds: &[Kind]) -> bool {
-        let has = |name: &String| self.on.contains(name) || self.kept.evicted.contains_key(name);
+        let has = |name: &String| self.on.contains(name) || self.trailer.evicted.contains_key(name);
         members_of(&self.text, kinds).iter().all(has)
     }
 
-    /// True if `by` is whole and newer, or if both are whole, of one generation, and say different things.
+    /// True if `by` is whole and newer, or if both are whole, of one generation, and differ.
     fn is_over(&self, by: &Carried, kinds: &[Kind]) -> bool {
         let apart = || by.generation == self.generation && self.is_whole(kinds) && !std::ptr::eq(self, by);
         self.hierarchy == by.hierarchy && by.is_whole(kinds) && (by.generation > self.generation || apart())
@@ -82,8 +80,8 @@ pub(crate) async fn led(file: &Plan, env: &Rc<dyn Env>) -> Vec<Led> {
     let carried = carried(file, env, &persistent.name).await;
     let is_end = |c: &&Carried| c.way.knows(&mine, &c.text, &file.kinds) || print(&c.text) == mine;
     let know: Vec<&Carried> = carried.iter().filter(is_end).collect();
-    // A change that was interrupted before it counted is known to those only that it was written on first. It was on its
-    // way from what the others carry.
+    // Only the members that were written first know a change that was interrupted before it counted. It began from the
+    // state that the others carry.
     let ends: BTreeSet<&String> = know.iter().flat_map(|c| &c.way.files).collect();
     let paths: BTreeMap<String, String> = know.iter().rev().flat_map(|c| c.way.paths.clone()).collect();
     let mut led = Vec::new();
@@ -109,12 +107,12 @@ fn message(file: &Plan, carried: &Carried) -> String {
     let ours = file.persistent.as_ref().map_or("", |persistent| &persistent.description);
     let agreed = |text: &str| local::agreed(text, &file.kinds);
     match carried.way.is_under_way() {
-        true => "a change from or to what this file describes was interrupted while data was moved: what its members \
-                 carry is served, and the change goes on"
+        true => "a change from or to the state in this file was interrupted while data was moved: the state on the \
+members is served, and the change goes on"
             .into(),
         false => format!(
-            "describes what it was before it was changed: what its members carry is served. {}. `lamina assemble` prints \
-             the file that they carry",
+            "describes an earlier state of the hierarchy: the state on the members is served. {}. `lamina assemble` \
+prints the file of that state",
             crate::description::difference(&agreed(ours), &agreed(&carried.text)).unwrap_or_default()
         ),
     }
@@ -163,10 +161,10 @@ async fn look(
 
 /// Notes that a member carries a description.
 fn add(copy: &Superblock, carried: &mut Vec<Carried>) {
-    let Ok((text, kept)) = records::split(&copy.description) else { return };
+    let Ok((text, trailer)) = records::split(&copy.description) else { return };
     let same = |one: &&mut Carried| {
         (one.hierarchy, one.generation) == (copy.hierarchy, copy.generation)
-            && (&*one.text, &one.kept) == (text, &kept)
+            && (&*one.text, &one.trailer) == (text, &trailer)
     };
     match carried.iter_mut().find(same) {
         Some(one) => drop(one.on.insert(copy.name.clone())),
@@ -174,15 +172,15 @@ fn add(copy: &Superblock, carried: &mut Vec<Carried>) {
             hierarchy: copy.hierarchy,
             generation: copy.generation,
             text: text.to_owned(),
-            way: Way::read(kept.way.clone()),
-            kept,
+            way: Way::read(trailer.way.clone()),
+            trailer,
             on: BTreeSet::from([copy.name.clone()]),
         }),
     }
 }
 
-/// The hierarchy of a description, whose relative paths begin in the folder `from`, with the file's paths, keys and sockets.
-/// A member that the file does not have is where `paths` says.
+/// The hierarchy of a description, whose relative paths begin in the folder `from`, with the file's paths, keys and
+/// sockets. A member that the file does not have is where `paths` says.
 fn proposed(
     file: &Plan,
     description: &str,

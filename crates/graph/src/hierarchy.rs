@@ -1,8 +1,8 @@
-//! A plan built: its devices opened, each over those it stands on.
+//! A plan built: its devices opened, each over its children.
 //!
-//! Devices are opened bottom-up and closed top-down. If one cannot be opened, those that do not depend on it are
-//! tried all the same, so that everything that is wrong is said at once, and then all are closed again: nothing stays
-//! open that nobody holds.
+//! Devices are opened bottom-up and closed top-down. If a device cannot be opened, the devices that do not depend on it
+//! are tried all the same, so that one report names every problem; then all are closed again: no device stays open
+//! without an owner.
 
 use crate::absent;
 use crate::assemble::{Assembled, assemble};
@@ -19,7 +19,7 @@ use lamina_metadata::member::{Member, Roster};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 
-/// Devices at work, and what is exported of them.
+/// Devices at work, and their exports.
 pub struct Hierarchy {
     pub(crate) plan: Plan,
     /// In the order of the plan's devices: bottom-up.
@@ -43,14 +43,14 @@ impl Hierarchy {
         Hierarchy::begin(plan, env, How { begin: Begin::Open, degraded: false }).await
     }
 
-    /// As [`Hierarchy::build`], also without members that are missing or damaged, if what is exported has all of its
-    /// bytes without them. The others say from then on that they are evicted.
+    /// As [`Hierarchy::build`], also without members that are missing or damaged, if the exports have all of their
+    /// bytes without them. The other members record these as evicted.
     pub async fn build_degraded(plan: Plan, env: Rc<dyn Env>) -> std::result::Result<Hierarchy, Report> {
         Hierarchy::begin(plan, env, How { begin: Begin::Open, degraded: true }).await
     }
 
-    /// Opens the devices of `plan`, or makes what they remember. A plan that its members have left on the way of a change
-    /// leads to what they carry.
+    /// Opens the devices of `plan`, or makes what they remember. If the members have moved on from the plan during a
+    /// change, the plan leads to the hierarchy that they carry.
     pub(crate) async fn begin(
         plan: Plan,
         env: Rc<dyn Env>,
@@ -79,19 +79,19 @@ impl Hierarchy {
             return Ok(Hierarchy { warnings: report, ..Hierarchy::of(plan, built, &[], roster, env) });
         }
         if let Err(e) = close(&built.nodes, roster.as_deref()).await {
-            report.failed(e.kind(), Subject::File, None, None, &format!("closing what was opened: {e}"));
+            report.failed(e.kind(), Subject::File, None, None, &format!("closing the opened devices: {e}"));
         }
         report.sort();
         Err(report)
     }
 
-    /// Opens as much of `plan` as can be opened, for looking at it: nothing is exported, and devices that could not be
-    /// opened, and those over them, are missing. Why, the report tells.
+    /// Opens as much of `plan` as can be opened, for inspection: nothing is exported, and devices that could not be
+    /// opened, and those over them, are missing. The report tells why.
     pub async fn build_partly(plan: Plan, env: Rc<dyn Env>) -> (Hierarchy, Report) {
         let how = How { begin: Begin::Open, degraded: false };
         let (mut plan, mut opened) = (plan.clone(), open(&plan, &env, how).await);
         if opened.1.is_none() {
-            // Its members have left it on the way of a change: what they carry is looked at.
+            // The members have moved on from the plan during a change: the hierarchy that they carry is opened.
             for Led { plan: led, message } in led(&plan, &env).await {
                 let other = open(&led, &env, how).await;
                 if other.1.is_some() {
@@ -109,7 +109,7 @@ impl Hierarchy {
         (Hierarchy::of(plan, built, &[], roster, &env), report)
     }
 
-    /// A hierarchy of what was built. Exports that have a node in `export_nodes` keep it.
+    /// A hierarchy of built devices. Exports that have a node in `export_nodes` keep it.
     pub(crate) fn of(
         plan: Plan,
         built: Built,
@@ -129,12 +129,12 @@ impl Hierarchy {
         Hierarchy { plan, nodes: built.nodes, export_nodes, roster, warnings }
     }
 
-    /// How it came here, and where it is going.
+    /// The changes that led to this hierarchy, and the one under way.
     pub(crate) fn way(&self) -> Way {
         Way::read(self.roster.as_ref().and_then(|roster| roster.way()))
     }
 
-    /// What it was built from.
+    /// The plan of the hierarchy.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
@@ -144,12 +144,12 @@ impl Hierarchy {
         self.nodes.iter().find(|node| node.name() == name).map(Rc::clone)
     }
 
-    /// What clients of the export `name` are given: it stays when the device behind it is exchanged.
+    /// The node that clients of the export `name` are given, which stays when the export's device is exchanged.
     pub fn export_node(&self, name: &str) -> Option<Rc<Node>> {
         self.export_nodes.iter().find(|export_node| export_node.name() == name).map(Rc::clone)
     }
 
-    /// All devices, bottom-up: each comes after all that it stands on.
+    /// All devices, bottom-up: each comes after its children.
     pub fn nodes(&self) -> &[Rc<Node>] {
         &self.nodes
     }
@@ -172,12 +172,12 @@ impl Hierarchy {
         absent::absent(&self.plan, &out).into_iter().map(str::to_owned).collect()
     }
 
-    /// What is exported, in the order of the file.
+    /// The exports, in the order of the file.
     pub fn exports(&self) -> &[Export] {
         &self.plan.exports
     }
 
-    /// What was found when it was opened and is worth saying.
+    /// Findings of the open that deserve a warning.
     pub fn warnings(&self) -> &Report {
         &self.warnings
     }
@@ -187,13 +187,14 @@ impl Hierarchy {
         self.nodes.iter().chain(&self.export_nodes).for_each(|node| node.refresh());
     }
 
-    /// Drains, flushes and closes every device, from the top down, the members last. The first error is returned; what comes after it
-    /// is closed all the same. A member is called clean only if everything above it was closed well. It is no error that
-    /// a device fails which those over it survive, and were closed well: everything is on the others.
+    /// Drains, flushes and closes every device, from the top down, the members last. The first error is returned; the
+    /// remaining devices are closed all the same. A member is called clean only if everything above it was closed well.
+    /// The failure of a device is no error if the devices over it survive that and were closed well: the others have
+    /// all data.
     pub async fn close(&self) -> Result<()> {
         let mut result = Ok(());
         if let Some(roster) = &self.roster {
-            result = roster.settle().await;
+            result = roster.complete_writes().await;
         }
         let outside = self.outside();
         let mut failed: Vec<&str> = outside.iter().map(String::as_str).collect();
@@ -216,13 +217,13 @@ impl Hierarchy {
 /// How a hierarchy is opened.
 #[derive(Clone, Copy)]
 pub(crate) struct How {
-    /// Whether what its devices remember is there.
+    /// Whether the state of its devices is there.
     pub begin: Begin,
     /// Members may be missing that are not known to be evicted.
     pub degraded: bool,
 }
 
-/// Opens the devices of `plan`, bottom-up, as far as that goes.
+/// Opens the devices of `plan`, bottom-up, as far as possible.
 async fn open(plan: &Plan, env: &Rc<dyn Env>, how: How) -> (Built, Option<Rc<Roster>>, Report) {
     let mut report = Report::new(plan.source.clone());
     let mut built = Built::default();
@@ -251,7 +252,7 @@ async fn open(plan: &Plan, env: &Rc<dyn Env>, how: How) -> (Built, Option<Rc<Ros
         }
         match maker.node(device, children, how.begin).await {
             Ok(node) => built.add(node),
-            Err(e) if roster.is_some() && how.begin == Begin::Open && built.can_lack(plan, device, &e) => {
+            Err(e) if roster.is_some() && how.begin == Begin::Open && built.may_lose(plan, device, &e) => {
                 let message = format!("{}. The hierarchy goes on without it", e.message());
                 report.warning(Subject::Device(device.name.clone()), None, None, &message);
                 built.add(Node::absent(&device.name, Rc::clone(env), e));
@@ -275,23 +276,23 @@ impl Built {
         self.nodes.push(node);
     }
 
-    /// True if `device` is a sink that does not answer, and the hierarchy goes on without it: who stands on it and survives
-    /// that keeps on the members what it missed, so it need not be known to them.
-    fn can_lack(&self, plan: &Plan, device: &Device, e: &Error) -> bool {
+    /// True if `device` is a sink that does not answer, and the hierarchy goes on without it: the device over it that
+    /// survives the absence records on the members which data the sink missed, so these need not list the sink.
+    fn may_lose(&self, plan: &Plan, device: &Device, e: &Error) -> bool {
         let absent = self.nodes.iter().filter(|node| node.is_absent()).map(|node| node.name());
         let absent: Vec<&str> = absent.chain([&device.name[..]]).collect();
         let silent = matches!(e.kind(), ErrorKind::Offline | ErrorKind::TimedOut | ErrorKind::Busy);
         silent && device.over.is_empty() && absent::survives(plan)(&absent)
     }
 
-    /// What `device` stands on; `None` if not all of it was opened.
+    /// The children of `device`; `None` if not all of them were opened.
     pub fn children(&self, device: &Device) -> Option<Vec<Rc<Node>>> {
         device.over.iter().map(|name| self.by_name.get(name).cloned()).collect()
     }
 }
 
-/// Devices, which are given bottom-up, in the order in which they are closed: from the top down, and members after all others,
-/// because a device that is closed may keep something on every member, also on those that others stand on.
+/// Devices, which are given bottom-up, in the order in which they are closed: from the top down, and members after all
+/// others, because a device that is closed may keep something on every member, also on those that others stand on.
 fn top_down<'a>(nodes: &'a [Rc<Node>], roster: Option<&Roster>) -> impl Iterator<Item = &'a Rc<Node>> {
     let is_member = |node: &&Rc<Node>| roster.is_some_and(|roster| roster.member(node.name()).is_some());
     let (members, others): (Vec<_>, Vec<_>) = nodes.iter().rev().partition(is_member);
@@ -308,7 +309,7 @@ pub(crate) async fn close(nodes: &[Rc<Node>], roster: Option<&Roster>) -> Result
     result
 }
 
-/// What the layers of a hierarchy are made with.
+/// The context in which the layers of a hierarchy are made.
 pub(crate) struct Maker<'a> {
     pub plan: &'a Plan,
     pub env: &'a Rc<dyn Env>,
@@ -334,7 +335,7 @@ impl Maker<'_> {
         match check(&layer.geometry()) {
             Ok(()) => Ok(layer),
             Err(e) => {
-                // Why it cannot be used is the news; what closing it says is not.
+                // The first error explains why the layer cannot be used; an error of the close adds nothing.
                 let _ = layer.close().await;
                 Err(e)
             }

@@ -3,7 +3,7 @@
 
 use crate::report::{Report, Subject};
 use crate::source::Source;
-use crate::words::{Meaning, meaning};
+use crate::spelling::{Meaning, meaning};
 use lamina_block::{KeyError, Kind};
 use serde_json::{Map, Value};
 use std::ops::Range;
@@ -37,7 +37,7 @@ impl Section<'_> {
         }
     }
 
-    /// The keys in the neutral form, without `skip`. What has no neutral form is reported, and left out.
+    /// The keys in the neutral form, without `skip`. A value without a neutral form is reported, and left out.
     pub fn neutral(&self, skip: &[&str], report: &mut Report) -> Value {
         let keys = self.table.iter().filter(|(k, _)| !skip.contains(&k.get_ref().as_ref()));
         let mut out = Map::new();
@@ -90,8 +90,8 @@ fn is_key_of(kind: &Kind, path: &str) -> bool {
     top_key(path, known.iter().map(String::as_str).chain(["over"])).is_some()
 }
 
-/// A layer that knows which key does not fit begins its message with it (`size: ...`, `rules[2].count: ...`): the key, if
-/// there is one, and the rest.
+/// A layer that knows which key does not fit begins its message with it (`size: ...`, `rules[2].count: ...`): the key,
+/// if there is one, and the rest.
 pub(crate) fn of_message<'a>(kind: &Kind, message: &'a str) -> (Option<&'a str>, &'a str) {
     match message.split_once(": ") {
         Some((path, rest)) if is_key_of(kind, path) => (Some(path), rest),
@@ -99,7 +99,7 @@ pub(crate) fn of_message<'a>(kind: &Kind, message: &'a str) -> (Option<&'a str>,
     }
 }
 
-/// The keys of a kind, without `type` and `over`: what it says when it is asked for one that cannot be.
+/// The keys of a kind, without `type` and `over`: taken from its message about an impossible key.
 pub(crate) fn known(kind: &Kind) -> Vec<String> {
     let asked = Value::Object(Map::from_iter([("\0".to_owned(), Value::Null)]));
     let Err(e) = kind.parse(&asked) else { return Vec::new() };
@@ -113,7 +113,7 @@ pub(crate) fn place(source: &Source, device: &str, path: &str) -> Option<Range<u
     find(table, path).map(|(_, value)| value)
 }
 
-/// A value in the neutral form, or what cannot be said in it and where that stands.
+/// A value in the neutral form, or the part that has none and the place of that part.
 fn neutral(value: &Spanned<DeValue<'_>>, depth: usize) -> Result<Value, (Range<usize>, String)> {
     let wrong = |message: &str| Err((value.span(), message.to_owned()));
     if depth > NESTING_MAX {
@@ -144,7 +144,7 @@ fn neutral(value: &Spanned<DeValue<'_>>, depth: usize) -> Result<Value, (Range<u
     })
 }
 
-/// What a value is, in words.
+/// The type of a value, for messages.
 pub(crate) fn called(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "a string",

@@ -1,13 +1,13 @@
 //! A new device before its time.
 //!
-//! What is made over a device that gets another layer in the same change may need what only that has: its new size, or
-//! its state. So it is made when that is at work. Until then its node has this layer, which nobody uses: it is as small
-//! and as coarse as a device can be, so that whatever comes fits in its place.
+//! A device over another one that gets a new layer in the same change may need properties that only the new layer has:
+//! its size, or its state. So the upper device is made when the new layer is at work. Until then its node has this
+//! layer, which gets no request: the smallest and coarsest device there can be, so that any layer fits in its place.
 
 use lamina_block::{Error, Geometry, Io, Layer, Manage, Passthrough, Step};
 use std::rc::Rc;
 
-/// Holds the place of a layer.
+/// The placeholder of a layer.
 pub(crate) struct Later;
 
 /// The coarsest blocks that a device may have, in bytes.
@@ -19,7 +19,7 @@ impl Layer for Later {
     }
 
     fn submit(self: Rc<Self>, _: &mut Io) -> Step {
-        Step::Done(Err(Error::offline("it is not there yet")))
+        Step::Done(Err(Error::offline("the device is not there yet")))
     }
 
     fn passthrough(&self) -> Passthrough {

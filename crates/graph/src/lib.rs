@@ -6,15 +6,15 @@
 //!                                    opened
 //! ```
 //!
-//! A [`Plan`] is what a file says, free of every mistake that can be seen without opening a device; a [`Hierarchy`]
-//! is a plan at work. What is wrong is told in a [`Report`], all of it at once, each with file, line, device and key.
+//! A [`Plan`] is the content of a file, free of every mistake that can be seen without opening a device; a
+//! [`Hierarchy`] is a plan at work. A [`Report`] has all problems at once, each with file, line, device and key.
 //!
 //! Invariants:
 //! * no text makes this crate panic, hang, or take memory beyond a small multiple of [`FILE_MAX`];
-//! * a hierarchy has no cycle, every device comes after those it stands on, and none is deeper than [`DEPTH_MAX`];
-//! * a build that fails leaves nothing open.
+//! * a hierarchy has no cycle, every device comes after its children, and none is deeper than [`DEPTH_MAX`];
+//! * after a build that fails no device is open.
 //!
-//! This crate knows no kind of layer: they are handed in. It serves nothing: who runs the exports reads them from
+//! This crate knows no kind of layer: kinds are handed in. The crate serves nothing: the caller runs the exports of
 //! [`Hierarchy::exports`].
 
 mod absent;
@@ -40,13 +40,13 @@ mod reach;
 mod report;
 mod returning;
 mod source;
+mod spelling;
 mod stages;
 mod switch;
 #[cfg(test)]
 mod testing;
 mod tree;
 mod way;
-mod words;
 
 pub use change::Step;
 pub use description::{members_of, with_paths, with_places};

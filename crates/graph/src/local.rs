@@ -1,11 +1,11 @@
-//! What a file says of places outside of its hierarchy: paths of this host, addresses.
+//! Places outside of a hierarchy that its file names: paths of this host, addresses.
 //!
-//! Some of them are part of what is stored: where a read-only file is that data comes from, which server has an export.
-//! The others only this host needs: files with keys and certificates, sockets, listeners. Members carry both, so that
-//! `lamina assemble` can print a whole file; but of the latter they need not agree with a file, and it is the file that
-//! counts. The path of a member is neither: a member is found by its superblock.
+//! Some of them are part of the stored state: the path of a read-only file with data, the server of an export. The
+//! others only this host needs: files with keys and certificates, sockets, listeners. Members carry both, so that
+//! `lamina assemble` can print a whole file; but the latter need not agree with a file, and the file counts. The path
+//! of a member is neither: a member is found by its superblock.
 //!
-//! Which keys of a device these are its kind says ([`lamina_block::Traits::outside`]); those of an export are here.
+//! The kind of a device tells which keys these are ([`lamina_block::Traits::outside`]); the keys of an export are here.
 
 use crate::description::written;
 use lamina_block::{Kind, Outside};
@@ -35,7 +35,7 @@ pub(crate) fn agreed(description: &str, kinds: &[Kind]) -> String {
     })
 }
 
-/// A description without what is only of one host's concern, after `change` of each device.
+/// A description without the keys that concern one host only, after `change` of each device.
 fn common(description: &str, kinds: &[Kind], change: impl Fn(&mut DeTable<'_>)) -> String {
     let Ok(document) = DeTable::parse(description) else { return description.to_owned() };
     let mut root = document.into_inner();
@@ -49,8 +49,8 @@ fn common(description: &str, kinds: &[Kind], change: impl Fn(&mut DeTable<'_>)) 
     written(&root)
 }
 
-/// A few letters that stand for what is agreed in a description. Members keep them while a change is under way, so keys count
-/// under the names that the description has.
+/// A fingerprint of the part of a description that all hosts agree on. Members keep them while a change is under way,
+/// so keys count under the names that the description has.
 pub(crate) fn fingerprint(description: &str, kinds: &[Kind]) -> String {
     format!("{:032x}", xxhash_rust::xxh3::xxh3_128(common(description, kinds, |_| ()).as_bytes()))
 }
@@ -60,7 +60,7 @@ pub(crate) fn root_device(device: &mut DeTable<'_>, kinds: &[Kind], base: &Path)
     root_places(device, outside(device, kinds), base);
 }
 
-/// Makes the places that a device names absolute and that only this host needs.
+/// Makes absolute the places in a device's keys that only this host needs.
 pub(crate) fn root_keys(device: &mut DeTable<'_>, kinds: &[Kind], base: &Path) {
     let local: Vec<Outside> = outside(device, kinds).iter().filter(|place| !place.stored).copied().collect();
     root_places(device, &local, base);

@@ -1,4 +1,4 @@
-//! The members of a persistent hierarchy: planned, made, and what is below them opened.
+//! The members of a persistent hierarchy: planning and making them, and opening the devices below.
 
 use crate::assemble::refuse;
 use crate::device::Device;
@@ -7,7 +7,7 @@ use crate::persistent::{Persistent, is_member};
 use crate::plan::Plan;
 use crate::report::{Report, Subject};
 use lamina_block::{Begin, Env, Error, Node};
-use lamina_metadata::member::records::{self, Kept};
+use lamina_metadata::member::records::{self, Trailer};
 use lamina_metadata::member::{self, Refusal};
 use lamina_metadata::superblock::{self, DESCRIPTION_MAX, Layout, Superblock};
 use std::collections::BTreeMap;
@@ -17,16 +17,17 @@ use std::rc::Rc;
 /// A member before it is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberPlan {
-    /// The device that it is.
+    /// The name of its device.
     pub device: String,
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
-    /// The size in bytes with which it is made if it is a file that does not exist.
+    /// The size in bytes of the file to make, if none exists.
     pub size: Option<u64>,
 }
 
 impl Plan {
-    /// What `lamina create` would make members of, in the order of their numbers; empty unless the plan is persistent.
+    /// The devices that `lamina create` would make members, in the order of their numbers; empty unless the plan is
+    /// persistent.
     pub fn members(&self) -> Vec<MemberPlan> {
         let plan = |device: &Device| MemberPlan {
             device: device.name.clone(),
@@ -39,9 +40,9 @@ impl Plan {
         member_devices(self).into_iter().map(plan).collect()
     }
 
-    /// Makes the members, and what the layers over them remember: files that do not exist are created, and superblocks
-    /// with a new hierarchy's identity are written. What was on the devices before is not looked at. `created` is the
-    /// time in seconds since 1970.
+    /// Makes the members, and the state of the layers over them: files that do not exist are created, and superblocks
+    /// with a new hierarchy's identity are written. Earlier data on the devices is not looked at. `created` is the time
+    /// in seconds since 1970.
     pub async fn create(&self, env: Rc<dyn Env>, created: u64) -> Result<Vec<Superblock>, Report> {
         let mut report = Report::new(self.source.clone());
         let Some(persistent) = &self.persistent else {
@@ -66,7 +67,7 @@ impl Plan {
             let made =
                 Hierarchy::begin(self.clone(), env, How { begin: Begin::Format, degraded: false }).await?;
             if let Err(e) = made.close().await {
-                report.failed(e.kind(), Subject::File, None, None, &format!("closing what was made: {e}"));
+                report.failed(e.kind(), Subject::File, None, None, &format!("closing the new devices: {e}"));
                 return Err(report);
             }
         }
@@ -84,8 +85,8 @@ pub(crate) fn member_devices(plan: &Plan) -> Vec<&Device> {
     devices
 }
 
-/// Opens what is below the members. Unless they are to be created, missing files are not. What could not be opened comes
-/// back with why.
+/// Opens what is below the members. Unless they are to be created, missing files are not. Each device that could not be
+/// opened comes with the reason.
 pub(crate) async fn open_all(
     plan: &Plan,
     env: &Rc<dyn Env>,
@@ -116,7 +117,7 @@ pub(crate) async fn open(
     if create { opened } else { opened.map_err(|e| not_found(&e)) }
 }
 
-/// A member that cannot be opened: unlike another file it is never made, and it may only have another path now.
+/// A member that cannot be opened: unlike another file a member is never made, and its path may have changed.
 fn not_found(e: &Error) -> Error {
     let message = match e.message().split_once(" (with size") {
         Some((what, rest)) => format!("{what}{}", rest.split_once(')').map_or("", |(_, rest)| rest)),
@@ -128,15 +129,15 @@ fn not_found(e: &Error) -> Error {
 pub(crate) async fn close_all(nodes: &[Rc<Node>], report: &mut Report) {
     for node in nodes {
         if let Err(e) = node.close().await {
-            report.failed(e.kind(), Subject::File, None, None, &format!("closing what was opened: {e}"));
+            report.failed(e.kind(), Subject::File, None, None, &format!("closing the opened devices: {e}"));
         }
     }
 }
 
-/// What new members carry: where relative paths begin as well, if there is room for it.
+/// The description that new members carry, with the folder of relative paths if there is space.
 fn described(persistent: &Persistent) -> String {
-    let kept = Kept { way: persistent.way.kept(), ..Kept::default() };
-    let all = records::join(&persistent.description, &kept);
+    let trailer = Trailer { way: persistent.way.to_record(), ..Trailer::default() };
+    let all = records::join(&persistent.description, &trailer);
     if all.len() > DESCRIPTION_MAX { persistent.description.clone() } else { all }
 }
 

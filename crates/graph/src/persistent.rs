@@ -1,7 +1,8 @@
-//! `[hierarchy]`: what makes a hierarchy persistent.
+//! `[hierarchy]`: the table that makes a hierarchy persistent.
 //!
-//! A file with this table describes a hierarchy that its storage knows, too: its writable devices of a kind
-//! that says so (`lamina_block::Traits::member`) are *members*, which carry superblocks with the hierarchy's [description](crate::description).
+//! A file with this table describes a hierarchy that its storage knows, too: its writable devices of a kind that says
+//! so (`lamina_block::Traits::member`) are *members*, which carry superblocks with the hierarchy's
+//! [description](crate::description).
 
 use crate::description;
 use crate::device::Draft;
@@ -9,8 +10,8 @@ use crate::keys::Section;
 use crate::local;
 use crate::plan::bad_name;
 use crate::report::{Report, Subject};
+use crate::spelling::member_kinds;
 use crate::way::Way;
-use crate::words::member_kinds;
 use lamina_block::{KeyError, Kind, Level};
 use lamina_metadata::superblock::DESCRIPTION_MAX;
 use serde::Deserialize;
@@ -18,18 +19,18 @@ use serde_json::Value;
 use std::path::Path;
 use toml::de::{DeTable, DeValue};
 
-/// What `[hierarchy]` says, and what follows from it.
+/// The content of `[hierarchy]`, and its consequences.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Persistent {
-    /// What the hierarchy is called. A name is for people: what tells hierarchies apart is the UUID on their members.
+    /// The name of the hierarchy. A name is for people: the UUID on their members tells hierarchies apart.
     pub name: String,
-    /// The hierarchy in the words that its members carry: see [`crate::with_paths`].
+    /// The description of the hierarchy that its members carry: see [`crate::with_paths`].
     pub description: String,
-    /// What a crash may do to what its devices keep on their children.
+    /// The state to which a crash may bring the metadata of its devices.
     pub level: Level,
     /// The devices that are members, sorted by name.
     pub members: Vec<String>,
-    /// How it came here, and where it is going, as far as the file knows that.
+    /// The changes that led here, and the one under way, as far as the file has them.
     pub(crate) way: Way,
 }
 
@@ -69,7 +70,7 @@ fn parse(keys: &Value) -> Result<Keys, KeyError> {
     })
 }
 
-/// True for a device that carries a superblock if its hierarchy is persistent. What may not be written cannot.
+/// True for a device that carries a superblock if its hierarchy is persistent. A read-only device cannot.
 pub(crate) fn is_member(kind: &Kind, keys: &Value) -> bool {
     kind.traits.member && keys.get("read-only") != Some(&Value::Bool(true))
 }
@@ -111,14 +112,14 @@ pub(crate) fn read(
     let is_member = |device: &str| members.binary_search_by(|m| m.as_str().cmp(device)).is_ok();
     let mut root = root.clone();
     for (name, device) in local::tables(&mut root, "device") {
-        // What is from a file elsewhere has other relative paths.
+        // A description from a file elsewhere has other relative paths.
         let draft = drafts.iter().find(|draft| draft.name == name && draft.base != base);
         draft.into_iter().for_each(|draft| local::root_device(device, kinds, &draft.base));
     }
     let description = description::canonical(&root, &is_member);
     if description.len() > DESCRIPTION_MAX {
         let message = format!(
-            "is too large to be kept on its members: {} bytes, and they have room for {DESCRIPTION_MAX}",
+            "is too large to be kept on its members: {} bytes, and they have space for {DESCRIPTION_MAX}",
             description.len()
         );
         report.error(Subject::Hierarchy, None, Some(header), &message);

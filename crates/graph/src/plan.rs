@@ -1,7 +1,7 @@
 //! A hierarchy file that was read and checked, and not yet built.
 //!
 //! Everything that can be known without opening a device is checked here, and all that is wrong is said at once. A
-//! [`Plan`] is plain data: it can be made on one thread and built on another.
+//! [`Plan`] is plain data, made on one thread and perhaps built on another.
 
 use crate::check;
 use crate::device::{self, Device, Draft};
@@ -10,7 +10,7 @@ use crate::keys::Section;
 use crate::persistent::{self, Persistent};
 use crate::report::{Report, Subject, quoted};
 use crate::source::Source;
-use crate::words;
+use crate::spelling;
 use lamina_block::Kind;
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -35,14 +35,14 @@ pub struct Plan {
     pub(crate) source: Arc<Source>,
     /// The folder of the file.
     pub(crate) base: PathBuf,
-    /// Bottom-up: a device comes after all that it stands on.
+    /// Bottom-up: a device comes after its children.
     pub(crate) devices: Vec<Device>,
     pub(crate) exports: Vec<Export>,
     pub(crate) persistent: Option<Persistent>,
     pub(crate) warnings: Report,
-    /// What it was read with.
+    /// The kinds that were known to the parser.
     pub(crate) kinds: Arc<[Kind]>,
-    /// Where it was loaded from.
+    /// The path of the file.
     pub(crate) path: Option<PathBuf>,
 }
 
@@ -89,7 +89,7 @@ impl Plan {
         let mut report = Report::new(Arc::clone(&source));
         let (document, errors) = DeTable::parse_recoverable(text);
         if !errors.is_empty() {
-            match words::language(text) {
+            match spelling::language(text) {
                 Some(language) => report.error(Subject::File, None, None, &no_toml(language)),
                 None => syntax(&errors, &source, &mut report),
             }
@@ -120,7 +120,7 @@ impl Plan {
         })
     }
 
-    /// The devices, bottom-up: each comes after all that it stands on.
+    /// The devices, bottom-up: each comes after its children.
     pub fn devices(&self) -> &[Device] {
         &self.devices
     }
@@ -130,22 +130,22 @@ impl Plan {
         &self.exports
     }
 
-    /// What makes it a persistent hierarchy, if it is one.
+    /// The content of `[hierarchy]`, if the hierarchy is persistent.
     pub fn persistent(&self) -> Option<&Persistent> {
         self.persistent.as_ref()
     }
 
-    /// What is perhaps not meant as it stands.
+    /// The warnings about probable mistakes.
     pub fn warnings(&self) -> &Report {
         &self.warnings
     }
 
-    /// The name of the file, as it is reported.
+    /// The name of the file in reports.
     pub fn file(&self) -> &str {
         &self.source.name
     }
 
-    /// The absolute path of the file; `None` if it is not from one.
+    /// The absolute path of the file; `None` if the plan is not from a file.
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
@@ -155,8 +155,8 @@ impl Plan {
         crate::change::between(self, other).is_ok_and(|steps| steps.is_empty())
     }
 
-    /// The hierarchies of the file: the parts that no device connects. Each can live on a core of its own. A
-    /// persistent hierarchy is one, whatever its devices.
+    /// The hierarchies of the file: the parts that no device connects. Each can live on a core of its own. A persistent
+    /// hierarchy is one part, whatever its devices.
     pub fn components(self) -> Vec<Plan> {
         if self.persistent.is_some() {
             return vec![self];
@@ -200,8 +200,9 @@ fn finished(draft: Draft) -> Option<Device> {
 
 fn no_toml(language: &str) -> String {
     format!(
-        "looks like {language}, and a hierarchy file is TOML: a table [device.NAME] with `type = \"...\"` and other keys \
-         for each device, and [export.NAME] for each export; docs/hierarchy.md has examples, `lamina design` writes one"
+        "looks like {language}, and a hierarchy file is TOML: a table [device.NAME] with `type = \"...\"` and other \
+         keys for each device, and [export.NAME] for each export; docs/hierarchy.md has examples, `lamina design` \
+         writes one"
     )
 }
 
@@ -227,7 +228,7 @@ fn syntax(errors: &[toml::de::Error], source: &Source, report: &mut Report) {
     }
 }
 
-/// The frequent mistakes in words that need no knowledge of TOML.
+/// Messages about frequent mistakes that need no knowledge of TOML.
 fn plain_syntax(message: &str, at: &str) -> String {
     let word = at.trim();
     let is_word = word.starts_with(|c: char| c.is_ascii_alphabetic());
@@ -293,7 +294,7 @@ fn read(
     (drafts, exports)
 }
 
-/// The tables `[kind.NAME]`, in the order of the file. What is no table or has no proper name is reported.
+/// The tables `[kind.NAME]`, in the order of the file. An entry that is no table or has no proper name is reported.
 fn tables<'a>(
     root: &'a DeTable<'a>,
     kind: &str,
@@ -337,7 +338,7 @@ fn tables<'a>(
     found
 }
 
-/// What is wrong with a name. Names go into file names, addresses, metrics and logs.
+/// The mistake in a name. Names go into file names, addresses, metrics and logs.
 pub fn bad_name(name: &str) -> Option<String> {
     if name.is_empty() || name.len() > NAME_MAX {
         return Some(format!("a name has 1 to {NAME_MAX} characters, and this one {}", name.len()));

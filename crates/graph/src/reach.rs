@@ -1,9 +1,9 @@
-//! What a hierarchy reaches for besides its members: files, servers, listeners.
+//! The places that a hierarchy reaches besides its members: files, servers, listeners.
 //!
-//! Whoever can write to a disk can write a superblock. So what a description from a disk names of this host is not opened
-//! before somebody has said that it may be: a read-only "member" could be any file, and a listener lets anybody in.
-//! Members themselves are known by their superblocks, wherever they are. A socket in the folder where the program was
-//! started is nobody's loss.
+//! Every user who can write to a disk can write a superblock. So places of this host that a description from a disk
+//! names are not opened before the administrator allows that: a read-only "member" could be any file, and a listener
+//! lets any client in. Members themselves are known by their superblocks, wherever they are. A socket in the folder
+//! where the program was started does no harm.
 
 use crate::local;
 use crate::persistent::is_member;
@@ -13,8 +13,8 @@ use lamina_block::Address;
 use std::path::Path;
 
 impl Plan {
-    /// The places that it reaches for and that need trust if its text is from a disk: each with its device or export and
-    /// its key, safe to print. Sockets in `folder` do not.
+    /// The places that need trust if the text of the plan is from a disk: each with its device or export and its key,
+    /// safe to print. Sockets in `folder` do not.
     pub fn reaches(&self, folder: &Path) -> Vec<String> {
         let mut found = Vec::new();
         let mut say = |subject: &str, name: &str, key: &str, place: &str| {

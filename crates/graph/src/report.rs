@@ -1,13 +1,13 @@
-//! What is wrong with a hierarchy file: all of it at once, each with file, line, device and key.
+//! The problems of a hierarchy file: all at once, each with file, line, device and key.
 //!
 //! Every problem has one shape, on one line: `disk.toml:12: device "vm1": key "over": there is no device "sam" (did
 //! you mean "san"?)`. [`Report::pictures`] adds the line of the file with what is meant underlined, for a terminal.
 //!
-//! What comes from the file is printed with control characters escaped, so that a file cannot command a terminal, and
-//! the number of problems is bounded, so that a hostile file cannot fill a log.
+//! Text from the file is printed with control characters escaped, so that a file cannot command a terminal, and the
+//! number of problems is bounded, so that a hostile file cannot fill a log.
 
 use crate::source::Source;
-use crate::words;
+use crate::spelling;
 use lamina_block::ErrorKind;
 use std::fmt::{self, Write};
 use std::ops::Range;
@@ -24,11 +24,11 @@ const MESSAGE_MAX: usize = 600;
 pub enum Severity {
     /// The file cannot be used.
     Error,
-    /// It can be used, and is perhaps not what was meant.
+    /// The file can be used, and perhaps has a mistake.
     Warning,
 }
 
-/// What a problem is about.
+/// The subject of a problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// The file as a whole.
@@ -41,16 +41,16 @@ pub enum Subject {
     Export(String),
 }
 
-/// One thing that is wrong.
+/// One problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// How bad it is.
     pub severity: Severity,
-    /// What it is about.
+    /// The subject of the problem.
     pub subject: Subject,
-    /// The key, as a path inside the table of the subject (`units[2].size`), if it is about one.
+    /// The key, as a path inside the table of the subject (`units[2].size`), if the problem is about a key.
     pub key: Option<String>,
-    /// What is wrong, and where there is one, what was perhaps meant.
+    /// The mistake and, if there is one, the likely correction.
     pub message: String,
     /// The bytes of the file that are meant.
     span: Option<Range<usize>>,
@@ -91,7 +91,7 @@ impl Report {
         self.failed(ErrorKind::Invalid, of, key, span, message);
     }
 
-    /// What the file describes cannot be had, for a reason of this class.
+    /// The devices of the file cannot be used, for a reason of this class.
     pub(crate) fn failed(
         &mut self,
         kind: ErrorKind,
@@ -136,9 +136,9 @@ impl Report {
         self.problems.len() >= PROBLEMS_MAX
     }
 
-    /// ` (did you mean "san"?)`, or nothing. Not looked for when it will not be printed.
+    /// ` (did you mean "san"?)`, or nothing. Without effect in a report that is full.
     pub(crate) fn hint<'a>(&self, word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
-        if self.is_full() { String::new() } else { words::hint(word, known) }
+        if self.is_full() { String::new() } else { spelling::hint(word, known) }
     }
 
     /// Puts the problems in the order of the file.
@@ -151,7 +151,7 @@ impl Report {
         self.more > 0 || self.problems.iter().any(|p| p.severity == Severity::Error)
     }
 
-    /// The class of the first error that was found: what came after it may only follow from it.
+    /// The class of the first error: later errors may only follow from it.
     pub fn kind(&self) -> ErrorKind {
         self.kind.unwrap_or(ErrorKind::Invalid)
     }
@@ -166,7 +166,7 @@ impl Report {
         &self.problems
     }
 
-    /// The line and column of a problem, counted from 1; `None` if it has no place in the file.
+    /// The line and column of a problem, counted from 1; `None` if the problem has no place in the file.
     pub fn place(&self, problem: &Problem) -> Option<(usize, usize)> {
         let place = self.source.place(problem.span.as_ref()?.start);
         Some((place.line, place.column))
@@ -277,7 +277,7 @@ fn picture(source: &Source, span: &Range<usize>) -> String {
     format!("{:>5} | {}\n      | {indent}{carets}\n", place.line, shown.trim_end())
 }
 
-/// The character, or a stand-in of the same width for what a terminal would act on.
+/// The character, or a stand-in of the same width for a character that a terminal would act on.
 fn plain(c: char) -> char {
     if c.is_control() || is_invisible(c) { '\u{fffd}' } else { c }
 }

@@ -1,13 +1,13 @@
-//! Members that are evicted come back while the hierarchy is served.
+//! The return of evicted members while the hierarchy is served.
 //!
 //! ```text
-//!   opened ─▶ recognised ─▶ the members say that it is in ─▶ its node gets it ─▶ devices that were absent for it are made
+//!   opened ─▶ recognised ─▶ the members list it ─▶ its node gets it ─▶ absent devices above are made
 //! ```
 //!
-//! A member that is absent is opened; one that is evicted and still open is closed before, because only one may have it open.
-//! Another sink that was absent (the server of an `nbd` device, say) is opened if it answers now.
-//! Who does without it is told on the node that it stands on ([`Node::resized`]), and brings it up to date by itself. One
-//! that cannot be taken in stays evicted, and that is no error.
+//! An absent member is opened. An evicted member that is still open is closed before, because a device may be open only
+//! once. Another sink that was absent (the server of an `nbd` device, say) is opened if it answers now. The device
+//! above is told on its child node ([`Node::resized`]), and resyncs the child by itself. A member that cannot be taken
+//! in stays evicted, and that is no error.
 
 use crate::absent;
 use crate::change::{Step, is_leaving};
@@ -44,14 +44,14 @@ impl Hierarchy {
         here.filter(is_sink).filter(is_absent).filter(stays).collect()
     }
 
-    /// What a change to `plan` begins with.
+    /// The first steps of a change to `plan`.
     pub(crate) fn returns(&self, plan: &Plan) -> impl Iterator<Item = Step> {
         let devices = self.out_in(plan).into_iter().chain(self.silent_in(plan));
         devices.map(|device| Step::Return { device: device.name.clone() })
     }
 
-    /// Takes in again what is evicted and in `plan`, and makes the devices that were absent for it. What did not work comes
-    /// back.
+    /// Takes in again the evicted members of `plan`, and makes the devices that were absent without them. Returns the
+    /// failures.
     pub(crate) async fn bring_back(&self, plan: &Plan, env: &Rc<dyn Env>) -> Vec<Error> {
         let Some(roster) = &self.roster else { return Vec::new() };
         let maker = Maker { plan: &self.plan, env, roster: Some(roster) };
@@ -71,9 +71,9 @@ impl Hierarchy {
             if device.over.is_empty() && !is_silent || absent::why(device, &children).is_some() {
                 continue;
             }
-            let held = node.quiesce().await;
+            let quiesced = node.quiesce().await;
             match maker.layer(device, children, Begin::Open).await {
-                Ok(layer) => drop(held.replace(device.kind.name, layer)),
+                Ok(layer) => drop(quiesced.replace(device.kind.name, layer)),
                 Err(e) => wrong.push(e.on(&device.name)),
             }
         }
@@ -92,20 +92,20 @@ async fn bring(
     maker: &Maker<'_>,
     roster: &Rc<Roster>,
 ) -> Result<()> {
-    let held = node.quiesce().await;
-    // What it was opened as may be broken: closing that says nothing of what is there now.
-    let _ = held.layer().close().await;
+    let quiesced = node.quiesce().await;
+    // The old layer may be broken: an error of its close says nothing about the present device.
+    let _ = quiesced.layer().close().await;
     let done = match taken_in(device, plan, maker.env, roster).await {
         Ok(member) => {
-            held.replace(device.kind.name, member);
+            quiesced.replace(device.kind.name, member);
             Ok(())
         }
         Err(e) => {
-            held.replace(Absent::KIND, Rc::new(Absent::new(e.clone())));
+            quiesced.replace(Absent::KIND, Rc::new(Absent::new(e.clone())));
             Err(e.on(&device.name))
         }
     };
-    drop(held);
+    drop(quiesced);
     done
 }
 
@@ -130,7 +130,7 @@ async fn taken_in(
         Err(why) => Err(Error::offline(why)),
     };
     if taken.is_err() {
-        // Why it cannot be used is the news; what closing it says is not.
+        // The first error explains why the member cannot be used; an error of the close adds nothing.
         let _ = below.close().await;
     }
     taken

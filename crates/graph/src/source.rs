@@ -24,7 +24,7 @@ impl Source {
         Source { name: name.into(), text: text.into(), lines }
     }
 
-    /// The place of a byte of the text; the end of the text for one behind it.
+    /// The place of a byte of the text; the end of the text for a byte beyond.
     pub fn place(&self, at: usize) -> Place {
         let at = self.text.floor_char_boundary(at);
         let line = self.lines.partition_point(|start| *start <= at);
@@ -44,7 +44,7 @@ impl Source {
         self.text.get(span).unwrap_or_default()
     }
 
-    /// The lines before and with the one that holds the byte `at`, backwards.
+    /// The line of the byte `at` and the lines before it, backwards.
     pub fn lines_back_from(&self, at: usize) -> impl Iterator<Item = &str> {
         (1..=self.place(at).line).rev().map(|line| self.line(line))
     }

@@ -1,12 +1,12 @@
-//! The way from one hierarchy to another, where data has to be moved on it.
+//! The way from one hierarchy to another when data has to be moved.
 //!
 //! ```text
 //!   a b ──▶ a b d ──▶ nothing is left on b ──▶ a d
 //! ```
 //!
-//! A device that remembers where its data is and loses a child needs both for a while: what it loses and what it gets.
-//! So the change goes by way of a hierarchy that has both, and that its members say it is: whenever it is interrupted,
-//! the same file leads on from there.
+//! A device that remembers where its data is and loses a child needs both for a while: the lost child and the new one.
+//! So the change goes by way of a hierarchy that has both, which the members carry: after an interruption the same file
+//! leads on from there.
 
 use crate::change;
 use crate::description;
@@ -25,11 +25,11 @@ use std::rc::Rc;
 pub enum Stage {
     /// The hierarchy becomes this one.
     Change(Plan),
-    /// What is on these devices is moved away from them, while clients go on. It may take long.
+    /// The data of these devices is moved to others, while clients go on. The move may take long.
     Move {
         /// The device whose data it is.
         device: String,
-        /// What it stands on, and will not.
+        /// The children that are about to go.
         from: Vec<String>,
     },
 }
@@ -44,8 +44,8 @@ impl fmt::Display for Stage {
 }
 
 impl Hierarchy {
-    /// Refuses a change to `plan` whose data would not fit on what is left, or on what joins. `sizes` are those of devices that would become
-    /// members, in bytes, as far as they are known; where one is not, nothing can be said yet.
+    /// Refuses a change to `plan` whose data would not fit on what is left, or on what joins. `sizes` has the sizes in
+    /// bytes of devices that would become members, as far as they are known; without a size there is no answer yet.
     pub fn fits(&self, plan: &Plan, sizes: &BTreeMap<String, u64>, env: &Rc<dyn Env>) -> Result<(), Report> {
         let mut report = Report::new(plan.source.clone());
         if plan.persistent.is_none() {
@@ -79,8 +79,8 @@ impl Hierarchy {
         })
     }
 
-    /// The parts of the change to `plan`, in order, with their steps in words; or why it cannot be done while clients
-    /// are attached.
+    /// The parts of the change to `plan`, in order, with the text of their steps; or the reasons why the change cannot
+    /// be done while clients are attached.
     pub fn stages(&self, plan: &Plan, kinds: &[Kind]) -> Result<Vec<(Stage, Vec<String>)>, Report> {
         let told = |stage: Stage, before: &Plan| {
             let steps = match &stage {

@@ -1,12 +1,12 @@
 //! Putting other layers under nodes at work, all of them or none.
 //!
 //! ```text
-//!   flush ─▶ hold, top down ─▶ flush ─▶ settle ─▶ what goes leaves ─▶ the members say the new ─▶ layers, bottom up ─▶ open
-//!                                                                     └ it counts from here ┘
+//!   flush ─▶ quiesce, top down ─▶ flush ─▶ commit ─▶ detach
+//!     ─▶ superblocks (from here the change counts) ─▶ layers, bottom up ─▶ open
 //! ```
 //!
-//! A node is opened as soon as it has its layer: those above are still held, and may need it to make theirs. A layer of
-//! a kind that remembers something is closed before its successor is made, because only one may be open.
+//! A node is opened as soon as it has its layer: the nodes above are still quiesced, and their layers may need this
+//! node. A layer that remembers something is closed before its successor is made, because only one may be open.
 
 use crate::absent;
 use crate::device::Device;
@@ -19,9 +19,9 @@ use std::rc::Rc;
 
 /// Where a layer comes from.
 pub(crate) enum Source {
-    /// It is there.
+    /// The layer is there.
     Layer(&'static str, Made),
-    /// It is made when its turn comes, over these.
+    /// The layer is made in its turn, over these nodes.
     Make(Rc<Device>, Vec<Rc<Node>>),
 }
 
@@ -39,12 +39,12 @@ impl Source {
 pub(crate) struct Exchange {
     pub node: Rc<Node>,
     pub to: Source,
-    /// How the layer that it has could be made again; `None` if it stays as it is.
+    /// The way to make the present layer again; `None` if the layer stays.
     pub from: Option<(Rc<Device>, Vec<Rc<Node>>)>,
 }
 
 impl Exchange {
-    /// Closes what was made for it and is not used.
+    /// Closes a layer that was made for the node and is not used.
     pub async fn give_up(self) {
         if let Source::Layer(_, layer) = self.to {
             let _ = layer.close().await;
@@ -52,7 +52,7 @@ impl Exchange {
     }
 }
 
-/// A node that has its new layer, and what it had.
+/// A node that has its new layer, and the earlier one.
 struct Done {
     node: Rc<Node>,
     before: Source,
@@ -60,16 +60,16 @@ struct Done {
     keeps: bool,
 }
 
-/// The nodes of a change, held: those that get another layer, and those that go.
+/// The quiesced nodes of a change: those that get another layer, and those that go.
 pub(crate) struct Standstill {
     /// From the top down.
-    held: Vec<Quiesced>,
+    quiesced: Vec<Quiesced>,
 }
 
 impl Standstill {
-    /// Flushes and holds `nodes`, which are given bottom-up. Those that are `outside` need not be flushed: whatever is on
-    /// them, nobody relies on it. So it is with one of `gone`, which are not to be used any more, if `plan` survives that it
-    /// fails: who stood on it was flushed before. It is `outside` from then on.
+    /// Flushes and quiesces `nodes`, which are given bottom-up. Nodes that are `outside` need not be flushed: no device
+    /// relies on their data. The same holds for a node of `gone`, which are not to be used any more, if `plan` survives
+    /// its failure: the devices over it were flushed before. Such a node is `outside` from then on.
     pub async fn of(
         nodes: &[Rc<Node>],
         plan: &Plan,
@@ -87,33 +87,33 @@ impl Standstill {
             if goes && absent::nothing_more(plan, known, &names) {
                 return true;
             }
-            let message = format!("nothing was changed, because it cannot be flushed: {e}");
+            let message = format!("cannot be flushed, so nothing was changed: {e}");
             report.failed(e.kind(), Subject::Device(node.name().into()), None, None, &message);
             false
         };
-        // Clients wait while a node is held: what they wrote up to now is flushed before.
+        // Clients wait while a node is quiesced: their writes up to now are flushed before.
         for node in nodes.iter().rev().filter(|node| needed(node) && !node.geometry().read_only) {
             if !can_go_on(node, node.submit(Io::flush()).await) {
                 return None;
             }
         }
-        let mut held = Vec::new();
+        let mut all = Vec::new();
         for node in nodes.iter().rev() {
-            let hold = node.quiesce().await;
-            if needed(node) && !can_go_on(node, hold.flush().await) {
+            let quiesced = node.quiesce().await;
+            if needed(node) && !can_go_on(node, quiesced.flush().await) {
                 return None;
             }
-            held.push(hold);
+            all.push(quiesced);
         }
         outside.extend(failed);
-        Some(Standstill { held })
+        Some(Standstill { quiesced: all })
     }
 
     /// Lets the layers make lasting what followed from how they were built: their successors are to find it.
     pub async fn commit(&self, report: &mut Report) {
-        for held in &self.held {
-            if let Err(e) = held.layer().commit().await {
-                let subject = Subject::Device(held.node().name().into());
+        for quiesced in &self.quiesced {
+            if let Err(e) = quiesced.layer().commit().await {
+                let subject = Subject::Device(quiesced.node().name().into());
                 report.failed(e.kind(), subject, None, None, e.message());
             }
         }
@@ -121,11 +121,11 @@ impl Standstill {
 
     /// Asks the layers of nodes that go whether their children may take their places.
     pub async fn detach(&self, leaving: &[Rc<Node>], report: &mut Report) {
-        for held in &self.held {
-            if leaving.iter().any(|node| Rc::ptr_eq(node, held.node()))
-                && let Err(e) = held.layer().detach().await
+        for quiesced in &self.quiesced {
+            if leaving.iter().any(|node| Rc::ptr_eq(node, quiesced.node()))
+                && let Err(e) = quiesced.layer().detach().await
             {
-                let subject = Subject::Device(held.node().name().into());
+                let subject = Subject::Device(quiesced.node().name().into());
                 report.failed(e.kind(), subject, None, None, e.message());
             }
         }
@@ -143,22 +143,22 @@ impl Standstill {
         let mut done: Vec<Done> = Vec::new();
         let mut exchanges = exchanges.into_iter();
         while let Some(exchange) = exchanges.next() {
-            let is_its = |held: &Quiesced| Rc::ptr_eq(held.node(), &exchange.node);
-            let Some(at) = self.held.iter().position(is_its) else { continue };
-            let held = self.held.remove(at);
+            let is_its = |quiesced: &Quiesced| Rc::ptr_eq(quiesced.node(), &exchange.node);
+            let Some(at) = self.quiesced.iter().position(is_its) else { continue };
+            let quiesced = self.quiesced.remove(at);
             let device = exchange.to.device();
-            match put(&held, exchange, new).await {
+            match put(&quiesced, exchange, new).await {
                 Ok(finished) => done.push(finished),
                 Err((e, before)) => {
-                    let subject = Subject::Device(held.node().name().into());
+                    let subject = Subject::Device(quiesced.node().name().into());
                     match device {
                         Some(device) => blame(new.plan, &device, &e, report),
                         None => report.failed(e.kind(), subject, None, None, &e.to_string()),
                     }
                     if let Some(before) = before {
-                        put_back(&held, before, old, report).await;
+                        put_back(&quiesced, before, old, report).await;
                     }
-                    drop(held);
+                    drop(quiesced);
                     undo(done, old, report).await;
                     for exchange in exchanges {
                         exchange.give_up().await;
@@ -180,11 +180,15 @@ impl Done {
     }
 }
 
-/// What went wrong, and what the node must get back if its layer is closed already.
+/// The error, and the layer that the node must get back if the present one is closed already.
 type Failed = (Error, Option<Source>);
 
-/// Puts a layer under a held node.
-async fn put(held: &Quiesced, exchange: Exchange, maker: &Maker<'_>) -> std::result::Result<Done, Failed> {
+/// Puts a layer under a quiesced node.
+async fn put(
+    quiesced: &Quiesced,
+    exchange: Exchange,
+    maker: &Maker<'_>,
+) -> std::result::Result<Done, Failed> {
     let Exchange { node, to, from } = exchange;
     let (kind, geometry) = (node.kind(), node.geometry());
     let keeps =
@@ -192,13 +196,13 @@ async fn put(held: &Quiesced, exchange: Exchange, maker: &Maker<'_>) -> std::res
     let again = from.filter(|(device, _)| device.kind.traits.keeps || device.kind.traits.shares);
     let before = match again {
         Some((device, children)) => {
-            held.layer().close().await.map_err(|e| (e, None))?;
+            quiesced.layer().close().await.map_err(|e| (e, None))?;
             Source::Make(device, children)
         }
-        None => Source::Layer(kind, held.layer()),
+        None => Source::Layer(kind, quiesced.layer()),
     };
     let back = |before: Source| match before {
-        // It was not closed: it is still there.
+        // The layer was not closed: it is still there.
         Source::Layer(..) => None,
         Source::Make(..) => Some(before),
     };
@@ -213,30 +217,30 @@ async fn put(held: &Quiesced, exchange: Exchange, maker: &Maker<'_>) -> std::res
         let _ = layer.close().await;
         return Err((e, back(before)));
     }
-    held.replace(kind, layer);
+    quiesced.replace(kind, layer);
     Ok(Done { node, before, keeps })
 }
 
-/// Gives nodes back what they had. They are held again, from the top down.
+/// Gives nodes their earlier layers back. The nodes are quiesced again, from the top down.
 async fn undo(done: Vec<Done>, old: &Maker<'_>, report: &mut Report) {
-    let mut held = Vec::new();
+    let mut all = Vec::new();
     for done in done.iter().rev() {
-        held.push(done.node.quiesce().await);
+        all.push(done.node.quiesce().await);
     }
-    for (done, held) in done.into_iter().zip(held.into_iter().rev()) {
-        let new = held.layer();
+    for (done, quiesced) in done.into_iter().zip(all.into_iter().rev()) {
+        let new = quiesced.layer();
         if done.keeps {
             let _ = new.close().await;
-            put_back(&held, done.before, old, report).await;
+            put_back(&quiesced, done.before, old, report).await;
         } else {
-            put_back(&held, done.before, old, report).await;
+            put_back(&quiesced, done.before, old, report).await;
             let _ = new.close().await;
         }
     }
 }
 
-/// Puts the layer under a node that it had before.
-async fn put_back(held: &Quiesced, before: Source, old: &Maker<'_>, report: &mut Report) {
+/// Puts the earlier layer under a node again.
+async fn put_back(quiesced: &Quiesced, before: Source, old: &Maker<'_>, report: &mut Report) {
     let made = match before {
         Source::Layer(kind, layer) => Ok((kind, layer)),
         Source::Make(device, children) => {
@@ -244,29 +248,30 @@ async fn put_back(held: &Quiesced, before: Source, old: &Maker<'_>, report: &mut
         }
     };
     match made {
-        Ok((kind, layer)) => drop(held.replace(kind, layer)),
+        Ok((kind, layer)) => drop(quiesced.replace(kind, layer)),
         Err(e) => {
-            let message =
-                format!("could not be opened again after that: {e}. It is offline; restart the daemon");
-            report.failed(e.kind(), Subject::Device(held.node().name().into()), None, None, &message);
+            let message = format!(
+                "could not be opened again after that: {e}. The device is offline; restart the daemon"
+            );
+            report.failed(e.kind(), Subject::Device(quiesced.node().name().into()), None, None, &message);
         }
     }
 }
 
-/// Whoever uses a device relies on what it was: requests that were good must stay good.
+/// The users of a device rely on its geometry: requests that were good must stay good.
 pub(crate) fn fits(before: &Geometry, after: &Geometry) -> Result<()> {
     if after.size < before.size {
         let (now, then) = (Bytes(before.size), Bytes(after.size));
-        return Err(Error::invalid(format!("it would shrink from {now} to {then} under those who use it")));
+        return Err(Error::invalid(format!("the device would shrink from {now} to {then} under its users")));
     }
     if after.block > before.block {
         let (now, then) = (before.block, after.block);
         return Err(Error::invalid(format!(
-            "its blocks would grow from {now} to {then} bytes under those who use it"
+            "the blocks would grow from {now} to {then} bytes under the device's users"
         )));
     }
     if after.read_only && !before.read_only {
-        return Err(Error::invalid("it would become read-only under those who use it"));
+        return Err(Error::invalid("the device would become read-only under its users"));
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! The hierarchy drawn as a tree, from the top down.
 //!
-//! A device that several stand on is drawn in full the first time, and named with "see above" after that: what is
-//! drawn is never longer than the file.
+//! A device below several others is drawn in full the first time, and named with "see above" after that: a drawing is
+//! never longer than the file.
 
 use crate::export::Export;
 use crate::hierarchy::Hierarchy;
@@ -17,13 +17,13 @@ pub struct Row {
     pub branches: String,
     /// The device's name.
     pub device: String,
-    /// What is below was drawn further up.
+    /// The devices below were drawn further up.
     pub again: bool,
 }
 
-/// The rows of a graph whose devices are given with what they stand on, bottom-up, and whether they are views of it. A device
-/// that no other stands on begins a tree, and so does one on which only views stand; trees come in the order in which their
-/// tops are given, so it stands above its views.
+/// The rows of a graph whose devices are given bottom-up, each with its children, and whether it is a view of them. A
+/// device on which no other stands begins a tree, and so does a device on which only views stand; trees come in the
+/// order in which their tops are given, so a device stands above its views.
 pub fn rows<'a>(devices: impl IntoIterator<Item = (&'a str, &'a [String], bool)>) -> Vec<Row> {
     let devices: Vec<(&str, &[String], bool)> = devices.into_iter().collect();
     let below: HashMap<&str, &[String]> = devices.iter().map(|(name, over, _)| (*name, *over)).collect();
@@ -37,7 +37,7 @@ pub fn rows<'a>(devices: impl IntoIterator<Item = (&'a str, &'a [String], bool)>
     rows
 }
 
-/// Draws one device and what is below it. The depth is bounded by [`crate::DEPTH_MAX`].
+/// Draws one device and all below it. The depth is bounded by [`crate::DEPTH_MAX`].
 fn draw<'a>(
     name: &'a str,
     first: &str,
@@ -112,7 +112,7 @@ fn exported(export: &Export) -> String {
 }
 
 impl Plan {
-    /// The lines of the drawing, for who adds columns of their own.
+    /// The lines of the drawing, for callers that add columns of their own.
     pub fn rows(&self) -> Vec<Row> {
         rows(self.devices.iter().map(|d| (d.name.as_str(), d.over.as_slice(), d.kind.is_view())))
     }
@@ -126,7 +126,7 @@ impl Plan {
 }
 
 impl Hierarchy {
-    /// The lines of the drawing, for who adds columns of their own.
+    /// The lines of the drawing, for callers that add columns of their own.
     pub fn rows(&self) -> Vec<Row> {
         let is_view = |name: &str| self.plan.devices.iter().any(|d| d.name == name && d.kind.is_view());
         rows(self.nodes().iter().map(|n| (n.name(), self.children(n.name()), is_view(n.name()))))

@@ -1,16 +1,15 @@
-//! How a hierarchy became what it is, and what it is about to become: a line that its members carry behind its
-//! description.
+//! The changes that led to a hierarchy, and the change under way: a line that its members carry after its description.
 //!
 //! ```text
 //!   A ──▶ A with B, while data is moved ──▶ B
 //!         files: A                          files: A
-//!         over, gone: what makes B of it
+//!         over, gone: the rest of the way to B
 //! ```
 //!
-//! A daemon that is killed during a change, or started again after one, has a file in its hand that describes the
-//! beginning or the end. That is enough: what the hierarchy is its members say, and from the file comes what is local to
-//! this host ([`crate::local`]). So they remember which files lead here, until the one with which the daemon is started
-//! describes what they carry. Any other file is refused.
+//! A daemon that is killed during a change, or started again after one, has a file that describes the beginning or the
+//! end. That is enough: the members say what the hierarchy is, and the file gives the paths and addresses of this host
+//! ([`crate::local`]). So they remember which files lead here, until the one with which the daemon is started describes
+//! what they carry. Any other file is refused.
 
 use crate::change;
 use crate::description::written;
@@ -35,19 +34,19 @@ const FILES_MAX: usize = 8;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Way {
-    /// Where relative paths of the description begin: the folder of the file that it is from.
+    /// The folder where relative paths of the description begin: that of its file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base: Option<String>,
     /// The fingerprints of files that described the hierarchy before, the oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<String>,
-    /// Where members were when the change was made. Nothing is believed of it: what is there must be a member.
+    /// The paths of members when the change was made. They are only a hint: a device found there must be a member.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub paths: BTreeMap<String, String>,
-    /// While data is moved: what devices stand on when it has been.
+    /// While data is moved: the children of devices after the move.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub over: BTreeMap<String, Value>,
-    /// While data is moved: the devices that are not there any more when it has been.
+    /// While data is moved: the devices that are gone after the move.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gone: Vec<String>,
 }
@@ -58,13 +57,13 @@ impl Way {
         Way { base: base.to_str().map(str::to_owned), ..Way::default() }
     }
 
-    /// What members carry. One that this Lamina does not understand is none.
+    /// What members carry. A line that this Lamina does not understand counts as none.
     pub fn read(carried: Option<Value>) -> Way {
         carried.and_then(|value| serde_json::from_value(value).ok()).unwrap_or_default()
     }
 
     /// What members are to carry.
-    pub fn kept(&self) -> Option<Value> {
+    pub fn to_record(&self) -> Option<Value> {
         serde_json::to_value(self).ok().filter(|_| *self != Way::default())
     }
 
@@ -73,7 +72,7 @@ impl Way {
         !self.over.is_empty()
     }
 
-    /// What `description` will be when data has been moved; itself if none is.
+    /// The description after the move of data; `description` itself if none is under way.
     pub fn destination<'a>(&self, description: &'a str) -> Cow<'a, str> {
         if !self.is_under_way() {
             return Cow::Borrowed(description);
@@ -92,7 +91,7 @@ impl Way {
         Cow::Owned(written(&root))
     }
 
-    /// True if a file with this fingerprint leads to `description`, which is carried with this way, or is where it leads.
+    /// True if a file with this fingerprint leads to `description`, which is carried with this way, or is its end.
     pub fn knows(&self, file: &str, description: &str, kinds: &[Kind]) -> bool {
         let end = || self.is_under_way().then(|| local::fingerprint(&self.destination(description), kinds));
         self.files.iter().any(|known| known == file) || end().is_some_and(|end| end == file)
@@ -135,8 +134,8 @@ fn names<'a>(value: &Value) -> DeValue<'a> {
 }
 
 impl Hierarchy {
-    /// What it is on its way to, if it was opened while data is moved for a change; everything that is needed for that is
-    /// in it.
+    /// The end of the change, if the hierarchy was opened while data is moved; the way itself has all that is needed
+    /// for it.
     pub fn destination(&self) -> Option<Plan> {
         let way = self.way();
         let plan = &self.plan;
@@ -146,8 +145,8 @@ impl Hierarchy {
         Plan::parse_joined(&text, plan.file(), &plan.base, &elsewhere, &plan.kinds).ok()
     }
 
-    /// Takes note of the file with which it will be opened the next time; true if that describes it as it is. Then files
-    /// that described it before are not accepted any more.
+    /// Records the file of the next open; true if that file describes the present hierarchy. Then files that described
+    /// it before are not accepted any more.
     pub async fn confirm(&self, file: &Plan) -> Result<bool> {
         let same = change::between(&self.plan, file).is_ok_and(|steps| steps.is_empty());
         let (Some(roster), Some(own), Some(other)) = (&self.roster, &self.plan.persistent, &file.persistent)
@@ -160,7 +159,7 @@ impl Hierarchy {
             return Ok(false);
         }
         if !way.files.is_empty() {
-            roster.set_way(Way::from(&file.base).kept()).await?;
+            roster.set_way(Way::from(&file.base).to_record()).await?;
         }
         Ok(true)
     }
@@ -169,13 +168,13 @@ impl Hierarchy {
 impl Plan {
     /// The same, read from `description`, which its members carry: they go on remembering what led there.
     pub fn from_members(mut self, description: &str) -> Plan {
-        let way = records::split(description).map_or(Way::default(), |(_, kept)| Way::read(kept.way));
+        let way = records::split(description).map_or(Way::default(), |(_, trailer)| Way::read(trailer.way));
         self.persistent.iter_mut().for_each(|persistent| persistent.way = way.clone());
         self
     }
 }
 
-/// Where things were when a description was written. Nothing of it is to be believed.
+/// Where things were when a description was written. The text is not to be trusted.
 #[derive(Clone, Debug, Default)]
 pub struct Hints {
     /// Where relative paths in it begin.
@@ -186,7 +185,7 @@ pub struct Hints {
 
 /// Reads the hints of a description that a member carries.
 pub fn hints(description: &str) -> Hints {
-    let way = records::split(description).map_or(Way::default(), |(_, kept)| Way::read(kept.way));
+    let way = records::split(description).map_or(Way::default(), |(_, trailer)| Way::read(trailer.way));
     let paths = way.paths.into_iter().map(|(name, path)| (name, path.into())).collect();
     Hints { base: way.base.map(PathBuf::from), paths }
 }

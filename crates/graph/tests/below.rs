@@ -1,4 +1,4 @@
-//! Commands that change what is below others: nobody above goes on with what it remembers.
+//! Commands that change data below other devices: no device above goes on with stale state.
 
 use lamina_block::{Buf, Command, Durability, Env, Io, Node, Result};
 use lamina_graph::{Hierarchy, Plan};
@@ -16,7 +16,7 @@ fn disks() -> String {
     DISKS.iter().map(|name| format!("[device.{name}]\ntype='file'\npath='{name}.img'\n")).collect()
 }
 
-/// A file of which `above` is what stands on the disks, the last of it being `top`.
+/// A file with the devices `above` over the disks, the last of them being `top`.
 fn plan(above: &str) -> Plan {
     let text = format!(
         "[hierarchy]\nname='vm1'\n{}{above}[export.top]\ndevice='top'\nnbd='unix:top.sock'\n",
@@ -91,7 +91,8 @@ fn run<F: Future<Output = ()> + 'static>(above: &str, test: impl FnOnce(Rc<SimEn
     done.unwrap_or_else(|hang| panic!("{hang:?}"));
 }
 
-/// A snapshot has what was written above, dirty or not; a rollback is what is read above, at once and later.
+/// A snapshot has all writes from above, dirty or not; after a rollback reads from above get its data, at once and
+/// later.
 async fn goes_back(env: Rc<SimEnv>, above: String) {
     let open = Open::of(&env, &above).await;
     open.write(1, 1).await;
@@ -131,7 +132,7 @@ fn a_rollback_under_a_log_of_epochs_is_what_is_read() {
     run(&format!("{SNAP}{redo}{}", cached("redo", "write-back")), goes_back);
 }
 
-/// The power fails at some moment of a rollback under a cache: what is read is of the one or of the other.
+/// The power fails at some moment of a rollback under a cache: reads get the old data or the new.
 #[test]
 fn a_power_loss_during_a_rollback_leaves_no_old_block_over_a_new_one() {
     let above = format!("{SNAP}{}", cached("snap", "write-back"));
@@ -179,7 +180,7 @@ fn a_power_loss_during_a_rollback_leaves_no_old_block_over_a_new_one() {
     assert_eq!(found, [true; 2], "the moments are before and after the change");
 }
 
-/// What is lost is lost: it does not come back from the flash when the volume grows again.
+/// Lost data does not come back from the flash when the volume grows again.
 #[test]
 fn what_was_cut_off_under_a_cache_is_gone() {
     run(&format!("{SNAP}{}", cached("snap", "write-back")), |env, above| async move {
@@ -198,7 +199,7 @@ fn what_was_cut_off_under_a_cache_is_gone() {
     });
 }
 
-/// Layers that remember what is below, or of what several devices hold the same, refuse, and nothing has happened.
+/// Layers that remember data below, or which devices have the same data, refuse, and nothing has happened.
 #[test]
 fn who_remembers_what_is_below_refuses() {
     let two = "[device.other]\ntype='snapshot'\nover='b'\nextent='4KiB'\nsize='2MiB'\n";
@@ -243,7 +244,7 @@ fn who_remembers_what_is_below_refuses() {
     }
 }
 
-/// A device is asked only about what it stands on.
+/// A device is asked only about devices below it.
 #[test]
 fn a_partition_is_cut_off_beside_one_with_a_cache() {
     let above = format!(
@@ -260,7 +261,7 @@ fn a_partition_is_cut_off_beside_one_with_a_cache() {
     });
 }
 
-/// A store that takes nothing is not rolled back under what only the cache has.
+/// A store that takes no writes is not rolled back under dirty data of the cache.
 #[test]
 fn a_rollback_waits_for_the_cache_and_fails_with_it() {
     run(&format!("{SNAP}{}", cached("snap", "write-back")), |env, above| async move {

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 thread_local! {
-    /// What the devices of type `witness` have seen.
+    /// The events that devices of type `witness` have seen.
     static SEEN: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 

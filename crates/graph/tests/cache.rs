@@ -67,13 +67,13 @@ fn a_cache_that_dies_under_write_through_is_out() {
         write(&export_node, 2).await;
         assert_eq!((read(&export_node).await, info(&h, "policy")), (Ok(2), json!("uncached")));
         h.close().await.unwrap_or_else(|e| panic!("{e}"));
-        // It is known to be evicted: nobody has to be asked.
+        // The member is known to be evicted: no option is needed.
         let h = open(&env, "write-through", "gone").await;
         let export_node = h.export_node("vm1").expect("an export node");
         assert_eq!(read(&export_node).await, Ok(2));
         write(&export_node, 3).await;
         h.close().await.unwrap_or_else(|e| panic!("{e}"));
-        // It is there again, with what was there long ago.
+        // The member is there again, with old data.
         set_fast(&env, Presence::Here);
         let h = open(&env, "write-through", "fast").await;
         let export_node = h.export_node("vm1").expect("an export node");
@@ -122,8 +122,9 @@ fn a_cache_that_is_missing_and_owes_something_stops_its_volume() {
     });
 }
 
-/// Two parts of a hierarchy that stand on members of their own: what the one keeps while it is closed is on the members of both,
-/// and a leg of the other one, which is behind it in the file, is not evicted for being closed before.
+/// Two parts of a hierarchy that stand on members of their own: the state that one part records while it is closed is
+/// on the members of both, and a leg of the other part, which comes later in the file, is not evicted for being closed
+/// before.
 #[test]
 fn nothing_is_evicted_by_being_closed() {
     let text = "[hierarchy]\nname='vm1'\n\

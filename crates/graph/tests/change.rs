@@ -1,4 +1,4 @@
-//! A hierarchy becomes another one while clients write to it and check what they read.
+//! A hierarchy becomes another one while clients write to it and check their reads.
 
 use lamina_block::{Buf, Command, Durability, Env, Io, Node, Signal};
 use lamina_graph::{Hierarchy, Plan};
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What every file here ends with.
+/// The end of every file here.
 const EXPORT: &str = "\n[export.vm1]\ndevice = 'vm1'\nnbd = 'unix:vm1.sock'\n";
 const DISK: u64 = 1 << 20;
 const WRITERS: u64 = 8;
@@ -31,7 +31,7 @@ fn stack(between: &[(&str, &str)]) -> String {
     text + SAN
 }
 
-/// Writers, each on blocks of its own, that read back what they wrote.
+/// Writers, each on blocks of its own, that read back their data.
 struct Load {
     export_node: Rc<Node>,
     stop: Cell<bool>,
@@ -150,7 +150,7 @@ fn an_export_is_pointed_to_another_device_and_back() {
     through(1, &[plain.clone() + &export("vm1"), over + &export("top"), plain + &export("vm1"), below]);
 }
 
-/// What is said when `first` is asked to become `second`; and then it must still work as before.
+/// The report when `first` is asked to become `second`; the hierarchy must still work as before.
 fn refused(first: &str, second: &str) -> String {
     let world = Simulation::new(5);
     for (name, size) in [("san", DISK), ("other", DISK), ("small", DISK / 2)] {
@@ -174,7 +174,7 @@ fn refused(first: &str, second: &str) -> String {
                 load.end().await;
             }
             load.stop.set(true);
-            // Nothing of the second file is open: another may have it.
+            // No device of the second file is open: another hierarchy may use it.
             for path in ["/srv/other.img", "/srv/small.img"] {
                 let text =
                     format!("[device.x]\ntype='file'\npath='{path}'\n[export.x]\ndevice='x'\nnbd='unix:x'\n");
@@ -199,13 +199,13 @@ fn what_cannot_be_done_is_refused_and_changes_nothing() {
     );
     says(
         &stack(&[("vm1", "type='linear'\nsize='64KiB'")]),
-        "device \"vm1\": it would shrink from 1MiB to 64KiB",
+        "device \"vm1\": the device would shrink from 1MiB to 64KiB",
     );
     let other = "[device.vm1]\ntype='linear'\nover='gone'\n[device.gone]\ntype='file'\npath='gone.img'\n\
                  [device.other]\ntype='file'\npath='other.img'\n";
     says(other, "device \"gone\": ");
     let small = "[device.vm1]\ntype='linear'\nover='small'\n[device.small]\ntype='file'\npath='small.img'\n";
-    says(small, "it would shrink from 1MiB to 512KiB under those who use it");
+    says(small, "the device would shrink from 1MiB to 512KiB under its users");
 
     let moved = format!("{plain}\n[export.vm1]\ndevice='vm1'\nnbd='unix:other.sock'\n");
     says(&moved, "export \"vm1\": is served with other keys");
@@ -234,7 +234,7 @@ fn a_path_means_where_it_leads() {
 fn a_device_that_cannot_be_flushed_is_left_as_it_is() {
     let before = stack(&[("vm1", LINEAR), ("lab", "type='fault'")]);
     let said = refused(&before, &stack(&[("vm1", DELAY), ("lab", "type='fault'")]));
-    assert!(said.contains("nothing was changed, because it cannot be flushed"), "{said}");
+    assert!(said.contains("cannot be flushed, so nothing was changed"), "{said}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a file alone shows to be wrong is said before anything is opened, where the key stands.
+//! Mistakes that a file alone shows are reported before any device is opened, with the place of the key.
 
 use lamina_block::Kind;
 use lamina_graph::{Plan, Report};

@@ -1,5 +1,5 @@
-//! A hierarchy goes on without members, and they come back: what was flushed is there, whatever fails and whoever is
-//! missing afterwards, and nothing older is ever served in its place.
+//! A hierarchy goes on without members, and they come back: every flushed write is there, whatever fails and whichever
+//! members are missing afterwards, and no older data is ever served in its place.
 
 #[path = "common/legs.rs"]
 mod legs;
@@ -58,9 +58,9 @@ fn file(devices: &str) -> String {
 /// `b` comes first: it is read if nothing says that it missed something.
 const LEGS: &str = "[device.vm1]\ntype='legs'\nover=['b','a']\n";
 /// Absent devices between the members and the one that survives.
-const TOWER: &str = "[device.pa]\ntype='linear'\nover='a'\noffset='64KiB'\n[device.pb]\ntype='linear'\nover='b'\noffset='64KiB'\n\
-                     [device.qb]\ntype='linear'\nover='pb'\n\
-                     [device.m]\ntype='legs'\nover=['qb','pa']\n[device.vm1]\ntype='linear'\nover='m'\n";
+const TOWER: &str = "[device.pa]\ntype='linear'\nover='a'\noffset='64KiB'\n[device.pb]\ntype='linear'\nover='b'\n\
+                     offset='64KiB'\n[device.qb]\ntype='linear'\nover='pb'\n[device.m]\ntype='legs'\nover=['qb','pa']\n\
+                     [device.vm1]\ntype='linear'\nover='m'\n";
 
 fn world() -> Simulation {
     let world = Simulation::new(11);
@@ -125,7 +125,7 @@ async fn apply(h: Hierarchy, text: &str, env: &Rc<dyn Env>) -> (Hierarchy, Strin
 /// Waits until the layer called `name` has brought all children up to date.
 async fn up_to_date(h: &Hierarchy, name: &str, env: &Rc<dyn Env>) {
     let node = h.node(name).expect("a device");
-    while node.info()["behind"] != serde_json::json!([]) {
+    while node.info()["stale"] != serde_json::json!([]) {
         env.sleep(Duration::from_millis(1)).await;
     }
 }
@@ -135,11 +135,11 @@ struct Crash {
     /// The last round that was flushed, and the one that may be under way.
     done: u64,
     next: u64,
-    /// Who is broken, and known to be by what is done.
+    /// The members that are broken, and known to be.
     out: Option<&'static str>,
 }
 
-/// Members fail and come back one after the other; what a power loss before every change leaves.
+/// Members fail and come back one after the other; the images that a power loss before every change leaves.
 fn crashes(text: &str, top: &'static str, loss: Loss) -> Vec<Crash> {
     let world = world();
     let (sim, taken) = (world.env(), Rc::new(RefCell::new(Vec::new())));
@@ -172,7 +172,7 @@ fn crashes(text: &str, top: &'static str, loss: Loss) -> Vec<Crash> {
             if text.contains("forgetful") {
                 break;
             }
-            // It is needed as soon as it is taken in.
+            // The member is needed as soon as it is taken in.
             now.set((round, round, None));
             sim.set_fault(None);
             let (changed, said) = apply(h, &text, &env).await;
@@ -318,7 +318,7 @@ fn devices_that_are_absent_between_are_made_again() {
 }
 
 #[test]
-fn a_leg_that_is_behind_and_does_not_know_is_caught() {
+fn a_stale_leg_that_does_not_know_is_caught() {
     let said = trial(&file(&LEGS.replace("'legs'", "'legs'\nforgetful=true")), "vm1").unwrap_err();
     assert!(said.contains("was flushed") || said.contains("is evicted"), "{said}");
 }
@@ -337,7 +337,7 @@ fn who_is_missing_is_left_out_when_asked_for_and_comes_back_while_it_is_served()
         h.close().await.unwrap();
         let refused = Hierarchy::build(plan(&gone), Rc::clone(&env)).await.unwrap_err().to_string();
         assert!(refused.contains("`lamina serve --degraded` goes on without \"b\""), "{refused}");
-        // Asked for once. After that the others know.
+        // The option is needed once. After that the others know.
         let h =
             Hierarchy::build_degraded(plan(&gone), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
         h.close().await.unwrap();
@@ -346,18 +346,18 @@ fn who_is_missing_is_left_out_when_asked_for_and_comes_back_while_it_is_served()
         assert_eq!(absent, ["b", "pb", "qb"]);
         let export_node = h.export_node("vm1").expect("an export node");
         put(&export_node, 2).await;
-        // It is still away.
+        // The member is still away.
         let (h, said) = apply(h, &gone, &env).await;
         assert!(said.contains("b: there is no simulated disk /srv/gone.img"), "{said}");
         put(&export_node, 3).await;
-        // It is there, elsewhere than the file said.
+        // The member is there, at another path than in the file.
         sim.put_disk("/srv/gone.img", sim.disk("/srv/b.img").expect("a disk").twin());
         let (h, said) = apply(h, &gone, &env).await;
         assert_eq!(said, "return    b: taken in again, if it is there\n");
         assert!(h.nodes().iter().all(|node| !node.is_absent()));
         up_to_date(&h, "m", &env).await;
         assert!(h.stages(&plan(&gone), &kinds()).unwrap()[0].1.is_empty(), "nothing is left to do");
-        // Now it alone is enough.
+        // Now the returned member alone is enough.
         break_disk(&sim, "a");
         assert_eq!(rounds(&export_node).await, Ok(vec![3; 3]));
         put(&export_node, 4).await;
@@ -394,11 +394,11 @@ fn a_sink_that_is_no_member_and_does_not_answer_is_absent_and_comes_back() {
         up_to_date(&h, "vm1", &env).await;
         assert!(h.stages(&plan(&text), &kinds()).unwrap()[0].1.is_empty(), "nothing is left to do");
         h.close().await.unwrap();
-        // It has everything, and the others are not asked.
+        // This member has all data, and the others are not asked.
         let h = Hierarchy::build(plan(&text), Rc::clone(&env)).await.unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(rounds(&h.node("far").expect("a device")).await, Ok(vec![2; 3]));
         h.close().await.unwrap();
-        // What cannot do without it is refused.
+        // A hierarchy that needs the member is refused.
         let text = text.replace("name='vm1'", "name='vm2'").replace("'legs'", "'concat'");
         let other = text.replace("a.img", "c.img").replace("b.img", "d.img");
         for name in ["c", "d"] {

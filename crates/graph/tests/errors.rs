@@ -27,7 +27,7 @@ fn kinds() -> Vec<Kind> {
     common::kinds().into_iter().filter(|kind| known.contains(&kind.name)).collect()
 }
 
-/// What is said about a file, as it is checked and as it is built.
+/// The messages about a file, from the check and from the build.
 fn said_about(file: &str) -> String {
     let report = match Plan::parse(file, "disk.toml", Path::new("/srv"), &kinds()) {
         Err(report) => report,

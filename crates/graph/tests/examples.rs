@@ -34,7 +34,7 @@ fn every_example_is_good_and_can_be_built() {
         let plan = plan.unwrap_or_else(|report| panic!("{report}"));
         assert!(plan.warnings().is_empty(), "{}", plan.warnings());
         assert!(!plan.exports().is_empty(), "{name}");
-        // What stands on a server of somebody else's cannot be built here.
+        // A device on a remote server cannot be built here.
         if plan.devices().iter().any(|device| device.kind.name == "nbd") {
             continue;
         }

@@ -38,7 +38,7 @@ fn over(kind: &str, members: &[&str]) -> String {
     file(members, &format!("[device.vm1]\ntype='{kind}'\nover={members:?}\n"))
 }
 
-/// What was left, and what the process that ended had said by then.
+/// The disks after a death, and the reports of the process until then.
 struct Crash {
     images: Images,
     now: Now,
@@ -103,7 +103,7 @@ fn crashes(files: &[String], written: bool) -> Vec<Crash> {
             if written {
                 assert!(h.confirm(&plan(text)).await.expect("the members can be written"));
             }
-            // What is answered now is only on the new members.
+            // Writes that are acknowledged now are only on the new members.
             put_all(&h, step as u64 + 1).await;
             now.set(Now { round: step as u64 + 1, served: generation(&h), ..now.get() });
         }
@@ -142,14 +142,14 @@ fn newest(copies: &[Superblock]) -> &Superblock {
     copies.iter().filter(is_whole).max_by_key(|copy| copy.generation).expect("one is whole at every moment")
 }
 
-/// What devices of a description stand on.
+/// The children of devices of a description.
 fn shape_of(description: &str) -> Vec<String> {
     let path = |name: String| (name.clone(), format!("{name}.img"));
     let paths: BTreeMap<_, _> = members_of(description, &KINDS).into_iter().map(path).collect();
     shape(&plan(&with_paths(description, &paths).expect("a description")))
 }
 
-/// A description without what stands behind it.
+/// A description without its trailer.
 fn file_of(description: &str) -> &str {
     records::split(description).expect("words").0
 }
@@ -166,7 +166,7 @@ fn usable<'a>(files: &'a [String], written: bool, now: Now, copies: &[Superblock
         usable.insert(&files[0]);
     }
     if let Some(next) = files.get(now.step + 1) {
-        // It leads there from when one of its members says so.
+        // The file leads there from the moment when one of its members says so.
         let members = members_of(&description(next), &KINDS);
         let says_so = |copy: &Superblock| {
             let is_next = copy.generation > now.served && file_of(&copy.description) != own;
@@ -265,7 +265,7 @@ fn check(files: &[String], written: bool) {
             let (mut seen, before) = (BTreeSet::new(), crash.now.served);
             for (m, crash) in inner.iter().enumerate() {
                 let copies = self::copies(&crash.images);
-                // What led there may be lost with the power, until it was acted on.
+                // The files that led there may be lost with the power, until the change acted on them.
                 let leads =
                     crash.now.served > before || usable(files, written, crash.now, &copies).contains(text);
                 if leads && seen.insert(mark(crash.now, &copies)) {
@@ -305,7 +305,7 @@ fn all_members_of_a_concat_are_exchanged() {
     check(&[over("concat", &["a", "b"]), over("concat", &["c", "d"]), over("concat", &["a", "c"])], false);
 }
 
-/// What is on the disks after the hierarchy of the first file has become that of the last, and was closed.
+/// The disks after the hierarchy of the first file has become that of the last, and was closed.
 fn changed(files: &[String], confirmed: bool) -> Simulation {
     let world = world();
     world.env().put_disk("/srv/d.img", Image::blank(DiskOptions::new(SIZE)));
@@ -325,7 +325,7 @@ fn changed(files: &[String], confirmed: bool) -> Simulation {
     world
 }
 
-/// Both copies of a member as `change` makes them of what is on the disk `from`.
+/// Both copies of a member, as `change` makes them from the disk `from`.
 async fn forge(sim: &Rc<SimEnv>, from: &str, to: &str, change: impl Fn(&mut Superblock)) {
     let node = |name: &str| {
         let disk = sim.disk(format!("/srv/{name}.img")).expect("a disk");
@@ -354,15 +354,15 @@ fn refused(world: &Simulation, text: &str, degraded: bool) -> String {
     said
 }
 
-/// A file that is known to be old, because the daemon was started with that of the end, leads nowhere.
+/// A file that is known to be old, because the daemon was started with the file of the end, leads nowhere.
 #[test]
 fn a_file_that_the_members_do_not_remember_is_refused() {
     let said = refused(&changed(&[on("a"), on("b")], true), &on("a"), false);
-    assert!(said.contains("differs from what its members carry"), "{said}");
-    assert!(said.contains("`lamina assemble` prints the file that they carry"), "{said}");
+    assert!(said.contains("differs from the file on the members"), "{said}");
+    assert!(said.contains("`lamina assemble` prints that file"), "{said}");
 }
 
-/// Nothing is believed of paths: what lies there now may be of another hierarchy, of the same name.
+/// Paths are only hints: a device found there may be of another hierarchy, of the same name.
 #[test]
 fn a_member_of_another_hierarchy_is_not_followed() {
     let world = changed(&[on("a"), on("b")], false);
@@ -394,7 +394,7 @@ fn of_two_that_are_whole_and_were_changed_apart_neither_is_followed() {
     });
     done.expect("it does not hang");
     let said = refused(&world, &on("a"), false);
-    assert!(said.contains("differs from what its members carry"), "{said}");
+    assert!(said.contains("differs from the file on the members"), "{said}");
 }
 
 /// Writes that were answered are only on members that cannot be opened now: an old file does not give them
@@ -410,7 +410,7 @@ fn nothing_older_than_what_is_whole_is_opened_when_that_cannot_be() {
         let said = refused(&world, &files[0], true);
         match confirmed {
             false => assert!(said.contains("device \"c\": key \"path\": has shrunk"), "{said}"),
-            true => assert!(said.contains("differs from what its members carry"), "{said}"),
+            true => assert!(said.contains("differs from the file on the members"), "{said}"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! docs/members.md is true: every set of members on that page is made, and opened, and what is said is printed there.
+//! docs/members.md is true: every set of members on that page is made, and opened, and the report is printed there.
 
 mod common;
 #[path = "common/legs.rs"]
@@ -22,8 +22,8 @@ fn file(name: &str) -> String {
     let member = |n: &str| format!("[device.{n}]\ntype = \"file\"\npath = \"{n}.img\"\n\n");
     let members = ["a", "b", "c"].map(member).concat();
     format!(
-        "[hierarchy]\nname = \"{name}\"\n\n{members}[device.disk]\ntype = \"stripe\"\nover = [\"a\", \"b\", \"c\"]\nunit = \"64KiB\"\n\n\
-         [export.disk]\ndevice = \"disk\"\nnbd = \"unix:disk.sock\"\n"
+        "[hierarchy]\nname = \"{name}\"\n\n{members}[device.disk]\ntype = \"stripe\"\nover = [\"a\", \"b\", \"c\"]\n\
+         unit = \"64KiB\"\n\n[export.disk]\ndevice = \"disk\"\nnbd = \"unix:disk.sock\"\n"
     )
 }
 
@@ -478,7 +478,7 @@ const LEGS: &[Case] = cases! {
     }
 };
 
-/// What is said when the hierarchy is opened, and whether what was accepted is in order afterwards.
+/// The report of the open, and whether an accepted hierarchy is in order afterwards.
 fn said(case: &Case, make: fn(&str) -> String) -> String {
     let world = Simulation::new(7);
     let (env, work) = (world.env(), case.1);
@@ -516,7 +516,7 @@ fn said(case: &Case, make: fn(&str) -> String) -> String {
     done.unwrap_or_else(|hang| panic!("{hang:?}"))
 }
 
-/// What stands in the superblocks' places of all disks, as far as it can be read.
+/// The superblock areas of all disks, as far as they can be read.
 async fn contents(env: &Rc<SimEnv>) -> Vec<Option<Vec<u8>>> {
     let mut all = Vec::new();
     for disk in env.disks() {
@@ -532,19 +532,18 @@ async fn contents(env: &Rc<SimEnv>) -> Vec<Option<Vec<u8>>> {
 
 fn page() -> String {
     let mut out = String::from(
-        "# What is said about members\n\n\
-         Every set of members on this page is made by a test, opened as `lamina serve` does, and what is said is compared with \
-         what is printed here (`LAMINA_REWRITE=1 cargo test -p lamina-graph --test members` writes the page anew). A hierarchy \
-         `vm1` has three members, `a`, `b` and `c`, and a stripe over them. What is accepted is repaired while it is opened, and \
-         nothing is said the next time. A refusal changes nothing on any device.\n\n\
-         [formats/superblock.md](formats/superblock.md) says what is on a member.\n\n\
-         | what happened | what is said |\n|---|---|\n",
+        "# Messages about members\n\nEvery set of members on this page is made by a test, opened as `lamina serve` \
+         does, and its report is compared with the one printed here (`LAMINA_REWRITE=1 cargo test -p lamina-graph \
+         --test members` writes the page anew). A hierarchy `vm1` has three members, `a`, `b` and `c`, and a stripe \
+         over them. An accepted set is repaired while it is opened, and causes no message the next time. A refusal \
+         changes nothing on any device.\n\n[formats/superblock.md](formats/superblock.md) describes the contents of a \
+         member.\n\n| what happened | message |\n|---|---|\n",
     );
     table(&mut out, CASES, file);
-    out += "\n## Members that a hierarchy can do without\n\n\
-            The same with a device `disk` that has the same bytes on every member, and all of them as long as one is there. A \
-            member is *evicted* if the others say that the hierarchy went on without it; one that is only missing might be the one \
-            that has what was written last.\n\n| what happened | what is said |\n|---|---|\n";
+    out += "\n## Members that a hierarchy can do without\n\nThe same with a device `disk` that has the same bytes on \
+            every member, and all of them as long as one is there. A member is *evicted* if the others say that the \
+            hierarchy went on without it; a member that is only missing might have the last writes.\n\n\
+            | what happened | message |\n|---|---|\n";
     table(&mut out, LEGS, legs_file);
     out
 }

@@ -1,5 +1,6 @@
-//! A persistent hierarchy changes while it is served, and the power fails before every change of any disk: what is left
-//! is the hierarchy before or the one after, and what was flushed is in it. The file of before opens it in both cases.
+//! A persistent hierarchy changes while it is served, and the power fails before every change of any disk: afterwards
+//! the disks have the hierarchy before or the one after, with every flushed write. The file of before opens it in both
+//! cases.
 
 #[path = "common/volume.rs"]
 mod volume;
@@ -28,7 +29,7 @@ fn files() -> Vec<String> {
 /// Blocks on both members.
 const BLOCKS: [u64; 4] = [0, 7, (3 << 20) / 512, (3 << 20) / 512 + 9];
 
-/// What a crash left, how far the files had come, and the last round that was flushed.
+/// The disks after a crash, how far the files had come, and the last round that was flushed.
 struct Crash {
     images: Images,
     step: usize,
@@ -244,8 +245,8 @@ fn a_member_is_replaced_and_a_crash_at_any_moment_can_be_gone_on_from() {
     assert!(gone_on > 50, "{gone_on} went on");
 }
 
-/// Opens what a crash left with the file of before and with that of after, and goes on by itself as far as it is under way;
-/// whether it was.
+/// Opens what a crash left with the file of before and with that of after, and goes on by itself as far as it is under
+/// way; whether it was.
 fn goes_on(crash: &Crash, before: &[String], last: &str, n: usize) -> bool {
     let mut ends = Vec::new();
     // A daemon is started with the same file again and again, until the change is done: with the one of before always.
@@ -264,7 +265,7 @@ fn goes_on(crash: &Crash, before: &[String], last: &str, n: usize) -> bool {
             };
             h.close().await.map_err(|e| e.to_string())?;
             let found = shape(h.plan());
-            // What is there now is found with the same file again.
+            // The same file finds the present state again.
             let h = Hierarchy::build(file, env).await.map_err(|report| format!("again: {report}"))?;
             assert_eq!(shape(h.plan()), found);
             let export_node = h.export_node("vm1").expect("an export node");
@@ -333,7 +334,7 @@ fn members_that_join_one_right_after_the_other_keep_their_places() {
             put(&export_node, n, 1).await;
         }
         let size = export_node.geometry().size;
-        // Another order of the names means nothing: what `c` holds stays where it is seen.
+        // Another order of the names means nothing: the data of `c` stays at its addresses.
         h = go(h, &file(&["a", "b", "c"], &vm1("['a','b','c']")), &env)
             .await
             .unwrap_or_else(|e| panic!("{e}"));
@@ -394,7 +395,7 @@ fn a_member_that_was_taken_out_is_stale() {
     assert!(said.contains("device \"b\"") && said.contains("stale"), "{said}");
 }
 
-/// What stands on a device that grows may need its new size in the same change.
+/// A device over one that grows may need its new size in the same change.
 #[test]
 fn a_device_grows_and_what_stands_on_it_takes_the_new_size() {
     let joined = |over: &str| format!("[device.disk]\ntype='concat'\nover={over}\n");
@@ -448,7 +449,7 @@ fn what_finds_no_room_on_a_device_that_grows_leaves_everything_as_it_was() {
     assert!(done.is_ok(), "{done:?}");
 }
 
-/// A view shares what the device below knows: not with the layer that is there before the change.
+/// A view shares the state of the device below: not with the layer that is there before the change.
 #[test]
 fn a_view_of_a_table_that_is_exchanged_in_the_same_change_shares_the_new_one() {
     let world = Simulation::new(11);

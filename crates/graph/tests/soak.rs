@@ -1,6 +1,6 @@
 //! Very many seeds over every layer and the stacked graphs, all read from hierarchy files.
 //!
-//! `LAMINA_SEEDS` says how many (1,000), `LAMINA_SEED` which is the first. A million: `cargo run --release -p
+//! `LAMINA_SEEDS` is the number of seeds (1,000), `LAMINA_SEED` the first one. A million: `cargo run --release -p
 //! lamina-graph --example soak -- --seeds 1000000`.
 
 #[path = "common/stacks.rs"]

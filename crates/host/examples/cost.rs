@@ -1,4 +1,4 @@
-//! What the reactor itself costs: a task, a wake-up, a timer, an eventfd, a message over a socket. Best of five.
+//! The costs of the reactor itself: a task, a wake-up, a timer, an eventfd, a message over a socket. Best of five.
 
 use lamina_block::{Address, Buf, Env};
 use lamina_host::{Host, Options, Reactor};

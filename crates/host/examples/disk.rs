@@ -1,10 +1,10 @@
-//! Random requests on one file or device, several in flight: how many a second, and what each costs.
+//! Random requests on one file or device, several in flight: how many a second, and the cost of each.
 //!
 //! `cargo run --release -p lamina-host --example disk -- PATH [read|write] [depth=1,16,64] [seconds=5] [block=4096]
 //! [direct=1] [spin_us=0] [size=1073741824]`
 //!
-//! To compare with fio: `fio --name=x --filename=PATH --rw=randread --bs=4k --direct=1 --ioengine=io_uring
-//! --iodepth=16 --time_based --runtime=5 --size=1g`. `idle` instead of `read` sleeps and shows what that costs.
+//! To compare with fio: `fio --name=x --filename=PATH --rw=randread --bs=4k --direct=1 --ioengine=io_uring --iodepth=16
+//! --time_based --runtime=5 --size=1g`. `idle` instead of `read` sleeps and shows the cost of that.
 
 use lamina_block::{Buf, Durability, Env, Io, Node, OpenDisk};
 use lamina_host::{Host, Options, Reactor};

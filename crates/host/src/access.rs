@@ -1,14 +1,14 @@
-//! Who may connect to a Unix socket: its mode and its group.
+//! The access rights of a Unix socket: its mode and its group.
 //!
-//! A socket is made for its owner only, and listens when it has become what it shall be: nobody connects before. The file
-//! is held while it is changed, and no link is followed: what somebody else puts in its place is left alone.
+//! A socket is made for its owner only, and listens after its rights are set: no client connects before. The file stays
+//! open while it is changed, and no link is followed: a file that another process puts in its place is left alone.
 
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, chmod, chownat, fstat, openat};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-/// The rights of a Unix socket that others connect to. To connect, one must be allowed to write.
+/// The rights of a Unix socket that others connect to. Connecting needs the right to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     /// The permission bits, at most 0o777.
@@ -18,7 +18,7 @@ pub struct Access {
 }
 
 impl Default for Access {
-    /// Its owner and nobody else.
+    /// Its owner only.
     fn default() -> Access {
         Access { mode: 0o600, group: None }
     }
@@ -32,10 +32,10 @@ impl Access {
         }
         let file = openat(CWD, path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
         if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::Socket {
-            return Err(io::Error::other("it is no socket any more"));
+            return Err(io::Error::other("the file is no socket any more"));
         }
         if let Some(group) = self.group {
-            // The mode comes after the group: it is never the group's from before that is let in.
+            // The mode comes after the group: the earlier group never gets access.
             chownat(&file, "", None, Some(Gid::from_raw(group)), AtFlags::EMPTY_PATH).map_err(|e| {
                 let need = "the daemon must be of that group, or run as root";
                 io::Error::new(io::Error::from(e).kind(), format!("socket-group: {group}: {e}: {need}"))

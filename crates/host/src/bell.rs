@@ -1,9 +1,9 @@
-//! How somebody else is woken through an eventfd, without ever waiting for him.
+//! Waking another process through an eventfd, without ever waiting for it.
 //!
-//! A write to a full eventfd waits, unless the description is non-blocking; and that is a property that everybody who
-//! has the descriptor can change at any time, between a question and the write, too. So nothing is written: the kernel
-//! signals the eventfd itself, as it does when a completion arrives on a ring that the eventfd is registered with, and
-//! never waits. The ring here has no other purpose.
+//! A write to a full eventfd waits, unless the description is non-blocking; and every owner of the descriptor can
+//! change that at any time, also between a check and the write. So nothing is written: the kernel signals the eventfd
+//! itself, as it does when a completion arrives on a ring that the eventfd is registered with, and never waits. The
+//! ring here has no other purpose.
 
 use io_uring::{IoUring, opcode};
 use std::cell::RefCell;
@@ -16,21 +16,21 @@ pub struct Bell {
 }
 
 impl Bell {
-    /// A bell that signals `fd`, which may be closed. An error unless it is an eventfd.
+    /// A bell that signals `fd`, which may be closed. An error unless `file` is an eventfd.
     pub fn new(fd: &OwnedFd) -> io::Result<Bell> {
         let uring = IoUring::builder().dontfork().build(1)?;
         uring.submitter().register_eventfd(fd.as_raw_fd())?;
         Ok(Bell { uring: RefCell::new(uring) })
     }
 
-    /// Adds one to the eventfd. One that is full stays so, and needs no other signal.
+    /// Adds one to the eventfd. A full eventfd stays so, and needs no other signal.
     pub fn ring(&self) {
         let mut uring = self.uring.borrow_mut();
-        // Each call takes the completion of the one before, so that there is room for its own.
+        // Each call takes the completion of the one before, so that there is space for its own.
         uring.completion().for_each(drop);
         // SAFETY: the entry refers to no memory and no file.
         let _ = unsafe { uring.submission().push(&opcode::Nop::new().build()) };
-        // An entry that the kernel does not take now, for want of memory, it takes with the next.
+        // The kernel takes an entry that it refuses now, for want of memory, with the next one.
         let _ = uring.submit();
     }
 }

@@ -30,8 +30,8 @@ impl Event {
         Ok(self.wait_unless(std::future::pending()).await?.unwrap_or(0))
     }
 
-    /// The same, unless `ended` comes first: then `None`, and the wait has left the kernel. A signal that comes later is
-    /// for whoever waits next.
+    /// The same, unless `ended` comes first: then `None`, and the wait has left the kernel. A later signal is for the
+    /// next task that waits.
     pub async fn wait_unless(&self, ended: impl Future<Output = ()>) -> io::Result<Option<u64>> {
         let mut ended = pin!(ended);
         loop {
@@ -64,7 +64,8 @@ impl Event {
     }
 }
 
-/// The answer of an operation, unless `ended` comes first: then it is cancelled, and its answer awaited and thrown away.
+/// The answer of an operation, unless `ended` comes first: then it is cancelled, and its answer awaited and thrown
+/// away.
 async fn unless(mut operation: Operation, mut ended: Pin<&mut impl Future<Output = ()>>) -> Option<Answer> {
     let answer = poll_fn(|cx| {
         if let Poll::Ready(answer) = Pin::new(&mut operation).poll(cx) {

@@ -48,7 +48,7 @@ pub(crate) struct Executor {
 }
 
 impl Executor {
-    /// The executor of this thread. An error if it has one already.
+    /// The executor of this thread. An error if the thread has one already.
     pub fn new(shared: Arc<Shared>) -> io::Result<Executor> {
         if HERE.get() != 0 {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "this thread has a reactor already"));
@@ -57,8 +57,8 @@ impl Executor {
         Ok(Executor { shared, tasks: Rc::default() })
     }
 
-    /// Runs `future` to its end as a task. It is polled first after what is ready now. Once the executor has left,
-    /// nothing runs any more, and the future is dropped.
+    /// Runs `future` to its end as a task. The task is polled first after the tasks that are ready now. Once the
+    /// executor has left, nothing runs any more, and the future is dropped.
     pub fn spawn(&self, future: impl Future<Output = ()> + 'static) {
         if HERE.get() != self.shared.id() {
             return;
@@ -73,9 +73,9 @@ impl Executor {
         let shared = Arc::clone(&self.shared);
         let schedule = move |runnable| shared.schedule(runnable);
         // SAFETY: the future and the schedule function are 'static, and the latter may be used from any thread. The
-        // future stays here: a runnable that another thread gets hold of (by waking the task, or by dropping its last
-        // waker) goes at once through `Shared::schedule`, which brings it to this thread's queue or, when this
-        // executor has gone, leaks it. `spawn_local` would check the thread at every poll, and Miri objects to how.
+        // future stays here: a runnable that another thread gets (by waking the task, or by dropping its last waker)
+        // goes at once through `Shared::schedule`, which brings it to this thread's queue or, when this executor has
+        // gone, leaks it. `spawn_local` would check the thread at every poll, and Miri objects to how.
         let (runnable, task) = unsafe { async_task::spawn_unchecked(future, schedule) };
         place.insert(runnable.waker());
         drop(tasks);
@@ -97,12 +97,12 @@ impl Executor {
         READY.with(|ready| ready.borrow().is_empty())
     }
 
-    /// Drops every task, and with it what it holds.
+    /// Drops every task with its resources.
     pub fn clear(&self) {
         for _ in 0..CLEAR_TURNS_MAX {
             let wakers: Vec<Waker> = self.tasks.borrow().iter().map(|(_, waker)| waker.clone()).collect();
             wakers.into_iter().for_each(Waker::wake);
-            // What other threads were woken to hand over comes through here; calls are dropped.
+            // Messages of other threads come through here; calls are dropped.
             self.shared.take().into_iter().for_each(|item| item.drop_here());
             while let Some(task) = READY.with(|ready| ready.borrow_mut().pop_front()) {
                 drop(task);
@@ -117,7 +117,7 @@ impl Executor {
 }
 
 impl Executor {
-    /// Makes room for another executor on this thread.
+    /// Makes space for another executor on this thread.
     pub fn leave(&self) {
         if HERE.get() == self.shared.id() {
             HERE.set(0);

@@ -1,4 +1,4 @@
-//! Whole small files, with keys. Reading may block: it runs on a helper thread.
+//! Whole small files, with keys. Reading may block, and runs on a helper thread.
 
 use crate::secret;
 use lamina_block::{Error, Result};
@@ -21,7 +21,7 @@ pub(crate) fn read(path: &Path, max: usize) -> Result<Vec<u8>> {
     let long = || Error::invalid(format!("{} is longer than {max} bytes", path.display()));
     let len = usize::try_from(meta.len()).ok().filter(|len| *len <= max).ok_or_else(long)?;
     let mut bytes = Vec::with_capacity(len + 1);
-    // One more, to see that it did not grow meanwhile.
+    // One more, to see that the file did not grow meanwhile.
     file.take(len as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() > max { Err(long()) } else { Ok(bytes) }
 }

@@ -1,4 +1,4 @@
-//! A few threads for what blocks and has no asynchronous form: opening, names, locks, some ioctls.
+//! A few threads for blocking calls without an asynchronous form: opening, names, locks, some ioctls.
 //!
 //! Threads start when there is work and end after a while without. Work that was given up is done all the same.
 
@@ -73,7 +73,7 @@ impl Helpers {
         let begun = self.begin(Box::new(move || {
             let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
             if let Ok(done) = done {
-                // Nobody may wait any more.
+                // Perhaps no task waits any more.
                 let _ = send.send(done);
             }
         }));
@@ -92,7 +92,7 @@ impl Helpers {
             match spawned {
                 Ok(_) => state.threads += 1,
                 Err(e) if state.threads == 0 => return Err(e),
-                // One of those there are will come to it.
+                // One of the present threads will take the job.
                 Err(_) => {}
             }
         }

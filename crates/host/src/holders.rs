@@ -1,4 +1,4 @@
-//! Who uses a file or block device, as the kernel tells it: locks, mounts, devices stacked on top.
+//! The users of a file or block device, as the kernel reports them: locks, mounts, devices stacked on top.
 //!
 //! Locks are read from `/proc/locks` and not tried: trying one would for a moment keep its owner out. Locks of
 //! processes in other containers are not seen.
@@ -7,7 +7,7 @@ use std::fs::{Metadata, read_dir, read_to_string};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
-/// Everybody found, one line each.
+/// All users found, one line each.
 pub fn of(meta: &Metadata) -> Vec<String> {
     let mut found =
         read_to_string("/proc/locks").map(|t| locks(&t, meta.dev(), meta.ino())).unwrap_or_default();
@@ -21,7 +21,7 @@ pub fn of(meta: &Metadata) -> Vec<String> {
     found
 }
 
-/// Who listens at the other end of a Unix socket: ` (process 12 (lamina))`, or nothing if the kernel does not say.
+/// The listener at the other end of a Unix socket: ` (process 12 (lamina))`, or nothing if the kernel does not say.
 pub fn listener(socket: impl AsFd) -> String {
     match rustix::net::sockopt::socket_peercred(socket) {
         Ok(peer) => {

@@ -14,7 +14,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// What sinks and sockets are made with.
+/// The context of sinks and sockets.
 #[derive(Clone)]
 pub(crate) struct Tools {
     pub ring: Rc<Ring>,
@@ -35,7 +35,7 @@ impl DiskWork {
         self.0.get() > 0
     }
 
-    /// One more, until it is dropped.
+    /// One more, until the drop.
     pub fn begin(self: &Rc<Self>) -> impl Drop + use<> {
         self.0.update(|n| n + 1);
         Ended(Rc::clone(self))
@@ -57,7 +57,7 @@ impl Tools {
     }
 }
 
-/// The environment of what runs on a reactor.
+/// The environment of tasks on a reactor.
 pub struct Host {
     tools: Tools,
     pub(crate) executor: Executor,
@@ -103,8 +103,8 @@ impl Host {
         Event::new(self.ring(), fd)
     }
 
-    /// The same as [`Env::listen`] for others than this user, too (a TCP address has no such rights), and the core goes on
-    /// meanwhile: a name may take long to be found, and a folder to answer.
+    /// The same as [`Env::listen`] for others than this user, too (a TCP address has no such rights), and the core goes
+    /// on meanwhile: a name may take long to be found, and a folder to answer.
     pub async fn listen_for(&self, at: Address, access: &Access) -> Result<Rc<dyn Listener>> {
         let access = *access;
         let bound = self.tools.helpers.run(move || net::Bound::bind(&at, &access)).await??;
@@ -116,7 +116,7 @@ impl Host {
         self.ending.ask();
     }
 
-    /// Runs a task on this core until it ends. The same as [`Env::spawn`] without a box around the future.
+    /// Runs a task on this core until its end. The same as [`Env::spawn`] without a box around the future.
     ///
     /// Tasks that are ready run in the order in which they were woken, before the kernel is entered again.
     pub fn task(&self, task: impl Future<Output = ()> + 'static) {
@@ -177,7 +177,7 @@ impl Env for Host {
     }
 
     fn guard_key(&self, path: &Path) {
-        // Whoever reads it says what is wrong with it.
+        // The read reports a wrong file.
         if let Ok(meta) = std::fs::metadata(path) {
             secret::guard(path, &meta);
         }

@@ -1,16 +1,16 @@
 //! The real environment: a reactor on io_uring, with files, block devices, sockets, eventfds and timers.
 //!
-//! One [`Reactor`] a thread. It runs the thread's tasks, hands what they begin to the kernel in one call a turn, and
-//! sleeps in the kernel when there is nothing to do. [`Host`] is the [`lamina_block::Env`] of what runs on it.
+//! One [`Reactor`] a thread. A reactor runs the thread's tasks, hands their operations to the kernel in one call a
+//! turn, and sleeps in the kernel when there is nothing to do. [`Host`] is the [`lamina_block::Env`] of these tasks.
 //!
 //! Invariants:
-//! * what an operation may touch (memory, descriptors) stays until the kernel has answered, also when the future that
-//!   waited for it was dropped;
+//! * memory and descriptors of an operation stay until the kernel has answered, also when the future that waited for it
+//!   was dropped;
 //! * tasks never leave their thread; other threads reach them through wakers and [`Remote`];
-//! * nothing here blocks the thread but [`lamina_block::Env::listen`] (at start); what has no asynchronous form runs
-//!   on helper threads.
+//! * nothing here blocks the thread but [`lamina_block::Env::listen`] (at start); calls without an asynchronous form
+//!   run on helper threads.
 //!
-//! What it deliberately does not do: distribute tasks over threads, poll devices, handle signals.
+//! Deliberately left out: distribute tasks over threads, poll devices, handle signals.
 
 mod access;
 mod bell;

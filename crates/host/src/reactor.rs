@@ -1,4 +1,4 @@
-//! The loop of one thread: run what is ready, tell the kernel, sleep, wake who was answered.
+//! The loop of one thread: run ready tasks, enter the kernel, sleep, wake tasks with answers.
 
 use crate::Host;
 use crate::executor::Executor;
@@ -30,10 +30,10 @@ const SPIN: Duration = Duration::from_micros(40);
 /// How a reactor runs.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How long it looks for work in memory before it sleeps in the kernel, while most of its time are waits no
-    /// longer than that. It shortens the way of a request that comes alone. An idle reactor sleeps at once, and zero
-    /// makes it always do so. Default: 40 us, about what two sleeps, the client's and its own, cost in a virtual
-    /// machine.
+    /// How long the reactor looks for work in memory before it sleeps in the kernel, while most of its time are waits
+    /// no longer than that. This shortens the latency of a request that comes alone. An idle reactor sleeps at once,
+    /// and zero makes it always do so. Default: 40 us, about what two sleeps, the client's and its own, cost in a
+    /// virtual machine.
     pub spin: Duration,
     /// Operations handed to the kernel in one call, 1 to 32768. More may be under way.
     pub entries: u32,
@@ -49,7 +49,7 @@ impl Default for Options {
 
 /// The reactor of this thread. Everything in it stays on this thread; others reach it through [`Remote`].
 ///
-/// Dropped, it drops its tasks, cancels what the kernel has, and waits for the kernel's answers.
+/// The drop drops its tasks, cancels the kernel's operations, and waits for the kernel's answers.
 pub struct Reactor {
     host: Rc<Host>,
     shared: Arc<Shared>,
@@ -74,12 +74,12 @@ impl Reactor {
         let ring = Ring::new(options.entries.clamp(1, 32768))?;
         let host = Host::new(ring, executor, options.pool);
         let wakeups = host.event(heard);
-        // Being woken is all there is to it: what was handed over is looked for every turn.
+        // The wake-up alone suffices: messages are looked for every turn.
         host.task(async move { while wakeups.wait().await.is_ok() {} });
         Ok(Reactor { host, shared, spin: Spin::new(options.spin), told: Cell::new(None) })
     }
 
-    /// The environment of what runs here.
+    /// The environment of tasks here.
     pub fn env(&self) -> Rc<Host> {
         Rc::clone(&self.host)
     }

@@ -1,6 +1,6 @@
-//! What other threads hand to a reactor: tasks they woke, and calls they send.
+//! Messages of other threads to a reactor: woken tasks, and calls.
 //!
-//! A reactor that sleeps is woken once; one that runs looks at a flag every turn. No wake-up is lost: a reactor falls
+//! A sleeping reactor is woken once; a running one looks at a flag every turn. No wake-up is lost: a reactor falls
 //! asleep only under the lock, and only when nothing was handed over.
 
 use crate::Host;
@@ -78,7 +78,7 @@ impl Shared {
         if let Err(task) = ready_here(self.id, task)
             && let Err(item) = self.hand_over(Item::Task(task))
         {
-            // The reactor is gone and has dropped what its tasks held. Only its thread may drop the rest.
+            // The reactor is gone and has dropped its tasks' resources. Only its thread may drop the rest.
             std::mem::forget(item);
         }
     }
@@ -113,15 +113,14 @@ impl Shared {
         self.pending.load(Ordering::Acquire)
     }
 
-    /// What was handed over since the last time.
+    /// The messages since the last time.
     pub fn take(&self) -> Vec<Item> {
         let mut state = self.lock();
         self.pending.store(false, Ordering::Release);
         std::mem::take(&mut state.items)
     }
 
-    /// From now until [`Shared::awake`], whoever hands something over rouses the reactor. False if something was
-    /// handed over already.
+    /// From now until [`Shared::awake`], every message wakes the reactor. False if something was handed over already.
     pub fn fall_asleep(&self) -> bool {
         let mut state = self.lock();
         state.asleep = !self.is_pending();
@@ -133,7 +132,7 @@ impl Shared {
         self.lock().asleep = false;
     }
 
-    /// Nothing is taken any more; what came last.
+    /// No message is taken any more; returns the last ones.
     pub fn close(&self) -> Vec<Item> {
         let mut state = self.lock();
         state.closed = true;

@@ -1,8 +1,8 @@
-//! What is owed to files with keys and passphrases, and to a process that has read one.
+//! The protection of files with keys and passphrases, and of a process that has read one.
 //!
-//! Keys lie in many places of the memory afterwards, also in those of libraries: ciphers expand them, TLS derives others.
-//! So it is the process as a whole that is kept out of core dumps and out of swap, from before the first key is in it until
-//! its end. Guests' memory is not: whoever maps that lets it go again (lamina-vhost-user).
+//! Keys lie in many places of the memory afterwards, also in those of libraries: ciphers expand them, TLS derives
+//! others. So the whole process is kept out of core dumps and out of swap, from before the first key is in it until its
+//! end. Guests' memory is an exception: lamina-vhost-user, which maps it, unlocks it again.
 
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{DumpableBehavior, Resource, getrlimit, set_dumpable_behavior};
@@ -12,11 +12,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Once;
 
-/// What is said if memory cannot be locked.
-const SWAP: &str = "keys may get into swap: let this process lock memory (LimitMEMLOCK=infinity), or have none (MemorySwapMax=0)";
+/// The warning if memory cannot be locked.
+const SWAP: &str = "keys may get into swap: let this process lock memory (LimitMEMLOCK=infinity), or have none \
+                    (MemorySwapMax=0)";
 
-/// A file with a key is going to be read: nothing of this process is in a core dump or in swap from now on, and whoever looks
-/// after it is told if others can read the file, too.
+/// A file with a key is going to be read: no memory of this process is in a core dump or in swap from now on, and a
+/// warning tells if others can read the file.
 pub(crate) fn guard(path: &Path, meta: &Metadata) {
     if let Err(e) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
         tracing::warn!(error = %e, "keys may get into core dumps");
@@ -32,8 +33,8 @@ pub(crate) fn guard(path: &Path, meta: &Metadata) {
     }
 }
 
-/// Locks the memory that this process has and is going to have, as it comes to be used. False if that is limited: beyond the
-/// limit all further memory would be refused.
+/// Locks all present and future memory of this process, on first use. False if that is limited: beyond the limit all
+/// further memory would be refused.
 fn lock() -> rustix::io::Result<bool> {
     let is_limited = getrlimit(Resource::Memlock).current.is_some();
     if is_limited && !capabilities(None)?.effective.contains(CapabilitySet::IPC_LOCK) {
@@ -42,7 +43,7 @@ fn lock() -> rustix::io::Result<bool> {
     mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT).map(|()| true)
 }
 
-/// What is wrong with the mode of a file with a key.
+/// The problem with the mode of a file with a key.
 fn exposed(path: &Path, mode: u32) -> Option<String> {
     let others = match (mode & 0o040 != 0, mode & 0o004 != 0) {
         (_, true) => "everybody",

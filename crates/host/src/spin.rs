@@ -1,14 +1,13 @@
 //! Whether looking for work in memory, before sleeping in the kernel, pays.
 //!
 //! A sleep costs a way into the kernel, a switch, and a wake-up of an idle processor: some microseconds, tens of them
-//! in a virtual machine. Where the next piece of work comes sooner than that, as it does when a client sends its next
-//! request as soon as it has the answer to its last, looking for it costs no more, and the request is answered sooner.
+//! in a virtual machine. Where the next piece of work comes sooner than that, as when a client sends its next request
+//! right after each answer, looking for work costs no more, and the request is answered sooner.
 //!
-//! It does not pay where waits are longer: then it is a waste. Nor where there is more work than waiting: then it is
-//! worse, for each request is taken alone, while a sleep would have let many gather. So the reactor looks for work
-//! while its waits are short on average and make up most of its time. An idle reactor sleeps at once, and so does one
-//! that waits for a disk: in a virtual machine the processor may be wanted for the disk's work, and spinning made
-//! requests slower there.
+//! Where waits are longer, spinning is a waste. Nor where there is more work than waiting: then it is worse, for each
+//! request is taken alone, while a sleep would have let many gather. So the reactor looks for work while its waits are
+//! short on average and make up most of its time. An idle reactor sleeps at once, and so does one that waits for a
+//! disk: in a virtual machine the processor may be wanted for the disk's work, and spinning made requests slower there.
 
 use lamina_block::Time;
 use std::cell::Cell;
@@ -38,8 +37,8 @@ impl Spin {
 
     /// How long to look for work. Zero: sleep at once.
     ///
-    /// `known` is when work is known to come, if it is. Whoever set a timer to end within the limit wants the
-    /// processor to rest until then.
+    /// `known` is the time of the next known work, if there is some. A timer within the limit lets the processor rest
+    /// until then.
     pub fn allowed(&self, known: Option<Duration>) -> Duration {
         let limit = Duration::from_nanos(self.limit);
         let pays = self.wait.get() < self.limit && self.work.get() < self.wait.get() / 2;

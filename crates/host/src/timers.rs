@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// The sleeps under way. Those that end at the same time end in the order in which they began.
+/// The sleeps under way. Timers with the same end fire in the order of their start.
 #[derive(Default)]
 pub(crate) struct Timers {
     waiting: RefCell<BTreeMap<(Time, u64), Waker>>,
@@ -47,7 +47,7 @@ impl Timers {
     }
 }
 
-/// A sleep. It ends when the timers fire past its end.
+/// A sleep. The wait ends when the timers fire past its end.
 pub(crate) struct Sleep {
     timers: Rc<Timers>,
     key: (Time, u64),

@@ -46,7 +46,7 @@ async fn read(node: &Rc<Node>, at: u64, len: usize) -> Vec<u8> {
     into.to_vec()
 }
 
-/// What every disk does, wherever it lies.
+/// The behaviour of every disk, wherever it lies.
 async fn does_everything(host: &Rc<Host>, node: &Rc<Node>, direct: bool) {
     let g = node.geometry();
     let block = u64::from(g.block);
@@ -214,7 +214,7 @@ fn disks_that_cannot_be_are_refused_with_the_way_out() {
     let even = folder.path().join("even");
     std::fs::write(&even, vec![5; 1024]).unwrap();
     let cases = [
-        (disk(&missing), "with size = "),
+        (disk(&missing), "the key size = "),
         (OpenDisk { read_only: true, create: Some(SIZE), ..disk(&missing) }, "cannot be opened"),
         (OpenDisk { create: Some(1000), ..disk(&missing) }, "no multiple of its block of 512"),
         (OpenDisk { create: Some(SIZE), ..disk(Path::new("/nowhere/at/all")) }, "cannot be created"),
@@ -316,7 +316,7 @@ fn a_file_that_others_cut_short_is_lost_whatever_notices_it() {
             assert_eq!(failed.kind(), ErrorKind::Truncated, "request {number}: {failed}");
             is_lost(&node, &path).await;
             assert_eq!(node.close().await.unwrap_err().kind(), ErrorKind::Truncated);
-            // Opened anew it is what it is now.
+            // Opened anew the disk has its present size.
             let node = open(&host, disk(&path)).await.unwrap();
             assert!(read(&node, 0, SIZE as usize / 2 - 8192).await.iter().all(|byte| *byte == 1));
         });
@@ -387,14 +387,14 @@ fn a_file_grows_and_shrinks_only_by_force() {
         // That was no cut.
         write(&node, SIZE - 512, vec![1; 512], Durability::Fua).await;
         assert_eq!(read(&node, SIZE - 512, 512).await, [1; 512]);
-        // Somebody else made it larger.
+        // Another process made it larger.
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(3 * SIZE).unwrap();
         node.control(resize(json!({}))).await.unwrap();
         assert_eq!(node.geometry().size, 3 * SIZE);
         // And smaller again.
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(SIZE).unwrap();
         let refused = node.control(resize(json!({}))).await.unwrap_err();
-        assert!(refused.message().contains("give it its size back"), "{refused}");
+        assert!(refused.message().contains("give the file its size back"), "{refused}");
         assert_eq!(node.geometry().size, 3 * SIZE);
         assert!(node.effect(&resize(json!({}))).loses.is_none());
         assert!(node.effect(&resize(json!({ "force": true }))).loses.is_some());
@@ -487,7 +487,7 @@ fn data_lost_in_a_flush_is_not_forgotten() {
         return;
     };
     reactor.run(async {
-        // The page cache of the device takes what the file below it cannot.
+        // The page cache of the device takes data that the file below cannot.
         let node = open(&host, disk(&device.0)).await.unwrap();
         write(&node, 0, vec![1; 3 * SIZE as usize], Durability::Cached).await;
         let failed = node.submit(Io::flush()).await.unwrap_err();
@@ -562,7 +562,7 @@ impl Gone {
         assert!(start != libc::MAP_FAILED);
         file.set_len(0).unwrap();
         let memory = Rc::new(Gone(start, len));
-        // SAFETY: mapped until its owner is dropped. Only the kernel touches it, and hears of what is not there.
+        // SAFETY: mapped until its owner is dropped. Only the kernel touches it, and gets an error for missing pages.
         unsafe { Buf::from_raw(memory, NonNull::new(start.cast()).unwrap(), len) }
     }
 }

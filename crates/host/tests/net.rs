@@ -118,7 +118,8 @@ fn a_closed_peer_is_an_end_and_then_an_error() {
     }
 }
 
-/// What fills the sockets and has not left this end does not arrive: the peer sees a reset, not the rest and an end.
+/// Bytes that fill the sockets and have not left this end do not arrive: the peer sees a reset, not the rest and an
+/// end.
 #[test]
 fn an_aborted_connection_takes_back_what_it_can() {
     const LEN: usize = 64 << 20;
@@ -280,7 +281,7 @@ fn a_stale_socket_is_replaced_a_live_one_and_a_file_are_not() {
     let live = host.listen(unix(folder.path())).unwrap();
     let refused = host.listen(unix(folder.path())).err().unwrap();
     assert!(refused.message().contains("another process listens there (process "), "{refused}");
-    // A listener leaves alone what somebody else has put in its place.
+    // A listener leaves a file alone that another process has put in its place.
     std::fs::remove_file(&path).unwrap();
     std::fs::write(&path, b"mine").unwrap();
     drop(live);
@@ -289,7 +290,7 @@ fn a_stale_socket_is_replaced_a_live_one_and_a_file_are_not() {
     assert!(refused.message().contains("no socket"), "{refused}");
 }
 
-/// Waiting for an address is up to whoever asks, in a way that lets the core go on.
+/// The caller may wait for an address, in a way that lets the core go on.
 #[test]
 fn an_address_that_is_taken_is_refused_at_once() {
     let reactor = reactor();

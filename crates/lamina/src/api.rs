@@ -1,4 +1,4 @@
-//! What the control API says: plain data, copied from the cores.
+//! The data of the control API: plain data, copied from the cores.
 //!
 //! The types carry their own documentation into the OpenAPI document (`docs/openapi.json`). Counters never go back
 //! while the daemon runs; rates are the reader's business (see [`crate::show`]).
@@ -51,14 +51,14 @@ pub struct Apply {
     pub force: bool,
 }
 
-/// What was done, or would be.
+/// The steps, done or planned.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Applied {
     /// The steps in their order, a line each; none if everything is as the file says.
     pub steps: Vec<String>,
-    /// What went wrong after the change was made: devices that could not be closed well.
+    /// Failures after the change was made: devices that could not be closed well.
     pub warnings: Vec<String>,
-    /// Files that the daemon was started with, and that do not describe what is served now.
+    /// Files with which the daemon was started, and that do not describe the served hierarchies.
     #[serde(default)]
     pub outdated: Vec<String>,
 }
@@ -70,13 +70,13 @@ pub struct Hierarchy {
     pub file: String,
     /// The core it lives on, from 0.
     pub core: usize,
-    /// Its devices, each after those it stands on.
+    /// Its devices, each after the devices below it.
     pub devices: Vec<Device>,
     /// Its exports.
     pub exports: Vec<Export>,
 }
 
-/// A device: its shape, its counters, and what its layer says about itself.
+/// A device: its shape, its counters, and the state of its layer.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Device {
     /// Name in the hierarchy file; unique in the daemon.
@@ -89,7 +89,7 @@ pub struct Device {
     pub geometry: Geometry,
     /// Requests under way.
     pub in_flight: u32,
-    /// Requests fail because something that it stands on could not be reached: the last one, or some of the last seconds.
+    /// Requests fail because a device below could not be reached: the last request, or some of the last seconds.
     #[serde(default)]
     pub unreachable: bool,
     /// Counters by operation: `read`, `write`, `zero`, `discard`, `flush`.
@@ -106,7 +106,7 @@ pub struct Device {
 pub struct Job {
     /// The device.
     pub device: String,
-    /// What it is called; unique on its device.
+    /// Its name; unique on its device.
     pub name: String,
     /// `running`, `paused`, or `cancelled` and about to end.
     pub state: String,
@@ -116,11 +116,11 @@ pub struct Job {
     pub total: u64,
     /// Bytes for each second since it began or was resumed.
     pub rate: u64,
-    /// The most bytes for each second; without it as fast as it can.
+    /// The most bytes for each second; without this key there is no limit.
     pub limit: Option<u64>,
-    /// Seconds that are left at this rate, if it has one.
+    /// Seconds that are left at this rate, if there is one.
     pub seconds_left: Option<u64>,
-    /// Why it paused by itself, if it did; resume it when that is repaired.
+    /// The reason why the job paused by itself, if it did; resume the job after the repair.
     pub error: Option<String>,
 }
 
@@ -133,7 +133,7 @@ impl Job {
     }
 }
 
-/// What to do with a job.
+/// The action on a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "action", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Steer {
@@ -145,7 +145,7 @@ pub enum Steer {
     Cancel,
     /// Change how fast it may go.
     Limit {
-        /// The most bytes for each second; without it as fast as it can.
+        /// The most bytes for each second; without this key there is no limit.
         #[serde(default)]
         limit: Option<u64>,
     },
@@ -154,33 +154,33 @@ pub enum Steer {
 /// A command that a device understands.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Verb {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// One line about it.
+    /// A description in one line.
     pub summary: String,
-    /// Its arguments, those that are required first.
+    /// Its arguments, the required ones first.
     pub args: Vec<Arg>,
 }
 
 /// An argument of a command.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Arg {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// What it may be.
+    /// The type of its value.
     #[serde(rename = "type")]
     pub is: ArgType,
     /// The command does not work without it.
     pub required: bool,
-    /// One line about it.
+    /// A description in one line.
     pub summary: String,
 }
 
-/// What an argument may be.
+/// The type of an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ArgType {
-    /// Words.
+    /// Text.
     Text,
     /// Bytes, as a number or as text with a unit: `"4KiB"`.
     Size,
@@ -233,7 +233,7 @@ pub struct Geometry {
     pub block: u32,
     /// The unit it handles best.
     pub optimal: u32,
-    /// It cannot be written.
+    /// The device cannot be written.
     pub read_only: bool,
     /// Discard releases space.
     pub discard: bool,
@@ -248,7 +248,7 @@ pub struct Geometry {
 pub struct Operation {
     /// Completed requests, well or not.
     pub completed: u64,
-    /// Bytes of those that completed well.
+    /// Bytes of operations that completed well.
     pub bytes: u64,
     /// Requests that failed.
     pub errors: u64,
@@ -306,7 +306,7 @@ fn no_arguments() -> Value {
     Value::Object(Default::default())
 }
 
-/// That the daemon answers.
+/// The answer that the daemon is alive.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Health {
     /// `serving`, or `draining` after a signal.
@@ -322,7 +322,7 @@ pub struct Health {
 pub struct Problem {
     /// The class.
     pub kind: String,
-    /// What happened, in words.
+    /// A description of the failure.
     pub message: String,
 }
 

@@ -1,8 +1,8 @@
 //! `lamina apply`: asks a daemon to become what a file says, and tells how far it is.
 //!
 //! The steps are printed before anything is done. While data is moved, how far that is, now and then. Ctrl-C ends this
-//! program and not the change, which is the daemon's. Afterwards the file that the daemon was started with can be replaced
-//! by the one that was applied ([`write`]), so that the next start knows it.
+//! program and not the change, which is the daemon's. Afterwards the applied file can replace the one with which the
+//! daemon was started ([`write`]), so that the next start knows it.
 
 mod write;
 
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// How often the work in the background is told: to a person, and to a log.
 const TELL: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(15)];
 
-/// Runs `lamina apply`: the file is checked here, so that what is wrong with it is told with its lines; then the daemon
+/// Runs `lamina apply`: the file is checked here, so that its mistakes are reported with their lines; then the daemon
 /// reads it.
 pub fn run(args: &cli::Apply) -> Result<(), Failure> {
     files::regular(&args.file).map_err(Failure::Usage)?;
@@ -46,7 +46,7 @@ pub fn run(args: &cli::Apply) -> Result<(), Failure> {
     }
     match applied.warnings.as_slice() {
         [] => Ok(()),
-        wrong => Err(Failure::failed(format!("it was changed, but {}", wrong.join("; ")))),
+        wrong => Err(Failure::failed(format!("the hierarchy was changed, but {}", wrong.join("; ")))),
     }
 }
 
@@ -63,14 +63,14 @@ fn changed(client: &Client, apply: &Apply) -> Result<Applied, Failure> {
     match client.post_watched("/v1/apply", apply, tell)? {
         Some(applied) => Ok(applied),
         None => Err(Failure::failed(
-            "interrupted: the change goes on in the daemon. `lamina jobs` shows how far it is, `lamina ctl DEVICE job move \
-             cancel` stops data that is being moved; then the same file leads on, and when all was moved the file from \
-             before leads back",
+            "interrupted: the change goes on in the daemon. `lamina jobs` shows its progress, `lamina ctl DEVICE job \
+             move cancel` stops a move of data; then the same file leads on, and when all data was moved the earlier \
+             file leads back",
         )),
     }
 }
 
-/// Replaces the file that the daemon was started with, if that is wanted, or says what it means that it was not.
+/// Replaces the file with which the daemon was started, if that is wanted, or else warns of the consequences.
 fn replaced(
     args: &cli::Apply,
     plan: &lamina_graph::Plan,
@@ -80,14 +80,15 @@ fn replaced(
     let shown = started.display();
     if !args.write && !wanted(&format!("replace {shown}, which the daemon was started with, by this file?")) {
         eprintln!(
-            "lamina: the daemon was started with {shown}, which describes what was before; `--write` replaces it by this file"
+            "lamina: the daemon was started with {shown}, which describes the earlier hierarchy; `--write` replaces it \
+             by this file"
         );
         return Ok(());
     }
     let kept = write::replace(started, &args.file, plan)?;
-    eprintln!("lamina: {shown} is this file now; what it was is in {}", kept.display());
+    eprintln!("lamina: {shown} is this file now; the old one is kept as {}", kept.display());
     let file = started.to_str().ok_or_else(|| Failure::usage("the file's path is not UTF-8"))?.to_owned();
-    // Takes note of it.
+    // Tells the daemon.
     client.post("/v1/apply", &Apply { file, plan: false, force: false }).map(|_: Applied| ())
 }
 

@@ -1,8 +1,8 @@
-//! `lamina assemble`: from devices, by whatever names, to the hierarchy that they carry.
+//! `lamina assemble`: from devices, under any names, to the hierarchy that they carry.
 //!
-//! Devices are found by their superblocks, never by their paths. If members are missing among those that were named,
-//! the folders of those that are there are searched for them. What is printed is the hierarchy file with the paths as
-//! they were found; nothing is written.
+//! Devices are found by their superblocks, never by their paths. If members are missing among the named devices, the
+//! folders of the present ones are searched for them. The output is the hierarchy file with the paths as they were
+//! found; nothing is written.
 
 use crate::apply::wanted;
 use crate::cli::{self, ServeOptions};
@@ -42,7 +42,7 @@ pub enum Folder {
     OfMembers,
 }
 
-/// The hierarchy that devices carry, for serving it, and what its file could be called. What it reaches for besides its
+/// The hierarchy that devices carry, for serving it, and a possible name of its file. Places that it names besides its
 /// members must be trusted.
 pub fn carried(
     devices: &[PathBuf],
@@ -68,14 +68,14 @@ fn trusted(plan: &Plan, folder: &Path, trust: bool) -> Result<(), Failure> {
     }
     let list = reaches.join("\n  ");
     if std::io::stderr().is_terminal() {
-        eprintln!("its members name more than themselves on this host:\n  {list}");
+        eprintln!("its members name other places of this host:\n  {list}");
     }
     if wanted("open that?") {
         return Ok(());
     }
     Err(Failure::usage(format!(
-        "the members name more than themselves on this host, which whoever wrote to these devices may have chosen:\n  {list}\n\
-         `--trust` opens it; `lamina assemble` prints the file, for reading it first"
+        "the members name other places of this host, perhaps chosen by an attacker who wrote to these devices:\n  \
+         {list}\n`--trust` opens them; `lamina assemble` prints the file, for reading it first"
     )))
 }
 
@@ -99,7 +99,7 @@ struct Devices {
 }
 
 impl Devices {
-    /// Adds what was named: it must be there. Of a folder, all that is in it.
+    /// Adds a named device, which must be there. Of a folder, all that is in it.
     fn add(&mut self, path: &Path) -> Result<(), Failure> {
         let failed = |e: std::io::Error| Failure::failed(format!("{}: {e}", path.display()));
         if path.is_dir() {
@@ -118,14 +118,14 @@ impl Devices {
         Ok(())
     }
 
-    /// Adds what is in a folder and `wanted`. What cannot be opened is passed over.
+    /// Adds what is in a folder and `wanted`. A device that cannot be opened is passed over.
     fn search(&mut self, folder: &Path, wanted: impl Fn(&Found) -> bool) -> std::io::Result<()> {
         let mut paths: Vec<PathBuf> =
             std::fs::read_dir(folder)?.take(FOLDER_MAX).flatten().map(|entry| entry.path()).collect();
         paths.sort();
         for path in paths {
             if let Ok(Some(device)) = Device::open(&path) {
-                // What is in a folder was not named: what is no member is not even mentioned.
+                // Files of a folder were not named: those that are no members are not even mentioned.
                 self.take(&path, &device, |found| !found.is_absent() && wanted(found));
             }
         }
@@ -166,7 +166,8 @@ fn find(devices: &mut Devices, degraded: bool) -> Result<Gathered, Failure> {
     }
     let superblock = &found.superblock;
     Err(Failure::failed(format!(
-        "hierarchy {:?} ({}), generation {}: of its {} members {} is missing; name the devices that carry it, or the folder they are in",
+        "hierarchy {:?} ({}), generation {}: of its {} members {} is missing; name the devices that carry it, or the \
+         folder they are in",
         superblock.hierarchy_name,
         superblock.hierarchy,
         superblock.generation,
@@ -210,14 +211,14 @@ fn folder_of(path: &Path) -> PathBuf {
     }
 }
 
-/// The hierarchy file with the paths as they were found, if the devices are in order as what they were found to be.
+/// The hierarchy file with the paths as they were found, if the found devices are in order.
 ///
 /// A member that was not found has the path `missing-NAME`.
 fn accepted(devices: &Devices, found: &Gathered, degraded: bool) -> Result<String, Failure> {
     let named = |(name, n): (&String, &usize)| Candidate {
         device: name.clone(),
         found: devices.candidates[*n].found.clone(),
-        // Whether it can be one is said when it is served.
+        // Serving tells whether the device can be a member.
         anew: true,
     };
     let named: Vec<Candidate> = found.members.iter().map(named).collect();
@@ -244,7 +245,7 @@ fn accepted(devices: &Devices, found: &Gathered, degraded: bool) -> Result<Strin
         paths.insert(name.clone(), format!("missing-{name}"));
     }
     let first = assembly.members.first().map_or("", |member| &member.description);
-    with_paths(first, &paths).ok_or_else(|| Failure::failed("what the members carry is no hierarchy file"))
+    with_paths(first, &paths).ok_or_else(|| Failure::failed("the members carry no valid hierarchy file"))
 }
 
 fn line(refusal: &Refusal) -> String {

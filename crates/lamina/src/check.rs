@@ -1,4 +1,4 @@
-//! `lamina check`: is the file right, and what does it describe? Opens no device, unless asked to look at
+//! `lamina check`: is the file right, and which hierarchy does it describe? Opens no device, unless asked to look at
 //! [metadata](crate::offline).
 
 use crate::cli;
@@ -7,7 +7,7 @@ use crate::files;
 use lamina_graph::Plan;
 use std::io::Write;
 
-/// Runs `lamina check`. What one daemon could not serve together is refused as well.
+/// Runs `lamina check`. Files that one daemon could not serve together are refused as well.
 pub fn run(args: &cli::Check) -> Result<(), Failure> {
     if args.metadata {
         return crate::offline::run_check(&args.files);

@@ -1,24 +1,24 @@
 //! The classes of failure, as the control API and the command line tell them apart: one table.
 //!
-//! A layer, a device or the daemon says of what class a failure is ([`ErrorKind`]); the API answers with the class's name
-//! and status, and a command that asked the daemon ends with its exit code. The table in `docs/control-api.md`, the answers
+//! A layer, a device or the daemon gives a failure its class ([`ErrorKind`]); the API answers with the class's name and
+//! status, and a command that asked the daemon ends with its exit code. The table in `docs/control-api.md`, the answers
 //! in the OpenAPI document and the help of the command line are made from it, or compared with it by a test.
 //!
-//! Statuses are those of RFC 9110, and 507 of RFC 4918 (section 11.5). Exit codes stay below 126, where those of a shell
-//! begin; 1 is a failure of no class, 3 and 4 are those of `lamina status`.
+//! Statuses are those of RFC 9110, and 507 of RFC 4918 (section 11.5). Exit codes stay below 126, where those of a
+//! shell begin; 1 is a failure of no class, 3 and 4 are those of `lamina status`.
 
 use lamina_block::ErrorKind;
 
 /// A class of failure.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Class {
-    /// What the API calls it: `kind` in a `Problem`.
+    /// The name in the API: `kind` in a `Problem`.
     pub name: &'static str,
     /// The status of the API's answer.
     pub status: u16,
     /// The exit code of a command that got this answer.
     pub exit: u8,
-    /// What it means.
+    /// The meaning.
     pub meaning: &'static str,
 }
 
@@ -37,25 +37,26 @@ pub const UNCONFIRMED: Class = class(
     "unconfirmed",
     409,
     1,
-    "what the message says would be lost; with the argument `force` it is carried out",
+    "the command would lose the data that the message names; the argument `force` confirms",
 );
 const BUSY: Class =
-    class("busy", 409, 7, "something else uses it, or changes it just now: later it may go well");
+    class("busy", 409, 7, "the device is in use, or changes just now: a later attempt may succeed");
 const READ_ONLY: Class = class("read-only", 409, 8, "the device is not to be written");
 const FENCED: Class = class("fenced", 409, 9, "the device has another owner");
 const CANCELLED: Class = class("cancelled", 409, 10, "the job was cancelled before it was done");
 
 // 500 Internal Server Error: 15.6.1; 501 Not Implemented: 15.6.2.
 const MEDIA: Class = class("media", 500, 14, "a medium could not be read or written");
-const CORRUPT: Class = class("corrupt", 500, 15, "what was read is not what was written");
+const CORRUPT: Class = class("corrupt", 500, 15, "a read returned other data than was written");
 const TRUNCATED: Class = class("truncated", 500, 16, "a device has fewer bytes than it had");
 const BAD_MEMORY: Class = class("bad-memory", 500, 17, "the memory of the request cannot be accessed");
-const UNSUPPORTED: Class = class("unsupported", 501, 6, "the device cannot do it, or not so");
+const UNSUPPORTED: Class =
+    class("unsupported", 501, 6, "the device cannot do this, or not with these arguments");
 
-// 503 Service Unavailable: 15.6.4; 504 Gateway Timeout: 15.6.5, what was not in time being what the daemon stands on.
-const OFFLINE: Class = class("offline", 503, 11, "a device, or what it stands on, cannot be reached");
+// 503 Service Unavailable: 15.6.4; 504 Gateway Timeout: 15.6.5, for devices below the daemon that were not in time.
+const OFFLINE: Class = class("offline", 503, 11, "a device, or a device below it, cannot be reached");
 const TIMED_OUT: Class = class("timed-out", 504, 12, "a device did not answer in time");
-const NO_SPACE: Class = class("no-space", 507, 13, "there is no room for the data");
+const NO_SPACE: Class = class("no-space", 507, 13, "there is no space for the data");
 
 /// All of them, by status and exit code.
 pub const ALL: &[Class] = &[

@@ -1,21 +1,22 @@
-//! The command line: what can be asked, and its help. Nothing is done here.
+//! The command line: commands, options, and their help. No command runs here.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use lamina_block::{Bytes, Interval};
 use std::path::PathBuf;
 
-pub(crate) const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong command line or hierarchy file. Where a daemon refused or failed, \
-    what it was asked was 2 invalid, 5 not found, 6 unsupported; 7 busy, 8 read-only, 9 fenced, 10 cancelled, 11 offline, \
-    12 timed out, 13 no space, 14 media, 15 corrupt, 16 truncated, 17 bad memory.";
+pub(crate) const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong command line or hierarchy file. For a \
+                                     request that a daemon refused or failed: 2 invalid, 5 not found, 6 unsupported; 7 \
+                                     busy, 8 read-only, 9 fenced, 10 cancelled, 11 offline, 12 timed out, 13 no space, \
+                                     14 media, 15 corrupt, 16 truncated, 17 bad memory.";
 
 /// Storage under virtual machines: serves disks through a graph of layers.
 #[derive(Debug, Parser)]
 #[command(name = "lamina", version, after_help = EXIT_CODES, propagate_version = true)]
 pub struct Cli {
-    /// What to log to standard error: a level, or targets with levels ("info", "lamina_nbd=debug,info").
+    /// The messages to log to standard error: a level, or targets with levels ("info", "lamina_nbd=debug,info").
     #[arg(long, global = true, env = "RUST_LOG", value_name = "FILTER", hide_env_values = true)]
     pub log: Option<String>,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -23,15 +24,15 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Check hierarchy files and draw their trees; with --metadata, check what is on their members.
+    /// Check hierarchy files and draw their trees; with --metadata, check the contents of their members.
     Check(Check),
-    /// Repair what is damaged on the members of a persistent hierarchy that is not served, and say what cannot be.
+    /// Repair damage on the members of a persistent hierarchy that is not served, and report the rest.
     ///
-    /// Superblocks are there twice on each member: a damaged one is written again from the other. What a layer knows from
-    /// something else is made anew: which extents are in use, from the maps of a volume and its snapshots; space that
-    /// nobody has is given back. Of what is there only once it is said which bytes are lost with it, and of a damaged page
-    /// of a layer's metadata, what it belongs to. Nothing that can still be read is given up. `lamina check --metadata`
-    /// says the same and changes nothing.
+    /// Each member has two superblocks: a damaged one is written again from the other. A layer rebuilds metadata that
+    /// follows from other metadata: the extents in use, from the maps of a volume and its snapshots; leaked space is
+    /// freed. For metadata without a second copy the report names the bytes that are lost with it, and for a damaged
+    /// page of a layer's metadata the owner of the page. No readable data is given up. `lamina check --metadata`
+    /// reports the same and changes nothing.
     Repair(Repair),
     /// Serve the exports of hierarchy files until told to stop (SIGTERM or SIGINT).
     ///
@@ -40,28 +41,30 @@ pub enum Command {
     Serve(Serve),
     /// Make the members of a persistent hierarchy: write superblocks to its devices.
     ///
-    /// The hierarchy file needs a table [hierarchy] with a name. What is going to be written where is shown first. A
-    /// device that carries anything known (a file system, a partition table, a member) is refused.
+    /// The hierarchy file needs a table [hierarchy] with a name. The command first shows every write to come. A device
+    /// that carries anything known (a file system, a partition table, a member) is refused.
     Create(Create),
-    /// Propose a hierarchy file for what is wanted, with its reasons: what each layer survives, and what it costs.
+    /// Propose a hierarchy file for the wanted properties, with reasons: the failures that each layer survives, and its
+    /// costs.
     ///
-    /// The file is printed; nothing is made. What is not there yet of the devices will be files.
+    /// The file is printed; nothing is made. Devices that do not exist yet will be files.
     #[command(
-        after_help = "Example: lamina design --survive 1 --encrypt --snapshots --checksums --devices a.img,b.img,c.img --size 20GiB > vm1.toml"
+        after_help = "Example: lamina design --survive 1 --encrypt --snapshots --checksums --devices a.img,b.img,c.img \
+                      --size 20GiB > vm1.toml"
     )]
     Design(Design),
-    /// Find the hierarchy that devices carry, whatever they are called now, and print its file.
+    /// Find the hierarchy that devices carry, whatever their present names, and print its file.
     ///
-    /// A folder stands for all devices and images in it. Members that are missing are looked for beside those that
-    /// were named. Devices are only read.
+    /// A folder stands for all devices and images in it. Missing members are searched for beside the named ones.
+    /// Devices are only read.
     #[command(after_help = "Example: lamina assemble /dev/sdb /dev/sdc > vm1.toml")]
     Assemble(Assemble),
     /// Show a running daemon's devices: rates, queue, latencies.
     Show(Show),
     /// Say whether everything that a running daemon serves is well: a line for each hierarchy.
     ///
-    /// `ok`; `degraded` if everything is served, and something is missing, failing or nearly full; `failed` if something
-    /// that is exported is not there. The alerts that follow are those of the metric lamina_alert.
+    /// `ok`; `degraded` if everything is served, and something is missing, failing or nearly full; `failed` if an
+    /// exported device is not there. The alerts that follow are those of the metric lamina_alert.
     #[command(
         after_help = "Exit codes: 0 ok, 3 degraded, 4 failed; 1 the daemon cannot be asked, 2 wrong command line."
     )]
@@ -69,35 +72,38 @@ pub enum Command {
     /// Send a command to a device of a running daemon, or steer its background work.
     ///
     /// `lamina ctl DEVICE help` lists the commands of a device and their arguments. Arguments stand in their order, or
-    /// anywhere as name=value, or all together in one JSON object. `lamina ctl DEVICE info` shows what it is, and its
-    /// state. `lamina ctl DEVICE job NAME ACTION` steers the work that `lamina jobs` lists: pause, resume, cancel, or
-    /// limit=RATE (bytes a second, such as 50MiB, or none).
+    /// anywhere as name=value, or all together in one JSON object. `lamina ctl DEVICE info` shows the kind of a device,
+    /// and its state. `lamina ctl DEVICE job NAME ACTION` steers the work that `lamina jobs` lists: pause, resume,
+    /// cancel, or limit=RATE (bytes a second, such as 50MiB, or none).
     ///
-    /// A command that loses what it does not name (what a volume is now, what lies behind a smaller size) asks at a terminal
-    /// whether that is meant, and elsewhere needs --force.
+    /// A command that loses data which it does not name (the present state of a volume, the data beyond a smaller size)
+    /// asks for confirmation at a terminal, and elsewhere needs --force.
     #[command(
-        after_help = "Examples: lamina ctl disk create root 10GiB; lamina ctl san resize size=2GiB; lamina ctl disk job zero limit=50MiB"
+        after_help = "Examples: lamina ctl disk create root 10GiB; lamina ctl san resize size=2GiB; lamina ctl disk \
+                      job zero limit=50MiB"
     )]
     Ctl(Ctl),
     /// List the background work of a running daemon's devices: progress, rate, time left.
     Jobs(Jobs),
-    /// Change the hierarchies of a running daemon to what a file says, while clients use them.
+    /// Change the hierarchies of a running daemon to those of a file, while clients use them.
     ///
-    /// Prints the steps, and then how far work in the background is. Requests wait while layers are exchanged; none fails.
+    /// Prints the steps, and then the progress of background work. Requests wait while layers are exchanged; none
+    /// fails.
     ///
-    /// What cannot be done at all is refused before anything is changed. Where data has to be moved, the change has stages,
-    /// and after an error those before it stay: what is there is served, the message says what was kept, the same file leads
-    /// on from there, and the file from before leads back when all was moved. Ctrl-C ends this program and not the change, which is the
-    /// daemon's: `lamina jobs` shows it, `lamina ctl DEVICE job move cancel` stops it. A daemon that is killed meanwhile
-    /// can be started with the file from before or with this one: it serves what is there and goes on.
+    /// An impossible change is refused before the first step. Where data has to be moved, the change has stages, and
+    /// after an error the finished stages stay: the present state is served, the message describes it, the same file
+    /// leads on from there, and the earlier file leads back when all data was moved. Ctrl-C ends this program and not
+    /// the change, which runs in the daemon: `lamina jobs` shows the move, `lamina ctl DEVICE job move cancel` stops
+    /// it. A daemon that is killed meanwhile can be started with the earlier file or with this one: it serves the
+    /// present state and goes on.
     Apply(Apply),
-    /// Say what is on a disk or image: size, sectors, known signatures, who holds it.
+    /// Describe a disk or image: size, sectors, known signatures, users.
     Inspect(Inspect),
     /// Put load on a device of a hierarchy file or on an NBD server, and report rates and latencies.
     ///
-    /// TARGET is a hierarchy file, `nbd+unix:///EXPORT?socket=PATH`, or `nbd://HOST[:PORT]/EXPORT`. A hierarchy is
-    /// opened by this command itself: it must not be served at the same time. Writing overwrites what is there: where that
-    /// may be data, the command asks at a terminal whether it is meant, and elsewhere needs --force.
+    /// TARGET is a hierarchy file, `nbd+unix:///EXPORT?socket=PATH`, or `nbd://HOST[:PORT]/EXPORT`. This command opens
+    /// a hierarchy itself: no daemon may serve it at the same time. Writing overwrites data: where there may be some,
+    /// the command asks for confirmation at a terminal, and elsewhere needs --force.
     Bench(Bench),
     /// List the kinds of layers that a hierarchy file may use.
     Kinds(Kinds),
@@ -113,9 +119,9 @@ pub struct Check {
     /// Hierarchy files.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Read the superblocks of all members and everything that layers keep, ask the layers whether it means something, and
-    /// say what is damaged, what can be repaired (DAMAGED) and what is LOST; space that nobody has is UNUSED, and no damage.
-    /// The hierarchies must be persistent, and must not be served. Nothing is changed.
+    /// Read the superblocks of all members and all metadata of layers, let the layers verify it, and report every
+    /// damage: DAMAGED if it can be repaired, else LOST; leaked space is UNUSED, and no damage. The hierarchies must be
+    /// persistent, and must not be served. Nothing is changed.
     #[arg(long)]
     pub metadata: bool,
 }
@@ -133,9 +139,9 @@ pub struct Serve {
     /// Hierarchy files. Device and export names must differ between them.
     #[arg(required_unless_present = "from_members", value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Serve the hierarchy that these devices, images, or folders of them carry, without a file: whatever `lamina apply`
-    /// made of it, it is found as it is. Members that were not named are looked for beside those that were, and where they
-    /// were when it was changed. Relative paths begin where those of its file did.
+    /// Serve the hierarchy that these devices, images, or folders of them carry, without a file: in its present state,
+    /// whatever `lamina apply` changed. Further members are searched for beside the named ones, and at their paths of
+    /// the last change. Relative paths begin in the folder of the hierarchy's file.
     #[arg(long, value_name = "DEVICE", num_args = 1..)]
     pub from_members: Vec<PathBuf>,
     /// How to serve.
@@ -152,20 +158,20 @@ pub struct ServeOptions {
     /// Cores to spread hierarchies over [default: one for each connected hierarchy, at most one per processor].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub cores: Option<u16>,
-    /// Serve also without members that are missing or damaged, if everything that is exported has all of its bytes
-    /// without them. The other members say from then on that they are evicted, so that the next time this is not needed.
-    /// What was written while the others were away, and is only on those left out, is given up.
+    /// Serve also without members that are missing or damaged, if every exported device has all of its bytes without
+    /// them. The other members record these as evicted, so that the next start does not need this option. Writes that
+    /// only the evicted members have, from a time when the others were away, are given up.
     #[arg(long)]
     pub degraded: bool,
-    /// Believe what members carry of this host: open the files, servers and listeners that it names besides the members.
-    /// Without it a person is asked, and a service refused. Of a file that is given everything is believed.
+    /// Trust the paths and addresses that members carry: open the files, servers and listeners that they name besides
+    /// the members. Without this option a person is asked, and a service refused. A hierarchy file is always trusted.
     #[arg(long)]
     pub trust: bool,
     /// How long a core looks for more work before it sleeps, while its waits are hardly ever longer. 0s: not at all.
     #[arg(long, value_name = "TIME", default_value = "40us")]
     pub spin: Interval,
-    /// What the requests of all clients and guests may hold together, an equal part of it on each core. Layers that copy
-    /// data (crypt, parity) need as much again.
+    /// Memory for the requests of all clients and guests together, an equal part on each core. Layers that copy data
+    /// (crypt, parity) need as much again.
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     pub memory: Bytes,
     /// How long draining may take before the program gives up, with exit code 1.
@@ -185,10 +191,10 @@ pub struct Design {
     /// How many devices may be lost, whichever they are.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub survive: usize,
-    /// What matters more where both cannot be had.
+    /// The more important goal where both cannot be had.
     #[arg(long, value_enum, default_value = "space")]
     pub prefer: Prefer,
-    /// Nobody reads the devices without a key.
+    /// The devices cannot be read without a key.
     #[arg(long)]
     pub encrypt: bool,
     /// Earlier states can be kept.
@@ -197,12 +203,12 @@ pub struct Design {
     /// Wrong bytes are noticed.
     #[arg(long)]
     pub checksums: bool,
-    /// What the hierarchy and its disk are called.
+    /// The name of the hierarchy and of its disk.
     #[arg(long, value_name = "NAME", default_value = "vm1")]
     pub name: String,
 }
 
-/// What `design` gives up last.
+/// The goal that `design` gives up last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Prefer {
     /// Bytes that can be used.
@@ -216,7 +222,7 @@ pub enum Prefer {
 pub struct Create {
     /// The hierarchy file.
     pub file: PathBuf,
-    /// Overwrite what the devices carry: what was on them is lost.
+    /// Overwrite the devices: their data is lost.
     #[arg(long)]
     pub force: bool,
 }
@@ -285,7 +291,7 @@ pub struct Ctl {
     /// Its arguments: in their order, or name=value, or one JSON object.
     #[arg(value_name = "ARGUMENT")]
     pub args: Vec<String>,
-    /// Do not ask whether what the command loses is meant to be lost.
+    /// Do not ask for confirmation of a loss of data.
     #[arg(long)]
     pub force: bool,
 }
@@ -307,16 +313,16 @@ pub struct Apply {
     /// The daemon.
     #[command(flatten)]
     pub daemon: Daemon,
-    /// The hierarchy file as it is to be.
+    /// The new hierarchy file.
     pub file: PathBuf,
-    /// Only print what would be done, or why it cannot be: also if data would not fit on what is left.
+    /// Only print the steps, or the reasons against the change: also if data would not fit on the remaining devices.
     #[arg(long)]
     pub plan: bool,
-    /// Overwrite what new members carry: what was on them is lost.
+    /// Overwrite new members: their data is lost.
     #[arg(long)]
     pub force: bool,
-    /// Afterwards replace the file that the daemon was started with by this one; the old one is kept as NAME.orig. Without
-    /// it a person is asked.
+    /// Afterwards replace the file that the daemon was started with by this one; the old one is kept as NAME.orig.
+    /// Without this option a person is asked.
     #[arg(long, conflicts_with = "plan")]
     pub write: bool,
 }
@@ -331,7 +337,7 @@ pub struct Inspect {
     pub json: bool,
 }
 
-/// What a load does.
+/// The operations of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Mix {
     /// Only reads.
@@ -377,7 +383,8 @@ pub struct Bench {
     /// Load before counting begins.
     #[arg(long, value_name = "TIME", default_value = "500ms")]
     pub ramp: Interval,
-    /// Flush after so many writes, each worker for itself; the flush counts as part of the last of them [default: never].
+    /// Flush after so many writes, each worker for itself; the flush counts as part of the last of them [default:
+    /// never].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub flush_every: Option<u32>,
     /// Part of the device to use, from its start [default: all].

@@ -1,13 +1,14 @@
-//! What destroys something that it does not name is asked back at a terminal, and needs `--force` elsewhere.
+//! A command that destroys data which it does not name asks for confirmation at a terminal, and needs `--force`
+//! elsewhere.
 
 use crate::exit::Failure;
 use std::io::{BufRead, IsTerminal, Write};
 
-/// Goes on only if somebody at a terminal says so; `warning` says what would be lost.
+/// Goes on only after a confirmation at a terminal; `warning` names the data that would be lost.
 pub fn confirm(warning: &str) -> Result<(), Failure> {
     let (mut stdin, mut stderr) = (std::io::stdin().lock(), std::io::stderr());
     if !stdin.is_terminal() || !stderr.is_terminal() {
-        return Err(Failure::failed(format!("{warning}; nothing was done: say --force if that is meant")));
+        return Err(Failure::failed(format!("{warning}; nothing was done: say --force to confirm")));
     }
     write!(stderr, "{warning}. Go on? [y/N] ")?;
     stderr.flush()?;

@@ -1,11 +1,11 @@
 //! `lamina create`: makes the members of a persistent hierarchy.
 //!
-//! What is going to happen is shown first. A device that carries a known signature is refused: only `--force` overwrites
-//! it. What is in use is refused in any case, because the devices are opened as they are for serving.
+//! The writes to come are shown first. A device that carries a known signature is refused: only `--force` overwrites
+//! it. A device in use is refused in any case, because the devices are opened as they are for serving.
 //!
-//! Everything is tried first in a world whose disks [forget](crate::overlay): what cannot be made is refused before a byte is
-//! written. Where writing fails all the same, files that were made are removed, and the places of superblocks are given
-//! back what they held, so that the next attempt finds what this one found.
+//! Everything is tried first in a world whose disks [forget](crate::overlay): an impossible creation is refused before
+//! a byte is written. Where writing fails all the same, new files are removed, and the superblock areas get their old
+//! contents back, so that the next attempt starts from the same state.
 
 use crate::cli;
 use crate::exit::Failure;
@@ -60,7 +60,7 @@ pub fn run(args: &cli::Create) -> Result<(), Failure> {
     }
 }
 
-/// Makes everything where nothing lasts, so that whatever is wrong is said while nothing has been written.
+/// Makes the hierarchy in the world that forgets, so that every problem is reported before the first write.
 fn rehearse(reactor: &Reactor, file: &Path) -> Result<(), Failure> {
     let plan = Plan::load(file, &overlay::kinds()).map_err(|e| Failure::File(files::shown(&e)))?;
     let world = Overlaid::over(reactor.env());
@@ -68,12 +68,12 @@ fn rehearse(reactor: &Reactor, file: &Path) -> Result<(), Failure> {
     let tried: Result<(), Report> = reactor.run(async move {
         plan.create(Rc::clone(&env), 0).await?;
         let made = Hierarchy::build(plan, env).await?;
-        // Nothing of it lasts: there is nothing that closing could lose.
+        // Nothing of this lasts: the close has nothing to lose.
         let _ = made.close().await;
         Ok(())
     });
     match tried {
-        // There is more to write than memory is set aside for: how that goes only the devices can tell.
+        // The writes exceed the memory that is set aside: only the devices can tell whether they succeed.
         Err(_) if world.is_full() => Ok(()),
         Err(report) => {
             let said = files::shown(&report);
@@ -91,22 +91,22 @@ fn create(plan: &Plan, reactor: &Reactor) -> Result<String, Failure> {
     Ok(made.first().map(|superblock| superblock.hierarchy.to_string()).unwrap_or_default())
 }
 
-/// What a member was before it was made one.
+/// A member's device as it was before.
 pub enum Before {
     /// There was no file.
     Missing(PathBuf),
-    /// What stood in the places of its superblocks, by their offsets in bytes.
+    /// The contents of its superblock areas, by their offsets in bytes.
     Held(PathBuf, Vec<(u64, Vec<u8>)>),
 }
 
 impl Before {
-    /// What is at the path now, where there are so many bytes if there is something.
+    /// The present state of the path; an existing device has `size` bytes.
     pub fn of(path: &Path, size: Option<u64>) -> Result<Before, Failure> {
         let path = path.to_owned();
         let Some(size) = size else { return Ok(Before::Missing(path)) };
         let failed = |e: std::io::Error| Failure::failed(format!("{}: {e}", path.display()));
         let file = std::fs::File::open(&path).map_err(failed)?;
-        // What is too small is refused when it is opened.
+        // The open refuses a device that is too small.
         let places = Layout::of_size(size).map_or(Vec::new(), |l| vec![0..l.data.start, l.data.end..size]);
         let mut held = Vec::new();
         for place in places {
@@ -117,7 +117,7 @@ impl Before {
         Ok(Before::Held(path, held))
     }
 
-    /// Makes it that again, as far as that goes: why creating failed is what is told.
+    /// Restores that state as far as possible. Errors are dropped: the reason why the creation failed is reported.
     pub fn restore(self) {
         match self {
             Before::Missing(path) => drop(std::fs::remove_file(path)),
@@ -132,10 +132,10 @@ impl Before {
     }
 }
 
-/// A device that is to become a member, and what is on it now.
+/// A device that is to become a member, and its present contents.
 struct Looked {
     member: MemberPlan,
-    /// Its size; none if it has to be made.
+    /// Its size; `None` if the file has to be made.
     size: Option<u64>,
     signatures: Vec<inspect::Found>,
 }
@@ -153,7 +153,7 @@ impl Looked {
                 Ok(Looked { size: Some(device.size), signatures, member })
             }
             Ok(None) => Err(Error::invalid(format!("{path} is neither a file nor a block device"))),
-            // Whether it can be made is said when it is.
+            // The creation itself tells whether the file can be made.
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 Ok(Looked { size: None, signatures: Vec::new(), member })
             }
@@ -179,31 +179,31 @@ fn shown(name: &str, looked: &[Looked]) -> String {
             None => out.push_str("missing"),
         }
         for found in signatures {
-            let _ = write!(out, "; carries {}", found.in_words());
+            let _ = write!(out, "; carries {}", found.as_text());
         }
         out.push('\n');
     }
     out
 }
 
-/// Refuses devices that carry something. Those that do not exist do not.
+/// Refuses devices that carry something. Devices that do not exist carry none.
 pub fn refuse_overwriting(members: Vec<MemberPlan>) -> Result<(), Denied> {
     let looked = members.into_iter().map(Looked::at).collect::<Result<Vec<_>, _>>()?;
     overwritten(&looked).map_or(Ok(()), |lost| Err(Denied::Unconfirmed(lost)))
 }
 
-/// What would be overwritten, in words.
+/// The text about data that would be overwritten.
 fn overwritten(looked: &[Looked]) -> Option<String> {
     let mut message = String::new();
     for Looked { member, signatures, .. } in looked {
         for found in signatures {
-            let (path, what) = (member.path.display(), found.in_words());
+            let (path, what) = (member.path.display(), found.as_text());
             let _ = writeln!(message, "device {:?}: {path} carries {what}", member.device);
         }
     }
     if message.is_empty() {
         return None;
     }
-    message.push_str("nothing was written; --force overwrites it, and what was there is lost");
+    message.push_str("nothing was written; --force overwrites it, and the data there is lost");
     Some(message)
 }

@@ -4,9 +4,9 @@
 //! |---|---|
 //! | 0 | done; for `serve`: stopped by a signal, everything drained and flushed |
 //! | 1 | it failed: a peer did not answer, an address is taken, a device failed, draining took too long |
-//! | 2 | the command line or a hierarchy file is wrong, or a device in it is in use or cannot be opened; nothing was done |
+//! | 2 | the command line or a hierarchy file is wrong, or a device is in use or cannot be opened; nothing was done |
 //! | 3, 4 | of `status`: a hierarchy is degraded, or has failed |
-//! | 5 to 17, also 2 | of `apply`, `ctl` and others that ask a daemon: it refused or failed, and says why by its [class](Class) |
+//! | 5 to 17, also 2 | of `apply`, `ctl` and others that ask a daemon: refused or failed, by its [class](Class) |
 
 use crate::class::Class;
 use std::fmt::Display;
@@ -16,29 +16,29 @@ use std::process::ExitCode;
 /// Why a command did not succeed.
 #[derive(Debug)]
 pub enum Failure {
-    /// It was well asked, and failed: exit code 1.
+    /// A valid command that failed: exit code 1.
     Failed(String),
     /// The command line or a file is wrong: exit code 2.
     Usage(String),
     /// A hierarchy file is wrong, or cannot be opened: its report, which names the file on each line. Exit code 2.
     File(String),
-    /// What was asked about is not well, as was printed: this exit code, and nothing more to say.
+    /// The printed state is not well: this exit code, and no message.
     State(u8),
     /// A daemon refused it or failed, for a reason of this class.
     Answered(&'static Class, String),
-    /// It would lose what the message says, and has not been confirmed: exit code 1.
+    /// A loss of data that the message names, and that was not confirmed: exit code 1.
     Unconfirmed(String),
-    /// Whoever read the output has gone away; there is nothing left to do or to say: exit code 0.
+    /// The reader of the output has gone away; there is nothing left to do or to say: exit code 0.
     Unread,
 }
 
 impl Failure {
-    /// It failed: `message` says what and, where there is one, what to do.
+    /// A failure: `message` describes it and, where there is one, the remedy.
     pub fn failed(message: impl Display) -> Failure {
         Failure::Failed(message.to_string())
     }
 
-    /// What is said about it.
+    /// The message.
     pub fn into_message(self) -> String {
         match self {
             Failure::Failed(message)
@@ -50,7 +50,7 @@ impl Failure {
         }
     }
 
-    /// It was asked wrongly.
+    /// A wrong command line or file.
     pub fn usage(message: impl Display) -> Failure {
         Failure::Usage(message.to_string())
     }

@@ -14,7 +14,7 @@ pub fn kinds() -> Vec<Kind> {
     kinds
 }
 
-/// Reads and checks files. What is wrong with any of them is told, warnings too.
+/// Reads and checks files. All problems are reported, warnings too.
 pub fn load(files: &[PathBuf]) -> Result<Vec<Plan>, Failure> {
     load_with(files, &kinds())
 }
@@ -35,18 +35,18 @@ pub fn load_with(files: &[PathBuf], kinds: &[Kind]) -> Result<Vec<Plan>, Failure
     if wrong.is_empty() { Ok(plans) } else { Err(Failure::File(wrong)) }
 }
 
-/// A sentence if `file` can be read once only, or never to its end: to open a pipe waits for its other end, and a device
-/// may have no end. Whether it can be read at all is seen when it is.
+/// A sentence if `file` can be read once only, or never to its end: to open a pipe waits for its other end, and a
+/// device may have no end. The reading itself tells whether the file can be read at all.
 pub fn regular(file: &Path) -> Result<(), String> {
     match std::fs::metadata(file) {
         Ok(meta) if !meta.is_file() => {
-            Err(format!("{} is no regular file: the daemon reads it as well", file.display()))
+            Err(format!("{} is no regular file: the daemon has to read the file as well", file.display()))
         }
         Ok(_) | Err(_) => Ok(()),
     }
 }
 
-/// What a report says, with its class.
+/// The text of a report, with its class.
 pub fn failed(report: &Report) -> Error {
     Error::new(report.kind(), shown(report))
 }

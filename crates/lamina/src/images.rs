@@ -9,8 +9,8 @@ use lamina_graph::Plan;
 const IMAGES: [&str; 7] =
     ["qcow2 image", "QED image", "VMDK image", "VHD image", "VHDX image", "VDI image", "Parallels image"];
 
-/// Warns of files and block devices that are such images. No refusal unless the size is none of a disk: a guest can write
-/// what it likes to its own disk, and would otherwise keep that from being served again.
+/// Warns of files and block devices that are such images. No refusal unless the size is none of a disk: a guest can
+/// write what it likes to its own disk, and would otherwise keep that from being served again.
 pub fn look(plans: &[Plan]) -> Result<(), Failure> {
     let found: Vec<Image> = plans.iter().flat_map(found).collect();
     let (disks, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|image| image.is_whole);
@@ -23,7 +23,7 @@ pub fn look(plans: &[Plan]) -> Result<(), Failure> {
 
 /// Such an image.
 struct Image {
-    /// It has whole blocks, as a disk has.
+    /// The file has whole blocks, as a disk has.
     is_whole: bool,
     warning: String,
 }

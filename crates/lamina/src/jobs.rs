@@ -45,7 +45,7 @@ fn cells(job: &Job) -> Vec<String> {
         job.device.clone(),
         job.name.clone(),
         job.state.clone(),
-        // Never 100 before it is.
+        // Never 100 before the end.
         format!("{:.1}%", (percent * 10.0).floor() / 10.0),
         Bytes(job.total).rounded(),
         rate(job.rate),

@@ -1,4 +1,4 @@
-//! `lamina kinds`: what a hierarchy file may use.
+//! `lamina kinds`: the kinds that a hierarchy file may use.
 
 use crate::api::Verb;
 use crate::exit::Failure;
@@ -23,7 +23,7 @@ pub fn run(args: &cli::Kinds) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What these kinds declare, for programs.
+/// The declarations of these kinds, for programs.
 fn list(kinds: &[Kind]) -> Value {
     let one = |kind: &Kind| {
         let (least, most) = (kind.children.start(), kind.children.end());
@@ -41,7 +41,8 @@ mod tests {
     use crate::show::tests::snapshot;
     use crate::{control, metrics, show};
 
-    /// What `tools/new-layer` makes is the template under another name: one file, and one line in the list of kinds.
+    /// A layer made by `tools/new-layer` is the template under another name: one file, and one line in the list of
+    /// kinds.
     #[test]
     fn a_kind_in_the_list_is_everywhere() {
         let mut mine = Kind::of::<lamina_layers::lab::template::Keys>();

@@ -6,8 +6,8 @@
 //!                          closures by eventfd; plain data comes back
 //! ```
 //!
-//! A hierarchy lives on one core and never leaves it. The main thread asks for copies of what it wants to know and
-//! sends commands; it never touches a request. Nothing here runs on a timer: an idle daemon sleeps in the kernel.
+//! A hierarchy lives on one core and never leaves it. The main thread asks for copies of state and sends commands; it
+//! never touches a request. Nothing here runs on a timer: an idle daemon sleeps in the kernel.
 //!
 //! The library half exists for the tests; its interface is the binary's command line and the control API.
 

@@ -15,7 +15,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens what is at `path`; `None` if it is neither a file nor a block device.
+    /// Opens the device at `path`; `None` if it is neither a file nor a block device.
     pub fn open(path: &Path) -> io::Result<Option<Device>> {
         // Without O_NONBLOCK a FIFO would wait for a writer.
         let nonblock = rustix::fs::OFlags::NONBLOCK.bits() as i32;
@@ -33,7 +33,7 @@ impl Device {
         self.meta.file_type().is_block_device()
     }
 
-    /// What is the same for every path that leads to it.
+    /// An identity that is the same for every path to the device.
     pub fn identity(&self) -> (u64, u64) {
         if self.is_block_device() { (0, self.meta.rdev()) } else { (self.meta.dev(), self.meta.ino()) }
     }

@@ -1,14 +1,14 @@
-//! `lamina check --metadata` and `lamina repair`: what is on the members of a hierarchy that is not served.
+//! `lamina check --metadata` and `lamina repair`: the contents of the members of a hierarchy that is not served.
 //!
-//! A check opens the hierarchy as a daemon would, in a world whose disks [forget](crate::overlay) what is written to
-//! them, reads everything that layers keep in metadata stores, and asks every layer whether it means something. Nothing on
-//! the disks is changed, so that it can be run on what is left of an accident before anything else. What stands on a
-//! device that cannot be opened is left out, and the rest is looked at.
+//! A check opens the hierarchy as a daemon would, in a world whose disks [forget](crate::overlay) all writes, reads
+//! everything in the metadata stores of layers, and lets every layer verify it. Nothing on the disks is changed, so
+//! that a check can be the first step after an accident. Devices over one that cannot be opened are left out, and the
+//! rest is checked.
 //!
-//! A repair writes again what is there twice and damaged once: superblocks; and what layers know from something else, such
-//! as which extents are in use. A store repairs what its log still has when it is opened; where one of two copies of a page
-//! is lost, nothing on disk says whether it was the newer one, so that is said, and not guessed. If there is nothing that
-//! can be repaired, nothing is written.
+//! A repair rewrites a damaged superblock from its other copy, and metadata that follows from other metadata, such as
+//! the extents in use. The open of a store repairs the pages that its log still has; where one of two copies of a page
+//! is lost, nothing on disk tells whether it was the newer one, so a repair reports that, and does not guess. If there
+//! is nothing that can be repaired, nothing is written.
 
 use crate::cli;
 use crate::exit::Failure;
@@ -19,7 +19,7 @@ use lamina_block::{Class, Env, Error, Finding, Node, OpenDisk};
 use lamina_graph::{Hierarchy, Plan};
 use lamina_host::{Options, Reactor, holders};
 use lamina_metadata::check::{Checked, check};
-use lamina_metadata::member::{Candidate, judge, settle};
+use lamina_metadata::member::{Candidate, judge, repair_copies};
 use lamina_metadata::superblock;
 use std::fmt::Write as _;
 use std::io::Write;
@@ -29,12 +29,12 @@ use std::rc::Rc;
 /// The most places of damage of one store that are printed.
 const SHOWN_MAX: usize = 20;
 
-/// What was found: all of it, and how much of it is wrong.
+/// All findings, and the number of problems among them.
 #[derive(Default)]
 struct Findings {
     text: String,
     wrong: u64,
-    /// What layers can put right.
+    /// Problems that layers can repair.
     repairable: u64,
 }
 
@@ -48,7 +48,7 @@ impl Findings {
         let _ = writeln!(self.text, "DAMAGED  {line}");
     }
 
-    /// What a layer says.
+    /// The findings of a layer.
     fn layer(&mut self, device: &str, finding: &Finding) {
         let line = format!("device {device:?}: {finding}");
         match finding.class {
@@ -84,7 +84,7 @@ pub fn run_check(files: &[std::path::PathBuf]) -> Result<(), Failure> {
             let file = file.display();
             writeln!(
                 std::io::stdout(),
-                "`lamina repair {file}` repairs what follows from what is still there"
+                "`lamina repair {file}` repairs damage for which intact metadata is left"
             )?;
         }
     }
@@ -114,13 +114,14 @@ pub fn run_repair(args: &cli::Repair) -> Result<(), Failure> {
     match found.wrong {
         0 => Ok(()),
         _ => Err(Failure::failed(
-            "what is still damaged is there only once, or nothing says which copy is the right one: restore what the \
-             device named holds from a backup",
+            "the remaining damage has no second copy, or nothing tells which copy is right: restore the data of the \
+             named device from a backup",
         )),
     }
 }
 
-/// What a daemon is at work on is between two states, and no damage. As for `serve`, it is a device that cannot be opened.
+/// A hierarchy that a daemon serves is between two states, which is no damage. As for `serve`, its devices cannot be
+/// opened.
 fn refuse_in_use(plan: &Plan) -> Result<(), Failure> {
     for member in plan.members() {
         let Ok(Some(there)) = Device::open(&member.path) else { continue };
@@ -128,8 +129,8 @@ fn refuse_in_use(plan: &Plan) -> Result<(), Failure> {
         if let Some(holder) = holders.first() {
             let (device, path) = (&member.device, member.path.display());
             return Err(Failure::usage(format!(
-                "{}: member {device:?} ({path}) is in use: {holder}. Nothing was looked at: what is served is told by \
-                 `lamina show`, and can be checked when that has stopped",
+                "{}: member {device:?} ({path}) is in use: {holder}. Nothing was checked: `lamina show` shows a served \
+                 hierarchy, and a check is possible after its daemon has stopped",
                 plan.file()
             )));
         }
@@ -168,12 +169,12 @@ fn superblocks(plan: &Plan, found: &mut Findings) -> Result<(), Failure> {
                             "member {device:?} ({path}): superblocks good, generation {generation}"
                         ));
                     }
-                    // Why it cannot be used is said when it is opened.
+                    // The open tells why the device cannot be used.
                     (None, None) => {}
                 }
             }
             Ok(None) => found.bad(&format!("member {device:?}: {path} is neither a file nor a block device")),
-            // Whether it is needed is said when the hierarchy is opened.
+            // The open of the hierarchy tells whether the member is needed.
             Err(e) => found.good(&format!("member {device:?}: {path}: {e}")),
         }
     }
@@ -189,7 +190,7 @@ async fn look(env: Rc<dyn Env>, plan: Plan, found: &mut Findings) {
         }
         let missing = plan.devices().iter().filter(|device| hierarchy.node(&device.name).is_none());
         let names: Vec<String> = missing.map(|device| format!("{:?}", device.name)).collect();
-        found.good(&format!("not opened, so that only what lies below is looked at: {}", names.join(", ")));
+        found.good(&format!("not opened, so that only the devices below are checked: {}", names.join(", ")));
     }
     for node in hierarchy.nodes() {
         match node.check(false).await {
@@ -198,12 +199,12 @@ async fn look(env: Rc<dyn Env>, plan: Plan, found: &mut Findings) {
         }
     }
     for device in plan.devices().iter().filter(|device| device.kind.traits.store) {
-        // A store of its own lies on the last device, one at the head on the only one.
+        // A separate store lies on the last device, a store at the head on the only one.
         let Some(node) = device.over.last().and_then(|name| hierarchy.node(name)) else { continue };
         store(&device.name, &node, found).await;
     }
     if let Err(e) = hierarchy.close().await {
-        found.bad(&format!("closing what was opened: {e}"));
+        found.bad(&format!("closing the opened devices: {e}"));
     }
 }
 
@@ -214,7 +215,7 @@ async fn store(device: &str, node: &Rc<Node>, found: &mut Findings) {
         Ok(Checked { level, objects, pages, damage, damaged, half_written }) => {
             let mut what = format!("{objects} objects in {pages} pages, level {}", level.name());
             if half_written > 0 {
-                let _ = write!(what, "; of {half_written}, one of both copies was left half-written");
+                let _ = write!(what, "; of {half_written}, one of the two copies was left half-written");
             }
             if damaged == 0 {
                 return found.good(&format!("metadata of {device:?} on {on:?}: good, {what}"));
@@ -231,10 +232,10 @@ async fn store(device: &str, node: &Rc<Node>, found: &mut Findings) {
     }
 }
 
-/// Lets the layers put right what they can, from the bottom up; what they did.
+/// Lets the layers repair their metadata, from the bottom up; returns their reports.
 async fn repair_layers(env: Rc<dyn Env>, plan: Plan) -> String {
     let mut done = Findings::default();
-    // What cannot be opened is said when it is looked at once more.
+    // The second check reports devices that cannot be opened.
     let (hierarchy, _) = Hierarchy::build_partly(plan, env).await;
     for node in hierarchy.nodes() {
         match node.check(true).await {
@@ -246,7 +247,7 @@ async fn repair_layers(env: Rc<dyn Env>, plan: Plan) -> String {
         }
     }
     if let Err(e) = hierarchy.close().await {
-        done.bad(&format!("closing what was repaired: {e}"));
+        done.bad(&format!("closing the repaired devices: {e}"));
     }
     done.text
 }
@@ -269,10 +270,10 @@ async fn repair(env: Rc<dyn Env>, plan: Plan) -> Result<String, Failure> {
     let names: Vec<&str> = missing.iter().map(|(name, _)| name.as_str()).collect();
     plan.mark_cut(&persistent.name, &mut candidates, &names, false);
     let served: Vec<String> = candidates.iter().filter(|c| c.anew).map(|c| c.device.clone()).collect();
-    // What a mirror or parity believes of its legs would be wrong of one that has lost something.
+    // The state that a mirror or parity has of its legs would be wrong for a leg that has lost data.
     let is_alone = |c: &&mut Candidate| !plan.is_below_copies(&c.device);
     candidates.iter_mut().filter(is_alone).for_each(|c| c.anew = true);
-    let repaired = settle_all(&persistent.name, &nodes, &candidates, &missing, &served).await;
+    let repaired = repair_superblocks(&persistent.name, &nodes, &candidates, &missing, &served).await;
     for node in &nodes {
         node.close().await.map_err(|e| Failure::failed(e.to_string()))?;
     }
@@ -284,9 +285,9 @@ async fn open(env: &Rc<dyn Env>, name: &str, path: &Path) -> Result<Rc<Node>, Er
     Ok(Node::new(name, "disk", Rc::clone(env), env.open_disk(open).await?))
 }
 
-/// Makes the superblocks of all members whole that the hierarchy goes on with; those of members that are evicted are stale, and
-/// those that were cut short and get everything when they are `served` are not to be taken for whole.
-async fn settle_all(
+/// Repairs the superblocks of all members in use; evicted members are stale, and truncated members, which are resynced
+/// when they are `served`, must not be taken for whole.
+async fn repair_superblocks(
     name: &str,
     nodes: &[Rc<Node>],
     candidates: &[Candidate],
@@ -312,12 +313,12 @@ async fn settle_all(
         if candidate.is_cut() && served.contains(&candidate.device) {
             let _ = writeln!(
                 out,
-                "DAMAGED  member {:?}: its end is gone; `lamina serve` gives it everything from the others",
+                "DAMAGED  member {:?}: its end is gone; `lamina serve` resyncs the member from the others",
                 candidate.device
             );
             continue;
         }
-        settle(node, &candidate.found, chosen).await.map_err(|e| Failure::failed(e.to_string()))?;
+        repair_copies(node, &candidate.found, chosen).await.map_err(|e| Failure::failed(e.to_string()))?;
         if let Some((place, damage)) = candidate.found.half() {
             let _ =
                 writeln!(out, "REPAIRED member {:?}: {place} of its superblock {damage}", candidate.device);

@@ -1,10 +1,10 @@
-//! The machine as it is, but nothing that is written to its disks gets there.
+//! The machine as it is, but no write reaches its disks.
 //!
 //! A hierarchy can be opened in it as for serving, with everything that opening does (logs are replayed, members are
-//! marked as in use), and afterwards the disks are what they were. What was written is kept in memory, and bounded.
+//! marked as in use), and afterwards the disks are what they were. Writes are kept in memory, and bounded.
 //!
-//! What is sent to a peer cannot be taken back. So the one kind that connects to any, `nbd`, is exchanged for one over which
-//! the same is laid: the server is only asked ([`kinds`]). It deliberately does not listen to anybody.
+//! A message to a peer cannot be taken back. So the only kind that connects to peers, `nbd`, gets the same overlay: the
+//! server is only read ([`kinds`]). It deliberately listens to no client.
 
 use crate::files;
 use lamina_block::{
@@ -22,7 +22,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The most bytes that are kept of what is written to all disks; and to each server.
+/// The most bytes of writes to all disks that are kept; and of writes to each server.
 const KEPT_MAX: usize = 256 << 20;
 
 /// Every kind of layer, for use in this world.
@@ -61,7 +61,7 @@ fn over(name: &str, env: &Rc<dyn Env>, below: Made, written: Rc<Written>) -> Mad
 /// The environment.
 pub struct Overlaid {
     inner: Rc<dyn Env>,
-    /// By the paths of the disks: a disk that is opened again holds what was written before.
+    /// By the paths of the disks: a disk that is opened again has the earlier writes.
     written: RefCell<BTreeMap<PathBuf, Rc<Written>>>,
     /// Bytes that are kept.
     kept: Rc<Cell<usize>>,
@@ -135,7 +135,7 @@ impl Env for Overlaid {
     }
 
     fn listen(&self, at: Address) -> Result<Rc<dyn Listener>> {
-        Err(Error::unsupported(format!("nobody listens at {at} while disks are checked")))
+        Err(Error::unsupported(format!("no server listens at {at} while disks are checked")))
     }
 
     fn compute(&self, work: Box<dyn FnOnce() + Send>) -> Pending {
@@ -155,14 +155,14 @@ impl Env for Overlaid {
     }
 }
 
-/// The size of the file that opening makes, if it does: there is none yet, and its folder is there.
+/// The size of the file that the open would make: there is none yet, and its folder is there.
 fn would_be_made(open: &OpenDisk) -> Option<u64> {
     let size = open.create.filter(|_| !open.read_only && !open.path.exists())?;
     let folder = open.path.parent().filter(|folder| !folder.as_os_str().is_empty());
     folder.is_none_or(Path::is_dir).then_some(size)
 }
 
-/// A file as it is when it is made.
+/// A new file.
 struct Blank(Geometry);
 
 impl Layer for Blank {
@@ -177,7 +177,7 @@ impl Layer for Blank {
                 Step::Done(Ok(()))
             }
             Op::Write(..) | Op::Zero(_) | Op::Discard | Op::Flush => {
-                Error::unsupported("what is written stays in memory").into()
+                Error::unsupported("writes stay in memory").into()
             }
         }
     }
@@ -189,7 +189,7 @@ impl Layer for Blank {
 
 impl Manage for Blank {}
 
-/// What was written to a disk.
+/// The writes to a disk.
 #[derive(Default)]
 struct Written {
     /// The shape of a file that is made here, and is not there outside.
@@ -247,7 +247,7 @@ impl Written {
     }
 }
 
-/// A disk and what was written over it.
+/// A disk and the writes over it.
 struct Overlay {
     below: Rc<Node>,
     geometry: Geometry,

@@ -1,9 +1,9 @@
 //! `lamina status`: is everything well? A line for each hierarchy, and an exit code for monitoring.
 //!
-//! What layers want to be looked at, they say themselves: their *alerts*. One of the name `stopped` means that requests fail;
-//! any other that something is missing that the layer can do without for now. Beside these count devices that are absent,
-//! members that are evicted, and exported devices whose requests fail because something below cannot be reached: not every
-//! layer notices that what it stands on is gone.
+//! Layers report their problems themselves: their *alerts*. An alert called `stopped` means that requests fail; any
+//! other that a part is missing without which the layer can work for now. Beside these count devices that are absent,
+//! members that are evicted, and exported devices whose requests fail because something below cannot be reached: not
+//! every layer notices the loss of a device below.
 
 use crate::api::{Device, Hierarchy, Snapshot};
 use crate::cli;
@@ -52,14 +52,14 @@ impl State {
     }
 }
 
-/// A hierarchy and what is wrong with it.
+/// A hierarchy and its problems.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Status {
     /// The file of the hierarchy.
     pub file: String,
     /// How well it is.
     pub state: State,
-    /// What somebody should look at, as `DEVICE: what`.
+    /// The alerts that need attention, as `DEVICE: ALERT`.
     pub alerts: Vec<String>,
 }
 
@@ -91,7 +91,7 @@ fn is_exported(hierarchy: &Hierarchy, device: &Device) -> bool {
     hierarchy.exports.iter().any(|export| export.device == device.name)
 }
 
-/// What is to be looked at of a device, and whether it is so: the alerts of its layer, and those of every device.
+/// The alerts of a device, and whether each is active: those of its layer, and those of every device.
 pub fn alerts<'a>(hierarchy: &Hierarchy, device: &'a Device) -> impl Iterator<Item = (&'a str, bool)> {
     let own = device.info["alerts"].as_object().into_iter().flatten();
     let own = own.map(|(alert, is_on)| (alert.as_str(), *is_on == Value::Bool(true)));
@@ -166,7 +166,7 @@ mod tests {
             device.unreachable = is;
             Status::of(&hierarchy).line()
         };
-        // What stands on it may do without it, and says so.
+        // The device above may work without it, and reports that.
         assert_eq!(unreachable("a", true), "vm.toml: ok");
         assert_eq!(unreachable("vm1", true), "vm.toml: failed: vm1: unreachable");
         assert_eq!(unreachable("vm1", false), "vm.toml: ok");

@@ -1,4 +1,4 @@
-//! The commands of devices: what each kind understands, read from words, checked, explained.
+//! The commands of devices, by kind: parsed from arguments, checked, explained.
 //!
 //! The kinds declare their commands ([`lamina_block::Verb`]). The daemon checks every command against them before it
 //! reaches a device; `lamina ctl` asks the daemon for them, so that it understands layers that it does not know itself.
@@ -14,7 +14,7 @@ use std::fmt::Write;
 pub enum Denied {
     /// As the error says.
     Failed(Error),
-    /// It would lose what this says, and has no argument `force`. Nothing was done.
+    /// The command would lose this data, and has no argument `force`. Nothing was done.
     Unconfirmed(String),
 }
 
@@ -25,7 +25,7 @@ impl From<Error> for Denied {
 }
 
 impl Denied {
-    /// In words.
+    /// As text.
     pub fn message(&self) -> String {
         match self {
             Denied::Failed(e) => e.to_string(),
@@ -34,7 +34,7 @@ impl Denied {
     }
 }
 
-/// Refuses a command to `device` that `loses` something, unless it says that this is meant.
+/// Refuses a command to `device` that `loses` data without a confirmation.
 pub fn confirm(device: &str, command: &Command, loses: Option<&str>) -> std::result::Result<(), Denied> {
     let Some(loses) = loses.filter(|_| command.args.get(FORCE) != Some(&Value::Bool(true))) else {
         return Ok(());
@@ -43,7 +43,7 @@ pub fn confirm(device: &str, command: &Command, loses: Option<&str>) -> std::res
     Err(Denied::Unconfirmed(format!("{device}: {name} loses {loses}: only with the argument force")))
 }
 
-/// The argument that says that what a command loses is meant to be lost.
+/// The argument that confirms the loss of data.
 pub const FORCE: &str = "force";
 
 /// The commands of a kind.
@@ -66,7 +66,7 @@ pub fn check(kind: &str, command: &Command) -> Result<()> {
     check_args(verb, args).map_err(Error::invalid)
 }
 
-/// The command called `name`, or what there is instead.
+/// The command called `name`, or a message with those that there are.
 pub fn find<'a>(verbs: &'a [Verb], kind: &str, name: &str) -> std::result::Result<&'a Verb, String> {
     verbs.iter().find(|verb| verb.name == name).ok_or_else(|| {
         let names: Vec<&str> = verbs.iter().map(|verb| verb.name.as_str()).collect();
@@ -77,7 +77,7 @@ pub fn find<'a>(verbs: &'a [Verb], kind: &str, name: &str) -> std::result::Resul
     })
 }
 
-/// What is wrong with arguments, if anything is.
+/// The mistake in arguments, if there is one.
 fn check_args(verb: &Verb, args: &Map<String, Value>) -> std::result::Result<(), String> {
     let usage = || format!("write {}", usage(verb));
     for (name, value) in args {
@@ -109,7 +109,7 @@ fn check_args(verb: &Verb, args: &Map<String, Value>) -> std::result::Result<(),
     }
 }
 
-/// What a value is, in words.
+/// The type of a value, for messages.
 fn described(is: ArgType) -> &'static str {
     match is {
         ArgType::Text => "text",
@@ -121,8 +121,8 @@ fn described(is: ArgType) -> &'static str {
     }
 }
 
-/// Arguments from words: `key=value` each, or without its key what stands in an argument's place; or all of them as one
-/// JSON object. The name of a flag alone means yes.
+/// Arguments from text: `key=value` each, or only the value in an argument's place; or all of them as one JSON object.
+/// The name of a flag alone means yes.
 pub fn arguments(verb: &Verb, words: &[String]) -> std::result::Result<Value, String> {
     let mut args = Map::new();
     if let [one] = words
@@ -179,7 +179,7 @@ fn read(arg: &Arg, word: &str) -> std::result::Result<Value, String> {
     }
 }
 
-/// A command as it is written: `resize NAME SIZE [force=FLAG]`.
+/// The syntax of a command: `resize NAME SIZE [force=FLAG]`.
 pub fn usage(verb: &Verb) -> String {
     let mut out = verb.name.clone();
     for arg in &verb.args {
@@ -222,8 +222,11 @@ pub fn help(device: &str, kind: &str, verbs: &[Verb]) -> String {
     if verbs.is_empty() {
         out.push_str("\n  devices of this type have no commands of their own\n");
     }
-    out.push_str("\n  info\n      shows what it is, and its state\n");
-    out.push_str("\n  job NAME pause|resume|cancel|limit=RATE\n      steers background work that `lamina jobs` lists\n");
+    out.push_str("\n  info\n      shows the kind of the device, and its state\n");
+    out.push_str(
+        "\n  job NAME pause|resume|cancel|limit=RATE\n      steers background work that `lamina jobs` \
+                  lists\n",
+    );
     out
 }
 
@@ -328,7 +331,7 @@ mod tests {
         assert!(help("x", "linear", &[]).contains("no commands of their own"));
     }
 
-    /// What `lamina ctl` understands itself, and the rule of the contract.
+    /// The commands that `lamina ctl` understands itself, and the rule of the contract.
     #[test]
     fn commands_of_all_kinds_keep_to_the_rules() {
         for kind in files::kinds() {

@@ -1,5 +1,5 @@
-//! The arrows between the crates: who may depend on whom. Tests may look further (development dependencies are
-//! free), the code may not.
+//! The arrows between the crates: which of them may depend on which. Tests may look further (development dependencies
+//! are free), the code may not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -54,10 +54,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
 
 /// Crates that know an operating system's interfaces; the others get the world from an `Env`.
 const MAY_KNOW_THE_SYSTEM: &[&str] = &["lamina-host", "lamina-vhost-user", "lamina"];
-/// What knowing one looks like.
+/// The text that shows such knowledge.
 const SYSTEM: &[&str] = &["libc", "nix", "rustix", "io-uring", "tokio", "mio", "async-std", "smol"];
 
-/// What every crate of the workspace depends on outside of its tests.
+/// The dependencies of every crate of the workspace outside of its tests.
 fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
     let args = ["metadata", "--format-version", "1", "--no-deps", "--offline"];

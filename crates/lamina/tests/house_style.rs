@@ -1,10 +1,10 @@
-//! What STYLE asks of every source file, as far as a test can see it.
+//! Rules of STYLE for every source file, as far as a test can check them.
 
 use std::path::{Path, PathBuf};
 use syn::visit::Visit;
 
-/// A source file has one idea. This many lines without its tests are the most it takes to tell it; the margin over
-/// 500 is for a file that a last function made longer.
+/// A source file has one idea. The limit is this many lines without tests; the margin over 500 is for a file that a
+/// last function made longer.
 const LINES_MAX: usize = 550;
 
 /// The source files of all crates, those in folders of families among them, without those that are only tests.
@@ -67,7 +67,7 @@ fn nothing_is_left_to_do() {
     }
 }
 
-/// What is tested is what is shipped: a constant that is another one in tests is a key, or follows from a size.
+/// The tested code is the shipped code: a constant that is another one in tests is a key, or follows from a size.
 #[test]
 fn nothing_is_another_constant_in_tests() {
     for (path, text) in sources().iter().filter(|(path, _)| !is_test(path)) {
@@ -146,7 +146,7 @@ fn the_check_finds_what_it_should() {
     assert_eq!(count("fn f(n: u8) { match n { 0 => {} _ => {} } }"), 0);
 }
 
-/// Every static and thread-local outside of tests: its file (the end of its path), its name, and why it is there. What has
+/// Every static and thread-local outside of tests: its file (the end of its path), its name, and its reason. One with
 /// state is an exception to "Nothing is global", and ARCHITECTURE.md names its file there.
 const STATICS: &[(&str, &str, &str)] = &[
     ("host/src/executor.rs", "HERE", "the reactor's: a waker knows only the thread on which it is called"),

@@ -1,9 +1,9 @@
-//! The graph and the program know no kind of layer by its name: what they need of one it declares.
+//! The graph and the program know no kind of layer by its name: a kind declares all that they need.
 
 use proc_macro2::{TokenStream, TokenTree};
 use std::path::{Path, PathBuf};
 
-/// Words that are the name of a kind and mean something else: the file, the word, what it means there. Each has to be
+/// Words that are the name of a kind and mean something else: the file, the word, its meaning there. Each has to be
 /// there.
 const OTHERS: &[(&str, &str, &str)] = &[
     ("graph/src/export.rs", "nbd", "the key of an export: the protocol"),

@@ -1,8 +1,8 @@
 //! Looking at a store without opening it: is every copy of every page whole?
 //!
-//! A store notices damage when a page is asked for, which may be years later. This reads all pages that are in use, both
-//! copies of each. It writes nothing. What lies only in the log is not looked at: open the store before, over a device
-//! that forgets what is written, and its log is in its pages.
+//! A store notices damage when a page is asked for, which may be years later. This reads all pages that are in use,
+//! both copies of each. A check writes nothing. Changes that are only in the log are not looked at: open the store
+//! before, over a device that forgets writes, and its log is in its pages.
 
 use crate::directory::{DIRECTORY, Directory};
 use crate::format::{self, BLOCK, Shape, Slot};
@@ -15,24 +15,24 @@ use std::rc::Rc;
 
 /// Pages that are read at once.
 const BATCH: u32 = 64;
-/// The most places of damage that are told one by one.
+/// The most places of damage that are listed one by one.
 pub const DAMAGE_MAX: usize = 1000;
 
-/// What was found in a store.
+/// The findings about a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
     /// Its level.
     pub level: Level,
     /// How many objects there are.
     pub objects: usize,
-    /// How many pages are in use, those of the directory too.
+    /// The number of pages in use, those of the directory too.
     pub pages: u64,
-    /// What is wrong, at most [`DAMAGE_MAX`] places.
+    /// The damage, at most [`DAMAGE_MAX`] places.
     pub damage: Vec<Damage>,
     /// How many places there are in all.
     pub damaged: u64,
-    /// How many pages have one whole copy beside one that is not, under [`Level::Lazy`]: a crash in the middle of a
-    /// write-back leaves that, and the whole one counts. It is no damage; nor can damage be told from it.
+    /// The number of pages with one whole copy and one broken copy, under [`Level::Lazy`]: a crash in the middle of a
+    /// write-back leaves that, and the whole one counts. This is no damage; but damage looks the same.
     pub half_written: u64,
 }
 
@@ -45,14 +45,14 @@ pub enum Damage {
     Copy {
         /// The page.
         page: u32,
-        /// The object that it belongs to; 0 is the directory.
+        /// The object of the page; 0 is the directory.
         object: u64,
     },
     /// A page of which nothing is left.
     Page {
         /// The page.
         page: u32,
-        /// The object that it belongs to; 0 is the directory.
+        /// The object of the page; 0 is the directory.
         object: u64,
     },
 }
@@ -73,7 +73,7 @@ impl fmt::Display for Damage {
                     of(object)
                 )
             }
-            Damage::Page { page, object } => write!(f, "page {page}, of {}: it is lost", of(object)),
+            Damage::Page { page, object } => write!(f, "page {page}, of {}: the page is lost", of(object)),
         }
     }
 }
@@ -89,12 +89,12 @@ struct Looked<'a> {
 ///
 /// Fails if there is none, or if neither of its roots or not all of its directory can be read.
 pub async fn check(node: &Rc<Node>) -> Result<Checked> {
-    let room = node.geometry().size / BLOCK as u64 * BLOCK as u64;
-    if room < 2 * BLOCK as u64 {
+    let space = node.geometry().size / BLOCK as u64 * BLOCK as u64;
+    if space < 2 * BLOCK as u64 {
         return Err(Error::new(ErrorKind::Corrupt, "the device is too small for a metadata store"));
     }
     let bytes = get(node, 0..2 * BLOCK as u64).await?;
-    let mut roots = [0, 1].map(|i| format::read_root(&bytes[i * BLOCK..][..BLOCK], room));
+    let mut roots = [0, 1].map(|i| format::read_root(&bytes[i * BLOCK..][..BLOCK], space));
     let broken: Vec<Damage> =
         (0u8..).zip(&roots).filter(|(_, r)| r.is_err()).map(|(i, _)| Damage::Root(i)).collect();
     // The directory lies where both say.
@@ -166,7 +166,7 @@ impl Looked<'_> {
                 let whole = found.iter().any(|slot| matches!(slot, Slot::Whole { .. }));
                 match broken {
                     0 => {}
-                    // What was never whole reads as zeroes.
+                    // A page that was never whole reads as zeroes.
                     1 if self.shape.level == Level::Lazy => self.found.half_written += 1,
                     1 if whole => self.wrong(Damage::Copy { page, object: id.0 }),
                     _ => self.wrong(Damage::Page { page, object: id.0 }),

@@ -1,7 +1,7 @@
 //! Which objects there are and which pages they have: a table of descriptors in the first pages of the store.
 //!
-//! Invariant: no page belongs to two objects, and a number names one object for ever. What changes here is a plain
-//! change of bytes of object 0, logged like any other; this struct is what the bytes say, for looking up.
+//! Invariant: no page belongs to two objects, and a number names one object for ever. A change of the directory is a
+//! plain change of bytes of object 0, logged like any other; this struct has the decoded bytes, for look-ups.
 
 use crate::Id;
 use crate::format::PAYLOAD;
@@ -22,7 +22,7 @@ struct Run {
     count: U32,
 }
 
-/// An object as it stands in the table. Entry 0 is none: its `id` is the next number to give.
+/// An object's entry in the table. Entry 0 is none: its `id` is the next number to give.
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Descriptor {
@@ -66,7 +66,7 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    /// The table of a new store; what its first entry must hold.
+    /// The table of a new store, and the contents of its first entry.
     pub fn first_entry() -> Edit {
         edit(0, &Descriptor { id: 1.into(), ..Descriptor::default() })
     }
@@ -107,7 +107,7 @@ impl Directory {
         }
     }
 
-    /// Takes a run out of the free ones, if all of it is free.
+    /// Removes a run from the free ones, if all of it is free.
     fn cut_out(&mut self, (start, count): (u32, u32)) -> bool {
         let Some((&from, &len)) = self.free.range(..=start).next_back() else { return false };
         let (end, free_end) = (u64::from(start) + u64::from(count), u64::from(from) + u64::from(len));
@@ -124,7 +124,7 @@ impl Directory {
         true
     }
 
-    /// Gives pages that nobody uses any more to whoever comes next.
+    /// Frees pages that are not used any more.
     pub fn give_back(&mut self, (mut start, mut count): (u32, u32)) {
         if let Some((&before, &len)) = self.free.range(..start).next_back()
             && before + len == start
@@ -162,11 +162,11 @@ impl Directory {
         None
     }
 
-    /// Adds an object. What is to be written: its entry and the next number.
+    /// Adds an object. The bytes to write: its entry and the next number.
     pub fn alloc(&mut self, len: u64, tag: u64) -> Result<(Id, [Edit; 2])> {
         let full = |what: &str| Error::new(ErrorKind::NoSpace, format!("the metadata store has no {what}"));
-        let index = *self.spare.first().ok_or_else(|| full("room for another object"))?;
-        let no_pages = || full(&format!("room for an object of {len} bytes: {}", self.room()));
+        let index = *self.spare.first().ok_or_else(|| full("space for another object"))?;
+        let no_pages = || full(&format!("space for an object of {len} bytes: {}", self.space()));
         let runs = self.find(pages_of(len)).ok_or_else(no_pages)?;
         let id = self.next_id;
         self.next_id += 1;
@@ -187,12 +187,13 @@ impl Directory {
         self.free.values().map(|count| u64::from(*count)).sum()
     }
 
-    fn room(&self) -> String {
+    fn space(&self) -> String {
         let pages = self.free_pages();
         format!("{} bytes are free, in {} pieces", pages * PAYLOAD as u64, self.free.len())
     }
 
-    /// Removes an object; its pages stay taken until they are given back. What is to be written, and its pages.
+    /// Removes an object; its pages stay taken until they are given back. The bytes to write, and the pages of the
+    /// object.
     pub fn free(&mut self, id: Id) -> Option<(Edit, Vec<(u32, u32)>)> {
         let entry = self.objects.remove(&id.0)?;
         self.spare.insert(entry.index);

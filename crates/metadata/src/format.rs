@@ -1,6 +1,6 @@
 //! The bytes of a store, version 1 (`docs/formats/metadata.md`): roots, records of the log, trailers of pages.
 //!
-//! Invariant: what is decoded here has a right checksum and sizes that fit the region; nothing else is believed.
+//! Invariant: decoded data has a right checksum and sizes that fit the region; other data is not believed.
 
 use crate::Level;
 use lamina_block::{Error, ErrorKind, Result};
@@ -67,7 +67,7 @@ impl Shape {
 pub(crate) struct Tail {
     /// The number of the first record.
     pub seq: u64,
-    /// The block of the log where it begins, or will.
+    /// The block of the log where it begins.
     pub block: u32,
 }
 
@@ -96,7 +96,7 @@ fn crc_without(bytes: &[u8], at: usize) -> u32 {
 
 const ROOT_CRC: usize = std::mem::offset_of!(Root, crc);
 
-/// What says `level` on disk.
+/// The code of `level` on disk.
 fn number_of(level: Level) -> u32 {
     match level {
         Level::Lazy => 0,
@@ -192,7 +192,7 @@ pub(crate) const RECORD_HEAD: usize = size_of::<RecordHead>();
 pub(crate) const CHANGE_HEAD: usize = size_of::<ChangeHead>();
 const RECORD_CRC: usize = std::mem::offset_of!(RecordHead, crc);
 
-/// A record as it is built.
+/// A record under construction.
 pub(crate) struct Writing(Vec<u8>);
 
 impl Writing {
@@ -269,7 +269,7 @@ pub(crate) fn changes<'a>(record: &'a [u8], shape: &Shape) -> Option<Vec<Change<
     Some(changes)
 }
 
-/// What stands behind the bytes of a page.
+/// The trailer after the bytes of a page.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Trailer {
@@ -280,10 +280,10 @@ struct Trailer {
     crc: U32,
 }
 
-/// What a slot of a page holds.
+/// The contents of a slot of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slot {
-    /// Only zeroes: it was never written.
+    /// Only zeroes: the slot was never written.
     Blank,
     /// Half a write, or damage.
     Broken,
@@ -315,7 +315,7 @@ pub(crate) fn page(page: u32, owner: u64, seq: u64, version: u64, data: &[u8; PA
     into[at..].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// What `block`, a slot of page `page`, holds.
+/// The contents of `block`, a slot of page `page`.
 pub(crate) fn slot(block: &[u8], page: u32) -> Slot {
     let Ok((_, trailer)) = Trailer::ref_from_suffix(block) else { return Slot::Broken };
     let right = crc32c::crc32c(&block[..block.len() - 4]) == trailer.crc.get();

@@ -1,13 +1,14 @@
-//! What Lamina keeps on disk beside data.
+//! Lamina's metadata on disk.
 //!
-//! * [`superblock`]: what every member says of itself and of its hierarchy, twice;
-//! * [`member`]: the layer that hides it from those above, and who belongs together;
-//! * [`Store`]: what layers keep: objects that survive a crash, in a region of a device;
+//! * [`superblock`]: the description of a member and of its hierarchy, twice on every member;
+//! * [`member`]: the layer that hides the superblocks from layers above, and the search for members that belong
+//!   together;
+//! * [`Store`]: the metadata of layers: objects that survive a crash, in a region of a device;
 //! * [`extents`]: maps of extents, kept in a store;
 //! * [`check`]: whether every page of a store is whole.
 //!
-//! Invariant: whatever is read from a disk is checked before it is believed, and a power loss at any moment leaves
-//! what was there before or what was to be there after. This crate knows no operating system: it works on nodes.
+//! Invariant: data from a disk is checked before it is believed, and a power loss at any moment leaves the old state or
+//! the new one. This crate knows no operating system: all its I/O goes through nodes.
 //!
 //! # The store
 //!
@@ -16,19 +17,19 @@
 //!
 //! ```text
 //!   Change ──▶ pages in memory ──commit──▶ log: one record, one flush
-//!                    └────────write-back──▶ each page to the older of its two slots, flush, then the root: tail moves
+//!                    └──write-back──▶ each page to the older of its two slots, flush, root: tail moves
 //! ```
 //!
 //! # What a crash leaves
 //!
-//! At every level: the store opens; what was committed before is there; a committed object is there with its length;
-//! an object never shows bytes of another. And, with `commit` meaning one that completed:
+//! At every level: the store opens; every earlier commit is there; a committed object is there with its length; an
+//! object never shows bytes of another. And, with `commit` meaning one that completed:
 //!
 //! | level | after a crash | commits by itself |
 //! |---|---|---|
-//! | [`Level::Lazy`] | each page of an object is as at the last commit or at some moment after it; objects come and go whole | every few seconds, and when memory is short |
-//! | [`Level::Shadow`] | everything is exactly as after some [`Change`], not before the last commit | the same |
-//! | [`Level::Atomic`] | everything is exactly as at some call of [`Store::commit`] (or `flush`), the last that completed or a later one | never |
+//! | [`Level::Lazy`] | each page is of the last commit or later; objects come and go whole | every few seconds |
+//! | [`Level::Shadow`] | everything is as after some [`Change`], not before the last commit | the same |
+//! | [`Level::Atomic`] | everything is as at a [`Store::commit`] (or `flush`), the last one or later | never |
 //!
 //! Under `atomic` the layer decides when metadata moves: it makes its data durable first, then commits, and does not
 //! overwrite data that the last commit refers to. Then data and metadata go back together.
@@ -71,8 +72,8 @@
 //! # }
 //! ```
 //!
-//! What it deliberately does not do: objects do not grow (add another, move, free); one store does not span devices
-//! (give it a mirror); a page of which a copy is damaged is an error, never an older copy in silence.
+//! Deliberate limits: objects do not grow (add another, move, free); one store does not span devices (give it a
+//! mirror); a page of which a copy is damaged is an error, never an older copy in silence.
 
 pub mod check;
 pub mod extents;

@@ -1,7 +1,7 @@
 //! Formatting, and opening: the newest root, replay of the log, the directory.
 //!
 //! Replay may be interrupted anywhere and begun again: a page says which records its bytes include, and these are
-//! skipped; the tail stays where it is until everything is in its page.
+//! skipped; the tail stays in place until every change is in its page.
 
 use crate::directory::{self, DIRECTORY, Directory};
 use crate::format::{self, BLOCK, DIRECTORY_PAGES_MAX, LOG_BLOCKS_MIN, PAYLOAD, Shape, Tail};
@@ -91,8 +91,8 @@ async fn root(env: &dyn Env, region: &Region) -> Result<Found> {
     }
 }
 
-/// The root that is left may be the older one, and the log may have gone on over the place that it names. Then
-/// there are records behind the end that was found.
+/// The remaining root may be the older one, and the log may have wrapped over the tail that it names. Then there are
+/// records beyond the end that was found.
 async fn is_the_end(service: &Service) -> Result<()> {
     let (shape, head) = (&service.shape, service.state.borrow().log.head);
     let mut at = 0;
@@ -112,7 +112,7 @@ async fn is_the_end(service: &Service) -> Result<()> {
 
 pub(crate) async fn open(env: &Rc<dyn Env>, region: Region, options: Options) -> Result<Rc<Service>> {
     if !region.read_only() {
-        // What is read below may be in a cache only, if the process died and not the machine.
+        // The data read below may be in a cache only, if the process died and not the machine.
         region.flush().await?;
     }
     let Found { shape, generation, tail, alone } = root(&**env, &region).await?;

@@ -1,4 +1,4 @@
-//! What is chosen when a store is made and when it is opened.
+//! The options for making a store and for opening it.
 
 use lamina_block::Level;
 use std::time::Duration;
@@ -12,8 +12,8 @@ pub struct Id(pub u64);
 pub struct Format {
     /// Its level.
     pub level: Level,
-    /// The length of the log in bytes: 64 KiB to 4 GiB, in units of 4096. A record takes at most a quarter of it, and at
-    /// most 1 MiB. A longer log means fewer write-backs and a longer replay.
+    /// The length of the log in bytes: 64 KiB to 4 GiB, in units of 4096. A record takes at most a quarter of the log,
+    /// and at most 1 MiB. A longer log means fewer write-backs and a longer replay.
     pub log: u64,
     /// The most objects, 1 to 64,000; each takes 64 bytes, in memory too.
     pub objects: u32,

@@ -16,8 +16,8 @@ pub struct Region {
 }
 
 impl Region {
-    /// The range `at` of `node`. It must lie inside, at multiples of 4096, and the device's logical block may have at
-    /// most 4096 bytes.
+    /// The range `at` of `node`. The region must lie inside, at multiples of 4096, and the device's logical block may
+    /// have at most 4096 bytes.
     pub fn new(node: Rc<Node>, at: Range<u64>) -> Result<Region> {
         let (geometry, unit) = (node.geometry(), BLOCK as u64);
         if geometry.block as usize > BLOCK {
@@ -36,7 +36,7 @@ impl Region {
     }
 
     /// Its length in bytes.
-    #[expect(clippy::len_without_is_empty, reason = "an empty region is of no use, and nobody asks")]
+    #[expect(clippy::len_without_is_empty, reason = "an empty region is never asked for")]
     pub fn len(&self) -> u64 {
         self.at.end - self.at.start
     }

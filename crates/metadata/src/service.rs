@@ -1,15 +1,15 @@
 //! The service behind a store: brings pages into memory, writes records and pages, one round after the other.
 //!
 //! ```text
-//!   round:   finish an earlier write-back ─▶ record ─▶ flush ─▶ who waits for a commit goes on
-//!            if it is time: pages to their other slots ─▶ flush ─▶ root, forced ─▶ the log's tail has moved
+//!   round:   finish an earlier write-back ─▶ record ─▶ flush ─▶ waiting commits go on
+//!            if due: pages to their other slots ─▶ flush ─▶ root, forced ─▶ the log's tail has moved
 //! ```
 //!
 //! Invariant: there is one round at a time; a page is written only when the record of its bytes is durable, once
 //! between two flushes, and never over its newest whole copy.
 
 use crate::format::{self, BLOCK, PAYLOAD, Shape, Slot};
-use crate::state::{NOBODY, Page, Record, Room, State};
+use crate::state::{NOBODY, Page, Record, Space, State};
 use crate::{Id, Level, Options, Region};
 use lamina_block::{Durability, Env, Error, ErrorKind, Result, Signal};
 use std::cell::{Cell, RefCell};
@@ -19,7 +19,7 @@ use std::rc::{Rc, Weak};
 /// Pages written at once.
 const BATCH: usize = 64;
 
-/// The answer that somebody waits for.
+/// The answer to a waiting caller.
 type Answer = Rc<RefCell<Option<Result<()>>>>;
 
 pub(crate) struct Service {
@@ -81,8 +81,8 @@ impl Service {
         }
     }
 
-    /// Brings a page into memory, or waits for whoever does. `lenient` takes half-written copies for never written,
-    /// as after a crash.
+    /// Brings a page into memory, or waits for the task that does. `lenient` takes half-written copies for never
+    /// written, as after a crash.
     pub async fn bring(&self, number: u32, lenient: bool) -> Result<()> {
         if !self.state.borrow_mut().loading.insert(number) {
             self.moved.wait().await;
@@ -102,7 +102,7 @@ impl Service {
         Ok(())
     }
 
-    /// What is on disk of the two copies of a page.
+    /// The two copies of a page on disk.
     pub async fn copies(&self, number: u32) -> Result<[Slot; 2]> {
         let bytes = self.region.get(&*self.env, self.shape.slot_at(number, 0), 2 * BLOCK).await?;
         Ok([&bytes[..BLOCK], &bytes[BLOCK..]].map(|slot| format::slot(slot, number)))
@@ -126,16 +126,16 @@ impl Service {
         Ok(())
     }
 
-    /// Whether there is room for a change.
-    pub fn room(&self, bytes: usize, pieces: usize, pages: &BTreeSet<u32>) -> Room {
+    /// Whether there is space for a change.
+    pub fn space(&self, bytes: usize, pieces: usize, pages: &BTreeSet<u32>) -> Space {
         let asked = !self.for_commit.borrow().is_empty() || !self.for_write_back.borrow().is_empty();
         if asked && self.shape.level == Level::Atomic {
-            return Room::AfterPlan;
+            return Space::AfterPlan;
         }
-        self.state.borrow().room(bytes, pieces, pages)
+        self.state.borrow().space(bytes, pieces, pages)
     }
 
-    /// Waits until there is room for a change of `pages`, which are asked for again after every wait.
+    /// Waits until there is space for a change of `pages`, which are asked for again after every wait.
     pub async fn wait_for_room(
         &self,
         bytes: usize,
@@ -146,26 +146,26 @@ impl Service {
             if self.closed.get() {
                 return Err(Error::offline("the metadata store is closed"));
             }
-            let room = self.room(bytes, pieces, &pages()?);
-            match (room, self.shape.level) {
-                (Room::Yes, _) => return Ok(()),
-                (Room::No, _) => {
+            let space = self.space(bytes, pieces, &pages()?);
+            match (space, self.shape.level) {
+                (Space::Yes, _) => return Ok(()),
+                (Space::No, _) => {
                     return Err(Error::invalid("a change of metadata is too large to be made at once"));
                 }
-                // What is committed is what there was when it was asked for.
-                (Room::AfterPlan, _) => self.moved.wait().await,
-                (Room::WriteBack, Level::Atomic) if self.working.get() => self.moved.wait().await,
-                (Room::Commit | Room::WriteBack, Level::Atomic) => {
+                // The commit has all changes up to the call.
+                (Space::AfterPlan, _) => self.moved.wait().await,
+                (Space::WriteBack, Level::Atomic) if self.working.get() => self.moved.wait().await,
+                (Space::Commit | Space::WriteBack, Level::Atomic) => {
                     let message = "too much metadata has been changed since the last commit: commit first";
                     return Err(Error::new(ErrorKind::NoSpace, message));
                 }
-                (Room::Commit, Level::Lazy | Level::Shadow) => self.reach(false).await?,
-                (Room::WriteBack, Level::Lazy | Level::Shadow) => self.reach(true).await?,
+                (Space::Commit, Level::Lazy | Level::Shadow) => self.reach(false).await?,
+                (Space::WriteBack, Level::Lazy | Level::Shadow) => self.reach(true).await?,
             }
         }
     }
 
-    /// Something was changed: it will be committed, if the level says so, even if nobody asks.
+    /// Something was changed: the change will be committed without a request, if the level demands that.
     pub fn changed(&self) {
         if self.shape.level == Level::Atomic || self.timer.replace(true) {
             return;
@@ -175,7 +175,7 @@ impl Service {
             sleep.await;
             let Some(service) = me.upgrade() else { return };
             service.timer.set(false);
-            if service.state.borrow().is_behind()
+            if service.state.borrow().is_dirty()
                 && let Err(e) = service.reach(false).await
             {
                 tracing::warn!("metadata could not be committed, and will be later: {e}");
@@ -217,7 +217,7 @@ impl Service {
         }));
     }
 
-    /// One round. Everything that was changed before it began is in it.
+    /// One round. All changes before its start are in it.
     async fn round(&self) {
         let answer = |to: &[Answer], result: &Result<()>| {
             to.iter().for_each(|answer| *answer.borrow_mut() = Some(result.clone()));

@@ -1,8 +1,8 @@
-//! What a store knows: the pages in memory, what has changed, and where the log stands. No input or output here.
+//! The state of a store: the pages in memory, the changes, and the ends of the log. No input or output here.
 //!
-//! Invariant: a page that was changed stays in memory until a write-back of just these bytes has been flushed, and
-//! what is written back was in a durable record before. Bytes under way are shared, and copied by whoever changes the
-//! page meanwhile, so a write-back is of one moment and holds nobody up.
+//! Invariant: a page that was changed stays in memory until a write-back of just these bytes has been flushed, and a
+//! page is written back only after a durable record has the change. Bytes under way are shared, and a change of the
+//! page copies them meanwhile, so a write-back is of one moment and delays no change.
 
 use crate::directory::{DIRECTORY, Directory};
 use crate::format::{BLOCK, CHANGE_HEAD, PAYLOAD, RECORD_HEAD, Shape, Tail, Writing};
@@ -17,7 +17,7 @@ pub(crate) const NOBODY: u64 = u64::MAX;
 
 pub(crate) type Data = [u8; PAYLOAD];
 
-/// A page in memory. Whoever holds one keeps it there.
+/// A page in memory. A reference keeps the page there.
 pub(crate) struct Page {
     pub owner: Cell<u64>,
     pub data: RefCell<Rc<Data>>,
@@ -26,7 +26,7 @@ pub(crate) struct Page {
     pub slot: Cell<u8>,
     /// The last record that the bytes include; only replay looks at it.
     pub seq: Cell<u64>,
-    /// When it was changed last; 0 when it is as it is in its newest slot.
+    /// The number of its last change; 0 if its newest slot has the same bytes.
     pub stamp: Cell<u64>,
     /// Used since the hand of the clock was here.
     pub recent: Cell<bool>,
@@ -58,7 +58,7 @@ impl Page {
 pub(crate) struct Uncommitted {
     /// By page: runs from, to, in order, never touching.
     pub pages: BTreeMap<u32, Vec<(u16, u16)>>,
-    /// What a record of them takes at the most, without its head.
+    /// The most bytes of a record of them, without its head.
     size: usize,
 }
 
@@ -101,7 +101,7 @@ pub(crate) struct Log {
     pub used: u32,
 }
 
-/// A page as it is to be written back.
+/// A page to be written back.
 pub(crate) struct Shot {
     pub number: u32,
     pub page: Rc<Page>,
@@ -153,9 +153,9 @@ pub(crate) struct State {
     hand: u32,
 }
 
-/// Whether changes have room.
+/// Whether there is space for changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Room {
+pub(crate) enum Space {
     Yes,
     /// After a commit.
     Commit,
@@ -187,19 +187,19 @@ impl State {
     }
 
     /// Whether changes of `bytes` in `pieces` pieces, to `pages`, may be made now.
-    pub fn room(&self, bytes: usize, pieces: usize, pages: &BTreeSet<u32>) -> Room {
+    pub fn space(&self, bytes: usize, pieces: usize, pages: &BTreeSet<u32>) -> Space {
         let (most, need) = (self.shape.record_max() - RECORD_HEAD, bytes + pieces * CHANGE_HEAD);
         if need > most || pages.len() > self.capacity / 4 {
-            return Room::No;
+            return Space::No;
         }
         let more = |known: usize| known + pages.len();
         if self.uncommitted.size + need > most || more(self.uncommitted.pages.len()) > self.capacity / 4 {
-            return Room::Commit;
+            return Space::Commit;
         }
         let fresh = pages.iter().filter(|page| !self.dirty.contains(page)).count();
         match self.dirty.len() + fresh > self.capacity / 4 * 3 {
-            true => Room::WriteBack,
-            false => Room::Yes,
+            true => Space::WriteBack,
+            false => Space::Yes,
         }
     }
 
@@ -246,11 +246,11 @@ impl State {
     }
 
     /// Something was changed that is not known to be on disk.
-    pub fn is_behind(&self) -> bool {
+    pub fn is_dirty(&self) -> bool {
         !self.uncommitted.pages.is_empty() || (self.shape.level == Level::Lazy && !self.dirty.is_empty())
     }
 
-    /// What is to be written now: what the log lacks, and the pages if they are asked for or it is time.
+    /// The writes that are due: changes that are not in the log, and the pages if they are asked for or due.
     pub fn plan(&mut self, home: bool) -> (Option<Record>, Option<WriteBack>) {
         let record = self.record();
         let blocks = record.as_ref().map_or(0, Record::blocks);
@@ -313,7 +313,7 @@ impl State {
         record.freed.into_iter().for_each(|run| self.directory.give_back(run));
     }
 
-    /// A record could not be written: what it said is still to be said.
+    /// A record could not be written: its changes are still to be recorded.
     pub fn not_committed(&mut self, record: Record) {
         for (number, runs) in record.changes.pages {
             if self.pages.contains_key(&number) {
@@ -341,7 +341,7 @@ impl State {
         self.log.used -= released;
     }
 
-    /// Drops pages that were not used for long until there is room for `more`, as far as that is possible.
+    /// Drops pages that were not used for long until there is space for `more`, as far as that is possible.
     pub fn evict(&mut self, pinned: usize, more: usize) {
         let mut steps = 2 * self.pages.len();
         while self.pages.len() + more > self.capacity + pinned && steps > 0 {

@@ -5,7 +5,7 @@
 use crate::directory::{DIRECTORY, Edit, gone, pages_of};
 use crate::format::{PAYLOAD, Slot};
 use crate::service::Service;
-use crate::state::{Page, Room};
+use crate::state::{Page, Space};
 use crate::{Format, Id, Level, Options, Region};
 use lamina_block::{Env, Error, ErrorKind, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,14 +22,14 @@ pub struct Object {
     len: u64,
 }
 
-/// What is changed together: after a crash all of it is there or nothing (under [`Level::Lazy`]: page by page).
+/// A set of changes: after a crash all of it is there or nothing (under [`Level::Lazy`]: page by page).
 #[derive(Clone, Default)]
 pub struct Change {
     writes: Vec<(Id, u64, Bytes)>,
     frees: Vec<Id>,
 }
 
-/// What a write does to a few bytes.
+/// The effect of a write on a few bytes.
 type Update = Rc<dyn Fn(&mut [u8])>;
 
 #[derive(Clone)]
@@ -105,17 +105,17 @@ enum What<'a> {
 }
 
 impl Store {
-    /// Makes an empty store of `region`. What was there is lost.
+    /// Makes an empty store of `region`. Earlier data there is lost.
     ///
     /// Fails with `Invalid` if the region is too small for the log and the directory.
     pub async fn format(env: &Rc<dyn Env>, region: &Region, format: Format) -> Result<()> {
         crate::open::format(env, region, format).await
     }
 
-    /// Opens the store of `region`, after a crash as well. On a read-only device nothing is written, and all that
-    /// the log holds must fit into memory.
+    /// Opens the store of `region`, after a crash as well. On a read-only device nothing is written, and all changes in
+    /// the log must fit into memory.
     ///
-    /// Fails with `Corrupt` if there is none or it is damaged, with `Unsupported` if its format is newer.
+    /// Fails with `Corrupt` if there is no store or a damaged one, with `Unsupported` if its format is newer.
     pub async fn open(env: &Rc<dyn Env>, region: Region, options: Options) -> Result<Store> {
         crate::open::open(env, region, options).await.map(Store)
     }
@@ -135,10 +135,10 @@ impl Store {
         self.0.state.borrow().directory.objects().find(|object| object.2 == tag).map(|object| object.0)
     }
 
-    /// Adds an object of `len` bytes, all zero. `tag` is the layer's own, to find it again. It is there after a crash
-    /// if it was committed.
+    /// Adds an object of `len` bytes, all zero. `tag` is the layer's own, to find it again. The object is there after a
+    /// crash if it was committed.
     ///
-    /// Fails with `NoSpace` if there is no room for it; a commit may make room.
+    /// Fails with `NoSpace` if there is no space for it; a commit may free some.
     pub async fn alloc(&self, len: u64, tag: u64) -> Result<Object> {
         self.0.wait_for_room(2 * size_of::<Edit>(), 2, || Ok(BTreeSet::new())).await?;
         let (id, edits) = self.0.state.borrow_mut().directory.alloc(len, tag)?;
@@ -158,22 +158,22 @@ impl Store {
         Ok(Object { service: Rc::clone(&self.0), id, len })
     }
 
-    /// Drops from memory what it holds of an object, except what is not written back yet.
+    /// Drops the pages of an object from memory, except those that are not written back yet.
     pub fn unload(&self, id: Id) -> Result<()> {
         self.0.state.borrow_mut().unload(id)
     }
 
-    /// Makes a change in memory; what is read afterwards shows it. It waits for room: for a commit or a write-back.
+    /// Makes a change in memory; later reads show it. The call waits for space: for a commit or a write-back.
     ///
-    /// Fails with `NoSpace` (and for no other reason) under [`Level::Atomic`], where the store does not commit by itself,
-    /// if so much has been changed that the layer must commit first; with `Invalid` if the change is wrong, or larger than
-    /// [`Store::change_max`].
+    /// Fails with `NoSpace` (and for no other reason) under [`Level::Atomic`], where the store does not commit by
+    /// itself, if so much has been changed that the layer must commit first; with `Invalid` if the change is wrong, or
+    /// larger than [`Store::change_max`].
     pub async fn change(&self, change: Change) -> Result<()> {
         self.0.change(&change).await
     }
 
-    /// The most bytes that one change may carry, each write counted with 32 more. It may touch at most a quarter of
-    /// the pages that fit into memory.
+    /// The most bytes that one change may carry, each write counted with 32 more. A change may touch at most a quarter
+    /// of the pages that fit into memory.
     pub fn change_max(&self) -> usize {
         self.0.shape.record_max() / 2
     }
@@ -204,16 +204,16 @@ impl Store {
     }
 
     /// True if something has been changed that is not known to be durable.
-    pub fn is_behind(&self) -> bool {
-        self.0.state.borrow().is_behind()
+    pub fn is_dirty(&self) -> bool {
+        self.0.state.borrow().is_dirty()
     }
 
-    /// Pages that no object has. What was freed counts after the next commit.
+    /// Pages that no object has. Freed bytes count after the next commit.
     pub fn free_pages(&self) -> u64 {
         self.0.state.borrow().directory.free_pages()
     }
 
-    /// Bytes of its region that it uses.
+    /// The bytes of its region in use.
     pub fn region_len(&self) -> u64 {
         self.0.shape.len()
     }
@@ -236,7 +236,7 @@ impl Object {
         self.len
     }
 
-    /// Reads `into.len()` bytes from `offset`. What others change meanwhile may be seen page by page.
+    /// Reads `into.len()` bytes from `offset`. Concurrent changes may be seen page by page.
     pub async fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
         check(self.id, self.len, offset, into.len())?;
         let mut rest = into;
@@ -249,16 +249,16 @@ impl Object {
         Ok(())
     }
 
-    /// Eight bytes, little-endian, at `at` of page `index` of the object (each has 4064 bytes), if the page is in memory
-    /// and they lie in it.
+    /// Eight bytes, little-endian, at `at` of page `index` of the object (each has 4064 bytes), if the page is in
+    /// memory and they lie in it.
     #[inline]
     pub fn peek(&self, index: u64, at: usize) -> Option<u64> {
         self.service.state.borrow().peek(self.id, index, at)
     }
 
-    /// Whether page `index` of the object (each has 4064 bytes) is damaged on disk: one of its two copies cannot be read.
-    /// Under [`Level::Lazy`], where a crash may leave one half-written: neither can. What is not written back yet is not
-    /// looked at.
+    /// Whether page `index` of the object (each has 4064 bytes) is damaged on disk: one of its two copies cannot be
+    /// read. Under [`Level::Lazy`], where a crash may leave one copy half-written: neither can. Changes that are not
+    /// written back yet are not looked at.
     pub async fn is_damaged(&self, index: u64) -> Result<bool> {
         let number = self.service.state.borrow().directory.page_of(self.id, index)?;
         let copies = self.service.copies(number).await?;
@@ -266,9 +266,9 @@ impl Object {
         Ok(broken > usize::from(self.service.shape.level == Level::Lazy))
     }
 
-    /// Makes page `index` of the object whole again, holding `bytes` and then zeroes, whatever was left of it. For a page
-    /// that cannot be read, and of which somebody knows what it has to hold. It is durable when this returns; after a
-    /// crash before that, the page may still be damaged, and nothing else. Nobody may change the object meanwhile.
+    /// Makes page `index` of the object whole again, holding `bytes` and then zeroes, whatever was left of it. For a
+    /// page that cannot be read, and whose contents the caller knows. The page is durable when this returns; after a
+    /// crash before that, the page may still be damaged, and nothing else. The object must not change meanwhile.
     pub async fn restore(&self, index: u64, bytes: &[u8]) -> Result<()> {
         if bytes.len() > PAYLOAD {
             return Err(Error::invalid(format!("a page has {PAYLOAD} bytes")));
@@ -325,10 +325,10 @@ impl Service {
         let size = bytes + entries * size_of::<Edit>();
         loop {
             self.wait_for_room(size, pieces, || self.pages_of(change)).await?;
-            // Holding them keeps them in memory. Others may have changed something meanwhile, so room is asked for
+            // Holding them keeps them in memory. Others may have changed something meanwhile, so space is asked for
             // again, and from then on there is no pause.
             let pages = self.pages_in_memory(change).await?;
-            if self.room(size, pieces, &self.pages_of(change)?) == Room::Yes {
+            if self.space(size, pieces, &self.pages_of(change)?) == Space::Yes {
                 return self.make(change, &pages);
             }
         }

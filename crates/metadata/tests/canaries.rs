@@ -1,5 +1,5 @@
-//! Stores that are deliberately wrong: each is found out by the crash test. What is wrong lies in a layer between the
-//! store and its disk, so the store itself has no switch for it.
+//! Stores that are deliberately wrong: the crash test finds each of them. The flaw lies in a layer between the store
+//! and its disk, so the store itself has no switch for it.
 
 mod common;
 
@@ -27,7 +27,7 @@ enum Wrong {
     NoFlush,
 }
 
-/// What was written last.
+/// The last write.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Area {
     Root,
@@ -132,7 +132,7 @@ fn with(wrong: Wrong) -> Under {
     })
 }
 
-/// Whether one of 40 runs finds that something is wrong. Torn records are rare: for them, every write counts.
+/// Whether one of 40 runs finds the flaw. Torn records are rare: for them, every write counts.
 fn found_out(wrong: Wrong, level: Level) -> bool {
     let one_in = if wrong == Wrong::NoChecksum { 1 } else { 6 };
     (0..40).any(|seed| {

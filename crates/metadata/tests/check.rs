@@ -26,7 +26,7 @@ async fn store(env: &Rc<dyn Env>, node: &Rc<Node>, level: Level) {
         let store = Store::open(env, region.clone(), Options::default()).await.expect("opened");
         let table = match store.find(7) {
             Some(id) => store.load(id).expect("there"),
-            None => store.alloc(3 * 4064, 7).await.expect("room"),
+            None => store.alloc(3 * 4064, 7).await.expect("space"),
         };
         let change =
             (0..3).fold(Change::new(), |change, page| change.write(table.id(), page * 4064, [value; 8]));
@@ -44,7 +44,7 @@ async fn spoil(node: &Rc<Node>, at: u64) {
     node.submit(Io::write(at, Buf::from_vec(bytes), Durability::Fua)).await.expect("written");
 }
 
-/// What is found after these blocks were damaged.
+/// The findings after these blocks were damaged.
 fn checked(level: Level, spoilt: &'static [u64]) -> Checked {
     let world = Simulation::new(1);
     let env: Rc<dyn Env> = world.env();
@@ -74,7 +74,7 @@ fn damage_is_found_where_it_is() {
     assert_eq!((directory, first), (18 * BLOCK, 20 * BLOCK));
     for level in Level::ALL {
         assert_eq!(found(level, &[]), []);
-        // There, a crash may have left it half-written, and nothing can be told from it.
+        // There, a crash may have left the copy half-written, and damage cannot be told apart.
         let lazy = level == Level::Lazy;
         let copy = |page| if lazy { vec![] } else { vec![Damage::Copy { page, object: 1 }] };
         assert_eq!(found(level, &[20 * BLOCK]), copy(1));
@@ -125,8 +125,8 @@ fn part(env: &Rc<SimEnv>) -> Rc<Node> {
     Node::new("part", "part", Rc::clone(env) as _, part)
 }
 
-/// What a check finds when a store was opened after the power has failed: nothing is damaged. Under `lazy` pages are half
-/// written now and then, which is no damage either.
+/// The findings when a store was opened after the power has failed: no damage. Under `lazy` pages are half written now
+/// and then, which is no damage either.
 #[test]
 fn a_crash_is_no_damage() {
     for level in Level::ALL {

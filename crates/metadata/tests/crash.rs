@@ -1,5 +1,5 @@
-//! The power fails before every change of the disk, also while the store is opened after a power failure: what is
-//! found is what the level promises.
+//! The power fails before every change of the disk, also while the store is opened after a power failure: the state
+//! found is one that the level promises.
 
 mod common;
 
@@ -40,7 +40,7 @@ fn atomic() {
     every_write(Level::Atomic);
 }
 
-/// The process dies, and what it wrote is in a cache. What is read after that stays, also if the power fails then.
+/// The process dies, and its writes are in a cache. Data that is read after that stays, also if the power fails then.
 #[test]
 fn what_was_read_stays() {
     for (level, seed) in Level::ALL.into_iter().flat_map(|level| seeds(8).map(move |seed| (level, seed))) {

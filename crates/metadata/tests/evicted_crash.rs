@@ -1,6 +1,6 @@
 //! Members fail and come back, and the power fails before every change of any disk, with any one member missing
-//! afterwards: what is assembled is never older than what was called done, and two halves that went on apart are not
-//! assembled at all.
+//! afterwards: the assembled state is never older than the last acknowledged one, and two halves that went on apart are
+//! not assembled at all.
 //!
 //! The canaries are wrong in one way each, and this check must notice.
 
@@ -9,7 +9,7 @@ mod common;
 
 use common::{NAMES, SIZE, superblock};
 use lamina_block::{Env, Error, Io, Node, OpKind};
-use lamina_metadata::member::records::{Kept, split};
+use lamina_metadata::member::records::{Trailer, split};
 use lamina_metadata::member::{Assembly, Candidate, Member, Roster, judge, settle, take_into_use};
 use lamina_metadata::superblock::{self, Superblock};
 use lamina_sim::{DiskOptions, Image, Images, Loss, SimEnv, Simulation};
@@ -21,9 +21,9 @@ use std::rc::Rc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flaw {
     None,
-    /// Whoever is missing counts as out.
+    /// Every missing member counts as evicted.
     MissingIsOut,
-    /// A change is called done although a member could not be written, and nobody says that it is evicted.
+    /// A change is called done although a member could not be written, and no other member calls it evicted.
     DoneBeforeOut,
     /// Of two halves the one with the higher generation is taken, and the other one is taken in again.
     HigherGenerationWins,
@@ -39,7 +39,7 @@ fn node(env: &Rc<SimEnv>, name: &str) -> Rc<Node> {
     Node::new(name, "sim", Rc::clone(env) as Rc<dyn Env>, disk)
 }
 
-/// What is on the disks that are there.
+/// The members on the present disks.
 async fn look(env: &Rc<SimEnv>) -> Vec<Candidate> {
     let mut candidates = Vec::new();
     for name in NAMES.into_iter().filter(|name| env.disk(name).is_some()) {
@@ -48,7 +48,7 @@ async fn look(env: &Rc<SimEnv>) -> Vec<Candidate> {
     candidates
 }
 
-/// What the disks are together, with a judge that has a flaw.
+/// The disks assembled by a judge that has a flaw.
 fn judged(candidates: &[Candidate], degraded: bool, flaw: Flaw) -> Result<Assembly, String> {
     let there = |name: &&str| candidates.iter().any(|c| c.device == **name);
     let missing: Vec<&str> = NAMES.into_iter().filter(|name| !there(name)).collect();
@@ -68,7 +68,7 @@ fn judged(candidates: &[Candidate], degraded: bool, flaw: Flaw) -> Result<Assemb
 
 /// The number that the members keep.
 fn number(assembly: &Assembly) -> u64 {
-    let (_, Kept { records, .. }) = split(&assembly.members[0].description).expect("good lines");
+    let (_, Trailer { records, .. }) = split(&assembly.members[0].description).expect("good lines");
     records.get("x").and_then(|value| value.as_u64()).unwrap_or(0)
 }
 
@@ -84,9 +84,9 @@ async fn open(env: &Rc<SimEnv>, degraded: bool, flaw: Flaw) -> Result<(Rc<Roster
         settle(&below, found, chosen).await.map_err(|e| e.to_string())?;
         let mut next = chosen.clone();
         if !assembly.lost.is_empty() {
-            let (file, mut kept) = split(&chosen.description).expect("good lines");
-            kept.evicted.extend(assembly.lost.clone());
-            next.description = lamina_metadata::member::records::join(file, &kept);
+            let (file, mut trailer) = split(&chosen.description).expect("good lines");
+            trailer.evicted.extend(assembly.lost.clone());
+            next.description = lamina_metadata::member::records::join(file, &trailer);
             next.generation = assembly.latest + 1;
         }
         members.push((below, next));
@@ -120,7 +120,7 @@ async fn back(env: &Rc<SimEnv>, roster: &Rc<Roster>, name: &str) {
     roster.rejoin(Member::new(below, own), None).await.expect("it can be written");
 }
 
-/// What a crash left, the last number that was called done, the one after it, and who was broken then.
+/// The image of a crash, the last acknowledged number, the one after it, and the members that were broken then.
 struct Crash {
     images: Images,
     done: u64,
@@ -154,7 +154,7 @@ fn crashes(flaw: Flaw, loss: Option<Loss>, seed: u64) -> Vec<Crash> {
             now.set((done, n, broken));
             match keep.set(json!(n)).await {
                 Err(_) if flaw == Flaw::DoneBeforeOut => {}
-                kept => kept.expect("the hierarchy survives"),
+                trailer => trailer.expect("the hierarchy survives"),
             }
             now.set((n, n, broken));
         };
@@ -166,7 +166,7 @@ fn crashes(flaw: Flaw, loss: Option<Loss>, seed: u64) -> Vec<Crash> {
             now.set((now.get().0, now.get().1, broken));
             put(n).await;
             put(n + 1).await;
-            // Who comes back is needed from then on.
+            // A member that comes back is needed from then on.
             for (name, rest) in broken.iter().zip(1..) {
                 now.set((now.get().0, now.get().1, &broken[rest..]));
                 break_disks(&env, &broken[rest..]);
@@ -183,7 +183,8 @@ fn crashes(flaw: Flaw, loss: Option<Loss>, seed: u64) -> Vec<Crash> {
     left.take()
 }
 
-/// What is assembled of images, without the disks `gone`; if it is accepted, it is used, crashed and opened again.
+/// The hierarchy assembled from images, without the disks `gone`; if it is accepted, it is used, crashed and opened
+/// again.
 fn assembled(images: &Images, gone: &[&str], flaw: Flaw) -> Result<u64, String> {
     let there = |path: &PathBuf| !gone.iter().any(|name| *path == PathBuf::from(name));
     let images: Images =
@@ -218,7 +219,7 @@ fn trial(flaw: Flaw, seed: u64) -> Result<(), String> {
                     Ok(n) if !good(n) => {
                         return Err(format!("without {gone:?} {n} is assembled, and {done} was called done"));
                     }
-                    // What was called done while these were broken does not need them.
+                    // Numbers that were acknowledged while these were broken do not need them.
                     Err(e) if gone == broken && done == next && done % 10 == 1 && done > 1 => {
                         return Err(format!("without {gone:?}, which are evicted: {e}"));
                     }

@@ -1,4 +1,4 @@
-//! Tables and bitmaps of extents against a plain vector, and what they take.
+//! Tables and bitmaps of extents against a plain vector, and their costs.
 
 mod common;
 
@@ -69,7 +69,7 @@ async fn change(store: &Store, change: Change) {
     }
 }
 
-/// What the policy must give.
+/// The result that the policy must give.
 fn expected(policy: Policy, last: u64, used: &BTreeSet<u64>, physical: u64) -> Option<u64> {
     let mut free = (0..physical).filter(|n| !used.contains(n));
     match policy {
@@ -120,7 +120,7 @@ async fn random_work(env: Rc<SimEnv>, policy: Policy, level: Level, seed: u64) {
             }
             8 => assert_eq!(lxt.get(extent).await.unwrap(), old),
             _ if step % 20 == 0 => {
-                // What was given to somebody who never took it is free again.
+                // An extent that was given and never taken is free again.
                 let _lost = pxb.alloc(policy).await.unwrap();
                 store.close().await.unwrap();
                 store = open(&env, 512 << 10).await;
@@ -149,7 +149,7 @@ fn against_a_vector() {
     }
 }
 
-/// Many ask at the same time; nobody gets what another one has, and all are used up.
+/// Many callers ask at the same time; no extent is given twice, and all are used up.
 #[test]
 fn all_are_given_once() {
     let world = world(8 << 20);
@@ -175,7 +175,7 @@ fn all_are_given_once() {
         assert_eq!(given, (0..70).collect());
         let full = pxb.alloc(Policy::LogStructured).await.unwrap_err();
         assert_eq!((full.kind(), pxb.free_extents()), (ErrorKind::NoSpace, 0));
-        // Freed, it is given again only when it was released.
+        // A freed extent is given again only after its release.
         store.change(pxb.free(Change::new(), 33).await.unwrap()).await.unwrap();
         assert!(pxb.alloc(Policy::FirstAvailable).await.is_err());
         store.commit().await.unwrap();
@@ -255,7 +255,7 @@ fn what_a_tib_takes() {
     }
 }
 
-/// A TiB in extents of 32 KiB, and an eighth of one in 4 KiB, written all over: memory stays within what was given.
+/// A TiB in extents of 32 KiB, and an eighth of one in 4 KiB, written all over: memory stays within its limit.
 #[test]
 fn memory_of_a_tib_is_bounded() {
     for (logical, extent) in [(TIB, 32 << 10), (TIB / 8, 4 << 10), (TIB, 1 << 20)] {

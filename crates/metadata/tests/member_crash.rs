@@ -1,5 +1,5 @@
-//! The power fails before every change of any disk while members are created and while their generation is raised:
-//! what is left can be assembled, to what was there or to what was to be there, and to nothing else.
+//! The power fails before every change of any disk while members are created and while their generation is raised: the
+//! remaining disks can be assembled, to the old state or to the new one, and to no other.
 //!
 //! The canaries are wrong in one way each, and this check must notice.
 
@@ -75,7 +75,7 @@ async fn write(env: &Rc<SimEnv>, set: Vec<Superblock>, flaw: Flaw) {
     }
 }
 
-/// What is found on a disk, by a reader with a flaw.
+/// The member on a disk, for a reader with a flaw.
 async fn found(node: &Rc<Node>, flaw: Flaw) -> Found {
     if flaw != Flaw::TornSuperblockAccepted {
         return superblock::read(node).await;
@@ -96,7 +96,7 @@ async fn found(node: &Rc<Node>, flaw: Flaw) -> Found {
     Found { size: SIZE, copies: [copies.remove(0), copies.remove(0)] }
 }
 
-/// What is on the disks, judged.
+/// The members on the disks, judged.
 async fn look(env: &Rc<SimEnv>, flaw: Flaw) -> (Vec<Found>, Result<Assembly, String>) {
     let mut candidates = Vec::new();
     for name in NAMES {
@@ -106,7 +106,7 @@ async fn look(env: &Rc<SimEnv>, flaw: Flaw) -> (Vec<Found>, Result<Assembly, Str
     (candidates.into_iter().map(|c| c.found).collect(), assembly)
 }
 
-/// What a crash left, assembled: the description that all members carry.
+/// The image of a crash, assembled: the description that all members carry.
 fn assembled(images: &Images, flaw: Flaw) -> Result<String, String> {
     let world = Simulation::from_images(1, images);
     let env = world.env();
@@ -120,8 +120,8 @@ fn assembled(images: &Images, flaw: Flaw) -> Result<String, String> {
     Ok(first.description)
 }
 
-/// Writes `new` over `old` (nothing: blank disks), and loses power before every change. What is wrong with what was
-/// left, if anything is.
+/// Writes `new` over `old` (nothing: blank disks), and loses power before every change. Returns the fault in the
+/// images, if there is one.
 fn trial(old: Option<Vec<Superblock>>, new: Vec<Superblock>, flaw: Flaw, seed: u64) -> Result<(), String> {
     let mut crashes = 0;
     for loss in Loss::ALL {
@@ -179,7 +179,7 @@ fn raise(flaw: Flaw, seed: u64) -> Result<(), String> {
     trial(Some(set(1, 7, "old")), set(1, generation, "new"), flaw, seed)
 }
 
-/// Opens what a crash left and raises the generation again, and crashes again before every change.
+/// Opens the image of a crash and raises the generation again, and crashes again before every change.
 fn again(left: &Images, flaw: Flaw, seed: u64) -> Result<(), String> {
     let before = assembled(left, flaw)?;
     for loss in [Loss::All, Loss::Torn, Loss::Nothing] {
@@ -217,8 +217,8 @@ fn again(left: &Images, flaw: Flaw, seed: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Raises the generation, and crashes before every change, or its process dies; each time, crashes again while that is put
-/// right.
+/// Raises the generation, and crashes before every change, or its process dies; each time, crashes again while that is
+/// put right.
 fn raise_twice(flaw: Flaw, seed: u64) -> Result<(), String> {
     for loss in [Some(Loss::All), Some(Loss::Torn), None] {
         let world = Simulation::new(seed);

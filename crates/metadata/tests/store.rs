@@ -1,4 +1,4 @@
-//! The store by itself: what it costs, what it refuses, faults, bounded memory, damage, the golden file.
+//! The store by itself: costs, refusals, faults, bounded memory, damage, the golden file.
 
 mod common;
 
@@ -146,7 +146,7 @@ fn space_is_bounded_and_comes_back() {
             let all = store.alloc(whole, 0).await.unwrap();
             assert_eq!(store.alloc(1, 0).await.err().map(|e| e.kind()), Some(ErrorKind::NoSpace));
             store.free(all.id()).await.unwrap();
-            // What is freed may be somebody's still if the power fails now.
+            // Freed pages may still be in use if the power fails now.
             assert_eq!(store.alloc(1, 0).await.err().map(|e| e.kind()), Some(ErrorKind::NoSpace));
             store.commit().await.unwrap();
         }

@@ -1,4 +1,4 @@
-//! The versioned table against plain maps: what a version says never changes, whatever is done to the others.
+//! The versioned table against plain maps: the contents of a version never change, whatever is done to the others.
 
 mod common;
 
@@ -48,7 +48,7 @@ fn versions_stay_as_they_are() {
             let shared = if kept.is_empty() { 0 } else { epoch };
             let mut draft = Draft::new(&tree, &in_use, root, epoch, shared);
             for _ in 0..3 {
-                // The tree grows with what is asked of it.
+                // The tree grows on demand.
                 let index = rng.u64(0..EXTENTS >> (2 * (20 - round / 3).min(8)) | 1);
                 let entry = match rng.u8(0..5) {
                     0 => Entry::Hole,

@@ -1,4 +1,4 @@
-//! The error numbers of the protocol, and what they are to us.
+//! The error numbers of the protocol, and the kinds of error that they stand for.
 
 use lamina_block::{Error, ErrorKind};
 
@@ -10,7 +10,7 @@ pub const EIO: u32 = 5;
 pub const ENOMEM: u32 = 12;
 /// The request is wrong.
 pub const EINVAL: u32 = 22;
-/// No room.
+/// No space.
 pub const ENOSPC: u32 = 28;
 /// Too large.
 pub const EOVERFLOW: u32 = 75;

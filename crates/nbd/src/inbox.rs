@@ -1,4 +1,4 @@
-//! What has been received and not yet understood.
+//! Received bytes that are not parsed yet.
 //!
 //! ```text
 //!   receive ──▶ [ direct: rest of a large payload, into its own memory ][ window: whatever comes after it ]
@@ -6,8 +6,8 @@
 //! ```
 //!
 //! One receive brings as many messages as the socket holds. Payloads are handed out as slices of the window, without
-//! copying; the window is then replaced, not overwritten, while somebody still uses a slice. A payload that has not
-//! arrived whole is received straight into memory of its own.
+//! copying; the window is then replaced, not overwritten, while a slice is still in use. A payload that has not arrived
+//! whole is received straight into memory of its own.
 //!
 //! Invariant: bytes that were handed out are never written again. Memory: one window of at most [`WINDOW_MAX`] bytes,
 //! plus the windows that slices hold on to ([`Inbox::retired`]), plus what the caller gives to [`Inbox::direct`].
@@ -17,9 +17,9 @@ use std::rc::Rc;
 
 /// The first window, in bytes.
 const WINDOW_MIN: usize = 16 << 10;
-/// The largest window, in bytes: what a Unix socket holds by default.
+/// The largest window, in bytes: the default buffer of a Unix socket.
 const WINDOW_MAX: usize = 256 << 10;
-/// A window with less room than this is not received into.
+/// A window with less space than this is not received into.
 const ROOM_MIN: usize = 4 << 10;
 
 /// The receiving end of a connection, without the connection.
@@ -59,13 +59,13 @@ impl Inbox {
         self.end - self.start
     }
 
-    /// Copies the first bytes of what is available. Panics if there are not as many.
+    /// Copies the first available bytes. Panics if there are not as many.
     pub fn peek(&self, bytes: &mut [u8]) {
         assert!(bytes.len() <= self.available());
         self.window.read(self.start, bytes);
     }
 
-    /// Drops `n` bytes of what is available. Panics if there are not as many.
+    /// Drops `n` available bytes. Panics if there are not as many.
     pub fn consume(&mut self, n: usize) {
         assert!(n <= self.available());
         self.start += n;
@@ -78,7 +78,7 @@ impl Inbox {
         part
     }
 
-    /// The next `into.len()` bytes go into `into`: now what is available, the rest as it is received.
+    /// The next `into.len()` bytes go into `into`: now the available ones, the rest as they are received.
     /// [`Inbox::filled`] tells when it is full.
     pub fn direct(&mut self, into: Buf) {
         let now = self.available().min(into.len());
@@ -92,7 +92,7 @@ impl Inbox {
         self.direct.take_if(|direct| direct.got == direct.into.len()).map(|direct| direct.into)
     }
 
-    /// What is still to come into memory given to [`Inbox::direct`], which cannot be written, goes into other memory, to be
+    /// Bytes still to come for memory given to [`Inbox::direct`], which cannot be written, go into other memory, to be
     /// thrown away.
     pub fn divert(&mut self) {
         if let Some(Direct { into, got }) = &mut self.direct {
@@ -108,14 +108,14 @@ impl Inbox {
     /// Where to receive next. Not empty.
     pub fn target(&mut self) -> Buf {
         self.make_room();
-        let room = self.window.slice(self.end..self.window.len());
+        let space = self.window.slice(self.end..self.window.len());
         match &self.direct {
             Some(direct) => {
                 let mut target = direct.into.slice(direct.got..direct.into.len());
-                target.append(room);
+                target.append(space);
                 target
             }
-            None => room,
+            None => space,
         }
     }
 
@@ -145,7 +145,7 @@ impl Inbox {
     fn make_room(&mut self) {
         let (start, end) = (self.start, self.end);
         if !in_use(&self.window) && self.window.len() >= self.size {
-            // Nobody else looks at the window: move what is left to its beginning. It is less than a message.
+            // The window has no other user: move the rest, less than a message, to its beginning.
             if start > 0 {
                 self.window.copy_from(&self.window.slice(start..end));
             }
@@ -163,7 +163,7 @@ impl Inbox {
     }
 }
 
-/// True if somebody else holds a slice of this buffer.
+/// True if a slice of this buffer is still in use.
 fn in_use(window: &Buf) -> bool {
     window.segments().first().is_some_and(|segment| Rc::strong_count(segment.owner()) > 1)
 }

@@ -61,7 +61,7 @@ impl ServerTls {
     }
 }
 
-/// Whom a client trusts, and who it is.
+/// The authorities that a client trusts, and its own certificate.
 #[derive(Clone)]
 pub struct ClientTls {
     config: Arc<ClientConfig>,
@@ -171,11 +171,11 @@ impl State {
         let mut got = 0;
         let mut bytes = vec![0; into.len().min(RECEIVE)];
         loop {
-            let room = bytes.len().min(into.len() - got);
-            if room == 0 {
+            let space = bytes.len().min(into.len() - got);
+            if space == 0 {
                 return Ok(Some(got));
             }
-            match self.tls.reader().read(&mut bytes[..room]) {
+            match self.tls.reader().read(&mut bytes[..space]) {
                 Ok(0) => return Ok((got > 0).then_some(got)),
                 Ok(n) => {
                     into.write(got, &bytes[..n]);
@@ -204,7 +204,7 @@ impl State {
         Ok(true)
     }
 
-    /// What `tls` wants to send.
+    /// The bytes that `tls` has to send.
     fn outgoing(&mut self) -> Result<Vec<u8>> {
         let mut out = Vec::new();
         while self.tls.wants_write() {
@@ -258,13 +258,13 @@ impl TlsConn {
         state.raw = buf.slice(0..n).to_vec();
         state.raw_at = 0;
         if n == 0 {
-            // How rustls is told; it then knows whether the peer has said goodbye.
+            // Passes the end to rustls, which then knows whether the peer has said goodbye.
             state.tls.read_tls(&mut std::io::empty()).map_err(broken)?;
         }
         Ok(n > 0)
     }
 
-    /// Waits until nobody else sends; then nobody may until the guard is dropped.
+    /// Waits until no other task sends; then none may until the guard is dropped.
     async fn lock(&self) -> impl Drop + use<'_> {
         struct Unlock<'a>(&'a TlsConn);
         impl Drop for Unlock<'_> {
@@ -320,7 +320,8 @@ impl TlsConn {
         Ok(())
     }
 
-    /// What the peer said before it hung up: with TLS 1.3 a client hears only now that its certificate is not wanted.
+    /// The peer's last message before it hung up: with TLS 1.3 a client hears only now that its certificate is not
+    /// wanted.
     async fn farewell(&self) -> Option<Error> {
         while !self.receiving.get() && matches!(self.receive().await, Ok(true)) {
             loop {
@@ -336,7 +337,7 @@ impl TlsConn {
     }
 }
 
-/// The connection behind what is handed out, so that futures can hold on to it.
+/// The shared connection, which futures keep alive.
 impl Conn for TlsConnHandle {
     fn recv(&self, into: Buf) -> Pending<usize> {
         let conn = Rc::clone(&self.0);

@@ -1,7 +1,7 @@
 //! The numbers and messages of the NBD protocol.
 //!
-//! Source: `doc/proto.md` of the NetworkBlockDevice project, read in 2026. All fields are big-endian. Nothing here
-//! decides anything; lengths are checked by those who read a message.
+//! Source: `doc/proto.md` of the NetworkBlockDevice project, read in 2026. All fields are big-endian. No decisions
+//! here; readers of a message check its lengths.
 
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -21,7 +21,7 @@ pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 
 /// The longest string (a name, a description, an error message) in bytes.
 pub const STRING_MAX: usize = 4096;
-/// The most data that one read or write carries, in bytes: what every peer must be ready for.
+/// The most bytes of data of one read or write: every peer must be ready for so much.
 pub const PAYLOAD_MAX: u32 = 32 << 20;
 /// The most descriptors in one block status chunk.
 pub const DESCRIPTORS_MAX: usize = 1 << 20;
@@ -36,7 +36,7 @@ pub mod handshake {
     pub const NO_ZEROES: u16 = 2;
 }
 
-/// Options: what a client asks for before transmission.
+/// Options: requests of a client before transmission.
 pub mod opt {
     /// Choose an export and begin; no error can be told.
     pub const EXPORT_NAME: u32 = 1;
@@ -98,7 +98,7 @@ pub mod info {
     pub const BLOCK_SIZE: u16 = 3;
 }
 
-/// Transmission flags: what an export can do.
+/// Transmission flags: the abilities of an export.
 pub mod flag {
     /// Always set.
     pub const HAS_FLAGS: u16 = 1 << 0;
@@ -138,7 +138,7 @@ pub mod cmd {
     pub const CACHE: u16 = 5;
     /// Make a range read as zeroes.
     pub const WRITE_ZEROES: u16 = 6;
-    /// What a range holds.
+    /// The allocation state of a range.
     pub const BLOCK_STATUS: u16 = 7;
 }
 
@@ -148,7 +148,7 @@ pub mod cmd_flag {
     pub const FUA: u16 = 1 << 0;
     /// The space stays allocated.
     pub const NO_HOLE: u16 = 1 << 1;
-    /// One chunk of data at most.
+    /// At most one chunk of data.
     pub const DF: u16 = 1 << 2;
     /// One descriptor only.
     pub const REQ_ONE: u16 = 1 << 3;
@@ -187,9 +187,9 @@ pub const BASE_ALLOCATION: &str = "base:allocation";
 
 /// A session: one connection of a client, and those that take its place when it is lost.
 ///
-/// It is a context of our own, `x-lamina:session=` and 32 hexadecimal digits that the client drew by lot. A server
-/// that acknowledges it says: nothing that came over an older connection of this session happens from now on. It has
-/// no block status. See `docs/decisions/0007-a-lost-connection-is-fenced.md`.
+/// A session is a context of our own, `x-lamina:session=` and 32 random hexadecimal digits of the client. A server that
+/// acknowledges it says: nothing that came over an older connection of this session happens from now on. It has no
+/// block status. See `docs/decisions/0007-a-lost-connection-is-fenced.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Session(pub u128);
 
@@ -225,7 +225,7 @@ macro_rules! message {
 }
 
 message!(
-    /// What a server says first.
+    /// The first message of a server.
     Greeting {
         /// [`MAGIC`]
         magic: U64,
@@ -271,7 +271,7 @@ message!(
 message!(
     /// Sizes that an export wants ([`info::BLOCK_SIZE`]), in bytes.
     InfoBlockSize {
-        /// Every offset and length is a multiple of it.
+        /// Every offset and length is a multiple of this.
         minimum: U32,
         /// Handled best.
         preferred: U32,

@@ -1,5 +1,5 @@
-//! Lost connections: the server still works on what came over one, or receives it long after the client has come
-//! back over another. No old write may land on a newer one.
+//! Lost connections: the server still works on requests from one, or receives them long after the client has come back
+//! over another. No old write may land on a newer one.
 
 mod common;
 
@@ -15,8 +15,8 @@ const LEN: usize = 2048;
 /// How often connections are lost.
 const LOSSES: usize = 12;
 
-/// One seed: writers that write again and again at their place, over connections that are lost in all ways. How often
-/// a place did not hold what was last acknowledged.
+/// One seed: writers that write again and again at their place, over connections that are lost in all ways. Returns how
+/// often a place had other data than was last acknowledged.
 fn wrong_bytes(seed: u64, sessions: bool) -> u64 {
     let simulation = Simulation::new(seed);
     // Slow beside the time that a reconnect takes.
@@ -62,14 +62,14 @@ async fn storm(world: World) -> u64 {
     wrong
 }
 
-/// Writes at `at` again and again, and looks at the disk itself whether what was acknowledged stays there. How often
-/// it did not.
+/// Writes at `at` again and again, and checks on the disk itself that acknowledged writes stay there. Returns the
+/// number of failures.
 async fn writer_at(env: Rc<SimEnv>, node: Rc<Node>, below: Rc<Node>, at: u64) -> u64 {
     let (mut round, mut attempt, mut wrong) = (0, at << 16, 0);
     while round < ROUNDS {
         attempt += 1;
         let data = bytes(attempt, LEN);
-        // What has failed may have been done or not; what comes after it, and is done, counts.
+        // A failed write may have been done or not; a later write that is done counts.
         if write(&node, at, &data).await.is_err() {
             env.sleep(Duration::from_micros(100)).await;
             continue;
@@ -95,7 +95,7 @@ fn without_the_fence_old_writes_land_on_newer_ones() {
     assert!((0..SEEDS).any(|seed| wrong_bytes(seed, false) > 0), "the storm is too gentle");
 }
 
-/// The server cannot end what the client lost: it does not let it go on, and says why.
+/// The server cannot end the client's lost connection: it refuses the client, with the reason.
 #[test]
 fn a_connection_that_does_not_end_holds_its_successor_off() {
     simulate(0..10, Settings::default(), async |world| {
@@ -134,7 +134,7 @@ fn a_fence_that_was_there_must_be_there_again() {
         world.settings.sessions = false;
         world.restart();
         let e = read(&node, 0, 512).await.expect_err("not the same any more");
-        assert!(e.message().contains("it has no fence for lost connections any more"), "{e}");
+        assert!(e.message().contains("the export has no fence for lost connections any more"), "{e}");
     });
 }
 

@@ -226,11 +226,12 @@ fn connections_are_bounded() {
         let (_, node) = clients.pop().expect("three");
         node.close().await.expect("closes");
         world.env.sleep(Duration::from_millis(10)).await;
-        world.client(options()).await.expect("there is room again");
+        world.client(options()).await.expect("there is space again");
     });
 }
 
-/// Clients that fill their memory and read nothing cannot take what others need, and all together stay within bounds.
+/// Clients that fill their memory and read nothing cannot take the memory of others, and all together stay within
+/// bounds.
 #[test]
 fn all_connections_together_are_bounded_and_nobody_starves() {
     simulate_in(64 << 20, 0..2, Settings::default(), async |world| {
@@ -244,7 +245,7 @@ fn all_connections_together_are_bounded_and_nobody_starves() {
         }
         world.env.sleep(Duration::from_secs(5)).await;
         let done = world.node.stats().of(OpKind::Read).completed.get();
-        // Each has room for one, and 32 MiB are for all. A few more are answered and in the sockets.
+        // Each has space for one, and 32 MiB are for all. A few more are answered and in the sockets.
         assert!((30..=3 + 32 + 3).contains(&done), "{done} reads of 1 MiB are held");
         let (_, node) = world.client(Options::default()).await.expect("it has its reserve");
         let large = vec![5; 2 << 20];
@@ -264,11 +265,11 @@ fn a_connection_without_memory_is_told_so() {
         write(&first, 0, &bytes(1, 4096)).await.expect("writes");
         second.close().await.expect("closes");
         world.env.sleep(Duration::from_millis(10)).await;
-        world.client(Options::default()).await.expect("there is room again");
+        world.client(Options::default()).await.expect("there is space again");
     });
 }
 
-/// Sixty connections in the room of sixteen: those that are let in all get on, large requests and small.
+/// Sixty connections in the space of sixteen: those that are let in all get on, large requests and small.
 #[test]
 fn many_connections_share() {
     simulate_in(36 << 20, 0..2, Settings::default(), async |world| {
@@ -313,7 +314,7 @@ fn half_a_write_does_not_hold_memory_for_ever() {
     });
 }
 
-/// What an honest server says to our client: greeting, no structured replies, an export of 1 MiB.
+/// The messages of an honest server to our client: greeting, no structured replies, an export of 1 MiB.
 fn honest(structured: bool) -> Vec<u8> {
     let reply = |option: u32, kind: u32, data: &[u8]| {
         let len = data.len() as u32;
@@ -485,7 +486,8 @@ fn errors_of_a_server_are_told() {
     }
 }
 
-/// A write that is too large is answered when its payload has come: before that nobody listens. The connection goes on.
+/// A write that is too large is answered when its payload has come: before that the client does not listen. The
+/// connection goes on.
 #[test]
 fn a_write_that_is_too_large_is_refused_after_its_payload() {
     simulate(0..2, Settings::default(), async |world| {

@@ -1,4 +1,4 @@
-//! TLS between our client and our server, in the simulator: who is let in, and who is told why not.
+//! TLS between our client and our server, in the simulator: accepted clients, and the reasons for the others.
 
 mod common;
 

@@ -43,8 +43,8 @@ fn every_operation_arrives() {
     });
 }
 
-/// A client may ask for zeroing that is faster than writing only where the device can do that: elsewhere each such request
-/// would fail, and is not even sent.
+/// A client may ask for zeroing that is faster than writing only where the device can do that: elsewhere each such
+/// request would fail, and is not even sent.
 #[test]
 fn fast_zeroing_is_offered_where_the_device_zeroes() {
     for native in [true, false] {
@@ -61,7 +61,7 @@ fn fast_zeroing_is_offered_where_the_device_zeroes() {
             assert_eq!(world.node.stats().of(OpKind::Zero).completed.get(), u64::from(native));
             let kept = if native { vec![0; 4096] } else { bytes(1, 8192)[..4096].to_vec() };
             assert_eq!(read(&node, 0, 4096).await.expect("reads"), kept);
-            // What may take its time is done everywhere.
+            // Slow operations are done everywhere.
             node.submit(Io::zero(4096..8192, zero(false))).await.expect("zeroes");
             assert_eq!(read(&node, 4096, 4096).await.expect("reads"), vec![0; 4096]);
             node.close().await.expect("closes");
@@ -153,8 +153,8 @@ fn a_silent_server_is_given_up() {
     });
 }
 
-/// A process that ends does not wait for a server that says nothing. What nobody was told of needs no flush; what somebody was
-/// told of, and may be lost, is an error.
+/// A process that ends does not wait for a silent server. Writes that were not acknowledged need no flush; acknowledged
+/// writes that may be lost are an error.
 #[test]
 fn a_silent_server_keeps_nobody_from_ending() {
     simulate(0..10, Settings::default(), async |world| {
@@ -178,7 +178,7 @@ fn a_silent_server_keeps_nobody_from_ending() {
     });
 }
 
-/// One that takes its time, and answers, is waited for, however much it has to do.
+/// The client waits for a slow server that answers, however much work it has.
 #[test]
 fn a_slow_server_is_waited_for_to_the_end() {
     simulate(0..5, Settings::default(), async |world| {
@@ -206,7 +206,7 @@ fn an_export_that_shrank_is_refused() {
         world.node.refresh();
         world.restart();
         let e = read(&node, 0, 512).await.map(drop).expect_err("another export");
-        assert!(e.message().contains("it had 4194304 bytes and has 2097152"), "{e}");
+        assert!(e.message().contains("the size was 4194304 bytes and is 2097152"), "{e}");
         let refresh = Command { name: "refresh".into(), args: serde_json::json!({}) };
         let answer = node.control(refresh).await.expect("the user wants it");
         assert_eq!(answer["size"], 2 << 20);
@@ -284,7 +284,7 @@ fn shutdown_answers_what_is_under_way() {
         world.server.shutdown().await;
         assert_eq!((world.server.connections(), world.node.stats().in_flight()), (0, 0));
         let done = world.node.stats().of(OpKind::Write).completed.get();
-        // The others wait for a server that does not come back; what was done is theirs to repeat.
+        // The others wait for a server that does not come back; they repeat their requests.
         let mut answered = 0;
         for request in requests {
             answered += u64::from(request.ended().await.is_ok());
@@ -341,7 +341,7 @@ fn removing_an_export_ends_its_connections_only() {
     });
 }
 
-/// A request whose memory was taken away fails by itself, once: the connection stays, and with it what others do.
+/// A request whose memory was taken away fails by itself, once: the connection stays, with the requests of others.
 #[test]
 fn memory_that_is_gone_fails_its_request_alone() {
     simulate(0..50, Settings::default(), async |world| {

@@ -2,9 +2,10 @@
 //!
 //! Requests take a time drawn from the seed, or none; long ones take effect in pieces, so that overlapping requests
 //! interleave block by block; failed writes leave some of their blocks written. At power loss [`Image`] says what is
-//! left ([`Loss`]). Requests are checked again here: one that breaks the contract is a finding, whoever sent it.
+//! left ([`Loss`]). Requests are checked again here: a request that breaks the contract is a finding, whatever its
+//! source.
 //!
-//! It deliberately models no particular device: no queue, no seek, no wear.
+//! The disk deliberately models no particular device: no queue, no seek, no wear.
 
 use crate::executor::{Executor, give_way};
 use crate::media::{Loss, Media, Write};
@@ -23,7 +24,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What a simulated disk is and does.
+/// The properties of a simulated disk.
 #[derive(Clone, Copy, Debug)]
 pub struct DiskOptions {
     /// Its shape. The block is the unit in which writes tear.
@@ -32,7 +33,7 @@ pub struct DiskOptions {
     pub latency_max: Duration,
     /// How many requests in 256 complete at once, in the call that submits them.
     pub instant: u8,
-    /// Full of data of somebody else, with this number, instead of zeroes.
+    /// Full of foreign data, with this number, instead of zeroes.
     pub junk: Option<u32>,
 }
 
@@ -72,7 +73,7 @@ pub struct SimDisk {
     rng: RefCell<Rng>,
 }
 
-/// What a disk holds after a power loss; a new simulation may start from it.
+/// The contents of a disk after a power loss; a new simulation may start from it.
 #[derive(Clone)]
 pub struct Image {
     options: DiskOptions,
@@ -107,18 +108,18 @@ impl SimDisk {
         &self.name
     }
 
-    /// What is left if the power fails now; `seed` decides what `loss` leaves open.
+    /// The contents if the power fails now; `seed` decides the points that `loss` leaves open.
     pub fn image(&self, loss: Loss, seed: u64) -> Image {
         let rng = &mut Rng::with_seed(seed);
         self.next_life(self.media.borrow().survive(loss, rng))
     }
 
-    /// Everything it holds, durable or not, to be continued by another disk.
+    /// The whole contents, durable or not, to be continued by another disk.
     pub fn twin(&self) -> Image {
         Image { options: self.options.get(), media: self.media.borrow().clone(), lives: self.lives }
     }
 
-    /// What the next process finds if the one that uses it dies now, and the machine does not.
+    /// The contents for the next process if the present one dies now, and the machine does not.
     pub fn orphan(&self) -> Image {
         self.next_life(self.media.borrow().orphan())
     }
@@ -132,8 +133,8 @@ impl SimDisk {
         self.presence.set(presence);
     }
 
-    /// Lets reads of `at` give other bytes than were written, until it is written anew or healed from another copy, which is
-    /// there.
+    /// Lets reads of `at` give other bytes than were written, until it is written anew or healed from another copy,
+    /// which is there.
     pub fn rot(&self, at: &Range<u64>) {
         self.rotten.borrow_mut().extend(self.blocks(at));
     }
@@ -155,7 +156,7 @@ impl SimDisk {
         self.options.set(options);
     }
 
-    /// What breaks the contract in `io`, if anything does.
+    /// The breach of the contract in `io`, if there is one.
     fn breach(&self, io: &Io) -> Option<&'static str> {
         let g = self.options.get().geometry;
         let writes = match &io.op {
@@ -323,7 +324,7 @@ impl SimDisk {
     }
 }
 
-/// A request that is to be done to its end: one that is given up half-way is a finding.
+/// A request that must be done to its end: an abandoned one is a finding.
 struct Whole {
     disk: Rc<SimDisk>,
     op: OpKind,
@@ -407,7 +408,7 @@ impl Layer for SimDisk {
         })
     }
 
-    /// Of what is rotten there is another copy.
+    /// There is another copy of rotten blocks.
     fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
         Box::pin(async move {
             self.pause(true).await;
@@ -427,7 +428,7 @@ impl Layer for SimDisk {
 }
 
 impl Manage for SimDisk {
-    /// `resize`: takes over the size that it has now.
+    /// `resize`: takes over the present size.
     fn control(self: Rc<Self>, command: Command) -> Pending<Value> {
         Box::pin(async move {
             match command.name.as_str() {

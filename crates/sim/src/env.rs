@@ -63,8 +63,8 @@ impl Simulation {
         }))
     }
 
-    /// A world with the disks of another one, after a power loss. What it draws from `seed` is not what was drawn before:
-    /// an identity that a layer draws anew must never be one that is still on its disks.
+    /// A world with the disks of another one, after a power loss. The draws from `seed` differ from earlier ones: an
+    /// identity that a layer draws anew must never be one that is still on its disks.
     pub fn from_images(seed: u64, images: &Images) -> Simulation {
         let lives = images.values().map(Image::lives).max().unwrap_or(0);
         let world = Simulation::new(seed.wrapping_add(lives.wrapping_mul(LIFE)));
@@ -116,12 +116,12 @@ impl SimEnv {
         disk
     }
 
-    /// Puts a small file at `path`. It is no disk: nothing loses it, and images do not have it.
+    /// Puts a small file at `path`. A file is no disk: it is never lost, and images do not have it.
     pub fn put_file(&self, path: impl AsRef<Path>, bytes: &[u8]) {
         self.files.borrow_mut().insert(path.as_ref().into(), bytes.to_vec());
     }
 
-    /// What the power loss `loss` leaves on all disks; `seed` decides what it leaves open.
+    /// The contents of all disks after the power loss `loss`; `seed` decides the open points.
     pub fn images(&self, loss: Loss, seed: u64) -> Images {
         let rng = &mut Rng::with_seed(seed);
         self.disks.borrow().iter().map(|(path, disk)| (path.clone(), disk.image(loss, rng.u64(..)))).collect()
@@ -132,13 +132,13 @@ impl SimEnv {
         self.disks.borrow().iter().map(|(path, disk)| (path.clone(), disk.twin())).collect()
     }
 
-    /// What the next process finds on all disks if this one dies now.
+    /// The contents of all disks for the next process if this one dies now.
     pub fn orphans(&self) -> Images {
         self.disks.borrow().iter().map(|(path, disk)| (path.clone(), disk.orphan())).collect()
     }
 
-    /// What is left by a death: `how` draws one of the process, or a power loss of any kind, and `seed` decides what that
-    /// leaves open.
+    /// The contents after a death: `how` draws one of the process, or a power loss of any kind, and `seed` decides the
+    /// open points.
     pub fn after_death(&self, how: u64, seed: u64) -> Images {
         match Loss::ALL.get((how % 5) as usize) {
             Some(loss) => self.images(*loss, seed),
@@ -161,7 +161,7 @@ impl SimEnv {
         self.probe.set_fault(fault);
     }
 
-    /// Calls `observer` before every change of what a disk holds or of what is durable.
+    /// Calls `observer` before every change of a disk's contents, or of their durable part.
     pub fn observe(&self, observer: Option<Rc<dyn Fn()>>) {
         self.probe.observe(observer);
     }
@@ -220,7 +220,7 @@ struct Ended<T> {
     signal: lamina_block::Signal,
 }
 
-/// A task that was started; it runs whether it is awaited or not.
+/// A started task, which runs whether it is awaited or not.
 pub struct Started<T>(Rc<Ended<T>>);
 
 impl<T> Started<T> {

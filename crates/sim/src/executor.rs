@@ -1,7 +1,7 @@
-//! Tasks and the clock: what runs next is drawn from the seed, and time moves only when nothing can run.
+//! Tasks and the clock: the next task is drawn from the seed, and time moves only when nothing can run.
 //!
-//! Every decision goes into a hash, so that two runs can be compared. What hangs is found: if no task can run and no
-//! timer is set, the run ends with [`Hang::Deadlock`]; if it takes too many steps, with [`Hang::Livelock`].
+//! Every decision goes into a hash, so that two runs can be compared. A hang is found: if no task can run and no timer
+//! is set, the run ends with [`Hang::Deadlock`]; if it takes too many steps, with [`Hang::Livelock`].
 
 use async_task::{Builder, Runnable, Task};
 use fastrand::Rng;
@@ -20,7 +20,7 @@ use std::time::Duration;
 const STEPS_MAX: u64 = 2_000_000;
 const TIME_MAX: u64 = 3_600_000_000_000;
 
-/// Tasks that can run, shared with their wakers. A mutex because wakers are `Send`; nobody ever contends for it.
+/// Tasks that can run, shared with their wakers. A mutex because wakers are `Send`; it is never contended.
 type Ready = Arc<Mutex<Vec<Runnable<u64>>>>;
 
 /// Why a run did not come to its end.
@@ -39,10 +39,10 @@ impl fmt::Display for Hang {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Hang::Deadlock { tasks } => {
-                write!(f, "it hangs: {tasks} tasks wait, nothing can run and no timer is set")
+                write!(f, "the run hangs: {tasks} tasks wait, nothing can run and no timer is set")
             }
             Hang::Livelock => {
-                f.write_str("it never ends: 2,000,000 steps or an hour of simulated time passed")
+                f.write_str("the run never ends: 2,000,000 steps or an hour of simulated time passed")
             }
         }
     }

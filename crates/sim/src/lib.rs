@@ -1,9 +1,9 @@
 //! The false environment, and the gauntlet that every layer passes in it.
 //!
 //! [`SimEnv`] implements `lamina_block::Env` from a seed: which task runs next, when timers fire, how long a disk
-//! takes, how a stream is cut into pieces. Time is virtual and jumps when nothing can run. Its disks ([`SimDisk`])
-//! keep what was written apart from what is durable, and lose at power loss what they may. Whatever a run does, it
-//! does again with the same seed.
+//! takes, how a stream is cut into pieces. Time is virtual and jumps when nothing can run. Its disks ([`SimDisk`]) keep
+//! what was written apart from what is durable, and lose at power loss what they may. A run with the same seed does the
+//! same again.
 //!
 //! [`gauntlet!`] puts a layer or a graph, as a [`Subject`], through seven checks, each a test:
 //!
@@ -14,7 +14,8 @@
 //! Invariant: nothing here reads the machine's clock, randomness, memory addresses or hash order; [`soak`] alone
 //! measures how fast it is.
 //!
-//! It deliberately does not simulate hosts, and no particular device; its network is one of connections, not packets.
+//! The simulator deliberately leaves out hosts, and no particular device; its network is one of connections, not
+//! packets.
 
 mod disk;
 mod env;

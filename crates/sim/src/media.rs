@@ -1,8 +1,8 @@
-//! What a simulated disk holds: per sector, what is durable and what was written since.
+//! The contents of a simulated disk: per sector, the durable data and the writes since.
 //!
-//! Invariant: what a sector reads as is its last applied version, or its durable contents if there is none. At power
-//! loss it becomes its durable contents or any version, whether complete or still under way: a volatile cache writes
-//! back what it likes, in any order.
+//! Invariant: a sector reads as its last applied version, or as its durable contents if there is none. At power loss it
+//! becomes its durable contents or any version, whether complete or still under way: a volatile cache writes back what
+//! it likes, in any order.
 
 use crate::stamp;
 use fastrand::Rng;
@@ -15,11 +15,11 @@ use std::rc::Rc;
 /// The contents of one sector.
 #[derive(Clone, Default)]
 enum Data {
-    /// As the disk came: zeroes, or somebody else's old data.
+    /// As the disk came: zeroes, or foreign old data.
     #[default]
     Blank,
     Zero,
-    /// A part of what a write carried.
+    /// A part of a write's data.
     Bytes(Rc<[u8]>, usize),
 }
 
@@ -42,7 +42,7 @@ impl Sector {
         self.versions.iter().rev().find(|v| v.applied).map_or(&self.durable, |v| &v.data)
     }
 
-    /// Makes the last applied version that `covered` says yes to durable; what was applied before it is gone.
+    /// Makes the last applied version that `covered` says yes to durable; earlier versions are gone.
     fn settle(&mut self, covered: impl Fn(&Version) -> bool) {
         let Some(last) = self.versions.iter().rposition(|v| v.applied && covered(v)) else { return };
         self.durable = self.versions[last].data.clone();
@@ -62,7 +62,7 @@ pub(crate) struct Write(Rc<Cell<u64>>);
 #[derive(Clone, Copy)]
 pub(crate) struct FlushMark(u64);
 
-/// What power loss does to the writes that were not made durable.
+/// The effect of a power loss on writes that were not made durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// All are lost.
@@ -154,7 +154,7 @@ impl Media {
         }
     }
 
-    /// A write completes, durable at once or not. What of it was never applied, because it failed, is gone.
+    /// A write completes, durable at once or not. Parts that were never applied, because the write failed, are gone.
     pub(crate) fn complete(&mut self, write: &Write, at: &Range<u64>, durable: bool) {
         write.0.set(self.tick());
         for number in self.numbers(at) {
@@ -238,8 +238,8 @@ impl Media {
         }
     }
 
-    /// What is there when whoever wrote has died: a write under way is done as far as it had got, and a later flush
-    /// covers it.
+    /// The contents after the death of the writing process: a write under way is done in part, and a later flush covers
+    /// it.
     pub(crate) fn orphan(&self) -> Media {
         let mut after = self.clone();
         let now = after.tick();
@@ -253,7 +253,7 @@ impl Media {
         after
     }
 
-    /// What is there after a power loss.
+    /// The contents after a power loss.
     pub(crate) fn survive(&self, loss: Loss, rng: &mut Rng) -> Media {
         // Writes are told apart by where their state lies, but drawn for in the order in which they are met: the
         // same seed must lead to the same loss wherever memory happens to be.

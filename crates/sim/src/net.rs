@@ -39,16 +39,16 @@ struct Wire {
     fate: Cell<Fate>,
 }
 
-/// What has become of a connection.
+/// The state of a connection.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Fate {
     #[default]
     Whole,
-    /// It was lost, and what is under way with it.
+    /// The connection was lost, with the bytes under way.
     Cut,
-    /// Side 0 has lost it; side 1 waits for what is under way.
+    /// Side 0 has lost it; side 1 waits for the bytes under way.
     Stranded,
-    /// Side 0 has lost it; what was under way arrives at side 1, then an error.
+    /// Side 0 has lost it; the bytes under way arrive at side 1, then an error.
     Drifted,
 }
 
@@ -57,7 +57,7 @@ struct Pipe {
     bytes: RefCell<VecDeque<u8>>,
     /// The sender sends no more.
     ended: Cell<bool>,
-    /// Bytes came or went, or it ended.
+    /// Bytes came or went, or the connection ended.
     changed: Signal,
 }
 
@@ -86,7 +86,7 @@ impl Net {
         self.connections.take();
     }
 
-    /// Cuts all connections to `address`; both ends see an error. It can be connected to again.
+    /// Cuts all connections to `address`; both ends see an error. The address accepts connections again.
     pub fn cut(&self, address: &Address) {
         let key = address.to_string();
         let cut: Vec<_> = self.connections.borrow_mut().extract_if(.., |(to, _)| *to == key).collect();
@@ -95,8 +95,8 @@ impl Net {
         }
     }
 
-    /// Strands about half of the connections to `address`: the end that connected sees an error, the other end
-    /// nothing, until [`Net::heal`]. It can be connected to again.
+    /// Strands about half of the connections to `address`: the end that connected sees an error, the other end nothing,
+    /// until [`Net::heal`]. The address accepts connections again.
     pub fn strand(&self, address: &Address) {
         for wire in self.whole(address) {
             if self.rng.borrow_mut().bool() {
@@ -105,7 +105,7 @@ impl Net {
         }
     }
 
-    /// What was under way on stranded connections to `address` arrives now, and then their end.
+    /// The bytes under way on stranded connections to `address` arrive now, and then their end.
     pub fn heal(&self, address: &Address) {
         for wire in self.wires(address).into_iter().filter(|wire| wire.fate.get() == Fate::Stranded) {
             wire.turn(Fate::Drifted);
@@ -136,8 +136,8 @@ impl Net {
             net.delay().await;
             let key = to.to_string();
             let backlog = net.listening.borrow().get(&key).cloned();
-            let backlog = backlog
-                .ok_or_else(|| Error::offline(format!("nobody listens at {to}: connection refused")))?;
+            let backlog =
+                backlog.ok_or_else(|| Error::offline(format!("no listener at {to}: connection refused")))?;
             let wire = Rc::new(Wire::default());
             net.connections.borrow_mut().retain(|(_, wire)| wire.strong_count() > 0);
             net.connections.borrow_mut().push((key.clone(), Rc::downgrade(&wire)));
@@ -248,7 +248,7 @@ impl Wire {
 
     async fn recv(&self, side: usize, net: &Net, into: Buf) -> Result<usize> {
         net.delay().await;
-        // What is in front of memory that is gone can be received.
+        // Bytes before the missing memory can be received.
         let into = match memory::check(&into) {
             Err(e) if e.range().is_some_and(|there| there.is_empty()) => return Err(e),
             Err(e) => into.slice(0..e.range().map_or(0, |there| there.end as usize)),
@@ -293,12 +293,12 @@ impl Wire {
             if pipe.ended.get() {
                 return Err(Error::offline("the connection is shut down"));
             }
-            let room = WINDOW - pipe.bytes.borrow().len();
-            if room == 0 {
+            let space = WINDOW - pipe.bytes.borrow().len();
+            if space == 0 {
                 pipe.changed.wait().await;
                 continue;
             }
-            let n = net.piece(room.min(good - sent));
+            let n = net.piece(space.min(good - sent));
             let bytes = from.slice(sent..sent + n).to_vec();
             pipe.bytes.borrow_mut().extend(bytes);
             sent += n;

@@ -1,4 +1,4 @@
-//! What a test sees of, and does to, all simulated disks of one environment.
+//! The view of a test on all simulated disks of one environment, with its interventions.
 
 use crate::executor::Executor;
 use lamina_block::{Error, Io};

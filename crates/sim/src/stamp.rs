@@ -1,5 +1,5 @@
-//! Blocks that say what they are: every written block carries the number of its write and its own place, and all of
-//! its bytes follow from both. A block that is torn, misplaced or somebody else's is recognised.
+//! Blocks that say what they are: every written block carries the number of its write and its own place, and all of its
+//! bytes follow from both. A torn, misplaced or foreign block is recognised.
 
 const TAG: u64 = 0x4C41_4D49 << 32;
 const SPREAD: u64 = 0xD6E8_FEB8_6659_FD93;
@@ -8,7 +8,7 @@ const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 /// Numbers from here on stand for data that was on a disk before.
 pub(crate) const FOREIGN: u32 = 0xF000_0000;
 
-/// What a block turned out to be.
+/// The nature of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Zero,

@@ -125,7 +125,7 @@ impl Canary {
         while at < io.at.end {
             let (child, there, run) = self.locate(at, reads);
             let end = (at + run).min(io.at.end);
-            // One that is off by one is so for the last block of a unit only.
+            // A layer that is off by one is so for the last block of a unit only.
             let end = if self.flaw == Flaw::OffByOne && reads && run > u64::from(self.geometry.block) {
                 end.min(at + run - u64::from(self.geometry.block))
             } else {
@@ -265,7 +265,7 @@ thread_local! {
     static BUILT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A request for what a layer answered that was called behind its node's back.
+/// A request that a layer answered around its node.
 fn node_of(env: &Rc<dyn Env>, step: Step) -> Request {
     struct Answer(RefCell<Option<Step>>);
     impl Layer for Answer {
@@ -396,19 +396,19 @@ macro_rules! canaries {
 
 canaries! {
     off_by_one: OffByOne, Model, "it may hold";
-    swaps_pieces: SwapsPieces, Model, "put at bytes";
-    leaves_tail_unread: LeavesTailUnread, Model, "nobody wrote";
+    swaps_pieces: SwapsPieces, Model, "the data of write";
+    leaves_tail_unread: LeavesTailUnread, Model, "never written";
     loses_zero: LosesZero, Model, "it may hold: zeroes";
     refuses_zero: RefusesZero, Model, "failed without a reason";
     stale_read: StaleRead, Model, "it may hold";
     acknowledges_early: AcknowledgesEarly, Model, "it may hold";
     writes_twice: WritesTwice, Model, "it may hold";
     changes_the_buffer: ChangesTheBuffer, Model, "changed the caller's buffer";
-    keeps_the_buffer: KeepsTheBuffer, Model, "still holds its buffer";
+    keeps_the_buffer: KeepsTheBuffer, Model, "its buffer is still referenced";
     invents_holes: InventsHoles, Model, "reported as zeroes";
     forgets_a_request: ForgetsARequest, Model, "not completed: write";
     asks_too_much: AsksTooMuch, Model, "out of range";
-    never_goes: NeverGoes, Model, "still held";
+    never_goes: NeverGoes, Model, "still referenced";
     drops_flush: DropsFlush, Crash, "it may hold";
     flushes_one_child: FlushesOneChild, Crash, "it may hold";
     flushes_before_writing: FlushesBeforeWriting, Crash, "it may hold";
@@ -416,7 +416,7 @@ canaries! {
     tears_a_block: TearsABlock, Crash, "a mixture";
     comes_back_different: ComesBackDifferent, Crash, "it may hold";
     swallows_write_errors: SwallowsWriteErrors, Faults, "it may hold";
-    swallows_read_errors: SwallowsReadErrors, Faults, "nobody wrote";
+    swallows_read_errors: SwallowsReadErrors, Faults, "never written";
     swallows_flush_errors: SwallowsFlushErrors, Faults, "it may hold";
     hangs_on_error: HangsOnError, Faults, "not completed";
     panics_on_error: PanicsOnError, Faults, "panicked";
@@ -453,9 +453,9 @@ fn a_seed_fails_the_same_way_again() {
 
 lamina_sim::gauntlet!(without_a_flaw, canary(Flaw::None));
 
-/// A layer that puts every write into a journal on its first disk, durably, and then on its second. Opened, it brings
-/// to the second what the journal holds. `hasty` empties the journal before that is durable: harmless, unless the power
-/// fails again in that moment.
+/// A layer that puts every write into a journal on its first disk, durably, and then on its second. The open copies the
+/// journal to the second. `hasty` empties the journal before that is durable: harmless, unless the power fails again in
+/// that moment.
 struct Journaled {
     journal: Rc<Node>,
     home: Rc<Node>,
@@ -511,7 +511,7 @@ impl Journaled {
 
     async fn entry(&self, at: u64, data: Buf) -> Result<()> {
         let block = self.home.geometry().block as usize;
-        // What the journal held is home for good.
+        // The data of the journal is home for good.
         self.home.submit(Io::flush()).await?;
         let mut head = vec![0; block];
         self.journal.submit(Io::write(0, Buf::from_vec(head.clone()), Durability::Fua)).await?;
@@ -548,7 +548,7 @@ impl Layer for Journaled {
 
 impl Manage for Journaled {}
 
-/// Only a second power loss, while the device is opened after the first, shows what is wrong.
+/// Only a second power loss, while the device is opened after the first, shows the flaw.
 #[test]
 fn a_recovery_that_cannot_be_interrupted() {
     let subject = |hasty| Subject::new("journaled", move |rig| Journaled::build(rig, hasty));
@@ -559,5 +559,5 @@ fn a_recovery_that_cannot_be_interrupted() {
     }
     let failure = (0..SEEDS).find_map(|seed| run(&subject(true), Check::Crash, seed, Run::Full).err());
     let message = failure.expect("it was not caught").message;
-    assert!(message.contains("and again, while it was opened"), "{message}");
+    assert!(message.contains("and again, during the open"), "{message}");
 }

@@ -1,14 +1,14 @@
-//! The canaries of several lives: a layer that recovers from what it finds, and may not have it long; and one that has in memory
-//! what was answered.
+//! The canaries of several lives: a layer that recovers from data that it may lose again; and one that has acknowledged
+//! writes in memory.
 //!
 //! ```text
 //!      map    which slot has which unit: one block, written at once
 //!      slot   0  1  2  …  n + 3      n units, and some spare ones
 //! ```
 //!
-//! A unit that is changed goes to a spare slot, durably, and then the map says so. The slot where it was is a spare one as soon
-//! as the map is durable. So one that is believed when it is opened has to be durable: where it is not, slots are taken for
-//! spare ones in which the durable map has units.
+//! A unit that is changed goes to a spare slot, durably, and then the map says so. The slot where it was is a spare one
+//! as soon as the map is durable. So one that is believed when it is opened has to be durable: where it is not, slots
+//! are taken for spare ones in which the durable map has units.
 
 use lamina_block::{
     Buf, Durability, Geometry, Io, Layer, Manage, Node, Op, Passthrough, Result, Signal, Step, believe,
@@ -29,7 +29,7 @@ const SLOTS: u64 = 4096;
 #[derive(Clone, Copy, Default)]
 struct How {
     believes_at_once: bool,
-    /// It writes its map when it is flushed.
+    /// A flush writes the map.
     forgets_until_flush: bool,
 }
 
@@ -195,7 +195,7 @@ fn who_believes_what_may_go_is_caught() {
     }
 }
 
-/// What it forgets was not flushed: nobody notices but who outlives its process.
+/// The lost writes were not flushed: only a client that outlives the process notices.
 #[test]
 fn who_forgets_with_its_process_is_caught() {
     let wrong = spare(How { forgets_until_flush: true, ..How::default() });

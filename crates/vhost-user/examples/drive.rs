@@ -1,4 +1,4 @@
-//! Drives a vhost-user-blk socket without a virtual machine, and says what it costs its server:
+//! Drives a vhost-user-blk socket without a virtual machine, and prints the costs of its server:
 //!
 //! ```text
 //! cargo run --release -p lamina-vhost-user --example drive -- SOCKET [--pid PID] [--depth 1,16,64]
@@ -85,7 +85,7 @@ fn run(a: &Arguments, depth: usize) -> Result<(), Box<dyn Error>> {
     let capacity = u64::from(transport.get_config()?.capacity) * 512;
     let slots = a.span.unwrap_or(capacity).min(capacity) / a.size as u64;
     let memory = memfd(depth * a.size)?;
-    // SAFETY: nobody shrinks the file.
+    // SAFETY: the file is not shrunk.
     let mut data = unsafe { memmap2::MmapMut::map_mut(&memory) }?;
     transport.map_mem_region(data.as_mut_ptr() as usize, data.len(), memory.as_raw_fd(), 0)?;
     let mut queue = VirtioBlkQueue::<usize>::setup_queues(&mut *transport, 1, 256)?.remove(0);
@@ -133,7 +133,7 @@ fn run(a: &Arguments, depth: usize) -> Result<(), Box<dyn Error>> {
         count / interrupts as f64,
         count / kicks as f64
     );
-    // Let what is in flight end before the memory goes.
+    // Let requests in flight end before the memory goes.
     let mut left = depth;
     while left > 0 {
         left -= queue.completions().count();
@@ -142,7 +142,7 @@ fn run(a: &Arguments, depth: usize) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Waits for an interrupt. Some servers make the eventfd non-blocking, so nobody's is simply read.
+/// Waits for an interrupt. Some servers make the eventfd non-blocking, so it is never simply read.
 fn wait(call: &EventFd) -> Result<(), Box<dyn Error>> {
     let mut ready = [rustix::event::PollFd::new(call, rustix::event::PollFlags::IN)];
     rustix::event::poll(&mut ready, None)?;

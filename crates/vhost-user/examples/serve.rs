@@ -1,4 +1,5 @@
-//! Serves one sink at a vhost-user socket (or several, with commas between), for measurements and for trying a virtual machine:
+//! Serves one sink at a vhost-user socket (or several, with commas between), for measurements and for trying a virtual
+//! machine:
 //!
 //! ```text
 //! cargo run --release -p lamina-vhost-user --example serve -- SOCKET KIND KEYS [SPIN_US]

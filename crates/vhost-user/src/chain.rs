@@ -1,8 +1,8 @@
 //! One chain of descriptors, walked and checked.
 //!
-//! What the guest wrote is read once, and nothing that it could have written makes this walk leave the guest's memory,
-//! run forever or grow without bound. A chain has readable bytes (the request's header and the data to write), then
-//! writable bytes (the data read, and the status in the last byte).
+//! The guest's bytes are read once, and no value of them makes this walk leave the guest's memory, run forever or grow
+//! without bound. A chain has readable bytes (the request's header and the data to write), then writable bytes (the
+//! data read, and the status in the last byte).
 
 use crate::memory::{Memory, Span};
 use crate::ring::{DESCRIPTOR_LEN, Descriptor, Ring};
@@ -26,7 +26,7 @@ const SPANS_MAX: usize = 8 * DESCRIPTORS_MAX as usize;
 /// Bytes of a request's header.
 pub(crate) const HEADER_LEN: usize = 16;
 
-/// A chain that cannot be answered: nobody can say where its status would be. The queue stops.
+/// A chain that cannot be answered: the place of its status is unknown. The queue stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Broken {
     Head,
@@ -40,7 +40,7 @@ pub(crate) enum Broken {
 }
 
 impl Broken {
-    /// What is wrong, for the log.
+    /// The mistake, for the log.
     pub fn reason(self) -> &'static str {
         match self {
             Broken::Head => "the chain's head is not a descriptor of the queue",
@@ -82,8 +82,8 @@ impl Table<'_> {
         match self {
             Table::Queue(ring) => Some(ring.descriptor(index)),
             Table::Flat(start) => {
-                // SAFETY: the whole table is mapped, and `index` is less than its length. It may have any alignment,
-                // and the guest may change it meanwhile.
+                // SAFETY: the whole table is mapped, and `index` is less than its length. The memory may have any
+                // alignment, and the guest may change it meanwhile.
                 let bytes = unsafe {
                     let at = start.add(index as usize * DESCRIPTOR_LEN);
                     at.cast::<[u8; DESCRIPTOR_LEN]>().read_volatile()
@@ -148,7 +148,7 @@ impl Chain {
             }
             index = d.next;
         }
-        // A last span that is not the guest's memory was not taken, so that the last one is not where the guest looks.
+        // A last span that is not the guest's memory was not taken, so that the guest does not look at the last one.
         if self.writable_len == 0 { Err(Broken::NoStatus) } else { Ok(()) }
     }
 
@@ -191,7 +191,7 @@ impl Chain {
             self.writable_len += d.len as u64;
         } else if self.writable_len > 0 {
             self.malformed = true;
-            // What the device may write ends with the chain; here it does not.
+            // The device's writable part has to end with the chain; here it does not.
             self.spans.truncate(before);
         } else {
             self.readable = self.spans.len();
@@ -199,7 +199,7 @@ impl Chain {
         }
     }
 
-    /// Pieces of guest memory that it consists of.
+    /// The number of its pieces of guest memory.
     pub fn spans(&self) -> usize {
         self.spans.len()
     }
@@ -209,12 +209,12 @@ impl Chain {
         self.malformed
     }
 
-    /// Bytes of data to write: what is readable behind the header. `None` if there is no whole header.
+    /// Bytes of data to write: the readable part after the header. `None` if there is no whole header.
     pub fn data_out_len(&self) -> Option<u64> {
         self.readable_len.checked_sub(HEADER_LEN as u64)
     }
 
-    /// Bytes of data to read: what is writable before the status.
+    /// Bytes of data to read: the writable part before the status.
     pub fn data_in_len(&self) -> u64 {
         self.writable_len.saturating_sub(1)
     }
@@ -243,7 +243,7 @@ impl Chain {
         unsafe { last.start.add(last.len as usize - 1) }
     }
 
-    /// What keeps the status byte mapped.
+    /// The owner that keeps the status byte mapped.
     #[inline(always)]
     pub fn status_owner(&self, memory: &Memory) -> Rc<dyn Any> {
         let last = self.spans.last().expect("a walked chain has a writable byte");
@@ -267,7 +267,7 @@ impl Chain {
         self.spans.last().map(|s| (s.guest + u64::from(s.len) - 1, 1))
     }
 
-    /// What the device may write, the status included, as guest addresses: for the log of a migration.
+    /// The parts that the device may write, the status included, as guest addresses: for the log of a migration.
     pub fn writable(&self) -> impl Iterator<Item = (u64, u32)> {
         self.spans[self.readable..].iter().map(|s| (s.guest, s.len))
     }
@@ -284,7 +284,7 @@ fn buf(spans: &[Span], mut skip: usize, mut len: usize, memory: &Memory) -> Buf 
             continue;
         }
         let n = (span_len - skip).min(len);
-        // SAFETY: inside the span, whose owner keeps it mapped. Nobody makes references to guest memory.
+        // SAFETY: inside the span, whose owner keeps it mapped. There are no references to guest memory.
         let part = unsafe { Buf::from_raw(Rc::clone(memory.region(span).owner()), span.start.add(skip), n) };
         if whole.is_empty() {
             whole = part;

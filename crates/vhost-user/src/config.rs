@@ -1,4 +1,4 @@
-//! What the device says about itself: feature bits and configuration space (virtio 1.2, section 5.2.4).
+//! The device's description: feature bits and configuration space (virtio 1.2, section 5.2.4).
 
 use crate::request::{RANGE_SECTORS_MAX, RANGES_MAX, SECTOR, SEGMENT_LEN_MAX, SEGMENTS_MAX};
 use lamina_block::Geometry;
@@ -6,7 +6,7 @@ use virtio_bindings::virtio_blk::*;
 use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 
-/// Bytes of the configuration space that we fill. What front-ends ask beyond is zero.
+/// Bytes of the configuration space that we fill. Bytes beyond read as zero.
 const LEN: usize = 60;
 /// Where the cache mode is: the one field that a guest may write.
 pub(crate) const WRITE_BACK_OFFSET: u32 = 32;

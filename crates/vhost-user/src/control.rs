@@ -1,12 +1,12 @@
 //! The control thread: the front-end's messages, which block, become jobs for the reactor.
 //!
-//! One thread an export, one front-end at a time (`front_end.rs`). Every message waits for its job to be done, so that what the
-//! front-end was answered is true. When the front-end hangs up, its queues are stopped and drained before the next
-//! one is let in: nothing that an earlier connection began can land on top of what a later one writes.
+//! One thread an export, one front-end at a time (`front_end.rs`). Every message waits for its job to be done, so that
+//! answers to the front-end are true. When the front-end hangs up, its queues are stopped and drained before the next
+//! one is let in: no write of an earlier connection can land on top of one of a later connection.
 //!
 //! Descriptors of a front-end may be anything, and to ask, map or close one may take as long as its owner likes. All of
-//! that is done here; what reaches the reactor is memory, eventfds, and Unix sockets. An export whose thread is held
-//! up so serves nobody any more; others notice nothing, and it can be stopped all the same.
+//! that is done here; only memory, eventfds, and Unix sockets reach the reactor. An export whose thread is blocked so
+//! serves no front-end any more; others notice nothing, and it can be stopped all the same.
 
 use crate::device::Device;
 use crate::eventfd;
@@ -42,7 +42,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// The link, and the reactor's end of it: jobs, and an eventfd that says that there are some.
+    /// The link, and the reactor's end of it: jobs, and an eventfd that announces them.
     pub fn new() -> io::Result<(Link, Receiver<Job>, OwnedFd)> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (sender, receiver) = channel();
@@ -50,7 +50,7 @@ impl Link {
         Ok((link, receiver, wake))
     }
 
-    /// Lets the reactor do `work`, and waits for what comes of it. An error if the reactor is gone.
+    /// Lets the reactor do `work`, and waits for the result. An error if the reactor is gone.
     fn ask<T, F>(&self, work: impl FnOnce(Rc<Device>) -> F + Send + 'static) -> io::Result<T>
     where
         T: Send + 'static,
@@ -80,7 +80,7 @@ impl Drop for Link {
 
 /// Rings an eventfd of our own.
 fn ring(fd: &OwnedFd) {
-    // Full means that it has been rung.
+    // A full eventfd has been rung already.
     let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
 }
 
@@ -199,7 +199,7 @@ impl Header {
         let mut bytes = [0; 8];
         loop {
             match recv(stream, &mut bytes[..], RecvFlags::PEEK) {
-                // A message in pieces this small is not worth waiting for: it is judged by what is there.
+                // A message in pieces this small is not worth waiting for: it is judged by its first part.
                 Ok((0, _)) => return Ok(None),
                 Ok(_) => return Ok(Some(Header(bytes))),
                 Err(rustix::io::Errno::INTR) => {}
@@ -255,7 +255,7 @@ struct Session<'a> {
     link: &'a Link,
     mapper: &'a Mapper,
     queues: u16,
-    /// What both sides understand.
+    /// The features that both sides understand.
     protocol: VhostUserProtocolFeatures,
 }
 

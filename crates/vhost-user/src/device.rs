@@ -1,4 +1,4 @@
-//! The device on the reactor: what the front-end has told us, and the queues that run because of it.
+//! The device on the reactor: the front-end's settings, and the queues that run with them.
 //!
 //! The control thread calls these methods one at a time and waits for each answer, so that no two of them interleave.
 //! A queue runs when its size, addresses, kick and permission are there; it is stopped, and drained, before any of
@@ -30,9 +30,9 @@ pub(crate) struct Device {
     host: Rc<Host>,
     node: Rc<Node>,
     settings: Settings,
-    /// What requests of all queues may hold.
-    room: Rc<Budget>,
-    /// What the guest and the front-end have agreed to.
+    /// The memory for requests of all queues.
+    space: Rc<Budget>,
+    /// The features that the guest and the front-end have agreed to.
     features: Cell<u64>,
     write_back: Cell<bool>,
     memory: RefCell<Rc<Memory>>,
@@ -41,7 +41,7 @@ pub(crate) struct Device {
     /// The channel on which we may speak first.
     channel: RefCell<Option<UnixStream>>,
     slots: Vec<RefCell<Slot>>,
-    /// Where what the front-end gave us goes when it is not needed any more.
+    /// The disposal of descriptors and memory that are not needed any more.
     disposal: Disposal,
     /// The export ends, or has ended.
     pub closing: Signal,
@@ -49,7 +49,7 @@ pub(crate) struct Device {
     pub closed: Cell<bool>,
 }
 
-/// What the front-end has told about one queue.
+/// The front-end's settings of one queue.
 #[derive(Default)]
 struct Slot {
     size: u16,
@@ -75,12 +75,12 @@ fn invalid(message: impl Into<String>) -> io::Error {
 }
 
 impl Device {
-    /// A device that nobody has connected to.
+    /// A device without a front-end.
     pub fn new(
         host: &Rc<Host>,
         node: Rc<Node>,
         settings: Settings,
-        room: Rc<Budget>,
+        space: Rc<Budget>,
         disposal: Disposal,
     ) -> Rc<Device> {
         Rc::new(Device {
@@ -96,7 +96,7 @@ impl Device {
             slots: (0..settings.queues).map(|_| RefCell::default()).collect(),
             settings,
             disposal,
-            room,
+            space,
             closing: Signal::new(),
             is_closing: Cell::new(false),
             closed: Cell::new(false),
@@ -112,12 +112,13 @@ impl Device {
         self.slots.iter().filter_map(|slot| slot.borrow().running.clone()).collect()
     }
 
-    /// What the device can do.
+    /// The features of the device.
     pub fn features(&self) -> u64 {
         config::features(&self.node.geometry(), self.settings.read_only)
     }
 
-    /// What the guest and the front-end have agreed to, which may change while queues run: a migration begins by it.
+    /// The features that the guest and the front-end have agreed to, which may change while queues run: a migration
+    /// begins by it.
     pub async fn set_features(self: Rc<Self>, features: u64) -> io::Result<()> {
         let unknown = features & !self.features();
         if unknown != 0 {
@@ -148,8 +149,7 @@ impl Device {
         self.log.borrow().clone().filter(|_| self.features.get() & LOG_ALL != 0)
     }
 
-    /// Lets every queue log, or not. What is in flight has not remembered what it would have to mark, so it ends
-    /// first.
+    /// Lets every queue log, or not. Requests in flight have not recorded the pages to mark, so they end first.
     async fn apply_log(&self) {
         for running in self.running() {
             running.queue.hold();
@@ -198,7 +198,7 @@ impl Device {
         }
     }
 
-    /// Lets a running queue use today's addresses and memory; stops it if it is not there any more.
+    /// Lets a running queue use the present addresses and memory; stops the queue if they are gone.
     fn move_ring(&self, slot: &Slot, queue: &Queue) {
         let memory = Rc::clone(&*self.memory.borrow());
         match Ring::map(slot.size, &slot.address.unwrap_or_default(), &memory) {
@@ -294,7 +294,7 @@ impl Device {
     /// The region in which a predecessor may have left what was in flight.
     pub fn set_in_flight(&self, piece: Piece, queues: u16, size: u16) -> io::Result<()> {
         let region = inflight::Region::new(piece, queues, size)?;
-        tracing::info!("{}: the front-end keeps what is in flight for us (INFLIGHT_SHMFD)", self.name);
+        tracing::info!("{}: the front-end keeps the in-flight region (INFLIGHT_SHMFD)", self.name);
         *self.in_flight.borrow_mut() = Some(region);
         Ok(())
     }
@@ -356,12 +356,12 @@ impl Device {
         self.in_flight.take();
     }
 
-    /// Nobody waits any more for what is in flight.
+    /// No caller waits any more for requests in flight.
     pub fn abandon(&self) {
         self.running().iter().for_each(|running| running.queue.abandon());
     }
 
-    /// The front-end is gone: stops all queues, and forgets all that it has said.
+    /// The front-end is gone: stops all queues, and drops all its settings.
     pub async fn disconnect(self: Rc<Self>) {
         self.disposal.take(self.channel.take());
         self.abandon();
@@ -373,7 +373,7 @@ impl Device {
         self.log.take();
     }
 
-    /// Starts a queue, if all that it needs is there.
+    /// Starts a queue, if its settings are complete.
     fn start(self: &Rc<Self>, index: u32) -> io::Result<()> {
         let first = self.running().is_empty();
         let mut slot = self.slot(index)?.borrow_mut();
@@ -394,8 +394,8 @@ impl Device {
         self.host.task(publish(Rc::clone(&queue)));
         slot.running = Some(Running { queue, ended });
         if first {
-            // A front-end that comes back to a restarted server goes on with the size it was told before. It looks again
-            // only when told, and QEMU only once it has started the device.
+            // A front-end that comes back to a restarted server goes on with the size it was told before. The guest
+            // looks again only when told, and QEMU only after the start of the device.
             self.announce_change();
         }
         Ok(())
@@ -408,7 +408,7 @@ impl Device {
             Some(region) => Some(
                 region
                     .tracker(index as usize, slot.size)
-                    .ok_or_else(|| format!("the in-flight region has no room for queue {index}"))?,
+                    .ok_or_else(|| format!("the in-flight region has no space for queue {index}"))?,
             ),
             None => None,
         };
@@ -424,11 +424,11 @@ impl Device {
             rules: self.rules(),
             serial: self.settings.serial_bytes(),
             log: self.active_log(),
-            room: self.room.taker(),
+            space: self.space.taker(),
         })
     }
 
-    /// Stops a queue if it runs, and waits until nothing of it is in flight.
+    /// Stops a queue if it runs, and waits until none of its requests is in flight.
     async fn stop(&self, index: u32) -> io::Result<()> {
         let slot = self.slot(index)?;
         let Some(Running { queue, ended }) = slot.borrow_mut().running.take() else { return Ok(()) };
@@ -453,7 +453,7 @@ async fn serve(queue: Rc<Queue>, kick: Rc<Event>, ended: Rc<Cell<bool>>) {
         match turn {
             Turn::Stopped => break,
             Turn::More => yield_once().await,
-            Turn::Full => queue.room.freed().await,
+            Turn::Full => queue.space.freed().await,
             Turn::Idle => {
                 if let Err(e) = kick.wait_unless(roused).await {
                     queue.fail(&format!("its kicks cannot be heard: {e}"));

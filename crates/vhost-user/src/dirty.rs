@@ -20,7 +20,7 @@ impl DirtyLog {
         DirtyLog { piece }
     }
 
-    /// Marks the pages of the guest's `guest..guest + len`. What lies beyond the bitmap has no bit and is left out.
+    /// Marks the pages of the guest's `guest..guest + len`. Addresses beyond the bitmap have no bit and are left out.
     pub fn mark(&self, guest: u64, len: u64) {
         if len == 0 {
             return;

@@ -1,4 +1,4 @@
-//! Where an export leaves what its front-end gave it.
+//! The disposal of descriptors and memory from an export's front-end.
 //!
 //! To close a descriptor may take as long as its owner likes (a socket that lingers, a file system that does not
 //! answer), a socket may have others' descriptors in its queue, and to unmap the last of a guest's memory frees it
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Things that may wait to be let go before a front-end may bring more.
 const WAITING_MAX: usize = 256;
 
-/// The way to an export's thread for letting things go. It ends with the last of these.
+/// The way to an export's thread for letting things go. The thread ends with the last of these.
 #[derive(Clone)]
 pub(crate) struct Disposal {
     things: Sender<Box<dyn Send>>,

@@ -1,7 +1,7 @@
 //! Eventfds that a front-end gave us.
 //!
-//! A descriptor from outside may be anything. Only eventfds are taken: to close one is short and harmless, and nobody
-//! waits to signal one ([`lamina_host::Bell`]) or to hear one (through the reactor's ring).
+//! A descriptor from outside may be anything. Only eventfds are taken: to close one is short and harmless, and neither
+//! a signal to one ([`lamina_host::Bell`]) nor a read of one (through the reactor's ring) blocks.
 
 use rustix::fs::{CWD, readlinkat_raw};
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Takes `file` over if it is an eventfd. For the control thread: anything else is closed here, which may take long.
+/// Takes over `file` if that is an eventfd. For the control thread: anything else is closed here, which may take long.
 pub(crate) fn check(file: File) -> io::Result<OwnedFd> {
     let link = format!("/proc/self/fd/{}", file.as_raw_fd());
     let mut buffer = [MaybeUninit::uninit(); 32];

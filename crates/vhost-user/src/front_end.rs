@@ -1,4 +1,4 @@
-//! Front-ends: the one that is connected, those that wait, and whose turn is next (`docs/decisions/0017-one-front-end.md`).
+//! Front-ends: the connected one, the waiting ones, and the next turn (`docs/decisions/0017-one-front-end.md`).
 
 use crate::socket::Socket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -56,7 +56,7 @@ fn is_ready(fd: &OwnedFd) -> bool {
 fn connected_by(stream: &UnixStream) -> Option<Pid> {
     let mut peer = MaybeUninit::<libc::ucred>::zeroed();
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the socket is open, and `peer` has room for `len` bytes.
+    // SAFETY: the socket is open, and `peer` has space for `len` bytes.
     let got = unsafe {
         let at = peer.as_mut_ptr().cast();
         libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, at, &raw mut len)
@@ -66,7 +66,7 @@ fn connected_by(stream: &UnixStream) -> Option<Pid> {
     Pid::from_raw(peer.pid).filter(|_| got == 0)
 }
 
-/// Where front-ends come in, one at a time.
+/// The entry of front-ends, one at a time.
 pub(crate) struct Entrance<'a> {
     socket: &'a Socket,
     waiting: RefCell<VecDeque<FrontEnd>>,
@@ -90,7 +90,7 @@ impl<'a> Entrance<'a> {
     /// Waits until `present` says something; false if another front-end takes its place, which then is the next one.
     pub fn hear(&self, present: &FrontEnd) -> io::Result<bool> {
         loop {
-            // Nobody gives way to a front-end that has given up.
+            // No front-end gives way to one that has given up.
             self.waiting.borrow_mut().retain(|front_end| !front_end.has_left());
             let is_awaited = !self.waiting.borrow().is_empty();
             let end = present.process.as_ref().filter(|_| is_awaited).map(|process| process.as_fd());
@@ -114,7 +114,7 @@ impl<'a> Entrance<'a> {
         let comes = match self.socket.accept() {
             Ok(stream) => FrontEnd::new(stream),
             Err(e) => {
-                // Out of descriptors, most likely: that is no fault of `present`, and trying again at once would not help.
+                // Out of descriptors, most likely: no fault of `present`, and another try at once would not help.
                 tracing::warn!("a connection was not accepted: {e}");
                 std::thread::sleep(AGAIN);
                 return false;

@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 /// Bytes of each of the two regions, which follow each other.
 const REGION: u64 = 0x4000;
-/// Bytes before each region in its file: mapped, and nobody's.
+/// Bytes before each region in its file: mapped, and not the guest's.
 const MARGIN: u64 = 4096;
 const ENTRIES: u16 = 16;
 const RING: RingAddress = RingAddress { descriptors: 0, available: 0x100, used: 0x140, log: Some(0x140) };
@@ -25,7 +25,7 @@ fn memfd(len: u64) -> File {
     fd.into()
 }
 
-/// The guest's memory: `bytes` from address zero on, zeroes behind them.
+/// The guest's memory: `bytes` from address zero on, then zeroes.
 fn memory(bytes: &[u8]) -> ([File; 2], Memory) {
     let files = [memfd(MARGIN + REGION), memfd(MARGIN + REGION)];
     for (file, part) in files.iter().zip(bytes.chunks(REGION as usize)) {
@@ -42,7 +42,7 @@ fn memory(bytes: &[u8]) -> ([File; 2], Memory) {
 /// the rest is the memory. `settle` runs the tasks of `env`.
 ///
 /// # Panics
-/// If the queue does not come to an end, loses a request, or writes where it must not.
+/// If the queue does not come to an end, loses a request, or writes to a forbidden place.
 pub fn run(env: Rc<dyn Env>, node: Rc<Node>, bytes: &[u8], mut settle: impl FnMut()) {
     let Some((how, bytes)) = bytes.split_first() else { return };
     let (files, memory) = memory(bytes);
@@ -51,7 +51,7 @@ pub fn run(env: Rc<dyn Env>, node: Rc<Node>, bytes: &[u8], mut settle: impl FnMu
     let tracker = (how & 1 != 0).then(|| {
         let region = InFlight::new(Mapper::default().map(&tracked, 0, len).expect("memory"), 1, ENTRIES)
             .expect("a region");
-        region.tracker(0, ENTRIES).expect("room for a queue")
+        region.tracker(0, ENTRIES).expect("space for a queue")
     });
     let log = (how & 2 != 0)
         .then(|| Rc::new(DirtyLog::new(Mapper::default().map(&memfd(4096), 0, 4096).expect("a log"))));
@@ -68,7 +68,7 @@ pub fn run(env: Rc<dyn Env>, node: Rc<Node>, bytes: &[u8], mut settle: impl FnMu
         rules: Rules { read_only: how & 8 != 0, durability: Durability::Cached },
         serial: *b"fuzzfuzzfuzzfuzzfuzz",
         log,
-        room: Rc::<lamina_block::Budget>::default().taker(),
+        space: Rc::<lamina_block::Budget>::default().taker(),
     })
     .expect("a fresh region can be read");
     for _ in 0..4 {

@@ -1,4 +1,5 @@
-//! What is in flight, kept where it survives us (vhost-user specification, "Inflight I/O tracking", split queues).
+//! The requests in flight, kept in memory that survives this process (vhost-user specification, "Inflight I/O
+//! tracking", split queues).
 //!
 //! The front-end keeps this memory over our death and gives it to our successor, which finds in it what was taken
 //! from the available ring and not yet returned in the used ring, and does that again. All requests are safe to
@@ -11,8 +12,8 @@
 //! ```
 //!
 //! A batch of chains is returned in four steps: chained by `next` from `last_batch_head`, then published in the used
-//! ring, then no longer in flight, then `used_index`. Who finds that `used_index` is not the used ring's index knows
-//! that the last batch was published, and which one it was.
+//! ring, then no longer in flight, then `used_index`. A `used_index` that differs from the used ring's index shows that
+//! the last batch was published, and which one it was.
 //!
 //! Memory that the front-end shares is checked like any other: a wrong value costs this queue a repeated or a lost
 //! request, never more.
@@ -31,7 +32,7 @@ const HEADER_LEN: usize = 16;
 const ENTRY_LEN: usize = 16;
 const ALIGN: usize = 64;
 
-/// Bytes that one queue of `size` entries takes.
+/// Bytes of one queue of `size` entries.
 fn stride(size: u16) -> usize {
     (HEADER_LEN + ENTRY_LEN * size as usize).next_multiple_of(ALIGN)
 }
@@ -56,7 +57,7 @@ impl Region {
     pub fn new(piece: Piece, queues: u16, size: u16) -> io::Result<Region> {
         let start = piece.at(0, stride(size) * queues as usize);
         if !start.is_some_and(|start| (start.as_ptr() as usize).is_multiple_of(8)) {
-            let message = format!("it cannot hold what is in flight in {queues} queues of {size}");
+            let message = format!("the region is too small for {queues} queues of {size}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         Ok(Region { piece: Rc::new(piece), queues, size })
@@ -166,11 +167,11 @@ impl Tracker {
         };
         match unknown {
             Some(how) if (0..self.size).any(|head| self.is_in_flight(head)) => {
-                return Err(format!("what is in flight was written {how}"));
+                return Err(format!("the in-flight region was written {how}"));
             }
             _ => {}
         }
-        // SAFETY: as in `take`. The version last: it says that the rest is there.
+        // SAFETY: as in `take`. The version last: it marks the rest as complete.
         unsafe {
             store::put(self.entries(), self.size);
             store::put(self.used_index(), used_index);

@@ -1,14 +1,14 @@
-//! The guest's memory: what the front-end mapped for us, and how the guest's addresses lead into it.
+//! The guest's memory: the mappings from the front-end, and the guest's addresses into them.
 //!
-//! Invariants: no address leaves this module that is not inside a mapping, and whoever is given one is given the
-//! mapping's owner with it. Mappings are shared with the guest, so their bytes may change at any time: they are
-//! only read and written through raw pointers, and what decides something is read once.
+//! Invariants: every address that leaves this module is inside a mapping, and comes with the mapping's owner. Mappings
+//! are shared with the guest, so their bytes may change at any time: they are only read and written through raw
+//! pointers, and values that decide something are read once.
 //!
-//! Files are mapped by the control thread and unmapped by [`Disposal`]: both may take long. To touch what is mapped must
-//! not, so it is memory, unless the export allows any file ([`Mapper`]).
+//! Files are mapped by the control thread and unmapped by [`Disposal`]: both may take long. An access to a mapping must
+//! not, so the file is memory, unless the export allows any file ([`Mapper`]).
 //!
-//! A front-end may shrink the file behind its memory (QEMU seals its own against it). Its size is checked when it is
-//! mapped; if it shrinks later, [`crate::truncation`] puts zeroes where memory was, and the queues stop.
+//! A front-end may shrink the file behind its memory (QEMU seals its own against it). The size is checked when the file
+//! is mapped; if it shrinks later, [`crate::truncation`] puts zeroes in place of the memory, and the queues stop.
 
 use crate::disposal::Disposal;
 use crate::truncation::Guard;
@@ -28,8 +28,8 @@ pub(crate) const REGIONS_MAX: usize = 256;
 /// How the files of a front-end become memory.
 #[derive(Clone, Default)]
 pub(crate) struct Mapper {
-    /// Any file is mapped. Whoever touches the memory then waits for the file's disk, or for as long as whoever serves
-    /// its file system likes, and with him all of his core.
+    /// Any file is mapped. An access to the memory then waits for the file's disk, or for as long as the server of its
+    /// file system likes, and with it the whole core.
     pub any_file: bool,
     pub disposal: Disposal,
 }
@@ -39,8 +39,8 @@ impl Mapper {
     pub fn map(&self, file: &File, offset: u64, len: u64) -> io::Result<Piece> {
         // Seals are asked of memory only (tmpfs, memfd, huge pages), and asking does not enter any file system.
         if !self.any_file && fcntl_get_seals(file).is_err() {
-            let message = "a file that is not memory (memfd, tmpfs, huge pages) is not taken: every access could wait \
-                           for it; the export's key memory-files = \"any\" allows it";
+            let message = "a file that is not memory (memfd, tmpfs, huge pages) is not accepted: every access could \
+                           wait for the file; the export's key memory-files = \"any\" allows any file";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let invalid = || io::Error::new(io::ErrorKind::InvalidInput, "memory beyond the address space");
@@ -54,7 +54,7 @@ impl Mapper {
 
 /// A part of a file mapped shared, for reading and writing. Unmapped with its last owner, a little later.
 pub(crate) struct Piece {
-    /// Always there, until it is dropped.
+    /// Always `Some`, until the drop.
     mapped: Option<Mapped>,
     offset: usize,
     len: usize,
@@ -67,7 +67,7 @@ impl Piece {
         if offset > self.len || len > self.len - offset {
             return None;
         }
-        // SAFETY: what is mapped has `self.offset + self.len` bytes, and `offset` is inside of it, checked above.
+        // SAFETY: the mapping has `self.offset + self.len` bytes, and `offset` is inside of it, checked above.
         self.mapped.as_ref().map(|mapped| unsafe { mapped.start.add(self.offset + offset) })
     }
 
@@ -106,7 +106,7 @@ impl Mapped {
             let message = format!("a file of {} bytes cannot give {len} bytes of memory", metadata.len());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        // What is mapped from huge pages can only be unmapped in whole ones.
+        // Mappings of huge pages can only be unmapped in whole ones.
         let page = usize::try_from(metadata.blksize()).unwrap_or(4096).max(4096);
         let mapped = len.checked_next_multiple_of(page).ok_or(io::ErrorKind::InvalidInput)?;
         // SAFETY: a new mapping at an address that the kernel chooses; nothing existing is replaced.
@@ -134,7 +134,7 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         self.guard = Guard::default();
-        // SAFETY: mapped in `new` with this length, and nobody owns it any more.
+        // SAFETY: mapped in `new` with this length, and without an owner now.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.mapped) };
         if let Err(e) = unmapped {
             tracing::warn!("memory of {} bytes could not be unmapped: {e}", self.mapped);
@@ -177,7 +177,7 @@ impl Region {
         }
     }
 
-    /// What keeps the memory mapped.
+    /// The owner that keeps the memory mapped.
     pub fn owner(&self) -> &Rc<dyn Any> {
         &self.owner
     }
@@ -186,7 +186,7 @@ impl Region {
 /// A run of guest memory inside one region.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
-    /// Where it is mapped.
+    /// The address of the mapping.
     pub start: NonNull<u8>,
     /// Length in bytes, not zero.
     pub len: u32,
@@ -242,7 +242,7 @@ impl Memory {
         &self.regions[span.region as usize]
     }
 
-    /// Finds the region that holds `guest`. Guests have few regions, and most memory is in the first or last.
+    /// Finds the region with `guest`. Guests have few regions, and most memory is in the first or last.
     #[inline]
     fn find(&self, guest: u64) -> Option<usize> {
         if self.regions.len() > 8 {
@@ -253,8 +253,8 @@ impl Memory {
         self.regions.iter().position(|r| guest.wrapping_sub(r.address.guest) < r.address.len)
     }
 
-    /// Appends to `spans` what the guest calls `guest..guest + len`. False if any of it is not memory; what was
-    /// appended before that stays.
+    /// Appends to `spans` what the guest calls `guest..guest + len`. False if a part of the range is not memory;
+    /// earlier appended pieces stay.
     #[inline]
     pub fn spans(&self, mut guest: u64, mut len: u32, spans: &mut Vec<Span>) -> bool {
         while len > 0 {
@@ -272,13 +272,13 @@ impl Memory {
         true
     }
 
-    /// Where the guest's `guest..guest + len` is mapped, if it is all in one region.
+    /// The mapping of the guest's `guest..guest + len`, if that is all in one region.
     pub fn guest(&self, guest: u64, len: usize) -> Option<NonNull<u8>> {
         let region = &self.regions[self.find(guest)?];
         inside(region, guest - region.address.guest, len)
     }
 
-    /// Where the front-end's `user..user + len` is mapped, if it is all in one region, and what keeps it mapped.
+    /// The mapping of the front-end's `user..user + len`, if that is all in one region, and its owner.
     pub fn user(&self, user: u64, len: usize) -> Option<(NonNull<u8>, Rc<dyn Any>)> {
         let region = self.regions.iter().find(|r| user.wrapping_sub(r.address.user) < r.address.len)?;
         let start = inside(region, user - region.address.user, len)?;
@@ -299,7 +299,7 @@ fn inside(region: &Region, offset: u64, len: usize) -> Option<NonNull<u8>> {
     if len as u64 > region.address.len - offset {
         return None;
     }
-    // SAFETY: `offset` and the `len` bytes behind it lie inside the region's mapping.
+    // SAFETY: `offset` and the `len` bytes after it lie inside the region's mapping.
     Some(unsafe { region.start.add(offset as usize) })
 }
 

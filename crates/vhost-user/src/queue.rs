@@ -1,15 +1,15 @@
 //! A running queue: takes chains from the available ring, lets the node do them, returns them in the used ring.
 //!
 //! ```text
-//!  kick ──▶ turn(): walk, parse, submit ──done at once──▶ used entry ─┐
-//!                                       └─pending──▶ task ─▶ used entry ─┴─▶ publish(): used index, one interrupt
+//!  kick ──▶ turn(): walk, parse, submit ──at once──▶ used entry ───┐
+//!                                       └─pending─▶ task ─▶ used entry ─┴─▶ publish(): interrupt
 //! ```
 //!
-//! Invariants: at most as many chains are in flight as the queue has entries; a used entry is published after its
-//! data, its status, and the marks of the migration's log; what was taken is in the in-flight region before the node
-//! hears of it; nothing is taken for which its export has no memory ([`Taker`]), and it stays in the
-//! ring until there is. A chain that cannot be answered stops the queue: it takes nothing more until the front-end has
-//! stopped it, and what is in flight completes.
+//! Invariants: at most as many chains are in flight as the queue has entries; a used entry is published after its data,
+//! its status, and the marks of the migration's log; a chain that was taken is in the in-flight region before the node
+//! hears of it; a chain for which its export has no memory ([`Taker`]) stays in the ring until there is some. A chain
+//! that cannot be answered stops the queue: it takes no more chains until the front-end has stopped it, and requests in
+//! flight complete.
 
 mod pending;
 
@@ -35,7 +35,7 @@ use virtio_bindings::virtio_ring::{VRING_AVAIL_F_NO_INTERRUPT, VRING_USED_F_NO_N
 /// Pieces of guest memory that are walked before others run: as many as a ring full of usual requests has.
 const SPANS_A_TURN: usize = 32 << 10;
 
-/// What a queue is made of.
+/// The parts of a queue.
 pub(crate) struct Parts {
     /// For logs: which queue of which export.
     pub name: String,
@@ -50,18 +50,18 @@ pub(crate) struct Parts {
     pub rules: Rules,
     pub serial: [u8; VIRTIO_BLK_ID_BYTES as usize],
     pub log: Option<Rc<DirtyLog>>,
-    /// What its requests may hold.
-    pub room: Taker,
+    /// The memory for its requests.
+    pub space: Taker,
 }
 
-/// What to do after a turn.
+/// The next step after a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// Nothing is available; the guest will kick.
     Idle,
     /// There is more, but others want to run.
     More,
-    /// There is more, and no memory for it: wait for [`Queue::room`].
+    /// There are more chains, and no memory for them: wait for [`Queue::space`].
     Full,
     /// The queue takes nothing any more.
     Stopped,
@@ -96,7 +96,7 @@ pub(crate) struct Queue {
     batch: RefCell<Vec<u16>>,
     /// Takes nothing any more: stopped, or broken by the guest.
     stopped: Cell<bool>,
-    /// Nobody waits for what is in flight.
+    /// No caller waits for requests in flight.
     abandoned: Cell<bool>,
     /// Takes nothing for now.
     held: Cell<bool>,
@@ -104,7 +104,7 @@ pub(crate) struct Queue {
     lost: Cell<usize>,
     /// Its own memory is among them.
     robbed: Cell<bool>,
-    pub room: Taker,
+    pub space: Taker,
     /// A used entry waits to be published.
     pub completed: Signal,
     publish_due: Cell<bool>,
@@ -121,7 +121,7 @@ struct Taken {
     status: NonNull<u8>,
     /// Bytes of data that a success has written.
     written: u32,
-    /// What it takes of the memory for requests.
+    /// Its share of the memory for requests.
     cost: usize,
     /// Guest ranges to mark in the migration's log, the status among them.
     dirty: SmallVec<[(u64, u32); 2]>,
@@ -166,7 +166,7 @@ impl Queue {
             held: Cell::new(false),
             lost: Cell::new(0),
             robbed: Cell::new(false),
-            room: parts.room,
+            space: parts.space,
             completed: Signal::new(),
             publish_due: Cell::new(false),
             drained: Signal::new(),
@@ -179,7 +179,7 @@ impl Queue {
         self.repeat.borrow().len()
     }
 
-    /// The index of the next chain to take: what the front-end asks for when it stops a drained queue.
+    /// The index of the next chain to take: for a front-end that stops a drained queue.
     pub fn next_available(&self) -> u16 {
         self.next_available.get()
     }
@@ -192,7 +192,7 @@ impl Queue {
     /// Takes nothing any more.
     pub fn stop(&self) {
         self.stopped.set(true);
-        self.room.wake();
+        self.space.wake();
         self.roused.notify();
         self.completed.notify();
     }
@@ -203,7 +203,7 @@ impl Queue {
         self.abandoned.set(true);
     }
 
-    /// Takes nothing until [`Queue::release`]; what is in flight goes on.
+    /// Takes no chains until [`Queue::release`]; requests in flight go on.
     pub fn hold(&self) {
         self.held.set(true);
     }
@@ -219,7 +219,7 @@ impl Queue {
         self.stopped.get()
     }
 
-    /// Replaces how the guest is interrupted, and interrupts it: what was published before may not have been heard.
+    /// Replaces the way to interrupt the guest, and interrupts it: earlier notices may have been lost.
     pub fn set_call(&self, call: Option<Bell>) {
         if let Some(call) = &call {
             call.ring();
@@ -238,7 +238,7 @@ impl Queue {
         *self.memory.borrow_mut() = memory;
     }
 
-    /// Replaces the migration's log. Nothing may be in flight: what is would not be marked.
+    /// Replaces the migration's log. No request may be in flight: its writes would not be marked.
     pub fn set_log(&self, log: Option<Rc<DirtyLog>>) {
         debug_assert!(self.in_flight.get() == 0);
         *self.log.borrow_mut() = log;
@@ -308,7 +308,7 @@ impl Queue {
     /// Stops the queue if its memory is not the guest's any more. To be asked after a turn.
     pub fn check_memory(&self) {
         if self.has_lost_memory() && !self.stopped.get() {
-            self.fail("the front-end has shrunk the file behind the guest's memory");
+            self.fail("the front-end has shrunk the file of the guest's memory");
         }
     }
 
@@ -322,7 +322,7 @@ impl Queue {
         self.robbed.get()
     }
 
-    /// Takes up what a predecessor left in flight. False if there is no memory for all of it now.
+    /// Takes up what a predecessor left in flight. False if there is no memory for all of them now.
     fn repeat_left(self: &Rc<Self>, ring: &Ring, memory: &Rc<Memory>) -> bool {
         while !self.stopped.get() {
             let Some(head) = self.repeat.borrow().front().copied() else { return true };
@@ -334,8 +334,8 @@ impl Queue {
         true
     }
 
-    /// Takes one chain. `new` unless the in-flight region has it already. False if there is no memory for it now: then
-    /// nothing has happened.
+    /// Takes one chain. `new` unless the in-flight region has it already. False if there is no memory for the chain
+    /// now: then nothing has happened.
     #[inline(always)]
     fn take(self: &Rc<Self>, ring: &Ring, memory: &Rc<Memory>, head: u16, new: bool) -> bool {
         let mut chain = self.chain.borrow_mut();
@@ -345,7 +345,7 @@ impl Queue {
         }
         let parsed = request::parse(&chain, memory, self.rules.get());
         let cost = parsed.cost();
-        if !self.room.take(cost, 0) {
+        if !self.space.take(cost, 0) {
             return false;
         }
         if new && let Some(tracker) = &self.tracker {
@@ -355,7 +355,7 @@ impl Queue {
         let mut taken = Taken { head, status: chain.status(), written: 0, cost, dirty: SmallVec::new() };
         if self.log.borrow().is_some() {
             match parsed {
-                // Nothing else is written, and what else the chain names may be any amount.
+                // Nothing else is written, and the rest of the chain may name any amount.
                 Parsed::Answer(_) => taken.dirty.extend(chain.status_address()),
                 Parsed::Io(..) | Parsed::Several(_) | Parsed::Serial => taken.dirty.extend(chain.writable()),
             }
@@ -382,9 +382,9 @@ impl Queue {
                 self.wait_for(request, taken, chain.status_owner(memory));
             }
             Parsed::Serial => {
-                let room = chain.data_in(memory);
-                let len = room.len().min(self.serial.len());
-                room.write(0, &self.serial[..len]);
+                let space = chain.data_in(memory);
+                let len = space.len().min(self.serial.len());
+                space.write(0, &self.serial[..len]);
                 taken.written = len as u32;
                 self.complete(ring, &taken, Status::Ok);
             }
@@ -396,8 +396,8 @@ impl Queue {
     /// Writes the status and the used entry; the guest will see them with the next [`Queue::publish`].
     #[inline(always)]
     fn complete(&self, ring: &Ring, taken: &Taken, status: Status) {
-        self.room.give(taken.cost);
-        // What was copied from memory that the front-end took away meanwhile was zeroes.
+        self.space.give(taken.cost);
+        // Bytes copied from memory that the front-end took away meanwhile were zeroes.
         let status = if status == Status::Ok && self.has_lost_memory() { Status::IoError } else { status };
         // SAFETY: the status byte is in memory that the request kept mapped.
         unsafe { store::put(taken.status, status as u8) };
@@ -440,7 +440,7 @@ impl Queue {
             batch.clear();
         }
         self.in_flight.set(self.in_flight.get() - new.wrapping_sub(old) as u32);
-        // The used index must be visible before the guest's wish is read: it does the opposite.
+        // The used index must be visible before the guest's wish is read: the guest does the opposite.
         fence(Ordering::SeqCst);
         if self.wants_interrupt(ring, old, new)
             && let Some(call) = &*self.call.borrow()
@@ -469,7 +469,7 @@ impl Queue {
         }
     }
 
-    /// Asks for a kick with the next chain. False if one has become available meanwhile.
+    /// Asks for a kick with the next chain. False if a chain has become available meanwhile.
     fn ask_for_kick(&self, ring: &Ring) -> bool {
         let next = self.next_available.get();
         let changed = if self.event_index.get() {
@@ -510,7 +510,7 @@ impl Queue {
     }
 }
 
-/// Marks `len` bytes at `offset` of the used ring, if somebody asked for it.
+/// Marks `len` bytes at `offset` of the used ring, if there is a log.
 fn mark_ring(log: &DirtyLog, ring: &Ring, offset: u64, len: u64) {
     if let Some(guest) = ring.log {
         log.mark(guest.saturating_add(offset), len);

@@ -5,7 +5,7 @@ use crate::memory::Memory;
 use lamina_block::{Budget, Durability, ErrorKind, Io, Zero};
 use virtio_bindings::virtio_blk::*;
 
-/// Bytes of the unit in which requests say where they are, whatever the device's block.
+/// Bytes of the unit of offsets in requests, whatever the device's block.
 pub(crate) const SECTOR: u64 = 512;
 /// Bytes of one range of a discard or a write of zeroes.
 const RANGE_LEN: usize = 16;
@@ -40,7 +40,7 @@ impl From<&lamina_block::Result<()>> for Status {
     }
 }
 
-/// What to do for a request.
+/// The work for a request.
 pub(crate) enum Parsed {
     /// Ask the node; on success so many bytes of data have been written to the guest.
     Io(Io, u32),
@@ -53,7 +53,7 @@ pub(crate) enum Parsed {
 }
 
 impl Parsed {
-    /// What the request takes of the memory for requests, in bytes.
+    /// The request's share of the memory for requests, in bytes.
     #[inline]
     pub fn cost(&self) -> usize {
         match self {
@@ -67,12 +67,12 @@ impl Parsed {
     }
 }
 
-/// What decides how requests are carried out, besides themselves.
+/// The parameters for carrying out requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     /// Refuse whatever changes the device.
     pub read_only: bool,
-    /// What a completed write promises.
+    /// The promise of a completed write.
     pub durability: Durability,
 }
 

@@ -1,6 +1,6 @@
 //! A split virtqueue's three tables in guest memory (virtio 1.2, section 2.7), and nothing about what they mean.
 //!
-//! Invariant: every access is inside the tables and aligned, whatever the guest wrote into them.
+//! Invariant: every access is inside the tables and aligned, whatever values the guest wrote into them.
 
 use crate::memory::Memory;
 use crate::store;
@@ -17,7 +17,7 @@ pub(crate) struct RingAddress {
     pub descriptors: u64,
     pub available: u64,
     pub used: u64,
-    /// Guest address of the used ring, to be logged when it changes; `None` if nobody asked.
+    /// Guest address of the used ring, to be logged when it changes; `None` if there is no log.
     pub log: Option<u64>,
 }
 
@@ -136,7 +136,7 @@ impl Ring {
         u16::from_le(unsafe { store::acquire(self.used(2)) })
     }
 
-    /// Writes the used entry at `index`; the offset of what changed within the used ring.
+    /// Writes the used entry at `index`; the offset of the change within the used ring.
     #[inline(always)]
     pub fn put_used(&self, index: u16, head: u16, len: u32) -> u64 {
         let offset = 4 + (index & (self.size - 1)) as usize * 8;

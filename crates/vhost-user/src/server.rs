@@ -17,26 +17,26 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use virtio_bindings::virtio_blk::VIRTIO_BLK_ID_BYTES;
 
-/// What an export offers.
+/// The properties of an export.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// For logs: the export's name.
     pub name: String,
     /// The most queues that a front-end may use, 1 to 256.
     pub queues: u16,
-    /// What the guest shows as the disk's serial number; its first 20 bytes.
+    /// The disk's serial number in the guest; its first 20 bytes.
     pub serial: String,
     /// Refuse whatever changes the device, also when the node is writable.
     pub read_only: bool,
-    /// Take any file as the guest's memory, not only memory (memfd, tmpfs, huge pages). Requests then wait for its disk,
-    /// and all else of the same core with them.
+    /// Take any file as the guest's memory, not only memory (memfd, tmpfs, huge pages). Requests then wait for its
+    /// disk, and all else of the same core with them.
     pub any_memory: bool,
-    /// Who may connect to the socket.
+    /// The rights to connect to the socket.
     pub access: Access,
 }
 
 impl Settings {
-    /// A writable export with room for 64 queues, its serial number the name.
+    /// A writable export with space for 64 queues, its serial number the name.
     pub fn new(name: &str) -> Settings {
         Settings {
             name: name.into(),
@@ -56,7 +56,7 @@ impl Settings {
     }
 }
 
-/// A node served at a Unix socket. Dropped without [`Server::stop`], it stops, but nobody knows when.
+/// A node served at a Unix socket. Dropped without [`Server::stop`], the server stops at an unknown time.
 pub struct Server {
     shared: Arc<Shared>,
     device: Rc<Device>,
@@ -71,8 +71,8 @@ struct Ended {
 }
 
 impl Server {
-    /// Serves `node` at `path`, for one front-end at a time (`front_end.rs`); requests take their memory from `memory`. A stale socket is
-    /// replaced; an error if somebody listens there, or if `path` is not a socket.
+    /// Serves `node` at `path`, for one front-end at a time (`front_end.rs`); requests take their memory from `memory`.
+    /// A stale socket is replaced; an error if there is a listener, or if `path` is not a socket.
     pub fn start(
         host: &Rc<Host>,
         path: &Path,
@@ -108,8 +108,8 @@ impl Server {
         self.shared.is_connected()
     }
 
-    /// Takes no more requests, lets those in flight complete, hangs up, and removes the socket. The control thread is not
-    /// waited for: a front-end may hold it up.
+    /// Takes no more requests, lets those in flight complete, hangs up, and removes the socket. There is no wait for
+    /// the control thread: a front-end may block it.
     pub async fn stop(self) {
         self.shared.stop();
         self.device.is_closing.set(true);
@@ -125,7 +125,7 @@ impl Drop for Server {
     }
 }
 
-/// Does what the control thread asks for, one job after the other, until it or the export ends.
+/// Does the jobs of the control thread, one after the other, until that thread or the export ends.
 async fn serve(device: Rc<Device>, jobs: Receiver<control::Job>, wake: Rc<Event>, ended: Rc<Ended>) {
     while !device.is_closing.get() {
         match jobs.try_recv() {
@@ -139,7 +139,7 @@ async fn serve(device: Rc<Device>, jobs: Receiver<control::Job>, wake: Rc<Event>
             }
         }
     }
-    // What the control thread asks from now on is answered with an error.
+    // Later jobs of the control thread are answered with an error.
     drop(jobs);
     Rc::clone(&device).disconnect().await;
     device.closed.set(true);

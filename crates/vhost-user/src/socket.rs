@@ -17,16 +17,16 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Socket {
     listener: UnixListener,
     path: PathBuf,
-    /// Device and inode of the file: nobody else's is removed.
+    /// Device and inode of the file: no other file is removed.
     identity: Option<(u64, u64)>,
 }
 
 impl Socket {
-    /// Listens at `path` for those that `access` lets in. A file that nobody listens at any more is replaced.
+    /// Listens at `path`, with the rights `access`. A file without a listener is replaced.
     pub fn listen(path: &Path, access: &Access) -> io::Result<Socket> {
         remove_stale(path)?;
         let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // Before it has a name, so that it is never reachable by others.
+        // Before the socket has a name, so that others can never reach it.
         fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
         bind(&fd, &SocketAddrUnix::new(path)?)?;
         let socket = Socket { listener: fd.into(), path: path.into(), identity: identity(path) };
@@ -35,14 +35,14 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Removes its file, if it is still there.
+    /// Removes its file, if that is still there.
     pub fn remove(&self) {
         if self.identity.is_some() && identity(&self.path) == self.identity {
             let _ = fs::remove_file(&self.path);
         }
     }
 
-    /// Takes the next connection; waits for it unless one is there.
+    /// Takes the next connection; waits unless there is one.
     pub fn accept(&self) -> io::Result<UnixStream> {
         Ok(self.listener.accept()?.0)
     }
@@ -74,7 +74,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         }
         Ok(_) => {}
     }
-    // One that listens and does not accept would keep a blocking socket waiting.
+    // A server that listens and does not accept would keep a blocking socket waiting.
     let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK, None)?;
     match connect(&probe, &SocketAddrUnix::new(path)?) {
         Err(Errno::CONNREFUSED) => fs::remove_file(path),

@@ -1,4 +1,4 @@
-//! What unit tests stand on: an environment of one thread, a disk in memory, and a guest made by hand.
+//! The base of unit tests: an environment of one thread, a disk in memory, and a guest made by hand.
 
 use crate::dirty::DirtyLog;
 use crate::inflight::Tracker;
@@ -84,7 +84,7 @@ impl Env for TestEnv {
 pub(crate) struct TestDisk {
     pub bytes: Buf,
     pub asleep: Cell<bool>,
-    /// What was asked of it while it was asleep fails: it is away.
+    /// Requests from its sleep fail: the disk is away.
     pub away: Cell<bool>,
     pub awake: Signal,
     pub log: RefCell<Vec<String>>,
@@ -255,7 +255,7 @@ impl Guest {
         self.write(AVAILABLE + 4 + self.size as u64 * 2, &index.to_le_bytes());
     }
 
-    /// What was returned since the last time: heads and lengths.
+    /// The chains returned since the last time: heads and lengths.
     pub fn used(&self) -> Vec<(u32, u32)> {
         let mut entries = Vec::new();
         while self.seen.get() != self.used_index() {
@@ -266,7 +266,7 @@ impl Guest {
         entries
     }
 
-    /// An ordinary request in three descriptors from `head` on; its data is at [`Guest::data`], its status behind.
+    /// An ordinary request in three descriptors from `head` on; its data is at [`Guest::data`], then its status.
     pub fn request(&self, head: u16, kind: u32, sector: u64, len: u32) {
         let at = self.data(head);
         self.header(at - 16, kind, sector);
@@ -277,7 +277,7 @@ impl Guest {
         self.write(self.status_at(head), &[0xee]);
     }
 
-    /// Where [`Guest::request`] puts data: room for 4 KiB.
+    /// Where [`Guest::request`] puts data: space for 4 KiB.
     pub fn data(&self, head: u16) -> u64 {
         HEAP + head as u64 * 0x1100 + 16
     }
@@ -313,7 +313,7 @@ pub(crate) struct Device {
     pub queue: Rc<Queue>,
 }
 
-/// What a test's device is made with, besides its guest.
+/// The options of a test's device, besides its guest.
 #[derive(Default)]
 pub(crate) struct With {
     pub tracker: Option<Tracker>,
@@ -347,7 +347,7 @@ pub(crate) fn device(guest: &Guest, with: With) -> Device {
         rules: Rules { read_only: with.read_only, durability: Durability::Cached },
         serial: *b"serial\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
         log: with.log,
-        room: with.memory.taker(),
+        space: with.memory.taker(),
     };
     Device { pool, disk, queue: Queue::new(parts).unwrap() }
 }

@@ -1,9 +1,9 @@
-//! What happens when a front-end shrinks a file whose memory it has shared with us.
+//! The handling of a front-end that shrinks a file whose memory it has shared with us.
 //!
 //! To touch memory beyond the end of its file raises SIGBUS, which would end the process and with it the disks of all
-//! other guests. The handler here looks up whose memory it was, puts private zeroes in the place of the whole mapping,
-//! and goes on: that guest has lost its memory by its own front-end's doing; the others notice nothing. A SIGBUS
-//! anywhere else goes to whoever handled it before.
+//! other guests. The handler here looks up the owner of the memory, puts private zeroes in the place of the whole
+//! mapping, and goes on: that guest has lost its memory by its own front-end's doing; the others notice nothing. A
+//! SIGBUS anywhere else goes to whoever handled it before.
 //!
 //! The handler runs between any two instructions: it uses atomics, `mmap` and nothing else.
 
@@ -13,8 +13,8 @@ use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
-/// Mappings for which there is room at a time, and how often: more than the kernel allows a process by default
-/// (`vm.max_map_count`), so that no front-end takes the room of another.
+/// The space for mappings, in chunks: more than the kernel allows a process by default (`vm.max_map_count`), so that no
+/// front-end takes the space of another.
 const CHUNK: usize = 256;
 const CHUNKS_MAX: usize = 256;
 
@@ -45,7 +45,7 @@ fn make(place: &AtomicPtr<Chunk>) -> &'static Chunk {
         let put = place.compare_exchange(std::ptr::null_mut(), ours, Ordering::AcqRel, Ordering::Acquire);
         let chunk = put.map_or_else(
             |theirs| {
-                // SAFETY: made above, and nobody else has seen it.
+                // SAFETY: made above, and not shared yet.
                 drop(unsafe { Box::from_raw(ours) });
                 theirs
             },
@@ -57,7 +57,7 @@ fn make(place: &AtomicPtr<Chunk>) -> &'static Chunk {
 }
 
 static LOST: AtomicUsize = AtomicUsize::new(0);
-/// What handled the signal before, or the error with which ours could not be put there.
+/// The earlier handler of the signal, or the error of installing ours.
 static BEFORE: OnceLock<Result<libc::sigaction, i32>> = OnceLock::new();
 
 /// How many mappings have been lost so far.
@@ -77,7 +77,7 @@ impl Guard {
         let slot = CHUNKS.iter().flat_map(make).find(|slot| free(slot)).ok_or(io::ErrorKind::OutOfMemory)?;
         slot.lost.store(false, Ordering::Relaxed);
         slot.start.store(start.as_ptr() as usize, Ordering::Relaxed);
-        // Last: it makes the slot valid.
+        // Last: this makes the slot valid.
         slot.len.store(len, Ordering::Release);
         Ok(Guard(Some(slot)))
     }

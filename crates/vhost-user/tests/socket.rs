@@ -1,4 +1,4 @@
-//! Over a real socket, by a driver that somebody else wrote: no virtual machine, but everything between.
+//! Over a real socket, by a third-party driver: no virtual machine, but everything between.
 
 use lamina_block::{Build, Env, Node};
 use lamina_host::{Options, Reactor};
@@ -92,7 +92,7 @@ impl Client {
             Box::new(VhostUser::new(path.to_str().unwrap(), all).unwrap());
         let file: File = rustix::fs::memfd_create("data", rustix::fs::MemfdFlags::CLOEXEC).unwrap().into();
         file.set_len(1 << 20).unwrap();
-        // SAFETY: nobody shrinks the file.
+        // SAFETY: the file is not shrunk.
         let mut data = unsafe { memmap2::MmapMut::map_mut(&file) }.unwrap();
         transport.map_mem_region(data.as_mut_ptr() as usize, data.len(), file.as_raw_fd(), 0).unwrap();
         let mut queues = VirtioBlkQueue::setup_queues(&mut *transport, queues, 64).unwrap();
@@ -201,7 +201,7 @@ fn one_front_end_after_the_other() {
         assert_eq!(client.data[0], round);
         client.data[..512].fill(round + 1);
         assert_eq!(client.one(|q, data| q.write(0, &data[..512], 0).unwrap()), 0);
-        // It leaves with requests in flight.
+        // The client leaves with requests in flight.
         for _ in 0..10 {
             let Client { queues, data, .. } = &mut client;
             queues[1].read(4096, &mut data[4096..8192], 0).unwrap();
@@ -210,7 +210,8 @@ fn one_front_end_after_the_other() {
     }
 }
 
-/// A descriptor of the first connection that somebody else has, as a child of a hypervisor may, keeps it open for ever.
+/// A descriptor of the first connection in another process, perhaps a hypervisor's child, keeps the connection open for
+/// ever.
 #[test]
 fn a_process_that_connects_anew_is_not_kept_out_by_its_own_connection() {
     let served = Served::start(Settings::new("disk"));
@@ -388,8 +389,8 @@ fn the_front_end_hears_of_a_new_size() {
     front_end.join().unwrap();
 }
 
-/// A kick that others read as well, and a queue that is stopped again and again: what the server tells itself does not
-/// go through what the front-end shares.
+/// A kick that others read as well, and a queue that is stopped again and again: the server's own signals do not go
+/// through eventfds of the front-end.
 #[test]
 fn a_queue_ends_though_others_read_its_kick() {
     let served = Served::start(Settings::new("disk"));
@@ -464,7 +465,8 @@ fn message(request: u32, flags: u32, body: &[u8]) -> Vec<u8> {
     [&header[..], body].concat()
 }
 
-/// Whatever the front-end sends is closed in time: not on the reactor, and nobody waits for it when the server stops.
+/// All descriptors from the front-end are closed in time: not on the reactor, and the server's stop does not wait for
+/// that.
 #[test]
 fn a_descriptor_that_is_slow_to_close_holds_up_nobody() {
     let long = |numbers: &[u64]| numbers.iter().flat_map(|n| n.to_ne_bytes()).collect::<Vec<u8>>();
@@ -479,7 +481,7 @@ fn a_descriptor_that_is_slow_to_close_holds_up_nobody() {
         ("an in-flight region", 32, long(&[4096, 0, 64 << 16 | 1])),
     ] {
         let mut served = Served::start(Settings::new("disk"));
-        // While another one is in the middle of a message nobody reads this: the server closes last.
+        // While another front-end is in the middle of a message this is not read: the server closes last.
         let mut before = UnixStream::connect(&served.socket).unwrap();
         before.write_all(&message(1, 1, &[])).unwrap();
         before.read_exact(&mut [0; 20]).unwrap();

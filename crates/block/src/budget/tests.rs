@@ -2,9 +2,9 @@ use super::*;
 
 const MIB: usize = 1 << 20;
 
-/// An account under `parent`, and who takes from it.
+/// An account under `parent`, and its taker.
 fn part(parent: &Rc<Budget>) -> (Rc<Budget>, Taker) {
-    let budget = parent.part(4 * MIB, usize::MAX).expect("there is room");
+    let budget = parent.part(4 * MIB, usize::MAX).expect("there is space");
     let taker = budget.taker();
     (budget, taker)
 }
@@ -13,10 +13,10 @@ fn part(parent: &Rc<Budget>) -> (Rc<Budget>, Taker) {
 fn everybody_has_a_reserve_or_is_not_let_in() {
     let export = Budget::new(24 * MIB);
     let all: Vec<_> = (0..3).map(|_| part(&export).1).collect();
-    let Err(e) = export.part(4 * MIB, usize::MAX) else { panic!("there is room") };
+    let Err(e) = export.part(4 * MIB, usize::MAX) else { panic!("there is space") };
     assert!(e.message().contains("(24MiB) is taken by others"), "{e}");
     for one in &all {
-        assert!(one.take(4 * MIB, 0), "it waits for nobody");
+        assert!(one.take(4 * MIB, 0), "it does not wait");
     }
     drop(all);
     assert_eq!((export.reserved.get(), export.extra.get(), export.queue.borrow().len()), (0, 0, 0));
@@ -28,10 +28,10 @@ fn what_is_shared_is_taken_by_turns() {
     let [a, b, c] = [(); 3].map(|()| part(&export).1);
     assert!(a.take(14 * MIB, 0) && !b.take(8 * MIB, 0) && !c.take(5 * MIB, 0));
     a.give(8 * MIB);
-    // It would fit, but another one is first; and what fits into a reserve waits for nobody.
+    // The request would fit, but another one is first; and a request that fits into a reserve does not wait.
     assert!(!c.take(5 * MIB, 0) && c.take(4 * MIB, 0));
     assert!(b.take(8 * MIB, 0) && c.take(MIB, 0));
-    // Who leaves does not keep others from their turn.
+    // A taker that leaves does not keep others from their turn.
     assert!(!a.take(12 * MIB, 0) && !c.take(12 * MIB, 0));
     drop(a);
     assert!(c.take(MIB, 0));
@@ -46,7 +46,7 @@ fn a_request_larger_than_all_that_is_shared_gets_it_alone() {
     assert!(b.take(MIB, 0));
 }
 
-/// What one export holds does not keep another one's from their turn.
+/// Memory of one export does not keep requests of another from their turn.
 #[test]
 fn an_export_takes_its_own_share_and_of_the_total_what_is_left() {
     let total = Budget::new(40 * MIB);
@@ -62,7 +62,7 @@ fn an_export_takes_its_own_share_and_of_the_total_what_is_left() {
     assert!(other.take(9 * MIB, 0));
 }
 
-/// What an export needs to begin with is there, however many there are.
+/// Every export has enough memory to begin, however many there are.
 #[test]
 fn a_total_grows_with_its_exports() {
     let total = Budget::new(16 * MIB);
@@ -75,14 +75,14 @@ fn a_total_grows_with_its_exports() {
 
 #[test]
 fn a_taker_has_its_own_bound() {
-    let one = Budget::new(1 << 30).part(4 * MIB, 64 * MIB).expect("room").taker();
+    let one = Budget::new(1 << 30).part(4 * MIB, 64 * MIB).expect("space").taker();
     assert!(one.take(32 * MIB, 0) && one.take(16 * MIB, 0));
     assert!(!one.take(16 * MIB, MIB) && one.take(16 * MIB, 0));
     one.give(64 * MIB);
     assert!(one.take(100 * MIB, 0), "a single request may need more");
 }
 
-/// Several takers of one account, as the queues of a guest: nobody passes who waits.
+/// Several takers of one account, as the queues of a guest: no taker passes one that waits.
 #[test]
 fn takers_of_one_account_have_their_turns() {
     let (budget, a) = part(&Budget::new(24 * MIB));

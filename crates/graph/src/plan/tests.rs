@@ -57,8 +57,10 @@ device = "vm"
             "5: device \"vm1\": key \"over\": there is no device \"sam\" (did you mean \"san\"?)",
             "8: device \"san\": key \"type\": there is no type \"stroe\" (did you mean \"store\"?)",
             "12: device \"b\": key \"path\": expected a path, found the number 5",
-            "13: device \"b\": key \"size\": \"much\" is no size: write a number of bytes or, for example, \"64MiB\", \"1.5GiB\", \"10GB\"",
-            "15: export \"vm1\": nobody can reach it: give it \"nbd\" (\"unix:PATH\" or \"tcp:HOST:PORT\") or \"vhost-user\" (PATH)",
+            "13: device \"b\": key \"size\": \"much\" is no size: write a number of bytes or, for example, \"64MiB\", \
+             \"1.5GiB\", \"10GB\"",
+            "15: export \"vm1\": has no address: add \"nbd\" (\"unix:PATH\" or \"tcp:HOST:PORT\") or \"vhost-user\" \
+             (PATH)",
             "16: export \"vm1\": key \"device\": there is no device \"vm\" (did you mean \"vm1\"?)",
         ]
     );
@@ -93,7 +95,8 @@ fn cycles_are_named_along_the_circle() {
     assert_eq!(
         wrong(&text),
         [
-            "6: device \"a\": key \"over\": the devices stand on each other in a circle: \"a\" on \"b\" on \"c\" on \"a\""
+            "6: device \"a\": key \"over\": the devices stand on each other in a circle: \"a\" on \"b\" on \"c\" on \
+             \"a\""
         ]
     );
     let two = slices(&[("a", &["a"]), ("b", &["c"]), ("c", &["b"]), ("d", &["a", "c"])]);

@@ -1,6 +1,7 @@
-//! `legs`: the same bytes on every child, for tests of what happens when members fail and come back.
+//! `legs`: the same bytes on every child, for tests in which members fail and come back.
 //!
-//! One request after the other. What the words call behind is not read; it is copied whole when it is there again.
+//! One request after the other. A child that the record calls stale is not read, and copied whole when it is there
+//! again.
 
 use lamina_block::{
     Begin, Buf, Build, Children, Config, Durability, Error, Geometry, Io, Keep, Kind, Layer, Made, Manage,
@@ -22,7 +23,7 @@ const PIECE: u64 = 256 << 10;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Keys {
-    /// The canary: what a child missed is not kept before the write is done.
+    /// The canary: a missed write is not recorded before the write is done.
     #[serde(default)]
     forgetful: bool,
 }
@@ -40,7 +41,7 @@ impl Config for Keys {
     fn build(self, with: Build) -> Pending<Made> {
         Box::pin(async move {
             let keep = with.keep.clone().ok_or_else(|| Error::invalid("only in a persistent hierarchy"))?;
-            let behind = match with.begin {
+            let stale = match with.begin {
                 Begin::Open => {
                     keep.get().and_then(|kept| serde_json::from_value(kept).ok()).unwrap_or_default()
                 }
@@ -53,14 +54,14 @@ impl Config for Keys {
                 size,
                 keep,
                 forgetful: self.forgetful,
-                behind: RefCell::new(behind),
+                stale: RefCell::new(stale),
                 busy: Cell::new(false),
                 free: Signal::new(),
                 closed: Cell::new(false),
             });
             let absent =
                 legs.children.iter().filter(|child| child.is_absent()).map(|child| child.name().into());
-            legs.fall_behind(absent.collect()).await?;
+            legs.go_stale(absent.collect()).await?;
             if !legs.children.iter().any(|child| legs.is_good(child)) {
                 return Err(Error::offline("no child is good"));
             }
@@ -86,8 +87,8 @@ struct Legs {
     size: u64,
     keep: Rc<dyn Keep>,
     forgetful: bool,
-    /// The children that missed something.
-    behind: RefCell<BTreeSet<String>>,
+    /// The children that missed a write.
+    stale: RefCell<BTreeSet<String>>,
     busy: Cell<bool>,
     free: Signal,
     closed: Cell<bool>,
@@ -95,25 +96,25 @@ struct Legs {
 
 impl Legs {
     fn is_good(&self, child: &Rc<Node>) -> bool {
-        !child.is_absent() && !self.behind.borrow().contains(child.name())
+        !child.is_absent() && !self.stale.borrow().contains(child.name())
     }
 
     fn good(&self) -> Vec<Rc<Node>> {
         self.children.iter().filter(|child| self.is_good(child)).cloned().collect()
     }
 
-    /// Remembers durably that these have missed something.
-    async fn fall_behind(&self, names: Vec<String>) -> Result<()> {
-        let mut behind = self.behind.borrow().clone();
-        behind.extend(names);
-        if behind == *self.behind.borrow() {
+    /// Records durably that these children have missed a write.
+    async fn go_stale(&self, names: Vec<String>) -> Result<()> {
+        let mut stale = self.stale.borrow().clone();
+        stale.extend(names);
+        if stale == *self.stale.borrow() {
             return Ok(());
         }
-        self.behind.replace(behind.clone());
-        if self.forgetful { Ok(()) } else { self.keep.set(json!(behind)).await }
+        self.stale.replace(stale.clone());
+        if self.forgetful { Ok(()) } else { self.keep.set(json!(stale)).await }
     }
 
-    /// Copies everything to a child that is there and behind.
+    /// Copies everything to a child that is there and stale.
     async fn catch_up(&self, child: &Rc<Node>) -> Result<()> {
         let from = self.good().into_iter().next().ok_or_else(|| Error::offline("no child is good"))?;
         if child.is_absent() || self.is_good(child) {
@@ -125,10 +126,10 @@ impl Legs {
             child.submit(Io::write(at, buf, Durability::Cached)).await?;
         }
         child.submit(Io::flush()).await?;
-        let mut behind = self.behind.borrow().clone();
-        behind.remove(child.name());
-        self.keep.set(json!(behind)).await?;
-        self.behind.replace(behind);
+        let mut stale = self.stale.borrow().clone();
+        stale.remove(child.name());
+        self.keep.set(json!(stale)).await?;
+        self.stale.replace(stale);
         Ok(())
     }
 
@@ -149,7 +150,7 @@ impl Legs {
         result
     }
 
-    /// Does it on all that are good; those that fail are behind.
+    /// Runs the request on all good children; those that fail become stale.
     async fn change(&self, io: impl Fn() -> Io) -> Result<()> {
         let (mut failed, mut result) = (Vec::new(), Err(Error::offline("no child is good")));
         for child in self.good() {
@@ -159,7 +160,7 @@ impl Legs {
             }
         }
         result?;
-        self.fall_behind(failed).await
+        self.go_stale(failed).await
     }
 }
 
@@ -203,6 +204,6 @@ impl Layer for Legs {
 
 impl Manage for Legs {
     fn info(&self) -> Value {
-        json!({ "behind": *self.behind.borrow() })
+        json!({ "stale": *self.stale.borrow() })
     }
 }

@@ -1,4 +1,4 @@
-//! What the tests of this crate share.
+//! Helpers of this crate's tests.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use lamina_block::Kind;
@@ -25,8 +25,8 @@ pub fn rewriting() -> bool {
     std::env::var_os("LAMINA_REWRITE").is_some_and(|v| !v.is_empty() && v != "0")
 }
 
-/// Builds a plan in a simulated world, where all keys are the same, and closes what was built; the tree if all went well.
-/// The members of a persistent one are created before.
+/// Builds a plan in a simulated world, where all keys are the same, and closes what was built; the tree if all went
+/// well. The members of a persistent one are created before.
 pub fn build(plan: Plan) -> Result<String, Report> {
     let world = Simulation::new(1);
     let env = world.env();

@@ -143,7 +143,7 @@ fn single(kind: &Kind) -> Subject {
     }
 }
 
-/// Two parts of a disk that overlap: what is written to one is seen in the other. The gauntlet must say so.
+/// Two parts of a disk that overlap: a write to one changes the other. The gauntlet must say so.
 pub fn overlapping_parts() -> Subject {
     stack("overlapping parts", STRIPE_OVER_SHARED_PARTS.replace("offset = \"32KiB\"", "offset = \"28KiB\""))
 }
@@ -443,8 +443,9 @@ d2 = { type = "disk", number = 2 }
 d3 = { type = "disk", number = 3 }
 "#;
 
-/// Two volumes that share a flash, which goes round: the store of one is away now and then, slow, or does not answer at all;
-/// the other works. What is behind whole blocks goes to the store at once, and does not get past its failures: the end is spared.
+/// Two volumes that share a flash, which goes round: the store of one is away now and then, slow, or does not answer at
+/// all; the other works. A rest smaller than a block goes to the store at once, and does not get past its failures: the
+/// end is spared.
 pub fn one_store_away() -> Subject {
     stack("two volumes on one flash, one store away", ONE_STORE_AWAY).disks_of(1200 << 10)
 }
@@ -572,7 +573,7 @@ pub fn all() -> Vec<Subject> {
         one_store_away(),
         epochs(),
     ];
-    // What shares another's state is nothing by itself, and a table of partitions or a flash cannot be written.
+    // A layer that shares another's state is nothing by itself, and a table of partitions or a flash cannot be written.
     let alone = |kind: &&Kind| !kind.traits.shares && !["partition", "flash"].contains(&kind.name);
     let maps = of_maps().into_iter().enumerate().map(|(n, stack)| stack.level(Level::ALL[n % 3]));
     lamina_layers::KINDS.iter().filter(alone).map(single).chain(stacks).chain(maps).collect()

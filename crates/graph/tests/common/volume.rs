@@ -49,7 +49,7 @@ pub fn world() -> Simulation {
     world
 }
 
-/// What devices of a plan stand on.
+/// The children of devices of a plan.
 pub fn shape(plan: &Plan) -> Vec<String> {
     plan.devices().iter().map(|device| format!("{} over {:?}", device.name, device.over)).collect()
 }

@@ -1,4 +1,4 @@
-//! What is allocated: releasing, zeroing, asking, and changing the size.
+//! Allocation: discards, zeroes, block status, and changes of the size.
 
 use super::Disk;
 use super::open;
@@ -17,7 +17,7 @@ const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
 const BLKDISCARD: libc::Ioctl = 0x1277;
 /// The most zeroes in one write, in bytes.
 const ZEROES_MAX: u64 = 1 << 20;
-/// The most runs in one answer; what lies behind is called data, which is always allowed.
+/// The most runs in one answer; the rest is called data, which is always allowed.
 const EXTENTS_MAX: usize = 1 << 16;
 
 /// The arguments of `resize`.
@@ -38,7 +38,7 @@ impl Disk {
         } else {
             match self.fallocate(fd, PUNCH, &at).await {
                 Ok(true) => Ok(()),
-                // Nobody needs the contents: keeping them is allowed.
+                // The contents are not needed: keeping them is allowed.
                 Ok(false) => Ok(()),
                 Err(e) => Err(e),
             }
@@ -116,13 +116,13 @@ impl Disk {
         let block = u64::from(self.geometry.get().block);
         let range = at.clone();
         let runs = self.tools.helpers.run(move || runs(&copy, range, block)).await?;
-        // What lies behind the end of a file looks like a hole.
+        // The range beyond the end of a file looks like a hole.
         self.ask(&fd, true).await?;
         runs.map_err(|e| Error::from(e).at(at))
     }
 
-    /// What a command does to those above, and what is lost with it. What somebody else has made of a file is not known
-    /// before it is looked at.
+    /// The effect of a command on devices above, and the data that is lost with it. The present state of a file is not
+    /// known before a look at it.
     pub(super) fn effect_of(&self, command: &Command) -> Effect {
         let asked = serde_json::from_value::<Resize>(command.args.clone()).ok();
         let Some(Resize { size, force }) = asked.filter(|_| command.name == "resize") else {
@@ -131,11 +131,9 @@ impl Disk {
         let before = Bytes(self.geometry.get().size);
         match size {
             Some(after) if after.0 < before.0 => {
-                Effect::replaces(format!("what lies behind {after} of the {before} that it has now"))
+                Effect::replaces(format!("the data beyond {after} of the present {before}"))
             }
-            None if force => {
-                Effect::replaces(format!("what is not there any more of the {before} that it had"))
-            }
+            None if force => Effect::replaces(format!("the missing part of the former {before}")),
             Some(_) | None => Effect::default(),
         }
     }
@@ -164,8 +162,8 @@ impl Disk {
             && refused(now)
         {
             return Err(Error::invalid(format!(
-                "resize: it has become smaller, {} instead of {}: give it its size back, or say force=true if what lay \
-                 behind is not needed",
+                "resize: the file has become smaller, {} instead of {}: give the file its size back, or say force=true \
+                 if the data beyond is not needed",
                 Bytes(now),
                 Bytes(before.size)
             )));
@@ -177,14 +175,14 @@ impl Disk {
     }
 }
 
-/// Discards on a block device. The call waits for the device, so it is made on a helper thread.
+/// Discards on a block device. The call waits for the device, so a helper thread makes it.
 fn discard_device(fd: &OwnedFd, at: Range<u64>) -> io::Result<()> {
     let range: [u64; 2] = [at.start, at.end - at.start];
     // SAFETY: the ioctl reads two 64-bit numbers at the address given, and `range` lives until it returns.
     match unsafe { libc::ioctl(fd.as_raw_fd(), BLKDISCARD, range.as_ptr()) } {
         0 => Ok(()),
         _ => match io::Error::last_os_error() {
-            // Nobody needs the contents: keeping them is allowed.
+            // The contents are not needed: keeping them is allowed.
             e if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP)) => Ok(()),
             e => Err(e),
         },

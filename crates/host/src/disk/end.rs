@@ -1,20 +1,20 @@
-//! The end of a disk that is open: whether it is still where it was.
+//! The end of an open disk: detects whether it has moved.
 //!
-//! Another program can cut a file short while it is served. What lay behind the cut is lost, and the next write behind it
-//! makes the file longer again, with a hole before it that reads as zeroes. So a cut has to be noticed before anything
-//! follows from it, and then the disk fails everything ([`ErrorKind::Truncated`]) until it is opened anew.
+//! Another program can cut a file short while it is served. The data beyond the cut is lost, and the next write there
+//! makes the file longer again, with a hole before it that reads as zeroes. So a cut has to be noticed before it has
+//! any effect, and then the disk fails all requests ([`ErrorKind::Truncated`]) until it is opened anew.
 //!
-//! A write makes the file longer only up to its own end: the file stays shorter than it was until the last byte of it is
-//! written. So the size says at any time that there was a cut, if it is asked for
+//! A write makes the file longer only up to its own end: the file stays shorter than it was until the last byte of it
+//! is written. So the size shows a cut at any time, and is asked for
 //! * before a change that reaches the last byte;
-//! * after every change, before it is called done, and after a read that others were changing something beside;
-//! * at every flush and forced write, and when a read meets the end or a device has no room.
+//! * after every change, before the change is acknowledged, and after a read with concurrent changes;
+//! * at every flush and forced write, and when a read meets the end or a device has no space.
 //!
 //! To ask takes less than a microsecond where the file system is one of this machine, and is done once a turn at most.
-//! Elsewhere it may wait for a server, so a helper thread asks, at flushes, at forced writes and before the last byte. A block
-//! device that lost its end does not get it back by being written to: it is asked at flushes.
+//! Elsewhere it may wait for a server, so a helper thread asks, at flushes, at forced writes and before the last byte.
+//! A block device that lost its end does not get it back by a write: the size is asked for at flushes.
 //!
-//! It does not notice a file that others cut and make as long as before, between two such moments.
+//! A file that others cut and make as long as before, between two such moments, is not noticed.
 
 use super::Disk;
 use crate::ring::Fd;
@@ -24,16 +24,16 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 /// `_IOR(0x12, 114, size_t)` of linux/fs.h.
 const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
-/// The magic numbers of file systems that know the size of a file without asking anybody: ext4, xfs, btrfs, tmpfs, f2fs,
-/// bcachefs, zfs, overlayfs.
+/// The magic numbers of file systems that know the size of a file without asking anybody: ext4, xfs, btrfs, tmpfs,
+/// f2fs, bcachefs, zfs, overlayfs.
 const LOCAL: [u64; 8] =
     [0xEF53, 0x5846_5342, 0x9123_683E, 0x0102_1994, 0xF2F5_2010, 0xCA45_1A4E, 0x2FC1_2FC1, 0x794C_7630];
 
-/// What is known of the end of a disk.
+/// The knowledge about the end of a disk.
 pub(super) struct End {
     /// So many bytes have to be there.
     pub served: Cell<u64>,
-    /// Why nothing is asked of it any more.
+    /// The reason why all requests fail.
     lost: RefCell<Option<Error>>,
     /// The turn in which it was asked last.
     asked: Cell<Option<Time>>,
@@ -41,7 +41,7 @@ pub(super) struct End {
     changes: Cell<usize>,
 }
 
-/// What is to be known when a request has ended.
+/// The check that the end of a request needs.
 pub(super) struct Begun {
     at: Time,
     is_change: bool,
@@ -58,19 +58,19 @@ impl End {
         }
     }
 
-    /// Fails if it is lost.
+    /// Fails if the end is lost.
     pub fn check(&self) -> Result<()> {
         self.lost.borrow().clone().map_or(Ok(()), Err)
     }
 }
 
-/// True if the size of what is open can be asked for without waiting.
+/// True if the size of the open file can be asked for without waiting.
 pub(super) fn is_local(fd: impl AsFd, device: bool) -> bool {
     let is_known = |found: rustix::fs::StatFs| LOCAL.contains(&(found.f_type as u64));
     device || rustix::fs::fstatfs(fd).is_ok_and(is_known)
 }
 
-/// The size in bytes, if it can be told.
+/// The size in bytes, if it is available.
 fn size(fd: &OwnedFd, device: bool) -> Option<u64> {
     if !device {
         return rustix::fs::fstat(fd).ok().and_then(|found| u64::try_from(found.st_size).ok());
@@ -113,14 +113,14 @@ impl Disk {
         result
     }
 
-    /// True if it was asked after this had ended: in this turn, which found it ended.
+    /// True if the size was asked for after this request had ended: in this turn, which found the end.
     fn is_asked(&self, begun: &Begun) -> bool {
         let now = self.tools.clock.now();
         self.end.asked.get() == Some(now) && begun.at < now
     }
 
-    /// Fails if the end is gone. Unless it has to be known (`must`), it is asked only where that does not wait, and once a
-    /// turn.
+    /// Fails if the end is gone. Unless the size has to be known (`must`), it is asked for only where that does not
+    /// wait, and once a turn.
     pub(super) async fn ask(&self, fd: &Fd, must: bool) -> Result<()> {
         let (device, now) = (self.facts.device, self.tools.clock.now());
         let found = if self.facts.local {
@@ -138,13 +138,13 @@ impl Disk {
         }
     }
 
-    /// It was seen that nothing is behind byte `found`.
+    /// The disk was found to end at byte `found`.
     pub(super) fn lose(&self, found: u64) -> Error {
         let message = || {
             format!(
-                "{} was cut short while it was in use: it had {} bytes, and has {found}. What lay behind is lost, so nothing \
-                 is asked of it until it is opened anew. A mirror or parity above does without it; anything else needs a \
-                 backup",
+                "{} was cut short while in use: from {} bytes to {found}. The data beyond is lost, so all requests \
+                 fail until the disk is opened anew. A mirror or parity above does without the disk; any other layer \
+                 needs a backup",
                 self.facts.path.display(),
                 self.end.served.get(),
             )

@@ -1,16 +1,16 @@
 //! Files and block devices as sinks.
 //!
-//! * *Write*: through to the device without the page cache (`direct`), or into the page cache. `Fua` is RWF_DSYNC:
-//!   the kernel then waits for what fdatasync of the range would, with the device's own forced unit access where
-//!   that is enough. It is right on files and devices, cached or direct, so every disk has native FUA.
+//! * *Write*: through to the device without the page cache (`direct`), or into the page cache. `Fua` is RWF_DSYNC: the
+//!   kernel then waits for what fdatasync of the range would, with the device's own forced unit access where that is
+//!   enough. That works on files and devices, cached or direct, so every disk has native FUA.
 //! * *Flush*: fdatasync. The size never changes under a request, so nothing that a file needs is left out; on a block
 //!   device it writes the cached pages and flushes the device.
-//! * *Discard*: a hole in a file; BLKDISCARD on a device (which reads as it did or as zeroes afterwards).
+//! * *Discard*: a hole in a file; BLKDISCARD on a device (later reads get the old data or zeroes).
 //! * *Zero*: a hole where space may be released, otherwise the file system's or device's zeroing of ranges, and
 //!   written zeroes where there is neither.
 //!
-//! Invariant: what reaches the kernel with O_DIRECT is aligned as the kernel asks. Other memory goes through a
-//! private copy, at most [`BOUNCE_MAX`] bytes of it for one request at a time.
+//! Invariant: memory for O_DIRECT has the alignment that the kernel wants. Other memory goes through a private copy, at
+//! most [`BOUNCE_MAX`] bytes of it for one request at a time.
 //!
 //! After a failed flush of cached data the kernel forgets what it could not write, and would call the next flush a
 //! success. So every later flush and forced write of such a disk fails until it is opened anew. A disk that others made
@@ -52,7 +52,7 @@ pub(crate) struct Disk {
     end: End,
 }
 
-/// Opens a disk. The lock on it is held until it is closed or dropped.
+/// Opens a disk. The lock on the file stays until it is closed or dropped.
 pub(crate) async fn open(tools: Tools, open: OpenDisk) -> Result<Rc<dyn Layer>> {
     let (file, facts, geometry) = tools.helpers.run(move || open::open(&open)).await??;
     Ok(Rc::new(Disk {
@@ -113,8 +113,8 @@ impl Manage for Disk {
         self.effect_of(command)
     }
 
-    /// `resize`: takes over the size that the file or device has now; with `{"size": "64MiB"}`, gives a file that
-    /// size first. It becomes smaller only with `"force": true`: what lies behind is lost.
+    /// `resize`: takes over the size that the file or device has now; with `{"size": "64MiB"}`, gives a file that size
+    /// first. The file becomes smaller only with `"force": true`: the data beyond is lost.
     fn control(self: Rc<Self>, command: Command) -> Pending<Value> {
         Box::pin(async move {
             match command.name.as_str() {
@@ -140,7 +140,7 @@ impl Disk {
         self.file.borrow().clone().ok_or_else(closed)
     }
 
-    /// True if the kernel takes this memory as it is.
+    /// True if the kernel takes this memory directly.
     fn fits(&self, buf: &Buf) -> bool {
         self.facts.direct.is_none_or(|needs| needs.fit(buf))
     }
@@ -190,7 +190,7 @@ impl Disk {
         self.all(from, at, |part, at| self.tools.ring.write(fd, part, at, sync)).await
     }
 
-    /// Moves a whole buffer, in as many operations as the kernel makes of it.
+    /// Transfers a whole buffer, in as many operations as the kernel makes of it.
     async fn all<F: Future<Output = crate::ring::Answer>>(
         &self,
         buf: Buf,

@@ -1,4 +1,4 @@
-//! Opening, locking and looking at a file or block device. Everything here may block: it runs on a helper thread.
+//! Opening, locking and looking at a file or block device. All of this may block, and runs on a helper thread.
 
 use crate::holders;
 use lamina_block::{Buf, Error, Geometry, OpenDisk, Result, Segment};
@@ -18,18 +18,18 @@ const ALIGN_UNKNOWN: u32 = 4096;
 /// The largest logical block, in bytes.
 const BLOCK_MAX: u32 = 64 << 10;
 
-/// What stays true of a disk while it is open.
+/// The fixed properties of an open disk.
 pub(super) struct Facts {
     pub path: PathBuf,
     /// A block device, not a file.
     pub device: bool,
     /// Its size can be asked for without waiting.
     pub local: bool,
-    /// What O_DIRECT needs of memory; nothing through the page cache.
+    /// The alignment of memory for O_DIRECT; none through the page cache.
     pub direct: Option<Needs>,
 }
 
-/// What the kernel needs of memory that a device reads and writes itself.
+/// The alignment of memory that a device reads and writes itself.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Needs {
     /// Every segment starts at a multiple of this, in bytes.
@@ -40,7 +40,7 @@ pub(super) struct Needs {
 }
 
 impl Needs {
-    /// True if `buf` can be given to the kernel as it is.
+    /// True if `buf` can be given to the kernel unchanged.
     pub fn fit(self, buf: &Buf) -> bool {
         let fits = |s: &Segment| {
             (s.as_ptr() as usize).is_multiple_of(self.start) && s.len().is_multiple_of(self.length)
@@ -54,7 +54,7 @@ pub(super) fn open(open: &OpenDisk) -> Result<(OwnedFd, Facts, Geometry)> {
     let (file, created) = open_or_create(open)?;
     let done = look(&file, open);
     if done.is_err() && created {
-        // It was made a moment ago and holds nothing.
+        // The file was made a moment ago and is empty.
         let _ = std::fs::remove_file(&open.path);
     }
     let (facts, geometry) = done?;
@@ -105,7 +105,7 @@ fn open_or_create(open: &OpenDisk) -> Result<(File, bool)> {
                 Some(size) if !open.read_only => create(open, size).map(|file| (file, true)),
                 Some(_) => Err(failed(path, "opened", e)),
                 None if open.read_only => Err(failed(path, "opened", e)),
-                None => Err(failed(path, "opened (with size = \"10GiB\" it is made)", e)),
+                None => Err(failed(path, "opened (the key size = \"10GiB\" makes the file)", e)),
             };
         }
         Err(e) => return Err(failed(path, "opened", e)),
@@ -121,7 +121,7 @@ fn open_or_create(open: &OpenDisk) -> Result<(File, bool)> {
             Ok(file) => return Ok((file, false)),
             Err(e) if e.raw_os_error() != Some(libc::EBUSY) => return Err(failed(path, "opened", e)),
             Err(_) if Instant::now() < end => std::thread::sleep(Duration::from_millis(20)),
-            Err(_) => return Err(in_use(path, &meta, "it is mounted or part of another device")),
+            Err(_) => return Err(in_use(path, &meta, "the device is mounted or part of another device")),
         }
     }
 }
@@ -162,9 +162,9 @@ fn lock(file: &File, open: &OpenDisk) -> Result<()> {
             }
             Err(TryLockError::WouldBlock) => {
                 let what = if open.read_only {
-                    "another process, or another device of this hierarchy, has it open for writing"
+                    "another process, or another device of this hierarchy, has the file open for writing"
                 } else {
-                    "another process, or another device of this hierarchy, has it open"
+                    "another process, or another device of this hierarchy, has the file open"
                 };
                 let meta = file.metadata().map_err(|e| failed(&open.path, "looked at", e))?;
                 return Err(in_use(&open.path, &meta, what));
@@ -193,13 +193,13 @@ fn no_direct(path: &Path) -> Error {
     Error::unsupported(format!("{path} is on a file system without direct I/O: set direct = false"))
 }
 
-/// The logical block: what was asked for, if the disk can.
+/// The logical block: the wanted one, if the disk allows it.
 fn block(open: &OpenDisk, least: u32) -> Result<u32> {
     let block = open.block.unwrap_or(least);
     let path = open.path.display();
     if !block.is_power_of_two() || !(512..=BLOCK_MAX).contains(&block) {
         return Err(Error::invalid(format!(
-            "{path}: a block of {block} bytes: it must be a power of two from 512 to {BLOCK_MAX}"
+            "{path}: a block of {block} bytes: a block must be a power of two from 512 to {BLOCK_MAX}"
         )));
     }
     if block < least {
@@ -236,7 +236,7 @@ pub(super) fn set_size(
 ) -> Result<u64> {
     if device {
         return Err(Error::invalid(
-            "a block device has the size it has: change it where it comes from, then resize without a size",
+            "the size of a block device is fixed here: change it at its source, then resize without a size",
         ));
     }
     if !size.is_multiple_of(u64::from(block)) {
@@ -244,7 +244,7 @@ pub(super) fn set_size(
     }
     if size < before && !force {
         return Err(Error::invalid(format!(
-            "{size} bytes is less than the {before} it has, and what lies behind would be lost: give force to do it"
+            "{size} bytes is less than the present {before}, and the data beyond would be lost: give force to confirm"
         )));
     }
     let file = File::from(fd.try_clone()?);
@@ -253,7 +253,7 @@ pub(super) fn set_size(
     Ok(size)
 }
 
-/// Whether the file system makes holes. Asked behind the end, where there is nothing to lose.
+/// Whether the file system makes holes. Tried beyond the end, where there is nothing to lose.
 fn punches(file: &File, size: u64) -> bool {
     use rustix::fs::{FallocateFlags, fallocate};
     let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

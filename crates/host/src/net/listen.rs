@@ -1,8 +1,7 @@
 //! Sockets that accept connections.
 //!
-//! A Unix socket can be used by its owner only (mode 0600 from the moment it exists), and by whom its [`Access`] says from
-//! the moment it listens. What a killed process left
-//! behind is replaced; a socket on which somebody listens is not.
+//! A Unix socket can be used by its owner only (mode 0600 from the moment it exists), and by whom its [`Access`] says
+//! from the moment it listens. The socket of a killed process is replaced; a socket with a listener is not.
 
 use super::lost;
 use super::stream::{Stream, socket, unix_address};
@@ -34,8 +33,8 @@ pub(crate) struct Bound {
 }
 
 impl Bound {
-    /// Listens at `at`. An address that is taken is an error at once: whoever wants to wait for it does so. Names and
-    /// folders may be slow, so on a reactor this is work for a helper thread.
+    /// Listens at `at`. A taken address is an error at once: a caller that wants to wait does so. Names and folders may
+    /// be slow, so on a reactor this is work for a helper thread.
     pub fn bind(at: &Address, access: &Access) -> Result<Bound> {
         let (fd, place) = match at {
             Address::Unix(path) => {
@@ -62,7 +61,7 @@ fn listen_unix(path: &Path, access: &Access) -> Result<(OwnedFd, Option<(u64, u6
     let address = unix_address(path)?;
     let failed = |e: io::Error| lost(&format!("cannot listen at unix:{}", path.display()), e);
     let fd = socket(AddressFamily::UNIX).map_err(failed)?;
-    // Taken over by the socket file when it is made.
+    // Taken over by the socket file when that is made.
     fchmod(&fd, Mode::RUSR | Mode::WUSR).map_err(|e| failed(e.into()))?;
     let bound = match rustix::net::bind(&fd, &address) {
         Err(Errno::ADDRINUSE) => {
@@ -78,7 +77,7 @@ fn listen_unix(path: &Path, access: &Access) -> Result<(OwnedFd, Option<(u64, u6
     Ok((fd, made))
 }
 
-/// Removes a socket file on which nobody listens any more; an error if somebody does.
+/// Removes a socket file without a listener; an error if there is one.
 fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<()> {
     let failed = |e: io::Error| lost(&format!("cannot listen at unix:{}", path.display()), e);
     let meta = std::fs::symlink_metadata(path).map_err(failed)?;
@@ -89,7 +88,7 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<()> {
     rustix::io::ioctl_fionbio(&probe, true).map_err(|e| failed(e.into()))?;
     match rustix::net::connect(&probe, address) {
         Err(Errno::CONNREFUSED) => std::fs::remove_file(path).map_err(failed),
-        // EAGAIN: its backlog is full, so it is alive.
+        // EAGAIN: the listener's backlog is full, so it is alive.
         answered @ (Ok(()) | Err(Errno::AGAIN)) => {
             let who = answered.map(|()| holders::listener(&probe)).unwrap_or_default();
             let message = format!("{} is in use: another process listens there{who}", path.display());
@@ -147,8 +146,8 @@ impl Listener for Socket {
     }
 }
 
-/// The next connection. One that ended before it was accepted is passed over, and a lack of descriptors or memory is
-/// waited out: neither is a reason to stop serving.
+/// The next connection. A connection that ended before it was accepted is passed over, and a lack of descriptors or
+/// memory is waited out: neither is a reason to stop serving.
 async fn accept_one(tools: &Tools, fd: &Fd) -> Result<OwnedFd> {
     loop {
         let answer = tools.ring.accept(fd).await;
@@ -169,7 +168,7 @@ async fn accept_one(tools: &Tools, fd: &Fd) -> Result<OwnedFd> {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // Ends an accept that is under way; it keeps the descriptor open until then.
+        // Ends an accept that is under way; the descriptor stays open until then.
         let _ = shutdown(&self.fd, Shutdown::Both);
         if let Place::Unix(path, made) = &self.place {
             remove(path, *made);

@@ -9,7 +9,7 @@ pub(crate) use stream::connect;
 use lamina_block::{Error, ErrorKind};
 use std::io;
 
-/// A socket's failure: the other side is gone, or it was too slow.
+/// A socket's failure: the peer is gone, or was too slow.
 fn lost(what: &str, e: io::Error) -> Error {
     let kind = match e.kind() {
         io::ErrorKind::TimedOut => ErrorKind::TimedOut,

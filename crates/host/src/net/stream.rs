@@ -88,7 +88,7 @@ pub(super) fn socket(family: AddressFamily) -> io::Result<OwnedFd> {
 pub(super) fn unix_address(path: &Path) -> Result<SocketAddrUnix> {
     SocketAddrUnix::new(path).map_err(|_| {
         Error::invalid(format!(
-            "{} is no path for a Unix socket: it may have at most 107 bytes, none of them zero",
+            "{} is no path for a Unix socket: a path has at most 107 bytes, none of them zero",
             path.display()
         ))
     })
@@ -114,7 +114,7 @@ impl Stream {
     }
 }
 
-/// The memory that was to be sent or received into is not there; the connection is as it was.
+/// The memory for the send or receive is not there; the connection is unchanged.
 fn is_of_memory(e: &io::Error) -> bool {
     e.raw_os_error() == Some(libc::EFAULT)
 }
@@ -161,7 +161,7 @@ impl Conn for Stream {
 
     fn abort(&self) {
         // A TCP socket that is closed with a zero linger time forgets its queue, and sends a reset. On a Unix socket,
-        // whose bytes have all arrived, it changes nothing.
+        // whose bytes have all arrived, this changes nothing.
         let _ = set_socket_linger(&self.fd, Some(Duration::ZERO));
         self.shutdown();
     }

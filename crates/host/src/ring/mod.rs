@@ -2,9 +2,9 @@
 //!
 //! Invariant: an operation owns its file and memory until the kernel has answered (see `slots`). Dropping an
 //! [`Operation`] asks the kernel to cancel it and leaves everything in its slot; dropping the [`Ring`] waits for the
-//! kernel's answers, and rather leaks memory than frees what the kernel may still write to.
+//! kernel's answers, and rather leaks memory than frees memory that the kernel may still write to.
 //!
-//! What it deliberately does not do: linked, multishot or fixed-file operations. One entry, one answer.
+//! Deliberately left out: linked, multishot or fixed-file operations. One entry, one answer.
 
 mod ops;
 mod slots;
@@ -50,12 +50,13 @@ pub(crate) struct Ring {
     slots: RefCell<Slots>,
     /// Entries that found the submission queue full, in order.
     backlog: RefCell<VecDeque<squeue::Entry>>,
-    /// The time-outs that the kernel has, each before the ones in front of it, with what it reads of them.
+    /// The time-outs that the kernel has, each earlier than the ones in front of it, with the memory that the kernel
+    /// reads.
     timeouts: RefCell<Vec<(Instant, Box<types::Timespec>)>>,
 }
 
 impl Ring {
-    /// A ring whose submission queue has `entries` places. It belongs to this thread.
+    /// A ring whose submission queue has `entries` places. The ring belongs to this thread.
     pub fn new(entries: u32) -> io::Result<Rc<Ring>> {
         let uring = IoUring::builder()
             .dontfork()
@@ -90,22 +91,22 @@ impl Ring {
         Operation { ring: Rc::clone(self), key: Some(key) }
     }
 
-    /// Entries reach the kernel in the order of these calls. A cancellation relies on it: the slot it names is at
-    /// worst reused by an operation that comes after it, which it therefore cannot find.
+    /// Entries reach the kernel in the order of these calls. A cancellation relies on this: its slot is at worst reused
+    /// by a later operation, which the cancellation cannot find.
     fn push(&self, entry: squeue::Entry) {
         let mut backlog = self.backlog.borrow_mut();
         let length = {
             let mut uring = self.uring.borrow_mut();
             let mut submission = uring.submission();
-            // SAFETY: `start` has put what the entry refers to into a slot, `wake_after` into `timeouts`; a cancellation
-            // refers to nothing.
+            // SAFETY: `start` has put what the entry refers to into a slot, `wake_after` into `timeouts`; a
+            // cancellation refers to nothing.
             if !backlog.is_empty() || unsafe { submission.push(&entry) }.is_err() {
                 backlog.push_back(entry);
             }
             submission.len()
         };
         if length >= SUBMIT_AT && backlog.is_empty() {
-            // What the kernel does not take now it is given by the next `enter`, which handles its errors, too.
+            // The next `enter` passes the entries that the kernel does not take now, and handles its errors, too.
             let _ = self.uring.borrow().submit();
         }
     }
@@ -152,8 +153,8 @@ impl Ring {
         }
     }
 
-    /// The kernel answers after `time` at the latest. A time-out stays with the kernel until it has passed: one for each call
-    /// would be set and taken back by the kernel at each, which costs a virtual machine more than the call.
+    /// The kernel answers after `time` at the latest. A time-out stays with the kernel until it has passed: one for
+    /// each call would be set and taken back by the kernel at each, which costs a virtual machine more than the call.
     fn wake_after(&self, time: Duration) {
         let end = Instant::now() + time;
         let mut timeouts = self.timeouts.borrow_mut();
@@ -259,7 +260,7 @@ impl Drop for Ring {
     }
 }
 
-/// An operation that was begun. It goes on in the kernel whether it is polled or not.
+/// An operation that was begun. The operation goes on in the kernel whether it is polled or not.
 #[must_use = "an operation that is dropped is cancelled"]
 pub(crate) struct Operation {
     ring: Rc<Ring>,
@@ -268,7 +269,7 @@ pub(crate) struct Operation {
 }
 
 impl Operation {
-    /// Asks the kernel to end it soon. It is answered all the same: with what it has done, or with an error.
+    /// Asks the kernel to end it soon. The kernel answers all the same: with the part that is done, or with an error.
     pub fn cancel(&self) {
         if let Some(key) = self.key {
             self.ring.push(opcode::AsyncCancel::new(key as u64).build().user_data(CANCEL));

@@ -17,9 +17,9 @@ const SEGMENTS_MAX: usize = 1024;
 /// When a write is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sync {
-    /// When it is visible.
+    /// When the write is visible.
     No,
-    /// When it is durable (RWF_DSYNC).
+    /// When the write is durable (RWF_DSYNC).
     Data,
 }
 
@@ -123,7 +123,7 @@ impl Ring {
     pub fn accept(self: &Rc<Self>, fd: &Fd) -> Operation {
         let entry = opcode::Accept::new(raw(fd), std::ptr::null_mut(), std::ptr::null_mut());
         let held = Held { fd: Rc::clone(fd), memory: Memory::None };
-        // SAFETY: no memory is given; the file is held.
+        // SAFETY: no memory is given; the slot keeps the file open.
         unsafe { self.start(entry.flags(libc::SOCK_CLOEXEC).build(), held, Opens::Descriptor) }
     }
 
@@ -143,7 +143,7 @@ impl Ring {
     fn begin(self: &Rc<Self>, entry: squeue::Entry, fd: &Fd, memory: Memory) -> Operation {
         let held = Held { fd: Rc::clone(fd), memory };
         // SAFETY: every caller above builds the entry from `fd` and from addresses inside `memory` only: segments,
-        // which their buffer keeps alive, and boxes. All of it goes into the slot.
+        // which their buffer keeps alive, and boxes. All resources go into the slot.
         unsafe { self.start(entry, held, Opens::Nothing) }
     }
 }

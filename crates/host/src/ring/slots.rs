@@ -1,8 +1,8 @@
-//! Who owns an operation's resources between submission and the kernel's answer.
+//! The owner of an operation's resources between submission and the kernel's answer.
 //!
-//! Invariant: what an operation was given is dropped only after its completion has arrived, whether anyone still
-//! waits for it or not. A slot's number is the operation's name in the kernel, so a slot is reused only after that,
-//! too. This file knows no kernel; it runs under Miri with a false one.
+//! Invariant: an operation's resources are dropped only after its completion has arrived, whether a task still waits
+//! for it or not. A slot's number is the operation's name in the kernel, so a slot is reused only after that, too. This
+//! file knows no kernel, and runs under Miri with a false one.
 
 use lamina_block::Buf;
 use rustix::net::SocketAddrAny;
@@ -40,7 +40,7 @@ pub(crate) enum Memory {
     Address(Box<SocketAddrAny>),
 }
 
-/// What the kernel answered.
+/// The kernel's answer.
 #[derive(Debug)]
 pub(crate) struct Answer {
     /// The number of bytes, or whatever the operation counts; a negative answer is the error.
@@ -49,7 +49,7 @@ pub(crate) struct Answer {
     pub opened: Option<OwnedFd>,
 }
 
-/// Whether an operation opens a descriptor, which is then closed if nobody takes it.
+/// Whether an operation opens a descriptor, which is then closed if no task takes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Opens {
     Nothing,
@@ -59,25 +59,24 @@ pub(crate) enum Opens {
 enum Slot<H> {
     /// The kernel has it.
     Flying { held: H, opens: Opens, waker: Option<Waker> },
-    /// The kernel has it, and nobody waits for it any more.
+    /// The kernel has it, and no task waits for it any more.
     Abandoned { held: H, opens: Opens },
     /// The kernel has answered.
     Landed(Answer),
 }
 
-/// What is to be done after a completion, once the slots are no longer borrowed: dropping or waking may run
-/// anything.
+/// The work after a completion, once the slots are no longer borrowed: dropping or waking may run any code.
 #[must_use]
 pub(crate) struct Landing<H> {
     /// Wakes whoever waits.
     pub waker: Option<Waker>,
     /// No longer needed.
     pub _held: H,
-    /// An answer that nobody takes.
+    /// An answer that no task takes.
     pub _unwanted: Option<Answer>,
 }
 
-/// The operations under way, each with what it holds.
+/// The operations under way, each with its resources.
 pub(crate) struct Slots<H = Held> {
     slab: Slab<Slot<H>>,
     flying: usize,
@@ -103,7 +102,7 @@ impl<H> Slots<H> {
 
     /// The kernel's answer to the operation `key`, which must be under way.
     pub fn complete(&mut self, key: usize, result: i32) -> Landing<H> {
-        let slot = self.slab.get_mut(key).expect("the kernel answers what it was asked");
+        let slot = self.slab.get_mut(key).expect("the kernel answers only submitted operations");
         self.flying -= 1;
         match std::mem::replace(slot, Slot::Landed(Answer { result: Ok(0), opened: None })) {
             Slot::Flying { held, opens, waker } => {
@@ -132,11 +131,11 @@ impl<H> Slots<H> {
                 Slot::Landed(answer) => Poll::Ready(answer),
                 Slot::Flying { .. } | Slot::Abandoned { .. } => unreachable!("matched above"),
             },
-            Slot::Abandoned { .. } => unreachable!("nobody waits for an abandoned operation"),
+            Slot::Abandoned { .. } => unreachable!("an abandoned operation has no waiting task"),
         }
     }
 
-    /// Nobody waits for `key` any more. True if the kernel still has it: its slot then stays until the answer.
+    /// No task waits for `key` any more. True if the kernel still has it: its slot then stays until the answer.
     pub fn abandon(&mut self, key: usize) -> (bool, Option<Answer>) {
         let slot = &mut self.slab[key];
         if let Slot::Landed(_) = slot {

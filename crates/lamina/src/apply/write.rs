@@ -33,7 +33,7 @@ fn check(place: &Path, text: &str, plan: &Plan) -> Result<(), Failure> {
         }
         Err(report) => return Err(Failure::File(files::shown(&report))),
     }
-    // What is not understood any more describes nothing that would be lost.
+    // A file that is not understood any more describes nothing that would be lost.
     let Ok(before) = Plan::load(place, &files::kinds()) else { return Ok(()) };
     let stays = |part: &Plan| {
         part.devices().iter().any(|device| plan.devices().iter().any(|other| other.name == device.name))
@@ -41,7 +41,9 @@ fn check(place: &Path, text: &str, plan: &Plan) -> Result<(), Failure> {
     match before.components().iter().find(|part| !stays(part)) {
         Some(part) => {
             let name = part.devices().first().map_or("", |device| &device.name);
-            refuse(format!("it has another hierarchy, with device {name:?}, which the new file lacks"))
+            refuse(format!(
+                "the old file has another hierarchy, with device {name:?}, which is not in the new file"
+            ))
         }
         None => Ok(()),
     }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-/// CPU time that process `pid` has used, in nanoseconds; `None` if it cannot be told.
+/// CPU time that process `pid` has used, in nanoseconds; `None` if that is unknown.
 ///
 /// The scheduler's own counts of its threads are exact (`/proc/PID/task/TID/schedstat`, first field); a kernel
 /// without them has counts in ticks of 10 ms (proc(5), "/proc/pid/stat", fields 14 and 15).

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// After so many requests that were complete at once a worker lets the others run.
 const UNBROKEN_MAX: u32 = 64;
 
-/// What is to be done.
+/// The parameters of the load.
 pub struct Load {
     pub mix: Mix,
     /// Of 100 requests of a mixed load, so many are reads.
@@ -35,7 +35,7 @@ pub struct Load {
     pub server: Option<u32>,
 }
 
-/// What the workers share.
+/// The state that workers share.
 struct Run {
     load: Load,
     node: Rc<Node>,

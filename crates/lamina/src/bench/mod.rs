@@ -1,4 +1,4 @@
-//! `lamina bench`: load on a device, and what it took.
+//! `lamina bench`: load on a device, with rates, latencies and CPU time.
 //!
 //! The device is opened by this process, on one reactor; for an NBD server that is our own client, the same against
 //! every server. Every worker has one request in flight and a buffer of its own. Latencies are taken with the
@@ -61,7 +61,7 @@ async fn measure(host: Rc<Host>, target: Target, args: &cli::Bench) -> Result<Re
     Ok(report)
 }
 
-/// Fails unless nothing is overwritten that anybody may need, or that is meant.
+/// Fails if the load would overwrite data that may be needed, and this is not confirmed.
 async fn spares_data(
     hierarchy: &Hierarchy,
     node: &Rc<Node>,
@@ -72,7 +72,7 @@ async fn spares_data(
         return Ok(());
     }
     let what = match hierarchy.plan().persistent() {
-        Some(_) => "it belongs to a persistent hierarchy",
+        Some(_) => "the device belongs to a persistent hierarchy",
         None if has_data(node, size).await => "there is data",
         None => return Ok(()),
     };
@@ -103,7 +103,7 @@ async fn load(host: &Rc<Host>, node: Rc<Node>, args: &cli::Bench, size: u64) -> 
     load.run(host, node).await
 }
 
-/// The bytes from the start that are used: whole blocks. Or what does not fit.
+/// The bytes from the start that are used: whole blocks. Or memory that does not suffice.
 fn size(geometry: &Geometry, args: &cli::Bench) -> Result<u64, String> {
     let block = args.block_size.0;
     if block == 0 || !block.is_multiple_of(geometry.block as u64) {

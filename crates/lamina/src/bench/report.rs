@@ -1,4 +1,4 @@
-//! What a load took: rates, latencies, CPU time.
+//! The results of a load: rates, latencies, CPU time.
 
 use crate::show::{count, latency};
 use hdrhistogram::Histogram;
@@ -11,7 +11,7 @@ pub struct Latencies(Histogram<u64>);
 
 impl Default for Latencies {
     fn default() -> Latencies {
-        // One minute at most; what takes longer counts as one minute.
+        // One minute at most; longer requests count as one minute.
         Latencies(Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("bounds that a histogram can have"))
     }
 }

@@ -1,4 +1,4 @@
-//! What a load is put on: a device of a hierarchy file, or an export of an NBD server.
+//! The target of a load: a device of a hierarchy file, or an export of an NBD server.
 
 use crate::exit::Failure;
 use crate::files;
@@ -12,8 +12,8 @@ pub struct Target {
 }
 
 impl Target {
-    /// Reads `text`: a URI of an NBD server (reached over so many `connections`), or else the name of a hierarchy file, of which `name` is a device or an
-    /// export.
+    /// Reads `text`: a URI of an NBD server (reached over so many `connections`), or else the name of a hierarchy file,
+    /// of which `name` is a device or an export.
     pub fn read(text: &str, name: Option<&str>, connections: u32) -> Result<Target, Failure> {
         if text.contains("://") {
             return match name {
@@ -31,7 +31,7 @@ impl Target {
     }
 }
 
-/// A hierarchy of one device: our NBD client. It does not reconnect: that would hide what is to be measured.
+/// A hierarchy of one device: our NBD client. The client does not reconnect: that would falsify the measurement.
 fn server(uri: &str, connections: u32) -> Result<Target, Failure> {
     // A JSON string is a TOML string.
     let address = serde_json::json!(uri);
@@ -45,7 +45,7 @@ fn server(uri: &str, connections: u32) -> Result<Target, Failure> {
     Ok(Target { plan, device: "server".into() })
 }
 
-/// The device called `name`, or that of the export called so; without a name, that of the only export.
+/// The device called `name`, or the device of the export of that name; without a name, the device of the only export.
 fn device(plan: &Plan, name: Option<&str>) -> Result<String, Failure> {
     let wrong = |what: String| Failure::usage(format!("{}: {what}", plan.file()));
     match (name, plan.exports()) {
@@ -57,7 +57,7 @@ fn device(plan: &Plan, name: Option<&str>) -> Result<String, Failure> {
         }
         (None, [export]) => Ok(export.device.clone()),
         (None, exports) => {
-            Err(wrong(format!("it has {} exports: choose a device with --device NAME", exports.len())))
+            Err(wrong(format!("the file has {} exports: choose a device with --device NAME", exports.len())))
         }
     }
 }

@@ -66,7 +66,7 @@ impl Client {
                     answer = &mut request => return answer.map(Some),
                     _ = tokio::signal::ctrl_c() => return Ok(None),
                     () = tokio::time::sleep(GLANCE) => {
-                        // That it cannot be told is not worth telling.
+                        // A failure to print this is not worth a message.
                         if let Ok(jobs) = self.request(Method::GET, "/v1/jobs", Bytes::new()).await {
                             watch(jobs);
                         }
@@ -127,14 +127,14 @@ impl Client {
     }
 }
 
-/// The only control socket in a folder that somebody answers; or the only one, if nobody answers any.
+/// The only control socket in a folder that a daemon answers; or the only one, if no daemon answers any.
 fn only_socket(folder: &Path) -> Result<PathBuf, Failure> {
     let entries =
         std::fs::read_dir(folder).map_err(|e| Failure::failed(format!("{}: {e}", folder.display())))?;
     let mut found: Vec<PathBuf> =
         entries.flatten().map(|e| e.path()).filter(|p| p.to_string_lossy().ends_with(SUFFIX)).collect();
     if found.len() > 1 {
-        // A daemon that was killed has left its own behind.
+        // A killed daemon leaves its socket.
         let live = |path: &PathBuf| std::os::unix::net::UnixStream::connect(path).is_ok();
         found.sort();
         let live: Vec<PathBuf> = found.iter().filter(|path| live(path)).cloned().collect();

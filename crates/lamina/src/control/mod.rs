@@ -20,8 +20,8 @@ use lamina_block::Bytes;
 use serde_json::{Value, json};
 use std::io::Write;
 
-/// Runs `lamina ctl`: lists a device's commands, shows what it is, steers its work, or sends one command and prints the
-/// answer.
+/// Runs `lamina ctl`: lists a device's commands, shows its kind and state, steers its work, or sends one command and
+/// prints the answer.
 pub fn ctl(args: &Ctl) -> Result<(), Failure> {
     let client = Client::find(args.daemon.control.as_deref())?;
     let path = format!("/v1/devices/{}", encoded(&args.device, ""));
@@ -62,7 +62,7 @@ pub fn ctl(args: &Ctl) -> Result<(), Failure> {
     }
 }
 
-/// Sends a command; again, if it loses something and somebody says that this is meant.
+/// Sends a command; again, if a loss of data was confirmed.
 fn send(client: &Client, path: &str, mut command: Control) -> Result<Value, Failure> {
     match client.post(path, &command) {
         Err(Failure::Unconfirmed(warning)) => {
@@ -79,7 +79,7 @@ fn print(answer: &Value) -> Result<(), Failure> {
     Ok(writeln!(std::io::stdout(), "{text}")?)
 }
 
-/// What `lamina ctl DEVICE job` is to do: the job, and how to steer it.
+/// The arguments of `lamina ctl DEVICE job`: the job, and the way to steer it.
 fn steering(words: &[String]) -> Result<(&str, Steer), String> {
     const USAGE: &str = "write job NAME pause, resume, cancel or limit=RATE; `lamina jobs` lists the names";
     let [job, action] = words else { return Err(USAGE.into()) };

@@ -1,5 +1,5 @@
-//! What the OpenAPI document has of tables: what every kind of layer declares, its commands, `KIND.COMMAND`, and its figures,
-//! `KIND.info`; and the classes of failure with their statuses.
+//! The parts of the OpenAPI document that come from tables: the commands of every kind of layer, `KIND.COMMAND`, and
+//! its figures, `KIND.info`; and the classes of failure with their statuses.
 
 use crate::api::{Arg, ArgType, Verb};
 use crate::class;
@@ -22,7 +22,7 @@ pub fn add(document: &mut OpenApi, kinds: &[Kind]) {
     add_problems(document);
 }
 
-/// Adds the schema of every command, and says that one of them is what a device is sent.
+/// Adds the schema of every command, and names them as the possible commands to a device.
 fn add_commands(document: &mut OpenApi, kinds: &[Kind]) {
     let Some(components) = document.components.as_mut() else { return };
     let mut any = AnyOfBuilder::new().description(Some("A command of one of the kinds of layers"));
@@ -69,7 +69,7 @@ fn add_problems(document: &mut OpenApi) {
 /// Adds what the devices of each kind show, and says that a device shows this, or something else.
 fn add_figures(document: &mut OpenApi, kinds: &[Kind]) {
     let Some(components) = document.components.as_mut() else { return };
-    let text = "State that the layer shows, if any: of a layer with figures, these among others.";
+    let text = "State that the layer shows, if any: its figures, if it has some, among others.";
     let mut any = AnyOfBuilder::new().description(Some(text));
     for kind in kinds.iter().filter(|kind| !kind.traits.figures.is_empty()) {
         let name = format!("{}.info", kind.name);
@@ -84,7 +84,8 @@ fn add_figures(document: &mut OpenApi, kinds: &[Kind]) {
     }
 }
 
-/// An object with these figures, each at its place: figures whose places begin with the same word are in an object in it.
+/// An object with these figures, each at its place: figures whose places begin with the same word are in an object in
+/// it.
 fn object(figures: &[(&str, &Figure)]) -> ObjectBuilder {
     let mut inside: BTreeMap<&str, Vec<(&str, &Figure)>> = BTreeMap::new();
     for (at, figure) in figures {

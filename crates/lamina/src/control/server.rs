@@ -23,13 +23,13 @@ use utoipa_axum::routes;
 /// An answer of the daemon that is still to come.
 pub type Answer<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// What the API asks of the daemon.
+/// The calls of the API to the daemon.
 pub trait Daemon: Send + Sync + 'static {
     /// Everything, copied from the cores now.
     fn snapshot(&self) -> Answer<Snapshot>;
     /// Sends a command to a device; `None` if there is no such device.
     fn control(&self, device: String, command: Command) -> Answer<Option<Result<Value, Denied>>>;
-    /// Steers a job of a device, if it can be, and says how it is then; `None` if there is no such job.
+    /// Steers a job of a device, if possible, and returns its state; `None` if there is no such job.
     fn steer(&self, device: String, job: String, steer: Steer) -> Answer<Option<Result<Job, Error>>>;
     /// Makes the hierarchies of a file what it says, or says what that would take.
     fn apply(&self, apply: Apply) -> Answer<Result<Applied, Denied>>;
@@ -93,7 +93,8 @@ async fn hierarchy(State(daemon): Shared) -> Json<Snapshot> {
 }
 
 /// One device.
-#[utoipa::path(get, path = "/v1/devices/{name}", params(("name" = String, Path, description = "Name in the hierarchy file")),
+#[utoipa::path(get, path = "/v1/devices/{name}", params(("name" = String, Path, description = "Name in the hierarchy \
+    file")),
     responses((status = 200, body = Device), (status = 404, body = Problem)))]
 async fn device(State(daemon): Shared, Path(name): Path<String>) -> Result<Json<Device>, Refusal> {
     let snapshot = daemon.snapshot().await;
@@ -118,7 +119,7 @@ async fn jobs(State(daemon): Shared) -> Json<Vec<Job>> {
     Json(devices.flat_map(|d| d.jobs).collect())
 }
 
-/// Pauses, resumes, cancels or slows down a job. What cancelling means is the layer's: its manual says it.
+/// Pauses, resumes, cancels or slows down a job. The layer defines the meaning of cancelling: see its manual.
 #[utoipa::path(post, path = "/v1/devices/{name}/jobs/{job}", request_body = Steer,
     params(("name" = String, Path, description = "Name in the hierarchy file"),
         ("job" = String, Path, description = "Name of the job")),
@@ -142,8 +143,8 @@ async fn steer(
 }
 
 /// Sends a command to a device. The answer is the layer's own. Each kind of layer has its commands: see the schemas
-/// called `KIND.COMMAND`. One that would lose what it does not name is refused with 409 and `unconfirmed`, unless its argument
-/// `force` is true.
+/// called `KIND.COMMAND`. A command that would lose data which it does not name is refused with 409 and `unconfirmed`,
+/// unless its argument `force` is true.
 #[utoipa::path(post, path = "/v1/devices/{name}/control", request_body = Control,
     params(("name" = String, Path, description = "Name in the hierarchy file")),
     responses((status = 200, body = Value)))]
@@ -163,9 +164,8 @@ async fn control(
     }
 }
 
-/// Changes hierarchies at work to what a file says, under load: clients see a pause, no error. What
-/// cannot be done at all is refused before anything is changed; where data has to be moved, stages that have passed stay, and
-/// the message says so.
+/// Changes hierarchies at work to what a file says, under load: clients see a pause, no error. An impossible change is
+/// refused before the first step; where data has to be moved, finished stages stay, and the message tells.
 #[utoipa::path(post, path = "/v1/apply", request_body = Apply,
     responses((status = 200, body = Applied)))]
 async fn apply(
@@ -247,7 +247,7 @@ impl IntoResponse for Refusal {
 mod tests {
     use super::*;
 
-    /// The committed document says what the daemon does. To renew it: `LAMINA_BLESS=1 cargo test -p lamina openapi`.
+    /// The committed document describes the daemon. To renew it: `LAMINA_BLESS=1 cargo test -p lamina openapi`.
     #[test]
     fn the_committed_openapi_document_is_true() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");

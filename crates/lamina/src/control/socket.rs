@@ -1,4 +1,4 @@
-//! The control socket's file: one daemon owns it, nobody but its user can open it, and a dead one is replaced.
+//! The control socket's file: one daemon owns it, only that daemon's user can open it, and a dead socket is replaced.
 
 use crate::exit::Failure;
 use lamina_host::holders;
@@ -24,10 +24,10 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Listens at `path` with mode 0600. A socket that nobody answers any more is replaced; a live one and any other
-    /// kind of file are refused.
+    /// Listens at `path` with mode 0600. A socket without a daemon is replaced; a live one and any other kind of file
+    /// are refused.
     ///
-    /// The folder is locked meanwhile, so that of two daemons that start at once one is refused. The socket gets its
+    /// The folder is locked meanwhile, so that one of two daemons that start at once is refused. The socket gets its
     /// mode before it gets its name.
     pub fn claim(path: &Path) -> Result<ControlSocket, Failure> {
         let wrong = |e: io::Error| Failure::failed(format!("control socket {}: {e}", path.display()));
@@ -49,12 +49,12 @@ impl ControlSocket {
         Ok(ControlSocket { listener, path: path.to_path_buf(), identity: (meta.dev(), meta.ino()) })
     }
 
-    /// Where it is.
+    /// The path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The socket, for one asynchronous runtime. Call it inside of that runtime.
+    /// The socket, for one asynchronous runtime. To be called inside of that runtime.
     pub fn listener(&self) -> io::Result<tokio::net::UnixListener> {
         let listener = self.listener.try_clone()?;
         listener.set_nonblocking(true)?;
@@ -62,15 +62,18 @@ impl ControlSocket {
     }
 }
 
-/// Locks a folder. Anybody who can read it can hold its lock for ever, so it is not waited for longer than another daemon
-/// could need.
+/// Locks a folder. Every user who can read the folder can hold its lock for ever, so the wait is no longer than another
+/// daemon could need.
 fn lock_patiently(folder: &File) -> io::Result<()> {
     let end = Instant::now() + PATIENCE;
     loop {
         match flock(folder, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) if Instant::now() < end => std::thread::sleep(PATIENCE / 100),
             Err(Errno::WOULDBLOCK) => {
-                tracing::warn!("somebody holds the lock of the control socket's folder: going on without it");
+                tracing::warn!(
+                    "another process holds the lock of the control socket's folder: going on without the \
+                                lock"
+                );
                 return Ok(());
             }
             other => return Ok(other?),

@@ -1,7 +1,7 @@
 //! `lamina apply`: which running hierarchy each part of a file is about.
 //!
 //! A part of the file is about the hierarchy that has one of its devices. All parts are checked before any is changed;
-//! each is then changed in one piece, and a part that fails leaves those before it changed: the message says so.
+//! each is then changed in one piece, and a part that fails leaves those before it changed: the message tells.
 //!
 //! Not done here: hierarchies that are served and not in the file, and new ones that share no device with any: they
 //! need a restart of the daemon.
@@ -67,8 +67,8 @@ pub async fn apply(cores: &[Handle], now: &Snapshot, apply: &Apply) -> std::resu
     Ok(applied)
 }
 
-/// Changes the hierarchy that has `device`. Where that fails, what was to become a member and is none is made what it was
-/// before: its superblocks may have been written when the change was taken back.
+/// Changes the hierarchy that has `device`. After a failure a device that has not become a member gets its old contents
+/// back: its superblocks may have been written before the change was rolled back.
 async fn change(core: &Handle, device: String, plan: Plan) -> Result<Vec<String>> {
     let of = (device.clone(), plan.clone());
     let new = async || {
@@ -90,7 +90,7 @@ async fn change(core: &Handle, device: String, plan: Plan) -> Result<Vec<String>
     changed
 }
 
-/// What is where a member is to be; nothing if that cannot be told, which the change tells then.
+/// The device of a new member as it is; `None` if it cannot be read, which the change then reports.
 fn before(member: &MemberPlan) -> Option<Before> {
     let size = match look::Device::open(&member.path) {
         Ok(there) => Some(there?.size),
@@ -114,7 +114,8 @@ fn sizes(members: &[MemberPlan]) -> BTreeMap<String, u64> {
     members.iter().filter_map(|member| Some((member.device.clone(), size(member)?))).collect()
 }
 
-/// The file that the daemon was started with for the hierarchy that has `device`, if that does not describe what is served.
+/// The file that the daemon was started with for the hierarchy that has `device`, if that file does not describe the
+/// served hierarchy.
 async fn outdated(core: &Handle, device: &str) -> Result<Option<String>> {
     let name = device.to_owned();
     let started = core.ask(move |core| core.started(name)).await.unwrap_or_default();
@@ -133,7 +134,7 @@ pub async fn go_on(cores: &[Handle]) {
     for core in cores {
         for (device, plan) in core.ask(|core| core.unfinished()).await.unwrap_or_default() {
             let file = plan.file().to_owned();
-            tracing::info!(file, device, "a change was interrupted: it goes on");
+            tracing::info!(file, device, "an interrupted change goes on");
             let name = device.clone();
             let changed = answered(core.ask(move |core| core.change(name, plan)).await);
             let confirmed = match changed {
@@ -145,7 +146,8 @@ pub async fn go_on(cores: &[Handle]) {
                 Err(e) => Err(e),
             };
             if let Err(e) = confirmed {
-                tracing::error!(file, device, error = %e, "the change that was interrupted stops; `lamina apply` leads on");
+                tracing::error!(file, device, error = %e, "the change that was interrupted stops; `lamina apply` leads \
+                                                           on");
             }
         }
     }
@@ -175,7 +177,7 @@ fn answered<T>(answer: std::result::Result<Result<T>, Ended>) -> Result<T> {
     answer.unwrap_or_else(|Ended| Err(Error::offline("a core has ended; the log says why")))
 }
 
-/// The parts of a file, each with the hierarchy that it is about.
+/// The parts of a file, each with its served hierarchy.
 fn parts(now: &Snapshot, plan: Plan) -> Result<Vec<Part>> {
     let file = plan.file().to_owned();
     let refuse = |what: String| Err(Error::invalid(format!("{file}: {what}")));
@@ -189,7 +191,8 @@ fn parts(now: &Snapshot, plan: Plan) -> Result<Vec<Part>> {
                 None => about = Some((at, device.name.clone())),
                 Some((first, other)) if *first != at => {
                     return refuse(format!(
-                        "devices {other:?} and {:?} are served apart, and would become one hierarchy: restart the daemon with this file",
+                        "devices {other:?} and {:?} are served apart, and would become one hierarchy: restart the \
+                         daemon with this file",
                         device.name
                     ));
                 }
@@ -199,7 +202,7 @@ fn parts(now: &Snapshot, plan: Plan) -> Result<Vec<Part>> {
         let Some((at, device)) = about else {
             let name = plan.devices().first().map_or("", |d| &d.name);
             return refuse(format!(
-                "device {name:?} has nothing in common with what is served: restart the daemon with this file"
+                "device {name:?} has nothing in common with the served hierarchies: restart the daemon with this file"
             ));
         };
         if std::mem::replace(&mut met[at], true) {

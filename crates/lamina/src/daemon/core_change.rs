@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 impl Core {
-    /// What changing the hierarchy that has `device` to `plan` would do, or why it cannot be done.
+    /// The steps that change the hierarchy of `device` to `plan`, or the reasons against the change.
     pub async fn steps(self: Rc<Self>, device: String, plan: Plan) -> Result<Vec<String>> {
         let (_, served) = self.find(&device)?;
         let stages = stages(&served.hierarchy, &plan)?;
@@ -21,7 +21,8 @@ impl Core {
         Ok(stages.into_iter().flat_map(|(_, steps)| steps).collect())
     }
 
-    /// Refuses to change the hierarchy that has `device` to `plan` if its data would not fit; `sizes` are those of new members.
+    /// Refuses to change the hierarchy that has `device` to `plan` if its data would not fit; `sizes` are those of new
+    /// members.
     pub async fn fits(
         self: Rc<Self>,
         device: String,
@@ -37,7 +38,7 @@ impl Core {
         Ok(self.find(&device)?.1.hierarchy.new_members(&plan))
     }
 
-    /// Changes the hierarchy that has `device` to `plan`. What went wrong after the change was made comes back.
+    /// Changes the hierarchy that has `device` to `plan`. Returns the failures after the change was made.
     pub async fn change(self: Rc<Self>, device: String, plan: Plan) -> Result<Vec<String>> {
         let (_, before) = self.find(&device)?;
         let stages = stages(&before.hierarchy, &plan)?;
@@ -47,7 +48,7 @@ impl Core {
             removed.close().await;
         }
         let staged = self.stages(&device, stages).await;
-        // Whatever it is now, also after an error: all of its exports are open.
+        // All exports of the present hierarchy are open, also after an error.
         let opened = match self.find(&device) {
             Ok((_, served)) => self.open_exports(&served.hierarchy).await,
             Err(e) => Err(e),
@@ -96,7 +97,7 @@ impl Core {
         Ok(wrong.iter().map(|e| e.to_string()).collect())
     }
 
-    /// The hierarchies that were opened on the way of a change: one device of each, and what it is to become.
+    /// The hierarchies that were opened in the middle of a change: one device of each, and the plan of its end.
     pub async fn unfinished(self: Rc<Self>) -> Vec<(String, Plan)> {
         let served = self.served.borrow().clone();
         let found = |served: &Rc<Served>| {
@@ -111,7 +112,7 @@ impl Core {
         self.find(&device).ok()?.1.started.clone()
     }
 
-    /// Takes note of `plan`, which that file says now; true if it is what is served.
+    /// Records `plan`, the present content of that file; true if it is the served hierarchy.
     pub async fn confirm(self: Rc<Self>, device: String, plan: Plan) -> Result<bool> {
         let (_, served) = self.find(&device)?;
         served.hierarchy.confirm(&plan).await
@@ -123,7 +124,7 @@ impl Core {
             let clients = self.exports.borrow().clients_of(&export.name);
             if !clients.is_empty() {
                 return Err(Error::busy(format!(
-                    "export {:?} is in use by {}: it can be closed when they have left",
+                    "export {:?} is in use by {}: it can be closed without users",
                     export.name,
                     clients.join(", ")
                 )));
@@ -158,18 +159,18 @@ impl Core {
     }
 }
 
-/// What to know after `stage` has failed, when `done` stages before it had passed.
+/// The message after `stage` has failed, when `done` stages before it had passed.
 fn stays(stage: &Stage, done: usize) -> &'static str {
     match (stage, done) {
         (Stage::Move { .. }, _) => {
-            "\ndata that was moved stays where it is now, and everything is served, from the devices before and the new ones; \
-             the same file leads on from there. The file from before leads back: at once if nothing was moved, or else when \
-             all was"
+            "\ndata that was moved stays in its new place, and everything is served, from the devices before and the \
+             new ones; the same file leads on from there. The earlier file leads back: at once if nothing was moved, \
+             else when all data was"
         }
         (Stage::Change(_), 0) => "",
         (Stage::Change(_), _) => {
-            "\nall data was moved, and everything is served; the same file leads on from there, the file from before leads \
-             back"
+            "\nall data was moved, and everything is served; the same file leads on from there, the file from before \
+             leads back"
         }
     }
 }

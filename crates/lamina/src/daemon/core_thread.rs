@@ -23,35 +23,35 @@ use tokio::sync::oneshot;
 const GLANCE: Duration = Duration::from_millis(250);
 
 thread_local! {
-    /// The core of this thread: what comes from another thread knows only the reactor's host.
+    /// The core of this thread: calls from another thread know only the reactor's host.
     static HERE: RefCell<Option<Rc<Core>>> = const { RefCell::new(None) };
 }
 
 /// A hierarchy at work, and the file it came from.
 pub struct Served {
     pub file: String,
-    /// The file that the daemon was started with for it.
+    /// The file with which the daemon was started for it.
     pub started: Option<PathBuf>,
     pub hierarchy: Hierarchy,
 }
 
-/// What lives on one thread.
+/// The state of one thread.
 pub struct Core {
     index: usize,
     pub(super) host: Rc<Host>,
     pub(super) served: RefCell<Vec<Rc<Served>>>,
     pub(super) exports: RefCell<Exports>,
-    /// What requests of its clients may hold, in bytes.
+    /// Bytes of memory for the requests of its clients.
     memory: usize,
     closed: Cell<bool>,
     ended: Signal,
-    /// Somebody looks after background work.
+    /// A task looks after background work.
     watched: Cell<bool>,
-    /// Held while a hierarchy changes, or a command changes what others stand on.
+    /// Held while a hierarchy changes, or a command changes data below other devices.
     pub(super) changing: tokio::sync::Mutex<()>,
 }
 
-/// A core has ended before it was told to.
+/// A core has ended without an order.
 #[derive(Debug)]
 pub struct Ended;
 
@@ -75,7 +75,7 @@ impl Thread {
     }
 }
 
-/// Starts the thread of a core, empty. Requests of its clients may hold `memory` bytes.
+/// Starts the thread of a core, empty. Its clients' requests have `memory` bytes.
 pub async fn start(
     index: usize,
     spin: Duration,
@@ -152,8 +152,8 @@ impl Core {
         Rc::clone(&self.host) as Rc<dyn Env>
     }
 
-    /// Opens the devices of all plans, if `degraded` also without members that are missing. What is wrong is told, for standard error; what was opened stays so until
-    /// [`Core::close`].
+    /// Opens the devices of all plans, if `degraded` also without members that are missing. Returns the problems, for
+    /// standard error; opened devices stay open until [`Core::close`].
     pub async fn build(self: Rc<Self>, plans: Vec<Plan>, degraded: bool) -> std::result::Result<(), String> {
         let mut wrong = String::new();
         for plan in plans {
@@ -221,14 +221,14 @@ impl Core {
         Some(answer)
     }
 
-    /// Carries out a command that `node` understands, if what it loses is meant to be lost.
+    /// Carries out a command that `node` understands, if a loss of data is confirmed.
     async fn carry_out(&self, node: &Rc<Node>, command: Command) -> std::result::Result<Value, Denied> {
         let effect = node.effect(&command);
         verbs::confirm(node.name(), &command, effect.loses.as_deref())?;
         if effect.bytes == Fate::Stay {
             return Ok(node.control(command).await?);
         }
-        // Those above are asked, and stay what they are meanwhile.
+        // Devices above are asked, and do not change meanwhile.
         let _alone = self.changing.lock().await;
         let (_, served) = self.find(node.name())?;
         match served.hierarchy.control(node.name(), command).await {
@@ -246,7 +246,7 @@ impl Core {
         self.hierarchies().iter().for_each(|served| served.hierarchy.refresh());
     }
 
-    /// The end of work in the background may change a size, and nobody is told: looks now and then while there is any.
+    /// The end of background work may change a size without a notice: polls while there is any work.
     pub(super) fn watch_jobs(self: &Rc<Self>) {
         if self.watched.replace(true) {
             return;
@@ -265,7 +265,7 @@ impl Core {
         }));
     }
 
-    /// Steers a job of a device, if that can be done; `None` if there is none here.
+    /// Steers a job of a device, if possible; `None` if there is no such job here.
     pub fn steer(&self, device: &str, job: &str, steer: &api::Steer) -> Option<Result<api::Job>> {
         let node = self.served.borrow().iter().find_map(|s| s.hierarchy.node(device))?;
         let found = node.jobs().into_iter().find(|known| known.name() == job)?;
@@ -294,12 +294,13 @@ impl Core {
     }
 
     /// Sends all clients away when their requests are answered, flushes and closes all devices, and ends the thread.
-    /// What went wrong is returned, one message for each hierarchy.
+    /// Returns the failures, one message for each hierarchy.
     pub async fn close(self: Rc<Self>) -> Vec<Error> {
         let mut exports = self.exports.replace(Exports::none(0));
         let served = self.served.take();
         self.host.end_soon();
-        // Each by itself: a client or a disk that keeps one hierarchy waiting keeps no other from being closed in order.
+        // Each by itself: a client or a disk that keeps one hierarchy waiting keeps no other from being closed in
+        // order.
         let closing = served.into_iter().map(|served| {
             let leaving = exports.take(&served.hierarchy);
             async move {

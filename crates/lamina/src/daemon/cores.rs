@@ -21,7 +21,7 @@ pub struct Cores {
     draining: AtomicBool,
     /// Held while hierarchies change.
     changing: Arc<tokio::sync::Mutex<()>>,
-    /// That is what goes on of a change that was interrupted.
+    /// This is the rest of an interrupted change.
     going_on: Arc<AtomicBool>,
 }
 
@@ -39,7 +39,8 @@ impl Cores {
         Ok((Cores { handles, started, draining, changing, going_on }, threads))
     }
 
-    /// Opens all devices, if `degraded` also without members that are missing, and when that went well all exports. After an error, [`Cores::close`] what was opened.
+    /// Opens all devices, if `degraded` also without members that are missing, and when that went well all exports.
+    /// After an error, [`Cores::close`] what was opened.
     pub async fn open(&self, placement: Placement, degraded: bool) -> Result<(), Failure> {
         let build = |(handle, plans): (&Handle, _)| handle.ask(move |core| core.build(plans, degraded));
         let building: Vec<_> = self.handles.iter().zip(placement).map(build).collect();
@@ -156,7 +157,7 @@ impl Daemon for Cores {
         let alone = Arc::clone(&changing).try_lock_owned().ok();
         if alone.is_none() && !self.going_on.load(Ordering::Relaxed) {
             return Box::pin(async {
-                Err(Error::busy("another change is under way: try again when it is done").into())
+                Err(Error::busy("another change is under way: try again when that is done").into())
             });
         }
         let (handles, started) = (self.handles.clone(), self.started);

@@ -1,7 +1,7 @@
 //! Whether the process may open as many files as a daemon must: before it opens the first one.
 //!
-//! Libraries below (the asynchronous runtime) panic without descriptors, and whoever meets the limit in the middle can
-//! only say which file could not be opened. So the room is tried at the start, and a limit that is too low is named.
+//! Libraries below (the asynchronous runtime) panic without descriptors, and an error at the limit can only name the
+//! file that could not be opened. So the descriptors are tried at the start, and a limit that is too low is named.
 
 use super::placement::Placement;
 use crate::exit::Failure;
@@ -10,7 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// What a daemon has without hierarchies: control socket, runtime, signals, and some for clients.
+/// The descriptors of a daemon without hierarchies: control socket, runtime, signals, and some for clients.
 const OWN: usize = 16;
 /// A core's ring and the events around it.
 const CORE: usize = 6;
@@ -20,15 +20,15 @@ const DEVICE: usize = 2;
 const NBD: usize = 2;
 /// A listener, its first front-end, and the events of its threads.
 const VHOST_USER: usize = 6;
-/// What to raise the limit to: enough for some hundred guests.
+/// The limit that is set: enough for some hundred guests.
 const ADVICE: u32 = 65536;
 
-/// Raises the limit of open files as far as the system lets us: every client and every guest's queue is some. An error if
-/// these hierarchies have no room even so.
+/// Raises the limit of open files as far as the system lets us: every client and every guest's queue is some. An error
+/// if these hierarchies have too few even so.
 pub fn prepare(placement: &Placement) -> Result<(), Failure> {
     let limit = getrlimit(Resource::Nofile);
     if let Err(e) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
-        tracing::debug!(error = %e, "the limit of open files stays as it is");
+        tracing::debug!(error = %e, "the limit of open files stays unchanged");
     }
     let needed = needed(placement);
     room_for(needed).map_err(|e| {

@@ -24,7 +24,7 @@ pub struct Exports {
     vhost_user: HashMap<String, vhost_user::Server>,
     /// By name of the export.
     endpoints: HashMap<String, Vec<api::Endpoint>>,
-    /// What requests to all of them may hold.
+    /// Memory for the requests to all of them.
     memory: Rc<Budget>,
 }
 
@@ -32,15 +32,15 @@ pub struct Exports {
 struct Listening {
     /// As the file says it.
     address: Address,
-    /// The export that it was made for; the others agree with it.
+    /// The export for which it was made; the others agree with that.
     like: Export,
     server: Rc<nbd::Server>,
-    /// Where it listens; `None` before it does.
+    /// The address of the listener; `None` before it listens.
     at: Option<Address>,
 }
 
 impl Exports {
-    /// None yet, whose requests may hold `memory` bytes.
+    /// No exports yet; `memory` bytes for their requests.
     pub fn none(memory: usize) -> Exports {
         Exports {
             nbd: Vec::new(),
@@ -50,8 +50,8 @@ impl Exports {
         }
     }
 
-    /// Opens the exports of `hierarchies`. If one cannot be opened, those opened before are closed, and their sockets are
-    /// gone; the message names the export.
+    /// Opens the exports of `hierarchies`. If one cannot be opened, those opened before are closed, and their sockets
+    /// are gone; the message names the export.
     pub async fn open<'a>(
         host: &Rc<Host>,
         hierarchies: impl Iterator<Item = &'a Hierarchy>,
@@ -92,7 +92,7 @@ impl Exports {
         its.filter(|listening| listening.at.is_none()).map(|listening| listening.address.clone())
     }
 
-    /// Lets NBD clients of an export in, who come to `listener` if nobody listened at its address before.
+    /// Admits NBD clients of an export, through `listener` if its address had no listener before.
     pub fn listening(&mut self, host: &Rc<Host>, export: &Export, listener: Option<Rc<dyn Listener>>) {
         let same = |listening: &&mut Listening| Some(&listening.address) == export.nbd.as_ref();
         let Some(listening) = self.nbd.iter_mut().find(same) else { return };
@@ -127,7 +127,7 @@ impl Exports {
         self.endpoints.contains_key(name)
     }
 
-    /// Who uses an export, in words.
+    /// The users of an export, as text.
     pub fn clients_of(&self, name: &str) -> Vec<String> {
         let mut clients: Vec<String> =
             self.nbd.iter().flat_map(|listening| listening.server.clients_of(name)).collect();
@@ -142,8 +142,8 @@ impl Exports {
         let failed = |e| of_export(export, &e);
         let node = hierarchy
             .export_node(&export.name)
-            .ok_or_else(|| failed(Error::offline("it has no export_node")))?;
-        // Enough for a guest and a client, whatever others do.
+            .ok_or_else(|| failed(Error::offline("the export has no node")))?;
+        // Enough for a guest and a client, independent of others.
         let memory = self.memory.child(2 * Budget::RESERVE, export.memory);
         if let Some(path) = &export.vhost_user {
             self.add_vhost_user(host, Rc::clone(&node), export, path, &memory).map_err(failed)?;
@@ -285,7 +285,7 @@ impl Leaving {
     }
 }
 
-/// What served an export that was taken out.
+/// The servers of an export that was removed.
 pub struct Removed {
     nbd: Vec<Rc<nbd::Server>>,
     vhost_user: Option<vhost_user::Server>,
@@ -315,7 +315,7 @@ fn of_export(export: &Export, e: &Error) -> Error {
     Error::new(e.kind(), format!("export {:?}: {e}", export.name))
 }
 
-/// True if an address may be free soon: somebody has it, or it changes hands.
+/// True if an address may be free soon: another process has it, or is giving it up.
 fn is_brief(e: &Error) -> bool {
     matches!(e.kind(), ErrorKind::Busy | ErrorKind::Offline)
 }

@@ -1,4 +1,4 @@
-//! The groups of this machine, by name: those that sockets are given to.
+//! The groups of this machine, by name, for the sockets of exports.
 //!
 //! Only the machine's own file is read. Directories of a network are not asked: they may not answer.
 
@@ -15,7 +15,7 @@ pub fn check(plan: &Plan) -> Result<(), String> {
     if report.is_empty() { Ok(()) } else { Err(report) }
 }
 
-/// Who may connect to the sockets of an export. Errors begin with the key.
+/// The access rights of an export's sockets. Errors begin with the key.
 pub fn access(export: &Export) -> Result<Access, String> {
     let group = match &export.socket_group {
         None => None,
@@ -23,8 +23,8 @@ pub fn access(export: &Export) -> Result<Access, String> {
             let text = std::fs::read(GROUPS).map_err(|e| format!("key \"socket-group\": {GROUPS}: {e}"))?;
             Some(number(name, &String::from_utf8_lossy(&text)).ok_or_else(|| {
                 format!(
-                    "key \"socket-group\": there is no group {name:?} in {GROUPS}: one that is known elsewhere is given \
-                     by its number"
+                    "key \"socket-group\": there is no group {name:?} in {GROUPS}: give a group that is known \
+                     elsewhere by its number"
                 )
             })?)
         }
@@ -32,7 +32,7 @@ pub fn access(export: &Export) -> Result<Access, String> {
     Ok(Access { mode: export.socket_mode, group })
 }
 
-/// The number of a group, given by it or by its name in a table as group(5) has it.
+/// The number of a group, from the number itself or a name in a table in the format of group(5).
 fn number(name: &str, table: &str) -> Option<u32> {
     let of_line = |line: &str| {
         let mut fields = line.split(':');

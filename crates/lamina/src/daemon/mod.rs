@@ -58,7 +58,7 @@ pub fn serve_plans(plans: Vec<Plan>, file: &Path, options: &ServeOptions) -> Res
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
     let served = runtime.block_on(serve(options, placement, &socket));
-    // What still waits for a client of the control socket has nobody to answer to.
+    // A task that still waits for a client of the control socket has no one to answer.
     runtime.shutdown_background();
     served
 }
@@ -79,11 +79,11 @@ async fn serve(options: &ServeOptions, placement: Placement, socket: &ControlSoc
         served = serve_until_signal(&cores, placement, options.degraded, socket, &mut threads) => served,
         () = signals.stop() => Ok(()),
     };
-    // Also after a failure: what was opened is closed, and clients of cores that are well lose nothing.
+    // Also after a failure: opened devices are closed, and clients of cores that are well lose nothing.
     match &served {
         Ok(()) => tracing::info!("draining"),
         // A start that was refused has no clients; the error itself is printed last.
-        Err(_) => tracing::debug!("closing what was opened"),
+        Err(_) => tracing::debug!("closing the opened devices"),
     }
     let drained = drain(&cores, &mut signals, options.drain.0).await;
     if drained.is_ok() {
@@ -111,7 +111,7 @@ async fn serve_until_signal(
     Err(Failure::failed(format!("core {index} has ended; the log says why")))
 }
 
-/// Says on standard output and to the service manager what is served where. That nobody reads it is no failure.
+/// Says on standard output and to the service manager what is served where. Output without a reader is no failure.
 async fn announce(cores: &Cores, socket: &ControlSocket) {
     let mut lines = String::new();
     let mut exports = 0;

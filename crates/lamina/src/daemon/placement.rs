@@ -31,8 +31,8 @@ pub fn place(files: Vec<Plan>, cores: Option<usize>) -> Result<Placement, Failur
     Ok(placement)
 }
 
-/// What must be unique in a daemon and is only checked within each file: names of hierarchies, devices and exports,
-/// vhost-user sockets; and that exports of one listener agree on its TLS and its rights.
+/// Checks of names that must be unique in a daemon, and are unique within each file: names of hierarchies, devices and
+/// exports, vhost-user sockets; and that exports of one listener agree on its TLS and its rights.
 pub fn check_together(files: &[Plan]) -> Result<(), Failure> {
     let mut devices = HashMap::new();
     let mut exports = HashMap::new();
@@ -56,7 +56,8 @@ pub fn check_together(files: &[Plan]) -> Result<(), Failure> {
             let (first, other) = *listeners.entry(address).or_insert((export, file));
             if let Some(key) = export.differs_as_listener(first) {
                 return Err(Failure::usage(format!(
-                    "{file}: export {:?}: {address} is shared with export {:?} of {other}, and both must have the same {key:?}",
+                    "{file}: export {:?}: {address} is shared with export {:?} of {other}, and both must have the same \
+                     {key:?}",
                     export.name, first.name
                 )));
             }
@@ -114,7 +115,8 @@ mod tests {
         let mut text = String::new();
         for (export, address) in exports {
             text += &format!(
-                "[device.{export}]\ntype = \"null\"\nsize = \"1MiB\"\n[export.{export}]\ndevice = \"{export}\"\nnbd = \"{address}\"\n"
+                "[device.{export}]\ntype = \"null\"\nsize = \"1MiB\"\n[export.{export}]\ndevice = \"{export}\"\nnbd = \
+                 \"{address}\"\n"
             );
         }
         Plan::parse(&text, name, Path::new("/run"), &lamina_layers::KINDS).expect("a plan")

@@ -1,4 +1,4 @@
-//! What this process uses, asked of the kernel when somebody wants to know.
+//! The resources that this process uses, asked of the kernel on demand.
 
 use rustix::time::{ClockId, clock_gettime};
 

@@ -1,7 +1,7 @@
 //! Which layers, over how many devices, of which size. A decision without any I/O.
 //!
-//! From below: the devices; `integrity` on each, so that what stands above knows which copy is wrong; what survives the
-//! loss of devices, or joins them; `crypt` once over that, so that a block is encrypted once however often it is
+//! From below: the devices; `integrity` on each, so that layers above know which copy is wrong; a layer that survives
+//! the loss of devices, or joins them; `crypt` once over that, so that a block is encrypted once however often it is
 //! stored; `snapshot` on top, so that its map is encrypted too.
 
 use crate::cli::Prefer;
@@ -9,12 +9,12 @@ use lamina_block::Bytes;
 use std::collections::BTreeSet;
 
 const MIB: u64 = 1 << 20;
-/// More than a layer takes for itself, whatever its size: superblocks, heads, journals, the rounding of sizes.
+/// More space than any layer takes for itself: superblocks, heads, journals, the rounding of sizes.
 const EACH: u64 = 64 * MIB;
 
-/// What is wanted.
+/// The wanted properties.
 pub struct Wish {
-    /// What the hierarchy is called, and its disk.
+    /// The name of the hierarchy, and of its disk.
     pub name: String,
     /// Bytes of the disk.
     pub size: u64,
@@ -30,7 +30,7 @@ pub struct Wish {
 /// A device, as it is now.
 pub struct Leg {
     pub path: String,
-    /// `None` if it is not there yet.
+    /// `None` if the device is not there yet.
     pub size: Option<Bytes>,
     pub is_block_device: bool,
 }
@@ -50,7 +50,7 @@ pub enum Spread {
     Parity { parity: usize },
 }
 
-/// What is proposed.
+/// The proposal.
 pub struct Design {
     pub wish: Wish,
     pub spread: Spread,
@@ -64,7 +64,7 @@ impl Design {
         let count = wish.legs.len();
         let paths: BTreeSet<&str> = wish.legs.iter().map(|leg| leg.path.as_str()).collect();
         if paths.len() < count {
-            return Err("--devices: one of them is named twice".into());
+            return Err("--devices: a device is named twice".into());
         }
         if wish.size < MIB {
             return Err("--size: at least 1MiB".into());
@@ -101,13 +101,13 @@ fn spread(count: usize, survive: usize, prefer: Prefer) -> Result<Spread, String
     })
 }
 
-/// Bytes that each device must have; `None` if nobody can count them.
+/// Bytes that each device must have; `None` if they cannot be counted.
 fn each(wish: &Wish, spread: Spread) -> Option<u64> {
     let count = wish.legs.len() as u64;
     let mut bytes = wish.size;
     let more = |bytes: u64, part: u64| bytes.checked_add(bytes / part)?.checked_add(EACH);
     if wish.snapshots {
-        // A fifth for what changes after a snapshot, and the map.
+        // A fifth for changes after a snapshot, and the map.
         bytes = more(bytes, 5)?;
         bytes = more(bytes, 100)?;
     }

@@ -1,7 +1,8 @@
 //! `lamina design`: from what is wanted to a hierarchy file.
 //!
-//! The file is printed with its reasons: of each layer why it is there, what it survives, what it costs in space and
-//! speed; and at the end what was given up. Nothing is opened for writing, nothing is made: `lamina create` does that.
+//! The file is printed with its reasons: for each layer its purpose, the failures that it survives, its costs in space
+//! and speed; and at the end the properties that were given up. Nothing is opened for writing, nothing is made: `lamina
+//! create` does that.
 
 mod choose;
 mod text;
@@ -33,7 +34,7 @@ pub fn run(args: &cli::Design) -> Result<(), Failure> {
     Ok(std::io::stdout().lock().write_all(text::of(&design).as_bytes())?)
 }
 
-/// What is at `path` now. What is not there will be a file.
+/// The present state of `path`. A missing device will be a file.
 fn leg(path: &Path) -> Result<Leg, Failure> {
     let failed = |e: &dyn std::fmt::Display| Failure::usage(format!("--devices: {}: {e}", path.display()));
     let found = match Device::open(path) {

@@ -60,7 +60,7 @@ fn devices(count: usize) -> String {
     if count == 1 { "one device".into() } else { format!("{count} devices") }
 }
 
-/// A TOML string. What JSON escapes, TOML reads.
+/// A TOML string. TOML reads the escapes of JSON.
 fn text(value: &str) -> String {
     serde_json::Value::from(value).to_string()
 }
@@ -95,11 +95,12 @@ fn make_key(design: &Design) -> String {
     }
     let key = format!("{}.key", design.wish.name);
     format!(
-        "(umask 077; head -c 64 /dev/urandom > {key}); keep a copy of it elsewhere: without it nothing can be read; "
+        "(umask 077; head -c 64 /dev/urandom > {key}); keep a copy of it elsewhere: without the key nothing can be \
+         read; "
     )
 }
 
-/// Why each layer is there, what it costs, and what was given up.
+/// The reason for each layer, its costs, and the properties that were given up.
 fn reasons(design: &Design) -> Vec<String> {
     let wish = &design.wish;
     let (count, each) = (wish.legs.len(), Bytes(design.each));
@@ -107,26 +108,26 @@ fn reasons(design: &Design) -> Vec<String> {
         vec![format!("Space: {each} on each device, {} in all.", Bytes(design.each * count as u64))];
     if wish.checksums {
         all.push(
-            "integrity, on each device: a block that comes back with other bytes than were written is an error \
-             instead of data, and what stands above then knows which copy is wrong. Costs 16 bytes for each 4 KiB, a \
-             checksum for every block read and written, and reading a block before a part of it is written."
+            "integrity, on each device: a block that comes back with other bytes than were written is an error instead \
+             of data, and layers above then know which copy is wrong. Costs 16 bytes for each 4 KiB, a checksum for \
+             every block read and written, and reading a block before a part of it is written."
                 .into(),
         );
     }
     all.push(spread(design));
     if wish.encrypt {
         all.push(
-            "crypt, above what stores blocks several times, so that each is encrypted once: AES-XTS in the LUKS2 \
-             format. Costs 16 MiB, and the time of the cipher, some gigabytes a second on one core. It hides what is \
-             written, not where and when; the checksums below it are of what is encrypted."
+            "crypt, above the layer that stores blocks several times, so that each is encrypted once: AES-XTS in the \
+             LUKS2 format. Costs 16 MiB, and the time of the cipher, some gigabytes a second on one core. It hides the \
+             data of a write, not its place and time; the checksums below it are of the encrypted data."
                 .into(),
         );
     }
     if wish.snapshots {
         all.push(
-            "snapshot, on top: `lamina ctl` takes, reads, rolls back and deletes them at any time. A fifth of the \
-             disk is added for what changes after one; when that is used up, writes fail and say so. The first write \
-             into an extent after a snapshot costs about ten others, later ones nearly nothing."
+            "snapshot, on top: `lamina ctl` takes, reads, rolls back and deletes them at any time. A fifth of the disk \
+             is added for changes after a snapshot; when that is used up, writes fail and say so. The first write into \
+             an extent after a snapshot costs about ten others, later ones nearly nothing."
                 .into(),
         );
     }
@@ -138,24 +139,24 @@ fn spread(design: &Design) -> String {
     let count = design.wish.legs.len();
     match design.spread {
         Spread::Alone => {
-            "One device, nothing over it that stores blocks twice: its loss is the loss of the disk.".into()
+            "One device, no layer over it that stores blocks twice: its loss is the loss of the disk.".into()
         }
         Spread::Stripe => format!(
             "stripe over {count} devices (RAID 0): all of their space, and the speed of all for requests that are \
-             large or many. It survives nothing: the loss of any device is the loss of the disk, which is {count} \
+             large or many. It survives no failure: the loss of any device is the loss of the disk, which is {count} \
              times as likely as with one."
         ),
         Spread::Mirror { legs } => {
             let spares = match count - legs {
                 0 => String::new(),
                 n => format!(
-                    " {} spare: it takes the place of one that fails, by itself.",
+                    " {} spare: it replaces a failed device, by itself.",
                     if n == 1 { "One is a".into() } else { format!("{n} are") }
                 ),
             };
             format!(
-                "mirror over {legs} devices (RAID 1): each has every byte, any {} may be lost. Reads come from all of them, \
-                 a write is as fast as the slowest. The space of one is usable.{spares}",
+                "mirror over {legs} devices (RAID 1): each has every byte, any {} may be lost. Reads come from all of \
+                 them, a write is as fast as the slowest. The space of one is usable.{spares}",
                 legs - 1
             )
         }
@@ -188,12 +189,12 @@ fn given_up(design: &Design) -> String {
         lacks.push("a device that returns wrong bytes without an error (`--checksums`)");
     }
     if !wish.encrypt {
-        lacks.push("somebody who takes a device away and reads it (`--encrypt`)");
+        lacks.push("a thief who reads a device (`--encrypt`)");
     }
     if !wish.snapshots {
         lacks.push("a guest that destroys its own data (`--snapshots`)");
     }
-    lacks.push("the loss of this host, or of all devices at once: that takes a backup elsewhere");
+    lacks.push("the loss of this host, or of all devices at once (only a backup elsewhere helps)");
     format!("Not protected against: {}.", lacks.join("; "))
 }
 
@@ -244,7 +245,7 @@ fn tables(design: &Design, file: &mut String) -> String {
     top
 }
 
-/// Writes the tables of a device and of what is on it alone; the name of the upper one.
+/// Writes the tables of a device and of the layers on it alone; returns the name of the upper one.
 fn leg_tables(design: &Design, number: usize, leg: &Leg, out: &mut String) -> String {
     let disk = format!("disk{}", number + 1);
     let (kind, path) = (text(file::Keys::KIND), text(&leg.path));

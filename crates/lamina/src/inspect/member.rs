@@ -1,4 +1,4 @@
-//! What a device is as a member of a hierarchy, and how its two superblocks are.
+//! A device as a member of a hierarchy, and the state of its two superblocks.
 
 use lamina_block::Bytes;
 use lamina_metadata::member::records::evicted_in;
@@ -7,12 +7,12 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// A member, or what is left of one.
+/// A member, or the remains of one.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// What the copy says that counts; nothing if none can be believed.
+    /// The contents of the valid copy; `None` if no copy can be believed.
     superblock: Option<Superblock>,
-    /// How the first and the second copy are, in words.
+    /// The state of the first and the second copy, as text.
     copies: [String; 2],
 }
 
@@ -38,7 +38,7 @@ struct Superblock {
     description: String,
 }
 
-/// What was found; nothing if there is no superblock, nor remains of one.
+/// The member that was found; `None` if there is no superblock, nor remains of one.
 pub fn of(found: &Found) -> Option<Report> {
     if found.is_absent() {
         return None;
@@ -66,7 +66,7 @@ pub fn of(found: &Found) -> Option<Report> {
 }
 
 impl Report {
-    /// For people. What a disk says is hostile: names are visible ASCII, and the description is not printed.
+    /// For people. Text from a disk may be hostile: names are visible ASCII, and the description is not printed.
     pub fn text(&self) -> String {
         let mut out = String::new();
         if let Some(s) = &self.superblock {

@@ -1,4 +1,4 @@
-//! `lamina inspect`: what is on this disk, and who holds it. Only looks; opens for reading and locks nothing.
+//! `lamina inspect`: the contents of a disk, and its users. Only looks; opens for reading and locks nothing.
 
 mod member;
 mod signature;
@@ -18,7 +18,7 @@ use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// What was found out about a disk.
+/// The findings about a disk.
 #[derive(Debug, Serialize)]
 struct Report {
     path: String,
@@ -31,9 +31,9 @@ struct Report {
     logical_sector: Option<u32>,
     physical_sector: Option<u32>,
     signatures: Vec<Found>,
-    /// What it is as a member of a hierarchy.
+    /// The disk as a member of a hierarchy.
     member: Option<member::Report>,
-    /// Who uses it, in words.
+    /// The users of the disk, as text.
     holders: Vec<String>,
 }
 
@@ -82,7 +82,7 @@ fn text(report: &Report) -> String {
     }
     out.push('\n');
     for found in &report.signatures {
-        let _ = writeln!(out, "  {}", found.in_words());
+        let _ = writeln!(out, "  {}", found.as_text());
     }
     if let Some(member) = &report.member {
         out.push_str(&member.text());
@@ -94,7 +94,7 @@ fn text(report: &Report) -> String {
         let _ = writeln!(out, "  {holder}");
     }
     if report.holders.is_empty() {
-        out.push_str("  nobody holds it\n");
+        out.push_str("  not in use\n");
     }
     out
 }
@@ -113,7 +113,7 @@ mod tests {
         let free = text(&inspect(&path).expect("a report"));
         assert!(free.contains("file, 64MiB (67108864 bytes)"), "{free}");
         assert!(free.contains("LUKS at 0, version 2"), "{free}");
-        assert!(free.contains("nobody holds it"), "{free}");
+        assert!(free.contains("not in use"), "{free}");
         rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).expect("a lock");
         let held = text(&inspect(&path).expect("a report"));
         assert!(held.contains(&format!("process {}", std::process::id())), "{held}");

@@ -1,7 +1,7 @@
-//! Known signatures on disks: a table of magic numbers and what can be said about each at a glance.
+//! Known signatures on disks: a table of magic numbers, each with a short description of the header.
 //!
-//! Everything read is checked for length and shown with control characters removed: a disk is hostile input. What
-//! is not in the table is not guessed.
+//! Everything read is checked for length and shown with control characters removed: a disk is hostile input. There are
+//! no guesses beyond the table.
 
 use crate::files;
 use lamina_metadata::superblock;
@@ -13,17 +13,17 @@ use std::os::unix::fs::FileExt;
 /// A signature that was found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Found {
-    /// What it is.
+    /// The kind of contents.
     pub name: &'static str,
     /// Where its magic number is, in bytes.
     pub offset: u64,
-    /// What its header says: label, UUID, version.
+    /// Details from its header: label, UUID, version.
     pub details: BTreeMap<&'static str, String>,
 }
 
 impl Found {
     /// Name, place and details on one line.
-    pub fn in_words(&self) -> String {
+    pub fn as_text(&self) -> String {
         let details: String = self.details.iter().map(|(key, value)| format!(", {key} {value}")).collect();
         format!("{} at {}{details}", self.name, self.offset)
     }
@@ -63,11 +63,12 @@ impl At {
 /// Bytes of a header that are read, from its start.
 const HEADER_LEN: usize = 4096;
 
-/// A header's bytes, as many as the disk has of it.
+/// A header's bytes, as many as the disk has.
 struct Header(Vec<u8>);
 
 /// Sources: UEFI 2.10 section 5.3 (GPT); the kernel's headers of each file system; LVM2 `label.h`; `md_p.h`; the LUKS1
-/// and LUKS2 on-disk formats; QEMU `docs/interop/qcow2.txt`, `qed_spec.rst`, `parallels.rst`; the VHD specification; the kernel's `dm-log-writes.c`; `swap.h`.
+/// and LUKS2 on-disk formats; QEMU `docs/interop/qcow2.txt`, `qed_spec.rst`, `parallels.rst`; the VHD specification;
+/// the kernel's `dm-log-writes.c`; `swap.h`.
 const TABLE: &[Signature] = &[
     sign("Lamina member", START, 0, &superblock::MAGIC, nothing),
     sign("Lamina member, second superblock", At::End(64 << 10, 64 << 10), 0, &superblock::MAGIC, nothing),
@@ -207,7 +208,7 @@ impl Header {
         (!text.is_empty()).then(|| text.to_owned())
     }
 
-    /// A UUID in its usual form; nothing if it is all zero.
+    /// A UUID in its usual form; nothing for an all-zero one.
     fn uuid(&self, at: usize) -> Option<String> {
         let bytes: [u8; 16] = self.bytes(at);
         if bytes == [0; 16] {
@@ -333,7 +334,7 @@ mod tests {
         let declared: Vec<_> = files::kinds().iter().filter_map(|kind| kind.traits.signature).collect();
         assert!(!declared.is_empty());
         for signature in declared {
-            // Also where nothing is behind it.
+            // Also at the end of the device.
             for size in [signature.magic.len() as u64, 1 << 20] {
                 let got = found(size, &[(0, signature.magic)]);
                 assert!(got.iter().any(|f| f.name == signature.name), "{}", signature.name);

@@ -1,6 +1,6 @@
 //! Metrics from what layers show: the figures that their kinds declare.
 //!
-//! A value that is not there, or null because nobody knows it, has no sample.
+//! A value that is missing, or null because it is unknown, has no sample.
 
 use super::{family, labels, sample};
 use crate::api::Snapshot;
@@ -30,7 +30,7 @@ pub fn draw(out: &mut String, snapshot: &Snapshot, kinds: &[Kind]) {
         }
     }
     const ALERT: &str = "lamina_alert";
-    family(out, ALERT, "gauge", "1 while somebody should look at it.");
+    family(out, ALERT, "gauge", "1 while the device needs attention.");
     for hierarchy in &snapshot.hierarchies {
         for device in &hierarchy.devices {
             for (alert, is_on) in status::alerts(hierarchy, device) {
@@ -72,7 +72,8 @@ pub(crate) mod tests {
         let mut text = String::new();
         draw(&mut text, &cached(), &crate::files::kinds());
         for line in [
-            "# TYPE lamina_accelerate_hit_bytes_total counter\nlamina_accelerate_hit_bytes_total{device=\"vm1\"} 8192\n",
+            "# TYPE lamina_accelerate_hit_bytes_total counter\nlamina_accelerate_hit_bytes_total{device=\"vm1\"} \
+             8192\n",
             "# TYPE lamina_accelerate_dirty_bytes gauge\nlamina_accelerate_dirty_bytes{device=\"vm1\"} 125829120\n",
             "\nlamina_accelerate_flow_pressure_ratio{device=\"vm1\"} 0.12\n",
             "\nlamina_accelerate_recovery_point_age_seconds{device=\"vm1\"} 4.5\n",
@@ -84,7 +85,7 @@ pub(crate) mod tests {
         ] {
             assert!(text.contains(line), "{line}{text}");
         }
-        // Nobody knows them.
+        // Unknown values.
         for name in ["clean_seconds", "replay_left_bytes", "lost_bytes"] {
             assert!(!text.contains(&format!("lamina_accelerate_{name}{{")), "{text}");
         }
@@ -101,7 +102,7 @@ pub(crate) mod tests {
         let (there, after) = rest.split_once(END).expect("which ends");
         let now = manual(&crate::files::kinds());
         if std::env::var_os("LAMINA_BLESS").is_some() {
-            std::fs::write(path, format!("{before}{BEGIN}{now}{END}{after}")).expect("it is written");
+            std::fs::write(path, format!("{before}{BEGIN}{now}{END}{after}")).expect("the page is written");
         } else {
             assert!(there == now, "docs/control-api.md is out of date: run with LAMINA_BLESS=1");
         }

@@ -60,9 +60,9 @@ fn jobs(out: &mut String, snapshot: &Snapshot) {
             sample(out, name, &labels(&[("device", &job.device), ("job", &job.name)]), of(job));
         }
     };
-    gauge("lamina_job_done_bytes", "What is done of a device's background work.", |job| job.done);
-    gauge("lamina_job_total_bytes", "All of it.", |job| job.total);
-    gauge("lamina_job_paused", "1 while it was told to wait.", |job| u64::from(job.state == "paused"));
+    gauge("lamina_job_done_bytes", "Finished part of a device's background work.", |job| job.done);
+    gauge("lamina_job_total_bytes", "Size of a device's background work.", |job| job.total);
+    gauge("lamina_job_paused", "1 while the work is paused.", |job| u64::from(job.state == "paused"));
 }
 
 fn process(out: &mut String, snapshot: &Snapshot) {

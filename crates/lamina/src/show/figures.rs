@@ -1,4 +1,5 @@
-//! Figures of layers: a table for each kind that declares columns, and below all tables what is to be said of the devices.
+//! Figures of layers: a table for each kind that declares columns, and below all tables what is to be said of the
+//! devices.
 
 use super::table::table;
 use super::tree::duration;
@@ -27,21 +28,21 @@ pub fn draw(out: &mut String, hierarchy: &Hierarchy, kinds: &[Kind]) {
     }
     for kind in kinds {
         for device in of(kind.name) {
-            let value = |at: &str| in_words(kind, at, &device.info);
+            let value = |at: &str| as_text(kind, at, &device.info);
             let said = kind.traits.notices.iter().filter_map(|n| n.of(&device.name, &device.info, value));
             said.for_each(|notice| out.extend([&notice, "\n"]));
         }
     }
 }
 
-/// What is at a place, as the figure there is written; without one what it says in words.
-fn in_words(kind: &Kind, at: &str, info: &Value) -> String {
+/// The value at a place, in the format of its figure; without a figure its text.
+fn as_text(kind: &Kind, at: &str, info: &Value) -> String {
     let figure = kind.traits.figures.iter().find(|figure| figure.at == at);
     let unit = figure.map_or(Unit::Text, |figure| figure.unit);
     written(unit, at, info).unwrap_or_else(|| "?".into())
 }
 
-/// A figure in a table: `-` if there is none, `?` if nobody knows it.
+/// A figure in a table: `-` if there is none, `?` if it is unknown.
 fn cell(figure: &Figure, info: &Value) -> String {
     let is_zero = |at: &&str| info.pointer(at).and_then(Value::as_f64) == Some(0.0);
     let (condition, is_null) = (figure.only_if, figure.nullable && lamina_block::is_null(info, figure.at));
@@ -61,7 +62,7 @@ fn written(unit: Unit, at: &str, info: &Value) -> Option<String> {
         Unit::Bytes => value.as_u64().map(size),
         Unit::BytesPerSecond => value.as_f64().map(|rate| size(rate as u64) + "/s"),
         Unit::Seconds => value.as_f64().map(|seconds| duration(seconds.ceil() as u64)),
-        // Never 100 before it is.
+        // Never 100 before the end.
         Unit::Ratio => value.as_f64().map(|part| format!("{:.1}%", (part * 1000.0).floor() / 10.0)),
         Unit::Pieces(of) => Some(size(value.as_u64()?.saturating_mul(info.pointer(of)?.as_u64()?))),
         Unit::Text => value.as_str().map(str::to_owned),

@@ -1,6 +1,6 @@
-//! `lamina show`: the live tree. Two snapshots of a daemon, and what happened between them.
+//! `lamina show`: the live tree. Two snapshots of a daemon, and the activity between them.
 //!
-//! The daemon keeps no rates and runs no timer for them: who looks pays.
+//! The daemon keeps no rates and runs no timer for them: the observer pays.
 
 pub(crate) mod figures;
 mod rates;

@@ -1,4 +1,4 @@
-//! What happened between two snapshots.
+//! The activity between two snapshots.
 
 use crate::api::{Bucket, Device, Operation, Snapshot};
 use serde::Serialize;
@@ -24,7 +24,7 @@ pub struct DeviceRates {
     pub name: String,
     /// Kind of its layer.
     pub kind: String,
-    /// What it stands on.
+    /// The devices below.
     pub over: Vec<String>,
     /// Size in bytes at the end.
     pub size: u64,
@@ -98,7 +98,7 @@ fn operation_rates(before: &Operation, now: &Operation, interval_s: f64) -> Oper
     }
 }
 
-/// What was added to a histogram.
+/// The additions to a histogram.
 fn difference(before: &[Bucket], now: &[Bucket]) -> Vec<Bucket> {
     let earlier: BTreeMap<u64, u64> = before.iter().map(|b| (b.up_to_ns, b.count)).collect();
     let added = |b: &Bucket| Bucket {

@@ -4,12 +4,12 @@ use std::fmt::Write;
 
 /// The most columns of a table that fit on a person's screen.
 pub const WIDTH: usize = 100;
-/// The first column keeps so much of itself, whatever the others need.
+/// The least width of the first column, whatever the others need.
 const FIRST_MIN: usize = 8;
 
-/// Columns as wide as their widest cell, two spaces apart, or one where that would be wider than [`WIDTH`]; what is still
-/// too wide loses the middle of its first cell. The first `text_columns` hold text and stand to the left; the others are
-/// numbers and stand to the right. A row may be shorter than the titles.
+/// Columns as wide as their widest cell, two spaces apart, or one where that would be wider than [`WIDTH`]; a line that
+/// is still too wide loses the middle of its first cell. The first `text_columns` hold text and stand to the left; the
+/// others are numbers and stand to the right. A row may be shorter than the titles.
 pub fn table(titles: &[&str], text_columns: usize, rows: &[Vec<String>]) -> String {
     let titles: Vec<String> = titles.iter().map(|title| title.to_string()).collect();
     let lines = || std::iter::once(&titles).chain(rows);

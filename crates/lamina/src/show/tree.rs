@@ -43,7 +43,7 @@ pub fn draw(now: &Snapshot, rates: &Rates) -> String {
     out
 }
 
-/// Why devices are absent, which members the hierarchy goes on without, and what legs lack.
+/// The reasons for absent devices, the evicted members, and the out-of-sync bytes of legs.
 fn outside(out: &mut String, hierarchy: &Hierarchy) {
     for device in &hierarchy.devices {
         if let (Absent::KIND, Some(why)) = (device.kind.as_str(), device.info["absent"].as_str()) {
@@ -61,12 +61,12 @@ fn outside(out: &mut String, hierarchy: &Hierarchy) {
             if is == "in sync" || is == "spare" {
                 continue;
             }
-            let lacks = match leg["out_of_sync_bytes"].as_u64() {
-                Some(lacks) => format!("has {} out of sync", Bytes(lacks).rounded()),
-                None => "another one has its place".to_owned(),
+            let state = match leg["out_of_sync_bytes"].as_u64() {
+                Some(bytes) => format!("has {} out of sync", Bytes(bytes).rounded()),
+                None => "replaced by another one".to_owned(),
             };
             let why = leg["why"].as_str().map(|why| format!(": {why}")).unwrap_or_default();
-            let _ = writeln!(out, "{name}, a leg of {}, is {is} and {lacks}{why}", device.name);
+            let _ = writeln!(out, "{name}, a leg of {}, is {is} and {state}{why}", device.name);
         }
     }
 }
@@ -84,8 +84,8 @@ fn exports(out: &mut String, hierarchy: &Hierarchy) {
     }
 }
 
-/// A line for each device under those that stand on it. Errors are those since the device was opened, and how many of them
-/// are new.
+/// A line for each device under those that stand on it. Errors are those since the device was opened, and how many of
+/// them are new.
 fn lines(hierarchy: &Hierarchy, rates: &BTreeMap<&str, &DeviceRates>) -> Vec<Vec<String>> {
     let kinds = files::kinds();
     let is_view = |kind: &str| kinds.iter().any(|k| k.name == kind && k.is_view());
@@ -116,7 +116,7 @@ fn cells(label: String, device: &DeviceRates) -> Vec<String> {
     row
 }
 
-/// A number in five characters or so: 0, 7.5, 812, 12.3k, 1.2M. What is whole stays so.
+/// A number in five characters or so: 0, 7.5, 812, 12.3k, 1.2M. Whole parts stay whole.
 pub fn count(n: f64) -> String {
     match n {
         0.0 => "0".into(),
@@ -289,7 +289,7 @@ mod tests {
         degraded.hierarchies[0].devices[1].info = serde_json::json!({ "legs": legs });
         let text = draw(&degraded, &Rates::between(&snapshot(), &degraded));
         assert!(text.contains("\nb, a leg of b, is failed and has 4KiB out of sync: b: gone\n"), "{text}");
-        assert!(text.contains("\nc, a leg of b, is failed and another one has its place\n"), "{text}");
+        assert!(text.contains("\nc, a leg of b, is failed and replaced by another one\n"), "{text}");
         assert!(!text.contains("a, a leg") && !text.contains("d, a leg"), "{text}");
     }
 

@@ -1,5 +1,5 @@
-//! What class a failure is of, from the device that fails to the status of the control API and the exit code of the
-//! command line.
+//! The class of a failure, from the failed device to the status of the control API and the exit code of the command
+//! line.
 
 use crate::rig::{Daemon, Place, client, text};
 use serde_json::{Value, json};
@@ -56,7 +56,7 @@ device = "vm"
 nbd = "unix:more.nbd"
 "#;
 
-/// Without a `[hierarchy]`, so that where its bytes lie cannot change.
+/// Without a `[hierarchy]`, so that the places of its bytes cannot change.
 const JOINED: &str = r#"
 [device.left]
 type = "memory"

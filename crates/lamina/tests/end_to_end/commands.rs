@@ -86,11 +86,7 @@ fn inspect_names_what_is_on_a_disk_and_who_holds_it() {
     assert_eq!(report["holders"].as_array().expect("a list").len(), 1, "{report}");
     daemon.terminate();
     let free = place.lamina(&["inspect", "san.img"]);
-    assert!(
-        text(&free.stdout).ends_with("no known signature\n  nobody holds it\n"),
-        "{}",
-        text(&free.stdout)
-    );
+    assert!(text(&free.stdout).ends_with("no known signature\n  not in use\n"), "{}", text(&free.stdout));
     assert_eq!(place.lamina(&["inspect", "nowhere"]).status.code(), Some(1));
 }
 
@@ -131,7 +127,7 @@ fn bench_loads_files_and_servers() {
 
 #[test]
 fn images_of_other_programs_are_told_from_disks() {
-    // What is opened has no place for its socket, and so ends by itself.
+    // The daemon has no place for its socket, and so ends by itself.
     let place = Place::with(
         "[device.a]\ntype = \"file\"\npath = \"a.img\"\n[export.a]\ndevice = \"a\"\nnbd = \"unix:disk.toml\"\n",
     );

@@ -31,7 +31,7 @@ device = "root"
 nbd = "unix:root.nbd"
 "#;
 
-/// What `lamina ctl` says, which must go well.
+/// The output of `lamina ctl`, which must succeed.
 fn ctl(place: &Place, words: &[&str]) -> String {
     let done = place.lamina(&[&["ctl"], words].concat());
     assert_eq!(done.status.code(), Some(0), "{words:?}: {}", text(&done.stderr));

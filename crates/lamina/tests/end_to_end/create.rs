@@ -1,4 +1,5 @@
-//! `lamina create` writes all of a hierarchy or nothing: after an error the next attempt finds what the first one found.
+//! `lamina create` writes all of a hierarchy or nothing: after an error the next attempt finds the same state as the
+//! first one.
 
 use crate::rig::{Place, text};
 
@@ -30,7 +31,7 @@ fn nothing_is_written(device: &str, says: &str) {
         if is_there {
             assert!(std::fs::read(place.path("a.img")).expect("an image") == image, "a member was written");
         }
-        // What is right is made then, without being forced.
+        // A correct file is then created, without --force.
         place.write("disk.toml", &file("[device.vm1]\ntype = \"mirror\"\nover = [\"a\", \"b\"]"));
         let made = place.lamina(&["create", "disk.toml"]);
         assert_eq!(made.status.code(), Some(0), "{}", text(&made.stderr));
@@ -91,7 +92,8 @@ fn what_was_written_is_taken_back_when_writing_fails() {
     let place = Place::with(&file("[device.vm1]\ntype = \"mirror\"\nover = [\"a\", \"b\"]"));
     let image: Vec<u8> = (0..64 << 20).map(|i: u32| (i >> 9) as u8).collect();
     std::fs::write(place.path("b.img"), &image).expect("an image");
-    // Its second superblock lies behind what may be written, 24 or 48 MiB (`ulimit` counts 512 or 1024 bytes as one).
+    // Its second superblock lies beyond the limit of a file's size, 24 or 48 MiB (`ulimit` counts 512 or 1024 bytes as
+    // one).
     let script = "trap '' XFSZ; ulimit -f 49152; exec \"$0\" create disk.toml";
     let made = place.through(&["sh", "-c", script, env!("CARGO_BIN_EXE_lamina")]);
     assert_ne!(made.status.code(), Some(0), "{}", text(&made.stdout));
@@ -101,7 +103,7 @@ fn what_was_written_is_taken_back_when_writing_fails() {
     assert_eq!(made.status.code(), Some(0), "{}", text(&made.stderr));
 }
 
-/// `check` and `create` agree on what is wrong, and nothing is written.
+/// `check` and `create` agree on the problems, and nothing is written.
 #[track_caller]
 fn refused_by_both(device: &str, says: &str) {
     let place = Place::with(&file(device));
@@ -128,8 +130,8 @@ fn what_a_file_alone_shows_is_refused_by_check_as_well() {
         ("type = \"linear\"\nover = \"a\"\noffset = 100", "key \"offset\""),
         ("type = \"file\"\npath = \"vm1.img\"\nsize = 100000", "key \"size\""),
         (
-            "type = \"partition\"\nover = \"a\"\npartitions = [{ name = \"x\", size = \"1MiB\" }, { name = \"x\", size = \
-             \"1MiB\" }]",
+            "type = \"partition\"\nover = \"a\"\npartitions = [{ name = \"x\", size = \"1MiB\" }, { name = \"x\", size \
+             = \"1MiB\" }]",
             "key \"partitions[1].name\"",
         ),
     ] {

@@ -1,4 +1,5 @@
-//! `lamina check --metadata` and `lamina repair`: damage is found, what is there twice is repaired, nothing else changes.
+//! `lamina check --metadata` and `lamina repair`: damage is found, a damaged copy is repaired from the other one,
+//! nothing else changes.
 
 use crate::rig::{Place, client, flush, pattern, read, text, write};
 use std::os::unix::fs::FileExt;
@@ -156,7 +157,7 @@ fn spoil_object(place: &Place, object: u64) {
     }
 }
 
-/// What the volume holds.
+/// The data of the volume.
 fn holds(place: &Place) {
     let daemon = place.serve();
     client(&daemon.uri("volume"), async |node| {
@@ -213,7 +214,7 @@ fn below_what_cannot_be_opened_is_looked_at() {
     let bad = place.lamina(&["check", "--metadata", "disk.toml"]);
     assert_eq!(bad.status.code(), Some(1), "{}", text(&bad.stdout));
     let said = text(&bad.stdout);
-    assert!(said.contains("only what lies below is looked at: \"volume\""), "{said}");
+    assert!(said.contains("only the devices below are checked: \"volume\""), "{said}");
     assert!(
         said.contains("metadata of \"volume\" on \"map\": page ") && said.contains("of object 1"),
         "{said}"
@@ -234,7 +235,7 @@ device = "store"
 nbd = "unix:store.nbd"
 "#;
 
-/// A volume whose data lie on somebody else's server, and its map on a member.
+/// A volume whose data lie on a remote server, and its map on a member.
 const FAR: &str = r#"
 [hierarchy]
 name = "far"
@@ -292,5 +293,5 @@ fn what_lies_on_a_server_is_checked_and_nothing_is_sent_there() {
     let alone = place.lamina(&["check", "--metadata", "disk.toml"]);
     assert_eq!(alone.status.code(), Some(1), "{}", text(&alone.stdout));
     let said = text(&alone.stdout);
-    assert!(said.contains("store.nbd") && said.contains("only what lies below is looked at"), "{said}");
+    assert!(said.contains("store.nbd") && said.contains("only the devices below are checked"), "{said}");
 }

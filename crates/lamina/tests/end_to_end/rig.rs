@@ -46,7 +46,7 @@ impl Place {
         std::fs::write(self.path(name), text).expect("a file is written");
     }
 
-    /// The names of what is there, sorted.
+    /// The names of all files, sorted.
     pub fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.0.path()).expect("the folder");
         let name = |e: std::io::Result<std::fs::DirEntry>| {
@@ -227,7 +227,7 @@ pub fn client<T>(uri: &str, work: impl AsyncFnOnce(Rc<Node>) -> T) -> T {
     })
 }
 
-/// The same for a server that ends meanwhile: a last flush would have nobody to go to.
+/// The same for a server that ends meanwhile: a last flush would have no receiver.
 pub fn client_left_behind<T>(uri: &str, work: impl AsyncFnOnce(Rc<Node>) -> T) -> T {
     connected(uri, async |hierarchy| work(hierarchy.node("c").expect("the client")).await)
 }

@@ -1,4 +1,4 @@
-//! Keys: their files, and the memory of who has read them.
+//! Keys: their files, and the memory of processes that have read them.
 
 use crate::rig::{Place, text, wait};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
@@ -35,7 +35,7 @@ fn place(file: &str, name: &str, mode: u32) -> Place {
 #[test]
 fn a_key_file_that_others_can_read_is_named() {
     let warns = |mode: u32| {
-        // It opens the devices, and then finds no place for its socket.
+        // The daemon opens the devices, and then finds no place for its socket.
         let place = place(&VAULT.replace("unix:vm1.nbd", "unix:disk.toml"), "vm1.key", mode);
         let refused = place.lamina(&["--log", "warn", "serve", "disk.toml"]);
         let said = text(&refused.stderr);
@@ -60,7 +60,7 @@ fn a_key_of_tls_that_others_can_read_is_named() {
 /// `linux/capability.h`.
 const CAP_IPC_LOCK: u64 = 14;
 
-/// What `/proc/PID/status` says of `key`.
+/// The value of `key` in `/proc/PID/status`.
 fn status_line(pid: u32, key: &str) -> String {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a status");
     let value = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));

@@ -99,7 +99,11 @@ fn an_address_that_is_taken_is_refused_and_nothing_is_served() {
 #[test]
 fn one_bad_file_of_two_and_nothing_is_served() {
     let place = Place::with(DISK);
-    place.write("bad.toml", "[device.x]\ntype = \"file\"\npath = \"missing.img\"\n[export.x]\ndevice = \"x\"\nnbd = \"unix:x.nbd\"\n");
+    place.write(
+        "bad.toml",
+        "[device.x]\ntype = \"file\"\npath = \"missing.img\"\n[export.x]\ndevice = \"x\"\nnbd = \
+                             \"unix:x.nbd\"\n",
+    );
     let refused = place.lamina(&["serve", "disk.toml", "bad.toml"]);
     assert_eq!(refused.status.code(), Some(2));
     assert!(text(&refused.stderr).contains("bad.toml:1: device \"x\": "), "{}", text(&refused.stderr));
@@ -112,7 +116,8 @@ fn hierarchies_spread_over_cores_and_share_a_listener() {
     let two = |a: &str, b: &str, address: &str| {
         let one = |name: &str| {
             format!(
-                "[device.{name}]\ntype = \"memory\"\nsize = \"1MiB\"\n[export.{name}]\ndevice = \"{name}\"\nnbd = \"{address}\"\n"
+                "[device.{name}]\ntype = \"memory\"\nsize = \"1MiB\"\n[export.{name}]\ndevice = \"{name}\"\nnbd = \
+                 \"{address}\"\n"
             )
         };
         one(a) + &one(b)
@@ -243,7 +248,7 @@ fn a_limit_of_open_files_that_is_too_low_is_named() {
         let script = format!("ulimit -n {limit}; exec \"$0\" serve disk.toml");
         place.through(&["sh", "-c", &script, env!("CARGO_BIN_EXE_lamina")])
     };
-    // From what the program itself needs to be loaded up to what it needs to serve.
+    // From the descriptors for loading the program up to those for serving.
     for limit in 4..32 {
         let refused = serve(limit);
         let message = text(&refused.stderr);
@@ -292,7 +297,8 @@ fn a_group_that_is_not_there_is_named_before_anything_is_opened() {
 fn exports_of_one_socket_agree_on_its_rights_across_files() {
     let one = |name: &str, rights: &str| {
         format!(
-            "[device.{name}]\ntype = \"memory\"\nsize = \"1MiB\"\n[export.{name}]\ndevice = \"{name}\"\nnbd = \"unix:ab.nbd\"\n{rights}"
+            "[device.{name}]\ntype = \"memory\"\nsize = \"1MiB\"\n[export.{name}]\ndevice = \"{name}\"\nnbd = \
+             \"unix:ab.nbd\"\n{rights}"
         )
     };
     let place = Place::with(&one("a", "socket-mode = \"0660\"\n"));

@@ -1,6 +1,6 @@
-//! What is wrong with a [`Pxb`], and how it is put right by somebody who knows which extents are in use.
+//! The check of a [`Pxb`], and its repair by a caller that knows which extents are in use.
 //!
-//! Nobody may ask for extents or give any back meanwhile.
+//! No caller may ask for extents or give any back meanwhile.
 
 use super::Pxb;
 use super::pxb::{COUNTS, GROUP, groups, in_group};
@@ -8,7 +8,7 @@ use crate::Change;
 use crate::format::PAYLOAD;
 use lamina_block::{ErrorKind, Result};
 
-/// What the bitmap says about the extents whose bits lie in one of its pages.
+/// The state of the extents whose bits lie in one page of the bitmap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bits {
     /// These are in use.
@@ -17,14 +17,14 @@ pub enum Bits {
     Damaged,
 }
 
-/// What is wrong with a count.
+/// The state of a count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Count {
-    /// It is the number of extents in use.
+    /// The count is the number of extents in use.
     Right,
-    /// It is another.
+    /// The count is another number.
     Wrong,
-    /// It cannot be read, and neither can any of those beside it: [`Pxb::restore_counts`].
+    /// The count cannot be read, and neither can any of those beside it: [`Pxb::restore_counts`].
     Damaged,
 }
 
@@ -38,8 +38,8 @@ impl Pxb {
     pub(super) fn lose(&self, group: u64) {
         if self.lost.borrow_mut().insert(group) {
             tracing::warn!(
-                "metadata that says which of {} extents from {} on are in use is damaged: they are not given to anybody; \
-                 check and repair it",
+                "metadata about the use of {} extents from {} on is damaged: these extents are not allocated; check \
+                 and repair it",
                 in_group(self.physical, group),
                 group * GROUP
             );
@@ -47,7 +47,7 @@ impl Pxb {
         self.free.borrow_mut().set(group, 0);
     }
 
-    /// What the page with the bit of `from` says, and where the next page begins.
+    /// The state in the page with the bit of `from`, and the start of the next page.
     pub async fn bits(&self, from: u64) -> Result<(Bits, u64)> {
         let group = from / GROUP;
         let (_, next) = Pxb::page_of(from);
@@ -77,7 +77,7 @@ impl Pxb {
         }
     }
 
-    /// Makes the damaged page with the bit of `from` anew, durably: what `is_used` says. Its count is to be corrected
+    /// Rebuilds the damaged page with the bit of `from`, durably, from `is_used`. Its count is to be corrected
     /// afterwards ([`Pxb::recount`]).
     pub async fn restore_bits(&self, from: u64, is_used: impl Fn(u64) -> bool) -> Result<()> {
         let group = from / GROUP;
@@ -88,8 +88,8 @@ impl Pxb {
         self.bitmap.restore(group, &bytes).await
     }
 
-    /// Makes the damaged page with the count of `from` anew, durably, from the bitmap. Groups whose bits are damaged count
-    /// as full.
+    /// Makes the damaged page with the count of `from` anew, durably, from the bitmap. Groups whose bits are damaged
+    /// count as full.
     pub async fn restore_counts(&self, from: u64) -> Result<()> {
         let first = from / GROUP / COUNTS * COUNTS;
         let end = (first + COUNTS).min(groups(self.physical));
@@ -113,8 +113,8 @@ impl Pxb {
         Ok(())
     }
 
-    /// Adds to `change`: the count of the extents that [`Pxb::used`] gives is that of the bitmap, after a crash that may
-    /// have kept either without the other. What cannot be read is left alone. Where the next page of the bitmap begins.
+    /// Adds to `change`: the count of the extents that [`Pxb::used`] gives is that of the bitmap, after a crash that
+    /// may have kept either without the other. A damaged page is left alone. Where the next page of the bitmap begins.
     pub async fn recount(&self, change: Change, from: u64) -> Result<(Change, u64)> {
         let group = from / GROUP;
         let (used, next) = match self.used(group * GROUP).await {

@@ -10,12 +10,12 @@ use crate::format::PAYLOAD;
 use lamina_block::Result;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A page as it is to be.
+/// The new state of a page.
 struct Page {
     bytes: Vec<u8>,
-    /// It is new: all of it is written.
+    /// The page is new: all of it is written.
     fresh: bool,
-    /// Entries that are written if it is not.
+    /// Entries that are written if the page is not new.
     changed: BTreeSet<usize>,
 }
 
@@ -24,9 +24,9 @@ pub struct Draft<'a> {
     tree: &'a Tree,
     pages_in_use: &'a Pxb,
     root: Root,
-    /// What is made now is born in this epoch, …
+    /// New entries are born in this epoch, …
     epoch: u32,
-    /// … and what was born before this one is shared.
+    /// … and entries that were born before this one are shared.
     shared: u32,
     pages: BTreeMap<u64, Page>,
     fresh: Vec<u64>,
@@ -34,27 +34,27 @@ pub struct Draft<'a> {
     last: Option<(u64, u64)>,
 }
 
-/// What a draft came to.
+/// The result of a draft.
 pub struct Drawn {
-    /// The new pages, all of which nobody refers to yet, and that they are in use.
+    /// The new pages, to which no page refers yet, and their bits in the bitmap.
     pub pages: Change,
-    /// What makes old pages refer to new ones, and the new entries of old pages.
+    /// The references of old pages to new ones, and the new entries of old pages.
     pub links: Change,
     /// The version's root from then on.
     pub root: Root,
-    /// The new pages: whoever does not make the changes gives them back to the bitmap ([`Pxb::release`]).
+    /// The new pages: a caller that drops the changes gives them back to the bitmap ([`Pxb::release`]).
     pub fresh: Vec<u64>,
 }
 
 impl<'a> Draft<'a> {
-    /// Changes to the version `root` of `tree`. What is made now is born in `epoch`, and what was born before the
-    /// epoch `shared` is shared with other versions. Which pages are in use, `pages_in_use` says.
+    /// Changes to the version `root` of `tree`. New entries are born in `epoch`, and entries from before the epoch
+    /// `shared` are shared with other versions. Which pages are in use, `pages_in_use` says.
     pub fn new(tree: &'a Tree, pages_in_use: &'a Pxb, root: Root, epoch: u32, shared: u32) -> Draft<'a> {
         let (pages, fresh) = (BTreeMap::new(), Vec::new());
         Draft { tree, pages_in_use, root, epoch, shared, pages, fresh, last: None }
     }
 
-    /// Sets the entry of an extent; what it was. After an error the draft may be ended all the same: it has the
+    /// Sets the entry of an extent; returns the old one. After an error the draft may be ended all the same: it has the
     /// entries that were set before.
     pub async fn set(&mut self, index: u64, to: Entry) -> Result<Entry> {
         let first = index / FANOUT * FANOUT;
@@ -131,7 +131,8 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// The page that `entry` names as one that may be changed: itself, a copy, or a new one; whether it is another.
+    /// A page that may be changed for the page of `entry`: the page itself, a copy, or a new one; and whether it is
+    /// another.
     async fn own(&mut self, entry: Entry) -> Result<(u64, bool)> {
         let Some((page, born)) = self.tree.named(entry)? else {
             return Ok((self.make(vec![0; PAYLOAD]).await?, true));

@@ -15,7 +15,7 @@ pub(crate) fn width(physical: u64) -> usize {
     if physical < (1 << (32 - FLAGS)) - 1 { 4 } else { 8 }
 }
 
-/// Where a logical extent lies, and what the layer notes about it.
+/// The place of a logical extent, and the layer's flags for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mapping {
     /// The physical extent; `None` if there is none.
@@ -33,8 +33,8 @@ pub struct Lxt {
 }
 
 impl Lxt {
-    /// A new table of `logical` extents, all without a place, over a device of `physical` extents. It is there after a
-    /// crash if it was committed; `tag` finds it again.
+    /// A new table of `logical` extents, all without a place, over a device of `physical` extents. The table is there
+    /// after a crash if it was committed; `tag` finds it again.
     pub async fn create(store: &Store, logical: u64, physical: u64, tag: u64) -> Result<Lxt> {
         if physical > 1 << 60 {
             return Err(Error::invalid(format!("a table cannot name {physical} extents")));
@@ -66,7 +66,7 @@ impl Lxt {
         self.logical
     }
 
-    /// Where one extent lies.
+    /// The place of one extent.
     pub async fn get(&self, extent: u64) -> Result<Mapping> {
         let mut bytes = [0; 8];
         self.object.read(self.offset(extent)?, &mut bytes[..self.width]).await?;
@@ -127,7 +127,7 @@ impl Lxt {
         match place <= self.physical {
             true => Ok(Mapping { physical: place.checked_sub(1), flags }),
             false => {
-                let message = format!("logical extent {extent} lies at {}, behind the end", place - 1);
+                let message = format!("logical extent {extent} lies at {}, beyond the end", place - 1);
                 Err(Error::new(ErrorKind::Corrupt, message))
             }
         }

@@ -1,11 +1,11 @@
 //! Where extents are: a table from logical to physical extents ([`Lxt`]), and which physical ones are in use ([`Pxb`]).
 //!
-//! Both are objects of a [`crate::Store`]: pages come into memory when they are asked for, within the store's bound.
-//! What a layer changes together it puts into one [`crate::Change`], so that a crash leaves all of it or nothing.
+//! Both are objects of a [`crate::Store`]: pages come into memory when they are asked for, within the store's bound. A
+//! layer puts all that changes together into one [`crate::Change`], so that a crash leaves all of it or nothing.
 //!
 //! ```text
-//!   write to a new extent:   n = pxb.alloc() ─▶ data to n ─▶ change: lxt.set(e, n) + pxb.take(n) ─▶ …flush: commit
-//!   free an old one:         change: lxt.set(e, …) + pxb.free(o) ─▶ commit ─▶ pxb.release(o): now o may be used again
+//!   write to a new extent:  n = pxb.alloc() ─▶ data to n ─▶ change: lxt.set(e, n) + pxb.take(n) ─▶ commit
+//!   free an old one:        change: lxt.set(e, …) + pxb.free(o) ─▶ commit ─▶ pxb.release(o)
 //! ```
 //!
 //! # What they take
@@ -18,9 +18,9 @@
 //! | 32 KiB | 129 MiB | 4.0 MiB | 2.0 KiB | 266 MiB |
 //! | 1 MiB | 4.0 MiB | 0.1 MiB | 0.1 KiB | 8.3 MiB |
 //!
-//! The rest of the memory is what the store was given: 16 MiB unless told otherwise, for all of its objects together.
-//! A test (`tests/extents.rs`) computes the table and measures the memory. An entry has 4 bytes where there are fewer than
-//! 2^29 - 1 physical extents (2 TiB of 4 KiB), 8 bytes otherwise.
+//! The rest of the memory is what the store was given: 16 MiB unless told otherwise, for all of its objects together. A
+//! test (`tests/extents.rs`) computes the table and measures the memory. An entry has 4 bytes where there are fewer
+//! than 2^29 - 1 physical extents (2 TiB of 4 KiB), 8 bytes otherwise.
 
 mod audit;
 mod draft;

@@ -1,7 +1,8 @@
 //! Which physical extents are in use: a bitmap, and a count of free ones for each of its pages.
 //!
-//! Invariant: an extent is given to one asker only, from [`Pxb::alloc`] until [`Pxb::release`]. What was given and not
-//! taken is free again after a restart; what was freed is not given again before the caller says that this is durable.
+//! Invariant: an extent is given to one asker only, from [`Pxb::alloc`] until [`Pxb::release`]. Extents that were given
+//! and not taken are free again after a restart; freed extents are not given again before the caller reports that the
+//! free is durable.
 
 use crate::format::PAYLOAD;
 use crate::{Change, Id, Object, Store};
@@ -170,12 +171,12 @@ impl Pxb {
         self.free.borrow().total
     }
 
-    /// Bytes of memory that it always takes.
+    /// The bytes of memory that the bitmap always takes.
     pub fn memory(&self) -> usize {
         self.free.borrow().groups.len() * 2
     }
 
-    /// Gives a free extent, and nobody else gets it. [`Pxb::take`] makes it last, [`Pxb::release`] gives it back.
+    /// Gives a free extent to one caller only. [`Pxb::take`] makes it last, [`Pxb::release`] gives it back.
     ///
     /// Fails with `NoSpace` if there is none.
     pub async fn alloc(&self, policy: Policy) -> Result<u64> {
@@ -193,7 +194,7 @@ impl Pxb {
             let Some(found) = found else {
                 return Err(Error::new(ErrorKind::NoSpace, "no extent is free"));
             };
-            // Somebody else may have got it while another page was read.
+            // Another caller may have got it while a page was read.
             if self.is_free(found).await? {
                 self.held.borrow_mut().insert(found);
                 self.free.borrow_mut().less(found / GROUP, 1);
@@ -222,14 +223,14 @@ impl Pxb {
     /// Adds to `change`: an extent is no longer in use. The change must be made, and the extent
     /// is not given again before [`Pxb::release`].
     ///
-    /// Fails with `Invalid` if it was not in use, with `Corrupt` if nothing says whether it was.
+    /// Fails with `Invalid` if the extent was not in use, with `Corrupt` if its state is unknown.
     pub async fn free(&self, change: Change, extent: u64) -> Result<Change> {
         let refused = |what| Err(Error::invalid(format!("extent {extent} {what}")));
         if extent >= self.physical {
             return refused("does not exist");
         }
         if self.lost.borrow().contains(&(extent / GROUP)) {
-            let message = format!("what is known of extent {extent} and its neighbours is damaged");
+            let message = format!("the metadata of extent {extent} and its neighbours is damaged");
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         let mut byte = [0];
@@ -275,8 +276,8 @@ impl Pxb {
         self.physical
     }
 
-    /// Begins to find out which extents of `window` nobody needs: until [`Pxb::end_marking`], those that are given or held
-    /// count as marked. Takes a bit for each.
+    /// Begins to find the extents of `window` that are not needed: until [`Pxb::end_marking`], extents that are given
+    /// or held count as marked. Takes a bit for each.
     pub fn begin_marking(&self, window: Range<u64>) {
         let window = window.start.min(self.physical)..window.end.min(self.physical);
         let words = (window.end - window.start).div_ceil(64) as usize;
@@ -287,14 +288,14 @@ impl Pxb {
         *self.marks.borrow_mut() = Some(marks);
     }
 
-    /// Somebody needs these extents.
+    /// These extents are needed.
     pub fn mark(&self, extents: Range<u64>) {
         if let Some(marks) = &mut *self.marks.borrow_mut() {
             marks.add_all(extents);
         }
     }
 
-    /// Of the extents that [`Pxb::used`] gives, those of the window that are not marked.
+    /// The extents of [`Pxb::used`] in the window that are not marked.
     pub async fn unmarked(&self, from: u64) -> Result<(Vec<u64>, u64)> {
         let (mut used, next) = self.used(from).await?;
         let marks = self.marks.borrow();
@@ -331,8 +332,8 @@ impl Pxb {
         Ok(((from..end).filter(bit).collect(), end))
     }
 
-    /// Adds to `change`: extents are in use that nobody was given, such as those of data that was there before. Nobody
-    /// may ask for extents until the change is made. They lie in one page of the bitmap, as `used` gives them.
+    /// Adds to `change`: extents are in use that were never given, such as those of earlier data. No caller may ask for
+    /// extents until the change is made. They lie in one page of the bitmap, as `used` gives them.
     pub fn claim(&self, change: Change, extents: Range<u64>) -> Result<Change> {
         let (first, group) = (extents.start, extents.start / GROUP);
         let in_one = !extents.is_empty() && (extents.end - 1) / GROUP == group;

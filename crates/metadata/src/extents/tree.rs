@@ -1,7 +1,7 @@
-//! A versioned table: a tree of pages from an extent's number to where it lies, of which old versions can be kept.
+//! A versioned table: a tree of pages from an extent's number to its place, of which old versions can be kept.
 //!
 //! Invariant: a page that a kept version refers to is never changed. Every entry, of an extent or of a page of the
-//! tree, says in which epoch it was *born*; when a version is kept, the epoch is raised, and what was born before is
+//! tree, has the epoch in which it was *born*; when a version is kept, the epoch is raised, and entries from before are
 //! shared from then on. To change what is shared, the pages on the way to it are copied ([`Draft`]).
 //!
 //! ```text
@@ -12,8 +12,8 @@
 //!          leaf     leaf ─▶ extents          an absent page stands for 508 absent entries
 //! ```
 //!
-//! Keeping a version is copying its [`Root`]. There are no counts of references: what no version refers to any more
-//! is found by walking all of them ([`Tree::page`]).
+//! Keeping a version is copying its [`Root`]. There are no counts of references: a walk of all versions finds the pages
+//! to which none refers any more ([`Tree::page`]).
 //!
 //! An entry lies in one page, and so does the reference to a page, so at every level of the store both are old or new
 //! as a whole.
@@ -38,15 +38,15 @@ const PLACE_BITS: u32 = 40;
 const HOLE: u64 = 1;
 const AT: u64 = 2;
 
-/// What the table says about an extent.
+/// The entry of an extent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Entry {
     /// Nothing.
     #[default]
     Absent,
-    /// That it is nowhere.
+    /// The extent is nowhere.
     Hole,
-    /// Where it lies.
+    /// The place of the extent.
     At {
         /// The physical extent, or the page of the tree.
         place: u64,
@@ -112,7 +112,7 @@ impl Root {
         bytes
     }
 
-    /// What bytes say. `Corrupt` if they are no root.
+    /// The entry in these bytes. `Corrupt` if they are no root.
     pub fn decode(bytes: &[u8; Root::LEN]) -> Result<Root> {
         let mut raw = [0; 8];
         raw.copy_from_slice(&bytes[..8]);
@@ -124,7 +124,7 @@ impl Root {
         }
     }
 
-    /// The extents that it can tell apart.
+    /// The number of extents that it has.
     pub fn capacity(&self) -> u64 {
         capacity(self.levels)
     }
@@ -163,7 +163,7 @@ pub(crate) fn slot(index: u64, level: u8) -> usize {
     (within % FANOUT) as usize
 }
 
-/// What was found about an extent.
+/// The result for an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     /// The entry.
@@ -181,7 +181,8 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// A new object of `count` pages, in none of which anything is. It is there after a crash if it was committed.
+    /// A new object of `count` pages, in none of which anything is. The tree is there after a crash if it was
+    /// committed.
     pub async fn create(store: &Store, count: u64, tag: u64) -> Result<Tree> {
         let pages = store.alloc(count.saturating_mul(PAYLOAD as u64), tag).await?;
         Ok(Tree { pages, count })
@@ -217,7 +218,7 @@ impl Tree {
         }
     }
 
-    /// What a version says about an extent, if the pages on the way are in memory.
+    /// The entry of an extent in a version, if the pages on the way are in memory.
     #[inline]
     pub fn peek(&self, root: Root, index: u64) -> Option<Result<Found>> {
         if index >= root.capacity() {
@@ -240,7 +241,7 @@ impl Tree {
         Some(Ok(NOTHING))
     }
 
-    /// What a version says about an extent. When this returns, the pages on the way are in memory, until the caller
+    /// The entry of an extent in a version. When this returns, the pages on the way are in memory, until the caller
     /// waits for something.
     pub async fn get(&self, root: Root, index: u64) -> Result<Found> {
         loop {
@@ -328,8 +329,8 @@ impl Tree {
         Ok(None)
     }
 
-    /// Adds to `change`: another entry in a page, whoever shares it. For repairing what is wrong; to change a version, there
-    /// is [`Draft`](super::Draft).
+    /// Adds to `change`: another entry in a page, in all versions that share it. For repairing what is wrong; to change
+    /// a version, there is [`Draft`](super::Draft).
     pub fn correct(&self, change: Change, page: u64, slot: usize, to: Entry) -> Change {
         change.write(self.pages.id(), Tree::offset(page, slot), to.encode().to_le_bytes())
     }

@@ -1,4 +1,4 @@
-//! What is said when devices do not make up the hierarchy: of each that is to blame, what it is and what to do.
+//! The messages when devices are not the whole hierarchy: for each culprit its state and the remedy.
 
 use super::found::{Candidate, State};
 use super::judge::{Refusal, common};
@@ -14,7 +14,7 @@ pub(super) fn other_name(member: &Superblock, hierarchy: &str) -> String {
 
 /// Says what is wrong with each device that keeps the others from being served, and with each that is missing.
 pub(super) fn blame(hierarchy: &str, candidates: &[Candidate], missing: &[&str]) -> Vec<Refusal> {
-    // What those are that can be members is said as well, as far as it can be known.
+    // The identity of possible members is reported as well, as far as it is known.
     let fit: Vec<&Candidate> = candidates.iter().filter(|c| c.unfit().is_none()).collect();
     let newest: Vec<&Superblock> = fit.iter().filter_map(|c| c.found.newest()).collect();
     let ours = prevailing(hierarchy, &newest);
@@ -39,7 +39,7 @@ pub(super) fn blame(hierarchy: &str, candidates: &[Candidate], missing: &[&str])
     refused
 }
 
-/// What is wrong with a device, if something is.
+/// The problem of a device, if it has one.
 fn wrong(
     hierarchy: &str,
     candidate: &Candidate,
@@ -80,7 +80,7 @@ fn misplaced<'a>(own: &Superblock, mut others: impl Iterator<Item = &'a Candidat
     let twin = others.find(|c| c.found.whole().any(|s| s.member == own.member));
     match twin {
         Some(twin) => format!(
-            "is a copy of member {:?}, and so is device {:?}: leave out the one that was copied",
+            "is a copy of member {:?}, and so is device {:?}: leave out the copy",
             own.name, twin.device
         ),
         None => format!(

@@ -1,28 +1,29 @@
-//! A device that may be a member, with the words for what is wrong with it alone.
+//! A device that may be a member, with the messages about its own problems.
 
 use super::records::{Evicted, evicted_in};
 use crate::superblock::{COPY_LEN, Damage, Found, Place, Superblock};
 use lamina_block::Bytes;
 use uuid::Uuid;
 
-/// What is said of a member that was cut short and is not made whole by others.
-const CUT: &str = "its end is gone: the second copy of its superblock is not there. It was cut short, and what lay behind the \
-                   cut is lost, or its creation was interrupted: restore it from a backup, or create it again. If no mirror or \
-                   parity stands on it, `lamina repair` takes it as it is, with zeroes for what is lost";
+/// The message about a truncated member that others do not repair.
+const CUT: &str = "its end is gone: the second copy of its superblock is not there. The device was cut short, and the \
+                   data beyond the cut is lost, or its creation was interrupted: restore the device from a backup, or \
+                   create it again. If no mirror or parity stands on it, `lamina repair` accepts the device, with \
+                   zeroes for the lost data";
 
 /// A device that was looked at.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// What it is called: the name of a device of the file, or a path.
+    /// The name of a device of the file, or a path.
     pub device: String,
-    /// What was found on it.
+    /// The superblocks on it.
     pub found: Found,
-    /// If it [was cut short](Candidate::is_cut), it is a member all the same: it gets everything from the others.
+    /// A device that [was cut short](Candidate::is_cut) is a member all the same: the others send it all data.
     pub anew: bool,
 }
 
-/// What a member can be part of: a hierarchy at one generation. Two halves of it that went on apart may be of the same
-/// generation; then each says that the other is evicted.
+/// The state of a member: a hierarchy at one generation. Two halves of a hierarchy that went on apart may be of the
+/// same generation; then each calls the other evicted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct State {
     pub hierarchy: Uuid,
@@ -48,19 +49,19 @@ impl Candidate {
         self.found.copies[0].as_ref().is_ok_and(|copy| State::of(copy) == *state)
     }
 
-    /// A device on which this was found, which has everything that it should.
+    /// A whole device with these superblocks.
     pub fn new(device: impl Into<String>, found: Found) -> Candidate {
         Candidate { device: device.into(), found, anew: false }
     }
 
     /// True if the end of a member is gone: it was cut short and has its size back. A second copy is written before the
-    /// first one says where it is, and from then on something is always there, damaged perhaps.
+    /// first one names its place, and from then on there is always some copy, damaged perhaps.
     pub fn is_cut(&self) -> bool {
         let [Ok(first), Err(Damage::Absent)] = &self.found.copies else { return false };
         first.layout.end() <= self.found.size
     }
 
-    /// What keeps this device from being a member of anything, if something does.
+    /// The reason why this device cannot be a member of any hierarchy, if there is one.
     pub fn unfit(&self) -> Option<String> {
         let found = &self.found;
         if let Some(version) = found.newer() {
@@ -73,8 +74,8 @@ impl Candidate {
             let end = newest.layout.end();
             return (end > found.size).then(|| {
                 format!(
-                    "has shrunk: it has {} bytes, and as member {:?} it needs {end}: give it its size back. If what it held there \
-                     is lost, a mirror or parity above gives it everything anew",
+                    "has shrunk: it has {} bytes, and as member {:?} it needs {end}: give the device its size back. If \
+                     its data there is lost, a mirror or parity above resyncs it",
                     found.size, newest.name
                 )
             })
@@ -95,11 +96,11 @@ impl Candidate {
         ))
     }
 
-    /// What is worth saying about a member that is accepted with `chosen`.
+    /// Notes about a member that is accepted with `chosen`.
     pub(super) fn notes(&self, chosen: &Superblock) -> Vec<String> {
         let mut notes = Vec::new();
         if self.is_cut() {
-            notes.push("its end is gone: it was cut short. It gets everything from the others".into());
+            notes.push("its end is gone: the device was cut short. The others send it all data".into());
         } else if let Some((place, damage)) = self.found.half() {
             notes.push(format!("{place} of its superblock {damage}; it is written anew from the other one"));
         }
@@ -107,7 +108,7 @@ impl Candidate {
         if let Some(other) = other {
             notes.push(if other.hierarchy != chosen.hierarchy {
                 format!(
-                    "it was about to become a member of another hierarchy, or had been one: it stays in {:?}",
+                    "the device was about to become a member of another hierarchy, or had been one, and stays in {:?}",
                     { &chosen.hierarchy_name }
                 )
             } else if other.generation > chosen.generation {

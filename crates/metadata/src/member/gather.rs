@@ -1,7 +1,7 @@
 //! Which hierarchy do these devices carry? For devices that are known by their paths only.
 //!
-//! Paths say nothing: a member is found by what its superblock says. What is no member is passed over. The result is a
-//! claim that [`judge`](super::judge) still has to accept, now that each device has its name.
+//! Paths mean nothing: a member is found by its superblock. Other devices are passed over. The result is a claim that
+//! [`judge`](super::judge) still has to accept, now that each device has its name.
 
 use super::found::{Candidate, State};
 use super::judge::Refusal;
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 pub struct Gathered {
     /// One of its superblocks.
     pub superblock: Superblock,
-    /// By name: the number of the candidate. Those that are evicted are among them if they are there.
+    /// By name: the number of the candidate. Evicted members are among them if they are there.
     pub members: BTreeMap<String, usize>,
     /// The numbers of the members that do not carry it: missing, or out.
     pub missing: Vec<u32>,
@@ -126,7 +126,7 @@ fn places(candidates: &[Candidate], state: &State) -> (BTreeMap<String, usize>, 
     (members, copies)
 }
 
-/// What a device carries that was a member of the hierarchy and is evicted.
+/// The superblock of a device that was a member of the hierarchy and is evicted.
 fn of_evicted<'a>(candidate: &'a Candidate, state: &State) -> Option<&'a Superblock> {
     let own = candidate.found.newest()?;
     (own.hierarchy == state.hierarchy && state.evicted.contains_key(&own.name)).then_some(own)

@@ -1,12 +1,12 @@
-//! Do these devices make up the hierarchy? A decision over what was found on them, without any I/O.
+//! Are these devices the hierarchy? A decision over what was found on them, without any I/O.
 //!
-//! There is a state (hierarchy and generation) of which *every* device has a whole copy that names it as the device it
-//! is to be, except those that this state itself says are evicted: then the hierarchy is that one. Of several such states,
-//! which only an interrupted change leaves, it is the one that all first copies have, because these are written first, and
-//! else the latest. If there is none, every device that is to blame is told what it is.
+//! Wanted is a state (hierarchy and generation) of which *every* device, except those that the state itself calls
+//! evicted, has a whole copy with that device's name: this state is the hierarchy. Of several such states, which only
+//! an interrupted change leaves, the state of all first copies wins, because these are written first, and else the
+//! latest. If there is none, every device that is to blame is told what it is.
 //!
-//! A member that is evicted may be anything: it is taken in again, passed over, or, if the hierarchy went on with it as well,
-//! without the others, everything is refused.
+//! An evicted member may be in any state: it is taken in again, or passed over; if the hierarchy went on with it as
+//! well, without the others, everything is refused.
 
 use super::blame::{blame, other_name};
 use super::found::{Candidate, State};
@@ -16,16 +16,16 @@ use crate::superblock::Superblock;
 /// Devices that belong together.
 #[derive(Clone, Debug)]
 pub struct Assembly {
-    /// What the members that the hierarchy goes on with are to carry, in the order in which they were given.
+    /// The superblocks for the members in use, in the order in which they were given.
     pub members: Vec<Superblock>,
     /// What members carry that are evicted and can be taken in again.
     pub back: Vec<Superblock>,
     /// The members that are evicted, and the last generation that each was part of.
     pub evicted: Evicted,
-    /// Those that are not out and that it would go on without all the same, because it was asked to; and the last
-    /// generation that each was surely part of.
+    /// Members that are not evicted yet, and will be because the caller allowed that; each with the last generation
+    /// that it surely had.
     pub lost: Evicted,
-    /// What is worth saying.
+    /// Notes about the members.
     pub notes: Vec<Note>,
     /// All were closed in order.
     pub clean: bool,
@@ -38,16 +38,16 @@ pub struct Assembly {
 pub struct Note {
     /// The device.
     pub device: String,
-    /// What it is, in words that follow the device's name.
+    /// The text of the note, which follows the device's name.
     pub message: String,
 }
 
 /// Why a device is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The device; none if it is about all of them.
+    /// The device; `None` if the refusal is about all of them.
     pub device: Option<String>,
-    /// What is wrong and what to do.
+    /// The problem and its remedy.
     pub message: String,
 }
 
@@ -62,8 +62,8 @@ impl Refusal {
 }
 
 /// Decides whether `candidates`, each called by the device that it is to be, are the hierarchy called `hierarchy`, of
-/// which the members `missing` could not be opened. If `degraded`, it may be without members that are missing or damaged,
-/// also if they are not out; whether its devices survive that is for who asks to know.
+/// which the members `missing` could not be opened. If `degraded`, members may be missing or damaged that are not
+/// evicted; the caller knows whether the devices survive that.
 pub fn judge(
     hierarchy: &str,
     candidates: &[Candidate],
@@ -87,7 +87,7 @@ pub fn judge(
     }
     let back = outside(candidates, &state, &members, &mut notes)?;
     let is_lost = |name: &&&str| !state.evicted.contains_key(**name);
-    // A change may have been under way that those who are not here never saw.
+    // A change may have been under way that the absent members never saw.
     let sure = inside.iter().flat_map(|c| c.found.whole()).filter(|copy| copy.hierarchy == state.hierarchy);
     let sure = sure.map(|copy| copy.generation).min().unwrap_or(0);
     let all = candidates.iter().flat_map(|c| c.found.whole());
@@ -145,13 +145,15 @@ fn refuse_what_differs(
         let same = member.description == first.description && member.members == first.members;
         if let Some(other) = before {
             let message = format!(
-                "has the same number among the members as device {:?}: one of them was replaced by the other; leave the older one out",
+                "has the same number among the members as device {:?}: one of them was replaced by the other; leave \
+                 the older one out",
                 candidates[other].device
             );
             refused.push(Refusal::of(&candidate.device, message));
         } else if !same {
             let message = format!(
-                "has generation {} as device {:?} has, and describes another hierarchy: they were changed apart from each other",
+                "has generation {} as device {:?} has, and describes another hierarchy: they were changed apart from \
+                 each other",
                 member.generation, candidates[0].device
             );
             refused.push(Refusal::of(&candidate.device, message));
@@ -160,7 +162,7 @@ fn refuse_what_differs(
     if refused.is_empty() { Ok(()) } else { Err(refused) }
 }
 
-/// Of the members that are evicted, what those carry that can be taken in again. Others are passed over, with a note; one that
+/// The superblocks of evicted members that can be taken in again. Others are passed over, with a note; a member that
 /// was changed apart from `members` is refused.
 fn outside(
     candidates: &[Candidate],
@@ -185,17 +187,17 @@ fn outside(
 
 /// Why a member that is evicted is not taken in again.
 pub(super) enum Outside {
-    /// It is not the member any more.
+    /// The device is not the member any more.
     PassedOver(String),
     /// The hierarchy went on with it as well.
     Apart(String),
 }
 
-/// What a device carries that is evicted after generation `last` and is what it was then; `state` is what the other members,
-/// called `names`, carry.
+/// The superblock of a device that was evicted after generation `last` and has not changed since; `state` is the state
+/// of the other members, called `names`.
 ///
-/// It may have later generations, of changes that never came about, because they failed or were interrupted. But if one of
-/// them says that all of the others are evicted, the hierarchy may have been served without them: none of them would know.
+/// The device may have later generations, of changes that failed or were interrupted. But if one of these calls all of
+/// the others evicted, the hierarchy may have been served without them: none of them would know.
 pub(super) fn returning<'a>(
     candidate: &'a Candidate,
     state: &State,
@@ -208,8 +210,9 @@ pub(super) fn returning<'a>(
         let evicted = State::of(copy).evicted;
         if copy.generation > last && names.iter().all(|name| evicted.contains_key(*name)) {
             return Err(Outside::Apart(format!(
-                "has generation {}, which is without {}; the others have generation {}, which is without {:?}: they were \
-                 changed apart from each other. Take away what is to be given up: the hierarchy goes on with the rest",
+                "has generation {}, which is without {}; the others have generation {}, which is without {:?}: they \
+                 were changed apart from each other. Take away the devices to give up: the hierarchy goes on with the \
+                 rest",
                 copy.generation,
                 listed(names),
                 state.generation,
@@ -222,19 +225,19 @@ pub(super) fn returning<'a>(
         (Some(why), None) => return passed_over(why),
         (None, _) => {}
     }
-    let Some(own) = candidate.found.newest() else { return passed_over("it is no member".into()) };
+    let Some(own) = candidate.found.newest() else { return passed_over("the device is no member".into()) };
     if own.hierarchy != state.hierarchy {
         return passed_over(format!(
-            "what is in its place is member {:?} of another hierarchy, {:?} ({})",
+            "the device in its place is member {:?} of another hierarchy, {:?} ({})",
             own.name, own.hierarchy_name, own.hierarchy
         ));
     }
     if own.name != candidate.device {
-        return passed_over(format!("what is in its place is member {:?} of this hierarchy", own.name));
+        return passed_over(format!("the device in its place is member {:?} of this hierarchy", own.name));
     }
     if own.generation < last {
         return passed_over(format!(
-            "it has generation {}, and had {last} when the hierarchy went on without it: it was replaced by an older copy",
+            "its generation is {}, and was {last} when the hierarchy went on without it: an older copy has replaced it",
             own.generation
         ));
     }

@@ -6,19 +6,19 @@
 //! │ A │ metadata │ 1 MiB ─────────── data.end │ B │   the device below
 //! ```
 //!
-//! [`Member`] is the layer that stands on a device and hides everything but its data. It moves addresses and nothing
-//! else: requests are handed on and not seen again. [`judge`] decides whether devices belong together, [`gather`]
-//! finds those that do among any; both only look at what was [found](crate::superblock::Found).
+//! [`Member`] is the layer that stands on a device and hides everything but its data. The layer moves addresses and
+//! nothing else: requests are handed on and not seen again. [`judge`] decides whether devices belong together,
+//! [`gather`] finds those that do among any; both only look at what was [found](crate::superblock::Found).
 //!
-//! Invariant: while a member is open for writing, its superblocks say that it is in use; they say that it was closed
-//! in order only after everything was flushed.
+//! Invariant: while a member is open for writing, its superblocks say that it is in use; they call it closed in order
+//! only after everything was flushed.
 //!
 //! A member that cannot be written any more is *evicted* if the hierarchy survives that: the others say so, and which
 //! generation was its last. A hierarchy is whole without those that its own members call out, and with nothing less: a
 //! member that is only missing might be the one that has the newest state.
 //!
-//! It deliberately knows no redundancy: whether the hierarchy survives without a member is for who knows the layers above
-//! to say ([`Survives`]), and what a member missed while it was evicted is those layers' business.
+//! It deliberately knows no redundancy: only the caller, which knows the layers above, can tell whether the hierarchy
+//! survives without a member ([`Survives`]), and those layers resync a member that was evicted.
 
 mod blame;
 mod draft;
@@ -54,7 +54,7 @@ pub fn draw(env: &dyn Env) -> Uuid {
 pub struct Member {
     below: Rc<Node>,
     superblock: RefCell<Superblock>,
-    /// What it closes with is not known to be whole: it stays marked as in use.
+    /// Its data at the close may not be whole: the member stays marked as in use.
     spoilt: Cell<bool>,
     /// The hierarchy goes on without it since this generation, which was its last.
     evicted: Cell<Option<u64>>,
@@ -74,12 +74,12 @@ impl Member {
         })
     }
 
-    /// The device of the hierarchy that it is.
+    /// The name of its device in the hierarchy.
     pub fn name(&self) -> String {
         self.superblock.borrow().name.clone()
     }
 
-    /// What it carries.
+    /// Its superblock.
     pub fn superblock(&self) -> Superblock {
         self.superblock.borrow().clone()
     }
@@ -100,13 +100,12 @@ impl Member {
         self.evicted.get().is_some()
     }
 
-    /// A layer above could not be closed well: the member is not to be called clean, and nothing is written
-    /// when it is closed.
+    /// A layer above could not be closed well: the member must not be called clean, and its close writes nothing.
     pub fn spoil(&self) {
         self.spoilt.set(true);
     }
 
-    /// Flushes, and says on disk that it was closed in order.
+    /// Flushes, and marks the member on disk as closed in order.
     async fn finish(&self) -> Result<()> {
         self.below.submit(Io::flush()).await?;
         if self.spoilt.get() {
@@ -122,11 +121,11 @@ impl Member {
 }
 
 /// Makes both copies of a member whole and the same: a copy that is damaged, left over, or of a change that was
-/// interrupted becomes the one that was chosen. The chosen copy is not touched, so that it is there whatever happens.
+/// interrupted becomes the one that was chosen. The chosen copy is not touched, so that it survives whatever happens.
 ///
 /// Nothing may be written over a copy before this is done on *all* members. Otherwise a second accident, on top of the
-/// first, could leave no state that all of them have.
-pub async fn settle(node: &Rc<Node>, found: &Found, chosen: &Superblock) -> Result<()> {
+/// first, could leave no state that all members have.
+pub async fn repair_copies(node: &Rc<Node>, found: &Found, chosen: &Superblock) -> Result<()> {
     for (place, copy) in Place::ALL.into_iter().zip(&found.copies) {
         let same =
             |copy: &Superblock| (copy.hierarchy, copy.generation) == (chosen.hierarchy, chosen.generation);
@@ -137,7 +136,7 @@ pub async fn settle(node: &Rc<Node>, found: &Found, chosen: &Superblock) -> Resu
     Ok(())
 }
 
-/// Marks members as in use that were settled. Their superblocks may be of a new generation.
+/// Marks members as in use whose copies were repaired. Their superblocks may be of a new generation.
 pub async fn take_into_use(members: &mut [(Rc<Node>, Superblock)]) -> Result<()> {
     for (_, superblock) in members.iter_mut() {
         superblock.clean = false;
@@ -204,7 +203,7 @@ impl Manage for Member {
         })
     }
 
-    /// What the device below shows, and what it is as a member.
+    /// The figures of the device below, and those of the member.
     fn info(&self) -> Value {
         let superblock = self.superblock.borrow();
         let mut member = json!({

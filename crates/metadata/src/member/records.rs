@@ -1,5 +1,5 @@
-//! The state records that devices keep with their hierarchy, and the members that are evicted: lines behind its
-//! description.
+//! The state records that devices keep with their hierarchy, and the evicted members: lines after its description, the
+//! *trailer*.
 //!
 //! ```text
 //! [hierarchy]
@@ -10,85 +10,87 @@
 //! # out b 7
 //! ```
 //!
-//! The way is what the graph keeps: how the hierarchy became what it is, and what it is about to become. `b` is evicted: 7 is
-//! the last generation of the hierarchy that it was part of.
+//! The way is the graph's record: the changes that led to the hierarchy, and the change under way. `b` is evicted:
+//! generation 7 of the hierarchy was its last.
 //!
-//! A description has no comments, so these lines are nobody else's; whoever reads it as a file passes over them.
+//! A description has no comments, so there are no other such lines; a reader of hierarchy files passes over them.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// What the line of the way begins with; JSON follows. It is the first.
+/// The beginning of the line of the way; JSON follows. This line is the first.
 const WAY: &str = "# way ";
-/// What the line of a state record begins with; the device's name and JSON follow.
-const KEPT: &str = "# kept ";
-/// What a line about a member that is evicted begins with; its name and a generation follow. These lines are the last.
-const OUT: &str = "# out ";
+/// The beginning of the line of a state record; the device's name and JSON follow.
+const RECORD: &str = "# kept ";
+/// The beginning of a line about an evicted member; its name and a generation follow. These lines are the last.
+const EVICTED: &str = "# out ";
 
 /// State records by device.
 pub type Records = BTreeMap<String, Value>;
 
-/// The members that a hierarchy goes on without: for each, the last generation that it was part of.
+/// The evicted members of a hierarchy, each with its last generation.
 pub type Evicted = BTreeMap<String, u64>;
 
-/// What stands behind a description.
+/// The lines after a description.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
-    /// How the hierarchy became what it is, and what it is about to become.
+pub struct Trailer {
+    /// The changes that led to the hierarchy, and the change under way.
     pub way: Option<Value>,
-    /// What the devices keep.
+    /// The state records of devices.
     pub records: Records,
     /// The members that are evicted.
     pub evicted: Evicted,
 }
 
-/// A description as its file has it, and what stands behind. A line that is damaged is an error; no checksum lets one
-/// through.
-pub fn split(description: &str) -> Result<(&str, Kept), String> {
-    let begins = [WAY, KEPT, OUT].map(|mark| match description.starts_with(mark) {
+/// A description as its file has it, and its trailer. A line that is damaged is an error; no checksum lets one through.
+pub fn split(description: &str) -> Result<(&str, Trailer), String> {
+    let begins = [WAY, RECORD, EVICTED].map(|mark| match description.starts_with(mark) {
         true => 0,
         false => description.find(&format!("\n{mark}")).map_or(description.len(), |at| at + 1),
     });
     let (file, lines) = description.split_at(begins.into_iter().min().unwrap_or_default());
-    let (mut kept, mut lines) = (Kept::default(), lines.lines().peekable());
+    let (mut trailer, mut lines) = (Trailer::default(), lines.lines().peekable());
     if let Some(text) = lines.peek().and_then(|line| line.strip_prefix(WAY)) {
         let way = text.parse().map_err(|_| format!("its way cannot be read: {text:?}"))?;
-        kept.way = Some(way);
+        trailer.way = Some(way);
         lines.next();
     }
     for line in lines {
-        let word = line.strip_prefix(KEPT).and_then(|line| line.split_once(' '));
+        let word = line.strip_prefix(RECORD).and_then(|line| line.split_once(' '));
         let word = word.and_then(|(device, text)| Some((device.to_owned(), text.parse().ok()?)));
         match (word, evicted(line)) {
-            (Some((device, value)), _) if kept.evicted.is_empty() => drop(kept.records.insert(device, value)),
-            (_, Some((member, generation))) => drop(kept.evicted.insert(member.into(), generation)),
-            _ => return Err(format!("what its devices keep cannot be read: {line:?}")),
+            (Some((device, value)), _) if trailer.evicted.is_empty() => {
+                drop(trailer.records.insert(device, value))
+            }
+            (_, Some((member, generation))) => drop(trailer.evicted.insert(member.into(), generation)),
+            _ => return Err(format!("the state records of its devices cannot be read: {line:?}")),
         }
     }
-    Ok((file, kept))
+    Ok((file, trailer))
 }
 
-/// The members that a description says are evicted. Nothing else of it is looked at.
+/// The members that a description says are evicted. The rest of the description is not looked at.
 pub fn evicted_in(description: &str) -> Evicted {
     let lines = description.lines().rev().map_while(evicted);
     lines.map(|(member, generation)| (member.to_owned(), generation)).collect()
 }
 
 fn evicted(line: &str) -> Option<(&str, u64)> {
-    let (member, generation) = line.strip_prefix(OUT)?.split_once(' ')?;
+    let (member, generation) = line.strip_prefix(EVICTED)?.split_once(' ')?;
     Some((member, generation.parse().ok()?))
 }
 
-/// A description with what stands behind it.
-pub fn join(file: &str, kept: &Kept) -> String {
-    let way = kept.way.iter().map(|way| format!("{WAY}{way}\n"));
-    let records = kept.records.iter().map(|(device, value)| format!("{KEPT}{device} {value}\n"));
-    let evicted = kept.evicted.iter().map(|(member, generation)| format!("{OUT}{member} {generation}\n"));
+/// A description with its trailer.
+pub fn join(file: &str, trailer: &Trailer) -> String {
+    let way = trailer.way.iter().map(|way| format!("{WAY}{way}\n"));
+    let records = trailer.records.iter().map(|(device, value)| format!("{RECORD}{device} {value}\n"));
+    let evicted =
+        trailer.evicted.iter().map(|(member, generation)| format!("{EVICTED}{member} {generation}\n"));
     std::iter::once(file.to_owned()).chain(way).chain(records).chain(evicted).collect()
 }
 
-/// Lets `device` not know its child called `child`: what it has from then on is new to it. Its record has another name, which
-/// no device can have.
+/// Lets `device` not know its child called `child`: the child counts as new from then on. Its record has another name,
+/// which no device can have.
 pub fn forget(records: &mut Records, device: &str, child: &str) {
     if let Some(value) = records.get_mut(device) {
         rename(value, &|name| (name == child).then(|| format!("{name} (cut short)")));
@@ -130,27 +132,32 @@ mod tests {
         ]);
         for file in ["[hierarchy]\nname = \"x\"\n", ""] {
             for evicted in [Evicted::new(), Evicted::from([("c".into(), 7), ("d".into(), u64::MAX)])] {
-                let kept = Kept { records: records.clone(), evicted: evicted.clone(), ..Kept::default() };
-                let text = join(file, &kept);
+                let trailer =
+                    Trailer { records: records.clone(), evicted: evicted.clone(), ..Trailer::default() };
+                let text = join(file, &trailer);
                 assert_eq!(
                     text.lines().count(),
                     file.lines().count() + 2 + evicted.len(),
                     "one line each: {text}"
                 );
-                assert_eq!(split(&text), Ok((file, kept)));
+                assert_eq!(split(&text), Ok((file, trailer)));
                 assert_eq!(evicted_in(&text), evicted);
                 for way in [None, Some(json!({ "base": "/srv\n# kept b 1" }))] {
-                    let alone = Kept { way, records: Records::new(), evicted: evicted.clone() };
+                    let alone = Trailer { way, records: Records::new(), evicted: evicted.clone() };
                     assert_eq!(split(&join(file, &alone)), Ok((file, alone)));
                 }
             }
-            assert_eq!(split(file), Ok((file, Kept::default())));
+            assert_eq!(split(file), Ok((file, Trailer::default())));
         }
     }
 
     #[test]
     fn children_get_their_new_names_and_nothing_else_changes() {
-        let words = |b: &str| json!({"kind": "b", "devices": ["a", b], "layout": [{"on": [{"device": b, "start": 1}], "name": "b"}]});
+        let words = |b: &str| {
+            json!({"kind": "b", "devices": ["a", b], "layout": [{"on": [{"device": b, "start": 1}], "\
+            name": "\
+            b"}]})
+        };
         let mut value = words("b");
         rename(&mut value, &|name| (name == "b").then(|| "slow".into()));
         assert_eq!(value, words("slow"));

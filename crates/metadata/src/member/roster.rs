@@ -1,4 +1,5 @@
-//! The superblocks of an open hierarchy, kept in step: what it is, and what its devices keep with it.
+//! The superblocks of an open hierarchy, kept in step: its members, its description, and the state records of its
+//! devices.
 //!
 //! ```text
 //!   next state ──▶ first copies of all, durable ──▶ it counts ──▶ second copies of all
@@ -8,12 +9,12 @@
 //! touched while second copies of the state before are missing; those are completed first.
 //!
 //! A member that cannot be written is left out, if the hierarchy survives that: the next generation says so, and is on
-//! the others before anything is called done. It is taken in again with its first copy written last: nothing that it
-//! carries is later than what the others have.
+//! the others before anything is called done. A member is taken in again with its first copy written last: its state is
+//! never later than that of the others.
 
 use super::found::{Candidate, State};
 use super::judge::{Outside, returning};
-use super::records::{self, Evicted, Kept};
+use super::records::{self, Evicted, Trailer};
 use super::{Member, draft::Draft};
 use crate::superblock::{COPY_LEN, Layout, Place, Superblock, write};
 use lamina_block::{Error, ErrorKind, Keep, Pending, Result, Signal};
@@ -26,17 +27,17 @@ pub type Survives = Rc<dyn Fn(&[&str]) -> bool>;
 
 /// The members of an open hierarchy.
 pub struct Roster {
-    /// Those that it goes on with.
+    /// The members in use.
     members: RefCell<Vec<Rc<Member>>>,
-    /// The description without what stands behind it, and that.
+    /// The description without its trailer, and the trailer.
     file: RefCell<String>,
-    kept: RefCell<Kept>,
+    trailer: RefCell<Trailer>,
     survives: RefCell<Survives>,
     /// The highest generation that was ever written, perhaps in vain.
     latest: Cell<u64>,
     /// The first copies count, and not all of the second are written.
-    behind: Cell<bool>,
-    /// Somebody writes; one at a time.
+    stale: Cell<bool>,
+    /// A write is under way; one at a time.
     busy: Cell<bool>,
     free: Signal,
 }
@@ -45,19 +46,19 @@ impl Roster {
     /// The members of a hierarchy, whose superblocks are all whole and of one state. `latest` is the highest generation
     /// that any copy had before.
     ///
-    /// Fails with `Corrupt` if what the devices keep cannot be read.
+    /// Fails with `Corrupt` if the trailer cannot be read.
     pub fn new(members: Vec<Rc<Member>>, latest: u64, survives: Survives) -> Result<Rc<Roster>> {
         let first = members.first().map(|member| member.superblock());
         let description = first.map_or(String::new(), |superblock| superblock.description);
-        let (file, kept) =
+        let (file, trailer) =
             records::split(&description).map_err(|message| Error::new(ErrorKind::Corrupt, message))?;
         let roster = Rc::new(Roster {
             file: RefCell::new(file.to_owned()),
-            kept: RefCell::new(kept),
+            trailer: RefCell::new(trailer),
             survives: RefCell::new(survives),
             members: RefCell::default(),
             latest: Cell::new(latest),
-            behind: Cell::new(false),
+            stale: Cell::new(false),
             busy: Cell::new(false),
             free: Signal::new(),
         });
@@ -70,27 +71,27 @@ impl Roster {
         self.members.replace(members);
     }
 
-    /// The members that it goes on with.
+    /// The members in use.
     pub fn members(&self) -> Vec<Rc<Member>> {
         self.members.borrow().clone()
     }
 
     /// The members that are evicted, and the last generation that each was part of.
     pub fn evicted(&self) -> Evicted {
-        self.kept.borrow().evicted.clone()
+        self.trailer.borrow().evicted.clone()
     }
 
-    /// What the graph keeps.
+    /// The record of the graph.
     pub fn way(&self) -> Option<Value> {
-        self.kept.borrow().way.clone()
+        self.trailer.borrow().way.clone()
     }
 
     /// Keeps something else for the graph.
     pub async fn set_way(self: &Rc<Self>, way: Option<Value>) -> Result<()> {
         let _turn = self.turn().await;
         let mut draft = self.draft();
-        draft.kept.way = way;
-        draft.check_room()?;
+        draft.trailer.way = way;
+        draft.check_space()?;
         self.write(draft).await
     }
 
@@ -99,15 +100,15 @@ impl Roster {
         self.members.borrow().iter().find(|member| member.name() == name).cloned()
     }
 
-    /// The words of `device`, which it can change.
+    /// The state record of `device`, which the device can change.
     pub fn keep(self: &Rc<Self>, device: &str) -> Rc<dyn Keep> {
-        Rc::new(KeptHere { roster: Rc::clone(self), device: device.into() })
+        Rc::new(DeviceRecord { roster: Rc::clone(self), device: device.into() })
     }
 
     /// Makes the hierarchy consist of `members`, described by `file`, in which only devices that are `known` keep their
-    /// words, and members that are evicted stay so. `now` says what a child (second) of a device (first) is called from now on,
-    /// if it is renamed, `way` what the graph keeps. Members that are new get their superblocks; those that are left out keep theirs, which are stale
-    /// from now on.
+    /// state records, and evicted members stay so. `now` gives the new name of a child (second) of a device (first), if
+    /// it is renamed; `way` is the record of the graph. New members get their superblocks; members that are left out
+    /// keep theirs, which are stale from now on.
     ///
     /// After an error the hierarchy is what it was before.
     pub async fn become_of(
@@ -121,24 +122,24 @@ impl Roster {
     ) -> Result<()> {
         let _turn = self.turn().await;
         let mut draft = Draft { members, file: file.to_owned(), survives, ..self.draft() };
-        draft.kept.way = way;
-        draft.kept.records.retain(|device, _| known(device));
-        draft.kept.evicted.retain(|device, _| known(device));
-        for (device, value) in &mut draft.kept.records {
+        draft.trailer.way = way;
+        draft.trailer.records.retain(|device, _| known(device));
+        draft.trailer.evicted.retain(|device, _| known(device));
+        for (device, value) in &mut draft.trailer.records {
             records::rename(value, &|child| now(device, child));
         }
         draft.check_survival()?;
-        draft.check_room()?;
+        draft.check_space()?;
         self.write(draft).await
     }
 
-    /// What a device carries that is called as a member that is evicted, if it can be taken in again; else why not, in words
-    /// that follow its name.
+    /// The superblock of a device with the name of an evicted member, if that can be taken in again; else the reason
+    /// against it, as text that follows the name.
     pub fn recognise(&self, candidate: &Candidate) -> std::result::Result<Superblock, String> {
         let members = self.members();
         let names: Vec<String> = members.iter().map(|member| member.name()).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let last = self.kept.borrow().evicted.get(&candidate.device).copied();
+        let last = self.trailer.borrow().evicted.get(&candidate.device).copied();
         let (Some(first), Some(last)) = (members.first(), last) else {
             return Err("is not out".into());
         };
@@ -148,22 +149,24 @@ impl Roster {
         })
     }
 
-    /// Takes a member in again that is evicted and was [recognised](Roster::recognise). If it cannot be written it stays evicted.
+    /// Takes a member in again that is evicted and was [recognised](Roster::recognise). A member that cannot be written
+    /// stays evicted.
     ///
-    /// With `anew`, a device and its child, that device does not know the child from then on: what it has counts for nothing.
+    /// With `anew`, a device and its child, that device does not know the child from then on: the child's data is
+    /// worthless.
     pub async fn rejoin(self: &Rc<Self>, member: Rc<Member>, anew: Option<(&str, &str)>) -> Result<()> {
         let _turn = self.turn().await;
         let mut draft = self.draft();
-        draft.kept.evicted.remove(&member.name());
+        draft.trailer.evicted.remove(&member.name());
         if let Some((device, child)) = anew {
-            records::forget(&mut draft.kept.records, device, child);
+            records::forget(&mut draft.trailer.records, device, child);
         }
         draft.members.push(member);
         self.write(draft).await
     }
 
     /// Completes what could not be written before.
-    pub async fn settle(self: &Rc<Self>) -> Result<()> {
+    pub async fn complete_writes(self: &Rc<Self>) -> Result<()> {
         let _turn = self.turn().await;
         let failed = self.catch_up(&Evicted::new()).await;
         if failed.is_empty() {
@@ -173,10 +176,10 @@ impl Roster {
         self.write(draft).await
     }
 
-    /// Makes all of what a member's device has now the member's. The second copy goes to the new end.
+    /// Lets a member use the present size of its device. The second copy goes to the new end.
     ///
-    /// It is written there first: nobody looks for it before the first copy says so. That first copy is written after
-    /// those of all other members, because what it said before is gone with it: the old second copy is not found then.
+    /// The second copy is written first: without the first copy it is not found. That first copy is written after those
+    /// of all other members, because it overwrites the old state, whose second copy is not found then.
     pub(super) async fn grow(self: &Rc<Self>, grown: &Rc<Member>) -> Result<()> {
         let _turn = self.turn().await;
         self.all_caught_up().await?;
@@ -197,15 +200,15 @@ impl Roster {
             write(members[n].below(), &next[n], Place::First).await.map_err(|e| e.on(&next[n].name))?;
         }
         members.iter().zip(next).for_each(|(member, superblock)| member.set_superblock(superblock));
-        self.behind.set(true);
+        self.stale.set(true);
         self.all_caught_up().await
     }
 
-    async fn keep_words(self: &Rc<Self>, device: &str, value: Value) -> Result<()> {
+    async fn set_record(self: &Rc<Self>, device: &str, value: Value) -> Result<()> {
         let _turn = self.turn().await;
         let mut draft = self.draft();
-        draft.kept.records.insert(device.into(), value);
-        draft.check_room()?;
+        draft.trailer.records.insert(device.into(), value);
+        draft.check_space()?;
         self.write(draft).await
     }
 
@@ -214,7 +217,7 @@ impl Roster {
         Draft {
             members: self.members(),
             file: self.file.borrow().clone(),
-            kept: self.kept.borrow().clone(),
+            trailer: self.trailer.borrow().clone(),
             survives: self.survives.borrow().clone(),
         }
     }
@@ -253,23 +256,25 @@ impl Roster {
 
     /// Writes what a draft says in the first copies; the superblocks, or the members that could not be written.
     async fn first_copies(&self, draft: &Draft) -> std::result::Result<Vec<Superblock>, Vec<Failed>> {
-        let failed = self.catch_up(&draft.kept.evicted).await;
+        let failed = self.catch_up(&draft.trailer.evicted).await;
         if !failed.is_empty() {
             return Err(failed);
         }
         let generation = self.latest.get() + 1;
         self.latest.set(generation);
         let superblocks = draft.superblocks(generation);
-        // New members first: when all of the others have the new state, all have it. One that was evicted comes last.
+        // New members first: when all of the others have the new state, all have it. A member that was evicted comes
+        // last.
         let place = |member: &Rc<Member>| {
             let name = member.name();
-            let was_evicted = self.kept.borrow().evicted.contains_key(&name);
+            let was_evicted = self.trailer.borrow().evicted.contains_key(&name);
             if was_evicted { 2 } else { usize::from(self.member(&name).is_some()) }
         };
         let mut order: Vec<_> = draft.members.iter().zip(&superblocks).collect();
         order.sort_by_key(|(member, _)| place(member));
         for (member, superblock) in order {
-            // Nobody looks for the second copy of a new one before its first says where it is; from then on it is there.
+            // The second copy of a new member is not found before its first copy names its place; from then on it is
+            // there.
             let known = self.member(&member.name());
             let is_new = place(member) < 2 && known.is_none_or(|known| !Rc::ptr_eq(&known, member));
             if is_new && let Err(e) = write(member.below(), superblock, Place::Second).await {
@@ -285,7 +290,7 @@ impl Roster {
     /// All first copies are durable: from here on this is the hierarchy, whatever happens.
     fn accept(self: &Rc<Self>, draft: &Draft, superblocks: Vec<Superblock>) {
         for member in self.members() {
-            member.evicted.set(draft.kept.evicted.get(&member.name()).copied());
+            member.evicted.set(draft.trailer.evicted.get(&member.name()).copied());
         }
         for (member, superblock) in draft.members.iter().zip(superblocks) {
             member.evicted.set(None);
@@ -293,16 +298,16 @@ impl Roster {
         }
         self.take_in(draft.members.clone());
         self.file.replace(draft.file.clone());
-        self.kept.replace(draft.kept.clone());
+        self.trailer.replace(draft.trailer.clone());
         self.survives.replace(Rc::clone(&draft.survives));
-        self.behind.set(true);
+        self.stale.set(true);
     }
 
     /// Writes the second copies, if they are not what the first are, apart from those of members that are about to be
     /// left out. The members that could not be written come back.
     async fn catch_up(&self, except: &Evicted) -> Vec<Failed> {
         let mut failed = Vec::new();
-        if !self.behind.get() {
+        if !self.stale.get() {
             return failed;
         }
         let mut all = true;
@@ -314,7 +319,7 @@ impl Roster {
                 failed.push((member, e));
             }
         }
-        self.behind.set(!all || !failed.is_empty());
+        self.stale.set(!all || !failed.is_empty());
         failed
     }
 
@@ -345,18 +350,18 @@ impl Drop for Turn<'_> {
     }
 }
 
-struct KeptHere {
+struct DeviceRecord {
     roster: Rc<Roster>,
     device: String,
 }
 
-impl Keep for KeptHere {
+impl Keep for DeviceRecord {
     fn get(&self) -> Option<Value> {
-        self.roster.kept.borrow().records.get(&self.device).cloned()
+        self.roster.trailer.borrow().records.get(&self.device).cloned()
     }
 
     fn set(&self, value: Value) -> Pending {
         let (roster, device) = (Rc::clone(&self.roster), self.device.clone());
-        Box::pin(async move { roster.keep_words(&device, value).await })
+        Box::pin(async move { roster.set_record(&device, value).await })
     }
 }

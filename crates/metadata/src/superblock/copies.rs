@@ -4,7 +4,7 @@ use super::{COPY_LEN, Damage, Layout, Place, Superblock, decode, encode, last_co
 use lamina_block::{Buf, Durability, Error, Io, Node, Result, believe};
 use std::rc::Rc;
 
-/// What was found on a device.
+/// The superblocks of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// The size of the device in bytes.
@@ -28,11 +28,11 @@ impl Found {
             Some(at) => copy(Place::Second, at),
             None => Err(Damage::Beyond),
         };
-        Found { size, copies: [first, settled(second, size)] }
+        Found { size, copies: [first, in_place(second, size)] }
     }
 
-    /// The copy that counts: of the higher generation, and the first where both have the same, because it is written
-    /// before the second.
+    /// The valid copy: of the higher generation, and the first where both have the same, because it is written before
+    /// the second.
     pub fn newest(&self) -> Option<&Superblock> {
         self.whole().reduce(|best, other| if other.generation > best.generation { other } else { best })
     }
@@ -42,7 +42,7 @@ impl Found {
         self.copies.iter().filter_map(|copy| copy.as_ref().ok())
     }
 
-    /// What is wrong with a copy although the other is good.
+    /// The damage of a copy whose other one is good.
     pub fn half(&self) -> Option<(Place, &Damage)> {
         match &self.copies {
             [Err(e), Ok(_)] => Some((Place::First, e)),
@@ -75,8 +75,9 @@ fn second_at(size: u64, first: &std::result::Result<Superblock, Damage>) -> Opti
     (at > 0 && at.checked_add(COPY_LEN)? <= size).then_some(at)
 }
 
-/// A second copy is believed where its own layout says that it is: at the end of the device, or where the first says.
-fn settled(
+/// A second copy is believed only at the place in its own layout: at the end of the device, or at the place that the
+/// first names.
+fn in_place(
     second: std::result::Result<Superblock, Damage>,
     size: u64,
 ) -> std::result::Result<Superblock, Damage> {
@@ -86,7 +87,7 @@ fn settled(
     }
 }
 
-/// Looks at a device. What is found is durable.
+/// Looks at a device. The copies that it finds are durable.
 pub async fn read(node: &Rc<Node>) -> Found {
     believe([node]).await;
     let size = node.geometry().size;
@@ -95,7 +96,7 @@ pub async fn read(node: &Rc<Node>) -> Found {
         Some(at) => copy(node, Place::Second, at).await,
         None => Err(Damage::Beyond),
     };
-    Found { size, copies: [first, settled(second, size)] }
+    Found { size, copies: [first, in_place(second, size)] }
 }
 
 async fn copy(node: &Rc<Node>, place: Place, offset: u64) -> std::result::Result<Superblock, Damage> {
@@ -121,8 +122,8 @@ pub async fn write(node: &Rc<Node>, superblock: &Superblock, place: Place) -> Re
     node.submit(Io::flush()).await
 }
 
-/// Writes the superblocks of members that are new: the second copy of each, and when all of these are durable, the first. So
-/// a first copy is never without a second.
+/// Writes the superblocks of members that are new: the second copy of each, and when all of these are durable, the
+/// first. So a first copy is never without a second.
 pub async fn write_new(members: &[(Rc<Node>, Superblock)]) -> Result<()> {
     for place in [Place::Second, Place::First] {
         for (node, superblock) in members {
@@ -133,7 +134,7 @@ pub async fn write_new(members: &[(Rc<Node>, Superblock)]) -> Result<()> {
 }
 
 /// Writes the superblocks of all members: the first copy of each, and when all of these are durable, the second of
-/// each. After a power loss at any moment all members have a whole copy of what they had, or all have one of this.
+/// each. After a power loss at any moment all members have a whole copy of the old state, or all have one of the new.
 pub async fn write_all(members: &[(Rc<Node>, Superblock)]) -> Result<()> {
     for place in Place::ALL {
         for (node, superblock) in members {

@@ -46,8 +46,8 @@ struct Header {
 
 const _: () = assert!(size_of::<Header>() == HEADER_LEN);
 
-/// The bytes of a copy, without the zeroes that may follow. Names and description must not be longer than their
-/// limits: who makes a superblock has checked that.
+/// The bytes of a copy, without the zeroes that may follow. Names and description must not be longer than their limits:
+/// the maker of a superblock has checked that.
 pub fn encode(superblock: &Superblock, place: Place) -> Vec<u8> {
     let layout = &superblock.layout;
     let description = superblock.description.as_bytes();
@@ -150,7 +150,7 @@ fn checksum(header: &[u8]) -> u32 {
     crc32c::crc32c_append(zero, &after[4..])
 }
 
-/// Areas that do not overlap, in multiples of [`COPY_LEN`], with room for data and for the second copy behind it.
+/// Areas that do not overlap, in multiples of [`COPY_LEN`], with space for data and for the second copy after it.
 fn layout(header: &Header) -> Option<Layout> {
     let range = |start: u64, length: u64| {
         let end = start.checked_add(length)?;

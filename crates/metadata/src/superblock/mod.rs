@@ -1,4 +1,4 @@
-//! The superblock: what a member of a hierarchy says of itself, and of the whole hierarchy.
+//! The superblock: the description of a member of a hierarchy, and of the whole hierarchy.
 //!
 //! ```text
 //! 0        64 KiB               1 MiB                                    end - 64 KiB      end
@@ -7,13 +7,13 @@
 //!
 //! Both copies say the same. They are written one after the other, with a flush after each, the first copies of *all*
 //! members before the second copy of any ([`write_all`]). So whatever a power loss leaves, there is one state of which
-//! every member has a whole copy: the old one in the second copies, or the new one in the first. That is all that
-//! assembly needs ([`crate::member::judge`]); no log, no vote.
+//! every member has a whole copy: the old one in the second copies, or the new one in the first. Assembly needs no more
+//! ([`crate::member::judge`]); no log, no vote.
 //!
 //! Invariant: a copy is believed only if its checksums are right, whole, and of a version that is known. Bytes that
 //! are drawn in `docs/formats/superblock.md` never change their meaning within a version.
 //!
-//! It deliberately does not know what a description says: that is the hierarchy file's.
+//! This module deliberately does not interpret a description: only the graph does.
 
 mod copies;
 mod format;
@@ -26,29 +26,29 @@ use std::fmt;
 use std::ops::Range;
 pub use uuid::Uuid;
 
-/// Bytes of a copy, and what its place and the data are multiples of. No logical block is larger.
+/// The bytes of a copy; its place and those of the data are multiples of this. No logical block is larger.
 pub const COPY_LEN: u64 = 64 << 10;
 /// Bytes of the fixed header at the beginning of a copy.
 pub const HEADER_LEN: usize = 4096;
-/// The most bytes of a description: what is left of a copy.
+/// The most bytes of a description: the rest of a copy.
 pub const DESCRIPTION_MAX: usize = COPY_LEN as usize - HEADER_LEN;
 /// The most bytes of the names of a member and of a hierarchy.
 pub const NAME_MAX: usize = 64;
 /// Where the data of a new member begins.
 pub const DATA_START: u64 = 1 << 20;
-/// The smallest device that can be a member: one that has room for data.
+/// The smallest device that can be a member: with space for data.
 pub const DEVICE_MIN: u64 = DATA_START + 2 * COPY_LEN;
 /// The version that is written, and the only one that is read.
 pub const VERSION: u32 = 1;
 /// The most members of a hierarchy.
 pub const MEMBERS_MAX: u32 = 4096;
 
-/// What a member knows.
+/// The contents of a superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
     /// The hierarchy: drawn when it was created, never the same twice.
     pub hierarchy: Uuid,
-    /// What people call the hierarchy.
+    /// The hierarchy's name, for people.
     pub hierarchy_name: String,
     /// This member: drawn when it was made. Two devices with the same one are copies of each other.
     pub member: Uuid,
@@ -60,22 +60,22 @@ pub struct Superblock {
     pub members: u32,
     /// Raised on all members by every change of the hierarchy. From 1.
     pub generation: u64,
-    /// When the hierarchy was created, in seconds since 1970; 0 if nobody knew.
+    /// When the hierarchy was created, in seconds since 1970; 0 if the time was unknown.
     pub created: u64,
-    /// It was closed in order, and nothing has written to it since.
+    /// The member was closed in order, and not written to since.
     pub clean: bool,
     /// Where things are on it.
     pub layout: Layout,
-    /// The whole hierarchy, in the words of its file.
+    /// The whole hierarchy: its description, and the trailer.
     pub description: String,
 }
 
 /// Where things are on a member, in bytes from its beginning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// What the layers above see.
+    /// The part that the layers above see.
     pub data: Range<u64>,
-    /// What the layers' metadata may use.
+    /// The part for the layers' metadata.
     pub metadata: Range<u64>,
 }
 
@@ -110,7 +110,7 @@ fn last_copy(size: u64) -> u64 {
 pub enum Place {
     /// At the beginning of the device.
     First,
-    /// Behind the data.
+    /// After the data.
     Second,
 }
 
@@ -118,7 +118,7 @@ impl Place {
     /// Both, in the order in which they are written.
     pub const ALL: [Place; 2] = [Place::First, Place::Second];
 
-    /// Where it begins on a member with `layout`.
+    /// Its start on a member with `layout`.
     pub fn offset(self, layout: &Layout) -> u64 {
         match self {
             Place::First => 0,
@@ -141,17 +141,17 @@ impl fmt::Display for Place {
 pub enum Damage {
     /// There is something else, or nothing.
     Absent,
-    /// It is from a later Lamina, and whole.
+    /// The copy is from a later Lamina, and whole.
     Newer(u32),
     /// The header is not what was written.
     Header,
     /// The description is not what was written.
     Description,
-    /// The checksums are right, and what they cover cannot be. The words say what.
+    /// The checksums are right, and the contents are impossible. The text says which part.
     Nonsense(&'static str),
-    /// It is a whole copy, and of a member with another layout: it was moved or left over.
+    /// A whole copy of a member with another layout: it was moved or left over.
     Misplaced,
-    /// It would lie behind the end of the device.
+    /// The copy would lie beyond the end of the device.
     Beyond,
     /// The device could not read it.
     Unreadable(String),
@@ -168,7 +168,7 @@ impl fmt::Display for Damage {
             Damage::Description => f.write_str("is damaged: the checksum of its description is wrong"),
             Damage::Nonsense(what) => write!(f, "is damaged: {what}"),
             Damage::Misplaced => f.write_str("belongs elsewhere: it was moved or left over"),
-            Damage::Beyond => f.write_str("lies behind the end of the device"),
+            Damage::Beyond => f.write_str("lies beyond the end of the device"),
             Damage::Unreadable(e) => write!(f, "cannot be read: {e}"),
         }
     }

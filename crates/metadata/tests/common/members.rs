@@ -1,4 +1,4 @@
-//! What the tests of this crate share.
+//! Helpers of this crate's tests.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use lamina_metadata::superblock::{Layout, Superblock, Uuid};

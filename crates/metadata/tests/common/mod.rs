@@ -1,4 +1,4 @@
-//! A model of a store, random work on both, and what a crash may leave.
+//! A model of a store, random work on both, and the states that a crash may leave.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -28,7 +28,7 @@ pub fn options() -> Options {
     Options { memory: 512 << 10, interval: Duration::from_millis(2) }
 }
 
-/// What lies between the store and the disk.
+/// The layer between the store and the disk.
 pub type Under = Rc<dyn Fn(&Rc<SimEnv>, Rc<Node>) -> Rc<Node>>;
 
 pub fn nothing() -> Under {
@@ -52,7 +52,7 @@ pub async fn open(env: &Rc<SimEnv>, under: &Under) -> lamina_block::Result<Store
     Store::open(&dyn_env(env), region(env, under), options()).await
 }
 
-/// A new disk, full of somebody else's data or not.
+/// A new disk, full of other data or not.
 pub fn blank(block: u32, junk: bool) -> Image {
     let mut disk = DiskOptions::new(REGION.end + 4096);
     disk.geometry.block = block;
@@ -71,7 +71,7 @@ pub async fn contents(store: &Store) -> Result<State, String> {
     Ok(state)
 }
 
-/// What was done to a store, and what of it is promised.
+/// The changes to a store, and those of them that are promised.
 #[derive(Default)]
 pub struct History {
     /// After every change.
@@ -105,7 +105,7 @@ pub struct Crash {
 }
 
 impl Crash {
-    /// What may not be found, if `found` may not.
+    /// The violation in `found`, if there is one.
     pub fn check(&self, history: &History, level: Level, found: &State) -> Result<(), String> {
         let states = &history.states.borrow()[..self.end];
         let called = &history.called.borrow()[..self.called];
@@ -232,7 +232,7 @@ impl Work {
         }
     }
 
-    /// Commits; what is changed meanwhile is not promised.
+    /// Commits; changes meanwhile are not promised.
     async fn commit(&mut self, wait: bool) -> Result<(), String> {
         let (store, history, home) =
             (Rc::clone(&self.store), Rc::clone(&self.history), self.rng.u8(0..5) == 0);
@@ -268,12 +268,12 @@ impl Work {
     }
 }
 
-/// What dies.
+/// The part that dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dies {
-    /// The machine: what was not flushed may be lost.
+    /// The machine: unflushed writes may be lost.
     Machine,
-    /// The process alone: what it wrote is there, though perhaps in a cache.
+    /// The process alone: its writes are there, though perhaps in a cache.
     Process,
 }
 
@@ -305,7 +305,7 @@ pub fn record(
     crashes
 }
 
-/// Opens what a crash left, and what crashes during that leave, down to `depth`; what is found.
+/// Opens the image of a crash, and those of crashes during that, down to `depth`; returns the findings.
 pub fn recover(images: &lamina_sim::Images, under: &Under, depth: u8, seed: u64) -> Result<State, String> {
     let world = Simulation::from_images(seed, images);
     let history = Rc::new(History::default());
@@ -338,7 +338,7 @@ pub fn recover(images: &lamina_sim::Images, under: &Under, depth: u8, seed: u64)
     Ok(found)
 }
 
-/// A whole run: random work, a crash before each change of the disk or a few of them, and what is found afterwards.
+/// A whole run: random work, a crash before each change of the disk or a few of them, and the findings afterwards.
 pub fn crash_run(level: Level, seed: u64, steps: usize, one_in: u8, under: &Under) -> Result<(), String> {
     let (history, crashes) = work(level, seed, steps, one_in, under, Dies::Machine)?;
     for (i, crash) in crashes.iter().enumerate() {

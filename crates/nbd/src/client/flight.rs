@@ -1,9 +1,9 @@
-//! Commands that wait for their reply, and what has arrived of it.
+//! Commands that wait for their reply, and its received part.
 //!
-//! Invariants: a command is answered once; one whose caller has given up stays until the server has answered, because
-//! the server's data are received into its memory; on a new connection every unanswered command is sent again, in
-//! the order in which they were first given.
-//! Whoever fails changes that a server may have received is told so ([`Flight::fail_all`]): their outcome is open.
+//! Invariants: a command is answered once; a command whose caller has given up stays until the server has answered,
+//! because the server's data are received into its memory; on a new connection every unanswered command is sent again,
+//! in the order in which they were first given. [`Flight::fail_all`] reports whether a server may have received failed
+//! changes: their outcome is open.
 
 use crate::errno;
 use crate::wire::{self, Descriptor, cmd, state};
@@ -21,7 +21,7 @@ use std::time::Duration;
 /// The most pieces that a server may send of one read out of order.
 const PIECES_MAX: usize = 1024;
 
-/// A command as it is sent.
+/// A command on the wire.
 #[derive(Clone)]
 pub struct Command {
     /// [`cmd`]
@@ -32,18 +32,18 @@ pub struct Command {
     pub offset: u64,
     /// Bytes.
     pub len: u32,
-    /// What a write sends, and what a read fills.
+    /// The memory that a write sends, or a read fills.
     pub data: Buf,
 }
 
 impl Command {
-    /// Whether the export holds something else afterwards.
+    /// Whether the command changes the export.
     pub fn changes(&self) -> bool {
         matches!(self.command, cmd::WRITE | cmd::TRIM | cmd::WRITE_ZEROES)
     }
 }
 
-/// What a reply carried beside data.
+/// The parts of a reply beside data.
 pub type Runs = Vec<Extent>;
 
 struct Entry {
@@ -54,8 +54,8 @@ struct Entry {
     sent: bool,
     /// Sent at some time.
     tried: bool,
-    /// Its data are being sent. It is not handed back before that has ended, whatever the server answers: the caller
-    /// may change the memory then.
+    /// Its data are being sent. The memory is not handed back before that has ended, whatever the server answers: the
+    /// caller may change it then.
     sending: bool,
     /// When a connection was first lost with this unanswered.
     lost: Option<Time>,
@@ -70,11 +70,11 @@ struct Entry {
 
 impl Entry {
     /// A change that the server may have received, or may yet.
-    fn in_doubt(&self) -> bool {
+    fn is_open(&self) -> bool {
         self.tried && self.command.changes()
     }
 
-    /// Wakes the caller, if it can have the result.
+    /// Wakes the caller, if the result is ready.
     fn hand_back(&mut self) {
         if self.result.is_some()
             && !self.sending
@@ -157,14 +157,14 @@ impl Flight {
 
     /// The data of the write `key` have been sent.
     pub fn sent(&self, key: usize) {
-        // It may be gone, when its caller gave up and the server was quick.
+        // The entry may be gone, when its caller gave up and the server was quick.
         if let Some(entry) = self.0.borrow_mut().entries.get_mut(key) {
             entry.sending = false;
             entry.hand_back();
         }
     }
 
-    /// The command with this number, if it is sent and unanswered.
+    /// The command with this number, if sent and unanswered.
     pub fn command(&self, cookie: u64) -> Result<(usize, Command)> {
         let inner = self.0.borrow();
         let key = usize::try_from(cookie).unwrap_or(usize::MAX);
@@ -196,9 +196,9 @@ impl Flight {
         self.0.borrow_mut().entries[key].error.get_or_insert_with(|| errno::error(number, message));
     }
 
-    /// The memory of a read or write cannot be accessed: it fails with `e` when the server has answered.
+    /// The memory of a read or write cannot be accessed: the command fails with `e` when the server has answered.
     pub fn spoil(&self, key: usize, e: &Error) {
-        // It may be gone, when its caller gave up and the server was quick.
+        // The entry may be gone, when its caller gave up and the server was quick.
         if let Some(entry) = self.0.borrow_mut().entries.get_mut(key) {
             entry.error.get_or_insert_with(|| Error::new(e.kind(), e.message()));
         }
@@ -271,15 +271,15 @@ impl Flight {
     }
 
     /// The connection is gone at `now`: everything unanswered is to be sent again, but for what was lost with a
-    /// connection `patience` ago already. That is refused with `e`, whatever else the server may have answered since.
-    /// True if changes were given up whose outcome is open.
-    pub fn rewind(&self, now: Time, patience: Duration, e: &Error) -> bool {
+    /// connection `reconnect` ago already. Such a command fails with `e`, whatever else the server may have answered
+    /// since. True if changes were given up whose outcome is open.
+    pub fn rewind(&self, now: Time, reconnect: Duration, e: &Error) -> bool {
         self.stop_sending();
-        let mut doubt = false;
+        let mut open = false;
         for key in self.unanswered() {
             let lost = *self.0.borrow_mut().entries[key].lost.get_or_insert(now);
-            if now.since(lost) > patience {
-                doubt |= self.give_up(key, e);
+            if now.since(lost) > reconnect {
+                open |= self.give_up(key, e);
             }
         }
         let keys = self.unanswered();
@@ -298,7 +298,7 @@ impl Flight {
             entry.error = None;
             inner.unsent.push_back(key);
         }
-        doubt
+        open
     }
 
     /// There is no connection on which anything is being sent.
@@ -314,17 +314,17 @@ impl Flight {
         self.stop_sending();
         let keys = self.unanswered();
         self.0.borrow_mut().unsent.clear();
-        keys.into_iter().fold(false, |doubt, key| doubt | self.give_up(key, e))
+        keys.into_iter().fold(false, |open, key| open | self.give_up(key, e))
     }
 
-    /// Answers a command with an error. True if it is a change whose outcome is open.
+    /// Answers a command with an error. True for a change whose outcome is open.
     fn give_up(&self, key: usize, e: &Error) -> bool {
-        let (at, doubt) = {
+        let (at, open) = {
             let entry = &self.0.borrow().entries[key];
-            (range(&entry.command), entry.in_doubt())
+            (range(&entry.command), entry.is_open())
         };
         self.complete(key, Err(e.clone().at(at)));
-        doubt
+        open
     }
 }
 

@@ -5,8 +5,8 @@
 //!                                                                     └─ not known: EXPORT_NAME
 //! ```
 //!
-//! What a server does not know is done without. Invariant: no reply longer than [`REPLY_MAX`] is taken in, and no
-//! more than [`REPLIES_MAX`] of them.
+//! The client does without extensions that a server does not know. Invariant: no reply longer than [`REPLY_MAX`] is
+//! taken in, and no more than [`REPLIES_MAX`] of them.
 
 use crate::wire::{
     self, InfoBlockSize, InfoExport, OptionHeader, OptionReplyHeader, Session, handshake, info, opt, rep,
@@ -19,7 +19,7 @@ const REPLY_MAX: usize = 16 << 10;
 /// The most replies in one negotiation.
 const REPLIES_MAX: u32 = 1000;
 
-/// What a server said about an export.
+/// A server's description of an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// Bytes.
@@ -36,7 +36,7 @@ pub struct Facts {
     pub fenced: bool,
 }
 
-/// What the client came for.
+/// The wish of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// Use the export, and have the older connections of the session ended; `must`: without that, do not use it.
@@ -50,7 +50,7 @@ pub enum Purpose {
     Info,
 }
 
-/// What comes after a message of the server.
+/// The next step after a message of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// The message is not complete: receive more.
@@ -104,8 +104,8 @@ impl Handshake {
         }
     }
 
-    /// Reads one message from `input` and appends the answer to `out`. Returns how many bytes of `input` are done
-    /// with, and what comes next.
+    /// Reads one message from `input` and appends the answer to `out`. Returns the number of consumed bytes of `input`,
+    /// and the next step.
     pub fn step(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(usize, Next)> {
         match self.state {
             State::Greeting => self.greeting(input, out),
@@ -124,7 +124,7 @@ impl Handshake {
             return Ok((0, Next::Receive));
         };
         if greeting.magic.get() != wire::MAGIC || greeting.option_magic.get() != wire::OPTION_MAGIC {
-            return odd("this is no NBD server, or one with the handshake of before 2011");
+            return odd("no NBD server, or one with the handshake of before 2011");
         }
         let flags = greeting.flags.get() & (handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES);
         self.no_zeroes = flags & handshake::NO_ZEROES != 0;
@@ -254,7 +254,7 @@ impl Handshake {
         };
         let said: String =
             String::from_utf8_lossy(data).chars().filter(|c| !c.is_control()).take(200).collect();
-        let said = if said.is_empty() { said } else { format!(" (it says: {said})") };
+        let said = if said.is_empty() { said } else { format!(" (the server says: {said})") };
         Error::new(ErrorKind::Offline, why + &said)
     }
 

@@ -1,25 +1,25 @@
-//! What a server has acknowledged and not flushed, and what a lost connection makes of it.
+//! Writes that a server has acknowledged and not flushed, and the effect of a lost connection on them.
 //!
-//! A server that goes away may take acknowledged writes with it, if it kept them in memory of its own. A client cannot
-//! see whether it did: `kill -9` of a server whose writes are in the kernel loses nothing, a power failure on its host
-//! may lose everything since the last flush. [`Promise`] is what the user knows about the server.
+//! A server that goes away may take acknowledged writes with it, if they were only in the server's own memory. A client
+//! cannot see where they were: `kill -9` of a server whose writes are in the kernel loses nothing, a power failure on
+//! its host may lose everything since the last flush. [`Promise`] is what the user knows about the server.
 
 use lamina_block::{Error, Result};
 use serde::Deserialize;
 use std::cell::Cell;
 
-/// What a server promises about acknowledged writes when the connection to it is lost.
+/// The promise of a server about acknowledged writes when the connection to it is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Promise {
-    /// They are still there when it comes back.
+    /// The writes are still there when the server comes back.
     #[default]
     Kept,
-    /// They may be gone. The first flush after a reconnect then fails, unless nothing was at stake.
+    /// They may be gone. The first flush after a reconnect then fails, unless there were no unflushed writes.
     Lost,
 }
 
-/// Counts what is at stake.
+/// Counts unflushed writes.
 #[derive(Default)]
 pub struct Ledger {
     promise: Cell<Promise>,
@@ -27,10 +27,10 @@ pub struct Ledger {
     acknowledged: Cell<u64>,
     /// How many of them a completed flush covers.
     flushed: Cell<u64>,
-    /// The same of those changes that are certain: whoever asked for them was told so.
+    /// The same for acknowledged changes only.
     certain: Cell<(u64, u64)>,
-    /// Acknowledged changes may have been lost, and nobody was told.
-    doubt: Cell<bool>,
+    /// Acknowledged changes may have been lost without a report.
+    may_be_lost: Cell<bool>,
 }
 
 /// A flush that is under way.
@@ -45,14 +45,14 @@ impl Ledger {
         Ledger { promise: Cell::new(promise), ..Ledger::default() }
     }
 
-    /// A change that is not durable by itself has ended. One that failed counts too: a part of it may have been done.
+    /// A change that is not durable by itself has ended. A failed change counts too: a part of it may have been done.
     pub fn acknowledge(&self, is_certain: bool) {
         self.acknowledged.set(self.acknowledged.get() + 1);
         let (certain, flushed) = self.certain.get();
         self.certain.set((certain + u64::from(is_certain), flushed));
     }
 
-    /// True if nobody was told of a change that is not flushed.
+    /// True if there is no acknowledged change that is not flushed.
     pub fn owes_nothing(&self) -> bool {
         self.certain.get().0 == self.certain.get().1
     }
@@ -60,7 +60,7 @@ impl Ledger {
     /// The connection was lost.
     pub fn lost(&self) {
         if self.promise.get() == Promise::Lost && self.acknowledged.get() > self.flushed.get() {
-            self.doubt.set(true);
+            self.may_be_lost.set(true);
         }
     }
 
@@ -69,12 +69,12 @@ impl Ledger {
         Flushing { covers: self.acknowledged.get(), certain: self.certain.get().0 }
     }
 
-    /// The server has done a flush. An error, once, if what it should have covered may be gone.
+    /// The server has done a flush. An error, once, if writes before this flush may be gone.
     pub fn end(&self, flush: Flushing) -> Result<()> {
         self.flushed.set(self.flushed.get().max(flush.covers));
         let (certain, flushed) = self.certain.get();
         self.certain.set((certain, flushed.max(flush.certain)));
-        if self.doubt.replace(false) {
+        if self.may_be_lost.replace(false) {
             return Err(Error::media(
                 "the connection was lost with writes acknowledged and not flushed; the server may have lost them",
             ));

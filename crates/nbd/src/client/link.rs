@@ -1,21 +1,21 @@
 //! One connection to a server, made anew when it is lost.
 //!
 //! ```text
-//!   connected ──lost──▶ reconnecting (50 ms, 100 ms ... 2 s apart) ──▶ connected: everything unanswered is sent again
-//!                            └── longer than `reconnect`: everything fails, and so does what comes, until the
+//!   connected ──lost─▶ reconnecting (50 ms, 100 ms ... 2 s apart) ─▶ connected: all sent again
+//!                            └── longer than `reconnect`: all commands fail, later ones too, until the
 //!                                server is back
 //! ```
 //!
 //! Commands are sent in batches and their replies read in batches. Invariant: a command is answered, well or not,
-//! within `reconnect` plus twice `timeout` from when it was first lost with a connection, also if the server accepts
-//! connections and loses them again, and whatever it answers to other commands.
+//! within `reconnect` plus twice `timeout` after the first loss of its connection, also if the server accepts
+//! connections and loses them again, and whatever the server answers to other commands.
 //!
-//! Every link is a session of its own ([`crate::wire::Session`]). A server that knows sessions ends the lost
-//! connection before it lets the new one go on, so that nothing sent over it happens after what is sent again. A
-//! command is sent again on the link that lost it; the other links go on meanwhile, because nobody can rely on the
-//! order of requests that are under way together. That ends when a link gives up a change that the server may have
-//! received: whoever is told of the failure may write there again. Until the link has a connection, which fences the
-//! lost one, no link takes changes ([`Doubts`]).
+//! Every link is a session of its own ([`crate::wire::Session`]). A server that knows sessions ends the lost connection
+//! before it lets the new one go on, so that no command from the old connection is done after one that is sent again. A
+//! command is sent again on the link that lost it; the other links go on meanwhile, because requests that are under way
+//! together have no order. That ends when a link gives up a change that the server may have received: after the failure
+//! the caller may write there again. Until the link has a connection, which fences the lost one, no link takes changes
+//! ([`OpenChanges`]).
 
 mod silence;
 
@@ -44,13 +44,13 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 const FAREWELL: Duration = Duration::from_secs(1);
 /// The most segments that are sent by one call; the kernel takes 1024.
 const SEGMENTS_MAX: usize = 512;
-/// Zeroes that are sent by one call instead of memory that cannot be read, in bytes.
+/// Bytes of zeroes that one call sends instead of memory that cannot be read.
 const ZEROES: usize = 64 << 10;
 
 /// Commands that one call sends.
 struct Batch {
     bytes: Buf,
-    /// Those that are writes, and where the data of each are.
+    /// The writes among them, and the place of the data of each.
     writes: Vec<(usize, Range<usize>)>,
 }
 
@@ -65,15 +65,15 @@ fn before_bad_memory(sent: Result<()>) -> Result<Option<(usize, Error)>> {
 
 /// Links that gave up changes which may yet happen, each counted once, and the latest reason.
 #[derive(Default)]
-pub struct Doubts(RefCell<(usize, Option<Error>)>);
+pub struct OpenChanges(RefCell<(usize, Option<Error>)>);
 
-impl Doubts {
-    fn arise(&self, why: Error) {
-        let mut doubts = self.0.borrow_mut();
-        *doubts = (doubts.0 + 1, Some(why));
+impl OpenChanges {
+    fn add(&self, why: Error) {
+        let mut open_changes = self.0.borrow_mut();
+        *open_changes = (open_changes.0 + 1, Some(why));
     }
 
-    fn settle(&self) {
+    fn resolve(&self) {
         self.0.borrow_mut().0 -= 1;
     }
 
@@ -85,7 +85,7 @@ impl Doubts {
     }
 }
 
-/// What all connections of a client have in common.
+/// The common state of all connections of a client.
 pub struct Common {
     /// The world.
     pub env: Rc<dyn Env>,
@@ -101,13 +101,13 @@ pub struct Common {
     pub timeout: Duration,
     /// The shape that the export must keep.
     pub shape: Shape,
-    /// What is at stake.
+    /// Unflushed writes.
     pub ledger: Ledger,
     /// Whether changes may be sent.
-    pub doubts: Doubts,
+    pub open_changes: OpenChanges,
     /// This process ends.
     pub ending: Cell<bool>,
-    /// Why nothing is sent any more: it ends, and the server was silent.
+    /// The reason why no command is sent any more: the client ends, and the server was silent.
     pub given_up: RefCell<Option<Error>>,
 }
 
@@ -115,19 +115,19 @@ pub struct Common {
 pub struct Connected {
     conn: Rc<dyn Conn>,
     inbox: Inbox,
-    /// What the server said about the export.
+    /// The server's description of the export.
     pub facts: Facts,
 }
 
 impl Common {
-    /// Connects to use the export, as the connection of `session`. It must be as it was.
+    /// Connects to use the export, as the connection of `session`. The shape must not change.
     pub async fn go(&self, session: Session) -> Result<Connected> {
         let must = self.shape.get().is_some_and(|able| able.fence);
         let connected = self.connect(Purpose::Go { session, must }).await?;
         self.shape.check(connected)
     }
 
-    /// A session that nobody else has.
+    /// A unique session.
     pub fn session(&self) -> Session {
         Session(u128::from(self.env.random()) << 64 | u128::from(self.env.random()))
     }
@@ -195,10 +195,10 @@ pub struct Link {
     lost: Cell<Option<Time>>,
     /// How long to wait before the next attempt to connect. Grows until the server answers something.
     pause: Cell<Duration>,
-    /// Why everything fails, while it does.
+    /// The reason why all requests fail, while they do.
     failure: RefCell<Option<Error>>,
-    /// It gave up changes that may yet happen.
-    doubtful: Cell<bool>,
+    /// The link gave up changes that may yet be done.
+    has_open_changes: Cell<bool>,
     heard: Cell<Time>,
     reconnects: Cell<u64>,
     /// The connection that is up.
@@ -219,7 +219,7 @@ impl Link {
             lost: Cell::new(None),
             pause: Cell::new(Duration::ZERO),
             failure: RefCell::new(None),
-            doubtful: Cell::new(false),
+            has_open_changes: Cell::new(false),
             heard: Cell::new(common.env.now()),
             reconnects: Cell::new(0),
             up: RefCell::new(None),
@@ -229,13 +229,13 @@ impl Link {
         link
     }
 
-    /// Sends a command. It is queued at once; the reply need not be awaited for it to be sent.
+    /// Sends a command. The command is queued at once; it is sent even if the reply is not awaited.
     pub fn submit(&self, command: Command) -> Result<Reply> {
         if let Some(failure) = self.common.given_up.borrow().as_ref().or(self.failure.borrow().as_ref()) {
             return Err(failure.clone());
         }
         if command.changes() {
-            self.common.doubts.check()?;
+            self.common.open_changes.check()?;
         }
         let key = self.flight.add(command);
         self.wake.notify();
@@ -257,7 +257,7 @@ impl Link {
         self.reconnects.get()
     }
 
-    /// Begins to end: what is queued is sent, then goodbye.
+    /// Begins to end: queued commands are sent, then the goodbye.
     pub fn leave(&self) {
         self.closing.set(true);
         self.wake.notify();
@@ -287,7 +287,7 @@ impl Link {
             }
             let failure = self.failure(&why);
             if self.flight.rewind(self.common.env.now(), self.common.reconnect, &failure) {
-                self.doubt(failure);
+                self.note_open_changes(failure);
             }
             match self.reconnect(why).await {
                 Some(again) => connected = again,
@@ -311,18 +311,18 @@ impl Link {
             let pause = self.pause.get();
             self.pause.set((pause * 2).clamp(PAUSE.0, PAUSE.1));
             if !pause.is_zero() {
-                env.sleep(self.patience().map_or(pause, |left| left.min(pause))).await;
+                env.sleep(self.time_left().map_or(pause, |left| left.min(pause))).await;
             }
             self.give_up_in_time(&why);
             if self.closing.get() {
                 return None;
             }
-            // Not to be late for those who wait, the attempt is given up when their time is over.
+            // The attempt is given up when the time of waiting requests is over.
             let attempt = pin!(self.common.go(self.session));
-            let late = env.sleep(self.patience().unwrap_or(ATTEMPT));
+            let late = env.sleep(self.time_left().unwrap_or(ATTEMPT));
             let connected = match select(attempt, late).await {
                 Either::Left((connected, _)) => connected,
-                // What an attempt before this one heard says more.
+                // The error of an earlier attempt tells more.
                 Either::Right(_) if told => continue,
                 Either::Right(_) => Err(Error::offline("the server does not negotiate")),
             };
@@ -331,8 +331,8 @@ impl Link {
                 Ok(connected) => {
                     tracing::info!(server = %self.common.address, "connected again");
                     self.failure.take();
-                    if self.doubtful.replace(false) {
-                        self.common.doubts.settle();
+                    if self.has_open_changes.replace(false) {
+                        self.common.open_changes.resolve();
                     }
                     return Some(connected);
                 }
@@ -342,7 +342,7 @@ impl Link {
     }
 
     /// How long commands may still wait for the server; `None` if they do not wait any more.
-    fn patience(&self) -> Option<Duration> {
+    fn time_left(&self) -> Option<Duration> {
         let lost = self.lost.get()?;
         let left = self.common.reconnect.saturating_sub(self.common.env.now().since(lost));
         (!left.is_zero()).then_some(left)
@@ -350,20 +350,20 @@ impl Link {
 
     /// Fails everything that has waited too long.
     fn give_up_in_time(&self, why: &Error) {
-        if self.patience().is_some() {
+        if self.time_left().is_some() {
             return;
         }
         let failure = self.failure(why);
         if self.flight.fail_all(&failure) {
-            self.doubt(failure.clone());
+            self.note_open_changes(failure.clone());
         }
         *self.failure.borrow_mut() = Some(failure);
     }
 
     /// Changes were given up, and the server may yet do them.
-    fn doubt(&self, why: Error) {
-        if !self.doubtful.replace(true) {
-            self.common.doubts.arise(why);
+    fn note_open_changes(&self, why: Error) {
+        if !self.has_open_changes.replace(true) {
+            self.common.open_changes.add(why);
         }
     }
 
@@ -381,7 +381,7 @@ impl Link {
         let end = {
             let receive = pin!(self.receive(&conn, replies));
             match select(pin!(self.send(&conn)), receive).await {
-                // Said goodbye: the server closes when it has answered.
+                // After the goodbye the server closes when it has answered.
                 Either::Left((Ok(()), receive)) => receive.await,
                 Either::Left((Err(e), _)) | Either::Right((Err(e), _)) => Err(e),
                 Either::Right((Ok(()), _)) => Ok(()),
@@ -409,8 +409,8 @@ impl Link {
         }
     }
 
-    /// Sends a batch. A write whose memory cannot be read is sent with zeroes, and fails: the connection, and what others
-    /// do over it, goes on.
+    /// Sends a batch. A write whose memory cannot be read is sent with zeroes, and fails: the connection, with the
+    /// requests of others, goes on.
     async fn send_batch(&self, conn: &Rc<dyn Conn>, batch: &Batch) -> Result<()> {
         let Some((mut sent, _)) = before_bad_memory(conn.send(batch.bytes.clone()).await)? else {
             return Ok(());
@@ -419,7 +419,7 @@ impl Link {
             if payload.end <= sent {
                 continue;
             }
-            // By itself, with the headers before it, so that it is known which one it is.
+            // Sent alone, with the headers before it, so that the failed write is known.
             let part = batch.bytes.slice(sent..payload.end);
             if let Some((there, e)) = before_bad_memory(conn.send(part).await)? {
                 self.flight.spoil(*key, &e);

@@ -1,4 +1,4 @@
-//! `nbd`: a sink that is an NBD client. Whatever nbdkit, qemu-nbd or another Lamina serves is a store.
+//! `nbd`: a sink that is an NBD client. An export of nbdkit, qemu-nbd or another Lamina as a store.
 //!
 //! ```text
 //!                    ┌─▶ Link: connection, unanswered commands ─▶ ┐
@@ -10,28 +10,29 @@
 //! * `address`: "unix:PATH", "tcp:HOST:PORT", or a URI ("nbd://HOST:PORT/EXPORT", "nbd+unix:///EXPORT?socket=PATH",
 //!   and "nbds" for TLS).
 //! * `export` (the server's default): the export's name, unless the URI has it.
-//! * `connections` (1): at most 16. More than one only if the server says that they see the same data.
+//! * `connections` (1): at most 16. More than one only if the server promises that they see the same data.
 //! * `reconnect` ("30s"): how long requests wait for a server that went away. They are sent again when it is back,
 //!   and fail when it is not.
 //! * `timeout` ("60s"): a server that says nothing for so long although requests wait has gone away. "0s": never.
-//! * `unflushed` ("kept"): what becomes of writes that the server has acknowledged, and not flushed, when the
-//!   connection is lost. "kept" is true of a server that writes to its kernel and is only restarted. With "lost" the
-//!   first flush after a reconnect fails if such writes were at stake, so that nobody believes them durable.
+//! * `unflushed` ("kept"): the fate of writes that the server has acknowledged, and not flushed, when the connection is
+//!   lost. "kept" is true of a server that writes to its kernel and is only restarted. With "lost" the first flush
+//!   after a reconnect fails if there were such writes, so that they are not believed durable.
 //! * `tls`: a table with `ca`, and `certificate` and `key` if the server wants to know the client, PEM files all;
 //!   `name`, if the server's certificate is for another name than the host in the address.
 //!
-//! Promises: a request is answered within `reconnect` plus `timeout` of the server's last word; within three seconds of it
-//! while the daemon ends, so that a silent server does not keep it. A request that was
-//! under way when the connection was lost is sent again, and may be done twice. A Lamina that serves ends the lost
-//! connection before it lets the new one go on, so that no old write lands on a newer one, whatever was lost. Other
-//! servers cannot be asked to: if one was killed nothing can happen, but if only the network was lost, or the server
-//! stalled, what it had received may still be done, on top of later writes. An export that comes back smaller,
-//! read-only or less able is refused.
+//! Promises: a request is answered within `reconnect` plus `timeout` of the server's last word; within three seconds of
+//! it while the daemon ends, so that a silent server does not keep it. A request that was under way when the connection
+//! was lost is sent again, and may be done twice. A Lamina that serves ends the lost connection before it lets the new
+//! one go on, so that no old write lands on a newer one, whatever was lost. Other servers cannot be asked to: after a
+//! kill of the server that is no danger, but if only the network was lost, or the server stalled, requests that it had
+//! received may still be done, on top of later writes. An export that comes back smaller, read-only or less able is
+//! refused.
 //!
 //! Not done here: following a resize by itself. Nothing in the protocol announces one (its draft of a RESIZE extension
 //! is a command to resize); `lamina ctl DEVICE refresh` asks the server, and takes the answer over for all devices
-//! above. A sink that finds a larger export when it connects again says so in the log, and shows it as `size_there`.
-//! NBD leaves open what a discarded range reads as; servers in use give old data or zeroes, as the contract wants.
+//! above. A sink that finds a larger export when it connects again reports that in the log, and shows the size as
+//! `size_there`. NBD does not define the data of a discarded range; servers in use give old data or zeroes, as the
+//! contract wants.
 
 pub mod flight;
 pub mod handshake;
@@ -53,7 +54,7 @@ use lamina_block::{
     Manage, Op, Outside, Passthrough, Pending, Result, Step, Traits, Verb, Zero,
 };
 use ledger::Ledger;
-use link::{Common, Doubts, Link};
+use link::{Common, Link, OpenChanges};
 use serde::{Deserialize, Deserializer, de};
 use serde_json::{Value, json};
 use shape::{Able, Shape};
@@ -153,7 +154,7 @@ impl Config for Keys {
             target.export = match (target.export, self.export) {
                 (Some(uri), Some(_)) if !uri.is_empty() => {
                     return Err(Error::invalid(
-                        "the address has the export's name already: leave out `export`",
+                        "the address has the export's name already: remove the key `export`",
                     ));
                 }
                 (uri, key) => key.or(uri),
@@ -209,7 +210,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to an export. A server that is not there now is an error; one that goes away later is waited for.
+    /// Connects to an export. A server that is not there now is an error; requests wait for a server that goes away
+    /// later.
     pub async fn connect(env: &Rc<dyn Env>, target: Target, options: Options) -> Result<Rc<Client>> {
         if !(1..=CONNECTIONS_MAX).contains(&options.connections) {
             return Err(Error::invalid(format!("connections: from 1 to {CONNECTIONS_MAX}")));
@@ -227,7 +229,7 @@ impl Client {
             timeout: options.timeout,
             shape: Shape::new(),
             ledger: Ledger::new(options.unflushed),
-            doubts: Doubts::default(),
+            open_changes: OpenChanges::default(),
             ending: Cell::new(false),
             given_up: RefCell::default(),
         });

@@ -1,7 +1,7 @@
 //! Replies, read from what was received: simple ones and chunks of structured ones.
 //!
-//! Data of reads go straight into the memory of their request. Everything is checked against the request that it
-//! answers; what does not fit ends the connection.
+//! Data of reads go straight into the memory of their request. Every reply is checked against its request; a reply that
+//! does not fit ends the connection.
 
 use super::flight::{Command, Flight, odd};
 use crate::inbox::Inbox;
@@ -21,7 +21,7 @@ pub struct Replies {
     filling: Option<Filling>,
 }
 
-/// What the bytes that are received now are for.
+/// The purpose of the bytes that are received now.
 #[derive(Clone, Copy)]
 enum Filling {
     /// Data of a read; the reply may end with them.
@@ -36,13 +36,13 @@ impl Replies {
         Replies { inbox, pool: pool.clone(), structured, context, filling: None }
     }
 
-    /// Where to receive, and to take note of what was received.
+    /// The place to receive, and the account of received bytes.
     pub fn inbox(&mut self) -> &mut Inbox {
         &mut self.inbox
     }
 
-    /// The memory that data are being received into cannot be written: that read fails with `e`. The error again, if there
-    /// is none.
+    /// The memory that data are being received into cannot be written: that read fails with `e`. The error again, if
+    /// there is none.
     pub fn divert(&mut self, flight: &Flight, e: Error) -> Result<()> {
         let Some(Filling::Data { key, .. }) = self.filling else { return Err(e) };
         flight.spoil(key, &e);
@@ -50,7 +50,7 @@ impl Replies {
         Ok(())
     }
 
-    /// Reads one message; false if it is not complete.
+    /// Reads one message; false if the message is not complete.
     pub fn step(&mut self, flight: &Flight) -> Result<bool> {
         if let Some(filling) = self.filling {
             let Some(bytes) = self.inbox.filled() else { return Ok(false) };

@@ -1,4 +1,4 @@
-//! The shape of an export: what a server said, checked and made into a [`Geometry`], and kept over reconnects.
+//! The shape of an export: a server's description, checked and made into a [`Geometry`], and kept over reconnects.
 
 use super::handshake::Facts;
 use super::link::Connected;
@@ -21,12 +21,12 @@ pub struct Able {
     pub multi: bool,
     /// Block status can be asked for.
     pub status: bool,
-    /// The server ends what is left of a lost connection before it lets the client go on.
+    /// The server ends the requests of a lost connection before it lets the client go on.
     pub fence: bool,
 }
 
 impl Able {
-    /// What a server said, if it makes sense.
+    /// A server's description, if it makes sense.
     pub fn new(facts: &Facts) -> Result<Able> {
         let (minimum, preferred, payload) = facts.blocks.unwrap_or((1, 4096, wire::PAYLOAD_MAX));
         if !minimum.is_power_of_two() || minimum > 64 << 10 || !preferred.is_power_of_two() {
@@ -63,7 +63,7 @@ impl Able {
     }
 }
 
-/// What an export was when it was first seen, or when the user last asked.
+/// The export when it was first seen, or at the user's last refresh.
 pub struct Shape {
     able: Cell<Option<Able>>,
     /// Its size in bytes when a connection was last made.
@@ -76,23 +76,24 @@ impl Shape {
         Shape { able: Cell::new(None), there: Cell::new(0) }
     }
 
-    /// Takes `able` for what the export is.
+    /// Takes over `able` as the export's shape.
     pub fn set(&self, able: Able) {
         self.able.set(Some(able));
         self.there.set(able.geometry.size);
     }
 
-    /// What the export is, once it was seen.
+    /// The export's shape, once it was seen.
     pub fn get(&self) -> Option<Able> {
         self.able.get()
     }
 
-    /// The size in bytes that the server last said, which nobody has taken over if it differs.
+    /// The server's latest size in bytes, which is not taken over yet if it differs.
     pub fn there(&self) -> u64 {
         self.there.get()
     }
 
-    /// A new connection must lead to the same export: it may have grown, and learnt, but not shrunk or forgotten.
+    /// A new connection must lead to the same export: it may have grown or gained abilities, but not shrunk or lost
+    /// some.
     pub fn check(&self, connected: Connected) -> Result<Connected> {
         let changed = Able::new(&connected.facts).and_then(|now| {
             let Some(before) = self.get() else { return Ok(()) };
@@ -119,13 +120,13 @@ impl Able {
         let changed =
             |what: String| Err(Error::offline(format!("the server came back with another export: {what}")));
         if is.size < was.size {
-            return changed(format!("it had {} bytes and has {}", was.size, is.size));
+            return changed(format!("the size was {} bytes and is {}", was.size, is.size));
         }
         if is.read_only && !was.read_only {
-            return changed("it is read-only now".to_owned());
+            return changed("the export is read-only now".to_owned());
         }
         if is.block > was.block || now.payload < self.payload {
-            return changed("its block sizes do not allow what they allowed".to_owned());
+            return changed("its block sizes allow less than before".to_owned());
         }
         let lost = [
             ("discard", was.discard && !is.discard),
@@ -137,7 +138,7 @@ impl Able {
             ("fence for lost connections", self.fence && !now.fence),
         ];
         match lost.iter().find(|(_, lost)| *lost) {
-            Some((what, _)) => changed(format!("it has no {what} any more")),
+            Some((what, _)) => changed(format!("the export has no {what} any more")),
             None => Ok(()),
         }
     }

@@ -7,7 +7,7 @@ use std::str::FromStr;
 /// The port that is meant when a URI names none.
 const PORT: u16 = 10809;
 
-/// A server, and what a URI says about the export on it.
+/// A server, and the export on it, from a URI.
 ///
 /// Understood are `unix:PATH`, `tcp:HOST:PORT`, and the URIs of the NBD project: `nbd://HOST[:PORT]/EXPORT`,
 /// `nbd+unix:///EXPORT?socket=PATH`, and with `nbds` the same encrypted, where `tls-certificates=FOLDER` names a
@@ -58,7 +58,7 @@ impl FromStr for Target {
 
     fn from_str(text: &str) -> Result<Target> {
         let Some((scheme, rest)) = text.split_once("://") else {
-            let address = text.parse().map_err(|_| wrong(text, "it is no address"))?;
+            let address = text.parse().map_err(|_| wrong(text, "the text is no address"))?;
             return Ok(Target { address, export: None, tls: false, certificates: None });
         };
         let (tls, unix) = match scheme {
@@ -70,20 +70,22 @@ impl FromStr for Target {
         };
         let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (host, export) = place.split_once('/').unwrap_or((place, ""));
-        let decoded = |part: &str| decode(part).ok_or_else(|| wrong(text, "a %-code in it is wrong"));
+        let decoded = |part: &str| decode(part).ok_or_else(|| wrong(text, "a %-code is wrong"));
         let (mut socket, mut certificates) = (None, None);
         for (key, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
             match key {
                 "socket" if unix => socket = Some(PathBuf::from(decoded(value)?)),
                 "tls-certificates" if tls => certificates = Some(PathBuf::from(decoded(value)?)),
-                _ => return Err(wrong(text, "it has a parameter that means nothing here")),
+                _ => return Err(wrong(text, "an unknown parameter")),
             }
         }
         let address = match (unix, socket) {
             (true, Some(path)) if host.is_empty() => Address::Unix(path),
             (true, Some(_)) => return Err(wrong(text, "a Unix socket has no host")),
-            (true, None) => return Err(wrong(text, "it lacks socket=PATH")),
-            (false, _) => tcp(host).ok_or_else(|| wrong(text, "it lacks a host, or the port is wrong"))?,
+            (true, None) => return Err(wrong(text, "socket=PATH is missing")),
+            (false, _) => {
+                tcp(host).ok_or_else(|| wrong(text, "the host is missing, or the port is wrong"))?
+            }
         };
         Ok(Target { address, export: Some(decoded(export)?), tls, certificates })
     }

@@ -1,9 +1,9 @@
 //! The fence: when a client comes back over a new connection, nothing of its lost one may happen any more.
 //!
 //! ```text
-//!   old connection   write A ──▶ node ............ done ── ended
+//!   old connection   write A ──▶ node ... done ── ended
 //!                    write B (received, or still under way): dropped
-//!   new connection       session? ─────────────────────▶ acknowledged ─▶ write A again, write C ...
+//!   new connection       session? ──▶ acknowledged ─▶ write A again, write C ...
 //! ```
 //!
 //! Without it, a write that the server still works on, or reads later from the old socket, could land on top of a
@@ -14,8 +14,9 @@
 //! requests it had handed to the node with it; an older claim never ends a newer connection; the wait is bounded by
 //! [`Settings::fence_timeout`], after which the new connection is refused.
 //!
-//! Whoever knows the 128 bits of a session and may use the export can end that session's connection, and nothing
-//! else: it comes back, and ends the other. Without TLS they can be read on the wire, as can everything.
+//! A client that knows the 128 bits of a session and may use the export can end that session's connection, and no more:
+//! the session's client comes back, and ends the other connection. Without TLS they can be read on the wire, as can
+//! everything.
 
 use super::{Client, Server};
 use crate::wire::Session;
@@ -26,7 +27,7 @@ use std::pin::pin;
 #[cfg(doc)]
 use {super::Settings, crate::wire};
 
-/// That a connection belongs to a session.
+/// The claim of a connection to a session.
 pub struct Claim {
     export: String,
     session: Session,

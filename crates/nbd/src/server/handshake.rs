@@ -1,12 +1,12 @@
 //! The server's side of the negotiation, without a socket: bytes in, bytes out.
 //!
 //! ```text
-//!   greeting ─▶ client flags ─▶ option ─▶ reply ─▶ option ─▶ ... ─▶ GO or EXPORT_NAME ─▶ transmission
-//!                                 └─ STARTTLS: all that was agreed is forgotten
+//!   greeting ─▶ client flags ─▶ option ─▶ reply ─▶ ... ─▶ GO or EXPORT_NAME ─▶ transmission
+//!                                 └─ STARTTLS: earlier agreements are dropped
 //! ```
 //!
-//! Invariants: at most [`OPTION_MAX`] bytes of an option are ever needed at once, longer ones are skipped and
-//! refused; a reply is made only for a whole option; before TLS, when it is required, nothing about exports is told.
+//! Invariants: at most [`OPTION_MAX`] bytes of an option are ever needed at once, longer ones are skipped and refused;
+//! a reply is made only for a whole option; where TLS is required, a client learns nothing about exports before it.
 
 use super::option::{context, error, info_reply, info_request, meta_request, reply};
 use crate::wire::{self, InfoBlockSize, InfoExport, OptionHeader, Session, handshake, info, opt, rep};
@@ -16,7 +16,7 @@ use zerocopy::{FromBytes, IntoBytes};
 /// The longest option that is looked at, in bytes.
 pub const OPTION_MAX: usize = 16 << 10;
 
-/// What a client learns about an export.
+/// The properties of an export that a client learns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// Its name; an empty name asked for may mean another.
@@ -27,7 +27,7 @@ pub struct Facts {
     pub size: u64,
     /// [`wire::flag`], without what depends on structured replies.
     pub flags: u16,
-    /// Every request is a multiple of it, in bytes.
+    /// Every request is a multiple of this, in bytes.
     pub minimum: u32,
     /// Best handled, in bytes.
     pub preferred: u32,
@@ -46,18 +46,18 @@ pub trait Exports {
 pub enum Tls {
     /// There are no certificates: TLS is refused.
     Unavailable,
-    /// A client may ask for it.
+    /// A client may ask for TLS.
     Offered,
-    /// Nothing else is possible before it.
+    /// TLS comes first.
     Required,
     /// The connection is encrypted.
     Active,
 }
 
-/// What both sides agreed on.
+/// The agreement of both sides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agreed {
-    /// The name of the export, as it was found.
+    /// The name of the export that was found.
     pub export: String,
     /// Reads are answered in chunks.
     pub structured: bool,
@@ -65,7 +65,7 @@ pub struct Agreed {
     pub block_status: bool,
     /// The connection belongs to this session.
     pub session: Option<Session>,
-    /// It began by `EXPORT_NAME`, to which there is no error.
+    /// The client used `EXPORT_NAME`, to which there is no error.
     pub oldest: bool,
 }
 
@@ -74,8 +74,8 @@ pub const CONTEXT_ID: u32 = 1;
 /// The number of the context of a session, of which there is nothing to ask.
 const SESSION_ID: u32 = 2;
 
-/// What comes after a message of the client. If it cannot be had, send what [`Next::refuse`] makes of it instead of the
-/// answer, and close.
+/// The next step after a message of the client. If the export cannot be used, send the result of [`Next::refuse`]
+/// instead of the answer, and close.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     /// The message is not complete: receive more.
@@ -94,7 +94,7 @@ pub enum Next {
 }
 
 impl Next {
-    /// What to say instead of the answer. Nothing can be said to who begins in the oldest way.
+    /// The refusal, instead of the answer. Nothing can be said to who begins in the oldest way.
     pub fn refuse(&self, why: &str) -> Vec<u8> {
         let mut out = Vec::new();
         match self {
@@ -106,7 +106,7 @@ impl Next {
     }
 }
 
-/// A client broke the protocol, or asked for what cannot be refused politely: close the connection.
+/// A client broke the protocol, or made a request that has no error reply: close the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused(pub String);
 
@@ -149,7 +149,7 @@ impl Handshake {
         Handshake { flags: before.flags, ..Handshake::new(Tls::Active, before.sessions) }
     }
 
-    /// What the server says first.
+    /// The first message of the server.
     pub fn greeting() -> Vec<u8> {
         let flags = handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES;
         let greeting = wire::Greeting {
@@ -160,8 +160,8 @@ impl Handshake {
         greeting.as_bytes().to_vec()
     }
 
-    /// Reads one message from `input` and appends the answer to `out`. Returns how many bytes of `input` are done
-    /// with, and what comes next.
+    /// Reads one message from `input` and appends the answer to `out`. Returns the number of consumed bytes of `input`,
+    /// and the next step.
     pub fn step(
         &mut self,
         input: &[u8],
@@ -246,7 +246,7 @@ impl Handshake {
         }
     }
 
-    /// The oldest way to begin. It knows no errors: the connection is closed instead.
+    /// The oldest way to begin. The option knows no errors: the connection is closed instead.
     fn export_name(&mut self, data: &[u8], exports: &dyn Exports, out: &mut Vec<u8>) -> Step {
         let Some(facts) = std::str::from_utf8(data).ok().and_then(|name| exports.find(name)) else {
             return refused(unknown(data, exports));
@@ -371,7 +371,7 @@ fn list(data: &[u8], exports: &dyn Exports, out: &mut Vec<u8>) -> Next {
     Next::Answered
 }
 
-/// What to say about a name that is not there.
+/// The message about an unknown name.
 fn unknown(name: &[u8], exports: &dyn Exports) -> String {
     let name = String::from_utf8_lossy(&name[..name.len().min(256)]).into_owned();
     let mut names: Vec<String> = exports.list().into_iter().map(|e| format!("{:?}", e.name)).collect();

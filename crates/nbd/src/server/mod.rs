@@ -4,11 +4,11 @@
 //! A connection negotiates (`handshake`), then transmits (`session`).
 //!
 //! Invariants: a client that breaks the protocol, stalls or floods loses its own connection and nothing else; the
-//! number of connections, and the number and the time of those that negotiate, are bounded by [`Settings`], the memory of
-//! those that transmit by that of their export ([`Budget`]); nothing of a client's lost connection happens after the
-//! client was let go on over a new one (`fence`).
+//! number of connections, and the number and the time of those that negotiate, are bounded by [`Settings`], the memory
+//! of those that transmit by that of their export ([`Budget`]); no request of a client's lost connection is done after
+//! the client goes on over a new one (`fence`).
 //!
-//! All connections to an export share one node, so what one has written all others see, and a flush on one covers
+//! All connections to an export share one node, so a write of one is visible to all others, and a flush on one covers
 //! the completed writes of all: the server says CAN_MULTI_CONN.
 
 mod fence;
@@ -41,21 +41,21 @@ use std::time::Duration;
 pub struct Settings {
     /// Encryption; none without it.
     pub tls: Option<ServerTls>,
-    /// Bytes that the requests of one connection may hold, data included: those not answered and the answers not
-    /// sent. At least 32 MiB, the largest request, are used. Default: 64 MiB.
+    /// Bytes of memory for the requests of one connection, data included: those not answered and the answers not sent.
+    /// At least 32 MiB, the largest request, are used. Default: 64 MiB.
     pub max_in_flight_bytes: usize,
     /// Connections at the same time. Default: 256.
     pub max_connections: usize,
-    /// Connections that negotiate at the same time. When another one comes, the one that has been at it longest has to
-    /// go, as soon as it has had a quarter of a second. Default: 128.
+    /// Connections that negotiate at the same time. When another one comes, the longest negotiation has to go, as soon
+    /// as it has had a quarter of a second. Default: 128.
     pub max_handshakes: usize,
     /// Time that a client has to negotiate. Default: 10 s.
     pub handshake_timeout: Duration,
-    /// How long a client that comes back waits for the requests of its lost connection to end, before it is refused
-    /// and has to come again. Shorter than `handshake_timeout`. Default: 5 s.
+    /// How long a returning client waits for the requests of its lost connection to end, before it is refused and has
+    /// to come again. Shorter than `handshake_timeout`. Default: 5 s.
     pub fence_timeout: Duration,
-    /// Fences a client's lost connection when it comes back, if it asks for it (`x-lamina:session`). Without it the
-    /// server is as others, which do not know sessions. Default: true.
+    /// Fences the lost connection of a returning client, if the client asks for that (`x-lamina:session`). Without it
+    /// the server is as others, which do not know sessions. Default: true.
     pub sessions: bool,
 }
 
@@ -80,12 +80,12 @@ pub struct ExportInfo {
     pub name: String,
     /// A line for people; may be empty.
     pub description: String,
-    /// What is exported.
+    /// The exported node.
     pub node: Rc<Node>,
     /// Refuse everything that changes the node.
     pub read_only: bool,
-    /// What the requests of its connections may hold. Each connection has [`Budget::RESERVE`] of it to itself, so that none
-    /// can be starved by others; one for which there is no room is refused.
+    /// The memory for requests of its connections. Each connection has its own [`Budget::RESERVE`] of it, so that none
+    /// can be starved by others; a connection for which there is no space is refused.
     pub memory: Rc<Budget>,
 }
 
@@ -98,7 +98,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Begins nothing more that was not received yet; what was is answered.
+    /// Takes no more requests; those received already are answered.
     fn order(&self) {
         self.ordered.set(true);
         self.signal.notify();
@@ -136,14 +136,14 @@ struct Client {
     claim: RefCell<Option<Claim>>,
     /// The export, once one was chosen.
     export: RefCell<Option<Rc<ExportInfo>>>,
-    /// Since when it negotiates, while it does.
+    /// The start of its negotiation, while that lasts.
     negotiates: Cell<Option<Time>>,
 }
 
 /// A connection that has negotiated.
 struct Ready {
     conn: Rc<dyn Conn>,
-    /// What came after the negotiation.
+    /// The result of the negotiation.
     inbox: Inbox,
     agreed: Agreed,
     budget: Taker,
@@ -166,7 +166,7 @@ pub struct Server {
     ends: Ration,
 }
 
-/// What everybody has to negotiate, though others want to.
+/// The time for a negotiation that others cannot cut short.
 const HANDSHAKE_MIN: Duration = Duration::from_millis(250);
 
 impl Server {
@@ -200,7 +200,7 @@ impl Server {
         Ok(())
     }
 
-    /// Removes an export, and ends the connections to it when what is under way has been answered.
+    /// Removes an export, and ends the connections to it when the requests under way have been answered.
     pub fn remove(&self, name: &str) {
         let Some(removed) = self.exports.borrow_mut().remove(name) else { return };
         for (_, client) in self.clients.borrow().iter() {
@@ -210,7 +210,7 @@ impl Server {
         }
     }
 
-    /// Who is connected to an export: addresses, for people.
+    /// The clients of an export: addresses, for people.
     pub fn clients_of(&self, name: &str) -> Vec<String> {
         let exports = self.exports.borrow();
         let Some(asked) = exports.get(name) else { return Vec::new() };
@@ -219,7 +219,7 @@ impl Server {
         clients.iter().filter(|(_, client)| uses(client)).map(|(_, client)| client.conn.peer()).collect()
     }
 
-    /// True if it has no export left.
+    /// True if the server has no export left.
     pub fn is_empty(&self) -> bool {
         self.exports.borrow().is_empty()
     }
@@ -236,7 +236,7 @@ impl Server {
             match select(listener.accept(), pin!(self.stop.wait())).await {
                 Either::Left((Ok(conn), _)) => self.accepted(conn),
                 Either::Left((Err(e), _)) => {
-                    // Usually too many open files: it passes when somebody leaves.
+                    // Usually too many open files: that passes when a client leaves.
                     tracing::warn!(listener = %listener.address(), error = %e, "cannot accept");
                     self.env.sleep(Duration::from_millis(100)).await;
                 }
@@ -254,8 +254,8 @@ impl Server {
         self.left.until(|| !self.clients.borrow().iter().any(|(_, client)| uses(client))).await;
     }
 
-    /// Waits until another one may negotiate. The longest of those who do has to go when it has had its time: whoever
-    /// holds all places shuts nobody out.
+    /// Waits until another one may negotiate. The longest negotiation has to go when it has had its time: clients that
+    /// occupy all places shut no other out.
     async fn make_room(&self) {
         while self.handshakes.get() >= self.settings.max_handshakes && !self.stop.ordered() {
             let begun = |client: &Rc<Client>| client.negotiates.get().map(|since| (since, Rc::clone(client)));

@@ -1,6 +1,6 @@
-//! The bytes of options and of replies to them; what they mean is the handshake's.
+//! The bytes of options and of replies to them; the handshake interprets them.
 //!
-//! Invariant: whatever a client sends is read without a panic, and takes no memory beyond what was sent.
+//! Invariant: any bytes of a client are read without a panic, and takes no memory beyond what was sent.
 
 use crate::wire::{self, OptionReplyHeader, rep};
 use zerocopy::IntoBytes;
@@ -17,7 +17,7 @@ pub fn reply(out: &mut Vec<u8>, option: u32, kind: u32, data: &[u8]) {
     out.extend(data);
 }
 
-/// Appends an error reply, with what to say to people, cut where it is too long.
+/// Appends an error reply, with a message for people, cut where it is too long.
 pub fn error(out: &mut Vec<u8>, option: u32, kind: u32, message: &str) {
     reply(out, option, kind, &message.as_bytes()[..message.floor_char_boundary(wire::STRING_MAX)]);
 }
@@ -42,7 +42,7 @@ fn string<'a>(data: &mut &'a [u8]) -> Option<&'a [u8]> {
     Some(string)
 }
 
-/// Reads `INFO` and `GO`: the name and the kinds of information asked for. `None` if it is malformed.
+/// Reads `INFO` and `GO`: the name and the kinds of information asked for. `None` if the option is malformed.
 pub fn info_request(mut data: &[u8]) -> Option<(&[u8], Vec<u16>)> {
     let name = string(&mut data)?;
     let (count, rest) = data.split_first_chunk::<2>()?;
@@ -51,13 +51,13 @@ pub fn info_request(mut data: &[u8]) -> Option<(&[u8], Vec<u16>)> {
     valid.then(|| (name, kinds.iter().map(|kind| u16::from_be_bytes(*kind)).collect()))
 }
 
-/// Reads `LIST_META_CONTEXT` and `SET_META_CONTEXT`: the name and the queries. `None` if it is malformed.
+/// Reads `LIST_META_CONTEXT` and `SET_META_CONTEXT`: the name and the queries. `None` if the option is malformed.
 pub fn meta_request(mut data: &[u8]) -> Option<(&[u8], Vec<&[u8]>)> {
     let name = string(&mut data)?;
     let (count, rest) = data.split_first_chunk::<4>()?;
     data = rest;
     let mut queries = Vec::new();
-    // Each query takes at least four bytes of what is there, so a large count ends at once.
+    // Each query takes at least four of the present bytes, so a large count ends at once.
     for _ in 0..u32::from_be_bytes(*count) {
         queries.push(string(&mut data)?);
     }

@@ -23,12 +23,12 @@ pub struct Outbox {
     full: VecDeque<Batch>,
 }
 
-/// What one call sends.
+/// The batch of one call.
 #[derive(Default)]
 pub struct Batch {
     /// The bytes.
     pub bytes: Buf,
-    /// What they were charged with; see [`lamina_block::Budget`].
+    /// The memory that they were charged with; see [`lamina_block::Budget`].
     pub cost: usize,
 }
 
@@ -49,7 +49,7 @@ impl Outbox {
         self.batch.bytes.is_empty() && self.full.is_empty()
     }
 
-    /// What is to be sent next.
+    /// The next batch to send.
     pub fn take(&mut self) -> Option<Batch> {
         self.full.pop_front().or_else(|| (!self.is_empty()).then(|| std::mem::take(&mut self.batch)))
     }

@@ -1,14 +1,14 @@
 //! When to let requests gather before they are received.
 //!
-//! A server that is faster than its client receives every request alone, as soon as it has been sent: it is awake all
-//! the time, and a receive, a send and a wake-up of the client are spent on each request. If the client keeps many
+//! A server that is faster than its client receives every request alone, as soon as it has been sent: the server is
+//! awake all the time, and each request costs a receive, a send and a wake-up of the client. If the client keeps many
 //! requests under way, a short rest costs it nothing: its requests gather, and are received, answered and sent
 //! together.
 //!
-//! A rest helps only if the client goes on meanwhile, so it must prove that it can. A request that arrives before the
-//! last replies have left was sent without waiting for them: the client has more than one under way. If that
-//! happens often, a rest is tried; rests go on while [`CROWD`] requests gather in each. A client that had fewer to
-//! send may have been kept waiting: the next trial comes later, and each that fails makes it later still.
+//! A rest helps only if the client goes on meanwhile, so the client must prove that it can. A request that arrives
+//! before the last replies have left was sent without waiting for them: the client has more than one under way. If that
+//! happens often, a rest is tried; rests go on while [`CROWD`] requests gather in each. A client that had fewer to send
+//! may have been kept waiting: the next trial comes later, and each that fails makes it later still.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ const CROWD: u32 = 8;
 const PLENTY: u32 = 32;
 /// The score that leads to a trial, and the highest.
 const TRY: u32 = 32;
-/// What a request that did not wait for the last replies adds to the score; one that did takes one away.
+/// The score of a request that did not wait for the last replies; one that did takes one away.
 const EARLY: u32 = 2;
 /// Receives between trials that fail, first and at most.
 const PATIENCE: (u32, u32) = (64, 1 << 16);

@@ -1,4 +1,4 @@
-//! How often a line is logged that peers can cause: as often as they like, and it would fill the disk.
+//! The rate of log lines that peers can cause: without a limit they would fill the disk.
 
 use lamina_block::Time;
 use std::cell::Cell;

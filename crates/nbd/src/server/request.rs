@@ -1,11 +1,11 @@
-//! A request as it came over the wire, judged: what it asks for, or why it is refused.
+//! A request from the wire, judged: its command, or the reason of its refusal.
 
 use crate::errno;
 use crate::wire::{self, cmd, cmd_flag};
 use lamina_block::{Durability, Zero};
 use std::ops::Range;
 
-/// What a client asks for, flags included.
+/// The command of a client, flags included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Send the bytes of the range.
@@ -22,7 +22,7 @@ pub enum Command {
     Cache,
     /// Make the range read as zeroes.
     Zero(Zero),
-    /// Say what the range holds; `one`: in one descriptor.
+    /// Report the allocation state of the range; `one`: in one descriptor.
     BlockStatus {
         /// Only one descriptor is wanted.
         one: bool,
@@ -34,7 +34,7 @@ pub enum Command {
 pub struct Refusal {
     /// [`errno`]
     pub error: u32,
-    /// In words.
+    /// As text.
     pub why: &'static str,
 }
 
@@ -45,14 +45,14 @@ pub struct Request {
     pub cookie: u64,
     /// Where, in bytes.
     pub at: Range<u64>,
-    /// What, if it can be done.
+    /// The command, if it can be done.
     pub command: Result<Command, Refusal>,
-    /// Bytes that follow the request, whether it can be done or not. They may exceed [`wire::PAYLOAD_MAX`]; the
-    /// request is then refused, and they are skipped.
+    /// Bytes that follow the request, valid or not. They may exceed [`wire::PAYLOAD_MAX`]; the request is then refused,
+    /// and they are skipped.
     pub payload: u32,
 }
 
-/// What a connection has agreed on and what its export allows.
+/// The agreement of a connection, and the limits of its export.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     /// The export may not be written.
@@ -65,12 +65,12 @@ pub struct Rules {
     pub size: u64,
 }
 
-/// The client sent something that is no request: what follows cannot be understood.
+/// The client sent bytes that are no request: the rest cannot be understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadMagic(pub u32);
 
 impl Request {
-    /// Judges a request by itself. What a node checks (alignment, for one) is not checked here.
+    /// Judges a request by itself. Checks of a node (alignment, for one) are not repeated here.
     pub fn judge(message: &wire::Request, rules: &Rules) -> Result<Request, BadMagic> {
         if message.magic.get() != wire::REQUEST_MAGIC {
             return Err(BadMagic(message.magic.get()));
@@ -85,7 +85,7 @@ impl Request {
 
     /// Length of the range in bytes.
     pub fn bytes(&self) -> usize {
-        // Lossless: it came from 32 bits.
+        // Lossless: the value came from 32 bits.
         (self.at.end - self.at.start) as usize
     }
 }
@@ -139,7 +139,7 @@ fn fits(command: Command, offset: u64, len: u32, rules: &Rules) -> Result<(), Re
         return refuse(errno::EPERM, "the export is read-only");
     }
     if offset.checked_add(len.into()).is_none_or(|end| end > rules.size) {
-        // The protocol wants to hear of room when somebody writes, and of nonsense otherwise.
+        // The protocol wants ENOSPC for writes, and EINVAL for other commands.
         let no_room = matches!(command, Command::Write(_) | Command::Zero(_));
         return refuse(if no_room { errno::ENOSPC } else { errno::EINVAL }, "beyond the end of the export");
     }

@@ -1,22 +1,22 @@
 //! Transmission: one client's requests, from its socket to the node and back.
 //!
 //! ```text
-//!   socket ──recv──▶ Inbox ──▶ judge ──▶ Node::submit ──at once──────▶ Outbox ──send──▶ socket
-//!                                            └────── later (a task) ─────▲
+//!   socket ─recv─▶ Inbox ─▶ judge ─▶ Node::submit ──at once──▶ Outbox ─send─▶ socket
+//!                                        └── later (a task) ──▲
 //! ```
 //!
-//! One receive brings as many requests as the socket holds. What the node completes at once is answered without a
-//! task, and whatever has been answered by then is sent by one call. Requests are answered in the order in which they
-//! complete.
+//! One receive brings as many requests as the socket holds. A request that the node completes at once is answered
+//! without a task, and one call sends all answers that are ready by then. Requests are answered in the order in which
+//! they complete.
 //!
-//! Invariants: memory held for a client stays within its [`Budget`](lamina_block::Budget): nothing is received while there is no room, so
-//! a client that does not read its replies stops being read itself; every request that was read is answered, unless
-//! the connection breaks; nothing that a client sends ends anything but its own connection.
+//! Invariants: memory for a client stays within its [`Budget`](lamina_block::Budget): no request is received while
+//! there is no space, so a client that does not read its replies stops being read itself; every request that was read
+//! is answered, unless the connection breaks; a client can end only its own connection.
 //!
 //! Not done here: the protocol's RESIZE extension, which is a client's command to resize the export (8, announced by
-//! flag bit 9), a draft of 2017 that no client in use knows; it announces nothing, and neither does anything else in the
-//! protocol. Connections made after a resize, and `INFO`, see the new size, and older connections may use it too. Also
-//! not: holes in replies to reads (clients that care ask for the block status).
+//! flag bit 9), a draft of 2017 that no client in use knows; that draft has no announcement, and neither has the rest
+//! of the protocol. Connections made after a resize, and `INFO`, see the new size, and older connections may use it
+//! too. Also not: holes in replies to reads (clients that care ask for the block status).
 
 use super::handshake::{Agreed, CONTEXT_ID};
 use super::outbox::Outbox;
@@ -37,11 +37,11 @@ use std::rc::Rc;
 use std::time::Duration;
 use zerocopy::FromBytes;
 
-/// What a request costs beside its data, in bytes: its task, its place in lists, its reply.
+/// The cost of a request beside its data, in bytes: its task, its place in lists, its reply.
 const OVERHEAD: usize = 512;
 /// Memory for one block status, and the most that a cache request reads at a time, in bytes.
 const WORK: usize = 1 << 20;
-/// What a client must take in [`STALLED`] while its connection is ended, in bytes.
+/// The bytes that a client must take in [`STALLED`] while its connection is ended.
 const TAKEN_MIN: usize = 256 << 10;
 /// How long a client that takes no replies keeps a server from stopping.
 const STALLED: Duration = Duration::from_secs(2);
@@ -72,18 +72,17 @@ pub struct Session {
     stop: Rc<Stop>,
 }
 
-/// What has been received of the next request.
+/// The received part of the next request.
 struct Reader {
     inbox: Inbox,
     /// A request whose payload is being received, and its cost.
     partial: Option<(Request, usize)>,
     /// Bytes of a payload too large that are still to come.
     skip: usize,
-    /// The request that they belong to: it is answered when they have come, as a client that sends them is not
-    /// listening yet.
+    /// The request that they belong to: the answer comes after them, as a client that sends them is not listening yet.
     skipped: Option<(Request, usize)>,
-    /// Ends when requests that wait for memory have had their time since the order to stop: others that do not read
-    /// may hold the memory, one after the other.
+    /// Ends when requests that wait for memory have had their time since the order to stop: others that do not read may
+    /// occupy the memory, one after the other.
     late: Pin<Box<dyn Future<Output = ()>>>,
 }
 
@@ -121,8 +120,8 @@ impl Session {
         })
     }
 
-    /// Serves until the client leaves, the connection breaks, or the order to stop comes; then answers what is under
-    /// way. `inbox` may hold requests already.
+    /// Serves until the client leaves, the connection breaks, or the order to stop comes; then answers the requests
+    /// under way. `inbox` may hold requests already.
     pub async fn run(self: Rc<Self>, inbox: Inbox) -> Result<()> {
         let receive = async {
             let late = Box::pin(self.late());
@@ -144,7 +143,7 @@ impl Session {
         loop {
             while let Some((request, payload, cost)) = self.next(reader).await? {
                 pace.request();
-                // What has been received of a connection that was fenced, or takes no replies, is not done.
+                // Received requests of a connection that was fenced, or takes no replies, are not done.
                 let is_in_vain = self.stop.fenced() || self.broken.get();
                 if is_in_vain || request.command == Ok(Command::Disconnect) {
                     self.budget.give(cost);
@@ -164,7 +163,7 @@ impl Session {
                 Either::Left((received, _)) => received?,
                 Either::Right((Either::Left(_), _)) => return Ok(()),
                 Either::Right((Either::Right(_), _)) => {
-                    return Err(Error::offline("the client sends nothing more of a write that it has begun"));
+                    return Err(Error::offline("the client does not send the rest of a write"));
                 }
             };
             match received {
@@ -195,7 +194,7 @@ impl Session {
         }
     }
 
-    /// The next request that has arrived whole, its payload, and what it was charged with.
+    /// The next request that has arrived whole, its payload, and the memory that it was charged with.
     async fn next(&self, reader: &mut Reader) -> Result<Option<(Request, Buf, usize)>> {
         let inbox = &mut reader.inbox;
         if let Some(payload) = inbox.filled() {
@@ -293,7 +292,7 @@ impl Session {
             }
             Command::Cache => self.cache(request, cost),
             Command::BlockStatus { one } => self.block_status(request, one, cost),
-            // Ends the receive loop before it gets here.
+            // The receive loop ends before this point.
             Command::Disconnect => self.budget.give(cost),
         }
     }
@@ -387,7 +386,7 @@ impl Session {
         }
     }
 
-    /// Reads the range and forgets it: whatever caches below has it then.
+    /// Reads the range and drops it: a cache below has it then.
     fn cache(self: &Rc<Self>, request: Request, cost: usize) {
         let (node, pool) = (Rc::clone(&self.export.node), self.env.pool().clone());
         let at = request.at.clone();
@@ -440,8 +439,8 @@ impl Session {
         Ok(list.into_iter().map(descriptor).collect())
     }
 
-    /// Sends in pieces, so that a client that takes nothing more can be told from one that is slow: the first does not
-    /// keep the server from stopping.
+    /// Sends in pieces, so that a dead client can be told from a slow one: a dead client does not keep the server from
+    /// stopping.
     async fn send_all(&self, mut rest: Buf) -> Result<()> {
         while !rest.is_empty() {
             let len = rest.len().min(TAKEN_MIN);
@@ -474,7 +473,7 @@ impl Session {
     }
 }
 
-/// Memory that a request holds until it is answered, beside [`OVERHEAD`], in bytes.
+/// Bytes of memory for a request until its answer, beside [`OVERHEAD`].
 fn memory(request: &Request) -> usize {
     match &request.command {
         Ok(Command::Read) => request.bytes(),

@@ -20,7 +20,7 @@ pub struct World {
     pub node: Rc<Node>,
     pub server: Rc<Server>,
     pub settings: Settings,
-    /// What connections to its export may hold, in bytes.
+    /// Bytes of memory for connections to its export.
     pub memory: usize,
     killed: Rc<Signal>,
 }
@@ -76,7 +76,7 @@ impl World {
         Rc::clone(&self.env) as _
     }
 
-    /// The server process dies, as by `kill -9`: connections break, nobody listens.
+    /// The server process dies, as by `kill -9`: connections break, the address has no listener.
     pub async fn kill(&self) {
         self.killed.notify();
         self.env.sleep(Duration::from_millis(1)).await;

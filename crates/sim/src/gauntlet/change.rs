@@ -1,5 +1,6 @@
-//! Check 4: the device changes while requests run. It is held, its layer and its disks are replaced by equal ones, a
-//! disk grows, it is closed and opened again. No request may fail but for a close, and no byte may be wrong.
+//! Check 4: the device changes while requests run. The device is quiesced, its layer and its disks are replaced by
+//! equal ones, a disk grows, it is closed and opened again. No request may fail but for a close, and no byte may be
+//! wrong.
 
 use super::crash::{Crash, verify};
 use super::load::{Load, Style};
@@ -19,7 +20,7 @@ const CHANGES: usize = 4;
 
 type Checked = Result<(), String>;
 
-/// What changes the device while it is under load.
+/// The task that changes the device under load.
 struct Changer {
     subject: Subject,
     rig: Rc<Rig>,
@@ -85,17 +86,20 @@ impl Changer {
         Ok(())
     }
 
-    /// While the device is held, nothing of it is in flight and nothing completes.
+    /// While the device is quiesced, none of its requests is in flight and none completes.
     async fn quiesce(&self) -> Checked {
         let top = self.load.top();
         let held = top.quiesce().await;
         let completed = completed(&top);
         if top.stats().in_flight() > 0 {
-            return Err(format!("the device is held with {} requests in flight", top.stats().in_flight()));
+            return Err(format!(
+                "the device is quiesced with {} requests in flight",
+                top.stats().in_flight()
+            ));
         }
         self.wait().await;
         if top.stats().in_flight() > 0 || completed != self::completed(&top) {
-            return Err("a request passed while the device was held".into());
+            return Err("a request passed while the device was quiesced".into());
         }
         drop(held);
         Ok(())
@@ -126,14 +130,14 @@ impl Changer {
             node.close().await.map_err(failed)?;
         }
         let again = (self.subject.build)(Rc::clone(&self.rig)).await;
-        let again = again.map_err(|e| format!("it cannot be built again: {e}"))?;
+        let again = again.map_err(|e| format!("the device cannot be built again: {e}"))?;
         let fresh = again.quiesce().await;
         held.replace(again.kind(), fresh.layer());
         self.rig.put_in_place(&again, &top);
         Ok(())
     }
 
-    /// Closes the device and opens it again; what a power loss right after the close leaves.
+    /// Closes the device and opens it again; checks the disks that a power loss right after the close leaves.
     async fn reopen(&self) -> Result<Crash, String> {
         self.wait().await;
         let env = &self.load.env;
@@ -149,11 +153,11 @@ impl Changer {
         self.wait().await;
         self.rig.forget_nodes();
         let again = (self.subject.build)(Rc::clone(&self.rig)).await;
-        self.load.set_top(again.map_err(|e| format!("it cannot be opened again: {e}"))?);
+        self.load.set_top(again.map_err(|e| format!("the device cannot be opened again: {e}"))?);
         Ok(crash)
     }
 
-    /// Makes a disk larger. The device may grow; what is there stays where it is.
+    /// Makes a disk larger. The device may grow; its data stays in place.
     async fn grow(&self) -> Checked {
         let top = self.load.top();
         let before = top.geometry().size;
@@ -182,7 +186,7 @@ impl Changer {
         if read.to_vec() == bytes {
             Ok(())
         } else {
-            Err("what was written where it grew cannot be read".into())
+            Err("a write to the new part of the device cannot be read".into())
         }
     }
 }
@@ -191,7 +195,7 @@ fn completed(node: &Node) -> u64 {
     OpKind::ALL.iter().map(|op| node.stats().of(*op).completed.get()).sum()
 }
 
-/// Flushes a layer whose node is held.
+/// Flushes a layer whose node is quiesced.
 async fn flush(layer: Rc<dyn Layer>) -> lamina_block::Result<()> {
     let mut io = Io::flush();
     match layer.submit(&mut io) {

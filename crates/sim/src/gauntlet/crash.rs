@@ -1,9 +1,9 @@
 //! Check 2: the power fails before every change of any disk.
 //!
-//! The disks' images are taken while the subject runs, right before what they hold or what is durable changes: that
-//! is the last moment of each state, when the most has been acknowledged on top of it. Afterwards the subject is
-//! opened again over each image, and read twice. While it is opened the power may fail again, and while it is opened
-//! after that: whatever recovery writes, it must be able to begin again.
+//! The disks' images are taken while the subject runs, right before their contents, or the durable part, change: the
+//! last moment of each state, when the most has been acknowledged on top of it. Afterwards the subject is opened again
+//! over each image, and read twice. While it is opened the power may fail again, and while it is opened after that:
+//! recovery must be able to begin again, whatever it writes.
 
 use super::history::Tick;
 use super::load::{Load, Style};
@@ -97,7 +97,7 @@ fn fail_again(scene: &Scene, crash: &Crash, seed: u64) -> Rc<RefCell<Vec<Crash>>
     again
 }
 
-/// Opens the subject over what a crash left, and checks what it holds; also after crashes while it is opened.
+/// Opens the subject over the disks after a crash, and checks its contents; also after crashes while it is opened.
 pub(crate) fn verify(subject: &Subject, seed: u64, load: &Load, crash: &Crash) -> Result<(), String> {
     verify_to(subject, seed, load, crash, DEPTH)
 }
@@ -118,7 +118,7 @@ fn verify_to(subject: &Subject, seed: u64, load: &Load, crash: &Crash, depth: u8
             return Err(tell(format!("two reads of {at:?} differ")));
         }
     }
-    // It still works.
+    // The device still works.
     let (block, again) = (u64::from(top.geometry().block), Rc::clone(&top));
     let from = load.arena()[0].start;
     let bytes = load.history.borrow().bytes(u32::MAX, &(from..from + block));
@@ -131,7 +131,7 @@ fn verify_to(subject: &Subject, seed: u64, load: &Load, crash: &Crash, depth: u8
     drop((top, scene));
     for crash in crashes.take().iter().filter(|_| depth > 0) {
         verify_to(subject, seed, load, crash, depth - 1)
-            .map_err(|e| tell(format!("and again, while it was opened: {e}")))?;
+            .map_err(|e| tell(format!("and again, during the open: {e}")))?;
     }
     Ok(())
 }

@@ -5,10 +5,11 @@
 //!                         ✗                    ✗
 //! ```
 //!
-//! A life ends when its process dies, or when the power fails: under load, or while the subject is opened. After a process
-//! everything that it has written is there, and is not durable: what is believed then, and acted on, may be gone
-//! after the next death. So everything is there that was answered, also if nobody flushed: a guest outlives the process. All lives have one history, so that what comes back two lives later is noticed as well. What is read
-//! after a power loss is durable, whatever it was before: nothing else can have been on the disks.
+//! A life ends when its process dies, or when the power fails: under load, or while the subject is opened. After the
+//! death of a process all its writes are there, and are not durable: data that is believed then, and acted on, may be
+//! gone after the next death. So all acknowledged writes are there, also without a flush: a guest outlives the process.
+//! All lives have one history, so that data that comes back two lives later is noticed as well. Data that is read after
+//! a power loss is durable, whatever it was before: the disks cannot have had anything else.
 
 use super::history::{History, Stays, Tick};
 use super::load::{Load, Style};
@@ -29,7 +30,7 @@ const ENDS: [usize; 2] = [8, 2];
 /// Lives after the first one.
 const LIVES: u8 = 3;
 
-/// What ends a life.
+/// The end of a life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Death {
     /// The process dies, and the machine goes on.
@@ -43,14 +44,14 @@ impl Death {
     }
 }
 
-/// The end of a life, and what it leaves.
+/// A death, and the disks that it leaves.
 struct End {
     at: Tick,
     death: Death,
     images: Images,
 }
 
-/// Takes what the end of a life would leave at a few moments, while it lives.
+/// Takes the images that a death would leave at a few moments, during a life.
 struct Watch {
     env: Rc<SimEnv>,
     ends: Rc<RefCell<Vec<End>>>,
@@ -97,9 +98,9 @@ struct Lives<'a> {
 }
 
 impl Lives<'_> {
-    /// What happened until the end of a life, for the next one.
+    /// The history until the end of a life, for the next one.
     fn until(&self, end: &End, history: &History) -> History {
-        // At `atomic` a map goes back to what it was at one moment, whatever has died.
+        // At `atomic` a map goes back to its state at one moment, whatever has died.
         let stays = match end.death {
             Death::Process if self.subject.level != Level::Atomic => Stays::Ended,
             Death::Process | Death::Power(_) => Stays::Durable,
@@ -138,8 +139,7 @@ impl Lives<'_> {
         }
         for next in &early {
             let history = self.until(next, &history);
-            self.next(&load, history, next, left - 1)
-                .map_err(|e| tell(format!("while it was opened, {e}")))?;
+            self.next(&load, history, next, left - 1).map_err(|e| tell(format!("during the open, {e}")))?;
         }
         for next in &late {
             let history = self.until(next, &load.history.borrow());

@@ -1,7 +1,7 @@
 //! Check 5: the ends of the device, wrong requests, read-only disks, the geometry.
 //!
 //! Disks that do nothing natively are drawn by the rig for every check; here, requests are made one by one and their
-//! results are compared with what the contract says.
+//! results are compared with the contract.
 
 use super::scene::Scene;
 use super::subject::{Keeps, Subject};
@@ -37,8 +37,8 @@ fn expect(scene: &Scene, top: &Rc<Node>, io: Io, expected: Outcome) -> Result<u6
     let what = format!("{} of {:?}", io.op.kind().name(), io.at);
     let (top, env) = (Rc::clone(top), scene.rig.env());
     let submitted = async move {
-        // Counted around the request alone: what a layer does on its own account (cleaning, healing) goes on before
-        // and after it, and not meanwhile, for a request that is refused is refused at once.
+        // Counted around the request alone: a layer's own work (cleaning, healing) goes on before and after it, and not
+        // meanwhile, because a refusal comes at once.
         let before = env.disk_requests();
         let result = top.submit(io).await;
         (result, env.disk_requests() - before)
@@ -90,7 +90,7 @@ fn wrong_requests(scene: &Scene, top: &Rc<Node>) -> Result<(), String> {
         }
     }
     // An end before the start, and buffers that are too short, too long, absent.
-    #[expect(clippy::reversed_empty_ranges, reason = "that is what is tried")]
+    #[expect(clippy::reversed_empty_ranges, reason = "the request is one of those tried")]
     let reversed = 4096..0;
     for io in each_op(reversed, 0) {
         expect(scene, top, io, Err(ErrorKind::Invalid))?;
@@ -187,7 +187,7 @@ fn read_only(subject: &Subject, seed: u64) -> Result<(), String> {
     let scene = Scene::after(subject, seed, &disks);
     let top = scene.build(subject)?;
     if !top.geometry().read_only {
-        return Err("its disks are read-only, and it says that it can be written".into());
+        return Err("its disks are read-only, and the device claims to be writable".into());
     }
     let block = top.geometry().block.into();
     for io in each_op(0..block, block) {

@@ -21,7 +21,7 @@ const REQUESTS: usize = 24;
 /// Most faults of a full run.
 const FAULTS_MAX: u64 = 64;
 
-/// What goes wrong.
+/// The fault.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     /// The disk request of this number fails; later ones do not.

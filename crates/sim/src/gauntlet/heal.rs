@@ -1,7 +1,7 @@
 //! Check 7: healing. A disk gives other bytes than were written there, and something below it has them still, as a RAID
 //! would: a layer above that asks for another copy has to get it, through whatever is between.
 //!
-//! Each try reads a block, sees what is asked of the disks for it, lets just that rot, and reads it again. The device may
+//! Each try reads a block, records the disk reads for it, lets just these blocks rot, and reads again. The device may
 //! have other copies itself, or heal by itself; otherwise [`lamina_block::Layer::heal`] has to reach the disk.
 
 use super::load::Style;
@@ -41,11 +41,11 @@ pub(crate) fn check(subject: &Subject, seed: u64) -> Result<(), String> {
 }
 
 async fn trial(env: Rc<SimEnv>, top: Rc<Node>, at: Range<u64>) -> Result<(), String> {
-    // What it takes to find the block is in memory afterwards.
+    // The metadata for finding the block is in memory afterwards.
     read(&top, &at).await?;
     let (written, asked) = seen(&env, read(&top, &at)).await;
     let written = written?;
-    // What lies in several places heals in several pieces, each of which is asked for by itself.
+    // Data in several places heals in several pieces, each by its own request.
     let [(disk, place)] = &asked[..] else { return Ok(()) };
     let disk = env.disk(disk).ok_or("a request to a disk that is not there")?;
     disk.rot(place);
@@ -55,8 +55,8 @@ async fn trial(env: Rc<SimEnv>, top: Rc<Node>, at: Range<u64>) -> Result<(), Str
         let is_right = Rc::new(move |bytes: &Buf| bytes.to_vec() == expected);
         match top.heal(at.clone(), is_right).await {
             Ok(Some(Healed { bytes, .. })) if bytes.to_vec() == written => {}
-            Ok(Some(_)) => return Err(format!("healing {at:?} gave what is not right")),
-            // Something that moves bytes has moved what is wrong: there is no other copy where it lies now.
+            Ok(Some(_)) => return Err(format!("healing {at:?} returned wrong data")),
+            // A layer that moves bytes has moved the wrong ones: there is no other copy in their present place.
             Ok(None) if seen(&env, read(&top, &at)).await.1 != asked => {
                 disk.stop_rot();
                 return Ok(());
@@ -65,7 +65,7 @@ async fn trial(env: Rc<SimEnv>, top: Rc<Node>, at: Range<u64>) -> Result<(), Str
             Err(e) => return Err(format!("healing {at:?} failed: {e}")),
         }
         if read(&top, &at).await.as_ref() != Ok(&written) {
-            return Err(format!("{at:?} was healed, and is still read as it was"));
+            return Err(format!("{at:?} was healed, and reads still return the wrong data"));
         }
     }
     disk.stop_rot();
@@ -75,7 +75,7 @@ async fn trial(env: Rc<SimEnv>, top: Rc<Node>, at: Range<u64>) -> Result<(), Str
 /// A read of a disk, and where.
 type Asked = (String, Range<u64>);
 
-/// What comes of `work`, and what is read of disks meanwhile.
+/// The result of `work`, and the reads of disks meanwhile.
 async fn seen<T>(env: &SimEnv, work: impl Future<Output = T>) -> (T, Vec<Asked>) {
     let asked = Rc::new(RefCell::new(Vec::new()));
     let seen = Rc::clone(&asked);

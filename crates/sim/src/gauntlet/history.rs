@@ -1,4 +1,4 @@
-//! What a device may contain: the model that the gauntlet compares with.
+//! The possible contents of a device: the model that the gauntlet compares with.
 //!
 //! Every change is remembered per granule (the smallest unit in which a write may tear) with the moments between
 //! which it took effect. From these follows, for a read or a power loss at any moment, the set of contents that the
@@ -6,10 +6,11 @@
 //!
 //! * a change that succeeded *supersedes* every change that had ended before it was submitted;
 //! * changes that were under way together may have taken effect in either order;
-//! * a failed write, and a discard, may have taken effect or not: it supersedes nothing;
-//! * after a power loss only those changes supersede that a completed flush, or forced unit access, made durable; after a
-//!   death of the process alone, all that had ended;
-//! * what was read while nothing changed stays: a read that found one of several allowed contents rules out the rest.
+//! * a failed write, and a discard, may have taken effect or not, and supersede nothing;
+//! * after a power loss only those changes supersede that a completed flush, or forced unit access, made durable; after
+//!   a death of the process alone, all that had ended;
+//! * a read without concurrent changes stays true: a read that found one of several allowed contents rules out the
+//!   rest.
 
 use crate::stamp::{self, Found};
 use std::collections::HashMap;
@@ -24,7 +25,7 @@ const NEVER: Tick = Tick::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     Zero,
-    /// What was there when the test began.
+    /// The contents at the start of the test.
     Initial,
     Write(u32),
 }
@@ -35,9 +36,9 @@ struct Change {
     id: u32,
     submitted: Tick,
     ended: Tick,
-    /// It succeeded, and its effect is certain.
+    /// The change succeeded, and its effect is certain.
     sure: bool,
-    /// It was not made, but read, where several things might have been.
+    /// Not a change but a read, where there were several allowed contents.
     seen: bool,
     /// Durable by itself at this moment (forced unit access).
     durable: Tick,
@@ -64,7 +65,7 @@ pub(crate) enum End {
     Unsure,
 }
 
-/// What is still there after a death.
+/// The contents that survive a death.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stays {
     /// Every change that had ended.
@@ -88,7 +89,7 @@ impl History {
         at.start / self.granule..at.end / self.granule
     }
 
-    /// Takes what was read at the beginning for what is there.
+    /// Takes the data of a first read for the contents.
     pub(crate) fn begin_with(&mut self, at: &Range<u64>, bytes: &[u8]) {
         for (number, block) in self.numbers(at).zip(bytes.chunks_exact(self.granule as usize)) {
             if stamp::recognise(block) != Found::Zero {
@@ -97,13 +98,13 @@ impl History {
         }
     }
 
-    /// A number for a request that changes something, or for one that is only talked about.
+    /// A number for a request that changes something, or for a hypothetical one.
     pub(crate) fn number(&mut self) -> u32 {
         self.ids += 1;
         self.ids
     }
 
-    /// What write `id` carries for `at`.
+    /// The data of write `id` for `at`.
     pub(crate) fn bytes(&self, id: u32, at: &Range<u64>) -> Vec<u8> {
         let mut bytes = Vec::with_capacity((at.end - at.start) as usize);
         for number in self.numbers(at) {
@@ -149,7 +150,7 @@ impl History {
         flushed.map(|(_, ended)| *ended).min().unwrap_or(NEVER).min(change.durable)
     }
 
-    /// Changes of a granule that what was certain at `supersede` does not rule out.
+    /// Changes of a granule that the certain ones at `supersede` do not rule out.
     fn possible(&self, number: u64, before: Tick, certain: impl Fn(&Change) -> bool) -> Vec<Change> {
         let changes = self.changes.get(&number).map_or(&[][..], Vec::as_slice);
         let all = || std::iter::once(self.first(number)).chain(changes.iter().copied());
@@ -206,23 +207,24 @@ impl History {
         Ok(())
     }
 
-    /// What happened until a death at `at`, as the next life has to know it: what `stays` says is there, or anything newer.
+    /// The history until a death at `at`, for the next life: the contents that `stays` allows, or anything newer.
     pub(crate) fn after(&self, at: Tick, stays: Stays) -> History {
         let mut after =
             History { changes: HashMap::new(), initial: self.initial.clone(), flushes: Vec::new(), ..*self };
         for number in self.changes.keys() {
-            // What was not durable may come back when the power fails in a later life, also if something newer is there now.
+            // Data that was not durable may come back when the power fails in a later life, also if newer data is there
+            // now.
             let mut possible = self.possible(*number, at, |c| self.durable(c) <= at);
             for change in &mut possible {
                 let durable = self.durable(change);
                 let is_there = match stays {
-                    // What a discard did may be undone.
+                    // The effect of a discard may be undone.
                     Stays::Ended => change.ended <= at && !change.seen,
                     Stays::Durable => durable <= at,
                 };
                 change.durable = if change.sure && durable <= at { durable } else { NEVER };
                 change.sure &= is_there;
-                // One under way has taken effect, or never will.
+                // A change under way has taken effect, or never will.
                 change.ended = change.ended.min(at);
             }
             after.changes.insert(*number, possible);
@@ -230,7 +232,7 @@ impl History {
         after
     }
 
-    /// What is there after a power loss, between two moments up to `now`, is durable.
+    /// The contents after a power loss, between two moments up to `now`, are durable.
     pub(crate) fn find(&mut self, at: &Range<u64>, bytes: &[u8], now: Tick) -> Result<(), String> {
         for (number, block) in self.numbers(at).zip(bytes.chunks_exact(self.granule as usize)) {
             let content = self.check_block(number, block, &self.possible(number, now, |_| true))?;
@@ -270,23 +272,23 @@ impl History {
         match stamp::recognise(block) {
             Found::Zero => "zeroes".into(),
             Found::Written { write, .. } if write >= stamp::FOREIGN => {
-                format!("somebody else's data (of disk {})", write - stamp::FOREIGN)
+                format!("foreign data (of disk {})", write - stamp::FOREIGN)
             }
             Found::Written { write, place } if place != number => {
-                format!("what write #{write} put at {}", self.place(place))
+                format!("the data of write #{write} at {}", self.place(place))
             }
             Found::Written { write, .. } => format!("write #{write}"),
             Found::Garbage if self.initial.get(&number).is_some_and(|b| **b == *block) => {
-                "what was there at the beginning".into()
+                "the contents at the beginning".into()
             }
-            Found::Garbage => "a mixture, or bytes that nobody wrote".into(),
+            Found::Garbage => "a mixture, or bytes that were never written".into(),
         }
     }
 
     fn describe(&self, _number: u64, possible: &[Change]) -> String {
         let each = possible.iter().map(|c| match c.content {
             Content::Zero => "zeroes".into(),
-            Content::Initial => "what was there at the beginning".into(),
+            Content::Initial => "the contents at the beginning".into(),
             Content::Write(id) => format!("write #{id}"),
         });
         each.collect::<Vec<String>>().join(", ")

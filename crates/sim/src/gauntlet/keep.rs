@@ -1,4 +1,4 @@
-//! Where a simulated hierarchy keeps a few words of a device: a disk of one block, which is never written in part.
+//! The state records of a simulated hierarchy: each on a disk of one block, which is never written in part.
 
 use crate::disk::{DiskOptions, Image, SimDisk};
 use crate::env::SimEnv;
@@ -13,14 +13,14 @@ use std::time::Duration;
 /// The disk's only block.
 const LEN: usize = 64 << 10;
 
-/// Words on a disk of their own.
+/// A state record on its own disk.
 pub struct SimKeep {
     node: Rc<Node>,
     words: RefCell<Option<Value>>,
 }
 
 impl SimKeep {
-    /// The words of the device `name` in `env`; true if the device is seen for the first time.
+    /// The state record of the device `name` in `env`; true if the device is seen for the first time.
     pub async fn open(env: &Rc<SimEnv>, name: &str) -> Result<(Rc<SimKeep>, bool)> {
         let path = format!("keep-{name}");
         let is_new = env.disk(&path).is_none();
@@ -56,7 +56,7 @@ impl Keep for SimKeep {
     fn set(&self, value: Value) -> Pending {
         let (text, node) = (value.to_string(), Rc::clone(&self.node));
         if text.len() > LEN {
-            return Box::pin(async { Err(Error::new(ErrorKind::NoSpace, "too many words to keep")) });
+            return Box::pin(async { Err(Error::new(ErrorKind::NoSpace, "the state record is too long")) });
         }
         *self.words.borrow_mut() = Some(value);
         Box::pin(async move {

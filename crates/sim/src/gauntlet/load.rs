@@ -70,7 +70,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Takes what the device holds now for its beginning.
+    /// Takes the present contents of the device for its beginning.
     pub(crate) async fn new(
         subject: &Subject,
         rig: &Rig,
@@ -101,7 +101,7 @@ impl Load {
         Ok(load)
     }
 
-    /// Another life of the same device, in the world `env`: what happened before is in `history`.
+    /// Another life of the same device, in the world `env`: `history` has the earlier lives.
     pub(crate) fn resume(&self, env: Rc<SimEnv>, top: Rc<Node>, history: History, seed: u64) -> Rc<Load> {
         Rc::new(Load {
             env,
@@ -306,7 +306,7 @@ impl Load {
             Rc::strong_count(s.owner()) > ours().filter(|o| Rc::ptr_eq(o.owner(), s.owner())).count()
         };
         if buf.segments().iter().any(held) {
-            self.complain(format!("{op} #{id} is complete, but something still holds its buffer"));
+            self.complain(format!("{op} #{id} is complete, but its buffer is still referenced"));
         }
     }
 
@@ -421,7 +421,7 @@ impl Load {
         for part in self.arena.iter().filter(|_| is_durable) {
             let found = match self.fetch(part).await {
                 Ok(bytes) => self.history.borrow_mut().find(part, &bytes, self.env.tick()),
-                Err(e) => Err(format!("it cannot be read: {e}")),
+                Err(e) => Err(format!("the device cannot be read: {e}")),
             };
             if let Err(e) = found {
                 self.complain(format!("{part:?}: {e}"));

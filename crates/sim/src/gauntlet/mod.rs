@@ -1,13 +1,13 @@
 //! The gauntlet: seven checks that every layer and every graph passes. `lamina_sim::gauntlet!` adds them as tests.
 //!
-//! 1. [`Check::Model`]: random requests against a model of what may be read.
-//! 2. [`Check::Crash`]: the power fails before every change of any disk; what is flushed is there, the rest is old or
-//!    new, block by block.
+//! 1. [`Check::Model`]: random requests against a model of the allowed contents.
+//! 2. [`Check::Crash`]: the power fails before every change of any disk; flushed data is there, the rest is old or new,
+//!    block by block.
 //! 3. [`Check::Faults`]: each request to a disk fails once in turn, or the disk stays away.
-//! 4. [`Check::Change`]: hold, replace, grow, close and reopen while requests run.
+//! 4. [`Check::Change`]: quiesce, replace, grow, close and reopen while requests run.
 //! 5. [`Check::Edges`]: the ends of the device, wrong requests, read-only disks, disks that do nothing natively.
-//! 6. [`Check::Deaths`]: the process dies or the power fails, again and again, with load between: what is believed when
-//!    the device is opened stays.
+//! 6. [`Check::Deaths`]: the process dies or the power fails, again and again, with load between: data that is believed
+//!    at the open stays.
 //! 7. [`Check::Heal`]: another copy that something below has is found from above.
 //!
 //! A run is a function of the subject, the check and a seed. A failure names the three and the command that runs it
@@ -45,7 +45,7 @@ pub use subject::{Rig, Subject};
 macro_rules! gauntlet {
     ($name:ident, $subject:expr) => {
         mod $name {
-            #[allow(unused_imports, reason = "what the subject needs is named outside")]
+            #[allow(unused_imports, reason = "the subject names parts from outside")]
             use super::*;
 
             fn go(check: $crate::Check) {

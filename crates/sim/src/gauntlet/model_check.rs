@@ -1,4 +1,4 @@
-//! Check 1: random requests against a model of what may be read.
+//! Check 1: random requests against a model of the allowed contents.
 
 use super::load::Style;
 use super::scene::Scene;

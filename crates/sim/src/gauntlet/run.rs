@@ -19,7 +19,7 @@ pub enum Check {
     Crash,
     /// Each request to a disk fails once.
     Faults,
-    /// Hold, replace, grow, close, reopen.
+    /// Quiesce, replace, grow, close, reopen.
     Change,
     /// Ends and errors.
     Edges,
@@ -48,7 +48,7 @@ impl Check {
     }
 }
 
-/// What a device of `kind` shows ([`lamina_block::Manage::info`]) of those that a subject is made of, when it is new.
+/// The info ([`lamina_block::Manage::info`]) of a new device of `kind` among those of a subject.
 pub fn shown(subject: &Subject, kind: &str) -> Value {
     let scene = Scene::new(subject, 0);
     let top = scene.build(subject).unwrap_or_else(|e| panic!("{}: {e}", subject.name));
@@ -75,7 +75,7 @@ pub struct Failure {
     pub check: Check,
     /// The seed that shows it.
     pub seed: u64,
-    /// What was wrong.
+    /// The failure.
     pub message: String,
 }
 
@@ -86,7 +86,7 @@ impl fmt::Display for Failure {
 }
 
 impl Failure {
-    /// What [`crate::simulate`] is to be told to run this again.
+    /// The arguments of [`crate::simulate`] for running this again.
     pub fn arguments(&self) -> String {
         format!("--subject {:?} --check {} --seed {:#x}", self.subject, self.check.name(), self.seed)
     }
@@ -111,14 +111,14 @@ pub fn run(subject: &Subject, check: Check, seed: u64, run: Run) -> Result<(), F
             .map(|s| s.to_string())
             .or(panic.downcast_ref::<String>().cloned())
         {
-            Some(text) => format!("it panicked: {text}"),
-            None => "it panicked".into(),
+            Some(text) => format!("the run panicked: {text}"),
+            None => "the run panicked".into(),
         },
     };
     Err(Failure { subject: subject.name.clone(), check, seed, message })
 }
 
-/// What the replay command of a test is made of; `gauntlet!` fills it in.
+/// The parts of the replay command of a test; `gauntlet!` fills them in.
 pub struct Replay {
     /// `CARGO_PKG_NAME`
     pub package: &'static str,

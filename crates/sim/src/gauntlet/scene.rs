@@ -1,4 +1,4 @@
-//! A world with a subject in it, and what every check does at its beginning and at its end.
+//! A world with a subject in it, with the beginning and the end of every check.
 
 use super::load::Load;
 use super::subject::{Rig, Subject};
@@ -8,7 +8,7 @@ use std::future::Future;
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 
-/// A simulation with a rig. Dropped, it frees everything.
+/// A simulation with a rig. The drop frees everything.
 pub(crate) struct Scene {
     world: Simulation,
     pub rig: Rc<Rig>,
@@ -36,10 +36,10 @@ impl Scene {
     /// Builds the subject.
     pub(crate) fn build(&self, subject: &Subject) -> Result<Rc<Node>, String> {
         let building = (subject.build)(Rc::clone(&self.rig));
-        self.run(building)?.map_err(|e| format!("it cannot be built: {e}"))
+        self.run(building)?.map_err(|e| format!("the device cannot be built: {e}"))
     }
 
-    /// Builds the subject and reads what it holds at the beginning.
+    /// Builds the subject and reads its first contents.
     pub(crate) fn load(&self, subject: &Subject, seed: u64) -> Result<Rc<Load>, String> {
         let top = self.build(subject)?;
         let (rig, subject) = (Rc::clone(&self.rig), subject.clone());
@@ -71,7 +71,7 @@ impl Scene {
         Ok(buf.to_vec())
     }
 
-    /// Closes the device, which may have worked in the background until then. Nothing may be left of it.
+    /// Closes the device, which may have worked in the background until then. No part of it may be left.
     pub(crate) fn finish(self, load: Rc<Load>) -> Result<(), String> {
         let top = load.top();
         self.all_idle(&[Rc::clone(&top)])?;
@@ -120,7 +120,7 @@ impl Scene {
         }
     }
 
-    /// Drops a closed device: it must really go, with its layers and all nodes under it.
+    /// Drops a closed device: the device must really go, with its layers and all nodes under it.
     pub(crate) fn freed(&self, top: Rc<Node>) -> Result<(), String> {
         let nodes: Vec<Weak<Node>> = self.rig.nodes().iter().chain([&top]).map(Rc::downgrade).collect();
         let holding = Rc::clone(&top);
@@ -129,13 +129,13 @@ impl Scene {
         drop(top);
         self.world.settle();
         if let Some(node) = nodes.iter().find_map(Weak::upgrade) {
-            return Err(format!("{} is closed and still held by something: a task, or a cycle", node.name()));
+            return Err(format!("{} is closed and still referenced: by a task, or a cycle", node.name()));
         }
         // The layer of a bare disk belongs to the environment.
         let disks = self.rig.env().disks();
         let is_disk = disks.iter().any(|disk| Rc::as_ptr(disk).cast::<()>() == layer.as_ptr().cast());
         match layer.strong_count() > 0 && !is_disk {
-            true => Err("its layer is closed and still held by something: a task, or a cycle".into()),
+            true => Err("its layer is closed and still referenced: by a task, or a cycle".into()),
             false => Ok(()),
         }
     }

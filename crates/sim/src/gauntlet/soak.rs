@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Seeds that the program runs unless it is told otherwise.
 const SEEDS: u64 = 10_000;
 
-/// What a soak did.
+/// The results of a soak.
 #[derive(Clone, Copy, Debug)]
 pub struct Soaked {
     /// Seeds run.
@@ -61,7 +61,7 @@ pub fn soak_test(subjects: &[Subject], seeds: u64, name: &str, replay: &Replay) 
     }
 }
 
-/// What the program is asked to do.
+/// The arguments of the program.
 #[derive(Debug)]
 struct Asked {
     seeds: Range<u64>,

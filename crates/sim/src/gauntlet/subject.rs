@@ -1,4 +1,4 @@
-//! What is put through the gauntlet, and the world it is built in.
+//! The subjects of the gauntlet, and the world in which they are built.
 
 use super::keep::SimKeep;
 use super::run::SEEDS;
@@ -31,20 +31,20 @@ pub struct Subject {
     pub(crate) heals: bool,
 }
 
-/// What a subject keeps of what is written to it.
+/// The writes that a subject keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keeps {
     /// Everything, by the contract.
     Durably,
-    /// Everything until it is closed or the power fails (memory).
+    /// All until the close or a power loss (memory).
     UntilClosed,
-    /// Nothing: it reads as zeroes (null).
+    /// None: reads return zeroes (null).
     Nothing,
 }
 
 impl Subject {
-    /// A subject that `build` makes of a rig's disks. It is called again over the same disks after a crash or a
-    /// close, and must then yield the same device.
+    /// A subject that `build` makes of a rig's disks. The function is called again over the same disks after a crash or
+    /// a close, and must then yield the same device.
     pub fn new<F>(name: impl Into<String>, build: impl Fn(Rc<Rig>) -> F + 'static) -> Subject
     where
         F: Future<Output = lamina_block::Result<Rc<Node>>> + 'static,
@@ -88,17 +88,17 @@ impl Subject {
         Subject { seeds, ..self }
     }
 
-    /// It keeps nothing across a close or a power loss, by design.
+    /// The subject keeps nothing across a close or a power loss, by design.
     pub fn volatile(self) -> Subject {
         Subject { keeps: Keeps::UntilClosed, ..self }
     }
 
-    /// It keeps nothing at all and reads as zeroes, by design.
+    /// The subject keeps nothing at all and reads as zeroes, by design.
     pub fn forgetful(self) -> Subject {
         Subject { keeps: Keeps::Nothing, ..self }
     }
 
-    /// It has no way to hand on a question about other copies, such as a protocol that knows none: `why` says so.
+    /// The subject cannot hand on a request for other copies, as with a protocol that has none: `why` is the reason.
     pub fn heals_nothing(self, why: &str) -> Subject {
         assert!(!why.is_empty(), "a reason is needed");
         Subject { heals: false, ..self }
@@ -110,7 +110,7 @@ impl Subject {
     }
 }
 
-/// What a subject is built from: an environment, and simulated disks whose properties the seed draws.
+/// The parts of a subject: an environment, and simulated disks whose properties the seed draws.
 pub struct Rig {
     env: Rc<SimEnv>,
     rng: RefCell<Rng>,
@@ -168,7 +168,7 @@ impl Rig {
         node
     }
 
-    /// Takes in a device that something else built (a graph), those below before those above.
+    /// Adds a device that was built elsewhere (a graph), those below before those above.
     pub fn adopt(&self, node: &Rc<Node>) {
         self.nodes.borrow_mut().push(Rc::clone(node));
     }
@@ -197,7 +197,7 @@ impl Rig {
         let env: Rc<dyn Env> = self.env();
         let mut with = Build { level: self.level, metadata, ..Build::new(name, &env, children) };
         if kind.traits.keeps {
-            // It is made once, on new disks, and is there from then on.
+            // The record is made once, on new disks, and is there from then on.
             let (keep, is_new) = SimKeep::open(&self.env, name).await?;
             with.keep = Some(keep);
             with.begin = if is_new { Begin::Format } else { Begin::Open };

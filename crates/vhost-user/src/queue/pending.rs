@@ -1,4 +1,5 @@
-//! Chains whose requests do not end at once: completed when they do, or given up when nobody waits for them any more.
+//! Chains whose requests do not end at once: completed when they end, or given up when no caller waits for them any
+//! more.
 
 use super::{Queue, Taken};
 use crate::request::Status;
@@ -6,11 +7,11 @@ use lamina_block::{ErrorKind, Io, Op, Request, Result};
 use std::any::Any;
 use std::rc::Rc;
 
-/// How much is zeroed before it is asked whether anybody still wants it, in bytes: zeroes may have to be written.
+/// Bytes that are zeroed between two checks whether the request is still wanted: zeroes may have to be written.
 const ZEROES_A_STEP: u64 = 32 << 20;
 
 impl Queue {
-    /// Completes a chain when its request does; forgets it when that was given up.
+    /// Completes a chain when its request does; drops it when that was given up.
     pub(super) fn wait_for(
         self: &Rc<Self>,
         request: impl Future<Output = Option<Result<()>>> + 'static,
@@ -21,7 +22,8 @@ impl Queue {
         self.env.spawn(Box::pin(async move {
             let Some(result) = request.await else { return queue.forget(&taken) };
             queue.note(&result);
-            // A store that was not there is no fault of the request's: a successor repeats it, where one will know of it.
+            // A store that was away is no fault of the request's: a successor repeats the request, if there will be
+            // one.
             let is_away = result.as_ref().is_err_and(|e| e.kind() == ErrorKind::Offline);
             if is_away && queue.abandoned.get() && queue.tracker.is_some() {
                 return queue.forget(&taken);
@@ -35,7 +37,7 @@ impl Queue {
         }));
     }
 
-    /// Does `ios` one after the other, also when one fails; the first error. `None` if nobody waits for the rest.
+    /// Does `ios` one after the other, also when one fails; the first error. `None` if no caller waits for the rest.
     pub(super) async fn several(self: Rc<Self>, ios: Vec<Io>) -> Option<Result<()>> {
         let mut all = Ok(());
         for io in ios {
@@ -56,7 +58,7 @@ impl Queue {
 
     /// Lets a chain be in flight without working on it.
     fn forget(&self, taken: &Taken) {
-        self.room.give(taken.cost);
+        self.space.give(taken.cost);
         self.in_flight.update(|n| n - 1);
         if self.in_flight.get() == 0 {
             self.drained.notify();

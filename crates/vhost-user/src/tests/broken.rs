@@ -1,4 +1,4 @@
-//! What a broken or hostile guest may write: every chain is answered, or the queue is stopped. Never more.
+//! Bytes of a broken or hostile guest: every chain is answered, or the queue is stopped. Never more.
 
 use crate::queue::Turn;
 use crate::testing::*;
@@ -22,8 +22,8 @@ use Outcome::{Status, Stopped};
 /// The chain's descriptors: address, length, flags, next.
 type Chain<'a> = &'a [(u64, u32, u16, u16)];
 
-/// Offers a chain in the queue's table and says what becomes of it. A request behind it must be answered, too,
-/// unless the queue stopped.
+/// Offers a chain in the queue's table and returns its outcome. A request behind it must be answered, too, unless the
+/// queue stopped.
 fn outcome(kind: u32, sector: u64, chain: Chain, table: Chain) -> Outcome {
     let guest = Guest::new(SIZE);
     let mut device = device(&guest, With::default());
@@ -159,7 +159,7 @@ fn chains_in_the_queues_table() {
             &[(TABLE, 32, INDIRECT | NEXT, 1), STATUS_BYTE],
             Stopped,
         ),
-        ("the serial into no room", 8, 0, &[GOOD_HEADER, STATUS_BYTE], Status(0)),
+        ("the serial into no space", 8, 0, &[GOOD_HEADER, STATUS_BYTE], Status(0)),
         ("a read of nothing", 0, 0, &[GOOD_HEADER, STATUS_BYTE], Status(0)),
         ("a flush with data", 4, 0, &[GOOD_HEADER, (DATA, 512, NEXT, 2), STATUS_BYTE], Status(0)),
     ];

@@ -94,8 +94,8 @@ fn a_used_ring_of_several_pages_is_marked_where_it_changed() {
     }
 }
 
-/// Nothing is written for a request that is refused but its status: nothing else is marked. It could name all of the
-/// guest's memory a thousand times.
+/// For a refused request only the status is written and marked. The request could name all of the guest's memory a
+/// thousand times.
 #[test]
 fn of_a_refused_request_only_the_status_is_marked() {
     let guest = Guest::new(SIZE);

@@ -21,11 +21,11 @@ fn contents(file: &File) -> Vec<u8> {
     bytes
 }
 
-/// What outlives the process: the guest's memory, and the region.
+/// The state that outlives the process: the guest's memory, and the region.
 type Image = ([Vec<u8>; 2], Vec<u8>);
 
-/// Runs a device over five writes, the second and fourth of which complete late, and keeps what a kill would leave
-/// after each write to memory.
+/// Runs a device over five writes, the second and fourth of which complete late, and keeps the state that a kill would
+/// leave after each write to memory.
 fn life(guest: &Rc<Guest>, file: &Rc<File>, len: u64) -> Vec<Image> {
     let images = Rc::new(RefCell::new(Vec::new()));
     let tracker = region(file, len).tracker(0, SIZE);
@@ -35,7 +35,7 @@ fn life(guest: &Rc<Guest>, file: &Rc<File>, len: u64) -> Vec<Image> {
     for head in HEADS {
         device.disk.asleep.set(head % 2 == 1);
         guest.offer(head);
-        // Not published in between: what completes at once and what is still under way are mixed.
+        // Not published in between: requests that complete at once and others under way are mixed.
         if head % 2 == 1 || head == 12 {
             device.queue.turn();
         }
@@ -61,7 +61,7 @@ fn killed_after_every_write_to_memory() {
     for (n, (memory, tracked)) in images.iter().enumerate() {
         guest.restore(memory);
         file.write_all_at(tracked, 0).unwrap();
-        // The guest offers all that it had not offered yet, and looks at what is used from the beginning.
+        // The guest offers its remaining chains, and looks at the used ring from the beginning.
         guest.available.set(u16::from_le_bytes(guest.read(BASE + 0x2000 + 2)));
         guest.seen.set(0);
         let before = guest.used();
@@ -161,8 +161,8 @@ fn a_region_of_another_kind_is_refused_while_it_holds_anything() {
     }
 }
 
-/// A store that is away when the daemon ends is no error of the guest's: the next daemon repeats the request. Where nothing
-/// outlives the daemon, and while the guest is served, it is told.
+/// A store that is away when the daemon ends is no error of the guest's: the next daemon repeats the request. Where
+/// nothing outlives the daemon, and while the guest is served, it is told.
 #[test]
 fn a_request_whose_store_is_away_is_left_to_a_successor() {
     for (tracked, ends) in [(true, true), (true, false), (false, true)] {

@@ -180,7 +180,8 @@ fn memory_that_is_taken_away_stays_until_its_requests_are_done() {
     assert_eq!((guest.status(0), guest.read::<4096>(guest.data(0))), (0, [5; 4096]));
 }
 
-/// What does not fit into the memory for requests stays in the ring, and is taken when there is room: in order, each once.
+/// Chains that do not fit into the memory for requests stay in the ring, and are taken when there is space: in order,
+/// each once.
 #[test]
 fn chains_wait_in_the_ring_while_there_is_no_memory() {
     let guest = Guest::new(SIZE);
@@ -233,7 +234,7 @@ fn a_long_request_is_done_in_pieces() {
     assert_eq!(disk.log.take(), pieces.map(|(start, end)| format!("write {start}..{end}")));
 }
 
-/// What is under way when the memory goes was copied from zeroes: it does not succeed.
+/// A request under way when the memory goes was copied from zeroes: it does not succeed.
 #[test]
 fn requests_in_flight_fail_when_the_memory_goes() {
     let guest = Guest::new(SIZE);
@@ -254,7 +255,7 @@ fn requests_in_flight_fail_when_the_memory_goes() {
     assert!(device.queue.is_stopped());
 }
 
-/// What a guest orders in one chain may take minutes: nobody waits for that once its front-end is gone.
+/// The work of one chain may take minutes: the server does not wait for it once the front-end is gone.
 #[test]
 fn zeroes_that_nobody_waits_for_end_early() {
     let guest = Guest::new(SIZE);

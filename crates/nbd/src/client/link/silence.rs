@@ -59,7 +59,7 @@ impl Link {
         tracing::error!(%server, ?silent, waiting, "the server does not answer, and its requests are given up to end");
         let failure = Error::offline("the NBD server does not answer, and the daemon ends");
         if self.flight.fail_all(&failure) {
-            self.doubt(failure.clone());
+            self.note_open_changes(failure.clone());
         }
         *self.common.given_up.borrow_mut() = Some(failure);
         self.leave();

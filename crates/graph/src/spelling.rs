@@ -1,4 +1,4 @@
-//! Finding the word that was meant, and saying in plain words what serde found.
+//! Finding the correct spelling of a word, and messages of serde in plain English.
 
 use lamina_block::Kind;
 
@@ -15,7 +15,7 @@ pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
     let folded = |w: &str| w.to_lowercase().replace('_', "-");
     let word = folded(word);
     let distance = |k: &str| strsim::damerau_levenshtein(&word, &folded(k));
-    // Of one or two letters nothing may be left over: "a" is not meant by "b".
+    // Of one or two letters one must be right: "b" is no misspelling of "a".
     let limit = |k: &str| if len <= 2 { allowed.min(k.chars().count() - 1) } else { allowed };
     let near = known.into_iter().filter(|k| !k.is_empty() && k.chars().count().abs_diff(len) <= allowed);
     near.map(|k| (distance(k), k)).filter(|(d, k)| *d <= limit(k)).min_by_key(|(d, _)| *d).map(|(_, k)| k)
@@ -29,7 +29,7 @@ pub(crate) fn hint<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> 
 /// Formats of images that no type reads.
 const FORMATS: [&str; 7] = ["qcow", "qcow2", "vmdk", "vhd", "vhdx", "vdi", "qed"];
 
-/// What to write instead of a type that is not among `kinds`, because another system calls it so; or nothing.
+/// The hint for a type that is not among `kinds`, but has this name in another system; or nothing.
 pub(crate) fn elsewhere(word: &str, kinds: &[Kind]) -> Option<String> {
     let word = word.to_lowercase().replace('_', "-");
     if FORMATS.contains(&&*word) {
@@ -73,18 +73,18 @@ pub(crate) fn one_of<'a>(words: impl IntoIterator<Item = &'a str>, last: &str) -
     }
 }
 
-/// What a serde message about a key means.
+/// The meaning of a serde message about a key.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Meaning {
-    /// The key is not known; perhaps this says what was meant or what there is.
+    /// The key is not known; the text has the likely spelling, or all that there are.
     Unknown(String),
     /// This key is missing.
     Missing(String),
-    /// The value of the key is wrong, in these words.
+    /// The value of the key is wrong, with this message.
     Wrong(String),
 }
 
-/// Reads a message of a derived `Deserialize`. What is not recognised is kept as it is.
+/// Reads a message of a derived `Deserialize`. A message that is not recognised is passed on.
 pub(crate) fn meaning(message: &str) -> Meaning {
     let message = message.trim_end_matches('.');
     if let Some(rest) = message.strip_prefix("unknown field ") {
@@ -122,7 +122,7 @@ fn ticked(text: &str) -> Vec<&str> {
     text.split('`').skip(1).step_by(2).collect()
 }
 
-/// A type in the words of TOML's manual rather than serde's.
+/// A type with its name in TOML's manual rather than serde's.
 fn toml_word(word: &str) -> String {
     let quote = |w: &str| w.replace('`', "");
     match word {
