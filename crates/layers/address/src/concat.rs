@@ -1,8 +1,8 @@
 //! `concat`: devices end to end.
 //!
-//! In a persistent hierarchy where each byte lies is kept with it: from then on the order in `over` means nothing, and a
-//! byte changes its place only when its device is taken away. In one that is not, it follows from `over` whenever the
-//! layer is built.
+//! In a persistent hierarchy the location of each byte is recorded with it: from then on the order in `over`
+//! means nothing, and a byte moves only when its device is taken away. In other hierarchies, the locations
+//! follow from `over` whenever the layer is built.
 //!
 //! ```text
 //!      0 ───────────────────────────── size     here
@@ -15,22 +15,24 @@
 //! Keys:
 //! * `over`: the devices, in order. All but the last must be a whole number of the largest logical block among them.
 //!
-//! A request inside one device is handed on; one that crosses a border is done in parts, all at once. It deliberately
-//! balances nothing: that is `stripe`.
+//! A request inside one device is handed on; a request that crosses a border is done in parts, all at once.
+//! The layer deliberately balances nothing: that is `stripe`.
 //!
-//! It changes while it is served (only in a persistent hierarchy, but for the first two):
-//! * The last device grows: so does this one, at once. What others grow is used by `resize`.
+//! The device changes while it is served (only in a persistent hierarchy, but for the first two):
+//! * The last device grows: so does this one, at once. The growth of other devices is used by `resize`.
 //! * A name is added to `over`: the device is added at the end, at once.
-//! * A name is taken out of `over`: its data is moved to what is free on the others, and then it is let go. One that
-//!   takes its place in the same change gets its data; the size stays. What is left of a larger one is used by `resize`.
-//! * `resize` without a size uses all that is free; `resize SIZE force=true` makes it smaller, and what is beyond is
-//!   lost. So a device is removed without another: make it smaller first, then take out the name.
+//! * A name is taken out of `over`: its data is moved to free space on the others, and then the device is
+//!   detached. A device that replaces it in the same change gets its data; the size stays. The rest of a
+//!   larger one is used by `resize`.
+//! * `resize` without a size uses all free space; `resize SIZE force=true` makes the device smaller, and the
+//!   bytes beyond are lost. So a device is removed without another: make it smaller first, then take out the
+//!   name.
 //!
-//! New space may hold what was there before. Moving is a job (`move`) that can be watched, slowed, paused and cancelled;
-//! it goes on after a restart or a crash, and after `move` if it was cancelled. A request waits for at most 4 MiB to be
-//! moved.
+//! New space may have old bytes. Moving is a job (`move`) that can be watched, slowed, paused and cancelled;
+//! a move goes on after a restart or a crash, and after `move` if it was cancelled. A request waits for at
+//! most 4 MiB to be moved.
 
-use crate::reshape::{Band, Joined, Layout, Place, Plan, Shape, Spread, VERBS, Way};
+use crate::reshape::{Band, Joined, Layout, Location, Plan, Shape, Spread, VERBS, Way};
 use lamina_block::{
     Build, Bytes, Children, Config, Error, ErrorKind, Extent, Io, Made, Pending, Request, Result, Step,
     Traits,
@@ -65,8 +67,8 @@ impl Config for Keys {
 /// The kind: it has no keys.
 pub struct Concat;
 
-/// The bytes of all of `children` from where they are free, behind `layout`.
-fn behind(layout: &Layout, children: &Children, which: impl Iterator<Item = usize>) -> Result<Layout> {
+/// Appends all free bytes of `children` to `layout`.
+fn append_free(layout: &Layout, children: &Children, which: impl Iterator<Item = usize>) -> Result<Layout> {
     let block = u64::from(fan_out::geometry(children).block);
     let mut longer = layout.clone();
     for number in which {
@@ -78,7 +80,7 @@ fn behind(layout: &Layout, children: &Children, which: impl Iterator<Item = usiz
                     "over: {name} would not begin at a block of {block} bytes"
                 )));
             }
-            let tail = Place { child: number, there: free.start };
+            let tail = Location { child: number, there: free.start };
             longer
                 .push(Band::plain(free.end - free.start, tail))
                 .map_err(|e| Error::invalid(format!("over: {}", e.message())))?;
@@ -87,11 +89,11 @@ fn behind(layout: &Layout, children: &Children, which: impl Iterator<Item = usiz
     Ok(longer)
 }
 
-/// Takes `len` bytes from the front of `free`, in whole blocks as long as there are any, as bands behind `to`.
+/// Takes `len` bytes from the front of `free`, in whole blocks as long as there are any, as bands after `to`.
 fn take(to: &mut Layout, free: &mut Vec<(usize, Range<u64>)>, mut len: u64) -> Result<()> {
     while let Some((child, range)) = free.first_mut().filter(|_| len > 0) {
         let now = len.min(range.end - range.start);
-        to.push(Band::plain(now, Place { child: *child, there: range.start }))?;
+        to.push(Band::plain(now, Location { child: *child, there: range.start }))?;
         (range.start, len) = (range.start + now, len - now);
         if range.is_empty() {
             free.remove(0);
@@ -105,7 +107,7 @@ impl Shape for Concat {
     type Way = Ends;
 
     fn begin(&self, children: &Children) -> Result<Layout> {
-        behind(&Layout::default(), children, 0..children.len())
+        append_free(&Layout::default(), children, 0..children.len())
     }
 
     fn accepts(&self, layout: &Layout) -> Result<()> {
@@ -118,15 +120,21 @@ impl Shape for Concat {
     fn widest(&self, layout: &Layout, children: &Children) -> Result<Layout> {
         let stretched = layout.stretch(layout.stretches(children));
         // A tail that is no whole block can only be the last.
-        behind(&stretched, children, 0..children.len()).or(Ok(stretched))
+        append_free(&stretched, children, 0..children.len()).or(Ok(stretched))
     }
 
     fn join(&self, layout: &Layout, children: &Children, spare: &[usize]) -> Result<Joined> {
-        behind(layout, children, spare.iter().copied()).map(Joined::Longer)
+        append_free(layout, children, spare.iter().copied()).map(Joined::Longer)
     }
 
-    /// The bands of `gone` go to what is free elsewhere, first to devices that hold nothing; all others stay.
-    fn leave(&self, layout: &Layout, children: &Children, gone: &[usize], spare: &[usize]) -> Result<Plan> {
+    /// The bands of `gone` go to free space elsewhere, first to devices without data; all others stay.
+    fn plan_evacuation(
+        &self,
+        layout: &Layout,
+        children: &Children,
+        gone: &[usize],
+        spare: &[usize],
+    ) -> Result<Plan> {
         let block = u64::from(fan_out::geometry(children).block);
         let others = (0..children.len()).filter(|child| !gone.contains(child) && !spare.contains(child));
         let mut free = Vec::new();
@@ -152,12 +160,12 @@ impl Shape for Concat {
     }
 }
 
-/// Why `need` bytes cannot leave the children `gone`, and what would help.
+/// Why `need` bytes cannot be moved off the children `gone`, and what would help.
 fn no_room(size: u64, need: u64, room: u64, children: &Children, gone: &[usize]) -> Error {
     let names: Vec<&str> = gone.iter().map(|child| children[*child].name()).collect();
     let less = match size.saturating_sub(need - room) {
         0 => String::new(),
-        less => format!(", or make it smaller (resize {less} force=true; what is beyond is lost)"),
+        less => format!(", or make it smaller (resize {less} force=true; the bytes beyond are lost)"),
     };
     Error::new(
         ErrorKind::NoSpace,
@@ -174,25 +182,25 @@ fn no_room(size: u64, need: u64, room: u64, children: &Children, gone: &[usize])
 pub struct Ends {
     /// Where each band begins.
     starts: Vec<u64>,
-    /// Where it lies.
-    places: Vec<Place>,
+    /// The location of each band.
+    locations: Vec<Location>,
 }
 
 impl Ends {
-    /// The range that a band covers. That of the last one has no end.
+    /// The range of a band. That of the last one has no end.
     fn span(&self, band: usize) -> Range<u64> {
         self.starts[band]..self.starts.get(band + 1).copied().unwrap_or(u64::MAX)
     }
 
-    /// The bands that `at` touches: the child of each, the range here, and where it is there.
+    /// The bands that `at` touches: the child of each, the range here, and the address there.
     fn parts(&self, at: Range<u64>) -> impl Iterator<Item = (usize, Range<u64>, u64)> {
         let first = self.starts.partition_point(|start| *start <= at.start) - 1;
         let touched = (first..self.starts.len()).take_while(move |band| self.starts[*band] < at.end);
         touched.map(move |band| {
-            let (span, place) = (self.span(band), self.places[band]);
+            let (span, location) = (self.span(band), self.locations[band]);
             let part = at.start.max(span.start)..at.end.min(span.end);
-            let there = place.there + (part.start - span.start);
-            (place.child, part, there)
+            let there = location.there + (part.start - span.start);
+            (location.child, part, there)
         })
     }
 
@@ -206,7 +214,7 @@ impl Way for Ends {
     fn new(layout: &Layout, _children: &Children) -> Ends {
         Ends {
             starts: layout.starts().to_vec(),
-            places: layout.bands().iter().map(|band| band.on[0]).collect(),
+            locations: layout.bands().iter().map(|band| band.on[0]).collect(),
         }
     }
 
@@ -216,9 +224,9 @@ impl Way for Ends {
         let first = self.starts.partition_point(|start| *start <= io.at.start) - 1;
         let span = self.span(first);
         if fan_out::contains(&span, &io.at) {
-            let place = self.places[first];
-            io.move_to(place.there + (io.at.start - span.start));
-            return Step::Forward(Rc::clone(&children[place.child]));
+            let location = self.locations[first];
+            io.move_to(location.there + (io.at.start - span.start));
+            return Step::Forward(Rc::clone(&children[location.child]));
         }
         let touched = self.parts(io.at.clone()).map(|(child, ..)| &children[child]);
         if let Err(e) = fan_out::refuse_fast_zero(io, touched) {

@@ -1,4 +1,5 @@
-//! Where bytes lie: parts of devices, several in a row or in turn, partitions, and what moves data between them.
+//! The locations of bytes: parts of devices, several in a row or in rotation, partitions, and moving data
+//! between them.
 //!
 //! A family of layers: `crates/layers/src/lib.rs` says what a layer may stand on, and how another is begun.
 

@@ -13,8 +13,8 @@
 //! * `offset` (0): where the part begins, such as "1MiB"; a multiple of the logical block below.
 //! * `size` (the rest): how long it is. Without it the device grows with the one below.
 //!
-//! It only moves addresses: requests are handed on and not seen again. It deliberately does not check that parts of
-//! one device do not overlap.
+//! The layer only moves addresses: requests are handed on and not seen again. It deliberately does not check
+//! that parts of one device do not overlap.
 
 use lamina_block::{
     Build, Bytes, Config, Consent, Effect, Error, Geometry, Io, Layer, Made, Manage, Node, Over, Passthrough,
@@ -59,7 +59,7 @@ impl Config for Keys {
 struct Linear {
     child: Rc<Node>,
     offset: u64,
-    /// All that follows when `None`.
+    /// The rest of the device when `None`.
     size: Option<u64>,
 }
 

@@ -9,21 +9,23 @@
 //!
 //! Keys:
 //! * `over`: the device.
-//! * `limit`: bytes for each second of a move; without it, as fast as the devices are. `lamina ctl DEVICE job move
-//!   limit=RATE` changes it at any time.
+//! * `limit`: bytes for each second of a move; without it, as fast as the devices are. `lamina ctl DEVICE job
+//!   move limit=RATE` changes it at any time.
 //!
-//! Another name in `over` is a move to that device, which must be as large: everything is copied to it while requests go
-//! on, and then the old one is let go, with its bytes. Moving is a job (`move`) that can be watched, slowed, paused and
-//! cancelled; it goes on after a restart or a crash, and after `move` if it was cancelled. A request waits for at most 4 MiB
-//! to be moved.
+//! Another name in `over` is a move to that device, which must be as large: every byte is copied to it while
+//! requests go on, and then the old device is detached, with its bytes. Moving is a job (`move`) that can be
+//! watched, slowed, paused and cancelled; a move goes on after a restart or a crash, and after `move` if it
+//! was cancelled. A request waits for at most 4 MiB to be moved.
 //!
-//! It grows with its device, at once, but not while it moves: afterwards it is as large as the new one. `resize SIZE
-//! force=true` makes it smaller, and what is beyond is lost; `resize` makes it as large as its device again.
+//! The device grows with the one below, at once, but not while it moves: afterwards it is as large as the new
+//! one. `resize SIZE force=true` makes it smaller, and the bytes beyond are lost; `resize` makes it as large
+//! as the device below again.
 //!
-//! The bytes of both are at the same addresses: the layer can be put over any device in use, and be taken away again from
-//! over the new one when all is there. Nobody above notices.
+//! The bytes of both are at the same addresses: the layer can be put over any device in use, and be taken
+//! away again from over the new one when the move is done. Devices above do not notice.
 //!
-//! It deliberately has no copying of its own: it is a `concat` of a single device, and moves as that does.
+//! The layer deliberately has no copying of its own: it is a `concat` of a single device, and moves as that
+//! does.
 
 use crate::concat::{Concat, Ends};
 use crate::reshape::{Joined, Layout, Plan, Shape, Spread, VERBS};
@@ -40,7 +42,7 @@ pub struct Keys {
 impl Config for Keys {
     const KIND: &'static str = "migrate";
     const SUMMARY: &'static str = "a device that moves to another one while it is used";
-    // Two while it moves.
+    // Two children while a move is under way.
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=2;
     const TRAITS: Traits = Traits { keeps: true, verbs: VERBS, ..Traits::NONE };
 
@@ -55,7 +57,7 @@ struct Migrate {
 }
 
 fn one() -> Error {
-    Error::invalid("over: it stands on one device; to move to another one, write that in its place")
+    Error::invalid("over: the layer stands on one device; to move to another one, write that in its place")
 }
 
 impl Shape for Migrate {
@@ -82,8 +84,14 @@ impl Shape for Migrate {
         Err(one())
     }
 
-    fn leave(&self, layout: &Layout, children: &Children, gone: &[usize], spare: &[usize]) -> Result<Plan> {
-        Concat.leave(layout, children, gone, spare)
+    fn plan_evacuation(
+        &self,
+        layout: &Layout,
+        children: &Children,
+        gone: &[usize],
+        spare: &[usize],
+    ) -> Result<Plan> {
+        Concat.plan_evacuation(layout, children, gone, spare)
     }
 }
 

@@ -1,14 +1,15 @@
-//! `stripe`: devices side by side, in units dealt out in turn (RAID 0).
+//! `stripe`: devices side by side, in units distributed in rotation (RAID 0).
 //!
-//! Unit `u` here is unit `u / n` of device `u % n`: growing all devices adds at the end only. The smallest device rules,
-//! rounded down to whole units; what the others have more is not used. In a persistent hierarchy which devices take turns,
-//! and in which order, is kept with it, and the order in `over` means nothing from then on.
+//! Unit `u` here is unit `u / n` of device `u % n`: growing all devices adds at the end only. The smallest
+//! device decides the size, rounded down to whole units; the rest of the others is not used. In a persistent
+//! hierarchy the devices of the rotation, and their order, are recorded with it, and the order in `over`
+//! means nothing from then on.
 //!
 //! ```text
 //!      │ 0 │ 1 │ 2 │ 3 │ 4 │ 5 │      here: units in order
 //!        a   b   c   a   b   c
-//!      a: │ 0 │ 3 │                   below: what is far apart here
-//!      b: │ 1 │ 4 │                   lies side by side there
+//!      a: │ 0 │ 3 │                   below: units far apart here
+//!      b: │ 1 │ 4 │                   lie side by side there
 //!      c: │ 2 │ 5 │
 //! ```
 //!
@@ -17,22 +18,22 @@
 //! * `unit` ("32KiB"): the length of a unit, a power of two, at least the largest logical block among the devices. It
 //!   cannot change once the stripe holds data.
 //!
-//! A request inside one unit is handed on. The parts of a larger one lie side by side on each device, so that each
-//! device gets one request at most, whatever the length; all at once. It deliberately has no redundancy: one lost
-//! device loses all.
+//! A request inside one unit is handed on. The parts of a larger one lie side by side on each device, so that
+//! each device gets one request at most, of any length; all at once. The layer deliberately has no
+//! redundancy: one lost device loses all.
 //!
-//! It changes while it is served (only in a persistent hierarchy, but for the first):
+//! The device changes while it is served (only in a persistent hierarchy, but for the first):
 //! * All devices grow: so does this one, at once.
-//! * A name is added to `over`: everything is dealt out anew over all of them, and then it is larger.
-//! * A name is taken out of `over`: everything is dealt out anew over those that stay, and then it is let go. One that
-//!   takes its place in the same change gets its data. The rest must have room for all.
-//! * `resize SIZE force=true` makes it smaller, and what is beyond is lost: so a device is removed without another.
-//!   `resize` without a size makes it as large as its devices allow.
+//! * A name is added to `over`: every unit is redistributed over all devices, and then this one is larger.
+//! * A name is taken out of `over`: every unit is redistributed over those that stay, and then the device is
+//!   detached. A device that replaces it in the same change gets its data. The rest must have room for all.
+//! * `resize SIZE force=true` makes the device smaller, and the bytes beyond are lost: so a device is removed
+//!   without another. `resize` without a size makes it as large as its devices allow.
 //!
-//! Dealing out is a job (`move`) that can be watched, slowed, paused and cancelled; it goes on after a restart or a
-//! crash, and after `move` if it was cancelled. A request waits for at most 4 MiB to be moved.
+//! Redistribution is a job (`move`) that can be watched, slowed, paused and cancelled; a move goes on after a
+//! restart or a crash, and after `move` if it was cancelled. A request waits for at most 4 MiB to be moved.
 
-use crate::reshape::{Band, Joined, Layout, Place, Plan, Shape, Spread, UNIT_MAX, VERBS, Way};
+use crate::reshape::{Band, Joined, Layout, Location, Plan, Shape, Spread, UNIT_MAX, VERBS, Way};
 use lamina_block::{
     Buf, Build, Bytes, Children, Config, Error, ErrorKind, Extent, Io, Made, Op, Over, Pending, Request,
     Result, Step, Traits,
@@ -75,7 +76,7 @@ impl Config for Keys {
 struct Units(Bytes);
 
 impl Units {
-    /// Refuses a length that cannot be one over logical blocks of `block` bytes.
+    /// Refuses a length that is impossible over logical blocks of `block` bytes.
     fn check(&self, block: u64) -> Result<()> {
         let unit = self.0.0;
         match unit.is_power_of_two() && (block..=UNIT_MAX).contains(&unit) {
@@ -89,8 +90,7 @@ impl Units {
         }
     }
 
-    /// A layout of `size` bytes over the whole of `legs`, in their order; of as many as there are room for if `size` is
-    /// `None`.
+    /// A layout of `size` bytes over all of `legs`, in their order; over all their room if `size` is `None`.
     fn over(&self, legs: &[usize], children: &Children, size: Option<u64>) -> Result<Layout> {
         let unit = self.0.0;
         let smallest = legs.iter().map(|leg| children[*leg].geometry().size).min().unwrap_or(0);
@@ -101,7 +101,8 @@ impl Units {
             return Err(Error::new(
                 ErrorKind::NoSpace,
                 format!(
-                    "over: it has {}, and {} have room for {}; make it smaller first (resize {room} force=true; what is \
+                    "over: it has {}, and {} have room for {}; make it smaller first (resize {room} \
+                     force=true; what is \
                      beyond is lost)",
                     Bytes(len),
                     names.join(", "),
@@ -109,16 +110,16 @@ impl Units {
                 ),
             ));
         }
-        let on = legs.iter().map(|leg| Place { child: *leg, there: 0 }).collect();
+        let on = legs.iter().map(|leg| Location { child: *leg, there: 0 }).collect();
         let mut layout = Layout::default();
         layout.push(Band { len, unit, on })?;
         Ok(layout)
     }
 }
 
-/// The children that take turns.
+/// The children in rotation.
 fn legs(layout: &Layout) -> Vec<usize> {
-    layout.bands().iter().flat_map(|band| band.on.iter().map(|place| place.child)).collect()
+    layout.bands().iter().flat_map(|band| band.on.iter().map(|location| location.child)).collect()
 }
 
 impl Shape for Units {
@@ -137,10 +138,10 @@ impl Shape for Units {
     fn accepts(&self, layout: &Layout) -> Result<()> {
         match layout.bands() {
             [band] if band.unit != self.0.0 => Err(Error::invalid(format!(
-                "unit: it was made with {}, and its data lies like that",
+                "unit: the device was made with {}, and its data lies like that",
                 Bytes(band.unit)
             ))),
-            [band] if band.on.iter().all(|place| place.there == 0) => Ok(()),
+            [band] if band.on.iter().all(|location| location.there == 0) => Ok(()),
             _ => Err(Error::new(ErrorKind::Corrupt, "the kept layout is not that of a stripe")),
         }
     }
@@ -157,9 +158,15 @@ impl Shape for Units {
         Ok(Joined::After(Plan { to, up: true }))
     }
 
-    /// Each of `spare` takes the place of one that goes. If more go than come, those behind move up, and each unit
-    /// moves to a later row, whose units have all been moved when it begins at the end.
-    fn leave(&self, layout: &Layout, children: &Children, gone: &[usize], spare: &[usize]) -> Result<Plan> {
+    /// Each of `spare` replaces a device that goes. If more go than come, those after them move up, and each
+    /// unit moves to a later row, whose units have all been moved if the move begins at the end.
+    fn plan_evacuation(
+        &self,
+        layout: &Layout,
+        children: &Children,
+        gone: &[usize],
+        spare: &[usize],
+    ) -> Result<Plan> {
         let mut spare = spare.iter().copied();
         let before = legs(layout);
         let stays = |leg: &usize| if gone.contains(leg) { spare.next() } else { Some(*leg) };
@@ -170,9 +177,9 @@ impl Shape for Units {
     }
 }
 
-/// Units in turn.
+/// Units in rotation.
 struct Stripe {
-    /// The devices that take turns.
+    /// The devices of the rotation.
     legs: Children,
     unit_shift: u32,
 }
@@ -183,38 +190,38 @@ impl Stripe {
     }
 
     #[inline]
-    fn place(&self, at: u64) -> Place {
+    fn location(&self, at: u64) -> Location {
         let (unit, n) = (at >> self.unit_shift, self.legs.len() as u64);
         let within = at & (self.unit() - 1);
-        Place { child: (unit % n) as usize, there: ((unit / n) << self.unit_shift) + within }
+        Location { child: (unit % n) as usize, there: ((unit / n) << self.unit_shift) + within }
     }
 
-    /// The bytes of a child that lie before byte `end` here, which is at `place`.
-    fn before(&self, child: usize, end: u64, place: Place) -> u64 {
+    /// The bytes of a child before byte `end` here, which is at `location`.
+    fn before(&self, child: usize, end: u64, location: Location) -> u64 {
         let within = end & (self.unit() - 1);
-        match child.cmp(&place.child) {
-            Ordering::Less => place.there - within + self.unit(),
-            Ordering::Equal => place.there,
-            Ordering::Greater => place.there - within,
+        match child.cmp(&location.child) {
+            Ordering::Less => location.there - within + self.unit(),
+            Ordering::Equal => location.there,
+            Ordering::Greater => location.there - within,
         }
     }
 
-    /// The children that `at` touches, in the order in which it does, and the one range of each.
+    /// The children that `at` touches, in the order of addresses, and the one range of each.
     fn touched(&self, at: &Range<u64>) -> impl Iterator<Item = (usize, Range<u64>)> {
         let n = self.legs.len();
         let (start, end) = (at.start, at.end);
-        let (first, last) = (self.place(start), self.place(end));
+        let (first, last) = (self.location(start), self.location(end));
         (first.child..n)
             .chain(0..first.child)
             .map(move |child| (child, self.before(child, start, first)..self.before(child, end, last)))
             .take_while(|(_, there)| !there.is_empty())
     }
 
-    /// The pieces of a buffer for `at` that belong to the child whose turn is `turn`, joined.
-    fn column(&self, bytes: &Buf, at: &Range<u64>, turn: usize) -> Buf {
+    /// The pieces of a buffer for `at` that belong to the touched child number `index`, joined.
+    fn column(&self, bytes: &Buf, at: &Range<u64>, index: usize) -> Buf {
         let (within, row) = (self.unit() - 1, (self.legs.len() as u64) << self.unit_shift);
         let mut column = Buf::empty();
-        let mut unit = (at.start & !within) + ((turn as u64) << self.unit_shift);
+        let mut unit = (at.start & !within) + ((index as u64) << self.unit_shift);
         while unit < at.end {
             let piece = unit.max(at.start)..at.end.min((unit | within) + 1);
             column.append_part(bytes, (piece.start - at.start) as usize..(piece.end - at.start) as usize);
@@ -223,12 +230,12 @@ impl Stripe {
         column
     }
 
-    /// Submits the one request that each touched child gets.
+    /// Submits the one request of each touched child.
     fn split(&self, io: &Io) -> impl Iterator<Item = Request> {
-        let part = move |(turn, (child, at)): (usize, (usize, Range<u64>))| {
+        let part = move |(index, (child, at)): (usize, (usize, Range<u64>))| {
             let op = match &io.op {
-                Op::Read(bytes) => Op::Read(self.column(bytes, &io.at, turn)),
-                Op::Write(bytes, durability) => Op::Write(self.column(bytes, &io.at, turn), *durability),
+                Op::Read(bytes) => Op::Read(self.column(bytes, &io.at, index)),
+                Op::Write(bytes, durability) => Op::Write(self.column(bytes, &io.at, index), *durability),
                 Op::Zero(how) => Op::Zero(*how),
                 Op::Discard => Op::Discard,
                 Op::Flush => Op::Flush,
@@ -249,7 +256,7 @@ impl Way for Stripe {
     #[inline(always)]
     fn submit(&self, io: &mut Io, _children: &Children) -> Step {
         if (io.at.start ^ (io.at.end - 1)) >> self.unit_shift == 0 {
-            let Place { child, there } = self.place(io.at.start);
+            let Location { child, there } = self.location(io.at.start);
             io.move_to(there);
             return Step::Forward(Rc::clone(&self.legs[child]));
         }
@@ -270,7 +277,7 @@ impl Way for Stripe {
     }
 }
 
-/// The runs of one child that have not been dealt out yet.
+/// The runs of one child that have not been merged yet.
 struct Runs {
     list: std::vec::IntoIter<Extent>,
     run: Option<Extent>,
@@ -297,14 +304,14 @@ impl Runs {
 }
 
 impl Stripe {
-    /// Deals the children's runs out again in the order of the units here. Where all are in the same state for many
+    /// Merges the children's runs in the order of the units here. Where all are in the same state for many
     /// units, these are taken in one step, so that a large empty device costs little.
     fn interleave(&self, at: Range<u64>, mut below: Vec<Runs>) -> Vec<Extent> {
         let (unit, n) = (self.unit(), self.legs.len());
-        let (mut merged, mut next, mut turn) = (Vec::new(), at.start, 0);
+        let (mut merged, mut next, mut index) = (Vec::new(), at.start, 0);
         while next < at.end {
             let rows =
-                if turn == 0 && next % unit == 0 && below.len() == n { same_rows(&below, unit) } else { 0 };
+                if index == 0 && next % unit == 0 && below.len() == n { same_rows(&below, unit) } else { 0 };
             if rows > 0 {
                 for runs in &mut below {
                     runs.take(rows * unit, &mut merged);
@@ -312,15 +319,15 @@ impl Stripe {
                 next += rows * unit * n as u64;
             } else {
                 let end = at.end.min((next | (unit - 1)) + 1);
-                below[turn].take(end - next, &mut merged);
-                (next, turn) = (end, (turn + 1) % n);
+                below[index].take(end - next, &mut merged);
+                (next, index) = (end, (index + 1) % n);
             }
         }
         merged
     }
 }
 
-/// How many whole units all of `below` have in front of them in one and the same state.
+/// How many whole units all of `below` have in front of them in the same state.
 fn same_rows(below: &[Runs], unit: u64) -> u64 {
     let front = |runs: &Runs| runs.run.map_or((None, 0), |run| (Some(run.state), run.len / unit));
     let (state, _) = front(&below[0]);
@@ -443,7 +450,7 @@ pub(crate) mod tests {
             let size = before.min(after) as u64 * (64 << 10) - 4096 - 512;
             let from = units.over(&legs, &children, Some(size)).unwrap();
             let plan = match gone.is_empty() {
-                false => units.leave(&from, &children, &gone, &spare).unwrap(),
+                false => units.plan_evacuation(&from, &children, &gone, &spare).unwrap(),
                 true => match units.join(&from, &children, &spare).unwrap() {
                     Joined::After(plan) => plan,
                     Joined::Longer(_) => panic!("a stripe does not get longer"),

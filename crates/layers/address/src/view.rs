@@ -1,22 +1,22 @@
 //! `view`: shows a part of a device that has several, such as a partition or a snapshot.
 //!
-//! The device below decides which views there are and what each of them shows; it shares what it knows with the view.
-//! What the view and the device below both show is the same bytes.
+//! The device below decides which views there are and what each of them shows; it shares its state with the
+//! view. The bytes of the view are also bytes of the device below.
 //!
 //! ```text
 //!      0 ──── size     0 ──── size        two views, "root" and "data"
 //!      └──┬──┘         └──┬──┘
 //!         │  requests go  │               device below: where each of them is
 //!         ▼   straight    ▼
-//!      0 ─┴───────────────┴──── size      what the device below stands on
+//!      0 ─┴───────────────┴──── size      the child of the device below
 //! ```
 //!
 //! Keys:
 //! * `over`: the device that has the view.
-//! * `name`: what the device below calls it.
+//! * `name`: the name of the view in the device below.
 //!
-//! It deliberately is no layer of its own on the way of a request: the device below gives it one, which sends requests
-//! straight to what that stands on.
+//! A view deliberately is no layer of its own in the path of a request: the device below gives it one, which
+//! sends requests straight to that device's child.
 
 use lamina_block::{Build, Config, Error, Made, Over, Pending, Result, Traits};
 use serde::Deserialize;
@@ -54,10 +54,10 @@ pub(crate) mod tests {
     use crate::testing::*;
     use lamina_block::{Error, Geometry, Layer, Made, Manage, Passthrough, Pending, Step};
 
-    /// A layer with one view, "all", which shows what is below.
+    /// A layer with one view, "all", which shows all bytes below.
     struct Viewed(Rc<Node>);
 
-    /// That view.
+    /// The view "all".
     struct All(Rc<Node>);
 
     impl Layer for Viewed {

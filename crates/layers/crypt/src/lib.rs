@@ -1,4 +1,4 @@
-//! Encryption, as LUKS2 and dm-crypt have it.
+//! Encryption, in the format of LUKS2 and dm-crypt.
 //!
 //! A family of layers: `crates/layers/src/lib.rs` says what a layer may stand on, and how another is begun.
 

@@ -1,4 +1,4 @@
-//! Digests of what was written: to notice what is wrong, and what has changed.
+//! Digests of the bytes of blocks: to notice damage, and changes.
 //!
 //! A family of layers: `crates/layers/src/lib.rs` says what a layer may stand on, and how another is begun.
 

@@ -1,4 +1,4 @@
-//! What the commands of layers share.
+//! The shared parts of layers' commands.
 
 use lamina_block::{Command, Error, Result, Verb};
 use serde::de::DeserializeOwned;

@@ -1,18 +1,18 @@
-//! One request that goes to several places: their shape taken together, its parts, and its end.
+//! One request that goes to several children: their geometry taken together, its parts, and its end.
 
 use lamina_block::{Children, Error, Geometry, Io, Node, Op, OpKind, Request, Result, Step, all};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// The shape of `children` taken together, with the size of the first.
+/// The geometry of `children` taken together, with the size of the first.
 pub fn geometry(children: &Children) -> Geometry {
     let mut shapes = children.iter().map(|child| child.geometry());
     let first = shapes.next().expect("the graph gives a layer as many children as it asks for");
     shapes.fold(first, Geometry::and)
 }
 
-/// Completes when all of `parts` have. Parts that complete at once, as memory does, cost no future; and when all do,
-/// there is none.
+/// Completes when all of `parts` have. Parts that complete at once, as memory does, cost no future; if all
+/// do, there is no future.
 #[inline]
 pub fn together(parts: impl Iterator<Item = Request>) -> Step {
     let (mut result, mut waiting) = (Ok(()), Vec::new());
@@ -35,8 +35,8 @@ pub fn flush(children: &Children) -> Step {
     together(children.iter().map(|child| child.submit(Io::flush())))
 }
 
-/// A fast zeroing happens on all children or on none: refuses it while nothing has changed yet, if one of `children`
-/// would refuse it.
+/// A fast zeroing happens on all children or on none: fails while nothing has changed yet, if one of
+/// `children` would refuse it.
 #[inline]
 pub fn refuse_fast_zero<'a>(io: &Io, mut children: impl Iterator<Item = &'a Rc<Node>>) -> Result<()> {
     match io.op {
@@ -56,13 +56,13 @@ pub fn contains(outer: &Range<u64>, inner: &Range<u64>) -> bool {
     outer.start <= inner.start && inner.end <= outer.end
 }
 
-/// True for a flush, which has no place.
+/// True for a flush, which has no address.
 #[inline]
 pub fn is_flush(io: &Io) -> bool {
     io.op.kind() == OpKind::Flush
 }
 
-/// Parts of a request, each with where it goes. What follows on both sides is one part.
+/// Parts of a request, each with its address. Parts that follow each other on both sides become one.
 #[derive(Default)]
 pub struct Runs {
     all: Vec<(Range<u64>, u64)>,
@@ -80,7 +80,7 @@ impl Runs {
         }
     }
 
-    /// The parts, in the order in which they came.
+    /// The parts, in order of addition.
     #[inline]
     pub fn iter(&self) -> impl Iterator<Item = (Range<u64>, u64)> + use<'_> {
         self.all.iter().cloned()
@@ -94,7 +94,7 @@ mod tests {
     use lamina_sim::Simulation;
     use std::cell::Cell;
 
-    /// Counts what it is asked, and refuses it if it is slow.
+    /// A disk that counts zeroings, and refuses them if it is slow.
     struct Disk {
         geometry: Geometry,
         asked: Rc<Cell<u64>>,
@@ -117,7 +117,7 @@ mod tests {
 
     impl Manage for Disk {}
 
-    /// Disks of these sizes and blocks, of which only the first can zero, and how often they were asked.
+    /// Disks of these sizes and blocks, of which only the first can zero, and a count of the zeroings.
     fn disks(shapes: &[(u64, u32)]) -> (Children, Rc<Cell<u64>>) {
         let (env, asked) = (Simulation::new(0).env(), Rc::new(Cell::new(0)));
         let disk = |(number, (size, block)): (usize, &(u64, u32))| {

@@ -1,10 +1,10 @@
-//! What layers share that keep something in a metadata store: where it lies, and how it is found again.
+//! Shared by layers with a metadata store: where the store lies, and how it is opened.
 
 use lamina_block::{Begin, Build, Bytes, Error, ErrorKind, Node, Result};
 use lamina_metadata::{Options, Store};
 use std::rc::Rc;
 
-/// The least memory for what is kept.
+/// The least memory for a store.
 const MEMORY_MIN: u64 = 1 << 20;
 
 /// The device that has the store: the one for metadata, or the child.
@@ -25,13 +25,13 @@ pub fn check(with: &Build, memory: Bytes, what: &str) -> Result<()> {
     }
 }
 
-/// How a store is opened that has `memory` for pages in use.
+/// The options to open a store with `memory` for pages in use.
 pub fn options(memory: Bytes) -> Options {
     Options { memory: usize::try_from(memory.0).unwrap_or(usize::MAX), ..Options::default() }
 }
 
-/// The first bytes of the object `tag` of the store of a layer of `kind`. They are written last when it is made: while
-/// they are zeroes, it was not finished.
+/// The first bytes of the object `tag` of the store of a layer of `kind`. They are written last when the
+/// layer is made: while they are zeroes, it was not finished.
 pub async fn head<const LEN: usize>(store: &Store, tag: u64, kind: &str, with: &Build) -> Result<[u8; LEN]> {
     let mut bytes = [0; LEN];
     if let Some(id) = store.find(tag) {
@@ -43,12 +43,12 @@ pub async fn head<const LEN: usize>(store: &Store, tag: u64, kind: &str, with: &
     }
 }
 
-/// Something of what a layer of `kind` keeps is not there.
+/// The error of a store of a layer of `kind` that was not finished.
 pub fn unfinished(kind: &str, with: &Build) -> Error {
-    missing(kind, with, Error::new(ErrorKind::Corrupt, "it was not finished"))
+    missing(kind, with, Error::new(ErrorKind::Corrupt, "the layer was not finished"))
 }
 
-/// Why what a layer of `kind` keeps cannot be found: nothing, or something else, is where it should be.
+/// The error of a store of a layer of `kind` that is not found: nothing, or something else, is in its place.
 pub fn missing(kind: &str, with: &Build, e: Error) -> Error {
     match e.kind() {
         ErrorKind::Corrupt => {

@@ -1,8 +1,8 @@
 //! The list of a family's kinds.
 
-/// Declares the modules of a family, a kind each, lists the kinds, looks for the figures that each declares, and puts each
-/// through the gauntlet. A module has the keys of its kind in a struct called `Keys`, and in its tests a function `subject`
-/// that says how the gauntlet builds a device of that kind.
+/// Declares the modules of a family, one for each kind, lists the kinds, looks for the figures that each
+/// declares, and puts each through the gauntlet. A module has the keys of its kind in a struct called `Keys`,
+/// and in its tests a function `subject` that says how the gauntlet builds a device of that kind.
 #[macro_export]
 #[allow(clippy::crate_in_macro_def, reason = "the modules are the family's")]
 macro_rules! kinds {
@@ -25,7 +25,7 @@ macro_rules! kinds {
         mod gauntlet {
             $(lamina_sim::gauntlet!($name, crate::$name::tests::subject());)*
 
-            /// `LAMINA_SOAK` says how many seeds, `LAMINA_SOAK_FROM` which is the first.
+            /// `LAMINA_SOAK` is the number of seeds, `LAMINA_SOAK_FROM` the first.
             #[test]
             fn soak() {
                 let subjects = [$(crate::$name::tests::subject(),)*];

@@ -1,14 +1,14 @@
-//! One at a time, in the order in which they came.
+//! One task at a time, in the order of arrival.
 
 use super::range_locks::{RangeLock, RangeLocks};
 use std::rc::Rc;
 
-/// What one at a time does.
+/// A lock for one task at a time.
 #[derive(Default)]
 pub struct Mutex(Rc<RangeLocks>);
 
 impl Mutex {
-    /// Waits until it is this one's turn; it is until what this returns is dropped.
+    /// Waits until the lock is free; it is held until the result is dropped.
     pub async fn lock(&self) -> RangeLock {
         self.0.lock(&(0..1)).await
     }

@@ -1,25 +1,25 @@
-//! Locks on ranges of addresses: of those that overlap one is held at a time, and the others get it in the order in which
-//! they came.
+//! Locks on ranges of addresses: of overlapping locks one is held at a time, and the others follow in the
+//! order of arrival.
 //!
-//! Two changes of the same bytes that are under way together may land in either order, and in another order on another
-//! device. Copying, healing and comparing take ranges too. The addresses are whatever their user counts in: bytes, extents,
-//! pages.
+//! Two changes of the same bytes that are under way together may land in either order, and in another order
+//! on another device. Copying, healing and comparing take ranges too. Addresses count any unit of the user's
+//! choice: bytes, extents, pages.
 //!
 //! ```text
 //!      held       ├──A──┤        ├──B──┤
 //!      waiting        ├──C──┤              1. for A
-//!                       ├──D──┤            2. for C: although nobody holds what it wants
+//!                       ├──D──┤            2. for C: although its range is not held
 //!                                 ├─E─┤    3. for B
 //! ```
 //!
 //! Invariants:
-//! * Locks that are held never overlap.
-//! * A lock that can be had is had: who waits overlaps a held lock, or somebody who came before. So nobody is passed by those
-//!   who come later, and nobody waits for ever while locks are given back.
-//! * A lock that is given back is held by the next one at once, before anybody else can ask.
+//! * Held locks never overlap.
+//! * A lock that can be held is held: a waiting lock overlaps a held lock, or one that came before. So no
+//!   lock is overtaken by a later one, and none waits for ever while locks are released.
+//! * A released lock passes to the next one at once, before another task can ask.
 //!
-//! Whoever holds a lock must not wait for another one that overlaps what others wait for before it: two ranges are taken
-//! as one, or the first is given back.
+//! A task that holds a lock must not wait for another one that overlaps earlier waiting ones: take two ranges
+//! as one, or release the first.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -28,7 +28,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// Ranges that are locked, and those who wait.
+/// The ranges that are locked, and the waiting ones.
 #[derive(Default)]
 pub struct RangeLocks {
     state: RefCell<State>,
@@ -38,13 +38,13 @@ pub struct RangeLocks {
 struct State {
     /// The end of each lock that is held, by its start.
     held: BTreeMap<u64, u64>,
-    /// In the order in which they came.
+    /// The waiting locks, in the order of arrival.
     waiting: VecDeque<Rc<Waiter>>,
 }
 
 struct Waiter {
     at: Range<u64>,
-    /// Its lock, from when it has it until it is asked for.
+    /// The lock, from when it is held until the task takes it.
     lock: RefCell<Option<RangeLock>>,
     waker: RefCell<Waker>,
 }
@@ -55,7 +55,7 @@ pub struct RangeLock {
     start: u64,
 }
 
-/// Waits for a lock; nobody waits any more when this is dropped.
+/// A waiting lock; it does not wait any more when this is dropped.
 struct Waiting {
     of: Rc<RangeLocks>,
     waiter: Rc<Waiter>,
@@ -71,12 +71,12 @@ impl State {
         self.held.range(..at.end).next_back().is_some_and(|(_, end)| *end > at.start)
     }
 
-    /// True if one of the first `count` who wait wants something of `at`.
+    /// True if one of the first `count` waiting locks overlaps `at`.
     fn is_wanted(&self, at: &Range<u64>, count: usize) -> bool {
         self.waiting.iter().take(count).any(|waiter| overlap(&waiter.at, at))
     }
 
-    /// Holds `at`, if that can be.
+    /// Holds `at`, if it is free.
     #[inline]
     fn hold(&mut self, at: &Range<u64>) -> bool {
         let is_free = !self.is_held(at) && (self.waiting.is_empty() || !self.is_wanted(at, usize::MAX));
@@ -86,7 +86,8 @@ impl State {
         is_free
     }
 
-    /// Those who can have their locks now that nobody holds `freed`, or waits for it, who did. The locks are held.
+    /// The waiters that can have their locks now that `freed` is not held, or not waited for, any more. The
+    /// locks are held.
     fn next(&mut self, freed: &Range<u64>) -> Vec<Rc<Waiter>> {
         let (mut next, mut place) = (Vec::new(), 0);
         while let Some(waiter) = self.waiting.get(place) {
@@ -122,7 +123,7 @@ impl RangeLocks {
         is_held.then(|| RangeLock { of: Rc::clone(self), start: at.start })
     }
 
-    /// Locks `at`, which is not empty, when it is this one's turn.
+    /// Locks `at`, which is not empty, when its turn comes.
     pub async fn lock(self: &Rc<Self>, at: &Range<u64>) -> RangeLock {
         match self.try_lock(at) {
             Some(lock) => lock,
@@ -130,14 +131,15 @@ impl RangeLocks {
         }
     }
 
-    /// Locks all of `to`, which holds what `lock` has. That may be had by others in between; it is in use all the time.
+    /// Locks all of `to`, which contains the range of `lock`. Others may hold that in between; it is in use
+    /// all the time.
     pub async fn widen(self: &Rc<Self>, lock: RangeLock, to: &Range<u64>) -> RangeLock {
         let waiting = self.queue(to);
         drop(lock);
         waiting.await
     }
 
-    /// Lets somebody wait for `at`, which cannot be had now.
+    /// Queues a waiting lock for `at`, which is not free.
     fn queue(self: &Rc<Self>, at: &Range<u64>) -> Waiting {
         let waiter = Rc::new(Waiter {
             at: at.clone(),
@@ -148,7 +150,7 @@ impl RangeLocks {
         Waiting { of: Rc::clone(self), waiter }
     }
 
-    /// Gives locks to those who waited for somebody who held `freed`, or waited for it.
+    /// Passes locks to waiters of a lock that held `freed`, or waited for it.
     fn pass_on(self: &Rc<Self>, freed: &Range<u64>) {
         let next = self.state.borrow_mut().next(freed);
         for waiter in next {
@@ -157,20 +159,20 @@ impl RangeLocks {
         }
     }
 
-    /// True if something in `at` is locked.
+    /// True if a part of `at` is locked.
     #[inline]
     pub fn is_locked(&self, at: &Range<u64>) -> bool {
         let state = self.state.borrow();
         !state.held.is_empty() && state.is_held(at)
     }
 
-    /// True if something in `at` is locked, or somebody waits for it.
+    /// True if a part of `at` is locked, or waited for.
     pub fn is_in_use(&self, at: &Range<u64>) -> bool {
         let state = self.state.borrow();
         state.is_held(at) || state.is_wanted(at, usize::MAX)
     }
 
-    /// All that is locked, or that somebody waits for.
+    /// All ranges that are locked, or waited for.
     pub fn in_use(&self) -> Vec<Range<u64>> {
         let state = self.state.borrow();
         let held = state.held.iter().map(|(start, end)| *start..*end);
@@ -207,7 +209,7 @@ impl Future for Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        // A lock that it has, and nobody has asked for, is given back with it.
+        // A lock that the waiter has, and no task has taken, is released with it.
         let mut state = self.of.state.borrow_mut();
         let is_this = |waiter: &Rc<Waiter>| Rc::ptr_eq(waiter, &self.waiter);
         let Some(place) = state.waiting.iter().position(is_this) else { return };

@@ -1,14 +1,14 @@
-//! Sealed pages: bytes on disk that say what they are, and whether they are whole.
+//! Sealed pages: pages on disk with a magic number and a checksum.
 //!
 //! ```text
 //!      0        8          16       24
 //!      │ magic  │ checksum │ key …  │ …                     │ zeroes │
 //! ```
 //!
-//! The checksum is XXH3 of all of the page, in which its own eight bytes count as zeroes; its seed is the key. The key is drawn
-//! for each device when it is formatted: what another device, or the same one before, had there is never taken for its
-//! own, and no guest can write what looks like it. A superblock, from which the key is read, has the seed 0, and something
-//! else in the place of the key.
+//! The checksum is XXH3 of all of the page, in which its own eight bytes count as zeroes; its seed is the
+//! key. The key is drawn for each device when it is formatted: pages of another device, or of the same one
+//! before, are never taken for its own, and no guest can write pages that look like them. A superblock, from
+//! which the key is read, has the seed 0, and other bytes in the place of the key.
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
@@ -20,7 +20,7 @@ pub fn page(head: &[u8], len: usize, key: u64) -> Vec<u8> {
     page
 }
 
-/// Puts the checksum where it belongs.
+/// Writes the checksum into a page.
 pub fn seal(page: &mut [u8], key: u64) {
     page[8..16].fill(0);
     let sum = xxh3_64_with_seed(page, key);
@@ -39,7 +39,7 @@ pub fn is_sealed(page: &[u8], key: u64) -> bool {
     page[8..16] == rest.digest().to_le_bytes()
 }
 
-/// True if it is a whole page that begins with `magic`, of the device with this key.
+/// True if the page is whole, begins with `magic`, and is of the device with this key.
 pub fn is_whole(page: &[u8], magic: [u8; 8], key: u64) -> bool {
     page.starts_with(&magic) && page.get(16..24) == Some(&key.to_le_bytes()) && is_sealed(page, key)
 }

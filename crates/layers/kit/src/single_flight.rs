@@ -1,20 +1,20 @@
-//! Saving that many ask for at a time, and that is under way once: one save serves all who asked before it began.
+//! One save at a time for many tasks: a save serves all tasks that asked before it began.
 //!
 //! ```text
 //!      ask 1 ─▶ save (1) ──────────────▶ done: 1
 //!         ask 2, ask 3  wait            save (3) ───────────▶ done: 2, 3
 //! ```
 //!
-//! Invariant: whoever is told that it is saved asked before that save began. If a save fails, the one whose call it was is
-//! told, and the others try again.
+//! Invariant: a task returns from a successful save only if it asked before that save began. If a save fails,
+//! the task that ran it gets the error, and the others try again.
 
 use lamina_block::{Result, Signal};
 use std::cell::Cell;
 
-/// What is saved as a whole.
+/// A state that is saved as a whole.
 #[derive(Default)]
 pub struct SingleFlight {
-    /// How often what is to be saved has changed, and up to which of these it has been saved.
+    /// The number of changes of the state, and the number that is saved.
     changes: Cell<u64>,
     saved: Cell<u64>,
     flying: Cell<bool>,
@@ -32,23 +32,23 @@ impl Drop for Flight<'_> {
 }
 
 impl SingleFlight {
-    /// Something of which all, or nothing, is saved.
+    /// A state, and whether it is saved.
     pub fn new(is_saved: bool) -> SingleFlight {
         SingleFlight { changes: Cell::new(u64::from(!is_saved)), ..SingleFlight::default() }
     }
 
-    /// What is to be saved has changed.
+    /// The state has changed.
     pub fn change(&self) {
         self.changes.set(self.changes.get() + 1);
     }
 
-    /// True if what was saved last has all changes.
+    /// True if the last save has all changes.
     #[inline]
     pub fn is_saved(&self) -> bool {
         self.saved.get() >= self.changes.get()
     }
 
-    /// Returns when all changes so far are saved: by `save`, or by somebody else's.
+    /// Returns when all changes so far are saved: by `save`, or by another task's.
     pub async fn save(&self, save: impl AsyncFnOnce() -> Result<()>) -> Result<()> {
         let wanted = self.changes.get();
         self.landed.until(|| self.saved.get() >= wanted || !self.flying.get()).await;
@@ -74,7 +74,7 @@ mod tests {
     use std::rc::Rc;
     use std::time::Duration;
 
-    /// Something that is saved, and how often it was.
+    /// A state that is saved, and the number of saves.
     #[derive(Default)]
     struct Saved {
         flight: SingleFlight,
@@ -84,7 +84,7 @@ mod tests {
     }
 
     impl Saved {
-        /// Changes it, and saves that; every seventh save fails. True if it was saved.
+        /// Changes the state, and saves it; every seventh save fails. True if it was saved.
         async fn change(&self, env: &SimEnv) -> bool {
             env.sleep(Duration::from_micros(env.random() % 200)).await;
             self.now.set(self.now.get() + 1);

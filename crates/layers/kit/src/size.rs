@@ -20,7 +20,7 @@ pub fn device_size(size: Bytes, block: u32) -> Result<u64> {
     Ok(size.0)
 }
 
-/// The shape of a sink that does every operation itself.
+/// The geometry of a sink that does every operation itself.
 pub fn all_native(bytes: Bytes, block: Option<Bytes>) -> Result<Geometry> {
     let block = block.map_or(Ok(512), logical_block)?;
     let native = Geometry::new(device_size(bytes, block)?);

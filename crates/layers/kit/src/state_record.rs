@@ -1,38 +1,39 @@
-//! State records: what a device keeps with its hierarchy (`docs/formats/kept.md`), each JSON with a version of its own.
+//! State records: the state that a device keeps with its hierarchy (`docs/formats/kept.md`), each JSON with a
+//! version of its own.
 //!
-//! A record comes from disks: what is unknown, of a later version or impossible is refused, and never guessed at.
+//! Records come from disks: unknown, later or impossible ones are refused, and never guessed at.
 
 use lamina_block::{Error, ErrorKind, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// The version that a record says it has.
+/// The version of a record.
 pub fn version(record: &Value) -> Option<u64> {
     record.get("version").and_then(Value::as_u64)
 }
 
-/// Reads a record of `version` about `what`. A later version, and everything else that cannot be, is refused.
+/// Reads a record of `version` about `what`. Later versions and impossible records are refused.
 pub fn read<T: DeserializeOwned>(record: &Value, known: u64, what: &str) -> Result<T> {
     match version(record) {
         Some(later) if later > known => Err(Error::unsupported(format!(
-            "its {what} was kept by a later version (format {later}; known is {known})"
+            "its {what} was recorded by a later version (format {later}; known is {known})"
         ))),
         Some(version) if version == known => T::deserialize(record).map_err(|e| corrupt(what, e)),
         Some(_) | None => Err(corrupt(what, "no version that is known")),
     }
 }
 
-/// A record as it is kept. It has a field `version`.
+/// Writes a record. It has a field `version`.
 pub fn write(record: &impl Serialize) -> Value {
     let value = serde_json::to_value(record).expect("numbers and names are JSON");
     debug_assert!(version(&value).is_some(), "a record without a version: {value}");
     value
 }
 
-/// What was kept about `what` cannot be.
+/// The error of an impossible record about `what`.
 pub fn corrupt(what: &str, why: impl std::fmt::Display) -> Error {
-    Error::new(ErrorKind::Corrupt, format!("what is kept of its {what}: {why}"))
+    Error::new(ErrorKind::Corrupt, format!("the record of its {what}: {why}"))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use lamina_block::{Env, Signal};
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// How many tasks are at work. Whoever begins them sees to it that they end, and then waits for [`Tasks::ended`].
+/// The number of tasks at work. The owner makes sure that they end, and then waits for [`Tasks::ended`].
 #[derive(Default)]
 pub struct Tasks {
     count: Cell<usize>,
@@ -15,13 +15,13 @@ pub struct Tasks {
 pub struct Task(Rc<Tasks>);
 
 impl Tasks {
-    /// One more is at work.
+    /// Counts one more task at work.
     pub fn begin(self: &Rc<Self>) -> Task {
         self.count.set(self.count.get() + 1);
         Task(Rc::clone(self))
     }
 
-    /// Lets `work` go on in the background. What it holds is given back before it counts as ended.
+    /// Runs `work` in the background. All that it holds is released before it counts as ended.
     pub fn spawn(self: &Rc<Self>, env: &dyn Env, work: impl Future<Output = ()> + 'static) {
         let task = self.begin();
         env.spawn(Box::pin(async move {
@@ -30,7 +30,7 @@ impl Tasks {
         }));
     }
 
-    /// Waits until none is at work.
+    /// Waits until no task is at work.
     pub async fn ended(&self) {
         self.ended.until(|| self.count.get() == 0).await;
     }

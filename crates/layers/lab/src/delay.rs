@@ -16,11 +16,11 @@
 //!   `{ uniform = { min = "1ms", max = "3ms" } }`,
 //!   `{ normal = { mean = "5ms", deviation = "1ms" } }` (never below zero),
 //!   `{ exponential = { mean = "5ms" } }`.
-//! * `read-iops`, `write-iops` (no limit): how many are let begin in a second, evenly spaced.
-//! * `parallel` (no limit): how many are worked on at the same time; the others wait for a free slot.
+//! * `read-iops`, `write-iops` (no limit): how many requests may begin in a second, evenly spaced.
+//! * `parallel` (no limit): how many requests are served at the same time; the others wait for a free slot.
 //!
-//! Commands: `set` takes the same keys and replaces them all (what is not given is off), for the requests that come
-//! after it; `show` shows them. It deliberately knows nothing about positions and sizes: device models do.
+//! Commands: `set` takes the same keys and replaces them all (absent ones are off), for later requests;
+//! `show` shows them. The layer deliberately knows nothing about addresses and sizes: device models do.
 
 use lamina_block::{
     Arg, ArgType, Build, Command, Config, Consent, Effect, Env, Geometry, Interval, Io, Layer, Made, Manage,
@@ -53,7 +53,7 @@ pub struct Keys {
     parallel: Option<NonZeroU32>,
 }
 
-/// How long a request takes: the same for all, or drawn.
+/// The duration of a request: the same for all, or drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 enum Wait {
@@ -107,7 +107,7 @@ impl Default for Wait {
 }
 
 impl<'de> Deserialize<'de> for Wait {
-    /// By hand, so that messages say what is wrong inside, rather than that nothing fits.
+    /// By hand, so that messages name the fault inside, rather than that nothing fits.
     fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Wait, D::Error> {
         struct Visitor;
         impl<'de> de::Visitor<'de> for Visitor {
@@ -148,7 +148,7 @@ impl Wait {
                 -ns(mean) * (1.0 - fraction(random())).ln()
             }
         };
-        // The cast takes what is negative for zero.
+        // The cast makes negative values zero.
         Duration::from_nanos(drawn as u64)
     }
 }
@@ -170,7 +170,7 @@ impl Class {
     }
 }
 
-/// When requests may go on: computed when they come, so that nothing has to be woken.
+/// The start times of requests: computed on arrival, so that nothing has to be woken.
 #[derive(Default)]
 struct Schedule {
     keys: Keys,
@@ -185,7 +185,7 @@ impl Schedule {
         Schedule { keys, ..Schedule::default() }
     }
 
-    /// When a request that comes `now` may go on.
+    /// The time when a request that comes `now` may go on.
     fn admit(&mut self, now: Time, class: Class, random: impl FnMut() -> u64) -> Time {
         let (wait, iops) = match class {
             Class::Read => (self.keys.read, self.keys.read_iops),
@@ -214,7 +214,7 @@ impl Config for Keys {
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
     const TRAITS: Traits = Traits {
         verbs: &[
-            Verb::new("set", "replaces all delays and limits; what is not given is off").with(&[
+            Verb::new("set", "replaces all delays and limits; absent ones are off").with(&[
                 Arg::optional("read", ArgType::Json, "how long reads take: a time, or how it is drawn"),
                 Arg::optional("write", ArgType::Json, "the same for writes, zeroing and discards"),
                 Arg::optional("flush", ArgType::Json, "the same for flushes"),
@@ -223,7 +223,7 @@ impl Config for Keys {
                 Arg::optional(
                     "parallel",
                     ArgType::Count,
-                    "requests that are worked on at the same time, at most",
+                    "requests that are served at the same time, at most",
                 ),
             ]),
             Verb::new("show", "the delays and limits"),

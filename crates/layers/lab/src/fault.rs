@@ -17,18 +17,18 @@
 //!   * `offset` (0), `size` (the rest): the bytes that a request must touch. A flush touches none, so a rule with
 //!     either key never hits one.
 //!
-//!   Of these it hits
-//!   * all but the first `skip` (0), of which every `every`th (1), each with `probability` (1), in all at most
-//!     `count` (no limit).
+//! Of these requests the rule hits
+//! * all but the first `skip` (0), of which every `every`th (1), each with `probability` (1), in all at most
+//!   `count` (no limit).
 //!
-//!   What it hits fails
-//!   * with `error` ("media"): "media", "no-space", "read-only", "fenced", "offline", "timed-out" or
-//!     "bad-memory";
-//!   * after it has waited for `hang` ("0s"). A change of the rules ends the wait early, and the request then goes on
-//!     as if it had not been hit.
+//! A request that is hit fails
+//! * with `error` ("media"): "media", "no-space", "read-only", "fenced", "offline", "timed-out" or
+//!   "bad-memory";
+//! * after it has waited for `hang` ("0s"). A change of the rules ends the wait early, and the request then
+//!   goes on as if it had not been hit.
 //!
-//! Commands: `set` with `rules` replaces all rules, `clear` removes them, `show` lists them with how many requests
-//! each has seen and hit. It deliberately corrupts and tears nothing: that is the simulator's.
+//! Commands: `set` with `rules` replaces all rules, `clear` removes them, `show` lists them with how many
+//! requests each has seen and hit. The layer deliberately corrupts and tears nothing: the simulator does.
 
 use lamina_block::{
     Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Env, Error, ErrorKind, Geometry, Interval,
@@ -126,7 +126,7 @@ impl Rule {
         Ok(())
     }
 
-    /// True if the request is one that the rule looks at.
+    /// True if the rule looks at the request.
     fn fits(&self, op: OpKind, at: &Range<u64>) -> bool {
         let end = self.size.map_or(u64::MAX, |size| self.offset.0.saturating_add(size.0));
         let everywhere = self.offset.0 == 0 && self.size.is_none();
@@ -134,7 +134,7 @@ impl Rule {
     }
 }
 
-/// A rule and what it has done so far.
+/// A rule and its counts.
 #[derive(Debug)]
 struct Active {
     rule: Rule,
@@ -170,7 +170,7 @@ impl Rules {
         Ok(Rules(rules.into_iter().map(|rule| Active { rule, seen: 0, hits: 0 }).collect()))
     }
 
-    /// The failure of a request, if it is to have one.
+    /// The failure of a request, if a rule hits it.
     fn decide(
         &mut self,
         op: OpKind,
@@ -217,9 +217,9 @@ struct Fault {
     child: Rc<Node>,
     env: Rc<dyn Env>,
     rules: RefCell<Rules>,
-    /// The rules were replaced.
+    /// Notified when the rules are replaced.
     changed: Signal,
-    /// How often they were.
+    /// The number of replacements.
     version: Cell<u64>,
 }
 
@@ -255,7 +255,7 @@ impl Fault {
 
 impl Layer for Fault {
     fn geometry(&self) -> Geometry {
-        // What the device below does natively arrives here as it is: rules see what the user's requests are.
+        // Requests arrive here as they are below, natively: rules see the user's requests.
         self.child.geometry()
     }
 

@@ -3,22 +3,22 @@
 //! The example to begin a layer with. `make new-layer NAME=x FAMILY=lab` copies this file, without this paragraph, and
 //! registers the copy; replace what it does, and keep its shape.
 //!
-//! For a device that is filled from the front, the mark tells how much of it is in use. It is at least the end of
-//! every write that has completed since the layer was built or reset.
+//! For a device that is filled from the front, the mark tells how much of it is in use. The mark is at least
+//! the end of every write that has completed since the layer was built or reset.
 //!
 //! ```text
 //!      read, discard, flush ──────────────▶ below     handed on, not seen again
 //!      write, zero ──────▶ below
 //!                            │
-//!      mark = max(mark, end) ◀┘                       on the way up, if it went well
+//!      mark = max(mark, end) ◀┘                       on the way up, without error
 //! ```
 //!
 //! Keys:
 //! * `over`: the device below.
 //! * `warn-at` (never): a size such as "900MiB"; a log line is written when the mark first passes it.
 //!
-//! Commands: `reset` puts the mark back to 0 and answers with what it was. It deliberately does not persist the mark:
-//! see `record` for a layer with something on disk.
+//! Commands: `reset` puts the mark back to 0 and answers with the old mark. The layer deliberately does not
+//! persist the mark: see `record` for a layer with something on disk.
 
 use lamina_block::{
     Build, Bytes, Command, Config, Consent, Effect, Figure, Geometry, Io, Layer, Made, Manage, Node, Op,
@@ -42,7 +42,7 @@ impl Config for Keys {
     const SUMMARY: &'static str = "how far a device has been written (the example)";
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
     const TRAITS: Traits = Traits {
-        figures: &[Figure::gauge("mark_bytes", "/mark", Unit::Bytes, "The end of what has been written.")
+        figures: &[Figure::gauge("mark_bytes", "/mark", Unit::Bytes, "The end of the last written byte.")
             .column("MARK")],
         verbs: &[Verb::new("reset", "puts the mark back to 0")],
         ..Traits::NONE
@@ -67,7 +67,7 @@ struct Template {
 }
 
 impl Template {
-    /// What the layer decides, apart from how requests flow.
+    /// The decisions of the layer, apart from the flow of requests.
     fn passed(&self, end: u64) {
         let before = self.mark.replace(self.mark.get().max(end));
         if let Some(warn) = self.keys.warn_at.filter(|warn| (before..end).contains(&warn.0)) {
@@ -77,7 +77,7 @@ impl Template {
 }
 
 impl Layer for Template {
-    /// As below, with what the device below does natively.
+    /// As below, with the native operations of the device below.
     fn geometry(&self) -> Geometry {
         self.child.geometry()
     }
@@ -106,7 +106,7 @@ impl Layer for Template {
 }
 
 impl Manage for Template {
-    /// It remembers nothing of what is below. A layer that does forgets it here, or refuses.
+    /// The layer keeps no state about the bytes below. A layer that does forgets it here, or refuses.
     fn consent(self: Rc<Self>, _child: &Rc<Node>, _effect: &Effect) -> Consent {
         Consent::Agrees
     }

@@ -1,4 +1,4 @@
-//! The same bytes several times, or what they can be computed from.
+//! The same bytes several times, or the parity that they can be computed from.
 //!
 //! A family of layers: `crates/layers/src/lib.rs` says what a layer may stand on, and how another is begun.
 

@@ -1,7 +1,7 @@
 //! `file`: a file or a block device of this machine. A sink.
 //!
-//! It is the disk that the environment opens: on a machine, the reactor's file; under the simulator, a simulated
-//! disk. What was flushed is durable as far as the kernel and the device keep their word.
+//! The environment opens the disk: on a machine, the reactor's file; under the simulator, a simulated disk.
+//! Flushed bytes are durable as far as the kernel and the device keep their word.
 //!
 //! ```text
 //!        device
@@ -13,22 +13,23 @@
 //!
 //! Keys:
 //! * `path`: the file or block device; relative to the hierarchy file.
-//! * `size`: a size such as "10GiB". A missing file is created, sparse, with this size. A file that exists is never
-//!   resized: a smaller one is refused, of a larger one all is used.
-//! * `direct` (false): bypass the page cache. Best for block devices and for files that nobody else reads; some file
-//!   systems (tmpfs) refuse it. Flushes make data durable either way.
+//! * `size`: a size such as "10GiB". A missing file is created, sparse, with this size. A file that exists is
+//!   never resized: a smaller one is refused, a larger one is used as a whole.
+//! * `direct` (false): bypass the page cache. Best for block devices and for files that no other program
+//!   reads; some file systems (tmpfs) refuse it. Flushes make data durable either way.
 //! * `read-only` (false): open for reading only.
 //! * `block` (the device's own): the logical block in bytes to present, a power of two from 512 to 64KiB.
 //!
-//! Commands: `resize` takes over the size that the file or block device has now; with a `size` it gives a file that size
-//! first. A smaller one is taken over only with `force=true`, and what lies behind is lost.
+//! Commands: `resize` takes over the present size of the file or block device; with a `size` it gives a file
+//! that size first. A smaller one is taken over only with `force=true`, and what lies behind is lost.
 //!
-//! A file that another program cuts short while it is open fails everything from the moment at which that is noticed, until it
-//! is opened anew: at once when something is asked for behind the cut, and otherwise at the next write or flush. What lay
-//! there is lost, and is never zeroes. A mirror or parity above does without it, and gives it everything anew when it is back.
+//! If another program cuts the file short while it is open, all requests fail from the moment at which that
+//! is noticed, until the file is opened again: at once for a request beyond the cut, and otherwise at the
+//! next write or flush. The bytes beyond the cut are lost, and are never zeroes. A mirror or parity above
+//! goes on without the file, and rebuilds it when it is back.
 //!
-//! It deliberately does not resize by itself, lock against other programs than Lamina's own, or know any image format:
-//! every byte of the file is a byte of the device.
+//! The sink deliberately does not resize by itself, lock against other programs than Lamina's own, or know
+//! any image format: every byte of the file is a byte of the device.
 
 use lamina_block::{
     Arg, ArgType, Build, Bytes, Config, Error, Made, OpenDisk, Outside, Over, Pending, Result, Traits, Verb,
@@ -58,7 +59,7 @@ impl Config for Keys {
         member: true,
         elsewhere: &["raw", "disk", "block", "device", "image", "loop", "host-device"],
         outside: &[Outside::file("path")],
-        verbs: &[Verb::new("resize", "takes over the size that it has now").with(&[
+        verbs: &[Verb::new("resize", "takes over the present size").with(&[
             Arg::optional("size", ArgType::Size, "give a file this size first"),
             Arg::optional("force", ArgType::Flag, "also if it is smaller, and lose what lies behind"),
         ])],

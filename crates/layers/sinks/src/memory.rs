@@ -1,20 +1,20 @@
-//! `memory`: a device in memory, which allocates what is written. A sink.
+//! `memory`: a device in memory, which allocates chunks as they are written. A sink.
 //!
-//! What was never written, zeroed or discarded takes no memory and reads as zeroes. Everything is as durable as the
-//! process: gone with it.
+//! Chunks that were never written, or were zeroed or discarded, take no memory and read as zeroes. Everything
+//! is as durable as the process: gone with it.
 //!
 //! ```text
 //!      regions:  256 MiB each, in a tree         (any size costs nothing until it is written)
 //!                   │
-//!      chunks:   4096 places of 64 KiB           (allocated by the first write, freed by zeroing)
+//!      chunks:   4096 chunks of 64 KiB           (allocated by the first write, freed by zeroing)
 //! ```
 //!
 //! Keys:
 //! * `size`: size of the device, such as "1GiB".
 //! * `block` (512): the logical block in bytes, a power of two from 512 to 64KiB.
 //!
-//! Every request completes at once. When the machine has no memory for a chunk, the write fails with "no space". It
-//! deliberately has no limit below its size.
+//! Every request completes at once. When the machine has no memory for a chunk, the write fails with "no
+//! space". The sink deliberately has no limit below its size.
 
 use lamina_block::{
     Buf, Build, Bytes, Config, Error, ErrorKind, Extent, ExtentState, Geometry, Io, Layer, Made, Manage, Op,
@@ -57,17 +57,17 @@ impl Config for Keys {
 /// The unit of allocation in bytes, a power of two.
 const CHUNK: u64 = 64 << 10;
 /// Chunks of a region, a power of two.
-const PLACES: u64 = 4096;
+const CHUNKS: u64 = 4096;
 
 type Chunk = Box<[u8]>;
 
-/// Up to [`PLACES`] chunks, and how many of them there are.
+/// Up to [`CHUNKS`] chunks, and their number.
 struct Region {
     chunks: Box<[Option<Chunk>]>,
     used: usize,
 }
 
-/// All that was written.
+/// All chunks.
 #[derive(Default)]
 struct Pages {
     regions: BTreeMap<u64, Region>,
@@ -77,9 +77,9 @@ struct Pages {
 /// A piece of a range that lies in one chunk.
 struct Piece {
     region: u64,
-    place: usize,
+    index: usize,
     within: Range<usize>,
-    /// Where it begins in the whole.
+    /// The beginning of the piece in the whole range.
     from: usize,
 }
 
@@ -91,8 +91,8 @@ fn pieces(at: Range<u64>) -> impl Iterator<Item = Piece> {
         (start < at.end).then(|| {
             let within = (start % CHUNK) as usize;
             Piece {
-                region: start / CHUNK / PLACES,
-                place: (start / CHUNK % PLACES) as usize,
+                region: start / CHUNK / CHUNKS,
+                index: (start / CHUNK % CHUNKS) as usize,
                 within: within..within + (next - start) as usize,
                 from: (start - at.start) as usize,
             }
@@ -115,8 +115,8 @@ fn zeroed(len: usize) -> Result<Chunk> {
 impl Region {
     fn new() -> Result<Region> {
         let mut chunks = Vec::new();
-        chunks.try_reserve_exact(PLACES as usize).map_err(|_| no_memory())?;
-        chunks.resize_with(PLACES as usize, || None);
+        chunks.try_reserve_exact(CHUNKS as usize).map_err(|_| no_memory())?;
+        chunks.resize_with(CHUNKS as usize, || None);
         Ok(Region { chunks: chunks.into_boxed_slice(), used: 0 })
     }
 }
@@ -124,7 +124,7 @@ impl Region {
 impl Pages {
     fn read(&self, at: Range<u64>, into: &Buf) {
         for piece in pieces(at) {
-            let chunk = self.regions.get(&piece.region).and_then(|r| r.chunks[piece.place].as_ref());
+            let chunk = self.regions.get(&piece.region).and_then(|r| r.chunks[piece.index].as_ref());
             match chunk {
                 Some(chunk) => into.write(piece.from, &chunk[piece.within]),
                 None => into.slice(piece.from..piece.from + piece.within.len()).fill(0),
@@ -140,35 +140,36 @@ impl Pages {
         Ok(())
     }
 
-    /// The chunk of a piece; allocated if it is not there.
+    /// The chunk of a piece; allocated if necessary.
     fn chunk(&mut self, piece: &Piece) -> Result<&mut Chunk> {
         use std::collections::btree_map::Entry;
         let region = match self.regions.entry(piece.region) {
             Entry::Occupied(there) => there.into_mut(),
             Entry::Vacant(empty) => empty.insert(Region::new()?),
         };
-        let place = &mut region.chunks[piece.place];
-        if place.is_none() {
-            *place = Some(zeroed(CHUNK as usize)?);
+        let slot = &mut region.chunks[piece.index];
+        if slot.is_none() {
+            *slot = Some(zeroed(CHUNK as usize)?);
             region.used += 1;
             self.chunks += 1;
         }
-        Ok(place.as_mut().expect("filled above"))
+        Ok(slot.as_mut().expect("filled above"))
     }
 
-    /// Frees whole chunks and zeroes parts of others. Costs as much as there is, not as much as `at` is long.
+    /// Frees whole chunks and zeroes parts of others. The cost grows with the number of chunks, not with the
+    /// length of `at`.
     fn zero(&mut self, at: Range<u64>) {
-        let span = CHUNK * PLACES;
+        let span = CHUNK * CHUNKS;
         let touched = at.start / span..at.end.div_ceil(span);
         let mut emptied = false;
         for (number, region) in self.regions.range_mut(touched) {
             let start = number * span;
             let here = at.start.max(start)..at.end.min(start.saturating_add(span));
             for piece in pieces(here) {
-                let place = &mut region.chunks[piece.place];
-                match place {
+                let slot = &mut region.chunks[piece.index];
+                match slot {
                     Some(_) if piece.within.len() as u64 == CHUNK => {
-                        *place = None;
+                        *slot = None;
                         region.used -= 1;
                         self.chunks -= 1;
                     }
@@ -184,7 +185,7 @@ impl Pages {
     }
 
     fn extents(&self, at: Range<u64>) -> Vec<Extent> {
-        let span = CHUNK * PLACES;
+        let span = CHUNK * CHUNKS;
         let mut list = Vec::new();
         let mut next = at.start;
         for (number, region) in self.regions.range(at.start / span..at.end.div_ceil(span)) {
@@ -192,7 +193,7 @@ impl Pages {
             Extent::push(&mut list, start - next, ExtentState::Hole);
             next = at.end.min((number * span).saturating_add(span));
             for piece in pieces(start..next) {
-                let there = region.chunks[piece.place].is_some();
+                let there = region.chunks[piece.index].is_some();
                 let state = if there { ExtentState::Data } else { ExtentState::Hole };
                 Extent::push(&mut list, piece.within.len() as u64, state);
             }
@@ -256,7 +257,7 @@ pub(crate) mod tests {
     #[test]
     fn reads_what_was_written_across_chunks_and_regions() {
         let node = memory("1GiB");
-        let span = CHUNK * PLACES;
+        let span = CHUNK * CHUNKS;
         for start in [0, CHUNK - 512, span - 1024, 3 * span + 512] {
             let bytes = pattern(4096);
             write_bytes(&node, start, &bytes);

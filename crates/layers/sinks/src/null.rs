@@ -1,6 +1,6 @@
 //! `null`: reads give zeroes, writes vanish. A sink for measuring everything above it.
 //!
-//! Every request completes at once and well.
+//! Every request completes at once, without error.
 //!
 //! ```text
 //!      write ──▶ (nothing)
@@ -12,7 +12,7 @@
 //! * `size`: size of the device, such as "1TiB".
 //! * `block` (512): the logical block in bytes, a power of two from 512 to 64KiB.
 //!
-//! It deliberately remembers nothing: what is read is not what was written.
+//! The sink deliberately remembers nothing: reads do not return the bytes that were written.
 
 use lamina_block::{
     Build, Bytes, Config, Extent, ExtentState, Geometry, Io, Layer, Made, Manage, Op, Passthrough, Pending,

@@ -1,4 +1,4 @@
-//! Volumes with snapshots: versions of what was written, that share what they have in common.
+//! Volumes with snapshots: versions of the data that share the extents they have in common.
 //!
 //! A family of layers: `crates/layers/src/lib.rs` says what a layer may stand on, and how another is begun.
 

@@ -1,4 +1,4 @@
-//! What commands do to those who use a partition.
+//! The effects of commands on the users of a partition.
 
 use super::table::{self, UNIT};
 use super::{Partition, Resize};
@@ -6,7 +6,7 @@ use lamina_block::{Bytes, Command, Effect};
 use lamina_kit::command::args;
 
 impl Partition {
-    /// What a command does to the view of a partition, and what is lost with it.
+    /// The effect of a command on the view of a partition, and the data lost with it.
     pub(super) fn effect_of(&self, command: &Command) -> Effect {
         let is_resize = command.name == "resize";
         let Some(Resize { name, size, .. }) = args(command.clone()).ok().filter(|_| is_resize) else {

@@ -29,11 +29,11 @@ pub const ENTRIES_BYTES_MAX: u64 = 1 << 20;
 /// A partition of a GPT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GptPartition {
-    /// Its place in the table, from 1.
+    /// The number in the table, from 1.
     pub number: usize,
-    /// What it is called; may be empty.
+    /// The name; may be empty.
     pub name: String,
-    /// Where it is on the device, in bytes.
+    /// The range on the device, in bytes.
     pub at: Range<u64>,
 }
 
@@ -47,7 +47,7 @@ pub enum Copy {
 }
 
 impl Copy {
-    /// What it is called in a device's state.
+    /// The name of the copy in a device's state.
     pub const fn name(self) -> &'static str {
         match self {
             Copy::Primary => "primary GPT",
@@ -59,7 +59,7 @@ impl Copy {
 /// A table that was found, and which copy of it is good.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gpt {
-    /// What was read.
+    /// The copy that was read.
     pub copy: Copy,
     /// In the order of their numbers.
     pub partitions: Vec<GptPartition>,
@@ -67,7 +67,7 @@ pub struct Gpt {
 
 /// Reads the table of `device`; `None` if nothing there looks like one.
 ///
-/// Fails with `Corrupt` if something does, and neither copy of it is good.
+/// Fails with `Corrupt` if there is a table, and neither copy of it is good.
 pub async fn read(device: &Rc<Node>) -> Result<Option<Gpt>> {
     let own = u64::from(device.geometry().block);
     let corrupt = |what: &str| Error::new(ErrorKind::Corrupt, format!("its GPT cannot be used: {what}"));
@@ -89,11 +89,11 @@ pub async fn read(device: &Rc<Node>) -> Result<Option<Gpt>> {
     wrong.map_or(Ok(None), |what| Err(corrupt(&what)))
 }
 
-/// What lies where a copy may be.
+/// The result of looking for a copy.
 enum Found<T> {
     /// Nothing that looks like one.
     Absent,
-    /// A copy that cannot be used, and where the other one is if its header can be believed.
+    /// A copy that cannot be used, and where the other one is if its header can be trusted.
     Damaged {
         what: String,
         alternate: Option<u64>,
@@ -118,9 +118,9 @@ async fn read_blocks(device: &Rc<Node>, block: u64) -> Result<Found<Gpt>> {
         Found::Absent => None,
     };
     // At the end of the device, or where that was before the device grew.
-    let places = [alternate.filter(|at| (2..blocks - 1).contains(at)), Some(blocks - 1)];
+    let candidates = [alternate.filter(|at| (2..blocks - 1).contains(at)), Some(blocks - 1)];
     let mut second = Found::Absent;
-    for at in places.into_iter().flatten() {
+    for at in candidates.into_iter().flatten() {
         match read_copy(device, block, at).await? {
             Found::Good(partitions) => return Ok(Found::Good(Gpt { copy: Copy::Backup, partitions })),
             seen => second = seen,
@@ -150,7 +150,7 @@ async fn read_copy(device: &Rc<Node>, block: u64, at: u64) -> Result<Found<Vec<G
     })
 }
 
-/// Reads bytes that lie on the device, whatever its blocks.
+/// Reads bytes of the device, with blocks of any size.
 async fn fetch(device: &Rc<Node>, at: Range<u64>) -> Result<Vec<u8>> {
     let block = u64::from(device.geometry().block);
     let (start, end) = (at.start / block * block, at.end.next_multiple_of(block));
@@ -173,11 +173,11 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }
 
-/// A header with the right checksum, whose entries lie on the device. Places are blocks.
+/// A header with the right checksum, whose entries lie on the device. Locations are blocks.
 struct Header {
     /// Where the other copy's header is.
     alternate: u64,
-    /// What partitions may use.
+    /// The blocks that partitions may use.
     usable: Range<u64>,
     entries_at: u64,
     entries: u64,
@@ -240,7 +240,7 @@ impl Header {
         self.entries * self.entry_len
     }
 
-    /// The partitions among the entries, whose places on the device are multiples of `unit` bytes.
+    /// The partitions among the entries, whose ranges on the device are multiples of `unit` bytes.
     fn partitions(
         &self,
         bytes: &[u8],
@@ -258,7 +258,7 @@ impl Header {
             }
             let (number, first, last) = (i + 1, u64_at(entry, 32), u64_at(entry, 40));
             if first > last || first < self.usable.start || last >= self.usable.end {
-                return Err(format!("partition {number} lies outside of what partitions may use"));
+                return Err(format!("partition {number} lies outside of the usable blocks"));
             }
             let at = first * block..(last + 1) * block;
             if !at.start.is_multiple_of(unit) || !at.end.is_multiple_of(unit) {
@@ -266,9 +266,9 @@ impl Header {
             }
             partitions.push(GptPartition { number, name: name(&entry[56..128]), at });
         }
-        let mut places: Vec<&GptPartition> = partitions.iter().collect();
-        places.sort_by_key(|partition| partition.at.start);
-        match places.windows(2).find(|pair| pair[0].at.end > pair[1].at.start) {
+        let mut sorted: Vec<&GptPartition> = partitions.iter().collect();
+        sorted.sort_by_key(|partition| partition.at.start);
+        match sorted.windows(2).find(|pair| pair[0].at.end > pair[1].at.start) {
             Some(pair) => Err(format!("partitions {} and {} share space", pair[0].number, pair[1].number)),
             None => Ok(partitions),
         }

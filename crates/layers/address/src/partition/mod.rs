@@ -1,8 +1,8 @@
 //! `partition`: cuts a device into named parts that can be made, resized and deleted while it runs.
 //!
-//! A partition is a device of its own: a `view` over this one. It lies in one or more pieces of 1 MiB or a multiple,
-//! so it can grow whenever there is room anywhere. A byte of a partition never changes its place. This device itself
-//! shows all that is below, for reading only.
+//! A partition is a device of its own: a `view` over this one. It lies in one or more pieces of 1 MiB or a
+//! multiple, so it can grow whenever there is room anywhere. A byte of a partition never moves. This device
+//! itself shows all bytes below, for reading only.
 //!
 //! ```text
 //!      "root"   0 ──── size                     views: devices of type `view`
@@ -13,22 +13,25 @@
 //!
 //! Keys:
 //! * `over`: the device below.
-//! * `partitions` (none): what the table begins with, such as `[{ name = "root", size = "10GiB" }]`. The table is made
+//! * `partitions` (none): the first table, such as `[{ name = "root", size = "10GiB" }]`. The table is made
 //!   by `lamina create`, and changed by commands from then on, so this key matters only once.
 //!
-//! Commands: `create` with `name` and `size`; `resize` with `name` and `size`, and with `force=true` if it shrinks and
-//! loses what lies behind; `rename` with `name` and `to`; `delete` with `name`; `list`. A partition that is viewed is
-//! neither renamed nor deleted, and space that it loses is used again when its views have been closed.
+//! Commands: `create` with `name` and `size`; `resize` with `name` and `size`, and with `force=true` if the
+//! partition shrinks and loses what lies behind; `rename` with `name` and `to`; `delete` with `name`; `list`.
+//! A partition that is viewed is neither renamed nor deleted, and space that it loses is reused when its
+//! views have been closed.
 //!
-//! The table is kept with the hierarchy, on every member ([format](formats/partition.md)); a crash leaves the old or
-//! the new one, whatever the consistency level. Space that becomes part of a partition reads as zeroes: it is zeroed,
-//! and the zeroes are durable, before it belongs to it. That is the job `zero`; cancelled, nothing has changed.
+//! The table is kept with the hierarchy, on every member ([format](formats/partition.md)); a crash leaves the
+//! old or the new table, at every consistency level. Space that becomes part of a partition reads as zeroes:
+//! the space is zeroed, durably, before it belongs to the partition. That is the job `zero`; cancelled,
+//! nothing has changed.
 //!
-//! Without a table of its own, the device has the partitions of the GPT below, if there is one: by their names, or by
-//! their numbers where no name is the same. It is taken as it is and never written, so commands that change it are
-//! refused. Put over a device in use, `partitions` says where the data already is, from the front: it is not zeroed.
+//! Without a table of its own, the device has the partitions of the GPT below, if there is one: by their
+//! names, or by their numbers where no name is the same. The GPT is never written, so commands that change it
+//! are refused. Put over a device in use, `partitions` says where the data already is, from the front: it is
+//! not zeroed.
 //!
-//! It deliberately moves nothing: a partition in many pieces stays so.
+//! The layer deliberately moves nothing: a partition in many pieces stays so.
 
 mod check;
 pub mod effect;
@@ -46,7 +49,7 @@ use lamina_block::{
 };
 use lamina_kit::command::{args, unknown};
 use lamina_kit::consent::unless_replaced;
-use part::{Leaving, Part, View};
+use part::{Part, View, ViewsBlocked};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
@@ -54,7 +57,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use table::{Segment, Table, UNIT};
 
-/// The most that one request zeroes, in bytes.
+/// The most bytes that one request zeroes.
 const ZERO_MAX: u64 = 16 << 20;
 
 /// The keys; see the module.
@@ -64,7 +67,7 @@ pub struct Keys {
     partitions: Option<Vec<New>>,
 }
 
-/// A partition that is to be made, and the arguments of `create`.
+/// A partition to be made, and the arguments of `create`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct New {
@@ -109,16 +112,12 @@ impl Config for Keys {
         elsewhere: &["lvm", "volume-group", "gpt"],
         verbs: &[
             Verb::new("create", "makes a partition that reads as zeroes").with(&[
-                Arg::required(
-                    "name",
-                    ArgType::Text,
-                    "what it is called: letters, digits, \"-\", \"_\", \".\"",
-                ),
-                Arg::required("size", ArgType::Size, "how large it is, rounded up to 1MiB"),
+                Arg::required("name", ArgType::Text, "the name: letters, digits, \"-\", \"_\", \".\""),
+                Arg::required("size", ArgType::Size, "the size, rounded up to 1MiB"),
             ]),
-            Verb::new("resize", "makes a partition larger; what is new reads as zeroes").with(&[
+            Verb::new("resize", "makes a partition larger; its new bytes read as zeroes").with(&[
                 NAME,
-                Arg::required("size", ArgType::Size, "how large it will be, rounded up to 1MiB"),
+                Arg::required("size", ArgType::Size, "the new size, rounded up to 1MiB"),
                 Arg::optional("force", ArgType::Flag, "make it smaller, and lose what lies behind"),
             ]),
             Verb::new("rename", "gives a partition that is not viewed another name")
@@ -163,8 +162,8 @@ async fn open(keys: Keys, with: Build) -> Result<Rc<Partition>> {
         return Ok(layer);
     };
     match (begin, keys.partitions) {
-        (Begin::Open, _) => match keep.get().filter(|words| !words.is_null()) {
-            Some(words) => layer.install(&Table::read(&words, room)?),
+        (Begin::Open, _) => match keep.get().filter(|record| !record.is_null()) {
+            Some(record) => layer.install(&Table::read(&record, room)?),
             None => layer.take_gpt().await?,
         },
         (Begin::Format, None) => match gpt::read(&layer.child).await? {
@@ -172,12 +171,13 @@ async fn open(keys: Keys, with: Build) -> Result<Rc<Partition>> {
                 layer.use_gpt(gpt);
                 keep.set(Value::Null).await?;
             }
-            None => keep.set(Table::default().words()).await?,
+            None => keep.set(Table::default().record()).await?,
         },
         (Begin::Adopt, None) => {
             layer.take_gpt().await.map_err(|e| match e.kind() {
                 ErrorKind::Invalid => Error::invalid(
-                    "partitions: is missing: it says which partitions the data below is, from the front, such as \
+                    "partitions: is missing: the key names the partitions of the data below, from the \
+                     front, such as \
                      [{ name = \"all\", size = \"10GiB\" }]",
                 ),
                 _ => e,
@@ -188,12 +188,12 @@ async fn open(keys: Keys, with: Build) -> Result<Rc<Partition>> {
             let table = first(&list, |table, name, units| table.create(name, units, room, &[]).map(drop))?;
             let all: Vec<Segment> = table.0.iter().flat_map(|entry| entry.segments.clone()).collect();
             layer.zero(&all).await?;
-            keep.set(table.words()).await?;
+            keep.set(table.record()).await?;
             layer.install(&table);
         }
         (Begin::Adopt, Some(list)) => {
             let table = first(&list, |table, name, units| table.append(name, units, room))?;
-            keep.set(table.words()).await?;
+            keep.set(table.record()).await?;
             layer.install(&table);
         }
     }
@@ -217,21 +217,21 @@ fn first(list: &[New], add: impl Fn(&mut Table, &str, u64) -> Result<()>) -> Res
 struct Partition {
     child: Rc<Node>,
     env: Rc<dyn Env>,
-    /// Where the table is kept; `None` in a hierarchy that is not persistent.
+    /// The place of the state record; `None` in a hierarchy that is not persistent.
     keep: Option<Rc<dyn Keep>>,
-    /// The copy of the GPT that was read, if the table is that.
+    /// The copy of the GPT that was read, if the device has the partitions of a GPT.
     copy: Cell<Option<gpt::Copy>>,
     parts: RefCell<Vec<Rc<Part>>>,
-    /// A command changes the table.
+    /// True while a command changes the table.
     changing: Cell<bool>,
     closed: Cell<bool>,
-    /// Zeroing for that command.
+    /// The zeroing of that command.
     job: RefCell<Option<Rc<Job>>>,
-    /// One of these has changed.
+    /// Notified when one of these changes.
     moved: Signal,
 }
 
-/// Commands that change the table come one after the other; this ends one.
+/// The right to change the table, for one command at a time; dropped at its end.
 struct Changing(Rc<Partition>);
 
 impl Drop for Changing {
@@ -242,7 +242,7 @@ impl Drop for Changing {
 }
 
 impl Partition {
-    /// Has the partitions of the GPT below, or fails if there is none.
+    /// Takes the partitions of the GPT below, or fails if there is none.
     async fn take_gpt(&self) -> Result<()> {
         let Some(gpt) = gpt::read(&self.child).await.map_err(|e| e.on(self.child.name()))? else {
             let name = self.child.name();
@@ -275,13 +275,13 @@ impl Partition {
         let mut parts = self.parts.borrow_mut();
         let before = std::mem::take(&mut *parts);
         for entry in &table.0 {
-            let places: Vec<Range<u64>> = entry.segments.iter().map(|s| bytes(*s)).collect();
+            let ranges: Vec<Range<u64>> = entry.segments.iter().map(|s| bytes(*s)).collect();
             match before.iter().find(|part| part.name() == entry.name) {
                 Some(part) => {
-                    part.place(&places);
+                    part.set_ranges(&ranges);
                     parts.push(Rc::clone(part));
                 }
-                None => parts.push(Part::new(&entry.name, None, &places)),
+                None => parts.push(Part::new(&entry.name, None, &ranges)),
             }
         }
     }
@@ -291,7 +291,7 @@ impl Partition {
         let segment = |at: Range<u64>| Segment(at.start / UNIT, (at.end - at.start) / UNIT);
         let entry = |part: &Rc<Part>| table::Entry {
             name: part.name(),
-            segments: part.places().into_iter().map(segment).collect(),
+            segments: part.ranges().into_iter().map(segment).collect(),
         };
         Table(self.parts.borrow().iter().map(entry).collect())
     }
@@ -320,10 +320,10 @@ impl Partition {
         }
         self.changing.set(true);
         let changing = Changing(Rc::clone(self));
-        // A change that failed may have been kept all the same.
+        // A change that failed may have been recorded all the same.
         let kept = self.keep.as_ref().and_then(|keep| keep.get());
-        if let Some(words) = kept.filter(|words| *words != self.table().words()) {
-            let table = Table::read(&words, self.room())?;
+        if let Some(record) = kept.filter(|record| *record != self.table().record()) {
+            let table = Table::read(&record, self.room())?;
             let is_gone = |part: &&Rc<Part>| part.is_viewed() && table.find(&part.name()).is_err();
             if let Some(part) = self.parts.borrow().iter().find(is_gone) {
                 let message =
@@ -335,16 +335,16 @@ impl Partition {
         Ok(changing)
     }
 
-    /// Keeps `table`, and puts it into force.
+    /// Records `table`, and puts it into force.
     async fn keep(&self, table: Table) -> Result<()> {
         if let Some(keep) = &self.keep {
-            keep.set(table.words()).await?;
+            keep.set(table.record()).await?;
         }
         self.install(&table);
         Ok(())
     }
 
-    /// Makes space that belongs to nobody read as zeroes, durably.
+    /// Makes unused space read as zeroes, durably.
     async fn zero(&self, space: &[Segment]) -> Result<()> {
         let total: u64 = space.iter().map(|segment| segment.1 * UNIT).sum();
         let job = Job::new(&self.env, "zero", total, None);
@@ -414,8 +414,8 @@ impl Partition {
         Ok(self.list())
     }
 
-    /// Refuses what cannot be done to a partition in use, and keeps it from being used until the answer is dropped.
-    fn unviewed(&self, name: &str, done: &str) -> Result<Leaving> {
+    /// Fails for a partition in use; otherwise no view of it can be opened until the result is dropped.
+    fn unviewed(&self, name: &str, done: &str) -> Result<ViewsBlocked> {
         let part = self.part(name)?;
         if part.is_viewed() {
             return Err(Error::busy(format!(
@@ -423,10 +423,10 @@ impl Partition {
                  first"
             )));
         }
-        Ok(part.leave())
+        Ok(part.block_views())
     }
 
-    /// The partition called `name`; of a GPT also the one with this number.
+    /// The partition called `name`; of a GPT also by its number.
     fn part(&self, name: &str) -> Result<Rc<Part>> {
         let parts = self.parts.borrow();
         let mut named = parts.iter().filter(|part| part.name() == name);
@@ -467,7 +467,7 @@ fn bytes(segment: Segment) -> Range<u64> {
 }
 
 impl Layer for Partition {
-    /// All that is below, for reading: what writes is a view.
+    /// All bytes below, for reading: writes go through views.
     fn geometry(&self) -> Geometry {
         Geometry { read_only: true, ..self.child.geometry() }
     }
@@ -499,7 +499,7 @@ impl Manage for Partition {
         self.effect_of(command)
     }
 
-    /// Its own table is kept elsewhere.
+    /// The layer's own table is kept elsewhere.
     fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
         match self.copy.get() {
             Some(_) => {

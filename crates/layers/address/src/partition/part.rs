@@ -1,4 +1,4 @@
-//! One partition: where its bytes are, and the layer that shows them.
+//! One partition: its ranges on the device, and the layer that shows them.
 
 use lamina_block::{
     Consent, Effect, Error, Extent, Geometry, Healed, Io, Judge, Layer, Manage, Node, Passthrough, Pending,
@@ -13,9 +13,9 @@ use std::rc::Rc;
 /// A run of a partition's bytes.
 #[derive(Clone, Debug)]
 struct Piece {
-    /// Where it is in the partition.
+    /// The range in the partition.
     here: Range<u64>,
-    /// Where it begins on the device below.
+    /// The address on the device below.
     there: u64,
 }
 
@@ -23,42 +23,42 @@ struct Piece {
 pub struct Part {
     name: String,
     number: Option<usize>,
-    /// In the order of their places here, without gaps.
+    /// In the order of their addresses here, without gaps.
     pieces: RefCell<Vec<Piece>>,
     /// Open views.
     views: Cell<usize>,
-    /// It is about to be called otherwise, or deleted: nobody may begin to view it.
-    leaves: Cell<bool>,
-    /// Pieces below that it had while it was viewed: a request on its way may still write to them.
+    /// The partition is about to be renamed, or deleted: no view may be opened.
+    views_blocked: Cell<bool>,
+    /// Pieces below that it had while it was viewed: a request in flight may still write to them.
     lost: RefCell<Vec<Range<u64>>>,
 }
 
 impl Part {
-    /// A partition in `places` below; `number` is its place in a GPT.
-    pub fn new(name: &str, number: Option<usize>, places: &[Range<u64>]) -> Rc<Part> {
+    /// A partition in `ranges` below; `number` is its number in a GPT.
+    pub fn new(name: &str, number: Option<usize>, ranges: &[Range<u64>]) -> Rc<Part> {
         let part = Part {
             name: name.into(),
             number,
             pieces: RefCell::default(),
             views: Cell::new(0),
-            leaves: Cell::new(false),
+            views_blocked: Cell::new(false),
             lost: RefCell::default(),
         };
-        part.place(places);
+        part.set_ranges(ranges);
         Rc::new(part)
     }
 
-    /// What it is called.
+    /// The name.
     pub fn name(&self) -> String {
         self.name.clone()
     }
 
-    /// Its place in a GPT, from 1.
+    /// The number in a GPT, from 1.
     pub fn number(&self) -> Option<usize> {
         self.number
     }
 
-    /// What it can be asked for by.
+    /// The name or number to ask for it by.
     pub fn called(&self) -> String {
         match self.number {
             Some(number) => format!("{number} ({:?})", self.name),
@@ -66,22 +66,22 @@ impl Part {
         }
     }
 
-    /// Puts its bytes into `places` below.
-    pub fn place(&self, places: &[Range<u64>]) {
+    /// Sets the `ranges` of its bytes below.
+    pub fn set_ranges(&self, ranges: &[Range<u64>]) {
         let mut end = 0;
         let piece = |at: &Range<u64>| {
             let here = end..end + (at.end - at.start);
             end = here.end;
             Piece { here, there: at.start }
         };
-        let pieces = places.iter().map(piece).collect();
+        let pieces = ranges.iter().map(piece).collect();
         self.pieces.replace(pieces);
     }
 
-    /// Where its bytes are below, in order.
-    pub fn places(&self) -> Vec<Range<u64>> {
-        let place = |p: &Piece| p.there..p.there + (p.here.end - p.here.start);
-        self.pieces.borrow().iter().map(place).collect()
+    /// The ranges of its bytes below, in order.
+    pub fn ranges(&self) -> Vec<Range<u64>> {
+        let range = |p: &Piece| p.there..p.there + (p.here.end - p.here.start);
+        self.pieces.borrow().iter().map(range).collect()
     }
 
     pub fn size(&self) -> u64 {
@@ -93,28 +93,28 @@ impl Part {
         self.views.get() > 0
     }
 
-    /// Lets nobody begin to view it while what comes back lives.
-    pub fn leave(self: &Rc<Self>) -> Leaving {
-        self.leaves.set(true);
-        Leaving(Rc::clone(self))
+    /// Lets no view be opened until the result is dropped.
+    pub fn block_views(self: &Rc<Self>) -> ViewsBlocked {
+        self.views_blocked.set(true);
+        ViewsBlocked(Rc::clone(self))
     }
 
-    /// `places` are not its own any more. Views that are open may still write to them.
-    pub fn lose(&self, places: impl Iterator<Item = Range<u64>>) {
+    /// The partition has lost `ranges`. Views that are open may still write to them.
+    pub fn lose(&self, ranges: impl Iterator<Item = Range<u64>>) {
         if self.is_viewed() {
-            self.lost.borrow_mut().extend(places);
+            self.lost.borrow_mut().extend(ranges);
         }
     }
 
-    /// Places that nobody may use before its views are closed.
+    /// Ranges that must not be reused before its views are closed.
     pub fn lost(&self) -> Vec<Range<u64>> {
         self.lost.borrow().clone()
     }
 
-    /// What people want to know.
+    /// The info of the partition.
     pub fn show(&self) -> Value {
         let pieces: Vec<Value> =
-            self.places().iter().map(|at| json!([at.start, at.end - at.start])).collect();
+            self.ranges().iter().map(|at| json!([at.start, at.end - at.start])).collect();
         let (size, viewed) = (self.size(), self.is_viewed());
         let mut shown = json!({ "name": self.name, "size": size, "pieces": pieces, "viewed": viewed });
         if let Some(number) = self.number {
@@ -135,12 +135,12 @@ impl Part {
     }
 }
 
-/// Nobody begins to view a partition while this lives.
-pub struct Leaving(Rc<Part>);
+/// No view of a partition is opened while this lives.
+pub struct ViewsBlocked(Rc<Part>);
 
-impl Drop for Leaving {
+impl Drop for ViewsBlocked {
     fn drop(&mut self) {
-        self.0.leaves.set(false);
+        self.0.views_blocked.set(false);
     }
 }
 
@@ -153,7 +153,7 @@ pub struct View {
 
 impl View {
     pub fn new(part: Rc<Part>, child: Rc<Node>) -> Result<View> {
-        if part.leaves.get() {
+        if part.views_blocked.get() {
             return Err(Error::invalid(format!("name: {:?} is being renamed or deleted", part.name)));
         }
         part.opened();
@@ -166,7 +166,7 @@ impl View {
         }
     }
 
-    /// The pieces that `at` touches: the part of it in each, and where that is below.
+    /// The pieces that `at` touches: the part of it in each, and its address below.
     fn parts(&self, at: Range<u64>) -> Vec<(Range<u64>, u64)> {
         let pieces = self.part.pieces.borrow();
         let first = pieces.partition_point(|piece| piece.here.end <= at.start);
@@ -189,7 +189,7 @@ impl View {
         fan_out::together(parts.into_iter().map(submit))
     }
 
-    /// A partition may have been cut while the request was on its way to it.
+    /// Fails if the partition was cut while the request was in flight.
     fn reaches(&self, at: &Range<u64>) -> Result<()> {
         match at.end > self.part.size() {
             true => Err(Error::invalid("the partition ends before that").at(at.clone())),
@@ -244,7 +244,7 @@ impl Layer for View {
         })
     }
 
-    /// Of what lies in one piece.
+    /// For bytes that lie in one piece.
     fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
         Box::pin(async move {
             self.reaches(&at)?;

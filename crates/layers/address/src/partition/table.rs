@@ -1,4 +1,4 @@
-//! The table of partitions: what it may be, what a command makes of it, and where space is free. It decides, and does
+//! The table of partitions: its rules, the changes by commands, and free space. The table decides, and does
 //! no I/O.
 //!
 //! Everything counts in units of 1 MiB. Invariant: no two segments share a unit, names are good and unlike, and a
@@ -9,9 +9,9 @@ use lamina_kit::state_record;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Bytes in a unit: space is given out in units, so that every partition begins at a multiple of any block.
+/// Bytes of a unit: space is allocated in units, so that every partition begins at a multiple of any block.
 pub const UNIT: u64 = 1 << 20;
-/// The version of the words that are kept.
+/// The version of the record.
 const VERSION: u64 = 1;
 /// The most bytes of a name.
 const NAME_MAX: usize = 64;
@@ -46,10 +46,10 @@ impl Entry {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table(pub Vec<Entry>);
 
-/// The words that are kept.
+/// The state record of the table.
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-struct Words {
+struct TableRecord {
     version: u64,
     partitions: Vec<Entry>,
 }
@@ -62,7 +62,7 @@ pub fn units(bytes: Bytes) -> Result<u64> {
     }
 }
 
-/// What is wrong with a name: they stand in hierarchy files and commands.
+/// The rules for names: they stand in hierarchy files and commands.
 fn check_name(name: &str) -> Result<()> {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let first = name.chars().next().is_some_and(|c| c.is_ascii_alphanumeric());
@@ -76,20 +76,21 @@ fn check_name(name: &str) -> Result<()> {
 }
 
 impl Table {
-    /// Reads what was kept, for a device with room for `room` units. Everything is checked: the words come from disks.
-    pub fn read(words: &Value, room: u64) -> Result<Table> {
-        let Words { partitions, .. } = state_record::read(words, VERSION, "table")?;
+    /// Reads the record, for a device with room for `room` units. Everything is checked: records come from
+    /// disks.
+    pub fn read(record: &Value, room: u64) -> Result<Table> {
+        let TableRecord { partitions, .. } = state_record::read(record, VERSION, "table")?;
         let table = Table(partitions);
         table.check(room).map_err(|e| state_record::corrupt("table", e.message()))?;
         Ok(table)
     }
 
-    /// The words to keep.
-    pub fn words(&self) -> Value {
-        state_record::write(&Words { version: VERSION, partitions: self.0.clone() })
+    /// The record to keep.
+    pub fn record(&self) -> Value {
+        state_record::write(&TableRecord { version: VERSION, partitions: self.0.clone() })
     }
 
-    /// The invariant, and that all lies within `room` units.
+    /// The invariant, and that all segments are within `room` units.
     fn check(&self, room: u64) -> Result<()> {
         for (i, entry) in self.0.iter().enumerate() {
             check_name(&entry.name)?;
@@ -116,7 +117,7 @@ impl Table {
         }
     }
 
-    /// Where `name` is in the list.
+    /// The index of `name` in the list.
     pub fn find(&self, name: &str) -> Result<usize> {
         self.0.iter().position(|entry| entry.name == name).ok_or_else(|| {
             let names: Vec<&str> = self.0.iter().map(|entry| entry.name.as_str()).collect();
@@ -171,7 +172,7 @@ impl Table {
         Ok(taken)
     }
 
-    /// Adds a partition, and says where: space that is neither used nor in `besides`.
+    /// Adds a partition, and returns its space: neither used nor in `besides`.
     pub fn create(&mut self, name: &str, units: u64, room: u64, besides: &[Segment]) -> Result<Vec<Segment>> {
         check_name(name)?;
         if self.0.iter().any(|entry| entry.name == name) {
@@ -182,14 +183,14 @@ impl Table {
         Ok(segments)
     }
 
-    /// Adds a partition that begins where the last one ends, for data that is there.
+    /// Adds a partition after the last one, for data that is there.
     pub fn append(&mut self, name: &str, units: u64, room: u64) -> Result<()> {
         let start = self.used(&[]).last().map_or(0, |last| last.0 + last.1);
         self.0.push(Entry { name: name.into(), segments: vec![Segment(start, units)] });
         self.check(room)
     }
 
-    /// Gives a partition `units` more, behind its end where that is free, and says where.
+    /// Gives a partition `units` more, after its end where that is free, and returns them.
     pub fn grow(
         &mut self,
         name: &str,
@@ -200,10 +201,10 @@ impl Table {
         let (at, mut free) = (self.find(name)?, self.free(room, besides));
         let last = self.0[at].segments[self.0[at].segments.len() - 1];
         let mut fresh = Vec::new();
-        if let Some(behind) = free.iter_mut().find(|segment| segment.0 == last.0 + last.1) {
-            let len = behind.1.min(units);
-            fresh.push(Segment(behind.0, len));
-            *behind = Segment(behind.0 + len, behind.1 - len);
+        if let Some(after) = free.iter_mut().find(|segment| segment.0 == last.0 + last.1) {
+            let len = after.1.min(units);
+            fresh.push(Segment(after.0, len));
+            *after = Segment(after.0 + len, after.1 - len);
             units -= len;
         }
         if units > 0 {
@@ -215,7 +216,7 @@ impl Table {
         Ok(fresh)
     }
 
-    /// Cuts a partition to `units`, and says what it lost.
+    /// Cuts a partition to `units`, and returns the segments that it lost.
     pub fn cut(&mut self, name: &str, units: u64) -> Result<Vec<Segment>> {
         let at = self.find(name)?;
         let (mut kept, mut lost, mut left) = (Vec::new(), Vec::new(), units);
@@ -233,7 +234,7 @@ impl Table {
         Ok(lost)
     }
 
-    /// Calls a partition something else.
+    /// Renames a partition.
     pub fn rename(&mut self, name: &str, to: &str) -> Result<()> {
         check_name(to)?;
         let at = self.find(name)?;
@@ -244,7 +245,7 @@ impl Table {
         Ok(())
     }
 
-    /// Takes a partition away.
+    /// Deletes a partition.
     pub fn delete(&mut self, name: &str) -> Result<()> {
         let at = self.find(name)?;
         self.0.remove(at);
@@ -277,18 +278,18 @@ mod tests {
         let one = table(&[("root", &[(0, 10240), (20480, 5120)]), ("data.2", &[(10240, 10240)])]);
         let golden = include_str!("../../tests/golden/partition-1.json");
         let golden: Value = serde_json::from_str(golden).unwrap();
-        assert_eq!(one.words(), golden);
+        assert_eq!(one.record(), golden);
         assert_eq!(Table::read(&golden, 25600).unwrap(), one);
-        assert_eq!(Table::read(&Table::default().words(), 0).unwrap(), Table::default());
+        assert_eq!(Table::read(&Table::default().record(), 0).unwrap(), Table::default());
     }
 
     #[test]
     fn damaged_words_are_refused() {
         let one = |entry: Value| json!({ "version": 1, "partitions": [entry] });
         let a = |segments: Value| one(json!({ "name": "a", "segments": segments }));
-        for (words, says) in [
-            (json!(null), "kept of its table"),
-            (json!([]), "kept of its table"),
+        for (record, says) in [
+            (json!(null), "record of its table"),
+            (json!([]), "record of its table"),
             (json!({}), "version"),
             (json!({"version": 2, "partitions": []}), "format 2"),
             (json!({"version": "1", "partitions": []}), "version"),
@@ -301,9 +302,9 @@ mod tests {
             (one(json!({"name": "a".repeat(65), "segments": [[0, 1]]})), "name"),
             (a(json!([])), "no length"),
             (a(json!([[0, 0]])), "no length"),
-            (a(json!([[0]])), "kept of its table"),
-            (a(json!([[0, 1, 2]])), "kept of its table"),
-            (a(json!([[-1, 1]])), "kept of its table"),
+            (a(json!([[0]])), "record of its table"),
+            (a(json!([[0, 1, 2]])), "record of its table"),
+            (a(json!([[-1, 1]])), "record of its table"),
             (a(json!([[0, 101]])), "beyond 100MiB"),
             (a(json!([[u64::MAX, 2]])), "no length"),
             (a(json!([[1, u64::MAX >> 20]])), "no length"),
@@ -321,8 +322,8 @@ mod tests {
                 "3MiB belongs to two",
             ),
         ] {
-            let e = Table::read(&words, ROOM).unwrap_err();
-            assert!(e.message().contains(says), "{words}: {e}");
+            let e = Table::read(&record, ROOM).unwrap_err();
+            assert!(e.message().contains(says), "{record}: {e}");
         }
     }
 
@@ -344,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_grows_behind_its_end_first_and_shrinks_from_there() {
+    fn a_partition_grows_after_its_end_first_and_shrinks_from_there() {
         let mut one = table(&[("a", &[(0, 10)]), ("b", &[(12, 10)])]);
         assert_eq!(one.grow("a", 1, ROOM, &[]).unwrap(), [Segment(10, 1)]);
         assert_eq!(one.0[0].segments, [Segment(0, 11)]);

@@ -60,11 +60,11 @@ async fn view(env: &Rc<dyn Env>, table: &Rc<Node>, name: &str) -> Result<Rc<Node
     Ok(Node::new(name, "view", Rc::clone(env), table.view(name).await?))
 }
 
-/// Words that stay in memory.
+/// A state record that stays in memory.
 #[derive(Default)]
-struct Words(RefCell<Option<Value>>);
+struct MemoryKeep(RefCell<Option<Value>>);
 
-impl Keep for Words {
+impl Keep for MemoryKeep {
     fn get(&self) -> Option<Value> {
         self.0.borrow().clone()
     }
@@ -78,7 +78,7 @@ impl Keep for Words {
 struct Stand {
     env: Rc<dyn Env>,
     below: Rc<Node>,
-    words: Rc<Words>,
+    kept: Rc<MemoryKeep>,
     table: Rc<Node>,
 }
 
@@ -86,10 +86,10 @@ impl Stand {
     async fn new(world: &World, keys: Value) -> Stand {
         let below = world.memory("16MiB").await;
         put(&below, 0, 0xDD, 16 * MIB).await;
-        let (env, words) = (Rc::clone(&world.env), Rc::new(Words::default()));
-        let keep = Rc::clone(&words) as Rc<dyn Keep>;
+        let (env, kept) = (Rc::clone(&world.env), Rc::new(MemoryKeep::default()));
+        let keep = Rc::clone(&kept) as Rc<dyn Keep>;
         let table = build(&env, &below, keys, Begin::Format, Some(keep)).await.expect("it can be made");
-        Stand { env, below, words, table }
+        Stand { env, below, kept, table }
     }
 
     async fn view(&self, name: &str) -> Rc<Node> {
@@ -101,7 +101,7 @@ impl Stand {
     }
 
     async fn again(&self, begin: Begin, keys: Value) -> Result<Rc<Node>> {
-        build(&self.env, &self.below, keys, begin, Some(Rc::clone(&self.words) as Rc<dyn Keep>)).await
+        build(&self.env, &self.below, keys, begin, Some(Rc::clone(&self.kept) as Rc<dyn Keep>)).await
     }
 }
 
@@ -124,8 +124,8 @@ fn two() -> Value {
     json!({ "partitions": [{ "name": "a", "size": "2MiB" }, { "name": "b", "size": "1MiB" }] })
 }
 
-/// Words that are kept a second later.
-struct Slow(Rc<dyn Env>, Words);
+/// A state record that is kept a second later.
+struct Slow(Rc<dyn Env>, MemoryKeep);
 
 impl Keep for Slow {
     fn get(&self) -> Option<Value> {
@@ -145,7 +145,7 @@ impl Keep for Slow {
 fn what_is_being_deleted_cannot_be_viewed() {
     simulated(|world| async move {
         let (env, below) = (Rc::clone(&world.env), world.memory("16MiB").await);
-        let keep = Rc::new(Slow(Rc::clone(&env), Words::default()));
+        let keep = Rc::new(Slow(Rc::clone(&env), MemoryKeep::default()));
         let table = build(&env, &below, two(), Begin::Format, Some(keep)).await.expect("it can be made");
         let (sim, at_work) = (Rc::clone(&world.sim), Rc::clone(&table));
         let deleting = sim.start(async move { at_work.control(to("delete", json!({ "name": "a" }))).await });
@@ -301,10 +301,10 @@ fn zeroing_is_a_job_that_can_be_cancelled_and_ends_with_the_device() {
     simulated(|world| async move {
         let below = world.memory("64MiB").await;
         let slow = world.over("delay", json!({ "write": "1s" }), &[&below]).await;
-        let words = Rc::new(Words::default());
-        let keep = Rc::clone(&words) as Rc<dyn Keep>;
+        let kept = Rc::new(MemoryKeep::default());
+        let keep = Rc::clone(&kept) as Rc<dyn Keep>;
         let table = build(&world.env, &slow, json!({}), Begin::Format, Some(keep)).await.unwrap();
-        let before = words.get();
+        let before = kept.get();
         // Three pieces, of a second each.
         let create = |name: &str| {
             let (table, args) = (Rc::clone(&table), json!({ "name": name, "size": "40MiB" }));
@@ -320,7 +320,7 @@ fn zeroing_is_a_job_that_can_be_cancelled_and_ends_with_the_device() {
         assert_eq!(jobs[0].info()["total"], 40 * MIB);
         jobs[0].cancel();
         assert_eq!(first.ended().await.unwrap_err().kind(), ErrorKind::Cancelled);
-        assert_eq!(words.get(), before, "it did not take place");
+        assert_eq!(kept.get(), before, "it did not take place");
         // The second one has waited, and ends with the device; a third has no chance.
         half_a_second().await;
         assert_eq!(table.jobs().len(), 1);
@@ -330,6 +330,6 @@ fn zeroing_is_a_job_that_can_be_cancelled_and_ends_with_the_device() {
         assert_eq!(second.ended().await.unwrap_err().kind(), ErrorKind::Cancelled);
         assert_eq!(third.ended().await.unwrap_err().kind(), ErrorKind::Offline);
         assert!(table.jobs().is_empty());
-        assert_eq!(words.get(), before);
+        assert_eq!(kept.get(), before);
     });
 }

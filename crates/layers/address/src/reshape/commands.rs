@@ -11,9 +11,9 @@ use std::rc::Rc;
 
 /// The commands of all kinds.
 pub const VERBS: &[Verb] = &[
-    Verb::new("resize", "makes it as large as its devices allow, or as said").with(&[
-        Arg::optional("size", ArgType::Size, "the new size; without it, all that there is"),
-        Arg::optional("force", ArgType::Flag, "yes, what is beyond a smaller size is lost"),
+    Verb::new("resize", "makes the device as large as its devices allow, or as large as given").with(&[
+        Arg::optional("size", ArgType::Size, "the new size; without it, all free space"),
+        Arg::optional("force", ArgType::Flag, "yes, the bytes beyond a smaller size are lost"),
     ]),
     Verb::new("move", "goes on with a move of data that was cancelled, or begins one at once"),
 ];
@@ -28,7 +28,7 @@ pub struct Resize {
 }
 
 impl<S: Shape> Spread<S> {
-    /// Makes it as large as said; the device is held.
+    /// Changes the size; the device is quiesced.
     pub async fn resize(self: &Rc<Self>, Resize { size, force }: Resize) -> Result<Value> {
         self.needs_keep()?;
         if self.moving().is_some() {
@@ -49,7 +49,7 @@ impl<S: Shape> Spread<S> {
                     Joined::Longer(longer) => self.shape.widest(&longer, &self.children)?,
                     Joined::After(plan) => {
                         self.state.borrow_mut().open = true;
-                        self.set_off(now, plan);
+                        self.begin_move(now, plan);
                         return Ok(self.info());
                     }
                 }
@@ -62,7 +62,7 @@ impl<S: Shape> Spread<S> {
         Ok(self.info())
     }
 
-    /// What a command does to those above, and what is lost with it.
+    /// The effect of a command on those above, and the data lost with it.
     pub fn effect_of(&self, command: &Command) -> Effect {
         let asked = args::<Resize>(command.clone()).ok().filter(|_| command.name == "resize");
         let before = self.geometry().size;
@@ -84,7 +84,8 @@ impl<S: Shape> Spread<S> {
         }
         if size < now.size() && !force {
             return Err(Error::invalid(format!(
-                "size: it has {}, and what is beyond {} would be lost; say force=true if nothing there is needed",
+                "size: the device has {}, and the bytes beyond {} would be lost; say force=true if nothing \
+                 there is needed",
                 Bytes(now.size()),
                 Bytes(size)
             )));

@@ -1,10 +1,10 @@
-//! What is kept of a layout with the hierarchy: see `docs/formats/kept.md`.
+//! The state record of a layout, kept with the hierarchy: see `docs/formats/kept.md`.
 //!
-//! Devices are called by their names, so that their order in `over` may change. The reader takes nothing for granted:
-//! unknown fields, a later version, another kind and names that `over` lacks are refused; whether the layout itself
-//! can be is [`Layout::check`]'s.
+//! Devices are recorded by their names, so that their order in `over` may change. The reader trusts nothing:
+//! unknown fields, a later version, another kind and names that `over` does not have are refused;
+//! [`Layout::check`] decides whether the layout itself is possible.
 
-use super::layout::{Band, Layout, Place};
+use super::layout::{Band, Layout, Location};
 use lamina_block::{Children, Error, Result};
 use lamina_kit::state_record;
 use serde::{Deserialize, Serialize};
@@ -13,27 +13,27 @@ use serde_json::Value;
 /// The version that is written.
 const VERSION: u32 = 1;
 
-/// What a device remembers.
+/// The state of a device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct State {
-    /// Where its bytes lie.
+    /// The locations of its bytes.
     pub layout: Layout,
     /// The last band reaches as far as its devices do.
     pub open: bool,
-    /// The children that it has seen. Those that hold nothing are in reserve.
+    /// The children that the device has seen. Those without data are in reserve.
     pub known: Vec<usize>,
-    /// Where its bytes are about to lie, and how far that is.
+    /// The new locations of its bytes, and the position of the move.
     pub target: Option<Target>,
 }
 
 /// A move that is under way.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Target {
-    /// Where the bytes are to lie.
+    /// The new locations of the bytes.
     pub to: Layout,
-    /// It begins at the first byte, otherwise at the last.
+    /// The move begins at the first byte, otherwise at the last.
     pub up: bool,
-    /// The byte up to which, or from which on, all lie where they are to.
+    /// The byte up to which, or from which on, all bytes are at their new location.
     pub position: u64,
 }
 
@@ -55,12 +55,12 @@ struct KeptBand {
     len: u64,
     #[serde(default, skip_serializing_if = "is_zero")]
     unit: u64,
-    on: Vec<KeptPlace>,
+    on: Vec<KeptLocation>,
 }
 
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-struct KeptPlace {
+struct KeptLocation {
     device: String,
     start: u64,
 }
@@ -77,12 +77,12 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// `state` as it is kept.
+/// Encodes `state`.
 pub fn write(kind: &str, state: &State, children: &Children) -> Value {
     let name = |child: usize| children[child].name().to_owned();
-    let place = |place: &Place| KeptPlace { device: name(place.child), start: place.there };
+    let location = |location: &Location| KeptLocation { device: name(location.child), start: location.there };
     let band =
-        |band: &Band| KeptBand { len: band.len, unit: band.unit, on: band.on.iter().map(place).collect() };
+        |band: &Band| KeptBand { len: band.len, unit: band.unit, on: band.on.iter().map(location).collect() };
     let bands = |layout: &Layout| layout.bands().iter().map(band).collect();
     let kept = Kept {
         version: VERSION,
@@ -99,26 +99,28 @@ pub fn write(kind: &str, state: &State, children: &Children) -> Value {
     state_record::write(&kept)
 }
 
-/// What `kept` says of a device of `kind` over `children`.
+/// Decodes the record `kept` of a device of `kind` over `children`.
 pub fn read(kind: &str, kept: &Value, children: &Children) -> Result<State> {
     let Kept { kind: was, devices, open, layout, target, .. } =
         state_record::read(kept, VERSION.into(), "layout")?;
     if was != kind {
-        return Err(Error::invalid(format!("type: it was made as {was:?}, and its data lies like that")));
+        return Err(Error::invalid(format!(
+            "type: the device was made as {was:?}, and its data lies like that"
+        )));
     }
     let find = |name: &String| children.iter().position(|child| child.name() == name);
-    let place = |place: KeptPlace| match find(&place.device) {
-        Some(child) => Ok(Place { child, there: place.start }),
+    let location = |location: KeptLocation| match find(&location.device) {
+        Some(child) => Ok(Location { child, there: location.start }),
         None => Err(Error::invalid(format!(
             "over: {} is missing, and holds data of it; leave it there, and take it away while the hierarchy is \
              served (lamina apply), so that its data is moved off first",
-            place.device
+            location.device
         ))),
     };
     let bands = |bands: Vec<KeptBand>| {
         let mut layout = Layout::default();
         for KeptBand { len, unit, on } in bands {
-            layout.push(Band { len, unit, on: on.into_iter().map(place).collect::<Result<_>>()? })?;
+            layout.push(Band { len, unit, on: on.into_iter().map(location).collect::<Result<_>>()? })?;
         }
         Ok::<_, Error>(layout)
     };

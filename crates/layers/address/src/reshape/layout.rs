@@ -1,5 +1,5 @@
-//! Where the bytes of a volume lie on the devices below it: bands of the address space, each on one device or dealt out
-//! to several in units.
+//! The locations of the bytes of a volume on the devices below it: bands of the address space, each on one
+//! device or distributed over several in units.
 //!
 //! ```text
 //!      0 ────────────────┬─────────────────────── size      here
@@ -7,18 +7,18 @@
 //!      └─▶ a from 1 MiB  └─▶ b from 0, c from 0             below
 //! ```
 //!
-//! Invariant: bands follow each other without gaps, none is empty, and no two bytes lie in the same place
-//! ([`Layout::check`] refuses what breaks it, since it may come from a disk).
+//! Invariant: bands follow each other without gaps, none is empty, and no two bytes have the same location
+//! ([`Layout::check`] refuses other layouts, since they may come from a disk).
 
 use lamina_block::{Bytes, Children, Error, ErrorKind, Result};
 use std::ops::Range;
 
-/// The largest unit: what fits in the geometry's `optimal`.
+/// The largest unit: it fits in the geometry's `optimal`.
 pub const UNIT_MAX: u64 = 1 << 31;
 
-/// A place on a device.
+/// A location on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Location {
     /// The device: its number among the children.
     pub child: usize,
     /// The byte there.
@@ -32,8 +32,8 @@ pub struct Band {
     pub len: u64,
     /// Bytes that lie together on one device, if there are several.
     pub unit: u64,
-    /// The devices that take turns, and where on each of them the band begins.
-    pub on: Vec<Place>,
+    /// The devices in rotation, and the address on each of them where the band begins.
+    pub on: Vec<Location>,
 }
 
 /// A run of bytes that lies together on one device.
@@ -41,18 +41,18 @@ pub struct Band {
 pub struct Span {
     /// The bytes.
     pub at: Range<u64>,
-    /// Where the first of them is.
-    pub place: Place,
+    /// The location of the first byte.
+    pub location: Location,
 }
 
 impl Span {
-    /// Where byte `at`, which is in the span, lies.
-    pub fn place(&self, at: u64) -> Place {
-        Place { there: self.place.there + (at - self.at.start), ..self.place }
+    /// The location of byte `at`, which is in the span.
+    pub fn location(&self, at: u64) -> Location {
+        Location { there: self.location.there + (at - self.at.start), ..self.location }
     }
 }
 
-/// Where all bytes of a volume lie.
+/// The locations of all bytes of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     bands: Vec<Band>,
@@ -63,29 +63,29 @@ pub struct Layout {
 
 impl Band {
     /// A band on one device.
-    pub fn plain(len: u64, place: Place) -> Band {
-        Band { len, unit: 0, on: vec![place] }
+    pub fn plain(len: u64, location: Location) -> Band {
+        Band { len, unit: 0, on: vec![location] }
     }
 
     /// The run that byte `within` of the band lies in, both counted from the band's begin.
     fn span(&self, within: u64) -> Span {
-        if let [place] = self.on[..] {
-            return Span { at: 0..self.len, place };
+        if let [location] = self.on[..] {
+            return Span { at: 0..self.len, location };
         }
-        let (turn, n) = (within / self.unit, self.on.len() as u64);
-        let place = self.on[(turn % n) as usize];
-        let (start, there) = (turn * self.unit, place.there + turn / n * self.unit);
+        let (index, n) = (within / self.unit, self.on.len() as u64);
+        let location = self.on[(index % n) as usize];
+        let (start, there) = (index * self.unit, location.there + index / n * self.unit);
         let end = self.len.min(start.saturating_add(self.unit));
-        Span { at: start..end, place: Place { there, ..place } }
+        Span { at: start..end, location: Location { there, ..location } }
     }
 
-    /// Bytes on the device whose turn is `turn`.
-    fn share(&self, turn: usize) -> u64 {
+    /// Bytes on the device number `index` of the rotation.
+    fn share(&self, index: usize) -> u64 {
         if self.on.len() == 1 {
             return self.len;
         }
         let row = self.unit.saturating_mul(self.on.len() as u64);
-        let rest = (self.len % row).saturating_sub(turn as u64 * self.unit).min(self.unit);
+        let rest = (self.len % row).saturating_sub(index as u64 * self.unit).min(self.unit);
         self.len / row * self.unit + rest
     }
 }
@@ -120,26 +120,26 @@ impl Layout {
     pub fn span(&self, at: u64) -> Span {
         let band = self.starts.partition_point(|start| *start <= at) - 1;
         let start = self.starts[band];
-        let Span { at, place } = self.bands[band].span(at - start);
-        Span { at: start + at.start..start + at.end, place }
+        let Span { at, location } = self.bands[band].span(at - start);
+        Span { at: start + at.start..start + at.end, location }
     }
 
-    /// Which bytes lie at `place`: how long what is there goes on, and the byte that it begins with; `None` if
-    /// nothing is there.
-    pub fn holds(&self, place: Place) -> (u64, Option<u64>) {
-        let mut free = u64::MAX - place.there;
+    /// The bytes at `location`: the length of their run there, and the byte that it begins with; `None` if
+    /// the location is free.
+    pub fn holds(&self, location: Location) -> (u64, Option<u64>) {
+        let mut free = u64::MAX - location.there;
         for (band, begin) in self.bands.iter().zip(&self.starts) {
-            for (turn, leg) in band.on.iter().enumerate().filter(|(_, leg)| leg.child == place.child) {
-                let share = band.share(turn);
-                if place.there < leg.there {
-                    free = free.min(if share > 0 { leg.there - place.there } else { u64::MAX });
-                } else if place.there - leg.there < share {
-                    let off = place.there - leg.there;
+            for (index, leg) in band.on.iter().enumerate().filter(|(_, leg)| leg.child == location.child) {
+                let share = band.share(index);
+                if location.there < leg.there {
+                    free = free.min(if share > 0 { leg.there - location.there } else { u64::MAX });
+                } else if location.there - leg.there < share {
+                    let off = location.there - leg.there;
                     if band.on.len() == 1 {
                         return (share - off, Some(begin + off));
                     }
                     let (row, within) = (off / band.unit, off % band.unit);
-                    let at = (row * band.on.len() as u64 + turn as u64) * band.unit + within;
+                    let at = (row * band.on.len() as u64 + index as u64) * band.unit + within;
                     return ((band.unit - within).min(share - off), Some(begin + at));
                 }
             }
@@ -152,25 +152,25 @@ impl Layout {
         self.bands.iter().any(|band| band.on.iter().any(|leg| leg.child == child))
     }
 
-    /// What is taken of `child`, in order.
+    /// The used ranges of `child`, in order.
     fn taken(&self, child: usize) -> Vec<Range<u64>> {
         let legs = self.bands.iter().flat_map(|band| band.on.iter().enumerate().map(move |leg| (band, leg)));
         let mine = legs.filter(|(_, (_, leg))| leg.child == child);
         let mut taken: Vec<_> =
-            mine.map(|(band, (turn, leg))| leg.there..leg.there + band.share(turn)).collect();
+            mine.map(|(band, (index, leg))| leg.there..leg.there + band.share(index)).collect();
         taken.retain(|range| !range.is_empty());
         taken.sort_by_key(|range| range.start);
         taken
     }
 
-    /// What the bytes from `position` on take of `child`, in order.
+    /// The ranges of `child` that the bytes from `position` on use, in order.
     fn taken_from(&self, child: usize, position: u64) -> Vec<Range<u64>> {
         let mut rest = Vec::new();
         for (band, start) in self.bands.iter().zip(&self.starts) {
             let len = position.saturating_sub(*start).min(band.len);
             let before = Band { len, ..band.clone() };
-            for (turn, leg) in band.on.iter().enumerate().filter(|(_, leg)| leg.child == child) {
-                rest.push(leg.there + before.share(turn)..leg.there + band.share(turn));
+            for (index, leg) in band.on.iter().enumerate().filter(|(_, leg)| leg.child == child) {
+                rest.push(leg.there + before.share(index)..leg.there + band.share(index));
             }
         }
         rest.retain(|range| !range.is_empty());
@@ -178,7 +178,7 @@ impl Layout {
         rest
     }
 
-    /// True if no byte before `position`, lying as `self` says, is where one from there on lies as `other` says. Both
+    /// True if no byte before `position` in `self` has the location of one from there on in `other`. Both
     /// were [checked](Layout::check) for `children` devices.
     pub fn is_apart(&self, other: &Layout, position: u64, children: usize) -> bool {
         let before = self.cut(position);
@@ -190,7 +190,7 @@ impl Layout {
         })
     }
 
-    /// What is free of `child`, which has `size` bytes, in order.
+    /// The free ranges of `child`, which has `size` bytes, in order.
     pub fn free(&self, child: usize, size: u64) -> Vec<Range<u64>> {
         let mut next = 0;
         let mut free: Vec<_> = self
@@ -215,7 +215,7 @@ impl Layout {
         cut
     }
 
-    /// The same with `len` more bytes in the last band, as far as a size goes.
+    /// The same with `len` more bytes in the last band, as far as a size allows.
     pub fn stretch(&self, len: u64) -> Layout {
         let (mut more, len) = (self.clone(), len.min(u64::MAX - self.size));
         if let Some(last) = more.bands.last_mut() {
@@ -225,10 +225,11 @@ impl Layout {
         more
     }
 
-    /// How many bytes the last band could have more on `children`, counted in whole units where it has several devices.
+    /// How many bytes the last band could have more on `children`, counted in whole units where it has
+    /// several devices.
     pub fn stretches(&self, children: &Children) -> u64 {
         let Some(last) = self.bands.last() else { return 0 };
-        let room = |leg: &Place| {
+        let room = |leg: &Location| {
             let mine = self.taken(leg.child).into_iter();
             let next = mine.map(|taken| taken.start).find(|start| *start > leg.there);
             children[leg.child].geometry().size.min(next.unwrap_or(u64::MAX)).saturating_sub(leg.there)
@@ -241,15 +242,15 @@ impl Layout {
         whole.saturating_sub(last.len)
     }
 
-    /// The bytes of `at` that may lie somewhere else in `other`: exact where one device has them, and all of those that
-    /// are dealt out in different ways.
+    /// The bytes of `at` that may have another location in `other`: exact where one device has them, and all
+    /// bytes that are distributed in different ways.
     pub fn differs(&self, other: &Layout, at: Range<u64>) -> u64 {
         let (mut next, mut bytes) = (at.start, 0);
         while next < at.end {
             let [mine, theirs] = [self, other].map(|layout| layout.band(next));
             let end = at.end.min(mine.1.end).min(theirs.1.end);
             let same = match (&mine.0.on[..], &theirs.0.on[..]) {
-                ([_], [_]) => self.span(next).place(next) == other.span(next).place(next),
+                ([_], [_]) => self.span(next).location(next) == other.span(next).location(next),
                 _ => {
                     mine.0.on == theirs.0.on && mine.0.unit == theirs.0.unit && mine.1.start == theirs.1.start
                 }
@@ -265,7 +266,7 @@ impl Layout {
         (&self.bands[band], self.starts[band]..self.starts[band] + self.bands[band].len)
     }
 
-    /// Whether it can be the layout of a volume on `children` with blocks of `block` bytes.
+    /// Fails unless this can be the layout of a volume on `children` with blocks of `block` bytes.
     pub fn check(&self, children: &Children, block: u64) -> Result<()> {
         let whole = |number: u64| number.is_multiple_of(block);
         for band in &self.bands {
@@ -276,15 +277,16 @@ impl Layout {
             if dealt && !(band.unit.is_power_of_two() && (block..=UNIT_MAX).contains(&band.unit)) {
                 return Err(corrupt(format!("a unit of the kept layout has {} bytes", band.unit)));
             }
-            // Also where a short band has come to neither yet: it may become longer.
-            let is_again =
-                |(turn, leg): (usize, &Place)| band.on[..turn].iter().any(|other| other.child == leg.child);
+            // Also where a short band has reached neither yet: it may become longer.
+            let is_again = |(index, leg): (usize, &Location)| {
+                band.on[..index].iter().any(|other| other.child == leg.child)
+            };
             if band.on.iter().enumerate().any(is_again) {
                 return Err(corrupt("a device of the kept layout takes two turns"));
             }
-            let ends = |(turn, leg): (usize, &Place)| leg.there.checked_add(band.share(turn)).is_some();
+            let ends = |(index, leg): (usize, &Location)| leg.there.checked_add(band.share(index)).is_some();
             if !band.on.iter().enumerate().all(ends) {
-                return Err(corrupt("a place in the kept layout is beyond 2^64"));
+                return Err(corrupt("a location in the kept layout is beyond 2^64"));
             }
         }
         // The last band may end anywhere: the size is rounded down to whole blocks.

@@ -1,4 +1,5 @@
-//! What `concat` and `stripe` share: a layout that is kept, and that can become another one while requests go on.
+//! The shared part of `concat` and `stripe`: a recorded layout, which can become another one while requests
+//! go on.
 //!
 //! ```text
 //!             ┌── steady: the kind's own way, as cheap as it can be; nothing is tracked ◀──┐
@@ -6,15 +7,15 @@
 //!             └── moving: `Move` knows where each byte is now; everything is tracked ──────┘
 //! ```
 //!
-//! The layout is kept with the hierarchy ([`kept`]), by the names of the devices, so that nothing depends on the order
-//! of `over` any more once it is made. Without a place to keep it, in a hierarchy that is not persistent, it follows
-//! from `over` whenever the layer is built, and whatever would have to move data is refused.
+//! The layout is recorded with the hierarchy ([`kept`]), by the names of the devices, so that the order of
+//! `over` does not matter any more once it is made. In a hierarchy that is not persistent, the layout follows
+//! from `over` whenever the layer is built, and changes that would have to move data are refused.
 //!
-//! Invariant: the layer goes from steady to moving only while its device is held, so that no request is under way that
-//! is not tracked. It may go back at any time.
+//! Invariant: the layer goes from steady to moving only while its device is quiesced, so that every request
+//! under way is tracked. It may go back at any time.
 //!
-//! What changes at build (a device joined, a move that was interrupted) begins a second later: who builds a layer may
-//! yet find that the change around it fails, and go back to the old one.
+//! A change at build (a device joined, a move that was interrupted) begins a second later: the change around
+//! the build may yet fail, and go back to the old layer.
 
 mod commands;
 mod kept;
@@ -25,7 +26,7 @@ pub(crate) mod tests;
 mod work;
 
 pub use commands::VERBS;
-pub use layout::{Band, Layout, Place, UNIT_MAX};
+pub use layout::{Band, Layout, Location, UNIT_MAX};
 
 use kept::{State, Target};
 use lamina_block::{
@@ -44,14 +45,14 @@ use std::rc::Rc;
 
 /// A move that a kind asks for.
 pub struct Plan {
-    /// Where all bytes are to lie: as many as now.
+    /// The new locations of all bytes: as many as now.
     pub to: Layout,
-    /// From the first byte on, or from the last one down. Each byte's new place must be free when its turn comes: it is
-    /// free now, or holds a byte whose turn is earlier, or the byte itself.
+    /// From the first byte on, or from the last one down. Each byte's new location must be free when the byte
+    /// is moved: it is free now, or has a byte that is moved earlier, or the byte itself.
     pub up: bool,
 }
 
-/// A kind of layout, as its keys say.
+/// A kind of layout, with its keys.
 pub trait Shape: 'static {
     /// The `type` in the hierarchy file.
     const KIND: &'static str;
@@ -59,7 +60,7 @@ pub trait Shape: 'static {
     /// The way of requests while no byte moves.
     type Way: Way;
 
-    /// The most bytes for each second of a move, unless somebody says otherwise.
+    /// The most bytes for each second of a move, by default.
     fn limit(&self) -> Option<u64> {
         None
     }
@@ -67,20 +68,26 @@ pub trait Shape: 'static {
     /// The layout over all of `children`, in their order.
     fn begin(&self, children: &Children) -> Result<Layout>;
 
-    /// Whether a kept layout is of this kind, and agrees with the keys.
+    /// Fails unless a recorded layout is of this kind, and agrees with the keys.
     fn accepts(&self, layout: &Layout) -> Result<()>;
 
     /// The largest layout in which every byte of `layout` stays where it is.
     fn widest(&self, layout: &Layout, children: &Children) -> Result<Layout>;
 
-    /// How the children `spare`, which hold nothing, become part of the layout.
+    /// Makes the children `spare`, which have no data, part of the layout.
     fn join(&self, layout: &Layout, children: &Children, spare: &[usize]) -> Result<Joined>;
 
-    /// How to move everything off the children `gone`; `spare` are others that hold nothing.
-    fn leave(&self, layout: &Layout, children: &Children, gone: &[usize], spare: &[usize]) -> Result<Plan>;
+    /// Plans to move everything off the children `gone`; `spare` are others without data.
+    fn plan_evacuation(
+        &self,
+        layout: &Layout,
+        children: &Children,
+        gone: &[usize],
+        spare: &[usize],
+    ) -> Result<Plan>;
 }
 
-/// What a kind does with requests in a layout that stays.
+/// The requests of a kind while the layout stays.
 pub trait Way: Sized + 'static {
     /// The way of `layout`.
     fn new(layout: &Layout, children: &Children) -> Self;
@@ -88,19 +95,19 @@ pub trait Way: Sized + 'static {
     /// Decides what happens to a request that is no flush.
     fn submit(&self, io: &mut Io, children: &Children) -> Step;
 
-    /// What the bytes of `at` hold.
+    /// The data and holes of `at`.
     fn extents(self: Rc<Self>, at: Range<u64>, children: Children) -> Pending<Vec<Extent>>;
 }
 
-/// How children that hold nothing become part of a layout.
+/// The result of joining children without data.
 pub enum Joined {
     /// The layout is longer from now on; nothing moves.
     Longer(Layout),
-    /// Bytes move to them.
+    /// Bytes move to the new children.
     After(Plan),
 }
 
-/// How requests go.
+/// The state of requests.
 enum Mode<W> {
     Steady(Rc<W>),
     Moving(Rc<Move>),
@@ -108,7 +115,7 @@ enum Mode<W> {
 
 /// A device whose bytes lie on several others.
 pub struct Spread<S: Shape> {
-    /// The kind, as its keys say.
+    /// The kind, with its keys.
     shape: S,
     name: String,
     env: Rc<dyn Env>,
@@ -117,10 +124,10 @@ pub struct Spread<S: Shape> {
     state: RefCell<State>,
     mode: RefCell<Mode<S::Way>>,
     job: RefCell<Option<Rc<Job>>>,
-    /// Whether the task that moves data runs, and is to begin at once.
+    /// True if the task that moves data runs, and is to begin at once.
     runs: Cell<bool>,
     hurry: Cell<bool>,
-    /// What followed from how it was built is not kept yet.
+    /// The state after the build is not recorded yet.
     waits: Cell<bool>,
     closing: Cell<bool>,
     /// The task has ended.
@@ -128,7 +135,7 @@ pub struct Spread<S: Shape> {
 }
 
 impl<S: Shape> Spread<S> {
-    /// Opens it, or makes it.
+    /// Opens the device, or makes it.
     pub async fn build(shape: S, with: Build) -> Result<Rc<Spread<S>>> {
         let children = with.children;
         let kept = with.keep.as_ref().filter(|_| with.begin == Begin::Open).and_then(|keep| keep.get());
@@ -182,19 +189,19 @@ impl<S: Shape> Spread<S> {
         Ok(spread)
     }
 
-    fn words(&self, state: &State) -> Value {
+    fn state_record(&self, state: &State) -> Value {
         kept::write(S::KIND, state, &self.children)
     }
 
-    /// Keeps `state`.
+    /// Records `state`.
     fn keep(&self, state: &State) -> Pending {
         match &self.keep {
-            Some(keep) => keep.set(self.words(state)),
+            Some(keep) => keep.set(self.state_record(state)),
             None => Box::pin(async { Ok(()) }),
         }
     }
 
-    /// Keeps what it is now.
+    /// Records the present state.
     fn remember(&self) -> Pending {
         self.keep(&self.state.borrow())
     }
@@ -206,7 +213,7 @@ impl<S: Shape> Spread<S> {
         }
     }
 
-    /// Children that hold nothing, except for those in `gone`.
+    /// Children without data, except for those in `gone`.
     fn spare(&self, layout: &Layout, gone: &[usize]) -> Vec<usize> {
         (0..self.children.len()).filter(|child| !layout.uses(*child) && !gone.contains(child)).collect()
     }
@@ -215,7 +222,7 @@ impl<S: Shape> Spread<S> {
         match &self.keep {
             Some(_) => Ok(()),
             None => Err(Error::unsupported(
-                "where its bytes lie follows from `over`, and is kept nowhere; give the file a [hierarchy] table, so \
+                "the layout follows from `over`, and is recorded nowhere; give the file a [hierarchy] table, so \
                  that this can change",
             )),
         }
@@ -242,7 +249,7 @@ fn mode<W: Way>(env: &Rc<dyn Env>, children: &Children, state: &State) -> Mode<W
     }
 }
 
-/// The layout as long as it is now, in whole blocks.
+/// The layout with its present length, in whole blocks.
 fn frozen(state: &State, children: &Children) -> Layout {
     let more = if state.open { state.layout.stretches(children) } else { 0 };
     let (had, block) = (state.layout.size(), u64::from(fan_out::geometry(children).block));
@@ -251,7 +258,7 @@ fn frozen(state: &State, children: &Children) -> Layout {
     if size > had { state.layout.stretch(size - had) } else { state.layout.cut(size) }
 }
 
-/// Lets children that hold nothing become part of it.
+/// Makes children without data part of the layout.
 fn join<S: Shape>(shape: &S, state: &mut State, children: &Children, new: &[usize]) -> Result<()> {
     let layout = frozen(state, children);
     match shape.join(&layout, children, new)? {
@@ -262,15 +269,15 @@ fn join<S: Shape>(shape: &S, state: &mut State, children: &Children, new: &[usiz
     Ok(())
 }
 
-/// True if it begins with all that is on the first child, and every byte of that stays where it is.
+/// True if the layout begins with the whole first child, and every byte of that stays where it is.
 fn begins_with_first(layout: &Layout) -> bool {
     let first = layout.bands().first().map(|band| &band.on[..]);
-    first == Some(&[Place { child: 0, there: 0 }])
+    first == Some(&[Location { child: 0, there: 0 }])
 }
 
 /// True if every byte is where it is on the first child.
 fn is_identity(layout: &Layout) -> bool {
-    matches!(layout.bands(), [Band { on, .. }] if on[..] == [Place { child: 0, there: 0 }])
+    matches!(layout.bands(), [Band { on, .. }] if on[..] == [Location { child: 0, there: 0 }])
 }
 
 fn check<S: Shape>(shape: &S, state: &State, children: &Children) -> Result<()> {
@@ -281,10 +288,10 @@ fn check<S: Shape>(shape: &S, state: &State, children: &Children) -> Result<()> 
         shape.accepts(layout)?;
     }
     let Some(Target { to, up, position }) = &state.target else { return Ok(()) };
-    let (before, behind) = if *up { (to, &state.layout) } else { (&state.layout, to) };
+    let (before, after) = if *up { (to, &state.layout) } else { (&state.layout, to) };
     match position.is_multiple_of(block) && state.layout.size().is_multiple_of(block) {
         false => Err(Error::new(ErrorKind::Corrupt, "a move of its data has stopped inside a block")),
-        true if before.is_apart(behind, *position, children.len()) => Ok(()),
+        true if before.is_apart(after, *position, children.len()) => Ok(()),
         true => Err(Error::new(
             ErrorKind::Corrupt,
             "a move of its data has stopped where bytes that were moved lie on others that were not",
@@ -322,7 +329,7 @@ impl<S: Shape> Layer for Spread<S> {
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
         match &*self.mode.borrow() {
             Mode::Steady(steady) => Rc::clone(steady).extents(at, self.children.clone()),
-            // What moves is data.
+            // A move copies data.
             Mode::Moving(_) => {
                 let all = Extent { len: at.end - at.start, state: ExtentState::Data };
                 Box::pin(async move { Ok(vec![all]) })
@@ -330,7 +337,7 @@ impl<S: Shape> Layer for Spread<S> {
         }
     }
 
-    /// Of what lies on one child.
+    /// For bytes that lie on one child.
     fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
         if let Some(moving) = self.moving() {
             return Box::pin(moving.heal(at, is_right));
@@ -340,7 +347,7 @@ impl<S: Shape> Layer for Spread<S> {
             if span.at.end < at.end {
                 return Ok(None);
             }
-            let Place { child, there } = span.place(at.start);
+            let Location { child, there } = span.location(at.start);
             self.children[child].heal(there..there + (at.end - at.start), is_right).await
         })
     }
@@ -362,7 +369,7 @@ impl<S: Shape> Manage for Spread<S> {
         self.effect_of(command)
     }
 
-    /// What lies where is kept elsewhere.
+    /// The locations of bytes are recorded elsewhere.
     fn consent(self: Rc<Self>, _child: &Rc<Node>, effect: &Effect) -> Consent {
         match self.moving() {
             Some(_) => unless_replaced(effect, || "its data is being moved: wait until that is done".into()),
@@ -389,10 +396,10 @@ impl<S: Shape> Manage for Spread<S> {
     }
 
     fn evacuate(self: Rc<Self>, names: Vec<String>) -> Pending {
-        let begun = self.depart(&names);
+        let begun = self.begin_evacuation(&names);
         Box::pin(async move {
             begun?;
-            self.departed(&names).await
+            self.evacuated(&names).await
         })
     }
 
@@ -425,7 +432,7 @@ impl<S: Shape> Manage for Spread<S> {
             let state = self.state.borrow();
             let finding = match check(&self.shape, &state, &self.children) {
                 Err(e) => Finding::new(Class::Lost, e.message()),
-                // It follows from the keys.
+                // The layout follows from the keys.
                 Ok(()) if self.keep.as_ref().and_then(|keep| keep.get()).is_none() => return Ok(Vec::new()),
                 Ok(()) => {
                     let (bands, size) = (state.layout.bands().len(), Bytes(state.layout.size()));
@@ -439,10 +446,10 @@ impl<S: Shape> Manage for Spread<S> {
 
     fn info(&self) -> Value {
         let state = self.state.borrow();
-        let mut words = self.words(&state);
+        let mut record = self.state_record(&state);
         let spare = self.spare(&state.layout, &[]).into_iter().map(|child| self.children[child].name());
-        let mut info = json!({ "layout": words["layout"].take(), "reserve": spare.collect::<Vec<_>>() });
-        if let Some(target) = words.get_mut("move") {
+        let mut info = json!({ "layout": record["layout"].take(), "reserve": spare.collect::<Vec<_>>() });
+        if let Some(target) = record.get_mut("move") {
             info["move"] = target.take();
         }
         info

@@ -5,18 +5,20 @@
 //!      │ lie as in `to`  │  being copied │  lie as in `from`  │      upwards; downwards it is the mirror image
 //! ```
 //!
-//! One window after the other is copied: changes of it wait; what it holds is read, written where it is to lie, and
-//! flushed; then the new position is kept; then requests find it in its new place. So a crash at any moment leaves
-//! every byte in a place that the kept position names, and the move goes on from there.
+//! One window after the other is copied: changes of it wait; its bytes are read, written to their new
+//! location, and flushed; then the new position is recorded; then requests use the new location. So a crash
+//! at any moment leaves every byte at a location that the recorded position names, and the move goes on from
+//! there.
 //!
-//! Invariant: **nothing is written where a byte lies that has not been moved**, not even one of the same window. A
-//! window is cut where that would happen, so that no spare room is needed: the old bytes of a window stay good until
-//! the position has moved past it, and reads need not wait for it. That a window is never empty follows from the order
-//! ([`super::Shape`]): when a volume gets wider, every unit moves to a place that a unit before it has left.
+//! Invariant: **nothing is written to a location whose byte has not been moved**, not even one of the same
+//! window. A window is cut where that would happen, so that no spare room is needed: the old bytes of a
+//! window stay good until the position has moved past it, and reads need not wait for it. A window is never
+//! empty, because of the order ([`super::Shape`]): when a volume gets wider, every unit moves to the old
+//! location of an earlier unit.
 //!
-//! It deliberately knows nothing about kinds of layers: two layouts over the same children are all there is.
+//! The module deliberately knows nothing about kinds of layers: only two layouts over the same children.
 
-use super::layout::{Layout, Place, Span};
+use super::layout::{Layout, Location, Span};
 use lamina_block::{
     Buf, Children, Durability, Env, Error, ExtentState, Healed, Io, Job, Judge, Op, Pending, Request, Result,
     Signal, Step, Zero, all,
@@ -28,12 +30,13 @@ use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
 use std::rc::Rc;
 
-/// Windows that a move has at least, as far as these lengths in bytes allow: requests to a window wait, so that it is a small
-/// part of a small device too.
+/// The fewest windows of a move, as far as these lengths in bytes allow: requests to a window wait, so that
+/// it is a small part of a small device too.
 const WINDOWS: u64 = 64;
 const LENGTHS: RangeInclusive<u64> = 16 << 10..=4 << 20;
 
-/// The longest window of a move of `size` bytes, and the longest part of a request that is done at once: bytes, whole blocks.
+/// The longest window of a move of `size` bytes, and the longest part of a request that is done at once:
+/// bytes, whole blocks.
 fn longest(size: u64) -> u64 {
     let least = *LENGTHS.start();
     (size / WINDOWS / least * least).clamp(least, *LENGTHS.end())
@@ -42,22 +45,22 @@ fn longest(size: u64) -> u64 {
 /// A run of bytes that moves as one.
 pub(super) struct Piece {
     pub at: Range<u64>,
-    from: Place,
-    to: Place,
+    from: Location,
+    to: Location,
 }
 
-/// What is copied before the position moves on.
+/// The bytes that are copied before the position moves on.
 pub(super) struct Window {
     pub at: Range<u64>,
     pub pieces: Vec<Piece>,
 }
 
 /// A request under way.
-struct Flying {
+struct InFlight {
     at: Range<u64>,
     changes: bool,
-    /// How many windows had been moved when it began.
-    turn: u64,
+    /// How many windows had been moved when the request began.
+    windows_moved: u64,
 }
 
 /// A move under way.
@@ -69,18 +72,19 @@ pub struct Move {
     up: bool,
     /// See [`longest`].
     longest: u64,
-    /// All bytes before it (upwards) or from it on (downwards) lie where they are to.
+    /// All bytes before it (upwards) or from it on (downwards) are at their new location.
     pub(super) position: Cell<u64>,
-    /// Changes of it wait.
+    /// The window; changes of it wait.
     window: RefCell<Range<u64>>,
-    /// Whether the window's new position was kept is not known: changes of it fail until it is.
-    doubt: RefCell<Option<Error>>,
-    flying: RefCell<BTreeMap<u64, Flying>>,
+    /// The error of a failed record, while it is not known which position was recorded: changes of the window
+    /// fail until then.
+    unverified: RefCell<Option<Error>>,
+    in_flight: RefCell<BTreeMap<u64, InFlight>>,
     next: Cell<u64>,
-    turn: Cell<u64>,
-    /// The window, the doubt or what is under way has changed.
+    windows_moved: Cell<u64>,
+    /// The window, the error or the requests in flight have changed.
     changed: Signal,
-    /// Bytes that move in all.
+    /// All bytes that move.
     total: u64,
 }
 
@@ -104,21 +108,21 @@ impl Move {
             up,
             position: Cell::new(position),
             window: RefCell::new(0..0),
-            doubt: RefCell::default(),
-            flying: RefCell::default(),
+            unverified: RefCell::default(),
+            in_flight: RefCell::default(),
             next: Cell::new(0),
-            turn: Cell::new(0),
+            windows_moved: Cell::new(0),
             changed: Signal::new(),
             total,
         })
     }
 
-    /// How far it is.
+    /// The position of the move.
     pub fn position(&self) -> u64 {
         self.position.get()
     }
 
-    /// Bytes that have been moved, and that are moved in all.
+    /// Bytes that have been moved, and all that move.
     pub fn progress(&self) -> (u64, u64) {
         let (position, size) = (self.position.get(), self.from.size());
         let done = if self.up { 0..position } else { position..size };
@@ -128,7 +132,7 @@ impl Move {
 
 // The window.
 impl Move {
-    /// What lies together next to `next`, in the direction of the move; `None` at the end.
+    /// The runs next to `next` that move together, in the direction of the move; `None` at the end.
     fn spans(&self, next: u64) -> Option<(Range<u64>, Span, Span)> {
         if next == if self.up { self.from.size() } else { 0 } {
             return None;
@@ -142,12 +146,12 @@ impl Move {
         Some((at, from, to))
     }
 
-    /// The next window; `None` if everything lies where it is to.
+    /// The next window; `None` if all bytes are at their new location.
     pub(super) fn next_window(&self) -> Result<Option<Window>> {
         let (mut next, mut begin) = (self.position.get(), None);
         let mut pieces: Vec<Piece> = Vec::new();
         while let Some((at, from, to)) = self.spans(next) {
-            if from.place(at.start) == to.place(at.start) {
+            if from.location(at.start) == to.location(at.start) {
                 next = if self.up { at.end } else { at.start };
                 continue;
             }
@@ -157,13 +161,13 @@ impl Move {
                 true => at.start..at.end.min(at.start.saturating_add(room)),
                 false => at.start.max(at.end.saturating_sub(room))..at.end,
             };
-            let good = self.harmless(&fits, to.place(fits.start), begin);
+            let good = self.without_overlap(&fits, to.location(fits.start), begin);
             if good.is_empty() {
                 break;
             }
             next = if self.up { good.end } else { good.start };
             let is_cut = good != at;
-            let (from, to) = (from.place(good.start), to.place(good.start));
+            let (from, to) = (from.location(good.start), to.location(good.start));
             pieces.push(Piece { at: good, from, to });
             if is_cut {
                 break;
@@ -181,18 +185,18 @@ impl Move {
         }
     }
 
-    /// As much of `at`, in the direction of the move, as can be written to `to` while nothing from `begin` on has been
-    /// moved.
-    fn harmless(&self, at: &Range<u64>, to: Place, begin: u64) -> Range<u64> {
+    /// The part of `at`, in the direction of the move, that can be written to `to` while nothing from `begin`
+    /// on has been moved.
+    fn without_overlap(&self, at: &Range<u64>, to: Location, begin: u64) -> Range<u64> {
         if flawed("a window overlaps what has not been moved") {
             return at.clone();
         }
         let (len, mut good) = (at.end - at.start, at.clone());
         let mut done = 0;
         while done < len {
-            let (run, held) = self.from.holds(Place { there: to.there + done, ..to });
+            let (run, occupant) = self.from.holds(Location { there: to.there + done, ..to });
             let run = run.min(len - done);
-            match held {
+            match occupant {
                 Some(byte) if self.up && byte + run > begin => {
                     return at.start..at.start + done + begin.saturating_sub(byte);
                 }
@@ -206,11 +210,12 @@ impl Move {
         good
     }
 
-    /// Moves the next window, when `job` says that it may. `keep` makes the new position durable. False if there is
+    /// Moves the next window, when `job` allows it. `keep` makes the new position durable. False if there is
     /// nothing left to move.
     ///
-    /// After an error the window is where it was, and this may be called again. Only if `keep` failed is it not known
-    /// which position was kept, and it is asked twice: then changes of the window fail until it succeeds.
+    /// After an error the window is where it was, and this may be called again. Only if `keep` failed is it
+    /// not known which position was recorded, and `keep` is called twice: then changes of the window fail
+    /// until it succeeds.
     pub async fn step(&self, job: &Job, keep: impl Fn(u64) -> Pending) -> Result<bool> {
         let Some(window) = self.next_window()? else { return Ok(false) };
         let bytes = window.pieces.iter().map(|piece| piece.at.end - piece.at.start).sum();
@@ -222,35 +227,38 @@ impl Move {
         }
         let copied = self.copy(&window, bytes).await;
         if let Err(e) = copied {
-            if self.doubt.borrow().is_none() {
+            if self.unverified.borrow().is_none() {
                 self.unlock();
             }
             return Err(e);
         }
         let kept = match keep(position).await {
             Ok(()) => Ok(()),
-            // Nobody should have to notice what passes.
+            // A passing error should not be noticed.
             Err(_) => keep(position).await,
         };
         match kept {
-            Ok(()) => self.doubt.take(),
+            Ok(()) => self.unverified.take(),
             Err(e) => {
-                *self.doubt.borrow_mut() = Some(e.clone());
+                *self.unverified.borrow_mut() = Some(e.clone());
                 self.changed.notify();
                 return Err(e);
             }
         };
         self.position.set(position);
-        self.turn.set(self.turn.get() + 1);
+        self.windows_moved.set(self.windows_moved.get() + 1);
         self.unlock();
         let (done, total) = self.progress();
         job.set_progress(done, total);
-        // The window's old places may be written over from now on: not while they are being read.
-        let turn = self.turn.get();
+        // The window's old locations may be overwritten from now on: not while they are being read.
+        let windows_moved = self.windows_moved.get();
         if flawed("reads of the old place are not waited for") {
             return Ok(true);
         }
-        self.drain(|flying| flying.turn < turn && overlaps(&flying.at, &window.at)).await;
+        self.drain(|in_flight| {
+            in_flight.windows_moved < windows_moved && overlaps(&in_flight.at, &window.at)
+        })
+        .await;
         Ok(true)
     }
 
@@ -259,7 +267,7 @@ impl Move {
         if flawed("changes under way are not waited for") {
             return;
         }
-        self.drain(|flying| flying.changes && overlaps(&flying.at, &at)).await;
+        self.drain(|in_flight| in_flight.changes && overlaps(&in_flight.at, &at)).await;
     }
 
     fn unlock(&self) {
@@ -267,12 +275,12 @@ impl Move {
         self.changed.notify();
     }
 
-    /// Waits until nothing is under way that `matters`.
-    async fn drain(&self, matters: impl Fn(&Flying) -> bool) {
-        self.changed.until(|| !self.flying.borrow().values().any(&matters)).await;
+    /// Waits until no request is in flight that `matters`.
+    async fn drain(&self, matters: impl Fn(&InFlight) -> bool) {
+        self.changed.until(|| !self.in_flight.borrow().values().any(&matters)).await;
     }
 
-    /// Copies a window of `bytes`; durable when it ends.
+    /// Copies a window of `bytes`; the copy is durable when this ends.
     async fn copy(&self, window: &Window, bytes: u64) -> Result<()> {
         let data = self.data(&window.pieces).await;
         let memory = self.env.pool().take(bytes as usize);
@@ -289,15 +297,16 @@ impl Move {
                 zeroes.push((*to, len));
             }
         }
-        let read =
-            |(place, into): (Place, Buf)| self.children[place.child].submit(Io::read(place.there, into));
-        all(reads.into_iter().map(read)).await?;
-        let write = |(place, from): (Place, Buf)| {
-            self.children[place.child].submit(Io::write(place.there, from, Durability::Cached))
+        let read = |(location, into): (Location, Buf)| {
+            self.children[location.child].submit(Io::read(location.there, into))
         };
-        let zero = |(place, len): (Place, u64)| {
+        all(reads.into_iter().map(read)).await?;
+        let write = |(location, from): (Location, Buf)| {
+            self.children[location.child].submit(Io::write(location.there, from, Durability::Cached))
+        };
+        let zero = |(location, len): (Location, u64)| {
             let how = Zero { unmap: true, ..Zero::default() };
-            self.children[place.child].submit(Io::zero(place.there..place.there + len, how))
+            self.children[location.child].submit(Io::zero(location.there..location.there + len, how))
         };
         all(writes.into_iter().map(write).chain(zeroes.into_iter().map(zero))).await?;
         let mut touched: Vec<usize> = window.pieces.iter().map(|piece| piece.to.child).collect();
@@ -306,7 +315,7 @@ impl Move {
         all(touched.into_iter().map(|child| self.children[child].submit(Io::flush()))).await
     }
 
-    /// Where in the sources of `pieces` there is data. What is not known is taken for data.
+    /// The ranges of data in the sources of `pieces`. Unknown ranges are taken for data.
     async fn data(&self, pieces: &[Piece]) -> Vec<(usize, Range<u64>)> {
         let mut sources: Vec<(usize, Range<u64>)> = Vec::new();
         for Piece { at, from, .. } in pieces {
@@ -336,13 +345,13 @@ impl Move {
 
 // Requests.
 impl Move {
-    /// What happens to a request that is no flush while bytes move.
+    /// Decides what happens to a request that is no flush while bytes move.
     pub fn submit(self: &Rc<Self>, io: &mut Io) -> Step {
         if let Err(e) = fan_out::refuse_fast_zero(io, self.children.iter()) {
             return e.into();
         }
         match &io.op {
-            // It may be left undone, and would take long where the units are small.
+            // A discard may be left undone, and would take long where the units are small.
             Op::Discard if io.len() > self.longest => Step::Done(Ok(())),
             Op::Read(_) | Op::Write(..) | Op::Zero(_) | Op::Discard | Op::Flush => {
                 Step::control(Rc::clone(self).request(io.take()))
@@ -365,28 +374,29 @@ impl Move {
         Ok(())
     }
 
-    /// Another copy of `at`, of what lies on one child: it may be written there, so it is a change.
+    /// Another copy of `at`, if it lies on one child: the copy may be written there, so this is a change.
     pub async fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Result<Option<Healed>> {
         let _flying = self.enter(&at, true).await?;
         let span = self.span(at.start);
         if span.at.end < at.end {
             return Ok(None);
         }
-        let Place { child, there } = span.place(at.start);
+        let Location { child, there } = span.location(at.start);
         self.children[child].heal(there..there + (at.end - at.start), is_right).await
     }
 
-    /// Waits until `at` may be changed (or read, which is always), and counts it as under way.
+    /// Waits until `at` may be changed (or read, which is always allowed), and counts the request as in
+    /// flight.
     async fn enter(&self, at: &Range<u64>, changes: bool) -> Result<Entered<'_>> {
         while changes && self.is_locked(at) {
-            if let Some(e) = &*self.doubt.borrow() {
+            if let Some(e) = &*self.unverified.borrow() {
                 return Err(e.clone());
             }
             self.changed.wait().await;
         }
         let number = self.next.replace(self.next.get() + 1);
-        let flying = Flying { at: at.clone(), changes, turn: self.turn.get() };
-        self.flying.borrow_mut().insert(number, flying);
+        let in_flight = InFlight { at: at.clone(), changes, windows_moved: self.windows_moved.get() };
+        self.in_flight.borrow_mut().insert(number, in_flight);
         Ok(Entered(self, number))
     }
 
@@ -415,7 +425,7 @@ impl Move {
             let span = (next < at.end).then(|| self.span(next))?;
             let part = next..span.at.end.min(at.end);
             next = part.end;
-            let Place { child, there } = span.place(part.start);
+            let Location { child, there } = span.location(part.start);
             Some(self.children[child].submit(io.part(part, there)))
         })
     }
@@ -426,7 +436,7 @@ struct Entered<'a>(&'a Move, u64);
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
-        self.0.flying.borrow_mut().remove(&self.1);
+        self.0.in_flight.borrow_mut().remove(&self.1);
         self.0.changed.notify();
     }
 }
@@ -435,10 +445,12 @@ fn overlaps(a: &Range<u64>, b: &Range<u64>) -> bool {
     a.start < b.end && b.start < a.end
 }
 
-/// Adds memory for `place` to `parts`, to the last one of the device if it follows.
-fn gather(parts: &mut Vec<(Place, Buf)>, place: Place, bytes: Buf) {
-    match parts.iter_mut().rev().find(|(before, _)| before.child == place.child) {
-        Some((before, memory)) if before.there + memory.len() as u64 == place.there => memory.append(bytes),
-        Some(_) | None => parts.push((place, bytes)),
+/// Adds memory for `location` to `parts`, to the last one of the device if it follows.
+fn gather(parts: &mut Vec<(Location, Buf)>, location: Location, bytes: Buf) {
+    match parts.iter_mut().rev().find(|(before, _)| before.child == location.child) {
+        Some((before, memory)) if before.there + memory.len() as u64 == location.there => {
+            memory.append(bytes)
+        }
+        Some(_) | None => parts.push((location, bytes)),
     }
 }

@@ -1,4 +1,4 @@
-//! The task that moves data in the background, and what begins and ends it.
+//! The task that moves data in the background, and its beginning and end.
 
 use super::kept::State;
 use super::layout::Layout;
@@ -7,13 +7,13 @@ use lamina_block::{Error, ErrorKind, Job, JobState, Node, Result};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How long after the layer is built what follows from that begins.
-const SETTLE: Duration = Duration::from_secs(1);
-/// How often it looks meanwhile whether it was closed.
-const GLANCE: Duration = Duration::from_millis(50);
+/// So long after the layer is built the changes of the build begin.
+const START_DELAY: Duration = Duration::from_secs(1);
+/// The task checks so often meanwhile whether the layer was closed.
+const CLOSE_POLL: Duration = Duration::from_millis(50);
 
 impl<S: Shape> Spread<S> {
-    /// Lets the task do what is to be done: at once, or after a second.
+    /// Starts the task: at once, or after a second.
     pub fn start(self: &Rc<Self>, hurry: bool) {
         if let Some(moving) = self.moving() {
             let (done, total) = moving.progress();
@@ -44,12 +44,12 @@ impl<S: Shape> Spread<S> {
 
     async fn work(&self) {
         let mut waited = Duration::ZERO;
-        while waited < SETTLE && !self.hurry.get() {
+        while waited < START_DELAY && !self.hurry.get() {
             if self.is_cancelled() {
                 return;
             }
-            self.env.sleep(GLANCE).await;
-            waited += GLANCE;
+            self.env.sleep(CLOSE_POLL).await;
+            waited += CLOSE_POLL;
         }
         let mut kept = false;
         while !self.is_cancelled() {
@@ -58,13 +58,13 @@ impl<S: Shape> Spread<S> {
                 Ok(false) => return,
                 Err(e) => {
                     let Some(job) = self.job() else {
-                        tracing::warn!(device = %self.name, error = %e, "its layout cannot be kept now");
+                        tracing::warn!(device = %self.name, error = %e, "the layout cannot be recorded now");
                         return;
                     };
                     if !self.is_cancelled() {
                         tracing::warn!(device = %self.name, error = %e, "moving data is paused");
                         job.fail(&e);
-                        // Waits for somebody to resume or cancel it.
+                        // Waits until the job is resumed or cancelled.
                         let _ = job.turn(0).await;
                     }
                 }
@@ -72,7 +72,7 @@ impl<S: Shape> Spread<S> {
         }
     }
 
-    /// One step; false if nothing is left to be done.
+    /// One step; false if nothing is left to do.
     async fn advance(&self, kept: &mut bool) -> Result<bool> {
         if !*kept {
             self.remember().await?;
@@ -104,22 +104,22 @@ impl<S: Shape> Spread<S> {
         Ok(false)
     }
 
-    /// Waits until nothing is done in the background.
+    /// Waits until no background work is under way.
     pub async fn rest(&self) {
         self.hurry.set(true);
         self.ended.until(|| !self.runs.get()).await;
     }
 
-    /// Begins to move as `plan` says, from `layout`. The device is held.
-    pub fn set_off(self: &Rc<Self>, layout: Layout, plan: Plan) {
+    /// Begins to move as `plan` says, from `layout`. The device is quiesced.
+    pub fn begin_move(self: &Rc<Self>, layout: Layout, plan: Plan) {
         let state = State { layout, target: Some(plan.target()), ..self.state.borrow().clone() };
         self.mode.replace(mode(&self.env, &self.children, &state));
         self.state.replace(state);
         self.start(true);
     }
 
-    /// Begins to move everything off `names`. The device is held.
-    pub fn depart(self: &Rc<Self>, names: &[String]) -> Result<()> {
+    /// Begins to move everything off `names`. The device is quiesced.
+    pub fn begin_evacuation(self: &Rc<Self>, names: &[String]) -> Result<()> {
         let named = |child: &usize| names.iter().any(|name| name == self.children[*child].name());
         let gone: Vec<usize> = (0..self.children.len()).filter(named).collect();
         let state = self.state.borrow().clone();
@@ -133,20 +133,21 @@ impl<S: Shape> Spread<S> {
                 self.needs_keep()?;
                 let layout = frozen(&state, &self.children);
                 let spare = self.spare(&layout, &gone);
-                let plan = self.shape.leave(&layout, &self.children, &gone, &spare)?;
-                self.set_off(layout, plan);
+                let plan = self.shape.plan_evacuation(&layout, &self.children, &gone, &spare)?;
+                self.begin_move(layout, plan);
             }
         }
         Ok(())
     }
 
-    /// Whether [`depart`](Spread::depart) would find room, if there were those that are `joining` as well.
+    /// Fails unless [`begin_evacuation`](Spread::begin_evacuation) would find room, with the `joining`
+    /// devices as well.
     pub fn has_room(&self, names: &[String], joining: &[Rc<Node>]) -> Result<()> {
         let named = |child: &usize| names.iter().any(|name| name == self.children[*child].name());
         let gone: Vec<usize> = (0..self.children.len()).filter(named).collect();
         let state = self.state.borrow().clone();
         let is_used = gone.iter().any(|child| state.layout.uses(*child));
-        // What is being moved already is refused, or goes on, when its turn comes.
+        // A move that is under way is refused, or goes on, when the evacuation begins.
         if state.target.is_some() || !is_used {
             return Ok(());
         }
@@ -154,23 +155,23 @@ impl<S: Shape> Spread<S> {
         let mut spare = self.spare(&layout, &gone);
         spare.extend(self.children.len()..self.children.len() + joining.len());
         let children = self.children.iter().chain(joining).cloned().collect();
-        self.shape.leave(&layout, &children, &gone, &spare).map(drop)
+        self.shape.plan_evacuation(&layout, &children, &gone, &spare).map(drop)
     }
 
-    /// Waits until nothing is on `names` any more.
-    pub async fn departed(&self, names: &[String]) -> Result<()> {
+    /// Waits until no bytes are on `names` any more.
+    pub async fn evacuated(&self, names: &[String]) -> Result<()> {
         self.ended.until(|| !self.runs.get() || !self.is_on(names)).await;
         match self.is_on(names) {
             false => Ok(()),
             true => Err(Error::new(
                 ErrorKind::Cancelled,
-                "moving its data was ended before all was moved; it goes on with the command `move`, or when the same \
+                "the move ended before all data was moved; the move goes on with the command `move`, or when the same \
                  change is made again",
             )),
         }
     }
 
-    /// True while something is on one of `names`.
+    /// True while bytes are on one of `names`.
     fn is_on(&self, names: &[String]) -> bool {
         let state = self.state.borrow();
         let uses =

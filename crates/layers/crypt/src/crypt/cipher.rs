@@ -1,12 +1,12 @@
-//! How a volume's bytes are encrypted: sector by sector, each with an IV that is its number.
+//! The encryption of a volume's bytes: sector by sector, each with an IV from its number.
 //!
 //! ```text
 //!      sector 0     sector 1     sector 2          of 512 or 4096 bytes
 //!      iv 0+t       iv u+t       iv 2u+t           u: sector size / 512, t: the segment's tweak
 //! ```
 //!
-//! The IV counts units of 512 bytes whatever the sector size is, as `plain64` of Linux' dm-crypt: 64 bits,
-//! little-endian, zeroes behind. Invariant: no two sectors of a volume have the same IV.
+//! The IV counts units of 512 bytes for every sector size, as `plain64` of Linux' dm-crypt: 64 bits,
+//! little-endian, zeroes after them. Invariant: no two sectors of a volume have the same IV.
 
 use super::evp::Context;
 use lamina_block::{Buf, Error, Result};
@@ -32,7 +32,7 @@ impl Algorithm {
     pub const ALL: [Algorithm; 4] =
         [Algorithm::AesXts, Algorithm::Blowfish, Algorithm::Des, Algorithm::TripleDes];
 
-    /// Its name in the hierarchy file.
+    /// The name in the hierarchy file.
     pub const fn name(self) -> &'static str {
         match self {
             Algorithm::AesXts => "aes-xts",
@@ -42,7 +42,7 @@ impl Algorithm {
         }
     }
 
-    /// Its name in a LUKS header: that of Linux' dm-crypt.
+    /// The name in a LUKS header: that of Linux' dm-crypt.
     pub const fn encryption(self) -> &'static str {
         match self {
             Algorithm::AesXts => "aes-xts-plain64",
@@ -52,7 +52,7 @@ impl Algorithm {
         }
     }
 
-    /// The one that a LUKS header names.
+    /// The algorithm that a LUKS header names.
     pub fn of(encryption: &str) -> Option<Algorithm> {
         Algorithm::ALL.into_iter().find(|algorithm| algorithm.encryption() == encryption)
     }
@@ -67,7 +67,8 @@ impl Algorithm {
         }
     }
 
-    /// It is here so that old volumes can be read: blocks of 64 bits leak after some GiB, keys of 56 bits are found.
+    /// True for ciphers that only read old volumes: blocks of 64 bits leak after some GiB, keys of 56 bits
+    /// are found.
     pub const fn is_legacy(self) -> bool {
         match self {
             Algorithm::AesXts => false,
@@ -75,7 +76,7 @@ impl Algorithm {
         }
     }
 
-    /// Whether the cipher has keys of this length.
+    /// True if the cipher has keys of this length.
     fn takes(self, len: usize) -> bool {
         match self {
             Algorithm::AesXts | Algorithm::Des | Algorithm::TripleDes => len == self.key_len(),
@@ -112,7 +113,7 @@ impl Cipher {
         self.sector
     }
 
-    /// What makes the IV of the sector of a number, from byte `at` on.
+    /// The function from the number of a sector, from byte `at` on, to its IV.
     fn iv(&self, at: u64) -> impl Fn(u64) -> [u8; 16] + use<> {
         let first = self.tweak.wrapping_add(at / IV_UNIT);
         let step = if flawed("tweak reused") { 0 } else { self.sector as u64 / IV_UNIT };
@@ -128,8 +129,8 @@ impl Cipher {
         self.encrypt.buffers(from, to, self.sector, false, self.iv(at))
     }
 
-    /// Decrypts `bytes`, whole sectors which begin at byte `at`, where they are. With `keep_zeroes`, sectors of zeroes are
-    /// sectors that were never written, and read as zeroes.
+    /// Decrypts `bytes`, whole sectors which begin at byte `at`, in place. With `keep_zeroes`, sectors of
+    /// zeroes are sectors that were never written, and read as zeroes.
     pub fn decrypt(&self, at: u64, bytes: &Buf, keep_zeroes: bool) -> Result<()> {
         self.decrypt.buffers(bytes, bytes, self.sector, keep_zeroes, self.iv(at))
     }

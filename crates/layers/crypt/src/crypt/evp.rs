@@ -1,11 +1,12 @@
-//! Ciphers of aws-lc, which does its best on every processor. Everything that is unsafe about encryption is here.
+//! Ciphers of aws-lc, which is fast on every processor. All unsafe code of encryption is here.
 //!
 //! A context holds a cipher with its key schedule. It is made once and used for every unit with another IV, so that a
 //! unit costs little more than its encryption. It belongs to one core; aws-lc clears its memory when it is freed.
 //!
-//! Units are taken from and put into the memory of requests without a copy between: the library reads and writes
-//! through pointers, as the kernel does. Who changes memory while it is read (a guest can) gets the encryption, or what
-//! the decryption makes, of some mixture of what was there, in the units that it changed, and nothing else.
+//! Units are taken from and put into the memory of requests without a copy between: the library reads and
+//! writes through pointers, as the kernel does. A client that changes memory while it is read (a guest can)
+//! gets the encryption or decryption of some mixture of the bytes, in the units that it changed, and nothing
+//! else.
 
 use super::cipher::Algorithm;
 use aws_lc_sys as c;
@@ -82,9 +83,9 @@ impl Context {
         Ok(())
     }
 
-    /// Encrypts or decrypts `from` into `to`, which have the same length, whole units of `unit` bytes (at most 4096).
-    /// They are one buffer, or no memory is in both. `iv` makes the IV of the unit of a number. With `keep_zeroes`, units
-    /// of zeroes become units of zeroes.
+    /// Encrypts or decrypts `from` into `to`, which have the same length, whole units of `unit` bytes (at
+    /// most 4096). They are one buffer, or share no memory. `iv` makes the IV of the unit of a number. With
+    /// `keep_zeroes`, units of zeroes become units of zeroes.
     ///
     /// Memory may be in pieces of any length; only units that are not in one piece are copied.
     pub fn buffers(
@@ -170,7 +171,7 @@ fn failed() -> Error {
     Error::new(ErrorKind::Unsupported, "the cipher failed")
 }
 
-/// True if there are only zeroes. Others may change the bytes meanwhile, so they are looked at in copies.
+/// True if there are only zeroes. Others may change the bytes meanwhile, so copies of them are compared.
 ///
 /// # Safety
 /// `start` must be valid for reads of `len` bytes.
@@ -187,7 +188,7 @@ unsafe fn is_zero(start: *const u8, len: usize) -> bool {
 /// The memory of a buffer, unit by unit.
 struct Pieces<'a> {
     segments: std::slice::Iter<'a, Segment>,
-    /// What is left of the segment that was begun.
+    /// The rest of the current segment.
     at: *mut u8,
     left: usize,
 }
@@ -197,7 +198,7 @@ impl<'a> Pieces<'a> {
         Pieces { segments: buf.segments().iter(), at: null_mut(), left: 0 }
     }
 
-    /// Where the next `len` bytes are, if they are in one piece.
+    /// The address of the next `len` bytes, if they are in one piece.
     fn next(&mut self, len: usize) -> Option<*mut u8> {
         let mut needed = len;
         let whole = loop {

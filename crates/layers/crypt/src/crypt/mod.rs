@@ -1,10 +1,11 @@
 //! `crypt`: encrypts a device with AES-XTS, in the LUKS2 format that `cryptsetup` reads and writes.
 //!
-//! What is below holds nothing but a LUKS2 header and encrypted sectors: whoever has the disk and no passphrase has
-//! noise, and the length of what was written where. The volume's key is random, never changes, and is stored in
-//! keyslots, each encrypted with what a passphrase gives; so passphrases change without a byte of data being written
-//! again. The format is LUKS2 and nothing beside it: `cryptsetup open` on the same device (on the loop device at a
-//! member's data, which `lamina inspect` names) shows the same bytes.
+//! The device below has nothing but a LUKS2 header and encrypted sectors: a thief of the disk without a
+//! passphrase sees noise, and the length of each write and its address. The volume's key is random, never
+//! changes, and is stored in keyslots, each encrypted with a key derived from a passphrase; so passphrases
+//! change without a byte of data being written again. The format is LUKS2 and nothing beside it: `cryptsetup
+//! open` on the same device (on the loop device at a member's data, which `lamina inspect` names) shows the
+//! same bytes.
 //!
 //! ```text
 //!      write ──encrypt──▶ private memory ──▶ below      at + offset
@@ -16,48 +17,49 @@
 //! Keys:
 //! * `over`: the device below.
 //! * `key-file`: a file all of whose bytes are the key of a keyslot, as `cryptsetup --key-file`; or
-//! * `passphrase-file`: a file whose first line is the passphrase. One of the two is needed. Paths are relative to the
-//!   hierarchy file. What is in these files appears nowhere else, and is cleared from memory after its use. A warning
-//!   names a file that its group or everybody can read. A process that has read a key leaves no core dump, and
-//!   its memory is not swapped out; where it may not lock memory (it needs `LimitMEMLOCK=infinity`, or CAP_IPC_LOCK), a
-//!   warning says so.
+//! * `passphrase-file`: a file whose first line is the passphrase. One of the two is needed. Paths are
+//!   relative to the hierarchy file. The contents of these files appear nowhere else, and are cleared from
+//!   memory after use. A warning names a file that its group or everybody can read. A process that has read a
+//!   key leaves no core dump, and its memory is not swapped out; where it may not lock memory (it needs
+//!   `LimitMEMLOCK=infinity`, or CAP_IPC_LOCK), a warning says so.
 //! * `metadata`: a device for the header, which then is not on `over` (a detached header).
-//! * `format` (false): in a hierarchy without `[hierarchy]`, makes the volume if there is none, and the device's first
-//!   bytes, where the header will be, are zeroes. Anything else on the device is never overwritten. (`lamina create`
-//!   makes the volumes of persistent hierarchies.)
-//! * `cipher` ("aes-xts"), `header-size` ("16MiB"), `sector-size` (4096 where the device below handles 4 KiB best, else
-//!   512): what a volume is made with. One that is there says itself what it has. Sectors are the blocks of the volume:
-//!   larger ones are faster, and if they are larger than what the disk writes as a whole, a power loss may leave one
-//!   half old and half new. The ciphers "blowfish", "des" and "3des" are there to read what was written long ago: with
-//!   blocks of 64 bits or keys of 56 they protect nobody any more.
+//! * `format` (false): in a hierarchy without `[hierarchy]`, makes the volume if there is none, and the
+//!   device's first bytes, where the header will be, are zeroes. Anything else on the device is never
+//!   overwritten. (`lamina create` makes the volumes of persistent hierarchies.)
+//! * `cipher` ("aes-xts"), `header-size` ("16MiB"), `sector-size` (4096 where the device below handles 4 KiB
+//!   best, else 512): the parameters of a new volume. An existing volume keeps its own. Sectors are the
+//!   blocks of the volume: larger ones are faster, and if they are larger than the disk's unit of atomic
+//!   writes, a power loss may leave a sector half old and half new. The ciphers "blowfish", "des" and "3des"
+//!   are there to read old volumes: with blocks of 64 bits or keys of 56 they protect nobody any more.
 //! * `allow-legacy` (false): makes volumes with them all the same.
-//! * `kdf-memory` ("256MiB"): memory that trying one passphrase takes, in new keyslots (Argon2id, 4 passes).
-//! * `kdf-memory-max` ("1GiB"): the most that a keyslot which is there may ask for.
-//! * `discard` (false): hands discards on, and zeroing as zeroes. It shows on the disk below what is in use, and makes
-//!   sectors that were discarded or never written read as zeroes; without it they read as noise, and zeroing writes
-//!   encrypted zeroes.
+//! * `kdf-memory` ("256MiB"): memory for trying one passphrase, in new keyslots (Argon2id, 4 passes).
+//! * `kdf-memory-max` ("1GiB"): the most memory that an existing keyslot may ask for.
+//! * `discard` (false): hands discards on, and zeroing as zeroes. The disk below then shows which sectors are
+//!   in use, and sectors that were discarded or never written read as zeroes; without it they read as noise,
+//!   and zeroing writes encrypted zeroes.
 //!
-//! Commands: `keyslots` lists; `keyslot-add` adds a keyslot for another key or passphrase; `keyslot-remove NUMBER`
-//! removes one, other than the one that the device was opened with; `key-change` adds one, makes sure that it opens, and
-//! removes the one that the device was opened with. Keys and passphrases are given as files. A crash never leaves the
-//! volume without a keyslot that opens; a `key-change` that was interrupted is done by giving it again. Afterwards the
-//! hierarchy file must name the new file (`lamina apply` takes that over in a persistent hierarchy, while clients work), or
-//! the file itself be replaced.
+//! Commands: `keyslots` lists; `keyslot-add` adds a keyslot for another key or passphrase; `keyslot-remove
+//! NUMBER` removes one, other than the keyslot that the device was opened with; `key-change` adds a keyslot,
+//! makes sure that it opens, and removes the keyslot that the device was opened with. Keys and passphrases
+//! are given as files. A crash never leaves the volume without a keyslot that opens; repeat a `key-change`
+//! that was interrupted. Afterwards the hierarchy file must name the new file (`lamina apply` takes that over
+//! in a persistent hierarchy, while clients work), or the file itself be replaced.
 //!
-//! It grows with the device below, at once. What is new reads as noise until it is written (as zeroes with `discard`, if it
-//! is zeroes below).
+//! The device grows with the one below, at once. The new bytes read as noise until they are written (as
+//! zeroes with `discard`, if they are zeroes below).
 //!
-//! Two copies of the header are kept. If one is damaged or stale the other one is used, with a warning; the next
-//! command that changes keyslots, or `lamina repair`, makes them equal.
+//! Two copies of the header are kept. If one is damaged or stale the other one is used, with a warning; the
+//! next command that changes keyslots, or `lamina repair`, makes them equal.
 //!
-//! A read is decrypted in the memory of who asked, as Linux' dm-crypt does it: who looks at, or changes, its memory before
-//! the read is complete sees or spoils what it asked for itself, and nothing is copied. A read that fails leaves zeroes
-//! there, not what is below. A write is never encrypted in place: its memory is still the writer's.
+//! A read is decrypted in the client's memory, as Linux' dm-crypt does it: a client that looks at, or
+//! changes, this memory before the read is complete sees or spoils only its own bytes, and nothing is copied.
+//! A read that fails leaves zeroes there, not the bytes below. A write is never encrypted in place: its
+//! memory is still the writer's.
 //!
-//! Everything is checked against dm-crypt's meaning of LUKS2, but encryption is not authentication: who can write to
-//! the disk can make sectors read as noise, or as what they were before, and is not noticed. It deliberately does not
-//! read LUKS1 (`cryptsetup convert` makes it LUKS2), AES with 128 bits, `integrity` segments or tokens, and it never
-//! encrypts a device in place.
+//! The format is checked against dm-crypt's, but encryption is not authentication: an attacker who can write
+//! to the disk can make sectors read as noise, or as their earlier bytes, unnoticed. The layer deliberately
+//! does not read LUKS1 (`cryptsetup convert` makes it LUKS2), AES with 128 bits, `integrity` segments or
+//! tokens, and it never encrypts a device in place.
 
 mod cipher;
 mod evp;
@@ -75,7 +77,7 @@ use lamina_block::{
     Result, Signal, Step, Traits,
 };
 use lamina_kit::consent::unless_replaced;
-use luks::{Luks, Place};
+use luks::{DataArea, Luks};
 use secret::Secret;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -86,9 +88,9 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::task::Poll;
 
-/// The most bytes that are encrypted before other tasks of the core have their turn.
+/// The most bytes that are encrypted before other tasks of the core run.
 const PIECE: u64 = 128 << 10;
-/// The most private memory of one write, in bytes. Longer ones go in rounds.
+/// The most private memory of one write, in bytes. Longer writes go in rounds.
 const ROUND: u64 = 1 << 20;
 
 /// The keys; see the module.
@@ -168,25 +170,25 @@ impl Config for Keys {
 struct Crypt {
     child: Rc<Node>,
     env: Rc<dyn Env>,
-    /// Where relative paths begin.
+    /// The base of relative paths.
     base: PathBuf,
     luks: Luks,
-    place: Place,
+    data_area: DataArea,
     cipher: Cipher,
     /// The volume key, for new keyslots.
     key: Secret,
-    /// The keyslot that is known to open.
+    /// A keyslot that opens.
     opened: Cell<u32>,
     discard: bool,
-    /// A command changes keyslots.
+    /// True while a command changes keyslots.
     changing: Cell<bool>,
     moved: Signal,
 }
 
 impl Crypt {
-    /// Byte `at` of the volume, below.
+    /// The address below of byte `at` of the volume.
     fn below(&self, at: u64) -> u64 {
-        self.place.offset + at
+        self.data_area.offset + at
     }
 
     /// Encrypts `from`, which begins at byte `at`, into private memory.
@@ -196,7 +198,7 @@ impl Crypt {
         Ok(private)
     }
 
-    /// Writes what is long: in rounds, so that it takes little memory, and with pauses, so that others go on.
+    /// A long write: in rounds, so that it takes little memory, and with pauses, so that other tasks go on.
     async fn write(self: Rc<Self>, at: Range<u64>, from: Buf, durability: Durability) -> Result<()> {
         for round in pieces(at.clone(), ROUND) {
             let private = self.env.pool().take(length(&round));
@@ -210,7 +212,7 @@ impl Crypt {
         Ok(())
     }
 
-    /// Reads what is decrypted in one go.
+    /// A read that is decrypted in one go.
     fn read_short(self: Rc<Self>, mut io: Io, into: Buf) -> Step {
         let at = io.at.start;
         io.move_to(self.below(at));
@@ -224,7 +226,7 @@ impl Crypt {
         }
     }
 
-    /// Reads what is long: with pauses, so that others go on.
+    /// A long read: with pauses, so that other tasks go on.
     async fn read(self: Rc<Self>, mut io: Io, into: Buf) -> Result<()> {
         let at = io.at.clone();
         io.move_to(self.below(at.start));
@@ -236,7 +238,8 @@ impl Crypt {
         done
     }
 
-    /// Decrypts what was read, from byte `at` on. If that failed nothing of what is below stays in the memory.
+    /// Decrypts the bytes of a read, from byte `at` on. If the read failed no bytes from below stay in the
+    /// memory.
     fn decrypt(&self, read: Result<()>, at: u64, bytes: &Buf) -> Result<()> {
         let done = read.and_then(|()| self.cipher.decrypt(at, bytes, self.discard));
         if done.is_err() {
@@ -245,7 +248,7 @@ impl Crypt {
         done
     }
 
-    /// What `bytes`, which stay as they are, mean at byte `at`.
+    /// Decrypts `bytes` of byte `at` into other memory.
     fn opened(&self, at: u64, bytes: &Buf) -> Result<Buf> {
         let plain = self.env.pool().take(bytes.len());
         plain.copy_from(bytes);
@@ -254,8 +257,8 @@ impl Crypt {
 
     /// The size of the volume in bytes, in blocks of `block`.
     fn size(&self, block: u32) -> u64 {
-        let there = self.child.geometry().size.saturating_sub(self.place.offset);
-        let size = self.place.size.map_or(there, |size| size.min(there));
+        let there = self.child.geometry().size.saturating_sub(self.data_area.offset);
+        let size = self.data_area.size.map_or(there, |size| size.min(there));
         size - size % u64::from(block)
     }
 
@@ -298,11 +301,11 @@ async fn pause() {
 }
 
 impl Layer for Crypt {
-    /// Where discards do not pass, zeroes are encrypted as everything else, so that nobody sees where they are: the node
-    /// writes them. Where they do, a sector of zeroes below reads as zeroes.
+    /// Where discards do not pass, zeroes are encrypted as all other bytes, so that they are not visible: the
+    /// node writes them. Where they do, a sector of zeroes below reads as zeroes.
     fn geometry(&self) -> Geometry {
         let below = self.child.geometry();
-        let block = below.block.max(self.place.sector);
+        let block = below.block.max(self.data_area.sector);
         Geometry {
             size: self.size(block),
             block,
@@ -346,7 +349,7 @@ impl Layer for Crypt {
         Passthrough::shifted(&self.child, self.below(0))
     }
 
-    /// Where discards pass, what is not there below reads as zeroes; otherwise everything is data.
+    /// Where discards pass, holes below read as zeroes; otherwise everything is data.
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
         Box::pin(async move {
             let mut runs = Vec::new();
@@ -355,25 +358,25 @@ impl Layer for Crypt {
                 return Ok(runs);
             }
             let sector = self.cipher.sector() as u64;
-            let mut place = at.start;
+            let mut position = at.start;
             for run in self.child.extents(self.below(at.start)..self.below(at.end)).await? {
-                let run_end = place + run.len;
+                let run_end = position + run.len;
                 // A sector reads as zeroes if all of it does below.
-                let whole = place.next_multiple_of(sector).min(run_end)..run_end / sector * sector;
+                let whole = position.next_multiple_of(sector).min(run_end)..run_end / sector * sector;
                 if run.state == ExtentState::Data || whole.is_empty() {
                     Extent::push(&mut runs, run.len, ExtentState::Data);
                 } else {
-                    Extent::push(&mut runs, whole.start - place, ExtentState::Data);
+                    Extent::push(&mut runs, whole.start - position, ExtentState::Data);
                     Extent::push(&mut runs, whole.end - whole.start, run.state);
                     Extent::push(&mut runs, run_end - whole.end, ExtentState::Data);
                 }
-                place = run_end;
+                position = run_end;
             }
             Ok(runs)
         })
     }
 
-    /// What is below is judged by what it means.
+    /// Copies from below are judged by their decrypted bytes.
     fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
         Box::pin(async move {
             let (me, start) = (Rc::clone(&self), at.start);
@@ -402,7 +405,8 @@ impl Manage for Crypt {
     fn detach(self: Rc<Self>) -> Pending {
         Box::pin(async {
             Err(Error::unsupported(
-                "what is below is encrypted: without this device it is noise. Copy the data to another device instead",
+                "the bytes below are encrypted: without this device they are noise. Copy the data to another \
+                 device instead",
             ))
         })
     }
@@ -412,23 +416,23 @@ impl Manage for Crypt {
             let Some((copy, fault)) = self.luks.fault() else {
                 return Ok(vec![Finding::new(Class::Good, "both copies of the LUKS header are whole")]);
             };
-            let words = format!("the {} copy of the LUKS header: {fault}", copy.name());
+            let message = format!("the {} copy of the LUKS header: {fault}", copy.name());
             if !repair {
-                return Ok(vec![Finding::new(Class::Repairable, words)]);
+                return Ok(vec![Finding::new(Class::Repairable, message)]);
             }
             self.luks.repair().await?;
             Ok(vec![Finding::new(
                 Class::Repaired,
-                format!("{words}; it was written again from the other one"),
+                format!("{message}; it was written again from the other one"),
             )])
         })
     }
 
     fn info(&self) -> Value {
         let mut info = self.luks.info();
-        info["cipher"] = self.place.algorithm.name().into();
-        info["legacy"] = self.place.algorithm.is_legacy().into();
-        info["sector"] = self.place.sector.into();
+        info["cipher"] = self.data_area.algorithm.name().into();
+        info["legacy"] = self.data_area.algorithm.is_legacy().into();
+        info["sector"] = self.data_area.sector.into();
         info["opened_with"] = self.opened.get().into();
         info["header"] = json!(self.header_in_words());
         info

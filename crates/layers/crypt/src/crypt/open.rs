@@ -1,7 +1,7 @@
-//! Opening a volume, and making one where there is nothing.
+//! Opening a volume, and making one on an empty device.
 
 use super::cipher::{Algorithm, Cipher};
-use super::luks::{Costs, HEADER_LEN, HEADER_MIN, KDF_MEMORY_MIN, Luks, Opened, Place};
+use super::luks::{Costs, DataArea, HEADER_LEN, HEADER_MIN, KDF_MEMORY_MIN, Luks, Opened};
 use super::secret::{Secret, Source};
 use super::{Crypt, Keys, Named};
 use lamina_block::{Begin, Buf, Build, Bytes, Error, ErrorKind, Io, Node, Result, Signal};
@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 /// The largest block of devices below, in bytes: headers are read and written in units of it.
 const BLOCK_MAX: u32 = 4096;
-/// How much is read at once to see whether a device holds anything, in bytes.
+/// Bytes that are read at once to see whether a device is empty.
 const LOOK: u64 = 1 << 20;
 
 impl Named {
@@ -24,7 +24,7 @@ impl Named {
     }
 }
 
-/// The volume of these keys.
+/// The volume with these keys.
 pub(super) async fn open(keys: Keys, with: Build) -> Result<Crypt> {
     let (costs, source) = check(&keys, with.keep.is_some())?;
     let source = source.based(|path| with.path(&path));
@@ -62,11 +62,11 @@ pub(super) async fn open(keys: Keys, with: Build) -> Result<Crypt> {
     volume(keys, with, luks, opened)
 }
 
-/// What follows from the keys alone, if they fit each other.
+/// The results of the keys alone, if they fit each other.
 pub(super) fn check(keys: &Keys, persistent: bool) -> Result<(Costs, Source)> {
     if keys.format && persistent {
         return Err(Error::invalid(
-            "format: is for hierarchies without [hierarchy]: `lamina create` makes this one",
+            "format: the key is for hierarchies without [hierarchy]: `lamina create` makes this one",
         ));
     }
     Ok((costs(keys)?, Source::of(keys.key_file.clone(), keys.passphrase_file.clone())?))
@@ -86,7 +86,7 @@ fn costs(keys: &Keys) -> Result<Costs> {
 
 async fn unlock(luks: &Luks, source: &Source, secret: &Secret) -> Result<Opened> {
     let opened = luks.unlock(secret).await?;
-    opened.ok_or_else(|| Error::invalid(format!("{}: what is in the file opens no keyslot", source.key())))
+    opened.ok_or_else(|| Error::invalid(format!("{}: the key in the file opens no keyslot", source.key())))
 }
 
 fn missing(with: &Build, header: &Rc<Node>) -> Error {
@@ -97,7 +97,7 @@ fn missing(with: &Build, header: &Rc<Node>) -> Error {
     Error::invalid(format!("there is no LUKS header on {:?}: {how}", header.name()))
 }
 
-/// Makes the volume. What is there is not looked at.
+/// Makes the volume. The bytes on the device are not checked here.
 async fn make(
     keys: &Keys,
     with: &Build,
@@ -133,11 +133,11 @@ async fn make(
         let message = format!("{} are too few for a LUKS header: it takes {}", Bytes(room), Bytes(needed));
         return Err(Error::new(ErrorKind::NoSpace, message).on(header.name()));
     }
-    let place = Place { offset, size: None, tweak: 0, algorithm, sector };
-    Luks::make(header, &with.env, costs, len, &place, secret).await
+    let data_area = DataArea { offset, size: None, tweak: 0, algorithm, sector };
+    Luks::make(header, &with.env, costs, len, &data_area, secret).await
 }
 
-/// What the header of a new volume takes: of a device of its own no more than there is.
+/// The length of a new volume's header: on a device of its own no more than there is.
 fn header_len(keys: &Keys, header: &Rc<Node>) -> u64 {
     let there = header.geometry().size / u64::from(BLOCK_MAX) * u64::from(BLOCK_MAX);
     keys.header_size.map_or(HEADER_LEN.min(there), |size| size.0)
@@ -163,39 +163,40 @@ async fn refuse_what_is_there(node: &Rc<Node>, len: u64) -> Result<()> {
 
 /// The device, once the volume key is known.
 fn volume(keys: Keys, with: Build, luks: Luks, opened: Opened) -> Result<Crypt> {
-    let (place, child) = (luks.place(), with.child());
-    let asked = keys.cipher.map_or(place.algorithm, Named::algorithm);
-    if asked != place.algorithm {
-        let name = place.algorithm.name();
-        return Err(Error::invalid(format!("cipher: it is {name} since the volume was made, and stays so")));
+    let (data_area, child) = (luks.data_area(), with.child());
+    let asked = keys.cipher.map_or(data_area.algorithm, Named::algorithm);
+    if asked != data_area.algorithm {
+        let name = data_area.algorithm.name();
+        return Err(Error::invalid(format!("cipher: the volume was made with {name}, and keeps that")));
     }
-    if keys.sector_size.is_some_and(|sector| sector != place.sector) {
-        let sector = place.sector;
+    if keys.sector_size.is_some_and(|sector| sector != data_area.sector) {
+        let sector = data_area.sector;
         return Err(Error::invalid(format!(
-            "sector-size: it is {sector} since the volume was made, and stays so"
+            "sector-size: the volume was made with {sector}, and keeps that"
         )));
     }
     let below = child.geometry();
-    let end = place.offset.checked_add(place.size.unwrap_or(1));
+    let end = data_area.offset.checked_add(data_area.size.unwrap_or(1));
     let corrupt = |message: &str| Err(Error::new(ErrorKind::Corrupt, message).on(child.name()));
-    if with.metadata.is_none() && place.offset < luks.end() {
+    if with.metadata.is_none() && data_area.offset < luks.end() {
         return corrupt("the LUKS header says that data and keyslots share space");
     }
     if end.is_none_or(|end| end > below.size) {
         return corrupt("the device is smaller than its LUKS header says: data are missing");
     }
-    if !place.offset.is_multiple_of(u64::from(below.block)) {
-        let message = format!("its data begin at byte {}, in the middle of a block", place.offset);
+    if !data_area.offset.is_multiple_of(u64::from(below.block)) {
+        let message = format!("its data begin at byte {}, in the middle of a block", data_area.offset);
         return Err(Error::unsupported(message).on(child.name()));
     }
-    tell(&with.name, &luks, &place);
-    let cipher = Cipher::new(place.algorithm, opened.key.bytes(), place.sector as usize, place.tweak)?;
+    tell(&with.name, &luks, &data_area);
+    let cipher =
+        Cipher::new(data_area.algorithm, opened.key.bytes(), data_area.sector as usize, data_area.tweak)?;
     Ok(Crypt {
         child,
         env: with.env,
         base: with.base,
         luks,
-        place,
+        data_area,
         cipher,
         key: opened.key,
         opened: Cell::new(opened.number),
@@ -205,13 +206,13 @@ fn volume(keys: Keys, with: Build, luks: Luks, opened: Opened) -> Result<Crypt> 
     })
 }
 
-fn tell(device: &str, luks: &Luks, place: &Place) {
+fn tell(device: &str, luks: &Luks, data_area: &DataArea) {
     if let Some((copy, fault)) = luks.fault() {
         let (copy, other) = (copy.name(), copy.other().name());
         tracing::warn!(device, "the {copy} copy of the LUKS header is not used ({fault}): the {other} is");
     }
-    if place.algorithm.is_legacy() {
-        let name = place.algorithm.name();
+    if data_area.algorithm.is_legacy() {
+        let name = data_area.algorithm.name();
         tracing::warn!(device, "the volume is encrypted with {name}, which protects nobody any more");
     }
 }

@@ -4,7 +4,7 @@ use lamina_block::{Env, Error, Result};
 use std::path::PathBuf;
 use zeroize::Zeroizing;
 
-/// Bytes that are nobody else's business. They cannot be shown by mistake: there is no `Debug` and no `Display` of it.
+/// Secret bytes. They cannot be shown by mistake: there is no `Debug` and no `Display` of them.
 pub(super) struct Secret(Zeroizing<Vec<u8>>);
 
 /// The longest key file in bytes; as `cryptsetup`.
@@ -18,7 +18,7 @@ impl Secret {
         Secret(bytes)
     }
 
-    /// The bytes, for those who compute with them.
+    /// The bytes, for computations.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -36,7 +36,7 @@ impl Secret {
     }
 }
 
-/// Where a passphrase is read from.
+/// The source of a passphrase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     /// All bytes of a file, as `cryptsetup --key-file`.
@@ -46,13 +46,13 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// The one of these keys that is given; errors name the key.
+    /// The source of one of these keys, whichever is given; errors name the key.
     pub fn of(key_file: Option<PathBuf>, passphrase_file: Option<PathBuf>) -> Result<Source> {
         match (key_file, passphrase_file) {
             (Some(path), None) => Ok(Source::KeyFile(path)),
             (None, Some(path)) => Ok(Source::PassphraseFile(path)),
             (None, None) => Err(Error::invalid(
-                "key-file: is missing: it names a file with the key, or else \
+                "key-file: is missing: the key names a file with the key, or else \
                  passphrase-file one with a passphrase",
             )),
             (Some(_), Some(_)) => {
@@ -61,7 +61,7 @@ impl Source {
         }
     }
 
-    /// The same with a path that does not depend on where one stands.
+    /// The same with an absolute path.
     pub fn based(self, base: impl FnOnce(PathBuf) -> PathBuf) -> Source {
         match self {
             Source::KeyFile(path) => Source::KeyFile(base(path)),
@@ -69,7 +69,7 @@ impl Source {
         }
     }
 
-    /// The key that names it.
+    /// The key of the source in the hierarchy file.
     pub fn key(&self) -> &'static str {
         match self {
             Source::KeyFile(_) => "key-file",
@@ -77,11 +77,11 @@ impl Source {
         }
     }
 
-    /// Reads it. Errors begin with the key's name.
+    /// Reads the secret. Errors begin with the key's name.
     pub async fn read(&self, env: &dyn Env) -> Result<Secret> {
         let (path, max) = match self {
             Source::KeyFile(path) => (path, KEY_MAX),
-            // Its end of the line, too.
+            // The end of the line is read, too.
             Source::PassphraseFile(path) => (path, PASSPHRASE_MAX + 2),
         };
         let named = |e: Error| Error::new(e.kind(), format!("{}: {}", self.key(), e.message()));

@@ -1,4 +1,4 @@
-//! What people tell a volume: who may open it. The key of the data never changes.
+//! The commands of a volume: they change the keyslots. The key of the data never changes.
 
 use super::Crypt;
 use super::secret::{Secret, Source};
@@ -18,11 +18,12 @@ const FILES: &[Arg] = &[
 pub(super) const VERBS: &[Verb] = &[
     Verb::new("keyslots", "the keyslots, and what opening them costs"),
     Verb::new("keyslot-add", "add a keyslot for another key or passphrase").with(FILES),
-    Verb::new("keyslot-remove", "remove a keyslot: what opened it does not any more").with(&[Arg::required(
-        "keyslot",
-        ArgType::Count,
-        "its number",
-    )]),
+    Verb::new(
+        "keyslot-remove",
+        "remove a keyslot: its key or passphrase does not open the volume any \
+        more",
+    )
+    .with(&[Arg::required("keyslot", ArgType::Count, "its number")]),
     Verb::new("key-change", "replace the keyslot that the device was opened with; no data is written again")
         .with(FILES),
 ];
@@ -40,7 +41,7 @@ struct Number {
     keyslot: u32,
 }
 
-/// Commands that change keyslots come one after the other; this ends one.
+/// The right to change keyslots, for one command at a time; dropped at its end.
 struct Changing(Rc<Crypt>);
 
 impl Drop for Changing {
@@ -90,7 +91,7 @@ impl Crypt {
         let _changing = self.begin().await;
         if number == self.opened.get() {
             return Err(Error::invalid(format!(
-                "keyslot: the device was opened with {number}, and nobody knows whether another one opens: `key-change` \
+                "keyslot: the device was opened with {number}, and no other keyslot is known to open: `key-change` \
                  replaces it"
             )));
         }
@@ -98,7 +99,7 @@ impl Crypt {
         Ok(self.list())
     }
 
-    /// The new keyslot is there, whole, and has been opened from the disk before the old one is touched.
+    /// The new keyslot is written, and has been opened from the disk before the old one is touched.
     async fn change(self: Rc<Self>, files: Files) -> Result<Value> {
         let secret = self.secret(files).await?;
         let _changing = self.begin().await;

@@ -1,7 +1,8 @@
-//! Moments that have a name, and which blocks have changed since.
+//! Moments with a name, and the blocks that have changed since.
 //!
-//! A mark is a bitmap in the metadata store, which the table sets bits in. Its name is put into a list in the same store, in
-//! one change; a bitmap that is in no list is a mark that was not finished, and goes when the table is opened.
+//! A mark is a bitmap in the metadata store, in which the table sets bits. Its name is put into a list in the
+//! same store, in one change; a bitmap that is in no list is a mark that was not finished, and is removed
+//! when the table is opened.
 
 use crate::sums::{PAGE, Sums};
 use lamina_block::{Error, ErrorKind, Result};
@@ -36,7 +37,7 @@ fn entry(name: &str) -> Vec<u8> {
     entry
 }
 
-/// The name that an entry has.
+/// The name in an entry.
 fn name_in(entry: &[u8]) -> Result<Option<String>> {
     let len = usize::from(entry[0]);
     let name = entry[1..].get(..len).and_then(|name| std::str::from_utf8(name).ok());
@@ -48,7 +49,7 @@ fn name_in(entry: &[u8]) -> Result<Option<String>> {
 }
 
 impl Marks {
-    /// Those that the store has.
+    /// The marks in the store.
     pub async fn open(sums: &Sums) -> Result<Marks> {
         let marks = Marks(RefCell::default());
         if let Some(list) = sums.store.find(LIST) {
@@ -85,13 +86,13 @@ impl Marks {
         Ok(())
     }
 
-    /// From now on the table sets bits in these.
+    /// The table sets bits in these bitmaps from now on.
     fn announce(&self, sums: &Sums) {
         let bitmaps = self.0.borrow().iter().map(|(_, _, bitmap)| bitmap.clone()).collect();
         *sums.table.marks.borrow_mut() = bitmaps;
     }
 
-    /// Their names, the oldest entry first.
+    /// The names, the oldest entry first.
     pub fn names(&self) -> Vec<String> {
         self.0.borrow().iter().map(|(_, name, _)| name.clone()).collect()
     }
@@ -114,7 +115,7 @@ impl Marks {
         }
     }
 
-    /// Begins to remember, under a name. It is durable when this returns.
+    /// Adds a mark with a name. It is durable when this returns.
     pub async fn add(&self, sums: &Sums, name: String) -> Result<Value> {
         if !is_name(&name) {
             return Err(Error::invalid(format!("a mark's name has 1 to {NAME_MAX} bytes: {name:?}")));
@@ -130,7 +131,7 @@ impl Marks {
         let full = || Error::new(ErrorKind::NoSpace, format!("{MARKS_MAX} marks are the most: remove one"));
         let free = free.ok_or_else(full)?;
         let bitmap = sums.store.alloc(len(sums), FIRST + free as u64).await?;
-        // Taken before anything is waited for again.
+        // The entry is taken before the next wait.
         self.0.borrow_mut().push((free, name.clone(), bitmap.clone()));
         let named = Change::new().write(list, (free * ENTRY) as u64, entry(&name));
         let kept = match sums.store.change(named).await {
@@ -149,16 +150,16 @@ impl Marks {
         kept.map(|()| json!({ "name": name }))
     }
 
-    /// Forgets a mark.
+    /// Removes a mark.
     pub async fn remove(&self, sums: &Sums, name: &str) -> Result<Value> {
         let bitmap = self.bitmap(name)?;
         let list = self.list(sums).await?;
-        let place = self.0.borrow().iter().find(|(_, known, _)| known == name).map(|(i, ..)| *i);
-        let Some(place) = place else { return Err(Error::invalid("it is gone already")) };
-        // Nobody sets bits in what is about to go.
-        self.0.borrow_mut().retain(|(i, ..)| *i != place);
+        let entry = self.0.borrow().iter().find(|(_, known, _)| known == name).map(|(i, ..)| *i);
+        let Some(entry) = entry else { return Err(Error::invalid("the mark is gone already")) };
+        // No bits are set any more in a bitmap that is about to be removed.
+        self.0.borrow_mut().retain(|(i, ..)| *i != entry);
         self.announce(sums);
-        let gone = Change::new().write(list, (place * ENTRY) as u64, [0; ENTRY]).free(bitmap.id());
+        let gone = Change::new().write(list, (entry * ENTRY) as u64, [0; ENTRY]).free(bitmap.id());
         sums.store.change(gone).await?;
         sums.store.commit().await?;
         Ok(json!({ "name": name }))

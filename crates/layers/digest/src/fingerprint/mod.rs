@@ -1,7 +1,7 @@
 //! `fingerprint`: the digest of every block, in a table that can be asked.
 //!
-//! What the digest of a block is changes with the block. The table tells where some content lies, how much is there
-//! several times, and what was written since a moment that was marked; and it can be compared with what is there.
+//! The digest of a block changes with the block. The table tells where some content lies, how many blocks are
+//! equal, and which blocks were written since a marked moment; and it can be compared with the blocks.
 //!
 //! ```text
 //!   read ──────────────────────────────▶ below            handed on, not seen again
@@ -11,36 +11,39 @@
 //! Keys:
 //! * `over`: the device below.
 //! * `hash` ("blake3"): that, "sha256" or "md5" (the paper's; forged easily); stays as it was when the table was made.
-//! * `block` ("4KiB"): what a digest is of, a power of two up to 1MiB; stays, too.
+//! * `block` ("4KiB"): the bytes of a digested block, a power of two up to 1MiB; stays, too.
 //! * `metadata`: a device for the table; without it, the table lies at the head of the device below.
-//! * `memory` ("16MiB"): for parts of the table that are in use, at least 1MiB, and as much again while `duplicates` counts.
-//! * `region` (4MiB, larger where there would be more than 65,536): what is summed anew together after a crash.
-//! * `idle` ("5s"): how long a region is left alone before its intent is cleared, at least 100us.
+//! * `memory` ("16MiB"): for parts of the table that are in use, at least 1MiB, and as much again while
+//!   `duplicates` counts.
+//! * `region` (4MiB, larger where there would be more than 65,536): the bytes that are resynced together
+//!   after a crash.
+//! * `idle` ("5s"): how long a region stays unchanged before its intent is cleared, at least 100us.
 //!
 //! Commands:
 //! * `at` with an `offset`: the digest of the block there.
 //! * `where` with a `hash`: how many blocks have it, and the first of them (`limit`, 100).
-//! * `duplicates`: how many blocks are equal to another one, what sharing them would save, and the largest groups
-//!   (`top`, 10). Blocks of zeroes are counted apart. If there are more contents than there is memory, it counts those of
-//!   every second, fourth … digest, all of their blocks, and says so: what it says of all is estimated from these.
-//! * `mark` with a `name`: from now on, remember which blocks change; at most 8 names. `unmark` forgets one.
-//! * `changed` with the `name` of a mark: the ranges that have changed since (`limit`, 1000). A block that became what it was
-//!   has changed.
-//! * `verify`: read everything and compare it, as a job; with an optional `limit` in bytes for each second. What differs is
-//!   counted, and `info` names the last 16 places; the table stays as it is.
+//! * `duplicates`: how many blocks are equal to another one, what sharing them would save, and the largest
+//!   groups (`top`, 10). Blocks of zeroes are counted apart. If there are more contents than memory for them,
+//!   only every second, fourth … digest is counted, with all its blocks, and the answer says so: its totals
+//!   are estimated from these.
+//! * `mark` with a `name`: record which blocks change from now on; at most 8 names. `unmark` removes one.
+//! * `changed` with the `name` of a mark: the ranges that have changed since (`limit`, 1000). A block that
+//!   has its old bytes again has changed.
+//! * `verify`: read everything and compare it, as a job; with an optional `limit` in bytes for each second.
+//!   Blocks that differ are counted, and `info` names the last 16; the table stays as it is.
 //!
-//! Requests may be smaller than a block: a write of a part of a block reads the rest before. After a crash, the digests of
-//! what was being written are made anew in the background; until then answers say how many bytes are pending, and these
-//! count as changed if they have. Over a device in use (`lamina apply`), which needs a `metadata` device, all digests are made
-//! so. A new device is zeroed.
+//! Requests may be smaller than a block: a write of a part of a block reads the rest before. After a crash,
+//! the regions that were being written are resynced in the background; until then answers say how many bytes
+//! are pending, and these count as changed if they have. Over a device in use (`lamina apply`), which needs a
+//! `metadata` device, all digests are made in this way. A new device is zeroed.
 //!
-//! The table takes 16 GiB for each TiB in blocks of 4 KiB (md5: 8 GiB), as each page of it is there twice, and half a GiB more for
-//! marks. Questions about all blocks read all of it.
+//! The table takes 16 GiB for each TiB in blocks of 4 KiB (md5: 8 GiB), as each page of the table is there
+//! twice, and half a GiB more for marks. Questions about all blocks read all of it.
 //!
-//! It does not grow with its device, because its table has no room for more; `info` says how much is not used. What can be
-//! done about it is the same as for `integrity`.
+//! The layer does not grow with its device, because its table has no room for more; `info` says how much is
+//! not used. The remedies are the same as for `integrity`.
 //!
-//! It deliberately refuses no read, shares no blocks, and keeps no index by digest.
+//! The layer deliberately refuses no read, shares no blocks, and keeps no index by digest.
 
 mod marks;
 mod queries;
@@ -139,9 +142,9 @@ impl Config for Keys {
             ]),
             Verb::new("duplicates", "how many blocks are equal, and what sharing them would save")
                 .with(&[Arg::optional("top", ArgType::Count, "the most contents that are named (10)")]),
-            Verb::new("mark", "remember from now on which blocks change").with(NAME),
+            Verb::new("mark", "record which blocks change from now on").with(NAME),
             Verb::new("unmark", "forget a mark").with(NAME),
-            Verb::new("changed", "what has changed since a mark").with(&[
+            Verb::new("changed", "the ranges that have changed since a mark").with(&[
                 Arg::required("name", ArgType::Text, "the mark"),
                 Arg::optional("limit", ArgType::Count, "the most ranges that are named (1000)"),
             ]),
@@ -219,7 +222,7 @@ struct Verify {
 struct Fingerprint {
     sums: Rc<Sums>,
     marks: Marks,
-    /// Bytes for counting contents.
+    /// Bytes of memory for counting contents.
     memory: usize,
 }
 
@@ -242,7 +245,7 @@ impl Fingerprint {
                 let limit = args::<Verify>(command)?.limit.map(|limit| limit.0);
                 match self.sums.look_at_all("verify", limit) {
                     true => Ok(json!({})),
-                    false => Err(Error::busy("it is under way already: see its job")),
+                    false => Err(Error::busy("the job is under way already")),
                 }
             }
             _ => Err(unknown(&command, Keys::TRAITS.verbs)),

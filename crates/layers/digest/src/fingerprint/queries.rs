@@ -1,4 +1,4 @@
-//! Questions about the table.
+//! Queries of the table.
 
 use super::Fingerprint;
 use crate::sums::Sums;
@@ -22,12 +22,12 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     pairs.map(|pair| Some((digit(pair[0])? * 16 + digit(*pair.get(1)?)?) as u8)).collect()
 }
 
-/// How many blocks have which content, as far as there is memory.
+/// The number of blocks with each content, as far as there is memory.
 struct Counts {
-    /// Of a part of the digest: how many blocks, and the first of them.
+    /// By a part of the digest: how many blocks, and the first of them.
     contents: BTreeMap<u128, (u64, u64)>,
     max: usize,
-    /// Only digests are counted whose last bits are zeroes, so many.
+    /// Only digests with so many zero bits at the end are counted.
     bits: u32,
     blocks: u64,
     zeroes: u64,
@@ -59,7 +59,7 @@ impl Counts {
         }
     }
 
-    /// Blocks that are equal to one before them, of all of them.
+    /// All blocks that are equal to an earlier one.
     fn duplicates(&self) -> u64 {
         let counted: u64 = self.contents.values().map(|(count, _)| count).sum();
         let equal = counted - self.contents.len() as u64;
@@ -100,7 +100,7 @@ impl Fingerprint {
         Ok(json!({ "offset": offset / self.sums.block() * self.sums.block(), "hash": hex(&digest) }))
     }
 
-    /// Where a content lies.
+    /// The blocks with a content.
     pub async fn find(&self, hash: &str, limit: usize) -> Result<Value> {
         let digest = self.sums.digest();
         let wanted = unhex(hash).filter(|hash| hash.len() == digest.len()).ok_or_else(|| {
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
     use crate::testing::xorshift;
 
-    /// `each` contents, each of them so many times as its number modulo 4 and one, in an order of no meaning.
+    /// `each` contents, each of them so many times as its number modulo 4 and one, in an arbitrary order.
     fn counted(contents: u64, max: usize) -> (Counts, u64) {
         let mut counts = Counts::new(max);
         let (mut equal, mut block) = (0, 0);

@@ -1,8 +1,8 @@
 //! `integrity`: a checksum of every block, so that bytes that changed on their own are an error and not data.
 //!
-//! What is read is compared with the checksum that was made when it was written. If they differ, what is below is asked for
-//! another copy; if there is none that is right, the read fails and says where. It never gives out the wrong bytes. Over such
-//! a layer, a mirror or a parity layer knows which copy is right, and writes it back.
+//! Each block that is read is compared with the checksum made when it was written. If they differ, another
+//! copy is asked for below; if no copy is right, the read fails and says where. Wrong bytes are never
+//! returned. Over such a layer, a mirror or a parity layer knows which copy is right, and writes it back.
 //!
 //! ```text
 //!   read ─▶ below ─▶ checksum of every block = that in the table? ─ yes ─▶ done
@@ -16,45 +16,52 @@
 //! * `over`: the device below.
 //! * `checksum` ("xxh3"): that (8 bytes a block), or "crc32c" (4 bytes); stays as it was when the table was made. All
 //!   blocks that end with their own CRC-32C, as the pages of Lamina's own metadata do, have the same crc32c: if one of
-//!   them is in the place of another, only xxh3 notices. What changes in a block, both do.
+//!   them is in the place of another, only xxh3 notices. Both notice a change inside a block.
 //! * `metadata`: a device for the table; without it, the table lies at the head of the device below.
-//! * `memory` ("16MiB"): for parts of the table that are in use, at least 1MiB; the rest of it is on disk.
-//! * `region` (4MiB, larger where there would be more than 65,536): what is in doubt together after a crash.
-//! * `idle` ("5s"): how long a region is left alone before its intent is cleared, at least 100us.
+//! * `memory` ("16MiB"): for parts of the table that are in use, at least 1MiB; the rest of the table is on
+//!   disk.
+//! * `region` (4MiB, larger where there would be more than 65,536): the bytes that are resynced together
+//!   after a crash.
+//! * `idle` ("5s"): how long a region stays unchanged before its intent is cleared, at least 100us.
 //!
-//! Commands: `scrub`, with an optional `limit` in bytes for each second, reads everything, as a job, and counts what is
-//! wrong (`corrupt`) and what was made right (`healed`); `info` names the last 16 places of each. It looks at all copies that
-//! are below.
+//! Commands: `scrub`, with an optional `limit` in bytes for each second, reads everything, as a job, and
+//! counts wrong blocks (`corrupt`) and those made right (`healed`); `info` names the last 16 of each. A scrub
+//! reads all copies below.
 //!
-//! Put it below the legs, one on each device (`lamina design` does): then what is wrong on one comes from the others, for
-//! reads, for writes of a part of a block, and by the scrub of `mirror` or `parity`. What lies between it and the legs has to
-//! leave blocks of 4 KiB whole (a `linear` whose `offset` is a multiple of that does).
+//! Put the layer below the legs, one on each device (`lamina design` does): then a wrong block is copied from
+//! the other legs, for reads, for writes of a part of a block, and by the scrub of `mirror` or `parity`. A
+//! layer between it and the legs has to leave blocks of 4 KiB whole (a `linear` whose `offset` is a multiple
+//! of that does).
 //!
-//! Over a mirror or a parity it heals as well, with one table for all legs: a block that is wrong is read from each leg, or
-//! computed without each, until the checksum is right, and is then written to the legs that hold something else. So it is
-//! through `linear`, `view`, `concat`, `stripe`, `crypt`, `fingerprint`, `delay` and `fault`. It knows less than it would below:
-//! that a parity is wrong while the data are right is not seen; what is wrong in a row of a parity, and was not found before
-//! something in the row is written, goes into the parity as it is; and after a crash legs are made to agree where something
-//! was being written before anybody above could ask. What is lost so is an error, never data.
+//! Over a mirror or a parity the layer heals as well, with one table for all legs: a wrong block is read from
+//! each leg, or computed without each, until the checksum is right, and is then written to the legs with
+//! other bytes. This also works through `linear`, `view`, `concat`, `stripe`, `crypt`, `fingerprint`, `delay`
+//! and `fault`. The layer finds less there than below the legs: a wrong parity is not seen while the data are
+//! right; damage in a row of a parity that was not found before the row is written goes into the parity; and
+//! after a crash legs are made to agree in the regions of the intent before a layer above could ask. Such a
+//! loss is an error, never wrong data.
 //!
 //! A block has 4 KiB. Requests may be smaller: a read reads whole blocks, a write of a part of a block reads the rest
 //! before. A write of a whole block makes a wrong block right; one of a part of it fails, unless another copy is right.
 //!
-//! After a crash, the regions in which something was being written are in *doubt*: whatever is there is taken as it is,
-//! and summed anew in the background. Everything else is compared as before, so what changed on its own is found there,
-//! also after a crash. A region is in doubt from before its first write until some seconds after its last one.
+//! After a crash, the regions that were being written *need a resync*: their blocks are accepted as they are,
+//! and new checksums are made in the background. Everything else is compared as before, so blocks that
+//! changed on their own are found there, also after a crash. A region needs a resync after a crash from
+//! before its first write until some seconds after its last one.
 //!
-//! It does not grow with its device, because its table has no room for more; `info` says how much is not used. Below legs,
-//! exchange them by larger devices, one after the other, and then `grow` the mirror or the parity. With a `metadata` device,
-//! take this layer away (`lamina apply`), and put it there again with another one, larger: all is then read once. With the
-//! table at the head, let `migrate`, above it, move to a larger device.
+//! The layer does not grow with its device, because its table has no room for more; `info` says how much is
+//! not used. Below legs, exchange them by larger devices, one after the other, and then `grow` the mirror or
+//! the parity. With a `metadata` device, take this layer away (`lamina apply`), and put it there again with
+//! another one, larger: all is then read once. With the table at the head, let `migrate`, above it, move to a
+//! larger device.
 //!
-//! A new device is zeroed, and reads as zeroes. Over a device in use (`lamina apply`) everything is in doubt until it has
-//! been read once; this needs a `metadata` device. The table takes 4 GiB for each TiB with xxh3, 2 GiB with crc32c: each
-//! page of it is there twice.
+//! A new device is zeroed, and reads as zeroes. Over a device in use (`lamina apply`) everything needs a
+//! resync, which reads it once; this needs a `metadata` device. The table takes 4 GiB for each TiB with xxh3,
+//! 2 GiB with crc32c: each page of the table is there twice.
 //!
-//! It deliberately does not know what the right bytes are, does not hide a block that it finds wrong, and does not protect
-//! against somebody who can change data and table: that is what `crypt` and a signature are for.
+//! The layer deliberately does not know the right bytes, does not hide a block that it finds wrong, and does
+//! not protect against an attacker who can change data and table: that is what `crypt` and a signature are
+//! for.
 
 use crate::sums::digest::Digest;
 use crate::sums::{self, Sums, Wanted};
@@ -131,7 +138,7 @@ impl Config for Keys {
                 "corrupt_total",
                 "/corrupt",
                 Unit::Count,
-                "Blocks that were found to be others than were written.",
+                "Blocks that were found to be corrupt.",
             ),
             Figure::counter(
                 "healed_total",
@@ -143,13 +150,13 @@ impl Config for Keys {
                 "unreadable_bytes_total",
                 "/unreadable_bytes",
                 Unit::Bytes,
-                "What could not be read to be compared.",
+                "Bytes that could not be read.",
             ),
             Figure::gauge(
                 "needs_resync_bytes",
                 "/needs_resync_bytes",
                 Unit::Bytes,
-                "What was being written at a crash, and is summed anew.",
+                "Bytes that were being written at a crash, and are resynced.",
             ),
         ],
         verbs: &[Verb::new("scrub", "read everything and compare it, as a job").with(&[Arg::optional(
@@ -181,7 +188,7 @@ impl Integrity {
                 let limit = args::<Scrub>(command)?.limit.map(|limit| limit.0);
                 match self.0.look_at_all("scrub", limit) {
                     true => Ok(json!({})),
-                    false => Err(Error::busy("it is under way already: see its job")),
+                    false => Err(Error::busy("the job is under way already")),
                 }
             }
             _ => Err(unknown(&command, Keys::TRAITS.verbs)),

@@ -1,4 +1,4 @@
-//! Making a table, finding it again.
+//! Making a table, opening it.
 
 use super::digest::Digest;
 use super::format::{BLOCKS, HEAD, HEAD_LEN, Head, OBJECTS, PAGE, Plan, TABLE};
@@ -12,31 +12,31 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The least that [`Wanted::idle`] may be: intents are looked at as often as that.
+/// The shortest [`Wanted::idle`]: intents are checked that often.
 const IDLE_MIN: Duration = Duration::from_micros(100);
 
-/// The most that is zeroed by one request, in bytes.
+/// The most bytes that are zeroed by one request.
 const ZERO_MAX: u64 = 1 << 30;
 
-/// What the keys ask for.
+/// The settings that the keys ask for.
 pub struct Wanted {
     /// The kind of the layer, for messages.
     pub kind: &'static str,
-    /// How digests are made, and the key that says so; as it was made, if the user does not say it.
+    /// The key for the digest, and its value; without one, the table's own digest.
     pub digest: (&'static str, Option<Digest>),
-    /// How they are made if nobody says it.
+    /// The digest of a new table if the key is absent.
     pub otherwise: Digest,
     /// Bytes of a block.
     pub block: Option<Bytes>,
     /// Bytes of a region of the intent.
     pub region: Option<Bytes>,
-    /// How long a region is left alone before its intent goes.
+    /// How long a region stays unchanged before its intent is cleared.
     pub idle: Interval,
     /// For pages of the table.
     pub memory: Bytes,
     /// Room for so many bitmaps with a bit for each block.
     pub bitmaps: u64,
-    /// A block whose digest is another one is an error.
+    /// A block with another digest is an error.
     pub strict: bool,
 }
 
@@ -46,7 +46,7 @@ impl Wanted {
         self.block.map_or(*BLOCKS.start(), |block| block.0)
     }
 
-    /// Refuses a block that cannot be over logical blocks of `least` bytes.
+    /// Refuses a block that is impossible over logical blocks of `least` bytes.
     pub fn possible(&self, least: u64) -> Result<()> {
         let block = self.block();
         if !block.is_power_of_two() || !BLOCKS.contains(&block) || block < least {
@@ -70,7 +70,7 @@ impl Wanted {
     }
 }
 
-/// Makes what is to be made, and opens it.
+/// Makes a table if there is none, and opens it.
 pub async fn open(wanted: &Wanted, with: &Build) -> Result<Rc<Sums>> {
     wanted.check(with)?;
     match with.begin {
@@ -80,7 +80,7 @@ pub async fn open(wanted: &Wanted, with: &Build) -> Result<Rc<Sums>> {
     find(wanted, with).await
 }
 
-/// Where everything lies on devices of these sizes.
+/// The layout on devices of these sizes.
 fn lay_out(wanted: &Wanted, with: &Build) -> Result<(Plan, Head)> {
     let (child, home, block) = (with.child().geometry(), home::of(with), wanted.block());
     let digest = wanted.digest.1.unwrap_or(wanted.otherwise);
@@ -125,8 +125,8 @@ fn intent(with: &Build, head: &Head) -> Result<(Intent, Area)> {
     Ok((Intent::new(&with.env, shape, home.geometry().block)?, Area(home, head.intent)))
 }
 
-/// Makes a table, and a device that reads as zeroes, or that is as it is. The head is committed last: without it nothing
-/// is there.
+/// Makes a table, and a device that reads as zeroes, or that keeps its bytes. The head is committed last:
+/// without it there is no table.
 async fn make(wanted: &Wanted, with: &Build) -> Result<()> {
     let (plan, head) = lay_out(wanted, with)?;
     let region = Region::new(home::of(with), 0..plan.store)?;
@@ -134,16 +134,16 @@ async fn make(wanted: &Wanted, with: &Build) -> Result<()> {
     let format = Format { level: Level::Shadow, log: plan.log, objects: OBJECTS };
     Store::format(&with.env, &region, format).await?;
     let store = Store::open(&with.env, region, home::options(wanted.memory)).await?;
-    let place = store.alloc(PAGE, HEAD).await?;
+    let head_object = store.alloc(PAGE, HEAD).await?;
     store.alloc(head.blocks() * head.digest.len() as u64, TABLE).await?;
     let (intent, area) = intent(with, &head)?;
     match with.begin {
-        // Nothing is known of what is there.
+        // The digests of the bytes there are not known.
         Begin::Adopt => intent.set_all(),
         Begin::Format | Begin::Open => zero(&with.child(), &head).await?,
     }
     intent.write_all(&area).await?;
-    store.change(Change::new().write(place.id(), 0, head.encode())).await?;
+    store.change(Change::new().write(head_object.id(), 0, head.encode())).await?;
     store.close().await
 }
 
@@ -186,7 +186,7 @@ async fn find(wanted: &Wanted, with: &Build) -> Result<Rc<Sums>> {
         idle: wanted.idle.0,
         area,
         locks: Rc::default(),
-        doubts: Cell::new(0),
+        resync_marks: Cell::new(0),
         sum_cancelled: Cell::new(false),
         tidying: Cell::new(false),
         jobs: RefCell::default(),
@@ -203,10 +203,10 @@ async fn find(wanted: &Wanted, with: &Build) -> Result<Rc<Sums>> {
     Ok(sums)
 }
 
-/// The keys and the devices fit what was made.
+/// Fails unless the keys and the devices fit the table.
 fn fits(wanted: &Wanted, with: &Build, head: &Head, table: u64) -> Result<()> {
     let stays = |key: &str, is: String| {
-        Err(Error::invalid(format!("{key}: it is {is} since the table was made, and stays so")))
+        Err(Error::invalid(format!("{key}: the table was made with {is}, and keeps that")))
     };
     match wanted.digest {
         (key, Some(digest)) if digest != head.digest => return stays(key, head.digest.name().to_owned()),
@@ -235,7 +235,7 @@ fn fits(wanted: &Wanted, with: &Build, head: &Head, table: u64) -> Result<()> {
     }
 }
 
-/// Made to find damage, not to tell contents apart.
+/// True if the digest is made to find damage, not to tell contents apart.
 fn is_checksum(digest: Digest) -> bool {
     match digest {
         Digest::Crc32c | Digest::Xxh3 => true,

@@ -1,4 +1,4 @@
-//! Writes and zeroes: bytes below and digests in the table, together for everybody who looks.
+//! Writes and zeroes: bytes below and digests in the table change together, as readers see it.
 
 use super::Sums;
 use lamina_block::{Buf, Durability, Io, Op, Result, Zero};
@@ -6,9 +6,9 @@ use lamina_kit::flaw::flawed;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// The most that is copied and digested for one request at a time, in bytes.
+/// The most bytes that are copied and digested for one request at a time.
 pub const PIECE: u64 = 1 << 20;
-/// The most that is zeroed at once, in bytes.
+/// The most bytes that are zeroed at once.
 const ZERO_PIECE: u64 = 64 << 20;
 
 /// `at`, cut at multiples of `len`.
@@ -27,7 +27,7 @@ impl Sums {
         match io.op {
             Op::Write(from, durability) => self.write(&io.at, &from, durability).await,
             Op::Zero(how) => self.zero(&io.at, how, true).await,
-            // The rest may stay what it is.
+            // The other bytes may stay as they are.
             Op::Discard => self.zero(&io.at, Zero { unmap: true, ..Zero::default() }, false).await,
             Op::Read(_) | Op::Flush => Ok(()),
         }
@@ -50,15 +50,15 @@ impl Sums {
         own.copy_from(from);
         let entries = self.entries(&whole).await;
         self.intend(&blocks).await?;
-        let unsure = |unsure| lock.iter().for_each(|lock| lock.unsure.set(unsure));
-        unsure(true);
+        let set_needs_resync = |yes| lock.iter().for_each(|lock| lock.needs_resync.set(yes));
+        set_needs_resync(true);
         self.child.submit(Io::write(self.below(at.start), own, durability)).await?;
         self.table.put(&self.store, self.numbers(&blocks).start, &entries).await?;
-        unsure(false);
+        set_needs_resync(false);
         Ok(())
     }
 
-    /// Reads those of `blocks` of which `at` changes a part.
+    /// Reads the rest of those `blocks` that `at` changes in part.
     async fn complete(&self, blocks: &Range<u64>, at: &Range<u64>, whole: &Buf) -> Result<()> {
         let block = self.block();
         let (first, last) = (blocks.start..blocks.start + block, blocks.end - block..blocks.end);
@@ -74,11 +74,11 @@ impl Sums {
         Ok(())
     }
 
-    /// Makes the intent to change `blocks` durable. It is until the next wait.
+    /// Makes the intent to change `blocks` durable. This holds until the next wait.
     async fn intend(&self, blocks: &Range<u64>) -> Result<()> {
         let next = self.intent.ahead(blocks);
         if !self.intent.covers(blocks) {
-            // The page that is written now has what comes next as well.
+            // The page that is written now has the next range as well.
             self.intent.mark(blocks, &self.area).await?;
         } else if let Some(next) = next {
             self.prepare(next);
@@ -87,16 +87,16 @@ impl Sums {
         Ok(())
     }
 
-    /// Intends what a stream of writes will come to, so that it does not have to wait there.
+    /// Marks the range that a stream of writes will reach next, so that the stream does not wait there.
     fn prepare(&self, next: Range<u64>) {
         let Some(me) = self.me.upgrade().filter(|_| !self.closed.get()) else { return };
         self.tasks.spawn(&*self.env, async move {
-            // If it fails, whoever writes there will see why.
+            // If this fails, the write to that range will see why.
             let _ = me.intent.mark(&next, &me.area).await;
         });
     }
 
-    /// Zeroes the whole blocks of `at`, and the parts of others at its ends if they have to be.
+    /// Zeroes the whole blocks of `at`, and the parts of other blocks at its ends if they must be zeroed.
     async fn zero(&self, at: &Range<u64>, how: Zero, ends: bool) -> Result<()> {
         let block = self.block();
         let inner = at.start.next_multiple_of(block)..at.end / block * block;
@@ -112,13 +112,13 @@ impl Sums {
         for piece in pieces(&inner, ZERO_PIECE.max(block)) {
             let lock = self.lock(&piece).await;
             self.intend(&piece).await?;
-            lock.unsure.set(true);
+            lock.needs_resync.set(true);
             let below = self.below(piece.start)..self.below(piece.end);
             self.child.submit(Io::zero(below, how)).await?;
             let blocks = self.numbers(&piece);
             let entries = vec![0; (blocks.end - blocks.start) as usize * self.digest().len()];
             self.table.put(&self.store, blocks.start, &entries).await?;
-            lock.unsure.set(false);
+            lock.needs_resync.set(false);
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The digests that a table can hold of a block.
+//! The digests of blocks that a table can have.
 
 use sha2::Digest as _;
 
@@ -18,10 +18,10 @@ pub enum Digest {
 }
 
 impl Digest {
-    /// All of them; the number on disk is the place in this list.
+    /// All digests; the number on disk is the index in this list.
     pub const ALL: [Digest; 5] = [Digest::Crc32c, Digest::Xxh3, Digest::Md5, Digest::Sha256, Digest::Blake3];
 
-    /// Its name in the hierarchy file.
+    /// The name in the hierarchy file.
     pub const fn name(self) -> &'static str {
         match self {
             Digest::Crc32c => "crc32c",
@@ -32,7 +32,7 @@ impl Digest {
         }
     }
 
-    /// Its bytes.
+    /// The length in bytes.
     pub const fn len(self) -> usize {
         match self {
             Digest::Crc32c => 4,
@@ -42,7 +42,7 @@ impl Digest {
         }
     }
 
-    /// Bytes of which it is made without letting others have the core: some ten to a hundred microseconds.
+    /// The bytes to digest before other tasks get the core: some ten to a hundred microseconds.
     pub const fn at_once(self) -> usize {
         match self {
             Digest::Crc32c | Digest::Xxh3 => 1 << 20,

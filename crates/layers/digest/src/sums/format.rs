@@ -1,6 +1,7 @@
-//! What a table of digests puts on disk, version 1 (`docs/formats/sums.md`): its head, and how much room all of it takes.
+//! The bytes of a table of digests on disk, version 1 (`docs/formats/sums.md`): its head, and how much room
+//! all of it takes.
 //!
-//! Invariant: a head that is decoded here is possible in itself; whether it fits the device is looked at where it is opened.
+//! Invariant: a decoded head is possible in itself; whether it fits the device is checked where it is opened.
 
 use super::digest::Digest;
 use lamina_block::{Error, ErrorKind, Result};
@@ -14,7 +15,7 @@ pub const TABLE: u64 = 2;
 
 /// Bytes of an object in a page of the store: a multiple of the length of every digest.
 pub const PAGE: u64 = 4064;
-/// Objects of a store, which its directory has room for.
+/// Objects of a store, for which its directory has room.
 pub const OBJECTS: u32 = 62;
 /// Blocks may have so many bytes.
 pub const BLOCKS: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 20;
@@ -22,10 +23,10 @@ pub const BLOCKS: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 20;
 const MAGIC: [u8; 8] = *b"LAMSUMS\0";
 const VERSION: u32 = 1;
 
-/// What is known of a table.
+/// The head of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// How digests are made.
+    /// The digest of blocks.
     pub digest: Digest,
     /// log2 of a block's bytes.
     pub shift: u8,
@@ -37,7 +38,7 @@ pub struct Head {
     pub data: u64,
     /// Where the intent lies on the device that has the store, and its number.
     pub intent: u64,
-    /// Whose intent it is.
+    /// The id of the owner of the intent.
     pub id: u64,
 }
 
@@ -125,7 +126,7 @@ impl Head {
     }
 }
 
-/// Where things lie.
+/// The layout of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// Bytes of the log.

@@ -1,7 +1,7 @@
-//! Reads that look at what they read, and the jobs that read everything.
+//! Reads that verify the bytes they read, and the jobs that read everything.
 //!
-//! A read takes no lock: it reads, and compares. If something differs, a change may just be under way: the block is locked
-//! and read once more, and then what differs is wrong, or in doubt.
+//! A read takes no lock: it reads, and compares. If a digest differs, a change may just be under way: the
+//! block is locked and read once more; if the digest still differs, the block is wrong, or needs a resync.
 
 use super::change::{PIECE, pieces};
 use super::{Sums, add};
@@ -11,11 +11,11 @@ use lamina_kit::flaw::flawed;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// What a job looks at without a pause, in bytes.
+/// Bytes that a job verifies without a pause.
 const STEP: u64 = 512 << 10;
 
 impl Sums {
-    /// Reads `at`, and fails with `Corrupt` if a block that it touches is not what it should be.
+    /// Reads `at`, and fails with `Corrupt` if a block that it touches has another digest.
     pub async fn read(self: Rc<Self>, at: Range<u64>, into: Buf) -> Result<()> {
         for piece in pieces(&at, PIECE) {
             let part = into.slice((piece.start - at.start) as usize..(piece.end - at.start) as usize);
@@ -37,7 +37,8 @@ impl Sums {
         self.compare(at, into).await
     }
 
-    /// Whether blocks that were read are what they should be. Those that differ are read again, into the same memory.
+    /// Compares the digests of blocks that were read. Blocks that differ are read again, into the same
+    /// memory.
     async fn compare(&self, at: &Range<u64>, bytes: &Buf) -> Result<()> {
         let entries = self.entries(bytes).await;
         let known = self.table.get(self.numbers(at)).await?;
@@ -63,11 +64,12 @@ impl Sums {
     }
 
     fn corrupt(&self, at: Range<u64>) -> Error {
-        let message = format!("what is read is not what was written: its {} differs", self.digest().name());
+        let message =
+            format!("these bytes are not those that were written: their {} differs", self.digest().name());
         Error::new(ErrorKind::Corrupt, message).at(at).on(&self.name)
     }
 
-    /// Reads a block again while nobody changes it; false if it is not what it should be.
+    /// Reads a block again while it is locked; false if its digest differs.
     async fn read_again(&self, at: &Range<u64>, into: &Buf) -> Result<bool> {
         let _lock = self.lock(at).await;
         let own = self.env.pool().take(into.len());
@@ -86,13 +88,13 @@ impl Sums {
         }
     }
 
-    /// Whether a block that is locked is what it should be. One in doubt is from now on.
+    /// True if a locked block has its digest. A block that needs a resync gets it now.
     async fn judge(&self, at: &Range<u64>, bytes: &Buf) -> Result<bool> {
         let (entry, number) = (self.entries(bytes).await, self.numbers(at).start);
         if entry == self.table.get(number..number + 1).await? {
             return Ok(true);
         }
-        if !self.is_doubted(at) {
+        if !self.needs_resync_at(at) {
             self.note(at.start);
             return Ok(false);
         }
@@ -103,7 +105,7 @@ impl Sums {
         Ok(true)
     }
 
-    /// Asks for another copy of a block that is locked, and was found to be wrong. True if `into` is what it should be.
+    /// Asks for another copy of a locked block that is wrong. True if `into` has the right bytes.
     async fn heal(&self, at: &Range<u64>, into: &Buf) -> Result<bool> {
         let Some((bytes, copies)) = self.other_copy(at).await? else { return Ok(false) };
         into.copy_from(&bytes);
@@ -113,8 +115,8 @@ impl Sums {
         Ok(true)
     }
 
-    /// What a block that is locked, and not in doubt, should be, if any copy of it is; and how many others were not, and
-    /// are now.
+    /// The right bytes of a locked block that needs no resync, if any copy has them; and how many other
+    /// copies were wrong, and are right now.
     async fn other_copy(&self, at: &Range<u64>) -> Result<Option<(Buf, usize)>> {
         let (number, me) = (self.numbers(at).start, self.me.clone());
         let known = self.table.get(number..number + 1).await?;
@@ -137,12 +139,12 @@ impl Sums {
         }
     }
 
-    /// Looks at all copies of some blocks, if there are several: a read sees only one.
+    /// Verifies all copies of some blocks, if there are several: a read sees only one.
     async fn look_at_copies(&self, at: &Range<u64>) -> Result<()> {
         let look = async |block: Range<u64>| {
             let _lock = self.lock(&block).await;
-            // What was read may have been right, or was healed and counted.
-            let healed = match self.is_doubted(&block) {
+            // The copy that was read may have been right, or was healed and counted.
+            let healed = match self.needs_resync_at(&block) {
                 true => None,
                 false => self.other_copy(&block).await?,
             };
@@ -158,7 +160,7 @@ impl Sums {
     /// The digest of the block that has byte `at`, as it is now.
     pub async fn digest_at(&self, at: u64) -> Result<Vec<u8>> {
         let block = self.cover(&(at..at + 1));
-        if !self.is_doubted(&block) {
+        if !self.needs_resync_at(&block) {
             let number = self.numbers(&block).start;
             return Ok(self.reveal(&self.table.get(number..number + 1).await?));
         }
@@ -183,7 +185,7 @@ impl Sums {
         self.tasks.spawn(&*self.env, async move {
             match work(&me, &job).await {
                 Err(e) if e.kind() != ErrorKind::Cancelled => {
-                    tracing::warn!(device = %me.name, job = name, "it ended: {e}");
+                    tracing::warn!(device = %me.name, job = name, "the job ended: {e}");
                 }
                 Ok(()) | Err(_) => {}
             }
@@ -208,7 +210,7 @@ impl Sums {
         })
     }
 
-    /// Looks at some blocks. What is wrong, or cannot be read, is counted, and no error.
+    /// Verifies some blocks. Blocks that are wrong, or cannot be read, are counted, and no error.
     async fn look(&self, at: &Range<u64>) -> Result<()> {
         let buf = self.env.pool().take((at.end - at.start) as usize);
         match self.child.submit(Io::read(self.below(at.start), buf.clone())).await {
@@ -220,7 +222,7 @@ impl Sums {
             read => read?,
         }
         match self.compare(at, &buf).await {
-            // Counted where it was found.
+            // The block was counted where it was found.
             Err(e) if e.kind() == ErrorKind::Corrupt && e.device() == Some(&self.name) => {}
             compared => compared?,
         }
@@ -230,17 +232,18 @@ impl Sums {
         }
     }
 
-    /// Makes digests anew of what is in doubt. What cannot be read stays in doubt, and is an error at the end.
+    /// Resyncs regions: makes new digests of their blocks. Regions that cannot be read still need a resync,
+    /// and are an error at the end.
     pub(super) async fn sum_anew(&self, job: &Job) -> Result<()> {
         let (mut from, mut failed) = (0, Ok(()));
         loop {
             let region = self.needs_resync.borrow().next(from);
             let Some(region) = region else { return failed };
-            let doubts = self.doubts.get();
+            let marks = self.resync_marks.get();
             let summed = self.sum_region(&region, job).await;
             match &summed {
                 Err(e) if e.kind() == ErrorKind::Cancelled => return summed,
-                Ok(()) if doubts == self.doubts.get() => self.needs_resync.borrow_mut().remove(&region),
+                Ok(()) if marks == self.resync_marks.get() => self.needs_resync.borrow_mut().remove(&region),
                 Ok(()) => {}
                 Err(_) => failed = failed.and(summed),
             }

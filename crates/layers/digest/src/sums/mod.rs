@@ -1,23 +1,25 @@
-//! Sums: a digest of every block of a device, kept with it. What the layers `integrity` and `fingerprint` stand on.
+//! Sums: a digest of every block of a device, kept with it. The layers `integrity` and `fingerprint` are
+//! built on this.
 //!
 //! ```text
 //!   write ─▶ lock its blocks ─▶ private copy, digests ─▶ intent on disk? ─▶ below ─▶ digests into the table ─▶ unlock
-//!   later:   flush below ─▶ commit the table ─▶ clear the intent of regions in which nothing happened since
+//!   later:   flush below ─▶ commit the table ─▶ clear the intent of regions without writes since
 //! ```
 //!
-//! Invariant: **outside of regions that the intent on disk names, the digests on disk are those of the blocks on disk.**
-//! So a flush has nothing to do but to be handed on, and digests are written when it suits. After a crash the regions of
-//! the intent are *needs_resync*: a block there whose digest is another one is taken as it is, at once when it is read, or by
-//! the job `sum`, which looks at all of them. So is a region in which a write failed half-way.
+//! Invariant: **outside of regions that the intent on disk names, the digests on disk are those of the blocks
+//! on disk.** So a flush is only handed on, and digests are written later. After a crash the regions of the
+//! intent *need a resync*: a block there with another digest is accepted as it is, at once when it is read,
+//! or by the job `sum`, which reads all of them. So does a region in which a write failed half-way.
 //!
 //! The digest of a block of zeroes is written as zeroes: an entry is the digest, XOR that of zeroes. A new device is
 //! zeroed, so its table is right without ever being written.
 //!
-//! The table is kept as at the level `shadow` whatever the hierarchy's level is: blocks are overwritten in their places, so
-//! there is nothing that could go back to an earlier moment, and `lazy` would save nothing that is on any request's way.
+//! The table is kept as at the level `shadow` at every level of the hierarchy: blocks are overwritten in
+//! place, so the bytes could not go back to an earlier moment, and `lazy` would save nothing in the path of a
+//! request.
 //!
-//! It deliberately does not know what digests are for. What is summed is the request's copy, never memory that others
-//! can change.
+//! The module deliberately does not know what digests are for. Digests are made of the request's copy, never
+//! of memory that others can change.
 
 mod begin;
 mod change;
@@ -45,7 +47,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 use table::Table;
 
-/// Places that are remembered.
+/// Damaged blocks that are remembered.
 const PLACES: usize = 16;
 
 /// A device with the digests of its blocks.
@@ -57,51 +59,51 @@ pub struct Sums {
     pub store: Store,
     pub table: Table,
     head: Head,
-    /// A block whose digest is another one is an error.
+    /// A block with another digest is an error.
     strict: bool,
     /// The digest of a block of zeroes.
     zero: Vec<u8>,
     intent: Intent,
-    /// How long a region is left alone before its intent goes.
+    /// How long a region stays unchanged before its intent is cleared.
     idle: Duration,
     area: Area,
-    /// What is being changed: bytes of the device.
+    /// The bytes of the device that are being changed.
     locks: Rc<RangeLocks>,
-    /// Regions in which a digest that differs says nothing.
+    /// Regions in which blocks may have other digests.
     needs_resync: RefCell<Bits>,
-    /// How often something came into doubt.
-    doubts: Cell<u64>,
-    /// Nobody wants the job `sum` to go on.
+    /// How often a range was marked for a resync.
+    resync_marks: Cell<u64>,
+    /// The job `sum` was cancelled.
     sum_cancelled: Cell<bool>,
     tidying: Cell<bool>,
     jobs: RefCell<Vec<Rc<Job>>>,
-    /// What goes on in the background.
+    /// The background tasks.
     tasks: Rc<Tasks>,
     closed: Cell<bool>,
     scratch: RefCell<Vec<u8>>,
     tally: Tally,
 }
 
-/// What was found.
+/// The counts of damage.
 #[derive(Default)]
 struct Tally {
-    /// Blocks that were not what they should be.
+    /// Blocks with other digests.
     corrupt: Cell<u64>,
-    /// The last of them.
+    /// The last corrupt blocks.
     places: RefCell<VecDeque<u64>>,
-    /// How often another copy was right, and was written where one was not.
+    /// How often another copy was right, and was written over a wrong one.
     healed: Cell<u64>,
-    /// The last of these blocks.
+    /// The last healed blocks.
     healed_at: RefCell<VecDeque<u64>>,
-    /// Blocks in doubt that were taken as they are.
+    /// Blocks that were accepted as they are in a resync.
     anew: Cell<u64>,
-    /// How often everything was looked at.
+    /// How often everything was read.
     passes: Cell<u64>,
     /// Bytes that a job could not read.
     unreadable: Cell<u64>,
 }
 
-/// Remembers `at` among the last places; false if it is there already.
+/// Remembers `at` among the last blocks; false if it is there already.
 fn remember(places: &RefCell<VecDeque<u64>>, at: u64) -> bool {
     let mut places = places.borrow_mut();
     if places.contains(&at) {
@@ -118,10 +120,11 @@ fn add(cell: &Cell<u64>, more: u64) {
     cell.set(cell.get() + more);
 }
 
-/// Why others cannot change what is on `child`.
+/// Why a change of the bytes of `child` by others is refused.
 pub fn refusal(child: &Node) -> String {
     format!(
-        "it has a digest of every block of {}, and would take other bytes for damage: take it away first, or have what \
+        "the layer has a digest of every block of {}, and would take other bytes for damage: take it away \
+         first, or have what \
          changes them above it",
         child.name()
     )
@@ -138,29 +141,29 @@ impl Sums {
         self.head.blocks()
     }
 
-    /// How digests are made.
+    /// The digest of blocks.
     pub fn digest(&self) -> Digest {
         self.head.digest
     }
 
-    /// Nothing may change on disk.
+    /// True if nothing may change on disk.
     pub fn is_read_only(&self) -> bool {
         self.child.geometry().read_only || self.area.0.geometry().read_only
     }
 
-    /// Its shape.
+    /// The geometry of the device.
     pub fn geometry(&self) -> Geometry {
         let below = self.child.geometry();
         Geometry {
             optimal: below.optimal.max(self.block() as u32),
             read_only: self.is_read_only(),
-            // What is discarded has to read as zeroes.
+            // Discarded blocks have to read as zeroes.
             discard: below.discard && below.zero,
             ..below.with_size(self.head.size)
         }
     }
 
-    /// Where on the child the device's byte `at` lies.
+    /// The address on the child of the device's byte `at`.
     #[inline]
     pub fn below(&self, at: u64) -> u64 {
         self.head.data + at
@@ -177,7 +180,7 @@ impl Sums {
         at.start >> self.head.shift..at.end >> self.head.shift
     }
 
-    /// What the table should hold for whole blocks. Others have the core now and then.
+    /// The entries of whole blocks. Other tasks get the core now and then.
     async fn entries(&self, bytes: &Buf) -> Vec<u8> {
         let (step, len) = (self.digest().at_once().max(self.block() as usize), bytes.len());
         let mut entries = Vec::with_capacity(len / self.block() as usize * self.digest().len());
@@ -200,12 +203,12 @@ impl Sums {
         }
     }
 
-    /// The digest that an entry stands for, and the other way around.
+    /// The digest of an entry, and the other way around.
     pub fn reveal(&self, entry: &[u8]) -> Vec<u8> {
         entry.iter().zip(&self.zero).map(|(byte, zero)| byte ^ zero).collect()
     }
 
-    /// What the bytes of `at` hold. What reads as zeroes below, and should not, is data: reading it says so.
+    /// The data and holes of `at`. A hole below that should not read as zeroes is data: reading it fails.
     pub async fn runs(&self, at: Range<u64>) -> Result<Vec<Extent>> {
         let below = self.child.extents(self.below(at.start)..self.below(at.end)).await?;
         let (mut runs, mut from) = (Vec::new(), at.start);
@@ -232,22 +235,22 @@ impl Sums {
     /// Locks blocks for a change of them.
     async fn lock(&self, at: &Range<u64>) -> Lock<'_> {
         let range = self.locks.lock(at).await;
-        Lock { sums: self, at: at.clone(), unsure: Cell::new(false), _range: range }
+        Lock { sums: self, at: at.clone(), needs_resync: Cell::new(false), _range: range }
     }
 
-    pub fn is_doubted(&self, at: &Range<u64>) -> bool {
+    pub fn needs_resync_at(&self, at: &Range<u64>) -> bool {
         self.needs_resync.borrow().touches(at)
     }
 
-    /// From now on a digest that differs says nothing there. The intent names it already.
-    fn doubt(&self, at: &Range<u64>) {
+    /// A digest that differs is accepted there from now on. The intent has the range already.
+    fn mark_for_resync(&self, at: &Range<u64>) {
         self.needs_resync.borrow_mut().add(at);
-        add(&self.doubts, 1);
+        add(&self.resync_marks, 1);
         self.sum_cancelled.set(false);
         self.tidy_later();
     }
 
-    /// Counts a block that is not what it should be.
+    /// Counts a corrupt block.
     fn note(&self, at: u64) {
         add(&self.tally.corrupt, 1);
         if remember(&self.tally.places, at) {
@@ -255,21 +258,22 @@ impl Sums {
         }
     }
 
-    /// Counts a block that was not what it should be, and is everywhere now.
+    /// Counts a block that was corrupt, and is right in all copies now.
     fn note_healed(&self, at: u64) {
         add(&self.tally.healed, 1);
         if remember(&self.tally.healed_at, at) {
-            tracing::warn!(device = %self.name, offset = at, len = self.block(), "a block was healed from another copy");
+            tracing::warn!(device = %self.name, offset = at, len = self.block(), "a block was healed from \
+                another copy");
         }
     }
 
-    /// Bytes of whole blocks that the child has become larger by, and for which the table has no room.
+    /// Bytes of whole blocks by which the child has grown, and for which the table has no room.
     fn unused(&self) -> u64 {
         let end = self.head.data + self.head.size;
         self.child.geometry().size.saturating_sub(end) / self.block() * self.block()
     }
 
-    /// What both layers show.
+    /// The info of both layers.
     pub fn info(&self) -> Value {
         let places = |of: &RefCell<VecDeque<u64>>| of.borrow().iter().copied().collect::<Vec<_>>();
         let mut info = json!({
@@ -294,31 +298,31 @@ impl Sums {
         info
     }
 
-    /// Work in the background.
+    /// The background jobs.
     pub fn jobs(&self) -> Vec<Rc<Job>> {
         self.jobs.borrow().clone()
     }
 
-    /// Bytes in doubt.
+    /// Bytes that need a resync.
     pub fn needs_resync_bytes(&self) -> u64 {
         self.needs_resync.borrow().bytes()
     }
 }
 
-/// Blocks that nobody else changes until this is dropped.
+/// Blocks that are locked until this is dropped.
 struct Lock<'a> {
     sums: &'a Sums,
     at: Range<u64>,
-    /// Their digests may be wrong: if that is so at the end, they are needs_resync.
-    unsure: Cell<bool>,
-    /// Given back last.
+    /// The digests of the blocks may be wrong: if this is still set at the end, the blocks need a resync.
+    needs_resync: Cell<bool>,
+    /// Released last.
     _range: RangeLock,
 }
 
 impl Drop for Lock<'_> {
     fn drop(&mut self) {
-        if self.unsure.get() {
-            self.sums.doubt(&self.at);
+        if self.needs_resync.get() {
+            self.sums.mark_for_resync(&self.at);
         }
     }
 }

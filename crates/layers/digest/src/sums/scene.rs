@@ -11,7 +11,7 @@ pub const DISK: &str = "disk";
 /// The disk for the table, if there is one.
 pub const META: &str = "meta";
 
-/// Makes a layer, and hands out what it stands on.
+/// Makes a layer, and returns the sums it is built on.
 pub type Maker =
     fn(Value, Build) -> std::pin::Pin<Box<dyn Future<Output = Result<(Rc<Sums>, Rc<dyn Layer>)>>>>;
 
@@ -92,8 +92,8 @@ impl Open {
         self.disk.submit(Io::write(start, buf, Durability::Fua)).await.expect("written");
     }
 
-    /// Waits until nothing is intended or in doubt.
-    pub async fn settled(&self) {
+    /// Waits until no range is intended or needs a resync.
+    pub async fn resynced(&self) {
         while !self.sums.intent.is_empty() || !self.sums.jobs().is_empty() {
             self.env.sleep(Duration::from_micros(100)).await;
         }
@@ -105,7 +105,7 @@ impl Open {
     }
 }
 
-/// Takes images of the disks before one in so many changes, until it is told to end.
+/// Takes images of the disks before one in so many changes, until told to end.
 pub struct Camera(Rc<RefCell<Vec<Images>>>);
 
 impl Camera {

@@ -1,4 +1,4 @@
-//! The digests of all blocks, an array in the metadata store; and bitmaps that remember which of them have changed.
+//! The digests of all blocks, an array in the metadata store; and bitmaps of changed blocks.
 //!
 //! Invariant: a digest and the bits about it change in one change of the store.
 
@@ -13,7 +13,7 @@ pub struct Table {
     entries: Object,
     /// Bytes of a digest.
     len: u64,
-    /// Each has a bit for every block, which is set when the block's digest changes.
+    /// Bitmaps with a bit for every block, which is set when the block's digest changes.
     pub marks: RefCell<Vec<Object>>,
 }
 
@@ -23,7 +23,7 @@ impl Table {
         Table { entries, len: len as u64, marks: RefCell::default() }
     }
 
-    /// Its object.
+    /// The object of the array.
     pub fn object(&self) -> &Object {
         &self.entries
     }
@@ -33,14 +33,14 @@ impl Table {
         PAGE / self.len
     }
 
-    /// The digests of some blocks, one behind the other.
+    /// The digests of some blocks, one after the other.
     pub async fn get(&self, blocks: Range<u64>) -> Result<Vec<u8>> {
         let mut digests = vec![0; ((blocks.end - blocks.start) * self.len) as usize];
         self.entries.read(blocks.start * self.len, &mut digests).await?;
         Ok(digests)
     }
 
-    /// Gives blocks from `first` on these digests. Nobody else may do so meanwhile. What stays the same costs nothing.
+    /// Sets the digests of blocks from `first` on. The blocks are locked. Unchanged digests cost nothing.
     pub async fn put(&self, store: &Store, mut first: u64, digests: &[u8]) -> Result<()> {
         let (len, mut rest) = (self.len as usize, digests);
         while !rest.is_empty() {
@@ -72,7 +72,7 @@ impl Table {
         for block in changed.iter().map(|block| first + block) {
             bits[(block / 8 - start) as usize] |= 1 << (block % 8);
         }
-        // What is updated lies in one page.
+        // Each update lies in one page.
         let (here, next) = bits.split_at(bits.len().min((PAGE - start % PAGE) as usize));
         for (at, bits) in [(start, here), (start + here.len() as u64, next)] {
             for mark in marks.iter().filter(|_| !bits.is_empty()) {

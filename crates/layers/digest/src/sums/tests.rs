@@ -1,4 +1,4 @@
-//! What version 1 of the format says, and heads that it does not.
+//! Version 1 of the format, and heads that are not of it.
 
 use super::digest::Digest;
 use super::format::{HEAD_LEN, Head};

@@ -1,5 +1,5 @@
-//! What happens beside requests: intents that are not needed any more go, doubts are settled, the table is looked at, and
-//! the end.
+//! Background work: clears intents that are not needed any more, starts resyncs, checks the table, and closes
+//! it.
 
 use super::{PAGE, Sums};
 use lamina_block::{Class, Error, Finding, Io, Job, JobState, Result};
@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 impl Sums {
-    /// Something was intended, or is in doubt: it will be seen to.
+    /// A range was intended, or needs a resync: background work will follow.
     pub(super) fn tidy_later(&self) {
         if self.closed.get() || self.is_read_only() || self.tidying.replace(true) {
             return;
@@ -18,10 +18,10 @@ impl Sums {
             loop {
                 env.sleep(idle).await;
                 let Some(sums) = me.upgrade().filter(|sums| !sums.closed.get()) else { return };
-                sums.settle_doubts();
+                sums.resync_in_background();
                 let task = sums.tasks.begin();
                 if let Err(e) = sums.tidy().await {
-                    tracing::warn!(device = %sums.name, "what was written could not be settled, and will be later: {e}");
+                    tracing::warn!(device = %sums.name, "intents could not be cleared, and will be later: {e}");
                 }
                 drop(task);
                 if sums.intent.is_empty() {
@@ -31,8 +31,8 @@ impl Sums {
         }));
     }
 
-    /// Begins the job that sums anew what is in doubt.
-    pub(super) fn settle_doubts(self: &Rc<Self>) {
+    /// Begins the job that resyncs.
+    pub(super) fn resync_in_background(self: &Rc<Self>) {
         let bytes = self.needs_resync_bytes();
         if bytes == 0 || self.is_read_only() || self.sum_cancelled.get() {
             return;
@@ -44,9 +44,9 @@ impl Sums {
         });
     }
 
-    /// Takes the intent away from regions in which nothing happened since the last time.
+    /// Clears the intent of regions without writes since the last time.
     async fn tidy(&self) -> Result<()> {
-        let good = |at: &Range<u64>| !self.locks.is_locked(at) && !self.is_doubted(at);
+        let good = |at: &Range<u64>| !self.locks.is_locked(at) && !self.needs_resync_at(at);
         let quiet = self.intent.quiet(good);
         if quiet.is_empty() {
             return Ok(());
@@ -60,7 +60,7 @@ impl Sums {
         self.intent.clear(quiet, &self.area, good).await
     }
 
-    /// Ends what is done in the background, and leaves nothing to be settled if that can be. No request is under way.
+    /// Ends the background work, and clears the intent if possible. No request is under way.
     pub async fn close(&self) -> Result<()> {
         if self.closed.replace(true) {
             return Ok(());
@@ -70,7 +70,7 @@ impl Sums {
         if self.is_read_only() {
             return Ok(());
         }
-        // The first time says what was used lately, the second time nothing was.
+        // The first pass notes which regions were used lately; in the second pass none was.
         let tidied = match self.tidy().await {
             Ok(()) => self.tidy().await,
             failed => failed,
@@ -79,18 +79,20 @@ impl Sums {
         tidied.and(closed)
     }
 
-    /// Whether the child alone shows the same bytes.
+    /// Fails unless the child alone shows the same bytes.
     pub fn detach(&self) -> Result<()> {
         match self.head.data {
             0 => Ok(()),
             _ => Err(Error::invalid(
-                "the table lies in front of the data, so the device below does not show the same bytes: copy the device \
+                "the table lies in front of the data, so the device below does not show the same bytes: copy \
+                 the device \
                  to another one instead",
             )),
         }
     }
 
-    /// Whether the table can be read. Digests that are lost can be made anew, and then vouch for nothing that was before.
+    /// Checks that the table can be read. Lost digests can be made again from the blocks, whose earlier bytes
+    /// they do not verify.
     pub async fn check(&self, repair: bool) -> Result<Vec<Finding>> {
         let mut findings = Vec::new();
         let repair = repair && !self.is_read_only();
@@ -101,13 +103,13 @@ impl Sums {
             let first = page * self.table.page();
             let at = first * self.block()..((first + self.table.page()) * self.block()).min(self.head.size);
             if repair {
-                // Before, all that the page speaks of is in doubt, on disk too.
+                // First all blocks of the page need a resync, on disk too.
                 self.intent.mark(&at, &self.area).await?;
-                self.doubt(&at);
+                self.mark_for_resync(&at);
                 self.table.object().restore(page, &[]).await?;
             }
             let what = format!("the digests of bytes {} to {} are damaged", at.start, at.end);
-            findings.push(repaired(repair, what, "they are made anew of what is there now"));
+            findings.push(repaired(repair, what, "they are made again from the present blocks"));
         }
         let marks = self.table.marks.borrow().clone();
         for mark in marks {
@@ -119,8 +121,8 @@ impl Sums {
                     let len = (mark.len() - page * PAGE).min(PAGE) as usize;
                     mark.restore(page, &vec![0xFF; len]).await?;
                 }
-                let what = format!("page {page} of what changed since a mark is damaged");
-                findings.push(repaired(repair, what, "all that it speaks of counts as changed"));
+                let what = format!("page {page} of the changes since a mark is damaged");
+                findings.push(repaired(repair, what, "all its blocks count as changed"));
             }
         }
         if findings.is_empty() {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// Which units of a device are in a set. Ranges are bytes; a unit counts as soon as one of its bytes does.
+/// A set of units of a device. Ranges are bytes; a unit is touched as soon as one of its bytes is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bits {
     /// log2 of a unit's bytes.
@@ -41,7 +41,7 @@ impl Bits {
         start..(start + self.unit()).min(self.size)
     }
 
-    /// Calls `f` with every word that `at` touches, and the bits of it that lie in `at`, until it says false.
+    /// Calls `f` with every word that `at` touches, and its bits that lie in `at`, until it returns false.
     #[inline]
     fn each(&self, at: &Range<u64>, mut f: impl FnMut(usize, u64) -> bool) -> bool {
         if at.start >= at.end {
@@ -67,7 +67,7 @@ impl Bits {
         self.words = words;
     }
 
-    /// Takes out every unit that `at` touches.
+    /// Removes every unit that `at` touches.
     pub fn remove(&mut self, at: &Range<u64>) {
         let mut words = std::mem::take(&mut self.words);
         self.each(at, |word, mask| {
@@ -77,29 +77,29 @@ impl Bits {
         self.words = words;
     }
 
-    /// Takes out all.
+    /// Removes all units.
     pub fn clear(&mut self) {
         self.words.fill(0);
     }
 
-    /// True if every unit that `at` touches is in it.
+    /// True if every unit that `at` touches is in the set.
     #[inline]
     pub fn has(&self, at: &Range<u64>) -> bool {
         self.each(at, |word, mask| self.words[word] & mask == mask)
     }
 
-    /// True if any unit that `at` touches is in it.
+    /// True if any unit that `at` touches is in the set.
     #[inline]
     pub fn touches(&self, at: &Range<u64>) -> bool {
         !self.each(at, |word, mask| self.words[word] & mask == 0)
     }
 
-    /// True if there is nothing in it.
+    /// True if the set is empty.
     pub fn is_empty(&self) -> bool {
         self.words.iter().all(|word| *word == 0)
     }
 
-    /// Bytes of all that is in it.
+    /// Bytes of all units in the set.
     pub fn bytes(&self) -> u64 {
         let units: u64 = self.words.iter().map(|word| u64::from(word.count_ones())).sum();
         let last = self.unit_at(self.len().saturating_sub(1));
@@ -107,7 +107,7 @@ impl Bits {
         (units << self.shift) - if self.size == 0 { 0 } else { short }
     }
 
-    /// The first unit at or behind byte `from` that is in it.
+    /// The first unit at or after byte `from` that is in the set.
     pub fn next(&self, from: u64) -> Option<Range<u64>> {
         if from >= self.size {
             return None;
@@ -121,17 +121,17 @@ impl Bits {
         found.map(|number| self.unit_at(number))
     }
 
-    /// The units at or behind byte `from` that are in it, in order.
+    /// The units at or after byte `from` that are in the set, in order.
     pub fn units_from(&self, from: u64) -> impl Iterator<Item = Range<u64>> {
         std::iter::successors(self.next(from), |unit| self.next(unit.end))
     }
 
-    /// The units that are in it, in order.
+    /// The units in the set, in order.
     pub fn units(&self) -> impl Iterator<Item = Range<u64>> {
         self.units_from(0)
     }
 
-    /// The runs of units that are in it, in order.
+    /// The runs of units in the set, in order.
     pub fn runs(&self) -> impl Iterator<Item = Range<u64>> {
         let mut from = 0;
         std::iter::from_fn(move || {
@@ -144,7 +144,7 @@ impl Bits {
         })
     }
 
-    /// Adds whatever is in `other`, which may have other units.
+    /// Adds all of `other`, which may have other units.
     pub fn join(&mut self, other: &Bits) {
         match self.shift == other.shift && self.size == other.size {
             true => self.words.iter_mut().zip(&other.words).for_each(|(word, more)| *word |= more),
@@ -152,7 +152,7 @@ impl Bits {
         }
     }
 
-    /// Keeps only what is in `other`, which has the same units.
+    /// Keeps only units that are in `other` too, which has the same units.
     pub fn meet(&mut self, other: &Bits) {
         self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word &= other);
     }

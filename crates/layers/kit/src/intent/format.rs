@@ -1,6 +1,6 @@
 //! The bytes of an intent, version 1 (`docs/formats/intent.md`): sheets of 512 bytes, each complete in itself.
 //!
-//! Invariant: what is decoded here has a right checksum and says the shape that was expected; nothing else is believed.
+//! Invariant: a sheet that is decoded here has a right checksum and the expected shape; no other is trusted.
 
 use super::Bits;
 use lamina_block::{Error, ErrorKind, Result};
@@ -8,7 +8,7 @@ use std::ops::Range;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Bytes of a sheet: what no disk writes in part.
+/// Bytes of a sheet: disks write it in whole or not at all.
 pub const SHEET: usize = 512;
 /// Bytes of bits in a sheet.
 const BITS: usize = SHEET - size_of::<Head>();
@@ -18,7 +18,7 @@ const REGIONS: u64 = BITS as u64 * 8;
 const REGIONS_MAX: u64 = 64 << 13;
 /// Regions may have so many bytes.
 pub const REGION: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 40;
-/// What a region has at the least unless the user says so.
+/// The least region unless the user asks for another one.
 const REGION_DEFAULT: u64 = 4 << 20;
 
 const MAGIC: [u8; 8] = *b"LAMINTNT";
@@ -39,12 +39,12 @@ struct Head {
 
 const CRC: usize = std::mem::offset_of!(Head, crc);
 
-/// What an intent is of.
+/// The shape of an intent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Drawn when it was made: another one's sheets are not taken for its own.
+    /// Drawn when the intent was made: sheets of another intent are not taken for its own.
     pub id: u64,
-    /// Bytes that it covers.
+    /// Bytes of the device.
     pub size: u64,
     /// Bytes of a region: a power of two.
     pub region: u64,
@@ -53,19 +53,19 @@ pub struct Shape {
 /// Which sheets of an area are whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sheets {
-    /// By their numbers.
+    /// By number.
     whole: Vec<bool>,
-    /// There is none in it, not even a damaged one: something else is there, or nothing.
+    /// The area has no sheet, not even a damaged one: it has other bytes, or none.
     pub gone: bool,
 }
 
 impl Sheets {
-    /// True if no sheet is damaged or missing.
+    /// True if no sheet is damaged or absent.
     pub fn are_whole(&self) -> bool {
         !self.whole.is_empty() && self.whole.iter().all(|whole| *whole)
     }
 
-    /// Those that are whole here or in `other`, of the same shape.
+    /// Adds the sheets that are whole in `other`, which has the same shape.
     pub fn join(&mut self, other: &Sheets) {
         self.whole.resize(self.whole.len().max(other.whole.len()), false);
         self.whole.iter_mut().zip(&other.whole).for_each(|(whole, other)| *whole |= other);
@@ -73,18 +73,19 @@ impl Sheets {
 }
 
 impl Shape {
-    /// The region for `size` bytes if the user says nothing: 4 MiB, or more where there would be too many.
+    /// The region for `size` bytes by default: 4 MiB, or more where there would be too many.
     pub fn region_for(size: u64) -> u64 {
         size.div_ceil(REGIONS_MAX / 8).next_power_of_two().max(REGION_DEFAULT)
     }
 
-    /// Fails unless it is possible.
+    /// Fails unless the shape is possible.
     pub fn check(&self) -> Result<()> {
         let right = self.region.is_power_of_two() && REGION.contains(&self.region) && self.size > 0;
         match right && self.size.div_ceil(self.region) <= REGIONS_MAX {
             true => Ok(()),
             false => Err(Error::invalid(format!(
-                "region: {} is not possible for {}; it is a power of two from {} to {}, and there are at most {REGIONS_MAX} \
+                "region: {} is not possible for {}; it is a power of two from {} to {}, and there are at most \
+                 {REGIONS_MAX} \
                  regions",
                 lamina_block::Bytes(self.region),
                 lamina_block::Bytes(self.size),
@@ -94,35 +95,35 @@ impl Shape {
         }
     }
 
-    /// How many sheets it has.
+    /// The number of sheets.
     pub fn sheets(&self) -> u64 {
         self.size.div_ceil(self.region).div_ceil(REGIONS)
     }
 
-    /// Bytes of its area, written in pages of `page` bytes.
+    /// Bytes of the area, written in pages of `page` bytes.
     pub fn area(&self, page: usize) -> u64 {
         (self.sheets() * SHEET as u64).next_multiple_of(page as u64)
     }
 
-    /// The bytes of the device that a sheet is about.
+    /// The bytes of the device that a sheet covers.
     fn part(&self, index: u64) -> Range<u64> {
         let len = REGIONS.saturating_mul(self.region);
         (index.saturating_mul(len)).min(self.size)..(index + 1).saturating_mul(len).min(self.size)
     }
 
-    /// The sheets, of those in pages of `page` bytes, that are about `at`: the pages.
+    /// The pages, of `page` bytes, of the sheets that cover `at`.
     pub(super) fn pages(&self, at: &Range<u64>, page: usize) -> Range<u64> {
         let len = REGIONS.saturating_mul(self.region).saturating_mul((page / SHEET) as u64);
         at.start / len..at.end.div_ceil(len)
     }
 
-    /// The bytes of the device that a page is about.
+    /// The bytes of the device that a page covers.
     pub(super) fn page_part(&self, number: u64, page: usize) -> Range<u64> {
         let sheets = (page / SHEET) as u64;
         self.part(number * sheets).start..self.part(number * sheets + sheets - 1).end
     }
 
-    /// Page `number` of what is in `bits`.
+    /// Encodes page `number` of `bits`.
     pub fn encode(&self, number: u64, page: usize, bits: &Bits) -> Vec<u8> {
         let sheets = (page / SHEET) as u64;
         let within = (number * sheets..(number + 1) * sheets).map(|index| match index < self.sheets() {
@@ -156,15 +157,15 @@ impl Shape {
         sheet
     }
 
-    /// Adds to `bits` what the sheets of an area say. A damaged one says that all of its part may be in it.
+    /// Adds the sheets of an area to `bits`. A damaged sheet adds all of its part.
     ///
-    /// The number of damaged sheets; fails with `Unsupported` if a sheet is of a later version.
+    /// Returns the number of damaged sheets; fails with `Unsupported` if a sheet is of a later version.
     pub fn decode(&self, area: &[u8], bits: &mut Bits) -> Result<u64> {
         let sheets = self.look(area, bits)?;
-        Ok(self.doubt(&sheets, bits))
+        Ok(self.mark_damaged(&sheets, bits))
     }
 
-    /// Adds to `bits` what the whole sheets of an area say, and nothing for the others.
+    /// Adds the whole sheets of an area to `bits`, and nothing for the others.
     ///
     /// Fails with `Unsupported` if a sheet is of a later version.
     pub fn look(&self, area: &[u8], bits: &mut Bits) -> Result<Sheets> {
@@ -181,8 +182,8 @@ impl Shape {
         Ok(found)
     }
 
-    /// Adds to `bits` the parts of those sheets that are not whole; how many these are.
-    pub fn doubt(&self, sheets: &Sheets, bits: &mut Bits) -> u64 {
+    /// Adds to `bits` the parts of those sheets that are not whole; returns their number.
+    pub fn mark_damaged(&self, sheets: &Sheets, bits: &mut Bits) -> u64 {
         let whole = |index: u64| sheets.whole.get(index as usize).is_some_and(|whole| *whole);
         let damaged: Vec<u64> = (0..self.sheets()).filter(|index| !whole(*index)).collect();
         damaged.iter().for_each(|index| bits.add(&self.part(*index)));

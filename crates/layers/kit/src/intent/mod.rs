@@ -1,27 +1,28 @@
-//! Intent: which regions of a device are being written, known after a crash.
+//! Intent: the regions of a device that are being written, known after a crash.
 //!
-//! A layer that writes to several places has to know after a crash where they may differ. It says before it writes
-//! (`covers`, or `mark`), and the region's bit is durable before the write begins; some seconds after the last write, when
-//! all places were flushed, the bit goes (`quiet`, `clear`). What is found when it is opened is where a crash may have
-//! left something undone.
+//! A layer that writes to several places has to know after a crash where they may differ. It marks a region
+//! before it writes there (`covers`, or `mark`), and the region's bit is durable before the write begins;
+//! some seconds after the last write, when all places were flushed, the bit is cleared (`quiet`, `clear`).
+//! The bits that are set when the intent is opened are the regions with writes that a crash may have
+//! interrupted.
 //!
 //! ```text
 //!   write ─▶ covers? ── yes ─▶ go: a few instructions
 //!               │ no
-//!             mark ─▶ the page with the bit is written, once for all who wait, durably ─▶ go
+//!             mark ─▶ the page with the bit is written, once for all waiters, durably ─▶ go
 //! ```
 //!
-//! A stream of writes would wait for a page at each new region. So regions are marked before it comes to them (`ahead`):
-//! when it crosses into one, as many as lie marked behind it in one piece, up to a limit. What is in doubt after a crash is
-//! at most doubled by that.
+//! A stream of writes would wait for a page at each new region. So regions are marked before the stream
+//! reaches them (`ahead`): when it crosses into a region, as many as are marked before it in one piece, up to
+//! a limit. The regions to resync after a crash are at most doubled by that.
 //!
-//! Invariant: **a bit that `covers` says is set is set on disk** until `clear`, which asks again whether all is quiet
-//! when it takes the bit out. A page is written by one at a time, and a bit counts as durable only if it was in the page
-//! that was written and is still wanted when that ended.
+//! Invariant: **a bit that `covers` says is set is set on disk** until `clear`, which asks again whether all
+//! is quiet when it clears the bit. A page is written by one task at a time, and a bit counts as durable only
+//! if it was in the page that was written and is still wanted when that ended.
 //!
-//! It deliberately does not know what it is about: which places there are, when they agree, and what to do if they do
-//! not is its owner's. Bits of several copies are joined: one too many costs time, one too few data. A sheet that is damaged
-//! in one copy and whole in another says nothing that the other does not.
+//! The module deliberately does not know the places, when they agree, and what to do if they do not: its
+//! owner does. Bits of several copies are joined: one too many costs time, one too few data. A sheet that is
+//! damaged in one copy is taken from another copy in which it is whole.
 
 mod bits;
 mod format;
@@ -41,12 +42,13 @@ use std::rc::Rc;
 
 /// The shortest page, in bytes: the unit that is written.
 const PAGE: usize = 4096;
-/// So much is marked before a stream of writes, at most, in bytes.
+/// So many bytes are marked before a stream of writes, at most.
 const LEAD: u64 = 64 << 20;
 
-/// Where the pages of an intent are kept.
-pub trait Place {
-    /// Writes a page `at` bytes behind the beginning of the area; durable, wherever it has to be, when it completes.
+/// A store for the pages of an intent.
+pub trait IntentStore {
+    /// Writes a page `at` bytes after the beginning of the area; the page is durable on all devices that need
+    /// it when this completes.
     fn put(&self, at: u64, page: Buf) -> Pending;
 }
 
@@ -61,13 +63,13 @@ impl Area {
     }
 }
 
-impl Place for Area {
+impl IntentStore for Area {
     fn put(&self, at: u64, page: Buf) -> Pending {
         Box::pin(self.write(at, page))
     }
 }
 
-/// What is being written.
+/// The regions that are being written.
 pub struct Intent {
     env: Rc<dyn Env>,
     shape: Cell<Shape>,
@@ -78,16 +80,16 @@ pub struct Intent {
 }
 
 struct State {
-    /// Set, or about to be.
+    /// Bits that are set, or about to be.
     wanted: Bits,
-    /// Those of them that are on disk.
+    /// Bits that are set on disk.
     durable: Bits,
-    /// Used since [`Intent::quiet`] was asked last.
+    /// Bits used since the last [`Intent::quiet`].
     recent: Bits,
 }
 
 impl Intent {
-    /// An intent of which nothing is known yet, written to devices with logical blocks of at most `block` bytes.
+    /// An empty intent, written to devices with logical blocks of at most `block` bytes.
     pub fn new(env: &Rc<dyn Env>, shape: Shape, block: u32) -> Result<Intent> {
         shape.check()?;
         let none = Bits::none(shape.size, shape.region);
@@ -101,27 +103,28 @@ impl Intent {
         })
     }
 
-    /// What it is of.
+    /// The shape of the intent.
     pub fn shape(&self) -> Shape {
         self.shape.get()
     }
 
-    /// Bytes of the area that it takes, a multiple of the logical block.
+    /// Bytes of the area, a multiple of the logical block.
     pub fn area(&self) -> u64 {
         self.shape.get().area(self.page)
     }
 
-    /// Takes in what the whole sheets of an area say. What no area says is for [`Intent::doubt`].
+    /// Joins the bits of the whole sheets of an area. Sheets that no area has are for
+    /// [`Intent::mark_damaged`].
     pub async fn load(&self, area: &Area) -> Result<Sheets> {
         let bytes = self.bytes_of(area).await?;
         let sheets = self.shape.get().look(&bytes, &mut self.state.borrow_mut().wanted)?;
         if !sheets.are_whole() {
-            tracing::warn!(device = %area.0.name(), gone = sheets.gone, "its intent is damaged");
+            tracing::warn!(device = %area.0.name(), gone = sheets.gone, "the intent is damaged");
         }
         Ok(sheets)
     }
 
-    /// True if there is nothing of it in an area, not even something damaged.
+    /// True if an area has no sheet of an intent, not even a damaged one.
     pub async fn is_gone(&self, area: &Area) -> Result<bool> {
         let bytes = self.bytes_of(area).await?;
         let shape = self.shape.get();
@@ -134,9 +137,9 @@ impl Intent {
         Ok(buf.to_vec())
     }
 
-    /// What no whole sheet says may be anything: all of its regions count as written.
-    pub fn doubt(&self, known: &Sheets) {
-        self.shape.get().doubt(known, &mut self.state.borrow_mut().wanted);
+    /// Marks all regions of the sheets that no area has: they count as written.
+    pub fn mark_damaged(&self, known: &Sheets) {
+        self.shape.get().mark_damaged(known, &mut self.state.borrow_mut().wanted);
     }
 
     /// True if all of `at` may be written now. It counts as written from now on.
@@ -150,7 +153,7 @@ impl Intent {
         durable || flawed("data before intent")
     }
 
-    /// What should be marked soon, because the stream of writes that `at` is of will come to it; once.
+    /// The regions to mark soon, because the stream of writes that `at` belongs to will reach them; once.
     #[inline]
     pub fn ahead(&self, at: &Range<u64>) -> Option<Range<u64>> {
         let region = self.shape.get().region;
@@ -162,37 +165,37 @@ impl Intent {
     fn lead(&self, edge: u64) -> Option<Range<u64>> {
         let Shape { region, size, .. } = self.shape.get();
         let wanted = &mut self.state.borrow_mut().wanted;
-        let is_behind = |count: &u64| wanted.has(&(edge - count * region..edge - (count - 1) * region));
-        let behind = (1..=(LEAD / region).min(edge / region)).take_while(is_behind).count() as u64;
-        // The half of it that is there already is time enough to write a page.
-        let half = edge + behind / 2 * region;
-        if behind == 0 || half >= size || wanted.has(&(half..half + 1)) {
+        let is_marked = |count: &u64| wanted.has(&(edge - count * region..edge - (count - 1) * region));
+        let marked = (1..=(LEAD / region).min(edge / region)).take_while(is_marked).count() as u64;
+        // The marked half before the edge leaves time enough to write a page.
+        let half = edge + marked / 2 * region;
+        if marked == 0 || half >= size || wanted.has(&(half..half + 1)) {
             return None;
         }
-        let next = edge..(edge + behind * region).min(size);
+        let next = edge..(edge + marked * region).min(size);
         wanted.add(&next);
         Some(next)
     }
 
     /// Makes [`Intent::covers`] true for `at`. It is true until the next await of the caller.
-    pub async fn mark(&self, at: &Range<u64>, on: &impl Place) -> Result<()> {
+    pub async fn mark(&self, at: &Range<u64>, on: &impl IntentStore) -> Result<()> {
         while !self.covers(at) {
             self.state.borrow_mut().wanted.add(at);
-            let lacks = |page: &u64| {
+            let is_not_durable = |page: &u64| {
                 let part = self.shape.get().page_part(*page, self.page);
                 let part = part.start.max(at.start)..part.end.min(at.end);
                 !self.state.borrow().durable.has(&part)
             };
-            let lacking = self.shape.get().pages(at, self.page).find(lacks);
-            if let Some(page) = lacking {
-                self.write(page, on, || lacks(&page)).await?;
+            let missing = self.shape.get().pages(at, self.page).find(is_not_durable);
+            if let Some(page) = missing {
+                self.write(page, on, || is_not_durable(&page)).await?;
             }
         }
         Ok(())
     }
 
-    /// Writes a page as it is when its turn comes, if that is `needed` then.
-    async fn write(&self, page: u64, on: &impl Place, needed: impl Fn() -> bool) -> Result<()> {
+    /// Writes a page when its turn comes, if that is `needed` then.
+    async fn write(&self, page: u64, on: &impl IntentStore, needed: impl Fn() -> bool) -> Result<()> {
         let _writing = self.writing.lock(&(page..page + 1)).await;
         if !needed() {
             return Ok(());
@@ -213,43 +216,43 @@ impl Intent {
         Ok(())
     }
 
-    /// Writes all pages: for a place that has none of them, or old ones.
-    pub async fn write_all(&self, on: &impl Place) -> Result<()> {
+    /// Writes all pages: for a store that has none of them, or old ones.
+    pub async fn write_all(&self, on: &impl IntentStore) -> Result<()> {
         for page in 0..self.area() / self.page as u64 {
             self.write(page, on, || true).await?;
         }
         Ok(())
     }
 
-    /// Says that anything may have been written everywhere; durable after [`Intent::write_all`].
+    /// Marks all regions; durable after [`Intent::write_all`].
     pub fn set_all(&self) {
         self.state.borrow_mut().wanted.add(&(0..self.shape.get().size));
     }
 
-    /// An intent of the same device with `size` bytes, more than it has: all of what is new counts as written. It is written
-    /// to another area, and then [`Intent::grow`] goes on with it.
+    /// An intent of the same device with `size` bytes, more than now: all of the new bytes count as written.
+    /// It is written to another area, and then [`Intent::grow`] goes on with it.
     pub fn longer(&self, size: u64) -> Result<Intent> {
         let before = self.shape();
         let mut next = Intent::new(&self.env, Shape { size, ..before }, self.page as u32)?;
         let state = next.state.get_mut();
-        if !flawed("what was in doubt is forgotten") {
+        if !flawed("what needs a resync is forgotten") {
             state.wanted.join(&self.state.borrow().wanted);
         }
         if !flawed("what is new is not marked") {
             state.wanted.add(&(before.size..size));
         }
-        // Who has asked before what is quiet does not know of it.
+        // An earlier call of `quiet` does not know these.
         state.recent.add(&(before.size..size));
         Ok(next)
     }
 
-    /// Goes on as `next`, which is [longer](Intent::longer) and durable in its area, when no page is being written: then
-    /// `switch` is called, and from then on pages go to the new area.
+    /// Goes on as `next`, which is [longer](Intent::longer) and durable in its area, when no page is being
+    /// written: then `switch` is called, and from then on pages go to the new area.
     pub async fn grow(&self, next: Intent, switch: impl FnOnce()) {
         let _writing = self.writing.lock(&(0..u64::MAX)).await;
         let mut state = next.state.into_inner();
-        // What was marked meanwhile is not on disk there.
-        if !flawed("what was in doubt is forgotten") {
+        // Bits marked meanwhile are not on disk there.
+        if !flawed("what needs a resync is forgotten") {
             state.wanted.join(&self.state.borrow().wanted);
         }
         state.recent.join(&self.state.borrow().recent);
@@ -258,41 +261,41 @@ impl Intent {
         switch();
     }
 
-    /// Where something was written that is not known to be everywhere.
+    /// The regions whose writes may not be in all places.
     pub fn regions(&self) -> Bits {
         self.state.borrow().wanted.clone()
     }
 
-    /// Nothing is under way: what was used lately may be cleared at once.
+    /// No writes are under way: regions used lately may be cleared at once.
     pub fn forget(&self) {
         self.state.borrow_mut().recent.clear();
     }
 
-    /// True if nothing is.
+    /// True if no bit is set.
     pub fn is_empty(&self) -> bool {
         self.state.borrow().wanted.is_empty()
     }
 
-    /// The regions that were not used since this was asked last, and in which nothing is under way, as `good` says.
-    /// Flush all places, and then [`Intent::clear`] them.
+    /// The regions that were not used since the last call, and in which no writes are under way, as `good`
+    /// says. Flush all places, and then [`Intent::clear`] them.
     pub fn quiet(&self, good: impl Fn(&Range<u64>) -> bool) -> Vec<Range<u64>> {
         let state = &mut *self.state.borrow_mut();
         let quiet = state
             .wanted
             .units()
             .filter(|unit| !state.recent.touches(unit))
-            // What ends while all is being flushed may be flushed or not.
+            // A write that ends during the flush may be flushed or not.
             .filter(|unit| good(unit) || flawed("a busy region is cleared"))
             .collect();
         state.recent.clear();
         quiet
     }
 
-    /// Takes out those of `regions` that were not used since they were quiet, and are still `good`.
+    /// Clears those of `regions` that were not used since they were quiet, and are still `good`.
     pub async fn clear(
         &self,
         regions: Vec<Range<u64>>,
-        on: &impl Place,
+        on: &impl IntentStore,
         good: impl Fn(&Range<u64>) -> bool,
     ) -> Result<()> {
         let mut pages = BTreeSet::new();

@@ -14,7 +14,7 @@ const DISKS: [&str; 2] = ["a", "b"];
 /// Counts the pages that are written, and where.
 struct Counting(Area, Rc<Cell<usize>>);
 
-impl Place for Counting {
+impl IntentStore for Counting {
     fn put(&self, at: u64, page: Buf) -> Pending {
         self.1.set(self.1.get() + 1);
         self.0.put(at, page)
@@ -45,7 +45,7 @@ struct Pair {
     busy: RefCell<Vec<Range<u64>>>,
 }
 
-impl Place for Pair {
+impl IntentStore for Pair {
     fn put(&self, at: u64, page: Buf) -> Pending {
         let areas = self.disks.clone().map(|node| Area(node, DATA));
         Box::pin(async move {
@@ -94,7 +94,7 @@ async fn verify(env: Rc<SimEnv>) -> std::result::Result<(), String> {
     let pair = Pair::new(&env);
     for node in &pair.disks {
         let sheets = pair.intent.load(&Area(Rc::clone(node), DATA)).await.map_err(|e| e.to_string())?;
-        pair.intent.doubt(&sheets);
+        pair.intent.mark_damaged(&sheets);
     }
     let (a, b) = (bytes(&pair.disks[0], 0..DATA).await, bytes(&pair.disks[1], 0..DATA).await);
     for (number, (a, b)) in a.chunks(512).zip(b.chunks(512)).enumerate() {

@@ -84,7 +84,7 @@ fn what_is_widened_is_in_use_all_the_time() {
     assert!(poll(&mut wider).is_some_and(|_| locks.is_locked(&(0..8))));
 }
 
-/// What the tasks of a run know of each other.
+/// The shared state of the tasks of a run.
 #[derive(Default)]
 struct Model {
     held: RefCell<Vec<(u64, Range<u64>)>>,

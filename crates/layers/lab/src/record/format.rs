@@ -1,4 +1,5 @@
-//! The bytes of the log: what Linux' `dm-log-writes` writes and xfstests' `replay-log` reads, version 1.
+//! The bytes of the log: Linux' `dm-log-writes` writes and xfstests' `replay-log` reads this format, version
+//! 1.
 //!
 //! ```text
 //!      sector 0        1              2 .. 1+n       2+n
@@ -22,19 +23,19 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 const MAGIC: u64 = 0x006a_7366_7773_6872;
 const VERSION: u64 = 1;
 
-/// What happened. Several may be set.
+/// The kinds of entries. Several flags may be set.
 pub(super) mod flag {
-    /// A flush; it has no place.
+    /// A flush; it has no address.
     pub const FLUSH: u64 = 1;
     /// The write was durable when it completed.
     pub const FUA: u64 = 2;
     /// The range was discarded.
     pub const DISCARD: u64 = 4;
-    /// A name for this place of the log.
+    /// A name for this point of the log.
     pub const MARK: u64 = 8;
     /// File system metadata. Never set here: only a kernel knows.
     pub const METADATA: u64 = 16;
-    /// All that version 1 knows.
+    /// All flags of version 1.
     pub const ALL: u64 = FLUSH | FUA | DISCARD | MARK | METADATA;
 }
 
@@ -72,12 +73,12 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// How many sectors of data follow it in the log.
+    /// How many sectors of data follow the head in the log.
     pub(super) fn data_sectors(&self) -> u64 {
         if self.flags & flag::DISCARD == 0 { self.sectors } else { 0 }
     }
 
-    /// The sector that holds the head, and the name of a mark.
+    /// The sector with the head, and the name of a mark.
     pub(super) fn encode(&self, name: &str, sector: u32) -> Vec<u8> {
         let entry = Entry {
             sector: self.sector.into(),

@@ -1,33 +1,35 @@
-//! `record`: writes everything that passes into a log, from which any moment can be replayed.
+//! `record`: writes every change into a log, from which any moment can be replayed.
 //!
-//! The log has the format of Linux' `dm-log-writes`, so that `replay-log` of xfstests replays any prefix of it: into
-//! what the device may hold after a crash at that place. Every prefix that ends at a flush holds all that the flush
-//! made durable; the whole log gives the device as it is, but for writes that overlapped in flight.
+//! The log has the format of Linux' `dm-log-writes`, so that `replay-log` of xfstests replays any prefix of
+//! it: the result is a possible state of the device after a crash at that entry. Every prefix that ends at a
+//! flush has all that the flush made durable; the whole log gives the device as it is, but for writes that
+//! overlapped in flight.
 //!
 //! ```text
 //!      write ──▶ below ──done──▶ kept in memory ───┐
-//!      flush ──▶ below ──done──▶ what it covers ───┼──▶ log: entries, then their number, then the answer
+//!      flush ──▶ below ──done──▶ covered writes ───┼──▶ log: entries, then their number, then the answer
 //!      forced write ──▶ below ──done───────────────┘
 //! ```
 //!
 //! Keys:
 //! * `over`: the device below.
-//! * `log`: the file or block device of the log; relative to the hierarchy file. A log that is there is continued; a
-//!   file with anything else in it is refused.
+//! * `log`: the file or block device of the log; relative to the hierarchy file. An existing log is
+//!   continued; a file with anything else in it is refused.
 //! * `log-size` ("64GiB"): the size of the file if it is created, sparse.
-//! * `buffer` ("64MiB"): memory for writes that are not in the log yet. When it is full, they are logged before the
-//!   flush that they wait for.
+//! * `buffer` ("64MiB"): memory for writes that are not in the log yet. When the buffer is full, they are
+//!   logged before the flush that they wait for.
 //!
 //! Commands: `mark` with a `name` puts the name into the log and answers with its entry's number.
 //!
-//! The rules of logging are dm-log-writes': an unforced write or discard is logged when a flush that began after its
-//! end has ended, in the order of completion, and the flush after it; a forced write when it completes. Unlike there,
-//! a forced write takes older writes of the same sectors with it, so that the end of the log is the device as it is.
-//! If the log cannot be written, requests that need it fail, and say so; the next one tries again. What was logged is
-//! durable before the number of entries says that it is there, so the log can be read at any time.
+//! The rules of logging are dm-log-writes': an unforced write or discard is logged when a flush that began
+//! after its end has ended, in the order of completion, and the flush after it; a forced write when it
+//! completes. Unlike there, a forced write takes older writes of the same sectors with it, so that the end of
+//! the log is the device as it is. If the log cannot be written, requests that need it fail, and say so; the
+//! next one tries again. Entries are durable before the number of entries counts them, so the log can be read
+//! at any time.
 //!
-//! It deliberately copies every write once (what is logged must be what was written), and does not log reads or
-//! writes that failed.
+//! The layer deliberately copies every write once (the log must have the bytes that were written), and does
+//! not log reads or writes that failed.
 
 mod format;
 mod state;
@@ -111,7 +113,7 @@ async fn open(keys: Keys, with: Build) -> Result<Made> {
         sector,
         buffer: keys.buffer.0,
         journal: RefCell::default(),
-        held: Cell::new(0),
+        buffered: Cell::new(0),
         before: entries,
         cursor: Cell::new(cursor),
         writing: Cell::new(false),
@@ -121,7 +123,7 @@ async fn open(keys: Keys, with: Build) -> Result<Made> {
     }))
 }
 
-/// Where a log is to be continued.
+/// The position where a log is continued.
 struct End {
     entries: u64,
     cursor: u64,
@@ -155,30 +157,30 @@ struct Record {
     log: Rc<Node>,
     /// The unit of the log in bytes: the block of the device.
     sector: u32,
-    /// The most memory that `held` may become, unless a single write is larger.
+    /// The most bytes that `buffered` may become, unless a single write is larger.
     buffer: u64,
     journal: RefCell<Journal>,
     /// Bytes of writes in flight and in the journal.
-    held: Cell<u64>,
+    buffered: Cell<u64>,
     /// Entries that were in the log when it was opened.
     before: u64,
-    /// Where the next entry goes.
+    /// The position of the next entry.
     cursor: Cell<u64>,
-    /// The writer runs.
+    /// True while the writer runs.
     writing: Cell<bool>,
-    /// How often it began to write a batch, and which of these attempts failed last and how, if none has succeeded
-    /// since.
+    /// How often the writer began a batch, and which of these attempts failed last and how, if none has
+    /// succeeded since.
     attempts: Cell<u64>,
     failure: RefCell<Option<(u64, Error)>>,
-    /// Something of the above has changed.
+    /// Notified when one of these changes.
     moved: Signal,
 }
 
 impl Record {
-    /// A private copy of what is to be written, once there is room for it.
+    /// A private copy of the bytes of a write, once there is room for it.
     async fn copy(self: &Rc<Self>, bytes: &Buf) -> Result<Buf> {
         let len = bytes.len() as u64;
-        while self.held.get() > 0 && self.held.get() + len > self.buffer {
+        while self.buffered.get() > 0 && self.buffered.get() + len > self.buffer {
             let moved = self.moved.wait();
             let everything = self.journal.borrow_mut().release_all();
             if self.journal.borrow().logged() < everything {
@@ -187,14 +189,14 @@ impl Record {
                 moved.await;
             }
         }
-        self.held.set(self.held.get() + len);
+        self.buffered.set(self.buffered.get() + len);
         let copy = self.env.pool().take(bytes.len());
         copy.copy_from(bytes);
         Ok(copy)
     }
 
     fn release(&self, bytes: u64) {
-        self.held.set(self.held.get() - bytes);
+        self.buffered.set(self.buffered.get() - bytes);
         self.moved.notify();
     }
 
@@ -243,7 +245,8 @@ impl Record {
         self.logged(number).await
     }
 
-    /// Waits until `number` entries are in the log, or an attempt to write it that began after this has failed.
+    /// Waits until `number` entries are in the log, or an attempt to write them that began after this has
+    /// failed.
     async fn logged(self: &Rc<Self>, number: u64) -> Result<()> {
         let before = self.attempts.get();
         while self.journal.borrow().logged() < number {
@@ -259,7 +262,7 @@ impl Record {
         Ok(())
     }
 
-    /// Writes the queue, as long as there is one. What could not be written stays in it.
+    /// Writes the queue, as long as there is one. Entries that could not be written stay in it.
     async fn write_log(self: Rc<Self>) {
         loop {
             let batch = self.journal.borrow().batch(BATCH);
@@ -271,8 +274,8 @@ impl Record {
                 Ok(cursor) => {
                     self.cursor.set(cursor);
                     self.failure.take();
-                    let held = self.journal.borrow_mut().written(batch.len());
-                    self.release(held);
+                    let bytes = self.journal.borrow_mut().written(batch.len());
+                    self.release(bytes);
                 }
                 Err(e) => {
                     let before = self.failure.replace(Some((self.attempts.get(), e.clone())));
@@ -287,7 +290,8 @@ impl Record {
         self.moved.notify();
     }
 
-    /// Writes entries at the cursor, makes them durable, and then counts them in the super. Where they end.
+    /// Writes entries at the cursor, makes them durable, and then counts them in the super. Returns their
+    /// end.
     async fn write_batch(&self, batch: &[Entry]) -> Result<u64> {
         let mut cursor = self.cursor.get();
         let mut writes = Vec::new();
@@ -359,7 +363,7 @@ impl Layer for Record {
         Passthrough::to(&self.child)
     }
 
-    /// Logs what was never flushed, too, and closes the log.
+    /// Logs the unflushed writes, too, and closes the log.
     fn close(self: Rc<Self>) -> Pending {
         Box::pin(async move {
             let number = self.journal.borrow_mut().release_all();
@@ -372,7 +376,7 @@ impl Layer for Record {
 impl Manage for Record {
     fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
         unless_replaced(effect, || {
-            format!("its log has every change of {}, and this would be none of them", child.name())
+            format!("its log has every change of {}, and this change would not be in it", child.name())
         })
     }
 
@@ -392,7 +396,7 @@ impl Manage for Record {
         json!({
             "entries": self.before + self.journal.borrow().logged(),
             "log_used": self.cursor.get(),
-            "held": self.held.get(),
+            "held": self.buffered.get(),
         })
     }
 }

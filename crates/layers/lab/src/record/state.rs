@@ -1,4 +1,4 @@
-//! What goes into the log, and in which order.
+//! The entries of the log, and their order.
 //!
 //! ```text
 //!      completed ──▶ unflushed ──flush, forced write, mark, buffer full──▶ queue ──writer──▶ log
@@ -11,7 +11,7 @@ use lamina_block::Buf;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// What an entry carries.
+/// The content of an entry.
 #[derive(Clone, Debug)]
 pub(super) enum Content {
     /// These bytes.
@@ -24,7 +24,7 @@ pub(super) enum Content {
     Name(String),
 }
 
-/// One entry of the log to be.
+/// One entry of the log, not written yet.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     /// The range on the device, in bytes.
@@ -51,8 +51,8 @@ impl Entry {
         }
     }
 
-    /// Memory that it holds.
-    pub(super) fn held(&self) -> u64 {
+    /// The memory of the entry.
+    pub(super) fn memory(&self) -> u64 {
         match &self.content {
             Content::Data(bytes) => bytes.len() as u64,
             Content::Zeroes | Content::None | Content::Name(_) => 0,
@@ -71,9 +71,9 @@ pub(super) struct Journal {
     unflushed: VecDeque<Entry>,
     /// The number of the first of them, counted from the beginning.
     first: u64,
-    /// To be written, in order.
+    /// Entries to be written, in order.
     queue: VecDeque<Entry>,
-    /// How many ever went into the queue, and how many of these are in the log.
+    /// How many entries ever went into the queue, and how many of these are in the log.
     queued: u64,
     logged: u64,
 }
@@ -84,33 +84,33 @@ impl Journal {
         self.unflushed.push_back(entry);
     }
 
-    /// What a flush that begins now covers; for [`Journal::flushed`].
+    /// The end of the entries that a flush which begins now covers; for [`Journal::flushed`].
     pub(super) fn flush_begins(&self) -> u64 {
         self.first + self.unflushed.len() as u64
     }
 
-    /// A flush has completed. The number that is in the log when it is.
+    /// A flush has completed. Returns the number of entries in the log after it.
     pub(super) fn flushed(&mut self, covers: u64) -> u64 {
         self.release(covers.saturating_sub(self.first) as usize);
         self.append(Entry::flush())
     }
 
-    /// A change has completed that is durable. What it overwrites goes before it, with everything older, so that the
-    /// order on each sector stays.
+    /// A durable change has completed. Earlier changes of its sectors go before it, with everything older, so
+    /// that the order on each sector stays.
     pub(super) fn durable(&mut self, entry: Entry) -> u64 {
         let older = self.unflushed.iter().rposition(|other| other.touches(&entry.at));
         self.release(older.map_or(0, |last| last + 1));
         self.append(entry)
     }
 
-    /// An entry without a place.
+    /// Appends an entry without an address.
     pub(super) fn append(&mut self, entry: Entry) -> u64 {
         self.queue.push_back(entry);
         self.queued += 1;
         self.queued
     }
 
-    /// Everything is to be logged.
+    /// Queues all entries.
     pub(super) fn release_all(&mut self) -> u64 {
         self.release(self.unflushed.len());
         self.queued
@@ -128,13 +128,13 @@ impl Journal {
         self.queue.iter().take(max).cloned().collect()
     }
 
-    /// The first `count` of the queue are in the log. The memory that they held.
+    /// The first `count` of the queue are in the log. Returns their memory.
     pub(super) fn written(&mut self, count: usize) -> u64 {
         self.logged += count as u64;
-        self.queue.drain(..count).map(|entry| entry.held()).sum()
+        self.queue.drain(..count).map(|entry| entry.memory()).sum()
     }
 
-    /// How many entries are in the log since it was opened.
+    /// How many entries were logged since the log was opened.
     pub(super) fn logged(&self) -> u64 {
         self.logged
     }

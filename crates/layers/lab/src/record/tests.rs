@@ -56,7 +56,7 @@ impl Log<'_> {
     }
 
     /// The log in words, one entry each.
-    fn words(&self) -> Vec<String> {
+    fn lines(&self) -> Vec<String> {
         let word = |([sector, sectors, flags, name], at): ([u64; 4], usize)| match flags {
             8 => String::from_utf8(self.bytes[at + 32..at + 32 + name as usize].to_vec()).unwrap(),
             1 => "flush".into(),
@@ -125,7 +125,7 @@ fn the_format_is_what_it_was() {
         }
         assert_eq!(log, std::fs::read(path).unwrap());
         let expected = ["2:0+1", "half-way", "0:8+2", "4:16+8", "0:9+2", "flush", "0:1024+1", "flush"];
-        assert_eq!(Log::open(&log).words(), expected);
+        assert_eq!(Log::open(&log).lines(), expected);
     });
 }
 
@@ -241,7 +241,7 @@ fn a_log_is_continued() {
         assert_eq!(mark(&again, "second").await.unwrap(), json!({"entry": 8}));
         again.submit(write_of(512, 9, 512, Durability::Fua)).await.unwrap();
         let bytes = log_bytes(&world).await;
-        assert_eq!(Log::open(&bytes).words()[8..], ["second", "2:1+1"]);
+        assert_eq!(Log::open(&bytes).lines()[8..], ["second", "2:1+1"]);
         assert!(Log::open(&bytes).replay(10, SIZE) == bytes_of(&below).await);
     });
 }
@@ -285,8 +285,8 @@ fn any_bytes_are_a_log_or_refused() {
         for _ in 0..500 {
             let mut bytes = good.clone();
             for _ in 0..1 + random() % 4 {
-                let place = random() as usize % (bytes.len() / 512) * 512 + random() as usize % 32;
-                bytes[place] = random() as u8;
+                let position = random() as usize % (bytes.len() / 512) * 512 + random() as usize % 32;
+                bytes[position] = random() as u8;
             }
             file.submit(Io::write(0, Buf::from_vec(bytes), Durability::Cached)).await.unwrap();
             if let Ok(node) = world.try_over("record", json!({"log": "the.log"}), &[&below]).await {
@@ -310,7 +310,7 @@ fn what_the_log_cannot_take_fails_and_is_logged_later() {
         log.set_presence(Presence::Here);
         node.submit(Io::flush()).await.unwrap();
         let bytes = log_bytes(&world).await;
-        assert_eq!(Log::open(&bytes).words(), ["0:0+1", "flush", "2:1+1", "0:2+1", "flush"]);
+        assert_eq!(Log::open(&bytes).lines(), ["0:0+1", "flush", "2:1+1", "0:2+1", "flush"]);
         assert!(Log::open(&bytes).replay(5, SIZE) == bytes_of(&below).await);
     });
 }

@@ -1,5 +1,5 @@
-//! Legs that fail, that answer again, and that have all again: what [`State`](super::state::State) decides is
-//! said, done and kept here.
+//! Legs that fail, that answer again, and that are in sync again: carries out, logs and records the decisions
+//! of [`State`](super::state::State).
 
 use super::roles::end_is_gone;
 use super::{Legs, is_corrupt};
@@ -8,8 +8,8 @@ use lamina_kit::flaw::flawed;
 use lamina_kit::intent::Area;
 
 impl Legs {
-    /// A leg has failed: from now on it misses what is written. Not if it is the last one that has all; then
-    /// its errors are the device's.
+    /// A leg has failed: it is stale from now on. Not if it is the last one in sync; then its errors are the
+    /// device's.
     pub fn put_out(&self, leg: usize, e: &Error) {
         let now = self.env.now();
         if self.change(|state| state.put_out(leg, e, now)) {
@@ -19,14 +19,14 @@ impl Legs {
         }
     }
 
-    /// Nothing that leg `leg` holds is trusted any more.
+    /// No byte of leg `leg` is trusted any more.
     pub(super) fn end_is_gone(&self, leg: usize) {
         if self.change(|state| state.of_roles(|roles| roles.end_is_gone(leg))) {
             self.changed();
         }
     }
 
-    /// Lets a leg that is behind take writes again, if it answers.
+    /// Lets a stale leg take writes again, if it answers.
     pub(super) async fn bring_back(&self, leg: usize) -> Result<()> {
         let node = &self.nodes[leg];
         let answers = Io::read(0, self.env.pool().take(node.geometry().block as usize));
@@ -41,7 +41,7 @@ impl Legs {
         let (shape, ours) = (node.geometry(), self.block);
         if shape.size < self.size() || shape.block > ours || shape.read_only {
             return Err(Error::invalid(format!(
-                "it is too small, read-only, or its blocks are larger than {ours} bytes"
+                "the device is too small, read-only, or its blocks are larger than {ours} bytes"
             ))
             .on(node.name()));
         }
@@ -65,13 +65,13 @@ impl Legs {
             written?;
         }
         let name = node.name();
-        tracing::info!(device = %self.name, leg = %name, "a leg takes writes again, and gets what it lacks");
+        tracing::info!(device = %self.name, leg = %name, "a leg takes writes again, and its stale bytes are copied");
         self.set_why(leg, None);
         self.unstick();
         Ok(())
     }
 
-    /// True if nothing that leg `leg` holds is to be used.
+    /// True if all bytes of leg `leg` are stale.
     pub(super) fn has_nothing(&self, leg: usize) -> bool {
         self.ask(|state| state.roles().leg(leg).copied) == Some(0)
     }
@@ -81,7 +81,7 @@ impl Legs {
         self.change(|state| state.of_roles(|roles| roles.leg_mut(leg).why = why));
     }
 
-    /// True if a leg that was away has no intent any more.
+    /// True if the intent of a leg that was away is gone.
     async fn is_cut(&self, area: &Area) -> Result<bool> {
         match self.intent.is_gone(area).await {
             Err(e) if is_corrupt(&e) => Ok(false),
@@ -89,18 +89,18 @@ impl Legs {
         }
     }
 
-    /// A leg that is behind has all.
+    /// A stale leg is in sync again.
     pub(super) async fn complete(&self, leg: usize) -> Result<()> {
         let node = &self.nodes[leg];
         node.submit(Io::flush()).await.inspect_err(|e| self.put_out(leg, e))?;
         if self.change(|state| state.of_roles(|roles| roles.complete(leg))) {
-            tracing::info!(device = %self.name, leg = %node.name(), "a leg has all again");
+            tracing::info!(device = %self.name, leg = %node.name(), "a leg is in sync again");
             self.changed();
         }
         self.record().await
     }
 
-    /// Spares take the place of legs that are failed, or away for too long.
+    /// Spares replace legs that are failed, or away for too long.
     pub(super) fn take_spares(&self) {
         let (now, is_there) = (self.env.now(), |leg: usize| !self.nodes[leg].is_absent());
         let taken = self.change(|state| state.of_roles(|roles| roles.take_spares(now, is_there)));

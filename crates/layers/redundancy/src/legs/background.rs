@@ -1,4 +1,4 @@
-//! What goes on in the background, as far as it is decided and not done: plain state.
+//! The decisions about background work: plain state.
 //!
 //! A rebuild ([`Rebuild`]):
 //!
@@ -10,22 +10,22 @@
 //!  halted    -          -         -             -          -       -           idle
 //! ```
 //!
-//! *Stopped*: some bytes could not be copied, and may be when another leg is there. *Halted*: it was
-//! cancelled, and does not begin by itself again.
+//! *Stopped*: some bytes could not be copied, and may be when another leg is there. *Halted*: the rebuild was
+//! cancelled, and does not begin again by itself.
 //!
-//! The turns of all that goes on by itself ([`Turns`]):
+//! The ticks of the background work ([`Ticks`]):
 //!
 //! ```text
 //!            wake               begin               close
 //!  resting   waiting: a task    (does not happen)   closed
-//!  waiting   -                  resting: a turn     closed
-//!  closed    -                  no turn             -
+//!  waiting   -                  resting: a tick     closed
+//!  closed    -                  no tick             -
 //! ```
 
-/// Bits of the intent go after two to four of so many turns.
+/// Bits of the intent are cleared after two to four times so many ticks.
 const SWEEP: u64 = 2;
 
-/// What a rebuild is doing.
+/// The phase of a rebuild.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
     #[default]
@@ -35,20 +35,20 @@ enum Phase {
     Halted,
 }
 
-/// A rebuild, or none.
+/// The rebuild, or none.
 #[derive(Clone, Debug, Default)]
 pub struct Rebuild {
     phase: Phase,
-    /// It goes through the legs from their beginning, and is here.
+    /// The position of the rebuild, which goes through the legs from their beginning.
     cursor: u64,
-    /// What was copied since the device was opened, in bytes.
+    /// Bytes copied since the device was opened.
     copied: u64,
     /// Bytes for each second.
     limit: Option<u64>,
 }
 
 impl Rebuild {
-    /// None yet; there is to be none that copies more than `limit` bytes for each second.
+    /// No rebuild yet; rebuilds copy at most `limit` bytes for each second.
     pub fn new(limit: Option<u64>) -> Rebuild {
         Rebuild { limit, ..Rebuild::default() }
     }
@@ -65,28 +65,28 @@ impl Rebuild {
         self.limit
     }
 
-    /// True if another one may begin.
+    /// True if a rebuild may begin.
     pub fn may_begin(&self) -> bool {
         self.phase == Phase::Idle
     }
 
-    /// True if it was cancelled, and was not allowed since.
+    /// True if the rebuild was cancelled, and was not allowed since.
     pub fn is_halted(&self) -> bool {
         self.phase == Phase::Halted
     }
 
-    /// One begins.
+    /// A rebuild begins.
     pub fn begin(&mut self) {
         debug_assert!(self.may_begin(), "one rebuild goes on at a time");
         self.phase = Phase::Running;
     }
 
-    /// It goes through the legs from their beginning, once more.
+    /// The rebuild goes through the legs from their beginning, once more.
     pub fn rewind(&mut self) {
         self.cursor = 0;
     }
 
-    /// All that lies before `cursor` is being copied.
+    /// All bytes before `cursor` are being copied.
     pub fn advance(&mut self, cursor: u64) {
         self.cursor = cursor;
     }
@@ -102,7 +102,7 @@ impl Rebuild {
         self.phase = Phase::Stopped;
     }
 
-    /// It goes on, or somebody lets it: true if it had stopped.
+    /// The rebuild goes on: true if it had stopped.
     pub fn resume(&mut self) -> bool {
         let had_stopped = self.phase == Phase::Stopped;
         if had_stopped {
@@ -111,14 +111,14 @@ impl Rebuild {
         had_stopped
     }
 
-    /// It has ended, and the next one has this limit. One that was cancelled is to be allowed first.
+    /// The rebuild has ended, and the next one has this limit. A cancelled rebuild has to be allowed first.
     pub fn end(&mut self, is_cancelled: bool, limit: Option<u64>) {
         debug_assert!(matches!(self.phase, Phase::Running | Phase::Stopped), "what has begun ends, once");
         self.phase = if is_cancelled { Phase::Halted } else { Phase::Idle };
         self.limit = limit;
     }
 
-    /// One that was cancelled may begin again.
+    /// A cancelled rebuild may begin again.
     pub fn allow(&mut self) {
         if self.is_halted() {
             self.phase = Phase::Idle;
@@ -126,33 +126,33 @@ impl Rebuild {
     }
 }
 
-/// When what goes on by itself has its next turn.
+/// When the background work has its next tick.
 #[derive(Clone, Debug, Default)]
-pub struct Turns {
+pub struct Ticks {
     is_waiting: bool,
     is_closed: bool,
     count: u64,
 }
 
-impl Turns {
-    /// There is to be a turn soon: true if nothing waits for one yet, and something is to.
+impl Ticks {
+    /// Asks for a tick soon: true if no task waits for one yet, and one is to.
     pub fn wake(&mut self) -> bool {
         !self.is_closed && !std::mem::replace(&mut self.is_waiting, true)
     }
 
-    /// The turn that was waited for: true if it is to be taken.
+    /// The tick begins that a task waited for: true if it is to be carried out.
     pub fn begin(&mut self) -> bool {
         self.is_waiting = false;
         self.count += u64::from(!self.is_closed);
         !self.is_closed
     }
 
-    /// True if bits of the intent are to go in this turn.
+    /// True if bits of the intent are to be cleared in this tick.
     pub fn is_sweep(&self) -> bool {
         self.count.is_multiple_of(SWEEP)
     }
 
-    /// There are no more turns.
+    /// There are no more ticks.
     pub fn close(&mut self) {
         self.is_closed = true;
     }
@@ -213,7 +213,7 @@ mod tests {
             for (phase, expected) in phases.into_iter().zip(expected) {
                 let mut rebuild = Rebuild { phase, ..Rebuild::default() };
                 let Some((after, answer)) = expected else {
-                    // It must not happen then, and is noticed.
+                    // The change must not happen in that phase, and is noticed.
                     let happens = std::panic::AssertUnwindSafe(|| change(&mut rebuild));
                     let is_noticed = std::panic::catch_unwind(happens).is_err();
                     assert_eq!(is_noticed, cfg!(debug_assertions), "{name} of {phase:?}");
@@ -228,31 +228,31 @@ mod tests {
 
     #[test]
     fn every_change_of_turns_is_as_the_table_says() {
-        let turns = |is_waiting, is_closed| Turns { is_waiting, is_closed, count: 0 };
-        type Row = (Turns, fn(&mut Turns) -> bool, bool, (bool, bool, u64));
+        let ticks = |is_waiting, is_closed| Ticks { is_waiting, is_closed, count: 0 };
+        type Row = (Ticks, fn(&mut Ticks) -> bool, bool, (bool, bool, u64));
         let rows: [Row; 7] = [
-            (turns(false, false), Turns::wake, true, (true, false, 0)),
-            (turns(true, false), Turns::wake, false, (true, false, 0)),
-            (turns(false, true), Turns::wake, false, (false, true, 0)),
-            (turns(true, true), Turns::wake, false, (true, true, 0)),
-            (turns(true, false), Turns::begin, true, (false, false, 1)),
-            (turns(true, true), Turns::begin, false, (false, true, 0)),
+            (ticks(false, false), Ticks::wake, true, (true, false, 0)),
+            (ticks(true, false), Ticks::wake, false, (true, false, 0)),
+            (ticks(false, true), Ticks::wake, false, (false, true, 0)),
+            (ticks(true, true), Ticks::wake, false, (true, true, 0)),
+            (ticks(true, false), Ticks::begin, true, (false, false, 1)),
+            (ticks(true, true), Ticks::begin, false, (false, true, 0)),
             (
-                turns(true, false),
-                |turns| {
-                    turns.close();
-                    turns.are_over()
+                ticks(true, false),
+                |ticks| {
+                    ticks.close();
+                    ticks.are_over()
                 },
                 true,
                 (true, true, 0),
             ),
         ];
-        for (number, (mut turns, change, answer, after)) in rows.into_iter().enumerate() {
-            assert_eq!(change(&mut turns), answer, "row {number}");
-            assert_eq!((turns.is_waiting, turns.is_closed, turns.count), after, "row {number}");
+        for (number, (mut ticks, change, answer, after)) in rows.into_iter().enumerate() {
+            assert_eq!(change(&mut ticks), answer, "row {number}");
+            assert_eq!((ticks.is_waiting, ticks.is_closed, ticks.count), after, "row {number}");
         }
-        let mut turns = Turns::default();
-        let sweeps = [(); 4].map(|()| turns.begin() && turns.is_sweep());
+        let mut ticks = Ticks::default();
+        let sweeps = [(); 4].map(|()| ticks.begin() && ticks.is_sweep());
         assert_eq!(sweeps, [false, true, false, true]);
     }
 }

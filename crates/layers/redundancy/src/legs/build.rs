@@ -1,4 +1,4 @@
-//! Making legs, finding them again, legs that join and leave.
+//! Making and opening legs, legs that join and are detached.
 
 use super::background::Rebuild;
 use super::findings::Findings;
@@ -17,19 +17,19 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-/// The most that is zeroed at once.
+/// The most bytes that are zeroed at once.
 pub(super) const ZERO_MAX: u64 = 1 << 30;
-/// Legs up to so many bytes are zeroed when they are made, also where that means to write zeroes.
+/// Legs up to so many bytes are zeroed when they are made, also where zeroes have to be written for that.
 const SMALL: u64 = 256 << 20;
-/// What the intent takes at the end of a device whose size is not known yet.
+/// Bytes that the intent takes at the end of a device whose size is not known yet.
 const AREA: u64 = 96 << 10;
 
-/// What a kind asks of its legs.
+/// The demands of a kind on its legs.
 pub struct Needs {
     pub kind: &'static str,
-    /// With fewer in sync bytes are lost.
+    /// With fewer legs in sync bytes are lost.
     pub legs: usize,
-    /// Of its devices so many at the end of `over` are spares when it is made.
+    /// So many of the devices, at the end of `over`, are spares when the device is made.
     pub spares: usize,
     /// Bytes of each leg that belong together, such as a unit of a stripe.
     pub unit: u64,
@@ -37,10 +37,10 @@ pub struct Needs {
     pub timeout: Duration,
     /// Bytes for each second of a rebuild.
     pub limit: Option<u64>,
-    /// Where each leg has a place of its own, because it holds other bytes than the others: how many there are. The number
-    /// stays what it is; what joins is a spare.
-    pub places: usize,
-    /// Bytes behind the intent for the layer when it is made, and what it keeps then.
+    /// The number of columns, where each leg has a column because its bytes differ from those of the others;
+    /// otherwise 0. It never changes; a device that joins is a spare.
+    pub columns: usize,
+    /// Bytes after the intent for the layer when the device is made, and the record of the layer then.
     pub tail: u64,
     pub own: Value,
 }
@@ -50,7 +50,7 @@ pub(super) fn usable(all: u64, tail: u64, unit: u64) -> u64 {
     all.saturating_sub(AREA + tail) / unit * unit
 }
 
-/// The shape of all legs that are there, taken together; the size is that of the smallest.
+/// The geometry of all legs that are there, taken together; the size is that of the smallest.
 fn shape(with: &Build) -> Result<Geometry> {
     let here = with.children.iter().filter(|child| !child.is_absent()).map(|child| child.geometry());
     let smallest = here.clone().map(|g| g.size).min().unwrap_or(0);
@@ -58,7 +58,7 @@ fn shape(with: &Build) -> Result<Geometry> {
     all.ok_or_else(|| Error::offline("none of its devices is there"))
 }
 
-/// At least one of its `devices` is a leg.
+/// Fails unless at least one of the `devices` is a leg.
 pub fn not_all_spares(devices: usize, spares: usize) -> Result<()> {
     match spares < devices {
         true => Ok(()),
@@ -66,7 +66,7 @@ pub fn not_all_spares(devices: usize, spares: usize) -> Result<()> {
     }
 }
 
-/// Refuses a device that is smaller than what is on each leg.
+/// Refuses a device that is smaller than the used bytes of each leg.
 pub fn enough(child: &Node, size: u64) -> Result<()> {
     let has = child.geometry().size;
     if has >= size {
@@ -78,12 +78,12 @@ pub fn enough(child: &Node, size: u64) -> Result<()> {
 
 fn no_state_record() -> Error {
     Error::unsupported(
-        "it must remember which of its devices have every byte: give the file a [hierarchy] table",
+        "the device must remember which of its devices have every byte: give the file a [hierarchy] table",
     )
 }
 
 impl Legs {
-    /// Opens the legs, or makes them. The layer says later what their [`Content`] is.
+    /// Opens the legs, or makes them. The layer gives its [`Content`] later.
     pub async fn build(needs: Needs, with: &Build) -> Result<Rc<Legs>> {
         let keep = with.keep.clone().ok_or_else(no_state_record)?;
         let all = shape(with)?;
@@ -103,11 +103,11 @@ impl Legs {
         let legs = legs(with, &kept, &needs, area..area + intent.area() + kept.tail, all.block)?;
         let wanted = Wanted {
             needs: needs.legs,
-            legs: match needs.places {
+            legs: match needs.columns {
                 0 => legs.len().saturating_sub(needs.spares).max(needs.legs),
-                places => places,
+                columns => columns,
             },
-            places: needs.places,
+            columns: needs.columns,
             timeout: needs.timeout,
         };
         let mut state = State::new(legs, wanted, kept.size, all.block);
@@ -115,7 +115,7 @@ impl Legs {
         state.findings = Findings::new(kept.scrub.map(|position| position.min(kept.size)));
         state.rebuild = Rebuild::new(needs.limit);
         state.check().map_err(|what| state_record::corrupt("legs", &what))?;
-        // Of one that has left nothing is known any more: it could come back with other bytes, or with none.
+        // Nothing is known of a leg that was detached: it could come back with other bytes, or with none.
         let is_kept = |child: &Rc<Node>| kept.legs.iter().any(|leg| leg.device == child.name());
         let as_kept = kept.legs.len() == with.children.len() && with.children.iter().all(is_kept);
         let made = Rc::new_cyclic(|me| Legs {
@@ -149,7 +149,7 @@ impl Legs {
         Ok(made)
     }
 
-    /// Says what the bytes mean; background work may begin.
+    /// Sets the content; background work may begin.
     pub fn start(self: &Rc<Self>, content: Weak<dyn Content>) {
         self.content.replace(content);
         self.wake();
@@ -158,12 +158,12 @@ impl Legs {
         }
     }
 
-    /// Takes in what a crash, or another process, has left.
+    /// Takes in the state that a crash, or another process, has left.
     async fn open(&self, kept: &Kept) -> Result<()> {
         self.load_intent().await?;
         for leg in self.in_sync().collect::<Vec<_>>() {
             if self.nodes[leg].is_absent() {
-                self.put_out(leg, &Error::offline("it is not there"));
+                self.put_out(leg, &Error::offline("the device is not there"));
             }
         }
         let needed = |leg: usize| self.nodes[leg].is_absent() && self.is_last(leg);
@@ -175,7 +175,7 @@ impl Legs {
             known.map(|known| known.is)
         };
         let dirty = self.intent.regions();
-        self.change(|state| state.open(kept.unsure.as_deref(), &dirty, was));
+        self.change(|state| state.open(kept.needs_resync.as_deref(), &dirty, was));
         if !(0..self.nodes.len()).all(|leg| was(leg).is_none_or(|was| was == self.role(leg))) {
             self.changed();
         }
@@ -185,8 +185,8 @@ impl Legs {
         }
     }
 
-    /// Takes in what the legs say was being written. Each that has everything says all of it, so one whose copy is
-    /// damaged does not matter, as long as another one has it.
+    /// Loads the intent from the legs. Each leg in sync has all of it, so a damaged copy does not matter, as
+    /// long as another leg has a good one.
     async fn load_intent(&self) -> Result<()> {
         let (mut known, mut damaged, mut gone) = (Sheets::default(), Vec::new(), Vec::new());
         for leg in 0..self.nodes.len() {
@@ -213,8 +213,9 @@ impl Legs {
         damaged.extend(self.put_out_cut(gone));
         let is_sync = |(leg, _): &(usize, Area)| self.role(*leg) == Role::Sync;
         if !known.are_whole() && damaged.iter().any(is_sync) {
-            tracing::warn!(device = %self.name, "what was being written is not known everywhere: there all counts as written");
-            self.intent.doubt(&known);
+            tracing::warn!(device = %self.name, "the intent is not known everywhere: there every region \
+                counts as written");
+            self.intent.mark_damaged(&known);
         }
         for (leg, area) in damaged.into_iter().filter(|_| !self.read_only) {
             if let Err(e) = self.intent.write_all(&area).await {
@@ -224,8 +225,8 @@ impl Legs {
         Ok(())
     }
 
-    /// Where the intent of these legs was is something else: they were cut short, or others stand in their places. What
-    /// they hold is not trusted, if there are enough without them; otherwise they come back, as damaged ones.
+    /// The intents of these legs are gone: the legs were cut short, or replaced by other devices. Their bytes
+    /// are not trusted, if there are enough legs without them; otherwise they come back, as damaged legs.
     fn put_out_cut(&self, gone: Vec<(usize, Area)>) -> Vec<(usize, Area)> {
         let is_gone = |leg: &usize| gone.iter().any(|(other, _)| other == leg);
         if self.ask(|state| state.roles().covered_by(|leg| !is_gone(&leg))) < self.wanted().needs {
@@ -238,18 +239,18 @@ impl Legs {
         Vec::new()
     }
 
-    /// Why it cannot be opened.
+    /// Why the device cannot be opened.
     fn lost(&self, kept: &Kept) -> Error {
-        let Wanted { needs, places, .. } = self.wanted();
-        if places > 0 {
+        let Wanted { needs, columns, .. } = self.wanted();
+        if columns > 0 {
             let here = self.ask(|state| state.roles().covered_by(|leg| !self.nodes[leg].is_absent()));
             return Error::offline(format!(
-                "only {here} of its {places} parts are there, and {needs} are needed"
+                "only {here} of its {columns} parts are there, and {needs} are needed"
             ));
         }
         let good = kept.legs.iter().filter(|leg| leg.is == Role::Sync).map(|leg| &leg.device[..]);
         Error::offline(format!(
-            "no device that has every byte is there (that would be {}); what the others have is older, and is not used",
+            "no device that has every byte is there (that would be {}); the others are older, and are not used",
             good.collect::<Vec<_>>().join(", ")
         ))
     }
@@ -268,17 +269,17 @@ impl Legs {
         self.flush().await
     }
 
-    /// The first leg has the bytes of the device from now on; the others get them.
+    /// The first leg has the bytes of the device from now on; they are copied to the others.
     async fn adopt(&self) -> Result<()> {
-        self.those(|leg| leg.role == Role::Behind).for_each(|leg| self.end_is_gone(leg));
+        self.those(|leg| leg.role == Role::Stale).for_each(|leg| self.end_is_gone(leg));
         self.intent.write_all(self).await?;
         self.record().await
     }
 
-    /// Waits until everything is on other legs than those called `names`, and lets these go.
+    /// Waits until every byte is on legs other than those called `names`, and detaches these.
     pub async fn evacuate(self: Rc<Self>, names: Vec<String>) -> Result<()> {
         let is_named = |leg: usize| names.iter().any(|name| name == self.nodes[leg].name());
-        self.change(|state| state.of_roles(|roles| roles.leave(is_named)));
+        self.change(|state| state.of_roles(|roles| roles.detach(is_named)));
         self.take_spares();
         let is_there = |leg: usize| !self.nodes[leg].is_absent();
         let waits = || {
@@ -290,21 +291,21 @@ impl Legs {
         while waits() {
             self.moved.wait().await;
         }
-        if waits() || !self.ask(|state| state.roles().can_leave()) {
-            self.change(|state| state.of_roles(|roles| roles.stay()));
+        if waits() || !self.ask(|state| state.roles().can_detach()) {
+            self.change(|state| state.of_roles(|roles| roles.cancel_detach()));
             return Err(Error::invalid(
                 "the devices that are to stay do not have every byte: let others join, or rejoin, first",
             ));
         }
         let now = self.env.now();
-        if self.change(|state| state.left(now)) {
+        if self.change(|state| state.detached(now)) {
             self.changed();
         }
         self.record().await
     }
 }
 
-/// What is kept at first.
+/// The first state record.
 fn first(needs: &Needs, with: &Build, all: &Geometry) -> Result<Kept> {
     let unit = u64::from(all.block).max(4096).max(needs.unit);
     let adopts = with.begin == Begin::Adopt;
@@ -329,7 +330,7 @@ fn first(needs: &Needs, with: &Build, all: &Geometry) -> Result<Kept> {
         return Err(Error::new(
             ErrorKind::NoSpace,
             format!(
-                "over: {} is in use to its end, so another device must have room for what is remembered: {}",
+                "over: {} is in use to its end, so another device must have room for the intent: {}",
                 with.child().name(),
                 Bytes(area)
             ),
@@ -344,21 +345,21 @@ fn first(needs: &Needs, with: &Build, all: &Geometry) -> Result<Kept> {
         .enumerate()
         .map(|(number, child)| match number {
             number if number >= spares_from => leg(child, Role::Spare, None, None),
-            _ if needs.places > 0 => leg(child, Role::Sync, None, Some(number)),
+            _ if needs.columns > 0 => leg(child, Role::Sync, None, Some(number)),
             0 => leg(child, Role::Sync, None, None),
-            _ if adopts => leg(child, Role::Behind, Some(0), None),
+            _ if adopts => leg(child, Role::Stale, Some(0), None),
             _ => leg(child, Role::Sync, None, None),
         })
         .collect();
     Ok(kept)
 }
 
-fn leg(child: &Rc<Node>, is: Role, copied: Option<u64>, place: Option<usize>) -> KeptLeg {
-    KeptLeg { device: child.name().to_owned(), is, copied, place }
+fn leg(child: &Rc<Node>, is: Role, copied: Option<u64>, column: Option<usize>) -> KeptLeg {
+    KeptLeg { device: child.name().to_owned(), is, copied, column }
 }
 
-/// The legs: those that are known, and those that have joined, which have nothing. Those that are kept and not among the
-/// children have left.
+/// The legs: those that are known, and those that have joined, whose bytes are all stale. Recorded legs that
+/// are not among the children were detached.
 fn legs(
     with: &Build,
     kept: &Kept,
@@ -366,26 +367,26 @@ fn legs(
     area: std::ops::Range<u64>,
     block: u32,
 ) -> Result<Vec<LegState>> {
-    let want = match needs.places {
+    let want = match needs.columns {
         0 => with.children.len().saturating_sub(needs.spares),
-        places => places,
+        columns => columns,
     };
     let active: Vec<&KeptLeg> = with
         .children
         .iter()
         .filter_map(|child| kept.legs.iter().find(|leg| leg.device == child.name()))
-        .filter(|leg| matches!(leg.is, Role::Sync | Role::Behind) && !with.leaving.contains(&leg.device))
+        .filter(|leg| matches!(leg.is, Role::Sync | Role::Stale) && !with.leaving.contains(&leg.device))
         .collect();
-    let mut free = (0..needs.places).filter(|place| active.iter().all(|leg| leg.place != Some(*place)));
+    let mut free = (0..needs.columns).filter(|column| active.iter().all(|leg| leg.column != Some(*column)));
     let mut active = active.len();
     let mut legs = Vec::new();
     for child in &with.children {
         let known = kept.legs.iter().find(|leg| leg.device == child.name());
-        let (role, copied, place) = match known {
-            Some(leg) => (leg.is, leg.copied, leg.place),
+        let (role, copied, column) = match known {
+            Some(leg) => (leg.is, leg.copied, leg.column),
             None if active < want => {
                 active += 1;
-                (Role::Behind, Some(0), free.next())
+                (Role::Stale, Some(0), free.next())
             }
             None => (Role::Spare, None, None),
         };
@@ -394,21 +395,21 @@ fn legs(
         if is_short && known.is_none() {
             enough(child, kept.size)?;
         }
-        // One that was cut short has nothing, and may have its size back one day.
+        // All bytes of a leg that was cut short are stale; it may have its size back one day.
         let (role, copied) = match (is_short, role) {
-            (true, Role::Sync | Role::Behind) => (Role::Behind, Some(0)),
+            (true, Role::Sync | Role::Stale) => (Role::Stale, Some(0)),
             _ => (role, copied),
         };
         let has_area = child.is_absent() || is_short || size >= area.end;
-        let is_behind = matches!(role, Role::Behind | Role::Failed);
+        let is_out_of_sync = matches!(role, Role::Stale | Role::Failed);
         legs.push(LegState {
             role,
             here: false,
-            stale: is_behind.then(|| nothing_of(kept.size, block)),
-            copied: copied.filter(|_| is_behind),
+            stale: is_out_of_sync.then(|| nothing_of(kept.size, block)),
+            copied: copied.filter(|_| is_out_of_sync),
             area: has_area.then_some(area.start),
-            place,
-            leaving: false,
+            column,
+            detaching: false,
             since: with.env.now(),
             why: is_short.then(end_is_gone),
         });
@@ -431,7 +432,7 @@ async fn zero(node: &Rc<Node>, size: u64) -> Result<bool> {
     Ok(true)
 }
 
-/// No content.
+/// A content before the layer gives its own.
 struct Nothing;
 
 impl Content for Nothing {
@@ -444,7 +445,7 @@ impl Content for Nothing {
         _: usize,
         _: Vec<usize>,
     ) -> lamina_block::Pending<lamina_block::Buf> {
-        Box::pin(async { Err(Error::offline("it is not open")) })
+        Box::pin(async { Err(Error::offline("the layer is not open")) })
     }
     fn compare(self: Rc<Self>, _: std::ops::Range<u64>, _: Option<usize>) -> lamina_block::Pending {
         Box::pin(async { Ok(()) })

@@ -1,4 +1,4 @@
-//! What was found to be wrong on legs, and how far a scrub is: plain state.
+//! Damage found on legs, and the position of a scrub: plain state.
 //!
 //! ```text
 //!                 begin           advance      end                        cancel   count, note
@@ -9,7 +9,7 @@
 //!                                              since it began is the last
 //! ```
 //!
-//! *To go on* is what was kept when the device was closed, or died.
+//! *To go on* is the position recorded when the device was closed, or crashed.
 //!
 //! Invariants ([`Findings::check`]): a scrub is inside the legs; only a scrub that goes on has counts from
 //! before it, and counts never get smaller; few places are remembered.
@@ -21,38 +21,38 @@ use std::ops::Range;
 /// So many places are remembered.
 const PLACES: usize = 32;
 
-/// What can be wrong.
+/// The kinds of damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// A range of a leg was wrong, and was written anew.
+    /// A range of a leg was wrong, and was written again.
     Healed,
-    /// Legs differ in a range, and nothing says which is right.
+    /// Legs differ in a range, and nothing says which leg is right.
     Different,
     /// A block that a leg cannot read and the others do not have.
     Lost,
 }
 
-/// What was found to be wrong since the device was opened.
+/// The damage found since the device was opened.
 #[derive(Clone, Debug, Default)]
 pub struct Findings {
-    /// How often each of [`Found`].
+    /// The count of each [`Found`].
     counts: [u64; 3],
     places: VecDeque<Value>,
-    /// Up to where a scrub has compared; kept.
+    /// The position up to which a scrub has compared; recorded.
     position: Option<u64>,
     /// The counts when the scrub under way began.
     before: Option<[u64; 3]>,
-    /// What the last scrub found that came to its end.
+    /// The findings of the last scrub that came to its end.
     last: Option<[u64; 3]>,
 }
 
 impl Findings {
-    /// Of a device whose scrub is to go on at `position`.
+    /// The findings of a device whose scrub is to go on at `position`.
     pub fn new(position: Option<u64>) -> Findings {
         Findings { position, ..Findings::default() }
     }
 
-    /// Up to where a scrub that is to go on has compared.
+    /// The position up to which an unfinished scrub has compared.
     pub fn position(&self) -> Option<u64> {
         self.position
     }
@@ -78,19 +78,19 @@ impl Findings {
         self.places.push_back(json!({ "leg": leg, "start": at.start, "end": at.end, "what": what }));
     }
 
-    /// A scrub begins, or goes on; from here.
+    /// A scrub begins, or goes on; from the byte returned.
     pub fn begin(&mut self) -> u64 {
         self.before = Some(self.counts);
         *self.position.get_or_insert(0)
     }
 
-    /// The scrub has compared all that lies before `position`.
+    /// The scrub has compared all bytes before `position`.
     pub fn advance(&mut self, position: u64) {
         debug_assert!(self.before.is_some(), "only a scrub under way gets further");
         self.position = Some(position);
     }
 
-    /// The scrub has compared everything: what it has found.
+    /// The scrub has compared everything: returns its findings.
     pub fn end(&mut self) -> [u64; 3] {
         let before = self.before.take().unwrap_or(self.counts);
         let found = std::array::from_fn(|i| self.counts[i] - before[i]);
@@ -110,16 +110,16 @@ impl Findings {
         info
     }
 
-    /// Says what is wrong with it, if the legs have `size` bytes.
+    /// Says which invariant does not hold, if the legs have `size` bytes.
     pub fn check(&self, size: u64) -> Result<(), String> {
         if self.position.is_some_and(|position| position > size) {
-            return Err("a scrub is behind the end of the legs".into());
+            return Err("a scrub is beyond the end of the legs".into());
         }
         if self.before.is_some() && self.position.is_none() {
-            return Err("a scrub is under way and nowhere".into());
+            return Err("a scrub is under way without a position".into());
         }
         if self.before.is_some_and(|before| (0..3).any(|i| before[i] > self.counts[i])) {
-            return Err("a scrub began with more than there is".into());
+            return Err("a scrub began with higher counts than there are".into());
         }
         match self.places.len() <= PLACES {
             true => Ok(()),
@@ -138,7 +138,7 @@ mod tests {
 
     const SIZE: u64 = 100;
 
-    /// A change, and what it answers.
+    /// A change, and its answer.
     fn apply(findings: &mut Findings, change: &str) -> Vec<u64> {
         let answer = match change {
             "begin" => vec![findings.begin()],
@@ -177,7 +177,7 @@ mod tests {
             findings
         };
         type Row = (Findings, &'static [&'static str], Option<u64>, bool, Vec<u64>, [u64; 3]);
-        // What is done; then the position, whether a scrub is under way, the last answer, and the counts.
+        // The change; then the position, whether a scrub is under way, the last answer, and the counts.
         let rows: [Row; 10] = [
             (none(), &["begin"], Some(0), true, vec![0], [0; 3]),
             (none(), &["cancel"], None, false, vec![], [0; 3]),

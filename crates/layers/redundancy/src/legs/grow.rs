@@ -6,12 +6,13 @@
 //!   kept:    │ 0 ──────────────────────────────────── size' ───── │ i' │ own │    with the new size: it counts
 //! ```
 //!
-//! Invariant: **at every moment the intent of the size that is kept is whole on disk**, so what is new begins behind the old
-//! intent. In the new one all of what is new counts as written: whatever lies there, a crash leaves nothing that is not made
-//! the same on all legs. What the layer has behind the intent does not move: it means nothing while no leg lacks anything.
+//! Invariant: **at every moment the intent of the recorded size is whole on disk**, so the new bytes begin
+//! after the old intent. In the new intent all of the new bytes count as written: whatever lies there, after
+//! a crash it is made the same on all legs. The layer's own bytes after the intent do not move: they mean
+//! nothing while all legs are in sync.
 //!
-//! If it is not known whether the new size is kept, the larger device goes on, and no write passes until it is: a state that
-//! is not durable is the same everywhere here ([`Legs::record`]).
+//! If it is not known whether the new size is recorded, the larger device goes on, and no write passes until
+//! it is: a state that is not durable is handled the same everywhere here ([`Legs::record`]).
 
 use super::build::{ZERO_MAX, usable};
 use super::{Legs, Role};
@@ -23,17 +24,18 @@ use std::ops::Range;
 use std::rc::Rc;
 
 impl Legs {
-    /// Uses what all devices have become larger by, if that is enough for anything. The device is held and flushed.
+    /// Uses the space by which all devices have grown, if that is enough for anything. The device is quiesced
+    /// and flushed.
     pub(super) async fn grow(&self) -> Result<Value> {
         self.can_grow()?;
-        // What was a journal a moment ago may be written over from now on.
+        // The bytes of an earlier journal may be overwritten from now on.
         self.record().await?;
         let (before, size) = (self.size(), self.larger());
         let next = match size > before {
             true => self.intent.longer(size)?,
             false => return Ok(self.info()),
         };
-        let start = self.behind(size);
+        let start = self.intent_start(size);
         if start < self.tail() {
             return Ok(self.info());
         }
@@ -43,7 +45,7 @@ impl Legs {
         self.write_intent(&next, start).await?;
         self.can_grow()?;
         self.intent.grow(next, || self.change(|state| state.become_larger(size, start))).await;
-        tracing::info!(device = %self.name, before, size, "it has become larger");
+        tracing::info!(device = %self.name, before, size, "the device has become larger");
         self.changed();
         self.record().await?;
         self.zero_new(&new).await;
@@ -52,7 +54,7 @@ impl Legs {
         Ok(self.info())
     }
 
-    /// Does what is left of [`Legs::grow`] after a crash. Nobody has written to what is new until it is done.
+    /// Ends a [`Legs::grow`] that a crash interrupted. No client writes to the new bytes until that is done.
     pub async fn finish_growing(&self) -> Result<()> {
         let may = !self.read_only && !flawed("zeroing is not taken up again");
         let Some(new) = self.ask(|state| state.to_zero()).filter(|_| may) else { return Ok(()) };
@@ -62,18 +64,18 @@ impl Legs {
         self.record().await
     }
 
-    /// Fails unless every leg is there and has every byte. So what is in the old places is not needed: no journal counts.
+    /// Fails unless every leg is there and in sync. Then the old places are not needed: no journal counts.
     fn can_grow(&self) -> Result<()> {
         for (leg, node) in self.nodes.iter().enumerate() {
             let name = node.name();
             let message = match self.role(leg) {
                 _ if node.is_absent() => format!("{name} is not there"),
                 Role::Sync | Role::Spare => continue,
-                Role::Behind => {
-                    format!("{name} lacks bytes: wait until it has them, or let it fail and take it away")
+                Role::Stale => {
+                    format!("{name} is out of sync: wait for its rebuild, or let it fail and take it out")
                 }
                 Role::Failed => {
-                    format!("{name} has failed: let it rejoin and get what it lacks, or take it away")
+                    format!("{name} has failed: let it rejoin and be rebuilt, or take it out")
                 }
             };
             return Err(Error::invalid(message));
@@ -92,8 +94,8 @@ impl Legs {
         usable(smallest, self.tail, u64::from(self.block).max(4096).max(self.unit))
     }
 
-    /// Where the intent lies behind `size` bytes.
-    pub(super) fn behind(&self, size: u64) -> u64 {
+    /// Where the intent begins after `size` bytes.
+    pub(super) fn intent_start(&self, size: u64) -> u64 {
         size.next_multiple_of(u64::from(self.block).max(4096))
     }
 
@@ -102,7 +104,7 @@ impl Legs {
             None => Ok(()),
             Some(node) => Err(Error::new(
                 ErrorKind::NoSpace,
-                format!("{} has no room for what is remembered: {}", node.name(), Bytes(end)),
+                format!("{} has no room for the intent: {}", node.name(), Bytes(end)),
             )),
         }
     }
@@ -115,16 +117,18 @@ impl Legs {
         Ok(())
     }
 
-    /// Zeroes what is new, if that can be done at once. It is locked, and its clients wait until the state is kept.
+    /// Zeroes the new bytes, if that can be done at once. They are locked, and clients wait until the state
+    /// is recorded.
     async fn zero_new(&self, new: &Range<u64>) {
         if let Err(e) = self.zero_all(new).await {
-            tracing::info!(device = %self.name, error = %e, "what is new is not zeroed: it is made the same everywhere");
+            tracing::info!(device = %self.name, error = %e, "the new bytes are not zeroed: they are made the \
+                same on all legs");
         }
         self.change(|state| state.set_to_zero(None));
         self.changed();
     }
 
-    /// Zeroes `new` on all legs, if all of them can at once; then there is nothing left to be done about it.
+    /// Zeroes `new` on all legs, if all of them can at once; then nothing is left to do.
     async fn zero_all(&self, new: &Range<u64>) -> Result<()> {
         let how = Zero { unmap: true, fast: true, ..Zero::default() };
         self.writes(new);

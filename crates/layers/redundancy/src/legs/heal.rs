@@ -1,8 +1,8 @@
-//! Blocks that are wrong on a leg while the rest of it is right: they come from the others.
+//! Blocks that are wrong on a leg while the rest of it is right: they are copied from the others.
 //!
-//! A layer `integrity` below refuses to change a part of a block that it finds wrong, since it would have to vouch for the
-//! rest. So what a leg gets here is whole blocks ([`Legs::whole`]), and only those that it cannot read: the others may
-//! hold something newer than where they would come from.
+//! A layer `integrity` below refuses to change a part of a corrupt block, since it would have to vouch for
+//! the rest. So a leg gets whole blocks here ([`Legs::whole`]), and only those that it cannot read: the
+//! others may be newer than the copy.
 
 use super::{Found, Legs, Part, Role, is_away};
 use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Result};
@@ -15,7 +15,7 @@ const BLOCK: u64 = 4096;
 /// The most bytes that are copied at once.
 const COPY: u64 = 512 << 10;
 
-/// True if a leg answers, and says that what it holds is not what was written.
+/// True if a leg answers that its bytes are not those that were written.
 pub fn is_corrupt(e: &Error) -> bool {
     e.kind() == ErrorKind::Corrupt
 }
@@ -37,7 +37,7 @@ impl Legs {
         self.pieces(at).nth(1).is_none()
     }
 
-    /// Gives leg `leg`, which failed a read of `at`, from the others what it cannot read.
+    /// Leg `leg` failed a read of `at`: copies to it from the others the blocks that it cannot read.
     pub async fn heal(&self, at: &Range<u64>, leg: usize) {
         for piece in self.pieces(&self.whole(at)) {
             let _lock = self.locks.lock(&piece).await;
@@ -65,16 +65,17 @@ impl Legs {
                 self.note(
                     leg,
                     at,
-                    &format!("it cannot be read ({e}), and the others do not have it: {others}"),
+                    &format!("the block cannot be read ({e}), and the others do not have it: {others}"),
                 );
             }
         }
     }
 
-    /// Writes to leg `leg` at `at`, which is locked, what is right. True if it has it now.
+    /// Writes the right bytes to leg `leg` at `at`, which is locked. True if the leg has them now.
     ///
-    /// No intent says so. If the power fails meanwhile the leg is as wrong as it was, and the others, which said what is
-    /// right, have not changed; where an intent says that legs may differ, those that are right might be made like it.
+    /// The intent is not marked. If the power fails meanwhile the leg is as wrong as before, and the others,
+    /// which had the right bytes, have not changed; a mark would say that legs may differ, and the right ones
+    /// might be made like this leg.
     pub async fn repair(&self, at: &Range<u64>, leg: usize, bytes: Buf, why: &str) -> bool {
         if self.read_only {
             return false;
@@ -86,15 +87,15 @@ impl Legs {
                 self.note(leg, at, why);
                 return true;
             }
-            // It finds more wrong than that, and will say so when it is read.
+            // The leg finds more damage than that, and will say so when it is read.
             Err(e) if is_corrupt(&e) => self.note(leg, at, &format!("could not be healed: {e}")),
             Err(e) => self.put_out(leg, &e),
         }
         false
     }
 
-    /// Legs that took nothing of a change of `at`, because it was of a part of a block that they find wrong, get the
-    /// whole blocks from those that did. [`Legs::whole`] of `at` is locked.
+    /// Copies whole blocks to legs that refused a change of `at` because they find the rest of a block
+    /// corrupt; from legs that took the change. [`Legs::whole`] of `at` is locked.
     pub async fn set_right(&self, at: &Range<u64>, parts: &mut [Part]) {
         let failed: Vec<usize> =
             parts.iter().filter(|part| part.result.is_err()).map(|part| part.leg).collect();
@@ -109,16 +110,16 @@ impl Legs {
                     Ok(false) => {}
                     Err(e) => part.result = Err(e),
                 },
-                // It is copied with what else it lacks.
-                Role::Behind | Role::Failed | Role::Spare => {
-                    self.misses(part.leg, &whole);
+                // These bytes are copied with the other stale bytes of the leg.
+                Role::Stale | Role::Failed | Role::Spare => {
+                    self.mark_stale(part.leg, &whole);
                     part.result = Ok(());
                 }
             }
         }
     }
 
-    /// Copies `at` to leg `leg`, durably, without asking those in `not`; false if no other has it.
+    /// Copies `at` to leg `leg`, durably, without asking the legs in `not`; false if no other leg has it.
     async fn copy(&self, at: &Range<u64>, leg: usize, not: &[usize]) -> Result<bool> {
         let Some(content) = self.content() else { return Ok(false) };
         self.writes(at);

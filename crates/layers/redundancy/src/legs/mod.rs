@@ -1,15 +1,15 @@
-//! Legs: what `mirror` and `parity` share. Which of the devices below have every byte, which lack what, and
-//! what is done about it.
+//! Legs: what `mirror` and `parity` share. The state of each device below: whether it has every byte, which
+//! of its bytes are stale, and how they are copied.
 //!
 //! ```text
 //!              write fails, or is gone                 answers again, or `rejoin`
-//!   in sync ───────────────────────────▶ behind/failed ─────────────────────────▶ behind, takes writes
-//!      ▲                                 (misses: finely in memory, coarsely in        │ what it misses is
+//!   in sync ───────────────────────────▶ stale/failed ──────────────────────────▶ stale, takes writes
+//!      ▲                                 (noted: finely in memory, coarsely in        │ its stale bytes are
 //!      │                                  the intent)          spare ──────────────────┤ copied: `rebuild`
 //!      └───────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! What a leg is asked for, and what becomes of it (its own changes are in `roles.rs`):
+//! The requests that a leg gets, and what its errors do (its own changes are in `roles.rs`):
 //!
 //! ```text
 //!              read              write, zero        flush   an error of these            once a second
@@ -21,24 +21,25 @@
 //!  spare       -                 -                  -       -                            takes a free place
 //! ```
 //!
-//! All that is decided is plain state, which waits for nothing: `state.rs` has what legs are (`roles.rs`) and
-//! where they may differ (`regions.rs`), a rebuild and the turns of the background (`background.rs`), and
-//! what was found and how far a scrub is (`findings.rs`). [`Legs`] holds it in one cell, asks it (`ask`) and
-//! changes it (`change`) in closures, so that no borrow of it outlives a decision; wherever tests run it is
-//! checked after each change. Requests, tasks, waiting and what is kept are here and in the files beside.
+//! All decisions are made by plain state, which waits for nothing: `state.rs` has what legs are (`roles.rs`)
+//! and where they may differ (`regions.rs`), a rebuild and the ticks of the background (`background.rs`), and
+//! findings and the position of a scrub (`findings.rs`). [`Legs`] keeps the state in one cell, asks it
+//! (`ask`) and changes it (`change`) in closures, so that no borrow of it outlives a decision; wherever tests
+//! run the state is checked after each change. Requests, tasks, waiting and the state record are here and in
+//! the files beside.
 //!
 //! Invariants:
-//! * **A write that a leg missed is acknowledged when it is durable that the leg is behind**
-//!   ([`Legs::ended`], [`Legs::record`]). So after a crash nobody takes an old leg for a good one.
-//! * **What a leg lacks is known**: what was written since the last flush when it went away, since it may
-//!   have lost that, and all that was written from then on. The intent keeps the regions of it on disk.
-//! * **Bytes are changed by one at a time** ([`RangeLocks`]), so that legs cannot end up different.
+//! * **A write that a leg missed is acknowledged when it is durable that the leg is stale** ([`Legs::ended`],
+//!   [`Legs::record`]). So after a crash no stale leg is taken for a good one.
+//! * **The stale bytes of a leg are known**: all writes since the last flush before the leg went away, since
+//!   it may have lost them, and all writes from then on. The intent keeps their regions on disk.
+//! * **One request at a time changes a byte** ([`RangeLocks`]), so that legs cannot end up different.
 //! * **The last leg that has a byte is never put out**: its errors are the device's.
-//! * **The size that is kept is that of the intent which counts** (`grow`): before a larger size is kept, the
-//!   intent of it is durable at the new ends, and the one of the old size is still there.
+//! * **The recorded size is that of the intent which counts** (`grow`): before a larger size is recorded, its
+//!   intent is durable at the new ends, and the intent of the old size is still there.
 //!
-//! Addresses here are those of the legs, the same on each. What the bytes of a leg mean is the layer's
-//! ([`Content`]); it reads what [`Legs::is_good`] says is there, and writes as [`Legs::begin`] and
+//! Addresses here are those of the legs, the same on each. The layer knows what the bytes of a leg mean
+//! ([`Content`]); the layer reads where [`Legs::is_good`] allows it, and writes as [`Legs::begin`] and
 //! [`Legs::ended`] say.
 
 mod away;
@@ -65,7 +66,7 @@ pub use roles::{LegState, Role, is_away};
 pub use verbs::{FIGURES, VERBS, needs_quiesce, refusal};
 
 use lamina_block::{Buf, Env, Error, Io, Job, Keep, Node, Pending, Result, Signal, Time};
-use lamina_kit::intent::{Area, Intent, Place};
+use lamina_kit::intent::{Area, Intent, IntentStore};
 use lamina_kit::range_locks::RangeLocks;
 use lamina_kit::single_flight::SingleFlight;
 use lamina_kit::tasks::Tasks;
@@ -76,21 +77,21 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 
-/// What a layer knows of the bytes of its legs. The range is locked.
+/// The knowledge of a layer about the bytes of its legs. The range is locked by the caller.
 pub trait Content {
     /// Makes all legs in sync agree about `at`, where a crash may have left them different.
     fn agree(self: Rc<Self>, at: Range<u64>) -> Pending;
 
-    /// What leg `leg` should hold at `at`, from the others, without those in `not`.
+    /// The right bytes of leg `leg` at `at`, from the others, without those in `not`.
     fn right(self: Rc<Self>, at: Range<u64>, leg: usize, not: Vec<usize>) -> Pending<Buf>;
 
-    /// Compares what all legs in sync hold at `at`, and repairs what can be. `trust`: the leg that is right
-    /// where nothing else says.
+    /// Compares the bytes of all legs in sync at `at`, and repairs what can be repaired. `trust`: the leg
+    /// that is right where nothing else says.
     fn compare(self: Rc<Self>, at: Range<u64>, trust: Option<usize>) -> Pending;
 
-    /// The state is about to be kept. What has to be true on the legs before it is, is made so; nothing that
-    /// waits for [`Legs::record`] may be waited for.
-    fn settle(self: Rc<Self>) -> Pending {
+    /// Called before the state is recorded: makes true on the legs what has to be true first. It must not
+    /// wait for anything that waits for [`Legs::record`].
+    fn before_record(self: Rc<Self>) -> Pending {
         Box::pin(async { Ok(()) })
     }
 }
@@ -104,11 +105,11 @@ pub struct Legs {
     keep: Rc<dyn Keep>,
     /// The devices, leg by leg.
     pub nodes: Vec<Rc<Node>>,
-    /// All that is decided by.
+    /// The state that decides.
     state: RefCell<State>,
     /// Bytes of each leg that belong together.
     unit: u64,
-    /// Bytes behind the intent that are the layer's own, and what it keeps.
+    /// Bytes after the intent that are the layer's own, and what the layer keeps.
     tail: u64,
     pub own: RefCell<Value>,
     content: RefCell<Weak<dyn Content>>,
@@ -118,13 +119,13 @@ pub struct Legs {
     block: u32,
     /// Nothing below may be changed.
     read_only: bool,
-    /// The state is kept durably.
+    /// Recording of the state.
     recording: SingleFlight,
-    /// Something has changed that somebody waits for.
+    /// Notified when the state changes.
     pub moved: Signal,
-    /// When somebody asked for something last.
+    /// The time of the last request.
     last: Cell<Time>,
-    /// What goes on in the background.
+    /// The background tasks.
     pub tasks: Rc<Tasks>,
     rebuild: RefCell<Option<Rc<Job>>>,
     scrub: RefCell<Option<Rc<Job>>>,
@@ -132,13 +133,13 @@ pub struct Legs {
 
 // Requests.
 impl Legs {
-    /// Asks the state. No borrow of it is held longer.
+    /// Asks the state. No borrow of the state outlives the call.
     #[inline]
     fn ask<T>(&self, question: impl FnOnce(&State) -> T) -> T {
         question(&self.state.borrow())
     }
 
-    /// Changes the state, which is checked then wherever tests run.
+    /// Changes the state, and checks it wherever tests run.
     #[inline]
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state.borrow_mut();
@@ -147,12 +148,12 @@ impl Legs {
         result
     }
 
-    /// What is asked of all legs together.
+    /// The settings of all legs together.
     fn wanted(&self) -> Wanted {
         self.ask(|state| state.roles().wanted)
     }
 
-    /// The numbers of all legs that `are`, each looked at when it is its turn.
+    /// The numbers of all legs that `are`. Each leg is tested only when the iterator reaches it.
     #[inline]
     fn those(&self, are: impl Fn(&LegState) -> bool) -> impl Iterator<Item = usize> {
         (0..self.nodes.len()).filter(move |leg| self.ask(|state| are(state.roles().leg(*leg))))
@@ -168,16 +169,16 @@ impl Legs {
         self.those(|leg| leg.role == Role::Sync)
     }
 
-    /// What leg `leg` is for.
+    /// The role of leg `leg`.
     #[inline]
     pub fn role(&self, leg: usize) -> Role {
         self.ask(|state| state.roles().leg(leg).role)
     }
 
-    /// The place of leg `leg`, where each has one.
+    /// The column of leg `leg`, where each leg has one.
     #[inline]
-    pub fn place(&self, leg: usize) -> Option<usize> {
-        self.ask(|state| state.roles().leg(leg).place)
+    pub fn column(&self, leg: usize) -> Option<usize> {
+        self.ask(|state| state.roles().leg(leg).column)
     }
 
     /// True if changes are submitted to leg `leg`.
@@ -186,13 +187,13 @@ impl Legs {
         self.ask(|state| state.roles().leg(leg).takes_writes())
     }
 
-    /// Bytes of each leg that are used; the intent lies behind them.
+    /// Bytes of each leg that are used; the intent lies after them.
     #[inline]
     pub fn size(&self) -> u64 {
         self.ask(|state| state.roles().size())
     }
 
-    /// True if what leg `leg` holds at `at` is what it should.
+    /// True if leg `leg` has the right bytes at `at`.
     #[inline]
     pub fn is_good(&self, leg: usize, at: &Range<u64>) -> bool {
         self.ask(|state| state.roles().leg(leg).is_good(at))
@@ -204,28 +205,28 @@ impl Legs {
         self.ask(|state| state.needs_resync(at))
     }
 
-    /// Leg `leg` misses a change of `at`.
-    pub fn misses(&self, leg: usize, at: &Range<u64>) {
-        self.change(|state| state.misses(leg, at));
+    /// Leg `leg` misses a change of `at`: those bytes are stale.
+    pub fn mark_stale(&self, leg: usize, at: &Range<u64>) {
+        self.change(|state| state.mark_stale(leg, at));
     }
 
-    /// Bytes at `at` are about to be written to a leg, which others have.
+    /// Bytes at `at` that other legs have are about to be written to a leg.
     fn writes(&self, at: &Range<u64>) {
         self.change(|state| state.write(at));
     }
 
-    /// Notes that somebody asks for something: what goes on in the background gives way.
+    /// Notes a request: background work gives way.
     #[inline]
     pub fn asked(&self) {
         self.last.set(self.env.now());
     }
 
-    /// Lets `at`, which is locked, be written: says so on disk first. True until the next await of the
-    /// caller.
+    /// Marks `at`, which is locked, in the intent on disk, so that it may be written. True until the next
+    /// await of the caller.
     pub async fn mark(&self, at: &Range<u64>) -> Result<()> {
         let next = self.intent.ahead(at);
         if !self.intent.covers(at) {
-            // The page that is written now has what comes next as well.
+            // The page that is written now has the next range as well.
             self.intent.mark(at, self).await?;
         } else if let Some(next) = next {
             self.prepare(next);
@@ -234,23 +235,23 @@ impl Legs {
         Ok(())
     }
 
-    /// Marks what a stream of writes will come to, so that it does not have to wait there.
+    /// Marks the range that a stream of writes will reach next, so that the stream does not wait there.
     fn prepare(&self, next: Range<u64>) {
         let Some(me) = self.me.upgrade().filter(|_| !self.is_closing()) else { return };
         self.tasks.spawn(&*self.env, async move {
-            // If it fails, whoever writes there will see why.
+            // If this fails, the write to that range will see why.
             let _ = me.intent.mark(&next, &*me).await;
         });
         self.wake();
     }
 
-    /// A change of `at` is submitted to all [`Legs::targets`] at once: the others miss it.
+    /// A change of `at` is submitted to all [`Legs::targets`] at once: the other legs miss it.
     #[inline]
     pub fn begin(&self, at: &Range<u64>) {
         self.begin_on(at, |_| true);
     }
 
-    /// As [`Legs::begin`], for a change that is only of what lies on the legs that `is_of` says.
+    /// As [`Legs::begin`], for a change of only those legs that `is_of` names.
     #[inline]
     pub fn begin_on(&self, at: &Range<u64>, is_of: impl Fn(&LegState) -> bool) {
         self.asked();
@@ -260,16 +261,16 @@ impl Legs {
         self.change(|state| state.begin(at, is_of));
     }
 
-    /// What a change of `at` comes to that ended like this on each of the legs it was submitted to.
+    /// The result of a change of `at`, from its result on each leg.
     pub async fn ended(&self, at: &Range<u64>, parts: Vec<Part>) -> Result<()> {
         let failed = || parts.iter().filter_map(|part| Some((part.leg, part.result.as_ref().err()?)));
         let all = failed().count() == parts.len();
         let nothing = all && failed().all(|(_, e)| state::did_nothing(e));
-        // A block that nobody can complete says nothing about the rest of a leg. Where legs are the same and
-        // another one has taken it, this one lacks it. Memory that cannot be read says nothing about a leg at
-        // all.
+        // A block that no leg can complete says nothing about the rest of a leg. Where legs are the same and
+        // another leg has taken the write, this leg is stale there. Memory that cannot be read says nothing
+        // about a leg at all.
         let is_out = |e: &Error| {
-            !nothing && !e.is_of_memory() && !(is_corrupt(e) && (self.wanted().places > 0 || all))
+            !nothing && !e.is_of_memory() && !(is_corrupt(e) && (self.wanted().columns > 0 || all))
         };
         failed().filter(|(_, e)| is_out(e)).for_each(|(leg, e)| self.put_out(leg, e));
         let is_error = |leg: usize, e: &Error| e.is_of_memory() || self.role(leg) == Role::Sync;
@@ -277,15 +278,15 @@ impl Legs {
             Some((_, e)) => Err(e.clone()),
             None => self.record().await,
         };
-        // Where each has other bytes, to doubt them means not to know those of a leg that is missing.
-        if result.is_err() && !(nothing && self.wanted().places > 0) {
+        // Where each leg has other bytes, a resync would lose the bytes of an absent leg.
+        if result.is_err() && !(nothing && self.wanted().columns > 0) {
             self.change(|state| state.unknown(at));
             self.wake();
         }
         result
     }
 
-    /// Makes durable what was written.
+    /// Makes all earlier writes durable.
     pub async fn flush(&self) -> Result<()> {
         let is_only = self.change(|state| state.begin_flush(&self.locks.in_use()));
         let flush = |leg: usize| (leg, self.nodes[leg].submit(Io::flush()));
@@ -315,7 +316,7 @@ impl Legs {
     pub async fn record(&self) -> Result<()> {
         let save = async || {
             if let Some(content) = self.content() {
-                content.settle().await?;
+                content.before_record().await?;
             }
             self.keep.set(self.state_record()).await
         };
@@ -329,18 +330,17 @@ impl Legs {
         self.wake();
     }
 
-    /// True if no leg lacks anything of `region` that only the intent knows of.
-    fn is_settled(&self, region: &Range<u64>) -> bool {
-        !self.locks.is_in_use(region) && self.ask(|state| state.is_settled(region))
+    /// True if no leg has stale bytes in `region` that only the intent knows of.
+    fn is_clean(&self, region: &Range<u64>) -> bool {
+        !self.locks.is_in_use(region) && self.ask(|state| state.is_clean(region))
     }
 
-    /// How many places are held by legs in sync other than `but`. Where legs are all the same, each has its
-    /// own.
+    /// How many columns have a leg in sync other than `but`. Where legs are all the same, each is a column.
     pub fn covered(&self, but: Option<usize>) -> usize {
         self.ask(|state| state.roles().covered(but))
     }
 
-    /// True if a place is not held by a leg in sync.
+    /// True if a column has no leg in sync.
     pub fn is_degraded(&self) -> bool {
         self.ask(|state| state.roles().is_degraded())
     }
@@ -350,17 +350,17 @@ impl Legs {
         self.ask(|state| state.roles().is_last(leg))
     }
 
-    /// Where what is the layer's own begins on each leg.
+    /// Where the layer's own bytes begin on each leg.
     pub fn tail(&self) -> u64 {
-        self.behind(self.size()) + self.intent.area()
+        self.intent_start(self.size()) + self.intent.area()
     }
 
-    /// Says that legs may differ at `at`.
+    /// Marks that legs may differ at `at`.
     pub fn mark_for_resync(&self, at: &Range<u64>) {
         self.change(|state| state.diverge(at));
     }
 
-    /// Legs agree in those units that lie wholly in `at`. [`Legs::record`] makes that lasting.
+    /// Legs agree in those units that lie wholly in `at`. [`Legs::record`] makes that durable.
     pub fn resynced(&self, at: &Range<u64>) {
         if self.change(|state| state.of_regions(|regions| regions.agree_within(at))) {
             self.changed();
@@ -372,12 +372,12 @@ impl Legs {
         self.ask(|state| state.regions().needs_resync().runs().collect())
     }
 
-    /// Bytes of such a unit.
+    /// Bytes of a resync unit.
     pub fn resync_unit(&self) -> u64 {
         self.ask(|state| state.regions().unit())
     }
 
-    /// Lets a rebuild that could not go on try again.
+    /// Lets a stopped rebuild try again.
     pub fn unstick(&self) {
         if self.change(|state| state.rebuild.resume()) {
             self.rebuild.borrow().iter().for_each(|job| job.resume());
@@ -394,7 +394,7 @@ impl Legs {
         self.read_only
     }
 
-    /// Notes that something was wrong on a leg.
+    /// Notes damage on a leg.
     pub fn note(&self, leg: usize, at: &Range<u64>, what: &str) {
         let name = self.nodes[leg].name();
         tracing::warn!(device = %self.name, leg = %name, start = at.start, end = at.end, "{what}");
@@ -407,14 +407,14 @@ impl Legs {
         Some(Area(Rc::clone(&self.nodes[leg]), start))
     }
 
-    /// Counts what was wrong on a leg.
+    /// Counts damage on a leg.
     pub fn found(&self, found: Found) {
         self.change(|state| state.findings.count(found));
     }
 
-    /// True if nothing goes on by itself any more.
+    /// True if no background work begins any more.
     fn is_closing(&self) -> bool {
-        self.ask(|state| state.turns.are_over())
+        self.ask(|state| state.ticks.are_over())
     }
 
     fn content(&self) -> Option<Rc<dyn Content>> {
@@ -426,9 +426,9 @@ impl Legs {
         [&self.rebuild, &self.scrub].into_iter().filter_map(|job| job.borrow().clone()).collect()
     }
 
-    /// Ends what goes on in the background. What is everywhere need not be looked at when it is opened again.
+    /// Ends the background work. Regions that are in sync everywhere need no check at the next open.
     pub async fn close(&self) -> Result<()> {
-        self.change(|state| state.turns.close());
+        self.change(|state| state.ticks.close());
         self.jobs().iter().for_each(|job| job.cancel());
         self.moved.notify();
         self.tasks.ended().await;
@@ -438,11 +438,11 @@ impl Legs {
         self.flush().await?;
         let all = self.intent.regions().units().collect();
         self.intent.forget();
-        self.intent.clear(all, self, |region| self.is_settled(region)).await
+        self.intent.clear(all, self, |region| self.is_clean(region)).await
     }
 }
 
-impl Place for Legs {
+impl IntentStore for Legs {
     /// Writes a page of the intent to all legs that take writes.
     fn put(&self, at: u64, page: Buf) -> Pending {
         let Some(me) = self.me.upgrade() else { return Box::pin(async { Ok(()) }) };

@@ -1,4 +1,4 @@
-//! One request of each leg, with a result of each.
+//! One request to each leg, and its result.
 
 use super::is_corrupt;
 use lamina_block::{Request, Result};
@@ -6,16 +6,16 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
 
-/// What became of a leg's part.
+/// The result of a leg's part.
 pub struct Part {
     /// The number of the leg.
     pub leg: usize,
-    /// How it ended.
+    /// The result of the part.
     pub result: Result<()>,
 }
 
 impl Part {
-    /// True if the leg answered, and found what it holds wrong.
+    /// True if the leg answered that its bytes are corrupt.
     pub fn is_corrupt(&self) -> bool {
         self.result.as_ref().is_err_and(is_corrupt)
     }
@@ -40,12 +40,12 @@ impl Parts {
         parts
     }
 
-    /// True if all have ended, and well.
+    /// True if all parts have ended without error.
     pub fn are_good(&self) -> bool {
         self.waiting.is_empty() && self.ended.iter().all(|part| part.result.is_ok())
     }
 
-    /// Waits for one, and forgets the others: wrong.
+    /// Waits for one part, and forgets the others: wrong.
     #[cfg(test)]
     pub fn spawn_rest(mut self, env: &dyn lamina_block::Env) {
         let mut rest = std::mem::take(&mut self.waiting);
@@ -55,7 +55,7 @@ impl Parts {
         }
     }
 
-    /// Waits for all.
+    /// Waits for all parts.
     pub async fn all(mut self) -> Vec<Part> {
         poll_fn(|cx| {
             self.waiting.retain_mut(|(leg, request)| match Pin::new(request).poll(cx) {

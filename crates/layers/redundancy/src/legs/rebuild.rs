@@ -1,9 +1,9 @@
-//! Copying what legs lack, and making them agree after a crash, while requests go on.
+//! Copies the stale bytes of legs, and makes legs agree after a crash, while requests go on.
 //!
-//! The next chunk that any leg lacks is locked, copied, and no longer lacks. Several are on their way at once, so that
-//! legs are read and written at the same time; while somebody asks for something only one is, a shorter one, and it rests as
-//! long as it took. A leg that is behind gets all writes meanwhile. How far a leg is that had nothing is kept now and then; what
-//! others lack the intent says.
+//! The next chunk that is stale on any leg is locked and copied. Several chunks are copied at once, so that
+//! legs are read and written at the same time; while clients send requests only one shorter chunk is copied
+//! at a time, and the rebuild rests as long as that took. A stale leg gets all writes meanwhile. The position
+//! of a leg that had no bytes is recorded now and then; the intent has the stale regions of the others.
 
 use super::{Content, LegState, Legs};
 use futures_util::future::join_all;
@@ -13,18 +13,18 @@ use std::ops::{Range, RangeInclusive};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The most bytes that are copied at once: half a region of the intent, within these.
+/// The most bytes that are copied at once: half a region of the intent, within these bounds.
 const CHUNK: RangeInclusive<u64> = 8 << 10..=512 << 10;
-/// As [`CHUNK`], while clients ask for something, and a quarter of a region: a request may have to wait for so many, on each
-/// leg.
+/// As [`CHUNK`], while clients send requests, and a quarter of a region: a request may have to wait for so
+/// many bytes on each leg.
 const CHUNK_ASKED: RangeInclusive<u64> = 4 << 10..=128 << 10;
-/// So many chunks are on their way while nobody asks for anything.
+/// So many chunks are copied at once while there are no requests.
 const WORKERS: usize = 8;
 /// For so long after a request others may follow.
 const GIVE_WAY: Duration = Duration::from_millis(20);
-/// How far it is, is kept so often.
+/// The position is recorded so often.
 const KEEP_EVERY: Duration = Duration::from_secs(5);
-/// How far it is, is counted so often.
+/// The progress is counted so often.
 const COUNT_EVERY: Duration = Duration::from_millis(50);
 
 /// A rebuild under way.
@@ -34,20 +34,20 @@ struct Run {
     job: Rc<Job>,
     total: Cell<u64>,
     counted: Cell<Time>,
-    /// Chunks that are on their way begin here.
+    /// The beginnings of the chunks that are being copied.
     begun: [Cell<u64>; WORKERS],
     kept: Cell<Time>,
-    /// What could not be copied.
+    /// Why some bytes could not be copied.
     stuck: std::cell::RefCell<Option<Error>>,
 }
 
 impl Legs {
-    /// True if there is anything to copy, or to say that nothing is.
+    /// True if there is anything to repair, or the end of a repair to record.
     pub(super) fn has_work(&self) -> bool {
         self.ask(|state| state.rebuild.may_begin() && state.has_work())
     }
 
-    /// Begins to copy, if that has to be.
+    /// Begins a rebuild, if one is needed.
     pub(super) fn rebuild(self: &Rc<Self>) {
         let Some(content) = self.content().filter(|_| self.has_work() && !self.is_closing()) else { return };
         self.change(|state| state.rebuild.begin());
@@ -87,14 +87,14 @@ impl Legs {
         self.ask(|state| state.next_repair(from, most))
     }
 
-    /// True while somebody else asks for something.
+    /// True while clients send requests.
     pub(super) fn is_asked(&self) -> bool {
         self.env.now().since(self.last.get()) < GIVE_WAY && self.last.get() > Time(0)
     }
 }
 
 impl Run {
-    /// Copies until nothing is lacking that can be had.
+    /// Copies until no bytes are stale that can be copied.
     async fn all(&self) {
         loop {
             self.legs.change(|state| state.rebuild.rewind());
@@ -121,10 +121,10 @@ impl Run {
         }
     }
 
-    /// Legs that lack nothing any more have all. True if none lacks anything.
+    /// Legs without stale bytes are in sync. True if none has stale bytes.
     async fn finish(&self) -> Result<bool> {
         let legs = &self.legs;
-        for leg in legs.those(|leg| leg.is_rebuilding() && !leg.is_stale()) {
+        for leg in legs.those(|leg| leg.is_rebuilding() && !leg.has_stale_bytes()) {
             legs.complete(leg).await?;
         }
         Ok(legs.next_chunk(0).is_none())
@@ -161,7 +161,7 @@ impl Run {
         Ok(())
     }
 
-    /// Makes those units of `at` right, all of which could not be, because of `e`, that can; why others cannot.
+    /// After `at` failed with `e`: repairs those units of it that can be repaired; returns why others cannot.
     async fn units(&self, at: &Range<u64>, e: Error) -> Option<Error> {
         let unit = self.legs.resync_unit();
         if at.end - at.start <= unit {
@@ -174,7 +174,7 @@ impl Run {
         failed
     }
 
-    /// Says how far it is, now and then.
+    /// Reports the progress, now and then.
     fn count(&self) {
         let now = self.legs.env.now();
         if now.since(self.counted.get()) >= COUNT_EVERY {
@@ -185,7 +185,7 @@ impl Run {
         }
     }
 
-    /// Makes `at` right everywhere.
+    /// Repairs `at` on all legs.
     async fn chunk(&self, at: &Range<u64>) -> Result<()> {
         let legs = &self.legs;
         let _lock = legs.locks.lock(at).await;
@@ -197,12 +197,12 @@ impl Run {
                 state.agree(at, size);
             });
         }
-        let lacks = |leg: &LegState| leg.is_rebuilding() && !leg.is_good(at);
-        for leg in legs.those(lacks).collect::<Vec<_>>() {
+        let is_out_of_sync = |leg: &LegState| leg.is_rebuilding() && !leg.is_good(at);
+        for leg in legs.those(is_out_of_sync).collect::<Vec<_>>() {
             let bytes = Rc::clone(&self.content).right(at.clone(), leg, Vec::new()).await?;
             legs.writes(at);
             match legs.nodes[leg].submit(Io::write(at.start, bytes, Durability::Cached)).await {
-                // It may have failed meanwhile, with another write.
+                // The leg may have failed meanwhile, with another write.
                 Ok(()) => {
                     legs.change(|state| state.copied(leg, at));
                 }
@@ -212,7 +212,7 @@ impl Run {
         Ok(())
     }
 
-    /// Keeps how far legs are that had nothing.
+    /// Records the positions of legs that had no bytes.
     async fn keep_position(&self) -> Result<()> {
         let legs = &self.legs;
         if legs.env.now().since(self.kept.get()) < KEEP_EVERY {

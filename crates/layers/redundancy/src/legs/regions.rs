@@ -1,8 +1,8 @@
-//! Where legs in sync may differ, and what a leg may lose that goes away now: plain state.
+//! Where legs in sync may differ, and which bytes a leg that goes away now may lose: plain state.
 //!
 //! Three bits of each unit: it *needs a resync*, it was *written* since the last flush began, and it is being
-//! *flushed*. Of a flush that is asked for while another one is under way nothing is said here: what was
-//! written stays so.
+//! *flushed*. A flush that begins while another one is under way changes nothing here: its units stay
+//! written.
 //!
 //! ```text
 //!                       write        begin_flush    flushed   flush failed   diverge     agree
@@ -13,8 +13,8 @@
 //!  written and flushed  -            -              written   written        + resync    -
 //! ```
 //!
-//! `-`: as before. `*`: written as well, if a write there is under way: the flush may not have it. The need of a
-//! resync and the other two bits do not change each other.
+//! `-`: as before. `*`: written as well, if a write there is under way: the flush may miss that write. The
+//! need of a resync and the other two bits do not change each other.
 //!
 //! Invariant ([`Regions::check`]): all sets have the size of the legs and the same units.
 
@@ -22,25 +22,25 @@ use lamina_kit::flaw::flawed;
 use lamina_kit::intent::Bits;
 use std::ops::Range;
 
-/// The shortest unit in which it is remembered what a leg misses; there are at most so many for each leg,
-/// unless they would be longer than the other bound.
+/// The shortest unit of stale bytes; there are at most so many for each leg, unless they would be longer than
+/// the other bound.
 const GRAIN: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 20;
 const GRAINS_MAX: u64 = 1 << 20;
 
-/// What a leg of `size` bytes lacks that lacks nothing.
+/// No stale bytes, as bits of a leg of `size` bytes.
 pub(super) fn nothing_of(size: u64, block: u32) -> Bits {
     let grain = size.div_ceil(GRAINS_MAX).next_power_of_two().clamp(*GRAIN.start(), *GRAIN.end());
     Bits::none(size, grain.max(u64::from(block)))
 }
 
-/// What is known of the bytes of all legs.
+/// The regions of all legs.
 #[derive(Clone, Debug)]
 pub struct Regions {
     /// Where legs in sync may differ, after a crash or a write that failed.
     needs_resync: Bits,
     /// Written since the last flush began.
     written: Bits,
-    /// Written before that, since the one before; while a flush is under way.
+    /// Written before that, since the flush before; while a flush is under way.
     flushing: Option<Bits>,
 }
 
@@ -67,7 +67,8 @@ impl Regions {
         self.written.add(at);
     }
 
-    /// A flush of all legs begins, while those in `under_way` are written: true if it is the only one.
+    /// A flush of all legs begins, while those in `under_way` are written: true if no other flush is under
+    /// way.
     pub fn begin_flush(&mut self, under_way: &[Range<u64>]) -> bool {
         let is_only = self.flushing.is_none();
         if is_only {
@@ -78,8 +79,7 @@ impl Regions {
         is_only
     }
 
-    /// The flush that [`Regions::begin_flush`] said is the only one has ended. If it failed, what it was of
-    /// is not durable.
+    /// The flush that [`Regions::begin_flush`] accepted has ended. If it failed, its units are not durable.
     pub fn end_flush(&mut self, failed: bool) {
         debug_assert!(self.flushing.is_some(), "a flush ends once, and only one that has begun");
         if let Some(before) = self.flushing.take().filter(|_| failed) {
@@ -87,15 +87,15 @@ impl Regions {
         }
     }
 
-    /// What a leg may have lost that goes away now. Where the legs are `same`, those that stay are made the
-    /// same without it wherever they differ.
+    /// The bytes that a leg may have lost that goes away now. Where the legs are `same`, the legs that stay
+    /// are made the same without it wherever they differ.
     pub fn unflushed(&self, same: bool) -> Bits {
         let mut all = Bits::none(self.written.size(), self.unit());
         if !flawed("what was not flushed is forgotten") {
             all.join(&self.written);
             self.flushing.iter().for_each(|bits| all.join(bits));
         }
-        if same && !flawed("what was in doubt is not missed") {
+        if same && !flawed("what needs a resync is not missed") {
             all.join(&self.needs_resync);
         }
         all
@@ -128,7 +128,7 @@ impl Regions {
         is_new
     }
 
-    /// Legs have `size` bytes from now on, and may differ in what is new.
+    /// Legs have `size` bytes from now on, and may differ in the new bytes.
     pub fn become_larger(&mut self, size: u64, block: u32) {
         let before = self.written.size();
         let longer = |bits: &Bits| {
@@ -142,7 +142,7 @@ impl Regions {
         self.diverge(&(before..size));
     }
 
-    /// Says what is wrong with it, if the legs have `size` bytes.
+    /// Says which invariant does not hold, if the legs have `size` bytes.
     pub fn check(&self, size: u64) -> Result<(), String> {
         let sets = [Some(&self.needs_resync), Some(&self.written), self.flushing.as_ref()];
         let unit = self.unit();

@@ -1,8 +1,8 @@
-//! Comparing all that legs hold, while requests go on. What is found to be wrong is counted in `findings.rs`.
+//! Comparing the bytes of all legs, while requests go on. Damage is counted in `findings.rs`.
 //!
-//! A chunk is locked, read from all legs and compared. What cannot be read is written anew from what can;
-//! what differs is repaired only if it is known which is right. How far it is, is kept now and then: it goes on
-//! after a restart.
+//! A chunk is locked, read from all legs and compared. A range that a leg cannot read is written again from
+//! the others; a difference is repaired only if it is known which leg is right. The position is recorded now
+//! and then: a scrub goes on after a restart.
 
 use super::Legs;
 use lamina_block::{ErrorKind, Job, Result};
@@ -10,12 +10,12 @@ use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Bytes that are compared at once: a region of the intent, within these.
+/// Bytes that are compared at once: a region of the intent, within these bounds.
 const CHUNK: RangeInclusive<u64> = 16 << 10..=256 << 10;
-/// How far it is, is kept so often.
+/// The position is recorded so often.
 const KEEP_EVERY: Duration = Duration::from_secs(10);
 impl Legs {
-    /// Begins to compare, or goes on where it was interrupted.
+    /// Begins a scrub, or goes on where it was interrupted.
     pub(super) fn start_scrub(self: &Rc<Self>, trust: Option<usize>) {
         let may = self.scrub.borrow().is_none() && !self.is_closing();
         let Some(content) = self.content().filter(|_| may) else { return };

@@ -1,23 +1,22 @@
-//! All that legs decide by: what each of them is ([`Roles`]), and where they may differ ([`Regions`]). Plain
-//! state: nothing here waits, and [`Legs::change`](super::Legs::change) is the only way to it.
+//! The state that decides: the role of each leg ([`Roles`]), and where legs may differ ([`Regions`]). Plain
+//! state: nothing here waits, and [`Legs::change`](super::Legs::change) is the only way to change it.
 //!
 //! ```text
-//!                  legs                                  regions          is anything lacking?
+//!                  legs                                  regions          is_out_of_sync
 //!  begin (write)   those that take no writes miss it     written          as before
-//!  put_out, fail   `roles.rs`; the leg misses what it    -                yes
-//!                  may lose, and where legs differ
-//!  unknown         those behind or failed miss it        needs a resync   yes
+//!  put_out, fail   `roles.rs`; what the leg may lose,    -                yes
+//!                  and where legs differ, is stale
+//!  unknown         those stale or failed miss it         needs a resync   yes
 //!  agree           -                                     needs none       looked for
 //!  of_roles        `roles.rs`                            -                looked for
 //!  of_regions      -                                     `regions.rs`     looked for
-//!  become_larger   what is new is stale, if anything is  needs a resync   yes
+//!  become_larger   new bytes are stale, if any are       needs a resync   yes
 //! ```
 //!
-//! Invariant ([`State::check`]), beside those of the two: **while it says that nothing is lacking, nothing
-//! is**: every leg is in sync or a spare, and no region needs a resync. Reads and writes look no further
-//! then.
+//! Invariant ([`State::check`]), beside those of the two: **while `is_out_of_sync` is false**, every leg is
+//! in sync or a spare, and no region needs a resync. Reads and writes look no further then.
 
-use super::background::{Rebuild, Turns};
+use super::background::{Rebuild, Ticks};
 use super::findings::Findings;
 use super::is_away;
 use super::regions::Regions;
@@ -32,28 +31,28 @@ pub struct State {
     roles: Roles,
     regions: Regions,
     /// False while every leg has every byte: nothing needs to be looked up.
-    is_lacking: bool,
+    is_out_of_sync: bool,
     block: u32,
-    /// What is new since it grew begins here, and is not zeroed yet.
+    /// The new bytes since the legs have grown begin here, and are not zeroed yet.
     to_zero: Option<u64>,
     pub findings: Findings,
     pub rebuild: Rebuild,
-    pub turns: Turns,
+    pub ticks: Ticks,
 }
 
 impl State {
-    /// Of `legs`, of each of which `size` bytes are used, in blocks of at most `block`.
+    /// The state of `legs`, of which `size` bytes each are used, in blocks of at most `block`.
     pub fn new(legs: Vec<LegState>, wanted: Wanted, size: u64, block: u32) -> State {
         let roles = Roles::new(legs, wanted, size, block);
         let mut state = State {
             roles,
             regions: Regions::new(size, block),
-            is_lacking: true,
+            is_out_of_sync: true,
             block,
             to_zero: None,
             findings: Findings::default(),
             rebuild: Rebuild::default(),
-            turns: Turns::default(),
+            ticks: Ticks::default(),
         };
         state.look();
         state
@@ -68,14 +67,14 @@ impl State {
         &self.regions
     }
 
-    /// Changes what legs are.
+    /// Changes the roles of legs.
     pub fn of_roles<T>(&mut self, change: impl FnOnce(&mut Roles) -> T) -> T {
         let result = change(&mut self.roles);
         self.look();
         result
     }
 
-    /// Changes where legs may differ, or what is not flushed.
+    /// Changes where legs may differ, or which bytes are not flushed.
     pub fn of_regions<T>(&mut self, change: impl FnOnce(&mut Regions) -> T) -> T {
         let result = change(&mut self.regions);
         self.look();
@@ -85,42 +84,42 @@ impl State {
     /// True if legs in sync may differ at `at`.
     #[inline]
     pub fn needs_resync(&self, at: &Range<u64>) -> bool {
-        self.is_lacking && self.regions.needs_resync().touches(at)
+        self.is_out_of_sync && self.regions.needs_resync().touches(at)
     }
 
-    /// A change of `at` is submitted to all legs that take writes, at once. Those of the others that `is_of`
-    /// says miss it.
+    /// A change of `at` is submitted to all legs that take writes, at once. The other legs that `is_of` names
+    /// miss it.
     #[inline]
     pub fn begin(&mut self, at: &Range<u64>, is_of: impl Fn(&LegState) -> bool) {
         self.regions.write(at);
-        if self.is_lacking {
+        if self.is_out_of_sync {
             let others = self.roles.legs_mut().filter(|leg| !leg.takes_writes() && is_of(leg));
-            others.for_each(|leg| leg.misses(at));
+            others.for_each(|leg| leg.mark_stale(at));
         }
     }
 
-    /// Bytes at `at` are about to be written to a leg, which others have.
+    /// Bytes at `at` that other legs have are about to be written to a leg.
     #[inline]
     pub fn write(&mut self, at: &Range<u64>) {
         self.regions.write(at);
     }
 
-    /// Leg `leg` misses a change of `at`.
-    pub fn misses(&mut self, leg: usize, at: &Range<u64>) {
-        self.roles.leg_mut(leg).misses(at);
+    /// Leg `leg` misses a change of `at`: those bytes are stale.
+    pub fn mark_stale(&mut self, leg: usize, at: &Range<u64>) {
+        self.roles.leg_mut(leg).mark_stale(at);
     }
 
-    /// Looks whether there is anything that a leg lacks.
+    /// Looks whether any leg is out of sync.
     fn look(&mut self) {
-        self.is_lacking = !self.roles.are_whole() || !self.regions.needs_resync().is_empty();
+        self.is_out_of_sync = !self.roles.are_whole() || !self.regions.needs_resync().is_empty();
     }
 
-    /// A leg has failed with `e`: true if it misses from now on what is written. Not if it is the last one
-    /// that has all; then its errors are the device's.
+    /// A leg has failed with `e`: true if the leg is stale from now on. Not if it is the last one in sync;
+    /// then its errors are the device's.
     pub fn put_out(&mut self, leg: usize, e: &Error, at: Time) -> bool {
         let is_out = self.roles.leg(leg).takes_writes() && !self.roles.is_last(leg);
         if is_out {
-            let to = if is_away(e) || is_truncated(e) { Role::Behind } else { Role::Failed };
+            let to = if is_away(e) || is_truncated(e) { Role::Stale } else { Role::Failed };
             let unflushed = &self.unflushed();
             self.of_roles(|roles| roles.lose(leg, Loss { to, at, why: Some(e), unflushed }));
         }
@@ -133,14 +132,14 @@ impl State {
         self.of_roles(|roles| roles.fail(leg, at, &unflushed))
     }
 
-    /// See [`Roles::left`].
-    pub fn left(&mut self, at: Time) -> bool {
+    /// See [`Roles::detached`].
+    pub fn detached(&mut self, at: Time) -> bool {
         let unflushed = self.unflushed();
-        self.of_roles(|roles| roles.left(at, &unflushed))
+        self.of_roles(|roles| roles.detached(at, &unflushed))
     }
 
     fn unflushed(&self) -> Bits {
-        self.regions.unflushed(self.roles.wanted.places == 0)
+        self.regions.unflushed(self.roles.wanted.columns == 0)
     }
 
     /// See [`Regions::begin_flush`].
@@ -153,11 +152,11 @@ impl State {
         self.regions.end_flush(failed);
     }
 
-    /// Any leg may have a change of `at`, or not.
+    /// Each leg may have a change of `at`, or not.
     pub fn unknown(&mut self, at: &Range<u64>) {
         self.diverge(at);
-        if self.roles.wanted.places == 0 {
-            self.roles.legs_mut().for_each(|leg| leg.misses(at));
+        if self.roles.wanted.columns == 0 {
+            self.roles.legs_mut().for_each(|leg| leg.mark_stale(at));
         }
     }
 
@@ -173,16 +172,16 @@ impl State {
         }
     }
 
-    /// Legs agree at `at`, as it was found when they had `size` bytes.
+    /// Legs agree at `at`, which was compared when they had `size` bytes.
     pub fn agree(&mut self, at: &Range<u64>, size: u64) {
-        // Its last unit may hold more by now.
+        // The last unit may be longer by now.
         if self.roles.size() == size {
             self.of_regions(|regions| regions.agree(at));
         }
     }
 
-    /// True if no leg lacks anything of `region` that only the intent knows of.
-    pub fn is_settled(&self, region: &Range<u64>) -> bool {
+    /// True if no leg has stale bytes in `region` that only the intent knows of.
+    pub fn is_clean(&self, region: &Range<u64>) -> bool {
         let is_stale = |leg: &LegState| {
             let known = leg.copied.unwrap_or(u64::MAX);
             let at = region.start.min(known)..region.end.min(known);
@@ -191,10 +190,10 @@ impl State {
         !self.regions.needs_resync().touches(region) && !self.roles.legs().iter().any(is_stale)
     }
 
-    /// Takes in what was being written in `dirty` regions, when it was opened. `needed` is what was kept of
-    /// where legs differ; `was` says what each leg was.
+    /// Takes in the `dirty` regions of the intent when the device is opened. `needed` are the recorded ranges
+    /// where legs differ; `was` is the recorded role of each leg.
     pub fn open(&mut self, needed: Option<&[(u64, u64)]>, dirty: &Bits, was: impl Fn(usize) -> Option<Role>) {
-        let (size, places) = (self.roles.size(), self.roles.wanted.places);
+        let (size, columns) = (self.roles.size(), self.roles.wanted.columns);
         match needed {
             Some(ranges) => {
                 let inside = |(start, end): &(u64, u64)| (*start).min(size)..(*end).min(size);
@@ -205,8 +204,8 @@ impl State {
         }
         for (number, leg) in self.roles.legs_mut().enumerate() {
             let Some(stale) = &mut leg.stale else { continue };
-            // Where each has other bytes, those of one that has just gone are as good as the others are.
-            if places == 0 || (leg.place.is_some() && was(number) != Some(Role::Sync)) {
+            // Where each leg has other bytes, those of a leg that has just gone are as good as the others.
+            if columns == 0 || (leg.column.is_some() && was(number) != Some(Role::Sync)) {
                 stale.join(dirty);
             }
             if let Some(copied) = leg.copied {
@@ -216,13 +215,13 @@ impl State {
         self.look();
     }
 
-    /// What is to be made right on legs that are there.
+    /// The bytes to be repaired on legs that are there.
     fn to_repair(&self) -> impl Iterator<Item = &Bits> {
         let rebuilding = self.roles.legs().iter().filter(|leg| leg.is_rebuilding());
         std::iter::once(self.regions.needs_resync()).chain(rebuilding.filter_map(|leg| leg.stale.as_ref()))
     }
 
-    /// True if there is anything to repair, or to say that nothing is.
+    /// True if there is anything to repair, or the end of a repair to record.
     pub fn has_work(&self) -> bool {
         self.roles.legs().iter().any(LegState::is_rebuilding) || !self.regions.needs_resync().is_empty()
     }
@@ -246,7 +245,7 @@ impl State {
         self.to_repair().filter_map(run_of).min_by_key(|run| run.start)
     }
 
-    /// The legs that had nothing, and up to where each of them has all, if repairs from byte `begun` on are
+    /// The legs that had no bytes, and up to where each of them has all, if repairs from byte `begun` on are
     /// under way.
     pub fn positions(&self, begun: u64) -> Vec<(usize, u64)> {
         let first = |leg: &LegState| {
@@ -258,17 +257,17 @@ impl State {
         had_nothing.map(|(number, leg)| (number, first(leg))).collect()
     }
 
-    /// What is new and not zeroed yet.
+    /// The new bytes that are not zeroed yet.
     pub fn to_zero(&self) -> Option<Range<u64>> {
         self.to_zero.map(|start| start..self.roles.size())
     }
 
-    /// What is new from `start` on is not zeroed yet; or nothing is.
+    /// The new bytes from `start` on are not zeroed yet; or, with `None`, all are zeroed.
     pub fn set_to_zero(&mut self, start: Option<u64>) {
         self.to_zero = start.map(|start| start.min(self.roles.size()));
     }
 
-    /// Each leg has `size` bytes from now on, and its intent begins at byte `start`. What is new is to be
+    /// Each leg has `size` bytes from now on, and its intent begins at byte `start`. The new bytes are to be
     /// zeroed.
     pub fn become_larger(&mut self, size: u64, start: u64) {
         self.to_zero = Some(self.roles.size());
@@ -277,23 +276,23 @@ impl State {
         self.look();
     }
 
-    /// Says what is wrong with it.
+    /// Says which invariant does not hold.
     pub fn check(&self) -> Result<(), String> {
         self.roles.check()?;
         self.regions.check(self.roles.size())?;
         self.findings.check(self.roles.size())?;
         if self.to_zero.is_some_and(|start| start > self.roles.size()) {
-            return Err("what is to be zeroed is behind the end of the legs".into());
+            return Err("the bytes to zero end beyond the legs".into());
         }
         let is_whole = self.roles.are_whole() && self.regions.needs_resync().is_empty();
-        match self.is_lacking || is_whole {
+        match self.is_out_of_sync || is_whole {
             true => Ok(()),
-            false => Err("it is said that nothing is lacking".into()),
+            false => Err("the state claims to be in sync and is not".into()),
         }
     }
 }
 
-/// True for errors after which nothing has changed.
+/// True for errors after which no byte has changed.
 pub fn did_nothing(e: &Error) -> bool {
     match e.kind() {
         ErrorKind::NoSpace

@@ -1,4 +1,4 @@
-//! What is kept of legs with the hierarchy: see `docs/formats/kept.md`.
+//! The state record of legs, which is kept with the hierarchy: see `docs/formats/kept.md`.
 
 use super::state::State;
 use super::{LegState, Legs, Role};
@@ -12,32 +12,32 @@ use std::rc::Rc;
 /// The version that is written.
 const VERSION: u32 = 1;
 
-/// What a device remembers of its legs.
+/// The state record of a device with legs.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Kept {
     version: u32,
     kind: String,
-    /// Of its intent.
+    /// The id of the intent.
     pub id: u64,
     /// Bytes of each leg that are used.
     pub size: u64,
     /// Bytes of a region of the intent.
     pub region: u64,
     pub legs: Vec<KeptLeg>,
-    /// How far a scrub is.
+    /// The position of a scrub.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scrub: Option<u64>,
-    /// Bytes behind the intent that are the layer's own.
+    /// Bytes after the intent that are the layer's own.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub tail: u64,
-    /// It has grown, and what is new begins at this byte of each leg and is not zeroed yet.
+    /// The device has grown, and the new bytes begin at this byte of each leg and are not zeroed yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zero: Option<u64>,
-    /// The ranges where legs may differ, while not every place has a leg; otherwise the intent says where.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unsure: Option<Vec<(u64, u64)>>,
-    /// What the layer keeps.
+    /// The ranges where legs may differ, while a column has no leg; otherwise the intent has them.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "unsure")]
+    pub needs_resync: Option<Vec<(u64, u64)>>,
+    /// The record of the layer itself.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub own: Value,
 }
@@ -46,10 +46,10 @@ fn is_zero(n: &u64) -> bool {
     *n == 0
 }
 
-/// So many ranges are kept at most; those that lie close together become one.
+/// At most so many ranges are recorded; those that lie close together become one.
 const RANGES_MAX: usize = 64;
 
-/// The runs of a set, or few that hold them.
+/// The runs of a set, or fewer ranges that cover them.
 fn ranges(bits: &Bits) -> Vec<(u64, u64)> {
     let mut bits = bits.clone();
     while bits.runs().nth(RANGES_MAX).is_some() {
@@ -66,16 +66,16 @@ fn ranges(bits: &Bits) -> Vec<(u64, u64)> {
 pub struct KeptLeg {
     pub device: String,
     pub is: Role,
-    /// It lacks everything from this byte on.
+    /// All bytes of the leg from this one on are stale.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied: Option<u64>,
-    /// Its place among the legs, where each has one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub place: Option<usize>,
+    /// The column of the leg, where each leg has one.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "place")]
+    pub column: Option<usize>,
 }
 
 impl Kept {
-    /// What a new device of `kind` remembers.
+    /// The record of a new device of `kind`.
     pub fn new(kind: &str, id: u64, size: u64, region: u64) -> Kept {
         Kept {
             version: VERSION,
@@ -87,16 +87,16 @@ impl Kept {
             scrub: None,
             tail: 0,
             zero: None,
-            unsure: None,
+            needs_resync: None,
             own: Value::Null,
         }
     }
 
-    /// Reads what was kept by a device of `kind`.
+    /// Reads the record of a device of `kind`.
     pub fn read(kind: &str, kept: &Value) -> Result<Kept> {
         let kept: Kept = state_record::read(kept, VERSION.into(), "legs")?;
         if kept.kind != kind {
-            return Err(Error::invalid(format!("type: it was made as {:?}", kept.kind)));
+            return Err(Error::invalid(format!("type: the device was made as {:?}", kept.kind)));
         }
         let twice = |leg: &KeptLeg| kept.legs.iter().filter(|other| other.device == leg.device).count() > 1;
         match kept.legs.iter().any(twice) {
@@ -112,7 +112,7 @@ impl Kept {
 }
 
 impl Legs {
-    /// What is to be kept now.
+    /// The record of the current state.
     pub(super) fn state_record(&self) -> Value {
         self.ask(|state| self.state_record_of(state))
     }
@@ -124,13 +124,13 @@ impl Legs {
             device: node.name().to_owned(),
             is: leg.role,
             copied: leg.copied,
-            place: leg.place,
+            column: leg.column,
         };
         kept.legs = state.roles().legs().iter().zip(&self.nodes).map(leg).collect();
         kept.scrub = state.findings.position();
         kept.tail = self.tail;
         kept.zero = state.to_zero().map(|new| new.start);
-        kept.unsure = state.roles().is_degraded().then(|| ranges(state.regions().needs_resync()));
+        kept.needs_resync = state.roles().is_degraded().then(|| ranges(state.regions().needs_resync()));
         kept.own = self.own.borrow().clone();
         kept.write()
     }
@@ -147,11 +147,11 @@ mod tests {
     #[test]
     fn version_1_is_as_it_was() {
         let mut kept = Kept::new("mirror", 0x1122_3344_5566_7788, 1 << 30, 4 << 20);
-        let leg = |device: &str, is, copied| KeptLeg { device: device.into(), is, copied, place: None };
+        let leg = |device: &str, is, copied| KeptLeg { device: device.into(), is, copied, column: None };
         kept.legs = vec![
             leg("a", Role::Sync, None),
-            leg("b", Role::Behind, None),
-            leg("c", Role::Behind, Some(65536)),
+            leg("b", Role::Stale, None),
+            leg("c", Role::Stale, Some(65536)),
             leg("d", Role::Failed, None),
             leg("e", Role::Spare, None),
         ];

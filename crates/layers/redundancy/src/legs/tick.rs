@@ -1,5 +1,5 @@
-//! What goes on by itself, once a second as long as there is something: bits of the intent go, legs that were
-//! away are asked whether they answer, spares take over, what legs lack is copied.
+//! Background work, once a second as long as there is any: clears bits of the intent, asks legs that were
+//! away whether they answer, puts spares in, copies stale bytes.
 
 use super::roles::is_truncated;
 use super::{LegState, Legs};
@@ -7,25 +7,25 @@ use lamina_block::Result;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How often.
+/// The interval of ticks.
 const TICK: Duration = Duration::from_secs(1);
 
 impl Legs {
-    /// Lets it go on soon. Nobody holds the device meanwhile, so that it can be closed.
+    /// Starts the next tick soon. The task does not keep the device open meanwhile, so that it can be closed.
     pub(super) fn wake(&self) {
-        if self.read_only || !self.change(|state| state.turns.wake()) {
+        if self.read_only || !self.change(|state| state.ticks.wake()) {
             return;
         }
         let (env, weak) = (Rc::clone(&self.env), self.me.clone());
         self.env.spawn(Box::pin(async move {
             env.sleep(TICK).await;
             let Some(me) = weak.upgrade() else { return };
-            if !me.change(|state| state.turns.begin()) {
+            if !me.change(|state| state.ticks.begin()) {
                 return;
             }
             let working = me.tasks.begin();
             if let Err(e) = me.tick().await {
-                tracing::debug!(device = %me.name, error = %e, "what goes on by itself will be tried again");
+                tracing::debug!(device = %me.name, error = %e, "the background work will be tried again");
             }
             me.moved.notify();
             drop((me, working));
@@ -46,29 +46,29 @@ impl Legs {
         if !self.is_busy() {
             return Ok(());
         }
-        // Whatever comes of this turn, there is another one.
+        // Whatever the result of this tick, another one follows.
         self.wake();
         self.record().await?;
-        match self.ask(|state| state.turns.is_sweep()) {
+        match self.ask(|state| state.ticks.is_sweep()) {
             true => self.sweep().await,
             false => Ok(()),
         }
     }
 
-    /// True if there may be something to do in the next turn.
+    /// True if there may be work for the next tick.
     fn is_busy(&self) -> bool {
         let waits = || self.those(LegState::is_away).next().is_some();
         !self.intent.is_empty() || !self.is_recorded() || waits() || self.has_work()
     }
 
-    /// Takes bits out of the intent where nothing happens any more.
+    /// Clears bits of the intent where there were no writes for a while.
     async fn sweep(&self) -> Result<()> {
-        let settled = |region: &_| self.is_settled(region);
-        let quiet = self.intent.quiet(settled);
+        let is_clean = |region: &_| self.is_clean(region);
+        let quiet = self.intent.quiet(is_clean);
         if quiet.is_empty() {
             return Ok(());
         }
         self.flush().await?;
-        self.intent.clear(quiet, self, settled).await
+        self.intent.clear(quiet, self, is_clean).await
     }
 }

@@ -1,4 +1,4 @@
-//! The commands of devices with legs, and what they show.
+//! The commands of devices with legs, and their info.
 
 use super::roles::Rejoined;
 use super::state::State;
@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::rc::Rc;
 
-/// What is shown of devices with legs.
+/// The figures of devices with legs.
 pub const FIGURES: &[Figure] = &[
     Figure::gauge("legs", "/legs_wanted", Unit::Count, "Legs that it has when nothing is missing."),
     Figure::gauge("legs_in_sync", "/legs_in_sync", Unit::Count, "Legs that have every byte."),
@@ -41,10 +41,10 @@ pub const VERBS: &[Verb] = &[
         ArgType::Text,
         "the leg that is right where two differ and nothing else says which is",
     )]),
-    Verb::new("grow", "use what the devices below have become larger by"),
+    Verb::new("grow", "use the space by which the devices below have grown"),
 ];
 
-/// Whether nothing may be in flight while a command is carried out.
+/// True if nothing may be in flight while the command runs.
 pub fn needs_quiesce(command: &Command) -> bool {
     command.name == "grow"
 }
@@ -63,11 +63,11 @@ struct Scrub {
     trust: Option<String>,
 }
 
-/// Why others cannot change what is on one leg, `child`.
+/// Why a change of the bytes of one leg, `child`, is refused.
 pub fn refusal(child: &Node) -> String {
     format!(
-        "{} is one of its devices, and would have something else than the others: take it out first (`lamina apply` with a \
-         file without it), or have what changes it above",
+        "{} is one of its devices, and would differ from the others: take it out first (`lamina apply` with a \
+         file without it), or put the layer that changes it above",
         child.name()
     )
 }
@@ -76,7 +76,7 @@ impl Legs {
     /// Refuses devices that cannot be legs: see [`lamina_block::Manage::can_evacuate`].
     pub fn can_evacuate(&self, joining: &[Rc<Node>]) -> Result<()> {
         let size = self.size();
-        // Of one that is not there nothing is known.
+        // Of an absent device the geometry is not known.
         let known = joining.iter().filter(|child| child.geometry().size > 0);
         known.into_iter().try_for_each(|child| enough(child, size))
     }
@@ -129,7 +129,7 @@ impl Legs {
         match self.change(|state| state.of_roles(|roles| roles.rejoin(leg, now))) {
             Rejoined::Already => {}
             Rejoined::Spare => self.changed(),
-            Rejoined::Behind => {
+            Rejoined::Stale => {
                 self.changed();
                 self.bring_back(leg).await?;
             }
@@ -139,21 +139,21 @@ impl Legs {
         Ok(self.info())
     }
 
-    /// What is worth saying about what is kept.
+    /// Findings about the state of the legs.
     pub fn check(&self) -> Vec<Finding> {
         self.ask(|state| self.check_of(state))
     }
 
     fn check_of(&self, state: &State) -> Vec<Finding> {
         let legs = state.roles().legs().iter().zip(&self.nodes);
-        let lacks = legs.filter(|(leg, _)| matches!(leg.role, Role::Behind | Role::Failed));
+        let out_of_sync = legs.filter(|(leg, _)| matches!(leg.role, Role::Stale | Role::Failed));
         let say = |(leg, node): (&LegState, &Rc<Node>)| {
             Finding::new(
                 Class::Repairable,
                 format!("{} has {} out of sync", node.name(), Bytes(leg.stale_bytes())),
             )
         };
-        let mut found: Vec<Finding> = lacks.map(say).collect();
+        let mut found: Vec<Finding> = out_of_sync.map(say).collect();
         if found.is_empty() {
             found.push(Finding::new(
                 Class::Good,
@@ -163,7 +163,7 @@ impl Legs {
         found
     }
 
-    /// What there is to show.
+    /// The info of the device.
     pub fn info(&self) -> Value {
         self.ask(|state| self.info_of(state))
     }
@@ -175,8 +175,8 @@ impl Legs {
                 "device": node.name(),
                 "is": match leg.role {
                     Role::Sync => "in sync",
-                    Role::Behind if leg.here => "rebuilding",
-                    Role::Behind => "away",
+                    Role::Stale if leg.here => "rebuilding",
+                    Role::Stale => "away",
                     Role::Failed => "failed",
                     Role::Spare => "spare",
                 },
@@ -184,8 +184,8 @@ impl Legs {
                 "why": leg.why.as_ref().map(|e| e.to_string()),
             })
         };
-        let behind = roles.legs().iter().filter(|leg| leg.role == Role::Behind);
-        let lacking: u64 = behind.map(LegState::stale_bytes).sum();
+        let stale = roles.legs().iter().filter(|leg| leg.role == Role::Stale);
+        let out_of_sync: u64 = stale.map(LegState::stale_bytes).sum();
         let covered = roles.covered(None);
         json!({
             "size": roles.size(),
@@ -197,7 +197,7 @@ impl Legs {
             "found": state.findings.info(),
             "legs_wanted": wanted.legs,
             "legs_in_sync": covered,
-            "out_of_sync_bytes": lacking,
+            "out_of_sync_bytes": out_of_sync,
             "alerts": {
                 "degraded": !roles.are_whole() || covered < wanted.legs,
                 "stopped": covered < wanted.needs,

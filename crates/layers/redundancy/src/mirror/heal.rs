@@ -1,4 +1,4 @@
-//! What one leg cannot read, another one can: it is read there, and written back.
+//! Blocks that one leg cannot read are read from another leg, and written back.
 
 use super::Mirror;
 use crate::legs::{Content, Found, is_away, is_corrupt};
@@ -8,7 +8,8 @@ use std::ops::Range;
 use std::rc::Rc;
 
 impl Mirror {
-    /// Leg `leg` failed a read with `e`: the others are asked, and it gets from them what it could not read.
+    /// Leg `leg` failed a read with `e`: reads from the others, and writes back the blocks that the leg could
+    /// not read.
     pub async fn read_elsewhere(self: Rc<Self>, io: Io, leg: usize, e: Error) -> Result<()> {
         if e.is_of_memory() {
             return Err(e);
@@ -16,7 +17,8 @@ impl Mirror {
         if is_away(&e) {
             self.legs.put_out(leg, &e);
         }
-        // Where legs may differ each block comes from the first one that can read it, however it is asked for.
+        // Where legs may differ each block comes from the first leg that can read it, whichever request asks
+        // for it.
         let whole = self.legs.is_piece(&io.at) || !self.legs.needs_resync(&io.at);
         let e = match self.read_from(&io, vec![leg], whole).await {
             true => return Ok(()),
@@ -25,7 +27,7 @@ impl Mirror {
         if self.legs.is_piece(&io.at) {
             return Err(e);
         }
-        // Each may have bytes that the others lack.
+        // Each leg may have blocks that the others have lost.
         for piece in self.legs.pieces(&io.at) {
             if !self.read_from(&io.part(piece.clone(), piece.start), Vec::new(), true).await {
                 return Err(e);
@@ -34,7 +36,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// Reads from the first leg that can, if `ask`; those in `failed`, and those that fail, are healed then.
+    /// Reads from the first leg that can, if `ask`; then heals the legs in `failed`, and those that fail.
     async fn read_from(&self, io: &Io, mut failed: Vec<usize>, ask: bool) -> bool {
         for leg in self.sources(&io.at, &failed).into_iter().filter(|_| ask) {
             match self.node(leg).submit(io.clone()).await {
@@ -52,7 +54,7 @@ impl Mirror {
         false
     }
 
-    /// The legs that may have `at`, those that are right first, without those in `not`.
+    /// The legs that may have `at`, right ones first, without those in `not`.
     fn sources(&self, at: &Range<u64>, not: &[usize]) -> Vec<usize> {
         let mut legs: Vec<usize> = self.readable(at, not).collect();
         let more: Vec<usize> =
@@ -61,8 +63,8 @@ impl Mirror {
         legs
     }
 
-    /// What the legs apart from those in `not` have at `at`, which is locked.
-    async fn hold(&self, at: &Range<u64>, not: &[usize]) -> Result<Buf> {
+    /// Reads `at`, which is locked, from the legs apart from those in `not`.
+    async fn expected(&self, at: &Range<u64>, not: &[usize]) -> Result<Buf> {
         let bytes = self.legs.env.pool().take((at.end - at.start) as usize);
         let io = Io::read(at.start, bytes.clone());
         match self.sources(at, not).first() {
@@ -82,8 +84,8 @@ impl Mirror {
         Ok(bytes)
     }
 
-    /// Makes all legs the same at `at`: the first one that can be read is right. Of more than one block only the first is
-    /// asked.
+    /// Makes all legs the same at `at`: the first leg that can be read is right. If `at` is more than one
+    /// block only the first leg is read.
     async fn spread(&self, at: &Range<u64>) -> Result<()> {
         let legs: Vec<usize> = self.legs.in_sync().collect();
         let bytes = self.legs.env.pool().take((at.end - at.start) as usize);
@@ -99,7 +101,7 @@ impl Mirror {
                     self.legs.put_out(*leg, &e);
                     result = result.and(Err(e));
                 }
-                // Where none can be read they agree about that.
+                // Legs that cannot read a block agree about it.
                 Err(e) if tried > 1 && is_corrupt(&e) => wrong.push(*leg),
                 Err(e) => result = result.and(Err(e)),
             }
@@ -118,7 +120,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// Gives the copy of `at` that `is_right`, if there is one, to all legs that hold something else.
+    /// Writes the copy of `at` that `is_right`, if there is one, to all legs that have other bytes.
     pub(super) async fn put_right(&self, at: &Range<u64>, is_right: Judge) -> Result<Option<Healed>> {
         let _lock = self.legs.locks.lock(&self.legs.whole(at)).await;
         let mut copies: Vec<(usize, Option<Buf>)> = Vec::new();
@@ -131,7 +133,8 @@ impl Mirror {
             }
         }
         let is_right = |bytes: &&Buf| is_right(bytes) || flawed("a wrong copy heals");
-        // What a leg lacks may be there all the same, if it is known in large pieces only; it gets it anyhow.
+        // Stale bytes of a leg may be right all the same, if they are known in large units only; they are
+        // copied anyhow.
         let right = copies.iter().filter_map(|(_, bytes)| bytes.as_ref()).find(is_right).cloned();
         let Some(right) = right else { return Ok(None) };
         let (all, mut repaired) = (right.to_vec(), 0);
@@ -162,7 +165,7 @@ impl Mirror {
         for (leg, bytes) in copies.iter().filter(|(_, bytes)| bytes != right) {
             let buf = self.legs.env.pool().take(bytes.len());
             buf.write(0, right);
-            self.legs.repair(&at, *leg, buf, "healed from the others: it differed").await;
+            self.legs.repair(&at, *leg, buf, "healed from the others: the leg differed").await;
         }
     }
 }
@@ -184,7 +187,7 @@ impl Content for Mirror {
 
     fn right(self: Rc<Self>, at: Range<u64>, leg: usize, mut not: Vec<usize>) -> Pending<Buf> {
         not.push(leg);
-        Box::pin(async move { self.hold(&at, &not).await })
+        Box::pin(async move { self.expected(&at, &not).await })
     }
 
     fn compare(self: Rc<Self>, at: Range<u64>, trust: Option<usize>) -> Pending {

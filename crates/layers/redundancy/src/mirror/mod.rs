@@ -1,58 +1,63 @@
-//! `mirror`: the same bytes on several devices (RAID 1). As long as one of them has them, they are there.
+//! `mirror`: the same bytes on several devices (RAID 1). No byte is lost while one of the devices has it.
 //!
 //! ```text
 //!      │ 0 ───────────── size │                  here
 //!           ╱     │     ╲   each write, to all; a read, from one
 //!      │ a  ···     │ i │                        below: the bytes at the same addresses,
-//!      │ b  ···     │ i │                        and behind them the intent: where something
-//!      │ s  (spare) │ i │                        was being written when the power failed
+//!      │ b  ···     │ i │                        and after them the intent: the regions that
+//!      │ s  (spare) │ i │                        were being written when the power failed
 //! ```
 //!
 //! Keys:
-//! * `over`: the legs, and behind them the spares. The smallest rules.
-//! * `spares` (0): so many of them, the last ones, are spares: one takes the place of a leg that fails, by itself.
-//! * `leg-timeout` ("30s"): how long a leg may be away (a network that is down) before a spare takes its place.
-//! * `limit`: bytes for each second of a rebuild; without it, as fast as the legs are while nobody asks for anything.
-//!   `lamina jobs` changes it at any time.
-//! * `region` (4 MiB; more for devices beyond 256 GiB): the bytes that are made the same together after a crash. It stays
-//!   what it was when the mirror was made.
+//! * `over`: the legs, and after them the spares. The smallest device decides the size.
+//! * `spares` (0): so many of the devices, the last ones, are spares: a spare replaces a leg that fails, by
+//!   itself.
+//! * `leg-timeout` ("30s"): how long a leg may be away (a network that is down) before a spare replaces it.
+//! * `limit`: bytes for each second of a rebuild; without it, as fast as the legs are while there are no
+//!   requests. `lamina jobs` changes it at any time.
+//! * `region` (4 MiB; more for devices beyond 256 GiB): the bytes that are resynced together after a crash.
+//!   It stays as it was when the mirror was made.
 //!
-//! A write completes when all legs have it that are in sync. A leg that fails one, or does not answer, is *behind*: that is
-//! kept with the hierarchy, on all other devices, before the write is acknowledged, so that nobody ever takes what it holds
-//! for what was written. When it answers again, or at `rejoin` if it did not just vanish, what was written meanwhile is
-//! copied to it, and no more: 4 KiB at a time (8 KiB beyond 4 GiB, 16 KiB beyond 8 GiB, and so on up to 1 MiB), or whole
-//! regions if the daemon was restarted in between. A leg that does not answer for a while without failing holds what is
-//! written: an `nbd` leg for its `reconnect`, so give it a short one. A new device gets everything, and goes on where it was
-//! after a restart. Reads are spread over the legs; a stream stays on one while that is no busier than the others. What one
-//! leg cannot read, or finds to be corrupt, comes from another, and is written back to it in whole blocks of 4 KiB (healed,
-//! counted, and named in `info`). A leg that refuses to write a part of a block because it finds the rest of it corrupt gets
-//! the whole block from another one. What no leg has is an error there, and puts no leg out.
+//! A write completes when all legs in sync have it. A leg that fails a write, or does not answer, is *stale*:
+//! the other devices of the hierarchy record that before the write is acknowledged, so that its bytes are
+//! never taken for current ones. When the leg answers again, or at `rejoin` after an error, the bytes written
+//! meanwhile are copied to it, and no others: 4 KiB at a time (8 KiB beyond 4 GiB, 16 KiB beyond 8 GiB, and
+//! so on up to 1 MiB), or whole regions if the daemon was restarted in between. A leg that does not answer
+//! for a while without failing delays writes: an `nbd` leg for its `reconnect`, so give it a short one. A new
+//! device gets every byte, and its rebuild goes on after a restart. Reads are spread over the legs; a stream
+//! stays on one leg while that is no busier than the others. A block that one leg cannot read, or finds to be
+//! corrupt, is read from another leg, and written back in whole blocks of 4 KiB (healed, counted, and named
+//! in `info`). A leg that refuses to write a part of a block because it finds the rest of it corrupt gets the
+//! whole block from another leg. Bytes that no leg has are an error there, and put no leg out.
 //!
-//! After a crash legs may differ where something was being written. There the first leg is right, and is what is read,
-//! until the others have been made the same. `scrub` compares everything: what a leg says is corrupt (a layer `integrity`
-//! below it does) is healed; otherwise, of three or more copies the majority is right, and of two that differ neither is
-//! known to be: they stay as they are, and are reported, unless `trust` names the leg that is right. A layer `integrity` above
-//! knows it: the copy that it finds right is written to the legs that hold something else.
+//! After a crash legs may differ in the regions of the intent. There the first leg is right, and is read,
+//! until the others have been made the same. `scrub` compares everything: a block that a leg says is corrupt
+//! (a layer `integrity` below it does) is healed; otherwise, of three or more copies the majority is right,
+//! and of two that differ neither is known to be: they stay as they are, and are reported, unless `trust`
+//! names the leg that is right. A layer `integrity` above knows which copy is right: that copy is written to
+//! the legs that have other bytes.
 //!
-//! `fail LEG` lets a leg be left alone until `rejoin LEG`, which gives it what it lacks; a leg that rejoins when there are
-//! enough becomes a spare. A rebuild that is cancelled goes on at `rejoin`, or after a restart.
+//! `fail LEG` stops all requests to a leg until `rejoin LEG`, which rebuilds it; a leg that rejoins when
+//! there are enough becomes a spare. A rebuild that is cancelled goes on at `rejoin`, or after a restart.
 //!
-//! It changes while it is served: a name added to `over` is one more leg (or a spare, as `spares` says), one taken out is
-//! let go when the others have everything, and in one change both are an exchange. A mirror can be put over a disk in use:
-//! the first device is the one with the data, and another one must be larger by 96 KiB, for the intent.
+//! The mirror changes while it is served: a name added to `over` is one more leg (or a spare, as `spares`
+//! says), a name taken out is detached when the others have every byte, and both in one change are an
+//! exchange. A mirror can be put over a disk in use: the first device is the one with the data, and another
+//! one must be larger by 96 KiB, for the intent.
 //!
-//! `grow` uses what all of its devices have become larger by, spares included, if that is more than the intent takes; all
-//! legs must be in sync. What is new reads as zeroes where all legs can zero at once; otherwise as what the first leg has
-//! there, and the others get that in the background.
+//! `grow` uses the space by which all of the devices have grown, spares included, if that is more than the
+//! intent takes; all legs must be in sync. The new bytes read as zeroes where all legs can zero at once;
+//! otherwise as the bytes of the first leg there, which are copied to the others in the background.
 //!
-//! A write whose memory was taken away by its client (EFAULT) fails by itself: no leg is put out, and where some legs had
-//! it and others not they are made the same again.
+//! A write whose memory was taken away by its client (EFAULT) fails by itself: no leg is put out, and where
+//! only some legs have the write they are made the same again.
 //!
-//! It deliberately does not copy what it writes: a client that changes memory while that is being written (a page of a
-//! guest's file that is written to during write-back) may leave legs different there until it writes again, and `scrub`
-//! will say so. It does not grow by itself. A discard is done where all legs can zero natively, and left undone
-//! otherwise, because what a discarded block holds may differ from disk to disk. If the first leg is lost before legs were
-//! made the same after a crash, the next one is right: what was flushed is on it, what was under way may be there or not.
+//! The mirror deliberately does not copy the bytes it writes: a client that changes memory while that is
+//! being written (a page of a guest's file that is written to during write-back) may leave legs different
+//! there until it writes again, and `scrub` will report that. The mirror does not grow by itself. A discard
+//! is done where all legs can zero natively, and left undone otherwise, because discarded blocks may differ
+//! from disk to disk. If the first leg is lost before legs were made the same after a crash, the next one is
+//! right: it has every flushed byte; writes under way may be there or not.
 
 mod heal;
 #[cfg(test)]
@@ -74,7 +79,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// A leg that would have to read elsewhere first counts as if it had so many requests more.
+/// A leg that would have to seek for a read counts as if it had so many requests more.
 const SEEK: u32 = 2;
 
 /// The keys; see the module.
@@ -125,7 +130,7 @@ impl Config for Keys {
                 region: self.region.map(|region| region.0),
                 timeout: self.leg_timeout.0,
                 limit: self.limit.map(|limit| limit.0),
-                places: 0,
+                columns: 0,
                 tail: 0,
                 own: Value::Null,
             };
@@ -144,9 +149,9 @@ impl Config for Keys {
 
 struct Mirror {
     legs: Rc<Legs>,
-    /// Where the last read of each leg ended.
+    /// The end of the last read of each leg.
     tails: Vec<Cell<u64>>,
-    /// The leg that is asked first if none is better.
+    /// The leg that is read first if none is better.
     next: Cell<usize>,
 }
 
@@ -155,7 +160,7 @@ impl Mirror {
         &self.legs.nodes[leg]
     }
 
-    /// The legs that may be asked for `at`, apart from those in `not`.
+    /// The legs that may be read at `at`, apart from those in `not`.
     fn readable<'a>(&'a self, at: &'a Range<u64>, not: &'a [usize]) -> impl Iterator<Item = usize> + 'a {
         let first = if self.legs.needs_resync(at) && !flawed("stale leg read") { 1 } else { usize::MAX };
         let good = move |leg: &usize| match first {
@@ -165,7 +170,7 @@ impl Mirror {
         (0..self.legs.nodes.len()).filter(good).take(first).filter(|leg| !not.contains(leg))
     }
 
-    /// The leg that is asked for `at`: the one with the fewest requests, a seek counted as some.
+    /// The leg to read at `at`: the one with the fewest requests, a seek counted as some.
     fn choose(&self, at: &Range<u64>) -> Option<usize> {
         let (count, next) = (self.legs.nodes.len(), self.next.get());
         let cost = |leg: &usize| {
@@ -220,7 +225,7 @@ impl Mirror {
         }
     }
 
-    /// As [`Mirror::change`], if something has to be waited for first.
+    /// As [`Mirror::change`], if a lock or the intent has to be waited for first.
     async fn change_later(self: Rc<Self>, io: Io, lock: Option<RangeLock>) -> Result<()> {
         let lock = match lock {
             Some(lock) => lock,
@@ -232,7 +237,7 @@ impl Mirror {
         self.ended(&io.at, lock, parts.all().await).await
     }
 
-    /// What a change of `at` comes to that ended like this on each leg.
+    /// The result of a change of `at`, from its result on each leg.
     async fn ended(&self, at: &Range<u64>, mut lock: RangeLock, mut parts: Vec<Part>) -> Result<()> {
         if parts.iter().any(Part::is_corrupt) {
             lock = self.legs.locks.widen(lock, &self.legs.whole(at)).await;
@@ -243,7 +248,7 @@ impl Mirror {
         ended
     }
 
-    /// Submits a change, which is locked and covered by the intent, to all legs that take it.
+    /// Submits a change, which is locked and covered by the intent, to all legs that take writes.
     fn submit_all(&self, io: &Io) -> Parts {
         self.legs.begin(&io.at);
         Parts::new(self.legs.targets().map(|leg| (leg, self.node(leg).submit(io.clone()))))
@@ -261,7 +266,7 @@ impl Layer for Mirror {
         match &io.op {
             Op::Read(_) => self.read(io.take()),
             Op::Write(..) | Op::Zero(_) => self.change(io.take()),
-            // A discard may leave each leg with something else.
+            // A discard may leave different bytes on each leg.
             Op::Discard => self.change(Io::zero(io.at.clone(), Zero { unmap: true, ..Zero::default() })),
             Op::Flush => Step::control(async move { self.legs.flush().await }),
         }
@@ -323,14 +328,14 @@ impl Manage for Mirror {
         Box::pin(async move {
             match self.legs.role(0) {
                 Role::Sync => Ok(()),
-                Role::Behind | Role::Failed | Role::Spare => {
+                Role::Stale | Role::Failed | Role::Spare => {
                     Err(Error::invalid("its first device does not have every byte"))
                 }
             }
         })
     }
 
-    fn check(self: Rc<Self>, _mend: bool) -> Pending<Vec<Finding>> {
+    fn check(self: Rc<Self>, _repair: bool) -> Pending<Vec<Finding>> {
         Box::pin(async move { Ok(self.legs.check()) })
     }
 

@@ -1,8 +1,8 @@
-//! What nobody can know any more, because the power failed while it was written and the device that had it is gone: a list
-//! of it, and the word that it may be zeroes.
+//! Bytes that are unknown, because the power failed while they were written and their device is gone: a list
+//! of them, and the command that zeroes them.
 //!
-//! What is forgotten is written like anything else, as zeroes, with the parity of them; the device that had it lacks it
-//! from then on, so that it gets zeroes too if it ever comes back. A crash on the way leaves the rest unknown.
+//! Forgotten bytes are written as zeroes like any other bytes, with their parity; their device is stale from
+//! then on, so that it gets zeroes too if it ever comes back. A crash on the way leaves the rest unknown.
 
 use super::stripe::Write;
 use super::{Parity, galois};
@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::ops::Range;
 
-/// So many ranges are shown.
+/// At most so many ranges are shown.
 const SHOWN: usize = 1000;
 
 /// The arguments of `forget`.
@@ -24,13 +24,13 @@ pub struct Forget {
 }
 
 impl Parity {
-    /// The data cells of a part of a stripe that are not known.
+    /// The data cells of a part of a stripe that are unknown.
     fn lost(&self, stripe: u64, at: &Range<u64>) -> Vec<usize> {
         let is_gone = |cell: &usize| self.holder(self.layout.column(stripe, *cell), at, &[]).is_none();
         (0..self.layout.data()).filter(is_gone).collect()
     }
 
-    /// The bytes of the device that are not known, in order.
+    /// The bytes of the device that are unknown, in order.
     fn unknown(&self) -> Vec<Range<u64>> {
         let (width, unit) = (self.layout.width(), self.layout.unit);
         let runs = if self.legs.is_degraded() { self.legs.resync_runs() } else { Vec::new() };
@@ -51,7 +51,7 @@ impl Parity {
         all
     }
 
-    /// The command: says what is not known, and with `force` makes it zeroes.
+    /// The command: lists the unknown bytes, and with `force` zeroes them.
     pub(super) async fn forget(&self, Forget { force }: Forget) -> Result<Value> {
         if force && self.legs.is_read_only() {
             return Err(Error::new(ErrorKind::ReadOnly, "a device below is read-only"));
@@ -97,10 +97,10 @@ impl Parity {
         };
         let writes: Vec<Write> = lost.into_iter().chain(layout.data()..layout.columns).map(write).collect();
         if writes.iter().all(|write| self.takers(write.column).next().is_none()) {
-            // Who has the parity gets it when it is back.
+            // The legs of the parity get it when they are back.
             let is_written = |column| writes.iter().any(|write| write.column == column);
             self.legs.mark(&at).await?;
-            self.legs.begin_on(&at, |leg| leg.place.is_some_and(is_written));
+            self.legs.begin_on(&at, |leg| leg.column.is_some_and(is_written));
             return Ok(());
         }
         self.store(&at, writes, Durability::Fua).await

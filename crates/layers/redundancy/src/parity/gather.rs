@@ -1,5 +1,5 @@
-//! Writes to parts of the same stripe are done one after the other, and those that wait together are done as one: a stream
-//! of small writes becomes whole stripes, and needs nothing to be read.
+//! Writes to parts of the same stripe are done one after the other, and writes that wait together are done as
+//! one: a stream of small writes becomes whole stripes, and no reads are needed.
 
 use super::Parity;
 use lamina_block::{Io, Result, Signal};
@@ -9,7 +9,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
 
-/// Stripes of which parts are being written.
+/// The stripes that are being written in part.
 #[derive(Default)]
 pub struct Queues(RefCell<BTreeMap<u64, Rc<Queue>>>);
 
@@ -20,21 +20,21 @@ struct Queue {
     moved: Signal,
 }
 
-/// A write that waits for its turn.
+/// A write that waits for its stripe.
 struct Waiter {
-    /// At its place within the stripe.
+    /// The write, with an address within the stripe.
     io: RefCell<Option<Io>>,
     result: RefCell<Option<Result<()>>>,
 }
 
-/// The turn to write a stripe.
-struct Turn<'a> {
+/// The lock of a stripe, until it is dropped.
+struct StripeLock<'a> {
     of: &'a Queues,
     stripe: u64,
     queue: Rc<Queue>,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for StripeLock<'_> {
     fn drop(&mut self) {
         self.queue.busy.set(false);
         if self.queue.waiting.borrow().is_empty() {
@@ -45,7 +45,8 @@ impl Drop for Turn<'_> {
 }
 
 impl Parity {
-    /// Writes to a part of `stripe`, together with what else waits for it. `io` is at its place within the stripe.
+    /// Writes to a part of `stripe`, together with other writes that wait for it. The address of `io` is
+    /// within the stripe.
     pub(super) async fn gather(&self, stripe: u64, io: Io) -> Result<()> {
         let queue = Rc::clone(self.queues.0.borrow_mut().entry(stripe).or_default());
         let mine = Rc::new(Waiter { io: RefCell::new(Some(io)), result: RefCell::default() });
@@ -59,8 +60,8 @@ impl Parity {
                 moved.await;
                 continue;
             }
-            let _turn = Turn { of: &self.queues, stripe, queue: Rc::clone(&queue) };
-            // Those who came at the same time join.
+            let _stripe_lock = StripeLock { of: &self.queues, stripe, queue: Rc::clone(&queue) };
+            // Writes that came at the same time join.
             once_more().await;
             let batch = queue.waiting.take();
             let ios: Vec<Io> = batch.iter().filter_map(|waiter| waiter.io.take()).collect();
@@ -72,7 +73,7 @@ impl Parity {
     }
 }
 
-/// Lets everybody else who can go on do so first.
+/// Lets all other tasks that can go on do so first.
 async fn once_more() {
     let mut asked = false;
     poll_fn(|cx| match std::mem::replace(&mut asked, true) {

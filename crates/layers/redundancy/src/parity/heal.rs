@@ -1,13 +1,15 @@
-//! What a layer above finds to be wrong: which column says something else than what was written, found by trying.
+//! Damage that a layer above finds: the column whose bytes differ from those written, found by trying.
 //!
-//! The rows of it are read from all columns. Then columns are taken to be wrong, first none, then each one, then each two, as
-//! many as there are parities for, and are computed from the others; the one who asked says whether that is it. If it is,
-//! the others and the parity that was used are right as well, so all that was computed is written where something else is.
+//! The rows of the damage are read from all columns. Then columns are assumed to be wrong, first none, then
+//! each one, then each two, as many as there are parities, and are computed from the others; the caller says
+//! whether the result is right. If it is, the others and the parity that was used are right as well, so all
+//! computed bytes are written where the legs have others.
 //!
-//! Where a crash may have left a parity that is not that of the data, only what was asked for and the parity count as wrong:
-//! what is computed of another cell might be what was there before.
+//! Where a crash may have left a parity that is not that of the data, only the requested columns and the
+//! parity are assumed to be wrong: another cell would perhaps be computed as it was before.
 //!
-//! It deliberately does not look at the parity where the data are right as they are read: others in the row may be wrong.
+//! The parity is deliberately not compared where the data are right as they are read: other data in the row
+//! may be wrong.
 
 use super::{Parity, galois};
 use crate::legs::is_away;
@@ -15,17 +17,17 @@ use lamina_block::{Buf, Healed, Io, Judge, Result};
 use lamina_kit::flaw::flawed;
 use std::ops::Range;
 
-/// The rows of something that is to be healed. They are locked.
+/// The rows to be healed. They are locked.
 struct Rows {
     at: Range<u64>,
-    /// What each column holds, if it can be read.
+    /// The bytes of each column, if it can be read.
     columns: Vec<Option<(usize, Buf)>>,
-    /// The columns that were asked for.
+    /// The columns of the request.
     asked: Vec<usize>,
 }
 
 impl Rows {
-    /// The part of a column's bytes that is in `part`.
+    /// The range of a column's bytes that is in `part`.
     fn within(&self, part: &Range<u64>) -> Range<usize> {
         (part.start - self.at.start) as usize..(part.end - self.at.start) as usize
     }
@@ -36,7 +38,7 @@ impl Rows {
 }
 
 impl Parity {
-    /// Finds what `is_right` at `at`, and writes it where something else is.
+    /// Finds the bytes that `is_right` at `at`, and writes them to legs that have others.
     pub(super) async fn put_right(&self, at: &Range<u64>, is_right: Judge) -> Result<Option<Healed>> {
         let bytes = self.take(at);
         let runs = self.runs(at, &bytes);
@@ -59,7 +61,7 @@ impl Parity {
         Ok(None)
     }
 
-    /// What each column holds in `rows`, and the leg that says so.
+    /// The bytes of each column in `rows`, and the leg they are read from.
     async fn read_rows(&self, rows: &Range<u64>) -> Vec<Option<(usize, Buf)>> {
         let read = async |column: usize| {
             let (leg, bytes) = (self.holder(column, rows, &[])?, self.take(rows));
@@ -73,15 +75,15 @@ impl Parity {
         futures_util::future::join_all((0..self.layout.columns).map(read)).await
     }
 
-    /// The sets of columns that may be wrong, small ones first. All have those that cannot be read.
+    /// The sets of columns that may be wrong, small ones first. Each has all columns that cannot be read.
     fn suspects(&self, rows: &Rows) -> Vec<Vec<usize>> {
         let (layout, lost) = (self.layout, rows.lost());
         let is_parity = |column: usize| {
             layout.stripes(&rows.at).all(|(stripe, _)| layout.cell(stripe, column) >= layout.data())
         };
-        let is_unsure = self.legs.needs_resync(&rows.at);
+        let needs_resync = self.legs.needs_resync(&rows.at);
         let may_be = |column: &usize| {
-            !lost.contains(column) && (!is_unsure || rows.asked.contains(column) || is_parity(*column))
+            !lost.contains(column) && (!needs_resync || rows.asked.contains(column) || is_parity(*column))
         };
         let others: Vec<usize> = (0..layout.columns).filter(may_be).collect();
         let mut sets = vec![Vec::new()];
@@ -89,14 +91,14 @@ impl Parity {
         let pairs = others.iter().enumerate().flat_map(|(i, a)| others[i + 1..].iter().map(|b| vec![*a, *b]));
         sets.extend(pairs);
         let all = sets.into_iter().map(|set| (set.is_empty(), [&lost[..], &set].concat()));
-        // What was not asked for makes no difference to what was, unless that is computed from it.
+        // Columns outside the request make no difference to it, unless it is computed from them.
         let counts = |(first, set): &(bool, Vec<usize>)| {
             set.len() <= layout.parity && (*first || set.iter().any(|column| rows.asked.contains(column)))
         };
         all.filter(counts).map(|(_, set)| set).collect()
     }
 
-    /// What all columns hold if those in `wrong` do not count.
+    /// The bytes of all columns, if those in `wrong` do not count.
     fn without(&self, rows: &Rows, wrong: &[usize]) -> Vec<Buf> {
         let layout = self.layout;
         let columns: Vec<Buf> = rows
@@ -116,16 +118,17 @@ impl Parity {
             let mut gone: Vec<usize> = wrong.iter().map(|column| layout.cell(stripe, *column)).collect();
             gone.sort_unstable();
             galois::solve(&cells, layout.data(), &gone);
-            // One parity has said what is right; the other one is that of it.
+            // One parity has given the right data; the other parity is computed from them.
             let (data, parity) = cells.split_at(layout.data());
             parity.iter().enumerate().for_each(|(which, parity)| galois::encode(data, parity, which));
         }
         columns
     }
 
-    /// Writes what columns should hold to legs that hold something else; on how many.
+    /// Writes the computed columns to legs that have other bytes; returns on how many.
     async fn give(&self, rows: &Rows, wrong: &[usize], columns: &[Buf]) -> usize {
-        // As it was read: nothing was computed from the parity, so nothing says that it is right.
+        // The data are right as they were read: nothing was computed from the parity, so the parity is not
+        // verified.
         if !wrong.iter().any(|column| rows.asked.contains(column)) {
             return 0;
         }

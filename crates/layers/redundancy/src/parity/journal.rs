@@ -1,15 +1,17 @@
-//! The journal of a parity whose legs are not all there: what a stripe is about to get, durable before it gets any of it.
+//! The journal of a parity with absent legs: the writes to a stripe, durable before the stripe gets any of
+//! them.
 //!
-//! While a leg is missing, its bytes are what the others say. If the power fails between two writes of a stripe, they would
-//! say something that never was; from the journal, the writes are done again (`replay.rs`). Bytes: `docs/formats/parity.md`.
+//! While a leg is absent, its bytes are computed from the others. If the power fails between two writes of a
+//! stripe, the result would be bytes that never were; the journal replays the writes (`replay.rs`). Bytes:
+//! `docs/formats/parity.md`.
 //!
 //! Invariants:
-//! * **What a record says is durable, and nothing of it is in its place, before the write goes on.** So a write is durable
-//!   with its record, and one whose record was torn was not begun.
-//! * **Records of the same bytes are carried out in order, and none is missing behind one that is** (`ring.rs`).
-//! * **Only records of the epoch that is kept are believed.** A new epoch begins when a leg is lost or complete, with
-//!   nothing under way and all flushed. In one epoch a stripe is changed with records, or it never is: that depends on
-//!   which legs are in sync, and on nothing else. What is healed or copied to other legs changes no byte of a stripe.
+//! * **A record is durable, and none of its writes is in place, before the write goes on.** So a write is
+//!   durable with its record, and a write whose record is torn was not begun.
+//! * **Records of the same bytes are carried out in order, without gaps** (`ring.rs`).
+//! * **Only records of the recorded epoch count.** A new epoch begins when a leg is lost or complete, with no
+//!   writes under way and all flushed. In one epoch a stripe is always changed with records, or never: that
+//!   depends only on which legs are in sync. Healing and copying to other legs change no byte of a stripe.
 
 use super::Parity;
 use super::stripe::Write;
@@ -24,18 +26,19 @@ const MAGIC: [u8; 8] = *b"LAMPJRNL";
 const VERSION: u32 = 1;
 /// Bytes of the head of a record, unless a logical block is longer.
 const HEAD: usize = 4096;
-/// Slots are multiples of so many bytes, so that each block of a leg is of one of them.
+/// Slots are multiples of so many bytes, so that each block of a leg belongs to one slot.
 const BLOCK: u64 = 4096;
 /// The most writes of a record.
 const WRITES_MAX: usize = (HEAD - size_of::<Head>()) / size_of::<Entry>();
 /// The most bytes of writes of a record, unless its columns have larger blocks.
 const LOAD: u64 = 128 << 10;
-/// The most slots, and the fewest: one that is being written, one that waits for a flush, one that is free, and the last.
+/// The most slots, and the fewest: one that is being written, one that waits for a flush, one that is free,
+/// and the last.
 const SLOTS: u64 = 128;
 const SLOTS_MIN: u64 = 4;
 /// Records are shorter where there would be fewer slots.
 const SLOTS_GOOD: u64 = 16;
-/// It takes at most one of so many bytes of a leg, unless that is too little for the fewest.
+/// The journal takes at most one of so many bytes of a leg, unless that is too little for the fewest slots.
 const SHARE: u64 = 64;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -62,7 +65,7 @@ struct Entry {
 
 const SUM: usize = std::mem::offset_of!(Head, sum);
 
-/// How a journal lies on each leg.
+/// The shape of a journal on each leg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shape {
@@ -70,12 +73,13 @@ pub struct Shape {
     pub slots: u64,
     /// Bytes of the head of a record.
     pub head: u64,
-    /// The most bytes of its writes.
+    /// The most bytes of the writes of a record.
     pub load: u64,
 }
 
 impl Shape {
-    /// For legs of `size` bytes with logical blocks of `block`, and stripes of `columns` units of `unit`.
+    /// The shape for legs of `size` bytes with logical blocks of `block`, and stripes of `columns` units of
+    /// `unit`.
     pub fn of(size: u64, block: u64, columns: u64, unit: u64) -> Shape {
         let (head, least) = (block.max(HEAD as u64), columns * block);
         let room = (size / SHARE / SLOTS_GOOD).saturating_sub(head) / BLOCK * BLOCK;
@@ -83,7 +87,7 @@ impl Shape {
         Shape { slots: (size / SHARE / (head + load)).clamp(SLOTS_MIN, SLOTS), head, load }
     }
 
-    /// Bytes that it takes on each leg.
+    /// Bytes of the journal on each leg.
     pub fn area(&self) -> u64 {
         self.slots * self.slot()
     }
@@ -93,21 +97,22 @@ impl Shape {
         self.head + self.load
     }
 
-    /// True if it may be one.
+    /// True if a journal may have this shape.
     pub fn is_possible(&self) -> bool {
         let whole = |n: u64| n > 0 && n.is_multiple_of(512) && n <= 64 << 20;
         (2..=1024).contains(&self.slots) && whole(self.head) && whole(self.load) && self.head >= HEAD as u64
     }
 }
 
-/// What a record says.
+/// A record.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Of which array.
+    /// The id of the array.
     pub id: u64,
-    /// Drawn when a leg was lost.
+    /// The epoch, drawn when a leg was lost.
     pub epoch: u64,
-    /// Its number; the next record has the next one. It is in the slot that is the remainder by how many there are.
+    /// The number of the record; the next record has the next one. The slot is the remainder by the number of
+    /// slots.
     pub sequence: u64,
     /// Older records than this do not count any more.
     pub first: u64,
@@ -116,7 +121,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// As bytes, with a head of `head`.
+    /// Encodes the record, with a head of `head` bytes.
     pub fn encode(&self, head: usize) -> Vec<u8> {
         let first = Head {
             magic: MAGIC,
@@ -145,7 +150,8 @@ impl Record {
         bytes
     }
 
-    /// Reads a slot; `None` if there is no whole record in it. Fails with `Unsupported` if it is of a later version.
+    /// Decodes a slot; `None` if there is no whole record in it. Fails with `Unsupported` if the record is of
+    /// a later version.
     pub fn decode(shape: &Shape, slot: &[u8]) -> Result<Option<Record>> {
         let Ok((head, entries)) = Head::ref_from_prefix(slot) else { return Ok(None) };
         if head.magic != MAGIC || head.writes.get() as usize > WRITES_MAX || (slot.len() as u64) < shape.head
@@ -183,8 +189,9 @@ impl Record {
 
 /// The checksum of a record as if its own four bytes were zero.
 ///
-/// No CRC, because of what a record carries: bytes that end with their own CRC-32C, as the pages of a metadata store do,
-/// leave a CRC-32C as it would be after any other such bytes. A record half of which is that of the next one would be whole.
+/// The checksum is not a CRC, because of the bytes in a record: bytes that end with their own CRC-32C, as the
+/// pages of a metadata store do, leave a CRC-32C as it would be after any other such bytes. A record half of
+/// which is that of the next one would be whole.
 pub(super) fn checksum(record: &[u8]) -> u32 {
     let mut sum = Xxh3::new();
     [&record[..SUM], &[0; 4], &record[SUM + 4..]].iter().for_each(|part| sum.update(part));
@@ -214,23 +221,23 @@ pub fn cut(shape: &Shape, block: u64, rows: &Range<u64>, writes: &[Write]) -> Ve
 }
 
 impl Parity {
-    /// So many legs hold a record: as many as may still be lost, and one more.
+    /// The number of legs with a copy of a record: as many as may still be lost, and one more.
     pub(super) fn copies(&self) -> usize {
         let missing = self.layout.columns - self.legs.covered(None);
         (self.layout.parity + 1).saturating_sub(missing).max(1)
     }
 
-    /// The legs that hold slot `slot`. They are the same until a leg is lost.
+    /// The legs with a copy of slot `slot`. They are the same until a leg is lost.
     pub(super) fn holders(&self, slot: u64) -> Vec<usize> {
         let legs: Vec<usize> = self.legs.in_sync().collect();
         let copies = self.copies().min(legs.len());
         (0..copies).map(|copy| legs[(slot as usize + copy) % legs.len()]).collect()
     }
 
-    /// Writes down, durably, what is about to be written: to legs that have everything.
+    /// Writes a record of `writes`, durably, to legs in sync.
     pub(super) async fn write_down(&self, sequence: u64, writes: &[Write]) -> Result<()> {
         let (shape, first) = (self.journal, self.ring.first());
-        let is_sync = |column: usize| self.legs.in_sync().any(|leg| self.place(leg) == Some(column));
+        let is_sync = |column: usize| self.legs.in_sync().any(|leg| self.column(leg) == Some(column));
         let of_sync = writes.iter().filter(|write| is_sync(write.column));
         let record = Record {
             id: self.legs.intent.shape().id,
@@ -240,7 +247,7 @@ impl Parity {
             writes: of_sync.map(|write| (write.column, write.start, write.bytes.to_vec())).collect(),
         };
         let mut bytes = record.encode(shape.head as usize);
-        // Whole blocks: a leg that finds one wrong takes no part of it.
+        // Whole blocks: a leg that finds a block corrupt takes no part of it.
         bytes.resize(bytes.len().next_multiple_of(BLOCK as usize).min(shape.slot() as usize), 0);
         let buf = self.legs.env.pool().take(bytes.len());
         buf.write(0, &bytes);

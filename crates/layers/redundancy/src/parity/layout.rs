@@ -1,7 +1,8 @@
-//! Where the units of a stripe lie: left-symmetric, as most others have it.
+//! The layout of the units of a stripe: left-symmetric, as most others have it.
 //!
-//! A stripe has a cell for each column: its data, `P`, and `Q` if there are two parities. From stripe to stripe the parity
-//! moves one column to the left, and the data begins behind it, so that a long read goes over all columns in turn.
+//! A stripe has a cell for each column: its data, `P`, and `Q` if there are two parities. From stripe to
+//! stripe the parity moves one column to the left, and the data begins after it, so that a long read goes
+//! over all columns.
 //!
 //! ```text
 //!             column 0   1    2    3              with P and Q:  0    1    2    3
@@ -15,7 +16,7 @@ use std::ops::Range;
 /// The most columns.
 pub const COLUMNS_MAX: usize = 32;
 
-/// How stripes lie on columns.
+/// The layout of stripes on columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Bytes of a unit: a power of two.
@@ -29,14 +30,14 @@ pub struct Layout {
 /// A part of one stripe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Its number.
+    /// The number of the stripe.
     pub stripe: u64,
-    /// The bytes of it, from those of its first data cell on.
+    /// The bytes of the stripe, counted from its first data cell.
     pub within: Range<u64>,
 }
 
 impl Layout {
-    /// How many cells of a stripe are data; the numbers behind them are `P` and `Q`.
+    /// How many cells of a stripe are data; the numbers after them are `P` and `Q`.
     pub fn data(&self) -> usize {
         self.columns - self.parity
     }
@@ -58,11 +59,11 @@ impl Layout {
     /// The cell of a stripe that lies on a column.
     pub fn cell(&self, stripe: u64, column: usize) -> usize {
         let p = self.columns - 1 - (stripe % self.columns as u64) as usize;
-        let behind = (column + self.columns - p) % self.columns;
-        if behind < self.parity { self.data() + behind } else { behind - self.parity }
+        let offset = (column + self.columns - p) % self.columns;
+        if offset < self.parity { self.data() + offset } else { offset - self.parity }
     }
 
-    /// The parts of stripes that `at` is made of, in order.
+    /// The parts of stripes that make up `at`, in order.
     pub fn pieces(&self, at: &Range<u64>) -> impl Iterator<Item = Piece> + use<> {
         let (width, at) = (self.width(), at.clone());
         (at.start / width..at.end.div_ceil(width)).map(move |stripe| {
@@ -71,7 +72,7 @@ impl Layout {
         })
     }
 
-    /// The cells that a part of a stripe lies on, and the rows of each: bytes from the beginning of the unit on.
+    /// The cells of a part of a stripe, and the rows of each: bytes from the beginning of the unit.
     pub fn cells(&self, within: &Range<u64>) -> impl Iterator<Item = (usize, Range<u64>)> + use<> {
         let (unit, within) = (self.unit, within.clone());
         (within.start / unit..within.end.div_ceil(unit)).map(move |cell| {
@@ -80,7 +81,7 @@ impl Layout {
         })
     }
 
-    /// The stripes that a range of each column belongs to, and the part of the range that is of each.
+    /// The stripes of a range of each column, and the part of the range in each.
     pub fn stripes(&self, at: &Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> + use<> {
         let (unit, at) = (self.unit, at.clone());
         (at.start / unit..at.end.div_ceil(unit))
@@ -109,7 +110,7 @@ mod tests {
         }
     }
 
-    /// The drawings above.
+    /// The drawing above.
     #[test]
     fn it_is_left_symmetric() {
         let drawn = |layout: Layout, stripe: u64| -> Vec<String> {
@@ -123,7 +124,7 @@ mod tests {
             (Layout { unit: 512, columns: 4, parity: 1 }, Layout { unit: 512, columns: 4, parity: 2 });
         assert_eq!([0, 1, 2].map(|s| drawn(one, s).join(" ")), ["0 1 2 P", "4 5 P 3", "8 P 6 7"]);
         assert_eq!([0, 1, 2].map(|s| drawn(two, s).join(" ")), ["Q 0 1 P", "2 3 P Q", "5 P Q 4"]);
-        // A long read asks all columns in turn.
+        // A long read goes to all columns.
         let columns: Vec<usize> = (0..8).map(|unit| one.column(unit / 3, (unit % 3) as usize)).collect();
         assert_eq!(columns, [0, 1, 2, 3, 0, 1, 2, 3]);
     }

@@ -1,60 +1,68 @@
-//! `parity`: devices side by side, in units, with one or two units of parity in each stripe (RAID 5, RAID 6). As long as no
-//! more devices are missing than there are parities, every byte is there.
+//! `parity`: devices side by side, in units, with one or two units of parity in each stripe (RAID 5, RAID 6).
+//! No byte is lost while no more devices are absent than there are parities.
 //!
 //! ```text
 //!      │ 0 │ 1 │ 2 │ 3 │ 4 │ 5 │      here: units in order
 //!      a: │ 0 │ 4 │ 8 │ i j │           below: the parity of a stripe is on another device each time;
-//!      b: │ 1 │ 5 │ P │ i j │           behind the stripes the intent (where something was being
+//!      b: │ 1 │ 5 │ P │ i j │           after the stripes the intent (the regions that were being
 //!      c: │ 2 │ P │ 6 │ i j │           written when the power failed), and a journal that is
-//!      d: │ P │ 3 │ 7 │ i j │           written only while a device is missing
+//!      d: │ P │ 3 │ 7 │ i j │           written only while a device is absent
 //!      s: (spare)
 //! ```
 //!
 //! Keys:
-//! * `over`: the devices, at least one more than there are parities and one, and behind them the spares. The smallest rules.
-//! * `parity` (1): how many devices may be missing: 1 or 2. It stays what it was when the device was made.
-//! * `unit` ("64KiB"): the length of a unit, a power of two up to 1 MiB. It stays what it was.
-//! * `spares` (0): so many of the devices, the last ones, are spares: one takes the place of one that fails, by itself.
-//! * `leg-timeout` ("30s"): how long a device may be away before a spare takes its place.
-//! * `limit`: bytes for each second of a rebuild; without it, as fast as the devices are while nobody asks for anything.
-//!   `lamina jobs` changes it at any time.
-//! * `region` (4 MiB; more for devices beyond 256 GiB): the bytes of each device in which the parity is computed together
-//!   after a crash. It stays what it was.
+//! * `over`: the devices, at least one more than there are parities and one, and after them the spares. The
+//!   smallest device decides the size.
+//! * `parity` (1): how many devices may be absent: 1 or 2. It stays as it was when the device was made.
+//! * `unit` ("64KiB"): the length of a unit, a power of two up to 1 MiB. It stays as it was.
+//! * `spares` (0): so many of the devices, the last ones, are spares: a spare replaces a device that fails,
+//!   by itself.
+//! * `leg-timeout` ("30s"): how long a device may be away before a spare replaces it.
+//! * `limit`: bytes for each second of a rebuild; without it, as fast as the devices are while there are no
+//!   requests. `lamina jobs` changes it at any time.
+//! * `region` (4 MiB; more for devices beyond 256 GiB): the bytes of each device in which the parity is
+//!   recomputed together after a crash. It stays as it was.
 //!
-//! A write of whole stripes reads nothing. A write of less reads what costs least: the old data and parity (a small write is
-//! two reads and two writes, with two parities three and three), or the rest of the stripe. Writes to the same stripe that
-//! wait together are done as one, so that a stream of small writes becomes whole stripes. A write completes when all
-//! devices have it that it is for. What one cannot read, or finds to be corrupt, is computed from the others and written
-//! back to it in whole blocks of 4 KiB (healed, counted, and named in `info`); so is a block that a device finds corrupt
-//! when a part of it is written.
+//! A write of whole stripes reads nothing. A shorter write takes the way that reads least: the old data and
+//! parity (a small write is two reads and two writes, with two parities three and three), or the rest of the
+//! stripe. Writes to the same stripe that wait together are done as one, so that a stream of small writes
+//! becomes whole stripes. A write completes when all its devices have it. A block that one device cannot
+//! read, or finds to be corrupt, is computed from the others and written back in whole blocks of 4 KiB
+//! (healed, counted, and named in `info`); so is a block that a device finds corrupt when a part of it is
+//! written.
 //!
-//! A device that fails a write or does not answer is *behind*, as in `mirror`, and gets what it missed, and no more, when it
-//! answers again: 4 KiB of it at a time, or more if it is large. `fail NAME` puts it out by hand, and `rejoin NAME` takes it
-//! in again. A spare or a new device gets everything, and goes on where it was after a restart.
+//! A device that fails a write or does not answer is *stale*, as in `mirror`, and is rebuilt when it answers
+//! again: only the bytes written meanwhile are copied, 4 KiB at a time, or more if the device is large. `fail
+//! NAME` puts a device out by hand, and `rejoin NAME` takes it in again. A spare or a new device gets every
+//! byte, and its rebuild goes on after a restart.
 //!
-//! After a crash the parity may not be that of the data where something was being written; the intent says where, and it is
-//! computed anew there. While a device is missing that would not do: its bytes are what the parity says. So what is about
-//! to be written goes into a journal first, which costs a write more, the only one that has to be durable at once; now and
-//! then the devices are flushed, and the journal goes round. If the power fails and a device is gone when it comes back, what
-//! that device had is not known where something was being written. It is not guessed: reads of it fail, and writes to a part
-//! of such a stripe, until the device is back or whole stripes have been written anew. `forget` lists these bytes, and with
-//! `force=true` they are zeroes from then on, also if the device is ever back.
+//! After a crash the parity may not be that of the data in the regions of the intent; it is recomputed there.
+//! While a device is absent that would not do: its bytes are computed from the parity. So each write goes
+//! into a journal first, which costs one more write, the only one that has to be durable at once; now and
+//! then the devices are flushed, and the journal goes round. If the power fails and a device is gone when it
+//! comes back, the bytes of that device are unknown where writes were under way. They are not guessed: reads
+//! of them fail, and writes to a part of such a stripe, until the device is back or whole stripes have been
+//! written again. `forget` lists these bytes, and with `force=true` they are zeroes from then on, also if the
+//! device ever comes back.
 //!
-//! `scrub` compares all parity with the data. What a device says is corrupt (a layer `integrity` below it does) is healed;
-//! with two parities also what one device has silently wrong; with one it is only seen that there is something, and
-//! reported: `trust` means nothing here. A layer `integrity` above knows whether data are right: what it finds wrong is
-//! computed without each device in turn, with two parities also without each two, until it is right, and written.
+//! `scrub` compares all parity with the data. A block that a device says is corrupt (a layer `integrity`
+//! below it does) is healed; with two parities also a block that one device has silently wrong; with one
+//! parity such damage is only seen and reported: `trust` means nothing here. A layer `integrity` above knows
+//! whether data are right: a block that it finds wrong is computed without each device in turn, with two
+//! parities also without each two, until it is right, and written.
 //!
-//! It changes while it is served: a name added to `over` is one more spare, and one taken out together with it is replaced,
-//! when the other one has everything. More devices do not make it larger; `concat` or `stripe` over several do.
+//! The device changes while it is served: a name added to `over` is one more spare, and a name taken out
+//! together with it is replaced, when the new device has every byte. More devices do not make it larger;
+//! `concat` or `stripe` over several do.
 //!
-//! `grow` uses what all of its devices have become larger by, spares included, if that is more than the intent takes; all
-//! must be in sync. What is new is zeroed where all can do that at once. Otherwise it reads as what lies there, and its
-//! parity is computed in the background: until that has ended (`lamina jobs`), the loss of a device is the loss of its part
-//! of what is new.
+//! `grow` uses the space by which all of the devices have grown, spares included, if that is more than the
+//! intent takes; all must be in sync. The new bytes are zeroed where all devices can do that at once.
+//! Otherwise they read as they lie there, and their parity is computed in the background: until that has
+//! ended (`lamina jobs`), the loss of a device is the loss of its part of the new bytes.
 //!
-//! It deliberately does not begin over a disk in use, since no byte would stay where it is. What it writes it copies: a
-//! client may change its memory meanwhile. A discard is done for whole stripes, where all devices can zero natively.
+//! A parity deliberately does not begin over a disk in use, since no byte would stay where it is. It copies
+//! the bytes it writes: a client may change its memory meanwhile. A discard is done for whole stripes, where
+//! all devices can zero natively.
 
 mod forget;
 mod galois;
@@ -122,14 +130,14 @@ fn leg_timeout() -> Interval {
 
 /// The command that only a parity has.
 const FORGET: Verb =
-    Verb::new("forget", "list what cannot be known since a crash and a loss; make it zeroes")
-        .with(&[Arg::optional("force", ArgType::Flag, "yes, it is zeroes from now on")]);
+    Verb::new("forget", "list the bytes that are unknown since a crash and a loss; make them zeroes")
+        .with(&[Arg::optional("force", ArgType::Flag, "yes, the bytes are zeroes from now on")]);
 
-/// Those of all devices with legs, and its own.
+/// The commands of all devices with legs, and its own.
 const ALL_VERBS: &[Verb] = &[VERBS[0], VERBS[1], VERBS[2], VERBS[3], FORGET];
 const _: () = assert!(ALL_VERBS.len() == VERBS.len() + 1);
 
-/// What is kept with the hierarchy.
+/// The layer's own state record.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Own {
@@ -137,7 +145,7 @@ struct Own {
     columns: usize,
     parity: usize,
     journal: Shape,
-    /// While a leg is missing: the records that count.
+    /// While a leg is absent: the epoch of the records that count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     epoch: Option<u64>,
     /// How many legs were in sync then.
@@ -156,7 +164,7 @@ impl Own {
 }
 
 impl Keys {
-    /// Refuses what cannot be over logical blocks of `block` bytes.
+    /// Refuses a unit that is impossible over logical blocks of `block` bytes.
     fn check_unit(&self, block: u64) -> Result<()> {
         if !(1..=2).contains(&self.parity) {
             return Err(Error::invalid(format!("parity: {} is neither 1 nor 2", self.parity)));
@@ -177,14 +185,14 @@ impl Keys {
     fn check_columns(&self, columns: usize) -> Result<()> {
         if !(self.parity + 2..=COLUMNS_MAX).contains(&columns) {
             return Err(Error::invalid(format!(
-                "over: {columns} devices that are not spares; it takes {} to {COLUMNS_MAX}",
+                "over: {columns} devices that are not spares; a parity takes {} to {COLUMNS_MAX}",
                 self.parity + 2
             )));
         }
         Ok(())
     }
 
-    /// What a new device is.
+    /// The record of a new device.
     fn first(&self, with: &Build) -> Result<Own> {
         let here = || with.children.iter().filter(|child| !child.is_absent()).map(|child| child.geometry());
         let block = u64::from(here().map(|shape| shape.block).max().unwrap_or(512));
@@ -202,22 +210,22 @@ impl Keys {
         Ok(Own { unit, columns, parity: self.parity, journal, epoch: None, legs: None })
     }
 
-    /// What it was made as.
+    /// The record of an existing device.
     fn kept(&self, with: &Build) -> Result<Own> {
         let kept = with.keep.as_ref().and_then(|keep| keep.get()).unwrap_or(Value::Null);
-        let corrupt = |e: String| Error::new(ErrorKind::Corrupt, format!("what is kept of its stripes: {e}"));
+        let corrupt = |e: String| Error::new(ErrorKind::Corrupt, format!("the record of its stripes: {e}"));
         let own = Own::deserialize(&kept["own"]).map_err(|e| corrupt(e.to_string()))?;
         if own.parity != self.parity {
-            return Err(Error::invalid(format!("parity: it was made with {}", own.parity)));
+            return Err(Error::invalid(format!("parity: the device was made with {}", own.parity)));
         }
         if own.unit != self.unit.0 {
-            return Err(Error::invalid(format!("unit: it was made with {}", Bytes(own.unit))));
+            return Err(Error::invalid(format!("unit: the device was made with {}", Bytes(own.unit))));
         }
         let possible = own.unit.is_power_of_two()
             && own.unit <= UNIT_MAX
             && (own.parity + 2..=COLUMNS_MAX).contains(&own.columns)
             && own.journal.is_possible();
-        if possible { Ok(own) } else { Err(corrupt("it cannot be".into())) }
+        if possible { Ok(own) } else { Err(corrupt("impossible numbers".into())) }
     }
 }
 
@@ -260,7 +268,7 @@ impl Config for Keys {
                 region: self.region.map(|region| region.0),
                 timeout: self.leg_timeout.0,
                 limit: self.limit.map(|limit| limit.0),
-                places: own.columns,
+                columns: own.columns,
                 tail: own.journal.area(),
                 own: own.write(),
             };
@@ -277,12 +285,12 @@ struct Parity {
     journal: Shape,
     /// The slots of the journal.
     ring: Ring,
-    /// Of the records that count; 0 while no leg is missing.
+    /// The epoch of the records that count; 0 while no leg is absent.
     epoch: Cell<u64>,
-    /// What the journal says and nobody may write.
+    /// Ranges that the journal would change, and that must not be written.
     undone: RefCell<Vec<Range<u64>>>,
-    /// The legs in sync when the state was kept last.
-    settled: RefCell<Vec<usize>>,
+    /// The legs in sync when the state was last recorded.
+    recorded_in_sync: RefCell<Vec<usize>>,
     /// Writes to legs that are not acknowledged yet.
     under_way: Cell<usize>,
     queues: Queues,
@@ -310,7 +318,7 @@ impl Parity {
             ring: Ring::new(own.journal.slots),
             epoch: Cell::new(own.epoch.unwrap_or(0)),
             undone: RefCell::default(),
-            settled: RefCell::default(),
+            recorded_in_sync: RefCell::default(),
             under_way: Cell::new(0),
             queues: Queues::default(),
         });
@@ -320,11 +328,11 @@ impl Parity {
         let weak = Rc::downgrade(&parity);
         parity.legs.start(weak as _);
         if (parity.legs.is_degraded() || own.epoch.is_some()) && !parity.legs.is_read_only() {
-            // What the journal said is done: a new epoch.
+            // The journal has been replayed: a new epoch.
             parity.legs.changed();
             parity.legs.record().await?;
         } else {
-            parity.settled.replace(parity.legs.in_sync().collect());
+            parity.recorded_in_sync.replace(parity.legs.in_sync().collect());
         }
         parity.legs.finish_growing().await?;
         Ok(parity)
@@ -334,8 +342,8 @@ impl Parity {
         &self.legs.nodes[leg]
     }
 
-    fn place(&self, leg: usize) -> Option<usize> {
-        self.legs.place(leg)
+    fn column(&self, leg: usize) -> Option<usize> {
+        self.legs.column(leg)
     }
 
     fn busy(&self) -> Busy<'_> {
@@ -343,7 +351,7 @@ impl Parity {
         Busy(self)
     }
 
-    /// Records from now on count, and no earlier ones; none at all while no leg is missing.
+    /// A new epoch begins: records from now on count, and no earlier ones; no records while no leg is absent.
     fn begin_epoch(&self) {
         let epoch = self.legs.is_degraded().then(|| self.legs.env.random());
         self.epoch.set(epoch.unwrap_or(0));
@@ -353,7 +361,7 @@ impl Parity {
         self.legs.own.replace(Own { unit, columns, parity, journal: self.journal, epoch, legs }.write());
     }
 
-    /// The bytes of columns that `at` is made of, each with its part of the buffer.
+    /// The bytes of columns that make up `at`, each with its part of the buffer.
     fn runs(&self, at: &Range<u64>, bytes: &Buf) -> Vec<(usize, Range<u64>, Buf)> {
         let (mut runs, mut from): (Vec<(usize, Range<u64>, Buf)>, usize) = (Vec::new(), 0);
         for piece in self.layout.pieces(at) {
@@ -403,7 +411,7 @@ impl Parity {
         })
     }
 
-    /// Reads `at` of a column, from whoever has it.
+    /// Reads `at` of a column, from a leg that has it.
     async fn read_column(&self, column: usize, at: Range<u64>, into: Buf) -> Result<()> {
         let failed = match self.holder(column, &at, &[]) {
             Some(leg) => match self.node(leg).submit(Io::read(at.start, into.clone())).await {
@@ -426,7 +434,7 @@ impl Parity {
         Step::control(async move { self.change(zero).await })
     }
 
-    /// Fails unless a zeroing that is to be fast can be.
+    /// Fails unless a fast zeroing can be fast.
     fn refuse_fast_zero(&self, io: &Io) -> Result<()> {
         let width = self.layout.width();
         let Op::Zero(Zero { fast: true, .. }) = io.op else { return Ok(()) };
@@ -517,7 +525,7 @@ impl Manage for Parity {
         Box::pin(async { Err(Error::invalid("none of its devices has the same bytes: copy them first")) })
     }
 
-    fn check(self: Rc<Self>, _mend: bool) -> Pending<Vec<Finding>> {
+    fn check(self: Rc<Self>, _repair: bool) -> Pending<Vec<Finding>> {
         Box::pin(async move { Ok(self.legs.check()) })
     }
 

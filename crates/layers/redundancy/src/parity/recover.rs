@@ -1,5 +1,5 @@
-//! What a leg does not say, the others do: reads around a leg that is missing or fails, what a new leg gets, the parity
-//! after a crash, the scrub.
+//! Computing the bytes of a leg from the others: reads around a leg that is absent or fails, the rebuild of a
+//! leg, the parity after a crash, the scrub.
 
 use super::{Parity, galois};
 use crate::legs::{Content, Found, Parts, is_away, is_corrupt};
@@ -9,21 +9,22 @@ use std::ops::Range;
 use std::rc::Rc;
 
 impl Parity {
-    /// A leg, not one of `bad`, that holds the right bytes of `column` at `at`.
+    /// A leg, not one of `bad`, with the right bytes of `column` at `at`.
     pub(super) fn holder(&self, column: usize, at: &Range<u64>, bad: &[usize]) -> Option<usize> {
         if self.is_undone(at) {
             return None;
         }
-        (0..self.legs.nodes.len())
-            .find(|leg| self.place(*leg) == Some(column) && self.legs.is_good(*leg, at) && !bad.contains(leg))
+        (0..self.legs.nodes.len()).find(|leg| {
+            self.column(*leg) == Some(column) && self.legs.is_good(*leg, at) && !bad.contains(leg)
+        })
     }
 
-    /// The legs that take what is written to `column`.
+    /// The legs that take writes to `column`.
     pub(super) fn takers(&self, column: usize) -> impl Iterator<Item = usize> {
-        self.legs.targets().filter(move |leg| self.place(*leg) == Some(column))
+        self.legs.targets().filter(move |leg| self.column(*leg) == Some(column))
     }
 
-    /// True if one of them has what was written to `at` before.
+    /// True if one of these legs has the bytes at `at` as they were before.
     pub(super) fn has_taker(&self, column: usize, at: &Range<u64>) -> bool {
         self.takers(column).any(|leg| self.legs.is_good(leg, at))
     }
@@ -33,7 +34,8 @@ impl Parity {
         self.legs.env.pool().take((at.end - at.start) as usize)
     }
 
-    /// Reads `at` from legs, all at once. Those that fail are added to `bad`, and out if they do not answer.
+    /// Reads `at` from legs, all at once. Legs that fail are added to `bad`, and put out if they do not
+    /// answer.
     pub(super) async fn read_all(
         &self,
         at: &Range<u64>,
@@ -54,7 +56,7 @@ impl Parity {
         result
     }
 
-    /// Submits changes to legs. Those that fail are put out, if that is possible, and told.
+    /// Submits changes to legs. Legs that fail are put out, if that is possible, and returned.
     pub(super) async fn put_all(
         &self,
         requests: impl Iterator<Item = (usize, Request)>,
@@ -72,14 +74,14 @@ impl Parity {
         failed.into_iter().find(stays).map_or(Ok(()), |(_, e)| Err(e))
     }
 
-    /// What all columns should hold at `at`, which is locked, without asking the legs in `not`. Those in `bad` fail
-    /// somewhere in it.
+    /// The right bytes of all columns at `at`, which is locked, without asking the legs in `not`. Those in
+    /// `bad` fail somewhere in it.
     pub(super) async fn recover(&self, at: &Range<u64>, bad: &[usize], not: &[usize]) -> Result<Vec<Buf>> {
         match self.recover_at_once(at, &[bad, not].concat()).await {
             Err(_) if !self.legs.is_piece(at) || !bad.is_empty() => {}
             done => return done,
         }
-        // Others may fail elsewhere.
+        // Other legs may fail elsewhere.
         let columns: Vec<Buf> = (0..self.layout.columns).map(|_| self.take(at)).collect();
         for piece in self.legs.pieces(at) {
             let within = (piece.start - at.start) as usize..(piece.end - at.start) as usize;
@@ -98,7 +100,7 @@ impl Parity {
             if lost.len() > self.layout.parity {
                 let gone = match self.is_undone(at) {
                     true => {
-                        "what was written last stands in the journal, and is read when the devices may be written"
+                        "the last write stands in the journal, and can be read when the devices may be written"
                     }
                     false => "too many of its devices are missing or fail",
                 };
@@ -127,7 +129,8 @@ impl Parity {
                 if gone.iter().any(|cell| *cell < layout.data()) {
                     return Err(self.gone(
                         &part,
-                        "it cannot be known: the power failed while it was written, and the device that has it is gone",
+                        "these bytes cannot be known: the power failed while they were written, and their \
+                         device is gone",
                     ));
                 }
                 gone = (layout.data()..layout.columns).collect();
@@ -141,7 +144,7 @@ impl Parity {
         Error::media(format!("{why} (bytes {}..{} of each device)", at.start, at.end))
     }
 
-    /// Reads `at` of `column` into `into`, where leg `leg` failed with `e` or has nothing.
+    /// Reads `at` of `column` into `into`, where leg `leg` failed with `e` or has no bytes.
     pub(super) async fn read_around(
         &self,
         column: usize,
@@ -169,7 +172,7 @@ impl Parity {
             Err(e) if self.legs.is_piece(&at) => return Err(e),
             Err(_) => {}
         }
-        // Others may fail elsewhere, and the leg may have what they lack.
+        // Other legs may fail elsewhere, and the leg may have the pieces that they cannot read.
         for piece in self.legs.pieces(&at) {
             let part = into.slice((piece.start - at.start) as usize..(piece.end - at.start) as usize);
             Box::pin(self.read_column(column, piece, part)).await?;
@@ -177,7 +180,8 @@ impl Parity {
         Ok(())
     }
 
-    /// Computes the parity of stripes that follow each other, and writes it. A leg that does not get it lacks it.
+    /// Computes the parity of stripes that follow each other, and writes it. A leg that does not get it is
+    /// stale there.
     async fn write_parity(&self, run: &[(u64, Range<u64>)]) -> Result<()> {
         let at = run[0].1.start..run[run.len() - 1].1.end;
         let columns = self.recover(&at, &[], &[]).await?;
@@ -196,14 +200,14 @@ impl Parity {
         let failed = self.put_all(writes.into_iter().map(put)).await;
         let has_it = |leg: &usize| asked.contains(leg) && failed.iter().all(|(other, _)| other != leg);
         for (column, part) in parities {
-            let legs = (0..self.legs.nodes.len()).filter(|leg| self.place(*leg) == Some(column));
-            let without = legs.filter(|leg| !has_it(leg) && !flawed("what was in doubt is not missed"));
-            without.for_each(|leg| self.legs.misses(leg, part));
+            let legs = (0..self.legs.nodes.len()).filter(|leg| self.column(*leg) == Some(column));
+            let without = legs.filter(|leg| !has_it(leg) && !flawed("what needs a resync is not missed"));
+            without.for_each(|leg| self.legs.mark_stale(leg, part));
         }
         self.unless_out(failed)
     }
 
-    /// Compares the parity of `at`, all of one stripe, with what `columns` hold, block by block.
+    /// Compares the parity of `at`, all of one stripe, with the bytes of `columns`, block by block.
     async fn compare_stripe(&self, stripe: u64, at: &Range<u64>, columns: &[Buf]) {
         let (layout, block) = (self.layout, u64::from(self.legs.block()));
         let cells: Vec<Buf> =
@@ -238,13 +242,13 @@ impl Parity {
             let right: Vec<Buf> =
                 cells.iter().map(|cell| Buf::from_vec(cell.slice(within.clone()).to_vec())).collect();
             galois::solve(&right, layout.data(), &[cell]);
-            let why = "healed from the others: the two parities agree that it was wrong";
+            let why = "healed from the others: the two parities agree that this leg was wrong";
             self.legs.repair(&here, *leg, right[cell].clone(), why).await;
         }
     }
 }
 
-/// The one cell of a stripe that is wrong, if one alone explains how the parities differ from what they should be
+/// The one cell of a stripe that is wrong, if one alone explains how the parities differ from the right ones
 /// (`P` and `Q` as computed, plus those that are there).
 fn wrong_cell(data: usize, syndromes: &[&[u8]]) -> Option<usize> {
     let [p, q] = syndromes else { return None };
@@ -281,8 +285,8 @@ impl Content for Parity {
     fn right(self: Rc<Self>, at: Range<u64>, leg: usize, mut not: Vec<usize>) -> Pending<Buf> {
         not.push(leg);
         Box::pin(async move {
-            let column = self.place(leg).ok_or_else(|| Error::invalid("this leg has no place"))?;
-            // Another leg may have it as it is, when one takes the place of one that leaves.
+            let column = self.column(leg).ok_or_else(|| Error::invalid("this leg has no column"))?;
+            // Another leg of the column may have the bytes, when a leg replaces one that is being detached.
             if let Some(other) = self.holder(column, &at, &not) {
                 let into = self.take(&at);
                 if self.read_all(&at, vec![(other, into.clone())], &mut Vec::new()).await.is_ok() {
@@ -298,7 +302,7 @@ impl Content for Parity {
             let columns: Vec<Buf> = (0..self.layout.columns).map(|_| self.take(&at)).collect();
             let mut whole = !self.legs.needs_resync(&at);
             for leg in self.legs.in_sync().collect::<Vec<_>>() {
-                let Some(column) = self.place(leg) else { continue };
+                let Some(column) = self.column(leg) else { continue };
                 let read = || self.node(leg).submit(Io::read(at.start, columns[column].clone()));
                 let mut result = read().await;
                 if result.as_ref().is_err_and(|e| !is_away(e)) {
@@ -325,12 +329,13 @@ impl Content for Parity {
         })
     }
 
-    /// Before it is kept that a leg is missing: nothing is under way that is not in the journal, and all is durable.
-    fn settle(self: Rc<Self>) -> Pending {
+    /// Before a lost leg is recorded: no writes are under way that are not in the journal, and all are
+    /// durable.
+    fn before_record(self: Rc<Self>) -> Pending {
         Box::pin(async move {
             loop {
                 let legs: Vec<usize> = self.legs.in_sync().collect();
-                if *self.settled.borrow() == legs {
+                if *self.recorded_in_sync.borrow() == legs {
                     return Ok(());
                 }
                 // A write is durable by its record, as long as records count.
@@ -343,7 +348,7 @@ impl Content for Parity {
                 }
                 if self.legs.in_sync().eq(legs.iter().copied()) {
                     self.begin_epoch();
-                    self.settled.replace(legs);
+                    self.recorded_in_sync.replace(legs);
                     return Ok(());
                 }
             }

@@ -1,8 +1,9 @@
-//! What the journal says is done again, after a crash.
+//! Replays the journal after a crash.
 //!
-//! The records of the epoch are found, one slot of one leg after the other; those that do not count any more are dropped
-//! (`ring.rs` says why there are such), and the others are carried out in order. At most as many as there are slots are in
-//! memory: 16 MiB, and one slot. All of it happens again if the power fails meanwhile: the epoch ends when it is durable.
+//! The records of the epoch are read, one slot of one leg after the other; records that do not count any more
+//! are dropped (`ring.rs` says why there are such), and the others are carried out in order. At most as many
+//! records as there are slots are in memory: 16 MiB, and one slot. The replay is repeated if the power fails
+//! meanwhile: the epoch ends when all writes are durable.
 
 use super::Parity;
 use super::journal::Record;
@@ -32,12 +33,13 @@ impl Found {
 }
 
 impl Parity {
-    /// Does again what the journal says, which was written by so many `legs`. Durable when the next epoch begins.
+    /// Replays the records, which were written to so many `legs`. They are durable when the next epoch
+    /// begins.
     pub(super) async fn replay(&self, legs: Option<usize>) -> Result<()> {
         let (mut found, mut unread) = (Found::default(), Vec::new());
         for slot in 0..self.journal.slots {
             let bad = self.find(slot, &mut found).await?;
-            // Those that held it, if that can be told; the others are missing.
+            // The legs that have the record, if that can be told; the others are absent.
             let all = match legs == Some(self.legs.in_sync().count()) {
                 true => self.holders(slot).iter().all(|leg| bad.contains(leg)),
                 false => bad.len() >= self.copies(),
@@ -54,7 +56,7 @@ impl Parity {
         Ok(())
     }
 
-    /// Finds the records in slot `slot`. Returns the legs that find theirs wrong.
+    /// Reads the records in slot `slot`. Returns the legs that find theirs corrupt.
     async fn find(&self, slot: u64, found: &mut Found) -> Result<Vec<usize>> {
         let (shape, id, epoch) = (self.journal, self.legs.intent.shape().id, self.epoch.get());
         let mut unread = Vec::new();
@@ -83,7 +85,7 @@ impl Parity {
         Ok(unread)
     }
 
-    /// What a slot said cannot be known: stripes in which something was being written may be half of it.
+    /// The writes of a slot are unknown: stripes that were being written may be half done.
     fn mark_all_for_resync(&self) {
         self.legs.intent.regions().units().for_each(|region| self.legs.mark_for_resync(&region));
     }
@@ -103,21 +105,22 @@ impl Parity {
             }
             let buf = self.legs.env.pool().take(bytes.len());
             buf.write(0, &bytes);
-            let is_there = |leg: &usize| self.place(*leg) == Some(column);
+            let is_there = |leg: &usize| self.column(*leg) == Some(column);
             let legs: Vec<usize> = self.legs.in_sync().filter(is_there).collect();
             let put = |leg| (leg, self.node(leg).submit(Io::write(start, buf.clone(), Durability::Cached)));
             let mut failed = self.put_all(legs.into_iter().map(put)).await;
-            // A block that is wrong stays wrong, and says so when it is read.
+            // A wrong block stays wrong, and fails when it is read.
             failed.retain(|(_, e)| !is_corrupt(e));
             self.unless_out(failed)?;
-            // One that was there when the record was written, and is not any more, or has just failed, gets it later.
-            let lacks = |leg: &usize| is_there(leg) && self.legs.role(*leg) != Role::Sync;
-            (0..self.legs.nodes.len()).filter(lacks).for_each(|leg| self.legs.misses(leg, &at));
+            // A leg that was there when the record was written, and is not any more, or has just failed, is
+            // stale there.
+            let is_out_of_sync = |leg: &usize| is_there(leg) && self.legs.role(*leg) != Role::Sync;
+            (0..self.legs.nodes.len()).filter(is_out_of_sync).for_each(|leg| self.legs.mark_stale(leg, &at));
         }
         Ok(())
     }
 
-    /// True if what was written to `at` last stands in the journal only, and nothing may be written.
+    /// True if the last write to `at` is in the journal only, and `at` must not be written.
     pub(super) fn is_undone(&self, at: &Range<u64>) -> bool {
         self.undone.borrow().iter().any(|undone| undone.start < at.end && at.start < undone.end)
     }

@@ -1,10 +1,10 @@
-//! Writing stripes: what has to be read first, what is computed, and in which order it reaches the legs.
+//! Writing stripes: the reads that are needed first, the parity, and the order of writes to the legs.
 //!
-//! Part of a stripe is cut into rows in which the same cells are written. For each there are three ways, and the one that
-//! reads least is taken: change the parity by what the data changes by (it and the old data are read), compute it from all
-//! data (the cells that are not written are read), or, where a leg is missing that would have to be read, find out what is
-//! there first (all others are read). What is written is copied first: a guest may change its memory at any time, and then
-//! the parity would not be that of the data.
+//! Part of a stripe is cut into rows in which the same cells are written. For each there are three ways, and
+//! the one that reads least is taken: change the parity by the change of the data (the parity and the old
+//! data are read), compute it from all data (the cells that are not written are read), or, where an absent
+//! leg would have to be read, recover its cells first (all others are read). The data are copied first: a
+//! guest may change its memory at any time, and then the parity would not be that of the data.
 
 use super::layout::Piece;
 use super::{Parity, galois, journal};
@@ -13,11 +13,11 @@ use lamina_block::{Buf, Durability, Error, Io, Op, Result, Zero};
 use lamina_kit::flaw::flawed;
 use std::ops::Range;
 
-/// What a column is to hold.
+/// A write to a column.
 #[derive(Clone)]
 pub struct Write {
     pub column: usize,
-    /// Where on the column.
+    /// The address on the column.
     pub start: u64,
     pub bytes: Buf,
 }
@@ -27,7 +27,7 @@ impl Write {
         self.start + self.bytes.len() as u64
     }
 
-    /// The part of it that is in `rows`.
+    /// The part of the write that is in `rows`.
     pub fn part(&self, rows: &Range<u64>) -> Option<Write> {
         let (start, end) = (self.start.max(rows.start), self.end().min(rows.end));
         let cut = || self.bytes.slice((start - self.start) as usize..(end - self.start) as usize);
@@ -38,17 +38,17 @@ impl Write {
 /// Rows of a stripe in which the same cells are written.
 struct Rows {
     at: Range<u64>,
-    /// What each data cell gets, if anything.
+    /// The new bytes of each data cell, if any.
     new: Vec<Option<Buf>>,
 }
 
-/// What has to be read.
+/// The cells to read.
 enum Way {
     /// The cells that are written, and the parity.
     Change,
     /// The data cells that are not written.
     Compute,
-    /// Everything that is there.
+    /// All cells that are there.
     Recover,
 }
 
@@ -75,7 +75,7 @@ impl Parity {
         futures_util::future::join_all(parts).await.into_iter().collect()
     }
 
-    /// Writes or zeroes whole stripes: nothing has to be read.
+    /// Writes or zeroes whole stripes: no reads are needed.
     async fn write_whole(&self, stripes: Range<u64>, io: Io) -> Result<()> {
         let rows = stripes.start * self.layout.unit..stripes.end * self.layout.unit;
         let _lock = self.legs.locks.lock(&self.legs.whole(&rows)).await;
@@ -85,7 +85,7 @@ impl Parity {
                 let writes = self.encode_whole(&stripes, &data);
                 self.store(&rows, writes, durability).await?;
                 if self.legs.is_degraded() {
-                    // What nobody could know is known again, and stays so.
+                    // Unknown bytes are known again, and stay so.
                     self.legs.resynced(&rows);
                     return self.legs.record().await;
                 }
@@ -95,7 +95,7 @@ impl Parity {
         }
     }
 
-    /// What the columns get when `stripes` are written with `data`.
+    /// The writes to the columns when `stripes` are written with `data`.
     fn encode_whole(&self, stripes: &Range<u64>, data: &Buf) -> Vec<Write> {
         let (layout, unit) = (self.layout, self.layout.unit as usize);
         let count = (stripes.end - stripes.start) as usize;
@@ -135,7 +135,7 @@ impl Parity {
                 return self.legs.ended(rows, parts).await;
             }
         }
-        // A crash must not leave half of it, so it goes through the journal.
+        // A crash must not leave half of it, so the journal has a record of it.
         if how.fast {
             return Err(Error::unsupported("zeroing is not fast while a device is missing"));
         }
@@ -148,7 +148,7 @@ impl Parity {
         Ok(())
     }
 
-    /// Writes to parts of a stripe; `ios` are writes and zeroings at their places within it, those later in the list win.
+    /// Writes to parts of a stripe; `ios` are writes and zeroings with addresses within it; later ones win.
     pub(super) async fn write_part(&self, stripe: u64, ios: Vec<Io>) -> Result<()> {
         let (mut parts, mut durability) = (Vec::new(), Durability::Cached);
         for io in ios {
@@ -174,7 +174,7 @@ impl Parity {
         let first = stripe * self.layout.unit;
         let Some(start) = parts.iter().map(|(_, rows, _)| first + rows.start).min() else { return Ok(()) };
         let end = parts.iter().map(|(_, rows, _)| first + rows.end).max().unwrap_or(start);
-        // A leg that finds a block wrong that is written in part gets all of it.
+        // A leg that finds a block corrupt when a part of it is written gets the whole block.
         let _lock = self.legs.locks.lock(&self.legs.whole(&(start..end))).await;
         let rows = rows_of(first, self.layout.data(), &parts);
         let computed =
@@ -192,12 +192,12 @@ impl Parity {
         self.store(&(start..end), writes, durability).await
     }
 
-    /// What the columns get where the same cells of `stripe` are written.
+    /// The writes to the columns where the same cells of `stripe` are written.
     async fn compute(&self, stripe: u64, rows: &Rows) -> Result<Vec<Write>> {
         let (layout, at) = (self.layout, &rows.at);
         let mut bad = Vec::new();
         let (way, parity, mut cells) = loop {
-            // A parity that nobody has need not be known.
+            // A parity without a leg need not be computed.
             let parity: Vec<usize> = (layout.data()..layout.columns)
                 .filter(|cell| self.has_taker(layout.column(stripe, *cell), at))
                 .collect();
@@ -260,8 +260,8 @@ impl Parity {
         }
     }
 
-    /// Writes to the legs, all in `rows`, which are locked: when it is known on disk that they are being written, and while
-    /// a leg is missing also what is being written.
+    /// Writes to the legs, all in `rows`, which are locked: after the rows are marked on disk, and while a
+    /// leg is absent after the writes are in the journal.
     pub(super) async fn store(
         &self,
         rows: &Range<u64>,
@@ -295,7 +295,8 @@ impl Parity {
         Ok(())
     }
 
-    /// Writes to the legs what fits into a record. It is durable then, whether that is asked for or not.
+    /// Writes to the legs as much as fits into a record. The writes are durable then, whether that is asked
+    /// for or not.
     async fn store_journaled(
         &self,
         rows: &Range<u64>,
@@ -311,17 +312,17 @@ impl Parity {
             if !self.needs_journal(rows) || flawed("no journal") {
                 return self.put(rows, &writes, durability).await;
             }
-            let Some(turn) = self.ring.take() else {
+            let Some(slot) = self.ring.take() else {
                 self.room().await?;
                 continue;
             };
             let busy = self.busy();
             if flawed("journal after data") {
                 let result = self.put(rows, &writes, Durability::Fua).await;
-                return result.and(self.write_down(turn.sequence, &writes).await);
+                return result.and(self.write_down(slot.sequence, &writes).await);
             }
-            if let Err(e) = self.write_down(turn.sequence, &writes).await {
-                drop((busy, turn));
+            if let Err(e) = self.write_down(slot.sequence, &writes).await {
+                drop((busy, slot));
                 if self.legs.is_recorded() {
                     return Err(e);
                 }
@@ -329,19 +330,19 @@ impl Parity {
             }
             let result = self.put_and_end(rows, &writes, Durability::Cached, busy).await;
             if result.is_err() && self.legs.needs_resync(rows) {
-                // When the record is gone, it must be known that the stripe may be half of it.
+                // When the record is gone, the stripe must be marked: it may be half written.
                 self.legs.changed();
                 let _ = self.legs.record().await;
             }
-            drop(turn);
+            drop(slot);
             self.room_ahead();
             return result;
         }
     }
 
-    /// True if bytes that no leg has would be something else if only a part of a write to `rows` were done.
+    /// True if bytes that no leg has would change if only a part of a write to `rows` were done.
     fn needs_journal(&self, rows: &Range<u64>) -> bool {
-        let has_leg = |column| self.legs.in_sync().any(|leg| self.place(leg) == Some(column));
+        let has_leg = |column| self.legs.in_sync().any(|leg| self.column(leg) == Some(column));
         let parity = |stripe| {
             (self.layout.data()..self.layout.columns).map(move |cell| self.layout.column(stripe, cell))
         };
@@ -352,8 +353,8 @@ impl Parity {
         self.put_and_end(rows, writes, durability, self.busy()).await
     }
 
-    /// Submits the writes to all legs that take them. Nothing has been awaited since the intent was marked, or the journal
-    /// was written.
+    /// Submits the writes to all legs that take them. There was no await since the intent was marked, or the
+    /// journal was written.
     async fn put_and_end(
         &self,
         rows: &Range<u64>,
@@ -362,7 +363,7 @@ impl Parity {
         busy: super::Busy<'_>,
     ) -> Result<()> {
         let is_written = |column| writes.iter().any(|write| write.column == column);
-        self.legs.begin_on(rows, |leg| leg.place.is_some_and(is_written));
+        self.legs.begin_on(rows, |leg| leg.column.is_some_and(is_written));
         self.left_out(rows, is_written);
         let put = |write: &Write| {
             let legs: Vec<usize> = self.takers(write.column).collect();
@@ -381,24 +382,24 @@ impl Parity {
 }
 
 impl Parity {
-    /// A parity that is not written, because nobody had it when it would have been computed: who should have it misses it.
+    /// A parity was not computed, because no leg would have taken it: its legs are stale there.
     fn left_out(&self, rows: &Range<u64>, is_written: impl Fn(usize) -> bool) {
         for (stripe, at) in self.layout.stripes(rows) {
             let parity =
                 (self.layout.data()..self.layout.columns).map(|cell| self.layout.column(stripe, cell));
             for column in parity.filter(|column| !is_written(*column)) {
-                let legs = (0..self.legs.nodes.len()).filter(|leg| self.place(*leg) == Some(column));
+                let legs = (0..self.legs.nodes.len()).filter(|leg| self.column(*leg) == Some(column));
                 legs.for_each(|leg| match self.legs.role(leg) {
                     Role::Sync => self.legs.mark_for_resync(&at),
-                    Role::Behind | Role::Failed | Role::Spare => self.legs.misses(leg, &at),
+                    Role::Stale | Role::Failed | Role::Spare => self.legs.mark_stale(leg, &at),
                 });
             }
         }
     }
 }
 
-/// Cuts `parts` (a cell, the rows of its unit, what they get) into rows in which the same cells are written. The unit
-/// begins at byte `first` of its column.
+/// Cuts `parts` (a cell, the rows of its unit, the new bytes) into rows in which the same cells are written.
+/// The unit begins at byte `first` of its column.
 fn rows_of(first: u64, cells: usize, parts: &[(usize, Range<u64>, Buf)]) -> Vec<Rows> {
     let mut ends: Vec<u64> = parts.iter().flat_map(|(_, rows, _)| [rows.start, rows.end]).collect();
     ends.sort_unstable();

@@ -1,9 +1,9 @@
-//! Making the volume's metadata, finding it again, taking over a device as it is.
+//! Making and opening the volume's metadata, adopting a device as it is.
 
 use super::core::Core;
 use super::format::{
-    HEAD, HEAD_LEN, Head, KEPT_LEN, Kept, OBJECTS, PAGES, PAGES_IN_USE, Plan, TABLE, kept_at, kept_max,
-    map_pages, space_tags,
+    HEAD, HEAD_LEN, Head, OBJECTS, PAGES, PAGES_IN_USE, Plan, RECORD_LEN, SnapshotRecord, TABLE, map_pages,
+    record_at, records_max, space_tags,
 };
 use super::grace::Grace;
 use super::keys::Keys;
@@ -17,10 +17,10 @@ use std::rc::Rc;
 
 /// Bytes in a page of the store.
 const PAGE: u64 = 4064;
-/// Pages that the map has at the least.
+/// The fewest pages of the map.
 const MAP_MIN: u64 = 16;
 
-/// The volume of these keys.
+/// The volume with these keys.
 pub(super) async fn volume(keys: Keys, with: Build) -> Result<Rc<Core>> {
     check(&keys, &with)?;
     match with.begin {
@@ -51,7 +51,7 @@ fn region(with: &Build, len: Option<u64>) -> Result<Region> {
     Region::new(node, 0..len)
 }
 
-/// Makes everything. The head is committed last: without it nothing is there.
+/// Makes all metadata. The head is committed last: without it there is no volume.
 async fn make(keys: &Keys, with: &Build, adopt: bool) -> Result<()> {
     let (child, extent) = (with.child().geometry(), keys.extent().0);
     let device = with.metadata.as_ref().map(|node| node.geometry().size);
@@ -73,12 +73,13 @@ async fn make(keys: &Keys, with: &Build, adopt: bool) -> Result<()> {
         return Err(Error::new(ErrorKind::NoSpace, message).on(with.child().name()));
     }
     if adopt && size < child.size {
-        let message = format!("size: {} is less than what is taken over, {}", Bytes(size), Bytes(child.size));
+        let message = format!("size: {} is less than the adopted device, {}", Bytes(size), Bytes(child.size));
         return Err(Error::invalid(message));
     }
     if adopt && with.level == Level::Atomic && physical < child.size.div_ceil(extent) + 8 {
         return Err(Error::invalid(
-            "at the level atomic a write needs a free extent, and a device that is taken over as a whole has none: make \
+            "at the level atomic a write needs a free extent, and a device that is taken over as a whole has \
+             none: make \
              it larger first, or choose another level",
         ));
     }
@@ -164,11 +165,10 @@ async fn open(keys: &Keys, with: &Build) -> Result<Rc<Core>> {
     Ok(core)
 }
 
-/// The keys and the child fit what was made.
+/// Fails unless the keys and the child fit the volume.
 fn fits(keys: &Keys, with: &Build, head: &Head) -> Result<()> {
     if keys.extent.is_some_and(|extent| extent.0 != head.extent()) {
-        let message =
-            format!("extent: it is {} since the volume was made, and stays so", Bytes(head.extent()));
+        let message = format!("extent: the volume was made with {}, and keeps that", Bytes(head.extent()));
         return Err(Error::invalid(message));
     }
     let child = with.child();
@@ -190,10 +190,14 @@ fn fits(keys: &Keys, with: &Build, head: &Head) -> Result<()> {
 async fn snapshots(store: &Store, table: Id, extent: u64) -> Result<(Vec<Snapshot>, Option<String>)> {
     let table = store.load(table)?;
     let (mut snapshots, mut missing) = (Vec::new(), None);
-    for index in 0..kept_max(table.len()) {
-        let mut bytes = [0; KEPT_LEN];
-        match table.read(kept_at(index), &mut bytes).await.and_then(|()| Kept::decode(&bytes, extent)) {
-            Ok(Some(kept)) => snapshots.push(Snapshot::new(kept, index)),
+    for index in 0..records_max(table.len()) {
+        let mut bytes = [0; RECORD_LEN];
+        match table
+            .read(record_at(index), &mut bytes)
+            .await
+            .and_then(|()| SnapshotRecord::decode(&bytes, extent))
+        {
+            Ok(Some(record)) => snapshots.push(Snapshot::new(record, index)),
             Ok(None) => {}
             Err(e) if e.kind() == ErrorKind::Corrupt => {
                 missing = missing.or(Some(format!("not all snapshots can be found: {}", e.message())));
@@ -204,11 +208,11 @@ async fn snapshots(store: &Store, table: Id, extent: u64) -> Result<(Vec<Snapsho
     Ok((snapshots, missing))
 }
 
-/// What an interrupted run has left is brought in order; what has become larger is used.
+/// Puts the metadata of an interrupted run in order; uses the space by which the device below has grown.
 async fn recover(core: &Rc<Core>, keys: &Keys) -> Result<()> {
     if core.store.level() == Level::Lazy {
         if core.head().open {
-            // Counts and bits may be of different moments, and what was on its way into the map lost.
+            // Counts and bits may be of different moments, and entries on their way into the map are lost.
             recount(core, &core.pages).await?;
             let space = Rc::clone(&core.space.borrow());
             recount(core, &space).await?;
@@ -219,7 +223,7 @@ async fn recover(core: &Rc<Core>, keys: &Keys) -> Result<()> {
     }
     match core.grow().await {
         Err(e) if e.kind() == ErrorKind::Corrupt => {
-            tracing::warn!(device = %core.name, "what the device below has become larger by is not used: {e}");
+            tracing::warn!(device = %core.name, "the space by which the device below has grown is not used: {e}");
         }
         grown => grown?,
     }

@@ -1,11 +1,12 @@
-//! Writes, zeroes and discards that do not simply go to where their extents lie.
+//! Writes, zeroes and discards that are not handed on in place.
 //!
-//! A first write into an extent that a snapshot has, or that is nowhere, goes to a new extent, together with what the
-//! old one has around it. The extent is locked meanwhile. The old one stays as it is.
+//! A first write into an extent that a snapshot has, or that has no physical extent, goes to a new one,
+//! together with the rest of the old one. The extent is locked meanwhile. The old physical extent stays as it
+//! is.
 
 use super::core::Core;
 use super::read::Version;
-use super::state::{Action, Covers, Location, Spot, Wait};
+use super::state::{Action, Covers, Location, PhysicalExtent, Wait};
 use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Op, Request, Result, Zero, all};
 use lamina_kit::fan_out::Runs;
 use lamina_metadata::extents::{Entry, FANOUT, levels_for};
@@ -29,7 +30,7 @@ impl Drop for Reserved {
     }
 }
 
-/// New extents that are nobody's yet.
+/// New physical extents that have no owner yet.
 struct Given {
     core: Rc<Core>,
     extents: Vec<u64>,
@@ -37,14 +38,14 @@ struct Given {
 
 impl Drop for Given {
     fn drop(&mut self) {
-        // Nothing is on its way to them: who got them waited for what was.
+        // No request is on its way to them: the write that got them has waited for the earlier requests.
         self.core.space.borrow().release(&self.extents);
         self.core.moved.notify();
     }
 }
 
 impl Core {
-    /// Does a write, a zeroing or a discard.
+    /// Carries out a write, a zeroing or a discard.
     pub async fn alter(self: Rc<Self>, io: Io) -> Result<()> {
         if let Op::Zero(Zero { fast: true, .. }) = io.op {
             self.check_fast(&io.at)?;
@@ -54,7 +55,7 @@ impl Core {
             let first = at >> self.shift();
             let mut last = (first / FANOUT * FANOUT + FANOUT).min(first + PIECE);
             if !matches!(io.op, Op::Write(..)) {
-                // What is nowhere is nowhere already, however much of it there is.
+                // Extents without a physical extent need no change, however many there are.
                 let end = self.extents_of(io.at.end);
                 let from = self.next(Version::Now, first, end).await?;
                 if from > first {
@@ -76,7 +77,7 @@ impl Core {
         if forced || visible { self.flush().await } else { Ok(()) }
     }
 
-    /// Zeroing is fast where whole extents are unmapped. At its ends the child must be fast.
+    /// Zeroing is fast where whole extents are unmapped. At the ends of the range the child must be fast.
     fn check_fast(&self, at: &Range<u64>) -> Result<()> {
         let whole = (at.start | at.end) & (self.extent() - 1) == 0;
         match whole || self.child.geometry().zero {
@@ -91,7 +92,7 @@ impl Core {
         let locked = self.locks.lock(&extents).await;
         let _room = self.reserve(&extents).await?;
         let mut given = Given { core: Rc::clone(self), extents: Vec::new() };
-        // Until there is nothing to wait for: what is decided is true when requests are submitted.
+        // Until there is nothing to wait for: the actions are still right when requests are submitted.
         let actions = loop {
             let locations = self.locations(extents.start..=extents.end - 1).await?;
             let actions: Vec<Action> = extents
@@ -102,14 +103,14 @@ impl Core {
             let copies = actions.iter().any(|action| matches!(action, Action::Copy(Some(_))));
             let needed = actions.iter().filter(|action| action.is_new()).count();
             if copies && self.atomic() && self.grace.is_draining() {
-                // Somebody may still be writing to what is copied.
+                // Requests may still be writing to the extents to be copied.
                 self.grace.drained().await;
             } else if given.extents.len() < needed {
-                // An extent that is nobody else's is free again after the next commit.
+                // An extent that no snapshot has is free again after the next commit.
                 let moves = {
                     let state = self.state();
                     let returns = |location: &Location| {
-                        location.at.is_some_and(|spot| state.versions.is_own(spot.born))
+                        location.at.is_some_and(|physical| state.versions.is_own(physical.born))
                     };
                     actions
                         .iter()
@@ -126,14 +127,14 @@ impl Core {
         Ok(())
     }
 
-    /// Moves an extent to a new place as it is.
+    /// Moves an extent to a new physical extent as it is.
     pub async fn move_away(self: &Rc<Self>, extent: u64) -> Result<()> {
         let locked = self.locks.lock(&(extent..extent + 1)).await;
         let _room = self.reserve(&(extent..extent + 1)).await?;
         let mut given = Given { core: Rc::clone(self), extents: vec![self.allocate(true).await?] };
         self.load(extent).await?;
-        let place = self.look(&self.state(), extent).transpose()?;
-        let Some(source) = place.and_then(|place| place.at) else { return Ok(()) };
+        let location = self.look(&self.state(), extent).transpose()?;
+        let Some(source) = location.and_then(|location| location.at) else { return Ok(()) };
         let at = (extent << self.shift()).min(self.head().size);
         let nothing = Io::zero(at..at, Zero::default());
         self.carry_out(&nothing, &(at..at), extent, &[Action::Copy(Some(source))], &mut given).await?;
@@ -141,7 +142,7 @@ impl Core {
         Ok(())
     }
 
-    /// What is to be done with an extent. Its lock is the caller's.
+    /// The action for an extent. Its lock is the caller's.
     fn action(&self, io: &Io, at: &Range<u64>, extent: u64, location: Location) -> Action {
         let state = self.state();
         let head = state.versions.head();
@@ -169,14 +170,14 @@ impl Core {
                 Wait::Others => moved.await,
                 Wait::Garbage if self.may_reclaim() => moved.await,
                 Wait::Garbage => {
-                    let message = "the map has no room left for what is written: delete snapshots";
+                    let message = "the map has no room left for new entries: delete snapshots";
                     return Err(Error::new(ErrorKind::NoSpace, message));
                 }
             }
         }
     }
 
-    /// A new extent. One that replaces another may be taken from what is kept for that.
+    /// A new physical extent. One that replaces another may be taken from the reserve for that.
     async fn allocate(self: &Rc<Self>, moves: bool) -> Result<u64> {
         let mut asked = false;
         loop {
@@ -208,7 +209,7 @@ impl Core {
         }
     }
 
-    /// Submits the requests of a piece, and notes where the extents lie when all have completed.
+    /// Submits the requests of a piece, and notes the new physical extents when all have completed.
     async fn carry_out(
         self: &Rc<Self>,
         io: &Io,
@@ -263,17 +264,17 @@ impl Core {
         Ok(())
     }
 
-    /// Reads an extent into `copy`; what is nowhere is zeroes.
-    fn fetch(&self, source: Option<Spot>, copy: &Buf) -> Option<Request> {
-        let from = source.map(|spot| self.address(spot.extent));
-        // Behind the end of the child's last extent, which may not be whole, there are zeroes.
+    /// Reads an extent into `copy`; without a source, zeroes.
+    fn fetch(&self, source: Option<PhysicalExtent>, copy: &Buf) -> Option<Request> {
+        let from = source.map(|physical| self.address(physical.number));
+        // Beyond the end of the child's last extent, which may not be whole, there are zeroes.
         let len = from.map_or(0, |from| self.extent().min(self.child.geometry().size.saturating_sub(from)));
         copy.slice(len as usize..copy.len()).fill(0);
         let from = from.filter(|_| len > 0)?;
         Some(self.grace.way().submit(Io::read(from, copy.slice(0..len as usize))))
     }
 
-    /// Extents lie somewhere else from now on.
+    /// Sets the new entries of extents.
     fn note(self: &Rc<Self>, moved: Vec<(u64, Entry)>, given: &mut Given) {
         for (extent, entry) in moved {
             if let Entry::At { place, .. } = entry {
@@ -286,7 +287,7 @@ impl Core {
     }
 }
 
-/// Puts what a request changes into a copy.
+/// Copies the change of a request into a buffer.
 fn patch(io: &Io, part: &Range<u64>, into: &Buf) {
     match &io.op {
         Op::Write(from, _) => {
@@ -298,7 +299,7 @@ fn patch(io: &Io, part: &Range<u64>, into: &Buf) {
     }
 }
 
-/// A part of a request; that it is durable is for a flush to say.
+/// A part of a request; it becomes durable with a flush.
 fn cached(io: &Io, part: Range<u64>, to: u64) -> Io {
     let mut io = io.part(part, to);
     match &mut io.op {

@@ -1,19 +1,19 @@
-//! Putting what was written into the map, together: at a flush, when much waits, and every few seconds.
+//! Puts waiting entries into the map, together: at a flush, when many wait, and every few seconds.
 //!
 //! ```text
-//!   freeze ─▶ child: flush ─▶ store: one change (pages of the map, entries, bitmap, head) ─▶ commit ─▶ who waits goes on
-//!             data is durable                                                                  └▶ old extents: to others,
+//!   freeze ─▶ child: flush ─▶ store: one change (pages of the map, entries, bitmap, head) ─▶ commit ─▶ requests go on
+//!             data is durable                                                                  └▶ old extents: freed,
 //!                                                                                                when no request is on
 //!                                                                                                its way to them
 //! ```
 //!
-//! At `lazy`, where a crash may keep any part of a change, it is made in three: new pages and extents in use; then what
-//! refers to them; after the commit, which extents are free. A crash between them loses the use of some space until it is
-//! reclaimed, and nothing else.
+//! At `lazy`, where a crash may keep any part of a change, there are three changes: new pages and extents in
+//! use; then the entries that refer to them; after the commit, the freed extents. A crash between them loses
+//! the use of some space until it is reclaimed, and nothing else.
 
 use super::core::Core;
 use super::format::Head;
-use super::state::{Spot, Ticket};
+use super::state::{PhysicalExtent, Ticket};
 use lamina_block::{ErrorKind, Io, Level, Result};
 use lamina_metadata::Change;
 use lamina_metadata::extents::{Draft, Drawn, Entry, Pxb};
@@ -23,7 +23,7 @@ use std::rc::Rc;
 /// Bytes of a change for an extent: two bits, two counts.
 const BITS_COST: usize = 4 * 40;
 
-/// What a change of the map does to the extents of the child.
+/// The effect of a change of the map on the extents of the child.
 #[derive(Default)]
 struct Moves {
     extents: Vec<u64>,
@@ -48,7 +48,7 @@ impl Drop for Waiter<'_> {
 }
 
 impl Core {
-    /// Makes durable what was written before this was called, and that the map knows where it is.
+    /// Makes earlier writes durable, with their entries in the map.
     pub async fn flush(self: &Rc<Self>) -> Result<()> {
         let (ticket, spawn) = self.change(|state| state.rounds.ask());
         let mut waiter = Waiter { core: self, ticket: Some(ticket) };
@@ -68,14 +68,15 @@ impl Core {
         let me = Rc::clone(self);
         self.env.spawn(Box::pin(async move {
             loop {
-                let held = me.map_lock.lock().await;
+                let guard = me.map_lock.lock().await;
                 if me.atomic() {
                     me.grace.drained().await;
                 }
-                // Who asked by now has had its writes completed: they are in what is frozen next, or in their places.
+                // Requests that asked by now had their writes completed: their entries are frozen next, or
+                // they were in place.
                 me.change(|state| state.rounds.begin());
                 let result = me.round().await;
-                drop(held);
+                drop(guard);
                 let again = me.change(|state| state.rounds.end(&result));
                 me.moved.notify();
                 if !again {
@@ -85,11 +86,12 @@ impl Core {
         }));
     }
 
-    /// Puts everything into the map that waits for it. The caller holds the lock of the map.
+    /// Puts all waiting entries into the map. The caller holds the lock of the map.
     async fn round(self: &Rc<Self>) -> Result<()> {
         self.change(|state| state.overlay.freeze());
         if self.atomic() && !self.state().overlay.is_empty() && !self.grace.is_draining() {
-            // What is frozen is not written in its place any more; who copies it waits for those who do.
+            // A frozen entry is not overwritten in place any more; a copy of its extent waits for earlier
+            // writes in place.
             self.grace.swap();
         }
         let result = self.write_down().await;
@@ -114,7 +116,7 @@ impl Core {
         self.commit().await
     }
 
-    /// Commits what the store was told; what that frees is free from then on.
+    /// Commits the staged changes; the extents they free are free from then on.
     pub async fn commit(self: &Rc<Self>) -> Result<()> {
         if !self.state().rounds.is_uncommitted() {
             return Ok(());
@@ -141,7 +143,7 @@ impl Core {
         }
         self.change(|state| state.rounds.stage());
         match self.store.change(change.clone()).await {
-            // An earlier commit failed, and what it was to make durable takes the room.
+            // An earlier commit failed, and its staged changes take the room.
             Err(e) if e.kind() == ErrorKind::NoSpace && self.atomic() => {
                 self.store.commit().await?;
                 self.store.change(change).await
@@ -150,7 +152,7 @@ impl Core {
         }
     }
 
-    /// The same, of `change` and a head, which comes into force with it.
+    /// The same, of `change` and a head, which come into force together.
     pub async fn stage_head(&self, change: Change, head: Head) -> Result<()> {
         self.stage(self.with_head(change, head)).await?;
         self.change(|state| state.versions.set_head(head));
@@ -174,8 +176,8 @@ impl Core {
             }
             let to = if entry == Entry::Hole { self.state().versions.nothing(extent) } else { entry };
             let found = draft.set(extent, to).await?;
-            let before = self.state().versions.meaning(extent, found);
-            let own = before.filter(|spot| spot.born >= shared);
+            let before = self.state().versions.resolve(extent, found);
+            let own = before.filter(|physical| physical.born >= shared);
             if before != own {
                 self.change(|state| state.garbage.replaced());
             }
@@ -191,10 +193,10 @@ impl Core {
         put
     }
 
-    /// Whether one more entry fits into a change. At `atomic` all have room: it was reserved.
+    /// True if one more entry fits into a change. At `atomic` all have room: it was reserved.
     fn has_room(&self, draft: &Draft<'_>, moves: &Moves) -> bool {
         let (pages, bytes) = draft.cost();
-        // The way to one more leaf, perhaps all of it new, with its bits and counts.
+        // The path to one more leaf, perhaps all of it new, with its bits and counts.
         let more = 6;
         let bytes = bytes + (moves.takes.len() + moves.frees.len() + 2) * BITS_COST + more * 4200 + 512;
         let pages = pages + moves.pages.len() + more + 8;
@@ -248,7 +250,7 @@ impl Core {
         };
         self.change(|state| match &linked {
             Ok(()) => state.frees.linked(&moves.takes),
-            // The bitmaps know pages and extents that the map does not.
+            // The bitmaps have pages and extents that the map does not refer to.
             Err(_) => state.versions.note_garbage(),
         });
         linked
@@ -256,27 +258,27 @@ impl Core {
 }
 
 impl Moves {
-    /// An extent goes from `before`, which is nobody else's, to what `to` says.
-    fn add(&mut self, extent: u64, to: Entry, before: Option<Spot>, physical: u64) {
+    /// The entry of an extent changes from `before`, which no snapshot has, to `to`.
+    fn add(&mut self, extent: u64, to: Entry, before: Option<PhysicalExtent>, physical: u64) {
         self.extents.push(extent);
         let now = match to {
             Entry::At { place, .. } => Some(place),
             Entry::Hole | Entry::Absent => None,
         };
-        let before = before.map(|spot| spot.extent);
+        let before = before.map(|physical| physical.number);
         if before == now {
             return;
         }
         self.takes.extend(now);
-        // What a device had behind its last whole extent is used for nothing else.
+        // The rest of a device after its last whole extent is used for nothing else.
         self.frees.extend(before.filter(|extent| *extent < physical));
         self.pages.extend(now.iter().chain(&before).map(|extent| Pxb::places(*extent)));
     }
 }
 
-/// A change that gives extents back; `freed` are those in it.
+/// A change that frees extents; `freed` are those in it.
 ///
-/// Those of which nothing says any more whether they are in use stay in use until that is repaired.
+/// Extents whose bits are damaged stay in use until a repair.
 async fn free(space: &Pxb, extents: &[u64], freed: &mut Vec<u64>) -> Result<Change> {
     let mut change = Change::new();
     for extent in extents {
@@ -291,7 +293,7 @@ async fn free(space: &Pxb, extents: &[u64], freed: &mut Vec<u64>) -> Result<Chan
 }
 
 impl Core {
-    /// Closes the store; `whole`: everything is in the map.
+    /// Closes the store; `whole`: all entries are in the map.
     pub async fn close_store(self: &Rc<Self>, whole: bool) -> Result<()> {
         let head = self.head();
         if whole && head.open {

@@ -1,7 +1,7 @@
-//! What the volume and its views share: the map, the space, and where an extent lies now.
+//! The parts that the volume and its views share: the map, the space, and the locations of extents.
 //!
-//! Invariant: the map never says more than what is durable on the child, and an extent that a durable map refers to is
-//! given to nobody else.
+//! Invariant: the map never says more than what is durable on the child, and an extent that a durable map
+//! refers to has no other owner.
 
 use super::format::{Head, space_pages};
 use super::grace::Grace;
@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-/// What waits for the map gets there after this time, even if nobody flushes.
+/// Waiting entries are put into the map after this time, even without a flush.
 const INTERVAL: Duration = Duration::from_secs(5);
 
 pub(super) struct Core {
@@ -35,7 +35,7 @@ pub(super) struct Core {
     pub policy: Policy,
     pub head_id: Id,
     pub table_id: Id,
-    /// What decides; all of it changes in [`Core::change`].
+    /// The state that decides; all of it changes in [`Core::change`].
     pub(super) state: RefCell<State>,
     /// Extents that are being moved or unmapped.
     pub locks: Rc<RangeLocks>,
@@ -45,12 +45,12 @@ pub(super) struct Core {
     pub moved: Signal,
     /// The job that looks for garbage, while [`State::garbage`] says that it runs.
     pub job: RefCell<Option<Rc<Job>>>,
-    /// Snapshots cannot be found. What belongs to them is not known, so nothing is changed; why.
+    /// Why snapshots cannot be found. Their extents are not known, so nothing is changed.
     pub sealed: Option<String>,
 }
 
 impl Core {
-    /// The state. Not held while anything is waited for.
+    /// The state. Not borrowed across a wait.
     #[inline]
     pub fn state(&self) -> Ref<'_, State> {
         self.state.borrow()
@@ -87,23 +87,23 @@ impl Core {
         self.state().versions.address(extent)
     }
 
-    /// Where an extent of the volume lies, if that is known without waiting.
+    /// The location of an extent of the volume, if that is known without waiting.
     #[inline]
     pub fn look(&self, state: &State, extent: u64) -> Option<Result<Location>> {
-        if let Some(place) = state.waiting(extent) {
-            return Some(Ok(place));
+        if let Some(location) = state.waiting(extent) {
+            return Some(Ok(location));
         }
         let versions = &state.versions;
         let found = self.tree.peek(versions.head().root, extent)?;
-        Some(found.map(|found| Location { at: versions.meaning(extent, found.entry), age: Age::Mapped }))
+        Some(found.map(|found| Location { at: versions.resolve(extent, found.entry), age: Age::Mapped }))
     }
 
-    /// What a version says about an extent; afterwards, until the caller waits, [`Core::look`] has an answer.
+    /// The entry of an extent in a version; afterwards, until the caller waits, [`Core::look`] has an answer.
     pub async fn get(&self, root: impl Fn() -> Root, extent: u64) -> Result<Found> {
         loop {
             let sweeps = self.state().garbage.sweeps();
             match self.tree.get(root(), extent).await {
-                // It was on its way through pages that were given to somebody else meanwhile.
+                // The walk went through pages that were freed and reused meanwhile.
                 Err(e) if e.kind() == ErrorKind::Corrupt && sweeps != self.state().garbage.sweeps() => {}
                 found => return found,
             }
@@ -115,40 +115,41 @@ impl Core {
         self.get(|| self.head().root, extent).await
     }
 
-    /// Where each of a few extents of one leaf lies now. What is said is true until the caller waits.
+    /// The locations of a few extents of one leaf. They are right until the caller waits.
     pub async fn locations(&self, extents: std::ops::RangeInclusive<u64>) -> Result<Vec<Location>> {
         loop {
             self.load(*extents.start()).await?;
-            let places: Option<Vec<_>> = {
+            let locations: Option<Vec<_>> = {
                 let state = self.state();
                 extents.clone().map(|extent| self.look(&state, extent)).collect()
             };
-            if let Some(places) = places {
-                return places.into_iter().collect();
+            if let Some(locations) = locations {
+                return locations.into_iter().collect();
             }
             self.load(*extents.end()).await?;
         }
     }
 
-    /// What the room for changes is measured with now.
+    /// The bounds of a reservation now.
     pub fn bounds(&self) -> Bounds {
         let together = self.atomic().then(|| (self.store.change_max(), self.store.pages_max()));
         let bitmap = space_pages(self.head().physical) as usize;
         Bounds { pages: self.pages.free_extents(), together, bitmap }
     }
 
-    /// True if the end of this process would take away nothing of where these bytes lie. Who had an answer to a write,
-    /// and lives on, relies on it. At `atomic` the volume goes back to its last flush all the same.
+    /// True if the locations of these bytes survive the end of this process. A client that lives on after its
+    /// write was acknowledged relies on that. At `atomic` the volume goes back to its last flush all the
+    /// same.
     #[inline]
     pub fn lasts(&self, state: &State, at: &Range<u64>) -> bool {
-        self.atomic() || state.is_settled() || {
+        self.atomic() || state.is_committed() || {
             let shift = state.versions.head().shift;
             let first = state.overlay.next(at.start >> shift);
             !state.rounds.is_uncommitted() && first.is_none_or(|extent| extent << shift >= at.end)
         }
     }
 
-    /// Something waits for the map: it will get there, even if nobody flushes.
+    /// Entries wait for the map: they are put there after a while, even without a flush.
     pub fn set_timer(&self) {
         if !self.change(|state| state.rounds.set_timer()) {
             return;
@@ -160,7 +161,7 @@ impl Core {
             core.change(|state| state.rounds.timer_ended());
             let nothing_waits = {
                 let state = core.state();
-                state.closed || state.is_settled()
+                state.closed || state.is_committed()
             };
             if nothing_waits {
                 return;
@@ -172,7 +173,7 @@ impl Core {
         }));
     }
 
-    /// Gives extents to others that nobody refers to, once no request can be on its way to them.
+    /// Frees physical extents that are not referred to any more, once no request can be on its way to them.
     pub fn let_go(&self) {
         if !self.change(|state| state.frees.ask_release()) {
             return;
@@ -199,7 +200,7 @@ impl Core {
         size.div_ceil(self.extent())
     }
 
-    /// Nothing may change on disk.
+    /// True if nothing may change on disk.
     pub fn is_read_only(&self) -> bool {
         self.child.geometry().read_only || self.sealed.is_some()
     }

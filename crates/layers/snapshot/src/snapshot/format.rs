@@ -1,5 +1,5 @@
-//! What a `snapshot` layer puts into its metadata store, version 1 (`docs/formats/snapshot.md`): a head, a table of
-//! snapshots; and how much room all of it takes.
+//! The contents of a `snapshot` layer's metadata store, version 1 (`docs/formats/snapshot.md`): a head, a
+//! table of snapshots; and how much room they take.
 
 use lamina_block::{Error, ErrorKind, Result};
 use lamina_metadata::extents::{EPOCH_MAX, PLACES_MAX, Root, pages_for, pxb_len};
@@ -25,7 +25,7 @@ const OPEN: u8 = 2;
 pub(super) const EXTENTS: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 20;
 /// The longest name of a snapshot, in bytes.
 pub(super) const NAME_MAX: usize = 64;
-/// Objects of a store, which its directory has room for.
+/// Objects of a store, for which its directory has room.
 pub(super) const OBJECTS: u32 = 62;
 
 /// The tags of the bitmap of extents of a generation.
@@ -34,14 +34,14 @@ pub(super) fn space_tags(generation: u32) -> [u64; 2] {
     [first, first + 1]
 }
 
-/// What is known of the volume.
+/// The head of the volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Head {
     /// log2 of an extent's bytes.
     pub shift: u8,
     /// There may be extents that no version refers to.
     pub garbage: bool,
-    /// It is open; found when it is opened, it was not closed.
+    /// The volume is open; if this is set when it is opened, it was not closed.
     pub open: bool,
     /// Bytes of the volume.
     pub size: u64,
@@ -49,11 +49,11 @@ pub(super) struct Head {
     pub data: u64,
     /// Physical extents.
     pub physical: u64,
-    /// Extents that lie at their own number unless the map says otherwise.
+    /// Extents whose physical extent has their own number, unless the map says otherwise.
     pub adopted: u64,
-    /// What is written now is born in this one.
+    /// The epoch of new extents.
     pub epoch: u32,
-    /// Which bitmap of extents counts.
+    /// The generation of the bitmap of extents that counts.
     pub space: u32,
     /// The volume's map.
     pub root: Root,
@@ -140,9 +140,9 @@ impl Head {
         if head.has_room() { Ok(head) } else { Err(wrong("its head has numbers that are too large")) }
     }
 
-    /// Every number has room where it is counted with: in entries of the map, and in tags.
+    /// True if every number fits where it is stored: in entries of the map, and in tags.
     pub fn has_room(&self) -> bool {
-        // What was taken over began at byte 0, and its last extent may have been short.
+        // An adopted device began at byte 0, and its last extent may have been short.
         let taken_over = self.adopted == 0 || (self.data == 0 && self.adopted <= self.physical + 1);
         self.size.div_ceil(self.extent()) <= PLACES_MAX
             && self.physical < PLACES_MAX
@@ -152,20 +152,20 @@ impl Head {
     }
 }
 
-/// An entry of the table.
+/// The record of a snapshot, an entry of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Kept {
+pub(super) struct SnapshotRecord {
     pub name: String,
-    /// The epoch that it ended.
+    /// The epoch that the snapshot ended.
     pub epoch: u32,
-    /// Bytes of the volume then.
+    /// Bytes of the volume when the snapshot was taken.
     pub size: u64,
     pub root: Root,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-struct KeptBytes {
+struct RecordBytes {
     /// 0: a free entry.
     epoch: U32,
     name_len: U32,
@@ -174,53 +174,53 @@ struct KeptBytes {
     name: [u8; NAME_MAX],
 }
 
-/// Bytes of an entry. None goes over the end of a page.
-pub(super) const KEPT_LEN: usize = size_of::<KeptBytes>();
-const KEPT_IN_PAGE: u64 = PAGE / KEPT_LEN as u64;
+/// Bytes of a record. No record crosses the end of a page.
+pub(super) const RECORD_LEN: usize = size_of::<RecordBytes>();
+const RECORDS_IN_PAGE: u64 = PAGE / RECORD_LEN as u64;
 
-/// Where in the table entry `index` lies.
-pub(super) fn kept_at(index: usize) -> u64 {
-    index as u64 / KEPT_IN_PAGE * PAGE + index as u64 % KEPT_IN_PAGE * KEPT_LEN as u64
+/// Where record `index` lies in the table.
+pub(super) fn record_at(index: usize) -> u64 {
+    index as u64 / RECORDS_IN_PAGE * PAGE + index as u64 % RECORDS_IN_PAGE * RECORD_LEN as u64
 }
 
-/// Entries of a table of so many bytes.
-pub(super) fn kept_max(len: u64) -> usize {
-    (len / PAGE * KEPT_IN_PAGE) as usize
+/// Records of a table of so many bytes.
+pub(super) fn records_max(len: u64) -> usize {
+    (len / PAGE * RECORDS_IN_PAGE) as usize
 }
 
-impl Kept {
+impl SnapshotRecord {
     pub fn encode(&self) -> Vec<u8> {
         let mut name = [0; NAME_MAX];
         let len = self.name.len().min(NAME_MAX);
         name[..len].copy_from_slice(&self.name.as_bytes()[..len]);
         let (epoch, name_len, size) = (self.epoch.into(), (len as u32).into(), self.size.into());
-        KeptBytes { epoch, name_len, size, root: self.root.encode(), name }.as_bytes().to_vec()
+        RecordBytes { epoch, name_len, size, root: self.root.encode(), name }.as_bytes().to_vec()
     }
 
-    /// An entry of a volume with extents of so many bytes; `None` if it is free.
-    pub fn decode(bytes: &[u8], extent: u64) -> Result<Option<Kept>> {
-        let kept = KeptBytes::ref_from_bytes(bytes).map_err(|_| wrong("its table is cut off"))?;
-        if kept.epoch.get() == 0 {
+    /// The record of a snapshot of a volume with extents of so many bytes; `None` if the entry is free.
+    pub fn decode(bytes: &[u8], extent: u64) -> Result<Option<SnapshotRecord>> {
+        let record = RecordBytes::ref_from_bytes(bytes).map_err(|_| wrong("its table is cut off"))?;
+        if record.epoch.get() == 0 {
             return Ok(None);
         }
-        let name = kept.name.get(..kept.name_len.get() as usize);
+        let name = record.name.get(..record.name_len.get() as usize);
         let name = name.and_then(|name| std::str::from_utf8(name).ok()).filter(|name| is_name(name));
         let name = name.ok_or_else(|| wrong("a snapshot has no name"))?.to_owned();
-        let (epoch, size, root) = (kept.epoch.get(), kept.size.get(), Root::decode(&kept.root)?);
+        let (epoch, size, root) = (record.epoch.get(), record.size.get(), Root::decode(&record.root)?);
         // There is an epoch after it.
         if size == 0 || size.div_ceil(extent) > PLACES_MAX || epoch >= EPOCH_MAX {
             return Err(wrong(&format!("snapshot {name:?} has numbers that are too large")));
         }
-        Ok(Some(Kept { name, epoch, size, root }))
+        Ok(Some(SnapshotRecord { name, epoch, size, root }))
     }
 }
 
-/// Whether a snapshot may be called so.
+/// True if a snapshot may have this name.
 pub(super) fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= NAME_MAX && !name.chars().any(|c| c.is_control() || c == '/')
 }
 
-/// What goes into the store.
+/// The sizes of the objects in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     /// Bytes of the log.
@@ -232,11 +232,13 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// For a volume of `size` bytes on `child` bytes; `device` is the size of the metadata device, if there is one.
+    /// For a volume of `size` bytes on `child` bytes; `device` is the size of the metadata device, if there
+    /// is one.
     ///
-    /// The region at the head of a child holds the log, 1/64 of the child but 256 KiB to 4 MiB; the bitmap of its extents
-    /// five times (it may grow to four times its size); 32 pages of the map, and all that the volume takes twice, or 1/128
-    /// of the child if that is more, for what snapshots do not share; but not more than 1/32 of the child; and a page of the table for each 256 of these, at most 24.
+    /// The region at the head of a child holds the log, 1/64 of the child but 256 KiB to 4 MiB; the bitmap of
+    /// its extents five times (it may grow to four times its size); 32 pages of the map, and all that the
+    /// volume takes twice, or 1/128 of the child if that is more, for the parts that snapshots do not share;
+    /// but not more than 1/32 of the child; and a page of the table for each 256 of these, at most 24.
     pub fn new(child: u64, size: u64, extent: u64, device: Option<u64>) -> Plan {
         let log = (device.unwrap_or(child) / 64).clamp(256 << 10, 4 << 20) / 4096 * 4096;
         let extents = child / extent;
@@ -253,13 +255,14 @@ impl Plan {
     }
 }
 
-/// Pages of the store that a bitmap of `extents` extents takes.
+/// Pages of the store for a bitmap of `extents` extents.
 pub(super) fn space_pages(extents: u64) -> u64 {
     let (bits, counts) = pxb_len(extents);
     pages(bits) + pages(counts)
 }
 
-/// Pages of the map that a store with `free` pages has room for, beside a bitmap of four times `extents` extents.
+/// Pages of the map that a store with `free` pages has room for, beside a bitmap of four times `extents`
+/// extents.
 pub(super) fn map_pages(free: u64, extents: u64) -> u64 {
     let rest = free.saturating_sub(4 * (space_pages(extents) + 1));
     rest.saturating_sub(space_pages(rest))

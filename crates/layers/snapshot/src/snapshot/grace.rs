@@ -1,9 +1,9 @@
-//! When nobody uses any more what requests may have been using.
+//! The end of requests that may still be using an extent.
 //!
-//! A request that is handed on is not seen again, so the layer does not know when it ends. Before an extent is given to
-//! somebody else, every request that may still be on its way to it must have ended. Requests therefore go to the child
-//! through one of two nodes, which count them as every node does; now and then the other one is taken, and when the
-//! first has counted down to zero, all that came before have ended.
+//! A request that is handed on is not seen again, so the layer does not know when it ends. Before an extent
+//! gets another owner, every request that may still be on its way to it must have ended. Requests therefore
+//! go to the child through one of two nodes, which count them as every node does; now and then the other node
+//! is taken, and when the first has counted down to zero, all earlier requests have ended.
 //!
 //! | ways | `swap` | `drained` |
 //! |---|---|---|
@@ -16,11 +16,11 @@ use lamina_block::{Env, Geometry, Io, Layer, Manage, Node, Passthrough, Signal, 
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Hands everything on.
+/// Hands every request on.
 struct Through(Rc<Node>);
 
 impl Layer for Through {
-    /// As if all were native: the child's own node makes up for what is not.
+    /// As if all operations were native: the child's own node emulates those that are not.
     fn geometry(&self) -> Geometry {
         Geometry { discard: true, zero: true, fua: true, ..self.0.geometry() }
     }
@@ -36,7 +36,7 @@ impl Layer for Through {
 
 impl Manage for Through {}
 
-/// Which way requests go; see the module.
+/// The way of requests; see the module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Ways {
     /// The number of the way: one of two.
@@ -45,7 +45,7 @@ struct Ways {
 }
 
 impl Ways {
-    /// The other way from now on.
+    /// Requests go the other way from now on.
     fn swap(self) -> Ways {
         assert!(!self.draining, "requests are left of the other way");
         Ways { now: 1 - self.now, draining: true }
@@ -84,7 +84,7 @@ impl Grace {
         self.ways.get().draining
     }
 
-    /// Waits until that is not so.
+    /// Waits until that is false.
     pub async fn drained(&self) {
         self.moved.until(|| !self.is_draining()).await;
     }
@@ -95,7 +95,7 @@ impl Grace {
         self.ways.set(self.ways.get().swap());
         let me = Rc::clone(self);
         self.env.spawn(Box::pin(async move {
-            // Nothing new comes this way, so this only waits.
+            // No new requests come this way, so this only waits.
             drop(before.quiesce().await);
             me.ways.set(me.ways.get().drained());
             me.moved.notify();
@@ -109,7 +109,7 @@ impl Grace {
         self.drained().await;
     }
 
-    /// Takes over what the child says of itself.
+    /// Takes over the traits of the child.
     pub fn refresh(&self) {
         self.nodes.iter().for_each(|node| node.refresh());
     }

@@ -1,4 +1,4 @@
-//! The keys of a `snapshot` layer, and which of their values are possible; what they mean is in the module.
+//! The keys of a `snapshot` layer, and their possible values; the module describes them.
 
 use super::format::EXTENTS;
 use lamina_block::{Bytes, Error, Result};

@@ -1,48 +1,52 @@
-//! `snapshot`: a thin volume that remembers how it was, as often as wanted.
+//! `snapshot`: a thin volume with snapshots: versions of it as it was, as many as wanted.
 //!
-//! A snapshot takes no time and no space: afterwards, a first write into an extent goes to a new place, and the snapshot
-//! keeps the old one. Extents are the unit of copying. What was never written, zeroed or discarded lies nowhere, takes no
-//! space and reads as zeroes, so that the volume may be larger than the device below.
+//! A snapshot takes no time and no space: afterwards, a first write into an extent goes to a new physical
+//! extent, and the snapshot keeps the old one. Extents are the unit of copying. An extent that was never
+//! written, or was zeroed or discarded, has no physical extent, takes no space and reads as zeroes, so that
+//! the volume may be larger than the device below.
 //!
 //! ```text
 //!   volume    │ 0 │ 1 │ 2 │ 3 │ 4 │       extents, found through a map
 //!               │   │       │
-//!   monday      │   └──┐    │             a snapshot: a map that shares with the volume's what has not changed
+//!   monday      │   └──┐    │             a snapshot: a map that shares its unchanged parts with the volume's
 //!               ▼      ▼    ▼
 //!   below  │ map │ a │ b │ c │ d │ … │    1 was written after "monday" was taken: a new extent
 //! ```
 //!
 //! Keys:
 //! * `over`: the device below.
-//! * `size` (as much as the device below has room for): bytes of the volume. A larger one than before makes it grow.
+//! * `size` (as much as the device below has room for): bytes of the volume. A larger value than before makes
+//!   it grow.
 //! * `extent` ("32KiB"): the unit of copying, a power of two, 4KiB to 1MiB; stays as it was when the volume was made.
 //! * `policy` ("first-available"): which free extent is taken: that, "log-structured" or "closest-to-last".
-//! * `memory` ("16MiB"): for parts of the map that are in use, at least 1MiB; the rest of it is on disk.
+//! * `memory` ("16MiB"): for parts of the map that are in use, at least 1MiB; the rest of the map is on disk.
 //! * `metadata`: a device for the map; without it, the map lies at the head of the device below.
 //!
-//! Commands: `snapshot`, `rollback` and `delete`, with a `name`; `list`; `resize` with a `size`; `grow`, after the device
-//! below has become larger; `reclaim`. A device of kind `view` shows a snapshot. Space of what was deleted or rolled back is
-//! reclaimed by a job. `rollback` and a smaller `size` need `force=true`: what the volume is now is lost, unless a snapshot has it,
-//! and what lies behind the size is.
+//! Commands: `snapshot`, `rollback` and `delete`, with a `name`; `list`; `resize` with a `size`; `grow`,
+//! after the device below has become larger; `reclaim`. A device of kind `view` shows a snapshot. The space
+//! of deleted versions is reclaimed by a job. `rollback` and a smaller `size` need `force=true`: the present
+//! state of the volume is lost, unless a snapshot has it, and so are all bytes after the size.
 //!
-//! The map never says more than what is durable: what was written is first flushed, then put into the map in one change, at
-//! a flush of the volume, after five seconds, or when much has gathered. A write into a new extent completes when the map
-//! knows it: a guest that outlives this process finds all that it was told is written. Those that are under way at the same
-//! time share one change. At the level `atomic`, nothing that the map on disk refers to is ever overwritten: each first
-//! write after a flush copies an extent, and completes at once; a crash leaves exactly the volume as it was at one moment,
-//! that of the last flush or a later one. That is so if only this process ends, too: no guest may outlive it at `atomic`.
+//! The map never says more than what is durable: written data are first flushed, then put into the map in one
+//! change, at a flush of the volume, after five seconds, or when many entries wait. A write into a new extent
+//! completes when the map has its entry: a guest that outlives this process finds every acknowledged write.
+//! Writes that are under way at the same time share one change. At the level `atomic`, no extent that the map
+//! on disk refers to is ever overwritten: each first write after a flush copies an extent, and completes at
+//! once; a crash leaves exactly the volume as it was at one moment, that of the last flush or a later one.
+//! That is so if only this process ends, too: no guest may outlive it at `atomic`.
 //!
-//! When no extent is free, writes that need one fail, and say what to do; nothing is lost, and what has its place already
-//! can still be written (at `atomic`, as long as a few extents are left that are kept for that). Over a device in use
-//! (`lamina apply`) its extents stay where they are; this needs a `metadata` device, and there is room for snapshots only
-//! when the device below grows or extents are discarded.
+//! When no extent is free, writes that need one fail, and say how to get space; no data are lost, and extents
+//! that have a physical extent can still be written (at `atomic`, as long as a few reserved extents are
+//! left). Over a device in use (`lamina apply`) its extents stay where they are; this needs a `metadata`
+//! device, and there is room for snapshots only when the device below grows or extents are discarded.
 //!
-//! Damage to the map costs what it said and nothing else: extents of which nothing says whether they are in use are not given
-//! to anybody, a version of which a part is lost can be read elsewhere, and when snapshots cannot be found, the volume is
-//! read-only. `lamina check --metadata` tells what is lost, and `lamina repair` makes anew what follows from the rest.
+//! Damage to the map costs its damaged entries and nothing else: extents whose use is unknown are not given
+//! away, a version with a lost part can be read elsewhere, and when snapshots cannot be found, the volume is
+//! read-only. `lamina check --metadata` tells which bytes are lost, and `lamina repair` rebuilds what follows
+//! from the rest.
 //!
-//! It deliberately does not copy snapshots elsewhere, nor write to them, and it does not know which of them is older than
-//! which but by their order.
+//! The layer deliberately does not copy snapshots elsewhere, nor write to them, and it knows their age only
+//! by their order.
 
 // Design notes.
 //
@@ -67,7 +71,7 @@
 //
 // Invariants:
 // * The map on disk never says more than what is durable on the child.
-// * An extent that a map on disk refers to is given to nobody else.
+// * An extent that a map on disk refers to has no other owner.
 // * An extent has one owner: a version, an entry that waits for the map, or a step on its way to be free
 //   (`State::check`).
 // * Room in the map is reserved before data is written: an acknowledged write gets into the map.
@@ -99,7 +103,7 @@ use serde_json::{Value, json};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Room is getting short when less than this part of all is free: one in so many.
+/// The volume is nearly full when less than this part of all room is free: one in so many.
 const NEARLY_FULL: u64 = 10;
 
 impl Config for Keys {
@@ -119,7 +123,7 @@ impl Config for Keys {
                 "free_bytes",
                 "/bytes_free",
                 Unit::Bytes,
-                "Room for what is written for the first time, or after a snapshot.",
+                "Room for first writes, and writes after a snapshot.",
             ),
             Figure::gauge("map_bytes", "/map_bytes", Unit::Bytes, "Size of its map."),
             Figure::gauge("map_free_bytes", "/map_bytes_free", Unit::Bytes, "Room in the area of its map."),
@@ -152,14 +156,14 @@ impl Core {
         }
     }
 
-    /// A write that may go to where its extents lie.
+    /// A write, in place if that is possible.
     #[inline]
     fn write(self: &Rc<Self>, io: &mut Io, durability: Durability) -> Step {
         let state = self.state();
         let at_once = match durability {
             Durability::Cached => self.lasts(&state, &io.at),
-            // The map must know where it is when it completes.
-            Durability::Fua => state.is_settled(),
+            // The map must have the entry durably when this completes.
+            Durability::Fua => state.is_committed(),
         };
         let whole = self.whole(&state, &io.at, |extent| self.writable(&state, extent));
         drop(state);
@@ -201,7 +205,7 @@ impl Layer for Volume {
             Op::Zero(_) | Op::Discard => Step::control(Rc::clone(&self.0).alter(io.take())),
             Op::Flush => {
                 let state = self.0.state();
-                if state.is_settled() && !state.rounds.is_working() {
+                if state.is_committed() && !state.rounds.is_working() {
                     return Step::Forward(Rc::clone(self.0.grace.way()));
                 }
                 drop(state);
@@ -236,7 +240,10 @@ impl Manage for Volume {
 
     fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
         unless_replaced(effect, || {
-            format!("it knows where on {} its data lie, and would find other data there", child.name())
+            format!(
+                "the volume knows where on {} its data lie, and would find other data there",
+                child.name()
+            )
         })
     }
 

@@ -1,39 +1,45 @@
-//! Reads of the volume and of its snapshots: where the extents of a version lie, and handing requests on to there.
+//! Reads of the volume and of its snapshots: finds the physical extents of a version, and hands requests on
+//! to them.
 
 use super::core::Core;
-use super::state::{Spot, State};
+use super::state::{PhysicalExtent, State};
 use lamina_block::{Extent, ExtentState, Healed, Io, Judge, Op, Request, Result, Step, all};
 use lamina_kit::fan_out::Runs;
 use lamina_metadata::extents::{FANOUT, Root};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// What is read: the volume as it is, or a snapshot.
+/// The version to read: the volume as it is, or a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Version {
     Now,
-    Kept(Root),
+    Snapshot(Root),
 }
 
-/// What can be said about a range without waiting.
+/// The location of a range, as far as it is known without waiting.
 pub(super) enum Whole {
-    /// It lies in one piece on the child.
+    /// The range lies in one piece on the child.
     At(u64),
-    /// It is nowhere.
+    /// The range has no physical extents.
     Nowhere,
-    /// Neither.
+    /// Neither, or not known.
     Parts,
 }
 
 impl Core {
-    /// Where an extent of a version lies, if that is known without waiting.
+    /// The physical extent of an extent of a version, if that is known without waiting.
     #[inline]
-    fn spot(&self, state: &State, version: Version, extent: u64) -> Option<Result<Option<Spot>>> {
+    fn physical(
+        &self,
+        state: &State,
+        version: Version,
+        extent: u64,
+    ) -> Option<Result<Option<PhysicalExtent>>> {
         match version {
-            Version::Now => Some(self.look(state, extent)?.map(|place| place.at)),
-            Version::Kept(root) => {
+            Version::Now => Some(self.look(state, extent)?.map(|location| location.at)),
+            Version::Snapshot(root) => {
                 let found = self.tree.peek(root, extent)?;
-                Some(found.map(|found| state.versions.meaning(extent, found.entry)))
+                Some(found.map(|found| state.versions.resolve(extent, found.entry)))
             }
         }
     }
@@ -41,25 +47,25 @@ impl Core {
     fn root_of(&self, version: Version) -> Root {
         match version {
             Version::Now => self.head().root,
-            Version::Kept(root) => root,
+            Version::Snapshot(root) => root,
         }
     }
 
-    /// Where all of `at` lies. `spot` says it of an extent.
+    /// The location of all of `at`. `locate` gives that of an extent.
     #[inline]
     pub fn whole(
         &self,
         state: &State,
         at: &Range<u64>,
-        mut spot: impl FnMut(u64) -> Option<Result<Option<u64>>>,
+        mut locate: impl FnMut(u64) -> Option<Result<Option<u64>>>,
     ) -> Result<Whole> {
         let head = state.versions.head();
         let shift = head.shift;
         let (first, last) = (at.start >> shift, (at.end - 1) >> shift);
-        let Some(begin) = spot(first).transpose()? else { return Ok(Whole::Parts) };
+        let Some(begin) = locate(first).transpose()? else { return Ok(Whole::Parts) };
         for extent in first + 1..=last {
             let follows = begin.map(|begin| begin + (extent - first));
-            if spot(extent).transpose()? != Some(follows) {
+            if locate(extent).transpose()? != Some(follows) {
                 return Ok(Whole::Parts);
             }
         }
@@ -73,9 +79,10 @@ impl Core {
     #[inline]
     pub fn read(self: &Rc<Self>, version: Version, io: &mut Io) -> Step {
         let state = self.state();
-        let spot =
-            |extent| self.spot(&state, version, extent).map(|at| at.map(|at| at.map(|spot| spot.extent)));
-        let whole = self.whole(&state, &io.at, spot);
+        let locate = |extent| {
+            self.physical(&state, version, extent).map(|at| at.map(|at| at.map(|physical| physical.number)))
+        };
+        let whole = self.whole(&state, &io.at, locate);
         drop(state);
         match whole {
             Ok(Whole::At(to)) => {
@@ -96,7 +103,7 @@ impl Core {
         }
     }
 
-    /// Another copy of `at` of a version, from below: of what lies in one piece there.
+    /// Another copy of `at` of a version, from below: of a part in one piece there.
     pub async fn heal(
         self: Rc<Self>,
         version: Version,
@@ -108,9 +115,11 @@ impl Core {
         }
         let whole = {
             let state = self.state();
-            let spot =
-                |extent| self.spot(&state, version, extent).map(|at| at.map(|at| at.map(|spot| spot.extent)));
-            self.whole(&state, &at, spot)?
+            let locate = |extent| {
+                self.physical(&state, version, extent)
+                    .map(|at| at.map(|at| at.map(|physical| physical.number)))
+            };
+            self.whole(&state, &at, locate)?
         };
         match whole {
             Whole::At(to) => self.grace.way().heal(to..to + (at.end - at.start), is_right).await,
@@ -126,13 +135,13 @@ impl Core {
             let first = at >> shift;
             let end = (((first / FANOUT + 1) * FANOUT) << shift).min(io.at.end);
             self.get(|| self.root_of(version), first).await?;
-            // Submitted before anything is waited for, so that the extents are still what they are.
+            // Submitted before any wait, so that the extents cannot change.
             at = self.read_some(version, &io, at..end, &mut requests)?;
         }
         all(requests).await
     }
 
-    /// Submits reads from the start of `at` on, as far as the map is in memory; how far that was.
+    /// Submits reads from the start of `at` on, as far as the map is in memory; returns how far that was.
     fn read_some(&self, version: Version, io: &Io, at: Range<u64>, into: &mut Vec<Request>) -> Result<u64> {
         let state = self.state();
         let shift = state.versions.head().shift;
@@ -141,10 +150,13 @@ impl Core {
         while from < at.end {
             let extent = from >> shift;
             let end = ((extent + 1) << shift).min(at.end);
-            let Some(spot) = self.spot(&state, version, extent) else { break };
-            match spot? {
-                Some(spot) => {
-                    runs.add(&(from..end), state.versions.address(spot.extent) + (from - (extent << shift)));
+            let Some(physical) = self.physical(&state, version, extent) else { break };
+            match physical? {
+                Some(physical) => {
+                    runs.add(
+                        &(from..end),
+                        state.versions.address(physical.number) + (from - (extent << shift)),
+                    );
                 }
                 None => {
                     if let Op::Read(buf) = &io.op {
@@ -160,7 +172,7 @@ impl Core {
         Ok(from)
     }
 
-    /// What a range of a version holds.
+    /// The data and holes of a range of a version.
     pub async fn runs(self: Rc<Self>, version: Version, at: Range<u64>) -> Result<Vec<Extent>> {
         let shift = self.shift();
         let (mut runs, mut from) = (Vec::new(), at.start);
@@ -175,9 +187,10 @@ impl Core {
             }
             self.get(|| self.root_of(version), extent).await?;
             let state = self.state();
-            while let Some(spot) = self.spot(&state, version, from >> shift).filter(|_| from < at.end) {
+            while let Some(physical) = self.physical(&state, version, from >> shift).filter(|_| from < at.end)
+            {
                 let end = (((from >> shift) + 1) << shift).min(at.end);
-                let state = if spot?.is_some() { ExtentState::Data } else { ExtentState::Hole };
+                let state = if physical?.is_some() { ExtentState::Data } else { ExtentState::Hole };
                 Extent::push(&mut runs, end - from, state);
                 from = end;
             }
@@ -185,12 +198,12 @@ impl Core {
         Ok(runs)
     }
 
-    /// The first extent from `from` on that may lie somewhere, or `to`.
+    /// The first extent from `from` on that may have a physical extent, or `to`.
     pub async fn next(&self, version: Version, from: u64, to: u64) -> Result<u64> {
         let adopted = self.head().adopted;
         let new = match version {
             Version::Now => self.state().overlay.next(from),
-            Version::Kept(_) => None,
+            Version::Snapshot(_) => None,
         };
         let to = new.map_or(to, |new| to.min(new));
         if from < adopted || from >= to {
@@ -199,21 +212,21 @@ impl Core {
         loop {
             let sweeps = self.state().garbage.sweeps();
             let found = self.tree.next(self.root_of(version), from, to).await;
-            // Otherwise it may have been on its way through pages that were given to somebody else meanwhile.
+            // Otherwise the walk may have gone through pages that were freed and reused meanwhile.
             if sweeps == self.state().garbage.sweeps() {
                 return found;
             }
         }
     }
 
-    /// Where a write of an extent may go in its place. What cannot be written there is not known without waiting.
+    /// The physical extent that may be written in place. `None` if that is not known without waiting.
     #[inline]
     pub fn writable(&self, state: &State, extent: u64) -> Option<Result<Option<u64>>> {
-        let place = match self.look(state, extent)? {
-            Ok(place) => place,
+        let location = match self.look(state, extent)? {
+            Ok(location) => location,
             Err(e) => return Some(Err(e)),
         };
-        let own = state.own(place, self.atomic())?;
-        (!self.locks.is_locked(&(extent..extent + 1))).then_some(Ok(Some(own.extent)))
+        let own = state.own(location, self.atomic())?;
+        (!self.locks.is_locked(&(extent..extent + 1))).then_some(Ok(Some(own.number)))
     }
 }

@@ -1,12 +1,12 @@
 //! Space that no version refers to any more, after a snapshot was deleted or the volume rolled back.
 //!
-//! All versions are walked and what they refer to is marked, in memory, a window of the extents at a time; what is in use
-//! and not marked is given back. Meanwhile requests go on: what they are given counts as marked, and what a version
-//! referred to when the walk began stays marked.
+//! All versions are walked and all extents and pages they refer to are marked, in memory, a window of the
+//! extents at a time; those in use and not marked are freed. Meanwhile requests go on: newly allocated
+//! extents count as marked, and an extent that a version referred to when the walk began stays marked.
 //!
-//! That there may be such space is noted in the head, so that the job begins again after a restart. What is born before
-//! the newest snapshot counts as shared, also if that one, after a roll back, never had it: so the job also begins when
-//! space is short, before a write fails.
+//! The head notes that there may be such space, so that the job begins again after a restart. An extent born
+//! before the newest snapshot counts as shared, also if that snapshot, after a roll back, never had it: so
+//! the job also begins when space is short, before a write fails.
 
 use super::core::Core;
 use super::format::Head;
@@ -19,11 +19,11 @@ use std::time::Duration;
 
 /// The most extents whose marks are in memory: 8 MiB of them.
 const WINDOW: u64 = 64 << 20;
-/// Bytes that a page of the map counts for.
+/// The weight of a page of the map in the job's progress, in bytes.
 const PAGE: u64 = 4096;
 /// Pages walked without a pause.
 const AT_ONCE: u64 = 8;
-/// The most extents that are given back in one change.
+/// The most extents that are freed in one change.
 pub(super) const BATCH: usize = 128;
 
 /// Pages of the tree that were walked.
@@ -41,7 +41,7 @@ impl Seen {
 }
 
 impl Core {
-    /// Cancels the job that looks for garbage, and waits until it has ended.
+    /// Cancels the job that reclaims space, and waits until it has ended.
     pub async fn stop_reclaim(&self) {
         let job = self.job.borrow().clone();
         if let Some(job) = job {
@@ -50,12 +50,12 @@ impl Core {
         self.moved.until(|| !self.state().garbage.is_running()).await;
     }
 
-    /// True if space may come free without anybody doing anything.
+    /// True if the job may free space by itself.
     pub fn is_reclaiming(&self) -> bool {
         self.job.borrow().as_ref().is_some_and(|job| job.state() == JobState::Running)
     }
 
-    /// True if space may come free: begins to look for it if that was not done since something was replaced.
+    /// True if space may come free: begins the job if shared extents were replaced since its last pass.
     pub fn may_reclaim(self: &Rc<Self>) -> bool {
         let is_worthwhile = self.state().garbage.is_worthwhile();
         if is_worthwhile {
@@ -64,7 +64,7 @@ impl Core {
         self.is_reclaiming()
     }
 
-    /// Begins to look for garbage, or once more if it is looking already.
+    /// Begins the job, or one more pass if it runs already.
     pub fn start_reclaim(self: &Rc<Self>) {
         if !self.change(|state| state.garbage.ask(state.closed)) {
             return;
@@ -97,36 +97,36 @@ impl Core {
                 self.sweep(job, window).await?;
             }
         }
-        let held = self.map_lock.lock().await;
+        let guard = self.map_lock.lock().await;
         let is_done = self.state().garbage.is_done();
         if is_done {
             self.stage_head(Change::new(), Head { garbage: false, ..self.head() }).await?;
             self.commit().await?;
         }
-        drop(held);
+        drop(guard);
         Ok(())
     }
 
-    /// Marks what all versions refer to, as far as it lies in the window.
+    /// Marks the extents in the window that versions refer to.
     async fn mark(self: &Rc<Self>, job: &Job, from: u64) -> Result<()> {
-        // What is no longer referred to by now must not come back after a crash.
+        // Entries that are replaced by now must not come back after a crash.
         self.flush().await?;
-        // Not while the bitmaps know of something that the map does not refer to yet.
-        let held = self.map_lock.lock().await;
+        // Not while the bitmaps have extents that the map does not refer to yet.
+        let guard = self.map_lock.lock().await;
         let space = Rc::clone(&self.space.borrow());
         space.begin_marking(from..from.saturating_add(WINDOW));
         self.pages.begin_marking(0..self.tree.count());
         self.state().frees.ahead().for_each(|extent| space.mark(extent..extent + 1));
         let head = self.head();
         let mut roots = vec![head.root];
-        roots.extend(self.state().versions.snapshots().iter().map(|snapshot| snapshot.kept.root));
+        roots.extend(self.state().versions.snapshots().iter().map(|snapshot| snapshot.record.root));
         let mut walk = Walk {
             adopted: head.adopted,
             space: &space,
             seen: Seen(vec![0; self.tree.count().div_ceil(64) as usize]),
             stack: Vec::new(),
         };
-        drop(held);
+        drop(guard);
         let mut walked = 0;
         for root in roots {
             walk.begin(root);
@@ -143,7 +143,7 @@ impl Core {
         Ok(())
     }
 
-    /// Gives back what is in use and was not marked.
+    /// Frees the extents in use that were not marked.
     async fn sweep(self: &Rc<Self>, job: &Job, window: u64) -> Result<()> {
         let space = Rc::clone(&self.space.borrow());
         let (mut from, end) = (window * WINDOW, ((window + 1) * WINDOW).min(space.physical()));
@@ -157,14 +157,14 @@ impl Core {
         Ok(())
     }
 
-    /// The same for the extents whose bits lie in one page; where the next begins.
+    /// The same for the extents whose bits lie in one page; returns where the next page begins.
     async fn sweep_some(self: &Rc<Self>, job: &Job, of: &Pxb, from: u64, extents: bool) -> Result<u64> {
         let (garbage, next) = of.unmarked(from).await?;
         for batch in garbage.chunks(BATCH) {
             job.turn(PAGE).await?;
-            let held = self.map_lock.lock().await;
+            let guard = self.map_lock.lock().await;
             self.give_back(of, batch, extents).await?;
-            drop(held);
+            drop(guard);
             self.env.sleep(Duration::ZERO).await;
         }
         Ok(next)
@@ -172,7 +172,8 @@ impl Core {
 }
 
 impl Core {
-    /// Gives back pages of the tree, or extents, which nobody refers to. The caller holds the lock of the map.
+    /// Frees pages of the tree, or physical extents, that no version refers to. The caller holds the lock of
+    /// the map.
     pub async fn give_back(self: &Rc<Self>, of: &Pxb, batch: &[u64], extents: bool) -> Result<()> {
         let mut change = Change::new();
         let mut freed = Vec::new();
@@ -212,19 +213,19 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn begin(&mut self, root: Root) {
-        // What no entry speaks of lies where it always did.
-        self.at_home(root.capacity()..self.adopted);
+        // Adopted extents without an entry are where they were when the device was adopted.
+        self.mark_adopted(root.capacity()..self.adopted);
         self.entry(root.page, root.levels, 0, root.capacity());
     }
 
-    fn at_home(&self, extents: Range<u64>) {
+    fn mark_adopted(&self, extents: Range<u64>) {
         self.space.mark(extents.start..extents.end.min(self.adopted));
     }
 
-    /// An entry, the levels below it, and the extents it stands for.
+    /// An entry, the levels below it, and the extents it covers.
     fn entry(&mut self, entry: Entry, below: u8, first: u64, span: u64) {
         match entry {
-            Entry::Absent => self.at_home(first..first.saturating_add(span)),
+            Entry::Absent => self.mark_adopted(first..first.saturating_add(span)),
             Entry::Hole => {}
             Entry::At { place, .. } if below == 0 => self.space.mark(place..place + 1),
             Entry::At { place, .. } => {

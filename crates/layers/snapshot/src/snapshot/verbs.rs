@@ -1,7 +1,9 @@
-//! What people tell the volume: to keep a version, to go back to one, to forget one, to be larger.
+//! The commands of the volume: take a snapshot, roll back to one, delete one, resize.
 
 use super::core::Core;
-use super::format::{Head, KEPT_LEN, Kept, NAME_MAX, is_name, kept_at, kept_max, map_pages, space_tags};
+use super::format::{
+    Head, NAME_MAX, RECORD_LEN, SnapshotRecord, is_name, map_pages, record_at, records_max, space_tags,
+};
 use super::state::Snapshot;
 use lamina_block::{Arg, ArgType, Bytes, Command, Effect, Error, ErrorKind, Io, Result, Verb, Zero};
 use lamina_kit::command::{args, unknown};
@@ -14,7 +16,11 @@ use std::rc::Rc;
 const NAME: &[Arg] = &[Arg::required("name", ArgType::Text, "the snapshot")];
 const BACK: &[Arg] = &[
     Arg::required("name", ArgType::Text, "the snapshot"),
-    Arg::optional("force", ArgType::Flag, "yes, what the volume is now is lost, if no snapshot has it"),
+    Arg::optional(
+        "force",
+        ArgType::Flag,
+        "yes, the present state of the volume is lost, if no snapshot has it",
+    ),
 ];
 
 /// The commands.
@@ -27,7 +33,7 @@ pub(super) const VERBS: &[Verb] = &[
         Arg::required("size", ArgType::Size, "the size from now on"),
         Arg::optional("force", ArgType::Flag, "also if it is smaller: what lies behind is lost"),
     ]),
-    Verb::new("grow", "use what the device below has become larger by"),
+    Verb::new("grow", "use the space by which the device below has grown"),
     Verb::new("reclaim", "look for space that no version uses, and give it back"),
 ];
 
@@ -37,7 +43,7 @@ struct Named {
     name: String,
 }
 
-/// Whether it is carried out without `force` is not decided here: see [`Effect::loses`].
+/// Commands without `force` are refused elsewhere: see [`Effect::loses`].
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Back {
@@ -54,13 +60,13 @@ struct Resize {
     force: bool,
 }
 
-/// Whether nothing may be in flight while a command is carried out.
+/// True if nothing may be in flight while the command runs.
 pub(super) fn needs_quiesce(command: &Command) -> bool {
     matches!(command.name.as_str(), "snapshot" | "rollback" | "resize" | "grow")
 }
 
 impl Core {
-    /// What a command does to those above, and what is lost with it.
+    /// The effect of a command on those above, and the data lost with it.
     pub fn effect_of(&self, command: &Command) -> Effect {
         match command.name.as_str() {
             "snapshot" => Effect::captures(),
@@ -79,12 +85,12 @@ impl Core {
     fn effect_of_rollback(&self, command: &Command) -> Effect {
         let Ok(back) = args::<Back>(command.clone()) else { return Effect::default() };
         let state = self.state();
-        let found = state.versions.snapshots().iter().find(|s| s.kept.name == back.name);
-        let Some(Snapshot { kept, .. }) = found else { return Effect::default() };
+        let found = state.versions.snapshots().iter().find(|s| s.record.name == back.name);
+        let Some(Snapshot { record, .. }) = found else { return Effect::default() };
         let now = state.versions.head().size;
-        let size = match kept.size == now {
+        let size = match record.size == now {
             true => String::new(),
-            false => format!("; its size becomes {} instead of {}", Bytes(kept.size), Bytes(now)),
+            false => format!("; its size becomes {} instead of {}", Bytes(record.size), Bytes(now)),
         };
         Effect::replaces(format!("the present state of the volume, unless a snapshot has it{size}"))
     }
@@ -117,50 +123,50 @@ impl Core {
         }
     }
 
-    /// The device is held.
+    /// The device is quiesced.
     async fn keep(self: Rc<Self>, name: String) -> Result<Value> {
         if !is_name(&name) {
             let message = format!("a snapshot's name has 1 to {NAME_MAX} bytes, and no slash: {name:?}");
             return Err(Error::invalid(message));
         }
         self.flush().await?;
-        let held = self.map_lock.lock().await;
-        let entries = kept_max(self.store.load(self.table_id)?.len());
+        let guard = self.map_lock.lock().await;
+        let entries = records_max(self.store.load(self.table_id)?.len());
         let (snapshot, head) = self.state().versions.plan_snapshot(name, entries)?;
-        let change = Change::new().write(self.table_id, kept_at(snapshot.index), snapshot.kept.encode());
-        let answer = json!({ "name": snapshot.kept.name, "size": snapshot.kept.size });
+        let change = Change::new().write(self.table_id, record_at(snapshot.index), snapshot.record.encode());
+        let answer = json!({ "name": snapshot.record.name, "size": snapshot.record.size });
         self.stage(self.with_head(change, head)).await?;
-        self.change(|state| state.versions.kept(snapshot, head));
+        self.change(|state| state.versions.recorded(snapshot, head));
         self.commit().await?;
-        drop(held);
+        drop(guard);
         Ok(answer)
     }
 
-    /// The device is held.
+    /// The device is quiesced.
     async fn roll_back(self: Rc<Self>, name: String) -> Result<Value> {
         self.flush().await?;
-        let held = self.map_lock.lock().await;
+        let guard = self.map_lock.lock().await;
         let head = self.state().versions.plan_rollback(&name)?;
         self.suits(&name, head.size)?;
         self.stage_head(Change::new(), head).await?;
         self.commit().await?;
-        drop(held);
+        drop(guard);
         self.start_reclaim();
         Ok(json!({ "name": name, "size": head.size }))
     }
 
     async fn forget(self: Rc<Self>, name: String) -> Result<Value> {
-        let held = self.map_lock.lock().await;
+        let guard = self.map_lock.lock().await;
         let (index, head) = self.change(|state| state.versions.begin_delete(&name))?;
-        let change = Change::new().write(self.table_id, kept_at(index), vec![0; KEPT_LEN]);
+        let change = Change::new().write(self.table_id, record_at(index), vec![0; RECORD_LEN]);
         if let Err(e) = self.stage(self.with_head(change, head)).await {
             self.change(|state| state.versions.cancel_delete(index));
             return Err(e);
         }
         self.change(|state| state.versions.deleted(index, head));
-        // What was shared with it is the volume's own from the moment on when this is durable.
+        // Extents shared with the deleted snapshot belong to the volume alone when this is durable.
         self.commit().await?;
-        drop(held);
+        drop(guard);
         self.start_reclaim();
         Ok(json!({}))
     }
@@ -168,13 +174,13 @@ impl Core {
     pub fn list(&self) -> Value {
         let state = self.state();
         let show = |s: &Snapshot| {
-            let Kept { name, size, epoch, .. } = &s.kept;
+            let SnapshotRecord { name, size, epoch, .. } = &s.record;
             json!({ "name": name, "size": size, "epoch": epoch, "viewed": s.is_viewed() })
         };
         Value::Array(state.versions.snapshots().iter().map(show).collect())
     }
 
-    /// The device is held, unless this is called while it is opened.
+    /// The device is quiesced, unless this is called while it is opened.
     pub async fn resize(self: &Rc<Self>, size: u64, force: bool) -> Result<Value> {
         let head = self.head();
         let block = u64::from(self.child.geometry().block);
@@ -185,7 +191,7 @@ impl Core {
         if size < head.size {
             if !force {
                 let message = format!(
-                    "the volume has {} and would lose what lies behind {}: say force=true if that is meant",
+                    "the volume has {} and would lose the bytes after {}: say force=true if that is meant",
                     Bytes(head.size),
                     Bytes(size)
                 );
@@ -196,29 +202,29 @@ impl Core {
             self.fill_last(head).await?;
         }
         self.flush().await?;
-        let held = self.map_lock.lock().await;
+        let guard = self.map_lock.lock().await;
         self.stage_head(Change::new(), Head { size, ..self.head() }).await?;
         self.commit().await?;
-        drop(held);
+        drop(guard);
         Ok(json!({ "size": size }))
     }
 
-    /// The last extent of a device that was taken over may be short: it moves to a whole one.
+    /// The last extent of an adopted device may be short: it moves to a whole one.
     async fn fill_last(self: &Rc<Self>, head: Head) -> Result<()> {
         let last = head.adopted.saturating_sub(1);
         if head.adopted <= head.physical || head.size.is_multiple_of(head.extent()) {
             return Ok(());
         }
         self.load(last).await?;
-        let place = self.look(&self.state(), last).transpose()?;
-        match place.and_then(|place| place.at).is_some_and(|spot| spot.extent == last) {
+        let location = self.look(&self.state(), last).transpose()?;
+        match location.and_then(|location| location.at).is_some_and(|physical| physical.number == last) {
             true => self.move_away(last).await,
             false => Ok(()),
         }
     }
 
-    /// Takes over what the child has become larger by. Nobody asks for extents meanwhile: the device is held, or being
-    /// opened.
+    /// Uses the space by which the child has grown. No extents are allocated meanwhile: the device is
+    /// quiesced, or being opened.
     pub async fn grow(self: &Rc<Self>) -> Result<()> {
         self.grace.refresh();
         let head = self.head();
@@ -226,7 +232,7 @@ impl Core {
         if physical <= head.physical {
             return Ok(());
         }
-        let held = self.map_lock.lock().await;
+        let guard = self.map_lock.lock().await;
         self.tidy().await?;
         let old = Rc::clone(&self.space.borrow());
         if map_pages(self.store.free_pages(), 0) < super::format::space_pages(physical) {
@@ -250,7 +256,7 @@ impl Core {
         }
         let new = Rc::new(Pxb::open(&self.store, new.ids(), physical).await?);
         if head.adopted > head.physical {
-            // The last extent of the device that was taken over was short, and nobody's.
+            // The last extent of the adopted device was short, and had no owner.
             let last = head.adopted - 1;
             self.stage_alone(new.claim(Change::new(), last..last + 1)?).await?;
         }
@@ -261,11 +267,11 @@ impl Core {
         *self.space.borrow_mut() = new;
         self.commit().await?;
         self.tidy().await?;
-        drop(held);
+        drop(guard);
         Ok(())
     }
 
-    /// Removes bitmaps that do not count: not any more, or, after a crash, not yet.
+    /// Removes bitmaps that do not count any more, or, after a crash, not yet.
     async fn tidy(self: &Rc<Self>) -> Result<()> {
         let current = space_tags(self.head().space);
         let is_other = |tag: &u64| *tag >= space_tags(0)[0] && !current.contains(tag);
@@ -277,7 +283,7 @@ impl Core {
         self.commit().await
     }
 
-    /// A change of objects that nobody refers to yet: it may be committed alone.
+    /// A change of objects that are not referred to yet: it may be committed alone.
     async fn stage_alone(&self, change: Change) -> Result<()> {
         if self.atomic() {
             self.store.commit().await?;
@@ -285,7 +291,8 @@ impl Core {
         self.stage(change).await
     }
 
-    /// Whether a snapshot of `size` bytes can be a device over the one below, which may have been exchanged since.
+    /// Fails unless a snapshot of `size` bytes can be a device over the one below, which may have been
+    /// exchanged since.
     pub fn suits(&self, name: &str, size: u64) -> Result<()> {
         let block = self.child.geometry().block;
         match size.is_multiple_of(block.into()) {

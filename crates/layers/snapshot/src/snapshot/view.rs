@@ -1,4 +1,4 @@
-//! A snapshot as a device: read-only, for as long as it is shown.
+//! A snapshot as a device: read-only, as long as it exists.
 
 use super::core::Core;
 use super::read::Version;
@@ -19,7 +19,7 @@ pub(super) struct View {
     viewing: RefCell<Option<Viewing>>,
 }
 
-/// The snapshot cannot be deleted while this is here.
+/// The snapshot cannot be deleted while this exists.
 struct Viewing {
     core: Rc<Core>,
     index: usize,
@@ -34,11 +34,11 @@ impl Drop for Viewing {
 impl View {
     pub fn new(core: &Rc<Core>, name: String) -> lamina_block::Result<View> {
         core.offline()?;
-        let (index, kept) = core.state().versions.known(&name).map(|s| (s.index, s.kept.clone()))?;
-        core.suits(&name, kept.size)?;
+        let (index, record) = core.state().versions.known(&name).map(|s| (s.index, s.record.clone()))?;
+        core.suits(&name, record.size)?;
         core.change(|state| state.versions.begin_view(index));
         let viewing = RefCell::new(Some(Viewing { core: Rc::clone(core), index }));
-        let (version, size) = (Version::Kept(kept.root), kept.size);
+        let (version, size) = (Version::Snapshot(record.root), record.size);
         Ok(View { core: Rc::clone(core), name, version, size, viewing })
     }
 }
@@ -81,7 +81,7 @@ impl Layer for View {
 }
 
 impl Manage for View {
-    /// Whatever becomes of the volume, its snapshots stay what they are.
+    /// A change of the volume changes no snapshot.
     fn consent(self: Rc<Self>, _child: &Rc<Node>, _effect: &Effect) -> Consent {
         Consent::Untouched
     }

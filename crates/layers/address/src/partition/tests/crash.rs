@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 const SIZE: u64 = 8 * MIB;
 const OLD: u8 = 0xDD;
 
-/// What each partition holds: a byte for each of its MiB.
+/// The contents of each partition: a byte for each of its MiB.
 type Model = BTreeMap<String, Vec<u8>>;
 
 /// A moment: what the disks hold, and what may be found there.
@@ -22,7 +22,7 @@ struct Moment {
     models: [Model; 2],
 }
 
-/// What is wrong around the layer.
+/// Errors around the layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wrong {
     Nothing,
@@ -216,7 +216,7 @@ fn images(world: &Simulation, seed: u64) -> Images {
     world.env().twins()
 }
 
-/// Runs the course, and the power fails before each change. What is wrong, if anything is.
+/// Runs the course, and the power fails before each change. Returns the error, if there is one.
 fn run(seed: u64, wrong: Wrong) -> std::result::Result<(), String> {
     let world = Simulation::from_images(seed, &images(&Simulation::new(seed), seed));
     let moments: Rc<RefCell<Vec<Moment>>> = Rc::default();
@@ -251,7 +251,7 @@ fn run(seed: u64, wrong: Wrong) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// What was found is one of `models`.
+/// The state is one of `models`.
 async fn check(env: &Rc<SimEnv>, wrong: Wrong, models: &[Model; 2]) -> std::result::Result<(), String> {
     let table = open(env, wrong).await.map_err(|e| format!("it cannot be opened: {e}"))?;
     let shown = table.info();

@@ -205,7 +205,7 @@ fn its_partitions_are_views_and_it_is_not_changed() {
         for (begin, kept) in
             [(Begin::Open, false), (Begin::Format, true), (Begin::Adopt, true), (Begin::Open, true)]
         {
-            let keep = Rc::new(Words::default());
+            let keep = Rc::new(MemoryKeep::default());
             let keep = kept.then_some(keep as Rc<dyn Keep>);
             let table = build(&world.env, &below, json!({}), begin, keep).await.unwrap();
             assert_eq!(table.info()["table"], "primary GPT");
@@ -237,7 +237,7 @@ fn without_a_table_of_any_kind_it_says_what_to_do() {
         for (keys, keep, says) in [
             (json!({}), None, "[hierarchy]"),
             (two(), None, "partitions: a table is kept by a persistent hierarchy only"),
-            (json!({}), Some(Rc::new(Words::default()) as Rc<dyn Keep>), "no table of its partitions"),
+            (json!({}), Some(Rc::new(MemoryKeep::default()) as Rc<dyn Keep>), "no table of its partitions"),
         ] {
             let e = build(&world.env, &below, keys, Begin::Open, keep).await.err().unwrap();
             assert!(e.message().contains(says), "{e}");

@@ -1,4 +1,4 @@
-//! What people do with volumes.
+//! The commands of volumes.
 
 use super::*;
 use lamina_block::Buf;
@@ -300,8 +300,8 @@ fn what_does_not_fit_is_refused() {
         let small = open(stripe(), &["a", "b", "d"]).await;
         assert!(small.starts_with("over: it has 128KiB, and a, b, d have room for 96KiB"), "{small}");
         let unit = open(Volume { keys: json!({ "unit": "8KiB" }), ..stripe() }, &["a", "b"]).await;
-        assert!(unit.starts_with("unit: it was made with 4KiB"), "{unit}");
-        assert!(open(concat(), &["a", "b"]).await.starts_with("type: it was made as \"stripe\""));
+        assert!(unit.starts_with("unit: the device was made with 4KiB"), "{unit}");
+        assert!(open(concat(), &["a", "b"]).await.starts_with("type: the device was made as \"stripe\""));
         env.disk("a").unwrap().resize(32 * KIB);
         assert!(open(stripe(), &["a", "b"]).await.starts_with("over: a has 32KiB, and 64KiB"));
     });
@@ -357,7 +357,7 @@ fn a_volume_grows_with_its_devices() {
             let node = volume.open(&env, &["a", "b"], &[], Begin::Open).await.unwrap();
             assert_eq!(node.geometry().size, larger);
             assert_eq!(read(&node, bytes.len()).await, bytes);
-            // What the first of them has more is used when it is asked for.
+            // The rest of the first device is used on request.
             command(&node, "resize", Value::Null).await.unwrap();
             assert_eq!(node.geometry().size, 256 * KIB);
             assert_eq!(read(&node, bytes.len()).await, bytes);
@@ -420,8 +420,8 @@ fn read_slowly() -> (bool, bool) {
         let b = Node::new("b", "slow", Rc::clone(&env) as _, Rc::clone(&slow) as _);
         let over = vec![child(&env, "a"), b, child(&env, "c")];
         let node = stripe().over(&env, over, &[], Begin::Open).await.unwrap();
-        let vacating = Rc::clone(&node);
-        let vacated = env.start(async move { vacating.evacuate(names(&["c"])).await });
+        let evacuating = Rc::clone(&node);
+        let evacuated = env.start(async move { evacuating.evacuate(names(&["c"])).await });
         while node.jobs().is_empty() {
             env.sleep(Duration::from_micros(1)).await;
         }
@@ -439,7 +439,7 @@ fn read_slowly() -> (bool, bool) {
         slow.waiting.set(false);
         slow.go.notify();
         read.ended().await.unwrap();
-        vacated.ended().await.unwrap();
+        evacuated.ended().await.unwrap();
         told.set((ended, buf.to_vec() == bytes[7 * 4096..][..4096]));
     });
     result.get()

@@ -158,10 +158,10 @@ async fn change(rig: &Rc<Rig>, env: &Rc<SimEnv>, node: &Rc<Node>) -> Checked {
     let Scenario { gone, last, .. } = &rig.scenario;
     rig.began.set(true);
     let names = gone.iter().map(|name| name.to_string()).collect();
-    let (vacating, moved) = (Rc::clone(node), Rc::new(Cell::new(false)));
+    let (evacuating, moved) = (Rc::clone(node), Rc::new(Cell::new(false)));
     let is_moved = Rc::clone(&moved);
-    let vacated = env.start(async move {
-        let result = vacating.evacuate(names).await;
+    let evacuated = env.start(async move {
+        let result = evacuating.evacuate(names).await;
         is_moved.set(true);
         result
     });
@@ -181,7 +181,7 @@ async fn change(rig: &Rc<Rig>, env: &Rc<SimEnv>, node: &Rc<Node>) -> Checked {
             return Err(format!("it does not come to its end: {}", node.info()));
         }
     }
-    vacated.ended().await.map_err(told("vacate"))?;
+    evacuated.ended().await.map_err(told("evacuate"))?;
     if devices(node) != *last {
         return Err(format!("it lies on {:?} in the end", devices(node)));
     }
@@ -246,7 +246,7 @@ async fn verify(rig: &Rc<Rig>, env: &Rc<SimEnv>, node: &Rc<Node>, crash: Option<
     again.close().await.map_err(told("it cannot be closed"))
 }
 
-/// What happens after a power loss, and after one in what happens then.
+/// The state after a power loss, and after another one in the recovery.
 fn recover(rig: &Rc<Rig>, crash: &Crash, depth: u8) -> Checked {
     let world = Simulation::from_images(rig.seed, &crash.images);
     let (env, at) = (world.env(), crash.at);

@@ -1,4 +1,4 @@
-//! What is kept, and what is made of anything else; and the order in which a layout is walked.
+//! The record, and refused ones; and the order in which a layout is walked.
 
 use super::*;
 use crate::reshape::kept;
@@ -6,7 +6,11 @@ use crate::reshape::layout::Span;
 use lamina_sim::Simulation;
 
 fn band(len: u64, unit: u64, on: &[(usize, u64)]) -> Band {
-    Band { len, unit, on: on.iter().map(|(child, there)| Place { child: *child, there: *there }).collect() }
+    Band {
+        len,
+        unit,
+        on: on.iter().map(|(child, there)| Location { child: *child, there: *there }).collect(),
+    }
 }
 
 fn layout(bands: &[Band]) -> Layout {
@@ -121,19 +125,19 @@ pub(crate) fn walk(children: &Children, from: &Layout, plan: Plan) -> usize {
     let env: Rc<dyn Env> = world.env() as _;
     let start = if plan.up { 0 } else { from.size() };
     let moving = Move::new(&env, children, (from.clone(), plan.to.clone()), plan.up, start);
-    let place = |span: Span, at: u64| {
-        let place = span.place(at);
-        (place.child, place.there)
+    let location = |span: Span, at: u64| {
+        let location = span.location(at);
+        (location.child, location.there)
     };
     let blocks = || (0..from.size()).step_by(unit);
     let mut here: std::collections::HashMap<(usize, u64), u64> =
-        blocks().map(|at| (place(from.span(at), at), at)).collect();
+        blocks().map(|at| (location(from.span(at), at), at)).collect();
     let mut windows = 0;
     while let Some((at, pieces)) = moving.next_pieces().expect("it can be moved") {
         windows += 1;
         let old = here.clone();
         for block in pieces.iter().flat_map(|piece| piece.clone().step_by(unit)) {
-            let to = place(plan.to.span(block), block);
+            let to = location(plan.to.span(block), block);
             let lost = old.get(&to).filter(|byte| {
                 let moved = if plan.up { **byte < at.start } else { **byte >= at.end };
                 !moved
@@ -144,7 +148,7 @@ pub(crate) fn walk(children: &Children, from: &Layout, plan: Plan) -> usize {
         moving.skip_to(if plan.up { at.end } else { at.start });
     }
     for at in blocks() {
-        assert_eq!(here.get(&place(plan.to.span(at), at)), Some(&at));
+        assert_eq!(here.get(&location(plan.to.span(at), at)), Some(&at));
     }
     windows
 }
@@ -159,12 +163,12 @@ fn places_and_bytes_are_each_others_inverse() {
     for at in (0..mixed.size()).step_by(512) {
         let span = mixed.span(at);
         assert!(span.at.contains(&at));
-        let (run, byte) = mixed.holds(span.place(at));
+        let (run, byte) = mixed.holds(span.location(at));
         assert_eq!((byte, run >= 512), (Some(at), true));
         assert_eq!(run, span.at.end - at);
     }
-    assert_eq!(mixed.holds(Place { child: 2, there: 0 }), (4096, None));
-    assert_eq!(mixed.holds(Place { child: 2, there: 12288 }), (65536 - 12288, None));
+    assert_eq!(mixed.holds(Location { child: 2, there: 0 }), (4096, None));
+    assert_eq!(mixed.holds(Location { child: 2, there: 12288 }), (65536 - 12288, None));
     assert_eq!(mixed.free(2, 1 << 20)[..2], [0..4096, 12288..65536]);
     assert_eq!(mixed.cut(8192 + 512).bands().len(), 2);
     assert_eq!(mixed.differs(&mixed.clone(), 0..mixed.size()), 0);

@@ -10,17 +10,17 @@ use lamina_sim::{DiskOptions, Image, SimEnv};
 pub use serde_json::json;
 use std::time::Duration;
 
-/// Bytes of the block that the words are kept in.
+/// Bytes of the block that the record are kept in.
 const WORDS: usize = 64 << 10;
 
 /// Words on a disk of one block, which is never written in part.
 pub struct DiskKeep {
     node: Rc<Node>,
-    words: RefCell<Option<Value>>,
+    record: RefCell<Option<Value>>,
 }
 
 impl DiskKeep {
-    /// The words on the disk `keep`, which is made if there is none.
+    /// The record on the disk `keep`, which is made if there is none.
     async fn open(env: &Rc<SimEnv>) -> Result<Rc<DiskKeep>> {
         let disk = env.disk("keep").unwrap_or_else(|| {
             let geometry = Geometry { block: WORDS as u32, fua: true, ..Geometry::new(WORDS as u64) };
@@ -32,19 +32,19 @@ impl DiskKeep {
         node.submit(Io::read(0, buf.clone())).await?;
         let bytes = buf.to_vec();
         let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
-        Ok(Rc::new(DiskKeep { node, words: RefCell::new(serde_json::from_slice(text).ok()) }))
+        Ok(Rc::new(DiskKeep { node, record: RefCell::new(serde_json::from_slice(text).ok()) }))
     }
 }
 
 impl Keep for DiskKeep {
     fn get(&self) -> Option<Value> {
-        self.words.borrow().clone()
+        self.record.borrow().clone()
     }
 
     fn set(&self, value: Value) -> Pending {
         let buf = lamina_block::Buf::zeroed(WORDS);
         buf.write(0, value.to_string().as_bytes());
-        *self.words.borrow_mut() = Some(value);
+        *self.record.borrow_mut() = Some(value);
         let node = Rc::clone(&self.node);
         Box::pin(async move { node.submit(Io::write(0, buf, Durability::Fua)).await })
     }
@@ -56,7 +56,7 @@ pub fn child(env: &Rc<SimEnv>, name: &str) -> Rc<Node> {
     Node::new(name, "simulated", Rc::clone(env) as _, disk)
 }
 
-/// What a volume is built from, besides the disks.
+/// The parts of a volume, besides the disks.
 #[derive(Clone)]
 pub struct Volume {
     pub kind: &'static str,

@@ -1,5 +1,5 @@
-//! The anti-forensic splitter of LUKS: a key becomes thousands of stripes, all of which are needed to have it back. A
-//! disk that keeps a single remapped sector of a slot that was wiped does not keep the key.
+//! The anti-forensic splitter of LUKS: a key becomes thousands of stripes, all of which are needed to merge
+//! it again. A disk that keeps a single remapped sector of a wiped slot does not keep the key.
 //!
 //! Source: the LUKS1 on-disk format specification 1.2.3, section 2.4, which LUKS2 keeps.
 
@@ -19,7 +19,7 @@ fn xor(into: &mut [u8], from: &[u8]) {
     into.iter_mut().zip(from).for_each(|(into, from)| *into ^= from);
 }
 
-/// What the last stripe is to be combined with: all stripes before it.
+/// The block to combine the last stripe with: made of all stripes before it.
 fn combined(hash: Hash, len: usize, stripes: &[u8]) -> Zeroizing<Vec<u8>> {
     let mut block = Zeroizing::new(vec![0; len]);
     for stripe in stripes.chunks_exact(len) {

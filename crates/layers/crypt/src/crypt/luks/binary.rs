@@ -22,7 +22,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 
 /// Bytes before the JSON.
 pub(super) const LEN: usize = 4096;
-/// What a copy may be long, in bytes: these are also the places where the second may begin.
+/// The lengths of a copy, in bytes: the second copy may begin at each of these.
 pub(super) const LENGTHS: [u64; 9] =
     [16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20];
 /// Where the checksum is.
@@ -44,7 +44,7 @@ impl Copy {
         }
     }
 
-    /// Where it begins if copies are `length` bytes long.
+    /// The beginning of the copy if copies are `length` bytes long.
     pub fn offset(self, length: u64) -> u64 {
         match self {
             Copy::First => 0,
@@ -52,7 +52,7 @@ impl Copy {
         }
     }
 
-    /// In words.
+    /// The name of the copy.
     pub fn name(self) -> &'static str {
         match self {
             Copy::First => "first",
@@ -60,7 +60,7 @@ impl Copy {
         }
     }
 
-    /// Not this one.
+    /// The other copy.
     pub fn other(self) -> Copy {
         match self {
             Copy::First => Copy::Second,
@@ -87,12 +87,12 @@ struct Raw {
     rest: [u8; LEN - 512],
 }
 
-/// What the binary part says. Texts are as they are on disk, with their zeroes.
+/// The fields of the binary part. Texts are as they are on disk, with their zeroes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Binary {
-    /// Of the copy, in bytes.
+    /// Bytes of the copy.
     pub length: u64,
-    /// The number of the change that wrote it.
+    /// The number of the change that wrote the copy.
     pub seqid: u64,
     pub label: [u8; 48],
     pub uuid: [u8; 40],
@@ -110,7 +110,7 @@ fn corrupt(message: impl Into<String>) -> Error {
 }
 
 impl Binary {
-    /// What a new volume has.
+    /// The fields of a new volume.
     pub fn new(length: u64, uuid: &str) -> Binary {
         let mut binary = Binary {
             length,
@@ -130,7 +130,7 @@ impl Binary {
         text(&self.uuid)
     }
 
-    /// The label; empty if it has none.
+    /// The label; empty if there is none.
     pub fn label_text(&self) -> String {
         text(&self.label)
     }
@@ -161,7 +161,7 @@ impl Binary {
         }
     }
 
-    /// Reads a whole copy; gives also its JSON.
+    /// Reads a whole copy; returns its JSON as well.
     pub fn decode(bytes: &[u8], copy: Copy) -> Result<(Binary, &[u8])> {
         let length = Binary::length_of(bytes, copy)?.ok_or_else(|| corrupt("its magic is missing"))?;
         if bytes.len() as u64 != length {
@@ -183,8 +183,8 @@ impl Binary {
         Ok((binary, json))
     }
 
-    /// A whole copy with this JSON. `salt` makes that no two copies look the same. Fails with `NoSpace` if the JSON does
-    /// not fit.
+    /// Encodes a whole copy with this JSON. `salt` makes all copies different. Fails with `NoSpace` if the
+    /// JSON does not fit.
     pub fn encode(&self, copy: Copy, salt: [u8; 64], json: &[u8]) -> Result<Vec<u8>> {
         let mut raw = Raw::new_zeroed();
         raw.magic = copy.magic();
@@ -210,7 +210,7 @@ impl Binary {
     }
 }
 
-/// The checksum of a copy, with zeroes behind it if it is shorter than its place.
+/// The checksum of a copy, padded with zeroes.
 fn checksum(hash: Hash, bytes: &[u8]) -> [u8; 64] {
     let digest =
         hash.digest(&[&bytes[..CHECKSUM.start], &[0; CHECKSUM.end - CHECKSUM.start], &bytes[CHECKSUM.end..]]);

@@ -1,4 +1,4 @@
-//! The two copies of a header: which one is believed, and in which order they are written.
+//! The two copies of a header: which one counts, and the order of their writes.
 //!
 //! A copy whose checksum is right counts; of two, the one with the higher number of change. While one copy is written
 //! the other one is whole, and the one that is written first is never the only one that is whole:
@@ -14,7 +14,7 @@ use lamina_block::{Buf, Durability, Env, Error, ErrorKind, Io, Node, Result};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// A header: both copies have the same.
+/// A header: both copies have the same fields.
 #[derive(Clone, Debug)]
 pub(super) struct Header {
     pub(super) binary: Binary,
@@ -33,21 +33,21 @@ impl Header {
     }
 }
 
-/// What is known about the copies on a device.
+/// The state of the copies on a device.
 pub(super) struct Copies {
     node: Rc<Node>,
     env: Rc<dyn Env>,
-    /// What the good copy says.
+    /// The header in the good copy.
     header: RefCell<Header>,
     /// A copy that is whole.
     good: Cell<Copy>,
-    /// What is wrong with the other one.
+    /// The fault of the other copy.
     fault: RefCell<Option<String>>,
     /// The number of the last change that was tried.
     seqid: Cell<u64>,
 }
 
-/// What is in the place of a copy.
+/// The bytes in the place of a copy.
 enum Found {
     /// Something else.
     Nothing,
@@ -59,12 +59,12 @@ impl Copies {
     /// Looks for the copies. `None` says that there is no LUKS header at all.
     pub async fn find(node: &Rc<Node>, env: &Rc<dyn Env>) -> Result<Option<Copies>> {
         let first = look(node, 0, Copy::First).await?;
-        let places: &[u64] = match &first {
+        let candidates: &[u64] = match &first {
             Found::Whole(header) => &[header.binary.length],
             Found::Nothing | Found::Damaged(_) => &LENGTHS,
         };
         let mut second = Found::Nothing;
-        for at in places {
+        for at in candidates {
             match look(node, *at, Copy::Second).await? {
                 Found::Nothing => {}
                 found @ Found::Whole(_) => {
@@ -110,21 +110,21 @@ impl Copies {
         }))
     }
 
-    /// For a header that is nowhere yet.
+    /// The copies of a new header, which are not written yet.
     pub fn new(node: &Rc<Node>, env: &Rc<dyn Env>, uuid: &str, meta: Meta) -> Copies {
         let binary = Binary::new(meta.length(), uuid);
         Copies {
             node: Rc::clone(node),
             env: Rc::clone(env),
             header: RefCell::new(Header { binary, meta }),
-            // So the first copy is written last, and says that all is there.
+            // So the first copy is written last, and completes the header.
             good: Cell::new(Copy::First),
             fault: RefCell::new(Some("it is new".into())),
             seqid: Cell::new(0),
         }
     }
 
-    /// What the header says now.
+    /// The present header.
     pub fn header(&self) -> Header {
         self.header.borrow().clone()
     }
@@ -134,12 +134,12 @@ impl Copies {
         f(&self.header.borrow())
     }
 
-    /// Which copy is not as it should be, and why.
+    /// The copy with a fault, and the fault.
     pub fn fault(&self) -> Option<(Copy, String)> {
         self.fault.borrow().clone().map(|fault| (self.good.get().other(), fault))
     }
 
-    /// Makes both copies say `meta`. If it fails, the header is what it was or what it was to become, as
+    /// Writes `meta` to both copies. If that fails, the header is the old or the new one, as
     /// [`Copies::header`] says from then on.
     pub async fn write(&self, meta: Meta) -> Result<()> {
         self.seqid.set(self.seqid.get() + 1);
@@ -157,7 +157,7 @@ impl Copies {
         Ok(())
     }
 
-    /// Makes both copies the same if they are not.
+    /// Makes both copies the same.
     pub async fn repair(&self) -> Result<()> {
         if self.fault.borrow().is_none() {
             return Ok(());
@@ -182,8 +182,8 @@ impl Copies {
     }
 }
 
-/// What is at `at`, where a copy may begin. What is whole and not understood is an error: the other copy, perhaps
-/// older, must not be believed instead.
+/// Reads a copy at `at`. A whole copy that is not understood is an error: the other copy, perhaps older, must
+/// not be used instead.
 async fn look(node: &Rc<Node>, at: u64, copy: Copy) -> Result<Found> {
     let size = node.geometry().size;
     let room = |len: u64| at.checked_add(len).is_some_and(|end| end <= size);

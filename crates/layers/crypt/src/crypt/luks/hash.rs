@@ -15,7 +15,7 @@ pub(super) enum Hash {
 }
 
 impl Hash {
-    /// The one of this name.
+    /// The hash function with this name.
     pub fn of(name: &str) -> Result<Hash> {
         match name {
             "sha1" => Ok(Hash::Sha1),

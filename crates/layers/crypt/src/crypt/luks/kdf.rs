@@ -1,7 +1,7 @@
-//! From passphrases to keys, slowly on purpose.
+//! Derives keys from passphrases, slowly on purpose.
 //!
-//! What it costs stands in the header, which may be anybody's: it is checked against what the hierarchy file allows
-//! before anything is begun.
+//! The costs stand in the header, which may come from an attacker: they are checked against the limits of the
+//! hierarchy file before any work begins.
 
 use super::hash::Hash;
 use super::text::Base64;
@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 
 /// The most iterations of PBKDF2: about half a minute.
 const ITERATIONS_MAX: u32 = 100_000_000;
-/// Argon2 may pass its memory so often, if it takes all that is allowed; more often if it takes less.
+/// The most passes of Argon2 with all the allowed memory; more with less memory.
 const PASSES: u64 = 32;
 /// The most lanes of Argon2; as `cryptsetup`.
 const LANES_MAX: u32 = 4;
@@ -51,7 +51,7 @@ pub(super) struct Argon {
 }
 
 impl Kdf {
-    /// What `show` says.
+    /// The name for `show`.
     pub fn name(&self) -> &'static str {
         match self {
             Kdf::Pbkdf2 { .. } => "pbkdf2",
@@ -60,7 +60,7 @@ impl Kdf {
         }
     }
 
-    /// Refuses costs beyond what is allowed: `memory_max` bytes.
+    /// Refuses costs beyond the limit: `memory_max` bytes.
     pub fn check(&self, memory_max: u64) -> Result<()> {
         let wrong = |message: String| Err(Error::new(ErrorKind::Corrupt, message));
         match self {
@@ -95,7 +95,7 @@ impl Kdf {
         }
     }
 
-    /// The key of `len` bytes that `secret` gives. It takes as long as it says: not for the core of a hierarchy.
+    /// The key of `len` bytes derived from `secret`. This takes long: not for the core of a hierarchy.
     pub fn derive(&self, secret: &[u8], len: usize) -> Result<Zeroizing<Vec<u8>>> {
         let mut key = Zeroizing::new(vec![0; len]);
         match self {

@@ -1,4 +1,4 @@
-//! A keyslot's content: the volume key, split into stripes, encrypted with what a passphrase gives.
+//! A keyslot's content: the volume key, split into stripes, encrypted with a key derived from a passphrase.
 //!
 //! ```text
 //!      passphrase ──kdf──▶ slot key ─┐
@@ -6,7 +6,7 @@
 //!      volume key ──split──▶ stripes ──encrypt, sectors of 512──▶ area on the header's device
 //! ```
 //!
-//! Everything here computes for long, and is done aside.
+//! All functions here compute for long, and run on another thread.
 
 use super::super::cipher::{Algorithm, Cipher, IV_UNIT};
 use super::super::secret::Secret;
@@ -23,7 +23,7 @@ impl Keyslot {
         (self.key_size * stripes).next_multiple_of(IV_UNIT as usize)
     }
 
-    /// The cipher of the area with the key that `secret` gives.
+    /// The cipher of the area, with the key derived from `secret`.
     fn cipher(&self, secret: &Secret) -> Result<Cipher> {
         let Area::Raw { encryption, key_size, .. } = &self.area;
         let unknown = || Error::unsupported(format!("{encryption:?} is not known here"));
@@ -38,7 +38,7 @@ impl Keyslot {
         let mut area = Zeroizing::new(stripes.bytes().to_vec());
         af::split(Hash::of(hash)?, key.bytes(), &mut area[..self.key_size * count]);
         self.cipher(secret)?.encrypt_in_place(&mut area)?;
-        // It is not secret any more.
+        // The area is encrypted, and not secret any more.
         Ok(std::mem::take(&mut *area))
     }
 
@@ -61,7 +61,7 @@ mod tests {
     use crate::testing::pattern;
     use serde_json::json;
 
-    /// What others make: other functions, hashes and ciphers.
+    /// Keyslots of other programs: other functions, hashes and ciphers.
     #[test]
     fn all_kinds_of_keyslots_open() {
         let argon = || Argon { time: 4, memory: 32, cpus: 4, salt: Base64(vec![3; 32]) };

@@ -1,7 +1,7 @@
-//! The JSON of a LUKS2 header: which keyslots there are, what they open, and where the data is.
+//! The JSON of a LUKS2 header: its keyslots, the keys they open, and the location of the data.
 //!
-//! The JSON is kept as it was read, so that what others put into it (tokens, labels, flags) survives a change. What is
-//! used of it is read into the types here and checked first: every length, every place.
+//! The JSON is kept as it was read, so that other programs' entries (tokens, labels, flags) survive a change.
+//! The entries that are used are read into the types here and checked first: every length, every address.
 //!
 //! Source: LUKS2 On-Disk Format Specification 1.1.3, section 3.
 
@@ -19,16 +19,16 @@ use std::ops::Range;
 
 /// Keyslots have numbers below this.
 pub(super) const KEYSLOTS_MAX: u32 = 32;
-/// The most stripes of a key. Everybody uses 4000.
+/// The most stripes of a key. All programs use 4000.
 const STRIPES_MAX: usize = 4000;
 /// The longest key in bytes.
 const KEY_MAX: usize = 64;
 /// Areas of keyslots begin and end at multiples of this, in bytes.
 pub(super) const AREA_UNIT: u64 = 4096;
-/// The most that all keyslots together take; as `cryptsetup`.
+/// The most bytes of all keyslots together; as `cryptsetup`.
 pub(super) const KEYSLOTS_SIZE_MAX: u64 = 128 << 20;
 
-/// A copy of the volume key, encrypted with what a passphrase gives.
+/// A copy of the volume key, encrypted with a key derived from a passphrase.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Keyslot {
     #[serde(rename = "type")]
@@ -57,7 +57,7 @@ pub(super) enum Af {
     Luks1 { stripes: usize, hash: String },
 }
 
-/// Where the stripes are.
+/// The location of the stripes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub(super) enum Area {
@@ -65,8 +65,8 @@ pub(super) enum Area {
 }
 
 impl Keyslot {
-    /// Its place on the header's device.
-    pub fn place(&self) -> Range<u64> {
+    /// The range on the header's device.
+    pub fn area_range(&self) -> Range<u64> {
         let Area::Raw { offset, size, .. } = &self.area;
         offset.0..offset.0.saturating_add(size.0)
     }
@@ -93,7 +93,7 @@ impl Keyslot {
     }
 }
 
-/// Where the data is, and how it is encrypted.
+/// The location of the data, and its encryption.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub(super) struct Segment {
     #[serde(rename = "type")]
@@ -110,9 +110,9 @@ pub(super) struct Segment {
     integrity: Option<Value>,
 }
 
-/// What a segment comes to.
+/// The area of the data that a segment describes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in super::super) struct Place {
+pub(in super::super) struct DataArea {
     /// First byte on the data's device.
     pub offset: u64,
     /// Bytes; `None`: all that is there.
@@ -125,7 +125,7 @@ pub(in super::super) struct Place {
 }
 
 impl Segment {
-    fn place(&self) -> Result<Place> {
+    fn data_area(&self) -> Result<DataArea> {
         if self.kind != "crypt" {
             return Err(Error::unsupported(format!("a segment of type {:?} is not known here", self.kind)));
         }
@@ -159,7 +159,7 @@ impl Segment {
         }
         match end {
             None => Err(corrupt("the data would end beyond every device")),
-            Some(_) => Ok(Place {
+            Some(_) => Ok(DataArea {
                 offset: self.offset.0,
                 size,
                 tweak: self.iv_tweak.map_or(0, |tweak| tweak.0),
@@ -170,7 +170,7 @@ impl Segment {
     }
 }
 
-/// By which a key is known to be the right one.
+/// The digest that verifies a key.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub(super) struct Digest {
     keyslots: Vec<String>,
@@ -182,7 +182,7 @@ pub(super) struct Digest {
 }
 
 impl Digest {
-    /// True for the key that this is the digest of.
+    /// True if `key` has this digest.
     pub fn is_of(&self, key: &[u8]) -> Result<bool> {
         let kdf =
             Kdf::Pbkdf2 { hash: self.hash.clone(), iterations: self.iterations, salt: self.salt.clone() };
@@ -199,17 +199,17 @@ struct Config {
     requirements: Value,
 }
 
-/// The JSON and what it means.
+/// The JSON and its decoded entries.
 #[derive(Clone, Debug)]
 pub(super) struct Meta {
     json: Value,
-    /// Those that open the volume, by number.
+    /// The keyslots that open the volume, by number.
     pub keyslots: BTreeMap<u32, Keyslot>,
-    /// Numbers and places of all, also of those that are for something else.
+    /// Numbers and ranges of all keyslots, also of those for other purposes.
     taken: Vec<(u32, Range<u64>)>,
-    pub place: Place,
+    pub data_area: DataArea,
     pub digest: Digest,
-    /// Where keyslots may be.
+    /// The range for keyslots.
     room: Range<u64>,
 }
 
@@ -240,7 +240,7 @@ impl Meta {
         Meta::of(json, length)
     }
 
-    /// What JSON means in a copy of `length` bytes.
+    /// Decodes the JSON of a copy of `length` bytes.
     fn of(json: Value, length: u64) -> Result<Meta> {
         let config: Config = read(&json["config"], "config")?;
         if config.json_size.0 != length - LEN as u64 || config.keyslots_size.0 > KEYSLOTS_SIZE_MAX {
@@ -248,9 +248,9 @@ impl Meta {
         }
         refuse_requirements(&config.requirements)?;
         let room = 2 * length..2 * length + config.keyslots_size.0;
-        let (place, digest) = data(&json)?;
+        let (data_area, digest) = data(&json)?;
         let (keyslots, taken) = keyslots(&json, &digest, &room)?;
-        Ok(Meta { json, keyslots, taken, place, digest, room })
+        Ok(Meta { json, keyslots, taken, data_area, digest, room })
     }
 
     /// The JSON as bytes.
@@ -262,18 +262,18 @@ impl Meta {
     pub fn new(
         length: u64,
         keyslots_size: u64,
-        place: &Place,
+        data_area: &DataArea,
         hash: &str,
         digest: [Base64; 2],
     ) -> Result<Meta> {
         let [salt, digest] = digest;
-        let size = place.size.map_or("dynamic".to_owned(), |size| size.to_string());
+        let size = data_area.size.map_or("dynamic".to_owned(), |size| size.to_string());
         let json = json!({
             "keyslots": {},
             "tokens": {},
             "segments": { "0": {
-                "type": "crypt", "offset": Text(place.offset), "size": size, "iv_tweak": Text(place.tweak),
-                "encryption": place.algorithm.encryption(), "sector_size": place.sector,
+                "type": "crypt", "offset": Text(data_area.offset), "size": size, "iv_tweak": Text(data_area.tweak),
+                "encryption": data_area.algorithm.encryption(), "sector_size": data_area.sector,
             }},
             "digests": { "0": {
                 "type": "pbkdf2", "keyslots": [], "segments": ["0"], "hash": hash,
@@ -284,16 +284,16 @@ impl Meta {
         Meta::of(json, length)
     }
 
-    /// A number that no keyslot has, and a place of `len` bytes for it.
+    /// A number that no keyslot has, and the address of `len` free bytes for it.
     pub fn free(&self, len: u64) -> Result<(u32, u64)> {
         let used = |number: &u32| self.taken.iter().any(|(taken, _)| taken == number);
         let number = (0..KEYSLOTS_MAX).find(|number| !used(number));
         let mut at = self.room.start;
-        for (_, place) in &self.taken {
-            if place.start.saturating_sub(at) >= len {
+        for (_, area) in &self.taken {
+            if area.start.saturating_sub(at) >= len {
                 break;
             }
-            at = at.max(place.end).next_multiple_of(AREA_UNIT);
+            at = at.max(area.end).next_multiple_of(AREA_UNIT);
         }
         match number {
             Some(number) if self.room.end.saturating_sub(at) >= len => Ok((number, at)),
@@ -332,12 +332,12 @@ impl Meta {
         Meta::of(json, self.length())
     }
 
-    /// Of a copy.
+    /// The length of a copy.
     pub fn length(&self) -> u64 {
         self.room.start / 2
     }
 
-    /// The end of what the header takes.
+    /// The end of the header.
     pub fn end(&self) -> u64 {
         self.room.end
     }
@@ -349,9 +349,10 @@ fn refuse_requirements(requirements: &Value) -> Result<()> {
     let named: Vec<String> = mandatory.iter().map(Value::to_string).collect();
     match named.is_empty() {
         true => Ok(()),
-        false => {
-            Err(Error::unsupported(format!("the volume needs what is not known here: {}", named.join(", "))))
-        }
+        false => Err(Error::unsupported(format!(
+            "the volume needs features that are not known here: {}",
+            named.join(", ")
+        ))),
     }
 }
 
@@ -367,13 +368,13 @@ fn digest_of_data(json: &Value) -> Result<String> {
     Err(corrupt("there is no digest of the key of the data"))
 }
 
-/// Where the data is, and the digest of its key.
-fn data(json: &Value) -> Result<(Place, Digest)> {
+/// The area of the data, and the digest of its key.
+fn data(json: &Value) -> Result<(DataArea, Digest)> {
     let segments = entries(json, "segments")?;
     let (Some(segment), 1) = (segments.values().next(), segments.len()) else {
         return Err(Error::unsupported(format!("{} segments of data: one is known here", segments.len())));
     };
-    let place = read::<Segment>(segment, "segments")?.place()?;
+    let data_area = read::<Segment>(segment, "segments")?.data_area()?;
     let digest: Digest = read(&json["digests"][digest_of_data(json)?], "digests")?;
     let known = Hash::of(&digest.hash)?;
     if digest.digest.0.is_empty() || digest.digest.0.len() > known.len() {
@@ -381,10 +382,10 @@ fn data(json: &Value) -> Result<(Place, Digest)> {
     }
     Kdf::Pbkdf2 { hash: digest.hash.clone(), iterations: digest.iterations, salt: digest.salt.clone() }
         .check(0)?;
-    Ok((place, digest))
+    Ok((data_area, digest))
 }
 
-/// Keyslots that open, and the places of all, in their order.
+/// The keyslots that open, and the ranges of all, in their order.
 #[expect(clippy::type_complexity, reason = "two lists, named where they are kept")]
 fn keyslots(
     json: &Value,
@@ -411,7 +412,7 @@ fn keyslots(
             keyslots.insert(number, keyslot);
         }
     }
-    taken.sort_by_key(|(_, place)| place.start);
+    taken.sort_by_key(|(_, area)| area.start);
     match taken.windows(2).any(|pair| pair[0].1.end > pair[1].1.start) {
         true => Err(corrupt("two keyslots share space")),
         false => Ok((keyslots, taken)),

@@ -1,4 +1,4 @@
-//! LUKS2: a header that says how a volume is encrypted, and holds its key for those who know a passphrase.
+//! LUKS2: a header that describes the encryption of a volume, with its key in keyslots for passphrases.
 //!
 //! ```text
 //!      0            length       2 × length                            offset of the data (16 MiB)
@@ -7,12 +7,13 @@
 //!      └────────────┴────────────┴───────────┴───────────┴────────────┴──────────────────────────
 //! ```
 //!
-//! Invariant: at every moment, whatever a crash does, there is a whole copy of the header that names a keyslot whose
-//! content is there and whose passphrase was not taken away. So a keyslot is written before a header names it, and a
-//! keyslot is wiped only when both copies name another one that was seen to open.
+//! Invariant: at every moment, also after a crash, there is a whole copy of the header that names a keyslot
+//! whose content is there and whose passphrase was not removed. So a keyslot is written before a header names
+//! it, and a keyslot is wiped only when both copies name another one that was seen to open.
 //!
-//! Its pages: [`binary`] and [`meta`] read, [`copies`] believes and writes, [`keyslot`], [`kdf`], [`af`] and [`hash`]
-//! compute. It deliberately knows neither LUKS1 nor volumes in the middle of a re-encryption.
+//! The modules: [`binary`] and [`meta`] read, [`copies`] selects and writes copies, [`keyslot`], [`kdf`],
+//! [`af`] and [`hash`] compute. The module deliberately knows neither LUKS1 nor volumes in the middle of a
+//! re-encryption.
 
 mod af;
 mod binary;
@@ -34,20 +35,20 @@ use std::rc::Rc;
 use text::{Base64, Text};
 
 pub(super) use binary::Copy;
-pub(super) use meta::Place;
+pub(super) use meta::DataArea;
 
 /// Bytes of a copy of new headers; as `cryptsetup`.
 const LENGTH: u64 = 16 << 10;
-/// Bytes that a new header takes with its keyslots; as `cryptsetup`.
+/// Bytes of a new header with its keyslots; as `cryptsetup`.
 pub(super) const HEADER_LEN: u64 = 16 << 20;
 /// The shortest header with one keyslot.
 pub(super) const HEADER_MIN: u64 = 2 * LENGTH + (256 << 10);
-/// Stripes of new keyslots; everybody's.
+/// Stripes of new keyslots, as in all programs.
 const STRIPES: usize = 4000;
 /// Iterations behind the digest of the volume key: the least that `cryptsetup` takes. The key is random, so that there
 /// is nothing to guess, and nothing to make slow.
 const DIGEST_ITERATIONS: u32 = 1000;
-/// Passes of Argon2 for new keyslots: the least that `cryptsetup` takes. What is paid more is paid in memory.
+/// Passes of Argon2 for new keyslots: the least that `cryptsetup` takes. Higher costs are paid in memory.
 const PASSES: u32 = 4;
 /// Lanes of Argon2 for new keyslots, as `cryptsetup` has at the most.
 const LANES: u32 = 4;
@@ -59,16 +60,16 @@ pub(super) struct Luks {
     node: Rc<Node>,
     env: Rc<dyn Env>,
     copies: Copies,
-    /// What keyslots may cost.
+    /// The limits of keyslot costs.
     costs: Costs,
 }
 
-/// What opening a keyslot costs.
+/// The cost of opening a keyslot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Costs {
     /// Bytes of memory for new keyslots.
     pub memory: u64,
-    /// The most for those that are there.
+    /// The most memory for existing keyslots.
     pub memory_max: u64,
 }
 
@@ -85,17 +86,17 @@ impl Luks {
         Ok(copies.map(|copies| Luks { node: Rc::clone(node), env: Rc::clone(env), copies, costs }))
     }
 
-    /// Makes a volume: a new key, in a keyslot that `secret` opens. The header takes `len` bytes of `node` at the most,
-    /// which are zeroed first. It is durable when this completes.
+    /// Makes a volume: a new key, in a keyslot that `secret` opens. The header takes at most `len` bytes of
+    /// `node`, which are zeroed first. It is durable when this completes.
     pub async fn make(
         node: &Rc<Node>,
         env: &Rc<dyn Env>,
         costs: Costs,
         len: u64,
-        place: &Place,
+        data_area: &DataArea,
         secret: &Secret,
     ) -> Result<(Luks, Opened)> {
-        let key = Secret::random(&**env, place.algorithm.key_len())?;
+        let key = Secret::random(&**env, data_area.algorithm.key_len())?;
         let mut salt = vec![0; 32];
         env.secret(&mut salt)?;
         let digest =
@@ -103,10 +104,10 @@ impl Luks {
                 .derive(key.bytes(), 32)?;
         let digest = [Base64(salt), Base64(digest.to_vec())];
         let room = (len - 2 * LENGTH).min(KEYSLOTS_SIZE_MAX) / AREA_UNIT * AREA_UNIT;
-        let meta = Meta::new(LENGTH, room, place, "sha256", digest)?;
+        let meta = Meta::new(LENGTH, room, data_area, "sha256", digest)?;
         let copies = Copies::new(node, env, &uuid(&**env)?, meta);
         let luks = Luks { node: Rc::clone(node), env: Rc::clone(env), copies, costs };
-        // Nothing of an older header may be found where this one has nothing.
+        // No part of an older header may remain where this one has none.
         let header = 0..len / AREA_UNIT * AREA_UNIT;
         node.submit(Io::zero(header, Zero { unmap: true, ..Zero::default() })).await?;
         node.submit(Io::flush()).await?;
@@ -114,17 +115,17 @@ impl Luks {
         Ok((luks, Opened { number, key }))
     }
 
-    /// Where the data is.
-    pub fn place(&self) -> Place {
-        self.copies.with(|header| header.meta.place.clone())
+    /// The area of the data.
+    pub fn data_area(&self) -> DataArea {
+        self.copies.with(|header| header.meta.data_area.clone())
     }
 
-    /// The end of what the header takes, in bytes.
+    /// The end of the header, in bytes.
     pub fn end(&self) -> u64 {
         self.copies.with(|header| header.meta.end())
     }
 
-    /// Which copy is not as it should be, and why.
+    /// The copy with a fault, and the fault.
     pub fn fault(&self) -> Option<(Copy, String)> {
         self.copies.fault()
     }
@@ -134,8 +135,8 @@ impl Luks {
         self.copies.repair().await
     }
 
-    /// The keyslot that `secret` opens, if there is one. Those of higher priority are tried first, those of priority 0
-    /// not at all.
+    /// The keyslot that `secret` opens, if there is one. Those of higher priority are tried first, those of
+    /// priority 0 not at all.
     pub async fn unlock(&self, secret: &Secret) -> Result<Option<Opened>> {
         let mut numbers: Vec<(u32, u32)> = self.copies.with(|header| {
             let keyslots = header.meta.keyslots.iter();
@@ -148,7 +149,7 @@ impl Luks {
             match self.open(number, secret).await {
                 Ok(Some(key)) => return Ok(Some(Opened { number, key })),
                 Ok(None) => {}
-                // Another one may be what is meant.
+                // Another keyslot may be the right one.
                 Err(e) if is_of_the_keyslot(&e) => refused = Some(e),
                 Err(e) => return Err(e),
             }
@@ -162,7 +163,7 @@ impl Luks {
         let Some(keyslot) = header.meta.keyslots.get(&number).cloned() else { return Ok(None) };
         keyslot.kdf.check(self.costs.memory_max)?;
         let area = Buf::zeroed(keyslot.stripes_len().next_multiple_of(AREA_UNIT as usize));
-        let at = keyslot.place().start;
+        let at = keyslot.area_range().start;
         if at + area.len() as u64 > self.node.geometry().size {
             let message = format!("keyslot {number} is beyond the end of the device");
             return Err(Error::new(ErrorKind::Corrupt, message));
@@ -174,7 +175,8 @@ impl Luks {
         computed(&*self.env, move || keyslot.open(area, &secret, &digest)).await?
     }
 
-    /// Adds a keyslot that `secret` opens; its number. Its content is durable before the header names it.
+    /// Adds a keyslot that `secret` opens; returns its number. Its content is durable before the header names
+    /// it.
     pub async fn add(&self, key: &Secret, secret: &Secret) -> Result<u32> {
         let meta = self.copies.with(|header| header.meta.clone());
         let mut salt = vec![0; 32];
@@ -223,22 +225,23 @@ impl Luks {
         }
     }
 
-    /// Takes the keyslot `number` away: whoever knows only its passphrase cannot open the volume any more. Another one
+    /// Removes the keyslot `number`: its passphrase alone cannot open the volume any more. Another keyslot
     /// has been opened, and stays.
     ///
-    /// It is wiped before the header forgets it. A crash between leaves a keyslot that nothing opens.
+    /// The keyslot is wiped before the header forgets it. A crash between leaves a keyslot that nothing
+    /// opens.
     pub async fn remove(&self, number: u32) -> Result<()> {
         let meta = self.copies.with(|header| header.meta.clone());
         let Some(keyslot) = meta.keyslots.get(&number) else {
             return Err(Error::invalid(format!("there is no keyslot {number}; there is {}", self.numbers())));
         };
-        // From here on no copy may be needed that knows only this keyslot.
+        // From here on no copy that has only this keyslot may be needed.
         self.copies.repair().await?;
-        let place = keyslot.place();
+        let area = keyslot.area_range();
         let len = keyslot.stripes_len().next_multiple_of(AREA_UNIT as usize);
-        let mut noise = vec![0; len.min((place.end - place.start) as usize)];
+        let mut noise = vec![0; len.min((area.end - area.start) as usize)];
         self.env.secret(&mut noise)?;
-        self.fill(place.start, noise).await?;
+        self.fill(area.start, noise).await?;
         self.copies.write(meta.without(number)?).await
     }
 
@@ -250,7 +253,7 @@ impl Luks {
         self.node.submit(Io::flush()).await
     }
 
-    /// Takes the copy that is not good for the one that is: what must never happen.
+    /// Takes the faulty copy for the good one: this must never happen.
     #[cfg(test)]
     pub fn take_the_other_for_good(&self) {
         self.copies.take_the_other_for_good();
@@ -267,7 +270,7 @@ impl Luks {
         self.copies.with(|header| header.meta.keyslots.contains_key(&number))
     }
 
-    /// The keyslots: numbers, and what opening them costs.
+    /// The keyslots: their numbers, and the cost of opening them.
     pub fn list(&self) -> Value {
         let one = |number: u32, kdf: &Kdf| match kdf {
             Kdf::Pbkdf2 { iterations, .. } => {
@@ -283,7 +286,7 @@ impl Luks {
         })
     }
 
-    /// What the volume is called.
+    /// The names of the volume.
     pub fn info(&self) -> Value {
         self.copies.with(|header| {
             json!({
@@ -295,7 +298,7 @@ impl Luks {
     }
 }
 
-/// True for what is wrong with a keyslot, and not with the device that it is on.
+/// True for errors of a keyslot, and not of its device.
 fn is_of_the_keyslot(e: &Error) -> bool {
     matches!(e.kind(), ErrorKind::Invalid | ErrorKind::Corrupt | ErrorKind::Unsupported)
 }
@@ -351,8 +354,8 @@ mod golden {
         };
         let digest = [Base64(vec![0x11; 32]), Base64(digest.derive(&key, 32).unwrap().to_vec())];
         let (room, at) = (4096, 2 * LENGTH);
-        let place =
-            Place { offset: at + room, size: None, tweak: 0, algorithm: Algorithm::AesXts, sector: 512 };
+        let data_area =
+            DataArea { offset: at + room, size: None, tweak: 0, algorithm: Algorithm::AesXts, sector: 512 };
         let keyslot = Keyslot {
             kind: Luks2::Luks2,
             key_size: 64,
@@ -360,13 +363,13 @@ mod golden {
             area: Area::Raw {
                 offset: Text(at),
                 size: Text(room),
-                encryption: place.algorithm.encryption().into(),
+                encryption: data_area.algorithm.encryption().into(),
                 key_size: 64,
             },
             kdf: Kdf::Argon2id(Argon { time: PASSES, memory: 32, cpus: LANES, salt: Base64(vec![0x22; 32]) }),
             priority: None,
         };
-        let meta = Meta::new(LENGTH, room, &place, "sha256", digest).unwrap().with(0, &keyslot).unwrap();
+        let meta = Meta::new(LENGTH, room, &data_area, "sha256", digest).unwrap().with(0, &keyslot).unwrap();
         let mut binary = binary::Binary::new(LENGTH, "9b5f2c0a-4d1e-4a7b-8c3d-2e1f0a9b8c7d");
         binary.seqid = 1;
         let mut volume = Vec::new();
@@ -377,7 +380,7 @@ mod golden {
         volume.extend(keyslot.seal(&secret(&key), &secret(b"the key\nand more of it"), stripes).unwrap());
         volume.resize((at + room) as usize, 0);
         let mut data = pattern(1024);
-        let cipher = super::super::cipher::Cipher::new(place.algorithm, &key, 512, 0).unwrap();
+        let cipher = super::super::cipher::Cipher::new(data_area.algorithm, &key, 512, 0).unwrap();
         cipher.encrypt_in_place(&mut data).unwrap();
         volume.extend(data);
         std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/luks2-1.bin"), volume).unwrap();

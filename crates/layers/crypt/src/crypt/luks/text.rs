@@ -1,4 +1,4 @@
-//! What JSON has no type for, and LUKS2 writes as text: numbers of 64 bits, bytes.
+//! Types that JSON does not have, and LUKS2 writes as text: numbers of 64 bits, bytes.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

@@ -38,7 +38,7 @@ fn camera(env: &Rc<SimEnv>, seed: u64) -> Rc<RefCell<Vec<Images>>> {
     images
 }
 
-/// What a volume is, opened by one of two keys.
+/// The state of a volume, opened by one of two keys.
 struct Opened {
     vault: Rc<Node>,
     by: &'static str,
@@ -170,8 +170,8 @@ async fn damage(env: &Rc<SimEnv>, at: u64) {
     disk(env).submit(Io::flush()).await.unwrap();
 }
 
-/// A copy is damaged, and the power fails at every write of a change. `spoil`: the change takes the damaged copy for the
-/// good one, and so writes over the only good one first.
+/// A copy is damaged, and the power fails at every write of a change. `spoil`: the change takes the damaged
+/// copy for the good one, and so writes over the only good one first.
 fn crashes_with_a_damaged_copy(seed: u64, at: u64, spoil: bool) -> Vec<Images> {
     let (world, env) = scene(seed);
     world

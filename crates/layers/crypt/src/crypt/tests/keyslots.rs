@@ -1,4 +1,4 @@
-//! Who may open a volume, and what it says about itself.
+//! The keys that open a volume, and its info.
 
 use super::*;
 
@@ -27,9 +27,10 @@ fn keys_come_and_go_and_the_data_stays() {
         tell(&again, "keyslot-remove", json!({ "keyslot": 1 })).await.unwrap();
         let error =
             open(sim, &disk, of(&wide, "passphrase-file", "/passphrase"), Begin::Open).await.err().unwrap();
-        assert_eq!(error.message(), "passphrase-file: what is in the file opens no keyslot");
+        assert_eq!(error.message(), "passphrase-file: the key in the file opens no keyslot");
         let list = tell(&again, "keyslots", json!({})).await.unwrap();
-        let argon = json!({ "keyslot": 2, "kdf": "argon2id", "passes": 4, "memory": 32768, "lanes": 4, "opened": true });
+        let argon = json!({ "keyslot": 2, "kdf": "argon2id", "passes": 4, "memory": 32768, "lanes": 4,
+            "opened": true });
         assert_eq!(list, json!({ "keyslots": [argon] }));
         assert_eq!(get(&disk, 1 << 20, 1 << 20).await, stored, "data was written");
     });
@@ -109,7 +110,7 @@ fn what_cannot_be_is_refused_at_its_key() {
         for (more, says) in [
             (json!({ "cipher": "blowfish", "allow-legacy": true }), "cipher: it is aes-xts since"),
             (json!({ "sector-size": 4096 }), "sector-size: it is 512 since"),
-            (json!({ "key-file": "/new" }), "key-file: what is in the file opens no keyslot"),
+            (json!({ "key-file": "/new" }), "key-file: the key in the file opens no keyslot"),
         ] {
             let error = open(sim, &below, keys(more), Begin::Open).await.err().expect(says);
             assert!(error.message().contains(says), "{error}: {says}");

@@ -98,7 +98,8 @@ fn it_counts_what_is_there_several_times() {
         assert_eq!(
             found,
             json!({
-                "blocks": 6, "zero_blocks": top.sums.blocks() - 6, "duplicates": 3, "bytes_saved": 3 * 4096, "one_in": 1,
+                "blocks": 6, "zero_blocks": top.sums.blocks() - 6, "duplicates": 3, "bytes_saved": 3 * 4096,
+                "one_in": 1,
                 "pending_bytes": 0, "top": [{ "hash": digest("blake3", &[1; 4096]), "blocks": 3, "offset": 0 }],
             })
         );
@@ -191,7 +192,7 @@ fn a_crash_leaves_no_wrong_digest_and_forgets_no_change() {
                 let first =
                     top.command("at", json!({ "offset": 0 })).await.expect("an answer")["hash"].clone();
                 assert_eq!(first, json!(digest("md5", &top.read(0..4096).await.expect("read"))));
-                top.settled().await;
+                top.resynced().await;
                 let answer = top.command("changed", json!({ "name": "m" })).await.expect("an answer");
                 let ranges: Vec<(u64, u64)> =
                     serde_json::from_value(answer["ranges"].clone()).expect("ranges");
@@ -219,7 +220,7 @@ fn a_device_in_use_is_taken_over() {
         let wanted = json!({ "hash": digest("blake3", &[5; 4096]) });
         let early = top.command("where", wanted.clone()).await.expect("an answer");
         assert_eq!(early["pending_bytes"], json!(512 << 10));
-        top.settled().await;
+        top.resynced().await;
         let found = top.command("where", wanted).await.expect("an answer");
         assert_eq!(found, json!({ "blocks": 1, "offsets": [8192], "pending_bytes": 0 }));
     });

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Bytes of a disk.
 const DISK: u64 = 512 << 10;
-/// What is right or wrong together.
+/// Bytes that are right or wrong together.
 const WHOLE: u64 = 4096;
 
 /// A device with legs that know which of their blocks are wrong.
@@ -211,7 +211,7 @@ fn a_write_of_a_part_heals_the_whole_block() {
     });
 }
 
-/// What a scrub found is told apart from what was found before it.
+/// The findings of a scrub are told apart from earlier ones.
 #[test]
 fn each_scrub_tells_what_it_found() {
     each(&ALL, |stack, how| async move {
@@ -270,7 +270,7 @@ fn every_leg_is_wrong_somewhere_and_scrub_heals_all() {
     });
 }
 
-/// What is wrong on all legs cannot be completed, and no leg is put out for that.
+/// A block that is wrong on all legs cannot be completed, and no leg is put out for that.
 #[test]
 fn what_nobody_has_is_an_error_there_and_nowhere_else() {
     each(&[MIRROR, THREE, PARITY], |stack, how| async move {
@@ -317,7 +317,7 @@ fn a_rebuild_gets_each_block_from_who_has_it() {
     });
 }
 
-/// What lies behind the bytes of the device, the intent and the journal, may be wrong too.
+/// The bytes after those of the device, the intent and the journal, may be wrong too.
 #[test]
 fn it_opens_though_what_it_keeps_on_a_leg_is_wrong() {
     each(&ALL, |stack, how| async move {
@@ -358,8 +358,8 @@ fn it_opens_though_what_it_keeps_on_a_leg_is_wrong() {
     });
 }
 
-/// Bits flip on the disks while it is worked on, at most as many legs of a row as it survives; how often something was healed
-/// while it was worked on.
+/// Bits flip on the disks while it is worked on, at most as many legs of a row as it survives; how often
+/// something was healed while it was worked on.
 fn rots(how: How, seed: u64) -> std::result::Result<u64, String> {
     let world = world(seed, how);
     let env = world.env();

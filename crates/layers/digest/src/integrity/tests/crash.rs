@@ -1,5 +1,5 @@
-//! The power fails at every write; afterwards bytes change on their own. What was there before is never called wrong, and
-//! what changed outside of what was being written is always found.
+//! The power fails at every write; afterwards bytes change on their own. What was there before is never
+//! called wrong, and what changed outside of what was being written is always found.
 
 use super::*;
 use crate::sums::scene::{Camera, Open, open, world};
@@ -30,7 +30,7 @@ fn recover(how: &How, seed: u64, images: &Images) -> u64 {
         let needs_resync = top.sums.needs_resync_bytes();
         let size = top.node.geometry().size;
         for at in (0..size).step_by(4096) {
-            if top.sums.is_doubted(&(at..at + 4096)) {
+            if top.sums.needs_resync_at(&(at..at + 4096)) {
                 continue;
             }
             top.flip(at + 77).await;
@@ -39,11 +39,11 @@ fn recover(how: &How, seed: u64, images: &Images) -> u64 {
             top.flip(at + 77).await;
         }
         let all = top.read(0..size).await.expect("all of it is what it was");
-        top.settled().await;
+        top.resynced().await;
         assert_eq!(top.sums.needs_resync_bytes(), 0);
         for at in (0..size).step_by(4096) {
             top.flip(at + 99).await;
-            assert!(top.read(at..at + 512).await.is_err(), "nothing is in doubt any more");
+            assert!(top.read(at..at + 512).await.is_err(), "no region needs a resync any more");
             top.flip(at + 99).await;
         }
         assert_eq!(top.read(0..size).await.expect("all of it is what it was"), all);
@@ -62,7 +62,7 @@ pub fn survives(seed: u64, meta: bool) -> (usize, usize) {
         let top = open(&env, &made, Begin::Format).await.expect("made");
         let camera = Camera::start(&env, seed, 3);
         work(&top, seed).await;
-        top.settled().await;
+        top.resynced().await;
         top.node.close().await.expect("closed");
         camera.end(&env)
     });
@@ -75,5 +75,5 @@ pub fn survives(seed: u64, meta: bool) -> (usize, usize) {
 fn nothing_is_called_wrong_and_what_is_wrong_is_found() {
     let found: Vec<_> = (0..4).map(|seed| survives(seed, seed % 2 == 1)).collect();
     let (some, none) = found.iter().fold((0, 0), |all, found| (all.0 + found.0, all.1 + found.1));
-    assert!(some > 20 && none > 0, "{some} crashes with doubts, {none} without");
+    assert!(some > 20 && none > 0, "{some} crashes with a resync, {none} without");
 }

@@ -48,7 +48,7 @@ fn what_was_never_written_is_zeroes_and_nothing_else() {
     });
 }
 
-/// What was written, and reads as zeroes below, is not shown as a hole.
+/// Data that read as zeroes below are not shown as a hole.
 #[test]
 fn a_hole_that_should_be_none_is_data() {
     run(|env| async move {
@@ -61,7 +61,7 @@ fn a_hole_that_should_be_none_is_data() {
     });
 }
 
-/// What a mirror does: it reads elsewhere, and writes back.
+/// As a mirror does: reads elsewhere, and writes back.
 #[test]
 fn a_whole_block_makes_a_wrong_one_right_and_a_part_does_not() {
     run(|env| async move {
@@ -113,20 +113,20 @@ fn a_device_in_use_is_taken_over_and_can_be_left() {
         assert_eq!(top.node.geometry().size, size);
         assert_eq!(top.node.info()["needs_resync_bytes"], json!(size));
         assert_eq!(top.read(4096..12288).await.expect("as it is"), bytes[4096..12288]);
-        top.settled().await;
+        top.resynced().await;
         assert_eq!(top.node.info()["needs_resync_bytes"], json!(0));
         assert_eq!(top.read(0..size).await.expect("as it is"), bytes);
         top.flip(300_000).await;
         assert_eq!(top.read(0..size).await.expect_err("known by now").kind(), ErrorKind::Corrupt);
-        let held = top.node.quiesce().await;
-        held.layer().detach().await.expect("the bytes lie where they lay");
+        let quiesced = top.node.quiesce().await;
+        quiesced.layer().detach().await.expect("the bytes lie where they lay");
     });
     run(|env| async move {
         let how = how(json!({}));
         assert!(open(&env, &how, Begin::Adopt).await.is_err(), "the table has no place");
         let top = open(&env, &how, Begin::Format).await.expect("made");
-        let held = top.node.quiesce().await;
-        assert!(held.layer().detach().await.is_err(), "the bytes lie elsewhere");
+        let quiesced = top.node.quiesce().await;
+        assert!(quiesced.layer().detach().await.is_err(), "the bytes lie elsewhere");
     });
 }
 
@@ -158,7 +158,7 @@ fn a_damaged_table_is_found_and_made_anew() {
         assert_eq!(found.iter().map(|finding| finding.class).collect::<Vec<_>>(), [Class::Repairable]);
         let found = top.node.check(true).await.expect("repaired");
         assert_eq!(found.iter().map(|finding| finding.class).collect::<Vec<_>>(), [Class::Repaired]);
-        top.settled().await;
+        top.resynced().await;
         assert_eq!(top.read(0..64 << 10).await.expect("as it was"), pattern(64 << 10));
         let found = top.node.check(false).await.expect("looked");
         assert_eq!(found.iter().map(|finding| finding.class).collect::<Vec<_>>(), [Class::Good]);

@@ -299,7 +299,7 @@ fn with_a_leg_less_what_is_left_heals() {
             let spoilt = stack.raw_all().await;
             let read = stack.read(0..USED).await;
             match how.survives {
-                // What was flipped may have been the parity.
+                // The flipped byte may have been the parity.
                 1 => {
                     assert_eq!(read.expect_err("there was one copy").kind(), ErrorKind::Corrupt, "{how:?}");
                     assert!(stack.raw_all().await == spoilt, "{how:?}");

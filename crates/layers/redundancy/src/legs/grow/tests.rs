@@ -1,5 +1,6 @@
-//! Devices grow below a mirror and a parity, under load; and the power fails before changes of any disk on the way. The size
-//! is the old or the new one, nothing that was acknowledged is missing, and what is new is the same on all legs.
+//! Devices grow below a mirror and a parity, under load; and the power fails before changes of any disk on
+//! the way. The size is the old or the new one, nothing that was acknowledged is missing, and what is new is
+//! the same on all legs.
 
 use crate::mirror::tests::{DISK, Open, SIZE, bytes_of, child, world as small_world};
 use crate::testing::history::work;
@@ -11,7 +12,7 @@ use lamina_sim::{DiskOptions, Image, Images, Loss, SimEnv, SimKeep, Simulation};
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
-/// What each disk becomes larger by.
+/// The growth of each disk.
 const MORE: u64 = 192 << 10;
 
 /// A device with legs.
@@ -84,7 +85,7 @@ impl Open {
         self.command("grow", json!({})).await
     }
 
-    /// What all legs that are in sync hold agrees, up to the end.
+    /// The bytes of all legs in sync agree, up to the end.
     async fn agrees(&self) -> Checked {
         let used = self.node.info()["size"].as_u64().expect("a number");
         if self.node.kind() == "mirror" {
@@ -155,7 +156,7 @@ fn it_grows_with_the_smallest_and_what_was_there_stays() {
 }
 
 #[test]
-fn it_does_not_grow_while_a_leg_lacks_something() {
+fn it_does_not_grow_while_a_leg_is_stale() {
     each(|how, env| async move {
         let open = how.open(&env, Begin::Format).await.expect("made");
         open.whole().await;
@@ -196,7 +197,7 @@ struct Crash {
     images: Images,
 }
 
-/// What was done, and when.
+/// The events, and their times.
 #[derive(Default)]
 struct Story {
     history: Rc<History>,
@@ -226,13 +227,13 @@ impl Story {
         };
         read().await?;
         let blank = self.grown.get() >= now && open.legs.iter().all(|leg| leg.geometry().zero);
-        // What is in doubt now is so in what comes.
+        // A region that needs a resync needs one in the larger size as well.
         open.enlarge(MORE.saturating_sub(open.legs[0].geometry().size - DISK));
         open.grow().await.map_err(told("grow after a power loss"))?;
         if open.size() != sizes[1] {
             return Err(format!("it has {} bytes after growing", open.size()));
         }
-        // Nobody has written there before the power failed.
+        // No write there before the power failed.
         if blank && bytes_of(&open.node, sizes[0]..sizes[1]).await.iter().any(|byte| *byte != 0) {
             return Err("what is new is not zeroed".into());
         }
@@ -315,7 +316,7 @@ fn run(how: How, seed: u64, one_in: u64) -> Checked {
     Ok(())
 }
 
-/// What is there after a power loss, and after another one while it grows as soon as it is opened.
+/// The state after a power loss, and after another one while it grows as soon as it is opened.
 fn recover(how: How, seed: u64, story: &Rc<Story>, sizes: &[u64; 2], crash: &Crash, again: bool) -> Checked {
     let world = Simulation::from_images(seed ^ crash.at, &crash.images);
     let env = world.env();
@@ -355,7 +356,7 @@ fn canaries() {
         })
     };
     for flaw in
-        ["what is new is not marked", "what was in doubt is forgotten", "zeroing is not taken up again"]
+        ["what is new is not marked", "what needs a resync is forgotten", "zeroing is not taken up again"]
     {
         FLAW.set(Some(flaw));
         let caught = first();

@@ -4,7 +4,7 @@ const SIZE: u64 = 16 << 10;
 const UNIT: u64 = 4 << 10;
 const AT: Range<u64> = UNIT..2 * UNIT;
 
-/// What is done to a unit.
+/// A change of a unit.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Write,

@@ -10,11 +10,11 @@ fn bits(at: &Range<u64>) -> Bits {
     bits
 }
 
-/// A leg as it is called in the table; of one that is behind the first half is stale.
-fn leg(state: &str, place: Option<usize>) -> LegState {
+/// A leg as it is called in the table; the first half of a stale leg is stale.
+fn leg(state: &str, column: Option<usize>) -> LegState {
     let role = match state {
         "in sync" => Role::Sync,
-        "away" | "rebuilding" | "rebuilt" => Role::Behind,
+        "away" | "rebuilding" | "rebuilt" => Role::Stale,
         "failed" => Role::Failed,
         "spare" => Role::Spare,
         other => panic!("{other}"),
@@ -23,33 +23,33 @@ fn leg(state: &str, place: Option<usize>) -> LegState {
     LegState {
         role,
         here: matches!(state, "rebuilding" | "rebuilt"),
-        stale: matches!(role, Role::Behind | Role::Failed).then(|| bits(&stale)),
+        stale: matches!(role, Role::Stale | Role::Failed).then(|| bits(&stale)),
         copied: None,
         area: Some(SIZE),
-        place: place.filter(|_| role != Role::Spare),
-        leaving: false,
+        column: column.filter(|_| role != Role::Spare),
+        detaching: false,
         since: NOW,
         why: None,
     }
 }
 
 fn mirror(states: &[&str]) -> Roles {
-    let wanted = Wanted { needs: 1, legs: 2, places: 0, timeout: Duration::from_secs(1) };
+    let wanted = Wanted { needs: 1, legs: 2, columns: 0, timeout: Duration::from_secs(1) };
     Roles::new(states.iter().map(|state| leg(state, None)).collect(), wanted, SIZE, 512)
 }
 
 fn parity(states: &[&str]) -> Roles {
-    let wanted = Wanted { needs: 2, legs: 3, places: 3, timeout: Duration::from_secs(1) };
+    let wanted = Wanted { needs: 2, legs: 3, columns: 3, timeout: Duration::from_secs(1) };
     let legs = states.iter().enumerate().map(|(number, state)| leg(state, Some(number).filter(|at| *at < 3)));
     Roles::new(legs.collect(), wanted, SIZE, 512)
 }
 
-/// What a leg is, and what of it is stale.
+/// The state of a leg, and its stale bytes.
 fn is(leg: &LegState) -> (&'static str, &'static str) {
     let state = match leg.role {
         Role::Sync => "in sync",
-        Role::Behind if leg.here => "rebuilding",
-        Role::Behind => "away",
+        Role::Stale if leg.here => "rebuilding",
+        Role::Stale => "away",
         Role::Failed => "failed",
         Role::Spare => "spare",
     };
@@ -66,9 +66,9 @@ type Change = fn(&mut Roles) -> String;
 
 /// Each change of leg 1, whose name is that of the function, with what it answers.
 const CHANGES: [(&str, Change); 11] = [
-    ("lose, away", |roles| lose(roles, Role::Behind, Some(Error::offline("it is away")))),
+    ("lose, away", |roles| lose(roles, Role::Stale, Some(Error::offline("it is away")))),
     ("lose, failed", |roles| lose(roles, Role::Failed, Some(Error::new(ErrorKind::Media, "bad")))),
-    ("lose, truncated", |roles| lose(roles, Role::Behind, Some(end_is_gone()))),
+    ("lose, truncated", |roles| lose(roles, Role::Stale, Some(end_is_gone()))),
     ("answers", |roles| roles.answers(1).to_string()),
     ("complete", |roles| roles.complete(1).to_string()),
     ("end is gone", |roles| roles.end_is_gone(1).to_string()),
@@ -77,8 +77,8 @@ const CHANGES: [(&str, Change); 11] = [
     ("taken over", |roles| format!("{:?}", roles.take_spares(later(), |_| true))),
     ("copied", |roles| roles.copied(1, &HALF).to_string()),
     ("leave", |roles| {
-        roles.leave(|leg| leg == 1);
-        roles.left(NOW, &bits(&HALF)).to_string()
+        roles.detach(|leg| leg == 1);
+        roles.detached(NOW, &bits(&HALF)).to_string()
     }),
 ];
 
@@ -102,7 +102,7 @@ fn after(mut roles: Roles, change: &str) -> (&'static str, &'static str, String)
 
 #[test]
 fn every_change_of_a_leg_is_as_the_table_says() {
-    // What it was; the change; what it is, what is stale of it, and the answer.
+    // The state before; the change; the state after, its stale bytes, and the answer.
     // Leg 0 is in sync, leg 2 a spare.
     let rows = [
         ("in sync", "lose, away", "away", "some", ""),
@@ -120,7 +120,7 @@ fn every_change_of_a_leg_is_as_the_table_says() {
         ("away", "complete", "away", "some", "false"),
         ("away", "end is gone", "away", "all", "true"),
         ("away", "fail", "failed", "some", "true"),
-        ("away", "rejoin", "away", "some", "Behind"),
+        ("away", "rejoin", "away", "some", "Stale"),
         ("away", "taken over", "failed", "some", "[2]"),
         ("away", "copied", "away", "some", "false"),
         ("away", "leave", "failed", "all", "true"),
@@ -132,7 +132,7 @@ fn every_change_of_a_leg_is_as_the_table_says() {
         ("rebuilt", "complete", "in sync", "-", "true"),
         ("rebuilding", "end is gone", "rebuilding", "all", "true"),
         ("rebuilding", "fail", "failed", "some", "true"),
-        ("rebuilding", "rejoin", "rebuilding", "some", "Behind"),
+        ("rebuilding", "rejoin", "rebuilding", "some", "Stale"),
         ("rebuilding", "taken over", "rebuilding", "some", "[]"),
         ("rebuilding", "copied", "rebuilding", "nothing", "true"),
         ("rebuilding", "leave", "failed", "all", "true"),
@@ -140,7 +140,7 @@ fn every_change_of_a_leg_is_as_the_table_says() {
         ("failed", "complete", "failed", "some", "false"),
         ("failed", "end is gone", "failed", "all", "true"),
         ("failed", "fail", "failed", "some", "false"),
-        ("failed", "rejoin", "away", "some", "Behind"),
+        ("failed", "rejoin", "away", "some", "Stale"),
         ("failed", "taken over", "failed", "some", "[2]"),
         ("failed", "copied", "failed", "some", "false"),
         ("failed", "leave", "failed", "all", "false"),
@@ -165,7 +165,7 @@ fn a_leg_that_is_not_wanted_any_more_becomes_a_spare() {
     // One that has been away for long is not counted on.
     let mut roles = mirror(&["in sync", "failed", "away"]);
     assert_eq!(roles.clone().rejoin(1, NOW), Rejoined::Spare);
-    assert_eq!(roles.rejoin(1, later()), Rejoined::Behind);
+    assert_eq!(roles.rejoin(1, later()), Rejoined::Stale);
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn the_last_leg_is_known() {
     }
     // Two legs in one place are one place.
     let mut roles = parity(&["in sync", "in sync", "failed", "in sync"]);
-    roles.legs[3].place = Some(0);
+    roles.legs[3].column = Some(0);
     assert_eq!((roles.covered(None), roles.covered(Some(0)), roles.covered(Some(1))), (2, 2, 1));
     assert!(roles.is_degraded() && !roles.is_last(0) && roles.is_last(1));
 }
@@ -211,26 +211,26 @@ fn a_spare_gets_the_place_of_the_leg_that_is_gone() {
         let mut roles = parity(&["in sync", gone, "in sync", "spare", "spare"]);
         assert_eq!(roles.take_spares(later(), |leg| leg != 3), [4], "only devices that are there");
         roles.check().expect("a good state");
-        assert_eq!((is(&roles.legs[1]), roles.legs[1].place), (("failed", "-"), None), "{gone}");
-        assert_eq!((is(&roles.legs[4]), roles.legs[4].place), (("away", "all"), Some(1)), "{gone}");
+        assert_eq!((is(&roles.legs[1]), roles.legs[1].column), (("failed", "-"), None), "{gone}");
+        assert_eq!((is(&roles.legs[4]), roles.legs[4].column), (("away", "all"), Some(1)), "{gone}");
         // The first one comes back, and finds its place taken.
         assert!(roles.answers(4));
         assert_eq!(roles.clone().rejoin(1, later()), Rejoined::Spare);
         assert!(roles.fail(4, later(), &bits(&HALF)));
-        assert_eq!(roles.rejoin(1, later()), Rejoined::Behind);
-        assert_eq!((is(&roles.legs[1]), roles.legs[1].place), (("away", "all"), Some(1)), "{gone}");
+        assert_eq!(roles.rejoin(1, later()), Rejoined::Stale);
+        assert_eq!((is(&roles.legs[1]), roles.legs[1].column), (("away", "all"), Some(1)), "{gone}");
     }
 }
 
 #[test]
 fn a_leg_that_leaves_keeps_its_place_while_its_bytes_are_used() {
-    for (state, place) in [("in sync", Some(0)), ("rebuilding", Some(0)), ("away", None), ("failed", None)] {
+    for (state, column) in [("in sync", Some(0)), ("rebuilding", Some(0)), ("away", None), ("failed", None)] {
         let mut roles = parity(&[state, "in sync", "in sync", "spare"]);
         let covered = roles.covered(None);
-        roles.leave(|leg| leg == 0);
+        roles.detach(|leg| leg == 0);
         assert_eq!(roles.take_spares(NOW, |_| true), [3], "{state}");
         roles.check().expect("a good state");
-        assert_eq!((roles.legs[0].place, roles.legs[3].place), (place, Some(0)), "{state}");
+        assert_eq!((roles.legs[0].column, roles.legs[3].column), (column, Some(0)), "{state}");
         assert_eq!(roles.covered(None), covered, "{state}: nothing is lost with a spare that is taken");
     }
 }
@@ -246,10 +246,10 @@ fn legs_leave_when_nothing_is_lost_with_them() {
         (parity(&["in sync", "in sync", "failed"]), &[2], true),
     ];
     for (number, (mut roles, leaving, can)) in rows.into_iter().enumerate() {
-        roles.leave(|leg| leaving.contains(&leg));
-        assert_eq!(roles.can_leave(), can, "row {number}");
-        roles.stay();
-        assert!(roles.can_leave(), "row {number}");
+        roles.detach(|leg| leaving.contains(&leg));
+        assert_eq!(roles.can_detach(), can, "row {number}");
+        roles.cancel_detach();
+        assert!(roles.can_detach(), "row {number}");
     }
 }
 
@@ -284,11 +284,11 @@ fn a_broken_state_is_noticed() {
         ("(Failed) is here", |roles| roles.legs[2].here = true),
         ("(Sync) has stale bytes", |roles| roles.legs[0].stale = Some(bits(&HALF))),
         ("(Spare) has stale bytes", |roles| roles.legs[3].copied = Some(0)),
-        ("(Behind) has stale bytes that are not known", |roles| roles.legs[1].stale = None),
+        ("(Stale) has stale bytes that are not known", |roles| roles.legs[1].stale = None),
         ("(Failed) has stale bytes that are not known", |roles| roles.legs[2].stale = None),
-        ("(Behind) has stale bytes of another size", |roles| roles.size *= 2),
+        ("(Stale) has stale bytes of another size", |roles| roles.size *= 2),
         ("(Failed) has stale bytes of another size", |roles| roles.legs[2].copied = Some(SIZE + 1)),
-        ("(Sync) has a place that does not exist", |roles| roles.legs[0].place = Some(3)),
+        ("(Sync) has a column that does not exist", |roles| roles.legs[0].column = Some(3)),
     ];
     for (what, change) in breaks {
         let mut broken = good.clone();

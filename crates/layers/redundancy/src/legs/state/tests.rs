@@ -11,9 +11,9 @@ const LEGS: usize = 3;
 /// How often something happens.
 const DEPTH: usize = 5;
 
-/// What a leg holds of what was written to a unit last.
+/// The state of the last write to a unit on a leg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Held {
+enum UnitState {
     /// Something older.
     Nothing,
     /// It would lose it with its power.
@@ -45,7 +45,7 @@ enum Event {
 #[derive(Clone, Debug)]
 struct World {
     state: State,
-    held: [[Held; 2]; LEGS],
+    units: [[UnitState; 2]; LEGS],
     is_flushing: bool,
 }
 
@@ -71,15 +71,15 @@ impl World {
             stale: None,
             copied: None,
             area: Some(SIZE),
-            place: None,
-            leaving: false,
+            column: None,
+            detaching: false,
             since: Time(0),
             why: None,
         };
-        let wanted = Wanted { needs: 1, legs: 2, places: 0, timeout: Duration::ZERO };
+        let wanted = Wanted { needs: 1, legs: 2, columns: 0, timeout: Duration::ZERO };
         let legs = [Role::Sync, Role::Sync, Role::Spare].map(leg).to_vec();
-        let held = [[Held::Durable; 2], [Held::Durable; 2], [Held::Nothing; 2]];
-        World { state: State::new(legs, wanted, SIZE, 512), held, is_flushing: false }
+        let units = [[UnitState::Durable; 2], [UnitState::Durable; 2], [UnitState::Nothing; 2]];
+        World { state: State::new(legs, wanted, SIZE, 512), units, is_flushing: false }
     }
 
     /// As it was opened after a crash during a write to unit 0, which leg 0 alone has.
@@ -88,7 +88,7 @@ impl World {
         let mut dirty = super::super::regions::nothing_of(SIZE, 512);
         dirty.add(&unit(0));
         world.state.open(None, &dirty, |_| None);
-        world.held[1][0] = Held::Nothing;
+        world.units[1][0] = UnitState::Nothing;
         world
     }
 
@@ -96,13 +96,13 @@ impl World {
         (0..LEGS).filter(|leg| self.state.roles().leg(*leg).takes_writes()).collect()
     }
 
-    fn turn(&mut self, from: Held, to: Held) {
-        self.held.iter_mut().flatten().filter(|held| **held == from).for_each(|held| *held = to);
+    fn turn(&mut self, from: UnitState, to: UnitState) {
+        self.units.iter_mut().flatten().filter(|units| **units == from).for_each(|units| *units = to);
     }
 
     fn loses_power(&mut self, leg: usize) {
-        let lost = |held: &&mut Held| **held != Held::Durable;
-        self.held[leg].iter_mut().filter(lost).for_each(|held| *held = Held::Nothing);
+        let lost = |units: &&mut UnitState| **units != UnitState::Durable;
+        self.units[leg].iter_mut().filter(lost).for_each(|units| *units = UnitState::Nothing);
     }
 
     fn happens(&mut self, event: Event) {
@@ -112,26 +112,26 @@ impl World {
                 self.state.begin(&unit(number), |_| true);
                 let targets = self.targets();
                 for leg in 0..LEGS {
-                    let taken = if targets.contains(&leg) { Held::Volatile } else { Held::Nothing };
-                    self.held[leg][number as usize] = taken;
+                    let taken = if targets.contains(&leg) { UnitState::Volatile } else { UnitState::Nothing };
+                    self.units[leg][number as usize] = taken;
                 }
             }
             Event::Unknown(number) => {
                 self.state.begin(&unit(number), |_| true);
                 self.state.unknown(&unit(number));
-                (1..LEGS).for_each(|leg| self.held[leg][number as usize] = Held::Nothing);
-                self.held[0][number as usize] = Held::Volatile;
+                (1..LEGS).for_each(|leg| self.units[leg][number as usize] = UnitState::Nothing);
+                self.units[0][number as usize] = UnitState::Volatile;
             }
             Event::BeginFlush => {
                 if self.state.begin_flush(&[]) {
                     self.is_flushing = true;
-                    self.turn(Held::Volatile, Held::Flushing);
+                    self.turn(UnitState::Volatile, UnitState::Flushing);
                 }
             }
             Event::EndFlush(failed) if self.is_flushing => {
                 self.is_flushing = false;
                 self.state.end_flush(failed);
-                self.turn(Held::Flushing, if failed { Held::Volatile } else { Held::Durable });
+                self.turn(UnitState::Flushing, if failed { UnitState::Volatile } else { UnitState::Durable });
             }
             Event::EndFlush(_) => {}
             Event::Away(leg) => {
@@ -161,8 +161,8 @@ impl World {
             Event::Repair(number) => self.repair(number),
             Event::Complete(leg) => {
                 // It is flushed first.
-                let held = self.held[leg].iter_mut().filter(|held| **held != Held::Nothing);
-                held.for_each(|held| *held = Held::Durable);
+                let units = self.units[leg].iter_mut().filter(|units| **units != UnitState::Nothing);
+                units.for_each(|units| *units = UnitState::Durable);
                 self.state.of_roles(|roles| roles.complete(leg));
             }
         }
@@ -175,27 +175,27 @@ impl World {
         if self.state.needs_resync(&at) {
             // Whatever the first has is what was written, from then on.
             for leg in self.state.roles().in_sync().collect::<Vec<_>>() {
-                self.held[leg][number as usize] = Held::Volatile;
+                self.units[leg][number as usize] = UnitState::Volatile;
             }
             let others = (0..LEGS).filter(|leg| self.state.roles().leg(*leg).role != Role::Sync);
             for leg in others.collect::<Vec<_>>() {
-                self.held[leg][number as usize] = Held::Nothing;
+                self.units[leg][number as usize] = UnitState::Nothing;
             }
             self.state.write(&at);
             self.state.agree(&at, SIZE);
         }
-        assert_ne!(self.held[first][number as usize], Held::Nothing, "it is copied from leg {first}");
+        assert_ne!(self.units[first][number as usize], UnitState::Nothing, "it is copied from leg {first}");
         for leg in 0..LEGS {
             let it = self.state.roles().leg(leg);
             if it.is_rebuilding() && !it.is_good(&at) {
                 self.state.write(&at);
-                self.held[leg][number as usize] = Held::Volatile;
+                self.units[leg][number as usize] = UnitState::Volatile;
                 assert!(self.state.of_roles(|roles| roles.copied(leg, &at)));
             }
         }
     }
 
-    /// What a leg is said to have, it has; and one of them has everything.
+    /// A leg has all bytes that are not stale; and one of the legs has everything.
     fn check(&self) {
         self.state.check().expect("a good state");
         assert!(self.state.roles().in_sync().next().is_some(), "no leg has every byte");
@@ -203,8 +203,8 @@ impl World {
             for number in 0..2 {
                 let at = unit(number);
                 let is_read = self.state.roles().leg(leg).is_good(&at) && !self.state.needs_resync(&at);
-                let held = self.held[leg][number as usize];
-                assert!(!is_read || held != Held::Nothing, "leg {leg} lacks unit {number}");
+                let units = self.units[leg][number as usize];
+                assert!(!is_read || units != UnitState::Nothing, "leg {leg} is stale in unit {number}");
             }
         }
     }
@@ -232,7 +232,7 @@ fn walk() -> usize {
 }
 
 #[test]
-fn no_leg_is_read_that_lacks_something() {
+fn no_stale_bytes_are_read() {
     let worlds = walk();
     assert!(worlds > 1000, "{worlds} worlds");
 }
@@ -242,19 +242,19 @@ fn what_is_forgotten_is_noticed() {
     let said = failure_of("what was not flushed is forgotten", || {
         walk();
     });
-    assert!(said.contains("lacks unit") || said.contains("it is copied from"), "{said}");
-    let said = failure_of("what was in doubt is not missed", || {
+    assert!(said.contains("is stale in unit") || said.contains("it is copied from"), "{said}");
+    let said = failure_of("what needs a resync is not missed", || {
         walk();
     });
-    assert!(said.contains("lacks unit") || said.contains("it is copied from"), "{said}");
+    assert!(said.contains("is stale in unit") || said.contains("it is copied from"), "{said}");
 }
 
 #[test]
 fn errors_put_a_leg_out_as_they_should() {
     let rows = [
-        (ErrorKind::Offline, Role::Behind, Some(0)),
-        (ErrorKind::TimedOut, Role::Behind, Some(0)),
-        (ErrorKind::Truncated, Role::Behind, Some(SIZE)),
+        (ErrorKind::Offline, Role::Stale, Some(0)),
+        (ErrorKind::TimedOut, Role::Stale, Some(0)),
+        (ErrorKind::Truncated, Role::Stale, Some(SIZE)),
         (ErrorKind::Media, Role::Failed, Some(0)),
         (ErrorKind::Corrupt, Role::Failed, Some(0)),
     ];
@@ -279,7 +279,8 @@ fn what_is_read_at_opening_is_what_may_differ() {
         bits.add(&unit(0));
         bits
     };
-    // What was kept of where legs differ; whether leg 1 is behind; where legs differ, and what of it is stale.
+    // The recorded ranges where legs differ; whether leg 1 is stale; where legs differ, and the stale bytes
+    // there.
     type Row = (Option<&'static [(u64, u64)]>, bool, &'static [u64], u64);
     let rows: [Row; 4] = [
         (None, false, &[0], 0),
@@ -287,9 +288,9 @@ fn what_is_read_at_opening_is_what_may_differ() {
         (Some(&[(UNIT, u64::MAX)]), false, &[1], 0),
         (Some(&[]), true, &[], UNIT),
     ];
-    for (needed, is_behind, differ, stale) in rows {
+    for (needed, is_out_of_sync, differ, stale) in rows {
         let World { mut state, .. } = World::mirror();
-        if is_behind {
+        if is_out_of_sync {
             state.put_out(1, &Error::offline("it is away"), Time(0));
         }
         state.open(needed, &dirty, |_| None);
@@ -312,8 +313,8 @@ fn repairs_go_on_from_where_they_are() {
     assert_eq!((state.positions(u64::MAX), state.positions(512)), (vec![(1, 0)], vec![(1, 0)]));
     state.of_roles(|roles| roles.copied(1, &unit(0)));
     assert_eq!((state.positions(u64::MAX), state.positions(512)), (vec![(1, UNIT)], vec![(1, 512)]));
-    // What only the intent knows of is settled; what is known without it need not be.
-    assert!(!state.is_settled(&unit(1)) && state.is_settled(&unit(0)));
+    // A region that only the intent knows of is clean; one that is known without it need not be.
+    assert!(!state.is_clean(&unit(1)) && state.is_clean(&unit(0)));
 }
 
 fn end() -> Error {
@@ -325,9 +326,9 @@ fn a_broken_state_is_noticed() {
     let World { state: good, .. } = World::mirror();
     type Break = (&'static str, fn(&mut State));
     let breaks: [Break; 4] = [
-        ("a leg is behind", |state| {
+        ("a leg is stale", |state| {
             let unflushed = state.unflushed();
-            let loss = Loss { to: Role::Behind, at: Time(0), why: None, unflushed: &unflushed };
+            let loss = Loss { to: Role::Stale, at: Time(0), why: None, unflushed: &unflushed };
             state.roles.lose(1, loss);
         }),
         ("legs differ", |state| state.regions.diverge(&unit(0))),

@@ -18,7 +18,7 @@ fn canaries() {
         "stale leg read",
         "what was not flushed is forgotten",
         "data before intent",
-        "what was in doubt is not missed",
+        "what needs a resync is not missed",
     ] {
         FLAW.set(Some(flaw));
         let caught = first();

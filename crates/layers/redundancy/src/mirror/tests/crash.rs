@@ -1,5 +1,6 @@
-//! Legs fail, vanish, come back after a power loss of their own, and spares take over, all under load; and the power fails
-//! before changes of any disk on the way. Nothing that was acknowledged is ever missing, and in the end legs are the same.
+//! Legs fail, vanish, come back after a power loss of their own, and spares take over, all under load; and
+//! the power fails before changes of any disk on the way. Nothing that was acknowledged is ever missing, and
+//! in the end legs are the same.
 
 use super::*;
 use crate::testing::history::{Checked, told, work};
@@ -7,7 +8,7 @@ use lamina_block::Error;
 use lamina_sim::Images;
 use std::cell::RefCell;
 
-/// What happens to the mirror of a, b, c under load.
+/// Events of the mirror of a, b, c under load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Story {
     /// Nothing.
@@ -148,7 +149,7 @@ pub fn run(story: Story, seed: u64, one_in: u64) -> Checked {
     Ok(())
 }
 
-/// What is there after a power loss, and after another one soon after it is opened.
+/// The state after a power loss, and after another one soon after it is opened.
 fn recover(story: Story, seed: u64, history: &Rc<History>, crash: &Crash, again: bool) -> Checked {
     let world = Simulation::from_images(seed ^ crash.at, &crash.images);
     let env = world.env();

@@ -105,7 +105,8 @@ fn a_leg_that_was_cut_short_while_it_was_away_gets_everything() {
     });
 }
 
-/// A cut that is noticed while it is open: the leg has nothing from then on, also after a crash and when its intent is there.
+/// A cut that is noticed while it is open: the leg has nothing from then on, also after a crash and when its
+/// intent is there.
 #[test]
 fn while_open() {
     for request in [Io::read(0, Buf::zeroed(SIZE as usize)), Io::flush()] {

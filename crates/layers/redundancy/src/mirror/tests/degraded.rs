@@ -4,7 +4,7 @@ use super::*;
 
 fn absent(env: &Rc<SimEnv>, name: &str) -> Rc<Node> {
     let world: Rc<dyn Env> = Rc::clone(env) as _;
-    Node::absent(name, world, lamina_block::Error::offline("it is not there"))
+    Node::absent(name, world, lamina_block::Error::offline("the device is not there"))
 }
 
 async fn write(open: &Open, at: u64, value: u8, len: usize) {
@@ -59,7 +59,7 @@ fn after_a_restart_whole_regions_are_copied() {
         again.whole().await;
         assert_eq!(copied(&again), 16 << 10);
         again.same().await.expect("the same");
-        // Nothing is behind any more, whatever is opened.
+        // No leg is stale any more, whatever is opened.
         again.node.close().await.expect("closed");
         let b = open_with(&env, vec![absent(&env, "a"), child(&env, "b")], keys(), Begin::Open, &[])
             .await
@@ -113,7 +113,7 @@ fn a_leg_joins_and_another_one_leaves() {
         open.node.close().await.expect("closed");
         let legs = ["a", "b", "c"].map(|name| child(&env, name)).to_vec();
         let three = open_with(&env, legs, keys(), Begin::Open, &["a"]).await.expect("opened");
-        three.node.evacuate(vec!["a".into()]).await.expect("vacated");
+        three.node.evacuate(vec!["a".into()]).await.expect("evacuated");
         assert_eq!(three.roles()[1..], ["in sync", "in sync"]);
         write(&three, 0, 9, 512).await;
         three.node.close().await.expect("closed");
@@ -259,7 +259,7 @@ fn memory_that_is_gone_puts_no_leg_out_and_legs_become_the_same() {
             let e = open.node.submit(lost).await.expect_err("it fails");
             assert_eq!(e.kind(), ErrorKind::BadMemory);
             assert_eq!(open.roles(), ["in sync", "in sync"], "{bad:?}");
-            // Nobody sees two values there, now or later.
+            // No client sees two values there, now or later.
             let now = bytes_of(&open.node, 0..4096).await;
             open.whole().await;
             open.same().await.expect("the same");
@@ -271,9 +271,9 @@ fn memory_that_is_gone_puts_no_leg_out_and_legs_become_the_same() {
     });
 }
 
-/// A leg that is being rebuilt lacks what it could not take.
+/// A leg that is being rebuilt is stale where it could not take a write.
 #[test]
-fn a_leg_that_is_behind_gets_what_it_missed_for_want_of_memory() {
+fn a_stale_leg_gets_the_bytes_it_missed_for_want_of_memory() {
     simulate(|env| async move {
         let legs = vec![child(&env, "a"), without_memory(&env, "b").await];
         let open = open_with(&env, legs, keys(), Begin::Format, &[]).await.expect("made");

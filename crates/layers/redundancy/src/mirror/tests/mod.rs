@@ -75,7 +75,7 @@ impl Open {
         self.node.control(Command { name: name.into(), args }).await
     }
 
-    /// What the legs are.
+    /// The roles of the legs.
     pub fn roles(&self) -> Vec<String> {
         let info = self.node.info();
         let legs = info["legs"].as_array().expect("legs").clone();
@@ -114,7 +114,8 @@ impl Open {
         self.env.disk(name).expect("a disk").set_presence(presence);
     }
 
-    /// A disk goes away, which a flush notices, before legs have been made the same after a crash; and comes back later.
+    /// A disk goes away, which a flush notices, before legs have been made the same after a crash; and comes
+    /// back later.
     pub async fn absence(&self, name: &str) {
         self.set_here(name, false);
         let _ = self.node.submit(Io::flush()).await;

@@ -65,7 +65,8 @@ fn of_two_neither_is_right_until_somebody_says_so() {
         .expect("it ends");
 }
 
-/// What a leg says is corrupt comes from the other one, and is healed: when it is read, and by scrub.
+/// A block that a leg says is corrupt is copied from the other one, and is healed: when it is read, and by
+/// scrub.
 #[test]
 fn what_cannot_be_read_is_healed() {
     let world = world(3);
@@ -121,7 +122,7 @@ fn a_scrub_goes_on_after_a_restart() {
             damage(&open, 0, SIZE - 512).await;
             let again = super::open(&env, &["a", "b"], keys(), Begin::Open).await.expect("opened");
             again.until("its end", |open| open.node.jobs().is_empty()).await;
-            // What was compared before is not looked at again.
+            // Chunks that were compared before are not compared again.
             assert!(again.found("different") <= 1, "{:#}", again.node.info());
         })
         .expect("it ends");

@@ -1,15 +1,17 @@
 //! Copying the data of a stripe and summing it, in one pass over the memory.
 //!
-//! Up to four cells are loaded, stored and added to the sums at once, in blocks whose sums stay in the nearest cache while
-//! more cells are added. `Q` is summed from the last cell to the first one, doubled before each: that takes no table.
-//! Invariant: each byte is loaded once, so that the sums are those of the copy, whatever others do to the source meanwhile.
+//! Up to four cells are loaded, stored and added to the sums at once, in blocks whose sums stay in the
+//! nearest cache while more cells are added. `Q` is summed from the last cell to the first one, doubled
+//! before each: that takes no table. Invariant: each byte is loaded once, so that the sums are those of the
+//! copy, whatever others do to the source meanwhile.
 
 use super::{Kernels, POLYNOMIAL, times};
 use lamina_block::Buf;
 
-/// The most cells of one [`Pass`]: they and their sums fit into the registers of a processor.
+/// The most cells of one [`Pass`]: the cells and their sums fit into the registers of a processor.
 pub(super) const GROUP: usize = 4;
-/// So many bytes of each cell are done before the next ones: their sums stay in the nearest cache for all groups.
+/// So many bytes of each cell are done before the next ones: their sums stay in the nearest cache for all
+/// groups.
 const BLOCK: usize = 8 << 10;
 
 /// Cells that follow each other in a stripe, which are copied and added to the stripe's sums.
@@ -19,14 +21,14 @@ pub(super) struct Pass {
     p: *mut u8,
     /// Null if there is none.
     q: *mut u8,
-    /// The sums hold what cells behind these came to; otherwise nothing yet.
+    /// The sums have those of the cells after these; otherwise nothing yet.
     is_begun: bool,
 }
 
-/// Does a pass over `len` bytes. The pointers are valid for them; what is written overlaps nothing else.
+/// Does a pass over `len` bytes. The pointers are valid for them; written memory does not overlap any other.
 pub(super) type Collect = unsafe fn(pass: &Pass, len: usize);
 
-/// What every processor can do.
+/// For every processor.
 pub(super) const PORTABLE: [[Collect; 2]; GROUP] = [
     [collect_portable::<1, false>, collect_portable::<1, true>],
     [collect_portable::<2, false>, collect_portable::<2, true>],
@@ -34,7 +36,7 @@ pub(super) const PORTABLE: [[Collect; 2]; GROUP] = [
     [collect_portable::<4, false>, collect_portable::<4, true>],
 ];
 
-/// What one with AVX2 can do.
+/// For processors with AVX2.
 #[cfg(target_arch = "x86_64")]
 pub(super) const AVX2: [[Collect; 2]; GROUP] = [
     [avx2::collect::<1, false>, avx2::collect::<1, true>],
@@ -66,8 +68,8 @@ impl Kernels {
     }
 }
 
-/// Calls `f` with where runs of memory begin that lie at the same place in all the buffers, and their length, at most
-/// [`BLOCK`]. The buffers are as long.
+/// Calls `f` with the beginnings of runs of memory at the same place in all the buffers, and their length, at
+/// most [`BLOCK`]. The buffers have the same length.
 fn runs<'a>(bufs: impl Iterator<Item = &'a Buf>, mut f: impl FnMut(&[*mut u8], usize)) {
     let mut rests: Vec<_> = bufs.map(|buf| (buf.segments().iter(), 0)).collect();
     let mut starts = vec![std::ptr::null_mut::<u8>(); rests.len()];
@@ -100,7 +102,7 @@ unsafe fn collect_portable<const CELLS: usize, const BOTH: bool>(pass: &Pass, le
     unsafe { collect_rest::<CELLS, BOTH>(pass, wide, len) }
 }
 
-/// The bytes from `at` on, which are fewer than are done at a time.
+/// The bytes from `at` on, which are fewer than a full step.
 ///
 /// # Safety
 /// As [`collect_portable`]; `at` is at most `len`.

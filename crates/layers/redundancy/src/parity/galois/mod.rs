@@ -1,10 +1,10 @@
-//! The arithmetic of parity: bytes are elements of GF(2^8) with the polynomial x^8 + x^4 + x^3 + x^2 + 1 and the generator 2,
-//! as in H. P. Anvin's "The mathematics of RAID-6".
+//! The arithmetic of parity: bytes are elements of GF(2^8) with the polynomial x^8 + x^4 + x^3 + x^2 + 1 and
+//! the generator 2, as in H. P. Anvin's "The mathematics of RAID-6".
 //!
-//! A stripe with the data `d0`, `d1`, … has `P = d0 + d1 + …` and `Q = g^0 d0 + g^1 d1 + …`, where a sum is an exclusive or.
-//! Everything is made of three operations on runs of bytes: [`add`] and [`add_times`], and for what is written,
-//! [`copy_and_encode`], which goes through the memory once. They do 32 bytes at a time where the processor has AVX2, which is
-//! looked up once, otherwise 8 at a time, or one.
+//! A stripe with the data `d0`, `d1`, … has `P = d0 + d1 + …` and `Q = g^0 d0 + g^1 d1 + …`, where a sum is
+//! an exclusive or. Everything is made of three operations on runs of bytes: [`add`] and [`add_times`], and
+//! for writes, [`copy_and_encode`], which goes through the memory once. They do 32 bytes at a time where the
+//! processor has AVX2, which is looked up once, otherwise 8 at a time, or one.
 
 mod collect;
 
@@ -76,13 +76,13 @@ pub(super) struct Kernels {
     collect: [[Collect; 2]; GROUP],
 }
 
-/// What every processor can do.
+/// For every processor.
 pub(super) const PORTABLE: Kernels =
     Kernels { add: add_portable, add_times: add_times_portable, collect: collect::PORTABLE };
 
 static BEST: LazyLock<Kernels> = LazyLock::new(|| fast().unwrap_or(PORTABLE));
 
-/// What this processor can do beyond that.
+/// The faster operations of this processor, if it has any.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn fast() -> Option<Kernels> {
     is_x86_feature_detected!("avx2").then_some(Kernels {
@@ -119,23 +119,23 @@ pub fn encode(data: &[Buf], parity: &Buf, which: usize) {
     BEST.encode(data, parity, which);
 }
 
-/// Copies what the data cells of a stripe get `from` memory that others may change meanwhile into private `cells`, and
-/// computes the `parities` of what was copied: each byte is read once. All are as long.
+/// Copies the data cells of a stripe `from` memory that others may change meanwhile into private `cells`, and
+/// computes the `parities` of the copies: each byte is read once. All have the same length.
 pub fn copy_and_encode(from: &[Buf], cells: &[Buf], parities: &[Buf]) {
     BEST.copy_and_encode(from, cells, parities);
 }
 
-/// What data cell `cell` is multiplied by in parity number `which`.
+/// The factor of data cell `cell` in parity number `which`.
 pub fn factor(which: usize, cell: usize) -> u8 {
     if which == 0 { 1 } else { power(cell) }
 }
 
-/// Computes the cells of a stripe that are `lost`, no more than there are parities, from the others. `cells` are the
-/// data, of which there are `data`, and behind them the parities.
+/// Computes the cells of a stripe that are `lost`, no more than there are parities, from the others. `cells`
+/// are the data, of which there are `data`, and after them the parities.
 pub fn solve(cells: &[Buf], data: usize, lost: &[usize]) {
     let (known, parity) = cells.split_at(data);
     let gone: Vec<usize> = lost.iter().copied().filter(|cell| *cell < data).collect();
-    // What the lost cells add to a parity: the parity less what the others add.
+    // The sum of the lost cells in a parity: the parity less the sum of the others.
     let rest = |which: usize, into: &Buf| {
         into.copy_from(&parity[which]);
         let others = known.iter().enumerate().filter(|(cell, _)| !gone.contains(cell));

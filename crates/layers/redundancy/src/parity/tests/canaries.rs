@@ -16,7 +16,7 @@ fn canaries() {
     for (flaw, story) in [
         ("parity not recomputed", Story::Quiet),
         ("data before intent", Story::Quiet),
-        ("what was in doubt is not missed", Story::Quiet),
+        ("what needs a resync is not missed", Story::Quiet),
         ("stale parity", Story::Lost),
         ("journal after data", Story::Missing),
         ("no journal", Story::Missing),

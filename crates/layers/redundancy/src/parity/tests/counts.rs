@@ -1,4 +1,4 @@
-//! What a request costs: how many requests the devices get.
+//! The cost of a request: how many requests the devices get.
 
 use super::*;
 

@@ -1,12 +1,13 @@
-//! Devices fail, vanish, lose power, are replaced, all under load; and the power fails before changes of any disk on the
-//! way, perhaps for good on one of them. Nothing that was acknowledged is ever missing, and nothing is ever guessed.
+//! Devices fail, vanish, lose power, are replaced, all under load; and the power fails before changes of any
+//! disk on the way, perhaps for good on one of them. Nothing that was acknowledged is ever missing, and
+//! nothing is ever guessed.
 
 use super::*;
 use lamina_block::Error;
 use lamina_sim::Images;
 use std::cell::RefCell;
 
-/// What happens to a parity of a, b, c (and d) under load.
+/// Events of a parity of a, b, c (and d) under load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Story {
     /// Nothing.
@@ -63,7 +64,7 @@ impl Run {
         matches!(self.story, Story::Crowded | Story::Twice)
     }
 
-    /// Who is not there after the power has failed.
+    /// The devices that are absent after the power has failed.
     fn without(&self) -> &'static [&'static str] {
         match self.story {
             Story::Twice if self.parity == 2 => &["b", "c"],
@@ -146,7 +147,7 @@ async fn crowd(history: Rc<History>, env: Rc<SimEnv>, node: Rc<Node>, worker: u6
     Ok(())
 }
 
-/// c, which was not there when the journal was carried out, gets what it lacks; it is right by itself.
+/// c, which was absent when the journal was replayed, is rebuilt; then c is right by itself.
 async fn comes_back(run: Run, history: &History, env: &Rc<SimEnv>, crash: u64) -> Checked {
     let open = run.open(env, Begin::Open, &["b"]).await.map_err(told("with c"))?;
     let c = run.over().iter().position(|leg| *leg == "c").unwrap_or(0);
@@ -270,7 +271,7 @@ pub fn run(run: Run) -> Checked {
     Ok(())
 }
 
-/// What is there after a power loss, and after another one soon after it is opened.
+/// The state after a power loss, and after another one soon after it is opened.
 fn recover(run: Run, history: &Rc<History>, crash: &Crash, again: bool) -> Checked {
     let world = Simulation::from_images(run.seed ^ crash.at, &crash.images);
     let env = world.env();
@@ -288,12 +289,12 @@ fn recover(run: Run, history: &Rc<History>, crash: &Crash, again: bool) -> Check
         })));
     }
     let (here, at, main_env) = (Rc::clone(history), crash.at, Rc::clone(&env));
-    // Who was missing once may have come back before the power failed again.
+    // A device that was absent once may have come back before the power failed again.
     let without = if again { run.without() } else { &run.without()[..run.without().len().min(1)] };
     let ended = world.run(async move {
         let open = run.open(&main_env, Begin::Open, without).await.map_err(told("opened"))?;
-        // What was begun when the power failed may be there or not, and stays so.
-        // What one has that was away meanwhile is known in regions only when the power fails once more.
+        // A write under way when the power failed may be there or not, and stays so. The bytes of a device
+        // that was away meanwhile are known in regions only when the power fails once more.
         verify(run, &here, &open, Some(at), !again).await?;
         match without {
             ["b", "c"] => comes_back(run, &here, &main_env, at).await,

@@ -5,7 +5,7 @@ use crate::mirror::tests::cut::{cut, truncated};
 
 const ABC: [&str; 3] = ["a", "b", "c"];
 
-/// All are there, get what they lack, and each can be done without.
+/// All devices are there and rebuilt, and each can be done without.
 async fn becomes_right(env: &Rc<SimEnv>, bytes: &[u8]) {
     let open = open(env, &ABC, keys(), Begin::Open).await.expect("opened");
     assert!(all_of(&open).await == bytes, "at once");

@@ -82,7 +82,7 @@ fn one_device_takes_the_place_of_another() {
         let legs = ["a", "b", "c", "d"].map(|name| child(&env, name)).to_vec();
         let four = open_with(&env, legs, keys(), Begin::Open, &["a"]).await.expect("opened");
         put(&four, 0, &bytes[..512]).await;
-        four.node.evacuate(vec!["a".into()]).await.expect("vacated");
+        four.node.evacuate(vec!["a".into()]).await.expect("evacuated");
         assert_eq!(four.roles()[1..], ["in sync"; 3]);
         four.node.close().await.expect("closed");
         let three = super::open(&env, &["d", "b", "c"], keys(), Begin::Open).await.expect("opened");
@@ -106,7 +106,7 @@ fn a_device_that_leaves_is_used_until_a_spare_has_all() {
         assert_eq!(open.roles(), ["in sync", "away", "in sync", "spare"]);
         // Without b every byte of a is needed, although a spare is to take its place.
         let node = Rc::clone(&open.node);
-        let vacated = env.start(async move { node.evacuate(vec!["a".into()]).await });
+        let evacuated = env.start(async move { node.evacuate(vec!["a".into()]).await });
         env.sleep(Duration::from_millis(1)).await;
         assert_eq!(all_of(&open).await, bytes);
         assert_eq!(
@@ -114,7 +114,7 @@ fn a_device_that_leaves_is_used_until_a_spare_has_all() {
             (Some(2), "in sync")
         );
         open.set_here("b", true);
-        vacated.ended().await.expect("vacated");
+        evacuated.ended().await.expect("evacuated");
         assert_eq!(open.roles(), ["failed", "in sync", "in sync", "in sync"]);
         assert_eq!(all_of(&open).await, bytes);
         open.node.close().await.expect("closed");
@@ -174,7 +174,8 @@ fn what_it_was_made_as_it_stays() {
     });
 }
 
-/// What the power left of a write is wrong in one parity. Its device is away when parities are made right.
+/// A write interrupted by a power loss is wrong in one parity. Its device is away when parities are made
+/// right.
 #[test]
 fn a_device_that_was_away_when_the_parity_was_made_right_gets_it() {
     for gone in ["a", "b", "c"] {

@@ -1,4 +1,4 @@
-//! What cannot be known after a crash and a loss, until somebody says that it may be forgotten.
+//! Bytes that cannot be known after a crash and a loss, until a user lets them be forgotten.
 
 use super::*;
 
@@ -65,7 +65,7 @@ fn what_is_unknown_is_listed_and_can_be_written_anew_or_forgotten() {
             (env.images(Loss::All, 1), bytes, left)
         })
         .expect("it ends");
-    // What was written anew stays known.
+    // Bytes written again stay known.
     let (images, mut bytes, left) = images;
     let world = Simulation::from_images(6, &images);
     let env = world.env();

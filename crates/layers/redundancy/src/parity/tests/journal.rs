@@ -41,8 +41,8 @@ fn what_is_damaged_is_no_record() {
     assert_eq!(Record::decode(&SHAPE, &long.encode(4096)).expect("none"), None);
 }
 
-/// A page of a metadata store ends with its own CRC-32C. What a power loss leaves of two records with such pages, the head
-/// and a page of one and a page of the other, is none.
+/// A page of a metadata store ends with its own CRC-32C. What a power loss leaves of two records with such
+/// pages, the head and a page of one and a page of the other, is none.
 #[test]
 fn half_a_record_of_sealed_pages_is_no_record() {
     let sealed = |byte: u8| {

@@ -63,7 +63,7 @@ fn simulate<F: Future<Output = ()> + 'static>(test: impl FnOnce(Rc<SimEnv>) -> F
 
 fn absent(env: &Rc<SimEnv>, name: &str) -> Rc<Node> {
     let world: Rc<dyn Env> = Rc::clone(env) as _;
-    Node::absent(name, world, lamina_block::Error::offline("it is not there"))
+    Node::absent(name, world, lamina_block::Error::offline("the device is not there"))
 }
 
 async fn open_with(

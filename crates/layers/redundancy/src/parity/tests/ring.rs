@@ -1,4 +1,5 @@
-//! The journal as a ring: which slots may be overwritten, what a degraded write costs, and what a crash must not bring back.
+//! The journal as a ring: which slots may be overwritten, what a degraded write costs, and what a crash must
+//! not bring back.
 
 use super::*;
 use crate::parity::ring::Ring;
@@ -17,7 +18,7 @@ pub fn a_slot_is_free_when_a_record_says_so() {
     drop(a);
     let done = ring.done();
     assert_eq!((done, ring.first()), (3, 1));
-    // What ends while it is being flushed is not flushed.
+    // A write that ends during a flush is not flushed.
     drop(c);
     ring.flushed(done);
     assert_eq!((ring.done(), ring.first()), (4, 3));
@@ -26,7 +27,7 @@ pub fn a_slot_is_free_when_a_record_says_so() {
     let (d, e) = (ring.take().expect("a slot"), ring.take().expect("another"));
     assert_eq!((d.sequence, e.sequence), (4, 5));
     assert!(ring.take().is_none());
-    // What older records say, and end later, takes nothing back.
+    // Older records that end later take nothing back.
     ring.wrote(1);
     ring.flushed(2);
     assert_eq!(ring.first(), 3);
@@ -143,8 +144,8 @@ fn a_full_ring_that_cannot_be_flushed_is_an_error() {
     });
 }
 
-/// A write to the places of a stripe fails half-way on a device that cannot be done without; other records go round the ring,
-/// and then the power fails. What the missing device had there is not made up.
+/// A write to the places of a stripe fails half-way on a device that cannot be done without; other records go
+/// round the ring, and then the power fails. What the missing device had there is not made up.
 #[test]
 fn a_stripe_that_is_half_written_is_not_guessed_when_its_record_is_gone() {
     let world = world(3);

@@ -1,24 +1,24 @@
-//! What was found, as much of it as anybody reads.
+//! The findings, as many as can be read.
 
 use lamina_block::{Class, Finding};
 
-/// The most findings that are told one by one.
+/// The most findings that are listed one by one.
 const SHOWN_MAX: usize = 100;
 
 /// Findings.
 #[derive(Default)]
 pub(super) struct List {
     shown: Vec<Finding>,
-    /// Lost, to be repaired, repaired: of what is not shown.
+    /// Lost, to be repaired, repaired: the numbers of findings that are not shown.
     more: [u64; 3],
     lost: bool,
 }
 
 impl List {
-    pub fn add(&mut self, class: Class, words: impl Into<String>) {
+    pub fn add(&mut self, class: Class, message: impl Into<String>) {
         self.lost |= class == Class::Lost;
         if self.shown.len() < SHOWN_MAX {
-            return self.shown.push(Finding::new(class, words));
+            return self.shown.push(Finding::new(class, message));
         }
         match class {
             Class::Lost => self.more[0] += 1,
@@ -28,22 +28,22 @@ impl List {
         }
     }
 
-    pub fn lost(&mut self, words: String) {
-        self.add(Class::Lost, words);
+    pub fn lost(&mut self, message: String) {
+        self.add(Class::Lost, message);
     }
 
-    /// What is wrong and can be repaired, or was repaired `so`.
-    pub fn repairable(&mut self, repair: bool, words: String, so: &str) {
-        let words = if repair { format!("{words}: {so}") } else { words };
-        self.add(class(repair), words);
+    /// Damage that can be repaired, or was repaired `so`.
+    pub fn repairable(&mut self, repair: bool, message: String, so: &str) {
+        let message = if repair { format!("{message}: {so}") } else { message };
+        self.add(class(repair), message);
     }
 
-    /// Nothing is lost.
+    /// True if nothing is lost.
     pub fn is_whole(&self) -> bool {
         !self.lost
     }
 
-    /// All of it; `good` is said if nothing is wrong.
+    /// All findings; `good` if there are none.
     pub fn end(mut self, good: String) -> Vec<Finding> {
         let classes = [Class::Lost, Class::Repairable, Class::Repaired];
         for (class, more) in classes.into_iter().zip(self.more).filter(|(_, more)| *more > 0) {
@@ -56,7 +56,7 @@ impl List {
     }
 }
 
-/// The class of what can be repaired.
+/// The class of damage that can be repaired.
 fn class(repair: bool) -> Class {
     if repair { Class::Repaired } else { Class::Repairable }
 }

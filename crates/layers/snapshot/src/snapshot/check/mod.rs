@@ -1,17 +1,17 @@
-//! Does the map mean something? What only this layer can tell of its metadata: whether every version can be read, whether
-//! each extent is somebody's and only that one's, and whether the bitmaps agree with the versions.
+//! Does the map make sense? The checks that only this layer can do: whether every version can be read,
+//! whether each extent has exactly one owner, and whether the bitmaps agree with the versions.
 //!
 //! ```text
-//!   versions ─▶ pages of the tree ─▶ entries ─▶ who owns each extent ──compare──▶ bitmaps, counts
+//!   versions ─▶ pages of the tree ─▶ entries ─▶ owner of each extent ──compare──▶ bitmaps, counts
 //!               cannot be read:        impossible, or one extent                  follow from the versions: repaired
 //!               bytes are lost         twice: bytes are lost
 //! ```
 //!
-//! Invariant: repairing takes no byte from anybody. A bitmap follows from the versions, so it can be made anew; while a
-//! part of a version is lost, nobody knows what it referred to, so nothing at all is given back.
+//! Invariant: a repair loses no byte. A bitmap follows from the versions, so it can be rebuilt; while a part
+//! of a version is lost, its extents are not known, so nothing at all is freed.
 //!
-//! Memory: eight bytes for each extent of a window of eight million, as all versions are walked once for each window, and
-//! eight for each page of the tree.
+//! Memory: eight bytes for each extent of a window of eight million, as all versions are walked once for each
+//! window, and eight for each page of the tree.
 
 mod list;
 mod space;
@@ -21,7 +21,7 @@ use self::list::List;
 use self::space::Sweep;
 use self::walk::{Fix, Known, Walk};
 use super::core::Core;
-use super::format::{HEAD_LEN, Head, Kept, kept_at};
+use super::format::{HEAD_LEN, Head, SnapshotRecord, record_at};
 use super::state::Snapshot;
 use lamina_block::{Finding, Result};
 use lamina_metadata::Change;
@@ -29,12 +29,12 @@ use lamina_metadata::extents::Entry;
 use std::rc::Rc;
 
 impl Core {
-    /// True if something was found damaged since the volume was opened that keeps space from being used.
+    /// True if damage was found since the volume was opened that keeps space from being used.
     pub fn is_damaged(&self) -> bool {
         self.sealed.is_some() || self.pages.lost() + self.space.borrow().lost() > 0
     }
 
-    /// See [`lamina_block::Manage::check`]. The device is held.
+    /// See [`lamina_block::Manage::check`]. The device is quiesced.
     pub async fn check(self: &Rc<Self>, repair: bool) -> Result<Vec<Finding>> {
         self.offline()?;
         let untouched = self.is_read_only();
@@ -43,9 +43,9 @@ impl Core {
             self.flush().await?;
             self.all_released().await;
         }
-        let held = self.map_lock.lock().await;
+        let guard = self.map_lock.lock().await;
         let found = self.look_at_all(repair && !untouched).await;
-        drop(held);
+        drop(guard);
         if self.head().garbage && !untouched {
             self.start_reclaim();
         }
@@ -56,7 +56,8 @@ impl Core {
         let mut list = List::default();
         if let Some(why) = &self.sealed {
             list.lost(format!(
-                "{why}; the volume is read-only, as nobody knows what is theirs: copy it, and the snapshots that are \
+                "{why}; the volume is read-only, as the extents of the snapshots are unknown: copy it, and \
+                 the snapshots that are \
                  left, to another device"
             ));
         }
@@ -82,21 +83,21 @@ impl Core {
         Ok(list.end(format!("the map is good: {snapshots} snapshots, {pages} pages")))
     }
 
-    /// Oldest first, so that what several share is looked at as that of the first of them.
+    /// Oldest first, so that shared pages are attributed to the first of the snapshots that share them.
     fn known(&self) -> Vec<Known> {
         let state = self.state();
         let head = state.versions.head();
         let mut known = Vec::new();
         for (i, snapshot) in state.versions.snapshots().iter().enumerate() {
-            let Kept { name, epoch, size, root } = snapshot.kept.clone();
-            known.push(Known { words: format!("snapshot {name:?}"), root, epoch, size, snapshot: Some(i) });
+            let SnapshotRecord { name, epoch, size, root } = snapshot.record.clone();
+            known.push(Known { name: format!("snapshot {name:?}"), root, epoch, size, snapshot: Some(i) });
         }
-        let words = "the volume".to_owned();
-        known.push(Known { words, root: head.root, epoch: head.epoch, size: head.size, snapshot: None });
+        let name = "the volume".to_owned();
+        known.push(Known { name, root: head.root, epoch: head.epoch, size: head.size, snapshot: None });
         known
     }
 
-    /// The epoch in the head is later than that of all snapshots, or what they have would be overwritten.
+    /// The epoch in the head must be later than that of all snapshots, or their extents would be overwritten.
     async fn check_head(self: &Rc<Self>, list: &mut List, repair: bool) -> Result<()> {
         let mut bytes = [0; HEAD_LEN];
         self.store.load(self.head_id)?.read(0, &mut bytes).await?;
@@ -113,7 +114,7 @@ impl Core {
         Ok(())
     }
 
-    /// Puts entries right of which it is known what is wrong.
+    /// Corrects entries whose right value is known.
     async fn put_right(
         self: &Rc<Self>,
         fixes: &[Fix],
@@ -130,8 +131,8 @@ impl Core {
                 self.stage(change).await?;
                 self.commit().await?;
             }
-            let (Fix::Entry { words, .. } | Fix::Root { words, .. }) = fix;
-            list.repairable(repair, words.clone(), "from now on, it counts as shared");
+            let (Fix::Entry { message, .. } | Fix::Root { message, .. }) = fix;
+            list.repairable(repair, message.clone(), "from now on, it counts as shared");
         }
         Ok(())
     }
@@ -140,8 +141,8 @@ impl Core {
         self.change(|state| state.versions.correct_root(version.snapshot, page));
         let state = self.state();
         match version.snapshot.map(|at| &state.versions.snapshots()[at]) {
-            Some(Snapshot { kept, index, .. }) => {
-                Change::new().write(self.table_id, kept_at(*index), kept.encode())
+            Some(Snapshot { record, index, .. }) => {
+                Change::new().write(self.table_id, record_at(*index), record.encode())
             }
             None => self.with_head(Change::new(), *state.versions.head()),
         }

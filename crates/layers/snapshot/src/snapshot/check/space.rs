@@ -1,4 +1,4 @@
-//! Bitmaps against what the versions refer to.
+//! Compares the bitmaps with the versions.
 
 use super::super::core::Core;
 use super::super::reclaim::BATCH;
@@ -12,14 +12,14 @@ use std::rc::Rc;
 pub(super) struct Sweep<'a> {
     pub core: &'a Rc<Core>,
     pub repair: bool,
-    /// All of every version could be read: what none of them refers to is nobody's.
+    /// All of every version could be read: extents that none of them refers to have no owner.
     pub whole: bool,
     pub list: &'a mut List,
-    /// Extents and pages that are in use, and nobody refers to.
+    /// Extents and pages that are in use without an owner.
     pub leaked: [u64; 2],
 }
 
-/// Runs of what was looked at.
+/// Runs of the numbers.
 fn runs(numbers: &[u64]) -> Vec<Range<u64>> {
     let mut runs: Vec<Range<u64>> = Vec::new();
     for number in numbers {
@@ -36,7 +36,7 @@ fn name(extents: bool) -> &'static str {
 }
 
 impl Sweep<'_> {
-    /// Compares the bits and counts of a range with what somebody refers to.
+    /// Compares the bits and counts of a range with the owners.
     pub async fn compare(
         &mut self,
         of: &Pxb,
@@ -68,7 +68,7 @@ impl Sweep<'_> {
         Ok(())
     }
 
-    /// A page of the bitmap is damaged. What it says when it was made anew.
+    /// A page of the bitmap is damaged: rebuilds it, and lists the damage.
     async fn remake(
         &mut self,
         of: &Pxb,
@@ -76,24 +76,19 @@ impl Sweep<'_> {
         extents: bool,
         refers: &impl Fn(u64) -> bool,
     ) -> Result<Option<Vec<u64>>> {
-        let words = format!(
-            "it is damaged which of the {} {} to {} are in use",
-            name(extents),
-            range.start,
-            range.end
-        );
+        let message = format!("the bits of {} {} to {} are damaged", name(extents), range.start, range.end);
         let so = match self.whole {
             true => "made again from the versions",
             false => "all count as in use, as a part of a version is lost",
         };
         if !self.repair {
-            self.list.repairable(false, words, so);
+            self.list.repairable(false, message, so);
             return Ok(None);
         }
         let is_used = |number| !self.whole || refers(number);
         of.restore_bits(range.start, is_used).await?;
         let used: Vec<u64> = range.filter(|number| is_used(*number)).collect();
-        self.list.repairable(true, words, so);
+        self.list.repairable(true, message, so);
         Ok(Some(used))
     }
 
@@ -112,12 +107,12 @@ impl Sweep<'_> {
                 of.restore_counts(from).await?;
             }
             if !std::mem::replace(said, !self.repair) {
-                let words = format!("counts of {} in use are damaged", name(extents));
-                self.list.repairable(self.repair, words, "counted again");
+                let message = format!("counts of {} in use are damaged", name(extents));
+                self.list.repairable(self.repair, message, "counted again");
             }
         }
         if self.repair {
-            // Also if it is right, it may not be believed yet.
+            // A right count may not be trusted yet.
             let (change, _) = of.recount(Change::new(), from).await?;
             if count == Count::Wrong || of.lost() > 0 {
                 self.core.stage(change).await?;
@@ -125,13 +120,13 @@ impl Sweep<'_> {
             }
         }
         if let (Count::Wrong, Some(used)) = (count, used) {
-            let words = format!("of the {} from {from} on, it is wrong how many are in use", name(extents));
-            self.list.repairable(self.repair, words, &format!("{used} are"));
+            let message = format!("the count of {} in use from {from} on is wrong", name(extents));
+            self.list.repairable(self.repair, message, &format!("{used} are"));
         }
         Ok(())
     }
 
-    /// What somebody has is called free, and would be given to others.
+    /// Extents with an owner are called free, and would get another one.
     async fn claim(&mut self, of: &Pxb, missing: &[u64], extents: bool) -> Result<()> {
         if self.repair {
             for batch in runs(missing).chunks(BATCH) {
@@ -144,8 +139,9 @@ impl Sweep<'_> {
             }
         }
         for run in runs(missing) {
-            let words = format!("{} {} to {} are in use, and called free", name(extents), run.start, run.end);
-            self.list.repairable(self.repair, words, "called in use now");
+            let message =
+                format!("{} {} to {} are in use, and called free", name(extents), run.start, run.end);
+            self.list.repairable(self.repair, message, "called in use now");
         }
         Ok(())
     }
@@ -163,15 +159,15 @@ impl Sweep<'_> {
         Ok(())
     }
 
-    /// Says what is taken in vain.
+    /// Lists the leaked space.
     pub fn end(self) {
         for (extents, leaked) in [true, false].into_iter().zip(self.leaked).filter(|(_, n)| *n > 0) {
-            let words = format!("{leaked} {} are in use, and nobody has them", name(extents));
+            let message = format!("{leaked} {} are in use without an owner", name(extents));
             match self.repair {
-                true => self.list.add(Class::Repaired, format!("{words}: given back")),
+                true => self.list.add(Class::Repaired, format!("{message}: given back")),
                 false => self.list.add(
                     Class::Leak,
-                    format!("{words}: they are given back when the volume looks for space, or by a repair"),
+                    format!("{message}: they are given back when the volume looks for space, or by a repair"),
                 ),
             }
         }

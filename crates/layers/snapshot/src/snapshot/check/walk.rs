@@ -1,4 +1,4 @@
-//! A walk through all versions that believes nothing: who owns each extent, and what cannot be.
+//! A walk through all versions that trusts nothing: finds the owner of each extent, and impossible entries.
 
 use super::super::core::Core;
 use super::list::List;
@@ -7,7 +7,8 @@ use lamina_metadata::extents::{Entry, FANOUT, Root};
 use std::ops::Range;
 use std::time::Duration;
 
-/// The extents whose owners are in memory at a time: those of whole pages of the bitmap, 64 MiB of owners.
+/// The physical extents whose owners are in memory at a time: those of whole pages of the bitmap, 64 MiB of
+/// owners.
 const WINDOW: u64 = 32_512 * 256;
 /// Pages walked without a pause.
 const AT_ONCE: u64 = 8;
@@ -16,17 +17,17 @@ const NAMED_MAX: usize = 3;
 
 /// A version of the volume.
 pub(super) struct Known {
-    /// What it is called.
-    pub words: String,
+    /// The name of the version.
+    pub name: String,
     pub root: Root,
-    /// What it refers to was born then, or before.
+    /// All extents of the version were born in this epoch, or before.
     pub epoch: u32,
     pub size: u64,
-    /// Its place among the snapshots; none: the volume as it is.
+    /// The index of the snapshot; none: the volume as it is.
     pub snapshot: Option<usize>,
 }
 
-/// Where an entry stands.
+/// The location of an entry.
 #[derive(Clone, Copy)]
 enum Holder {
     /// In the root of a version.
@@ -45,15 +46,15 @@ struct Span {
     len: u64,
 }
 
-/// What cannot be.
-enum Wrong {
+/// The kinds of damage.
+enum Damage {
     /// A page cannot be read.
     Unreadable(u64),
-    /// An entry says nothing.
+    /// An entry is impossible.
     Impossible,
-    /// An entry names an extent behind the device's last.
+    /// An entry names a physical extent beyond the device's last.
     Beyond(u64),
-    /// An extent has two owners: this one, and the one whose number is given.
+    /// A physical extent has two owners: this one, and the extent whose number is given.
     Twice(u64, u64),
     /// A page is part of two tables, or of one twice.
     PageTwice(u64),
@@ -63,13 +64,13 @@ struct Problem {
     version: usize,
     holder: Holder,
     span: Span,
-    wrong: Wrong,
+    damage: Damage,
 }
 
-/// What is to be written instead of an entry that claims to be younger than its version.
+/// The correction of an entry that claims to be younger than its version.
 pub(super) enum Fix {
-    Entry { page: u64, slot: usize, to: Entry, words: String },
-    Root { version: usize, to: Entry, words: String },
+    Entry { page: u64, slot: usize, to: Entry, message: String },
+    Root { version: usize, to: Entry, message: String },
 }
 
 /// A page to be walked.
@@ -84,15 +85,15 @@ pub(super) struct Walk<'a> {
     core: &'a Core,
     versions: &'a [Known],
     window: Range<u64>,
-    /// Of each extent of the window: the number of the extent of the volume that lies there, and one.
+    /// For each physical extent of the window: the number of the extent of the volume that owns it, plus one.
     owners: Vec<u64>,
-    /// Of each page of the tree: its place in the tables, never 0.
-    places: Vec<u64>,
+    /// For each page of the tree: its position in the tables, never 0.
+    positions: Vec<u64>,
     stack: Vec<Node>,
     version: usize,
     problems: Vec<Problem>,
     fixes: Vec<Fix>,
-    /// This is the first window: what is wrong with pages and entries is noted.
+    /// This is the first window: damage of pages and entries is noted.
     first: bool,
 }
 
@@ -103,7 +104,7 @@ impl<'a> Walk<'a> {
             versions,
             window: 0..0,
             owners: Vec::new(),
-            places: Vec::new(),
+            positions: Vec::new(),
             stack: Vec::new(),
             version: 0,
             problems: Vec::new(),
@@ -121,37 +122,37 @@ impl<'a> Walk<'a> {
         self.window.clone()
     }
 
-    /// Whether somebody owns an extent of the window.
-    pub fn owns(&self, extent: u64) -> bool {
-        self.owners[(extent - self.window.start) as usize] != 0
+    /// True if a physical extent of the window has an owner.
+    pub fn owns(&self, physical: u64) -> bool {
+        self.owners[(physical - self.window.start) as usize] != 0
     }
 
-    /// Whether somebody refers to a page of the tree.
+    /// True if a page of the tree is referred to.
     pub fn has_page(&self, page: u64) -> bool {
-        self.places[page as usize] != 0
+        self.positions[page as usize] != 0
     }
 
-    /// Pages that somebody refers to.
+    /// The number of pages that are referred to.
     pub fn pages(&self) -> usize {
-        self.places.iter().filter(|place| **place != 0).count()
+        self.positions.iter().filter(|position| **position != 0).count()
     }
 
     pub fn take_fixes(&mut self) -> Vec<Fix> {
         std::mem::take(&mut self.fixes)
     }
 
-    /// Walks all versions for a window, and says what is wrong.
+    /// Walks all versions for a window, and lists the damage.
     pub async fn window(&mut self, number: u64, list: &mut List) -> Result<()> {
         self.first = number == 0;
         self.walk(number).await?;
         for problem in std::mem::take(&mut self.problems) {
-            let words = self.words(&problem).await;
-            list.lost(words);
+            let message = self.message(&problem).await;
+            list.lost(message);
         }
         Ok(())
     }
 
-    /// Walks once more, in silence.
+    /// Walks once more, without listing.
     pub async fn again(&mut self, number: u64) -> Result<()> {
         self.first = false;
         self.walk(number).await?;
@@ -163,13 +164,13 @@ impl<'a> Walk<'a> {
         let physical = self.core.head().physical;
         self.window = number * WINDOW..((number + 1) * WINDOW).min(physical);
         self.owners = vec![0; (self.window.end - self.window.start) as usize];
-        self.places = vec![0; self.core.tree.count() as usize];
+        self.positions = vec![0; self.core.tree.count() as usize];
         let mut walked = 0;
         for version in 0..self.versions.len() {
             self.version = version;
             let root = self.versions[version].root;
-            let behind = Span { first: root.capacity(), len: u64::MAX - root.capacity() };
-            self.at_home(Holder::Root, behind);
+            let rest = Span { first: root.capacity(), len: u64::MAX - root.capacity() };
+            self.own_adopted(Holder::Root, rest);
             let all = Span { first: 0, len: root.capacity() };
             self.entry(Holder::Root, Ok(root.page), root.levels, all);
             while let Some(node) = self.stack.pop() {
@@ -196,63 +197,64 @@ impl<'a> Walk<'a> {
             }
             Err(e) if e.kind() == ErrorKind::Corrupt => {
                 let span = Span { first, len: len.saturating_mul(FANOUT) };
-                self.wrong(holder, span, Wrong::Unreadable(page));
+                self.damaged(holder, span, Damage::Unreadable(page));
                 Ok(())
             }
             Err(e) => Err(e),
         }
     }
 
-    /// An entry with so many levels below it.
+    /// An entry, and the number of levels below it.
     fn entry(&mut self, holder: Holder, entry: Result<Entry>, below: u8, span: Span) {
         match entry {
-            Ok(Entry::Absent) => self.at_home(holder, span),
+            Ok(Entry::Absent) => self.own_adopted(holder, span),
             Ok(Entry::Hole) if below == 0 => {}
             Ok(Entry::At { place, born }) => {
                 self.age(holder, place, born, span);
                 match below {
                     0 if place < self.core.head().physical => self.own(holder, place, span.first),
-                    0 => self.wrong(holder, span, Wrong::Beyond(place)),
+                    0 => self.damaged(holder, span, Damage::Beyond(place)),
                     _ => self.go_down(holder, place, below, span),
                 }
             }
-            Ok(Entry::Hole) | Err(_) => self.wrong(holder, span, Wrong::Impossible),
+            Ok(Entry::Hole) | Err(_) => self.damaged(holder, span, Damage::Impossible),
         }
     }
 
     fn go_down(&mut self, holder: Holder, page: u64, below: u8, span: Span) {
         let here = span.first.saturating_mul(8) + u64::from(below);
-        match self.places.get(page as usize).copied() {
+        match self.positions.get(page as usize).copied() {
             Some(0) => {
-                self.places[page as usize] = here;
+                self.positions[page as usize] = here;
                 self.stack.push(Node { page, level: below - 1, first: span.first, holder });
             }
             Some(there) if there == here => {}
-            Some(_) => self.wrong(holder, span, Wrong::PageTwice(page)),
-            None => self.wrong(holder, span, Wrong::Impossible),
+            Some(_) => self.damaged(holder, span, Damage::PageTwice(page)),
+            None => self.damaged(holder, span, Damage::Impossible),
         }
     }
 
-    /// What was born after a version cannot be part of it. If it were believed, it would be overwritten in its place.
+    /// An extent born after a version cannot be part of it. If the entry were trusted, the extent would be
+    /// overwritten in place.
     fn age(&mut self, holder: Holder, place: u64, born: u32, span: Span) {
         let version = &self.versions[self.version];
         if born <= version.epoch || !self.first {
             return;
         }
         let bytes = self.bytes(span, version.size);
-        let words = format!(
-            "bytes {} to {} of {} are said to be younger than it is",
-            bytes.start, bytes.end, version.words
+        let message = format!(
+            "bytes {} to {} of {} are said to be younger than this version",
+            bytes.start, bytes.end, version.name
         );
         let to = Entry::At { place, born: version.epoch };
         self.fixes.push(match holder {
-            Holder::Root => Fix::Root { version: self.version, to, words },
-            Holder::Page { page, slot, .. } => Fix::Entry { page, slot, to, words },
+            Holder::Root => Fix::Root { version: self.version, to, message },
+            Holder::Page { page, slot, .. } => Fix::Entry { page, slot, to, message },
         });
     }
 
-    /// What no entry speaks of lies where it did when the device was taken over.
-    fn at_home(&mut self, holder: Holder, span: Span) {
+    /// Adopted extents without an entry are where they were when the device was adopted.
+    fn own_adopted(&mut self, holder: Holder, span: Span) {
         let adopted = self.core.head().adopted;
         let start = span.first.max(self.window.start);
         let end = span.first.saturating_add(span.len).min(adopted).min(self.window.end);
@@ -261,29 +263,29 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn own(&mut self, holder: Holder, extent: u64, number: u64) {
-        if !self.window.contains(&extent) {
+    fn own(&mut self, holder: Holder, physical: u64, extent: u64) {
+        if !self.window.contains(&physical) {
             return;
         }
-        let at = (extent - self.window.start) as usize;
+        let at = (physical - self.window.start) as usize;
         match self.owners[at] {
-            0 => self.owners[at] = number + 1,
-            owner if owner == number + 1 => {}
+            0 => self.owners[at] = extent + 1,
+            owner if owner == extent + 1 => {}
             other => {
-                let span = Span { first: number, len: 1 };
-                self.note(holder, span, Wrong::Twice(extent, other - 1));
+                let span = Span { first: extent, len: 1 };
+                self.note(holder, span, Damage::Twice(physical, other - 1));
             }
         }
     }
 
-    fn wrong(&mut self, holder: Holder, span: Span, wrong: Wrong) {
+    fn damaged(&mut self, holder: Holder, span: Span, damage: Damage) {
         if self.first {
-            self.note(holder, span, wrong);
+            self.note(holder, span, damage);
         }
     }
 
-    fn note(&mut self, holder: Holder, span: Span, wrong: Wrong) {
-        self.problems.push(Problem { version: self.version, holder, span, wrong });
+    fn note(&mut self, holder: Holder, span: Span, damage: Damage) {
+        self.problems.push(Problem { version: self.version, holder, span, damage });
     }
 
     /// The bytes of extents, as far as a version of `size` bytes has them.
@@ -294,28 +296,28 @@ impl<'a> Walk<'a> {
         start..at(span.first.saturating_add(span.len)).min(size).max(start)
     }
 
-    async fn words(&self, problem: &Problem) -> String {
+    async fn message(&self, problem: &Problem) -> String {
         let (size, whose) = self.whose(problem).await;
         let bytes = self.bytes(problem.span, size);
         let lost = format!("bytes {} to {} of {whose}", bytes.start, bytes.end);
-        match problem.wrong {
-            Wrong::Unreadable(page) => format!("page {page} of the map cannot be read: {lost} are lost"),
-            Wrong::Impossible => {
-                format!("the map says nothing that is possible of where {lost} lie: they are lost")
+        match problem.damage {
+            Damage::Unreadable(page) => format!("page {page} of the map cannot be read: {lost} are lost"),
+            Damage::Impossible => {
+                format!("the map has an impossible entry for {lost}: they are lost")
             }
-            Wrong::Beyond(extent) => {
+            Damage::Beyond(extent) => {
                 let last = self.core.head().physical;
                 format!("{lost} are said to lie in extent {extent}, and there are only {last}: they are lost")
             }
-            Wrong::Twice(extent, other) => {
+            Damage::Twice(extent, other) => {
                 let start = other << self.core.shift();
                 format!(
-                    "{lost} are said to lie in extent {extent}, and so are bytes {start} to {}: one of both is lost, \
-                     and what is written to one is read from the other",
+                    "{lost} are said to lie in extent {extent}, and so are bytes {start} to {}: one of both \
+                     is lost, and a write to one is read from the other",
                     start + self.core.extent()
                 )
             }
-            Wrong::PageTwice(page) => {
+            Damage::PageTwice(page) => {
                 format!(
                     "page {page} of the map is said to tell where {lost} lie, and others too: one of both is lost"
                 )
@@ -323,7 +325,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Which versions an entry is part of, in words, and the size of the largest.
+    /// The names of the versions that an entry is part of, and the size of the largest.
     async fn whose(&self, problem: &Problem) -> (u64, String) {
         let (mut size, mut names) = (0, Vec::new());
         for (i, version) in self.versions.iter().enumerate() {
@@ -336,7 +338,7 @@ impl<'a> Walk<'a> {
             };
             if is_its || i == problem.version {
                 size = size.max(version.size);
-                names.push(version.words.as_str());
+                names.push(version.name.as_str());
             }
         }
         let more = names.len().saturating_sub(NAMED_MAX);

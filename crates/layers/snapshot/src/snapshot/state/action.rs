@@ -1,15 +1,16 @@
-//! What a write, a zeroing or a discard does with one extent.
+//! The action of a write, a zeroing or a discard on one extent.
 //!
-//! | the extent lies … | write, full | write, in part | zeroing, whole | zeroing, in part | discard, whole | discard, in part |
+//! | the extent lies … | full write | partial write | whole zeroing | part zeroing | whole discard | part discard |
 //! |---|---|---|---|---|---|---|
 //! | nowhere | replace | copy of zeroes | leave | leave | leave | leave |
 //! | where it may be written | in place | in place | unmap | in place | unmap | leave |
 //! | where it is shared | replace | copy | unmap | copy | unmap | leave |
 //!
-//! "Full": all bytes of the extent. "Whole": all that the volume has of it. A write must fill an extent to replace it, or
-//! the extent would keep bytes of an earlier owner behind the volume's end, which a larger volume would show.
+//! "Full": all bytes of the extent. "Whole": all bytes of the extent within the volume. A write must fill an
+//! extent to replace it, or the extent would keep bytes of an earlier owner after the volume's end, which a
+//! larger volume would show.
 
-use super::versions::Spot;
+use super::versions::PhysicalExtent;
 use lamina_block::Op;
 use std::ops::Range;
 
@@ -18,28 +19,28 @@ use std::ops::Range;
 pub(in super::super) enum Action {
     /// Nothing.
     Leave,
-    /// The child does it in this extent.
+    /// The child writes in place, in this physical extent.
     InPlace(u64),
-    /// It lies nowhere from now on.
+    /// The extent has no physical extent from now on.
     Unmap,
-    /// All of it is written to a new extent.
+    /// All of the extent is written to a new physical extent.
     Replace,
-    /// It is copied to a new extent, with the change in it; zeroes, if it lies nowhere.
-    Copy(Option<Spot>),
+    /// The extent is copied to a new physical extent, with the change in it; zeroes, if it has none.
+    Copy(Option<PhysicalExtent>),
 }
 
-/// How much of an extent a request is about.
+/// The part of an extent that a request covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Covers {
     Part,
-    /// All that the volume has of it.
+    /// All bytes of the extent within the volume.
     Whole,
-    /// All of it.
+    /// All bytes of the extent.
     Full,
 }
 
 impl Covers {
-    /// Of a request for bytes `at` of a volume of `size` bytes.
+    /// For a request for bytes `at` of a volume of `size` bytes.
     pub fn new(at: &Range<u64>, extent: Range<u64>, size: u64) -> Covers {
         match at.start <= extent.start {
             true if at.end >= extent.end => Covers::Full,
@@ -50,22 +51,25 @@ impl Covers {
 }
 
 impl Action {
-    /// Of an extent that lies `at`; `own`: where it may be written in its place, if so.
-    pub fn new(op: &Op, covers: Covers, at: Option<Spot>, own: Option<Spot>) -> Action {
+    /// For an extent that lies `at`; `own`: the physical extent that may be written in place, if any.
+    pub fn new(op: &Op, covers: Covers, at: Option<PhysicalExtent>, own: Option<PhysicalExtent>) -> Action {
         debug_assert!(own.is_none() || own == at, "an extent is written where it lies");
         match (op, at, own) {
             (Op::Read(_) | Op::Flush, ..) => Action::Leave,
             (Op::Zero(_) | Op::Discard, None, _) => Action::Leave,
             (Op::Zero(_) | Op::Discard, Some(_), _) if covers != Covers::Part => Action::Unmap,
             (Op::Discard, Some(_), _) => Action::Leave,
-            (Op::Write(..) | Op::Zero(_), Some(_), Some(own)) => Action::InPlace(own.extent),
+            (Op::Write(..) | Op::Zero(_), Some(_), Some(own)) => Action::InPlace(own.number),
             (Op::Write(..), ..) if covers == Covers::Full => Action::Replace,
             (Op::Write(..) | Op::Zero(_), at, None) => Action::Copy(at),
-            (Op::Write(..), None, Some(_)) => unreachable!("what lies nowhere is not written in its place"),
+            (Op::Write(..), None, Some(_)) => unreachable!(
+                "an extent without a physical extent is not \
+                written in place"
+            ),
         }
     }
 
-    /// Whether it takes a new extent.
+    /// True if the action takes a new physical extent.
     pub fn is_new(self) -> bool {
         matches!(self, Action::Replace | Action::Copy(_))
     }

@@ -1,4 +1,5 @@
-//! Extents between two owners: no map refers to them any more, or not yet, and none may be given away.
+//! Physical extents between two owners: no map refers to them any more, or not yet, and none may be given
+//! away.
 //!
 //! | an extent is … | `committed` | `give_up` | `next_batch` | `released` |
 //! |---|---|---|---|---|
@@ -9,12 +10,12 @@
 //! | draining: a grace period runs that began when it was retired | draining | – | – | answered: free |
 //! | none of these | | retired | | |
 //!
-//! "–" would be a second owner. `next_batch` and `released` alternate: all that is retired waits for one
-//! grace period.
+//! "–" would be a second owner. `next_batch` and `released` alternate: all retired extents wait for one grace
+//! period.
 //!
 //! Invariants:
 //! * An extent is one of these at a time.
-//! * What is draining has a task that will release it.
+//! * Draining extents have a task that will release them.
 
 use std::collections::BTreeSet;
 
@@ -24,9 +25,9 @@ enum Release {
     /// There is none.
     #[default]
     Idle,
-    /// It is about to look.
+    /// The task is about to look.
     Asked,
-    /// It waits until no request can be on its way to these.
+    /// The task waits until no request can be on its way to these.
     Draining(Vec<u64>),
 }
 
@@ -39,12 +40,12 @@ pub(in super::super) struct Frees<C> {
     release: Release,
 }
 
-/// Where an extent goes that no entry refers to any more.
+/// The fate of an extent that no entry refers to any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Gone {
-    /// It is released after a grace period.
+    /// The extent is released after a grace period.
     Retired,
-    /// The bitmap has it in use: only a reclaiming finds it.
+    /// The bitmap has the extent in use: only reclaiming finds it.
     Garbage,
 }
 
@@ -89,7 +90,7 @@ impl<C> Frees<C> {
         }
     }
 
-    /// What the store was told is durable. The changes that had to wait for that.
+    /// The staged changes are durable. Returns the changes that had to wait for that.
     pub fn committed(&mut self) -> Vec<(C, Vec<u64>)> {
         self.retired.append(&mut self.cleared);
         std::mem::take(&mut self.later)
@@ -100,7 +101,7 @@ impl<C> Frees<C> {
         self.retired.extend(extents);
     }
 
-    /// An entry that the map never had is replaced by another one: it was the only one to refer to this.
+    /// An entry that the map never had is replaced by another one: no other entry referred to this extent.
     pub fn give_up(&mut self, extent: u64) -> Gone {
         if self.ahead.remove(&extent) {
             return Gone::Garbage;
@@ -119,7 +120,7 @@ impl<C> Frees<C> {
         self.release != Release::Idle
     }
 
-    /// True: a task is to be spawned that releases what is retired.
+    /// True: a task is to be spawned that releases retired extents.
     pub fn ask_release(&mut self) -> bool {
         let spawn = !self.retired.is_empty() && !self.is_releasing();
         if spawn {
@@ -128,8 +129,7 @@ impl<C> Frees<C> {
         spawn
     }
 
-    /// All that is retired waits for one grace period from now on; false: there is nothing, and the task
-    /// ends.
+    /// All retired extents wait for one grace period from now on; false: there are none, and the task ends.
     pub fn next_batch(&mut self) -> bool {
         assert_eq!(self.release, Release::Asked, "a grace period is for extents retired before it began");
         self.release = match self.retired.is_empty() {

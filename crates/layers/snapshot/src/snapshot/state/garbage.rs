@@ -6,23 +6,23 @@
 //! | running, nothing more was asked | asked | no: the job may end | idle | stale | no |
 //! | running, asked | asked | a pass; nothing asked, not stale | idle, asked | stale | no |
 //!
-//! "–" is an assertion. A pass finds what was garbage when it began, so whatever becomes garbage later asks
-//! for one more. "Stale": an extent was replaced that counts as shared, and which perhaps no snapshot has.
+//! "–" is an assertion. A pass finds the garbage there was when it began, so later garbage asks for one more
+//! pass. "Stale": an extent was replaced that counts as shared, and that perhaps no snapshot has.
 
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Garbage {
     running: bool,
-    /// Something has become garbage since the last pass began.
+    /// There may be new garbage since the last pass began.
     asked: bool,
     stale: bool,
-    /// Pages of the map were given back so many times.
+    /// Pages of the map were freed so many times.
     sweeps: u64,
 }
 
 impl Default for Garbage {
     fn default() -> Self {
-        // Nothing is known of what an earlier run has left.
+        // The garbage of an earlier run is not known.
         Garbage { running: false, asked: false, stale: true, sweeps: 0 }
     }
 }
@@ -32,7 +32,7 @@ impl Garbage {
         self.running
     }
 
-    /// How often pages of the map were given back: a walk that began before may have gone through them.
+    /// How often pages of the map were freed: a walk that began before may have gone through them.
     #[inline]
     pub fn sweeps(&self) -> u64 {
         self.sweeps
@@ -46,7 +46,7 @@ impl Garbage {
         begins
     }
 
-    /// True: one more pass is to be made, which finds all that is garbage now.
+    /// True: one more pass is to be made, which finds all garbage there is now.
     pub fn begin_pass(&mut self) -> bool {
         assert!(self.running, "a pass is part of a job");
         let again = std::mem::take(&mut self.asked);
@@ -54,7 +54,7 @@ impl Garbage {
         again
     }
 
-    /// Whether the passes have found all that was asked for.
+    /// True if the passes have found all garbage that was asked for.
     pub fn is_done(&self) -> bool {
         !self.asked
     }
@@ -70,12 +70,12 @@ impl Garbage {
         self.stale = true;
     }
 
-    /// Whether a pass may find something, though nothing is known of garbage, and no job runs.
+    /// True if a pass may find garbage, though none is known, and no job runs.
     pub fn is_worthwhile(&self) -> bool {
         self.stale && !self.running
     }
 
-    /// Pages of the map were given back.
+    /// Pages of the map were freed.
     pub fn swept(&mut self) {
         self.sweeps += 1;
     }

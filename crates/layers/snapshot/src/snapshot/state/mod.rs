@@ -1,4 +1,5 @@
-//! The state of a volume: plain structs that decide at once. What they decide, [`super::core::Core`] does.
+//! The state of a volume: plain structs that decide at once. [`super::core::Core`] carries out their
+//! decisions.
 //!
 //! ```text
 //!   Versions   which versions there are, what an entry of a map means, what snapshots may share
@@ -13,7 +14,7 @@
 //!
 //! * Entries are frozen only while a round is under way.
 //! * No entry of the overlay refers to an extent that has no owner, and no two refer to the same one.
-//! * What the bitmap has ahead of the map is what an entry of the overlay refers to.
+//! * An extent that the bitmap has ahead of the map has an entry in the overlay.
 
 mod action;
 mod frees;
@@ -27,12 +28,12 @@ pub(super) use self::frees::{Frees, Gone};
 use self::garbage::Garbage;
 pub(super) use self::overlay::{Age, Bounds, Overlay};
 pub(super) use self::rounds::{Rounds, Ticket};
-pub(super) use self::versions::{Snapshot, Spot, Versions};
+pub(super) use self::versions::{PhysicalExtent, Snapshot, Versions};
 use lamina_metadata::Change;
 use lamina_metadata::extents::Entry;
 use std::collections::BTreeSet;
 
-/// How a panic begins that [`State::check`] is the reason of.
+/// The beginning of a panic caused by [`State::check`].
 pub(super) const BROKEN: &str = "the state is broken";
 
 /// A state of so many extents is checked after every transition, a larger one after one in so many.
@@ -45,22 +46,22 @@ pub(super) struct State {
     pub rounds: Rounds,
     pub frees: Frees<Change>,
     pub garbage: Garbage,
-    /// Nothing begins any more.
+    /// No work begins any more.
     pub closed: bool,
 }
 
-/// Where an extent of the volume lies now.
+/// The location of an extent of the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Location {
-    /// `None`: nowhere, it reads as zeroes.
-    pub at: Option<Spot>,
+    /// `None`: no physical extent, it reads as zeroes.
+    pub at: Option<PhysicalExtent>,
     pub age: Age,
 }
 
-/// What a request waits for that needs space, and finds none.
+/// The event that a request waits for that needs space, and finds none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// Others will notice: a round is under way, a reservation ends, extents are released.
+    /// No action is needed: a round is under way, a reservation ends, extents are released.
     Others,
     /// A round has to be asked for.
     Round,
@@ -80,34 +81,34 @@ impl State {
         }
     }
 
-    /// Nothing was written that the map does not know durably.
+    /// True if the map has every entry durably.
     #[inline]
-    pub fn is_settled(&self) -> bool {
+    pub fn is_committed(&self) -> bool {
         self.overlay.is_empty() && !self.rounds.is_uncommitted()
     }
 
-    /// Where an extent lies that waits for the map.
+    /// The location of an extent whose entry waits for the map.
     #[inline]
     pub fn waiting(&self, extent: u64) -> Option<Location> {
         let (entry, age) = self.overlay.get(extent)?;
-        Some(Location { at: self.versions.meaning(extent, entry), age })
+        Some(Location { at: self.versions.resolve(extent, entry), age })
     }
 
-    /// Where an extent may be written in its place: no snapshot has it and, at `atomic`, no map on disk.
+    /// The physical extent that may be written in place: no snapshot has it and, at `atomic`, no map on disk.
     #[inline]
-    pub fn own(&self, place: Location, atomic: bool) -> Option<Spot> {
-        let spot = place.at?;
-        (self.versions.is_own(spot.born) && (place.age == Age::New || !atomic)).then_some(spot)
+    pub fn own(&self, location: Location, atomic: bool) -> Option<PhysicalExtent> {
+        let physical = location.at?;
+        (self.versions.is_own(physical.born) && (location.age == Age::New || !atomic)).then_some(physical)
     }
 
-    /// An extent lies somewhere else from now on, or nowhere.
+    /// An extent has another physical extent from now on, or none.
     pub fn set(&mut self, extent: u64, entry: Entry) {
         if let Some(before) = self.overlay.set(extent, entry) {
             self.give_up(before);
         }
     }
 
-    /// A round has failed: what it could not put into the map waits for the next one.
+    /// A round has failed: entries that it could not put into the map wait for the next one.
     pub fn thaw(&mut self) {
         for replaced in self.overlay.thaw() {
             self.give_up(replaced);
@@ -122,15 +123,15 @@ impl State {
         }
     }
 
-    /// The store has committed what it was told. The changes that had to wait for that, with the extents that
-    /// they free.
+    /// The store has committed the staged changes. Returns the changes that had to wait for that, with the
+    /// extents that they free.
     pub fn committed(&mut self) -> Vec<(Change, Vec<u64>)> {
         self.rounds.committed();
         self.versions.committed();
         self.frees.committed()
     }
 
-    /// What a request waits for that got no room in the map.
+    /// The event that a request waits for that got no room in the map.
     ///
     /// A round under way may make room; to ask for another one would keep everybody waiting for ever.
     pub fn wait_for_room(&self) -> Wait {
@@ -143,12 +144,13 @@ impl State {
         }
     }
 
-    /// What a request waits for that got no extent. `asked`: it has waited for a round, which freed none.
+    /// The event that a request waits for that got no extent. `asked`: it has waited for a round, which freed
+    /// none.
     pub fn wait_for_extent(&self, asked: bool) -> Wait {
         if self.frees.is_pending() {
             Wait::Others
-        } else if !asked && !self.is_settled() {
-            // What was replaced since the last commit is free after the next.
+        } else if !asked && !self.is_committed() {
+            // An extent replaced since the last commit is free after the next.
             Wait::Round
         } else {
             Wait::Garbage
@@ -165,7 +167,7 @@ impl State {
             return Err("entries are frozen, and no round will put them into the map".into());
         }
         let mut owned = BTreeSet::new();
-        if let Some(twice) = self.overlay.places().find(|place| !owned.insert(*place)) {
+        if let Some(twice) = self.overlay.physical_extents().find(|place| !owned.insert(*place)) {
             return Err(format!("extent {twice} has two owners"));
         }
         if let Some(both) = self.frees.unowned().find(|extent| owned.contains(extent)) {

@@ -1,4 +1,4 @@
-//! What has been written to new places and is not in the map yet, and how much room the map will need for it.
+//! Entries of new extents that are not in the map yet, and the room that the map needs for them.
 //!
 //! | an extent's entry is … | `get` | `set` | `freeze` | `mapped` | `thaw` |
 //! |---|---|---|---|---|---|
@@ -7,7 +7,7 @@
 //! | frozen | frozen | both | – | absent: the map has it | new |
 //! | both: replaced since | new | both; the old new one is answered | – | new | new; the frozen one is answered |
 //!
-//! "–" is an assertion: what is frozen goes into the map, or thaws, before more is frozen. An entry that is
+//! "–" is an assertion: frozen entries go into the map, or thaw, before more are frozen. An entry that is
 //! answered is one that the map never had.
 //!
 //! A reservation of room comes before data is written, and ends when its entries are set or its request has
@@ -16,11 +16,12 @@
 //! | pages of the map are promised to … | `reserve` | `end_reservation` | `freeze` | all `mapped` | `thaw` |
 //! |---|---|---|---|---|---|
 //! | leaves, for new entries | more, or refused | same | those of open reservations | same | and the frozen |
-//! | what is frozen | same | same | what was promised before | none | none |
+//! | frozen entries | same | same | all earlier promises | none | none |
 //!
 //! Invariants:
 //! * An extent that is promised a place in the map gets it: room is reserved before data is written.
-//! * Pages are promised to what is frozen only while there is any, and to nothing when nothing waits or is reserved.
+//! * Pages are promised to frozen entries only while there are any, and to nothing when nothing waits or is
+//!   reserved.
 
 use lamina_metadata::extents::{Entry, FANOUT};
 use std::collections::BTreeMap;
@@ -31,21 +32,21 @@ pub(in super::super) const ENTRIES_MAX: usize = 8192;
 /// map.
 const ENTRY_COST: usize = 200;
 const PAGE_COST: usize = 4200;
-/// … and for what is in every change.
+/// … and for the parts of every change.
 const HEAD_COST: usize = 1024;
 
-/// How far an entry is.
+/// The progress of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Age {
     /// In the map.
     Mapped,
     /// On its way into the map.
     Frozen,
-    /// Since then.
+    /// Set since the freeze.
     New,
 }
 
-/// What the room for changes is measured with.
+/// The bounds of the room for changes.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Bounds {
     /// New pages that the map can have.
@@ -60,7 +61,7 @@ pub(in super::super) struct Bounds {
 struct Leaf {
     /// Reservations that have not ended.
     open: u32,
-    /// New pages that it may take.
+    /// New pages that the leaf may take.
     pages: u32,
 }
 
@@ -71,7 +72,7 @@ pub(in super::super) struct Overlay {
     frozen: BTreeMap<u64, Entry>,
     /// Leaves that new entries are for, or reserved for.
     leaves: BTreeMap<u64, Leaf>,
-    /// New pages for them, and for what is frozen.
+    /// New pages for these leaves, and for frozen entries.
     pages: u64,
     pages_frozen: u64,
     /// Entries reserved and not set.
@@ -89,19 +90,19 @@ impl Overlay {
         found(&self.new, Age::New).or_else(|| found(&self.frozen, Age::Frozen))
     }
 
-    /// The first extent from `from` on that waits.
+    /// The first extent from `from` on whose entry waits.
     pub fn next(&self, from: u64) -> Option<u64> {
         let first = |of: &BTreeMap<u64, Entry>| of.range(from..).next().map(|(extent, _)| *extent);
         first(&self.new).into_iter().chain(first(&self.frozen)).min()
     }
 
-    /// True if nothing waits.
+    /// True if no entry waits.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.new.is_empty() && self.frozen.is_empty()
     }
 
-    /// How many wait.
+    /// The number of entries that wait.
     pub fn len(&self) -> usize {
         self.new.len() + self.frozen.len()
     }
@@ -111,7 +112,7 @@ impl Overlay {
         self.reserved > 0
     }
 
-    /// Sets the entry of an extent; what it replaces, if that was new: the map never heard of it.
+    /// Sets the entry of an extent; returns the replaced entry, if that was new: the map never had it.
     pub fn set(&mut self, extent: u64, entry: Entry) -> Option<Entry> {
         self.new.insert(extent, entry)
     }
@@ -140,7 +141,7 @@ impl Overlay {
         has_room
     }
 
-    /// Ends a reservation: what was to be set is set.
+    /// Ends a reservation: its entries are set.
     pub fn end_reservation(&mut self, extent: u64, entries: usize) {
         self.reserved -= entries;
         if let Some(leaf) = self.leaves.get_mut(&(extent / FANOUT)) {
@@ -149,7 +150,8 @@ impl Overlay {
         self.end_promises();
     }
 
-    /// A request that has failed set no entry: when none waits, and none is to come, nothing is promised any more.
+    /// A request that has failed set no entry: when none waits, and none is to come, no pages are promised
+    /// any more.
     fn end_promises(&mut self) {
         if self.is_empty() && !self.is_reserved() {
             self.leaves.clear();
@@ -162,15 +164,15 @@ impl Overlay {
         !self.frozen.is_empty()
     }
 
-    /// The extents of the child that entries refer to.
-    pub fn places(&self) -> impl Iterator<Item = u64> {
+    /// The physical extents that entries refer to.
+    pub fn physical_extents(&self) -> impl Iterator<Item = u64> {
         self.new.values().chain(self.frozen.values()).filter_map(|entry| match entry {
             Entry::At { place, .. } => Some(*place),
             Entry::Hole | Entry::Absent => None,
         })
     }
 
-    /// Takes what is new to be put into the map. What comes from now on waits for the next time.
+    /// Freezes the new entries, to be put into the map. Later entries wait for the next time.
     pub fn freeze(&mut self) {
         assert!(self.frozen.is_empty(), "one round at a time: what is frozen is in the map before more is");
         self.frozen = std::mem::take(&mut self.new);
@@ -179,7 +181,7 @@ impl Overlay {
         self.pages = self.leaves.values().map(|leaf| u64::from(leaf.pages)).sum();
     }
 
-    /// The first of what is frozen, in order.
+    /// The first frozen entries, in order.
     pub fn frozen(&self) -> Vec<(u64, Entry)> {
         self.frozen.iter().map(|(extent, entry)| (*extent, *entry)).collect()
     }
@@ -195,8 +197,8 @@ impl Overlay {
         }
     }
 
-    /// What is still frozen could not be put into the map: it is new again, unless it has changed since. The
-    /// entries that have.
+    /// Frozen entries could not be put into the map: they are new again, unless they were replaced since.
+    /// Returns the replaced ones.
     pub fn thaw(&mut self) -> Vec<Entry> {
         let mut replaced = Vec::new();
         for (extent, entry) in std::mem::take(&mut self.frozen) {
@@ -214,7 +216,7 @@ impl Overlay {
     /// The invariants; see the module.
     pub fn check(&self) -> std::result::Result<(), String> {
         if self.new.values().chain(self.frozen.values()).any(|entry| *entry == Entry::Absent) {
-            return Err("an entry that waits for the map says nothing".into());
+            return Err("an entry that waits for the map is absent".into());
         }
         let open = self.leaves.values().any(|leaf| leaf.open > 0);
         if open != self.is_reserved() {

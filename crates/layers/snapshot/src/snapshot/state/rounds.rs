@@ -1,9 +1,9 @@
-//! Rounds: each puts into the map what waits for it, and commits. Those that ask at the same time share a
-//! round.
+//! Rounds: each puts the waiting entries into the map, and commits. Requests that ask at the same time share
+//! a round.
 //!
-//! A request that asks is served by the next round that begins: what it has written by then is part of that
-//! round, while a round under way may have gone past it. One task runs the rounds, for as long as there is a
-//! request to be served.
+//! A request that asks is served by the next round that begins: its writes are complete by then and part of
+//! that round, while a round under way may have gone past them. One task runs the rounds, as long as there is
+//! a request to be served.
 //!
 //! | phase | `ask` | `begin` | `end` | `stage` / `committed` | `abandon` |
 //! |---|---|---|---|---|---|
@@ -12,23 +12,23 @@
 //! | running | one more waits for the next | – | asked if any wait, or idle | the same | one less waits |
 //!
 //! "–" is an assertion. The result of a round is kept until each request that waited for it has taken it.
-//! What was staged is committed by a round, or by another holder of the map's lock (a command, a reclaiming),
+//! Staged changes are committed by a round, or by another holder of the map's lock (a command, reclaiming),
 //! so that is no phase.
 //!
 //! Invariants:
 //! * Requests wait only while a task runs rounds.
-//! * A result is kept of rounds that have ended, for requests that have not taken it, and of no others.
+//! * The results of ended rounds are kept for requests that have not taken them, and no others.
 
 use lamina_block::Result;
 use std::collections::BTreeMap;
 
-/// What the task that runs rounds does.
+/// The phase of the task that runs rounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
-    /// There is none.
+    /// There is no task.
     #[default]
     Idle,
-    /// It is about to begin a round.
+    /// The task is about to begin a round.
     Asked,
     /// A round is under way, for so many requests.
     Running { served: u32 },
@@ -48,7 +48,7 @@ pub(in super::super) struct Rounds {
     waiting: u32,
     /// Results, and the requests that have not taken them.
     results: BTreeMap<u64, (Result<()>, u32)>,
-    /// The store has been told something that it was not seen to commit.
+    /// Changes were staged in the store and not committed yet.
     uncommitted: bool,
     /// A round will be asked for after a while.
     timer: bool,
@@ -66,7 +66,7 @@ impl Rounds {
         matches!(self.phase, Phase::Running { .. })
     }
 
-    /// The store may hold what is not durable.
+    /// True if the store may have staged changes that are not durable.
     #[inline]
     pub fn is_uncommitted(&self) -> bool {
         self.uncommitted
@@ -82,7 +82,7 @@ impl Rounds {
         (Ticket(self.begun), spawn)
     }
 
-    /// A round begins. It serves those that have asked: what they wrote has completed.
+    /// A round begins. It serves the requests that have asked: their writes have completed.
     pub fn begin(&mut self) {
         assert_eq!(self.phase, Phase::Asked, "one round at a time, and only if it was asked for");
         self.phase = Phase::Running { served: std::mem::take(&mut self.waiting) };
@@ -123,7 +123,7 @@ impl Rounds {
         }
     }
 
-    /// The store is told something: it is durable after the next commit.
+    /// A change is staged in the store: it is durable after the next commit.
     pub fn stage(&mut self) {
         self.uncommitted = true;
     }
@@ -132,12 +132,12 @@ impl Rounds {
         self.uncommitted = false;
     }
 
-    /// A round is to be asked for after a while; true: that was not so before.
+    /// A round is to be asked for after a while; true: the timer was not set before.
     pub fn set_timer(&mut self) -> bool {
         !std::mem::replace(&mut self.timer, true)
     }
 
-    /// That while has passed.
+    /// The timer has ended.
     pub fn timer_ended(&mut self) {
         self.timer = false;
     }

@@ -1,5 +1,4 @@
-//! The versions that there are: the volume as it is, and its snapshots; and what an entry of their maps
-//! means.
+//! The versions: the volume as it is, and its snapshots; and the meaning of entries of their maps.
 //!
 //! A snapshot begins and ends with a change of the table on disk. Each change is planned here (`plan_…`:
 //! nothing changes, the answer is what goes to disk) and comes into force here when the store has taken it.
@@ -7,51 +6,51 @@
 //! | a name is … | `plan_snapshot` | `begin_view` | `end_view` | `begin_delete` | `cancel_delete` | `deleted` |
 //! |---|---|---|---|---|---|---|
 //! | unknown | planned, then kept | refused | – | refused | – | – |
-//! | kept | refused | viewed | – | leaving | kept | – |
+//! | kept | refused | viewed | – | deleting | kept | – |
 //! | viewed | refused | viewed | viewed or kept | refused | viewed | – |
-//! | leaving | refused | refused (`known`) | – | leaving | kept | unknown |
+//! | deleting | refused | refused (`known`) | – | deleting | kept | unknown |
 //!
 //! `plan_rollback` is refused if the name is unknown, and changes none of this.
 //!
 //! "–" is an assertion: the caller has begun what it ends.
 //!
 //! An extent, or a page of a map, that was born before [`Versions::shared`] may belong to a snapshot, and is
-//! not overwritten in its place. The bound rises when a snapshot is kept, and falls only at a commit: until a
+//! not overwritten in place. The bound rises when a snapshot is kept, and falls only at a commit: until a
 //! deletion is durable, the snapshot may come back.
 //!
 //! Invariants:
-//! * A snapshot's epoch is earlier than the volume's, and its end is not after the bound of what is shared.
+//! * A snapshot's epoch is earlier than the volume's, and its end is not after the bound of shared extents.
 //! * No two snapshots have one entry of the table.
 //! * A snapshot that is being deleted is not viewed.
 //! * The head could be written and read again: its numbers have room.
 
-use super::super::format::{Head, Kept};
+use super::super::format::{Head, SnapshotRecord};
 use lamina_block::{Error, ErrorKind, Result};
 use lamina_metadata::extents::{EPOCH_MAX, Entry, Root};
 use std::collections::BTreeSet;
 
-/// Where an extent lies on the child, and the epoch in which it was written there first.
+/// The number of a physical extent, and the epoch in which it was first written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct Spot {
-    pub extent: u64,
+pub(in super::super) struct PhysicalExtent {
+    pub number: u64,
     pub born: u32,
 }
 
 /// A snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct Snapshot {
-    pub kept: Kept,
-    /// Its entry in the table.
+    pub record: SnapshotRecord,
+    /// The index of its record in the table.
     pub index: usize,
-    /// Devices that show it.
+    /// The number of devices that show it.
     viewers: u32,
-    /// It is being deleted: no view of it begins.
-    leaving: bool,
+    /// The snapshot is being deleted: no view of it begins.
+    deleting: bool,
 }
 
 impl Snapshot {
-    pub fn new(kept: Kept, index: usize) -> Snapshot {
-        Snapshot { kept, index, viewers: 0, leaving: false }
+    pub fn new(record: SnapshotRecord, index: usize) -> Snapshot {
+        Snapshot { record, index, viewers: 0, deleting: false }
     }
 
     pub fn is_viewed(&self) -> bool {
@@ -68,9 +67,9 @@ pub(in super::super) struct Versions {
 }
 
 impl Versions {
-    /// What was found on disk.
+    /// The versions found on disk.
     pub fn new(head: Head, mut snapshots: Vec<Snapshot>) -> Versions {
-        snapshots.sort_by_key(|snapshot| snapshot.kept.epoch);
+        snapshots.sort_by_key(|snapshot| snapshot.record.epoch);
         let mut versions = Versions { head, snapshots, shared: 0 };
         versions.shared = versions.end_of_snapshots();
         // At `lazy` the table may be newer than the head.
@@ -87,13 +86,13 @@ impl Versions {
         &self.snapshots
     }
 
-    /// What was born before this epoch may belong to a snapshot.
+    /// Extents born before this epoch may belong to a snapshot.
     #[inline]
     pub fn shared(&self) -> u32 {
         self.shared
     }
 
-    /// Whether no snapshot has what was born in an epoch.
+    /// True if no snapshot has the extents born in an epoch.
     #[inline]
     pub fn is_own(&self, born: u32) -> bool {
         born >= self.shared
@@ -105,17 +104,19 @@ impl Versions {
         self.head.data + (extent << self.head.shift)
     }
 
-    /// Where an entry of a map says that an extent lies.
+    /// The physical extent of an extent with this entry.
     #[inline]
-    pub fn meaning(&self, extent: u64, entry: Entry) -> Option<Spot> {
+    pub fn resolve(&self, extent: u64, entry: Entry) -> Option<PhysicalExtent> {
         match entry {
-            Entry::At { place, born } => Some(Spot { extent: place, born }),
+            Entry::At { place, born } => Some(PhysicalExtent { number: place, born }),
             Entry::Hole => None,
-            Entry::Absent => (extent < self.head.adopted).then_some(Spot { extent, born: 0 }),
+            Entry::Absent => {
+                (extent < self.head.adopted).then_some(PhysicalExtent { number: extent, born: 0 })
+            }
         }
     }
 
-    /// The entry in a map for an extent that lies nowhere.
+    /// The entry for an extent without a physical extent.
     pub fn nothing(&self, extent: u64) -> Entry {
         if extent < self.head.adopted { Entry::Hole } else { Entry::Absent }
     }
@@ -127,9 +128,9 @@ impl Versions {
         if atomic { (physical / 64).max(8).min(physical / 4) } else { 0 }
     }
 
-    /// The epoch before which everything may belong to a snapshot that there is now.
+    /// The epoch before which extents may belong to a snapshot that there is now.
     fn end_of_snapshots(&self) -> u32 {
-        self.snapshots.last().map_or(0, |newest| newest.kept.epoch + 1)
+        self.snapshots.last().map_or(0, |newest| newest.record.epoch + 1)
     }
 
     /// A head comes into force that the store has.
@@ -152,13 +153,13 @@ impl Versions {
         self.head.garbage = true;
     }
 
-    /// What the store was told is durable: what was deleted does not come back.
+    /// The staged changes are durable: a deleted snapshot does not come back.
     pub fn committed(&mut self) {
         self.shared = self.end_of_snapshots();
     }
 
     fn find(&self, name: &str) -> Result<&Snapshot> {
-        self.snapshots.iter().find(|snapshot| snapshot.kept.name == name).ok_or_else(|| self.no_such(name))
+        self.snapshots.iter().find(|snapshot| snapshot.record.name == name).ok_or_else(|| self.no_such(name))
     }
 
     fn at(&mut self, index: usize) -> &mut Snapshot {
@@ -167,7 +168,7 @@ impl Versions {
     }
 
     fn no_such(&self, name: &str) -> Error {
-        let names: Vec<&str> = self.snapshots.iter().map(|snapshot| snapshot.kept.name.as_str()).collect();
+        let names: Vec<&str> = self.snapshots.iter().map(|snapshot| snapshot.record.name.as_str()).collect();
         let there = if names.is_empty() {
             "there are none".into()
         } else {
@@ -191,25 +192,25 @@ impl Versions {
             let message = "the volume has had as many snapshots as it can have";
             return Err(Error::new(ErrorKind::NoSpace, message));
         }
-        let kept = Kept { name, epoch: head.epoch, size: head.size, root: head.root };
-        Ok((Snapshot::new(kept, index), Head { epoch: head.epoch + 1, ..head }))
+        let record = SnapshotRecord { name, epoch: head.epoch, size: head.size, root: head.root };
+        Ok((Snapshot::new(record, index), Head { epoch: head.epoch + 1, ..head }))
     }
 
-    /// What was planned is in the store.
-    pub fn kept(&mut self, snapshot: Snapshot, head: Head) {
+    /// The planned snapshot is in the store.
+    pub fn recorded(&mut self, snapshot: Snapshot, head: Head) {
         self.snapshots.push(snapshot);
         self.set_head(head);
         self.shared = self.end_of_snapshots();
     }
 
-    /// The head with which the volume is what it was in a snapshot.
+    /// The head that makes the volume as it was in a snapshot.
     pub fn plan_rollback(&self, name: &str) -> Result<Head> {
-        let Kept { root, size, .. } = self.find(name)?.kept;
+        let SnapshotRecord { root, size, .. } = self.find(name)?.record;
         Ok(Head { root, size, garbage: true, ..self.head })
     }
 
-    /// No view of a snapshot begins from now on, and there is none; its entry in the table, and the head
-    /// after it.
+    /// No view of a snapshot begins from now on, and there is none. Returns its index in the table, and the
+    /// head after the deletion.
     pub fn begin_delete(&mut self, name: &str) -> Result<(usize, Head)> {
         let snapshot = self.find(name)?;
         if snapshot.is_viewed() {
@@ -217,25 +218,25 @@ impl Versions {
             return Err(Error::invalid(message));
         }
         let index = snapshot.index;
-        self.at(index).leaving = true;
+        self.at(index).deleting = true;
         Ok((index, Head { garbage: true, ..self.head }))
     }
 
-    /// The store did not take it: the snapshot stays.
+    /// The store did not take the deletion: the snapshot stays.
     pub fn cancel_delete(&mut self, index: usize) {
-        self.at(index).leaving = false;
+        self.at(index).deleting = false;
     }
 
     /// A snapshot is gone from the table.
     pub fn deleted(&mut self, index: usize, head: Head) {
-        assert!(self.at(index).leaving, "a view could have begun while the snapshot was deleted");
+        assert!(self.at(index).deleting, "a view could have begun while the snapshot was deleted");
         self.snapshots.retain(|snapshot| snapshot.index != index);
         self.set_head(head);
     }
 
-    /// What a view of a snapshot needs to know of it.
+    /// The snapshot for a view of it.
     pub fn known(&self, name: &str) -> Result<&Snapshot> {
-        self.find(name).and_then(|snapshot| match snapshot.leaving {
+        self.find(name).and_then(|snapshot| match snapshot.deleting {
             true => Err(self.no_such(name)),
             false => Ok(snapshot),
         })
@@ -244,7 +245,7 @@ impl Versions {
     /// A view of a snapshot begins, which is not deleted before [`Versions::end_view`].
     pub fn begin_view(&mut self, index: usize) {
         let snapshot = self.at(index);
-        assert!(!snapshot.leaving, "a snapshot that is being deleted is not viewed");
+        assert!(!snapshot.deleting, "a snapshot that is being deleted is not viewed");
         snapshot.viewers += 1;
     }
 
@@ -257,7 +258,7 @@ impl Versions {
     /// The root of a version has another entry (a repair); none: the volume's.
     pub fn correct_root(&mut self, snapshot: Option<usize>, page: Entry) {
         match snapshot {
-            Some(at) => self.snapshots[at].kept.root.page = page,
+            Some(at) => self.snapshots[at].record.root.page = page,
             None => self.head.root.page = page,
         }
     }
@@ -269,7 +270,7 @@ impl Versions {
         }
         let mut indexes = BTreeSet::new();
         for snapshot in &self.snapshots {
-            let Kept { name, epoch, .. } = &snapshot.kept;
+            let SnapshotRecord { name, epoch, .. } = &snapshot.record;
             if *epoch >= self.head.epoch || *epoch >= self.shared {
                 let (now, shared) = (self.head.epoch, self.shared);
                 return Err(format!("snapshot {name:?} is of epoch {epoch}, now is {now}, shared {shared}"));
@@ -277,11 +278,11 @@ impl Versions {
             if !indexes.insert(snapshot.index) {
                 return Err(format!("entry {} of the table is that of two snapshots", snapshot.index));
             }
-            if snapshot.leaving && snapshot.is_viewed() {
+            if snapshot.deleting && snapshot.is_viewed() {
                 return Err(format!("snapshot {name:?} is viewed, and being deleted"));
             }
         }
-        match self.snapshots.is_sorted_by_key(|snapshot| snapshot.kept.epoch)
+        match self.snapshots.is_sorted_by_key(|snapshot| snapshot.record.epoch)
             && self.shared <= self.head.epoch
         {
             true => Ok(()),

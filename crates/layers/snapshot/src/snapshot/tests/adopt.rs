@@ -45,7 +45,7 @@ fn what_was_there_is_there_until_it_is_left() {
             assert_eq!(full.kind(), ErrorKind::NoSpace);
             vol.command("delete", json!({"name": "x"})).await.unwrap();
             vol.reclaimed().await;
-            // What is discarded makes some.
+            // A discard makes some.
             vol.node.submit(Io::discard(64 << 10..128 << 10)).await.unwrap();
             bytes[64 << 10..128 << 10].fill(0);
             vol.flush().await.unwrap();

@@ -1,6 +1,6 @@
 //! Damage to the map is found and told, what follows from the rest is repaired, and no byte that is left is lost by it.
 
-use super::super::format::{Head, kept_at};
+use super::super::format::{Head, record_at};
 use super::scene::*;
 use crate::testing::*;
 use lamina_block::{Begin, Class, Finding, Level};
@@ -165,12 +165,12 @@ fn follows(tag: u64, copies: usize, words: &'static str) {
 
 #[test]
 fn a_bitmap_of_which_both_copies_are_damaged_is_made_again() {
-    follows(BITS, 2, "damaged which of the extents 0 to");
+    follows(BITS, 2, "the bits of extents 0 to");
 }
 
 #[test]
 fn a_bitmap_of_which_one_copy_is_damaged_is_made_again() {
-    follows(BITS, 1, "damaged which of the extents 0 to");
+    follows(BITS, 1, "the bits of extents 0 to");
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn counts_that_are_damaged_are_counted_again() {
 
 #[test]
 fn the_bitmap_of_the_map_is_made_again() {
-    follows(MAP_BITS, 2, "damaged which of the pages of the map 0 to");
+    follows(MAP_BITS, 2, "the bits of pages of the map 0 to");
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn a_damaged_page_of_a_version_is_lost_and_the_others_stay() {
         run(level, move |how, vol| async move {
             let (now, [one, two]) = prepared(&vol).await;
             let (env, owner) = (Rc::clone(&vol.env), id(&vol, MAP));
-            let root = vol.core.state().versions.snapshots()[0].kept.root;
+            let root = vol.core.state().versions.snapshots()[0].record.root;
             let Entry::At { place, .. } = root.page else { panic!("it is empty") };
             vol.node.close().await.unwrap();
             spoil(&env, owner, place as usize, 2).await;
@@ -234,7 +234,7 @@ fn a_damaged_page_of_a_version_is_lost_and_the_others_stay() {
             assert_eq!(of(&found, Class::Repaired), [""; 0]);
             assert_eq!(vol.all().await, now);
             vol.write(300 << 10, 5, 4096).await.expect("it goes on");
-            // Who does not need it any more takes it away.
+            // A user that does not need it any more takes it away.
             vol.command("delete", json!({"name": "one"})).await.unwrap();
             vol.reclaimed().await;
             is_good(&vol).await;
@@ -323,7 +323,7 @@ fn an_extent_with_two_owners_is_told() {
         let place = |number| vol.core.look(&vol.core.state(), number).unwrap().unwrap().at.unwrap();
         vol.core.load(50).await.unwrap();
         let other = place(50);
-        let entry = Entry::At { place: other.extent, born: other.born };
+        let entry = Entry::At { place: other.number, born: other.born };
         let change = vol.core.tree.correct(Change::new(), leaf(&vol), 0, entry);
         let (found, _) = forged(&vol, change).await;
         let lost = of(&found, Class::Lost);
@@ -340,7 +340,7 @@ fn an_extent_with_two_owners_is_told() {
 fn what_is_younger_than_its_version_is_shared_again() {
     run(Level::Shadow, |_, vol| async move {
         let (now, snapshots) = prepared(&vol).await;
-        let root = vol.core.state().versions.snapshots()[0].kept.root;
+        let root = vol.core.state().versions.snapshots()[0].record.root;
         let Entry::At { place: page, .. } = root.page else { panic!("it is empty") };
         let Ok(Entry::At { place, .. }) = vol.core.tree.entries(page).await.unwrap()[2] else {
             panic!("it is there")
@@ -348,7 +348,7 @@ fn what_is_younger_than_its_version_is_shared_again() {
         let young = Entry::At { place, born: 9 };
         let change = vol.core.tree.correct(Change::new(), page, 2, young);
         let (found, repaired) = forged(&vol, change).await;
-        let says = "bytes 16384 to 24576 of snapshot \"one\" are said to be younger than it is";
+        let says = "bytes 16384 to 24576 of snapshot \"one\" are said to be younger than this version";
         assert_eq!(of(&found, Class::Repairable), [says]);
         assert_eq!(of(&repaired, Class::Repaired), [format!("{says}: from now on, it counts as shared")]);
         is_good(&vol).await;
@@ -399,7 +399,7 @@ fn what_nobody_has_is_given_back() {
             let change = vol.core.pages.claim(change, page..page + 1).unwrap();
             let (found, repaired) = forged(&vol, change).await;
             let leaks = of(&found, Class::Leak);
-            assert!(leaks[0].starts_with("2 extents are in use, and nobody has them"), "{found:?}");
+            assert!(leaks[0].starts_with("2 extents are in use without an owner"), "{found:?}");
             assert!(leaks[1].starts_with("1 pages of the map are"), "{found:?}");
             assert!(!found.iter().any(Finding::is_damage), "a leak is no damage");
             assert_eq!(of(&repaired, Class::Repaired).len(), 2);
@@ -425,7 +425,7 @@ fn a_count_that_is_wrong_is_counted_again() {
         let vol = again(&env, &how).await;
         assert_eq!(vol.core.space.borrow().free_extents(), 0, "nothing is given on its word");
         let found = check(&vol, true).await;
-        assert!(of(&found, Class::Repaired)[0].contains("it is wrong how many are in use"), "{found:?}");
+        assert!(of(&found, Class::Repaired)[0].contains("the count of extents in use from"), "{found:?}");
         is_good(&vol).await;
         assert_eq!(vol.core.space.borrow().free_extents(), free);
         holds(&vol, &now, &snapshots).await;
@@ -463,7 +463,7 @@ fn a_snapshot_that_is_no_snapshot_seals_the_volume() {
         let (now, [_, two]) = prepared(&vol).await;
         let env = Rc::clone(&vol.env);
         // The entry of "one" loses its name.
-        let change = Change::new().write(vol.core.table_id, kept_at(0) + 4, vec![0; 4]);
+        let change = Change::new().write(vol.core.table_id, record_at(0) + 4, vec![0; 4]);
         vol.core.stage(change).await.unwrap();
         vol.core.commit().await.unwrap();
         vol.node.close().await.unwrap();
@@ -503,7 +503,7 @@ fn the_power_fails_at_every_write_of_a_repair() {
         let (env, made) = (world.env(), how.clone());
         let story = async move {
             let vol = open(&env, &made, Begin::Format).await.expect("it is made");
-            let held = prepared(&vol).await;
+            let contents = prepared(&vol).await;
             let space = Rc::clone(&vol.core.space.borrow());
             let last = space.physical() - 1;
             vol.core.stage(space.claim(Change::new(), last..last + 1).unwrap()).await.unwrap();
@@ -516,7 +516,7 @@ fn the_power_fails_at_every_write_of_a_repair() {
             let camera = Camera::start(&env, 5, 1);
             check(&vol, true).await;
             vol.node.close().await.unwrap();
-            (camera.end(&env), held)
+            (camera.end(&env), contents)
         };
         let (images, (now, snapshots)) = world.run(story).expect("it ends");
         assert!(images.len() > 3, "it has written");

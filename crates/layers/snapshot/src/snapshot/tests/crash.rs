@@ -7,7 +7,7 @@ use lamina_sim::{Images, Loss, Simulation};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-/// What a volume and its snapshots hold.
+/// The contents of a volume and its snapshots.
 #[derive(Clone, Default, PartialEq)]
 pub struct State {
     pub volume: Vec<u8>,
@@ -28,7 +28,7 @@ pub async fn state(vol: &Open) -> State {
     State { volume: vol.all().await, snapshots: vol.snapshots().await }
 }
 
-/// What is found over the disks of a crash; then the volume is used, and snapshots must stay as they are.
+/// The state after a crash; then the volume is used, and snapshots must stay as they are.
 pub fn recover(how: &How, seed: u64, images: &Images) -> State {
     let world = Simulation::from_images(seed, images);
     let (env, how) = (world.env(), how.clone());
@@ -166,7 +166,7 @@ fn what_completed_outlives_the_process() {
     }
 }
 
-/// What was done, one after the other.
+/// The events, one after the other.
 #[derive(Default)]
 pub struct History {
     /// After every request.
@@ -185,13 +185,13 @@ struct Moment {
     under_way: Option<State>,
 }
 
-/// What is done wrong, for canaries.
+/// The injected errors, for canaries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrong {
     Nothing,
     /// The device below flushes when it is asked again, not when it is asked.
     DataLate,
-    /// What snapshots share counts as the volume's own.
+    /// Extents of snapshots count as the volume's own.
     SharedInPlace,
     /// Extents of a snapshot are given to others.
     ReclaimedEarly,

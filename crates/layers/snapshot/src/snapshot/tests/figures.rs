@@ -1,4 +1,4 @@
-//! What the map takes, and what a flush writes: the figures in `docs/formats/snapshot.md`.
+//! The size of the map, and the bytes of a flush: the figures in `docs/formats/snapshot.md`.
 
 use super::super::format::space_pages;
 use crate::testing::*;
@@ -43,7 +43,8 @@ fn counts(node: &Rc<Node>) -> (u64, u64) {
 struct Plain(Rc<Node>);
 
 impl Plain {
-    /// Sixteen writes of 4 KiB at once, each for another leaf of the map, and a flush: requests to the device of the map.
+    /// Sixteen writes of 4 KiB at once, each for another leaf of the map, and a flush: requests to the device
+    /// of the map.
     async fn sixteen(&self, meta: &Rc<Node>, value: u8) -> (u64, u64) {
         let before = counts(meta);
         let write = |i: u64| {
@@ -57,7 +58,7 @@ impl Plain {
     }
 }
 
-/// What is written to the device of the map: row by row of the page's table.
+/// The bytes written to the device of the map: row by row of the page's table.
 async fn row(world: World, level: Level) -> String {
     let (data, meta) = (world.memory("64MiB").await, world.memory("256MiB").await);
     let with = Build {

@@ -1,7 +1,7 @@
-//! What version 1 of the format puts into the store, byte for byte: `tests/golden/snapshot-1.txt`. A change of it is a new
-//! version.
+//! What version 1 of the format puts into the store, byte for byte: `tests/golden/snapshot-1.txt`. A change
+//! of it is a new version.
 
-use super::super::format::{Head, Kept, kept_at};
+use super::super::format::{Head, SnapshotRecord, record_at};
 use super::scene::*;
 use crate::testing::*;
 use lamina_block::{Begin, Level};
@@ -23,7 +23,7 @@ async fn dump(vol: &Open) -> String {
     let table = core.store.load(core.table_id).expect("a table");
     for index in 0..3 {
         let mut kept = vec![0; 96];
-        table.read(kept_at(index), &mut kept).await.expect("read");
+        table.read(record_at(index), &mut kept).await.expect("read");
         lines.push(format!("snapshot {}", hex(&kept)));
     }
     let map = core.store.load(core.store.find(3).expect("a map")).expect("a map");
@@ -78,8 +78,10 @@ fn version_1_is_read() {
     let head = Head::decode(&bytes("head ")[0]).expect("a head");
     assert_eq!((head.extent(), head.size, head.epoch, head.root.levels), (8192, 8 << 20, 3, 2));
     assert_eq!(head.encode(), bytes("head ")[0]);
-    let kept: Vec<Option<Kept>> =
-        bytes("snapshot ").iter().map(|bytes| Kept::decode(bytes, 8192).expect("an entry")).collect();
+    let kept: Vec<Option<SnapshotRecord>> = bytes("snapshot ")
+        .iter()
+        .map(|bytes| SnapshotRecord::decode(bytes, 8192).expect("an entry"))
+        .collect();
     let names: Vec<_> = kept.iter().flatten().map(|kept| (&kept.name[..], kept.epoch)).collect();
     assert_eq!(names, [("monday", 1), ("tuesday", 2)]);
     assert!(matches!(head.root.page, Entry::At { born: 2, .. }));
@@ -99,7 +101,7 @@ fn damage_is_refused() {
     assert_eq!(Head::decode(&newer).unwrap_err().kind(), ErrorKind::Unsupported);
     let mut nameless = bytes("snapshot ")[0].clone();
     nameless[4] = 65;
-    assert_eq!(Kept::decode(&nameless, 8192).unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(SnapshotRecord::decode(&nameless, 8192).unwrap_err().kind(), ErrorKind::Corrupt);
     assert!(Head::decode(&good[..71]).is_err());
 }
 
@@ -123,11 +125,11 @@ fn numbers_that_are_too_large_are_refused() {
             "{head:?}"
         );
     }
-    let one = Kept::decode(&bytes("snapshot ")[0], 8192).expect("an entry").expect("a snapshot");
+    let one = SnapshotRecord::decode(&bytes("snapshot ")[0], 8192).expect("an entry").expect("a snapshot");
     for (epoch, size) in
         [(EPOCH_MAX, 4096), (u32::MAX, 4096), (1, 0), (1, 8192 * PLACES_MAX + 1), (1, u64::MAX)]
     {
-        let kept = Kept { epoch, size, ..one.clone() };
-        assert!(Kept::decode(&kept.encode(), 8192).is_err(), "{kept:?}");
+        let kept = SnapshotRecord { epoch, size, ..one.clone() };
+        assert!(SnapshotRecord::decode(&kept.encode(), 8192).is_err(), "{kept:?}");
     }
 }

@@ -122,12 +122,12 @@ impl Open {
         self.core.all_released().await;
     }
 
-    /// What the bitmaps say is what the map says. `exactly`: nothing else is in use.
+    /// The bitmaps agree with the map. `exactly`: nothing else is in use.
     pub async fn audit(&self, exactly: bool) {
         self.flush().await.expect("flushed");
         let (core, mut pages, mut extents) = (&self.core, BTreeSet::new(), BTreeSet::new());
         let mut roots = vec![core.head().root];
-        roots.extend(core.state().versions.snapshots().iter().map(|snapshot| snapshot.kept.root));
+        roots.extend(core.state().versions.snapshots().iter().map(|snapshot| snapshot.record.root));
         for root in roots {
             let mut stack = vec![(root.page, root.levels)];
             while let Some((Entry::At { place, .. }, levels)) = stack.pop() {

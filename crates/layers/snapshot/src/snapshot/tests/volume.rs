@@ -1,4 +1,4 @@
-//! What a volume does, step by step.
+//! The behaviour of a volume, step by step.
 
 use super::super::state::BROKEN;
 use super::scene::*;
@@ -91,7 +91,7 @@ fn a_full_device_says_so_and_loses_nothing() {
         };
         assert_eq!(full.kind(), ErrorKind::NoSpace);
         assert!(full.message().contains("delete snapshots"), "{full}");
-        // What is there can be read and overwritten.
+        // Existing data can be read and overwritten.
         for round in 4..8 {
             for at in (0..end).step_by(8192) {
                 let written = vol.write(at, round, 4096).await;

@@ -5,12 +5,12 @@ use lamina_block::{Buf, Durability, Zero};
 
 #[test]
 fn all_actions() {
-    let spot = Spot { extent: 7, born: 3 };
+    let physical = PhysicalExtent { number: 7, born: 3 };
     let write = Op::Write(Buf::zeroed(512), Durability::Cached);
     let (zero, discard) = (Op::Zero(Zero::default()), Op::Discard);
     let (leave, unmap, replace) = (Action::Leave, Action::Unmap, Action::Replace);
     let in_place = Action::InPlace(7);
-    let (copy, fresh) = (Action::Copy(Some(spot)), Action::Copy(None));
+    let (copy, fresh) = (Action::Copy(Some(physical)), Action::Copy(None));
     use Covers::{Full, Part, Whole};
     // Of what lies nowhere, where it may be written, and where it is shared.
     let rows = [
@@ -25,9 +25,9 @@ fn all_actions() {
         (&discard, Part, [leave, leave, leave]),
         (&Op::Flush, Full, [leave, leave, leave]),
     ];
-    let places = [(None, None), (Some(spot), Some(spot)), (Some(spot), None)];
+    let locations = [(None, None), (Some(physical), Some(physical)), (Some(physical), None)];
     for (op, covers, expected) in rows {
-        for ((at, own), expected) in places.into_iter().zip(expected) {
+        for ((at, own), expected) in locations.into_iter().zip(expected) {
             let action = Action::new(op, covers, at, own);
             assert_eq!(action, expected, "{:?} {covers:?} {at:?} {own:?}", op.kind());
             assert_eq!(action.is_new(), expected == replace || expected == copy || expected == fresh);

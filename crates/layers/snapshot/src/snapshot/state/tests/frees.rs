@@ -111,7 +111,7 @@ fn a_grace_period_ends() {
     let mut frees = with(Draining);
     frees.retire(vec![8]);
     assert!(!frees.ask_release(), "there is a task already");
-    // What was retired meanwhile has a grace period of its own.
+    // An extent that was retired meanwhile has a grace period of its own.
     assert_eq!(frees.released(), [EXTENT]);
     assert!(frees.is_pending() && frees.next_batch());
     assert_eq!(frees.released(), [8]);

@@ -1,7 +1,7 @@
-//! What the parts of a volume's state decide together.
+//! Decisions that involve several parts of a volume's state.
 
 use super::*;
-use crate::snapshot::format::{Head, Kept};
+use crate::snapshot::format::{Head, SnapshotRecord};
 use lamina_metadata::extents::Root;
 
 fn at(place: u64) -> Entry {
@@ -11,7 +11,7 @@ fn at(place: u64) -> Entry {
 /// A volume in epoch 2, after a snapshot of epoch 1.
 fn state() -> State {
     let head = Head { shift: 12, size: 1 << 20, physical: 256, epoch: 2, ..Head::default() };
-    let kept = Kept { name: "a".into(), epoch: 1, size: 1 << 20, root: Root::default() };
+    let kept = SnapshotRecord { name: "a".into(), epoch: 1, size: 1 << 20, root: Root::default() };
     State::new(Versions::new(head, vec![Snapshot::new(kept, 0)]))
 }
 
@@ -29,21 +29,21 @@ fn in_a_round() -> State {
 #[test]
 fn writes_in_place() {
     let state = state();
-    let spot = |born| Some(Spot { extent: 5, born });
-    // Where an extent lies, how far its entry is; whether it is written in its place, and at `atomic`.
+    let physical = |born| Some(PhysicalExtent { number: 5, born });
+    // Where an extent lies, how far its entry is; whether it is written in its location, and at `atomic`.
     let rows = [
         (None, Age::Mapped, false, false),
-        (spot(1), Age::Mapped, false, false),
-        (spot(1), Age::New, false, false),
-        (spot(2), Age::Mapped, true, false),
-        (spot(2), Age::Frozen, true, false),
-        (spot(2), Age::New, true, true),
+        (physical(1), Age::Mapped, false, false),
+        (physical(1), Age::New, false, false),
+        (physical(2), Age::Mapped, true, false),
+        (physical(2), Age::Frozen, true, false),
+        (physical(2), Age::New, true, true),
     ];
-    for (spot, age, expected, at_atomic) in rows {
-        let place = Location { at: spot, age };
+    for (physical, age, expected, at_atomic) in rows {
+        let location = Location { at: physical, age };
         for (atomic, expected) in [(false, expected), (true, at_atomic)] {
-            let own = state.own(place, atomic);
-            assert_eq!(own, spot.filter(|_| expected), "{place:?}, atomic: {atomic}");
+            let own = state.own(location, atomic);
+            assert_eq!(own, physical.filter(|_| expected), "{location:?}, atomic: {atomic}");
         }
     }
 }
@@ -51,7 +51,10 @@ fn writes_in_place() {
 #[test]
 fn what_waits_is_where_it_was_written() {
     let mut state = in_a_round();
-    assert_eq!(state.waiting(0), Some(Location { at: Some(Spot { extent: 5, born: 2 }), age: Age::Frozen }));
+    assert_eq!(
+        state.waiting(0),
+        Some(Location { at: Some(PhysicalExtent { number: 5, born: 2 }), age: Age::Frozen })
+    );
     state.set(0, Entry::Hole);
     assert_eq!(state.waiting(0), Some(Location { at: None, age: Age::New }));
     assert_eq!(state.waiting(1), None);
@@ -92,9 +95,9 @@ fn a_commit_tells_all_parts() {
     state.versions.deleted(index, head);
     state.rounds.stage();
     state.frees.cleared(vec![9]);
-    assert!(!state.is_settled() && !state.frees.is_pending() && !state.versions.is_own(1));
+    assert!(!state.is_committed() && !state.frees.is_pending() && !state.versions.is_own(1));
     assert!(state.committed().is_empty());
-    assert!(state.is_settled() && state.frees.is_pending() && state.versions.is_own(1));
+    assert!(state.is_committed() && state.frees.is_pending() && state.versions.is_own(1));
 }
 
 #[test]
@@ -110,7 +113,7 @@ fn settled() {
         if staged {
             state.rounds.stage();
         }
-        assert_eq!(state.is_settled(), expected, "{waits} {staged}");
+        assert_eq!(state.is_committed(), expected, "{waits} {staged}");
     }
 }
 
@@ -182,7 +185,7 @@ fn what_is_broken_is_noticed() {
         // And what its parts notice.
         ("freed twice", |s| s.frees.retire(vec![9, 9])),
         ("read again", |s| s.versions.set_head(Head { size: u64::MAX, ..*s.versions.head() })),
-        ("says nothing", |s| s.set(1, Entry::Absent)),
+        ("is absent", |s| s.set(1, Entry::Absent)),
     ];
     for (words, break_it) in breaks {
         let mut state = in_a_round();

@@ -1,4 +1,4 @@
-//! What becomes of an entry and of a reservation, row by row.
+//! The changes of an entry and of a reservation, row by row.
 
 use super::*;
 
@@ -7,7 +7,7 @@ const OLD: Entry = Entry::At { place: 1, born: 1 };
 const NEW: Entry = Entry::At { place: 2, born: 1 };
 const NEXT: Entry = Entry::At { place: 3, born: 1 };
 
-/// What an extent has in the overlay.
+/// The entries of an extent in the overlay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Has {
     Nothing,
@@ -84,7 +84,9 @@ fn entries() {
     row("next", ALL.map(|has| Some((has, (has != nothing).then_some(EXTENT)))), |o| o.next(0));
     row("next behind it", ALL.map(|has| Some((has, None))), |o| o.next(EXTENT + 1));
     row("is_frozen", ALL.map(|has| Some((has, has == frozen || has == both))), |o| o.is_frozen());
-    row("places", [(nothing, 0), (new, 1), (frozen, 1), (both, 2)].map(Some), |o| o.places().count());
+    row("physical_extents", [(nothing, 0), (new, 1), (frozen, 1), (both, 2)].map(Some), |o| {
+        o.physical_extents().count()
+    });
     row("frozen", [(nothing, 0), (new, 0), (frozen, 1), (both, 1)].map(Some), |o| o.frozen().len());
 }
 
@@ -104,7 +106,7 @@ fn pages_are_promised_once_a_leaf() {
 #[test]
 fn room_is_refused() {
     let bytes = |entries: usize, pages: usize| pages * PAGE_COST + entries * ENTRY_COST + HEAD_COST;
-    // What there is room for, and what is asked for: entries and pages.
+    // The room there is, and the reservation: entries and pages.
     let rows = [
         (ROOMY, ENTRIES_MAX, 1, true),
         (ROOMY, ENTRIES_MAX + 1, 1, false),
@@ -181,7 +183,7 @@ fn what_is_broken_is_noticed() {
     let breaks: [(&str, Break); 6] = [
         ("stay promised", |o| (o.reserved, o.leaves, o.new, o.frozen) = Default::default()),
         ("stay promised", |o| (o.frozen, o.pages_frozen) = (BTreeMap::new(), 1)),
-        ("says nothing", |o| o.new.extend([(1, Entry::Absent)])),
+        ("is absent", |o| o.new.extend([(1, Entry::Absent)])),
         ("are reserved", |o| o.reserved = 0),
         ("are reserved", |o| o.leaves.clear()),
         ("are promised", |o| o.pages = 1),

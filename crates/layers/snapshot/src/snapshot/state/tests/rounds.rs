@@ -29,7 +29,7 @@ fn phases() {
     assert_eq!(rounds.phase(), ("asked", 2));
     rounds.begin();
     assert_eq!(rounds.phase(), ("running", 2));
-    // What has not completed when a round begins is not part of it.
+    // A write that has not completed when a round begins is not part of it.
     let (third, spawn) = rounds.ask();
     assert!(!spawn && third != first && second == first);
     assert_eq!(rounds.take(first), None, "the round has not ended");

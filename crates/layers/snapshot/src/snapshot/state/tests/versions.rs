@@ -1,4 +1,4 @@
-//! What becomes of a name, row by row; and what counts as shared.
+//! The changes of a name, row by row; and which epochs count as shared.
 
 use super::*;
 use lamina_metadata::extents::Root;
@@ -6,7 +6,7 @@ use lamina_metadata::extents::Root;
 impl Versions {
     /// For a canary: snapshots seem to be so old that nothing of the volume's is theirs.
     pub fn pretend_to_be_old(&mut self) {
-        self.snapshots.iter_mut().for_each(|snapshot| snapshot.kept.epoch = 0);
+        self.snapshots.iter_mut().for_each(|snapshot| snapshot.record.epoch = 0);
         self.shared = self.end_of_snapshots();
     }
 }
@@ -15,8 +15,8 @@ fn head(epoch: u32) -> Head {
     Head { shift: 12, size: 1 << 20, physical: 256, epoch, ..Head::default() }
 }
 
-fn kept(name: &str, epoch: u32) -> Kept {
-    Kept { name: name.into(), epoch, size: 1 << 20, root: Root::default() }
+fn kept(name: &str, epoch: u32) -> SnapshotRecord {
+    SnapshotRecord { name: name.into(), epoch, size: 1 << 20, root: Root::default() }
 }
 
 /// Snapshots "a" and "b", and the volume in epoch 9.
@@ -24,7 +24,7 @@ fn two() -> Versions {
     Versions::new(head(9), vec![Snapshot::new(kept("b", 5), 0), Snapshot::new(kept("a", 2), 1)])
 }
 
-/// What a name may be.
+/// The states of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Name {
     Unknown,
@@ -45,7 +45,7 @@ fn with(name: Name) -> Versions {
     }
     let (x, after) = versions.plan_snapshot("x".into(), 3).expect("there is room");
     let index = x.index;
-    versions.kept(x, after);
+    versions.recorded(x, after);
     match name {
         Unknown | Name::Kept => {}
         Viewed(n) => (0..n).for_each(|_| versions.begin_view(index)),
@@ -54,11 +54,11 @@ fn with(name: Name) -> Versions {
     versions
 }
 
-/// What the name "x" is.
+/// The state of the name "x".
 fn state(versions: &Versions) -> Name {
     match versions.find("x") {
         Err(_) => Unknown,
-        Ok(Snapshot { leaving: true, .. }) => Leaving,
+        Ok(Snapshot { deleting: true, .. }) => Leaving,
         Ok(Snapshot { viewers: 0, .. }) => Name::Kept,
         Ok(Snapshot { viewers, .. }) => Viewed(*viewers),
     }
@@ -82,7 +82,7 @@ fn row(what: &str, expected: [Option<Name>; 5], operation: impl Fn(&mut Versions
 fn names() {
     let same = [None, Some(Name::Kept), Some(Viewed(1)), Some(Viewed(2)), Some(Leaving)];
     row("snapshot", [Some(Name::Kept), None, None, None, None], |v| {
-        v.plan_snapshot("x".into(), 3).map(|(x, after)| v.kept(x, after))
+        v.plan_snapshot("x".into(), 3).map(|(x, after)| v.recorded(x, after))
     });
     row("view", [None, Some(Viewed(1)), Some(Viewed(2)), Some(Viewed(3)), None], |v| {
         let index = v.known("x")?.index;
@@ -120,8 +120,8 @@ fn what_a_snapshot_is_given() {
     let versions = with(Name::Kept);
     let x = versions.find("x").expect("there");
     // The lowest free entry of the table, and the epoch that it ends.
-    assert_eq!((x.index, x.kept.epoch, versions.head().epoch), (2, 9, 10));
-    let names: Vec<&str> = versions.snapshots().iter().map(|s| s.kept.name.as_str()).collect();
+    assert_eq!((x.index, x.record.epoch, versions.head().epoch), (2, 9, 10));
+    let names: Vec<&str> = versions.snapshots().iter().map(|s| s.record.name.as_str()).collect();
     assert_eq!(names, ["a", "b", "x"], "oldest first");
     let full = versions.plan_snapshot("y".into(), 3).expect_err("the table is full");
     assert_eq!(full.kind(), ErrorKind::NoSpace);
@@ -133,7 +133,7 @@ fn what_a_snapshot_is_given() {
 fn a_rollback_brings_back_size_and_root() {
     let mut versions = two();
     let root = Root { levels: 1, page: Entry::At { place: 7, born: 2 } };
-    versions.snapshots[0].kept = Kept { size: 4096, root, ..kept("a", 2) };
+    versions.snapshots[0].record = SnapshotRecord { size: 4096, root, ..kept("a", 2) };
     let after = versions.plan_rollback("a").expect("there");
     assert_eq!((after.size, after.root, after.epoch, after.garbage), (4096, root, 9, true));
 }
@@ -161,7 +161,7 @@ fn what_is_shared() {
     bound(3, &Versions::committed);
     bound(10, &|v| {
         let (x, after) = v.plan_snapshot("x".into(), 3).expect("there is room");
-        v.kept(x, after);
+        v.recorded(x, after);
     });
     bound(10, &delete("x"));
     bound(10, &delete("a"));
@@ -171,7 +171,7 @@ fn what_is_shared() {
 #[test]
 fn what_an_entry_means() {
     let versions = Versions::new(Head { adopted: 4, ..head(1) }, Vec::new());
-    let at = |extent, born| Some(Spot { extent, born });
+    let at = |extent, born| Some(PhysicalExtent { number: extent, born });
     let rows = [
         (3, Entry::Absent, at(3, 0)),
         (4, Entry::Absent, None),
@@ -181,10 +181,10 @@ fn what_an_entry_means() {
         (4, Entry::At { place: 9, born: 1 }, at(9, 1)),
     ];
     for (extent, entry, expected) in rows {
-        assert_eq!(versions.meaning(extent, entry), expected, "{extent} {entry:?}");
+        assert_eq!(versions.resolve(extent, entry), expected, "{extent} {entry:?}");
     }
     for extent in [3, 4] {
-        assert_eq!(versions.meaning(extent, versions.nothing(extent)), None);
+        assert_eq!(versions.resolve(extent, versions.nothing(extent)), None);
     }
 }
 
@@ -212,7 +212,7 @@ fn what_is_broken_is_noticed() {
         ("shared", |v| v.shared = 10),
         ("epoch", |v| v.head.epoch = 5),
         ("two snapshots", |v| v.snapshots[1].index = 1),
-        ("being deleted", |v| (v.snapshots[0].viewers, v.snapshots[0].leaving) = (1, true)),
+        ("being deleted", |v| (v.snapshots[0].viewers, v.snapshots[0].deleting) = (1, true)),
         ("out of order", |v| v.snapshots.swap(0, 1)),
         ("read again", |v| v.head.physical = u64::MAX),
     ];
