@@ -1,9 +1,10 @@
 //! A cache on flash: any bytes are what it finds.
 //!
-//! The first byte says which good flash it was: closed, or left by a power loss. The rest are pieces: each says which slot,
-//! where in it, and the bytes; then the checksum of what the slot seems to be (a superblock, a state, a head, a summary) is
-//! made right, if the piece asks for that. What must hold: no panic, no hang; an error, or a cache with a volume that can be
-//! read from end to end, brought to its store, closed, and opened again.
+//! The first byte says which good flash it was: closed, or left by a power loss. The rest are pieces: each
+//! says which slot, where in it, and the bytes; then the checksum of what the slot seems to be (a superblock,
+//! a state, a head, a summary) is made right, if the piece asks for that. What must hold: no panic, no hang;
+//! an error, or a cache with a volume that can be read from end to end, brought to its store, closed, and
+//! opened again.
 
 #![no_main]
 

@@ -1,8 +1,8 @@
 //! An intent: any bytes are the area that is found.
 //!
-//! The first bytes say what the intent is of, and whether sheets get right checksums, so that what stands behind them is
-//! fuzzed. What must hold: no panic, memory within bounds; every bit is of a region that there is; what is not damaged is
-//! the same when it is written again.
+//! The first bytes say what the intent is of, and whether sheets get right checksums, so that what stands
+//! behind them is fuzzed. What must hold: no panic, memory within bounds; every bit is of a region that there
+//! is; what is not damaged is the same when it is written again.
 
 #![no_main]
 

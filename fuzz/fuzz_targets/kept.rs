@@ -1,9 +1,10 @@
 //! What devices keep with their hierarchy: any words are the table of a `partition`, or the layout of a `concat` or a
 //! `stripe`.
 //!
-//! The first byte says which, and whether the rest is their text, or small numbers of which right words are made, most of
-//! which say something impossible. What must hold: no panic, no hang; an error, or a device of which every byte is its
-//! own: what is written everywhere is read back, while data moves, afterwards, and when it has been opened again.
+//! The first byte says which, and whether the rest is their text, or small numbers of which right words are
+//! made, most of which say something impossible. What must hold: no panic, no hang; an error, or a device of
+//! which every byte is its own: what is written everywhere is read back, while data moves, afterwards, and
+//! when it has been opened again.
 
 #![no_main]
 

@@ -1,8 +1,9 @@
 //! The metadata store: any bytes are the region that is opened.
 //!
-//! The input is put over a good store, block by block: each piece says which block, where in it, and the bytes; then the
-//! checksum of what the block seems to be is made right, if the piece asks for that. What must hold: no panic, no hang,
-//! memory within its bound; an error, or a store that can be used, and opened again as it was left.
+//! The input is put over a good store, block by block: each piece says which block, where in it, and the
+//! bytes; then the checksum of what the block seems to be is made right, if the piece asks for that. What
+//! must hold: no panic, no hang, memory within its bound; an error, or a store that can be used, and opened
+//! again as it was left.
 
 #![no_main]
 

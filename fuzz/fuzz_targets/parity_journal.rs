@@ -1,7 +1,8 @@
 //! A journal of a parity: any bytes are the slot that is found.
 //!
-//! The first byte says whether the record gets a right checksum, so that what stands behind it is fuzzed. What must hold: no
-//! panic, memory within bounds; a record that is believed is the same when it is written again and read.
+//! The first byte says whether the record gets a right checksum, so that what stands behind it is fuzzed.
+//! What must hold: no panic, memory within bounds; a record that is believed is the same when it is written
+//! again and read.
 
 #![no_main]
 

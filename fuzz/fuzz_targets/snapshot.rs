@@ -1,10 +1,11 @@
 //! Volumes with snapshots: any bytes are in what such a volume keeps of itself.
 //!
-//! The first byte says which good volume it was: at one of the three levels, with its map on the device or beside it, made
-//! or taken over. The rest are pieces: each puts bytes into an object of the volume's metadata store (the head, the table
-//! of snapshots, the map, the bitmaps), which thus has the checksums that it ought to have, or turns bits of a block of
-//! the store, which then has not. What must hold: no panic, no hang, memory within bounds; an error, or a volume that can
-//! be used, and opened again; and what a check has repaired without losing anything is right when it is checked again.
+//! The first byte says which good volume it was: at one of the three levels, with its map on the device or
+//! beside it, made or taken over. The rest are pieces: each puts bytes into an object of the volume's
+//! metadata store (the head, the table of snapshots, the map, the bitmaps), which thus has the checksums that
+//! it ought to have, or turns bits of a block of the store, which then has not. What must hold: no panic, no
+//! hang, memory within bounds; an error, or a volume that can be used, and opened again; and what a check has
+//! repaired without losing anything is right when it is checked again.
 
 #![no_main]
 

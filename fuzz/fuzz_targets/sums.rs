@@ -1,8 +1,9 @@
 //! Layers with a table of digests: any bytes are what they find.
 //!
-//! The input is put over the disk of a good layer, block by block: each piece says which block, where in it, and the bytes;
-//! then the checksum of what a page of the store seems to be is made right, if the piece asks for that. What must hold: no
-//! panic, no hang; an error, or a layer that can be used, asked, checked, repaired and closed.
+//! The input is put over the disk of a good layer, block by block: each piece says which block, where in it,
+//! and the bytes; then the checksum of what a page of the store seems to be is made right, if the piece asks
+//! for that. What must hold: no panic, no hang; an error, or a layer that can be used, asked, checked,
+//! repaired and closed.
 
 #![no_main]
 

@@ -1,8 +1,9 @@
 //! Superblocks: any bytes are the two copies on a device, and a few devices are put together.
 //!
-//! The first byte says how many devices there are and whether their checksums are made good, so that what lies behind
-//! them is fuzzed too. What must hold: no panic; a copy that is taken is written again byte by byte as it was; what is
-//! judged to be a hierarchy carries one state, and no member of it is out; a description that is printed is a file or is refused.
+//! The first byte says how many devices there are and whether their checksums are made good, so that what
+//! lies behind them is fuzzed too. What must hold: no panic; a copy that is taken is written again byte by
+//! byte as it was; what is judged to be a hierarchy carries one state, and no member of it is out; a
+//! description that is printed is a file or is refused.
 
 #![no_main]
 

@@ -94,7 +94,7 @@ def drive(server, sock, seconds, depth, rw="read", span=256 << 20):
     """The virtio driver of crates/vhost-user/examples/drive.rs: a vhost-user socket without a virtual machine."""
     text = run(
         files.TARGET / "release/examples/drive", sock, "--pid", server.pid, "--depth", depth, "--seconds", seconds,
-        "--span", span, "--event-index", *(["--write"] if rw == "write" else []), seconds=seconds + 30,
+        "--region", span, "--event-index", *(["--write"] if rw == "write" else []), seconds=seconds + 30,
     ).stdout
     iops, cpu = map(float, _DRIVE.search(text).groups())
     return Measured(iops=iops, cpu_us=cpu, latency_us=depth * 1e6 / iops, bytes_per_second=iops * 4096)

@@ -1,5 +1,5 @@
-//! Old names are gone: `docs/names.md` says what has another name now, and in its last column what is not to be found any
-//! more in the documentation, in help texts, errors, and JSON.
+//! Old names are gone: `docs/names.md` says what has another name now, and in its last column what is not to
+//! be found any more in the documentation, in help texts, errors, and JSON.
 
 use proc_macro2::{TokenStream, TokenTree};
 use std::path::{Path, PathBuf};

@@ -1,8 +1,10 @@
-//! The price of parity: what the exclusive or, and the sums of RAID 6, take on this core, against copying the same bytes.
+//! The price of parity: what the exclusive or, and the sums of RAID 6, take on this core, against copying the
+//! same bytes.
 //!
-//! `cargo bench -p lamina-layers --bench parity` prints gigabytes of data per second, for stripes of four units of 64 KiB:
-//! one copy of the data, `P`, and `P` and `Q`, and both together as whole stripes are written, as every processor can do it
-//! and as this one can. All of it lies in the caches; every figure is the best of several, taken in turn.
+//! `cargo bench -p lamina-layers --bench parity` prints gigabytes of data per second, for stripes of four
+//! units of 64 KiB: one copy of the data, `P`, and `P` and `Q`, and both together as whole stripes are
+//! written, as every processor can do it and as this one can. All of it lies in the caches; every figure is
+//! the best of several, taken in turn.
 
 // The very file that the layer is made of, of which not everything is measured.
 #[allow(dead_code)]

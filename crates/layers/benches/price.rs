@@ -260,12 +260,12 @@ the machine that wrote the table, and only inform. `LAMINA_PRICE=write` with the
 * `linear` moves addresses: its requests are handed on and not seen again.
 * `stripe` here has one device and units of 2 KiB, so that each request is split, gathered and waited for.
 * `template` keeps each write until the layer below has done it.
-* `stripe` and `concat` of two devices, a `view` of a partition, and a `snapshot` volume in which no extent is shared have
-  to find out where a request goes, and send it there.
-* `integrity` and `fingerprint` make a digest of each block, after a copy of it, and change it in their tables; they stand on
-  a `linear`. Under callgrind a processor has fewer instructions for digests than it has without.
-* `accelerate` has its flash in a device of kind `memory`, and requests come one by one: each has a head of its own there. The
-  destager's work is in it.
+* `stripe` and `concat` of two devices, a `view` of a partition, and a `snapshot` volume in which no extent is shared
+  have to look up where a request goes, and send it there.
+* `integrity` and `fingerprint` make a digest of each block, after a copy of it, and change it in their tables; they
+  stand on a `linear`. Under callgrind a processor has fewer instructions for digests than it has without.
+* `accelerate` has its flash in a device of kind `memory`, and requests come one by one: each has a head of its own
+  there. The work of the destager is included.
 
 | chain | instructions | for each layer | ns | for each layer |
 |---|---:|---:|---:|---:|

@@ -1,10 +1,11 @@
 //! The layers of Lamina and its sinks, in families: a crate each, in a folder beside this one.
 //!
-//! A layer reads like the paragraph that explains it: what it is, its invariant, a drawing, its keys, and what it
-//! deliberately does not do. It depends on the contract in [`lamina_block`], on the pieces that layers share ([`kit`]), a
-//! layer with much to keep on the metadata store, and on nothing else that is Lamina's: time, randomness and disks come from
-//! the environment that it is built with, and everything that is the same for all layers (checks, counting, quiescing,
-//! emulation) is done by its node. No family stands on another.
+//! A layer reads like the paragraph that explains it: what it is, its invariant, a drawing, its keys, and
+//! what it deliberately does not do. It depends on the contract in [`lamina_block`], on the pieces that
+//! layers share ([`kit`]), a layer with much to keep on the metadata store, and on nothing else that is
+//! Lamina's: time, randomness and disks come from the environment that it is built with, and everything that
+//! is the same for all layers (checks, counting, quiescing, emulation) is done by its node. No family stands
+//! on another.
 //!
 //! A new layer: `make new-layer NAME=x FAMILY=lab` copies [`lab::template`] and adds the line to its family's list.
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo run --release -p lamina-vhost-user --example drive -- SOCKET [--pid PID] [--depth 1,16,64]
-//!     [--seconds 3] [--size 4096] [--write] [--span BYTES] [--event-index]
+//!     [--seconds 3] [--size 4096] [--write] [--region BYTES] [--event-index]
 //! ```
 //!
 //! One queue, random requests, waiting for interrupts. For each depth: requests per second, and the server's
@@ -44,7 +44,7 @@ fn arguments() -> Result<Arguments, Box<dyn Error>> {
             "--depth" => a.depths = value()?.split(',').map(str::parse).collect::<Result<_, _>>()?,
             "--seconds" => a.seconds = value()?.parse()?,
             "--size" => a.size = value()?.parse()?,
-            "--span" => a.span = Some(value()?.parse()?),
+            "--region" => a.region = Some(value()?.parse()?),
             "--write" => a.write = true,
             "--event-index" => a.event_index = true,
             other => return Err(format!("what is {other}?").into()),

@@ -6,9 +6,9 @@
 //!                  flash ──▶ memory       as large as the cache wants it
 //! ```
 //!
-//! Each request of a trace is one of the layer, and the next one comes when it has been answered and what it began is on
-//! the flash. So nothing shares a batch with others: each fill and each write takes a head of its own, which is the worst
-//! that can happen to a log.
+//! Each request of a trace is one of the layer, and the next one comes when it has been answered and what it
+//! began is on the flash. So nothing shares a batch with others: each fill and each write takes a head of its
+//! own, which is the worst that can happen to a log.
 
 use super::policy::Hits;
 use super::trace::{BLOCK, Request, Trace};

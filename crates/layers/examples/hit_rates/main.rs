@@ -1,8 +1,10 @@
-//! Hit rates of cache eviction policies on block traces: LRU, ARC, S3-FIFO, a model of `accelerate`, and the layer itself.
+//! Hit rates of cache eviction policies on block traces: LRU, ARC, S3-FIFO, a model of `accelerate`, and the
+//! layer itself.
 //!
-//! `cargo run --release -p lamina-layers --example hit_rates -- FOLDER [--markdown] [--variants]`: all traces of a folder, in
-//! the formats that `trace` names. Each at three sizes of the cache, in parts of the blocks that the trace asks for at all.
-//! `--variants` shows what other choices would make of them. It fails if LRU is not what the ARC paper published for it.
+//! `cargo run --release -p lamina-layers --example hit_rates -- FOLDER [--markdown] [--variants]`: all traces
+//! of a folder, in the formats that `trace` names. Each at three sizes of the cache, in parts of the blocks
+//! that the trace asks for at all. `--variants` shows what other choices would make of them. It fails if LRU
+//! is not what the ARC paper published for it.
 
 mod arc;
 mod layer;
@@ -166,8 +168,8 @@ fn losses(cases: &[Case], scores: &[Vec<Score>], markdown: bool) {
     print!("{}", table.show("Where LRU has more hits, and why", markdown));
 }
 
-/// What the layer itself makes of the reads of each case, where there is a flash so small; beside it the model, also with what
-/// it costs that requests come one by one.
+/// What the layer itself makes of the reads of each case, where there is a flash so small; beside it the
+/// model, also with what it costs that requests come one by one.
 fn layers(cases: &[Case], scores: &[Vec<Score>], markdown: bool) -> lamina_block::Result<()> {
     let alone = Choice { heads: true, ..LAMINA };
     let mut table = Table::new([

@@ -1,5 +1,5 @@
-//! The cache of `accelerate`, as a model: S3-FIFO in two logs of segments, with what it costs to append and never write in
-//! place.
+//! The cache of `accelerate`, as a model: S3-FIFO in two logs of segments, with what it costs to append and
+//! never write in place.
 //!
 //! ```text
 //!      new ───▶ small ▢▢▣ ──┬─ asked for since it came ──▶ main ▢▢▢▢▢▣ ──┬─ asked for ──▶ main again, counted down
@@ -9,16 +9,16 @@
 //!
 //! Small is longer when its latest ghosts come again, and shorter when main's do.
 //!
-//! Room is made by whole segments. A block that is written again is appended again, to the log that has it; what it was before
-//! takes its slot until its segment goes. A segment a quarter of which is so is compacted: what is left goes to the end of its log.
-//! If there is none, the tail of a log goes. Long streams of large reads pass by, but for a block in which one ends, and the
-//! next one begins.
+//! Room is made by whole segments. A block that is written again is appended again, to the log that has it;
+//! what it was before takes its slot until its segment goes. A segment a quarter of which is so is compacted:
+//! what is left goes to the end of its log. If there is none, the tail of a log goes. Long streams of large
+//! reads pass by, but for a block in which one ends, and the next one begins.
 //!
-//! The layer has the same rules in code of its own (`accelerate/read.rs` the one for long streams): that it does what is said
-//! here shows the table in which the layer itself is replayed (`layer.rs`).
+//! The layer has the same rules in code of its own (`accelerate/read.rs` the one for long streams): that it
+//! does what is said here shows the table in which the layer itself is replayed (`layer.rs`).
 //!
-//! What is left out: heads and summaries (but see `heads`), and that a block cannot go before its store has it. With segments
-//! of one block, and nothing that is written twice, it does what S3-FIFO does.
+//! What is left out: heads and summaries (but see `heads`), and that a block cannot go before its store has
+//! it. With segments of one block, and nothing that is written twice, it does what S3-FIFO does.
 
 use super::policy::{Order, Policy};
 use super::trace::{BLOCK, Request};

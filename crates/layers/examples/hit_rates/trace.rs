@@ -3,7 +3,8 @@
 //! Three formats are read, told apart by the file's name:
 //! * `*.csv.gz`: a head, then `t_us,op,dev,offset_bytes,size_bytes`, where op is R or W.
 //! * `msr-*.csv`: `timestamp,host,disk,Read|Write,offset_bytes,size_bytes,latency`, as MSR Cambridge published them.
-//! * `arc-*.lis.zst`: `start count ignored number`, reads of the ARC paper. Pages of 4 KiB in its OLTP, sectors in the others.
+//! * `arc-*.lis.zst`: `start count ignored number`, reads of the ARC paper. Pages of 4 KiB in its OLTP,
+//!   sectors in the others.
 
 use std::collections::HashSet;
 use std::fs::File;

@@ -15,7 +15,7 @@
 //! * `path`: the file or block device; relative to the hierarchy file.
 //! * `size`: a size such as "10GiB". A missing file is created, sparse, with this size. A file that exists is
 //!   never resized: a smaller one is refused, a larger one is used as a whole.
-//! * `direct` (false): bypass the page cache. Best for block devices and for files that no other program
+//! * `direct` (false): do not use the page cache. Best for block devices and for files that no other program
 //!   reads; some file systems (tmpfs) refuse it. Flushes make data durable either way.
 //! * `read-only` (false): open for reading only.
 //! * `block` (the device's own): the logical block in bytes to present, a power of two from 512 to 64KiB.

@@ -2,8 +2,8 @@
 
 pub mod history;
 
-/// Gives the tests of a family the module `testing`: all that is here, with the kinds of the family and of these `others`
-/// by their names.
+/// Gives the tests of a family the module `testing`: all that is here, with the kinds of the family and of
+/// these `others` by their names.
 #[macro_export]
 #[allow(clippy::crate_in_macro_def, reason = "the kinds are the family's")]
 macro_rules! with_kinds {
