@@ -10,7 +10,7 @@ mod common;
 use common::{NAMES, SIZE, superblock};
 use lamina_block::{Env, Error, Io, Node, OpKind};
 use lamina_metadata::member::records::{Trailer, split};
-use lamina_metadata::member::{Assembly, Candidate, Member, Roster, judge, settle, take_into_use};
+use lamina_metadata::member::{Assembly, Candidate, Member, Roster, judge, repair_copies, take_into_use};
 use lamina_metadata::superblock::{self, Superblock};
 use lamina_sim::{DiskOptions, Image, Images, Loss, SimEnv, Simulation};
 use serde_json::json;
@@ -81,7 +81,7 @@ async fn open(env: &Rc<SimEnv>, degraded: bool, flaw: Flaw) -> Result<(Rc<Roster
     for chosen in &assembly.members {
         let below = node(env, &chosen.name);
         let found = &candidates.iter().find(|c| c.device == chosen.name).expect("it was found").found;
-        settle(&below, found, chosen).await.map_err(|e| e.to_string())?;
+        repair_copies(&below, found, chosen).await.map_err(|e| e.to_string())?;
         let mut next = chosen.clone();
         if !assembly.lost.is_empty() {
             let (file, mut trailer) = split(&chosen.description).expect("good lines");

@@ -8,7 +8,7 @@ mod common;
 
 use common::{NAMES, SIZE, superblock};
 use lamina_block::{Buf, Durability, Env, Io, Node};
-use lamina_metadata::member::{Assembly, Candidate, judge, settle};
+use lamina_metadata::member::{Assembly, Candidate, judge, repair_copies};
 use lamina_metadata::superblock::{self, COPY_LEN, Found, Place, Superblock, decode, encode};
 use lamina_sim::{DiskOptions, Image, Images, Loss, SimEnv, Simulation};
 use std::cell::RefCell;
@@ -198,7 +198,7 @@ fn again(left: &Images, flaw: Flaw, seed: u64) -> Result<(), String> {
             env.observe(Some(Rc::new(take)));
             if flaw != Flaw::NotSettled {
                 for (found, chosen) in found.iter().zip(&members) {
-                    settle(&node(&env, &chosen.name), found, chosen).await.expect("writes");
+                    repair_copies(&node(&env, &chosen.name), found, chosen).await.expect("writes");
                 }
             }
             let next = (0..3).map(|index| superblock(1, index, latest + 1, &description("third"))).collect();
