@@ -1,8 +1,8 @@
 //! Serves a node to a virtual machine as a virtio block device, over vhost-user.
 //!
 //! ```text
-//!  front-end ═ control socket ═▶ control thread ─ jobs ─▶ Device ┐        (set up, stop, migrate)
-//!  guest ─ rings in shared memory, kicks ─▶ Queue ───────────────┴─▶ Node (every request)
+//!  front-end ═ control socket ═▶ control thread ─ jobs ─▶ Device ┐       (set up, stop, migrate)
+//!  guest ─ rings in shared memory, kicks ─▶ Queue              ──┴─▶ Node (every request)
 //! ```
 //!
 //! The front-end (QEMU, Cloud Hypervisor) shares the guest's memory with us and tells us where its rings are; from
