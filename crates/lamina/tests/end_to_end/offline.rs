@@ -181,14 +181,14 @@ fn what_follows_from_the_versions_is_made_again() {
     let bad = place.lamina(&["check", "--metadata", "disk.toml"]);
     assert_eq!(bad.status.code(), Some(1), "{}", text(&bad.stdout));
     let said = text(&bad.stdout);
-    assert!(said.contains("DAMAGED  device \"volume\": it is damaged which of the extents 0 to"), "{said}");
+    assert!(said.contains("DAMAGED  device \"volume\": the bits of extents 0 to"), "{said}");
     assert!(said.contains("DAMAGED  device \"volume\": counts of extents in use are damaged"), "{said}");
     assert_eq!(images(&place), before, "a check has written");
     holds_to_read(&place);
     let repaired = place.lamina(&["repair", "disk.toml"]);
     assert_eq!(repaired.status.code(), Some(0), "{}{}", text(&repaired.stdout), text(&repaired.stderr));
     let said = text(&repaired.stdout);
-    assert!(said.contains("REPAIRED device \"volume\": it is damaged which of the extents 0 to"), "{said}");
+    assert!(said.contains("REPAIRED device \"volume\": the bits of extents 0 to"), "{said}");
     assert!(said.contains("device \"volume\": the map is good: 0 snapshots"), "{said}");
     let good = place.lamina(&["check", "--metadata", "disk.toml"]);
     assert_eq!(good.status.code(), Some(0), "{}", text(&good.stdout));

@@ -251,7 +251,7 @@ fn what_is_not_there_is_said() {
         open(&env, &how, Begin::Format).await.expect("made").node.close().await.unwrap();
         let other = How { keys: json!({"extent": "16KiB"}), ..how.clone() };
         let other = open(&env, &other, Begin::Open).await.err().expect("another extent");
-        assert!(other.message().starts_with("extent: it is 8KiB"), "{other}");
+        assert!(other.message().starts_with("extent: the volume was made with 8KiB"), "{other}");
     };
     world.run(test).expect("it ends");
 }
