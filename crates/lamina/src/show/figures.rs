@@ -93,7 +93,7 @@ mod tests {
                 "vm1   write-back 1.21GiB  4GiB 96.1%   50.0% 120MiB     6s        ?    12.0%             5s",
                 "FLASH    SIZE   FREE  SMALL    MAIN  OPEN   CACHED   DIRTY  WRITTEN  STALLS",
                 "cache  400MiB  40MiB  36MiB  324MiB   1/2  1.21GiB  120MiB  9.77GiB       3",
-                "cache has no room: writes have waited for 2s",
+                "cache has no space: writes have waited for 2s",
             ],
             "{lines:#?}"
         );
@@ -125,7 +125,7 @@ mod tests {
                 "the store of vm1 does not have writes that are 7m12s old",
                 "without its flash vm1 would be as it was 5s ago",
                 "cache takes nothing: nvme: gone",
-                "cache has no room: writes have waited for 2s",
+                "cache has no space: writes have waited for 2s",
             ]
         );
         hierarchy.devices[1].info["lost"] = json!({ "unknown": true });

@@ -32,8 +32,8 @@
 //! written.
 //!
 //! A device that fails a write or does not answer is *stale*, as in `mirror`, and is rebuilt when it answers
-//! again: only the bytes written meanwhile are copied, 4 KiB at a time, or more if the device is large. `fail
-//! NAME` puts a device out by hand, and `rejoin NAME` takes it in again. A spare or a new device gets every
+//! again: only the bytes written meanwhile are copied, 4 KiB at a time, or more if the device is large.
+//! `fail NAME` fails a device by hand, and `rejoin NAME` takes it in again. A spare or a new device gets every
 //! byte, and its rebuild goes on after a restart.
 //!
 //! After a crash the parity may not be that of the data in the regions of the intent; it is recomputed there.
