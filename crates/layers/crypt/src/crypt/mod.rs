@@ -39,7 +39,8 @@
 //!   and zeroing writes encrypted zeroes.
 //!
 //! Commands: `keyslots` lists; `keyslot-add` adds a keyslot for another key or passphrase;
-//! `keyslot-remove NUMBER` removes one, other than the keyslot that the device was opened with; `key-change` adds a keyslot,
+//! `keyslot-remove NUMBER` removes one, other than the keyslot that the device was opened with; `key-change` adds a
+//! keyslot,
 //! makes sure that it opens, and removes the keyslot that the device was opened with. Keys and passphrases
 //! are given as files. A crash never leaves the volume without a keyslot that opens; repeat a `key-change`
 //! that was interrupted. Afterwards the hierarchy file must name the new file (`lamina apply` takes that over
