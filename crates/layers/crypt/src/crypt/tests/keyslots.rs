@@ -108,7 +108,10 @@ fn what_cannot_be_is_refused_at_its_key() {
         }
         let vault = open(sim, &below, keys(json!({})), Begin::Format).await.unwrap();
         for (more, says) in [
-            (json!({ "cipher": "blowfish", "allow-legacy": true }), "cipher: the volume was made with aes-xts"),
+            (
+                json!({ "cipher": "blowfish", "allow-legacy": true }),
+                "cipher: the volume was made with aes-xts",
+            ),
             (json!({ "sector-size": 4096 }), "sector-size: the volume was made with 512"),
             (json!({ "key-file": "/new" }), "key-file: the key in the file opens no keyslot"),
         ] {

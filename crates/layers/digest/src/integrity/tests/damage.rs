@@ -174,8 +174,14 @@ fn keys_stay_what_they_were() {
             let opened = open(&env, &how(keys), Begin::Open).await;
             opened.map(|_| ()).expect_err("refused").message().to_owned()
         };
-        assert!(refused(json!({ "checksum": "crc32c" })).await.starts_with("checksum: the table was made with xxh3"));
-        assert!(refused(json!({ "region": "32KiB" })).await.starts_with("region: the table was made with 16KiB"));
+        assert!(
+            refused(json!({ "checksum": "crc32c" }))
+                .await
+                .starts_with("checksum: the table was made with xxh3")
+        );
+        assert!(
+            refused(json!({ "region": "32KiB" })).await.starts_with("region: the table was made with 16KiB")
+        );
         assert!(refused(json!({ "memory": "4KiB" })).await.starts_with("memory:"));
         open(&env, &how(json!({})), Begin::Open).await.expect("as it was made");
     });
