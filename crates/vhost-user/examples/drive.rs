@@ -21,7 +21,7 @@ struct Arguments {
     seconds: f64,
     size: usize,
     write: bool,
-    span: Option<u64>,
+    region: Option<u64>,
     event_index: bool,
 }
 
@@ -34,7 +34,7 @@ fn arguments() -> Result<Arguments, Box<dyn Error>> {
         seconds: 3.0,
         size: 4096,
         write: false,
-        span: None,
+        region: None,
         event_index: false,
     };
     while let Some(flag) = given.next() {
@@ -83,7 +83,7 @@ fn run(a: &Arguments, depth: usize) -> Result<(), Box<dyn Error>> {
     }
     let mut transport: Box<VirtioBlkTransport> = Box::new(VhostUser::new(&a.socket, wanted.bits() | 1 << 9)?);
     let capacity = u64::from(transport.get_config()?.capacity) * 512;
-    let slots = a.span.unwrap_or(capacity).min(capacity) / a.size as u64;
+    let slots = a.region.unwrap_or(capacity).min(capacity) / a.size as u64;
     let memory = memfd(depth * a.size)?;
     // SAFETY: the file is not shrunk.
     let mut data = unsafe { memmap2::MmapMut::map_mut(&memory) }?;
