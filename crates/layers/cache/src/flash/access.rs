@@ -247,7 +247,7 @@ impl Cache {
         dirty.sort_unstable();
         dirty.dedup();
         let mut index = self.index.borrow_mut();
-        dirty.iter().for_each(|dirty| index.set_batched(dirty.slot));
+        dirty.iter().for_each(|dirty| index.batch(dirty.slot));
         dirty
     }
 
@@ -290,9 +290,7 @@ impl Cache {
             let mut segments = self.segments.borrow_mut();
             for Dirty { block, .. } in dirty {
                 let Some(slot) = index.find(volume.number, *block) else { continue };
-                // What has been written since is not on the store.
-                if index.word(slot).is_dirty() && index.word(slot).is_batched() {
-                    index.set_dirty(slot, false);
+                if index.stored(slot) {
                     segments.cleaned(self.shape.segment_of(slot));
                     volume.dirty.set(volume.dirty.get() - 1);
                 }

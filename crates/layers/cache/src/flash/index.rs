@@ -6,6 +6,16 @@
 //!      ghosts   fingerprints of what went lately (`ghosts.rs`)    2 bytes × 9/10
 //! ```
 //!
+//! The state of a block is in the word of its slot, beside marks of what is under way (*pending*: a newer version is
+//! being written; *moving*: a copy is being made):
+//!
+//! ```text
+//!             batch     on the store         copied    written again
+//!  clean      -         clean                clean     as the new version says, in another slot
+//!  dirty      batched   dirty: it is newer   dirty     the same
+//!  batched    batched   clean                batched   the same
+//! ```
+//!
 //! The table is open addressing with linear probing; what is taken out is closed up by moving others back, so
 //! that there are no tombstones. A slot holds something exactly if its word is not zero, and then the table
 //! has it.
@@ -202,20 +212,33 @@ impl Index {
         *word = word.with_frequency(frequency);
     }
 
-    pub fn set_dirty(&mut self, slot: u32, on: bool) {
-        self.slots[slot as usize].set(DIRTY, on);
+    fn set(&mut self, slot: u32, bit: u64, on: bool) {
+        debug_assert!(!on || self.word(slot).is_used(), "an empty slot has no state");
+        self.slots[slot as usize].set(bit, on);
     }
 
     pub fn set_pending(&mut self, slot: u32, on: bool) {
-        self.slots[slot as usize].set(PENDING, on);
+        self.set(slot, PENDING, on);
     }
 
     pub fn set_moving(&mut self, slot: u32, on: bool) {
-        self.slots[slot as usize].set(MOVING, on);
+        self.set(slot, MOVING, on);
     }
 
-    pub fn set_batched(&mut self, slot: u32) {
-        self.slots[slot as usize].set(BATCHED, true);
+    /// A dirty block goes into a batch.
+    pub fn batch(&mut self, slot: u32) {
+        debug_assert!(self.word(slot).is_dirty(), "a batch is of dirty blocks");
+        self.set(slot, BATCHED, true);
+    }
+
+    /// The store has a batch in which the block was: true if the block is clean now, and was not before. A version that was
+    /// written since is in no batch.
+    pub fn stored(&mut self, slot: u32) -> bool {
+        let is_clean = self.word(slot).is_dirty() && self.word(slot).is_batched();
+        if is_clean {
+            self.set(slot, DIRTY, false);
+        }
+        is_clean
     }
 }
 
@@ -248,6 +271,38 @@ mod tests {
             }
             let (volume, block) = ((random() % 3) as u16, random() % 40);
             assert_eq!(index.find(volume, block), model.get(&(volume, block)).copied());
+        }
+    }
+
+    #[test]
+    fn the_table_of_states() {
+        type Change = fn(&mut Index) -> bool;
+        let changes: [Change; 2] = [|index| (index.batch(7), true).1, |index| index.stored(7)];
+        const BATCH: usize = 0;
+        const STORED: usize = 1;
+        // Dirty, changes with their answers, dirty and batched afterwards.
+        type Row = (bool, &'static [(usize, bool)], bool, bool);
+        let rows: [Row; 5] = [
+            (false, &[(STORED, false)], false, false),
+            (true, &[(STORED, false)], true, false),
+            (true, &[(BATCH, true)], true, true),
+            (true, &[(BATCH, true), (BATCH, true), (STORED, true)], false, true),
+            (true, &[(BATCH, true), (STORED, true), (STORED, false)], false, true),
+        ];
+        for (number, (is_dirty, made, dirty, batched)) in rows.into_iter().enumerate() {
+            let mut index = Index::new(100);
+            index.put(7, Word::new(3, 5, is_dirty));
+            for (change, answer) in made {
+                assert_eq!(changes[*change](&mut index), *answer, "row {number}");
+            }
+            index.set_moving(7, true);
+            index.set_pending(7, true);
+            let word = index.word(7).copied();
+            let state = (word.is_dirty(), word.is_batched(), word.is_moving() || word.is_pending());
+            assert_eq!(state, (dirty, batched, false), "row {number}: what a copy has");
+            // A newer version is in another slot, and in no batch.
+            index.put(8, Word::new(3, 5, true));
+            assert!(!index.word(7).is_used() && !index.stored(8) && index.word(8).is_dirty());
         }
     }
 
