@@ -231,8 +231,8 @@ impl Index {
         self.set(slot, BATCHED, true);
     }
 
-    /// The store has a batch in which the block was: true if the block is clean now, and was not before. A version that was
-    /// written since is in no batch.
+    /// The store has a batch in which the block was: true if the block is clean now, and was not before. A
+    /// version that was written since is in no batch.
     pub fn stored(&mut self, slot: u32) -> bool {
         let is_clean = self.word(slot).is_dirty() && self.word(slot).is_batched();
         if is_clean {
