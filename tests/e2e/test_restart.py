@@ -179,7 +179,7 @@ class Applied(Restarted):
         self.changed(on("b"), "--write")
         self.assertEqual(self.daemon.stop(), 0, self.daemon.log())
         # Nobody needs the old file now. What is said to do is done: the member that was left leads to the new one.
-        self.assertIn("`lamina assemble` prints the file", self.refused("serve", self.rig.write("old.toml", old)))
+        self.assertIn("`lamina assemble` prints that file", self.refused("serve", self.rig.write("old.toml", old)))
         file = self.assemble("a.img")
         self.assertIn("[device.b]", file)
         self.assertNotIn("[device.a]", file)

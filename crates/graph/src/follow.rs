@@ -107,12 +107,14 @@ fn message(file: &Plan, carried: &Carried) -> String {
     let ours = file.persistent.as_ref().map_or("", |persistent| &persistent.description);
     let agreed = |text: &str| local::agreed(text, &file.kinds);
     match carried.way.is_under_way() {
-        true => "a change from or to the state in this file was interrupted while data was moved: the state on the \
-members is served, and the change goes on"
-            .into(),
+        true => {
+            "a change from or to the state in this file was interrupted while data was moved: the state on \
+                 the members is served, and the change goes on"
+                .into()
+        }
         false => format!(
             "describes an earlier state of the hierarchy: the state on the members is served. {}. `lamina assemble` \
-prints the file of that state",
+             prints the file of that state",
             crate::description::difference(&agreed(ours), &agreed(&carried.text)).unwrap_or_default()
         ),
     }

@@ -119,7 +119,7 @@ pub(crate) async fn open(
 
 /// A member that cannot be opened: unlike another file a member is never made, and its path may have changed.
 fn not_found(e: &Error) -> Error {
-    let message = match e.message().split_once(" (with size") {
+    let message = match e.message().split_once(" (the key size") {
         Some((what, rest)) => format!("{what}{}", rest.split_once(')').map_or("", |(_, rest)| rest)),
         None => e.message().to_owned(),
     };
