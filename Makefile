@@ -46,13 +46,18 @@ test: ## Everything CI checks: lint, unit tests, deny, price, the simulator, the
 	$(MAKE) lint
 	$(MAKE) deny
 	$(CARGO) build --locked --release -p lamina
-	# The end-to-end tests wait most of the time. What computes goes on beside them, and gives way. The jobs are theirs and
-	# those of a compiler on all processors.
-	$(MAKE) -j$$(($$(nproc) + 1)) end-to-end compute
+	# The end-to-end tests wait most of the time. The unit tests compute beside them, and give way; so does what is
+	# measured beside the rest of the unit tests, some of which keep one processor only. The jobs are theirs and those of
+	# a compiler on all processors.
+	$(MAKE) -j$$(($$(nproc) + 1)) unit outside
 
-.PHONY: compute
-compute:
+.PHONY: unit
+unit:
 	nice -n 5 $(CARGO) test --locked --workspace
+
+.PHONY: outside
+outside:
+	$(MAKE) end-to-end
 	nice -n 5 $(MAKE) price
 	nice -n 5 $(MAKE) simulate
 
