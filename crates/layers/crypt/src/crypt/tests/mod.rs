@@ -47,8 +47,6 @@ fn subject_with(name: &str, more: Value, detached: bool) -> Subject {
         async move { built(&rig, more, detached).await }
     })
     .disks_of(if detached { 384 << 10 } else { 448 << 10 })
-    // Each opening merges a key from thousands of stripes.
-    .seeds(8)
 }
 
 pub fn subject() -> Subject {
