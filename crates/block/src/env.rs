@@ -174,6 +174,11 @@ impl Ending {
         self.told.notify();
     }
 
+    /// Whether it is.
+    pub fn is_asked(&self) -> bool {
+        self.asked.get()
+    }
+
     /// Completes when it is, or was.
     pub fn wait(self: &Rc<Self>) -> Pin<Box<dyn Future<Output = ()>>> {
         let me = Rc::clone(self);

@@ -25,7 +25,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 /// The properties of a simulated disk.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DiskOptions {
     /// Its shape. The block is the unit in which writes tear.
     pub geometry: Geometry,
@@ -448,6 +448,11 @@ impl Image {
     /// How many processes, or machines, have died while they used it.
     pub fn lives(&self) -> u64 {
         self.lives
+    }
+
+    /// Whether nothing can tell the two apart, as far as can be seen at once. Only for contents that all are durable.
+    pub(crate) fn is_same(&self, other: &Image) -> bool {
+        self.lives == other.lives && self.options == other.options && self.media.is_same(&other.media)
     }
 
     /// The disk's properties.

@@ -151,6 +151,11 @@ impl SimEnv {
         self.ending.ask();
     }
 
+    /// Whether this world's core was asked to end.
+    pub fn is_ending(&self) -> bool {
+        self.ending.is_asked()
+    }
+
     /// All disks.
     pub fn disks(&self) -> Vec<Rc<SimDisk>> {
         self.disks.borrow().values().cloned().collect()

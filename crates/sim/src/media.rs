@@ -7,7 +7,7 @@
 use crate::stamp;
 use fastrand::Rng;
 use lamina_block::Buf;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
@@ -37,7 +37,23 @@ struct Sector {
     versions: Vec<Version>,
 }
 
+impl Data {
+    fn is_same(&self, other: &Data) -> bool {
+        match (self, other) {
+            (Data::Bytes(a, from), Data::Bytes(b, at)) => Rc::ptr_eq(a, b) && from == at,
+            (Data::Blank, other) => matches!(other, Data::Blank),
+            (Data::Zero, other) => matches!(other, Data::Zero),
+            (Data::Bytes(..), _) => false,
+        }
+    }
+}
+
 impl Sector {
+    /// Whether both are durable, and hold the same.
+    fn is_same(&self, other: &Sector) -> bool {
+        self.versions.is_empty() && other.versions.is_empty() && self.durable.is_same(&other.durable)
+    }
+
     fn visible(&self) -> &Data {
         self.versions.iter().rev().find(|v| v.applied).map_or(&self.durable, |v| &v.data)
     }
@@ -80,14 +96,44 @@ impl Loss {
     pub const ALL: [Loss; 4] = [Loss::All, Loss::Nothing, Loss::Torn, Loss::Writes];
 }
 
+/// The foreign data that a disk is full of. Its bytes follow from their places, and are kept: tests read them again and
+/// again.
+struct Junk {
+    owner: u32,
+    pages: RefCell<BTreeMap<u64, Rc<[u8]>>>,
+}
+
+impl Junk {
+    /// Pages that are kept.
+    const PAGES_MAX: usize = 256;
+
+    /// The bytes of a page of sectors of `size` bytes.
+    fn page(&self, page: u64, size: usize) -> Rc<[u8]> {
+        let kept = &mut *self.pages.borrow_mut();
+        if let Some(bytes) = kept.get(&page) {
+            return Rc::clone(bytes);
+        }
+        let mut bytes = Vec::with_capacity(PAGE as usize * size);
+        for number in page * PAGE..(page + 1) * PAGE {
+            stamp::fill(self.owner, number, size, &mut bytes);
+        }
+        if kept.len() >= Junk::PAGES_MAX {
+            kept.pop_first();
+        }
+        let bytes = Rc::<[u8]>::from(bytes);
+        kept.insert(page, Rc::clone(&bytes));
+        bytes
+    }
+}
+
 /// Sectors in a page.
 const PAGE: u64 = 32;
 
 #[derive(Clone)]
 pub(crate) struct Media {
     sector: u64,
-    /// The owner of the data that is already there; `None` for zeroes.
-    junk: Option<u32>,
+    /// The data that is already there; `None` for zeroes.
+    junk: Option<Rc<Junk>>,
     /// Neighbouring sectors, shared with the images taken of this until one of them changes: images are many.
     pages: BTreeMap<u64, Rc<[Sector; PAGE as usize]>>,
     /// All sectors that have versions, and some that no longer have.
@@ -98,7 +144,22 @@ pub(crate) struct Media {
 impl Media {
     /// Empty, or full of another owner's data if `junk` gives a number for it.
     pub(crate) fn new(sector: u32, junk: Option<u32>) -> Media {
+        let junk = junk.map(|owner| Rc::new(Junk { owner, pages: RefCell::default() }));
         Media { sector: sector.into(), junk, pages: BTreeMap::new(), dirty: Default::default(), clock: 0 }
+    }
+
+    /// Whether both hold the same, all of it durable: told by where data lies in memory, so that the same bytes written
+    /// twice count as different.
+    pub(crate) fn is_same(&self, other: &Media) -> bool {
+        let same_page = |a: &Rc<[Sector; PAGE as usize]>, b: &Rc<[Sector; PAGE as usize]>| {
+            Rc::ptr_eq(a, b) || a.iter().zip(b.iter()).all(|(a, b)| a.is_same(b))
+        };
+        let pages = self.pages.iter().zip(&other.pages);
+        self.junk.as_ref().map(Rc::as_ptr) == other.junk.as_ref().map(Rc::as_ptr)
+            && self.pages.len() == other.pages.len()
+            && self.dirty.is_empty()
+            && other.dirty.is_empty()
+            && pages.into_iter().all(|((p, a), (q, b))| p == q && same_page(a, b))
     }
 
     fn tick(&mut self) -> u64 {
@@ -200,7 +261,7 @@ impl Media {
                 |number: u64| page.map_or(&Data::Blank, |page| page[(number % PAGE) as usize].visible());
             let begin = number;
             number += 1;
-            match (data(begin), self.junk) {
+            match (data(begin), &self.junk) {
                 (Data::Bytes(all, from), _) => {
                     let follows = |next: u64| match data(next) {
                         Data::Bytes(same, at) => {
@@ -213,7 +274,13 @@ impl Media {
                     }
                     into.write(place(begin), &all[*from..from + place(number) - place(begin)]);
                 }
-                (Data::Blank, Some(owner)) => into.write(place(begin), &stamp::block(owner, begin, size)),
+                (Data::Blank, Some(junk)) => {
+                    while number < end && matches!(data(number), Data::Blank) {
+                        number += 1;
+                    }
+                    let within = |number: u64| (number - begin / PAGE * PAGE) as usize * size;
+                    into.write(place(begin), &junk.page(begin / PAGE, size)[within(begin)..within(number)]);
+                }
                 (Data::Zero | Data::Blank, junk) => {
                     let is_zero = |next: u64| match data(next) {
                         Data::Zero => true,
@@ -318,6 +385,21 @@ mod tests {
         assert_eq!(get(&media, 0..1536), [1, 2, 0]);
         assert_eq!(get(&media.survive(Loss::All, rng), 0..1536), [1, 1, 0]);
         assert_eq!(get(&media.survive(Loss::Nothing, rng), 0..1536), [1, 2, 0]);
+    }
+
+    #[test]
+    fn the_same_losses_are_told_from_others() {
+        let mut media = Media::new(512, Some(7));
+        put(&mut media, 0..1024, 1);
+        let lost = |media: &Media| media.survive(Loss::All, &mut Rng::with_seed(1));
+        let first = lost(&media);
+        put(&mut media, 512..1024, 2);
+        assert!(lost(&media).is_same(&first), "nothing was made durable between");
+        assert!(!media.is_same(&first), "there are writes that are not durable");
+        let mark = media.flush_begins();
+        media.flush(mark);
+        assert!(!lost(&media).is_same(&first));
+        assert!(!Media::new(512, None).is_same(&Media::new(512, Some(7))));
     }
 
     #[test]

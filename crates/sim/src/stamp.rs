@@ -30,6 +30,7 @@ fn word(write: u32, place: u64, index: u64) -> u64 {
 }
 
 /// The bytes that `write` puts at block number `place`.
+#[cfg(test)]
 pub(crate) fn block(write: u32, place: u64, size: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(size);
     fill(write, place, size, &mut bytes);
@@ -38,19 +39,29 @@ pub(crate) fn block(write: u32, place: u64, size: usize) -> Vec<u8> {
 
 /// Appends the bytes that `write` puts at block number `place`.
 pub(crate) fn fill(write: u32, place: u64, size: usize, bytes: &mut Vec<u8>) {
-    bytes.extend((0..size as u64 / 8).flat_map(|index| word(write, place, index).to_le_bytes()));
+    let from = bytes.len();
+    bytes.resize(from + size, 0);
+    for (index, bytes) in (0..).zip(bytes[from..].chunks_exact_mut(8)) {
+        bytes.copy_from_slice(&word(write, place, index).to_le_bytes());
+    }
+}
+
+/// Whether all bytes are zero. Tests ask this of nearly all that they read.
+pub(crate) fn is_zero(bytes: &[u8]) -> bool {
+    const ZEROES: [u8; 512] = [0; 512];
+    bytes.chunks(ZEROES.len()).all(|part| part == &ZEROES[..part.len()])
 }
 
 /// Recognises a block.
 pub(crate) fn recognise(bytes: &[u8]) -> Found {
-    let words = || bytes.chunks_exact(8).map(|w| u64::from_le_bytes(w.try_into().unwrap_or_default()));
-    let mut first = words();
-    let (Some(tag), Some(place)) = (first.next(), first.next()) else { return Found::Garbage };
-    if tag == 0 {
-        return if words().all(|w| w == 0) { Found::Zero } else { Found::Garbage };
+    if is_zero(bytes) {
+        return Found::Zero;
     }
+    let mut words = bytes.chunks_exact(8).map(|w| u64::from_le_bytes(w.try_into().unwrap_or_default()));
+    let (Some(tag), Some(place)) = (words.next(), words.next()) else { return Found::Garbage };
     let write = tag as u32;
-    match words().zip(0..).all(|(w, index)| w == word(write, place, index)) {
+    let follows = |(w, index)| w == word(write, place, index);
+    match tag == word(write, place, 0) && words.zip(2..).all(follows) {
         true => Found::Written { write, place },
         false => Found::Garbage,
     }

@@ -27,17 +27,21 @@ const DEPTH: u8 = 2;
 /// Of the moments at which it may fail again, so many are tried.
 const AGAIN: usize = 3;
 
-/// The disks as a power loss at one moment leaves them.
+/// The disks as a power loss leaves them.
 pub(crate) struct Crash {
-    at: Tick,
+    /// The moments at which it would leave them so: what was acknowledged until then differs.
+    ats: Vec<Tick>,
     loss: Loss,
     images: Images,
 }
 
+/// How many crashes back the same disks are searched for.
+const SAME: usize = 8;
+
 impl Crash {
     /// Now, with everything lost that may be.
     pub(crate) fn losing_all(load: &Load) -> Crash {
-        Crash { at: load.env.tick(), loss: Loss::All, images: load.env.images(Loss::All, 0) }
+        Crash { ats: vec![load.env.tick()], loss: Loss::All, images: load.env.images(Loss::All, 0) }
     }
 }
 
@@ -59,8 +63,10 @@ impl Recorder {
             }
             let Some(env) = env.upgrade() else { return };
             let loss = Loss::ALL[rng.usize(0..Loss::ALL.len())];
-            let crash = Crash { at: env.tick(), loss, images: env.images(loss, rng.u64(..)) };
-            into.borrow_mut().push(crash);
+            add(
+                &mut into.borrow_mut(),
+                Crash { ats: vec![env.tick()], loss, images: env.images(loss, rng.u64(..)) },
+            );
         })));
         Recorder(crashes)
     }
@@ -68,15 +74,29 @@ impl Recorder {
     /// Takes one more image, in which everything is lost that may be, and ends.
     pub(crate) fn end(self, load: &Load) -> Vec<Crash> {
         load.env.observe(None);
-        self.0.borrow_mut().push(Crash::losing_all(load));
+        add(&mut self.0.borrow_mut(), Crash::losing_all(load));
         self.0.take()
     }
+}
+
+/// Adds a crash. All that follows from the same disks is the same: these are opened once, for all of their moments.
+fn add(crashes: &mut Vec<Crash>, crash: Crash) {
+    let same = |known: &&mut Crash| is_same(&known.images, &crash.images);
+    match crashes.iter_mut().rev().take(SAME).find(same) {
+        Some(known) => known.ats.extend(crash.ats),
+        None => crashes.push(crash),
+    }
+}
+
+/// Whether disks are known to hold the same.
+fn is_same(a: &Images, b: &Images) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|((p, a), (q, b))| p == q && a.is_same(b))
 }
 
 /// Takes images of the disks of `scene` while its subject is opened after `crash`: a few drawn moments.
 fn fail_again(scene: &Scene, crash: &Crash, seed: u64) -> Rc<RefCell<Vec<Crash>>> {
     let again: Rc<RefCell<Vec<Crash>>> = Rc::default();
-    let (at, into, met) = (crash.at, Rc::clone(&again), Cell::new(0));
+    let (ats, into, met) = (crash.ats.clone(), Rc::clone(&again), Cell::new(0));
     let (env, rng) = (Rc::downgrade(&scene.rig.env()), RefCell::new(Rng::with_seed(seed)));
     scene.rig.env().observe(Some(Rc::new(move || {
         let (Some(env), rng) = (env.upgrade(), &mut *rng.borrow_mut()) else { return };
@@ -88,7 +108,7 @@ fn fail_again(scene: &Scene, crash: &Crash, seed: u64) -> Rc<RefCell<Vec<Crash>>
             return;
         }
         let loss = Loss::ALL[rng.usize(0..Loss::ALL.len())];
-        let crash = Crash { at, loss, images: env.images(loss, rng.u64(..)) };
+        let crash = Crash { ats: ats.clone(), loss, images: env.images(loss, rng.u64(..)) };
         match again.get_mut(place) {
             Some(other) => *other = crash,
             None => again.push(crash),
@@ -103,7 +123,8 @@ pub(crate) fn verify(subject: &Subject, seed: u64, load: &Load, crash: &Crash) -
 }
 
 fn verify_to(subject: &Subject, seed: u64, load: &Load, crash: &Crash, depth: u8) -> Result<(), String> {
-    let tell = |e: String| format!("after a power loss at tick {} (lost: {:?}): {e}", crash.at, crash.loss);
+    let tell =
+        |e: String| format!("after a power loss at tick {:?} (lost: {:?}): {e}", crash.ats, crash.loss);
     let scene = Scene::after(subject, seed, &crash.images);
     let crashes = fail_again(&scene, crash, seed ^ u64::from(depth));
     let built = scene.build(subject);
@@ -112,7 +133,9 @@ fn verify_to(subject: &Subject, seed: u64, load: &Load, crash: &Crash, depth: u8
     for at in load.arena() {
         let first = scene.read(&top, at.clone()).map_err(tell)?;
         if subject.keeps == Keeps::Durably {
-            load.history.borrow().check_crash(at, &first, crash.at).map_err(tell)?;
+            for crash in &crash.ats {
+                load.history.borrow().check_crash(at, &first, *crash).map_err(tell)?;
+            }
         }
         if scene.read(&top, at.clone()).map_err(tell)? != first {
             return Err(tell(format!("two reads of {at:?} differ")));

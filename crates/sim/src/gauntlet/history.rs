@@ -13,7 +13,7 @@
 //!   rest.
 
 use crate::stamp::{self, Found};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -44,12 +44,20 @@ struct Change {
     durable: Tick,
 }
 
+/// What a granule has held.
+#[derive(Clone, Default)]
+struct Granule {
+    /// At the start of the test, unless that is zeroes.
+    initial: Option<Rc<[u8]>>,
+    changes: Vec<Change>,
+}
+
 /// All changes of a device.
 #[derive(Clone)]
 pub(crate) struct History {
     granule: u64,
-    changes: HashMap<u64, Vec<Change>>,
-    initial: HashMap<u64, Rc<[u8]>>,
+    /// Granules that were ever anything but zeroes: most that a test reads are not.
+    granules: BTreeMap<u64, Granule>,
     /// Flushes that succeeded: submitted, ended.
     flushes: Vec<(Tick, Tick)>,
     ids: u32,
@@ -76,13 +84,7 @@ pub(crate) enum Stays {
 
 impl History {
     pub(crate) fn new(granule: u32) -> History {
-        History {
-            granule: granule.into(),
-            changes: HashMap::new(),
-            initial: HashMap::new(),
-            flushes: Vec::new(),
-            ids: 0,
-        }
+        History { granule: granule.into(), granules: BTreeMap::new(), flushes: Vec::new(), ids: 0 }
     }
 
     fn numbers(&self, at: &Range<u64>) -> Range<u64> {
@@ -92,8 +94,8 @@ impl History {
     /// Takes the data of a first read for the contents.
     pub(crate) fn begin_with(&mut self, at: &Range<u64>, bytes: &[u8]) {
         for (number, block) in self.numbers(at).zip(bytes.chunks_exact(self.granule as usize)) {
-            if stamp::recognise(block) != Found::Zero {
-                self.initial.insert(number, block.into());
+            if !stamp::is_zero(block) {
+                self.granules.entry(number).or_default().initial = Some(block.into());
             }
         }
     }
@@ -118,15 +120,15 @@ impl History {
         let change =
             Change { content, id, submitted: now, ended: NEVER, sure: false, seen: false, durable: NEVER };
         for number in self.numbers(at) {
-            self.changes.entry(number).or_default().push(change);
+            self.granules.entry(number).or_default().changes.push(change);
         }
     }
 
     /// A change has ended.
     pub(crate) fn end(&mut self, id: u32, at: &Range<u64>, end: End, now: Tick) {
         for number in self.numbers(at) {
-            let changes = self.changes.entry(number).or_default();
-            if let Some(change) = changes.iter_mut().rev().find(|c| c.id == id) {
+            let granule = self.granules.entry(number).or_default();
+            if let Some(change) = granule.changes.iter_mut().rev().find(|c| c.id == id) {
                 change.ended = now;
                 change.sure = end != End::Unsure;
                 change.durable = if end == End::Durable { now } else { NEVER };
@@ -139,9 +141,15 @@ impl History {
         self.flushes.push((submitted, ended));
     }
 
-    fn first(&self, number: u64) -> Change {
-        let content = if self.initial.contains_key(&number) { Content::Initial } else { Content::Zero };
+    fn first(granule: Option<&Granule>) -> Change {
+        let initial = granule.is_some_and(|g| g.initial.is_some());
+        let content = if initial { Content::Initial } else { Content::Zero };
         Change { content, id: 0, submitted: 0, ended: 0, sure: true, seen: false, durable: 0 }
+    }
+
+    /// True for most of what tests read: zeroes are right there, and nothing else is.
+    fn was_never_changed(&self, number: u64) -> bool {
+        !self.granules.contains_key(&number)
     }
 
     /// The moment from which a change is durable.
@@ -152,8 +160,9 @@ impl History {
 
     /// Changes of a granule that the certain ones at `supersede` do not rule out.
     fn possible(&self, number: u64, before: Tick, certain: impl Fn(&Change) -> bool) -> Vec<Change> {
-        let changes = self.changes.get(&number).map_or(&[][..], Vec::as_slice);
-        let all = || std::iter::once(self.first(number)).chain(changes.iter().copied());
+        let granule = self.granules.get(&number);
+        let changes = granule.map_or(&[][..], |g| g.changes.as_slice());
+        let all = || std::iter::once(Self::first(granule)).chain(changes.iter().copied());
         let newest = all().filter(|c| c.sure && certain(c)).map(|c| c.submitted).max().unwrap_or(0);
         all().filter(|c| c.submitted < before && (c.ended > newest || c.id == 0 && newest == 0)).collect()
     }
@@ -167,6 +176,9 @@ impl History {
         now: Tick,
     ) -> Result<(), String> {
         for (number, block) in self.numbers(at).zip(bytes.chunks_exact(self.granule as usize)) {
+            if self.was_never_changed(number) && stamp::is_zero(block) {
+                continue;
+            }
             let possible = self.possible(number, now, |c| c.ended <= submitted);
             let found = self.check_block(number, block, &possible)?;
             if possible.len() > 1 && possible.iter().all(|c| c.ended <= submitted) {
@@ -180,7 +192,7 @@ impl History {
                     seen: true,
                     durable: NEVER,
                 };
-                self.changes.entry(number).or_default().push(seen);
+                self.granules.entry(number).or_default().changes.push(seen);
             }
         }
         Ok(())
@@ -201,6 +213,9 @@ impl History {
     /// Checks what was found after a power loss at `crash`.
     pub(crate) fn check_crash(&self, at: &Range<u64>, bytes: &[u8], crash: Tick) -> Result<(), String> {
         for (number, block) in self.numbers(at).zip(bytes.chunks_exact(self.granule as usize)) {
+            if self.was_never_changed(number) && stamp::is_zero(block) {
+                continue;
+            }
             let possible = self.possible(number, crash, |c| self.durable(c) <= crash);
             self.check_block(number, block, &possible)?;
         }
@@ -209,11 +224,14 @@ impl History {
 
     /// The history until a death at `at`, for the next life: the contents that `stays` allows, or anything newer.
     pub(crate) fn after(&self, at: Tick, stays: Stays) -> History {
-        let mut after =
-            History { changes: HashMap::new(), initial: self.initial.clone(), flushes: Vec::new(), ..*self };
-        for number in self.changes.keys() {
+        let mut after = History { granules: BTreeMap::new(), flushes: Vec::new(), ..*self };
+        for (number, granule) in &self.granules {
             // Data that was not durable may come back when the power fails in a later life, also if newer data is there
             // now.
+            if granule.changes.is_empty() {
+                after.granules.insert(*number, granule.clone());
+                continue;
+            }
             let mut possible = self.possible(*number, at, |c| self.durable(c) <= at);
             for change in &mut possible {
                 let durable = self.durable(change);
@@ -227,7 +245,8 @@ impl History {
                 // A change under way has taken effect, or never will.
                 change.ended = change.ended.min(at);
             }
-            after.changes.insert(*number, possible);
+            let initial = granule.initial.clone();
+            after.granules.insert(*number, Granule { initial, changes: possible });
         }
         after
     }
@@ -239,7 +258,7 @@ impl History {
             let id = self.number();
             let found =
                 Change { content, id, submitted: now - 1, ended: now, sure: true, seen: false, durable: now };
-            self.changes.insert(number, vec![found]);
+            self.granules.entry(number).or_default().changes = vec![found];
         }
         Ok(())
     }
@@ -252,7 +271,7 @@ impl History {
             }
             Found::Written { .. } | Found::Garbage => None,
         };
-        let initial = self.initial.get(&number).is_some_and(|bytes| **bytes == *block);
+        let initial = self.is_initial(number, block);
         let found = if initial { Some(Content::Initial) } else { found };
         match found {
             Some(content) if possible.iter().any(|c| c.content == content) => Ok(content),
@@ -262,6 +281,11 @@ impl History {
                 Err(format!("{} holds {holds}; it may hold: {may}", self.place(number)))
             }
         }
+    }
+
+    fn is_initial(&self, number: u64, block: &[u8]) -> bool {
+        let initial = self.granules.get(&number).and_then(|granule| granule.initial.as_deref());
+        initial.is_some_and(|bytes| *bytes == *block)
     }
 
     fn place(&self, number: u64) -> String {
@@ -278,9 +302,7 @@ impl History {
                 format!("the data of write #{write} at {}", self.place(place))
             }
             Found::Written { write, .. } => format!("write #{write}"),
-            Found::Garbage if self.initial.get(&number).is_some_and(|b| **b == *block) => {
-                "the contents at the beginning".into()
-            }
+            Found::Garbage if self.is_initial(number, block) => "the contents at the beginning".into(),
             Found::Garbage => "a mixture, or bytes that were never written".into(),
         }
     }

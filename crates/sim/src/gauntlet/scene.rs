@@ -73,6 +73,7 @@ impl Scene {
 
     /// Closes the device, which may have worked in the background until then. No part of it may be left.
     pub(crate) fn finish(self, load: Rc<Load>) -> Result<(), String> {
+        self.end_users()?;
         let top = load.top();
         self.all_idle(&[Rc::clone(&top)])?;
         drop(load);
@@ -83,6 +84,7 @@ impl Scene {
 
     /// As [`Scene::finish`], for a device whose disks failed: its close may report that.
     pub(crate) fn finish_broken(self, load: Rc<Load>) -> Result<(), String> {
+        self.end_users()?;
         let top = load.top();
         self.all_idle(&[Rc::clone(&top)])?;
         drop(load);
@@ -103,6 +105,12 @@ impl Scene {
             }
             result
         })
+    }
+
+    /// Waits for the users beside the load.
+    fn end_users(&self) -> Result<(), String> {
+        self.rig.env().end_soon();
+        self.rig.take_users().into_iter().try_for_each(|user| self.run(user.ended()))
     }
 
     /// No node may have requests in flight.

@@ -3,7 +3,7 @@
 use super::keep::SimKeep;
 use super::run::SEEDS;
 use crate::disk::{DiskOptions, Image, SimDisk};
-use crate::env::SimEnv;
+use crate::env::{SimEnv, Started};
 use crate::stamp;
 use fastrand::Rng;
 use lamina_block::{Begin, Build, Env, Error, Geometry, Kind, Layer, Level, Node, Pending};
@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Smallest size of a simulated disk unless a subject asks for more; the seed adds up to as much again.
+/// Smallest size of a simulated disk unless a subject asks for more; the seed adds up to as much to either.
 const DISK_MIN: u64 = 96 << 10;
 
 type Builder = Rc<dyn Fn(Rc<Rig>) -> Pending<Rc<Node>>>;
@@ -118,6 +118,7 @@ pub struct Rig {
     disk_min: u64,
     level: Level,
     nodes: RefCell<Vec<Rc<Node>>>,
+    users: RefCell<Vec<Started<()>>>,
 }
 
 impl Rig {
@@ -130,6 +131,7 @@ impl Rig {
             disk_min: subject.disk_min,
             level: subject.level,
             nodes: RefCell::default(),
+            users: RefCell::default(),
         })
     }
 
@@ -171,6 +173,17 @@ impl Rig {
     /// Adds a device that was built elsewhere (a graph), those below before those above.
     pub fn adopt(&self, node: &Rc<Node>) {
         self.nodes.borrow_mut().push(Rc::clone(node));
+    }
+
+    /// Runs a user of the device beside the load. It ends soon when the world is [ending](SimEnv::is_ending): the device
+    /// is closed only then, as a daemon does.
+    pub fn user(&self, work: impl Future<Output = ()> + 'static) {
+        self.users.borrow_mut().push(self.env.start(work));
+    }
+
+    /// The users that have not been waited for.
+    pub(crate) fn take_users(&self) -> Vec<Started<()>> {
+        self.users.take()
     }
 
     /// Builds a layer of `kind` as the graph does.
@@ -240,7 +253,9 @@ impl Rig {
     /// Draws what disk `n` is.
     fn draw(&self, n: usize) -> DiskOptions {
         let mut rng = self.rng.borrow_mut();
-        let size = self.disk_min + rng.u64(0..=self.disk_min / u64::from(self.block)) * u64::from(self.block);
+        let block = u64::from(self.block);
+        // Beyond what the layer needs, every byte is read again and again, and says little more.
+        let size = self.disk_min + rng.u64(0..=DISK_MIN / block) * block;
         let geometry = Geometry {
             block: self.block,
             optimal: self.block.max(4096 >> rng.u8(0..4)),

@@ -59,10 +59,10 @@ fn policies() -> Subject {
             return Ok(top);
         }
         let task = Rc::clone(&env);
-        env.spawn(Box::pin(async move {
+        rig.user(async move {
             loop {
                 task.sleep(Duration::from_micros(task.random() % 20_000)).await;
-                let Some(top) = weak.upgrade() else { return };
+                let Some(top) = weak.upgrade().filter(|_| !task.is_ending()) else { return };
                 let policies = ["write-back", "write-through", "uncached"];
                 let policy = policies[(task.random() % 3) as usize];
                 let set = |name: &str, args| top.control(Command { name: name.into(), args });
@@ -74,7 +74,7 @@ fn policies() -> Subject {
                     return;
                 }
             }
-        }));
+        });
         Ok(top)
     })
     .disks_of(DISK)
@@ -97,16 +97,16 @@ fn crowded() -> Subject {
             let _asked = ask(&env, &other).await;
         }
         let (task, weak) = (Rc::clone(&env), Rc::downgrade(&other));
-        env.spawn(Box::pin(async move {
+        rig.user(async move {
             for _ in 0..10 * CROWD {
                 task.sleep(Duration::from_micros(task.random() % 100)).await;
-                let Some(other) = weak.upgrade() else { return };
+                let Some(other) = weak.upgrade().filter(|_| !task.is_ending()) else { return };
                 // It may fail: disks do, and the device may be closed.
                 if ask(&task, &other).await.is_err_and(|e| e.kind() == ErrorKind::Offline) {
                     return;
                 }
             }
-        }));
+        });
         Ok(top)
     })
     .disks_of(DISK)

@@ -46,7 +46,7 @@ fn subject_with(name: &str, more: Value, detached: bool) -> Subject {
         let more = more.clone();
         async move { built(&rig, more, detached).await }
     })
-    .disks_of(if detached { 384 << 10 } else { 448 << 10 })
+    .disks_of(384 << 10)
 }
 
 pub fn subject() -> Subject {
