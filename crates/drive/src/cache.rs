@@ -94,6 +94,11 @@ impl SegmentCache {
     /// A segment now reaches to before `end`; what it holds too many of, it loses at its start.
     pub(crate) fn extend(&mut self, slot: usize, end: u64) {
         self.ends[slot] = end;
+        self.make_room(slot, end);
+    }
+
+    /// A segment has room for all sectors before `end`: what that leaves no room for is lost.
+    pub(crate) fn make_room(&mut self, slot: usize, end: u64) {
         self.starts[slot] = self.starts[slot].max(end.saturating_sub(self.segment_sectors));
     }
 

@@ -259,7 +259,17 @@ impl Machine {
         let (end, prefetch) = (request.end(), self.cache.as_ref().map_or(0, SegmentCache::prefetch));
         let limit = end.saturating_add(prefetch).min(self.sectors);
         let since = self.free - self.geometry.transfer(last, end.saturating_sub(1), 1).0 * self.rotation;
-        self.ahead = (limit > end).then_some(Ahead { slot, from: end.saturating_sub(1), since, limit });
+        if limit > end {
+            self.set_ahead(Ahead { slot, from: end.saturating_sub(1), since, limit });
+        }
+    }
+
+    /// Reading ahead goes like that; the segment makes room for all of it at once.
+    fn set_ahead(&mut self, ahead: Ahead) {
+        if let Some(cache) = &mut self.cache {
+            cache.make_room(ahead.slot, ahead.limit);
+        }
+        self.ahead = Some(ahead);
     }
 
     /// Does what the drive does by itself until `now`.
@@ -361,15 +371,14 @@ impl Machine {
         }
         let stopped = self.passed(&ahead, ahead.limit);
         if stopped >= now {
-            self.ahead = Some(Ahead { limit, ..ahead });
-            return;
+            return self.set_ahead(Ahead { limit, ..ahead });
         }
         // The head waits behind the last sector, which comes around once a turn.
         let turns = ((now - stopped) / self.rotation).ceil();
         let from = ahead.limit - 1;
         let sector = self.geometry.transfer(&self.geometry.place(from), from, 1).0;
         let since = stopped + (turns - sector) * self.rotation;
-        self.ahead = Some(Ahead { slot: ahead.slot, from, since, limit });
+        self.set_ahead(Ahead { slot: ahead.slot, from, since, limit });
     }
 
     /// Enters into the cache what reading ahead has by `now`.

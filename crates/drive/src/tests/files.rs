@@ -144,8 +144,8 @@ fn errors_name_the_line_the_key_and_the_range() {
             "line 5: linear.slope-ms: invalid type: string \"x\", expected f64",
         ),
         (
-            format!("{disk}{zone}sectors-per-trak = 1"),
-            "line 4: rotational.zones[0].sectors-per-trak: unknown field \
+            format!("{head}{disk}{zone}sectors-per-trak = 1"),
+            "line 9: rotational.zones[0].sectors-per-trak: unknown field \
             `sectors-per-trak`, expected one of `first-lbn`, `sectors-per-track`, `angle`, `track-skew`, \
             `cylinder-skew`, `spare-sectors`, `first-cylinder`",
         ),
@@ -170,7 +170,7 @@ fn errors_name_the_line_the_key_and_the_range() {
             format!(
                 "{head}[rotational]\nrotation-ms = 4\nseek.curve = {{ alpha-ms = 1, beta-ms = -1, gamma-ms = 0 }}\n{zone}"
             ),
-            "line 5: rotational.seek.curve at 20972 cylinders: -143.81712 is outside 0..=10000",
+            "line 5: rotational.seek.curve at 20972 cylinders: -143.81712605904042 is outside 0..=10000",
         ),
         (
             format!("{head}[rotational]\nrotation-ms = 4\nseek.points = [[1, 2], [2, 1]]\n{zone}"),
