@@ -36,7 +36,7 @@ fn ends(model: &Rotational, requests: &[(f64, Request)]) -> (Vec<f64>, Vec<bool>
         let expected = machine.cost(at * MS, request);
         let served = machine.begin(at * MS, request, &mut Chance::Expected);
         // Without chance, and with nothing to be done before, the expectation is what happens.
-        if request.op == Op::Read && !model.write_buffer.is_some() {
+        if request.op == Op::Read && model.write_buffer.is_none() {
             assert!((served.at - at * MS - expected).abs() < 10.0, "{request:?}: {expected}");
         }
         (served.at / MS, served.hit)
@@ -166,7 +166,7 @@ fn service_by_distance_is_within_2_percent_of_disksim() {
     for (distance, expected) in BY_DISTANCE {
         let (mut drive, mut at, mut sum) = (model.drive(1), Time(0), 0.0);
         for _ in 0..4000 {
-            let from = random.u64(0..72_500 - distance);
+            let from = random.u64(0..72_001 - distance);
             at = serve(&mut drive, at, read(sector_of(keys, from, &mut random), 1)).at;
             at = at.after(std::time::Duration::from_micros(random.u64(0..100_000)));
             let target = read(sector_of(keys, from + distance, &mut random), 8);

@@ -44,7 +44,7 @@ fn the_angle_of_the_platters_follows_from_completions() {
 fn before_the_first_end_every_wait_is_half_a_turn() {
     let model = Model::named("cheetah-15k5").expect("a model");
     let tracker = Tracker::new(&model);
-    // 2 ms, and 8 of 1200 sectors of a turn of 4 ms.
+    // 2 ms, and 8 of 1228 sectors of a turn of 4 ms.
     assert_eq!(tracker.cost(us(12_345.0), &read(0, 8)).as_micros(), 2026);
 }
 
