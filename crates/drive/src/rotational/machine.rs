@@ -155,10 +155,13 @@ impl Machine {
     /// What `request` is expected to take if begun at `now`.
     pub(crate) fn cost(&self, now: Nanos, request: &Request) -> Nanos {
         match request.op {
-            Op::Read if self.is_hit(now, request) => self.hit_cost(request) + self.residuals.hit.mean,
             Op::Read => {
-                let reached = self.reached(now, request).map(|end| self.told(now, end, request));
-                self.residuals.read.mean + reached.unwrap_or_else(|| self.expected(now, request)) - now
+                let reached = self.reached(now, request);
+                if self.holds(request) || reached.is_some_and(|end| end <= now) {
+                    return self.hit_cost(request) + self.residuals.hit.mean;
+                }
+                let end = reached.map(|end| self.told(now, end, request));
+                self.residuals.read.mean + end.unwrap_or_else(|| self.expected(now, request)) - now
             }
             Op::Write if self.buffer.has_room(request.sectors.into()) => {
                 self.hit_cost(request) + self.residuals.buffered.mean
@@ -172,14 +175,16 @@ impl Machine {
     /// Whether cache or buffer have all of `request` at `now`, a read.
     pub(crate) fn is_hit(&self, now: Nanos, request: &Request) -> bool {
         match request.op {
-            Op::Read => {
-                let (start, end) = (request.lbn, request.end());
-                self.cache.as_ref().is_some_and(|cache| cache.holds(start, end))
-                    || (!self.buffer.is_empty() && self.buffer.holds(start, end))
-                    || self.reached(now, request).is_some_and(|at| at <= now)
-            }
+            Op::Read => self.holds(request) || self.reached(now, request).is_some_and(|end| end <= now),
             Op::Write | Op::Flush | Op::Discard => false,
         }
+    }
+
+    /// Whether cache or buffer have all of `request`, without what reading ahead had since it was last looked at.
+    fn holds(&self, request: &Request) -> bool {
+        let (start, end) = (request.lbn, request.end());
+        self.cache.as_ref().is_some_and(|cache| cache.holds(start, end))
+            || (!self.buffer.is_empty() && self.buffer.holds(start, end))
     }
 
     fn hit_cost(&self, request: &Request) -> Nanos {
