@@ -78,14 +78,16 @@ fn reading_ahead() {
 #[test]
 fn a_segment_that_is_overwritten_while_it_fills_is_given_up() {
     let cache = Some(Cache { segments: 1, segment_sectors: 100, prefetch_sectors: 50 });
-    let model = Rotational { cache, write_buffer: Some(WriteBuffer { size: Bytes(4096) }), ..disk() };
+    let model =
+        Rotational { cache, write_buffer: Some(WriteBuffer { size: Bytes(4096), hit_ms: None }), ..disk() };
     let requests = [(0.0, read(0, 10)), (11.25, write(500, 1)), (90.0, read(500, 1)), (91.0, read(10, 1))];
     assert_eq!(ends(&model, &requests).1, [false, false, true, false]);
 }
 
 #[test]
 fn a_buffer_of_writes() {
-    let model = Rotational { write_buffer: Some(WriteBuffer { size: Bytes(100 * 512) }), ..disk() };
+    let model =
+        Rotational { write_buffer: Some(WriteBuffer { size: Bytes(100 * 512), hit_ms: None }), ..disk() };
     let requests = [
         (0.0, write(1000, 20)),  // written until 7.0: there at 2.5, angle 0.5 at 5.0
         (0.1, read(0, 1)),       // has the arm from 7.0 on; there at 8.5, angle 0 at 10.0

@@ -31,7 +31,7 @@ fn the_angle_of_the_platters_follows_from_completions() {
     let real = Model::named("cheetah-15k5").expect("a model");
     let errors_same = errors(&real, &real, 10_000);
     assert!(errors_same[990] < 1.0, "{:?}", &errors_same[980..]);
-    // The drive's rotation is off by 1e-5: 10 ms a second of 250 turns are 2.5 ms in the 100 s between two halves.
+    // The drive's rotation is off by 1e-5: 10 µs a second, a quarter of a turn in 100 s.
     let mut off = real.clone();
     if let Mechanism::Rotational(keys) = &mut off.mechanism {
         keys.rotation_ms *= 1.00001;
