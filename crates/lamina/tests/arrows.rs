@@ -7,6 +7,9 @@ use std::process::Command;
 /// Every crate of Lamina's, and the others that it may stand on.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("lamina-block", &[]),
+    ("lamina-drive", &["lamina-block"]),
+    ("lamina-calibrate", &["lamina-block", "lamina-drive"]),
+    ("lamina-workload", &["lamina-block", "lamina-drive"]),
     ("lamina-metadata", &["lamina-block"]),
     ("lamina-kit", &["lamina-block", "lamina-metadata"]),
     ("lamina-sinks", &["lamina-block", "lamina-kit"]),
@@ -17,6 +20,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("lamina-crypt", &["lamina-block", "lamina-kit"]),
     ("lamina-cache", &["lamina-block", "lamina-kit"]),
     ("lamina-lab", &["lamina-block", "lamina-kit"]),
+    ("lamina-timing", &["lamina-block", "lamina-kit", "lamina-drive"]),
     (
         "lamina-layers",
         &[
@@ -30,12 +34,13 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "lamina-crypt",
             "lamina-cache",
             "lamina-lab",
+            "lamina-timing",
         ],
     ),
     ("lamina-graph", &["lamina-block", "lamina-metadata"]),
     ("lamina-nbd", &["lamina-block"]),
     ("lamina-host", &["lamina-block"]),
-    ("lamina-sim", &["lamina-block"]),
+    ("lamina-sim", &["lamina-block", "lamina-drive"]),
     ("lamina-testing", &["lamina-block", "lamina-sim"]),
     ("lamina-vhost-user", &["lamina-block", "lamina-host"]),
     (
@@ -48,6 +53,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "lamina-layers",
             "lamina-nbd",
             "lamina-vhost-user",
+            "lamina-drive",
+            "lamina-calibrate",
+            "lamina-workload",
+            "lamina-sim",
         ],
     ),
 ];

@@ -15,7 +15,7 @@ pub use lamina_snapshot::snapshot;
 use std::sync::LazyLock;
 pub use {
     lamina_address as address, lamina_cache as cache, lamina_digest as digest, lamina_kit as kit,
-    lamina_lab as lab, lamina_redundancy as redundancy, lamina_sinks as sinks,
+    lamina_lab as lab, lamina_redundancy as redundancy, lamina_sinks as sinks, lamina_timing as timing,
 };
 
 /// Every kind of layer that is here.
@@ -29,6 +29,7 @@ pub static KINDS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
         lamina_crypt::KINDS,
         cache::KINDS,
         lab::KINDS,
+        timing::KINDS,
     ];
     families.concat()
 });

@@ -1,0 +1,3 @@
+//! `schedule`: a queue above a drive, in the order of a policy.
+
+pub mod policy;

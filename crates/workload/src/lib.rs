@@ -1,0 +1,35 @@
+//! What clients ask of a disk: generated, or from traces.
+//!
+//! A [`Workload`] has clients. Each is asked for its next [`Action`] when it has nothing to wait for, so that the same
+//! workload is closed (clients wait for their answers) or open (a trace keeps its times), in virtual or in real time.
+
+use lamina_block::Time;
+use lamina_drive::Request;
+use std::time::Duration;
+
+/// A source of requests. Deterministic in its seed and in the times it is told.
+pub trait Workload {
+    /// How many clients there are; they are numbered from 0.
+    fn clients(&self) -> u32;
+    /// What client `client` does next. `now` is the moment since the workload's begin at which it became free: at the
+    /// begin, after its sleep, after the end of a request that it waited for, or at once after one that it did not.
+    fn next(&mut self, client: u32, now: Time) -> Action;
+}
+
+/// What a client does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Sends a request, and waits for its end, or not.
+    Submit {
+        /// The request.
+        request: Request,
+        /// Whether the client does nothing more before the request has ended.
+        wait: bool,
+    },
+    /// Does nothing for that long.
+    Sleep(Duration),
+    /// Waits until all of its requests have ended.
+    Join,
+    /// Does nothing any more.
+    End,
+}
