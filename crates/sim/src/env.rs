@@ -294,6 +294,14 @@ impl Env for SimEnv {
         })
     }
 
+    fn read_text(&self, path: PathBuf, max: usize) -> Pending<String> {
+        let read = self.read_file(path.clone(), max);
+        Box::pin(async move {
+            let no_text = |_| Error::invalid(format!("{} is no text", path.display()));
+            String::from_utf8(read.await?).map_err(no_text)
+        })
+    }
+
     /// From the seed, as everything here: no secret at all.
     fn secret(&self, into: &mut [u8]) -> Result<()> {
         self.random.borrow_mut().fill(into);
