@@ -151,6 +151,13 @@ pub trait Env {
             async move { Err(Error::unsupported(format!("{}: there are no files here", path.display()))) },
         )
     }
+    /// The text of a regular file of at most `max` bytes that holds no secret, such as the model of a drive. Fails with
+    /// `Invalid` if the file is longer, is no file, or is not UTF-8.
+    fn read_text(&self, path: PathBuf, _max: usize) -> Pending<String> {
+        Box::pin(
+            async move { Err(Error::unsupported(format!("{}: there are no files here", path.display()))) },
+        )
+    }
     /// To be called before a private key is read otherwise than by [`Env::read_file`]: warns if others can read its
     /// file, and keeps this process out of core dumps from now on.
     fn guard_key(&self, _path: &Path) {}

@@ -172,7 +172,12 @@ impl Env for Host {
     }
 
     fn read_file(&self, path: PathBuf, max: usize) -> Pending<Vec<u8>> {
-        let read = self.tools.helpers.run(move || file::read(&path, max));
+        let read = self.tools.helpers.run(move || file::read_key(&path, max));
+        Box::pin(async move { read.await? })
+    }
+
+    fn read_text(&self, path: PathBuf, max: usize) -> Pending<String> {
+        let read = self.tools.helpers.run(move || file::read_text(&path, max));
         Box::pin(async move { read.await? })
     }
 

@@ -146,6 +146,10 @@ impl Env for Overlaid {
         self.inner.read_file(path, max)
     }
 
+    fn read_text(&self, path: PathBuf, max: usize) -> Pending<String> {
+        self.inner.read_text(path, max)
+    }
+
     fn guard_key(&self, path: &Path) {
         self.inner.guard_key(path);
     }

@@ -5,6 +5,7 @@
 lamina_kit::kinds! {
 }
 
+mod model;
 pub mod schedule;
 
 #[cfg(test)]
