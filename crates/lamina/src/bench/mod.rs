@@ -7,7 +7,7 @@
 mod cpu;
 mod load;
 mod report;
-mod target;
+pub mod target;
 
 use crate::cli;
 use crate::confirm::confirm;
