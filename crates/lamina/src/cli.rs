@@ -407,6 +407,14 @@ pub struct Bench {
     /// Where random places begin: the same seed gives the same places.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Measure in virtual time: the sinks of the hierarchy become simulated disks, which are blank and as large as they
+    /// are, and take the time of models. Nothing that is stored is touched; hours take seconds.
+    #[arg(long = "virtual", requires = "model", conflicts_with_all = ["server_pid", "spin", "connections"])]
+    pub virtual_time: bool,
+    /// In virtual time: the drives, by the name of a model that comes with Lamina (`cheetah-15k4`) or a model file, for
+    /// all sinks, or with `DEVICE=` for one.
+    #[arg(long, value_name = "[DEVICE=]MODEL", requires = "virtual_time")]
+    pub model: Vec<String>,
     /// Also report the CPU time of this process (the server's) per request.
     #[arg(long, value_name = "PID")]
     pub server_pid: Option<u32>,

@@ -176,10 +176,10 @@ impl Executor {
 
     fn pick(&self) -> Option<Runnable<u64>> {
         let mut ready = lock(&self.ready);
+        let n = ready.len();
         match &self.rng {
-            Some(_) if ready.is_empty() => None,
-            Some(rng) => ready.swap_remove_back(rng.borrow_mut().usize(0..ready.len())),
-            None => ready.pop_front(),
+            Some(rng) if n > 0 => ready.swap_remove_back(rng.borrow_mut().usize(0..n)),
+            Some(_) | None => ready.pop_front(),
         }
     }
 
@@ -219,7 +219,7 @@ impl Executor {
     }
 }
 
-fn lock(ready: &Ready) -> std::sync::MutexGuard<'_, Vec<Runnable<u64>>> {
+fn lock(ready: &Ready) -> std::sync::MutexGuard<'_, VecDeque<Runnable<u64>>> {
     ready.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

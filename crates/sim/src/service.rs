@@ -74,7 +74,9 @@ impl Service {
         loop {
             let Some(done) = self.drive.borrow_mut().completed(now) else { return };
             let waker = self.waiting.borrow_mut().remove(&done.id).flatten();
-            waker.map_or((), Waker::wake);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
         }
     }
 }

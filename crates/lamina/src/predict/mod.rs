@@ -11,8 +11,8 @@
 //! Predictions deliberately leave out the time that processors take, as the paper's virtual disk could not
 //! (*Predicting Disk Scheduling Performance with Virtual Machines*, section 7).
 
-mod clients;
-mod drives;
+pub mod clients;
+pub mod drives;
 mod figures;
 mod plots;
 mod poisson;
@@ -21,7 +21,7 @@ mod rank;
 mod report;
 mod setting;
 mod source;
-mod world;
+pub mod world;
 
 use crate::bench::target::Target;
 use crate::cli;
