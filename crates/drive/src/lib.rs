@@ -19,6 +19,7 @@
 mod drive;
 mod linear;
 mod model;
+mod of_io;
 mod request;
 mod tracker;
 
