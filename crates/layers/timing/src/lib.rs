@@ -3,8 +3,10 @@
 //! A family of layers: `crates/layers/src/lib.rs` says what a layer may stand on, and how another is begun.
 
 lamina_kit::kinds! {
+    emulate,
 }
 
+mod model;
 pub mod schedule;
 
 #[cfg(test)]
