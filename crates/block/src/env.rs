@@ -119,6 +119,11 @@ pub trait Env {
     }
     /// Completes after at least `d`.
     fn sleep(&self, d: Duration) -> Pin<Box<dyn Future<Output = ()>>>;
+    /// Completes at `at`, or as soon after it as can be. On a real machine this is more exact than [`Env::sleep`], whose
+    /// time begins with the call, later than this turn did.
+    fn sleep_until(&self, at: Time) -> Pin<Box<dyn Future<Output = ()>>> {
+        self.sleep(at.since(self.now()))
+    }
     /// Completes when this core is asked to end. A task that waits for a silent peer gives up soon from then on,
     /// because no close can happen before.
     fn ending(&self) -> Pin<Box<dyn Future<Output = ()>>> {

@@ -137,6 +137,10 @@ impl Env for Host {
         Box::pin(self.tools.sleep(d))
     }
 
+    fn sleep_until(&self, at: Time) -> Pin<Box<dyn Future<Output = ()>>> {
+        Box::pin(self.tools.timers.sleep(at))
+    }
+
     fn ending(&self) -> Pin<Box<dyn Future<Output = ()>>> {
         self.ending.wait()
     }

@@ -1,7 +1,10 @@
 //! The command line: commands, options, and their help. No command runs here.
 
+mod predict;
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use lamina_block::{Bytes, Interval};
+pub use predict::Predict;
 use std::path::PathBuf;
 
 pub(crate) const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong command line or hierarchy file. For a \
@@ -105,6 +108,17 @@ pub enum Command {
     /// a hierarchy itself: no daemon may serve it at the same time. Writing overwrites data: where there may be some,
     /// the command asks for confirmation at a terminal, and elsewhere needs --force.
     Bench(Bench),
+    /// Predict how schedulers and drives would do: a workload on simulated drives, in virtual time.
+    ///
+    /// The layers are the real ones, those of a hierarchy file or a queue above one drive; hours of a drive take seconds.
+    /// No disk is opened. Each policy runs with several seeds, the same for all: a policy ranks above another only if
+    /// the 95% confidence interval of the difference does not have 0 in it. Service is the time of a request at the
+    /// drive, response the time that its client waits. The time that processors take is left out.
+    #[command(
+        after_help = "Examples: lamina predict --model cheetah-15k4; lamina predict vm.toml --model cheetah-15k4 \
+                      --replace disk=ssd-sata --workload trace:week.csv --policy deadline,cats"
+    )]
+    Predict(Predict),
     /// List the kinds of layers that a hierarchy file may use.
     Kinds(Kinds),
     /// Print a completion script for a shell.
@@ -393,6 +407,14 @@ pub struct Bench {
     /// Where random places begin: the same seed gives the same places.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Measure in virtual time: the sinks of the hierarchy become simulated disks, which are blank and as large as they
+    /// are, and take the time of models. Nothing that is stored is touched; hours take seconds.
+    #[arg(long = "virtual", requires = "model", conflicts_with_all = ["server_pid", "spin", "connections"])]
+    pub virtual_time: bool,
+    /// In virtual time: the drives, by the name of a model that comes with Lamina (`cheetah-15k4`) or a model file, for
+    /// all sinks, or with `DEVICE=` for one.
+    #[arg(long, value_name = "[DEVICE=]MODEL", requires = "virtual_time")]
+    pub model: Vec<String>,
     /// Also report the CPU time of this process (the server's) per request.
     #[arg(long, value_name = "PID")]
     pub server_pid: Option<u32>,

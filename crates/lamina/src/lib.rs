@@ -39,6 +39,7 @@ mod log;
 mod look;
 mod offline;
 mod overlay;
+mod predict;
 mod uri;
 
 use clap::Parser;
@@ -71,6 +72,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Apply(args) => apply::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Predict(args) => predict::run(args),
         Command::Kinds(args) => kinds::run(args),
         Command::Completions(args) => generate::completions(args),
         Command::Man(args) => generate::man(args),

@@ -94,6 +94,10 @@ impl Env for Overlaid {
         self.inner.sleep(d)
     }
 
+    fn sleep_until(&self, at: Time) -> Pin<Box<dyn Future<Output = ()>>> {
+        self.inner.sleep_until(at)
+    }
+
     fn ending(&self) -> Pin<Box<dyn Future<Output = ()>>> {
         self.inner.ending()
     }

@@ -2,12 +2,14 @@
 //!
 //! The device is opened by this process, on one reactor; for an NBD server that is our own client, the same against
 //! every server. Every worker has one request in flight and a buffer of its own. Latencies are taken with the
-//! real clock around each request, so that time spent waiting for this process's own turn counts.
+//! real clock around each request, so that time spent waiting for this process's own turn counts; in virtual time
+//! ([`virtual_time`]) there is no such waiting.
 
 mod cpu;
 mod load;
 mod report;
-mod target;
+pub mod target;
+mod virtual_time;
 
 use crate::cli;
 use crate::confirm::confirm;
@@ -15,19 +17,16 @@ use crate::exit::Failure;
 use lamina_block::{Bytes, Env, Extent, ExtentState, Geometry, Node};
 use lamina_graph::Hierarchy;
 use lamina_host::{Host, Options, Reactor};
-use load::Load;
+use load::{Clock, Load};
 use report::Report;
 use std::io::Write;
 use std::rc::Rc;
+use std::time::Instant;
 use target::Target;
 
 /// Runs `lamina bench`.
 pub fn run(args: &cli::Bench) -> Result<(), Failure> {
-    let target = Target::read(&args.target, args.device.as_deref(), args.connections)?;
-    let options = Options { spin: args.spin.0, ..Options::default() };
-    let reactor =
-        Reactor::new(options).map_err(|e| Failure::failed(format!("the reactor cannot start: {e}")))?;
-    let report = reactor.run(measure(reactor.env(), target, args))?;
+    let report = if args.virtual_time { virtual_time::measure(args)? } else { real(args)? };
     let mut out = std::io::stdout().lock();
     if args.json {
         serde_json::to_writer_pretty(&mut out, &report).map_err(std::io::Error::from)?;
@@ -41,6 +40,14 @@ pub fn run(args: &cli::Bench) -> Result<(), Failure> {
     }
 }
 
+fn real(args: &cli::Bench) -> Result<Report, Failure> {
+    let target = Target::read(&args.target, args.device.as_deref(), args.connections)?;
+    let options = Options { spin: args.spin.0, ..Options::default() };
+    let reactor =
+        Reactor::new(options).map_err(|e| Failure::failed(format!("the reactor cannot start: {e}")))?;
+    reactor.run(measure(reactor.env(), target, args))
+}
+
 /// Opens the target, loads it, and closes it again.
 async fn measure(host: Rc<Host>, target: Target, args: &cli::Bench) -> Result<Report, Failure> {
     let Target { plan, device } = target;
@@ -50,7 +57,10 @@ async fn measure(host: Rc<Host>, target: Target, args: &cli::Bench) -> Result<Re
     let node = hierarchy.node(&device).ok_or_else(|| Failure::failed(format!("no device {device:?}")))?;
     let measured = match size(&node.geometry(), args) {
         Ok(size) => match spares_data(&hierarchy, &node, args, size).await {
-            Ok(()) => Ok(load(&host, node, args, size).await),
+            Ok(()) => {
+                let clock = Clock::Machine(Instant::now());
+                Ok(load(args, size).run(host, clock, node).await)
+            }
             Err(e) => Err(e),
         },
         Err(wrong) => Err(Failure::usage(format!("{device}: {wrong}"))),
@@ -86,8 +96,8 @@ async fn has_data(node: &Rc<Node>, size: u64) -> bool {
     node.extents(0..size).await.map_or(true, |runs| runs.iter().any(is_data))
 }
 
-async fn load(host: &Rc<Host>, node: Rc<Node>, args: &cli::Bench, size: u64) -> Report {
-    let load = Load {
+fn load(args: &cli::Bench, size: u64) -> Load {
+    Load {
         mix: args.rw,
         reads: args.reads,
         block: args.block_size.0,
@@ -99,8 +109,7 @@ async fn load(host: &Rc<Host>, node: Rc<Node>, args: &cli::Bench, size: u64) -> 
         time: args.time.0,
         seed: args.seed,
         server: args.server_pid,
-    };
-    load.run(host, node).await
+    }
 }
 
 /// The bytes from the start that are used: whole blocks. Or memory that does not suffice.

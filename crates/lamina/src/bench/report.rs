@@ -30,6 +30,9 @@ pub struct Report {
     pub requests: u64,
     /// The measured time in seconds.
     pub seconds: f64,
+    /// The time is that of a simulated world.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub virtual_time: bool,
     /// Requests per second.
     pub iops: f64,
     /// Bytes per second.
@@ -103,9 +106,10 @@ impl Report {
     /// For people.
     pub fn text(&self) -> String {
         let mut out = format!(
-            "{} requests in {:.2} s: {} IOPS, {:.1} MiB/s\n",
+            "{} requests in {:.2} s{}: {} IOPS, {:.1} MiB/s\n",
             self.requests,
             self.seconds,
+            if self.virtual_time { " of virtual time" } else { "" },
             count(self.iops),
             self.bytes_per_second / 1048576.0
         );

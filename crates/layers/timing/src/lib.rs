@@ -3,6 +3,7 @@
 //! A family of layers: `crates/layers/src/lib.rs` says what a layer may stand on, and how another is begun.
 
 lamina_kit::kinds! {
+    emulate,
 }
 
 mod model;
