@@ -24,7 +24,7 @@ pub struct Predict {
     /// cache of 65 MB), or `trace:FILE`.
     #[arg(long, value_name = "WORKLOAD", default_value = "web:direct")]
     pub workload: String,
-    /// The policies to compare. Parameters follow after colons: `deadline:read-expire=250ms:fifo-batch=8`.
+    /// The policies to compare. Parameters follow after colons: `cfq:cfq.slice-idle=4ms`.
     #[arg(long, value_name = "POLICY,...", value_delimiter = ',', default_value = "noop,deadline,cfq,cats")]
     pub policy: Vec<String>,
     /// Requests below the scheduler at a time.

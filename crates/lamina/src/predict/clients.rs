@@ -10,6 +10,7 @@ use lamina_drive::{Op, Request, SECTOR};
 use lamina_sim::SimEnv;
 use lamina_workload::{Action, Workload};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// The most bytes of one request: what no client of ours sends in one.
@@ -133,53 +134,63 @@ pub async fn run(
     }
 }
 
-/// A client's requests that it does not wait for.
+/// The requests of a client, numbered from 0.
 #[derive(Default)]
-struct Behind {
-    in_flight: Cell<u32>,
-    none: Signal,
+struct Requests {
+    sent: Cell<u64>,
+    /// Those that have not ended.
+    open: RefCell<BTreeSet<u64>>,
+    ended: Signal,
 }
 
-impl Behind {
-    async fn join(&self) {
-        self.none.until(|| self.in_flight.get() == 0).await;
+impl Requests {
+    fn begin(&self) -> u64 {
+        let number = self.sent.replace(self.sent.get() + 1);
+        self.open.borrow_mut().insert(number);
+        number
+    }
+
+    fn end(&self, number: u64) {
+        self.open.borrow_mut().remove(&number);
+        self.ended.notify();
+    }
+
+    /// Waits until the first `count` have ended.
+    async fn wait_for(&self, count: u64) {
+        self.ended.until(|| self.open.borrow().first().is_none_or(|first| *first >= count)).await;
     }
 }
 
 impl Run {
     async fn client(self: Rc<Self>, number: u32) {
-        let behind = Rc::new(Behind::default());
+        let requests = Rc::new(Requests::default());
         while !self.log.is_over.get() {
             let now = Time(self.env.now().0 - self.began.0);
             let action = self.workload.borrow_mut().next(number, now);
             match action {
-                Action::Submit { request, wait: true } => self.submit(number, request).await,
-                Action::Submit { request, wait: false } => self.submit_behind(&behind, number, request),
+                Action::Submit { request, wait } => {
+                    let id = requests.begin();
+                    let work = Rc::clone(&self).submit(number, request, Rc::clone(&requests), id);
+                    if wait {
+                        work.await;
+                    } else {
+                        self.env.spawn(Box::pin(work));
+                    }
+                }
                 Action::Sleep(d) => self.env.sleep(d).await,
-                Action::Join => behind.join().await,
+                Action::WaitFor(count) => requests.wait_for(count).await,
+                Action::Join => requests.wait_for(u64::MAX).await,
                 Action::End => break,
             }
         }
-        behind.join().await;
+        requests.wait_for(u64::MAX).await;
         self.clients.set(self.clients.get() - 1);
         if self.clients.get() == 0 {
             self.log.over.notify();
         }
     }
 
-    fn submit_behind(self: &Rc<Self>, behind: &Rc<Behind>, number: u32, request: Request) {
-        behind.in_flight.set(behind.in_flight.get() + 1);
-        let (run, behind) = (Rc::clone(self), Rc::clone(behind));
-        self.env.spawn(Box::pin(async move {
-            run.submit(number, request).await;
-            behind.in_flight.set(behind.in_flight.get() - 1);
-            if behind.in_flight.get() == 0 {
-                behind.none.notify();
-            }
-        }));
-    }
-
-    async fn submit(&self, _number: u32, request: Request) {
+    async fn submit(self: Rc<Self>, _number: u32, request: Request, requests: Rc<Requests>, id: u64) {
         let io = match self.io(&request) {
             Ok(io) => io,
             Err(e) => return self.log.fail(e),
@@ -189,6 +200,7 @@ impl Run {
             Ok(()) => self.log.responded(Response { arrived, ended: self.env.now(), bytes }),
             Err(e) => self.log.fail(e),
         }
+        requests.end(id);
     }
 
     /// The request for the device, in whole blocks of it.

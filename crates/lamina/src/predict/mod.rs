@@ -15,6 +15,7 @@ pub mod clients;
 pub mod drives;
 mod figures;
 mod plots;
+mod poisson;
 mod policy;
 mod rank;
 mod report;
@@ -35,7 +36,7 @@ use setting::Setting;
 use source::Source;
 use std::io::Write;
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -44,20 +45,7 @@ const ENDLESS: Counted = Counted { warmup: 5000, requests: 50_000 };
 
 /// Runs `lamina predict`.
 pub fn run(args: &cli::Predict) -> Result<(), Failure> {
-    let source = Source::read(&args.workload)?;
-    let policies: Vec<Policy> = args.policy.iter().map(|text| Policy::read(text)).collect::<Result<_, _>>()?;
-    let settings = settings(args)?;
-    let counted = Counted {
-        warmup: args.warmup.unwrap_or(if source.is_endless() { ENDLESS.warmup } else { 0 }),
-        requests: args.requests.unwrap_or(if source.is_endless() { ENDLESS.requests } else { u64::MAX }),
-    };
-    let runs: Vec<Run<'_>> = settings
-        .iter()
-        .flat_map(|setting| policies.iter().map(move |policy| (setting, policy)))
-        .flat_map(|(setting, policy)| (1..=args.seeds).map(move |seed| Run { setting, policy, seed }))
-        .collect();
-    let ran = all(&runs, &source, counted, processors(args.jobs))?;
-    let (report, first) = gathered(args, &settings, &policies, ran);
+    let (report, first) = predict(args)?;
     let mut out = std::io::stdout().lock();
     if args.json {
         serde_json::to_writer_pretty(&mut out, &report).map_err(std::io::Error::from)?;
@@ -71,6 +59,24 @@ pub fn run(args: &cli::Predict) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// The report, and what the first seeds measured, by setting and policy.
+fn predict(args: &cli::Predict) -> Result<(Report, Vec<Vec<Measured>>), Failure> {
+    let source = Arc::new(Source::read(&args.workload)?);
+    let policies: Vec<Policy> = args.policy.iter().map(|text| Policy::read(text)).collect::<Result<_, _>>()?;
+    let settings = settings(args)?;
+    let counted = Counted {
+        warmup: args.warmup.unwrap_or(if source.is_endless() { ENDLESS.warmup } else { 0 }),
+        requests: args.requests.unwrap_or(if source.is_endless() { ENDLESS.requests } else { u64::MAX }),
+    };
+    let runs: Vec<Run<'_>> = settings
+        .iter()
+        .flat_map(|setting| policies.iter().map(move |policy| (setting, policy)))
+        .flat_map(|(setting, policy)| (1..=args.seeds).map(move |seed| Run { setting, policy, seed }))
+        .collect();
+    let ran = all(&runs, &source, counted, processors(args.jobs))?;
+    Ok(gathered(args, &settings, &policies, ran))
 }
 
 fn processors(wanted: Option<u16>) -> usize {
@@ -93,10 +99,9 @@ struct Ran {
 }
 
 impl Run<'_> {
-    fn run(&self, source: &Source, counted: Counted) -> Result<Ran, Failure> {
-        let workload = source.workload(self.seed)?;
+    fn run(&self, source: &Arc<Source>, counted: Counted) -> Result<Ran, Failure> {
         let began = Instant::now();
-        let mut measured = self.setting.measure(self.policy, self.seed, workload, counted)?;
+        let mut measured = self.setting.measure(self.policy, self.seed, source, counted)?;
         let took = began.elapsed();
         let figures = measured.figures();
         // Only the pictures need more than the figures, and they show the first seed.
@@ -108,7 +113,7 @@ impl Run<'_> {
 }
 
 /// All runs, on so many threads; results are in the order of the runs, whatever the order of their ends.
-fn all(runs: &[Run<'_>], source: &Source, counted: Counted, threads: usize) -> Result<Vec<Ran>, Failure> {
+fn all(runs: &[Run<'_>], source: &Arc<Source>, counted: Counted, threads: usize) -> Result<Vec<Ran>, Failure> {
     let next = AtomicUsize::new(0);
     let done: Mutex<Vec<(usize, Result<Ran, Failure>)>> = Mutex::default();
     std::thread::scope(|scope| {
@@ -221,3 +226,6 @@ fn on(models: &Models, plan: &Plan, device: &str, depth: u32, base: &PathBuf) ->
         base: base.clone(),
     })
 }
+
+#[cfg(test)]
+mod tests;

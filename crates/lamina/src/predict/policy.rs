@@ -14,7 +14,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Reads `NAME[:KEY=VALUE]...`.
+    /// Reads `NAME[:KEY=VALUE]...`; a key of a table is `TABLE.KEY`.
     pub fn read(text: &str) -> Result<Policy, Failure> {
         let mut parts = text.split(':');
         let name = parts.next().unwrap_or_default();
@@ -25,10 +25,22 @@ impl Policy {
                 let message = format!("--policy {text}: {part:?} is no parameter: write KEY=VALUE");
                 return Err(Failure::usage(message));
             };
-            keys.insert(key.into(), value_of(value));
+            match key.split_once('.') {
+                Some((table, key)) => drop(table_of(&mut keys, table).insert(key.into(), value_of(value))),
+                None => drop(keys.insert(key.into(), value_of(value))),
+            }
         }
         Ok(Policy { name: text.into(), keys })
     }
+}
+
+/// The table called so, made if there is none.
+fn table_of<'a>(keys: &'a mut Map<String, Value>, table: &str) -> &'a mut Map<String, Value> {
+    let value = keys.entry(table).or_insert_with(|| Value::Object(Map::new()));
+    if !value.is_object() {
+        *value = Value::Object(Map::new());
+    }
+    value.as_object_mut().expect("an object: made one above")
 }
 
 /// A number or a truth value if it is one, otherwise text.
@@ -53,8 +65,10 @@ mod tests {
 
     #[test]
     fn parameters_are_keys() {
-        let policy = Policy::read("deadline:read-expire=250ms:fifo-batch=8:merge=true").expect("a policy");
-        let keys = json!({"policy": "deadline", "read-expire": "250ms", "fifo-batch": 8, "merge": true});
+        let text = "deadline:deadline.read-expire=250ms:deadline.fifo-batch=8:merge=true";
+        let policy = Policy::read(text).expect("a policy");
+        let table = json!({"read-expire": "250ms", "fifo-batch": 8});
+        let keys = json!({"policy": "deadline", "deadline": table, "merge": true});
         assert_eq!(Value::Object(policy.keys), keys);
         assert_eq!(Policy::read("noop").expect("a policy").keys.len(), 1);
         assert!(Policy::read("cats:fast").err().expect("no value").into_message().contains("KEY=VALUE"));

@@ -4,16 +4,17 @@ use super::clients::{Counted, Log, run};
 use super::drives::Drive;
 use super::figures::Measured;
 use super::policy::{Policy, has_policy};
+use super::source::Source;
 use super::world::{Queue, World};
 use crate::exit::Failure;
 use crate::files;
 use lamina_block::{Command, Env, Error, Node, OpenDisk, Result};
 use lamina_graph::{Hierarchy, Plan};
 use lamina_sim::{SimEnv, Simulation};
-use lamina_workload::Workload;
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// A hierarchy on certain drives.
 #[derive(Clone)]
@@ -31,12 +32,12 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// Lets `workload` work here under `policy`.
+    /// Lets a workload work here under `policy`.
     pub fn measure(
         &self,
         policy: &Policy,
         seed: u64,
-        workload: Box<dyn Workload>,
+        source: &Arc<Source>,
         counted: Counted,
     ) -> std::result::Result<Measured, Failure> {
         let simulation = Simulation::measuring(seed);
@@ -44,9 +45,10 @@ impl Setting {
         for drive in &self.drives {
             drive.put(&env, seed, self.has_data());
         }
-        let (setting, policy) = (self.clone(), policy.clone());
+        let (setting, policy, source) = (self.clone(), policy.clone(), Arc::clone(source));
         let work = async move {
             let open = setting.open(&env, &log, &policy).await?;
+            let workload = source.workload(seed, open.node.geometry().size)?;
             run(env, Rc::clone(&open.node), workload, log, setting.has_data()).await.map_err(Failure::failed)
         };
         simulation.run(work).map_err(Failure::failed)?

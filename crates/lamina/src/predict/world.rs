@@ -149,6 +149,13 @@ impl Env for World {
         Box::pin(async move { read(&path, max) })
     }
 
+    fn read_text(&self, path: PathBuf, max: usize) -> Pending<String> {
+        Box::pin(async move {
+            let no_text = |_| Error::invalid(format!("{} is no text: it is not UTF-8", path.display()));
+            String::from_utf8(read(&path, max)?).map_err(no_text)
+        })
+    }
+
     fn secret(&self, into: &mut [u8]) -> Result<()> {
         self.sim.secret(into)
     }
