@@ -96,7 +96,7 @@ fn what_is_kept_is_as_asked() {
         let node = disk(&env, contents);
         let run: std::result::Result<Result<Vec<u8>>, _> = world.run(async move {
             let write =
-                |n| node.submit(Io::write(n * 8192, Buf::from_vec(vec![7; 8192]), Durability::Cached));
+                |n: u64| node.submit(Io::write(n * 8192, Buf::from_vec(vec![7; 8192]), Durability::Cached));
             all([write(0), write(1)]).await?;
             let buf = Buf::from_vec(vec![9; 512]);
             node.submit(Io::read(8192, buf.clone())).await?;
