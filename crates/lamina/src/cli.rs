@@ -116,7 +116,7 @@ pub enum Command {
     /// drive, response the time that its client waits. The time that processors take is left out.
     #[command(
         after_help = "Examples: lamina predict --model cheetah-15k4; lamina predict vm.toml --model cheetah-15k4 \
-                      --replace disk=sata-ssd --workload trace:week.csv --policy deadline,cats"
+                      --replace disk=ssd-sata --workload trace:week.csv --policy deadline,cats"
     )]
     Predict(Predict),
     /// List the kinds of layers that a hierarchy file may use.

@@ -60,7 +60,7 @@ mod tests {
                     assert!(!wait && request.end() * SECTOR <= 1 << 20);
                     reads += 1;
                 }
-                Action::Join | Action::End => panic!("it has no end"),
+                Action::WaitFor(_) | Action::Join | Action::End => panic!("it has no end"),
             }
         }
         let rate = reads as f64 / slept.as_secs_f64();

@@ -8,7 +8,7 @@ use super::source::Source;
 use super::world::{Queue, World};
 use crate::exit::Failure;
 use crate::files;
-use lamina_block::{Command, Env, Error, Node, OpenDisk, Result};
+use lamina_block::{Command, Env, Node, OpenDisk, Result};
 use lamina_graph::{Hierarchy, Plan};
 use lamina_sim::{SimEnv, Simulation};
 use serde_json::{Map, Value};

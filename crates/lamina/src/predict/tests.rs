@@ -62,7 +62,7 @@ fn the_service_of_far_reads_is_that_of_the_model() {
 #[test]
 fn a_hierarchy_is_predicted_on_its_own_layers_and_another_drive() {
     let (_folder, file) = hierarchy(DISK);
-    let model = ["--model", "cheetah-15k4", "--replace", "disk=nvme-ssd"];
+    let model = ["--model", "cheetah-15k4", "--replace", "disk=nvme"];
     let words = [&[&file[..]], &model[..], &["--workload", "random:100", "--policy", "noop,deadline"]].concat();
     let report = predicted(&words).expect("a prediction");
     assert_eq!(report.scenarios.len(), 2);
