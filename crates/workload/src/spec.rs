@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// A workload by name and parameters.
 ///
 /// ```text
-///      web[:direct|:cached][,clients=50][,requests=50000][,cache=SIZE][,read=SIZE][,files=N][,large=SHARE]
+///      web[:direct|:cached][,clients=50][,requests=50000][,cache=SIZE][,read=SIZE][,files=N][,large=SHARE][,metadata=no]
 ///      trace:FILE[,format=NAME][,event=Q|D][,speed=1][,depth=N][,wrap=yes][,requests=N]
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -128,10 +128,11 @@ fn web(rest: &str) -> Result<Spec, String> {
             "requests" => options.requests = number(key, value, 1.0, 1e15)? as u64,
             "cache" if options.cache.is_some() => options.cache = Some(pages(key, value, 1 << 30)?),
             "read" => options.pages = pages(key, value, 1024)?,
+            "metadata" => options.metadata = choose(key, value, &[("yes", true), ("no", false)])?,
             "files" => layout.files = Some(number(key, value, 1.0, 1e8)? as u32),
             "large" => layout.large = number(key, value, 0.0, 1.0)?,
             "cache" => return Err("cache: only web:cached has a page cache".into()),
-            _ => return Err(unknown(key, "clients, requests, cache, read, files, large")),
+            _ => return Err(unknown(key, "clients, requests, cache, read, files, large, metadata")),
         }
     }
     Ok(Spec::Web(options, layout))

@@ -157,7 +157,7 @@ fn k_and_the_drive_change_under_load() {
         let busy = ends(64, |_, _| Time(0)).into_iter().max().unwrap().since(Time(0));
         let took = world.env.now().since(start);
         assert!(took < busy / 2 + Duration::from_millis(2), "the rest goes on faster: {took:?} of {busy:?}");
-        let other = set(json!({ "model": "ssd-sata-a" })).await;
+        let other = set(json!({ "model": "no-such" })).await;
         let message = other.err().map(|e| e.message().to_owned()).unwrap_or_default();
         assert!(message.contains("neither a model that comes with Lamina nor a file"), "{message}");
         world.sim.put_file(
