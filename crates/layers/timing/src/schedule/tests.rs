@@ -96,7 +96,10 @@ fn the_device_below_has_no_more_than_depth_says_and_a_change_of_it_counts_at_onc
             assert_eq!(queue.info()["in-drive"], 4, "{policy:?}");
             reads.ended().await.unwrap();
             let info = queue.info();
-            assert_eq!((&info["in-drive"], &info["waiting"], &info["reads"]["sent"]), (&json!(0), &json!(0), &json!(20)));
+            assert_eq!(
+                (&info["in-drive"], &info["waiting"], &info["reads"]["sent"]),
+                (&json!(0), &json!(0), &json!(20))
+            );
             assert!(info["reads"]["longest"].as_f64().unwrap() >= info["reads"]["mean"].as_f64().unwrap());
             assert!(info["reads"]["mean"].as_f64().unwrap() > 0.0);
         }
@@ -110,7 +113,7 @@ async fn client(node: Rc<Node>, number: u64) -> u64 {
     for round in 0..60 {
         let block = random() % 16;
         let offset = (number * 1000 + block) * 4096;
-        if random() % 2 == 0 {
+        if random().is_multiple_of(2) {
             let value = round as u8 + 1;
             let data = Buf::from_vec(vec![value; 4096]);
             let io = Io::write(offset, data, Durability::Cached).by(number as u32);
@@ -213,14 +216,18 @@ fn without_a_wait_nothing_is_kept() {
     let queue = crate::testing::over("schedule", json!({}), &[&below]);
     assert_eq!(queue.submit(io()).ready(), Some(Ok(())), "no future is made for it");
     let info = queue.info();
-    assert_eq!((&info["reads"]["sent"], &info["reads"]["mean"], &info["hits"]), (&json!(1), &json!(0.0), &Value::Null));
+    assert_eq!(
+        (&info["reads"]["sent"], &info["reads"]["mean"], &info["hits"]),
+        (&json!(1), &json!(0.0), &Value::Null)
+    );
 }
 
 #[test]
 fn set_changes_what_is_given_and_show_shows_all() {
     simulated(|world| async move {
         let queue = queue(&world, json!({ "policy": "deadline", "deadline": { "fifo-batch": 4 } })).await;
-        let shown = set(&queue, json!({ "deadline": { "read-expire": "80ms" }, "age-limit": "2s" })).await.unwrap();
+        let shown =
+            set(&queue, json!({ "deadline": { "read-expire": "80ms" }, "age-limit": "2s" })).await.unwrap();
         let keys: Keys = serde_json::from_value(shown).unwrap();
         assert_eq!((keys.policy, keys.deadline.fifo_batch.get()), (Name::Deadline, 4));
         assert_eq!(keys.deadline.read_expire, Interval(Duration::from_millis(80)));

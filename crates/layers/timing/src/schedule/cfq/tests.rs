@@ -113,7 +113,9 @@ fn reads_go_before_writes_and_writes_are_not_starved() {
 fn clients_get_equal_shares_of_time() {
     let clients: Vec<Client> = (0..10).map(|n| sequential(n * 10_000_000, n % 4)).collect();
     let all = closed_loop(&mut cfq(|_| {}), &clients, 4, 60_000);
-    let time = |client| all.iter().filter(|sent| sent.client == client).count() as u64 * (4 + clients[client].think_ms);
+    let time = |client: usize| {
+        all.iter().filter(|sent| sent.client == client).count() as u64 * (4 + clients[client].think_ms)
+    };
     let times: Vec<u64> = (0..10).map(time).collect();
     let (least, most) = (times.iter().min().unwrap(), times.iter().max().unwrap());
     assert!(*most < least * 3 / 2, "{times:?}");
