@@ -238,20 +238,20 @@ impl Node {
         let (layer, g) = (self.layer(), self.geometry.get());
         match &io.op {
             Op::Write(buf, Durability::Fua) if !g.fua => {
-                let write = Io { op: Op::Write(buf.clone(), Durability::Cached), at: io.at.clone() };
+                let op = Op::Write(buf.clone(), Durability::Cached);
+                let write = Io { op, at: io.at.clone(), client: io.client };
                 Step::control(then_flush(layer, vec![write], true))
             }
             Op::Zero(how) if !g.zero => {
                 if how.fast {
                     return self.error(ErrorKind::Unsupported, "zeroing is not fast here", io).into();
                 }
-                let writes =
-                    writes_of_zeroes(self.env.pool().take(io.len().min(ZEROES_MAX) as usize), &io.at);
+                let writes = writes_of_zeroes(self.env.pool().take(io.len().min(ZEROES_MAX) as usize), io);
                 Step::control(then_flush(layer, writes, how.durability == Durability::Fua))
             }
             Op::Zero(Zero { durability: Durability::Fua, unmap, fast }) if !g.fua => {
                 let zero = Zero { durability: Durability::Cached, unmap: *unmap, fast: *fast };
-                Step::control(then_flush(layer, vec![Io::zero(io.at.clone(), zero)], true))
+                Step::control(then_flush(layer, vec![Io::zero(io.at.clone(), zero).by(io.client)], true))
             }
             Op::Read(_) | Op::Write(..) | Op::Zero(_) | Op::Discard | Op::Flush => layer.submit(io),
         }
@@ -464,13 +464,14 @@ async fn then_flush(layer: Rc<dyn Layer>, parts: Vec<Io>, durable: bool) -> Resu
     if durable { run(&layer, Io::flush()).await } else { Ok(()) }
 }
 
-/// Writes of the same zeroes that cover `at`.
-fn writes_of_zeroes(zeroes: Buf, at: &Range<u64>) -> Vec<Io> {
+/// Writes of the same zeroes that cover the range of `io`.
+fn writes_of_zeroes(zeroes: Buf, io: &Io) -> Vec<Io> {
+    let at = &io.at;
     zeroes.fill(0);
     let step = zeroes.len() as u64;
     let write = |start: u64| {
         let len = step.min(at.end - start);
-        Io::write(start, zeroes.slice(0..len as usize), Durability::Cached)
+        Io::write(start, zeroes.slice(0..len as usize), Durability::Cached).by(io.client)
     };
     (at.start..at.end).step_by(step as usize).map(write).collect()
 }
