@@ -50,6 +50,14 @@ impl Spec {
 }
 
 impl Prepared {
+    /// Whether the workload changes what is on the disk.
+    pub fn changes(&self) -> bool {
+        match self {
+            Prepared::Web(..) => false,
+            Prepared::Trace(recorded) => recorded.changes(),
+        }
+    }
+
     /// A run from the begin. Another seed: other draws, from the same files. A replay draws nothing.
     pub fn start(&self, seed: u64) -> Box<dyn Workload> {
         match self {

@@ -8,7 +8,7 @@
 use super::load::Clock;
 use super::report::Report;
 use super::target::Target;
-use super::{load, size};
+use super::{load, size, workload};
 use crate::cli;
 use crate::exit::Failure;
 use crate::files;
@@ -39,9 +39,19 @@ pub fn measure(args: &cli::Bench) -> Result<Report, Failure> {
     let world: Rc<dyn Env> = World::new(env, log, None, Default::default());
     let hierarchy = simulation.run(open(plan, Rc::clone(&world))).map_err(Failure::failed)??;
     let node = hierarchy.node(&device).ok_or_else(|| Failure::failed(format!("no device {device:?}")))?;
-    let size = size(&node.geometry(), args).map_err(|wrong| Failure::usage(format!("{device}: {wrong}")))?;
     let clock = Clock::Virtual(Rc::clone(&world));
-    let report = simulation.run(load(args, size).run(world, clock, node)).map_err(Failure::failed)?;
+    let report = match &args.workload {
+        Some(text) => {
+            let prepared = workload::prepare(args, text, &node)?;
+            simulation.run(workload::run(world, clock, node, prepared, workload::Options::of(args)))
+        }
+        None => {
+            let size = size(&node.geometry(), args);
+            let size = size.map_err(|wrong| Failure::usage(format!("{device}: {wrong}")))?;
+            simulation.run(load(args, size).run(world, clock, node))
+        }
+    };
+    let report = report.map_err(Failure::failed)?;
     simulation
         .run(async move { hierarchy.close().await })
         .map_err(Failure::failed)?
