@@ -28,7 +28,9 @@
 //!   `deadline = { read-expire = "500ms", write-expire = "5s", fifo-batch = 16, writes-starved = 2 }`,
 //!   `cfq = { slice-sync = "100ms", slice-async = "40ms", slice-idle = "8ms", quantum = 4, fifo-expire-sync = "125ms",
 //!   fifo-expire-async = "250ms" }`,
-//!   `cats = { read-delay = "100ms", busdriver-delay = "7ms", write-delay = "500ms", write-batch = 16, table = 256 }`.
+//!   `cats = { read-delay = "100ms", busdriver-delay = "7ms", write-delay = "500ms", write-batch = 16, table = 256 }`
+//!   (and `cache = { segments = 64, segment-sectors = 221, prefetch-sectors = 64 }` instead of the model's),
+//!   `satf = { age-weight = 0.02 }`.
 //!
 //! Commands: `set` takes the same keys and changes those, also under load: the new policy gets all requests that wait,
 //! and nothing is lost or sent twice. Of a table it changes the parameters that are given. `show` shows all keys.
@@ -128,7 +130,7 @@ const SET: Verb = Verb::new("set", "changes the policy, the depth or parameters;
     Arg::optional("deadline", ArgType::Json, "parameters: {\"read-expire\": \"100ms\"}"),
     Arg::optional("cfq", ArgType::Json, "parameters: {\"slice-idle\": \"0s\"}"),
     Arg::optional("cats", ArgType::Json, "parameters: {\"busdriver-delay\": \"3ms\"}"),
-    Arg::optional("satf", ArgType::Json, "parameters of satf"),
+    Arg::optional("satf", ArgType::Json, "parameters: {\"age-weight\": 0.05}"),
 ]);
 
 impl Config for Keys {
