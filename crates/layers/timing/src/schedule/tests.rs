@@ -1,3 +1,4 @@
+use super::testing::{Client, closed_loop};
 use super::*;
 use crate::testing::{Buf, Subject, World, all, json, memory, refused, simulated, xorshift};
 use lamina_block::{Durability, ErrorKind, Interval, Kind};
@@ -62,6 +63,25 @@ fn each_policy_passes_the_model_check_and_changes_under_load() {
         if policy != Name::Satf {
             test(&subject, Check::Model, &replay!());
             test(&subject, Check::Change, &replay!());
+        }
+    }
+}
+
+#[test]
+fn no_policy_starves_a_request_under_constant_load() {
+    let client = |op, lbn, stride| Client { op, think_ms: 0, lbn, stride };
+    let near = (0..6).map(|n| client(lamina_drive::Op::Read, 1000 * n, 8));
+    let far = [(lamina_drive::Op::Read, 0), (lamina_drive::Op::Write, 64)];
+    let far = far.map(|(op, stride)| client(op, 100_000_000, stride));
+    let clients: Vec<Client> = near.chain(far).collect();
+    for policy in Name::ALL {
+        let keys = Keys { policy, ..Keys::default() };
+        let mut policy_at_work = keys.policy(Model::named(MODEL).as_ref()).unwrap();
+        let all = closed_loop(&mut *policy_at_work, &clients, 5, 60_000);
+        for number in 0..clients.len() {
+            let waits = || all.iter().filter(|sent| sent.client == number).map(|sent| sent.waited_ms);
+            let (sent, longest) = (waits().count(), waits().max().unwrap_or(u64::MAX));
+            assert!(sent >= 8 && longest < 8000, "{policy:?}, client {number}: {sent} sent, {longest} ms");
         }
     }
 }
