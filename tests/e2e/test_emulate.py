@@ -40,8 +40,8 @@ class Emulate(RigCase):
     def mean_ms(self, lamina, gib, seconds, depth=1):
         """The mean time of random reads in the first `gib` GiB."""
         text = run(
-            "fio", "--name=load", "--ioengine=nbd", f"--uri={lamina.uri('hdd')}", "--rw=randread", "--bs=4k", f"--size={gib}g",
-            f"--iodepth={depth}", "--norandommap", "--time_based", f"--runtime={seconds}", "--output-format=json",
+            "fio", "--name=load", "--ioengine=nbd", f"--uri={lamina.uri('hdd')}", "--rw=randread", "--bs=4k",
+            f"--size={gib}g", f"--iodepth={depth}", "--norandommap", "--time_based", f"--runtime={seconds}", "--output-format=json",
         ).stdout
         return json.loads(text[text.index("{"):])["jobs"][0]["read"]["clat_ns"]["mean"] / 1e6
 

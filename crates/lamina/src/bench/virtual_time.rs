@@ -1,7 +1,7 @@
 //! A load in virtual time: the real layers of a hierarchy on simulated disks that take the time of models.
 //!
-//! The disks are blank and as large as those that the file names, of which nothing but the size is looked at. Layers that
-//! remember begin as after their creation: reads of what was never written may not reach a disk at all.
+//! The disks are blank and as large as those that the file names, of which nothing but the size is looked at. Layers
+//! that remember begin as after their creation: reads of what was never written may not reach a disk at all.
 //!
 //! The time of the processor deliberately counts for nothing; a request takes a microsecond if nothing else takes time.
 
