@@ -102,6 +102,7 @@ bench: ## Measure against other servers, and write docs/benchmarks*.md
 	$(PYTHON) tools/bench-bursts
 	$(PYTHON) tools/bench-replay
 	$(PYTHON) tools/bench-hit-rates
+	$(PYTHON) tools/bench-predict
 	$(PYTHON) tools/bench-cache
 	$(PYTHON) tools/size-of-layers
 

@@ -119,6 +119,11 @@ pub trait Env {
     }
     /// Completes after at least `d`.
     fn sleep(&self, d: Duration) -> Pin<Box<dyn Future<Output = ()>>>;
+    /// Completes at `at`, or as soon after it as can be: within a few microseconds where the machine has time, for which
+    /// the core is awake before. For emulated devices; [`Env::sleep`] costs less.
+    fn sleep_until(&self, at: Time) -> Pin<Box<dyn Future<Output = ()>>> {
+        self.sleep(at.since(self.now()))
+    }
     /// Completes when this core is asked to end. A task that waits for a silent peer gives up soon from then on,
     /// because no close can happen before.
     fn ending(&self) -> Pin<Box<dyn Future<Output = ()>>> {
@@ -147,6 +152,13 @@ pub trait Env {
     /// All bytes of a regular file of at most `max` bytes, which are taken for a key or a passphrase
     /// ([`Env::guard_key`]). Fails with `Invalid` if the file is longer, or is no file.
     fn read_file(&self, path: PathBuf, _max: usize) -> Pending<Vec<u8>> {
+        Box::pin(
+            async move { Err(Error::unsupported(format!("{}: there are no files here", path.display()))) },
+        )
+    }
+    /// The text of a regular file of at most `max` bytes that holds no secret, such as the model of a drive. Fails with
+    /// `Invalid` if the file is longer, is no file, or is not UTF-8.
+    fn read_text(&self, path: PathBuf, _max: usize) -> Pending<String> {
         Box::pin(
             async move { Err(Error::unsupported(format!("{}: there are no files here", path.display()))) },
         )

@@ -23,6 +23,7 @@ mod drive;
 mod linear;
 mod machine;
 mod model;
+mod of_io;
 mod phase;
 mod quantiles;
 mod remote;

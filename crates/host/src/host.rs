@@ -137,6 +137,10 @@ impl Env for Host {
         Box::pin(self.tools.sleep(d))
     }
 
+    fn sleep_until(&self, at: Time) -> Pin<Box<dyn Future<Output = ()>>> {
+        Box::pin(self.tools.timers.exact(at))
+    }
+
     fn ending(&self) -> Pin<Box<dyn Future<Output = ()>>> {
         self.ending.wait()
     }
@@ -172,7 +176,12 @@ impl Env for Host {
     }
 
     fn read_file(&self, path: PathBuf, max: usize) -> Pending<Vec<u8>> {
-        let read = self.tools.helpers.run(move || file::read(&path, max));
+        let read = self.tools.helpers.run(move || file::read_key(&path, max));
+        Box::pin(async move { read.await? })
+    }
+
+    fn read_text(&self, path: PathBuf, max: usize) -> Pending<String> {
+        let read = self.tools.helpers.run(move || file::read_text(&path, max));
         Box::pin(async move { read.await? })
     }
 

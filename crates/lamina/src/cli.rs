@@ -1,7 +1,10 @@
 //! The command line: commands, options, and their help. No command runs here.
 
+mod predict;
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use lamina_block::{Bytes, Interval};
+pub use predict::Predict;
 use std::path::PathBuf;
 
 pub(crate) const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong command line or hierarchy file. For a \
@@ -105,6 +108,24 @@ pub enum Command {
     /// a hierarchy itself: no daemon may serve it at the same time. Writing overwrites data: where there may be some,
     /// the command asks for confirmation at a terminal, and elsewhere needs --force.
     Bench(Bench),
+    /// Predict how schedulers and drives would do: a workload on simulated drives, in virtual time.
+    ///
+    /// The layers are the real ones, those of a hierarchy file or a queue above one drive; hours of a drive take seconds.
+    /// No disk is opened. Each policy runs with several seeds, the same for all: a policy ranks above another only if
+    /// the 95% confidence interval of the difference does not have 0 in it. Service is the time of a request at the
+    /// drive, response the time that its client waits. The time that processors take is left out.
+    #[command(
+        after_help = "Examples: lamina predict --model cheetah-15k4; lamina predict vm.toml --model cheetah-15k4 \
+                      --replace disk=ssd-sata --workload trace:week.csv --policy deadline,cats"
+    )]
+    Predict(Predict),
+    /// Record what a device or an export of a running daemon is asked, without data.
+    ///
+    /// The file has a line for each request: microseconds, operation (R, W, F for flush, D for discard), name, offset and
+    /// size in bytes. `lamina bench --workload trace:FILE` and `lamina predict --workload trace:FILE` replay it. A device
+    /// that is not being traced pays nothing for this. Ctrl-C ends the trace.
+    #[command(after_help = "Example: lamina trace vm1 --for 60s -o vm1.csv")]
+    Trace(Trace),
     /// List the kinds of layers that a hierarchy file may use.
     Kinds(Kinds),
     /// Print a completion script for a shell.
@@ -371,6 +392,14 @@ pub struct Bench {
     /// Connections to an NBD server.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub connections: u32,
+    /// A workload with sleeps and waits of its own, instead of a constant load: `web` (50 clients of a web file server,
+    /// with direct reads), `web:cached` (through a page cache of 65 MB), or `trace:FILE` (what `lamina trace` recorded,
+    /// SPC, MSR Cambridge, blktrace, fio's iolog). Parameters follow after commas: `web:cached,clients=20,requests=9000`
+    /// (also cache, read, files, large), `trace:FILE,speed=2` (also depth for a closed loop, wrap, event, format,
+    /// requests). It ends by itself.
+    #[arg(long, value_name = "WORKLOAD",
+        conflicts_with_all = ["rw", "reads", "block_size", "depth", "random", "sequential", "time", "ramp", "flush_every"])]
+    pub workload: Option<String>,
     /// Random places (the default).
     #[arg(long, conflicts_with = "sequential")]
     pub random: bool,
@@ -393,6 +422,14 @@ pub struct Bench {
     /// Where random places begin: the same seed gives the same places.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Measure in virtual time: the sinks of the hierarchy become simulated disks, which are blank and as large as they
+    /// are, and take the time of models. Nothing that is stored is touched; hours take seconds.
+    #[arg(long = "virtual", requires = "model", conflicts_with_all = ["server_pid", "spin", "connections"])]
+    pub virtual_time: bool,
+    /// In virtual time: the drives, by the name of a model that comes with Lamina (`cheetah-15k4`) or a model file, for
+    /// all sinks, or with `DEVICE=` for one.
+    #[arg(long, value_name = "[DEVICE=]MODEL", requires = "virtual_time")]
+    pub model: Vec<String>,
     /// Also report the CPU time of this process (the server's) per request.
     #[arg(long, value_name = "PID")]
     pub server_pid: Option<u32>,
@@ -405,6 +442,22 @@ pub struct Bench {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Arguments of `trace`.
+#[derive(Args, Debug)]
+pub struct Trace {
+    /// The daemon.
+    #[command(flatten)]
+    pub daemon: Daemon,
+    /// The name of a device or an export in its hierarchy file.
+    pub device: String,
+    /// How long [default: until Ctrl-C].
+    #[arg(long = "for", value_name = "TIME")]
+    pub time: Option<Interval>,
+    /// The file [default: standard output].
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
 }
 
 /// Arguments of `kinds`.

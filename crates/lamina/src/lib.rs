@@ -25,6 +25,7 @@ mod assemble;
 mod bench;
 mod check;
 mod class;
+mod clients;
 mod confirm;
 mod create;
 mod daemon;
@@ -39,6 +40,8 @@ mod log;
 mod look;
 mod offline;
 mod overlay;
+mod predict;
+mod record;
 mod uri;
 
 use clap::Parser;
@@ -71,6 +74,8 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Apply(args) => apply::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Trace(args) => record::run(args),
+        Command::Predict(args) => predict::run(args),
         Command::Kinds(args) => kinds::run(args),
         Command::Completions(args) => generate::completions(args),
         Command::Man(args) => generate::man(args),

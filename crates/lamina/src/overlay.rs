@@ -94,6 +94,10 @@ impl Env for Overlaid {
         self.inner.sleep(d)
     }
 
+    fn sleep_until(&self, at: Time) -> Pin<Box<dyn Future<Output = ()>>> {
+        self.inner.sleep_until(at)
+    }
+
     fn ending(&self) -> Pin<Box<dyn Future<Output = ()>>> {
         self.inner.ending()
     }
@@ -144,6 +148,10 @@ impl Env for Overlaid {
 
     fn read_file(&self, path: PathBuf, max: usize) -> Pending<Vec<u8>> {
         self.inner.read_file(path, max)
+    }
+
+    fn read_text(&self, path: PathBuf, max: usize) -> Pending<String> {
+        self.inner.read_text(path, max)
     }
 
     fn guard_key(&self, path: &Path) {

@@ -5,17 +5,21 @@
 //! left ([`Loss`]). Requests are checked again here: a request that breaks the contract is a finding, whatever its
 //! source.
 //!
-//! The disk deliberately models no particular device: no queue, no seek, no wear.
+//! A disk that has a model takes the time of the model's drive, with its queue, instead of drawn times and pieces.
+//! Otherwise the disk deliberately models no particular device: no queue, no seek, no wear.
 
 use crate::executor::{Executor, give_way};
 use crate::media::{Loss, Media, Write};
 use crate::memory;
+use crate::options::{Contents, DiskOptions, Presence};
 use crate::probe::Probe;
+use crate::service::Service;
 use fastrand::Rng;
 use lamina_block::{
     Buf, Command, Deferred, Durability, Error, Extent, ExtentState, Geometry, Healed, Io, Judge, Layer,
     Manage, Op, OpKind, Passthrough, Pending, Result, Step,
 };
+use lamina_drive::{Drive, Request};
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -23,41 +27,6 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
-
-/// The properties of a simulated disk.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct DiskOptions {
-    /// Its shape. The block is the unit in which writes tear.
-    pub geometry: Geometry,
-    /// The longest a request takes, in simulated time.
-    pub latency_max: Duration,
-    /// How many requests in 256 complete at once, in the call that submits them.
-    pub instant: u8,
-    /// Full of foreign data, with this number, instead of zeroes.
-    pub junk: Option<u32>,
-}
-
-impl DiskOptions {
-    /// A disk of `size` bytes in blocks of 512 that does everything natively and takes up to 100 us.
-    pub const fn new(size: u64) -> DiskOptions {
-        let native = Geometry { discard: true, zero: true, fua: true, ..Geometry::new(size) };
-        DiskOptions { geometry: native, latency_max: Duration::from_micros(100), instant: 32, junk: None }
-    }
-}
-
-/// Whether a disk answers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Presence {
-    /// It does.
-    #[default]
-    Here,
-    /// Requests fail with `Offline`.
-    Failing,
-    /// Requests never complete.
-    Silent,
-    /// Another disk has taken its place: a request is a finding.
-    Replaced,
-}
 
 /// A disk in a simulated environment.
 pub struct SimDisk {
@@ -71,6 +40,18 @@ pub struct SimDisk {
     /// Blocks that give other bytes than they have; something below the disk has another copy.
     rotten: RefCell<BTreeSet<u64>>,
     rng: RefCell<Rng>,
+    /// The drive whose time requests take.
+    service: RefCell<Option<Rc<Service>>>,
+}
+
+/// The time that a request takes.
+enum Pace {
+    /// None: there is no await that waits.
+    Instant,
+    /// As drawn from the seed, again and again.
+    Drawn,
+    /// That of a drive.
+    Drive(Rc<Service>, Request),
 }
 
 /// The contents of a disk after a power loss; a new simulation may start from it.
@@ -100,7 +81,15 @@ impl SimDisk {
             presence: Cell::default(),
             rotten: RefCell::default(),
             rng: RefCell::new(Rng::with_seed(seed)),
+            service: RefCell::default(),
         })
+    }
+
+    /// Requests take the time that `drive` needs for them from now on. Requests take effect in the order in which the
+    /// drive ends them, each at once.
+    pub fn set_drive(&self, drive: Drive) {
+        let service = Service::new(Rc::clone(&self.executor), drive);
+        *self.service.borrow_mut() = Some(service);
     }
 
     /// Its name.
@@ -191,7 +180,7 @@ impl SimDisk {
         let block = u64::from(self.options.get().geometry.block);
         let blocks = (at.end - at.start) / block;
         let rng = &mut self.rng.borrow_mut();
-        if blocks < 2 || rng.u8(..) < 192 {
+        if blocks < 2 || self.service.borrow().is_some() || rng.u8(..) < 192 {
             return vec![at.clone()];
         }
         let mut cuts = [
@@ -204,39 +193,74 @@ impl SimDisk {
         cuts.windows(2).map(|w| w[0]..w[1]).filter(|r| !r.is_empty()).collect()
     }
 
-    async fn pause(&self, pause: bool) {
-        if pause {
-            give_way().await;
-            if self.rng.borrow_mut().bool() {
-                self.executor.sleep(self.draw_latency()).await;
+    /// The time of `io`.
+    fn pace(&self, io: &Io) -> Pace {
+        if let Some(service) = &*self.service.borrow() {
+            return Pace::Drive(Rc::clone(service), Request::from(io));
+        }
+        let at_once = self.rng.borrow_mut().u8(..) < self.options.get().instant;
+        if at_once { Pace::Instant } else { Pace::Drawn }
+    }
+
+    /// Lets the time pass that a request takes before it has an effect.
+    async fn pass(&self, pace: &Pace) {
+        match pace {
+            Pace::Instant => {}
+            Pace::Drawn => self.executor.sleep(self.draw_latency()).await,
+            Pace::Drive(service, request) => service.serve(*request).await,
+        }
+    }
+
+    /// Perhaps lets some time pass between the pieces of a request.
+    async fn pause(&self, pace: &Pace) {
+        match pace {
+            Pace::Instant | Pace::Drive(..) => {}
+            Pace::Drawn => {
+                give_way().await;
+                if self.rng.borrow_mut().bool() {
+                    self.executor.sleep(self.draw_latency()).await;
+                }
             }
         }
     }
 
-    /// Does one request; `slowly` lets time pass, otherwise there is no await that waits.
+    /// Does one request.
     async fn perform(
         self: Rc<Self>,
         io: Io,
         failure: Option<Error>,
-        slowly: bool,
+        pace: Pace,
         mut whole: Whole,
     ) -> Result<()> {
-        let Io { op, at } = io;
+        if self.options.get().contents == Contents::Zeroes {
+            let result = self.forget(io.op, failure, &pace).await;
+            whole.ended = true;
+            return result;
+        }
+        let Io { op, at, .. } = io;
         let result = match op {
-            Op::Read(into) => self.read(at, into, failure, slowly).await,
-            Op::Write(from, durability) => self.change(at, Some(from), durability, failure, slowly).await,
-            Op::Zero(how) => self.change(at, None, how.durability, failure, slowly).await,
-            Op::Discard => self.discard(at, failure, slowly).await,
-            Op::Flush => self.flush(failure, slowly).await,
+            Op::Read(into) => self.read(at, into, failure, &pace).await,
+            Op::Write(from, durability) => self.change(at, Some(from), durability, failure, &pace).await,
+            Op::Zero(how) => self.change(at, None, how.durability, failure, &pace).await,
+            Op::Discard => self.discard(at, failure, &pace).await,
+            Op::Flush => self.flush(failure, &pace).await,
         };
         whole.ended = true;
         result
     }
 
-    async fn read(&self, at: Range<u64>, into: Buf, failure: Option<Error>, slowly: bool) -> Result<()> {
-        if slowly {
-            self.executor.sleep(self.draw_latency()).await;
+    /// Any request to a disk that keeps nothing.
+    async fn forget(&self, op: Op, failure: Option<Error>, pace: &Pace) -> Result<()> {
+        self.pass(pace).await;
+        match op {
+            Op::Read(into) if failure.is_none() => into.fill(0),
+            Op::Read(_) | Op::Write(..) | Op::Zero(_) | Op::Discard | Op::Flush => {}
         }
+        failure.map_or(Ok(()), Err)
+    }
+
+    async fn read(&self, at: Range<u64>, into: Buf, failure: Option<Error>, pace: &Pace) -> Result<()> {
+        self.pass(pace).await;
         if let Some(e) = failure {
             return Err(e);
         }
@@ -247,7 +271,7 @@ impl SimDisk {
             if !self.rotten.borrow().is_empty() {
                 self.spoil(&part, &into);
             }
-            self.pause(slowly).await;
+            self.pause(pace).await;
         }
         Ok(())
     }
@@ -269,22 +293,21 @@ impl SimDisk {
         from: Option<Buf>,
         durability: Durability,
         failure: Option<Error>,
-        slowly: bool,
+        pace: &Pace,
     ) -> Result<()> {
         self.probe.event(&self.name, &at);
         let write = self.media.borrow_mut().begin(&at, from.as_ref());
-        if slowly {
-            self.executor.sleep(self.draw_latency()).await;
-        }
+        self.pass(pace).await;
         for part in self.pieces(&at) {
             if failure.is_some() && self.rng.borrow_mut().bool() {
                 continue;
             }
             self.probe.event(&self.name, &part);
             self.apply(&write, &at, part, from.as_ref());
-            self.pause(slowly).await;
+            self.pause(pace).await;
         }
-        let durable = durability == Durability::Fua && failure.is_none();
+        let at_once = durability == Durability::Fua || self.options.get().contents == Contents::Durable;
+        let durable = at_once && failure.is_none();
         if durable {
             self.probe.event(&self.name, &at);
         }
@@ -301,20 +324,22 @@ impl SimDisk {
     }
 
     /// Zeroes some blocks and leaves others as they are: both are allowed.
-    async fn discard(&self, at: Range<u64>, failure: Option<Error>, slowly: bool) -> Result<()> {
+    async fn discard(&self, at: Range<u64>, failure: Option<Error>, mut pace: &Pace) -> Result<()> {
+        if let Pace::Drive(..) = pace {
+            self.pass(pace).await;
+            pace = &Pace::Instant;
+        }
         for part in self.pieces(&at) {
             if self.rng.borrow_mut().bool() {
-                self.change(part, None, Durability::Cached, failure.clone(), slowly).await?;
+                self.change(part, None, Durability::Cached, failure.clone(), pace).await?;
             }
         }
         failure.map_or(Ok(()), Err)
     }
 
-    async fn flush(&self, failure: Option<Error>, slowly: bool) -> Result<()> {
+    async fn flush(&self, failure: Option<Error>, pace: &Pace) -> Result<()> {
         let mark = self.media.borrow_mut().flush_begins();
-        if slowly {
-            self.executor.sleep(self.draw_latency()).await;
-        }
+        self.pass(pace).await;
         if let Some(e) = failure {
             return Err(e);
         }
@@ -372,10 +397,11 @@ impl Layer for SimDisk {
         };
         let failure = self.probe.arrives(&self.name, io).map(|e| e.at(io.at.clone()));
         let failure = failure.or(memory.map(|e| Error::new(e.kind(), e.message()).at(io.at.clone())));
-        let slowly = self.rng.borrow_mut().u8(..) >= self.options.get().instant;
+        let pace = self.pace(io);
+        let at_once = matches!(pace, Pace::Instant);
         let whole = Whole { op: io.op.kind(), at: io.at.clone(), disk: Rc::clone(&self), ended: false };
-        let mut work = Deferred::new(self.perform(io.take(), failure, slowly, whole));
-        if slowly {
+        let mut work = Deferred::new(self.perform(io.take(), failure, pace, whole));
+        if !at_once {
             return Step::Control(work);
         }
         match Pin::new(&mut work).poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
@@ -390,7 +416,7 @@ impl Layer for SimDisk {
 
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
         Box::pin(async move {
-            self.pause(true).await;
+            self.pause(&Pace::Drawn).await;
             let block = u64::from(self.geometry().block);
             let mut list = Vec::new();
             let mut offset = at.start;
@@ -411,7 +437,7 @@ impl Layer for SimDisk {
     /// There is another copy of rotten blocks.
     fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
         Box::pin(async move {
-            self.pause(true).await;
+            self.pause(&Pace::Drawn).await;
             let blocks = self.blocks(&at);
             if self.rotten.borrow().range(blocks.clone()).next().is_none() {
                 return Ok(None);

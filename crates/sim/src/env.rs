@@ -1,9 +1,10 @@
 //! The false environment: everything follows from a seed.
 
-use crate::disk::{DiskOptions, Image, SimDisk};
+use crate::disk::{Image, SimDisk};
 use crate::executor::{Executor, Hang};
 use crate::media::Loss;
 use crate::net::Net;
+use crate::options::DiskOptions;
 use crate::probe::{Fault, Probe};
 use fastrand::Rng;
 use lamina_block::{
@@ -49,7 +50,17 @@ impl Simulation {
     /// A world without disks.
     pub fn new(seed: u64) -> Simulation {
         let mut rng = Rng::with_seed(seed);
-        let executor = Executor::new(rng.u64(..));
+        let executor = Executor::new(Some(rng.u64(..)));
+        Simulation::with(rng, executor)
+    }
+
+    /// A world without disks, for measuring rather than testing: tasks run in the order in which they become ready,
+    /// and a run takes as many steps and as much virtual time as it takes.
+    pub fn measuring(seed: u64) -> Simulation {
+        Simulation::with(Rng::with_seed(seed), Executor::new(None))
+    }
+
+    fn with(mut rng: Rng, executor: Rc<Executor>) -> Simulation {
         Simulation(Rc::new(SimEnv {
             probe: Probe::new(Rc::clone(&executor)),
             net: Net::new(Rc::clone(&executor), rng.u64(..)),
@@ -285,6 +296,14 @@ impl Env for SimEnv {
                 found.ok_or_else(|| Error::offline(format!("there is no file {}", path.display())))?;
             let fits = bytes.len() <= max;
             fits.then_some(bytes).ok_or_else(|| Error::invalid(format!("{} is too long", path.display())))
+        })
+    }
+
+    fn read_text(&self, path: PathBuf, max: usize) -> Pending<String> {
+        let read = self.read_file(path.clone(), max);
+        Box::pin(async move {
+            let no_text = |_| Error::invalid(format!("{} is no text", path.display()));
+            String::from_utf8(read.await?).map_err(no_text)
         })
     }
 

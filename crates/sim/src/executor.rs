@@ -1,13 +1,14 @@
 //! Tasks and the clock: the next task is drawn from the seed, and time moves only when nothing can run.
 //!
 //! Every decision goes into a hash, so that two runs can be compared. A hang is found: if no task can run and no timer
-//! is set, the run ends with [`Hang::Deadlock`]; if it takes too many steps, with [`Hang::Livelock`].
+//! is set, the run ends with [`Hang::Deadlock`]; if it takes too many steps, with [`Hang::Livelock`]. Runs that measure
+//! rather than test may take as long as they like, and their tasks run in the order in which they became ready.
 
 use async_task::{Builder, Runnable, Task};
 use fastrand::Rng;
 use lamina_block::Time;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -21,7 +22,7 @@ const STEPS_MAX: u64 = 2_000_000;
 const TIME_MAX: u64 = 3_600_000_000_000;
 
 /// Tasks that can run, shared with their wakers. A mutex because wakers are `Send`; it is never contended.
-type Ready = Arc<Mutex<Vec<Runnable<u64>>>>;
+type Ready = Arc<Mutex<VecDeque<Runnable<u64>>>>;
 
 /// Why a run did not come to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +54,8 @@ pub(crate) struct Executor {
     /// Tasks that have not ended; dropping one cancels it.
     tasks: RefCell<BTreeMap<u64, Task<(), u64>>>,
     timers: RefCell<BTreeMap<(u64, u64), Waker>>,
-    rng: RefCell<Rng>,
+    /// Picks the next task; without it they take turns, and no run is too long.
+    rng: Option<RefCell<Rng>>,
     now: Cell<u64>,
     /// Numbers tasks and timers.
     next: Cell<u64>,
@@ -64,12 +66,13 @@ pub(crate) struct Executor {
 }
 
 impl Executor {
-    pub(crate) fn new(seed: u64) -> Rc<Executor> {
+    /// One whose tasks run in an order drawn from `seed`, or in that in which they became ready.
+    pub(crate) fn new(seed: Option<u64>) -> Rc<Executor> {
         Rc::new(Executor {
             ready: Ready::default(),
             tasks: RefCell::default(),
             timers: RefCell::default(),
-            rng: RefCell::new(Rng::with_seed(seed)),
+            rng: seed.map(|seed| RefCell::new(Rng::with_seed(seed))),
             now: Cell::new(0),
             next: Cell::new(0),
             steps: Cell::new(0),
@@ -116,7 +119,7 @@ impl Executor {
             }
         };
         let ready = Arc::clone(&self.ready);
-        let schedule = move |task| lock(&ready).push(task);
+        let schedule = move |task| lock(&ready).push_back(task);
         let (runnable, task) = Builder::new().metadata(id).spawn_local(move |_| work, schedule);
         self.tasks.borrow_mut().insert(id, task);
         runnable.schedule();
@@ -159,12 +162,7 @@ impl Executor {
     }
 
     fn step(&self) -> Result<(), Hang> {
-        let picked = {
-            let mut ready = lock(&self.ready);
-            let n = ready.len();
-            (n > 0).then(|| ready.swap_remove(self.rng.borrow_mut().usize(0..n)))
-        };
-        match picked {
+        match self.pick() {
             Some(task) => {
                 self.steps.set(self.steps.get() + 1);
                 self.trace(*task.metadata());
@@ -172,9 +170,16 @@ impl Executor {
             }
             None => self.advance()?,
         }
-        match self.steps.get() < STEPS_MAX && self.now.get() < self.deadline.get() {
-            true => Ok(()),
-            false => Err(Hang::Livelock),
+        let too_long = self.steps.get() >= STEPS_MAX || self.now.get() >= self.deadline.get();
+        if too_long && self.rng.is_some() { Err(Hang::Livelock) } else { Ok(()) }
+    }
+
+    fn pick(&self) -> Option<Runnable<u64>> {
+        let mut ready = lock(&self.ready);
+        let n = ready.len();
+        match &self.rng {
+            Some(rng) if n > 0 => ready.swap_remove_back(rng.borrow_mut().usize(0..n)),
+            Some(_) | None => ready.pop_front(),
         }
     }
 
@@ -184,15 +189,17 @@ impl Executor {
             return Err(Hang::Deadlock { tasks: self.tasks() });
         };
         self.now.set(due);
-        let woken = {
-            let mut timers = self.timers.borrow_mut();
-            let later = timers.split_off(&(due, u64::MAX));
-            std::mem::replace(&mut *timers, later)
-        };
-        for waker in woken.into_values() {
+        // The waker may drop a sleep, which takes its timer away: no borrow while it is called.
+        while let Some(waker) = self.take_due(due) {
             waker.wake();
         }
         Ok(())
+    }
+
+    fn take_due(&self, due: u64) -> Option<Waker> {
+        let mut timers = self.timers.borrow_mut();
+        let first = timers.first_entry()?;
+        (first.key().0 <= due).then(|| first.remove())
     }
 
     pub(crate) fn sleep(self: &Rc<Self>, d: Duration) -> Sleep {
@@ -212,7 +219,7 @@ impl Executor {
     }
 }
 
-fn lock(ready: &Ready) -> std::sync::MutexGuard<'_, Vec<Runnable<u64>>> {
+fn lock(ready: &Ready) -> std::sync::MutexGuard<'_, VecDeque<Runnable<u64>>> {
     ready.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -24,10 +24,12 @@ mod gauntlet;
 mod media;
 mod memory;
 mod net;
+mod options;
 mod probe;
+mod service;
 mod stamp;
 
-pub use disk::{DiskOptions, Image, Presence, SimDisk};
+pub use disk::{Image, SimDisk};
 pub use env::{Images, SimEnv, Simulation, Started};
 pub use executor::Hang;
 pub use gauntlet::{
@@ -36,4 +38,5 @@ pub use gauntlet::{
 pub use media::Loss;
 pub use memory::gone_memory;
 pub use net::Net;
+pub use options::{Contents, DiskOptions, Presence};
 pub use probe::Fault;

@@ -3,16 +3,35 @@
 use super::cpu;
 use super::report::{Latencies, Report};
 use crate::cli::Mix;
-use lamina_block::{Buf, Durability, Env, Error, Io, Node, Signal};
-use lamina_host::Host;
+use crate::clients::let_others_run;
+use lamina_block::{Buf, Durability, Env, Error, Io, Node, Signal, Time};
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 /// After so many requests that were complete at once a worker lets the others run.
 const UNBROKEN_MAX: u32 = 64;
+
+/// What a request takes in virtual time if nothing else does: a load that only memory answers must end, too.
+const ANSWERED: Duration = Duration::from_micros(1);
+
+/// The time of a load.
+pub enum Clock {
+    /// The machine's, since a moment.
+    Machine(Instant),
+    /// That of a simulated world.
+    Virtual(Rc<dyn Env>),
+}
+
+impl Clock {
+    /// The present moment.
+    pub fn now(&self) -> Time {
+        match self {
+            Clock::Machine(begin) => Time(0).after(begin.elapsed()),
+            Clock::Virtual(env) => env.now(),
+        }
+    }
+}
 
 /// The parameters of the load.
 pub struct Load {
@@ -39,8 +58,9 @@ pub struct Load {
 struct Run {
     load: Load,
     node: Rc<Node>,
-    begin: Instant,
-    end: Instant,
+    clock: Clock,
+    begin: Time,
+    end: Time,
     /// CPU times when counting began.
     before: Cell<Option<Used>>,
     random: RefCell<fastrand::Rng>,
@@ -57,20 +77,21 @@ struct Run {
 /// CPU time used so far, in nanoseconds.
 #[derive(Clone, Copy)]
 struct Used {
-    at: Instant,
+    at: Time,
     own: u64,
     server: Option<u64>,
 }
 
 impl Load {
     /// Loads `node` and waits until the last request is complete.
-    pub async fn run(self, host: &Rc<Host>, node: Rc<Node>) -> Report {
-        let begin = Instant::now() + self.ramp;
-        let (end, depth) = (begin + self.time, self.depth);
+    pub async fn run(self, env: Rc<dyn Env>, clock: Clock, node: Rc<Node>) -> Report {
+        let begin = clock.now().after(self.ramp);
+        let (end, depth) = (begin.after(self.time), self.depth);
         let run = Rc::new(Run {
             random: RefCell::new(fastrand::Rng::with_seed(self.seed)),
             load: self,
             node,
+            clock,
             begin,
             end,
             before: Cell::new(None),
@@ -83,10 +104,10 @@ impl Load {
             idle: Signal::new(),
         });
         for _ in 0..depth {
-            let buf = host.pool().take(run.load.block as usize);
+            let buf = env.pool().take(run.load.block as usize);
             run.fill(&buf);
             let run = Rc::clone(&run);
-            host.spawn(Box::pin(async move {
+            env.spawn(Box::pin(async move {
                 run.work(buf).await;
                 run.working.set(run.working.get() - 1);
                 run.idle.notify();
@@ -109,7 +130,7 @@ impl Run {
     async fn work(&self, buf: Buf) {
         let (mut unbroken, mut unflushed) = (0, 0);
         loop {
-            let started = Instant::now();
+            let started = self.clock.now();
             if started >= self.end {
                 return;
             }
@@ -143,7 +164,16 @@ impl Run {
                 self.first_error.borrow_mut().get_or_insert(e);
                 return;
             }
+            self.let_time_pass(started).await;
             self.count(write, started);
+        }
+    }
+
+    /// In virtual time, a request takes some.
+    async fn let_time_pass(&self, started: Time) {
+        match &self.clock {
+            Clock::Virtual(env) if env.now() == started => env.sleep(ANSWERED).await,
+            Clock::Virtual(_) | Clock::Machine(_) => {}
         }
     }
 
@@ -161,8 +191,8 @@ impl Run {
     }
 
     /// Counts a request that was complete inside of the measured time.
-    fn count(&self, write: bool, started: Instant) {
-        let now = Instant::now();
+    fn count(&self, write: bool, started: Time) {
+        let now = self.clock.now();
         if now < self.begin || now > self.end {
             return;
         }
@@ -170,36 +200,23 @@ impl Run {
             self.before.set(Some(self.used()));
         }
         let latencies = if write { &self.writes } else { &self.reads };
-        latencies.borrow_mut().record(now - started);
+        latencies.borrow_mut().record(now.since(started));
     }
 
     fn used(&self) -> Used {
         let server = self.load.server.and_then(cpu::of_process);
-        Used { at: Instant::now(), own: crate::daemon::cpu_ns(), server }
+        Used { at: self.clock.now(), own: crate::daemon::cpu_ns(), server }
     }
 
     fn report(&self) -> Report {
         let after = self.used();
         let before = self.before.get().unwrap_or(after);
         let server = after.server.zip(before.server).map(|(after, before)| after.saturating_sub(before));
-        let seconds = (after.at - before.at).as_secs_f64();
+        let seconds = after.at.since(before.at).as_secs_f64();
         let mut report = Report::new(&self.reads.borrow(), &self.writes.borrow(), self.load.block, seconds);
         report.cpu(after.own.saturating_sub(before.own), server);
         report.errors = self.errors.get();
         report.first_error = self.first_error.borrow().as_ref().map(Error::to_string);
         report
     }
-}
-
-/// Gives way to all other tasks once.
-async fn let_others_run() {
-    let mut first = true;
-    poll_fn(|cx| {
-        if !std::mem::take(&mut first) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }

@@ -2,8 +2,9 @@
 
 use crate::exit::Failure;
 use crate::files;
+use lamina_block::Kind;
 use lamina_graph::Plan;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// A hierarchy and the device of it that gets the load.
 pub struct Target {
@@ -21,7 +22,12 @@ impl Target {
                 None => server(text, connections),
             };
         }
-        let mut plans = files::load(&[PathBuf::from(text)])?;
+        Target::of_file(Path::new(text), name, &files::kinds())
+    }
+
+    /// Reads a hierarchy file with these kinds of layers; `name` is a device or an export of it.
+    pub fn of_file(path: &Path, name: Option<&str>, kinds: &[Kind]) -> Result<Target, Failure> {
+        let mut plans = files::load_with(&[path.to_owned()], kinds)?;
         let plan = plans.remove(0);
         let device = device(&plan, name)?;
         // The other hierarchies of the file stay closed.

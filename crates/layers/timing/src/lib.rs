@@ -3,9 +3,11 @@
 //! A family of layers: `crates/layers/src/lib.rs` says what a layer may stand on, and how another is begun.
 
 lamina_kit::kinds! {
+    emulate,
+    schedule,
 }
 
-pub mod schedule;
+mod model;
 
 #[cfg(test)]
 lamina_testing::with_kinds!(lamina_sinks::KINDS);

@@ -6,7 +6,7 @@ use super::crash::{Crash, verify};
 use super::load::{Load, Style};
 use super::scene::Scene;
 use super::subject::{Keeps, Rig, Subject};
-use crate::disk::Presence;
+use crate::options::Presence;
 use fastrand::Rng;
 use lamina_block::{Buf, Durability, Env, Io, Layer, Node, OpKind, Step};
 use std::cell::RefCell;

@@ -1,7 +1,8 @@
 //! The state records of a simulated hierarchy: each on a disk of one block, which is never written in part.
 
-use crate::disk::{DiskOptions, Image, SimDisk};
+use crate::disk::{Image, SimDisk};
 use crate::env::SimEnv;
+use crate::options::DiskOptions;
 use lamina_block::{
     Buf, Durability, Env, Error, ErrorKind, Geometry, Io, Keep, Node, Pending, Result, believe,
 };
@@ -41,7 +42,7 @@ impl SimKeep {
 fn options() -> DiskOptions {
     let geometry =
         Geometry { block: LEN as u32, optimal: LEN as u32, fua: true, ..Geometry::new(LEN as u64) };
-    DiskOptions { geometry, latency_max: Duration::from_millis(1), instant: 32, junk: None }
+    DiskOptions { geometry, latency_max: Duration::from_millis(1), ..DiskOptions::new(0) }
 }
 
 fn node(env: &Rc<SimEnv>, name: &str, disk: Rc<SimDisk>) -> Rc<Node> {

@@ -2,8 +2,9 @@
 
 use super::keep::SimKeep;
 use super::run::SEEDS;
-use crate::disk::{DiskOptions, Image, SimDisk};
+use crate::disk::{Image, SimDisk};
 use crate::env::{SimEnv, Started};
+use crate::options::{Contents, DiskOptions};
 use crate::stamp;
 use fastrand::Rng;
 use lamina_block::{Begin, Build, Env, Error, Geometry, Kind, Layer, Level, Node, Pending};
@@ -269,6 +270,7 @@ impl Rig {
             latency_max: Duration::from_nanos([0, 1_000, 100_000, 10_000_000][rng.usize(0..4)]),
             instant: [0, 32, 128, 255][rng.usize(0..4)],
             junk: rng.bool().then_some(stamp::FOREIGN + n as u32),
+            contents: Contents::Cached,
         }
     }
 }

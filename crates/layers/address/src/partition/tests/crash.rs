@@ -203,7 +203,7 @@ async fn course(course: &Course) -> Result<()> {
 /// A disk full of old bytes; one in two zeroes natively.
 fn images(world: &Simulation, seed: u64) -> Images {
     let geometry = Geometry { zero: seed.is_multiple_of(2), ..Geometry::new(SIZE) };
-    let options = DiskOptions { geometry, latency_max: Duration::from_micros(100), instant: 64, junk: None };
+    let options = DiskOptions { geometry, instant: 64, ..DiskOptions::new(geometry.size) };
     let env = world.env();
     let disk = env.put_disk("disk", Image::blank(options));
     world

@@ -1,0 +1,164 @@
+//! `satf`: shortest access time first, by a model of the drive that knows the angle of its platters.
+//!
+//! The cost of each waiting request is what the [`Tracker`] expects it to take now, seek and rotation. Age counts as in
+//! Jacobson and Wilkes, *Disk Scheduling Algorithms Based on Rotational Position*, 1991 (ASATF): the request with the
+//! least `cost - age-weight · age` is next.
+//!
+//! No request starves: another one that came later by more than `cost / age-weight` never goes before it. Of more than
+//! [`CONSIDERED`] requests the oldest are considered, so that a decision takes bounded time.
+
+use super::keys::Keys;
+use super::policy::{Choice, Policy, Queued};
+use lamina_block::Time;
+use lamina_drive::{Model, Tracker};
+use serde::{Deserialize, Deserializer, Serialize, de};
+use std::collections::BTreeMap;
+
+/// Requests whose costs are compared, at most.
+pub const CONSIDERED: usize = 256;
+
+/// The parameters.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct Parameters {
+    /// What a millisecond of waiting counts, in milliseconds of access time; 0.001 (hardly ever by age) to 1 (nearly always).
+    #[serde(deserialize_with = "within_bounds")]
+    pub age_weight: f64,
+}
+
+fn within_bounds<'de, D: Deserializer<'de>>(d: D) -> Result<f64, D::Error> {
+    let weight = f64::deserialize(d)?;
+    if !(WEIGHT_MIN..=1.0).contains(&weight) {
+        return Err(de::Error::custom(format!("age-weight {weight} is not in {WEIGHT_MIN}..=1")));
+    }
+    Ok(weight)
+}
+
+/// With a smaller weight, a request of 10 ms could wait for longer than 10 s.
+const WEIGHT_MIN: f64 = 0.001;
+
+impl Default for Parameters {
+    fn default() -> Parameters {
+        Parameters { age_weight: 0.02 }
+    }
+}
+
+/// The policy.
+pub struct Satf {
+    weight: f64,
+    tracker: Tracker,
+    waiting: BTreeMap<u64, Queued>,
+}
+
+impl Satf {
+    /// Nothing waits, and of the drive nothing is known but its model.
+    pub fn new(keys: &Keys, model: &Model) -> Satf {
+        Satf { weight: keys.satf.age_weight, tracker: Tracker::new(model), waiting: BTreeMap::new() }
+    }
+
+    /// What a request counts: nanoseconds of access time, less those for its age.
+    fn rank(&self, now: Time, queued: &Queued) -> f64 {
+        let cost = self.tracker.cost(now, &queued.request);
+        cost.as_nanos() as f64 - self.weight * now.since(queued.arrived).as_nanos() as f64
+    }
+}
+
+impl Policy for Satf {
+    fn arrived(&mut self, request: Queued) {
+        self.waiting.insert(request.id, request);
+    }
+
+    fn choose(&mut self, now: Time) -> Choice {
+        let ranked = self.waiting.values().take(CONSIDERED).map(|queued| (self.rank(now, queued), queued.id));
+        let Some((_, id)) = ranked.min_by(|a, b| a.0.total_cmp(&b.0)) else { return Choice::Idle };
+        if let Some(next) = self.waiting.remove(&id) {
+            self.tracker.dispatched(now, &next.request);
+        }
+        Choice::Send(id)
+    }
+
+    fn completed(&mut self, now: Time, sent: Time, request: &Queued) {
+        // A request that was given up before it was sent ends at once, and says nothing about the drive.
+        if sent < now {
+            self.tracker.completed(sent, now, &request.request);
+        }
+    }
+
+    fn drain(&mut self) -> Vec<Queued> {
+        std::mem::take(&mut self.waiting).into_values().collect()
+    }
+
+    fn tune(&mut self, keys: &Keys) {
+        self.weight = keys.satf.age_weight;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{MS, order, read};
+    use super::*;
+    use std::time::Duration;
+
+    fn satf(weight: f64) -> Satf {
+        let mut keys = Keys::default();
+        keys.satf.age_weight = weight;
+        Satf::new(&keys, &Model::named("cheetah-15k4").expect("a model"))
+    }
+
+    #[test]
+    fn the_cheapest_first() {
+        // The linear model: the nearest, and hits before it: 48 is in what is read ahead behind 40.
+        let all = [read(1, 50_000_000), read(2, 48), read(3, 90_000_000), read(4, 40), read(5, 1_000_000)];
+        assert_eq!(order(&mut satf(0.02), all), [4, 2, 5, 1, 3]);
+    }
+
+    #[test]
+    fn age_counts_by_its_weight() {
+        // The far one costs 1.83 ms more.
+        for (weight, age_ms, expected) in [(0.02, 90, 2), (0.02, 93, 1), (0.1, 18, 2), (0.1, 19, 1)] {
+            let mut policy = satf(weight);
+            policy.arrived(read(1, 50_000_000));
+            policy.arrived(Queued { arrived: Time(age_ms * MS), ..read(2, 0) });
+            assert_eq!(policy.choose(Time(age_ms * MS)), Choice::Send(expected), "{weight} {age_ms}");
+        }
+    }
+
+    #[test]
+    fn a_request_is_overtaken_only_by_what_came_soon_after() {
+        let mut policy = satf(0.02);
+        policy.arrived(read(1, 140_000_000));
+        let sent = (2..1000).find(|id| {
+            let now = Time(id * 5 * MS);
+            policy.arrived(Queued { arrived: now, ..read(*id, id * 100) });
+            policy.choose(now) == Choice::Send(1)
+        });
+        // 5.25 ms / 0.02.
+        assert!(sent.is_some_and(|id| id * 5 <= 270), "{sent:?}");
+    }
+
+    #[test]
+    fn of_too_many_the_oldest_are_considered() {
+        let mut policy = satf(0.02);
+        (1..=300).for_each(|id| policy.arrived(read(id, 100_000 * (400 - id))));
+        assert_eq!(policy.choose(Time(0)), Choice::Send(256), "300 is nearer");
+        assert_eq!(policy.choose(Time(0)), Choice::Send(255), "257 is farther by 16 sectors");
+        assert_eq!(policy.drain().len(), 298);
+        assert_eq!(policy.choose(Time(0)), Choice::Idle);
+    }
+
+    #[test]
+    fn the_weight_is_live_and_has_a_range() {
+        let mut policy = satf(0.001);
+        let mut keys = Keys::default();
+        keys.satf.age_weight = 1.0;
+        policy.tune(&keys);
+        policy.arrived(read(1, 50_000_000));
+        policy.arrived(Queued { arrived: Time(0).after(Duration::from_millis(10)), ..read(2, 0) });
+        assert_eq!(policy.choose(Time(10 * MS)), Choice::Send(1));
+        for weight in [0.0, 1.5, -1.0] {
+            let keys = serde_json::json!({ "age-weight": weight });
+            let message = serde_json::from_value::<Parameters>(keys).expect_err("wrong").to_string();
+            assert!(message.contains("is not in 0.001..=1"), "{message}");
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! A trace as a workload.
+//!
+//! Open loop: a request is sent when the trace says, divided by the speed, whatever happened to those before. Closed
+//! loop: each volume of the trace has a number of clients that send its requests one after the other, as fast as they
+//! are answered; times are ignored.
+//!
+//! Each volume of the trace is a client (closed: so many clients). Volumes lie one behind the other, at multiples of
+//! 1 MiB, in the order in which they appear. What lies beyond the disk is refused, or wrapped around.
+//!
+//! The requests are in memory, 24 bytes each, because those of one volume may come long after those of another.
+
+use crate::trace::{Record, Trace, TraceError};
+use crate::{Action, Workload};
+use lamina_block::{Bytes, Time};
+use lamina_drive::{Op, Request, SECTOR};
+use std::sync::Arc;
+
+/// The most requests of a trace: 2.4 GB of memory.
+const REQUESTS_MAX: usize = 100_000_000;
+/// Sectors to a multiple of which a volume begins.
+const ALIGNMENT: u64 = 2048;
+
+/// How a trace is replayed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ReplayOptions {
+    /// Open loop: so many times as fast as it was recorded, above 0.
+    pub speed: f64,
+    /// Closed loop with so many requests of each volume under way; `None`: open loop.
+    pub depth: Option<u32>,
+    /// Addresses beyond the disk wrap around, instead of being refused.
+    pub wrap: bool,
+    /// Only the first so many requests.
+    pub requests: u64,
+}
+
+impl Default for ReplayOptions {
+    fn default() -> ReplayOptions {
+        ReplayOptions { speed: 1.0, depth: None, wrap: false, requests: u64::MAX }
+    }
+}
+
+/// The requests of a trace that was read, for any number of replays.
+#[derive(Debug)]
+pub struct Recorded {
+    /// Of each volume, its requests in the order of their times.
+    volumes: Vec<Vec<Timed>>,
+    options: ReplayOptions,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Timed {
+    /// Since the first request of the trace.
+    at: Time,
+    request: Request,
+}
+
+impl Recorded {
+    /// Reads traces that were made together: the files of a blktrace, one for each processor. The disk has `sectors`
+    /// sectors.
+    pub fn read(traces: Vec<Trace>, options: ReplayOptions, sectors: u64) -> Result<Recorded, String> {
+        let mut records = Vec::new();
+        let (mut others, mut has_times) = (0, true);
+        let limit = usize::try_from(options.requests).unwrap_or(usize::MAX);
+        for mut trace in traces {
+            let wanted = limit.saturating_sub(records.len());
+            for record in trace.by_ref().take(wanted) {
+                records.push(record.map_err(|e: TraceError| e.to_string())?);
+                if records.len() > REQUESTS_MAX {
+                    return Err(format!("more than {REQUESTS_MAX} requests: take fewer with requests=N"));
+                }
+            }
+            others += trace.others();
+            has_times &= trace.has_times();
+        }
+        match options.depth {
+            _ if records.is_empty() => Err(format!(
+                "there is no request among {others} lines or events; of a blktrace with only dispatched requests, take \
+                 these with event=D"
+            )),
+            None if !has_times => {
+                Err("the trace has no times: replay it in a closed loop, with depth=N".into())
+            }
+            None | Some(_) => Recorded::new(&records, options, sectors),
+        }
+    }
+
+    /// Puts records onto a disk of `sectors` sectors.
+    fn new(records: &[Record], options: ReplayOptions, sectors: u64) -> Result<Recorded, String> {
+        let begin = records.iter().map(|record| record.at).min().unwrap_or_default();
+        let mut volumes: Vec<Vec<Timed>> = Vec::new();
+        for record in records {
+            let unit = record.unit as usize;
+            if volumes.len() <= unit {
+                volumes.resize_with(unit + 1, Vec::new);
+            }
+            let at = Time(record.at.since(begin).as_nanos() as u64);
+            volumes[unit].push(Timed { at, request: record.request });
+        }
+        let mut base = 0u64;
+        for volume in &mut volumes {
+            volume.sort_by_key(|timed| timed.at);
+            let end = volume.iter().map(|timed| timed.request.end()).max().unwrap_or(0);
+            volume.iter_mut().for_each(|timed| timed.request.lbn += base);
+            base = base.saturating_add(end.next_multiple_of(ALIGNMENT));
+        }
+        let mut recorded = Recorded { volumes, options };
+        recorded.fit(sectors)?;
+        Ok(recorded)
+    }
+
+    /// Has every request inside of the disk, or says what is outside.
+    fn fit(&mut self, sectors: u64) -> Result<(), String> {
+        let requests = || self.volumes.iter().flatten();
+        let end = requests().map(|timed| timed.request.end()).max().unwrap_or(0);
+        if end <= sectors {
+            return Ok(());
+        }
+        let longest = requests().map(|timed| timed.request.sectors as u64).max().unwrap_or(0);
+        if !self.options.wrap || longest > sectors {
+            let volumes = self.volumes.len();
+            return Err(format!(
+                "the trace needs a disk of {} ({volumes} volumes one behind the other), and this one has {}; with \
+                 wrap=yes its addresses wrap around",
+                Bytes(end.saturating_mul(SECTOR)),
+                Bytes(sectors * SECTOR)
+            ));
+        }
+        for Timed { request, .. } in self.volumes.iter_mut().flatten() {
+            request.lbn %= sectors;
+            request.lbn = request.lbn.min(sectors - request.sectors as u64);
+        }
+        Ok(())
+    }
+
+    /// Whether there is any request that changes the disk.
+    pub fn changes(&self) -> bool {
+        let changes = |timed: &Timed| matches!(timed.request.op, Op::Write | Op::Discard);
+        self.volumes.iter().flatten().any(changes)
+    }
+
+    /// How many requests there are.
+    pub fn requests(&self) -> u64 {
+        self.volumes.iter().map(|volume| volume.len() as u64).sum()
+    }
+}
+
+/// A replay that is under way.
+pub struct Replay {
+    recorded: Arc<Recorded>,
+    /// Of each volume, the next request.
+    next: Vec<usize>,
+}
+
+impl Replay {
+    /// A replay from the begin.
+    pub fn new(recorded: Arc<Recorded>) -> Replay {
+        let next = vec![0; recorded.volumes.len()];
+        Replay { recorded, next }
+    }
+}
+
+impl Workload for Replay {
+    fn clients(&self) -> u32 {
+        let clients = self.next.len() as u64 * self.recorded.options.depth.unwrap_or(1) as u64;
+        clients.min(u32::MAX as u64) as u32
+    }
+
+    fn next(&mut self, client: u32, now: Time) -> Action {
+        let ReplayOptions { speed, depth, .. } = self.recorded.options;
+        let volume = (client / depth.unwrap_or(1).max(1)) as usize;
+        let Some(next) = self.next.get_mut(volume) else { return Action::End };
+        let Some(timed) = self.recorded.volumes[volume].get(*next) else { return Action::End };
+        let due = Time((timed.at.0 as f64 / speed) as u64);
+        if depth.is_none() && due > now {
+            return Action::Sleep(due.since(now));
+        }
+        *next += 1;
+        Action::Submit { request: timed.request, wait: depth.is_some() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(us: u64, unit: u32, lbn: u64, sectors: u32) -> Record {
+        Record { at: Time(us * 1000), unit, request: Request { op: Op::Read, lbn, sectors } }
+    }
+
+    fn replay(records: &[Record], options: ReplayOptions, sectors: u64) -> Replay {
+        Replay::new(Arc::new(Recorded::new(records, options, sectors).expect("it fits")))
+    }
+
+    const THREE: &[Record] = &[
+        Record { at: Time(7_000_000), unit: 0, request: Request { op: Op::Write, lbn: 8, sectors: 8 } },
+        Record { at: Time(5_000_000), unit: 1, request: Request { op: Op::Read, lbn: 0, sectors: 1 } },
+        Record { at: Time(6_000_000), unit: 0, request: Request { op: Op::Read, lbn: 3000, sectors: 8 } },
+    ];
+
+    fn lbn(action: Action) -> u64 {
+        match action {
+            Action::Submit { request, .. } => request.lbn,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_open_loop_keeps_the_times_of_the_trace() {
+        let mut replay = replay(THREE, ReplayOptions { speed: 2.0, ..ReplayOptions::default() }, 10_000);
+        assert_eq!(replay.clients(), 2);
+        let ms = |ms: u64| Time(ms * 1_000_000);
+        let half = std::time::Duration::from_micros(500);
+        // The later of the two requests of unit 0 stands first in the file.
+        assert_eq!(replay.next(0, ms(0)), Action::Sleep(half));
+        assert_eq!(lbn(replay.next(0, Time(500_000))), 3000);
+        assert_eq!(replay.next(0, Time(500_000)), Action::Sleep(half));
+        // Late is late: it is sent at once, and without waiting.
+        let request = Request { op: Op::Write, lbn: 8, sectors: 8 };
+        assert_eq!(replay.next(0, ms(50)), Action::Submit { request, wait: false });
+        assert_eq!(replay.next(0, ms(50)), Action::End);
+        // Unit 1 lies behind unit 0, whose end is 3008.
+        assert_eq!(lbn(replay.next(1, ms(0))), 4096);
+        assert_eq!(replay.next(1, ms(0)), Action::End);
+        assert_eq!(replay.next(2, ms(0)), Action::End);
+    }
+
+    #[test]
+    fn a_closed_loop_shares_a_volume_among_its_clients() {
+        let records: Vec<Record> = (0..5).map(|n| record(0, 0, n * 8, 8)).collect();
+        let options = ReplayOptions { depth: Some(2), ..ReplayOptions::default() };
+        let mut replay = replay(&records, options, 1000);
+        assert_eq!(replay.clients(), 2);
+        let order = [0, 1, 1, 0, 1].map(|client| match replay.next(client, Time(0)) {
+            Action::Submit { request, wait: true } => request.lbn / 8,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(order, [0, 1, 2, 3, 4]);
+        assert_eq!((replay.next(0, Time(0)), replay.next(1, Time(0))), (Action::End, Action::End));
+    }
+
+    #[test]
+    fn what_is_beyond_the_disk_is_refused_or_wrapped() {
+        let records = [record(0, 0, 1000, 8), record(1, 0, 1020, 8), record(2, 0, 5, 4)];
+        let refused = Recorded::new(&records, ReplayOptions::default(), 1024).expect_err("1028 sectors");
+        assert!(refused.contains("wrap=yes") && refused.contains("512KiB"), "{refused}");
+        let options = ReplayOptions { wrap: true, ..ReplayOptions::default() };
+        let mut wrapped = replay(&records, options, 1010);
+        let places = [0, 1000, 2000].map(|ns| lbn(wrapped.next(0, Time(ns))));
+        assert_eq!(places, [1000, 10, 5]);
+        let refused = Recorded::new(&records, options, 7).expect_err("a request is longer than the disk");
+        assert!(refused.contains("needs a disk"), "{refused}");
+    }
+}
