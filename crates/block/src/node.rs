@@ -8,10 +8,11 @@
 //!               └─── one walk: counted in A, B and C, one box, one reading of the clock
 //! ```
 
+use crate::emulate::{ZEROES_MAX, run, then_flush, writes_of_zeroes};
 use crate::walk::{Deferred, Request, Walk};
 use crate::{
     Absent, Buf, Command, Consent, Durability, Effect, Env, Error, ErrorKind, Extent, Finding, Geometry,
-    Healed, Io, Job, Judge, Layer, Op, OpKind, Result, Signal, Stats, Step, Time, Zero,
+    Healed, Io, Job, Judge, Layer, Op, OpKind, Result, Signal, Stats, Step, Time, Watch, Zero,
 };
 use serde_json::Value;
 use std::any::Any;
@@ -19,9 +20,6 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::ops::Range;
 use std::rc::Rc;
-
-/// The most bytes of one write of emulated zeroes.
-const ZEROES_MAX: u64 = 256 << 10;
 
 /// Whether requests may pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +41,9 @@ pub struct Node {
     layer: RefCell<Rc<dyn Layer>>,
     geometry: Cell<Geometry>,
     gate: Cell<Gate>,
+    /// The gate is open and nobody watches: plain requests may take the short way.
+    is_unwatched: Cell<bool>,
+    watch: RefCell<Option<Rc<dyn Watch>>>,
     /// The node was fenced, perhaps while it was quiesced: the gate will not open fully again.
     fenced: Cell<bool>,
     /// The gate moved, or the last request in flight ended while the node was quiesced.
@@ -62,6 +63,8 @@ impl Node {
             layer: RefCell::new(layer),
             geometry,
             gate: Cell::new(Gate::Open),
+            is_unwatched: Cell::new(true),
+            watch: RefCell::default(),
             fenced: Cell::new(false),
             moved: Signal::new(),
             resized: Signal::new(),
@@ -130,7 +133,10 @@ impl Node {
                 node.layer().submit(&mut io)
             } else {
                 match node.admit(&io) {
-                    Ok(Admitted::Pass) => node.emulate(&mut io),
+                    Ok(Admitted::Pass) => {
+                        node.seen(&io);
+                        node.emulate(&mut io)
+                    }
                     Ok(Admitted::Nothing) => return walk.end(Ok(())),
                     Ok(Admitted::Wait) => return walk.begin(Deferred::new(node.wait_and_submit(io))),
                     Err(e) => return walk.end(Err(e)),
@@ -167,12 +173,35 @@ impl Node {
             Op::Zero(_) | Op::Discard | Op::Flush => return false,
         };
         let Range { start, end } = io.at;
-        self.gate.get() == Gate::Open
+        self.is_unwatched.get()
             && allowed
             && start < end
             && end <= g.size
             && (start | end) & (g.block as u64 - 1) == 0
             && end - start == buf.len() as u64
+    }
+
+    fn set_gate(&self, gate: Gate) -> Gate {
+        let before = self.gate.replace(gate);
+        self.is_unwatched.set(gate == Gate::Open && self.watch.borrow().is_none());
+        before
+    }
+
+    /// Has `watch` see every request from now on, or nobody. While nobody watches, that costs nothing.
+    pub fn watch(&self, watch: Option<Rc<dyn Watch>>) {
+        // The old one is dropped when the node is not borrowed any more.
+        let _before = self.watch.replace(watch);
+        self.set_gate(self.gate.get());
+    }
+
+    /// True while somebody watches.
+    pub fn is_watched(&self) -> bool {
+        self.watch.borrow().is_some()
+    }
+
+    fn seen(&self, io: &Io) {
+        let watch = self.watch.borrow().clone();
+        watch.iter().for_each(|watch| watch.asked(self.now(), io));
     }
 
     #[inline]
@@ -392,7 +421,7 @@ impl Node {
     /// to be dropped.
     pub async fn quiesce(self: &Rc<Self>) -> Quiesced {
         self.moved.until(|| self.gate.get() != Gate::Quiesced).await;
-        let quiesced = Quiesced { before: self.gate.replace(Gate::Quiesced), node: Rc::clone(self) };
+        let quiesced = Quiesced { before: self.set_gate(Gate::Quiesced), node: Rc::clone(self) };
         self.moved.until(|| self.stats.in_flight() == 0).await;
         quiesced
     }
@@ -402,7 +431,7 @@ impl Node {
     pub fn fence(&self) {
         self.fenced.set(true);
         if self.gate.get() == Gate::Open {
-            self.gate.set(Gate::Fenced);
+            self.set_gate(Gate::Fenced);
         }
     }
 
@@ -445,35 +474,6 @@ fn go_on(mut walk: Walk, mut below: Request) -> Request {
         Some(result) => walk.end(result),
         None => walk.begin(Deferred::new(below)),
     }
-}
-
-/// Lets a layer do one request to the end.
-async fn run(layer: &Rc<dyn Layer>, mut io: Io) -> Result<()> {
-    match Rc::clone(layer).submit(&mut io) {
-        Step::Forward(node) => node.submit(io).await,
-        Step::Done(result) => result,
-        Step::Control(work) => work.await,
-    }
-}
-
-/// Does `parts` one after the other, then makes them durable if asked to.
-async fn then_flush(layer: Rc<dyn Layer>, parts: Vec<Io>, durable: bool) -> Result<()> {
-    for io in parts {
-        run(&layer, io).await?;
-    }
-    if durable { run(&layer, Io::flush()).await } else { Ok(()) }
-}
-
-/// Writes of the same zeroes that cover the range of `io`.
-fn writes_of_zeroes(zeroes: Buf, io: &Io) -> Vec<Io> {
-    let at = &io.at;
-    zeroes.fill(0);
-    let step = zeroes.len() as u64;
-    let write = |start: u64| {
-        let len = step.min(at.end - start);
-        Io::write(start, zeroes.slice(0..len as usize), Durability::Cached).by(io.client)
-    };
-    (at.start..at.end).step_by(step as usize).map(write).collect()
 }
 
 /// A request counted as in flight in one node without a walk.
@@ -529,7 +529,7 @@ impl Quiesced {
 
 impl Drop for Quiesced {
     fn drop(&mut self) {
-        self.node.gate.set(match self.before {
+        self.node.set_gate(match self.before {
             Gate::Open if self.node.fenced.get() => Gate::Fenced,
             before => before,
         });

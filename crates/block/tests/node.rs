@@ -4,7 +4,7 @@ use lamina_block::{
     Absent, Buf, Command, Durability, Env, Error, ErrorKind, Extent, ExtentState, Geometry, Io, Layer,
     Manage, Passthrough,
 };
-use lamina_block::{Node, Op, OpKind, Pending, Request, Result, Signal, Step, Zero};
+use lamina_block::{Node, Op, OpKind, Pending, Request, Result, Signal, Step, Time, Watch, Zero};
 use lamina_sim::{DiskOptions, Image, SimEnv, Simulation};
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
@@ -58,7 +58,8 @@ impl Layer for Desk {
             Op::Write(_, Durability::Fua) | Op::Zero(Zero { durability: Durability::Fua, .. }) => " fua",
             Op::Write(..) | Op::Zero(_) | Op::Read(_) | Op::Discard | Op::Flush => "",
         };
-        self.seen.borrow_mut().push(format!("{} {:?}{how}", io.op.kind().name(), io.at));
+        let by = if io.client == 0 { String::new() } else { format!(" by {}", io.client) };
+        self.seen.borrow_mut().push(format!("{} {:?}{how}{by}", io.op.kind().name(), io.at));
         if self.failing.get() == Some(io.op.kind()) {
             return Error::media("it is broken").into();
         }
@@ -254,6 +255,20 @@ fn zeroing_becomes_writes_of_bounded_size() {
         let durable = Zero { durability: Durability::Fua, ..Zero::default() };
         node.submit(Io::zero(0..512, durable)).await.unwrap();
         assert_eq!(desk.seen(), ["write 0..512", "flush 0..0"]);
+    });
+}
+
+#[test]
+fn what_is_done_instead_is_for_the_same_client() {
+    with_desk(Geometry { zero: false, fua: false, ..native() }, |_, desk, node| async move {
+        node.submit(write(0, 512, Durability::Fua).by(9)).await.unwrap();
+        node.submit(Io::zero(0..512, Zero::default()).by(8)).await.unwrap();
+        assert_eq!(desk.seen(), ["write 0..512 by 9", "flush 0..0", "write 0..512 by 8"]);
+        desk.geometry.set(Geometry { fua: false, ..native() });
+        node.refresh();
+        let durable = Zero { durability: Durability::Fua, ..Zero::default() };
+        node.submit(Io::zero(0..512, durable).by(7)).await.unwrap();
+        assert_eq!(desk.seen(), ["zero 0..512 by 7", "flush 0..0"]);
     });
 }
 
@@ -710,5 +725,42 @@ fn an_absent_device_fails_everything_until_it_comes() {
         node.quiesce().await.replace(Absent::KIND, absent);
         offline(node.submit(read(0, 512)).await);
         assert_eq!(node.close().await, Ok(()));
+    });
+}
+
+/// Remembers what was asked.
+#[derive(Default)]
+struct Watcher(RefCell<Vec<String>>);
+
+impl Watch for Watcher {
+    fn asked(&self, _now: Time, io: &Io) {
+        self.0.borrow_mut().push(format!("{} {:?}", io.op.kind().name(), io.at));
+    }
+}
+
+#[test]
+fn a_watched_device_shows_every_request_that_passes_once() {
+    with_desk(native(), |env, desk, node| async move {
+        let watcher = Rc::new(Watcher::default());
+        node.submit(read(0, 512)).await.expect("a read");
+        assert!(!node.is_watched());
+        node.watch(Some(Rc::clone(&watcher) as Rc<dyn Watch>));
+        node.submit(read(512, 512)).await.expect("a read");
+        node.submit(write(0, 1024, Durability::Fua)).await.expect("a write");
+        node.submit(Io::flush()).await.expect("a flush");
+        assert_eq!(kind(node.submit(read(SIZE, 512)).await), Some(ErrorKind::Invalid));
+        // A request that waits for the gate is seen when it passes.
+        let quiesced = node.quiesce().await;
+        let waits = start(&env, node.submit(read(1024, 512)));
+        settle(&env).await;
+        assert_eq!(watcher.0.take(), ["read 512..1024", "write 0..1024", "flush 0..0"]);
+        drop(quiesced);
+        settle(&env).await;
+        assert!(waits.borrow().is_some());
+        assert_eq!(watcher.0.take(), ["read 1024..1536"]);
+        node.watch(None);
+        node.submit(read(0, 512)).await.expect("a read");
+        assert!(watcher.0.take().is_empty());
+        assert_eq!(desk.seen().len(), 6);
     });
 }

@@ -119,6 +119,13 @@ pub enum Command {
                       --replace disk=ssd-sata --workload trace:week.csv --policy deadline,cats"
     )]
     Predict(Predict),
+    /// Record what a device or an export of a running daemon is asked, without data.
+    ///
+    /// The file has a line for each request: microseconds, operation (R, W, F for flush, D for discard), name, offset and
+    /// size in bytes. `lamina bench --workload trace:FILE` and `lamina predict --workload trace:FILE` replay it. A device
+    /// that is not being traced pays nothing for this. Ctrl-C ends the trace.
+    #[command(after_help = "Example: lamina trace vm1 --for 60s -o vm1.csv")]
+    Trace(Trace),
     /// List the kinds of layers that a hierarchy file may use.
     Kinds(Kinds),
     /// Print a completion script for a shell.
@@ -385,6 +392,14 @@ pub struct Bench {
     /// Connections to an NBD server.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub connections: u32,
+    /// A workload with sleeps and waits of its own, instead of a constant load: `web` (50 clients of a web file server,
+    /// with direct reads), `web:cached` (through a page cache of 65 MB), or `trace:FILE` (what `lamina trace` recorded,
+    /// SPC, MSR Cambridge, blktrace, fio's iolog). Parameters follow after commas: `web:cached,clients=20,requests=9000`
+    /// (also cache, read, files, large), `trace:FILE,speed=2` (also depth for a closed loop, wrap, event, format,
+    /// requests). It ends by itself.
+    #[arg(long, value_name = "WORKLOAD",
+        conflicts_with_all = ["rw", "reads", "block_size", "depth", "random", "sequential", "time", "ramp", "flush_every"])]
+    pub workload: Option<String>,
     /// Random places (the default).
     #[arg(long, conflicts_with = "sequential")]
     pub random: bool,
@@ -427,6 +442,22 @@ pub struct Bench {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Arguments of `trace`.
+#[derive(Args, Debug)]
+pub struct Trace {
+    /// The daemon.
+    #[command(flatten)]
+    pub daemon: Daemon,
+    /// The name of a device or an export in its hierarchy file.
+    pub device: String,
+    /// How long [default: until Ctrl-C].
+    #[arg(long = "for", value_name = "TIME")]
+    pub time: Option<Interval>,
+    /// The file [default: standard output].
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
 }
 
 /// Arguments of `kinds`.

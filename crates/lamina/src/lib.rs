@@ -25,6 +25,7 @@ mod assemble;
 mod bench;
 mod check;
 mod class;
+mod clients;
 mod confirm;
 mod create;
 mod daemon;
@@ -40,6 +41,7 @@ mod look;
 mod offline;
 mod overlay;
 mod predict;
+mod record;
 mod uri;
 
 use clap::Parser;
@@ -72,6 +74,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Apply(args) => apply::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Trace(args) => record::run(args),
         Command::Predict(args) => predict::run(args),
         Command::Kinds(args) => kinds::run(args),
         Command::Completions(args) => generate::completions(args),

@@ -12,7 +12,7 @@
 use crate::trace::{Record, Trace, TraceError};
 use crate::{Action, Workload};
 use lamina_block::{Bytes, Time};
-use lamina_drive::{Request, SECTOR};
+use lamina_drive::{Op, Request, SECTOR};
 use std::sync::Arc;
 
 /// The most requests of a trace: 2.4 GB of memory.
@@ -132,6 +132,12 @@ impl Recorded {
         Ok(())
     }
 
+    /// Whether there is any request that changes the disk.
+    pub fn changes(&self) -> bool {
+        let changes = |timed: &Timed| matches!(timed.request.op, Op::Write | Op::Discard);
+        self.volumes.iter().flatten().any(changes)
+    }
+
     /// How many requests there are.
     pub fn requests(&self) -> u64 {
         self.volumes.iter().map(|volume| volume.len() as u64).sum()
@@ -176,7 +182,6 @@ impl Workload for Replay {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lamina_drive::Op;
 
     fn record(us: u64, unit: u32, lbn: u64, sectors: u32) -> Record {
         Record { at: Time(us * 1000), unit, request: Request { op: Op::Read, lbn, sectors } }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// A workload by name and parameters.
 ///
 /// ```text
-///      web[:direct|:cached][,clients=50][,requests=50000][,cache=SIZE][,read=SIZE][,files=N][,large=SHARE]
+///      web[:direct|:cached][,clients=50][,requests=50000][,cache=SIZE][,read=SIZE][,files=N][,large=SHARE][,metadata=no]
 ///      trace:FILE[,format=NAME][,event=Q|D][,speed=1][,depth=N][,wrap=yes][,requests=N]
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -50,6 +50,14 @@ impl Spec {
 }
 
 impl Prepared {
+    /// Whether the workload changes what is on the disk.
+    pub fn changes(&self) -> bool {
+        match self {
+            Prepared::Web(..) => false,
+            Prepared::Trace(recorded) => recorded.changes(),
+        }
+    }
+
     /// A run from the begin. Another seed: other draws, from the same files. A replay draws nothing.
     pub fn start(&self, seed: u64) -> Box<dyn Workload> {
         match self {
@@ -120,10 +128,11 @@ fn web(rest: &str) -> Result<Spec, String> {
             "requests" => options.requests = number(key, value, 1.0, 1e15)? as u64,
             "cache" if options.cache.is_some() => options.cache = Some(pages(key, value, 1 << 30)?),
             "read" => options.pages = pages(key, value, 1024)?,
+            "metadata" => options.metadata = choose(key, value, &[("yes", true), ("no", false)])?,
             "files" => layout.files = Some(number(key, value, 1.0, 1e8)? as u32),
             "large" => layout.large = number(key, value, 0.0, 1.0)?,
             "cache" => return Err("cache: only web:cached has a page cache".into()),
-            _ => return Err(unknown(key, "clients, requests, cache, read, files, large")),
+            _ => return Err(unknown(key, "clients, requests, cache, read, files, large, metadata")),
         }
     }
     Ok(Spec::Web(options, layout))

@@ -25,8 +25,9 @@ pub(crate) struct Machine {
     bus: Nanos,
     buffer: Buffer,
     collector: Option<Collector>,
-    /// The die that programs the next page.
+    /// The dies that program the next page, and collect the next block.
     turn: usize,
+    collecting: usize,
     /// When all programs end.
     programmed: Nanos,
 }
@@ -81,6 +82,7 @@ impl Machine {
             buffer: Buffer { size: model.buffer.0, used: 0, open: 0, leaving: VecDeque::new() },
             collector: model.garbage.as_ref().map(|garbage| Collector::new(garbage, model, size)),
             turn: 0,
+            collecting: 0,
             programmed: 0.0,
         }
     }
@@ -218,13 +220,14 @@ impl Machine {
         if pages == 0 {
             return;
         }
-        let blocks =
-            self.collector.as_mut().map_or(0, |collector| collector.take((pages * self.page) as f64));
-        let collecting = self.collector.as_ref().map_or(0.0, |collector| collector.time);
         let dies = self.dies.len();
-        for (i, blocks) in share(blocks, dies as u64) {
-            let die = &mut self.dies[(self.turn + i as usize) % dies];
-            die.program = die.program.max(now) + blocks as f64 * collecting;
+        if let Some(collector) = &mut self.collector {
+            let blocks = collector.take((pages * self.page) as f64);
+            for (i, blocks) in share(blocks, dies as u64) {
+                let die = &mut self.dies[(self.collecting + i as usize) % dies];
+                die.program = die.program.max(now) + blocks as f64 * collector.time;
+            }
+            self.collecting = (self.collecting + (blocks % dies as u64) as usize) % dies;
         }
         for (i, pages) in share(pages, dies as u64) {
             let die = &mut self.dies[(self.turn + i as usize) % dies];
@@ -232,7 +235,7 @@ impl Machine {
             self.programmed = self.programmed.max(die.program);
             self.buffer.leaves_at(die.program, pages * bytes);
         }
-        self.turn = (self.turn + (pages.max(blocks) % dies as u64) as usize) % dies;
+        self.turn = (self.turn + (pages % dies as u64) as usize) % dies;
     }
 }
 

@@ -3,11 +3,10 @@
 use super::cpu;
 use super::report::{Latencies, Report};
 use crate::cli::Mix;
+use crate::clients::let_others_run;
 use lamina_block::{Buf, Durability, Env, Error, Io, Node, Signal, Time};
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 /// After so many requests that were complete at once a worker lets the others run.
@@ -25,7 +24,8 @@ pub enum Clock {
 }
 
 impl Clock {
-    fn now(&self) -> Time {
+    /// The present moment.
+    pub fn now(&self) -> Time {
         match self {
             Clock::Machine(begin) => Time(0).after(begin.elapsed()),
             Clock::Virtual(env) => env.now(),
@@ -219,17 +219,4 @@ impl Run {
         report.first_error = self.first_error.borrow().as_ref().map(Error::to_string);
         report
     }
-}
-
-/// Gives way to all other tasks once.
-async fn let_others_run() {
-    let mut first = true;
-    poll_fn(|cx| {
-        if !std::mem::take(&mut first) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }

@@ -10,6 +10,7 @@ mod load;
 mod report;
 pub mod target;
 mod virtual_time;
+mod workload;
 
 use crate::cli;
 use crate::confirm::confirm;
@@ -55,15 +56,9 @@ async fn measure(host: Rc<Host>, target: Target, args: &cli::Bench) -> Result<Re
     let hierarchy =
         Hierarchy::build(plan, env).await.map_err(|report| Failure::File(crate::files::shown(&report)))?;
     let node = hierarchy.node(&device).ok_or_else(|| Failure::failed(format!("no device {device:?}")))?;
-    let measured = match size(&node.geometry(), args) {
-        Ok(size) => match spares_data(&hierarchy, &node, args, size).await {
-            Ok(()) => {
-                let clock = Clock::Machine(Instant::now());
-                Ok(load(args, size).run(host, clock, node).await)
-            }
-            Err(e) => Err(e),
-        },
-        Err(wrong) => Err(Failure::usage(format!("{device}: {wrong}"))),
+    let measured = match &args.workload {
+        Some(text) => work(host, &hierarchy, node, args, text).await,
+        None => put_load(host, &hierarchy, node, args).await,
     };
     let closed = hierarchy.close().await.map_err(Failure::failed);
     let report = measured?;
@@ -71,23 +66,54 @@ async fn measure(host: Rc<Host>, target: Target, args: &cli::Bench) -> Result<Re
     Ok(report)
 }
 
-/// Fails if the load would overwrite data that may be needed, and this is not confirmed.
+/// Puts a constant load on a device.
+async fn put_load(
+    host: Rc<Host>,
+    hierarchy: &Hierarchy,
+    node: Rc<Node>,
+    args: &cli::Bench,
+) -> Result<Report, Failure> {
+    let size = size(&node.geometry(), args);
+    let size = size.map_err(|wrong| Failure::usage(format!("{}: {wrong}", node.name())))?;
+    let cause = match args.rw {
+        cli::Mix::Read => None,
+        cli::Mix::Write => Some("--rw write"),
+        cli::Mix::Mixed => Some("--rw mixed"),
+    };
+    spares_data(hierarchy, &node, args, size, cause).await?;
+    Ok(load(args, size).run(host, Clock::Machine(Instant::now()), node).await)
+}
+
+/// Puts a workload on a device.
+async fn work(
+    host: Rc<Host>,
+    hierarchy: &Hierarchy,
+    node: Rc<Node>,
+    args: &cli::Bench,
+    text: &str,
+) -> Result<Report, Failure> {
+    let prepared = workload::prepare(args, text, &node)?;
+    let size = args.size.unwrap_or(Bytes(node.geometry().size)).0;
+    let cause = format!("--workload {text}");
+    spares_data(hierarchy, &node, args, size, prepared.changes().then_some(&cause)).await?;
+    Ok(workload::run(host, Clock::Machine(Instant::now()), node, prepared, workload::Options::of(args)).await)
+}
+
+/// Fails if `cause`, an option, would overwrite data that may be needed, and this is not confirmed.
 async fn spares_data(
     hierarchy: &Hierarchy,
     node: &Rc<Node>,
     args: &cli::Bench,
     size: u64,
+    cause: Option<&str>,
 ) -> Result<(), Failure> {
-    if args.rw == cli::Mix::Read || args.force {
-        return Ok(());
-    }
+    let Some(cause) = cause.filter(|_| !args.force) else { return Ok(()) };
     let what = match hierarchy.plan().persistent() {
         Some(_) => "the device belongs to a persistent hierarchy",
         None if has_data(node, size).await => "there is data",
         None => return Ok(()),
     };
-    let (name, rw) = (node.name(), if args.rw == cli::Mix::Write { "write" } else { "mixed" });
-    confirm(&format!("{name}: --rw {rw} overwrites the first {}, and {what}", Bytes(size)))
+    confirm(&format!("{}: {cause} overwrites the first {}, and {what}", node.name(), Bytes(size)))
 }
 
 /// True if anything but zeroes may be there.
@@ -179,5 +205,38 @@ mod tests {
         assert!(read > 0 && write > 0);
         assert_eq!(report.requests, read + write);
         assert_eq!(report.errors, 0);
+    }
+    #[test]
+    fn a_workload_takes_the_place_of_the_load() {
+        let reactor = Reactor::new(Options::default()).expect("a reactor");
+        let text = "[device.a]\ntype = \"null\"\nsize = \"1GiB\"\n";
+        let plan = lamina_graph::Plan::parse(text, "x", std::path::Path::new("/"), &crate::files::kinds());
+        let target = || Target { plan: plan.clone().expect("a plan"), device: "a".into() };
+        let run = |workload: &str| {
+            let line = ["lamina", "bench", "x", "--force", "--workload", workload];
+            let cli::Command::Bench(args) = cli::Cli::parse_from(line).command else { panic!("bench") };
+            reactor.run(measure(reactor.env(), target(), &args))
+        };
+        let report = run("web:cached,clients=20,requests=200,files=1000").expect("a report");
+        let read = report.read.as_ref().expect("reads").requests;
+        assert_eq!((report.requests, read, report.errors), (200, 200, 0));
+        let text = report.text();
+        assert!(
+            text.contains(" sectors/ms, response mean ") && text.contains("\nread  200 requests"),
+            "{text}"
+        );
+        let folder = tempfile::tempdir().expect("a folder");
+        let trace = folder.path().join("t.csv");
+        let lines = "0,W,0,0,4096\n1,R,0,4096,512\n2,F,0,0,0\n3,D,0,0,1048576\n4,W,0,0,3145728\n";
+        std::fs::write(&trace, lines).expect("a trace");
+        let report = run(&format!("trace:{},depth=3", trace.display())).expect("a report");
+        assert_eq!((report.requests, report.errors), (5, 0));
+        let workload = report.workload.expect("a workload");
+        assert_eq!(workload.flush.expect("a flush").requests, 1);
+        assert_eq!(workload.discard.expect("a discard").requests, 1);
+        for (workload, says) in [("web:x", "web:direct and web:cached"), ("trace:/none/x", "/none/x")] {
+            let message = format!("{:?}", run(workload).expect_err("it is wrong"));
+            assert!(message.contains(says), "{message}");
+        }
     }
 }

@@ -23,6 +23,16 @@ impl Latencies {
     }
 }
 
+/// The latencies of a workload.
+#[derive(Default)]
+pub struct ByOperation {
+    pub all: Latencies,
+    pub read: Latencies,
+    pub write: Latencies,
+    pub flush: Latencies,
+    pub discard: Latencies,
+}
+
 /// The result of a load.
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
@@ -41,6 +51,9 @@ pub struct Report {
     pub read: Option<Direction>,
     /// Writes, if there were any.
     pub write: Option<Direction>,
+    /// Of a workload: the rest.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<OfWorkload>,
     /// CPU time of this process for each request, in microseconds.
     pub cpu_us_per_request: f64,
     /// CPU time of the server for each request, if its process was named.
@@ -51,11 +64,28 @@ pub struct Report {
     pub first_error: Option<String>,
 }
 
+/// What only a workload has.
+#[derive(Debug, Serialize)]
+pub struct OfWorkload {
+    /// Sectors of 512 bytes that were read or written in a millisecond.
+    pub sectors_per_ms: f64,
+    /// All requests together.
+    pub all: Option<Direction>,
+    /// Flushes, if there were any.
+    pub flush: Option<Direction>,
+    /// Discards, if there were any.
+    pub discard: Option<Direction>,
+    /// How late clients woke up after their sleeps: the 99th of 100.
+    pub late_p99_ns: u64,
+}
+
 /// One direction's share. Times are nanoseconds.
 #[derive(Debug, Serialize)]
 pub struct Direction {
     pub requests: u64,
     pub mean_ns: f64,
+    /// In squared milliseconds.
+    pub variance_ms2: f64,
     pub p50_ns: u64,
     pub p90_ns: u64,
     pub p99_ns: u64,
@@ -71,12 +101,30 @@ impl Direction {
         (!h.is_empty()).then(|| Direction {
             requests: h.len(),
             mean_ns: h.mean(),
+            variance_ms2: (h.stdev() / 1e6).powi(2),
             p50_ns: at(0.50),
             p90_ns: at(0.90),
             p99_ns: at(0.99),
             p999_ns: at(0.999),
             max_ns: h.max(),
         })
+    }
+}
+
+impl Direction {
+    /// A line for people.
+    fn line(&self, name: &str, out: &mut String) {
+        let _ = writeln!(
+            out,
+            "{name:<5} {} requests, latency mean {}, p50 {}, p90 {}, p99 {}, p99.9 {}, max {}",
+            self.requests,
+            latency(self.mean_ns as u64),
+            latency(self.p50_ns),
+            latency(self.p90_ns),
+            latency(self.p99_ns),
+            latency(self.p999_ns),
+            latency(self.max_ns)
+        );
     }
 }
 
@@ -93,6 +141,26 @@ impl Report {
             read: Direction::new(reads),
             write: Direction::new(writes),
             ..Report::default()
+        }
+    }
+
+    /// Rates over `seconds` of the requests of a workload, which read and wrote `bytes` bytes.
+    pub fn of_workload(seen: &ByOperation, late: &Latencies, bytes: u64, seconds: f64) -> Report {
+        let bytes_per_second = if seconds > 0.0 { bytes as f64 / seconds } else { 0.0 };
+        let workload = OfWorkload {
+            sectors_per_ms: bytes_per_second / 512.0 / 1e3,
+            all: Direction::new(&seen.all),
+            flush: Direction::new(&seen.flush),
+            discard: Direction::new(&seen.discard),
+            late_p99_ns: late.0.value_at_quantile(0.99),
+        };
+        let requests = seen.all.0.len();
+        Report {
+            requests,
+            iops: if seconds > 0.0 { requests as f64 / seconds } else { 0.0 },
+            bytes_per_second,
+            workload: Some(workload),
+            ..Report::new(&seen.read, &seen.write, 0, seconds)
         }
     }
 
@@ -113,19 +181,23 @@ impl Report {
             count(self.iops),
             self.bytes_per_second / 1048576.0
         );
-        for (name, direction) in [("read", &self.read), ("write", &self.write)] {
-            let Some(d) = direction else { continue };
+        let rest = self.workload.as_ref();
+        if let Some(OfWorkload { sectors_per_ms, all: Some(all), late_p99_ns, .. }) = rest {
             let _ = writeln!(
                 out,
-                "{name:<5} {} requests, latency mean {}, p50 {}, p90 {}, p99 {}, p99.9 {}, max {}",
-                d.requests,
-                latency(d.mean_ns as u64),
-                latency(d.p50_ns),
-                latency(d.p90_ns),
-                latency(d.p99_ns),
-                latency(d.p999_ns),
-                latency(d.max_ns)
+                "all   {sectors_per_ms:.2} sectors/ms, response mean {:.2} ms, variance {:.2} ms2, max {}; clients woke \
+                 up late by {} (p99)",
+                all.mean_ns / 1e6,
+                all.variance_ms2,
+                latency(all.max_ns),
+                latency(*late_p99_ns)
             );
+        }
+        let (flush, discard) = rest.map_or((&None, &None), |rest| (&rest.flush, &rest.discard));
+        let directions =
+            [("read", &self.read), ("write", &self.write), ("flush", flush), ("discard", discard)];
+        for (name, direction) in directions {
+            direction.iter().for_each(|direction| direction.line(name, &mut out));
         }
         let _ = write!(out, "CPU   {:.2} us per request here", self.cpu_us_per_request);
         if let Some(us) = self.server_cpu_us_per_request {

@@ -8,7 +8,7 @@
 use super::load::Clock;
 use super::report::Report;
 use super::target::Target;
-use super::{load, size};
+use super::{load, size, workload};
 use crate::cli;
 use crate::exit::Failure;
 use crate::files;
@@ -39,9 +39,19 @@ pub fn measure(args: &cli::Bench) -> Result<Report, Failure> {
     let world: Rc<dyn Env> = World::new(env, log, None, Default::default());
     let hierarchy = simulation.run(open(plan, Rc::clone(&world))).map_err(Failure::failed)??;
     let node = hierarchy.node(&device).ok_or_else(|| Failure::failed(format!("no device {device:?}")))?;
-    let size = size(&node.geometry(), args).map_err(|wrong| Failure::usage(format!("{device}: {wrong}")))?;
     let clock = Clock::Virtual(Rc::clone(&world));
-    let report = simulation.run(load(args, size).run(world, clock, node)).map_err(Failure::failed)?;
+    let report = match &args.workload {
+        Some(text) => {
+            let prepared = workload::prepare(args, text, &node)?;
+            simulation.run(workload::run(world, clock, node, prepared, workload::Options::of(args)))
+        }
+        None => {
+            let size = size(&node.geometry(), args);
+            let size = size.map_err(|wrong| Failure::usage(format!("{device}: {wrong}")))?;
+            simulation.run(load(args, size).run(world, clock, node))
+        }
+    };
+    let report = report.map_err(Failure::failed)?;
     simulation
         .run(async move { hierarchy.close().await })
         .map_err(Failure::failed)?
@@ -71,4 +81,79 @@ fn models(options: &[String]) -> Result<Models, Failure> {
         }
     }
     Ok(models)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    const FILE: &str = "[device.disk]\ntype = \"file\"\npath = \"disk.img\"\nsize = \"8GiB\"\n\
+        [device.half]\ntype = \"linear\"\nover = \"disk\"\nsize = \"4GiB\"\n\
+        [device.ram]\ntype = \"memory\"\nsize = \"1MiB\"\n\
+        [export.x]\ndevice = \"half\"\nnbd = \"unix:x\"\n";
+
+    fn bench(file: &str, words: &[&str]) -> Result<Report, String> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a.toml");
+        std::fs::write(&path, file).expect("a file");
+        let path = path.to_str().expect("a path in UTF-8");
+        let line = ["lamina", "bench", path, "--virtual"].into_iter().chain(words.iter().copied());
+        let cli::Command::Bench(args) = cli::Cli::try_parse_from(line).map_err(|e| e.to_string())?.command
+        else {
+            return Err("it is not bench".into());
+        };
+        let report = measure(&args).map_err(|e| format!("{e:?}"));
+        assert!(!folder.path().join("disk.img").exists(), "the disk is simulated");
+        report
+    }
+
+    #[test]
+    fn requests_take_the_time_of_the_drive() {
+        let words = ["--model", "cheetah-15k4", "--depth", "1", "--time", "20s", "--ramp", "0s"];
+        let report = bench(FILE, &words).expect("a report");
+        let read = report.read.expect("reads");
+        // The paper's line over places of which two are a third of 4 GiB apart on average.
+        let expected = 4.25e6 + 5.25e6 * 4.0 * f64::from(1 << 30) / 3.0 / 73.4e9;
+        assert!((read.mean_ns / expected - 1.0).abs() < 0.02, "{} of {expected}", read.mean_ns);
+        assert!((report.seconds - 20.0).abs() < 0.1 && report.virtual_time, "{}", report.seconds);
+        let deep =
+            bench(FILE, &["--model", "disk=cheetah-15k4", "--rw", "mixed", "--depth", "8", "--time", "20s"]);
+        let deep = deep.expect("a report").read.expect("reads");
+        assert!((deep.mean_ns / read.mean_ns - 8.0).abs() < 0.5, "one queue: {} ns", deep.mean_ns);
+    }
+
+    #[test]
+    fn a_load_that_only_memory_answers_ends() {
+        let words =
+            ["--model", "cheetah-15k4", "--device", "ram", "--depth", "2", "--time", "10ms", "--ramp", "0s"];
+        assert_eq!(bench(FILE, &words).expect("a report").read.expect("reads").p50_ns, 1000);
+    }
+
+    #[test]
+    fn layers_that_remember_are_made_first() {
+        let file = format!(
+            "[hierarchy]\nname = \"x\"\n{}",
+            FILE.replace("type = \"linear\"", "type = \"snapshot\"")
+                .replace("size = \"4GiB\"\n", "size = \"1GiB\"\n")
+        );
+        let file = file.replace("[device.ram]\ntype = \"memory\"\nsize = \"1MiB\"\n", "");
+        let words = ["--model", "ssd-sata", "--rw", "write", "--depth", "4", "--time", "200ms"];
+        let report = bench(&file, &words).expect("a report");
+        assert!(report.write.expect("writes").requests > 100);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_said() {
+        for (words, says) in [
+            (&[][..], "--model"),
+            (&["--model", "no-such"], "neither a model that comes with Lamina nor a model file"),
+            (&["--model", "diks=cheetah-15k4"], "no disk is called \"diks\""),
+            (&["--model", "cheetah-15k4", "--model", "san"], "another model is given for the same"),
+            (&["--model", "san", "--server-pid", "1"], "--server-pid"),
+        ] {
+            let message = bench(FILE, words).err().expect("it does not fit");
+            assert!(message.contains(says), "{words:?}: {message}");
+        }
+    }
 }

@@ -4,12 +4,14 @@ use crate::api::{Job, Problem};
 use crate::class::{self, Class};
 use crate::exit::Failure;
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::SendRequest;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt::Display;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::UnixStream;
@@ -76,17 +78,58 @@ impl Client {
         })
     }
 
+    /// Writes what comes of an answer that has no end of its own, for so long, or until Ctrl-C.
+    pub fn stream(&self, path: &str, time: Option<Duration>, out: &mut impl Write) -> Result<(), Failure> {
+        let end = async {
+            match time {
+                Some(time) => tokio::time::sleep(time).await,
+                None => std::future::pending().await,
+            }
+        };
+        self.runtime.block_on(async {
+            let (answer, _sender) = self.send(Method::GET, path, Bytes::new()).await?;
+            if !answer.status().is_success() {
+                return self.read::<serde_json::Value>(answer).await.map(drop);
+            }
+            let (mut body, mut end) = (answer.into_body(), std::pin::pin!(end));
+            loop {
+                tokio::select! {
+                    frame = body.frame() => match frame {
+                        Some(Ok(frame)) => out.write_all(frame.data_ref().map_or(&[][..], |data| data))?,
+                        Some(Err(e)) => return Err(self.failure(e)),
+                        None => return Err(self.failure("the daemon has ended the answer: what it is about is gone")),
+                    },
+                    () = &mut end => return Ok(()),
+                    _ = tokio::signal::ctrl_c() => return Ok(()),
+                }
+            }
+        })
+    }
+
     async fn request<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
         body: Bytes,
     ) -> Result<T, Failure> {
+        let (answer, _sender) = self.send(method, path, body).await?;
+        self.read(answer).await
+    }
+
+    /// Sends a request over a connection of its own, which ends when the sender and the answer are dropped.
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<(Response<Incoming>, SendRequest<Full<Bytes>>), Failure> {
         let stream = UnixStream::connect(&self.socket).await.map_err(|e| {
             self.failure(format_args!("{e}; is `lamina serve` running, and is this its control socket?"))
         })?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| self.failure(e))?;
+        // The connection makes progress only while it is polled. Its errors are those of the exchange.
+        tokio::spawn(connection);
         let request = Request::builder()
             .method(method)
             .uri(path)
@@ -94,18 +137,11 @@ impl Client {
             .header("content-type", "application/json")
             .body(Full::new(body))
             .map_err(|e| self.failure(e))?;
-        // The connection makes progress only while it is polled; it ends when the sender is dropped.
-        let exchange = async {
-            let answer = sender.send_request(request).await.map_err(|e| self.failure(e))?;
-            let answer = self.read(answer).await;
-            drop(sender);
-            answer
-        };
-        let (answer, _) = tokio::join!(exchange, connection);
-        answer
+        let answer = sender.send_request(request).await.map_err(|e| self.failure(e))?;
+        Ok((answer, sender))
     }
 
-    async fn read<T: DeserializeOwned>(&self, answer: Response<hyper::body::Incoming>) -> Result<T, Failure> {
+    async fn read<T: DeserializeOwned>(&self, answer: Response<Incoming>) -> Result<T, Failure> {
         let status = answer.status();
         let body = Limited::new(answer.into_body(), ANSWER_MAX).collect().await;
         let body = body.map_err(|e| self.failure(e))?.to_bytes();

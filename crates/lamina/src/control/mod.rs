@@ -7,8 +7,10 @@ mod client;
 mod schema;
 pub mod server;
 pub mod socket;
+mod tracing;
 
 pub use client::Client;
+pub use tracing::{End, LOST, Tracing};
 
 use crate::api::{Control, Device, Job, Steer, Verb};
 use crate::cli::Ctl;

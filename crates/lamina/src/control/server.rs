@@ -1,6 +1,7 @@
 //! Answers the control API.
 
 use super::schema;
+use super::tracing::{self, Tracing};
 use crate::api::{Applied, Apply, Control, Device, Export, Health, Job, Problem, Snapshot, Steer, Verb};
 use crate::class::{self, Class};
 use crate::files;
@@ -31,6 +32,8 @@ pub trait Daemon: Send + Sync + 'static {
     fn control(&self, device: String, command: Command) -> Answer<Option<Result<Value, Denied>>>;
     /// Steers a job of a device, if possible, and returns its state; `None` if there is no such job.
     fn steer(&self, device: String, job: String, steer: Steer) -> Answer<Option<Result<Job, Error>>>;
+    /// Begins to trace a device, or an export; `None` if there is no such device.
+    fn trace(&self, device: String) -> Answer<Option<Result<Tracing, Error>>>;
     /// Makes the hierarchies of a file what it says, or says what that would take.
     fn apply(&self, apply: Apply) -> Answer<Result<Applied, Denied>>;
     /// A signal has come and requests in flight are being completed.
@@ -53,6 +56,7 @@ fn routes() -> OpenApiRouter<Arc<dyn Daemon>> {
         .routes(routes!(device))
         .routes(routes!(commands))
         .routes(routes!(control))
+        .routes(routes!(trace))
         .routes(routes!(jobs))
         .routes(routes!(steer))
         .routes(routes!(apply))
@@ -164,6 +168,20 @@ async fn control(
     }
 }
 
+/// The requests of a device, or of an export, as they come: lines of `t_us,op,dev,offset_bytes,size_bytes` (op R, W, F for
+/// flush, D for discard), until the client closes the connection. If the client is too slow, a line `# lost N` says how
+/// many requests are missing there. A device has one trace at a time.
+#[utoipa::path(get, path = "/v1/devices/{name}/trace",
+    params(("name" = String, Path, description = "Name in the hierarchy file, of a device or of an export")),
+    responses((status = 200, body = String, content_type = "text/csv"), (status = 404, body = Problem),
+        (status = 409, body = Problem)))]
+async fn trace(State(daemon): Shared, Path(name): Path<String>) -> Result<Response, Refusal> {
+    match daemon.trace(name.clone()).await {
+        Some(begun) => Ok(tracing::answer(begun?, name)),
+        None => Err(Refusal::no_device(&name)),
+    }
+}
+
 /// Changes hierarchies at work to what a file says, under load: clients see a pause, no error. An impossible change is
 /// refused before the first step; where data has to be moved, finished stages stay, and the message tells.
 #[utoipa::path(post, path = "/v1/apply", request_body = Apply,
@@ -263,7 +281,7 @@ mod tests {
     fn every_path_is_described() {
         let document: Value = serde_json::from_str(&openapi()).expect("JSON");
         let paths = document["paths"].as_object().expect("paths");
-        assert_eq!(paths.len(), 11);
+        assert_eq!(paths.len(), 12);
         for (path, operations) in paths {
             for (method, operation) in operations.as_object().expect("operations") {
                 assert!(operation["summary"].is_string(), "{method} {path}");

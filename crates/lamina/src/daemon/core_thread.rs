@@ -4,6 +4,7 @@
 //! [`Core`], work on it as a task beside the requests, and send plain data back.
 
 use super::exports::{Exports, Leaving};
+use super::tap::{Asked, Tap};
 use crate::api;
 use crate::exit::Failure;
 use crate::files;
@@ -17,7 +18,7 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 /// How often background work is looked at while there is any.
 const GLANCE: Duration = Duration::from_millis(250);
@@ -284,6 +285,29 @@ impl Core {
             api::Steer::Limit { limit } => found.set_limit(*limit),
         }
         Some(Ok(api::Job::of(device, &found)))
+    }
+
+    /// Sends what a device, or an export, is asked from now on; `None` if there is no such device here.
+    pub fn trace(&self, name: &str, asked: mpsc::Sender<Asked>) -> Option<Result<()>> {
+        let node = self.to_trace(name)?;
+        if node.is_watched() {
+            return Some(Err(Error::busy("its requests are being traced already").on(name)));
+        }
+        node.watch(Some(Rc::new(Tap::new(asked, self.host.now()))));
+        Some(Ok(()))
+    }
+
+    /// Ends what [`Core::trace`] began.
+    pub fn end_trace(&self, name: &str) {
+        if let Some(node) = self.to_trace(name) {
+            node.watch(None);
+        }
+    }
+
+    fn to_trace(&self, name: &str) -> Option<Rc<Node>> {
+        let found =
+            |served: &Rc<Served>| served.hierarchy.node(name).or_else(|| served.hierarchy.export_node(name));
+        self.served.borrow().iter().find_map(found)
     }
 
     /// The hierarchy that has `device`, and its place.

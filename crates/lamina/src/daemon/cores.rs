@@ -3,9 +3,11 @@
 use super::change;
 use super::core_thread::{self, Ended, Handle, Thread};
 use super::placement::Placement;
+use super::tap::WAITING_MAX;
 use super::usage;
 use crate::api::{Applied, Apply, Job, Snapshot, Steer};
 use crate::control::server::{Answer, Daemon};
+use crate::control::{End, Tracing};
 use crate::exit::Failure;
 use crate::verbs::Denied;
 use lamina_block::{Command, Error};
@@ -146,6 +148,30 @@ impl Daemon for Cores {
             for core in asked {
                 if let Ok(Some(steered)) = core.await {
                     return Some(steered);
+                }
+            }
+            None
+        })
+    }
+
+    fn trace(&self, device: String) -> Answer<Option<Result<Tracing, Error>>> {
+        let (sender, asked) = tokio::sync::mpsc::channel(WAITING_MAX);
+        let ask = |handle: &Handle| {
+            let (device, sender) = (device.clone(), sender.clone());
+            let begun = handle.ask(|core| async move { core.trace(&device, sender) });
+            (handle.clone(), begun)
+        };
+        let asking: Vec<_> = self.handles.iter().map(ask).collect();
+        Box::pin(async move {
+            for (handle, begun) in asking {
+                match begun.await {
+                    Ok(Some(Ok(()))) => {
+                        // The order is on its way when this returns; nobody waits for its end.
+                        let end = move || drop(handle.ask(|core| async move { core.end_trace(&device) }));
+                        return Some(Ok(Tracing { asked, end: End(Some(Box::new(end))) }));
+                    }
+                    Ok(Some(Err(e))) => return Some(Err(e)),
+                    Ok(None) | Err(Ended) => {}
                 }
             }
             None

@@ -14,10 +14,12 @@ mod descriptors;
 mod exports;
 mod groups;
 mod placement;
+mod tap;
 mod usage;
 
 pub use groups::check as check_groups;
 pub use placement::check_together;
+pub use tap::Asked;
 pub use usage::cpu_ns;
 
 use crate::assemble::{self, Folder};

@@ -1,6 +1,6 @@
 //! The control API, and the commands that use it.
 
-use crate::rig::{Place, client, pattern, text, write};
+use crate::rig::{Place, client, eventually, pattern, text, write};
 use crate::serving::DISK;
 use serde_json::{Value, json};
 
@@ -122,4 +122,37 @@ fn without_a_daemon_the_message_says_so() {
     let gone = place.lamina(&["ctl", "--control", "gone.sock", "a", "b"]);
     assert_eq!(gone.status.code(), Some(1));
     assert!(text(&gone.stderr).contains("is `lamina serve` running"), "{}", text(&gone.stderr));
+}
+
+#[test]
+fn a_device_is_traced_and_the_trace_replays() {
+    let place = Place::with(DISK);
+    let daemon = place.serve();
+    let traced = || std::fs::read_to_string(place.path("vm1.csv")).unwrap_or_default();
+    let tracing = std::thread::scope(|scope| {
+        let tracing = scope.spawn(|| place.lamina(&["trace", "vm1", "-o", "vm1.csv"]));
+        // The trace has begun when its file has its head.
+        eventually(|| traced().starts_with("t_us,op,dev,offset_bytes,size_bytes\n"));
+        let second = place.lamina(&["trace", "vm1"]);
+        assert_eq!(second.status.code(), Some(7), "{}", text(&second.stderr));
+        client(&daemon.uri("vm1"), async |node| {
+            for i in 0..10 {
+                write(&node, i * 4096, pattern(4096, 1)).await.expect("a write");
+            }
+        });
+        eventually(|| traced().contains(",W,vm1,36864,4096\n"));
+        let gone = place.lamina(&["trace", "vm2"]);
+        assert_eq!(gone.status.code(), Some(5), "{}", text(&gone.stderr));
+        // The end of the daemon is the end of the trace.
+        assert_eq!(daemon.terminate(), Some(0));
+        tracing.join().expect("a trace")
+    });
+    assert_eq!(tracing.status.code(), Some(1));
+    assert!(text(&tracing.stderr).contains(" requests, 0 lost\n"), "{}", text(&tracing.stderr));
+    assert_eq!(traced().lines().filter(|line| line.contains(",W,vm1,")).count(), 10, "{}", traced());
+    let replay = ["bench", "disk.toml", "--workload", "trace:vm1.csv,depth=2", "--force", "--json"];
+    let replayed = place.lamina(&replay);
+    assert!(replayed.status.success(), "{}", text(&replayed.stderr));
+    let report: Value = serde_json::from_slice(&replayed.stdout).expect("JSON");
+    assert_eq!(report["write"]["requests"], 10, "{report}");
 }

@@ -19,8 +19,12 @@ use std::ops::Range;
 pub const BLOCK: u64 = 4096;
 /// Blocks of a group: as many as one block has bits.
 const GROUP: u32 = 8 * BLOCK as u32;
-/// Blocks of a group that hold metadata: two bitmaps, and inodes of 128 bytes, one for each 16 KiB.
-const METADATA: u32 = 2 + GROUP / 4 * 128 / BLOCK as u32;
+/// Blocks of a group before its inodes: two bitmaps.
+const BITMAPS: u32 = 2;
+/// Inodes of a block, of 128 bytes each.
+const INODES: u32 = BLOCK as u32 / 128;
+/// Blocks of a group that hold metadata: its bitmaps, and an inode for each 16 KiB.
+const METADATA: u32 = BITMAPS + GROUP / 4 / INODES;
 /// A run of so many blocks is preferred to smaller ones: a byte of the bitmap.
 const PREFERRED: u32 = 8;
 
@@ -31,6 +35,11 @@ pub struct Extent {
     pub start: u32,
     /// How many.
     pub blocks: u32,
+}
+
+/// The block with the inode number `number` of a group. A group that has more files than inodes uses them again.
+pub(super) const fn inode(group: u32, number: u32) -> u32 {
+    group * GROUP + BITMAPS + number / INODES % (METADATA - BITMAPS)
 }
 
 /// The blocks of a disk, free and in use.

@@ -10,9 +10,10 @@
 //!
 //! The paper does not say which file is popular where: here popularity is independent of size and place. A hundred
 //! files share a directory. Directories are spread evenly over the block groups, as the Orlov allocator of ext3 does
-//! with directories that grow alike, and files follow their directory.
+//! with directories that grow alike, and files follow their directory. The entries of a directory are one block, and
+//! inodes are numbered as files were written.
 
-use super::allocator::{BLOCK, Extent, Groups};
+use super::allocator::{BLOCK, Extent, Groups, inode};
 use crate::random::{lognormal, pareto};
 use fastrand::Rng;
 use lamina_block::Bytes;
@@ -56,6 +57,10 @@ pub struct Files {
     extents: Vec<Extent>,
     /// The file of each rank of popularity.
     by_rank: Vec<u32>,
+    /// The block of each directory.
+    directories: Vec<u32>,
+    /// Block groups of the disk.
+    groups: u32,
 }
 
 /// What a layout came to.
@@ -86,7 +91,7 @@ impl Files {
                  without room; choose fewer with files=N, or fewer large ones with large=SHARE"
             )
         };
-        (0..count).try_for_each(|file| disk.write(file)).map_err(full)?;
+        (0..count).try_for_each(|file| disk.enter(file).and_then(|()| disk.write(file))).map_err(full)?;
         let mut all: Vec<u32> = (0..count).collect();
         disk.random.shuffle(&mut all);
         let erased = &all[..(count / 2) as usize];
@@ -121,6 +126,14 @@ impl Files {
         None
     }
 
+    /// The blocks that a process reads before the first one of a file, to find it: that of its directory, and that of
+    /// its inode.
+    pub(super) fn metadata(&self, file: u32) -> [u32; 2] {
+        let (directory, group) = (file / DIRECTORY, group_of(file, self.count(), self.groups));
+        let first = (group as u64 * self.directories.len() as u64).div_ceil(self.groups as u64) as u32 * DIRECTORY;
+        [self.directories[directory as usize], inode(group, file.saturating_sub(first))]
+    }
+
     /// The extents of a file, in the order of its blocks.
     fn extents(&self, file: u32) -> &[Extent] {
         let file = file as usize;
@@ -148,6 +161,8 @@ struct Disk {
     /// For each file, its extents as a part of `extents`, which has those of erased files too.
     places: Vec<(u32, u32)>,
     extents: Vec<Extent>,
+    /// The block of each directory.
+    directories: Vec<u32>,
 }
 
 impl Disk {
@@ -158,7 +173,22 @@ impl Disk {
             large,
             places: vec![(0, 0); files as usize],
             extents: Vec::new(),
+            directories: Vec::new(),
         }
+    }
+
+    /// Makes the directory of a file, if the file is the first one there. The error is the file's number.
+    fn enter(&mut self, file: u32) -> Result<(), u32> {
+        if !file.is_multiple_of(DIRECTORY) {
+            return Ok(());
+        }
+        let group = group_of(file, self.places.len() as u32, self.groups.count());
+        let mut taken = Vec::new();
+        if !self.groups.take(group, 1, &mut taken) {
+            return Err(file);
+        }
+        self.directories.extend(taken.iter().map(|extent| extent.start));
+        Ok(())
     }
 
     /// Writes a file of a random size. The error is its number.
@@ -180,7 +210,14 @@ impl Disk {
 
     /// The files as they are now; `by_rank` says which are popular.
     fn finish(self, by_rank: Vec<u32>) -> Files {
-        let mut files = Files { blocks: Vec::new(), first: vec![0], extents: Vec::new(), by_rank };
+        let mut files = Files {
+            blocks: Vec::new(),
+            first: vec![0],
+            extents: Vec::new(),
+            by_rank,
+            directories: self.directories,
+            groups: self.groups.count(),
+        };
         for (first, count) in self.places {
             let extents = &self.extents[first as usize..(first + count) as usize];
             files.blocks.push(extents.iter().map(|extent| extent.blocks).sum());
@@ -243,7 +280,8 @@ mod tests {
         assert_eq!(summary.files, 27_247);
         assert!((0.8e9..1.8e9).contains(&(summary.bytes as f64)), "{summary:?}");
         assert!(summary.fragmented > 0.02 && summary.extents_mean > 1.05, "{summary:?}");
-        let mut blocks: Vec<Extent> = files.extents.clone();
+        let directories = files.directories.iter().map(|start| Extent { start: *start, blocks: 1 });
+        let mut blocks: Vec<Extent> = files.extents.iter().copied().chain(directories).collect();
         blocks.sort_by_key(|extent| extent.start);
         assert!(blocks.windows(2).all(|pair| pair[0].start + pair[0].blocks <= pair[1].start));
         let mut ranks = files.by_rank.clone();
@@ -264,6 +302,19 @@ mod tests {
         }
         assert_eq!(block, files.blocks(file));
         assert_eq!(files.place(file, block), None);
+    }
+
+    #[test]
+    fn metadata_lie_in_the_group_of_the_directory() {
+        let files = lay_out(2, Layout::default(), 7);
+        let [(directory, inode), (same, next), (other, _)] = [0, 32, 100].map(|file| files.metadata(file).into());
+        assert!(same == directory && other != directory);
+        assert_eq!((inode, next), (2, 3), "32 inodes are a block, behind two bitmaps");
+        // A group begins with a directory of its own, and counts its inodes from there.
+        let group = |file: u32| group_of(file, files.count(), files.groups);
+        let first = (1..files.count()).find(|file| group(*file) == 1).expect("a second group");
+        assert_eq!((first % DIRECTORY, files.metadata(first)[1]), (0, 32_768 + 2));
+        assert!(files.metadata(first)[0] >= 32_768);
     }
 
     #[test]

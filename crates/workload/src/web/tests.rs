@@ -75,10 +75,24 @@ fn web(options: Options, files: &Arc<Files>, seed: u64) -> Web {
 
 const MS: Duration = Duration::from_millis(1);
 
+/// Each block of metadata is read once, before the first page of a file that needs it.
+#[test]
+fn files_are_found_before_they_are_read() {
+    let files = files(2000);
+    let options = Options { clients: 1, requests: 3000, ..Options::default() };
+    let blocks: Vec<u32> =
+        run(&mut web(options, &files, 1), MS).of(0).iter().map(|request| (request.lbn / 8) as u32).collect();
+    let all: HashSet<u32> = (0..files.count()).flat_map(|file| files.metadata(file)).collect();
+    assert!(all.contains(&blocks[0]) && all.contains(&blocks[1]) && !all.contains(&blocks[2]));
+    let read: Vec<u32> = blocks.into_iter().filter(|block| all.contains(block)).collect();
+    let once: HashSet<u32> = read.iter().copied().collect();
+    assert!(read.len() > 30 && read.len() == once.len(), "{} of {}", once.len(), read.len());
+}
+
 #[test]
 fn direct_reads_are_pages_of_files_from_the_begin_to_the_end() {
     let files = files(2000);
-    let options = Options { clients: 3, requests: 3000, ..Options::default() };
+    let options = Options { clients: 3, requests: 3000, metadata: false, ..Options::default() };
     let run = run(&mut web(options, &files, 1), MS);
     assert_eq!(run.requests.len(), 3000);
     assert!(run.requests.iter().all(|(_, request)| request.sectors == 8 && request.op == Op::Read));
@@ -150,7 +164,7 @@ fn one_file() -> Arc<Files> {
 #[test]
 fn through_the_cache_a_file_is_read_in_growing_windows() {
     let files = one_file();
-    let options = Options { clients: 1, cache: Some(5), requests: 6, ..Options::default() };
+    let options = Options { clients: 1, cache: Some(5), requests: 6, metadata: false, ..Options::default() };
     let mut web = web(options, &files, 1);
     web.cache = Some(PageCache::new(100_000));
     let mut actions = Vec::new();

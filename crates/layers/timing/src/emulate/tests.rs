@@ -157,7 +157,7 @@ fn k_and_the_drive_change_under_load() {
         let busy = ends(64, |_, _| Time(0)).into_iter().max().unwrap().since(Time(0));
         let took = world.env.now().since(start);
         assert!(took < busy / 2 + Duration::from_millis(2), "the rest goes on faster: {took:?} of {busy:?}");
-        let other = set(json!({ "model": "ssd-sata-a" })).await;
+        let other = set(json!({ "model": "no-such" })).await;
         let message = other.err().map(|e| e.message().to_owned()).unwrap_or_default();
         assert!(message.contains("neither a model that comes with Lamina nor a file"), "{message}");
         world.sim.put_file(
@@ -180,6 +180,11 @@ fn wrong_keys_say_what_is_wrong() {
         (json!({ "model": MODEL, "k": 0 }), &small, "k: 0 is no factor: from 0.001 to 10000"),
         (json!({ "model": MODEL, "adaptive": { "least": 1 } }), &small, "least"),
         (json!({ "model": MODEL, "adaptive": { "max": 1e9 } }), &small, "adaptive.max"),
+        (
+            json!({ "model": MODEL, "adaptive": { "min": 2, "max": 1.5 } }),
+            &small,
+            "min 2 is more than max 1.5",
+        ),
         (json!({ "model": MODEL }), &below, "the device below has 1TiB"),
         (json!({ "model": "no-such" }), &small, "no-such"),
     ] {

@@ -57,16 +57,8 @@ pub enum Name {
 
 impl Name {
     /// All policies.
-    pub const ALL: [Name; 8] = [
-        Name::Noop,
-        Name::Sstf,
-        Name::Scan,
-        Name::Cscan,
-        Name::Deadline,
-        Name::Cfq,
-        Name::Cats,
-        Name::Satf,
-    ];
+    pub const ALL: [Name; 8] =
+        [Name::Noop, Name::Sstf, Name::Scan, Name::Cscan, Name::Deadline, Name::Cfq, Name::Cats, Name::Satf];
 
     /// True for the policy that sends in the order of arrival, and knows nothing of the drive.
     pub const fn is_plain(self) -> bool {

@@ -63,8 +63,8 @@ pub use keys::{Keys, Name};
 use crate::model;
 use desk::{Desk, Next};
 use lamina_block::{
-    Arg, ArgType, Build, Command, Config, Consent, Effect, Env, Figure, Geometry, Io, Layer, Made, Manage, Node, Op,
-    Passthrough, Pending, Request, Result, Step, Time, Traits, Unit, Verb,
+    Arg, ArgType, Build, Command, Config, Consent, Effect, Env, Figure, Geometry, Io, Layer, Made, Manage,
+    Node, Op, Passthrough, Pending, Request, Result, Step, Time, Traits, Unit, Verb,
 };
 use lamina_drive::Model;
 use lamina_kit::command::{args, unknown};
@@ -81,13 +81,28 @@ const FIGURES: &[Figure] = &[
     Figure::gauge("in_drive", "/in-drive", Unit::Count, "Requests that the device below has."),
     Figure::counter("reads_total", "/reads/sent", Unit::Count, "Reads that were sent to the device below.")
         .column("READS"),
-    Figure::counter("read_wait_seconds_total", "/reads/waited", Unit::Seconds, "The waits of these, all together."),
+    Figure::counter(
+        "read_wait_seconds_total",
+        "/reads/waited",
+        Unit::Seconds,
+        "The waits of these, all together.",
+    ),
     Figure::shown("/reads/mean", Unit::Seconds, "Their mean wait in the queue.").column("MEAN WAIT"),
     Figure::gauge("read_wait_max_seconds", "/reads/longest", Unit::Seconds, "The longest wait of a read.")
         .column("LONGEST"),
-    Figure::counter("writes_total", "/writes/sent", Unit::Count, "Writes, zeroings and discards that were sent.")
-        .column("WRITES"),
-    Figure::counter("write_wait_seconds_total", "/writes/waited", Unit::Seconds, "The waits of these, all together."),
+    Figure::counter(
+        "writes_total",
+        "/writes/sent",
+        Unit::Count,
+        "Writes, zeroings and discards that were sent.",
+    )
+    .column("WRITES"),
+    Figure::counter(
+        "write_wait_seconds_total",
+        "/writes/waited",
+        Unit::Seconds,
+        "The waits of these, all together.",
+    ),
     Figure::shown("/writes/mean", Unit::Seconds, "Their mean wait in the queue.").column("MEAN WAIT"),
     Figure::gauge("write_wait_max_seconds", "/writes/longest", Unit::Seconds, "The longest wait of a write.")
         .column("LONGEST"),
@@ -98,8 +113,13 @@ const FIGURES: &[Figure] = &[
         "Reads that were predicted to be hits in the drive's cache.",
     )
     .nullable(),
-    Figure::counter("right_hits_total", "/hits/right", Unit::Count, "Those of them that took no longer than a hit.")
-        .nullable(),
+    Figure::counter(
+        "right_hits_total",
+        "/hits/right",
+        Unit::Count,
+        "Those of them that took no longer than a hit.",
+    )
+    .nullable(),
 ];
 
 const SET: Verb = Verb::new("set", "changes the policy, the depth or parameters; absent ones stay").with(&[
@@ -131,7 +151,8 @@ impl Config for Keys {
                 None => None,
             };
             let (child, desk) = (with.child(), RefCell::new(Desk::new(self, model)?));
-            Ok(Rc::new(Schedule { child, env: with.env, base: with.base, desk, alarm: Cell::new(None) }) as Made)
+            Ok(Rc::new(Schedule { child, env: with.env, base: with.base, desk, alarm: Cell::new(None) })
+                as Made)
         })
     }
 }
