@@ -9,7 +9,8 @@
 //! on. The run is over when all clients have ended and their requests as well, or when the observer has seen enough:
 //! clients then do nothing more, and what is under way is waited for.
 //!
-//! The time is whatever the caller says it is. What writes carry is not compressible; what reads bring is not looked at.
+//! The time is whatever the caller says it is. What writes carry is not compressible; what reads bring is not looked
+//! at.
 
 use lamina_block::{Buf, Durability, Env, Error, Io, Node, Result, Signal, Time};
 use lamina_drive::{Op, Request, SECTOR};
@@ -139,7 +140,7 @@ impl<O: Observer + 'static> Run<O> {
                     if wait { submitted.await } else { self.env.spawn(Box::pin(submitted)) }
                 }
                 Action::Sleep(time) => {
-                    self.env.sleep(time).await;
+                    self.env.sleep_until(self.env.now().after(time)).await;
                     self.observer.late((self.now)().since(began.after(time)));
                 }
                 Action::WaitFor(count) => requests.wait_for(count).await,
