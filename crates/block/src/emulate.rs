@@ -1,7 +1,6 @@
 //! What a node does for layers that lack an operation: the operation in parts that they have.
 
 use crate::{Buf, Durability, Io, Layer, Result, Step};
-use std::ops::Range;
 use std::rc::Rc;
 
 /// The most bytes of one write of emulated zeroes.
@@ -24,13 +23,14 @@ pub(crate) async fn then_flush(layer: Rc<dyn Layer>, parts: Vec<Io>, durable: bo
     if durable { run(&layer, Io::flush()).await } else { Ok(()) }
 }
 
-/// Writes of the same zeroes that cover `at`.
-pub(crate) fn writes_of_zeroes(zeroes: Buf, at: &Range<u64>) -> Vec<Io> {
+/// Writes of the same zeroes that cover the range of `io`.
+pub(crate) fn writes_of_zeroes(zeroes: Buf, io: &Io) -> Vec<Io> {
+    let at = &io.at;
     zeroes.fill(0);
     let step = zeroes.len() as u64;
     let write = |start: u64| {
         let len = step.min(at.end - start);
-        Io::write(start, zeroes.slice(0..len as usize), Durability::Cached)
+        Io::write(start, zeroes.slice(0..len as usize), Durability::Cached).by(io.client)
     };
     (at.start..at.end).step_by(step as usize).map(write).collect()
 }

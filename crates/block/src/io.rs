@@ -92,32 +92,44 @@ pub struct Io {
     pub op: Op,
     /// Where. Empty for a flush.
     pub at: Range<u64>,
+    /// Who asks, for layers that are fair to clients: a number that is the same for all requests of a connection to an
+    /// export, and differs from those of others. 0 for requests that layers make by themselves; a layer that makes
+    /// other requests out of this one may lose it.
+    pub client: u32,
 }
 
 impl Io {
     /// Reads `into.len()` bytes at `offset`.
     pub fn read(offset: u64, into: Buf) -> Io {
-        Io { at: offset..offset.saturating_add(into.len() as u64), op: Op::Read(into) }
+        Io { at: offset..offset.saturating_add(into.len() as u64), op: Op::Read(into), client: 0 }
     }
 
     /// Writes `from.len()` bytes at `offset`.
     pub fn write(offset: u64, from: Buf, durability: Durability) -> Io {
-        Io { at: offset..offset.saturating_add(from.len() as u64), op: Op::Write(from, durability) }
+        let at = offset..offset.saturating_add(from.len() as u64);
+        Io { at, op: Op::Write(from, durability), client: 0 }
     }
 
     /// Makes `at` read as zeroes.
     pub fn zero(at: Range<u64>, how: Zero) -> Io {
-        Io { op: Op::Zero(how), at }
+        Io { op: Op::Zero(how), at, client: 0 }
     }
 
     /// Discards `at`.
     pub fn discard(at: Range<u64>) -> Io {
-        Io { op: Op::Discard, at }
+        Io { op: Op::Discard, at, client: 0 }
     }
 
     /// Flushes the whole device.
     pub fn flush() -> Io {
-        Io { op: Op::Flush, at: 0..0 }
+        Io { op: Op::Flush, at: 0..0, client: 0 }
+    }
+
+    /// The same for that client.
+    #[inline]
+    pub fn by(mut self, client: u32) -> Io {
+        self.client = client;
+        self
     }
 
     /// Length in bytes.
@@ -161,6 +173,6 @@ impl Io {
             Op::Discard => Op::Discard,
             Op::Flush => return self.clone(),
         };
-        Io { op, at: to..to + (part.end - part.start) }
+        Io { op, at: to..to + (part.end - part.start), client: self.client }
     }
 }

@@ -267,20 +267,20 @@ impl Node {
         let (layer, g) = (self.layer(), self.geometry.get());
         match &io.op {
             Op::Write(buf, Durability::Fua) if !g.fua => {
-                let write = Io { op: Op::Write(buf.clone(), Durability::Cached), at: io.at.clone() };
+                let op = Op::Write(buf.clone(), Durability::Cached);
+                let write = Io { op, at: io.at.clone(), client: io.client };
                 Step::control(then_flush(layer, vec![write], true))
             }
             Op::Zero(how) if !g.zero => {
                 if how.fast {
                     return self.error(ErrorKind::Unsupported, "zeroing is not fast here", io).into();
                 }
-                let writes =
-                    writes_of_zeroes(self.env.pool().take(io.len().min(ZEROES_MAX) as usize), &io.at);
+                let writes = writes_of_zeroes(self.env.pool().take(io.len().min(ZEROES_MAX) as usize), io);
                 Step::control(then_flush(layer, writes, how.durability == Durability::Fua))
             }
             Op::Zero(Zero { durability: Durability::Fua, unmap, fast }) if !g.fua => {
                 let zero = Zero { durability: Durability::Cached, unmap: *unmap, fast: *fast };
-                Step::control(then_flush(layer, vec![Io::zero(io.at.clone(), zero)], true))
+                Step::control(then_flush(layer, vec![Io::zero(io.at.clone(), zero).by(io.client)], true))
             }
             Op::Read(_) | Op::Write(..) | Op::Zero(_) | Op::Discard | Op::Flush => layer.submit(io),
         }

@@ -165,7 +165,7 @@ fn start(env: &SimEnv, request: Request) -> Rc<RefCell<Option<Result<()>>>> {
 #[test]
 fn wrong_requests_do_not_reach_the_layer() {
     with_desk(native(), |_, desk, node| async move {
-        let reversed = Io { at: std::ops::Range { start: 4096, end: 512 }, op: Op::Discard };
+        let reversed = Io { at: std::ops::Range { start: 4096, end: 512 }, ..Io::discard(0..0) };
         let wrong = [
             (read(SIZE, 512), "out of range: the device has 1048576 bytes"),
             (read(SIZE - 512, 1024), "out of range"),
@@ -174,8 +174,8 @@ fn wrong_requests_do_not_reach_the_layer() {
             (reversed, "out of range"),
             (read(1, 512), "misaligned: requests are multiples of 512 bytes"),
             (read(0, 100), "misaligned"),
-            (Io { at: 0..512, op: Op::Read(Buf::zeroed(1024)) }, "the buffer has 1024 bytes"),
-            (Io { at: 0..512, op: Op::Write(Buf::empty(), Durability::Fua) }, "the buffer has 0 bytes"),
+            (Io { at: 0..512, ..Io::read(0, Buf::zeroed(1024)) }, "the buffer has 1024 bytes"),
+            (Io { at: 0..512, ..Io::write(0, Buf::empty(), Durability::Fua) }, "the buffer has 0 bytes"),
         ];
         for (io, message) in wrong {
             let at = io.at.clone();

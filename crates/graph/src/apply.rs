@@ -229,7 +229,7 @@ impl Change<'_> {
             };
             let device = &self.built.by_name[&export.device];
             let changes = self.exchanges.iter().any(|exchange| Rc::ptr_eq(&exchange.node, device));
-            let layer: Made = Rc::new(ExportNode(Rc::clone(device)));
+            let layer: Made = Rc::new(ExportNode::new(&export.name, device));
             match fits(&export_node.geometry(), &layer.geometry()) {
                 Err(e) if !changes => {
                     let (subject, at) = (Subject::Export(export.name.clone()), export.places.device.clone());

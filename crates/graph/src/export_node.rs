@@ -6,26 +6,52 @@
 use lamina_block::{Geometry, Io, Layer, Manage, Node, Passthrough, Step};
 use std::rc::Rc;
 
-/// Forwards everything to a device.
-pub(crate) struct ExportNode(pub Rc<Node>);
+/// Forwards everything to a device, and says who asks.
+pub(crate) struct ExportNode {
+    device: Rc<Node>,
+    /// What is added to the number of a connection ([`Io::client`]). From the name of the export, so that the number
+    /// stays when the device is exchanged: two exports of 2^32 may be taken for one.
+    client: u32,
+}
 
 impl ExportNode {
     /// The kind that the node of an export reports.
     pub const KIND: &'static str = "export";
+
+    /// The layer of the export called `name`, which leads to `device`.
+    pub fn new(name: &str, device: &Rc<Node>) -> ExportNode {
+        ExportNode { device: Rc::clone(device), client: fnv(name) }
+    }
+}
+
+/// FNV-1a (Fowler, Noll, Vo; draft-eastlake-fnv), of 32 bits.
+fn fnv(text: &str) -> u32 {
+    text.bytes().fold(0x811C_9DC5, |hash, byte| (hash ^ byte as u32).wrapping_mul(0x0100_0193))
 }
 
 impl Layer for ExportNode {
     fn geometry(&self) -> Geometry {
-        self.0.geometry()
+        self.device.geometry()
     }
 
-    fn submit(self: Rc<Self>, _: &mut Io) -> Step {
-        Step::Forward(Rc::clone(&self.0))
+    fn submit(self: Rc<Self>, io: &mut Io) -> Step {
+        io.client = io.client.wrapping_add(self.client);
+        Step::Forward(Rc::clone(&self.device))
     }
 
     fn passthrough(&self) -> Passthrough {
-        Passthrough::to(&self.0)
+        Passthrough::to(&self.device)
     }
 }
 
 impl Manage for ExportNode {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_numbers_of_exports_are_those_of_the_draft() {
+        assert_eq!((fnv(""), fnv("a"), fnv("foobar")), (0x811C_9DC5, 0xE40C_292C, 0xBF9C_F968));
+    }
+}

@@ -120,7 +120,7 @@ impl Hierarchy {
         let export_node = |export: &Export| {
             let kept = export_nodes.iter().find(|export_node| export_node.name() == export.name);
             kept.map(Rc::clone).unwrap_or_else(|| {
-                let layer = Rc::new(ExportNode(Rc::clone(&built.by_name[&export.device])));
+                let layer = Rc::new(ExportNode::new(&export.name, &built.by_name[&export.device]));
                 Node::new(&export.name, ExportNode::KIND, Rc::clone(env), layer)
             })
         };

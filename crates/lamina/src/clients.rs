@@ -136,7 +136,7 @@ impl<O: Observer + 'static> Run<O> {
             let action = self.workload.borrow_mut().next(number, Time(began.0.saturating_sub(self.began.0)));
             match action {
                 Action::Submit { request, wait } => {
-                    let submitted = self.submit(request, &requests);
+                    let submitted = self.submit(number, request, &requests);
                     if wait { submitted.await } else { self.env.spawn(Box::pin(submitted)) }
                 }
                 Action::Sleep(time) => {
@@ -161,6 +161,7 @@ impl<O: Observer + 'static> Run<O> {
     /// Sends a request: the future has to be polled, and may outlive its client.
     fn submit(
         self: &Rc<Self>,
+        client: u32,
         request: Request,
         requests: &Rc<Requests>,
     ) -> impl Future<Output = ()> + use<O> + 'static {
@@ -170,7 +171,8 @@ impl<O: Observer + 'static> Run<O> {
             let sent = (run.now)();
             let (bytes, result) = match io(&request, run.node.geometry().block, |len| run.buf(&request, len))
             {
-                Ok(io) => (io.len(), run.node.submit(io).await),
+                // 0 is nobody's.
+                Ok(io) => (io.len(), run.node.submit(io.by(client + 1)).await),
                 Err(e) => (0, Err(e)),
             };
             run.observer.ended(Ended { request, bytes, sent, at: (run.now)(), result });

@@ -237,7 +237,7 @@ impl SimDisk {
             whole.ended = true;
             return result;
         }
-        let Io { op, at } = io;
+        let Io { op, at, .. } = io;
         let result = match op {
             Op::Read(into) => self.read(at, into, failure, &pace).await,
             Op::Write(from, durability) => self.change(at, Some(from), durability, failure, &pace).await,

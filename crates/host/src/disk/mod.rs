@@ -80,7 +80,7 @@ impl Layer for Disk {
         Step::control(async move {
             let _work = self.tools.disk_work.begin();
             let begun = self.begin(&fd, &io).await?;
-            let Io { op, at } = io;
+            let Io { op, at, .. } = io;
             let result = match op {
                 Op::Read(into) => self.read(&fd, into, at.start).await,
                 Op::Write(from, durability) => self.write(&fd, from, at.start, durability).await,

@@ -240,7 +240,7 @@ impl Stripe {
                 Op::Discard => Op::Discard,
                 Op::Flush => Op::Flush,
             };
-            self.legs[child].submit(Io { op, at })
+            self.legs[child].submit(Io { op, at, client: io.client })
         };
         self.touched(&io.at).enumerate().map(part)
     }

@@ -4,10 +4,10 @@
 
 lamina_kit::kinds! {
     emulate,
+    schedule,
 }
 
 mod model;
-pub mod schedule;
 
 #[cfg(test)]
 lamina_testing::with_kinds!(lamina_sinks::KINDS);

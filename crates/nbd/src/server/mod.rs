@@ -129,6 +129,8 @@ impl Stop {
 
 /// A connection, as the server sees it.
 struct Client {
+    /// Its number, which no other connection has at the same time.
+    number: u32,
     stop: Rc<Stop>,
     /// Its socket.
     conn: Rc<dyn Conn>,
@@ -293,14 +295,16 @@ impl Server {
             return conn.shutdown();
         }
         self.handshakes.set(self.handshakes.get() + 1);
+        let key = self.clients.borrow().vacant_key();
         let client = Rc::new(Client {
+            number: key as u32,
             stop: Rc::default(),
             conn: Rc::clone(&conn),
             claim: RefCell::default(),
             export: RefCell::default(),
             negotiates: Cell::new(Some(self.env.now())),
         });
-        let key = self.clients.borrow_mut().insert(Rc::clone(&client));
+        self.clients.borrow_mut().insert(Rc::clone(&client));
         let server = Rc::clone(self);
         self.env.spawn(Box::pin(async move {
             let peer = conn.peer();
@@ -341,7 +345,7 @@ impl Server {
         }
         tracing::debug!(peer = conn.peer(), export = %export.name, "connected");
         let stop = Rc::clone(&client.stop);
-        let session = Session::new(&self.env, Rc::clone(&conn), export, agreed, budget, stop);
+        let session = Session::new(&self.env, Rc::clone(&conn), client.number, export, agreed, budget, stop);
         let end = session.run(inbox).await;
         conn.shutdown();
         end

@@ -55,6 +55,8 @@ const STALL: Duration = Duration::from_secs(30);
 pub struct Session {
     env: Rc<dyn Env>,
     conn: Rc<dyn Conn>,
+    /// The number of the connection ([`Io::client`]).
+    client: u32,
     export: Rc<ExportInfo>,
     agreed: Agreed,
     budget: Taker,
@@ -98,6 +100,7 @@ impl Session {
     pub fn new(
         env: &Rc<dyn Env>,
         conn: Rc<dyn Conn>,
+        client: u32,
         export: Rc<ExportInfo>,
         agreed: Agreed,
         budget: Taker,
@@ -106,6 +109,7 @@ impl Session {
         Rc::new(Session {
             env: Rc::clone(env),
             conn,
+            client,
             export,
             agreed,
             budget,
@@ -306,7 +310,7 @@ impl Session {
         cost: usize,
     ) {
         let reply = if command == Command::Read { data.clone() } else { Buf::empty() };
-        let io = io(request.at.start, data);
+        let io = io(request.at.start, data).by(self.client);
         if Node::is_long(&io) {
             let submitted = Rc::clone(&self.export.node).submit_in_pieces(io);
             return self.task(async move |session| {

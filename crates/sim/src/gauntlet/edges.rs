@@ -67,7 +67,7 @@ fn each_op(at: Range<u64>, buf_len: u64) -> Vec<Io> {
         Op::Zero(Zero::default()),
         Op::Discard,
     ];
-    ops.into_iter().map(|op| Io { op, at: at.clone() }).collect()
+    ops.into_iter().map(|op| Io { op, at: at.clone(), client: 0 }).collect()
 }
 
 fn wrong_requests(scene: &Scene, top: &Rc<Node>) -> Result<(), String> {
@@ -99,7 +99,7 @@ fn wrong_requests(scene: &Scene, top: &Rc<Node>) -> Result<(), String> {
         for op in
             [Op::Read(Buf::zeroed(len as usize)), Op::Write(Buf::zeroed(len as usize), Durability::Cached)]
         {
-            expect(scene, top, Io { op, at: 0..block }, Err(ErrorKind::Invalid))?;
+            expect(scene, top, Io { op, at: 0..block, client: 0 }, Err(ErrorKind::Invalid))?;
         }
     }
     // Nothing to do is done at once, anywhere on the device.

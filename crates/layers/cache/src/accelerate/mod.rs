@@ -397,7 +397,7 @@ impl Layer for Accelerate {
         if self.policy.get() == Policy::Uncached {
             return Step::Forward(Rc::clone(&self.store));
         }
-        let Io { op, at } = io.take();
+        let Io { op, at, .. } = io.take();
         match op {
             Op::Read(into) => Step::control(async move { self.read(at, into).await }),
             Op::Write(from, durability) => {

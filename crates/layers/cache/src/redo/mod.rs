@@ -429,7 +429,7 @@ impl Layer for Flushed {
         if matches!(io.op, Op::Read(_)) && !redo.epoch.borrow().places.touches(&io.at) {
             return Step::Forward(Rc::clone(&redo.store));
         }
-        let Io { op, at } = io.take();
+        let Io { op, at, .. } = io.take();
         match op {
             Op::Read(into) => Step::control(async move { redo.read(at, into).await }),
             Op::Write(from, durability) => Step::control(async move {

@@ -200,7 +200,8 @@ impl Crypt {
     }
 
     /// A long write: in rounds, so that it takes little memory, and with pauses, so that other tasks go on.
-    async fn write(self: Rc<Self>, at: Range<u64>, from: Buf, durability: Durability) -> Result<()> {
+    async fn write(self: Rc<Self>, io: Io, from: Buf, durability: Durability) -> Result<()> {
+        let at = io.at;
         for round in pieces(at.clone(), ROUND) {
             let private = self.env.pool().take(length(&round));
             for piece in pieces(round.clone(), PIECE) {
@@ -208,7 +209,8 @@ impl Crypt {
                 self.cipher.encrypt(piece.start, &source, &target)?;
                 pause().await;
             }
-            self.child.submit(Io::write(self.below(round.start), private, durability)).await?;
+            let write = Io::write(self.below(round.start), private, durability).by(io.client);
+            self.child.submit(write).await?;
         }
         Ok(())
     }
@@ -329,7 +331,10 @@ impl Layer for Crypt {
                 }
                 Err(e) => e.at(at).into(),
             },
-            Op::Write(from, durability) => Step::control(self.write(at, from.clone(), *durability)),
+            Op::Write(from, durability) => {
+                let (from, durability) = (from.clone(), *durability);
+                Step::control(self.write(io.take(), from, durability))
+            }
             Op::Read(into) if io.len() <= PIECE => {
                 let into = into.clone();
                 self.read_short(io.take(), into)

@@ -203,10 +203,10 @@ impl Layer for Integrity {
 
     fn submit(self: Rc<Self>, io: &mut Io) -> Step {
         let sums = Rc::clone(&self.0);
-        let Io { op, at } = io.take();
+        let Io { op, at, client } = io.take();
         match op {
             Op::Read(into) => Step::control(sums.read(at, into)),
-            Op::Write(..) | Op::Zero(_) | Op::Discard => Step::control(sums.change(Io { op, at })),
+            Op::Write(..) | Op::Zero(_) | Op::Discard => Step::control(sums.change(Io { op, at, client })),
             // `io` is a flush.
             Op::Flush => Step::Forward(Rc::clone(&sums.child)),
         }

@@ -267,7 +267,10 @@ impl Layer for Mirror {
             Op::Read(_) => self.read(io.take()),
             Op::Write(..) | Op::Zero(_) => self.change(io.take()),
             // A discard may leave different bytes on each leg.
-            Op::Discard => self.change(Io::zero(io.at.clone(), Zero { unmap: true, ..Zero::default() })),
+            Op::Discard => {
+                let how = Zero { unmap: true, ..Zero::default() };
+                self.change(Io::zero(io.at.clone(), how).by(io.client))
+            }
             Op::Flush => Step::control(async move { self.legs.flush().await }),
         }
     }

@@ -12,7 +12,7 @@ use lamina_block::Time;
 use std::time::Duration;
 
 /// Choices from one that goes by age to the next.
-const PACE: u32 = 8;
+pub const PACE: u32 = 8;
 
 /// The last request that was sent.
 #[derive(Clone, Copy, Debug, Default)]

@@ -2,8 +2,8 @@
 
 use super::aged::Aged;
 use super::policy::Policy;
-use super::{cfq, cscan::Cscan, deadline, noop::Noop, scan::Scan, sstf::Sstf};
-use lamina_block::{Interval, Result};
+use super::{cats, cfq, cscan::Cscan, deadline, noop::Noop, satf, scan::Scan, sstf::Sstf};
+use lamina_block::{Error, Interval, Result};
 use lamina_drive::Model;
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
@@ -26,6 +26,10 @@ pub struct Keys {
     pub deadline: deadline::Parameters,
     /// Parameters of `cfq`.
     pub cfq: cfq::Parameters,
+    /// Parameters of `cats`.
+    pub cats: cats::Parameters,
+    /// Parameters of `satf`.
+    pub satf: satf::Parameters,
 }
 
 /// The names of the policies.
@@ -45,11 +49,24 @@ pub enum Name {
     Deadline,
     /// Linux's completely fair queueing.
     Cfq,
+    /// Cache-aware table scheduling.
+    Cats,
+    /// The shortest access time first.
+    Satf,
 }
 
 impl Name {
     /// All policies.
-    pub const ALL: [Name; 6] = [Name::Noop, Name::Sstf, Name::Scan, Name::Cscan, Name::Deadline, Name::Cfq];
+    pub const ALL: [Name; 8] = [
+        Name::Noop,
+        Name::Sstf,
+        Name::Scan,
+        Name::Cscan,
+        Name::Deadline,
+        Name::Cfq,
+        Name::Cats,
+        Name::Satf,
+    ];
 
     /// True for the policy that sends in the order of arrival, and knows nothing of the drive.
     pub const fn is_plain(self) -> bool {
@@ -65,6 +82,8 @@ impl Name {
             Name::Cscan => "cscan",
             Name::Deadline => "deadline",
             Name::Cfq => "cfq",
+            Name::Cats => "cats",
+            Name::Satf => "satf",
         }
     }
 }
@@ -78,6 +97,8 @@ impl Default for Keys {
             age_limit: Interval(Duration::from_secs(1)),
             deadline: deadline::Parameters::default(),
             cfq: cfq::Parameters::default(),
+            cats: cats::Parameters::default(),
+            satf: satf::Parameters::default(),
         }
     }
 }
@@ -85,7 +106,7 @@ impl Default for Keys {
 impl Keys {
     /// The policy that they name, with nothing waiting. `model` is the drive below, if it is known. An error names the
     /// key that is missing.
-    pub fn policy(&self, _model: Option<&Model>) -> Result<Box<dyn Policy>> {
+    pub fn policy(&self, model: Option<&Model>) -> Result<Box<dyn Policy>> {
         Ok(match self.policy {
             Name::Noop => Box::new(Noop::default()),
             Name::Sstf => Box::new(Aged::new(Sstf, self)),
@@ -93,6 +114,14 @@ impl Keys {
             Name::Cscan => Box::new(Aged::new(Cscan, self)),
             Name::Deadline => Box::new(deadline::Deadline::new(self)),
             Name::Cfq => Box::new(cfq::Cfq::new(self)),
+            Name::Cats => Box::new(cats::Cats::new(self, model)),
+            Name::Satf => match model {
+                Some(model) => Box::new(satf::Satf::new(self, model)),
+                None => {
+                    let message = "policy satf needs the drive's model: give the key model, a name or a file";
+                    return Err(Error::invalid(message));
+                }
+            },
         })
     }
 }

@@ -77,7 +77,10 @@ pub fn closed_loop(policy: &mut dyn Policy, clients: &[Client], service_ms: u64,
             wakes[client] = Some(now + clients[client].think_ms);
             in_drive = None;
         }
-        for (number, client) in clients.iter().enumerate().filter(|(n, _)| wakes[*n] == Some(now)) {
+        for (number, client) in clients.iter().enumerate() {
+            if wakes[number] != Some(now) {
+                continue;
+            }
             last += 1;
             let lbn = client.lbn + client.stride * asked[number];
             let request = Request { op: client.op, lbn, sectors: 8 };

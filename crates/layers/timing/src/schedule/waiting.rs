@@ -42,6 +42,21 @@ impl Waiting {
         self.by_place.len()
     }
 
+    /// All of them, by address.
+    pub fn iter(&self) -> impl Iterator<Item = &Queued> {
+        self.by_place.values()
+    }
+
+    /// The places of all of them, oldest first.
+    pub fn by_age(&self) -> impl Iterator<Item = Place> + '_ {
+        self.by_age.iter().map(|(id, lbn)| (*lbn, *id))
+    }
+
+    /// The one at this place.
+    pub fn get(&self, place: Place) -> Option<&Queued> {
+        self.by_place.get(&place)
+    }
+
     /// The one that came first.
     pub fn oldest(&self) -> Option<&Queued> {
         let (id, lbn) = self.by_age.first_key_value()?;

@@ -113,7 +113,7 @@ impl Layer for Flaky {
     fn submit(self: Rc<Self>, io: &mut Io) -> Step {
         match &io.op {
             Op::Read(into) if self.1.replace(false) => {
-                let (into, read) = (into.clone(), self.0.submit(Io { op: io.op.clone(), at: io.at.clone() }));
+                let (into, read) = (into.clone(), self.0.submit(io.clone()));
                 Step::control(async move {
                     read.await?;
                     into.write(0, &[1]);

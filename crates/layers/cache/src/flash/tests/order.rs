@@ -96,7 +96,7 @@ impl Layer for Liar {
     fn submit(self: Rc<Self>, io: &mut Io) -> Step {
         match &io.op {
             Op::Write(..) if self.1.replace(false) => {
-                let written = self.0.submit(Io { op: io.op.clone(), at: io.at.clone() });
+                let written = self.0.submit(io.clone());
                 Step::control(async move { written.await.and(Err(Error::media("no"))) })
             }
             _ => Step::Forward(Rc::clone(&self.0)),

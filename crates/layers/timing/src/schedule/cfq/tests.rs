@@ -106,7 +106,7 @@ fn reads_go_before_writes_and_writes_are_not_starved() {
     let all = closed_loop(&mut cfq(|_| {}), &clients, 5, 20_000);
     let writes = share(&all, 3);
     assert!((0.005..0.25).contains(&writes), "{writes}");
-    assert!(all.iter().all(|sent| sent.waited_ms < 2000), "{:?}", all.iter().map(|sent| sent.waited_ms).max());
+    assert!(all.iter().all(|sent| sent.waited_ms < 2000), "{:?}", all.iter().map(|s| s.waited_ms).max());
 }
 
 #[test]
