@@ -389,8 +389,9 @@ pub struct Bench {
     /// Requests in flight.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub depth: u32,
-    /// Connections to an NBD server.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
+    /// Connections to an NBD server, at most 16; of a workload at most 1024, which its clients share: a server knows
+    /// clients by their connections.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub connections: u32,
     /// A workload with sleeps and waits of its own, instead of a constant load: `web` (50 clients of a web file server,
     /// with direct reads), `web:cached` (through a page cache of 65 MB), or `trace:FILE` (what `lamina trace` recorded,

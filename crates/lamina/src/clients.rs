@@ -57,7 +57,7 @@ pub trait Observer {
 struct Run<O> {
     env: Rc<dyn Env>,
     now: Box<dyn Fn() -> Time>,
-    node: Rc<Node>,
+    nodes: Vec<Rc<Node>>,
     workload: RefCell<Box<dyn Workload>>,
     observer: Rc<O>,
     began: Time,
@@ -67,12 +67,13 @@ struct Run<O> {
     idle: Signal,
 }
 
-/// Lets the clients of `workload` work on `node` to the end. `now` is the time of `env`, as exact as is wanted; `seed`
+/// Lets the clients of `workload` work on a device to the end. `nodes` are ways to it, at least one, that the clients
+/// share evenly. `now` is the time of `env`, as exact as is wanted; `seed`
 /// decides what writes carry.
 pub async fn run<O: Observer + 'static>(
     env: Rc<dyn Env>,
     now: Box<dyn Fn() -> Time>,
-    node: Rc<Node>,
+    nodes: Vec<Rc<Node>>,
     workload: Box<dyn Workload>,
     observer: Rc<O>,
     seed: u64,
@@ -83,7 +84,7 @@ pub async fn run<O: Observer + 'static>(
     let run = Rc::new(Run {
         began: now(),
         now,
-        node,
+        nodes,
         workload: RefCell::new(workload),
         observer,
         pattern: env.pool().take(PATTERN),
@@ -168,11 +169,10 @@ impl<O: Observer + 'static> Run<O> {
         let (run, requests) = (Rc::clone(self), Rc::clone(requests));
         let number = requests.begin();
         async move {
-            let sent = (run.now)();
-            let (bytes, result) = match io(&request, run.node.geometry().block, |len| run.buf(&request, len))
-            {
+            let (sent, node) = ((run.now)(), &run.nodes[client as usize % run.nodes.len()]);
+            let (bytes, result) = match io(&request, node.geometry().block, |len| run.buf(&request, len)) {
                 // 0 is nobody's.
-                Ok(io) => (io.len(), run.node.submit(io.by(client + 1)).await),
+                Ok(io) => (io.len(), node.submit(io.by(client + 1)).await),
                 Err(e) => (0, Err(e)),
             };
             run.observer.ended(Ended { request, bytes, sent, at: (run.now)(), result });
