@@ -176,3 +176,16 @@ impl Io {
         Io { op, at: to..to + (part.end - part.start), client: self.client }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_keeps_its_client_when_it_is_moved_cut_and_taken() {
+        let mut io = Io::write(4096, Buf::zeroed(8192), Durability::Fua).by(7);
+        io.move_to(0);
+        assert_eq!((io.part(0..4096, 1 << 20).client, io.clone().take().client), (7, 7));
+        assert_eq!((Io::discard(0..512).client, Io::flush().by(3).part(0..0, 0).client), (0, 3));
+    }
+}

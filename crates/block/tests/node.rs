@@ -58,7 +58,8 @@ impl Layer for Desk {
             Op::Write(_, Durability::Fua) | Op::Zero(Zero { durability: Durability::Fua, .. }) => " fua",
             Op::Write(..) | Op::Zero(_) | Op::Read(_) | Op::Discard | Op::Flush => "",
         };
-        self.seen.borrow_mut().push(format!("{} {:?}{how}", io.op.kind().name(), io.at));
+        let by = if io.client == 0 { String::new() } else { format!(" by {}", io.client) };
+        self.seen.borrow_mut().push(format!("{} {:?}{how}{by}", io.op.kind().name(), io.at));
         if self.failing.get() == Some(io.op.kind()) {
             return Error::media("it is broken").into();
         }
@@ -254,6 +255,20 @@ fn zeroing_becomes_writes_of_bounded_size() {
         let durable = Zero { durability: Durability::Fua, ..Zero::default() };
         node.submit(Io::zero(0..512, durable)).await.unwrap();
         assert_eq!(desk.seen(), ["write 0..512", "flush 0..0"]);
+    });
+}
+
+#[test]
+fn what_is_done_instead_is_for_the_same_client() {
+    with_desk(Geometry { zero: false, fua: false, ..native() }, |_, desk, node| async move {
+        node.submit(write(0, 512, Durability::Fua).by(9)).await.unwrap();
+        node.submit(Io::zero(0..512, Zero::default()).by(8)).await.unwrap();
+        assert_eq!(desk.seen(), ["write 0..512 by 9", "flush 0..0", "write 0..512 by 8"]);
+        desk.geometry.set(Geometry { fua: false, ..native() });
+        node.refresh();
+        let durable = Zero { durability: Durability::Fua, ..Zero::default() };
+        node.submit(Io::zero(0..512, durable).by(7)).await.unwrap();
+        assert_eq!(desk.seen(), ["zero 0..512 by 7", "flush 0..0"]);
     });
 }
 

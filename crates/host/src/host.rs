@@ -138,7 +138,7 @@ impl Env for Host {
     }
 
     fn sleep_until(&self, at: Time) -> Pin<Box<dyn Future<Output = ()>>> {
-        Box::pin(self.tools.timers.sleep(at))
+        Box::pin(self.tools.timers.exact(at))
     }
 
     fn ending(&self) -> Pin<Box<dyn Future<Output = ()>>> {

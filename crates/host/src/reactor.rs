@@ -154,19 +154,23 @@ impl Reactor {
     fn wait(&self) -> io::Result<()> {
         let ring = self.host.ring();
         let begun = self.host.clock().read();
-        let left = self.host.timers().first().map(|end| end.since(begun));
+        let first = self.host.timers().first();
+        let left = first.map(|first| first.end.since(begun));
         let disk = self.host.disk_work().is_under_way();
-        let ready = !disk && self.spin_until_ready(begun, self.spin.allowed(left))?;
-        if ready || left == Some(Duration::ZERO) || !self.shared.fall_asleep() {
+        let watch = first.and_then(|first| first.watch(begun));
+        let limit = watch.unwrap_or_else(|| if disk { Duration::ZERO } else { self.spin.allowed(left) });
+        let ready = self.spin_until_ready(begun, limit)?;
+        if ready || watch.is_some() || left == Some(Duration::ZERO) || !self.shared.fall_asleep() {
             return ring.enter(Wait::No);
         }
         let first = self.host.timers().first();
-        let entered = ring.enter(Wait::Until(first.map(|end| end.since(self.host.clock().read()))));
+        let wake = first.map(|first| first.wake().since(self.host.clock().read()));
+        let entered = ring.enter(Wait::Until(wake));
         self.shared.awake();
         let now = self.host.clock().read();
         if disk {
             self.spin.waited_for_disk(now);
-        } else if ring.is_ready() && first.is_none_or(|end| now < end) {
+        } else if ring.is_ready() && first.is_none_or(|first| now < first.end) {
             self.spin.waited(begun, now);
         }
         entered

@@ -1,5 +1,8 @@
 //! Sleeps, ordered by when they end.
 //!
+//! An idle processor takes tens of microseconds to wake up, in a virtual machine a hundred and more. So the thread is
+//! awake somewhat before the end of a sleep that is to be exact, and looks for work until then.
+//!
 //! A sleep that is given up costs nothing afterwards: long time-outs that hardly ever fire may be set for every
 //! request.
 
@@ -9,18 +12,49 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+/// How long before the end of an exact sleep the thread is awake.
+const EARLY: Duration = Duration::from_micros(200);
 
 /// The sleeps under way. Timers with the same end fire in the order of their start.
 #[derive(Default)]
 pub(crate) struct Timers {
-    waiting: RefCell<BTreeMap<(Time, u64), Waker>>,
+    waiting: RefCell<BTreeMap<(Time, u64), Waiting>>,
     next: Cell<u64>,
 }
 
+struct Waiting {
+    waker: Waker,
+    is_exact: bool,
+}
+
+/// The sleep that ends first.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct First {
+    /// When it ends.
+    pub end: Time,
+    is_exact: bool,
+}
+
+impl First {
+    /// When the thread has to be awake.
+    pub fn wake(&self) -> Time {
+        let early = if self.is_exact { EARLY.as_nanos() as u64 } else { 0 };
+        Time(self.end.0.saturating_sub(early))
+    }
+
+    /// How long to look for work at `now` rather than to sleep, because this is the end of an exact sleep.
+    pub fn watch(&self, now: Time) -> Option<Duration> {
+        (self.is_exact && self.wake() <= now).then(|| self.end.since(now))
+    }
+}
+
 impl Timers {
-    /// When the first sleep ends.
-    pub fn first(&self) -> Option<Time> {
-        self.waiting.borrow().first_key_value().map(|((end, _), _)| *end)
+    /// The sleep that ends first.
+    pub fn first(&self) -> Option<First> {
+        let waiting = self.waiting.borrow();
+        waiting.first_key_value().map(|((end, _), sleep)| First { end: *end, is_exact: sleep.is_exact })
     }
 
     /// Wakes all whose sleep has ended by `now`; how many.
@@ -36,14 +70,21 @@ impl Timers {
     fn pop(&self, now: Time) -> Option<Waker> {
         let mut waiting = self.waiting.borrow_mut();
         let first = waiting.first_entry()?;
-        (first.key().0 <= now).then(|| first.remove())
+        (first.key().0 <= now).then(|| first.remove().waker)
     }
 
     /// A sleep until `end`.
     pub fn sleep(self: &Rc<Self>, end: Time) -> Sleep {
         let number = self.next.get();
         self.next.set(number + 1);
-        Sleep { timers: Rc::clone(self), key: (end, number), begun: false }
+        Sleep { timers: Rc::clone(self), key: (end, number), begun: false, is_exact: false }
+    }
+
+    /// A sleep until `end`, and hardly any longer.
+    pub fn exact(self: &Rc<Self>, end: Time) -> Sleep {
+        let mut sleep = self.sleep(end);
+        sleep.is_exact = true;
+        sleep
     }
 }
 
@@ -52,6 +93,7 @@ pub(crate) struct Sleep {
     timers: Rc<Timers>,
     key: (Time, u64),
     begun: bool,
+    is_exact: bool,
 }
 
 impl Future for Sleep {
@@ -60,12 +102,13 @@ impl Future for Sleep {
         let key = self.key;
         if !self.begun {
             self.begun = true;
-            self.timers.waiting.borrow_mut().insert(key, cx.waker().clone());
+            let waiting = Waiting { waker: cx.waker().clone(), is_exact: self.is_exact };
+            self.timers.waiting.borrow_mut().insert(key, waiting);
             return Poll::Pending;
         }
         match self.timers.waiting.borrow_mut().get_mut(&key) {
-            Some(waker) => {
-                waker.clone_from(cx.waker());
+            Some(waiting) => {
+                waiting.waker.clone_from(cx.waker());
                 Poll::Pending
             }
             None => Poll::Ready(()),
@@ -75,8 +118,8 @@ impl Future for Sleep {
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        let waker = self.timers.waiting.borrow_mut().remove(&self.key);
-        drop(waker);
+        let waiting = self.timers.waiting.borrow_mut().remove(&self.key);
+        drop(waiting);
     }
 }
 
@@ -109,13 +152,26 @@ mod tests {
         for (sleep, waker) in &mut sleeps {
             assert!(poll(sleep, waker).is_pending());
         }
-        assert_eq!(timers.first(), Some(Time(10)));
+        assert_eq!(timers.first().map(|first| first.end), Some(Time(10)));
         assert_eq!(timers.fire(Time(9)), 0);
         assert_eq!(timers.fire(Time(20)), 3);
         assert_eq!(*seen.lock().unwrap(), ["a", "b", "b2"]);
-        assert_eq!(timers.first(), Some(Time(30)));
+        assert_eq!(timers.first().map(|first| first.end), Some(Time(30)));
         let ready: Vec<_> = sleeps.iter_mut().map(|(s, w)| poll(s, w).is_ready()).collect();
         assert_eq!(ready, [false, true, true, true]);
+    }
+
+    #[test]
+    fn the_thread_is_awake_before_an_exact_sleep_ends() {
+        let timers = Rc::new(Timers::default());
+        let (mut exact, mut other) = (timers.exact(Time(1_000_000)), timers.sleep(Time(2_000_000)));
+        assert!(poll(&mut exact, Waker::noop()).is_pending() && poll(&mut other, Waker::noop()).is_pending());
+        let first = timers.first().expect("a sleep");
+        assert_eq!((first.wake(), first.watch(Time(799_999))), (Time(800_000), None));
+        assert_eq!(first.watch(Time(900_000)), Some(Duration::from_micros(100)));
+        drop(exact);
+        let first = timers.first().expect("a sleep");
+        assert_eq!((first.wake(), first.watch(Time(1_999_999))), (Time(2_000_000), None));
     }
 
     #[test]

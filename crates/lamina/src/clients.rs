@@ -159,7 +159,7 @@ impl<O: Observer + 'static> Run<O> {
         self.idle.notify();
     }
 
-    /// Sends a request: the future has to be polled, and may outlive its client.
+    /// Sends a request of a client, which layers know by a number from 1: the future has to be polled, and may outlive its client.
     fn submit(
         self: &Rc<Self>,
         client: u32,

@@ -36,7 +36,7 @@ struct Chain {
     count: usize,
 }
 
-const CHAINS: [Chain; 17] = [
+const CHAINS: [Chain; 18] = [
     Chain { name: "null alone", kind: "linear", count: 0 },
     Chain { name: "1 linear", kind: "linear", count: 1 },
     Chain { name: "4 linear", kind: "linear", count: 4 },
@@ -45,6 +45,7 @@ const CHAINS: [Chain; 17] = [
     Chain { name: "8 stripe, gathering", kind: "stripe", count: 8 },
     Chain { name: "1 template", kind: "template", count: 1 },
     Chain { name: "8 template", kind: "template", count: 8 },
+    Chain { name: "1 schedule, noop", kind: "schedule", count: 1 },
     Chain { name: "1 stripe of two", kind: "stripe of two", count: 1 },
     Chain { name: "1 concat of two", kind: "concat of two", count: 1 },
     Chain { name: "1 view of a partition", kind: "view", count: 1 },
@@ -260,6 +261,7 @@ the machine that wrote the table, and only inform. `LAMINA_PRICE=write` with the
 * `linear` moves addresses: its requests are handed on and not seen again.
 * `stripe` here has one device and units of 2 KiB, so that each request is split, gathered and waited for.
 * `template` keeps each write until the layer below has done it.
+* `schedule` with the policy `noop` keeps each write until the layer below has done it, too, and counts it.
 * `stripe` and `concat` of two devices, a `view` of a partition, and a `snapshot` volume in which no extent is shared
   have to look up where a request goes, and send it there.
 * `integrity` and `fingerprint` make a digest of each block, after a copy of it, and change it in their tables; they

@@ -156,11 +156,14 @@ pub struct Curve {
 }
 
 /// Keys of a buffer of writes.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct WriteBuffer {
     /// How much it holds, 512B..=1GiB. A longer write goes to the medium at once.
     pub size: Bytes,
+    /// What a write takes that finds room, apart from the bus; by default what a hit takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hit_ms: Option<f64>,
 }
 
 /// Distributions of what real requests take longer than the model says, in milliseconds, -10000..=10000, by class.
@@ -262,6 +265,7 @@ impl Rotational {
         self.cache.as_ref().map_or(Ok(()), |cache| cache.check("rotational.cache"))?;
         if let Some(buffer) = &self.write_buffer {
             within("rotational.write-buffer.size", buffer.size, Bytes(512)..=Bytes(1 << 30))?;
+            ms("rotational.write-buffer.hit-ms", buffer.hit_ms.unwrap_or(0.0))?;
         }
         self.residuals.check()?;
         self.check_zones(sectors)?;

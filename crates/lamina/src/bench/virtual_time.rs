@@ -12,7 +12,7 @@ use super::{load, size, workload};
 use crate::cli;
 use crate::exit::Failure;
 use crate::files;
-use crate::predict::clients::{Counted, Log};
+use crate::predict::log::{Counted, Log};
 use crate::predict::drives::{Models, Named};
 use crate::predict::world::{World, kinds};
 use lamina_block::Env;

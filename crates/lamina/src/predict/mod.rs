@@ -11,9 +11,9 @@
 //! Predictions deliberately leave out the time that processors take, as the paper's virtual disk could not
 //! (*Predicting Disk Scheduling Performance with Virtual Machines*, section 7).
 
-pub mod clients;
 pub mod drives;
 mod figures;
+pub mod log;
 mod plots;
 mod poisson;
 mod policy;
@@ -26,10 +26,10 @@ pub mod world;
 use crate::bench::target::Target;
 use crate::cli;
 use crate::exit::Failure;
-use clients::Counted;
 use drives::{Drive, Models, Named};
 use figures::{Figures, Measured};
 use lamina_graph::Plan;
+use log::Counted;
 use policy::Policy;
 use report::{Outcome, Report, Scenario};
 use setting::Setting;

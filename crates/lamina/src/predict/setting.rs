@@ -1,11 +1,12 @@
 //! What the clients of a prediction work on: a hierarchy on certain drives, or a drive alone.
 
-use super::clients::{Counted, Log, run};
+use super::log::{Counted, Log};
 use super::drives::Drive;
 use super::figures::Measured;
 use super::policy::{Policy, has_policy};
 use super::source::Source;
 use super::world::{Queue, World};
+use crate::clients::run;
 use crate::exit::Failure;
 use crate::files;
 use lamina_block::{Command, Env, Node, OpenDisk, Result};
@@ -47,9 +48,11 @@ impl Setting {
         }
         let (setting, policy, source) = (self.clone(), policy.clone(), Arc::clone(source));
         let work = async move {
-            let open = setting.open(&env, &log, &policy).await?;
-            let workload = source.workload(seed, open.node.geometry().size)?;
-            run(env, Rc::clone(&open.node), workload, log, setting.has_data()).await.map_err(Failure::failed)
+            let Open { node, _hierarchy } = setting.open(&env, &log, &policy).await?;
+            let workload = source.workload(seed, node.geometry().size)?;
+            let clock = Rc::clone(&env);
+            run(env, Box::new(move || clock.now()), node, workload, Rc::clone(&log), seed).await;
+            log.take().map_err(Failure::failed)
         };
         simulation.run(work).map_err(Failure::failed)?
     }

@@ -7,7 +7,7 @@
 //!
 //! Nothing of the real machine is touched but small files that layers read, such as models and keys.
 
-use super::clients::Log;
+use super::log::Log;
 use super::figures::Service;
 use super::policy::has_policy;
 use crate::files;

@@ -17,20 +17,44 @@ use std::time::Duration;
 /// So many requests decide whether k falls.
 const WINDOW: u32 = 1000;
 
-/// The bounds of k.
+/// The bounds of k: the smallest is not above the largest.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(try_from = "Given")]
 pub struct Bounds {
-    /// The smallest k.
-    pub min: Scale,
-    /// The largest.
-    pub max: Scale,
+    min: Scale,
+    max: Scale,
 }
 
-impl Default for Bounds {
+/// Bounds as they are given.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Given {
+    min: Scale,
+    max: Scale,
+}
+
+impl Default for Given {
     /// Not faster than the model, and up to 1000 times as slow.
-    fn default() -> Bounds {
-        Bounds { min: Scale::ONE, max: Scale::ONE.percent(100_000) }
+    fn default() -> Given {
+        Given { min: Scale::ONE, max: Scale::ONE.percent(100_000) }
+    }
+}
+
+impl TryFrom<Given> for Bounds {
+    type Error = String;
+
+    fn try_from(Given { min, max }: Given) -> Result<Bounds, String> {
+        if min > max {
+            return Err(format!("min {min} is more than max {max}"));
+        }
+        Ok(Bounds { min, max })
+    }
+}
+
+impl Bounds {
+    /// The k inside that is nearest to `k`.
+    pub fn nearest(self, k: Scale) -> Scale {
+        k.clamp(self.min, self.max)
     }
 }
 
@@ -83,7 +107,7 @@ impl Adapt {
             k
         };
         *self = Adapt::new(now, self.bounds);
-        let other = other.clamp(self.bounds.min, self.bounds.max.max(self.bounds.min));
+        let other = self.bounds.nearest(other);
         (other != k).then_some(other)
     }
 }

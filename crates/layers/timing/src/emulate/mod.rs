@@ -20,10 +20,10 @@
 //! * `over`: the device below; at most as large as the drive.
 //! * `model`: the name of a model that comes with Lamina (`"cheetah-15k4"`), or the path of a model file.
 //! * `k` (1): the factor, from 0.001 to 10000 in steps of 0.001.
-//! * `adaptive` (absent: k is fixed): `{ min = 1, max = 1000 }`: k begins with `k` and changes between these bounds. It
-//!   rises when a request is done below only after its target, and falls when requests are held for long. Each change
-//!   is logged, and begins the statistics anew, so that lateness is always that under the present k. Use it to find a k
-//!   that stays, and fix that k for measurements.
+//! * `adaptive` (absent: k is fixed): `{ min = 1, max = 1000 }`: k begins with `k`, or the bound that is nearer, and
+//!   changes between these bounds. It rises when a request is done below only after its target, and falls when
+//!   requests are held for long. Each change is logged, and begins the statistics anew, so that lateness is always that
+//!   under the present k. Use it to find a k that stays, and fix that k for measurements.
 //! * `seed` (0): decides what the model leaves to chance.
 //!
 //! Commands: `set` takes `k` (which is fixed from then on), `adaptive` and `model` (a drive that is idle and knows

@@ -180,6 +180,11 @@ fn wrong_keys_say_what_is_wrong() {
         (json!({ "model": MODEL, "k": 0 }), &small, "k: 0 is no factor: from 0.001 to 10000"),
         (json!({ "model": MODEL, "adaptive": { "least": 1 } }), &small, "least"),
         (json!({ "model": MODEL, "adaptive": { "max": 1e9 } }), &small, "adaptive.max"),
+        (
+            json!({ "model": MODEL, "adaptive": { "min": 2, "max": 1.5 } }),
+            &small,
+            "min 2 is more than max 1.5",
+        ),
         (json!({ "model": MODEL }), &below, "the device below has 1TiB"),
         (json!({ "model": "no-such" }), &small, "no-such"),
     ] {

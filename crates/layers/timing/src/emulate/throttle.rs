@@ -57,7 +57,7 @@ impl Throttle {
     pub fn new(now: Time, drive: Drive, k: Scale, adaptive: Option<Bounds>) -> Throttle {
         Throttle {
             drive,
-            clock: Clock::new(now, k),
+            clock: Clock::new(now, adaptive.map_or(k, |bounds| bounds.nearest(k))),
             adapt: adaptive.map(|bounds| Adapt::new(now, bounds)),
             flights: BTreeMap::new(),
             next: 0,
@@ -88,7 +88,7 @@ impl Throttle {
     /// Goes on with another k, and with fresh statistics: lateness under one k says nothing about another.
     pub fn set_k(&mut self, now: Time, k: Scale, adaptive: Option<Bounds>) {
         self.harvest(now);
-        self.clock.set_k(now, k);
+        self.clock.set_k(now, adaptive.map_or(k, |bounds| bounds.nearest(k)));
         self.adapt = adaptive.map(|bounds| Adapt::new(now, bounds));
         self.reset();
     }

@@ -92,12 +92,13 @@ mod tests {
     fn choices_until_far(mut policy: impl Policy, near: u64) -> u64 {
         policy.arrived(read(1, 1_000_000));
         policy.arrived(read(2, near));
-        (0..).find(|round| {
-            let now = Time(round * 10 * MS);
-            policy.arrived(Queued { arrived: now, ..read(round + 3, near) });
-            sent(policy.choose(now)) == 1
-        })
-        .unwrap()
+        (0..)
+            .find(|round| {
+                let now = Time(round * 10 * MS);
+                policy.arrived(Queued { arrived: now, ..read(round + 3, near) });
+                sent(policy.choose(now)) == 1
+            })
+            .unwrap()
     }
 
     #[test]

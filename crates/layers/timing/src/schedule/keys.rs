@@ -20,7 +20,7 @@ pub struct Keys {
     /// The drive below: the name of a model that comes with Lamina, or the path of a file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// The age from which requests may go out of turn; of `sstf`, `scan` and `cscan`.
+    /// The age from which requests may go out of turn; of `sstf`, `scan`, `cscan` and `cats`.
     pub age_limit: Interval,
     /// Parameters of `deadline`.
     pub deadline: deadline::Parameters,
@@ -57,16 +57,8 @@ pub enum Name {
 
 impl Name {
     /// All policies.
-    pub const ALL: [Name; 8] = [
-        Name::Noop,
-        Name::Sstf,
-        Name::Scan,
-        Name::Cscan,
-        Name::Deadline,
-        Name::Cfq,
-        Name::Cats,
-        Name::Satf,
-    ];
+    pub const ALL: [Name; 8] =
+        [Name::Noop, Name::Sstf, Name::Scan, Name::Cscan, Name::Deadline, Name::Cfq, Name::Cats, Name::Satf];
 
     /// True for the policy that sends in the order of arrival, and knows nothing of the drive.
     pub const fn is_plain(self) -> bool {

@@ -28,7 +28,9 @@
 //!   `deadline = { read-expire = "500ms", write-expire = "5s", fifo-batch = 16, writes-starved = 2 }`,
 //!   `cfq = { slice-sync = "100ms", slice-async = "40ms", slice-idle = "8ms", quantum = 4, fifo-expire-sync = "125ms",
 //!   fifo-expire-async = "250ms" }`,
-//!   `cats = { read-delay = "100ms", busdriver-delay = "7ms", write-delay = "500ms", write-batch = 16, table = 256 }`.
+//!   `cats = { read-delay = "100ms", busdriver-delay = "7ms", write-delay = "500ms", write-batch = 16, table = 256 }`
+//!   (and `cache = { segments = 64, segment-sectors = 221, prefetch-sectors = 64 }` instead of the model's),
+//!   `satf = { age-weight = 0.02 }`.
 //!
 //! Commands: `set` takes the same keys and changes those, also under load: the new policy gets all requests that wait,
 //! and nothing is lost or sent twice. Of a table it changes the parameters that are given. `show` shows all keys.
@@ -61,8 +63,8 @@ pub use keys::{Keys, Name};
 use crate::model;
 use desk::{Desk, Next};
 use lamina_block::{
-    Arg, ArgType, Build, Command, Config, Consent, Effect, Env, Figure, Geometry, Io, Layer, Made, Manage, Node, Op,
-    Passthrough, Pending, Request, Result, Step, Time, Traits, Unit, Verb,
+    Arg, ArgType, Build, Command, Config, Consent, Effect, Env, Figure, Geometry, Io, Layer, Made, Manage,
+    Node, Op, Passthrough, Pending, Request, Result, Step, Time, Traits, Unit, Verb,
 };
 use lamina_drive::Model;
 use lamina_kit::command::{args, unknown};
@@ -79,13 +81,28 @@ const FIGURES: &[Figure] = &[
     Figure::gauge("in_drive", "/in-drive", Unit::Count, "Requests that the device below has."),
     Figure::counter("reads_total", "/reads/sent", Unit::Count, "Reads that were sent to the device below.")
         .column("READS"),
-    Figure::counter("read_wait_seconds_total", "/reads/waited", Unit::Seconds, "The waits of these, all together."),
+    Figure::counter(
+        "read_wait_seconds_total",
+        "/reads/waited",
+        Unit::Seconds,
+        "The waits of these, all together.",
+    ),
     Figure::shown("/reads/mean", Unit::Seconds, "Their mean wait in the queue.").column("MEAN WAIT"),
     Figure::gauge("read_wait_max_seconds", "/reads/longest", Unit::Seconds, "The longest wait of a read.")
         .column("LONGEST"),
-    Figure::counter("writes_total", "/writes/sent", Unit::Count, "Writes, zeroings and discards that were sent.")
-        .column("WRITES"),
-    Figure::counter("write_wait_seconds_total", "/writes/waited", Unit::Seconds, "The waits of these, all together."),
+    Figure::counter(
+        "writes_total",
+        "/writes/sent",
+        Unit::Count,
+        "Writes, zeroings and discards that were sent.",
+    )
+    .column("WRITES"),
+    Figure::counter(
+        "write_wait_seconds_total",
+        "/writes/waited",
+        Unit::Seconds,
+        "The waits of these, all together.",
+    ),
     Figure::shown("/writes/mean", Unit::Seconds, "Their mean wait in the queue.").column("MEAN WAIT"),
     Figure::gauge("write_wait_max_seconds", "/writes/longest", Unit::Seconds, "The longest wait of a write.")
         .column("LONGEST"),
@@ -96,8 +113,13 @@ const FIGURES: &[Figure] = &[
         "Reads that were predicted to be hits in the drive's cache.",
     )
     .nullable(),
-    Figure::counter("right_hits_total", "/hits/right", Unit::Count, "Those of them that took no longer than a hit.")
-        .nullable(),
+    Figure::counter(
+        "right_hits_total",
+        "/hits/right",
+        Unit::Count,
+        "Those of them that took no longer than a hit.",
+    )
+    .nullable(),
 ];
 
 const SET: Verb = Verb::new("set", "changes the policy, the depth or parameters; absent ones stay").with(&[
@@ -108,7 +130,7 @@ const SET: Verb = Verb::new("set", "changes the policy, the depth or parameters;
     Arg::optional("deadline", ArgType::Json, "parameters: {\"read-expire\": \"100ms\"}"),
     Arg::optional("cfq", ArgType::Json, "parameters: {\"slice-idle\": \"0s\"}"),
     Arg::optional("cats", ArgType::Json, "parameters: {\"busdriver-delay\": \"3ms\"}"),
-    Arg::optional("satf", ArgType::Json, "parameters of satf"),
+    Arg::optional("satf", ArgType::Json, "parameters: {\"age-weight\": 0.05}"),
 ]);
 
 impl Config for Keys {
@@ -129,7 +151,8 @@ impl Config for Keys {
                 None => None,
             };
             let (child, desk) = (with.child(), RefCell::new(Desk::new(self, model)?));
-            Ok(Rc::new(Schedule { child, env: with.env, base: with.base, desk, alarm: Cell::new(None) }) as Made)
+            Ok(Rc::new(Schedule { child, env: with.env, base: with.base, desk, alarm: Cell::new(None) })
+                as Made)
         })
     }
 }

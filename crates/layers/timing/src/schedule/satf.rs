@@ -78,7 +78,10 @@ impl Policy for Satf {
     }
 
     fn completed(&mut self, now: Time, sent: Time, request: &Queued) {
-        self.tracker.completed(sent, now, &request.request);
+        // A request that was given up before it was sent ends at once, and says nothing about the drive.
+        if sent < now {
+            self.tracker.completed(sent, now, &request.request);
+        }
     }
 
     fn drain(&mut self) -> Vec<Queued> {

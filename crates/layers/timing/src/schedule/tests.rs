@@ -1,3 +1,4 @@
+use super::testing::{Client, closed_loop};
 use super::*;
 use crate::testing::{Buf, Subject, World, all, json, memory, refused, simulated, xorshift};
 use lamina_block::{Durability, ErrorKind, Interval, Kind};
@@ -67,6 +68,25 @@ fn each_policy_passes_the_model_check_and_changes_under_load() {
 }
 
 #[test]
+fn no_policy_starves_a_request_under_constant_load() {
+    let client = |op, lbn, stride| Client { op, think_ms: 0, lbn, stride };
+    let near = (0..6).map(|n| client(lamina_drive::Op::Read, 1000 * n, 8));
+    let far = [(lamina_drive::Op::Read, 0), (lamina_drive::Op::Write, 64)];
+    let far = far.map(|(op, stride)| client(op, 100_000_000, stride));
+    let clients: Vec<Client> = near.chain(far).collect();
+    for policy in Name::ALL {
+        let keys = Keys { policy, ..Keys::default() };
+        let mut policy_at_work = keys.policy(Model::named(MODEL).as_ref()).unwrap();
+        let all = closed_loop(&mut *policy_at_work, &clients, 5, 60_000);
+        for number in 0..clients.len() {
+            let waits = || all.iter().filter(|sent| sent.client == number).map(|sent| sent.waited_ms);
+            let (sent, longest) = (waits().count(), waits().max().unwrap_or(u64::MAX));
+            assert!(sent >= 8 && longest < 8000, "{policy:?}, client {number}: {sent} sent, {longest} ms");
+        }
+    }
+}
+
+#[test]
 fn the_policy_decides_the_order() {
     simulated(|world| async move {
         for (policy, expected) in [("sstf", [100, 300, 900, 9000]), ("cscan", [100, 300, 900, 9000])] {
@@ -96,7 +116,10 @@ fn the_device_below_has_no_more_than_depth_says_and_a_change_of_it_counts_at_onc
             assert_eq!(queue.info()["in-drive"], 4, "{policy:?}");
             reads.ended().await.unwrap();
             let info = queue.info();
-            assert_eq!((&info["in-drive"], &info["waiting"], &info["reads"]["sent"]), (&json!(0), &json!(0), &json!(20)));
+            assert_eq!(
+                (&info["in-drive"], &info["waiting"], &info["reads"]["sent"]),
+                (&json!(0), &json!(0), &json!(20))
+            );
             assert!(info["reads"]["longest"].as_f64().unwrap() >= info["reads"]["mean"].as_f64().unwrap());
             assert!(info["reads"]["mean"].as_f64().unwrap() > 0.0);
         }
@@ -110,7 +133,7 @@ async fn client(node: Rc<Node>, number: u64) -> u64 {
     for round in 0..60 {
         let block = random() % 16;
         let offset = (number * 1000 + block) * 4096;
-        if random() % 2 == 0 {
+        if random().is_multiple_of(2) {
             let value = round as u8 + 1;
             let data = Buf::from_vec(vec![value; 4096]);
             let io = Io::write(offset, data, Durability::Cached).by(number as u32);
@@ -213,14 +236,18 @@ fn without_a_wait_nothing_is_kept() {
     let queue = crate::testing::over("schedule", json!({}), &[&below]);
     assert_eq!(queue.submit(io()).ready(), Some(Ok(())), "no future is made for it");
     let info = queue.info();
-    assert_eq!((&info["reads"]["sent"], &info["reads"]["mean"], &info["hits"]), (&json!(1), &json!(0.0), &Value::Null));
+    assert_eq!(
+        (&info["reads"]["sent"], &info["reads"]["mean"], &info["hits"]),
+        (&json!(1), &json!(0.0), &Value::Null)
+    );
 }
 
 #[test]
 fn set_changes_what_is_given_and_show_shows_all() {
     simulated(|world| async move {
         let queue = queue(&world, json!({ "policy": "deadline", "deadline": { "fifo-batch": 4 } })).await;
-        let shown = set(&queue, json!({ "deadline": { "read-expire": "80ms" }, "age-limit": "2s" })).await.unwrap();
+        let shown =
+            set(&queue, json!({ "deadline": { "read-expire": "80ms" }, "age-limit": "2s" })).await.unwrap();
         let keys: Keys = serde_json::from_value(shown).unwrap();
         assert_eq!((keys.policy, keys.deadline.fifo_batch.get()), (Name::Deadline, 4));
         assert_eq!(keys.deadline.read_expire, Interval(Duration::from_millis(80)));

@@ -49,7 +49,11 @@ mod tests {
         let line = Line::of(&model);
         assert_eq!(line.hit, Some(Duration::from_micros(250)));
         for (distance, us) in [(0, 4250), (model.sectors() / 2, 6875), (model.sectors(), 9500)] {
-            assert!(line.cost(distance).as_micros().abs_diff(us) <= 1, "{distance} {:?}", line.cost(distance));
+            assert!(
+                line.cost(distance).as_micros().abs_diff(us) <= 1,
+                "{distance} {:?}",
+                line.cost(distance)
+            );
         }
     }
 

@@ -5,8 +5,7 @@
 //!
 //! 1. *Age.* While the oldest request is older than `age-limit`, every eighth choice is the oldest request, so that
 //!    neither hits nor a place that is always near can starve others.
-//! 2. *Hits.* The oldest read that the *shadow cache* predicts to be a hit. The shadow cache has the span of each
-//!    request that was sent, with the prefetch, as the drive's cache is believed to have it.
+//! 2. *Hits.* The oldest read that the *shadow cache* ([`shadow`]) predicts to be a hit.
 //! 3. *Writes that waited.* While the oldest write is older than `write-delay`, a batch of up to `write-batch` writes
 //!    goes after as many reads; in C-SCAN order.
 //! 4. *Reads that waited.* While the oldest read is older than `read-delay`, the next read in C-SCAN order.
@@ -22,6 +21,7 @@
 
 mod bus;
 mod line;
+mod shadow;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -32,10 +32,11 @@ use super::policy::{Choice, Hits, Policy, Queued};
 use super::waiting::{Place, Waiting, place};
 use bus::Riders;
 use lamina_block::{Interval, Time};
-use lamina_drive::{Cache, Model, Op, SegmentCache};
+use lamina_drive::{Cache, Model, Op};
 use line::Line;
 use serde::{Deserialize, Deserializer, Serialize, de};
 use serde_json::{Value, json};
+use shadow::Shadow;
 use std::collections::{HashSet, VecDeque};
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -55,7 +56,7 @@ pub struct Parameters {
     /// The most reads of a table, 1 to 1024: a decision takes time and memory in proportion to its square.
     #[serde(deserialize_with = "within_bounds")]
     pub table: NonZeroU32,
-    /// The on-board cache; absent: the model's.
+    /// The on-board cache, as the paper describes it; absent: the model's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache: Option<Cache>,
 }
@@ -83,14 +84,12 @@ impl Default for Parameters {
 }
 
 /// The policy.
-#[derive(Debug)]
 pub struct Cats {
     parameters: Parameters,
     age_limit: Duration,
-    /// The cache of the model.
-    on_board: Option<Cache>,
+    model: Option<Model>,
     line: Option<Line>,
-    shadow: Option<SegmentCache>,
+    shadow: Option<Shadow>,
     reads: Waiting,
     writes: Waiting,
     /// The last request that moved the arm.
@@ -115,14 +114,12 @@ pub struct Cats {
 impl Cats {
     /// Nothing waits, the arm is at the first sector, and the cache is empty.
     pub fn new(keys: &Keys, model: Option<&Model>) -> Cats {
-        let on_board = model.and_then(Model::cache).cloned();
-        let shadow = keys.cats.cache.as_ref().or(on_board.as_ref()).map(SegmentCache::new);
         Cats {
             parameters: keys.cats.clone(),
             age_limit: keys.age_limit.0,
-            on_board,
+            model: model.cloned(),
             line: model.map(Line::of),
-            shadow,
+            shadow: Shadow::new(keys.cats.cache.as_ref(), model),
             reads: Waiting::default(),
             writes: Waiting::default(),
             head: Head::default(),
@@ -145,14 +142,21 @@ impl Cats {
 
     /// Rule 1: the oldest request, if its age counts now.
     fn overdue(&self, now: Time) -> Option<Queued> {
-        let oldest = [&self.reads, &self.writes].into_iter().filter_map(Waiting::oldest).min_by_key(|queued| queued.id);
+        let oldest = [&self.reads, &self.writes]
+            .into_iter()
+            .filter_map(Waiting::oldest)
+            .min_by_key(|queued| queued.id);
         oldest.filter(|oldest| self.chosen >= PACE && now.since(oldest.arrived) > self.age_limit).copied()
     }
 
     /// Rule 2: the oldest predicted hit.
     fn predicted_hit(&self) -> Option<Queued> {
         let shadow = self.shadow.as_ref()?;
-        self.reads.iter().filter(|queued| shadow.is_hit(&queued.request)).min_by_key(|queued| queued.id).copied()
+        self.reads
+            .iter()
+            .filter(|queued| shadow.is_hit(&queued.request))
+            .min_by_key(|queued| queued.id)
+            .copied()
     }
 
     /// Rule 3: the next write of a batch, if one is under way or due.
@@ -208,14 +212,14 @@ impl Cats {
         self.riders.wait(now, cost, self.parameters.busdriver_delay.0)
     }
 
-    fn send(&mut self, next: &Queued) -> Choice {
+    fn send(&mut self, now: Time, next: &Queued) -> Choice {
         let is_hit = self.is_hit(next);
         let at = place(next);
         if self.sequence.pop_front() != Some(at) {
             self.sequence.clear();
         }
         if let Some(shadow) = &mut self.shadow {
-            shadow.dispatched(&next.request);
+            shadow.dispatched(now, &next.request);
         }
         if is_read(next) {
             self.reads.remove(at);
@@ -230,14 +234,6 @@ impl Cats {
             self.head = Head { place: at, sector: next.request.end() };
         }
         Choice::Send(next.id)
-    }
-
-    /// The shadow cache that the parameters describe; kept with what it has if they describe the one there is.
-    fn reshape(&mut self, before: Option<Cache>) {
-        if self.parameters.cache != before {
-            let cache = self.parameters.cache.as_ref().or(self.on_board.as_ref());
-            self.shadow = cache.map(SegmentCache::new);
-        }
     }
 }
 
@@ -272,7 +268,9 @@ impl Policy for Cats {
         let next = match urgent.or_else(|| self.late_read(now)) {
             Some(next) => next,
             None => {
-                let Some(next) = self.table_read().or_else(|| self.cscan(&self.writes)) else { return Choice::Idle };
+                let Some(next) = self.table_read().or_else(|| self.cscan(&self.writes)) else {
+                    return Choice::Idle;
+                };
                 if let Some(until) = self.wait(now, &next) {
                     self.waits += 1;
                     return Choice::Wait(until);
@@ -281,18 +279,23 @@ impl Policy for Cats {
             }
         };
         self.chosen = if is_by_age { 1 } else { self.chosen.saturating_add(1) };
-        self.send(&next)
+        self.send(now, &next)
     }
 
     fn completed(&mut self, now: Time, sent: Time, request: &Queued) {
-        let began = sent.max(self.ended);
-        self.ended = now;
         if is_read(request) {
             self.riders.ended(now, request.client, request.request.end());
         }
-        if self.predicted.remove(&request.id)
-            && let Some(hit) = self.line.and_then(|line| line.hit)
-        {
+        let was_predicted = self.predicted.remove(&request.id);
+        if now <= sent {
+            // It was given up before it was sent, and says nothing about the drive.
+            return;
+        }
+        let began = sent.max(std::mem::replace(&mut self.ended, now));
+        if let Some(shadow) = &mut self.shadow {
+            shadow.completed(now, sent, &request.request);
+        }
+        if was_predicted && let Some(hit) = self.line.and_then(|line| line.hit) {
             self.hits.predicted += 1;
             // Half as long again: a hit's time has a part for its length, and ends are noticed a little late.
             self.hits.right += u64::from(now.since(began) <= hit * 3 / 2);
@@ -311,7 +314,9 @@ impl Policy for Cats {
         let before = std::mem::replace(&mut self.parameters, keys.cats.clone());
         self.age_limit = keys.age_limit.0;
         self.sequence.clear();
-        self.reshape(before.cache);
+        if self.parameters.cache != before.cache {
+            self.shadow = Shadow::new(self.parameters.cache.as_ref(), self.model.as_ref());
+        }
     }
 
     fn hits(&self) -> Option<Hits> {

@@ -160,7 +160,8 @@ mod tests {
         let most = (1 << 51) - 1;
         let mut random = lamina_testing::xorshift(2);
         for arm in [0, most / 2, most] {
-            let mut places: Vec<u64> = (0..REQUESTS_MAX).map(|_| [0, most, random() % most][(random() % 3) as usize]).collect();
+            let mut places: Vec<u64> =
+                (0..REQUESTS_MAX).map(|_| [0, most, random() % most][(random() % 3) as usize]).collect();
             places.sort_unstable();
             let mut found = order(arm, &places);
             found.sort_unstable();

@@ -77,12 +77,17 @@ fn reads_go_before_writes_until_writes_have_waited() {
     (1..=5).for_each(|id| policy.arrived(at(590, read(id, 100 * id))));
     (6..=9).for_each(|id| policy.arrived(write(id, 50 + 100 * (id - 5))));
     let order: Vec<u64> = (0..9).map(|_| sent(policy.choose(Time(600 * MS)))).collect();
-    assert_eq!(order, [1, 2, 7, 8, 3, 4, 9, 6, 5], "two of each in turn, writes upwards from where the arm is");
+    assert_eq!(
+        order,
+        [1, 2, 7, 8, 3, 4, 9, 6, 5],
+        "two of each in turn, writes upwards from where the arm is"
+    );
 }
 
 #[test]
 fn reads_go_upwards_while_the_oldest_has_waited_too_long() {
-    let all = || [at(0, point(2, 990)), at(50, point(3, 1500)), at(50, point(4, 1200)), at(50, point(5, 100))];
+    let all =
+        || [at(0, point(2, 990)), at(50, point(3, 1500)), at(50, point(4, 1200)), at(50, point(5, 100))];
     for (now, expected) in [(90, [2, 4, 3, 5]), (101, [4, 3, 5, 2])] {
         let mut policy = plain(|_| {});
         order(&mut policy, [point(1, 1000)]);
@@ -173,7 +178,8 @@ fn every_request_is_sent_once_and_soon_and_no_hit_is_kept_waiting() {
     for seed in 1..=8 {
         let clients = 3 * seed as usize;
         let mut policy = cats(|keys| keys.age_limit.0 = Duration::from_millis(300));
-        let mut load = Load { random: Box::new(lamina_testing::xorshift(seed)), ends: vec![0; clients], last: 0 };
+        let mut load =
+            Load { random: Box::new(lamina_testing::xorshift(seed)), ends: vec![0; clients], last: 0 };
         let (mut wakes, mut waiting): (Vec<Option<u64>>, Vec<Queued>) = (vec![Some(0); clients], Vec::new());
         let (mut now, mut waits, mut longest) = (0, 0, Duration::ZERO);
         for _ in 0..4000 {
@@ -201,7 +207,8 @@ fn every_request_is_sent_once_and_soon_and_no_hit_is_kept_waiting() {
                     continue;
                 }
             };
-            let place = waiting.iter().position(|queued| queued.id == id).expect("it waits, and is sent once");
+            let place =
+                waiting.iter().position(|queued| queued.id == id).expect("it waits, and is sent once");
             let queued = waiting.swap_remove(place);
             longest = longest.max(Time(now).since(queued.arrived));
             let service = if policy.predicted.contains(&id) { MS / 4 } else { 5 * MS };

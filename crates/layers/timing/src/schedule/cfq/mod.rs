@@ -178,7 +178,8 @@ impl Cfq {
                 return Some(key);
             }
             let close = if is_over { None } else { self.close_to_active(now) };
-            let is_expected = queue.in_drive > 0 && queue.is_waited_for || self.idle_until.is_some_and(|t| now < t);
+            let is_expected =
+                queue.in_drive > 0 && queue.is_waited_for || self.idle_until.is_some_and(|t| now < t);
             if !is_over && close.is_none() && is_expected {
                 return None;
             }
@@ -221,7 +222,9 @@ impl Cfq {
 
     /// True if a request that came ends the slice of another client (`cfq_should_preempt`).
     fn preempts(&self, request: &Queued) -> bool {
-        let Some((active, slice)) = self.active.filter(|(active, _)| *active != key(request)) else { return false };
+        let Some((active, slice)) = self.active.filter(|(active, _)| *active != key(request)) else {
+            return false;
+        };
         let Some(queue) = self.queues.get(&active) else { return false };
         let now = request.arrived;
         if slice.is_used_up(now) {
@@ -230,7 +233,7 @@ impl Cfq {
         let is_read = request.request.op == Op::Read;
         if is_read && !queue.is_sync {
             let expire = self.parameters.expire(false);
-            return !queue.waiting.oldest().is_some_and(|oldest| now.since(oldest.arrived) > expire);
+            return queue.waiting.oldest().is_none_or(|oldest| now.since(oldest.arrived) <= expire);
         }
         is_read && self.idle_until.is_some() && self.is_close(request.request.lbn) && !self.is_round_late(now)
     }

@@ -49,17 +49,22 @@ fn a_client_that_thinks_for_long_is_not_waited_for() {
 
 #[test]
 fn a_client_that_seeks_is_waited_for_only_shortly() {
-    for (client, longest_ms) in [(sequential(0, 0), 8), (seeking(0, 0), 2)] {
+    for (stride, idle_ms) in [(8, 8), (1_000_000, 2)] {
         let mut policy = cfq(|_| {});
-        closed_loop(&mut policy, &[client], 3, 100);
-        policy.arrived(Queued { client: 9, arrived: Time(100 * MS), ..read(1000, 1 << 40) });
-        let idles = |now: u64| match policy.choose(Time(now * MS)) {
-            Choice::Wait(until) => Some(until),
-            Choice::Send(_) | Choice::Idle => None,
-        };
-        // Nothing of it comes any more: its last request ended at 99 ms or before.
-        let until = [100].map(idles)[0];
-        assert!(until.is_none_or(|until| until <= Time((100 + longest_ms) * MS) || until == NEVER));
+        let mut last = Choice::Idle;
+        for id in 1..=10 {
+            let (now, of) = (Time(id * 2 * MS), |id| Queued { client: 1, ..read(id, id * stride) });
+            policy.arrived(Queued { arrived: now, ..of(id) });
+            assert_eq!(policy.choose(now), Choice::Send(id));
+            if id == 10 {
+                // Far from what the first client does.
+                policy.arrived(Queued { client: 2, arrived: now, ..read(11, 1 << 40) });
+            }
+            let end = now.after(Duration::from_millis(1));
+            policy.completed(end, now, &of(id));
+            last = policy.choose(end);
+        }
+        assert_eq!(last, Choice::Wait(Time((21 + idle_ms) * MS)), "stride {stride}");
     }
 }
 
@@ -113,7 +118,9 @@ fn reads_go_before_writes_and_writes_are_not_starved() {
 fn clients_get_equal_shares_of_time() {
     let clients: Vec<Client> = (0..10).map(|n| sequential(n * 10_000_000, n % 4)).collect();
     let all = closed_loop(&mut cfq(|_| {}), &clients, 4, 60_000);
-    let time = |client| all.iter().filter(|sent| sent.client == client).count() as u64 * (4 + clients[client].think_ms);
+    let time = |client: usize| {
+        all.iter().filter(|sent| sent.client == client).count() as u64 * (4 + clients[client].think_ms)
+    };
     let times: Vec<u64> = (0..10).map(time).collect();
     let (least, most) = (times.iter().min().unwrap(), times.iter().max().unwrap());
     assert!(*most < least * 3 / 2, "{times:?}");
