@@ -54,7 +54,7 @@ impl Options {
 pub async fn run(
     env: Rc<dyn Env>,
     clock: Clock,
-    node: Rc<Node>,
+    nodes: Vec<Rc<Node>>,
     prepared: Prepared,
     options: Options,
 ) -> Report {
@@ -67,7 +67,7 @@ pub async fn run(
         let clock = Rc::clone(&clock);
         Box::new(move || clock.now())
     };
-    clients::run(env, now, node, prepared.start(options.seed), Rc::clone(&seen), options.seed).await;
+    clients::run(env, now, nodes, prepared.start(options.seed), Rc::clone(&seen), options.seed).await;
     let after = used(&clock);
     let seconds = after.0.since(before.0).as_secs_f64();
     let mut report =
