@@ -1,0 +1,267 @@
+//! Seeks: the least time to a sector that the arm just does not miss.
+//!
+//! From a sector of one cylinder to a sector of another whose angle is known: if the sector passes after the arm has
+//! come, the read ends with it, else a turn later. Bisecting over the target's angle gives the moment of arrival to
+//! one sector (the minimum time between request completions of Worthington, Ganger, Patt, Wilkes: "On-line extraction
+//! of SCSI disk drive parameters", 1995). Every pair is a fresh one, so that caches do not matter, and a read whose phase
+//! is not that of its target is left out.
+
+use super::layout::{Layout, Track};
+use super::session::{Session, apart, fraction};
+use std::ops::Range;
+
+/// Distances up to this one are all measured; the ones above are this many times apart.
+const SHORT: u64 = 8;
+const RATIO: f64 = 1.12;
+/// Up to this distance a change of head may take longer than the seek: pairs without one are looked for.
+const HEADS_MATTER: u64 = 64;
+/// Reads of targets for one distance, at most.
+const STEPS: usize = 40;
+/// An interval this narrow is narrow enough, in microseconds.
+const NARROW_US: f64 = 8.0;
+/// Tracks that heads are looked for in, where skews do not tell.
+const TRACKS_FOR_HEADS: usize = 34;
+
+/// The time from the end of a read to the earliest possible end of a read of one sector elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Access {
+    /// Microseconds; the truth is between, at most the sector and its distance to the next away.
+    pub missed_us: f64,
+    pub made_us: f64,
+}
+
+impl Access {
+    pub(super) fn us(&self) -> f64 {
+        (self.missed_us + self.made_us) / 2.0
+    }
+}
+
+/// What was measured.
+#[derive(Clone, Debug)]
+pub(super) struct Seeks {
+    /// On one track.
+    pub none: Option<Access>,
+    /// To another head of the cylinder.
+    pub head: Option<Access>,
+    /// By distance in cylinders.
+    pub by_distance: Vec<(u64, Access)>,
+}
+
+/// Measures seeks over all distances.
+pub(super) fn find(session: &mut Session, layout: &Layout) -> Result<Seeks, String> {
+    session.say("seeks: none, and another head");
+    let none = least([same_track(session, layout, 1.0)?, same_track(session, layout, 0.4)?]);
+    let head = head_switch(session, layout)?;
+    let mut by_distance = Vec::new();
+    let distances = distances(layout.cylinders);
+    for (n, distance) in distances.iter().enumerate() {
+        if n % 16 == 0 {
+            session.say(&format!("seeks: over {distance} cylinders and more"));
+        }
+        let mut found = vec![over(session, layout, *distance, false)?];
+        if *distance <= HEADS_MATTER && layout.heads > 1 {
+            found.push(over(session, layout, *distance, true)?);
+        }
+        by_distance.extend(least(found).map(|access| (*distance, access)));
+    }
+    Ok(Seeks { none, head, by_distance })
+}
+
+fn least(found: impl IntoIterator<Item = Option<Access>>) -> Option<Access> {
+    found.into_iter().flatten().min_by(|a, b| a.made_us.total_cmp(&b.made_us))
+}
+
+/// The distances that are measured.
+fn distances(cylinders: u64) -> Vec<u64> {
+    let mut all = Vec::new();
+    let mut next = 1;
+    while next < cylinders {
+        all.push(next);
+        next = if next < SHORT { next + 1 } else { (next as f64 * RATIO).round() as u64 };
+    }
+    // The longest seek, from almost the first cylinder with a known track.
+    if let Some(last) = all.last_mut() {
+        *last = cylinders - 1 - cylinders / 200;
+    }
+    all.dedup();
+    all
+}
+
+/// A read to start from, and the track of the target.
+struct Pair {
+    source: u64,
+    target: Track,
+}
+
+/// An arm's arrival, between two times.
+struct Bisection {
+    missed_us: f64,
+    made_us: f64,
+}
+
+/// Bisects with pairs that `choose` gives; `None` if too few of them say anything, or what they say does not agree.
+fn bisect(
+    session: &mut Session,
+    mut choose: impl FnMut(&mut Session) -> Option<Pair>,
+) -> Result<Option<Access>, String> {
+    let period_us = session.clock.period_us;
+    let mut found: Option<Bisection> = None;
+    let mut confirmed = 0;
+    for _ in 0..STEPS {
+        let Some(pair) = choose(session) else { return Ok(None) };
+        let slot_us = period_us / f64::from(pair.target.slots);
+        let aim = found.as_ref().map_or(0.0, |found| {
+            let narrow = found.made_us - found.missed_us <= f64::max(NARROW_US, 1.2 * slot_us);
+            if narrow { found.made_us - 0.1 * slot_us } else { (found.missed_us + found.made_us) / 2.0 }
+        });
+        let Some((expected_us, took_us)) = try_pair(session, &pair, aim)? else { continue };
+        let is_made = took_us < expected_us + period_us / 2.0;
+        match &mut found {
+            None => found = Some(Bisection { missed_us: took_us - period_us, made_us: took_us }),
+            Some(found) if is_made && took_us < found.made_us - 0.5 => {
+                found.made_us = took_us;
+                if took_us <= found.missed_us {
+                    found.missed_us = took_us - period_us;
+                }
+                confirmed = 0;
+            }
+            Some(found) if is_made && expected_us < found.made_us + slot_us => {
+                confirmed += 1;
+                let narrow = found.made_us - found.missed_us <= f64::max(NARROW_US, 2.2 * slot_us);
+                if narrow && confirmed >= 2 {
+                    let (missed_us, made_us) = (found.missed_us, found.made_us);
+                    return Ok(Some(Access { missed_us, made_us }));
+                }
+                // No sector in between: what is missed is not more than a sector earlier.
+                if !narrow && confirmed >= 6 {
+                    return Ok(None);
+                }
+            }
+            Some(found) if !is_made && expected_us < found.made_us => {
+                found.missed_us = found.missed_us.max(expected_us);
+            }
+            // A sector that was in time before is missed: one of both was a mistake.
+            Some(found) if !is_made => {
+                *found = Bisection { missed_us: expected_us, made_us: expected_us + period_us };
+                confirmed = 0;
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(None)
+}
+
+/// Reads the source, and then the first sector of the track that ends at least `aim_us` later. Returns what that takes
+/// if it is not missed, and what it took.
+fn try_pair(session: &mut Session, pair: &Pair, aim_us: f64) -> Result<Option<(f64, f64)>, String> {
+    let source = session.read(pair.source)?;
+    if session.is_hit(&source) {
+        return Ok(None);
+    }
+    let track = &pair.target;
+    let period_us = session.clock.period_us;
+    let slots = f64::from(track.slots);
+    let turns = session.clock.turns(source.end_us);
+    let begin = fraction(turns + aim_us / period_us - track.phase) * slots;
+    let index = match begin.ceil() as u64 {
+        index if index < track.sectors => index,
+        _ => 0,
+    };
+    let phase = fraction(track.phase + index as f64 / slots);
+    let after = fraction(phase - turns - aim_us / period_us + 1e-9) - 1e-9;
+    let expected_us = aim_us + after * period_us;
+    let target = session.read(track.first + index)?;
+    let is_there = apart(session.phase(&target) - phase).abs() <= session.tolerance();
+    Ok((is_there && !session.is_hit(&target)).then(|| (expected_us, target.service_us())))
+}
+
+/// Any of `tracks` for which `fits` says yes.
+fn any(session: &mut Session, tracks: &[Track], fits: impl Fn(&Track) -> bool) -> Option<Track> {
+    let first = session.rng.usize(..tracks.len().max(1));
+    let around = tracks[first..].iter().chain(&tracks[..first]);
+    around.copied().find(|track| fits(track))
+}
+
+/// A sector of the first half of a track: the drive reads on behind it, and shall not leave the track doing so.
+fn early_sector(session: &mut Session, first: u64, slots: u32) -> u64 {
+    first + session.rng.u64(..u64::from(slots) / 2)
+}
+
+fn over(
+    session: &mut Session,
+    layout: &Layout,
+    distance: u64,
+    mirrored: bool,
+) -> Result<Option<Access>, String> {
+    let last = layout.cylinders - 1;
+    bisect(session, |session| {
+        let up = |track: &Track| track.cylinder + distance <= last;
+        let down = |track: &Track| track.cylinder >= distance;
+        let long = distance > layout.cylinders / 3;
+        let target = any(session, &layout.tracks, |track| up(track) || long && down(track))?;
+        let cylinder = if up(&target) { target.cylinder + distance } else { target.cylinder - distance };
+        let index = if mirrored { u64::from(layout.heads) - 1 - target.index } else { target.index };
+        let first = layout.first(cylinder, index);
+        let (zone, _, _) = layout.place(first);
+        let source = early_sector(session, first, zone.slots).min(session.sectors() - 1);
+        Some(Pair { source, target })
+    })
+}
+
+/// Within a track, from a sector `part` of the track's length behind its begin.
+fn same_track(session: &mut Session, layout: &Layout, part: f64) -> Result<Option<Access>, String> {
+    bisect(session, |session| {
+        let target = any(session, &layout.tracks, |track| track.sectors == u64::from(track.slots))?;
+        let source = target.first + ((target.sectors - 1) as f64 * part) as u64;
+        Some(Pair { source, target })
+    })
+}
+
+/// From another head of the same cylinder.
+fn head_switch(session: &mut Session, layout: &Layout) -> Result<Option<Access>, String> {
+    if layout.heads < 2 {
+        return Ok(None);
+    }
+    bisect(session, |session| {
+        let last = u64::from(layout.heads) - 1;
+        let target = any(session, &layout.tracks, |track| track.index < last)?;
+        let first = target.first + target.sectors;
+        Some(Pair { source: early_sector(session, first, target.slots), target })
+    })
+}
+
+/// Heads by the times between tracks that follow each other: changes of head take one time, changes of cylinder
+/// another. `tracks` are numbered from the begin of a zone. 1 if all take the same.
+pub(super) fn heads(session: &mut Session, tracks: &[Track]) -> Result<u32, String> {
+    session.say("heads: times from track to track");
+    let mut times = Vec::new();
+    for pair in tracks.windows(2).take(TRACKS_FOR_HEADS) {
+        let found = bisect(session, |session| {
+            let source = early_sector(session, pair[1].first, pair[1].slots);
+            Some(Pair { source, target: pair[0] })
+        })?;
+        times.push(found.map(|access| access.us()));
+    }
+    let known = || times.iter().flatten().copied();
+    let (least, most) = (known().fold(f64::MAX, f64::min), known().fold(0.0, f64::max));
+    let slots = tracks.first().map_or(1.0, |track| f64::from(track.slots));
+    if most - least < f64::max(40.0, 4.0 * session.clock.period_us / slots) {
+        return Ok(1);
+    }
+    let middle = (least + most) / 2.0;
+    let is_long = |range: Range<usize>| -> Vec<bool> {
+        times[range].iter().map(|t| t.is_some_and(|t| t > middle)).collect()
+    };
+    let all = is_long(0..times.len());
+    // The change of cylinder is the last of every so many.
+    let fits = |heads: usize| {
+        let (cylinder, head): (Vec<_>, Vec<_>) =
+            all.iter().enumerate().partition(|(n, _)| (n + 1) % heads == 0);
+        let share = |some: &[(usize, &bool)]| {
+            some.iter().filter(|(_, long)| **long).count() as f64 / some.len().max(1) as f64
+        };
+        (share(&cylinder) - share(&head)).abs()
+    };
+    let best = (2..=all.len() / 2).max_by(|a, b| fits(*a).total_cmp(&fits(*b)).then(b.cmp(a)));
+    Ok(best.filter(|heads| fits(*heads) > 0.8).map_or(1, |heads| heads as u32))
+}
