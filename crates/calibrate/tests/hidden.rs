@@ -120,6 +120,13 @@ fn mistakes(truth: &Truth, found: &Found) -> Vec<String> {
         let seek: &lamina_calibrate::active::Measured = seek;
         (truth.seek(*distance as f64) - seek.value, *distance)
     };
+    let access = truth.one("overhead-us") + turn.value / zones[0].1 + truth.one("bus-us");
+    check(found.access_us.is_some_and(|us| (us.value - access).abs() < 50.0), format!("{:?} for {access}", found.access_us));
+    if truth.one("heads") > 1.0 {
+        let switch = truth.one("head-switch-us");
+        let near = |us: lamina_calibrate::active::Measured| (us.value - switch).abs() < 50.0;
+        check(found.head_switch_us.is_some_and(near), format!("{:?} for {switch}", found.head_switch_us));
+    }
     let bad: Vec<_> = found.seeks_us.iter().map(off).filter(|(off, _)| off.abs() > 100.0).collect();
     check(bad.is_empty(), format!("seeks off {bad:?}"));
     check(found.seeks_us.len() > 40, format!("{} seeks", found.seeks_us.len()));

@@ -5,7 +5,7 @@
 
 use super::rotation::median;
 use super::session::{Session, apart, fraction};
-use super::track::{Edge, Walk};
+use super::track::{Edge, End, Walk};
 use super::zones::Map;
 
 /// Heads, at most.
@@ -74,11 +74,6 @@ impl Layout {
         (zone, offset / size, index)
     }
 
-    pub(super) fn cylinder(&self, lbn: u64) -> u64 {
-        let (zone, within, _) = self.place(lbn);
-        zone.first_cylinder + within.min(zone.cylinders - 1)
-    }
-
     /// The first sector of a track.
     pub(super) fn first(&self, cylinder: u64, index: u64) -> u64 {
         let at = self.zones.partition_point(|zone| zone.first_cylinder <= cylinder).saturating_sub(1);
@@ -96,18 +91,27 @@ impl Layout {
     }
 }
 
-/// A zone's tracks in ascending order: the number of each, from the zone's begin, and its edge.
+/// A zone's tracks in ascending order: the number of each, from the zone's begin, and its edge. Tracks without a jump
+/// are not there, and counted.
 fn ascending(walk: &Walk, first: u64) -> Vec<(usize, Edge)> {
-    let edges: Vec<Edge> = walk.edges.iter().rev().copied().collect();
-    // A walk to the begin of the drive has no edge there.
-    let skipped = usize::from(edges.first().is_some_and(|edge| edge.lbn != first));
-    edges.into_iter().enumerate().map(|(n, edge)| (n + skipped, edge)).collect()
+    let (mut number, mut below) = (0, first);
+    let mut found = Vec::new();
+    for edge in walk.edges.iter().rev() {
+        let tracks = (edge.lbn.saturating_sub(below) as f64 / f64::from(walk.slots)).round() as usize;
+        number += if edge.lbn > below { tracks.max(1) } else { 0 };
+        below = edge.lbn;
+        found.push((number, *edge));
+    }
+    found
 }
 
 /// The number of heads that the skews of a zone show; `None` if all are the same.
 fn heads_of(tracks: &[(usize, Edge)], tolerance: f64) -> Option<u32> {
-    let jumps: Vec<(usize, f64)> =
-        tracks.iter().filter(|(n, _)| *n > 0).map(|(n, edge)| (*n, edge.jump)).collect();
+    let steps = tracks.windows(2).map(|pair| (pair[1].0 - pair[0].0) as u32);
+    if let Some(without_skew) = most_frequent(steps).filter(|tracks| *tracks > 1) {
+        return Some(without_skew);
+    }
+    let jumps: Vec<(usize, f64)> = tracks.iter().filter(|(n, _)| *n > 0).map(|(n, edge)| (*n, edge.jump)).collect();
     (2..=HEADS_MAX.min(jumps.len() / 2)).find_map(|heads| {
         let (cylinder, track): (Vec<_>, Vec<_>) = jumps.iter().partition(|(n, _)| n % heads == 0);
         let (a, b) = (common(&track, tolerance)?, common(&cylinder, tolerance)?);
@@ -178,10 +182,13 @@ pub(super) fn lay_out(session: &Session, map: &Map, heads: u32) -> Layout {
     layout
 }
 
-/// How many sectors the last track of a cylinder has fewer than the others.
+/// How many sectors a cylinder has fewer than its tracks have slots.
 fn spares(tracks: &[(usize, Edge)], slots: u32, heads: u32) -> u32 {
-    let pairs = tracks.windows(2).filter(|pair| (pair[0].0 + 1) % heads as usize == 0);
-    let missing = pairs.map(|pair| slots.saturating_sub((pair[1].1.lbn - pair[0].1.lbn) as u32));
+    let ends = |pair: &&[(usize, Edge)]| pair[1].0 % heads as usize == 0;
+    let missing = tracks.windows(2).filter(ends).map(|pair| {
+        let all = (pair[1].0 - pair[0].0) as u64 * u64::from(slots);
+        all.saturating_sub(pair[1].1.lbn - pair[0].1.lbn) as u32
+    });
     most_frequent(missing).unwrap_or(0)
 }
 
@@ -198,24 +205,28 @@ fn add_tracks(layout: &mut Layout, map: &Map) {
     let begins = map.zones.iter().filter_map(|zone| zone.begin.as_ref());
     for walk in map.walks.iter().chain(begins) {
         for pair in walk.edges.windows(2) {
-            let (zone, within, index) = layout.place(pair[1].lbn);
-            let (sectors, cylinder) = (pair[0].lbn - pair[1].lbn, zone.first_cylinder + within);
-            let (first, phase, slots) = (pair[1].lbn, pair[1].phase, zone.slots);
-            tracks.push(Track { first, sectors, slots, phase, cylinder, index });
+            let (first, end) = (pair[1].lbn, pair[0].lbn);
+            let slots = u64::from(layout.place(first).0.slots);
+            // Without skew several tracks follow each other up to the next edge.
+            for at in (first..end).step_by(slots as usize) {
+                tracks.push(track(layout, at, (end - at).min(slots), pair[1].phase));
+            }
         }
-        if map.skewless {
+        if walk.end == End::NoSkew && walk.edges.is_empty() {
             let (zone, within, index) = layout.place(walk.line.lbn);
             let first = layout.first(zone.first_cylinder + within, index);
-            let (slots, sectors) = (zone.slots, u64::from(zone.slots));
-            let phase = fraction(walk.line.phase - (walk.line.lbn - first) as f64 / f64::from(slots));
-            let cylinder = zone.first_cylinder + within;
-            tracks.push(Track { first, sectors, slots, phase, cylinder, index });
+            tracks.push(track(layout, first, u64::from(zone.slots), walk.line.at(first)));
         }
     }
     tracks.retain(|track| track.sectors <= u64::from(track.slots) && track.index < u64::from(layout.heads));
     tracks.sort_by_key(|track| track.first);
     tracks.dedup_by_key(|track| track.first);
     layout.tracks = tracks;
+}
+
+fn track(layout: &Layout, first: u64, sectors: u64, phase: f64) -> Track {
+    let (zone, within, index) = layout.place(first);
+    Track { first, sectors, slots: zone.slots, phase, cylinder: zone.first_cylinder + within, index }
 }
 
 /// Gives each zone the phase that most of its known tracks agree on.

@@ -114,7 +114,7 @@ pub fn find(
         Some(heads) => heads,
         None => {
             let flat = lay_out(session, &map, 1);
-            seek::heads(session, &first_tracks(&flat))?
+            seek::heads(session, &first_tracks(&flat, map.skewless))?
         }
     };
     let layout = lay_out(session, &map, heads);
@@ -125,11 +125,23 @@ pub fn find(
 }
 
 /// Consecutive tracks from the begin of a zone, of a drive laid out as if it had one head.
-fn first_tracks(flat: &Layout) -> Vec<layout::Track> {
-    let longest = flat.zones.iter().max_by_key(|zone| zone.cylinders);
-    let first = longest.map_or(0, |zone| zone.first_cylinder);
-    let known: Vec<layout::Track> =
-        flat.tracks.iter().filter(|track| track.cylinder >= first).copied().take(64).collect();
+fn first_tracks(flat: &Layout, skewless: bool) -> Vec<layout::Track> {
+    const TRACKS: u64 = 40;
+    let Some(zone) = flat.zones.iter().max_by_key(|zone| zone.cylinders) else { return Vec::new() };
+    let sectors = u64::from(zone.slots);
+    if skewless {
+        let track = |n: u64| layout::Track {
+            first: zone.first + n * sectors,
+            sectors,
+            slots: zone.slots,
+            phase: zone.phase,
+            cylinder: zone.first_cylinder + n,
+            index: 0,
+        };
+        return (0..TRACKS.min(zone.cylinders)).map(track).collect();
+    }
+    let inside = flat.tracks.iter().filter(|track| track.first >= zone.first);
+    let known: Vec<layout::Track> = inside.copied().take(TRACKS as usize).collect();
     let ends = known.windows(2).position(|pair| pair[1].first != pair[0].first + pair[0].sectors);
     known[..ends.map_or(known.len(), |at| at + 1)].to_vec()
 }

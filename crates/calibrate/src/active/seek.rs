@@ -99,9 +99,19 @@ struct Bisection {
     made_us: f64,
 }
 
+/// A target that says nothing, because the cache had it, or because the phase is not the one expected.
+#[derive(Clone, Copy, PartialEq)]
+enum Silent {
+    /// Nothing is concluded.
+    Ignored,
+    /// Sectors that the drive reads ahead pass sooner than one that it could read for the next request.
+    TooEarly,
+}
+
 /// Bisects with pairs that `choose` gives; `None` if too few of them say anything, or what they say does not agree.
 fn bisect(
     session: &mut Session,
+    silent: Silent,
     mut choose: impl FnMut(&mut Session) -> Option<Pair>,
 ) -> Result<Option<Access>, String> {
     let period_us = session.clock.period_us;
@@ -110,11 +120,19 @@ fn bisect(
     for _ in 0..STEPS {
         let Some(pair) = choose(session) else { return Ok(None) };
         let slot_us = period_us / f64::from(pair.target.slots);
-        let aim = found.as_ref().map_or(0.0, |found| {
-            let narrow = found.made_us - found.missed_us <= f64::max(NARROW_US, 1.2 * slot_us);
-            if narrow { found.made_us - 0.1 * slot_us } else { (found.missed_us + found.made_us) / 2.0 }
-        });
-        let Some((expected_us, took_us)) = try_pair(session, &pair, aim)? else { continue };
+        let aim = match &found {
+            None => session.rng.f64() * period_us,
+            Some(found) if found.made_us - found.missed_us <= f64::max(NARROW_US, 1.2 * slot_us) => {
+                found.made_us - 0.1 * slot_us
+            }
+            Some(found) => (found.missed_us + found.made_us) / 2.0,
+        };
+        let Some((expected_us, took_us)) = try_pair(session, &pair, aim)? else {
+            if let Some(found) = found.as_mut().filter(|_| silent == Silent::TooEarly) {
+                found.missed_us = f64::max(found.missed_us, aim).min(found.made_us - 0.5 * slot_us);
+            }
+            continue;
+        };
         let is_made = took_us < expected_us + period_us / 2.0;
         match &mut found {
             None => found = Some(Bisection { missed_us: took_us - period_us, made_us: took_us }),
@@ -194,7 +212,7 @@ fn over(
     mirrored: bool,
 ) -> Result<Option<Access>, String> {
     let last = layout.cylinders - 1;
-    bisect(session, |session| {
+    bisect(session, Silent::Ignored, |session| {
         let up = |track: &Track| track.cylinder + distance <= last;
         let down = |track: &Track| track.cylinder >= distance;
         let long = distance > layout.cylinders / 3;
@@ -210,7 +228,7 @@ fn over(
 
 /// Within a track, from a sector `part` of the track's length behind its begin.
 fn same_track(session: &mut Session, layout: &Layout, part: f64) -> Result<Option<Access>, String> {
-    bisect(session, |session| {
+    bisect(session, Silent::TooEarly, |session| {
         let target = any(session, &layout.tracks, |track| track.sectors == u64::from(track.slots))?;
         let source = target.first + ((target.sectors - 1) as f64 * part) as u64;
         Some(Pair { source, target })
@@ -222,7 +240,7 @@ fn head_switch(session: &mut Session, layout: &Layout) -> Result<Option<Access>,
     if layout.heads < 2 {
         return Ok(None);
     }
-    bisect(session, |session| {
+    bisect(session, Silent::Ignored, |session| {
         let last = u64::from(layout.heads) - 1;
         let target = any(session, &layout.tracks, |track| track.index < last)?;
         let first = target.first + target.sectors;
@@ -236,7 +254,7 @@ pub(super) fn heads(session: &mut Session, tracks: &[Track]) -> Result<u32, Stri
     session.say("heads: times from track to track");
     let mut times = Vec::new();
     for pair in tracks.windows(2).take(TRACKS_FOR_HEADS) {
-        let found = bisect(session, |session| {
+        let found = bisect(session, Silent::Ignored, |session| {
             let source = early_sector(session, pair[1].first, pair[1].slots);
             Some(Pair { source, target: pair[0] })
         })?;

@@ -11,7 +11,9 @@ use super::session::{apart, fraction};
 
 /// Distances from a track's sector at which its line is looked for, in sectors. Each is four times the one before, so
 /// that the line of the shorter one says enough about the longer.
-const STEPS: [u64; 6] = [16, 64, 256, 1024, 4096, 16_384];
+const STEPS: [u64; 7] = [16, 64, 256, 1024, 4096, 16_384, 65_536];
+/// Tracks of a line without a jump after which there is none: more than the heads of any drive.
+const TURNS_MAX: f64 = 34.0;
 /// A track has more sectors than this.
 const SECTORS_MIN: f64 = 24.0;
 /// How often a place is tried again a little lower when its first sectors are on two tracks.
@@ -103,7 +105,7 @@ async fn slope_at(ask: &Asker, top: u64) -> Option<Slope> {
         }
         line.learn(lbn, phase, tolerance);
         on = lbn;
-        if step as f64 * line.per_sector > 2.5 {
+        if step as f64 * line.per_sector > TURNS_MAX {
             break;
         }
     }
@@ -116,7 +118,7 @@ async fn first_sector(ask: &Asker, slope: &mut Slope) -> Option<u64> {
     let turns = (line.lbn - *on) as f64 * line.per_sector;
     let mut off = match off {
         Some(off) => *off as i64,
-        None if turns > 2.0 => return None,
+        None if turns > TURNS_MAX => return None,
         // The begin of the drive is nearer than the next step.
         None => -1,
     };
@@ -133,7 +135,7 @@ async fn first_sector(ask: &Asker, slope: &mut Slope) -> Option<u64> {
     Some(*on)
 }
 
-/// The begin of a track.
+/// The begin of a track, or of several that follow each other without skew.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Edge {
     /// Its first sector, and the phase of that.
@@ -148,8 +150,8 @@ pub(super) struct Edge {
 pub(super) enum End {
     /// It was long enough.
     Enough,
-    /// The sector at which another number of sectors around a track begins, and the line below.
-    Zone(u32),
+    /// Below the last edge tracks have another number of sectors.
+    Zone,
     /// The begin of the drive.
     Start,
     /// The line of the track goes on where it must have ended: there is no skew.
@@ -167,13 +169,6 @@ pub(super) struct Walk {
     pub slots: u32,
     pub edges: Vec<Edge>,
     pub end: End,
-}
-
-impl Walk {
-    /// Sectors of each track below the highest, in the order of the edges.
-    pub(super) fn lengths(&self) -> impl Iterator<Item = u64> + '_ {
-        self.edges.windows(2).map(|pair| pair[0].lbn - pair[1].lbn)
-    }
 }
 
 /// Follows the tracks from the one of `top` downwards, for at most `tracks` edges.
@@ -204,8 +199,8 @@ pub(super) async fn walk(ask: &Asker, top: u64, tracks: usize) -> Option<Walk> {
             Some(found) => Some(found),
             None => match unknown(ask, &mut line, lbn - 1).await {
                 Below::Track(found) => Some(found),
-                Below::Zone(slots) => {
-                    walk.end = End::Zone(slots);
+                Below::Zone => {
+                    walk.end = End::Zone;
                     break;
                 }
                 Below::Lost => {
@@ -220,14 +215,14 @@ pub(super) async fn walk(ask: &Asker, top: u64, tracks: usize) -> Option<Walk> {
             lengths.insert(0, length);
         }
     }
-    walk.settle(&lengths);
+    walk.settle();
     Some(walk)
 }
 
 impl Walk {
     /// A length that was seen is exact, the number from the slope is not.
-    fn settle(&mut self, lengths: &[u64]) {
-        let longest = self.lengths().max().or_else(|| lengths.first().copied());
+    fn settle(&mut self) {
+        let longest = self.edges.windows(2).map(|pair| pair[0].lbn - pair[1].lbn).max();
         let near = |length: &u64| (*length as f64 - self.line.slots().0).abs() <= self.line.slots().1 + 0.6;
         if let Some(length) = longest.filter(near) {
             self.slots = length as u32;
@@ -251,7 +246,7 @@ async fn known(ask: &Asker, line: &Line, lengths: &[u64]) -> Option<u64> {
 /// What is below an edge.
 enum Below {
     Track(u64),
-    Zone(u32),
+    Zone,
     Lost,
 }
 
@@ -259,14 +254,10 @@ enum Below {
 async fn unknown(ask: &Asker, line: &mut Line, last: u64) -> Below {
     let Some(mut slope) = slope_at(ask, last).await else { return Below::Lost };
     let (old, new) = (line.slots(), slope.line.slots());
-    // A slope of a few sectors may not tell zones apart: the length of the track does.
-    let Some(first) = first_sector(ask, &mut slope).await else { return Below::Lost };
-    let length = (last + 1 - first) as f64;
-    let differ = (old.0 - new.0).abs() > old.1 + new.1 + 0.3;
-    if differ {
-        let exact = (length - new.0).abs() <= new.1 + 0.6;
-        return Below::Zone(if exact { length } else { new.0.round() } as u32);
+    if (old.0 - new.0).abs() > old.1 + new.1 + 0.3 {
+        return Below::Zone;
     }
+    let Some(first) = first_sector(ask, &mut slope).await else { return Below::Lost };
     *line = slope.line;
     Below::Track(first)
 }

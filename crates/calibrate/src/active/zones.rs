@@ -7,7 +7,7 @@
 use super::ask::{Asker, run};
 use super::rotation::Rotation;
 use super::session::{Session, apart};
-use super::track::{End, Walk, slope, walk};
+use super::track::{Edge, End, Walk, slope, walk};
 
 /// Places where tracks are looked at first.
 const PLACES: u64 = 96;
@@ -49,7 +49,7 @@ pub(super) fn find(session: &mut Session, rotation: &mut Rotation) -> Result<Map
     }
     let skewless = walks.iter().filter(|walk| walk.end == End::NoSkew).count() * 2 > walks.len();
     session.say("zones: boundaries");
-    let mut firsts = boundaries(session, rotation, &walks, skewless)?;
+    let mut firsts = boundaries(session, rotation, &walks)?;
     firsts.insert(0, (0, walks[0].slots));
     if skewless {
         whole_tracks(&mut firsts);
@@ -91,8 +91,8 @@ fn boundaries(
     session: &mut Session,
     rotation: &mut Rotation,
     walks: &[Walk],
-    skewless: bool,
 ) -> Result<Vec<(u64, u32)>, String> {
+    let noise = session.noise;
     let known = |walk: &Walk| Known { lbn: walk.line.lbn, slots: walk.slots };
     let pairs: Vec<(Known, Known)> = walks
         .windows(2)
@@ -104,7 +104,7 @@ fn boundaries(
             .into_iter()
             .map(|(low, high)| {
                 let ask = ask.clone();
-                Box::pin(async move { between(&ask, low, high, skewless).await }) as _
+                Box::pin(async move { between(&ask, low, high, noise).await }) as _
             })
             .collect()
     })?;
@@ -115,7 +115,7 @@ fn boundaries(
 }
 
 /// The boundaries between two places that differ.
-async fn between(ask: &Asker, low: Known, high: Known, skewless: bool) -> Vec<(u64, u32)> {
+async fn between(ask: &Asker, low: Known, high: Known, noise: f64) -> Vec<(u64, u32)> {
     let mut found = Vec::new();
     let mut open = vec![(low, high)];
     while let Some((mut low, mut high)) = open.pop() {
@@ -133,8 +133,7 @@ async fn between(ask: &Asker, low: Known, high: Known, skewless: bool) -> Vec<(u
                 high = middle;
             }
         }
-        let first = if skewless { crossing(ask, low, high).await } else { edge(ask, low, high).await };
-        found.extend(first.map(|first| (first, high.slots)));
+        found.extend(first_sector(ask, low, high, noise).await.map(|first| (first, high.slots)));
     }
     found
 }
@@ -159,27 +158,43 @@ async fn look(ask: &Asker, low: &Known, high: &Known) -> Option<Known> {
     None
 }
 
-/// The first sector of the zone of `high`, by a walk.
-async fn edge(ask: &Asker, low: Known, high: Known) -> Option<u64> {
+/// The first sector of the zone of `high`, which is a few tracks above `low`.
+async fn first_sector(ask: &Asker, low: Known, high: Known, noise: f64) -> Option<u64> {
+    let Some(edge) = edge(ask, low, high).await else { return crossing(ask, low, high).await.map(|(first, _)| first) };
+    if apart(edge.jump).abs() > 4.0 * ask.tolerance {
+        return Some(edge.lbn);
+    }
+    // Without a jump the lines part slowly: where they meet is more exact, if phases are.
+    let per_sector = (1.0 / f64::from(high.slots) - 1.0 / f64::from(low.slots)).abs();
+    let near = |meeting: f64| (meeting - edge.lbn as f64).abs() <= 3.0 + 8.0 * ask.tolerance / per_sector;
+    let is_exact = 6.0 * noise / per_sector < 0.4;
+    match crossing(ask, low, high).await {
+        Some((first, meeting)) if is_exact && near(meeting) => Some(first),
+        Some(_) | None => Some(edge.lbn),
+    }
+}
+
+/// The begin of the zone of `high`, by a walk.
+async fn edge(ask: &Asker, low: Known, high: Known) -> Option<Edge> {
     let edges = (high.lbn - low.lbn) / u64::from(high.slots.min(low.slots)) + 4;
     for n in 0..MOVES {
         let found = walk(ask, high.lbn + n * u64::from(high.slots), edges.min(64) as usize).await;
-        if let Some(Walk { edges, end: End::Zone(_), .. }) = found {
-            return edges.last().map(|edge| edge.lbn);
+        if let Some(Walk { edges, end: End::Zone, .. }) = found {
+            return edges.last().copied();
         }
     }
     None
 }
 
-/// The sector at which the lines of two places meet.
-async fn crossing(ask: &Asker, low: Known, high: Known) -> Option<u64> {
+/// The sector at which the lines of two places meet, and where exactly they do.
+async fn crossing(ask: &Asker, low: Known, high: Known) -> Option<(u64, f64)> {
     let (below, above) = (slope(ask, low.lbn).await?, slope(ask, high.lbn).await?);
     let per = |known: Known| 1.0 / f64::from(known.slots);
     let behind = (above.line.lbn - below.line.lbn) as f64;
     let off = apart(above.line.phase - below.line.phase - behind * per(low));
-    // Each sector behind the boundary adds the difference.
-    let sectors = off / (per(high) - per(low));
-    Some((above.line.lbn as f64 - sectors).round() as u64)
+    // Each sector behind the last one that both lines have adds the difference.
+    let meeting = above.line.lbn as f64 - off / (per(high) - per(low));
+    Some(((meeting + 1.0).round() as u64, meeting))
 }
 
 /// Moves boundaries that were found within a few sectors to whole tracks from the one before.
@@ -219,7 +234,7 @@ async fn begin(ask: &Asker, first: u64, slots: u32, end: u64) -> Option<Walk> {
         let top = first + tracks * u64::from(slots) - u64::from(slots) / 2;
         let found = walk(ask, top, tracks as usize + 2).await;
         let whole = |walk: &Walk| match walk.end {
-            End::Zone(_) => walk.edges.last().is_some_and(|edge| edge.lbn == first),
+            End::Zone => walk.edges.last().is_some_and(|edge| edge.lbn == first),
             End::Start => first == 0,
             End::Enough | End::NoSkew | End::Lost => false,
         };
