@@ -177,7 +177,7 @@ pub(super) fn lay_out(session: &Session, map: &Map, heads: u32) -> Layout {
         layout.cylinders += made.cylinders;
         layout.zones.push(made);
     }
-    add_tracks(&mut layout, map);
+    add_tracks(&mut layout, map, session.sectors());
     set_phases(&mut layout);
     layout
 }
@@ -200,7 +200,7 @@ fn whole_slots(skew: f64, slots: u32, tolerance: f64) -> f64 {
 }
 
 /// Collects the tracks whose both ends were seen, or, without skew, those whose line was.
-fn add_tracks(layout: &mut Layout, map: &Map) {
+fn add_tracks(layout: &mut Layout, map: &Map, end: u64) {
     let mut tracks = Vec::new();
     let begins = map.zones.iter().filter_map(|zone| zone.begin.as_ref());
     for walk in map.walks.iter().chain(begins) {
@@ -218,14 +218,16 @@ fn add_tracks(layout: &mut Layout, map: &Map) {
             tracks.push(track(layout, first, u64::from(zone.slots), walk.line.at(first)));
         }
     }
-    tracks.retain(|track| track.sectors <= u64::from(track.slots) && track.index < u64::from(layout.heads));
+    tracks.retain(|track| track.first + track.sectors <= end && track.sectors <= u64::from(track.slots) && track.index < u64::from(layout.heads));
     tracks.sort_by_key(|track| track.first);
     tracks.dedup_by_key(|track| track.first);
     layout.tracks = tracks;
 }
 
 fn track(layout: &Layout, first: u64, sectors: u64, phase: f64) -> Track {
-    let (zone, within, index) = layout.place(first);
+    // Slips move the begins of tracks, but hardly by half a track.
+    let slots = layout.place(first).0.slots;
+    let (zone, within, index) = layout.place(first + u64::from(slots) / 2);
     Track { first, sectors, slots: zone.slots, phase, cylinder: zone.first_cylinder + within, index }
 }
 

@@ -114,11 +114,11 @@ pub fn find(
         Some(heads) => heads,
         None => {
             let flat = lay_out(session, &map, 1);
-            seek::heads(session, &first_tracks(&flat, map.skewless))?
+            seek::heads(session, &rotation, &first_tracks(&flat, map.skewless))?
         }
     };
     let layout = lay_out(session, &map, heads);
-    let seeks = seek::find(session, &layout)?;
+    let seeks = seek::find(session, &rotation, &layout)?;
     rotation.check(session, 0.0)?;
     session.say("done");
     Ok(Some(found(session, &rotation, cache, &layout, &map, &seeks)))

@@ -7,8 +7,8 @@
 //! is not that of its target is left out.
 
 use super::layout::{Layout, Track};
+use super::rotation::Rotation;
 use super::session::{Session, apart, fraction};
-use std::ops::Range;
 
 /// Distances up to this one are all measured; the ones above are this many times apart.
 const SHORT: u64 = 8;
@@ -19,6 +19,8 @@ const HEADS_MATTER: u64 = 64;
 const STEPS: usize = 40;
 /// An interval this narrow is narrow enough, in microseconds.
 const NARROW_US: f64 = 8.0;
+/// Between so many pairs the clock is set by an anchor.
+const NUDGE_EVERY: usize = 12;
 /// Tracks that heads are looked for in, where skews do not tell.
 const TRACKS_FOR_HEADS: usize = 34;
 
@@ -48,19 +50,20 @@ pub(super) struct Seeks {
 }
 
 /// Measures seeks over all distances.
-pub(super) fn find(session: &mut Session, layout: &Layout) -> Result<Seeks, String> {
+pub(super) fn find(session: &mut Session, rotation: &Rotation, layout: &Layout) -> Result<Seeks, String> {
     session.say("seeks: none, and another head");
-    let none = least([same_track(session, layout, 1.0)?, same_track(session, layout, 0.4)?]);
-    let head = head_switch(session, layout)?;
+    let seeking = &mut Seeking { session, rotation, pairs: 0 };
+    let none = least([same_track(seeking, layout, 1.0)?, same_track(seeking, layout, 0.4)?]);
+    let head = head_switch(seeking, layout)?;
     let mut by_distance = Vec::new();
     let distances = distances(layout.cylinders);
     for (n, distance) in distances.iter().enumerate() {
         if n % 16 == 0 {
-            session.say(&format!("seeks: over {distance} cylinders and more"));
+            seeking.session.say(&format!("seeks: over {distance} cylinders and more"));
         }
-        let mut found = vec![over(session, layout, *distance, false)?];
+        let mut found = vec![over(seeking, layout, *distance, false)?];
         if *distance <= HEADS_MATTER && layout.heads > 1 {
-            found.push(over(session, layout, *distance, true)?);
+            found.push(over(seeking, layout, *distance, true)?);
         }
         by_distance.extend(least(found).map(|access| (*distance, access)));
     }
@@ -93,12 +96,6 @@ struct Pair {
     target: Track,
 }
 
-/// An arm's arrival, between two times.
-struct Bisection {
-    missed_us: f64,
-    made_us: f64,
-}
-
 /// A target that says nothing, because the cache had it, or because the phase is not the one expected.
 #[derive(Clone, Copy, PartialEq)]
 enum Silent {
@@ -108,65 +105,114 @@ enum Silent {
     TooEarly,
 }
 
-/// Bisects with pairs that `choose` gives; `None` if too few of them say anything, or what they say does not agree.
-fn bisect(
-    session: &mut Session,
+/// Where bisecting for an arm's arrival stands.
+struct Bisection {
     silent: Silent,
-    mut choose: impl FnMut(&mut Session) -> Option<Pair>,
-) -> Result<Option<Access>, String> {
-    let period_us = session.clock.period_us;
-    let mut found: Option<Bisection> = None;
-    let mut confirmed = 0;
-    for _ in 0..STEPS {
-        let Some(pair) = choose(session) else { return Ok(None) };
-        let slot_us = period_us / f64::from(pair.target.slots);
-        let aim = match &found {
-            None => session.rng.f64() * period_us,
-            Some(found) if found.made_us - found.missed_us <= f64::max(NARROW_US, 1.2 * slot_us) => {
-                found.made_us - 0.1 * slot_us
-            }
+    /// Between these, once a pair said something.
+    found: Option<Access>,
+    /// How often the earlier of them was confirmed.
+    confirmed: u32,
+    /// Pairs that may still be tried.
+    left: usize,
+}
+
+/// The measuring of seeks.
+struct Seeking<'s, 'a> {
+    session: &'s mut Session<'a>,
+    rotation: &'s Rotation,
+    pairs: usize,
+}
+
+impl Bisection {
+    fn new(silent: Silent) -> Bisection {
+        Bisection { silent, found: None, confirmed: 0, left: STEPS }
+    }
+
+    /// The interval, if it is narrow, and its upper end was confirmed.
+    fn result(&self) -> Option<Access> {
+        self.found.filter(|_| self.confirmed >= 2)
+    }
+
+    fn is_over(&self) -> bool {
+        self.confirmed >= 2 || self.left == 0
+    }
+
+    fn is_narrow(found: &Access, slot_us: f64) -> bool {
+        found.made_us - found.missed_us <= f64::max(NARROW_US, 1.5 * slot_us)
+    }
+
+    /// When the next target is to pass, after the source.
+    fn aim(&self, session: &mut Session, slot_us: f64) -> f64 {
+        match &self.found {
+            None => session.rng.f64() * session.clock.period_us,
+            Some(found) if Bisection::is_narrow(found, slot_us) => found.made_us - 0.1 * slot_us,
             Some(found) => (found.missed_us + found.made_us) / 2.0,
-        };
-        let Some((expected_us, took_us)) = try_pair(session, &pair, aim)? else {
-            if let Some(found) = found.as_mut().filter(|_| silent == Silent::TooEarly) {
-                found.missed_us = f64::max(found.missed_us, aim).min(found.made_us - 0.5 * slot_us);
-            }
-            continue;
-        };
-        let is_made = took_us < expected_us + period_us / 2.0;
-        match &mut found {
-            None => found = Some(Bisection { missed_us: took_us - period_us, made_us: took_us }),
-            Some(found) if is_made && took_us < found.made_us - 0.5 => {
-                found.made_us = took_us;
-                if took_us <= found.missed_us {
-                    found.missed_us = took_us - period_us;
-                }
-                confirmed = 0;
-            }
-            Some(found) if is_made && expected_us < found.made_us + slot_us => {
-                confirmed += 1;
-                let narrow = found.made_us - found.missed_us <= f64::max(NARROW_US, 2.2 * slot_us);
-                if narrow && confirmed >= 2 {
-                    let (missed_us, made_us) = (found.missed_us, found.made_us);
-                    return Ok(Some(Access { missed_us, made_us }));
-                }
-                // No sector in between: what is missed is not more than a sector earlier.
-                if !narrow && confirmed >= 6 {
-                    return Ok(None);
-                }
-            }
-            Some(found) if !is_made && expected_us < found.made_us => {
-                found.missed_us = found.missed_us.max(expected_us);
-            }
-            // A sector that was in time before is missed: one of both was a mistake.
-            Some(found) if !is_made => {
-                *found = Bisection { missed_us: expected_us, made_us: expected_us + period_us };
-                confirmed = 0;
-            }
-            Some(_) => {}
         }
     }
-    Ok(None)
+
+    /// A target that passed `expected_us` after the source took `took_us`, a turn longer if it was missed.
+    fn learn(&mut self, expected_us: f64, took_us: f64, period_us: f64, slot_us: f64) {
+        let is_made = took_us < expected_us + period_us / 2.0;
+        let Some(found) = &mut self.found else {
+            self.found = Some(Access { missed_us: took_us - period_us, made_us: took_us });
+            return;
+        };
+        if is_made && took_us < found.made_us {
+            self.confirmed = if took_us < found.made_us - 0.5 { 0 } else { self.confirmed };
+            found.made_us = took_us;
+            if took_us <= found.missed_us {
+                found.missed_us = took_us - period_us;
+            }
+        } else if !is_made && expected_us < found.made_us {
+            found.missed_us = found.missed_us.max(expected_us);
+        } else if !is_made && expected_us < found.made_us + 0.5 * slot_us {
+            // A sector that was in time before is missed: one of both was a mistake.
+            *found = Access { missed_us: expected_us, made_us: expected_us + period_us };
+            self.confirmed = 0;
+        }
+        if is_made && expected_us < found.made_us + slot_us && Bisection::is_narrow(found, slot_us) {
+            self.confirmed += 1;
+        }
+    }
+
+    fn silence(&mut self, aim_us: f64, slot_us: f64) {
+        if let Some(found) = self.found.as_mut().filter(|_| self.silent == Silent::TooEarly) {
+            found.missed_us = found.missed_us.max(aim_us).min(found.made_us - 0.5 * slot_us);
+        }
+    }
+}
+
+impl Seeking<'_, '_> {
+    /// Tries one pair.
+    fn step(&mut self, bisection: &mut Bisection, pair: &Pair) -> Result<(), String> {
+        bisection.left -= 1;
+        self.pairs += 1;
+        if self.pairs % NUDGE_EVERY == 0 {
+            self.rotation.nudge(self.session, pair.source)?;
+        }
+        let period_us = self.session.clock.period_us;
+        let slot_us = period_us / f64::from(pair.target.slots);
+        let aim_us = bisection.aim(self.session, slot_us);
+        match try_pair(self.session, pair, aim_us)? {
+            Some((expected_us, took_us)) => bisection.learn(expected_us, took_us, period_us, slot_us),
+            None => bisection.silence(aim_us, slot_us),
+        }
+        Ok(())
+    }
+
+    /// Bisects with pairs that `choose` gives; `None` if too few of them say anything, or what they say does not agree.
+    fn bisect(
+        &mut self,
+        silent: Silent,
+        mut choose: impl FnMut(&mut Session) -> Option<Pair>,
+    ) -> Result<Option<Access>, String> {
+        let mut bisection = Bisection::new(silent);
+        while !bisection.is_over() {
+            let Some(pair) = choose(self.session) else { return Ok(None) };
+            self.step(&mut bisection, &pair)?;
+        }
+        Ok(bisection.result())
+    }
 }
 
 /// Reads the source, and then the first sector of the track that ends at least `aim_us` later. Returns what that takes
@@ -206,13 +252,13 @@ fn early_sector(session: &mut Session, first: u64, slots: u32) -> u64 {
 }
 
 fn over(
-    session: &mut Session,
+    seeking: &mut Seeking,
     layout: &Layout,
     distance: u64,
     mirrored: bool,
 ) -> Result<Option<Access>, String> {
     let last = layout.cylinders - 1;
-    bisect(session, Silent::Ignored, |session| {
+    seeking.bisect(Silent::Ignored, |session| {
         let up = |track: &Track| track.cylinder + distance <= last;
         let down = |track: &Track| track.cylinder >= distance;
         let long = distance > layout.cylinders / 3;
@@ -227,8 +273,8 @@ fn over(
 }
 
 /// Within a track, from a sector `part` of the track's length behind its begin.
-fn same_track(session: &mut Session, layout: &Layout, part: f64) -> Result<Option<Access>, String> {
-    bisect(session, Silent::TooEarly, |session| {
+fn same_track(seeking: &mut Seeking, layout: &Layout, part: f64) -> Result<Option<Access>, String> {
+    seeking.bisect(Silent::TooEarly, |session| {
         let target = any(session, &layout.tracks, |track| track.sectors == u64::from(track.slots))?;
         let source = target.first + ((target.sectors - 1) as f64 * part) as u64;
         Some(Pair { source, target })
@@ -236,11 +282,11 @@ fn same_track(session: &mut Session, layout: &Layout, part: f64) -> Result<Optio
 }
 
 /// From another head of the same cylinder.
-fn head_switch(session: &mut Session, layout: &Layout) -> Result<Option<Access>, String> {
+fn head_switch(seeking: &mut Seeking, layout: &Layout) -> Result<Option<Access>, String> {
     if layout.heads < 2 {
         return Ok(None);
     }
-    bisect(session, Silent::Ignored, |session| {
+    seeking.bisect(Silent::Ignored, |session| {
         let last = u64::from(layout.heads) - 1;
         let target = any(session, &layout.tracks, |track| track.index < last)?;
         let first = target.first + target.sectors;
@@ -250,16 +296,19 @@ fn head_switch(session: &mut Session, layout: &Layout) -> Result<Option<Access>,
 
 /// Heads by the times between tracks that follow each other: changes of head take one time, changes of cylinder
 /// another. `tracks` are numbered from the begin of a zone. 1 if all take the same.
-pub(super) fn heads(session: &mut Session, tracks: &[Track]) -> Result<u32, String> {
+pub(super) fn heads(session: &mut Session, rotation: &Rotation, tracks: &[Track]) -> Result<u32, String> {
     session.say("heads: times from track to track");
-    let mut times = Vec::new();
-    for pair in tracks.windows(2).take(TRACKS_FOR_HEADS) {
-        let found = bisect(session, Silent::Ignored, |session| {
-            let source = early_sector(session, pair[1].first, pair[1].slots);
-            Some(Pair { source, target: pair[0] })
-        })?;
-        times.push(found.map(|access| access.us()));
+    let pairs: Vec<&[Track]> = tracks.windows(2).take(TRACKS_FOR_HEADS).collect();
+    let mut seeking = Seeking { session, rotation, pairs: 0 };
+    let mut all: Vec<Bisection> = pairs.iter().map(|_| Bisection::new(Silent::Ignored)).collect();
+    // All of them in turns, so that a cache has forgotten a pair before its next turn.
+    while all.iter().any(|bisection| !bisection.is_over()) {
+        for (pair, bisection) in pairs.iter().zip(&mut all).rev().filter(|(_, bisection)| !bisection.is_over()) {
+            let source = early_sector(seeking.session, pair[1].first, pair[1].slots);
+            seeking.step(bisection, &Pair { source, target: pair[0] })?;
+        }
     }
+    let times: Vec<Option<f64>> = all.iter().map(|bisection| bisection.result().map(|access| access.us())).collect();
     let known = || times.iter().flatten().copied();
     let (least, most) = (known().fold(f64::MAX, f64::min), known().fold(0.0, f64::max));
     let slots = tracks.first().map_or(1.0, |track| f64::from(track.slots));
@@ -267,10 +316,7 @@ pub(super) fn heads(session: &mut Session, tracks: &[Track]) -> Result<u32, Stri
         return Ok(1);
     }
     let middle = (least + most) / 2.0;
-    let is_long = |range: Range<usize>| -> Vec<bool> {
-        times[range].iter().map(|t| t.is_some_and(|t| t > middle)).collect()
-    };
-    let all = is_long(0..times.len());
+    let all: Vec<bool> = times.iter().map(|time| time.is_some_and(|time| time > middle)).collect();
     // The change of cylinder is the last of every so many.
     let fits = |heads: usize| {
         let (cylinder, head): (Vec<_>, Vec<_>) =
@@ -280,6 +326,5 @@ pub(super) fn heads(session: &mut Session, tracks: &[Track]) -> Result<u32, Stri
         };
         (share(&cylinder) - share(&head)).abs()
     };
-    let best = (2..=all.len() / 2).max_by(|a, b| fits(*a).total_cmp(&fits(*b)).then(b.cmp(a)));
-    Ok(best.filter(|heads| fits(*heads) > 0.8).map_or(1, |heads| heads as u32))
+    Ok((2..=all.len() / 2).find(|heads| fits(*heads) > 0.8).map_or(1, |heads| heads as u32))
 }

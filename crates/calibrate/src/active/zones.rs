@@ -52,7 +52,7 @@ pub(super) fn find(session: &mut Session, rotation: &mut Rotation) -> Result<Map
     let mut firsts = boundaries(session, rotation, &walks)?;
     firsts.insert(0, (0, walks[0].slots));
     if skewless {
-        whole_tracks(&mut firsts);
+        whole_tracks(&mut firsts, session.noise);
     }
     session.say(&format!("zones: {} of them, skews", firsts.len()));
     let begins = if skewless { vec![None; firsts.len()] } else { begins(session, rotation, &firsts)? };
@@ -197,12 +197,17 @@ async fn crossing(ask: &Asker, low: Known, high: Known) -> Option<(u64, f64)> {
     Some(((meeting + 1.0).round() as u64, meeting))
 }
 
-/// Moves boundaries that were found within a few sectors to whole tracks from the one before.
-fn whole_tracks(firsts: &mut [(u64, u32)]) {
+/// Moves boundaries to whole tracks from the one before, as far as they are not known better than that: defects may have
+/// moved them.
+fn whole_tracks(firsts: &mut [(u64, u32)], noise: f64) {
     for n in 1..firsts.len() {
-        let (before, slots) = firsts[n - 1];
-        let tracks = ((firsts[n].0 - before) as f64 / f64::from(slots)).round() as u64;
-        firsts[n].0 = before + tracks * u64::from(slots);
+        let ((before, slots), (first, next)) = (firsts[n - 1], firsts[n]);
+        let tracks = ((first - before) as f64 / f64::from(slots)).round() as u64;
+        let whole = before + tracks * u64::from(slots);
+        let per_sector = (1.0 / f64::from(next) - 1.0 / f64::from(slots)).abs();
+        if whole.abs_diff(first) as f64 <= 1.0 + 6.0 * noise / per_sector {
+            firsts[n].0 = whole;
+        }
     }
 }
 
