@@ -3,7 +3,7 @@
 //! `LAMINA_SEEDS=first..last` tries other seeds than the usual ones.
 
 use lamina_calibrate::Probe;
-use lamina_calibrate::active::{Found, Options, find};
+use lamina_calibrate::active::{Answers, Found, Options, find};
 use lamina_drive::Request;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -87,7 +87,7 @@ impl Drop for Hidden {
 }
 
 /// What is wrong with what was found.
-fn mistakes(truth: &Truth, found: &Found) -> Vec<String> {
+fn mistakes(truth: &Truth, found: &Found, time_us: f64) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut check = |ok: bool, what: String| {
         if !ok {
@@ -96,7 +96,7 @@ fn mistakes(truth: &Truth, found: &Found) -> Vec<String> {
     };
     let turn = found.turn_us;
     check((turn.value / truth.one("turn-us") - 1.0).abs() < 1e-6, format!("turn {turn:?}"));
-    check(found.time_us < 600e6, format!("{} s", found.time_us / 1e6));
+    check(time_us < 600e6, format!("{} s", time_us / 1e6));
     check(f64::from(found.heads) == truth.one("heads"), format!("{} heads", found.heads));
     let zones: Vec<(f64, f64)> = truth.all("zone").map(|zone| (zone[0], zone[1])).collect();
     let seen: Vec<(f64, f64)> =
@@ -121,7 +121,10 @@ fn mistakes(truth: &Truth, found: &Found) -> Vec<String> {
         (truth.seek(*distance as f64) - seek.value, *distance)
     };
     let access = truth.one("overhead-us") + turn.value / zones[0].1 + truth.one("bus-us");
-    check(found.access_us.is_some_and(|us| (us.value - access).abs() < 50.0), format!("{:?} for {access}", found.access_us));
+    check(
+        found.access_us.is_some_and(|us| (us.value - access).abs() < 50.0),
+        format!("{:?} for {access}", found.access_us),
+    );
     if truth.one("heads") > 1.0 {
         let switch = truth.one("head-switch-us");
         let near = |us: lamina_calibrate::active::Measured| (us.value - switch).abs() < 50.0;
@@ -145,15 +148,15 @@ fn hidden_drives_are_found() {
     for seed in seeds() {
         let truth = Truth::of(seed);
         let mut drive = Hidden::start(seed, truth.one("sectors") as u64);
-        let options = Options { seed: 1, budget_s: 600.0 };
+        let options = Options { seed: 1, budget_s: 600.0, pages: 0 };
         let mut stages = Vec::new();
         let found = find(&mut drive, &options, &mut |line| stages.push(line.to_owned()));
         let wrong = match &found {
-            Ok(Some(found)) => mistakes(&truth, found),
-            Ok(None) => vec!["nothing turns".into()],
+            Ok(Answers { disk: Some(found), time_us, .. }) => mistakes(&truth, found, *time_us),
+            Ok(Answers { disk: None, .. }) => vec!["nothing turns".into()],
             Err(e) => vec![e.clone()],
         };
-        if let Ok(Some(found)) = &found {
+        if let Ok(found) = &found {
             println!("seed {seed}: {} requests, {:.0} s", found.requests, found.time_us / 1e6);
         }
         if !wrong.is_empty() {

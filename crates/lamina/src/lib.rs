@@ -23,6 +23,7 @@ pub mod verbs;
 mod apply;
 mod assemble;
 mod bench;
+mod calibrate;
 mod check;
 mod class;
 mod confirm;
@@ -71,6 +72,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Apply(args) => apply::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Calibrate(args) => calibrate::run(args),
         Command::Kinds(args) => kinds::run(args),
         Command::Completions(args) => generate::completions(args),
         Command::Man(args) => generate::man(args),

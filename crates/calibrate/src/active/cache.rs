@@ -3,7 +3,7 @@
 //! Nothing of the geometry is needed for this. Each test is made on sectors that were not read before, far from all
 //! others; a number is found by doubling and bisecting, and believed when it is confirmed on fresh sectors.
 
-use super::rotation::{Rotation, median};
+use super::rotation::median;
 use super::session::{HitTime, Session, apart};
 
 /// Reads that say whether sectors are answered from a cache at all.
@@ -33,12 +33,12 @@ pub struct Cache {
 }
 
 /// Measures the cache; `None` if sectors that were just read are read from the medium again.
-pub(super) fn find(session: &mut Session, rotation: &Rotation) -> Result<Option<Cache>, String> {
+pub(super) fn find(session: &mut Session) -> Result<Option<Cache>, String> {
     session.say("cache: what a hit takes");
     let Some(hit) = hit_time(session)? else { return Ok(None) };
     session.hit = Some(hit);
     let sector_us = sector_time(session, hit)?;
-    let mut test = Test { session, hit, sector_us, anchors: rotation.anchors.len() as u64 };
+    let mut test = Test { session, hit };
     test.session.say("cache: segments");
     let segments = test.greatest(1, SEGMENTS_MAX, Test::keeps)?;
     test.session.say("cache: read-ahead");
@@ -88,8 +88,6 @@ fn sector_time(session: &mut Session, hit: HitTime) -> Result<f64, String> {
 struct Test<'s, 'a> {
     session: &'s mut Session<'a>,
     hit: HitTime,
-    sector_us: f64,
-    anchors: u64,
 }
 
 impl Test<'_, '_> {

@@ -111,7 +111,8 @@ fn heads_of(tracks: &[(usize, Edge)], tolerance: f64) -> Option<u32> {
     if let Some(without_skew) = most_frequent(steps).filter(|tracks| *tracks > 1) {
         return Some(without_skew);
     }
-    let jumps: Vec<(usize, f64)> = tracks.iter().filter(|(n, _)| *n > 0).map(|(n, edge)| (*n, edge.jump)).collect();
+    let jumps: Vec<(usize, f64)> =
+        tracks.iter().filter(|(n, _)| *n > 0).map(|(n, edge)| (*n, edge.jump)).collect();
     (2..=HEADS_MAX.min(jumps.len() / 2)).find_map(|heads| {
         let (cylinder, track): (Vec<_>, Vec<_>) = jumps.iter().partition(|(n, _)| n % heads == 0);
         let (a, b) = (common(&track, tolerance)?, common(&cylinder, tolerance)?);
@@ -151,7 +152,7 @@ pub(super) fn lay_out(session: &Session, map: &Map, heads: u32) -> Layout {
     for (zone, end) in map.zones.iter().zip(ends) {
         let tracks = zone.begin.as_ref().map_or(Vec::new(), |walk| ascending(walk, zone.first));
         let jump = |is_cylinder: bool| {
-            let of = |n: &usize| *n > 0 && (n % heads as usize == 0) == is_cylinder;
+            let of = |n: &usize| *n > 0 && n.is_multiple_of(heads as usize) == is_cylinder;
             let mut jumps: Vec<f64> =
                 tracks.iter().filter(|(n, _)| of(n)).map(|(_, edge)| edge.jump).collect();
             median(&mut jumps)
@@ -184,7 +185,7 @@ pub(super) fn lay_out(session: &Session, map: &Map, heads: u32) -> Layout {
 
 /// How many sectors a cylinder has fewer than its tracks have slots.
 fn spares(tracks: &[(usize, Edge)], slots: u32, heads: u32) -> u32 {
-    let ends = |pair: &&[(usize, Edge)]| pair[1].0 % heads as usize == 0;
+    let ends = |pair: &&[(usize, Edge)]| pair[1].0.is_multiple_of(heads as usize);
     let missing = tracks.windows(2).filter(ends).map(|pair| {
         let all = (pair[1].0 - pair[0].0) as u64 * u64::from(slots);
         all.saturating_sub(pair[1].1.lbn - pair[0].1.lbn) as u32
@@ -218,7 +219,11 @@ fn add_tracks(layout: &mut Layout, map: &Map, end: u64) {
             tracks.push(track(layout, first, u64::from(zone.slots), walk.line.at(first)));
         }
     }
-    tracks.retain(|track| track.first + track.sectors <= end && track.sectors <= u64::from(track.slots) && track.index < u64::from(layout.heads));
+    tracks.retain(|track| {
+        track.first + track.sectors <= end
+            && track.sectors <= u64::from(track.slots)
+            && track.index < u64::from(layout.heads)
+    });
     tracks.sort_by_key(|track| track.first);
     tracks.dedup_by_key(|track| track.first);
     layout.tracks = tracks;

@@ -16,6 +16,7 @@ mod ask;
 mod cache;
 mod layout;
 pub mod linear;
+mod model;
 mod rotation;
 mod seek;
 mod session;
@@ -26,8 +27,13 @@ pub use cache::Cache;
 
 use crate::Probe;
 use layout::{Layout, lay_out};
+use linear::Reading;
+use rotation::Rotation;
 use seek::Seeks;
 use session::Session;
+
+/// A drive with fewer sectors has no room for far reads.
+const SECTORS_MIN: u64 = 1 << 16;
 
 /// How to calibrate.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +42,21 @@ pub struct Options {
     pub seed: u64,
     /// Seconds of the drive's time, thinking included, after which nothing is asked that could be left out.
     pub budget_s: f64,
+    /// Random pages that are read at the end, at most: the paper's 100,000.
+    pub pages: usize,
+}
+
+/// All that questions gave.
+#[derive(Clone, Debug)]
+pub struct Answers {
+    /// The hard disk; `None` if nothing turns in it.
+    pub disk: Option<Found>,
+    /// The random pages, in the order in which they were read.
+    pub readings: Vec<Reading>,
+    /// Requests that were made.
+    pub requests: u64,
+    /// The drive's time that they took, thinking included, in microseconds.
+    pub time_us: f64,
 }
 
 /// A number that was measured.
@@ -87,41 +108,47 @@ pub struct Found {
     pub head_switch_us: Option<Measured>,
     /// What seeks add to that, by distance in cylinders.
     pub seeks_us: Vec<(u64, Measured)>,
-    /// Requests that were made, and the microseconds that they and the pauses between them took.
-    pub requests: u64,
-    /// The drive's time that they took, thinking included, in microseconds.
-    pub time_us: f64,
 }
 
-/// Asks `probe` all that makes a model of a hard disk; `None` if nothing turns in it. `progress` is given a line now and
-/// then.
+/// Asks `probe` all that makes a model of a drive. `progress` is given a line now and then.
 pub fn find(
     probe: &mut dyn Probe,
     options: &Options,
     progress: &mut dyn FnMut(&str),
-) -> Result<Option<Found>, String> {
-    if probe.sectors() < 1 << 16 {
-        return Err(format!("{} sectors are too few to tell anything: 65536 at least", probe.sectors()));
+) -> Result<Answers, String> {
+    if probe.sectors() < SECTORS_MIN {
+        return Err(format!(
+            "{} sectors are too few to tell anything: {SECTORS_MIN} at least",
+            probe.sectors()
+        ));
     }
     let mut session = Session::new(probe, progress, options.seed, options.budget_s * 1e6);
-    let session = &mut session;
-    let Some(mut rotation) = rotation::find(session)? else { return Ok(None) };
-    let cache = cache::find(session, &rotation)?;
+    let disk = match rotation::find(&mut session)? {
+        Some(mut rotation) => Some(hard_disk(&mut session, &mut rotation)?),
+        None => None,
+    };
+    let readings = linear::read(&mut session, options.pages)?;
+    session.say("done");
+    Ok(Answers { disk, readings, requests: session.requests, time_us: session.now_us })
+}
+
+/// Measures a hard disk whose rotation is known.
+fn hard_disk(session: &mut Session, rotation: &mut Rotation) -> Result<Found, String> {
+    let cache = cache::find(session)?;
     rotation.check(session, 0.0)?;
-    let map = zones::find(session, &mut rotation)?;
+    let map = zones::find(session, rotation)?;
     rotation.check(session, 0.0)?;
     let heads = match layout::heads(session, &map) {
         Some(heads) => heads,
         None => {
             let flat = lay_out(session, &map, 1);
-            seek::heads(session, &rotation, &first_tracks(&flat, map.skewless))?
+            seek::heads(session, rotation, &first_tracks(&flat, map.skewless))?
         }
     };
     let layout = lay_out(session, &map, heads);
-    let seeks = seek::find(session, &rotation, &layout)?;
+    let seeks = seek::find(session, rotation, &layout)?;
     rotation.check(session, 0.0)?;
-    session.say("done");
-    Ok(Some(found(session, &rotation, cache, &layout, &map, &seeks)))
+    Ok(found(session, rotation, cache, &layout, &map, &seeks))
 }
 
 /// Consecutive tracks from the begin of a zone, of a drive laid out as if it had one head.
@@ -148,7 +175,7 @@ fn first_tracks(flat: &Layout, skewless: bool) -> Vec<layout::Track> {
 
 fn found(
     session: &Session,
-    rotation: &rotation::Rotation,
+    rotation: &Rotation,
     cache: Option<Cache>,
     layout: &Layout,
     map: &zones::Map,
@@ -184,7 +211,5 @@ fn found(
         access_us: none,
         head_switch_us: seeks.head.as_ref().map(beyond),
         seeks_us: seeks.by_distance.iter().map(|(d, access)| (*d, beyond(access))).collect(),
-        requests: session.requests,
-        time_us: session.now_us,
     }
 }

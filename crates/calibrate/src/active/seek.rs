@@ -187,7 +187,7 @@ impl Seeking<'_, '_> {
     fn step(&mut self, bisection: &mut Bisection, pair: &Pair) -> Result<(), String> {
         bisection.left -= 1;
         self.pairs += 1;
-        if self.pairs % NUDGE_EVERY == 0 {
+        if self.pairs.is_multiple_of(NUDGE_EVERY) {
             self.rotation.nudge(self.session, pair.source)?;
         }
         let period_us = self.session.clock.period_us;
@@ -303,12 +303,15 @@ pub(super) fn heads(session: &mut Session, rotation: &Rotation, tracks: &[Track]
     let mut all: Vec<Bisection> = pairs.iter().map(|_| Bisection::new(Silent::Ignored)).collect();
     // All of them in turns, so that a cache has forgotten a pair before its next turn.
     while all.iter().any(|bisection| !bisection.is_over()) {
-        for (pair, bisection) in pairs.iter().zip(&mut all).rev().filter(|(_, bisection)| !bisection.is_over()) {
+        for (pair, bisection) in
+            pairs.iter().zip(&mut all).rev().filter(|(_, bisection)| !bisection.is_over())
+        {
             let source = early_sector(seeking.session, pair[1].first, pair[1].slots);
             seeking.step(bisection, &Pair { source, target: pair[0] })?;
         }
     }
-    let times: Vec<Option<f64>> = all.iter().map(|bisection| bisection.result().map(|access| access.us())).collect();
+    let times: Vec<Option<f64>> =
+        all.iter().map(|bisection| bisection.result().map(|access| access.us())).collect();
     let known = || times.iter().flatten().copied();
     let (least, most) = (known().fold(f64::MAX, f64::min), known().fold(0.0, f64::max));
     let slots = tracks.first().map_or(1.0, |track| f64::from(track.slots));

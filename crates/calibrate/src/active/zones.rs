@@ -160,7 +160,9 @@ async fn look(ask: &Asker, low: &Known, high: &Known) -> Option<Known> {
 
 /// The first sector of the zone of `high`, which is a few tracks above `low`.
 async fn first_sector(ask: &Asker, low: Known, high: Known, noise: f64) -> Option<u64> {
-    let Some(edge) = edge(ask, low, high).await else { return crossing(ask, low, high).await.map(|(first, _)| first) };
+    let Some(edge) = edge(ask, low, high).await else {
+        return crossing(ask, low, high).await.map(|(first, _)| first);
+    };
     if apart(edge.jump).abs() > 4.0 * ask.tolerance {
         return Some(edge.lbn);
     }
