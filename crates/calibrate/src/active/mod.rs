@@ -20,6 +20,7 @@ mod model;
 mod rotation;
 mod seek;
 mod session;
+pub mod ssd;
 mod track;
 mod zones;
 

@@ -20,6 +20,9 @@ const CHECKED: usize = 12;
 /// The least agreement of all times that counts as a rotation.
 const AGREEMENT_MIN: f64 = 0.5;
 
+/// Far reads that take less than this have no arm to wait for: no cache can have them all the first time.
+const ARM_US: f64 = 1_000.0;
+
 /// A sector whose phase is known.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Anchor {
@@ -92,7 +95,13 @@ pub(super) fn find(session: &mut Session) -> Result<Option<Rotation>, String> {
             both.map(|(a, b)| b.end_us - a.end_us).collect::<Vec<f64>>()
         };
         let near = Gaps([pairs(0, 1), pairs(1, 2)].concat());
-        let Some(coarse) = near.coarse() else { continue };
+        let Some(coarse) = near.coarse() else {
+            let mut first: Vec<f64> = rounds[0].iter().map(Answer::service_us).collect();
+            if median(&mut first).is_some_and(|us| us < ARM_US) {
+                return Ok(None);
+            }
+            continue;
+        };
         let (period_us, _, noise) = near.refined(coarse);
         let (period_us, uncertainty_us, _) = Gaps(pairs(0, 2)).refined(period_us);
         session.clock = Clock::new(period_us);

@@ -319,15 +319,16 @@ pub(super) fn heads(session: &mut Session, rotation: &Rotation, tracks: &[Track]
         return Ok(1);
     }
     let middle = (least + most) / 2.0;
-    let all: Vec<bool> = times.iter().map(|time| time.is_some_and(|time| time > middle)).collect();
+    let known: Vec<(usize, bool)> =
+        times.iter().enumerate().filter_map(|(n, time)| Some((n, (*time)? > middle))).collect();
     // The change of cylinder is the last of every so many.
     let fits = |heads: usize| {
         let (cylinder, head): (Vec<_>, Vec<_>) =
-            all.iter().enumerate().partition(|(n, _)| (n + 1) % heads == 0);
-        let share = |some: &[(usize, &bool)]| {
-            some.iter().filter(|(_, long)| **long).count() as f64 / some.len().max(1) as f64
+            known.iter().partition(|(n, _)| (n + 1).is_multiple_of(heads));
+        let share = |some: &[(usize, bool)]| {
+            some.iter().filter(|(_, long)| *long).count() as f64 / some.len().max(1) as f64
         };
         (share(&cylinder) - share(&head)).abs()
     };
-    Ok((2..=all.len() / 2).find(|heads| fits(*heads) > 0.8).map_or(1, |heads| heads as u32))
+    Ok((2..=times.len() / 2).find(|heads| fits(*heads) > 0.8).map_or(1, |heads| heads as u32))
 }
