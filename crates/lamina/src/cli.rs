@@ -126,6 +126,21 @@ pub enum Command {
     /// device that is not being traced pays nothing for this. Ctrl-C ends the trace.
     #[command(after_help = "Example: lamina trace vm1 --for 60s -o vm1.csv")]
     Trace(Trace),
+    /// Measure a drive, and write the model that behaves like it in time.
+    ///
+    /// DEVICE, a disk or a file, is read past the page cache and never written. Random pages give the paper's line of
+    /// time over distance; probes give rotation, zones, skews, seeks and the cache of a hard disk. The findings go to
+    /// standard error with how sure each of them is, the model to -o or to standard output.
+    ///
+    /// With --probe a program stands in for the drive. It reads lines `R lbn sectors think_us` (sectors of 512 bytes;
+    /// think_us: microseconds of the drive's time between the last answer and this request) and answers each with a line:
+    /// the microseconds that the request took. A request beyond the end is refused by any other line, or by the end of
+    /// the program; that is how the size is found.
+    #[command(
+        after_help = "Examples: lamina calibrate /dev/sdb -o sdb.toml; lamina calibrate --probe './disk --seed 3' -o \
+                      m.toml"
+    )]
+    Calibrate(Calibrate),
     /// List the kinds of layers that a hierarchy file may use.
     Kinds(Kinds),
     /// Print a completion script for a shell.
@@ -460,6 +475,50 @@ pub struct Trace {
     /// The file [default: standard output].
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+}
+
+/// Arguments of `calibrate`.
+#[derive(Args, Debug)]
+pub struct Calibrate {
+    /// A disk, or a file on one.
+    #[arg(required_unless_present = "probe", conflicts_with = "probe")]
+    pub device: Option<PathBuf>,
+    /// A command for the shell that answers for a drive.
+    #[arg(long, value_name = "COMMAND")]
+    pub probe: Option<String>,
+    /// The size of the drive behind --probe [default: found by reading].
+    #[arg(long, value_name = "SIZE", requires = "probe")]
+    pub size: Option<Bytes>,
+    /// The file of the model [default: standard output].
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Overwrite the file of the model.
+    #[arg(long)]
+    pub force: bool,
+    /// What to call the drive in its model [default: the device or the command].
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// The kind of model [default: the one that says most].
+    #[arg(long, value_enum, value_name = "KIND")]
+    pub mechanism: Option<Mechanism>,
+    /// Random pages to read, at most.
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    pub samples: usize,
+    /// Time of the drive after which no more random pages are read.
+    #[arg(long, value_name = "TIME", default_value = "590s")]
+    pub budget: Interval,
+    /// Decides where is read.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// A kind of model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mechanism {
+    /// The paper's line of time over distance.
+    Linear,
+    /// A hard disk with all its parts.
+    Rotational,
 }
 
 /// Arguments of `kinds`.

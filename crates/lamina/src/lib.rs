@@ -23,6 +23,7 @@ pub mod verbs;
 mod apply;
 mod assemble;
 mod bench;
+mod calibrate;
 mod check;
 mod class;
 mod clients;
@@ -76,6 +77,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Bench(args) => bench::run(args),
         Command::Trace(args) => record::run(args),
         Command::Predict(args) => predict::run(args),
+        Command::Calibrate(args) => calibrate::run(args),
         Command::Kinds(args) => kinds::run(args),
         Command::Completions(args) => generate::completions(args),
         Command::Man(args) => generate::man(args),

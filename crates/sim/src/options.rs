@@ -4,7 +4,7 @@ use lamina_block::Geometry;
 use std::time::Duration;
 
 /// The properties of a simulated disk.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DiskOptions {
     /// Its shape. The block is the unit in which writes tear.
     pub geometry: Geometry,

@@ -1,0 +1,127 @@
+//! What is left to chance.
+
+use fastrand::Rng;
+
+/// How the tracks follow each other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Order {
+    /// All heads of a cylinder from the first to the last, then the next cylinder.
+    Ascending,
+    /// As before, and every other cylinder from the last head to the first.
+    Serpentine,
+}
+
+/// How the drive's cache takes what was not asked for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ReadAhead {
+    /// At once, as the shadow cache of CATS has it.
+    Instant,
+    /// As the sectors pass under the head, until the next request arrives.
+    Passing,
+}
+
+/// A zone before it is laid out.
+#[derive(Clone, Debug)]
+pub struct ZoneSpec {
+    pub cylinders: u32,
+    pub sectors: u32,
+    /// Slots that the first sector of a track stands behind the end of the track before, on the same cylinder.
+    pub track_skew: u32,
+    /// The same for the first track of a cylinder.
+    pub cylinder_skew: u32,
+}
+
+/// A drive at random. Times are microseconds.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    pub seed: u64,
+    pub turn: f64,
+    pub heads: u32,
+    pub order: Order,
+    pub zones: Vec<ZoneSpec>,
+    /// Sectors kept free at the end of each cylinder.
+    pub spares: u32,
+    /// Defective sectors, which addresses slip over.
+    pub defects: u32,
+    pub overhead: f64,
+    pub seek: (f64, f64, f64),
+    pub head_switch: f64,
+    pub write_settle: f64,
+    /// What the bus takes for a sector.
+    pub bus: f64,
+    pub hit: f64,
+    pub segments: usize,
+    pub segment_sectors: u64,
+    pub prefetch: u64,
+    pub read_ahead: ReadAhead,
+    /// Whether a hit makes a segment young again.
+    pub lru: bool,
+}
+
+impl Spec {
+    pub fn random(seed: u64) -> Spec {
+        let mut rng = Rng::with_seed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d);
+        let rng = &mut rng;
+        let rpm = [5400.0, 7200.0, 10_000.0, 15_000.0][rng.usize(..4)];
+        let turn = 60e6 / rpm * (1.0 + 0.004 * (rng.f64() - 0.5));
+        let heads = rng.u32(1..=8);
+        let cylinders = rng.u32(4_000..40_000);
+        let alpha = 300.0 + 900.0 * rng.f64();
+        let longest = 5_000.0 + 12_000.0 * rng.f64();
+        // A part of the longest seek is linear, the rest a square root.
+        let linear = 0.3 + 0.4 * rng.f64();
+        let gamma = (longest - alpha) * linear / f64::from(cylinders);
+        let beta = (longest - alpha) * (1.0 - linear) / f64::from(cylinders).sqrt();
+        let head_switch = 250.0 + 0.8 * alpha * rng.f64();
+        let segment_sectors = [64, 128, 221, 256, 512, 1000, 2048][rng.usize(..7)];
+        let mut spec = Spec {
+            seed,
+            turn,
+            heads,
+            order: if rng.bool() { Order::Ascending } else { Order::Serpentine },
+            zones: Vec::new(),
+            spares: if rng.u8(..4) == 0 { rng.u32(1..40) } else { 0 },
+            defects: if rng.u8(..3) == 0 { rng.u32(1..200) } else { 0 },
+            overhead: 50.0 + 400.0 * rng.f64(),
+            seek: (alpha, beta, gamma),
+            head_switch,
+            write_settle: 200.0 + 600.0 * rng.f64(),
+            bus: 512.0 / (80.0 + 500.0 * rng.f64()),
+            hit: 20.0 + 150.0 * rng.f64(),
+            segments: rng.usize(1..=64),
+            segment_sectors,
+            prefetch: rng.u64(..segment_sectors),
+            read_ahead: if rng.bool() { ReadAhead::Instant } else { ReadAhead::Passing },
+            lru: rng.bool(),
+        };
+        spec.zones = zones(&spec, cylinders, rng);
+        spec
+    }
+}
+
+fn zones(spec: &Spec, cylinders: u32, rng: &mut Rng) -> Vec<ZoneSpec> {
+    let count = rng.usize(5..=30);
+    let weights: Vec<f64> = (0..count).map(|_| 0.3 + rng.f64()).collect();
+    let total: f64 = weights.iter().sum();
+    let outer = f64::from(rng.u32(350..1500));
+    let inner = outer * (0.5 + 0.15 * rng.f64());
+    let has_skew = rng.u8(..8) > 0;
+    let margin = 1.0 + 0.3 * rng.f64();
+    let mut zones: Vec<ZoneSpec> = Vec::new();
+    for (i, weight) in weights.iter().enumerate() {
+        let part = i as f64 / (count - 1) as f64;
+        let ideal = (outer + (inner - outer) * part) as u32;
+        let sectors = zones.last().map_or(ideal, |last| ideal.min(last.sectors - 1));
+        let slots = |time: f64| {
+            if has_skew { (time * margin / spec.turn * f64::from(sectors)).ceil() as u32 } else { 0 }
+        };
+        let (alpha, beta, gamma) = spec.seek;
+        zones.push(ZoneSpec {
+            cylinders: (f64::from(cylinders) * weight / total).max(20.0) as u32,
+            sectors,
+            track_skew: slots(spec.head_switch),
+            cylinder_skew: slots(alpha + beta + gamma),
+        });
+    }
+    zones
+}

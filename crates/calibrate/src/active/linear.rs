@@ -1,0 +1,124 @@
+//! The line of the paper on CATS: service time against distance, from random reads.
+//!
+//! The paper's way (section 4): random pages are read, the samples sorted by their distance from the page before, each
+//! replaced by the mean of the up to 1001 samples around it, and a line fitted to that by least squares.
+
+use super::session::Session;
+
+/// Samples around each one that are averaged, with it.
+pub const WINDOW: usize = 1001;
+/// Sectors of a page, as the paper read them.
+pub const PAGE_SECTORS: u32 = 8;
+
+/// A random read: how far from the one before, in sectors, and what it took.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reading {
+    /// The first sector.
+    pub lbn: u64,
+    /// When it was sent, in microseconds since the first question.
+    pub start_us: f64,
+    /// What it took, in microseconds.
+    pub service_us: f64,
+}
+
+/// Service time over distance: `constant` + `slope` · d/D.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    /// Microseconds at no distance.
+    pub constant_us: f64,
+    /// Microseconds that the longest distance adds.
+    pub slope_us: f64,
+    /// D: the longest distance, in sectors.
+    pub longest: u64,
+    /// What a reading is off the line: the root of the mean square, in microseconds.
+    pub residual_us: f64,
+    /// How many distances there were.
+    pub readings: usize,
+    /// The moving average: distance in sectors and microseconds, by distance.
+    pub smooth: Vec<(f64, f64)>,
+}
+
+/// Reads up to `count` random pages, as long as there is time.
+pub(super) fn read(session: &mut Session, count: usize) -> Result<Vec<Reading>, String> {
+    let last = session.sectors().saturating_sub(u64::from(PAGE_SECTORS)) / u64::from(PAGE_SECTORS);
+    let mut readings = Vec::new();
+    while readings.len() < count && session.has_time() {
+        if readings.len() % 5000 == 0 {
+            session.say(&format!("random pages: {} of {count}", readings.len()));
+        }
+        let lbn = session.rng.u64(..=last) * u64::from(PAGE_SECTORS);
+        let answer = session.read_many(lbn, PAGE_SECTORS, 0.0)?;
+        readings.push(Reading { lbn, start_us: answer.start_us, service_us: answer.service_us() });
+    }
+    Ok(readings)
+}
+
+/// The line through `readings` of a drive of `sectors`; `None` if they are too few to average any.
+pub fn fit(readings: &[Reading], sectors: u64) -> Option<Line> {
+    let mut points: Vec<(f64, f64)> = readings
+        .windows(2)
+        .map(|pair| (pair[0].lbn.abs_diff(pair[1].lbn) as f64, pair[1].service_us))
+        .collect();
+    if points.len() < 100 {
+        return None;
+    }
+    points.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let smooth = smoothed(&points);
+    let (constant_us, per_sector) = least_squares(&smooth);
+    let squares: f64 = points.iter().map(|(d, us)| (us - constant_us - per_sector * d).powi(2)).sum();
+    Some(Line {
+        constant_us,
+        slope_us: per_sector * sectors as f64,
+        longest: sectors,
+        residual_us: (squares / points.len() as f64).sqrt(),
+        readings: points.len(),
+        smooth,
+    })
+}
+
+/// Each point's mean with those around it; at the ends with as many on both sides as there are.
+fn smoothed(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let mut sums = vec![0.0];
+    points.iter().for_each(|(_, us)| sums.push(sums[sums.len() - 1] + us));
+    let half = |n: usize| (WINDOW / 2).min(n).min(points.len() - 1 - n);
+    let mean = |n: usize| (sums[n + half(n) + 1] - sums[n - half(n)]) / (2 * half(n) + 1) as f64;
+    points.iter().enumerate().map(|(n, (distance, _))| (*distance, mean(n))).collect()
+}
+
+/// Constant and slope of the line with the least squares.
+fn least_squares(points: &[(f64, f64)]) -> (f64, f64) {
+    let count = points.len() as f64;
+    let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
+    let (x, y) = (mean(|p| p.0), mean(|p| p.1));
+    let products: f64 = points.iter().map(|p| (p.0 - x) * (p.1 - y)).sum();
+    let squares: f64 = points.iter().map(|p| (p.0 - x).powi(2)).sum();
+    let slope = if squares > 0.0 { products / squares } else { 0.0 };
+    (y - slope * x, slope)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_comes_out_of_its_own_points() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        let sectors = 1 << 30;
+        let mut before = 0u64;
+        let readings: Vec<Reading> = (0..20_000)
+            .map(|_| {
+                let lbn = rng.u64(..sectors);
+                let distance = lbn.abs_diff(before) as f64 / sectors as f64;
+                before = lbn;
+                let service_us = 2250.0 + 5250.0 * distance + 4000.0 * rng.f64();
+                Reading { lbn, start_us: 0.0, service_us }
+            })
+            .collect();
+        let line = fit(&readings, sectors).expect("enough");
+        assert!((line.constant_us - 4250.0).abs() < 40.0, "{}", line.constant_us);
+        assert!((line.slope_us - 5250.0).abs() < 100.0, "{}", line.slope_us);
+        assert!((line.residual_us - 1155.0).abs() < 20.0, "{}", line.residual_us);
+        assert_eq!(line.smooth.len(), 19_999);
+        assert!(fit(&readings[..50], sectors).is_none());
+    }
+}

@@ -1,0 +1,263 @@
+//! Tracks, from the phases of their sectors.
+//!
+//! Along a track the phase grows by the same for each sector; from one track to the next it jumps by the skew. So a
+//! few sectors give the sectors around a track, and bisecting gives its ends: Talagala, Arpaci-Dusseau, Patterson:
+//! "Microbenchmark-based extraction of local and global disk characteristics", 1999, and Schindler, Ganger: "Automated
+//! disk drive characterization", 1999, for the idea. Both read many sectors and look at differences of times; with the
+//! rotation known, each read gives its phase, and fewer are enough.
+
+use super::ask::Asker;
+use super::session::{apart, fraction};
+
+/// Distances from a track's sector at which its line is looked for, in sectors. Each is four times the one before, so
+/// that the line of the shorter one says enough about the longer.
+const STEPS: [u64; 7] = [16, 64, 256, 1024, 4096, 16_384, 65_536];
+/// Tracks of a line without a jump after which there is none: more than the heads of any drive.
+const TURNS_MAX: f64 = 34.0;
+/// A track has more sectors than this.
+const SECTORS_MIN: f64 = 24.0;
+/// How often a place is tried again a little lower when its first sectors are on two tracks.
+const ATTEMPTS: u64 = 8;
+
+/// The phases of a track.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Line {
+    /// A sector and the phase of its end.
+    pub lbn: u64,
+    pub phase: f64,
+    /// Turns of a sector, and what they may be off by.
+    pub per_sector: f64,
+    pub error: f64,
+}
+
+impl Line {
+    /// The phase that a sector has if it is on the track.
+    pub(super) fn at(&self, lbn: u64) -> f64 {
+        fraction(self.phase + (lbn as f64 - self.lbn as f64) * self.per_sector)
+    }
+
+    fn off(&self, lbn: u64, phase: f64) -> f64 {
+        apart(phase - self.at(lbn))
+    }
+
+    fn fits(&self, lbn: u64, phase: f64, tolerance: f64) -> bool {
+        self.off(lbn, phase).abs() <= tolerance + lbn.abs_diff(self.lbn) as f64 * self.error
+    }
+
+    /// A sector that is on the track makes the line more exact, if it is far from the line's own.
+    fn learn(&mut self, lbn: u64, phase: f64, tolerance: f64) {
+        let distance = lbn as f64 - self.lbn as f64;
+        let error = tolerance / distance.abs();
+        if error < self.error {
+            self.per_sector += self.off(lbn, phase) / distance;
+            self.error = error;
+        }
+    }
+
+    /// Sectors around the track, and what they may be off by.
+    pub(super) fn slots(&self) -> (f64, f64) {
+        let slots = 1.0 / self.per_sector;
+        (slots, slots * slots * self.error)
+    }
+
+    /// Whether the track may have so many sectors around it.
+    pub(super) fn may_have(&self, slots: u32) -> bool {
+        let (found, error) = self.slots();
+        (found - f64::from(slots)).abs() <= error + 0.5
+    }
+}
+
+/// A line, how far down it was seen, and where it was not seen any more.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slope {
+    pub line: Line,
+    on: u64,
+    off: Option<u64>,
+}
+
+/// The line of the track of `top`, or of a track a little below.
+pub(super) async fn slope(ask: &Asker, top: u64) -> Option<Slope> {
+    for attempt in 0..ATTEMPTS {
+        // Steps that are no multiple of anything that tracks have.
+        if let Some(slope) = slope_at(ask, top.checked_sub(attempt * 29)?).await {
+            return Some(slope);
+        }
+    }
+    None
+}
+
+async fn slope_at(ask: &Asker, top: u64) -> Option<Slope> {
+    const FIRST: u64 = 4;
+    let low = top.checked_sub(FIRST)?;
+    let (phase, below) = ask.phases(top, low).await;
+    let per_sector = fraction(phase - below) / FIRST as f64;
+    let tolerance = ask.tolerance;
+    if per_sector > 1.0 / SECTORS_MIN || per_sector < tolerance / FIRST as f64 {
+        return None;
+    }
+    let mut line = Line { lbn: top, phase, per_sector, error: tolerance / FIRST as f64 };
+    let mut on = low;
+    for step in STEPS {
+        let Some(lbn) = top.checked_sub(step) else { return Some(Slope { line, on, off: None }) };
+        let phase = ask.phase(lbn).await;
+        if !line.fits(lbn, phase, tolerance) {
+            return (on != low).then_some(Slope { line, on, off: Some(lbn) });
+        }
+        line.learn(lbn, phase, tolerance);
+        on = lbn;
+        if step as f64 * line.per_sector > TURNS_MAX {
+            break;
+        }
+    }
+    Some(Slope { line, on, off: None })
+}
+
+/// The first sector of the track of a slope; `None` if the line has no end where tracks must have one.
+async fn first_sector(ask: &Asker, slope: &mut Slope) -> Option<u64> {
+    let Slope { line, on, off } = slope;
+    let turns = (line.lbn - *on) as f64 * line.per_sector;
+    let mut off = match off {
+        Some(off) => *off as i64,
+        None if turns > TURNS_MAX => return None,
+        // The begin of the drive is nearer than the next step.
+        None => -1,
+    };
+    while *on as i64 - off > 1 {
+        let middle = ((*on as i64 + off) / 2) as u64;
+        let phase = ask.phase(middle).await;
+        if line.fits(middle, phase, ask.tolerance) {
+            line.learn(middle, phase, ask.tolerance);
+            *on = middle;
+        } else {
+            off = middle as i64;
+        }
+    }
+    Some(*on)
+}
+
+/// The begin of a track, or of several that follow each other without skew.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Edge {
+    /// Its first sector, and the phase of that.
+    pub lbn: u64,
+    pub phase: f64,
+    /// By how much of a turn it begins later than right behind the last sector of the track below.
+    pub jump: f64,
+}
+
+/// Why a walk ended.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum End {
+    /// It was long enough.
+    Enough,
+    /// Below the last edge tracks have another number of sectors.
+    Zone,
+    /// The begin of the drive.
+    Start,
+    /// The line of the track goes on where it must have ended: there is no skew.
+    NoSkew,
+    /// Nothing fits.
+    Lost,
+}
+
+/// Tracks that follow each other, from above downwards.
+#[derive(Clone, Debug)]
+pub(super) struct Walk {
+    /// The line of the highest track.
+    pub line: Line,
+    /// Sectors around a track.
+    pub slots: u32,
+    pub edges: Vec<Edge>,
+    pub end: End,
+}
+
+/// Follows the tracks from the one of `top` downwards, for at most `tracks` edges.
+pub(super) async fn walk(ask: &Asker, top: u64, tracks: usize) -> Option<Walk> {
+    let mut slope = slope(ask, top).await?;
+    let mut first = first_sector(ask, &mut slope).await;
+    let line = slope.line;
+    let mut walk = Walk { line, slots: line.slots().0.round() as u32, edges: Vec::new(), end: End::Enough };
+    let mut lengths: Vec<u64> = vec![u64::from(walk.slots)];
+    let mut line = slope.line;
+    loop {
+        let Some(lbn) = first else {
+            walk.end = End::NoSkew;
+            break;
+        };
+        if lbn == 0 {
+            walk.end = End::Start;
+            break;
+        }
+        let below = ask.phase(lbn - 1).await;
+        let phase = line.at(lbn);
+        walk.edges.push(Edge { lbn, phase, jump: fraction(phase - below - line.per_sector) });
+        if walk.edges.len() >= tracks {
+            break;
+        }
+        line = Line { lbn: lbn - 1, phase: below, ..line };
+        first = match known(ask, &line, &lengths).await {
+            Some(found) => Some(found),
+            None => match unknown(ask, &mut line, lbn - 1).await {
+                Below::Track(found) => Some(found),
+                Below::Zone => {
+                    walk.end = End::Zone;
+                    break;
+                }
+                Below::Lost => {
+                    walk.end = End::Lost;
+                    break;
+                }
+            },
+        };
+        if let Some(found) = first {
+            let length = lbn - found;
+            lengths.retain(|known| *known != length);
+            lengths.insert(0, length);
+        }
+    }
+    walk.settle();
+    Some(walk)
+}
+
+impl Walk {
+    /// A length that was seen is exact, the number from the slope is not.
+    fn settle(&mut self) {
+        let longest = self.edges.windows(2).map(|pair| pair[0].lbn - pair[1].lbn).max();
+        let near = |length: &u64| (*length as f64 - self.line.slots().0).abs() <= self.line.slots().1 + 0.6;
+        if let Some(length) = longest.filter(near) {
+            self.slots = length as u32;
+        }
+    }
+}
+
+/// The first sector of the track of `line`, whose last sector is the line's, if it has one of `lengths`.
+async fn known(ask: &Asker, line: &Line, lengths: &[u64]) -> Option<u64> {
+    for length in lengths {
+        let Some(first) = (line.lbn + 1).checked_sub(*length) else { continue };
+        let (on, off) = ask.phases(first, first.saturating_sub(1)).await;
+        let ends = first == 0 || !line.fits(first - 1, off, ask.tolerance);
+        if line.fits(first, on, ask.tolerance) && ends {
+            return Some(first);
+        }
+    }
+    None
+}
+
+/// What is below an edge.
+enum Below {
+    Track(u64),
+    Zone,
+    Lost,
+}
+
+/// The first sector of the track that ends at `last`, of which nothing is known; `line` is what the track above had.
+async fn unknown(ask: &Asker, line: &mut Line, last: u64) -> Below {
+    let Some(mut slope) = slope_at(ask, last).await else { return Below::Lost };
+    let (old, new) = (line.slots(), slope.line.slots());
+    if (old.0 - new.0).abs() > old.1 + new.1 + 0.3 {
+        return Below::Zone;
+    }
+    let Some(first) = first_sector(ask, &mut slope).await else { return Below::Lost };
+    *line = slope.line;
+    Below::Track(first)
+}

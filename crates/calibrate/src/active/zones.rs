@@ -1,0 +1,253 @@
+//! Zones: where the number of sectors around a track changes, and how tracks follow each other in between.
+//!
+//! Walks all over the drive say how many sectors a track has there. Between two that differ the boundary is bisected,
+//! all boundaries at once; a third number in between is a zone of its own. Then a walk from each zone's begin shows its
+//! skews: between tracks of a cylinder one, between cylinders another, and so how many heads there are.
+
+use super::ask::{Asker, run};
+use super::rotation::Rotation;
+use super::session::{Session, apart};
+use super::track::{Edge, End, Walk, slope, walk};
+
+/// Places where tracks are looked at first.
+const PLACES: u64 = 96;
+/// Edges of a walk there.
+const EDGES: usize = 4;
+/// Edges of the walk at the begin of a zone: two cylinders of 16 heads.
+const EDGES_OF_ZONE: usize = 34;
+/// Tracks from a boundary at which bisecting gives way to a walk.
+const NEAR_TRACKS: u64 = 3;
+/// How often a place is moved whose tracks are not clear.
+const MOVES: u64 = 5;
+
+/// Tracks with the same number of sectors.
+#[derive(Clone, Debug)]
+pub(super) struct Zone {
+    pub first: u64,
+    /// Sectors around a track.
+    pub slots: u32,
+    /// The walk down to the begin of the zone; `None` if it did not get there.
+    pub begin: Option<Walk>,
+}
+
+/// What is known of the whole drive.
+#[derive(Clone, Debug)]
+pub(super) struct Map {
+    pub zones: Vec<Zone>,
+    /// Walks all over the drive.
+    pub walks: Vec<Walk>,
+    /// Whether tracks have no skew: their ends are not seen, and follow from the zones' begins.
+    pub skewless: bool,
+}
+
+/// Finds all zones.
+pub(super) fn find(session: &mut Session, rotation: &mut Rotation) -> Result<Map, String> {
+    session.say("zones: tracks all over the drive");
+    let walks = everywhere(session, rotation)?;
+    if walks.len() < 2 {
+        return Err("no tracks are seen: the phases of sectors that follow each other are on no line".into());
+    }
+    let skewless = walks.iter().filter(|walk| walk.end == End::NoSkew).count() * 2 > walks.len();
+    session.say("zones: boundaries");
+    let mut firsts = boundaries(session, rotation, &walks)?;
+    firsts.insert(0, (0, walks[0].slots));
+    if skewless {
+        whole_tracks(&mut firsts, session.noise);
+    }
+    session.say(&format!("zones: {} of them, skews", firsts.len()));
+    let begins = if skewless { vec![None; firsts.len()] } else { begins(session, rotation, &firsts)? };
+    let zone = |((first, slots), begin)| Zone { first, slots, begin };
+    Ok(Map { zones: firsts.into_iter().zip(begins).map(zone).collect(), walks, skewless })
+}
+
+/// Walks at places all over the drive, ascending.
+fn everywhere(session: &mut Session, rotation: &mut Rotation) -> Result<Vec<Walk>, String> {
+    let sectors = session.sectors();
+    let step = sectors / PLACES;
+    let mut tops: Vec<u64> = (1..PLACES).map(|n| n * step + session.rng.u64(..step / 2)).collect();
+    tops.push(sectors - 1);
+    // Zone 0 has a walk near its begin, too.
+    tops.insert(0, (step / 4).min(20_000));
+    let walks = run(session, rotation, |ask| {
+        tops.into_iter()
+            .map(|top| {
+                let ask = ask.clone();
+                Box::pin(async move { walk(&ask, top, EDGES).await }) as _
+            })
+            .collect()
+    })?;
+    Ok(walks.into_iter().flatten().collect())
+}
+
+/// A place with a known number of sectors around its track.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    lbn: u64,
+    slots: u32,
+}
+
+/// First sectors of all zones but the first, with their sectors around a track, ascending.
+fn boundaries(
+    session: &mut Session,
+    rotation: &mut Rotation,
+    walks: &[Walk],
+) -> Result<Vec<(u64, u32)>, String> {
+    let noise = session.noise;
+    let known = |walk: &Walk| Known { lbn: walk.line.lbn, slots: walk.slots };
+    let pairs: Vec<(Known, Known)> = walks
+        .windows(2)
+        .map(|pair| (known(&pair[0]), known(&pair[1])))
+        .filter(|(low, high)| low.slots != high.slots)
+        .collect();
+    let found: Vec<Vec<(u64, u32)>> = run(session, rotation, |ask| {
+        pairs
+            .into_iter()
+            .map(|(low, high)| {
+                let ask = ask.clone();
+                Box::pin(async move { between(&ask, low, high, noise).await }) as _
+            })
+            .collect()
+    })?;
+    let mut firsts = found.concat();
+    firsts.sort_unstable();
+    firsts.dedup_by_key(|(first, _)| *first);
+    Ok(firsts)
+}
+
+/// The boundaries between two places that differ.
+async fn between(ask: &Asker, low: Known, high: Known, noise: f64) -> Vec<(u64, u32)> {
+    let mut found = Vec::new();
+    let mut open = vec![(low, high)];
+    while let Some((mut low, mut high)) = open.pop() {
+        let near = |low: &Known, high: &Known| {
+            NEAR_TRACKS * u64::from(low.slots.max(high.slots)) > high.lbn - low.lbn
+        };
+        while !near(&low, &high) {
+            let Some(middle) = look(ask, &low, &high).await else { break };
+            if middle.slots == low.slots {
+                low = middle;
+            } else if middle.slots == high.slots {
+                high = middle;
+            } else {
+                open.push((middle, high));
+                high = middle;
+            }
+        }
+        found.extend(first_sector(ask, low, high, noise).await.map(|first| (first, high.slots)));
+    }
+    found
+}
+
+/// What is in the middle between two places.
+async fn look(ask: &Asker, low: &Known, high: &Known) -> Option<Known> {
+    let quarter = (high.lbn - low.lbn) / 4;
+    for n in 0..MOVES {
+        let middle = low.lbn + 2 * quarter + n * quarter / MOVES;
+        let Some(slope) = slope(ask, middle).await else { continue };
+        let line = slope.line;
+        let distance = |known: &Known| (line.slots().0 - f64::from(known.slots)).abs();
+        let nearer = if distance(low) < distance(high) { low } else { high };
+        let slots = if line.may_have(nearer.slots) { nearer.slots } else { line.slots().0.round() as u32 };
+        let certain = line.slots().1 < 0.5
+            || line.may_have(nearer.slots)
+                && line.slots().1 < f64::from(low.slots.abs_diff(high.slots)) / 2.0;
+        if certain {
+            return Some(Known { lbn: line.lbn, slots });
+        }
+    }
+    None
+}
+
+/// The first sector of the zone of `high`, which is a few tracks above `low`.
+async fn first_sector(ask: &Asker, low: Known, high: Known, noise: f64) -> Option<u64> {
+    let Some(edge) = edge(ask, low, high).await else {
+        return crossing(ask, low, high).await.map(|(first, _)| first);
+    };
+    if apart(edge.jump).abs() > 4.0 * ask.tolerance {
+        return Some(edge.lbn);
+    }
+    // Without a jump the lines part slowly: where they meet is more exact, if phases are.
+    let per_sector = (1.0 / f64::from(high.slots) - 1.0 / f64::from(low.slots)).abs();
+    let near = |meeting: f64| (meeting - edge.lbn as f64).abs() <= 3.0 + 8.0 * ask.tolerance / per_sector;
+    let is_exact = 6.0 * noise / per_sector < 0.4;
+    match crossing(ask, low, high).await {
+        Some((first, meeting)) if is_exact && near(meeting) => Some(first),
+        Some(_) | None => Some(edge.lbn),
+    }
+}
+
+/// The begin of the zone of `high`, by a walk.
+async fn edge(ask: &Asker, low: Known, high: Known) -> Option<Edge> {
+    let edges = (high.lbn - low.lbn) / u64::from(high.slots.min(low.slots)) + 4;
+    for n in 0..MOVES {
+        let found = walk(ask, high.lbn + n * u64::from(high.slots), edges.min(64) as usize).await;
+        if let Some(Walk { edges, end: End::Zone, .. }) = found {
+            return edges.last().copied();
+        }
+    }
+    None
+}
+
+/// The sector at which the lines of two places meet, and where exactly they do.
+async fn crossing(ask: &Asker, low: Known, high: Known) -> Option<(u64, f64)> {
+    let (below, above) = (slope(ask, low.lbn).await?, slope(ask, high.lbn).await?);
+    let per = |known: Known| 1.0 / f64::from(known.slots);
+    let behind = (above.line.lbn - below.line.lbn) as f64;
+    let off = apart(above.line.phase - below.line.phase - behind * per(low));
+    // Each sector behind the last one that both lines have adds the difference.
+    let meeting = above.line.lbn as f64 - off / (per(high) - per(low));
+    Some(((meeting + 1.0).round() as u64, meeting))
+}
+
+/// Moves boundaries to whole tracks from the one before, as far as they are not known better than that: defects may have
+/// moved them.
+fn whole_tracks(firsts: &mut [(u64, u32)], noise: f64) {
+    for n in 1..firsts.len() {
+        let ((before, slots), (first, next)) = (firsts[n - 1], firsts[n]);
+        let tracks = ((first - before) as f64 / f64::from(slots)).round() as u64;
+        let whole = before + tracks * u64::from(slots);
+        let per_sector = (1.0 / f64::from(next) - 1.0 / f64::from(slots)).abs();
+        if whole.abs_diff(first) as f64 <= 1.0 + 6.0 * noise / per_sector {
+            firsts[n].0 = whole;
+        }
+    }
+}
+
+/// Walks down to the begins of zones.
+fn begins(
+    session: &mut Session,
+    rotation: &mut Rotation,
+    firsts: &[(u64, u32)],
+) -> Result<Vec<Option<Walk>>, String> {
+    let end = session.sectors();
+    let ends = firsts.iter().skip(1).map(|(first, _)| *first).chain([end]);
+    let zones: Vec<(u64, u32, u64)> =
+        firsts.iter().zip(ends).map(|((first, slots), end)| (*first, *slots, end)).collect();
+    run(session, rotation, |ask| {
+        zones
+            .into_iter()
+            .map(|(first, slots, end)| {
+                let ask = ask.clone();
+                Box::pin(async move { begin(&ask, first, slots, end).await }) as _
+            })
+            .collect()
+    })
+}
+
+async fn begin(ask: &Asker, first: u64, slots: u32, end: u64) -> Option<Walk> {
+    let tracks = ((end - first) / u64::from(slots)).min(EDGES_OF_ZONE as u64);
+    for n in 0..MOVES {
+        let tracks = tracks.checked_sub(n).filter(|tracks| *tracks > 1)?;
+        let top = first + tracks * u64::from(slots) - u64::from(slots) / 2;
+        let found = walk(ask, top, tracks as usize + 2).await;
+        let whole = |walk: &Walk| match walk.end {
+            End::Zone => walk.edges.last().is_some_and(|edge| edge.lbn == first),
+            End::Start => first == 0,
+            End::Enough | End::NoSkew | End::Lost => false,
+        };
+        if let Some(walk) = found.filter(whole) {
+            return Some(walk);
+        }
+    }
+    None
+}

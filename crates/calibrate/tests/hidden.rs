@@ -1,0 +1,168 @@
+//! Calibration of drives that nobody described: see the example `hidden_drive`, which runs as a child process here.
+//!
+//! `LAMINA_SEEDS=first..last` tries other seeds than the usual ones.
+
+use lamina_calibrate::Probe;
+use lamina_calibrate::active::{Answers, Found, Options, find};
+use lamina_drive::Request;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+fn program() -> PathBuf {
+    let test = std::env::current_exe().expect("the path of this test");
+    let folder = test.ancestors().nth(2).expect("target/PROFILE");
+    let program = folder.join("examples/hidden_drive");
+    assert!(program.exists(), "build it: cargo build -p lamina-calibrate --example hidden_drive");
+    program
+}
+
+/// What the drive says of itself.
+struct Truth(Vec<(String, Vec<f64>)>);
+
+impl Truth {
+    fn of(seed: u64) -> Truth {
+        let output = Command::new(program())
+            .args(["--truth", "--seed", &seed.to_string()])
+            .output()
+            .expect("the drive");
+        let text = String::from_utf8(output.stdout).expect("text");
+        let line = |line: &str| {
+            let (key, values) = line.split_once(' ').expect("key value");
+            (key.to_owned(), values.split(' ').filter_map(|value| value.parse().ok()).collect())
+        };
+        Truth(text.lines().map(line).collect())
+    }
+
+    fn all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a Vec<f64>> {
+        self.0.iter().filter(move |(k, _)| k == key).map(|(_, values)| values)
+    }
+
+    fn one(&self, key: &str) -> f64 {
+        self.all(key).next().expect(key)[0]
+    }
+
+    fn seek(&self, distance: f64) -> f64 {
+        let curve = self.all("seek-us").next().expect("a curve");
+        curve[0] + curve[1] * distance.sqrt() + curve[2] * distance
+    }
+}
+
+struct Hidden {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+    sectors: u64,
+}
+
+impl Hidden {
+    fn start(seed: u64, sectors: u64) -> Hidden {
+        let mut command = Command::new(program());
+        command.args(["--seed", &seed.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("the drive");
+        let to = child.stdin.take().expect("a pipe");
+        let from = BufReader::new(child.stdout.take().expect("a pipe"));
+        Hidden { child, to, from, sectors }
+    }
+}
+
+impl Probe for Hidden {
+    fn ask(&mut self, request: Request, think_us: f64) -> Result<f64, String> {
+        writeln!(self.to, "R {} {} {think_us}", request.lbn, request.sectors).map_err(|e| e.to_string())?;
+        let mut line = String::new();
+        self.from.read_line(&mut line).map_err(|e| e.to_string())?;
+        line.trim().parse().map_err(|e| format!("{line:?}: {e}"))
+    }
+
+    fn sectors(&self) -> u64 {
+        self.sectors
+    }
+}
+
+impl Drop for Hidden {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What is wrong with what was found.
+fn mistakes(truth: &Truth, found: &Found, time_us: f64) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut check = |ok: bool, what: String| {
+        if !ok {
+            wrong.push(what);
+        }
+    };
+    let turn = found.turn_us;
+    check((turn.value / truth.one("turn-us") - 1.0).abs() < 1e-6, format!("turn {turn:?}"));
+    check(time_us < 600e6, format!("{} s", time_us / 1e6));
+    check(f64::from(found.heads) == truth.one("heads"), format!("{} heads", found.heads));
+    let zones: Vec<(f64, f64)> = truth.all("zone").map(|zone| (zone[0], zone[1])).collect();
+    let seen: Vec<(f64, f64)> =
+        found.zones.iter().map(|zone| (zone.first_lbn as f64, zone.sectors_per_track.into())).collect();
+    let missing: Vec<_> = zones.iter().filter(|zone| !seen.contains(zone)).collect();
+    let extra: Vec<_> = seen.iter().filter(|zone| !zones.contains(zone)).collect();
+    check(missing.is_empty() && extra.is_empty(), format!("zones missing {missing:?} extra {extra:?}"));
+    match &found.cache {
+        None => check(false, "no cache".into()),
+        Some(cache) => {
+            check(cache.segments.0 as f64 == truth.one("segments"), format!("{:?} segments", cache.segments));
+            check(cache.prefetch.0 as f64 == truth.one("prefetch"), format!("prefetch {:?}", cache.prefetch));
+            let sectors = cache.segment_sectors.map_or(0.0, |(sectors, _)| sectors as f64);
+            check(
+                sectors == truth.one("segment-sectors"),
+                format!("segments of {:?}", cache.segment_sectors),
+            );
+        }
+    }
+    let off = |(distance, seek): &(u64, _)| {
+        let seek: &lamina_calibrate::active::Measured = seek;
+        (truth.seek(*distance as f64) - seek.value, *distance)
+    };
+    let access = truth.one("overhead-us") + turn.value / zones[0].1 + truth.one("bus-us");
+    check(
+        found.access_us.is_some_and(|us| (us.value - access).abs() < 50.0),
+        format!("{:?} for {access}", found.access_us),
+    );
+    if truth.one("heads") > 1.0 {
+        let switch = truth.one("head-switch-us");
+        let near = |us: lamina_calibrate::active::Measured| (us.value - switch).abs() < 50.0;
+        check(found.head_switch_us.is_some_and(near), format!("{:?} for {switch}", found.head_switch_us));
+    }
+    let bad: Vec<_> = found.seeks_us.iter().map(off).filter(|(off, _)| off.abs() > 100.0).collect();
+    check(bad.is_empty(), format!("seeks off {bad:?}"));
+    check(found.seeks_us.len() > 40, format!("{} seeks", found.seeks_us.len()));
+    wrong
+}
+
+fn seeds() -> Vec<u64> {
+    let Ok(range) = std::env::var("LAMINA_SEEDS") else { return vec![1, 2, 3, 4, 5] };
+    let (first, last) = range.split_once("..").expect("LAMINA_SEEDS=first..last");
+    (first.parse().expect("a number")..last.parse().expect("a number")).collect()
+}
+
+#[test]
+fn hidden_drives_are_found() {
+    let mut failed = 0;
+    for seed in seeds() {
+        let truth = Truth::of(seed);
+        let mut drive = Hidden::start(seed, truth.one("sectors") as u64);
+        let options = Options { seed: 1, budget_s: 600.0, pages: 0 };
+        let mut stages = Vec::new();
+        let found = find(&mut drive, &options, &mut |line| stages.push(line.to_owned()));
+        let wrong = match &found {
+            Ok(Answers { disk: Some(found), time_us, .. }) => mistakes(&truth, found, *time_us),
+            Ok(Answers { disk: None, .. }) => vec!["nothing turns".into()],
+            Err(e) => vec![e.clone()],
+        };
+        if let Ok(found) = &found {
+            println!("seed {seed}: {} requests, {:.0} s", found.requests, found.time_us / 1e6);
+        }
+        if !wrong.is_empty() {
+            failed += 1;
+            println!("seed {seed}: {}\n{}", wrong.join("; "), stages.join("\n"));
+        }
+    }
+    assert_eq!(failed, 0, "drives that were not found");
+}

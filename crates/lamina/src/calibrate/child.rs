@@ -1,0 +1,248 @@
+//! A program that stands in for a drive: `R|W lbn sectors think_us` on its input, microseconds on its output.
+//!
+//! ```text
+//!   R 81920 1 0       ──▶                 sector 81920, at once
+//!                     ◀──  7312.402       it took 7.3 ms
+//!   R 40960 8 500     ──▶                 8 sectors, half a millisecond of the drive's time later
+//! ```
+//!
+//! One line a request, one line an answer; nothing else is required of the program. Numbers that are sent are whole. An
+//! answer that is no number of microseconds refuses the request; so does the program's end, after which it is started
+//! anew. That is how the size is found if it is not given: by doubling and bisecting for the first sector that is
+//! refused. A program that does not answer at all is an error.
+
+use lamina_calibrate::Probe;
+use lamina_drive::{Op, Request};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+/// How long an answer may take. A drive's time passes at once, so that this is time for computing.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// The first sector number that is tried for the size, and the last.
+const SIZES: (u64, u64) = (1 << 10, 1 << 42);
+/// How often a program that ends is started anew.
+const STARTS_MAX: u32 = 200;
+
+/// A program that is asked.
+pub struct ChildProbe {
+    command: String,
+    sectors: u64,
+    running: Running,
+}
+
+/// A program that runs.
+struct Running {
+    child: Child,
+    requests: ChildStdin,
+    answers: Receiver<std::io::Result<String>>,
+}
+
+/// What came for a request.
+enum Answer {
+    Took(f64),
+    /// The line that was no time.
+    Refused(String),
+    /// The program has ended.
+    Ended,
+}
+
+impl ChildProbe {
+    /// Starts `command`, a line for the shell. The size is looked for if it is not given.
+    pub fn start(command: &str, sectors: Option<u64>) -> Result<ChildProbe, String> {
+        let running = Running::start(command)?;
+        let mut probe =
+            ChildProbe { command: command.to_owned(), sectors: sectors.unwrap_or(u64::MAX), running };
+        if sectors.is_none() {
+            probe.sectors = probe.find_size()?;
+            // The drive begins anew, with nothing in its cache.
+            probe.running = Running::start(command)?;
+        }
+        Ok(probe)
+    }
+
+    /// The first sector that is refused.
+    fn find_size(&mut self) -> Result<u64, String> {
+        match self.running.ask(0, 1, 0)? {
+            Answer::Took(_) => {}
+            Answer::Refused(line) => {
+                return Err(format!(
+                    "{}: a read of sector 0 is answered with {line:?}, not with microseconds",
+                    self.command
+                ));
+            }
+            Answer::Ended => {
+                return Err(format!(
+                    "{}: ended when it was asked for sector 0{}",
+                    self.command,
+                    self.running.status()
+                ));
+            }
+        }
+        let (mut there, mut refused) = (0, SIZES.0);
+        let mut starts = 0;
+        while self.has(refused, &mut starts)? {
+            (there, refused) = (refused, refused * 2);
+            if refused > SIZES.1 {
+                return Err(format!(
+                    "{}: answers for any sector: say how large the drive is with --size",
+                    self.command
+                ));
+            }
+        }
+        while refused - there > 1 {
+            let middle = there + (refused - there) / 2;
+            if self.has(middle, &mut starts)? { there = middle } else { refused = middle }
+        }
+        Ok(refused)
+    }
+
+    fn has(&mut self, lbn: u64, starts: &mut u32) -> Result<bool, String> {
+        match self.running.ask(lbn, 1, 0)? {
+            Answer::Took(_) => Ok(true),
+            Answer::Refused(_) => Ok(false),
+            Answer::Ended => {
+                *starts += 1;
+                if *starts > STARTS_MAX {
+                    return Err(format!(
+                        "{}: ends again and again: say how large the drive is with --size",
+                        self.command
+                    ));
+                }
+                self.running = Running::start(&self.command)?;
+                Ok(false)
+            }
+        }
+    }
+}
+
+impl Probe for ChildProbe {
+    fn ask(&mut self, request: Request, think_us: f64) -> Result<f64, String> {
+        if request.op != Op::Read {
+            return Err(format!("{}: only reads are sent to it", self.command));
+        }
+        let Request { lbn, sectors, .. } = request;
+        match self.running.ask(lbn, sectors, think_us.round() as u64)? {
+            Answer::Took(us) => Ok(us),
+            Answer::Refused(line) => Err(format!(
+                "{}: a read of {sectors} sectors at {lbn} is answered with {line:?}, not with microseconds; the size \
+                 was taken to be {} sectors",
+                self.command, self.sectors
+            )),
+            Answer::Ended => Err(format!(
+                "{}: ended at a read of {sectors} sectors at {lbn}{}",
+                self.command,
+                self.running.status()
+            )),
+        }
+    }
+
+    fn sectors(&self) -> u64 {
+        self.sectors
+    }
+}
+
+impl Running {
+    fn start(command: &str) -> Result<Running, String> {
+        // A group of its own, so that what the shell starts can be ended with it.
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(command).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        let mut child = shell.spawn().map_err(|e| format!("{command}: cannot be started: {e}"))?;
+        let pipes = child.stdin.take().zip(child.stdout.take());
+        let (requests, output) = pipes.ok_or_else(|| format!("{command}: has no pipes"))?;
+        let (lines, answers) = channel();
+        std::thread::spawn(move || {
+            // The other end is gone when the probe is.
+            BufReader::new(output).lines().take_while(|line| lines.send(clone(line)).is_ok()).for_each(drop);
+        });
+        Ok(Running { child, requests, answers })
+    }
+
+    fn ask(&mut self, lbn: u64, sectors: u32, think_us: u64) -> Result<Answer, String> {
+        let line = format!("R {lbn} {sectors} {think_us}\n");
+        if self.requests.write_all(line.as_bytes()).and_then(|()| self.requests.flush()).is_err() {
+            return Ok(Answer::Ended);
+        }
+        match self.answers.recv_timeout(ANSWER_TIMEOUT) {
+            Ok(Ok(answer)) => Ok(match answer.trim().parse::<f64>() {
+                Ok(us) if us.is_finite() && us >= 0.0 => Answer::Took(us),
+                Ok(_) | Err(_) => Answer::Refused(answer),
+            }),
+            Ok(Err(e)) => Err(format!("the probe's answer cannot be read: {e}")),
+            Err(RecvTimeoutError::Disconnected) => Ok(Answer::Ended),
+            Err(RecvTimeoutError::Timeout) => {
+                let seconds = ANSWER_TIMEOUT.as_secs();
+                Err(format!(
+                    "the probe did not answer {:?} within {seconds} s: is its output flushed?",
+                    line.trim()
+                ))
+            }
+        }
+    }
+
+    /// How the program ended, for a message.
+    fn status(&mut self) -> String {
+        match self.child.wait() {
+            Ok(status) => format!(" ({status})"),
+            Err(_) => String::new(),
+        }
+    }
+}
+
+/// An error of a reader cannot be copied, but its text can.
+fn clone(line: &std::io::Result<String>) -> std::io::Result<String> {
+    line.as_ref().cloned().map_err(|e| std::io::Error::new(e.kind(), e.to_string()))
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // The group is the child's, which is not waited for before.
+        if let Ok(None) = self.child.try_wait()
+            && let Some(group) = rustix::process::Pid::from_raw(self.child.id() as i32)
+        {
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        }
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Answers 1500.5 for sectors below 5000 and ends for others, in the shell.
+    const ENDS: &str = "while read op lbn n think; do [ $lbn -lt 5000 ] || exit 3; echo 1500.5; done";
+    const REFUSES: &str = "while read op lbn n think; do [ $lbn -lt 5000 ] && echo 2.5 || echo -1; done";
+
+    #[test]
+    fn sizes_are_found() {
+        for command in [ENDS, REFUSES] {
+            let probe = ChildProbe::start(command, None).expect("a size");
+            assert_eq!(probe.sectors(), 5000, "{command}");
+        }
+    }
+
+    #[test]
+    fn answers_are_times() {
+        let mut probe = ChildProbe::start(ENDS, Some(9000)).expect("a program");
+        let read = |lbn| Request { op: Op::Read, lbn, sectors: 1 };
+        assert_eq!(probe.ask(read(4999), 10.0), Ok(1500.5));
+        let ended = probe.ask(read(5000), 0.0).expect_err("beyond the end");
+        assert!(ended.contains("ended at a read of 1 sectors at 5000 (exit status: 3)"), "{ended}");
+    }
+
+    #[test]
+    fn other_programs_are_refused() {
+        for (command, message) in [
+            ("true", "ended when it was asked for sector 0"),
+            ("while read x; do echo hello; done", "answered with \"hello\""),
+            ("while read x; do echo nan; done", "answered with \"nan\""),
+            ("while read x; do echo 1; done", "--size"),
+        ] {
+            let error = ChildProbe::start(command, None).err().unwrap_or_default();
+            assert!(error.contains(message), "{command}: {error}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! What a calibration found, for people: each parameter, and how sure it is.
+
+use lamina_calibrate::active::{Answers, Cache, Found, Measured, linear::Line};
+use std::io::{self, Write};
+
+/// Seeks that are shown: about so many.
+const SEEKS_SHOWN: usize = 12;
+
+/// Shows what a drive's answers came to.
+pub fn answers(out: &mut dyn Write, answers: &Answers, line: Option<&Line>, sectors: u64) -> io::Result<()> {
+    writeln!(
+        out,
+        "{} requests, {:.1} s of the drive's time; {sectors} sectors",
+        answers.requests,
+        answers.time_us / 1e6
+    )?;
+    match &answers.disk {
+        Some(disk) => hard_disk(out, disk)?,
+        None => writeln!(
+            out,
+            "no rotation: the times between readings of a sector are not whole turns of any period"
+        )?,
+    }
+    if let Some(line) = line {
+        let (constant, slope) = (line.constant_us / 1e3, line.slope_us / 1e3);
+        let (count, off) = (line.readings, line.residual_us / 1e3);
+        writeln!(
+            out,
+            "line        {constant:.3} + {slope:.3} d/D ms, of {count} random pages; they are {off:.3} ms off (rms)"
+        )?;
+    }
+    Ok(())
+}
+
+fn hard_disk(out: &mut dyn Write, disk: &Found) -> io::Result<()> {
+    let turn = disk.turn_us;
+    let rpm = 60e6 / turn.value;
+    writeln!(
+        out,
+        "rotation    {:.6} ms ± {:.2e} of it ({rpm:.2} turns a minute)",
+        turn.value / 1e3,
+        turn.uncertainty / turn.value
+    )?;
+    let heads = if disk.heads == 1 { " (or nothing tells heads apart)" } else { "" };
+    writeln!(
+        out,
+        "layout      {} heads{heads}, {} cylinders, {} zones",
+        disk.heads,
+        disk.cylinders,
+        disk.zones.len()
+    )?;
+    writeln!(out, "  zone   first lbn  sectors/track  first cylinder  skew: track  cylinder  spares")?;
+    for (n, zone) in disk.zones.iter().enumerate() {
+        let sure = if zone.is_confirmed { "" } else { "  (its first tracks were not seen)" };
+        let (track, cylinder) = (zone.track_skew, zone.cylinder_skew);
+        writeln!(
+            out,
+            "  {n:4}  {:10}  {:13}  {:14}  {track:11.5}  {cylinder:8.5}  {:6}{sure}",
+            zone.first_lbn, zone.sectors_per_track, zone.first_cylinder, zone.spare_sectors
+        )?;
+    }
+    measured(out, "access      a sector on the track of the arm, at least", disk.access_us.as_ref())?;
+    measured(out, "head switch beyond that", disk.head_switch_us.as_ref())?;
+    let step = disk.seeks_us.len().div_ceil(SEEKS_SHOWN).max(1);
+    let last = disk.seeks_us.last();
+    for (distance, seek) in disk.seeks_us.iter().step_by(step).chain(last) {
+        measured(out, &format!("seek        {distance} cylinders"), Some(seek))?;
+    }
+    match &disk.cache {
+        Some(found) => cache(out, found),
+        None => writeln!(out, "cache       none: what was just read is read from the medium again"),
+    }
+}
+
+fn measured(out: &mut dyn Write, name: &str, found: Option<&Measured>) -> io::Result<()> {
+    match found {
+        Some(us) => writeln!(out, "{name}: {:.3} ± {:.3} ms", us.value / 1e3, us.uncertainty / 1e3),
+        None => writeln!(out, "{name}: not found"),
+    }
+}
+
+fn cache(out: &mut dyn Write, cache: &Cache) -> io::Result<()> {
+    let sure = |is_confirmed: bool| if is_confirmed { "confirmed" } else { "not confirmed" };
+    writeln!(
+        out,
+        "hit         {:.3} ms, and {:.2} us for each further sector",
+        cache.hit_us / 1e3,
+        cache.sector_us
+    )?;
+    writeln!(out, "cache       {} segments ({})", cache.segments.0, sure(cache.segments.1))?;
+    match cache.segment_sectors {
+        Some((sectors, is_confirmed)) => {
+            writeln!(out, "            of {sectors} sectors ({})", sure(is_confirmed))?
+        }
+        None => writeln!(out, "            of more sectors than were tried")?,
+    }
+    writeln!(out, "            {} sectors are read ahead ({})", cache.prefetch.0, sure(cache.prefetch.1))
+}
