@@ -11,9 +11,9 @@
 //! Predictions deliberately leave out the time that processors take, as the paper's virtual disk could not
 //! (*Predicting Disk Scheduling Performance with Virtual Machines*, section 7).
 
-pub mod clients;
 pub mod drives;
 mod figures;
+pub mod log;
 mod plots;
 mod poisson;
 mod policy;
