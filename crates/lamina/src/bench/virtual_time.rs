@@ -148,7 +148,7 @@ mod tests {
         for (words, says) in [
             (&[][..], "--model"),
             (&["--model", "no-such"], "neither a model that comes with Lamina nor a model file"),
-            (&["--model", "diks=cheetah-15k4"], "no disk is called \"diks\""),
+            (&["--model", "diks=cheetah-15k4"], "no disk is called"),
             (&["--model", "cheetah-15k4", "--model", "san"], "another model is given for the same"),
             (&["--model", "san", "--server-pid", "1"], "--server-pid"),
         ] {
