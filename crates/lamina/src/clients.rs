@@ -67,8 +67,7 @@ struct Run<O> {
 }
 
 /// Lets the clients of `workload` work on a device to the end. `nodes` are ways to it, at least one, that the clients
-/// share evenly. `now` is the time of `env`, as exact as is wanted; `seed`
-/// decides what writes carry.
+/// share evenly. `now` is the time of `env`, as exact as is wanted; `seed` decides what writes carry.
 pub async fn run<O: Observer + 'static>(
     env: Rc<dyn Env>,
     now: Box<dyn Fn() -> Time>,

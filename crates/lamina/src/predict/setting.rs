@@ -51,7 +51,7 @@ impl Setting {
             let Open { node, _hierarchy } = setting.open(&env, &log, &policy).await?;
             let workload = source.workload(seed, node.geometry().size)?;
             let clock = Rc::clone(&env);
-            run(env, Box::new(move || clock.now()), node, workload, Rc::clone(&log), seed).await;
+            run(env, Box::new(move || clock.now()), vec![node], workload, Rc::clone(&log), seed).await;
             log.take().map_err(Failure::failed)
         };
         simulation.run(work).map_err(Failure::failed)?

@@ -26,8 +26,8 @@
 //! * `deadline`, `cfq`, `cats`, `satf`: tables with parameters of these policies, which keep them while another one is
 //!   in force.
 //!   `deadline = { read-expire = "500ms", write-expire = "5s", fifo-batch = 16, writes-starved = 2 }`,
-//!   `cfq = { slice-sync = "100ms", slice-async = "40ms", slice-idle = "8ms", quantum = 4, fifo-expire-sync = "125ms",
-//!   fifo-expire-async = "250ms" }`,
+//!   `cfq = { slice-sync = "100ms", slice-async = "40ms", slice-idle = "8ms", slice-idle-seeky = "2ms", quantum = 4,
+//!   fifo-expire-sync = "125ms", fifo-expire-async = "250ms" }`,
 //!   `cats = { read-delay = "100ms", busdriver-delay = "7ms", write-delay = "500ms", write-batch = 16, table = 256 }`
 //!   (and `cache = { segments = 64, segment-sectors = 221, prefetch-sectors = 64 }` instead of the model's),
 //!   `satf = { age-weight = 0.02 }`.
