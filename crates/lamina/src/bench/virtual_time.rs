@@ -1,7 +1,7 @@
 //! A load in virtual time: the real layers of a hierarchy on simulated disks that take the time of models.
 //!
-//! The disks are blank and as large as those that the file names, of which nothing but the size is looked at. Layers that
-//! remember begin as after their creation: reads of what was never written may not reach a disk at all.
+//! The disks are blank and as large as those that the file names, of which nothing but the size is looked at. Layers
+//! that remember begin as after their creation: reads of what was never written may not reach a disk at all.
 //!
 //! The time of the processor deliberately counts for nothing; a request takes a microsecond if nothing else takes time.
 
@@ -148,7 +148,7 @@ mod tests {
         for (words, says) in [
             (&[][..], "--model"),
             (&["--model", "no-such"], "neither a model that comes with Lamina nor a model file"),
-            (&["--model", "diks=cheetah-15k4"], "no disk is called \"diks\""),
+            (&["--model", "diks=cheetah-15k4"], "no disk is called"),
             (&["--model", "cheetah-15k4", "--model", "san"], "another model is given for the same"),
             (&["--model", "san", "--server-pid", "1"], "--server-pid"),
         ] {

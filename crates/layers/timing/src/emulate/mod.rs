@@ -2,8 +2,8 @@
 //!
 //! The virtual performance throttle of *Predicting Disk Scheduling Performance with Virtual Machines* (section 4): a
 //! request goes to the device below at once, and completes when k times the time that the drive takes for it has
-//! passed, or when it is done below, whichever is later. Requests in flight share the drive, and stand in its queue: the
-//! drive's time runs as real time does, k times as slowly.
+//! passed, or when it is done below, whichever is later. Requests in flight share the drive, and stand in its queue:
+//! the drive's time runs as real time does, k times as slowly.
 //!
 //! ```text
 //!      request ──┬──▶ device below ───────────▶ returned ──┐

@@ -14,9 +14,9 @@
 //! * `over`: the device below.
 //! * `policy` (`noop`): the order.
 //!   `noop`: as they come. `sstf`: the shortest distance first. `scan`: the elevator, up and down. `cscan`: the
-//!   elevator that only goes up. `deadline`: Linux's, sorted batches of reads or writes, with deadlines. `cfq`: Linux's,
-//!   slices of time for each client, with anticipation. `cats`: the least total response time of what waits, hits of
-//!   the drive's cache first. `satf`: the shortest access time first, by the model of the drive.
+//!   elevator that only goes up. `deadline`: Linux's, sorted batches of reads or writes, with deadlines. `cfq`:
+//!   Linux's, slices of time for each client, with anticipation. `cats`: the least total response time of what waits,
+//!   hits of the drive's cache first. `satf`: the shortest access time first, by the model of the drive.
 //! * `depth` (1): how many requests the device below has at the same time. A drive that gets more than two orders them
 //!   by itself, and the policy decides little.
 //! * `model` (none): the drive below, for `cats` and `satf`: the name of a model that comes with Lamina, or the path of
@@ -35,8 +35,9 @@
 //! Commands: `set` takes the same keys and changes those, also under load: the new policy gets all requests that wait,
 //! and nothing is lost or sent twice. Of a table it changes the parameters that are given. `show` shows all keys.
 //!
-//! Each policy sends every request in the end; its module says after how long at most. Clients are told apart by
-//! [`Io::client`]: an export is one, and each connection to it over NBD is one of its own.
+//! Each policy sends every request in the end; its module says after how long at most. `cfq` and `cats` tell clients
+//! apart: a guest over vhost-user is one, and each connection over NBD, and what layers above ask by themselves is one
+//! together.
 //!
 //! A flush goes on at once. It covers the writes that completed before it came, and a write that waits here has not
 //! completed: nothing in the queue has to go first, and nothing that the flush covers is still here. Forced unit access
