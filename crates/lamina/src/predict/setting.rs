@@ -34,8 +34,8 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// Lets a workload work here under `policy`. Also returns how long that took a processor, without the preparation of
-    /// what runs share.
+    /// Lets a workload work here under `policy`. Also returns how long that took a processor, without the preparation
+    /// of what runs share.
     pub fn measure(
         &self,
         policy: &Policy,
