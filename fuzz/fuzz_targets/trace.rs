@@ -1,7 +1,8 @@
 //! Traces: any bytes are read as each format, or as the one that they seem to have, and what they hold is replayed.
 //!
-//! The first byte chooses the format and the event. What must hold: no panic, no hang, memory within bounds; every error
-//! names the input; every request of a replay lies on the disk; a replay ends after as many requests as were read.
+//! The first byte chooses the format and the event. What must hold: no panic, no hang, memory within bounds; every
+//! error names the input; every request of a replay lies on the disk; a replay ends after as many requests as were
+//! read.
 
 #![no_main]
 

@@ -11,8 +11,8 @@
 use crate::emulate::{ZEROES_MAX, run, then_flush, writes_of_zeroes};
 use crate::walk::{Deferred, Request, Walk};
 use crate::{
-    Absent, Command, Consent, Durability, Effect, Env, Error, ErrorKind, Extent, Finding, Geometry,
-    Healed, Io, Job, Judge, Layer, Op, OpKind, Result, Signal, Stats, Step, Time, Watch, Zero,
+    Absent, Command, Consent, Durability, Effect, Env, Error, ErrorKind, Extent, Finding, Geometry, Healed,
+    Io, Job, Judge, Layer, Op, OpKind, Result, Signal, Stats, Step, Time, Watch, Zero,
 };
 use serde_json::Value;
 use std::any::Any;

@@ -60,7 +60,8 @@ impl SegmentCache {
         }
     }
 
-    /// `request` goes to the drive: its span and the prefetch take the next segment. Flushes and discards change nothing.
+    /// `request` goes to the drive: its span and the prefetch take the next segment. Flushes and discards change
+    /// nothing.
     pub fn dispatched(&mut self, request: &Request) {
         match request.op {
             Op::Read | Op::Write => {

@@ -2,14 +2,14 @@
 //!
 //! Each end gives an angle, true but for noise, some outliers (a hit that was not predicted ends at any angle), and
 //! whole turns, which are no angle. The estimate is the mean direction of all ends, where each end counts less by a
-//! constant factor than the one after it, and less the farther it is off. What the direction slips over a longer while is the error of the rotation's
-//! period, and is corrected as well.
+//! constant factor than the one after it, and less the farther it is off. What the direction slips over a longer while
+//! is the error of the rotation's period, and is corrected as well.
 
 use crate::machine::Nanos;
 use std::f64::consts::TAU;
 
-/// Turns by which an end may be off and still count half, and how much others count at least: an estimate that has become
-/// wrong has to be given up some time.
+/// Turns by which an end may be off and still count half, and how much others count at least: an estimate that has
+/// become wrong has to be given up some time.
 const NEAR: f64 = 0.05;
 const COUNTS_MIN: f64 = 0.05;
 

@@ -15,7 +15,8 @@ const UNDER_WAY_MAX: usize = 1024;
 /// The observer has a drive of its own, of the same model, that does what the real one is sent, without chance. The
 /// place of its arm and its cache are what those of the real one are believed to be. The angle of the platters follows
 /// from completions: a drive's rotation is never exactly its nominal one, so that newer completions count more. An end
-/// that comes too soon for a transfer says nothing of the angle. As long as no request has ended on the medium, every rotational wait is expected to be half a turn.
+/// that comes too soon for a transfer says nothing of the angle. As long as no request has ended on the medium, every
+/// rotational wait is expected to be half a turn.
 pub struct Tracker {
     machine: Machine,
     phase: Phase,

@@ -110,10 +110,10 @@ pub enum Command {
     Bench(Bench),
     /// Predict how schedulers and drives would do: a workload on simulated drives, in virtual time.
     ///
-    /// The layers are the real ones, those of a hierarchy file or a queue above one drive; hours of a drive take seconds.
-    /// No disk is opened. Each policy runs with several seeds, the same for all: a policy ranks above another only if
-    /// the 95% confidence interval of the difference does not have 0 in it. Service is the time of a request at the
-    /// drive, response the time that its client waits. The time that processors take is left out.
+    /// The layers are the real ones, those of a hierarchy file or a queue above one drive; hours of a drive take
+    /// seconds. No disk is opened. Each policy runs with several seeds, the same for all: a policy ranks above another
+    /// only if the 95% confidence interval of the difference does not have 0 in it. Service is the time of a request at
+    /// the drive, response the time that its client waits. The time that processors take is left out.
     #[command(
         after_help = "Examples: lamina predict --model cheetah-15k4; lamina predict vm.toml --model cheetah-15k4 \
                       --replace disk=ssd-sata --workload trace:week.csv --policy deadline,cats"
@@ -121,9 +121,9 @@ pub enum Command {
     Predict(Predict),
     /// Record what a device or an export of a running daemon is asked, without data.
     ///
-    /// The file has a line for each request: microseconds, operation (R, W, F for flush, D for discard), name, offset and
-    /// size in bytes. `lamina bench --workload trace:FILE` and `lamina predict --workload trace:FILE` replay it. A device
-    /// that is not being traced pays nothing for this. Ctrl-C ends the trace.
+    /// The file has a line for each request: microseconds, operation (R, W, F for flush, D for discard), name, offset
+    /// and size in bytes. `lamina bench --workload trace:FILE` and `lamina predict --workload trace:FILE` replay it. A
+    /// device that is not being traced pays nothing for this. Ctrl-C ends the trace.
     #[command(after_help = "Example: lamina trace vm1 --for 60s -o vm1.csv")]
     Trace(Trace),
     /// List the kinds of layers that a hierarchy file may use.
@@ -389,16 +389,18 @@ pub struct Bench {
     /// Requests in flight.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub depth: u32,
-    /// Connections to an NBD server.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
+    /// Connections to an NBD server, at most 16; of a workload at most 1024, which its clients share: a server knows
+    /// clients by their connections.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub connections: u32,
     /// A workload with sleeps and waits of its own, instead of a constant load: `web` (50 clients of a web file server,
     /// with direct reads), `web:cached` (through a page cache of 65 MB), or `trace:FILE` (what `lamina trace` recorded,
-    /// SPC, MSR Cambridge, blktrace, fio's iolog). Parameters follow after commas: `web:cached,clients=20,requests=9000`
-    /// (also cache, read, files, large), `trace:FILE,speed=2` (also depth for a closed loop, wrap, event, format,
-    /// requests). It ends by itself.
-    #[arg(long, value_name = "WORKLOAD",
-        conflicts_with_all = ["rw", "reads", "block_size", "depth", "random", "sequential", "time", "ramp", "flush_every"])]
+    /// SPC, MSR Cambridge, blktrace, fio's iolog). Parameters follow after commas:
+    /// `web:cached,clients=20,requests=9000` (also cache, read, files, large), `trace:FILE,speed=2` (also depth for a
+    /// closed loop, wrap, event, format, requests). It ends by itself.
+    #[arg(long, value_name = "WORKLOAD", conflicts_with_all = [
+        "rw", "reads", "block_size", "depth", "random", "sequential", "time", "ramp", "flush_every",
+    ])]
     pub workload: Option<String>,
     /// Random places (the default).
     #[arg(long, conflicts_with = "sequential")]

@@ -9,7 +9,7 @@
 //! on. The run is over when all clients have ended and their requests as well, or when the observer has seen enough:
 //! clients then do nothing more, and what is under way is waited for.
 //!
-//! The time is whatever the caller says it is. What writes carry is not compressible; what reads bring is not looked at.
+//! The caller says what time it is. The data of writes is not compressible; the data of reads is not looked at.
 
 use lamina_block::{Buf, Durability, Env, Error, Io, Node, Result, Signal, Time};
 use lamina_drive::{Op, Request, SECTOR};
@@ -25,7 +25,7 @@ use std::time::Duration;
 pub const REQUEST_MAX: u64 = 32 << 20;
 /// After so many actions that took no time a client lets the others run.
 const UNBROKEN_MAX: u32 = 64;
-/// What writes carry, again and again: bytes.
+/// Bytes of the data that writes carry, again and again.
 const PATTERN: usize = 1 << 20;
 
 /// A request of a client that has ended.
@@ -56,7 +56,7 @@ pub trait Observer {
 struct Run<O> {
     env: Rc<dyn Env>,
     now: Box<dyn Fn() -> Time>,
-    node: Rc<Node>,
+    nodes: Vec<Rc<Node>>,
     workload: RefCell<Box<dyn Workload>>,
     observer: Rc<O>,
     began: Time,
@@ -66,12 +66,12 @@ struct Run<O> {
     idle: Signal,
 }
 
-/// Lets the clients of `workload` work on `node` to the end. `now` is the time of `env`, as exact as is wanted; `seed`
-/// decides what writes carry.
+/// Lets the clients of `workload` work on a device to the end. `nodes` are ways to it, at least one, that the clients
+/// share evenly. `now` is the time of `env`, as exact as is wanted; `seed` decides what writes carry.
 pub async fn run<O: Observer + 'static>(
     env: Rc<dyn Env>,
     now: Box<dyn Fn() -> Time>,
-    node: Rc<Node>,
+    nodes: Vec<Rc<Node>>,
     workload: Box<dyn Workload>,
     observer: Rc<O>,
     seed: u64,
@@ -82,7 +82,7 @@ pub async fn run<O: Observer + 'static>(
     let run = Rc::new(Run {
         began: now(),
         now,
-        node,
+        nodes,
         workload: RefCell::new(workload),
         observer,
         pattern: env.pool().take(PATTERN),
@@ -139,7 +139,7 @@ impl<O: Observer + 'static> Run<O> {
                     if wait { submitted.await } else { self.env.spawn(Box::pin(submitted)) }
                 }
                 Action::Sleep(time) => {
-                    self.env.sleep(time).await;
+                    self.env.sleep_until(self.env.now().after(time)).await;
                     self.observer.late((self.now)().since(began.after(time)));
                 }
                 Action::WaitFor(count) => requests.wait_for(count).await,
@@ -157,7 +157,8 @@ impl<O: Observer + 'static> Run<O> {
         self.idle.notify();
     }
 
-    /// Sends a request of a client, which layers know by a number from 1: the future has to be polled, and may outlive its client.
+    /// Sends a request of a client, which layers know by a number from 1: the future has to be polled, and may outlive
+    /// its client.
     fn submit(
         self: &Rc<Self>,
         client: u32,
@@ -167,10 +168,10 @@ impl<O: Observer + 'static> Run<O> {
         let (run, requests) = (Rc::clone(self), Rc::clone(requests));
         let number = requests.begin();
         async move {
-            let sent = (run.now)();
-            let (bytes, result) = match io(&request, run.node.geometry().block, |len| run.buf(&request, len))
-            {
-                Ok(io) => (io.len(), run.node.submit(io.by(client.saturating_add(1))).await),
+            let (sent, node) = ((run.now)(), &run.nodes[client as usize % run.nodes.len()]);
+            let (bytes, result) = match io(&request, node.geometry().block, |len| run.buf(&request, len)) {
+                // 0 is nobody's.
+                Ok(io) => (io.len(), node.submit(io.by(client + 1)).await),
                 Err(e) => (0, Err(e)),
             };
             run.observer.ended(Ended { request, bytes, sent, at: (run.now)(), result });

@@ -5,7 +5,7 @@
 //! are answered; times are ignored.
 //!
 //! Each volume of the trace is a client (closed: so many clients). Volumes lie one behind the other, at multiples of
-//! 1 MiB, in the order in which they appear. What lies beyond the disk is refused, or wrapped around.
+//! 1 MiB, in the order in which they appear. Addresses beyond the disk are refused, or wrapped around.
 //!
 //! The requests are in memory, 24 bytes each, because those of one volume may come long after those of another.
 
@@ -16,7 +16,7 @@ use lamina_drive::{Op, Request, SECTOR};
 use std::sync::Arc;
 
 /// The most requests of a trace: 2.4 GB of memory.
-const REQUESTS_MAX: usize = 100_000_000;
+const REQUESTS_MAX: u64 = 100_000_000;
 /// Sectors to a multiple of which a volume begins.
 const ALIGNMENT: u64 = 2048;
 
@@ -58,14 +58,14 @@ impl Recorded {
     /// Reads traces that were made together: the files of a blktrace, one for each processor. The disk has `sectors`
     /// sectors.
     pub fn read(traces: Vec<Trace>, options: ReplayOptions, sectors: u64) -> Result<Recorded, String> {
-        let mut records = Vec::new();
-        let (mut others, mut has_times) = (0, true);
-        let limit = usize::try_from(options.requests).unwrap_or(usize::MAX);
+        let mut recorded = Recorded { volumes: Vec::new(), options };
+        let (mut read, mut others, mut has_times) = (0, 0, true);
         for mut trace in traces {
-            let wanted = limit.saturating_sub(records.len());
-            for record in trace.by_ref().take(wanted) {
-                records.push(record.map_err(|e: TraceError| e.to_string())?);
-                if records.len() > REQUESTS_MAX {
+            for record in trace.by_ref().take(usize::try_from(options.requests - read).unwrap_or(usize::MAX))
+            {
+                recorded.add(record.map_err(|e: TraceError| e.to_string())?);
+                read += 1;
+                if read > REQUESTS_MAX {
                     return Err(format!("more than {REQUESTS_MAX} requests: take fewer with requests=N"));
                 }
             }
@@ -73,39 +73,40 @@ impl Recorded {
             has_times &= trace.has_times();
         }
         match options.depth {
-            _ if records.is_empty() => Err(format!(
+            _ if read == 0 => Err(format!(
                 "there is no request among {others} lines or events; of a blktrace with only dispatched requests, take \
                  these with event=D"
             )),
             None if !has_times => {
                 Err("the trace has no times: replay it in a closed loop, with depth=N".into())
             }
-            None | Some(_) => Recorded::new(&records, options, sectors),
+            None | Some(_) => recorded.placed(sectors),
         }
     }
 
-    /// Puts records onto a disk of `sectors` sectors.
-    fn new(records: &[Record], options: ReplayOptions, sectors: u64) -> Result<Recorded, String> {
-        let begin = records.iter().map(|record| record.at).min().unwrap_or_default();
-        let mut volumes: Vec<Vec<Timed>> = Vec::new();
-        for record in records {
-            let unit = record.unit as usize;
-            if volumes.len() <= unit {
-                volumes.resize_with(unit + 1, Vec::new);
-            }
-            let at = Time(record.at.since(begin).as_nanos() as u64);
-            volumes[unit].push(Timed { at, request: record.request });
+    fn add(&mut self, record: Record) {
+        let unit = record.unit as usize;
+        if self.volumes.len() <= unit {
+            self.volumes.resize_with(unit + 1, Vec::new);
         }
+        self.volumes[unit].push(Timed { at: record.at, request: record.request });
+    }
+
+    /// Sorts the requests by time, begins at zero, and puts the volumes onto a disk of `sectors` sectors.
+    fn placed(mut self, sectors: u64) -> Result<Recorded, String> {
+        let begin = self.volumes.iter().flatten().map(|timed| timed.at).min().unwrap_or_default();
         let mut base = 0u64;
-        for volume in &mut volumes {
+        for volume in &mut self.volumes {
             volume.sort_by_key(|timed| timed.at);
             let end = volume.iter().map(|timed| timed.request.end()).max().unwrap_or(0);
-            volume.iter_mut().for_each(|timed| timed.request.lbn += base);
+            for timed in volume {
+                timed.at = Time(timed.at.0 - begin.0);
+                timed.request.lbn += base;
+            }
             base = base.saturating_add(end.next_multiple_of(ALIGNMENT));
         }
-        let mut recorded = Recorded { volumes, options };
-        recorded.fit(sectors)?;
-        Ok(recorded)
+        self.fit(sectors)?;
+        Ok(self)
     }
 
     /// Has every request inside of the disk, or says what is outside.
@@ -187,8 +188,14 @@ mod tests {
         Record { at: Time(us * 1000), unit, request: Request { op: Op::Read, lbn, sectors } }
     }
 
+    fn recorded(records: &[Record], options: ReplayOptions, sectors: u64) -> Result<Recorded, String> {
+        let mut recorded = Recorded { volumes: Vec::new(), options };
+        records.iter().for_each(|record| recorded.add(*record));
+        recorded.placed(sectors)
+    }
+
     fn replay(records: &[Record], options: ReplayOptions, sectors: u64) -> Replay {
-        Replay::new(Arc::new(Recorded::new(records, options, sectors).expect("it fits")))
+        Replay::new(Arc::new(recorded(records, options, sectors).expect("it fits")))
     }
 
     const THREE: &[Record] = &[
@@ -241,13 +248,13 @@ mod tests {
     #[test]
     fn what_is_beyond_the_disk_is_refused_or_wrapped() {
         let records = [record(0, 0, 1000, 8), record(1, 0, 1020, 8), record(2, 0, 5, 4)];
-        let refused = Recorded::new(&records, ReplayOptions::default(), 1024).expect_err("1028 sectors");
+        let refused = recorded(&records, ReplayOptions::default(), 1024).expect_err("1028 sectors");
         assert!(refused.contains("wrap=yes") && refused.contains("512KiB"), "{refused}");
         let options = ReplayOptions { wrap: true, ..ReplayOptions::default() };
         let mut wrapped = replay(&records, options, 1010);
         let places = [0, 1000, 2000].map(|ns| lbn(wrapped.next(0, Time(ns))));
         assert_eq!(places, [1000, 10, 5]);
-        let refused = Recorded::new(&records, options, 7).expect_err("a request is longer than the disk");
+        let refused = recorded(&records, options, 7).expect_err("a request is longer than the disk");
         assert!(refused.contains("needs a disk"), "{refused}");
     }
 }

@@ -12,7 +12,8 @@ use std::sync::Arc;
 /// A workload by name and parameters.
 ///
 /// ```text
-///      web[:direct|:cached][,clients=50][,requests=50000][,cache=SIZE][,read=SIZE][,files=N][,large=SHARE][,metadata=no]
+///      web[:direct|:cached][,clients=50][,requests=50000][,cache=SIZE][,read=SIZE][,files=N][,large=SHARE]
+///          [,metadata=no]
 ///      trace:FILE[,format=NAME][,event=Q|D][,speed=1][,depth=N][,wrap=yes][,requests=N]
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -23,7 +24,7 @@ pub enum Spec {
     Trace(PathBuf, trace::Options, ReplayOptions),
 }
 
-/// What the workloads of a specification share: files that were laid out, a trace that was read.
+/// The part that the workloads of a specification share: files that were laid out, a trace that was read.
 #[derive(Clone, Debug)]
 pub enum Prepared {
     /// Of `web`.

@@ -133,8 +133,8 @@ impl Machine {
         self.geometry.angle(&place, request.lbn) + turns + self.completion / self.rotation
     }
 
-    /// Whether a request that took `took` cannot have had its transfer: a hit that was not expected. Half of the constant
-    /// parts may be errors of the model.
+    /// Whether a request that took `took` cannot have had its transfer: a hit that was not expected. Half of the
+    /// constant parts may be errors of the model.
     pub(crate) fn is_too_short(&self, took: Nanos, request: &Request) -> bool {
         let place = self.geometry.place(request.lbn);
         let (turns, _) = self.geometry.transfer(&place, request.lbn, request.sectors.max(1).into());

@@ -168,7 +168,8 @@ fn errors_name_the_line_the_key_and_the_range() {
         (format!("{head}{disk}zones = []"), "line 6: rotational.zones: 0 entries: 1..=4096 are allowed"),
         (
             format!(
-                "{head}[rotational]\nrotation-ms = 4\nseek.curve = {{ alpha-ms = 1, beta-ms = -1, gamma-ms = 0 }}\n{zone}"
+                "{head}[rotational]\nrotation-ms = 4\n\
+                 seek.curve = {{ alpha-ms = 1, beta-ms = -1, gamma-ms = 0 }}\n{zone}"
             ),
             "line 5: rotational.seek.curve at 20972 cylinders: -143.81712605904042 is outside 0..=10000",
         ),
@@ -183,7 +184,8 @@ fn errors_name_the_line_the_key_and_the_range() {
         (head.to_owned(), "a model has one of the tables linear, rotational, ssd, remote"),
         (
             "name = \"x\"\nsize = \"1QB\"".to_owned(),
-            "line 2: size: \"1QB\" is no size: write a number of bytes or, for example, \"64MiB\", \"1.5GiB\", \"10GB\"",
+            "line 2: size: \"1QB\" is no size: write a number of bytes or, for example, \"64MiB\", \
+             \"1.5GiB\", \"10GB\"",
         ),
         (
             String::from("name = \"x\"\nsize = 4097\n[linear]\nconstant-ms = 1\nslope-ms = 1\nhit-ms = 1"),
@@ -201,7 +203,8 @@ fn errors_name_the_line_the_key_and_the_range() {
 #[test]
 fn hostile_values_are_refused_or_served() {
     let huge = "name=\"x\"\nsize=1152921504606846976\n[rotational]\nrotation-ms=0.1\nheads=256\nhead-switch-ms=10000\n\
-                seek.curve={alpha-ms=10000,beta-ms=0,gamma-ms=0}\ncache={segments=65536,segment-sectors=1,prefetch-sectors=16777216}\n\
+                seek.curve={alpha-ms=10000,beta-ms=0,gamma-ms=0}\n\
+                cache={segments=65536,segment-sectors=1,prefetch-sectors=16777216}\n\
                 write-buffer.size=512\n[[rotational.zones]]\nfirst-lbn=0\nsectors-per-track=1\ntrack-skew=1e-9\n";
     let model = Model::parse(huge).expect("a slow disk");
     let mut drive = model.drive(1);

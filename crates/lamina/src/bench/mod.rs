@@ -42,7 +42,8 @@ pub fn run(args: &cli::Bench) -> Result<(), Failure> {
 }
 
 fn real(args: &cli::Bench) -> Result<Report, Failure> {
-    let target = Target::read(&args.target, args.device.as_deref(), args.connections)?;
+    let (connections, apart) = (args.connections, args.workload.is_some());
+    let target = Target::read(&args.target, args.device.as_deref(), connections, apart)?;
     let options = Options { spin: args.spin.0, ..Options::default() };
     let reactor =
         Reactor::new(options).map_err(|e| Failure::failed(format!("the reactor cannot start: {e}")))?;
@@ -96,7 +97,10 @@ async fn work(
     let size = args.size.unwrap_or(Bytes(node.geometry().size)).0;
     let cause = format!("--workload {text}");
     spares_data(hierarchy, &node, args, size, prepared.changes().then_some(&cause)).await?;
-    Ok(workload::run(host, Clock::Machine(Instant::now()), node, prepared, workload::Options::of(args)).await)
+    // A server knows clients by their connections.
+    let nodes = if Target::is_server(&args.target) { hierarchy.nodes().to_vec() } else { vec![node] };
+    Ok(workload::run(host, Clock::Machine(Instant::now()), nodes, prepared, workload::Options::of(args))
+        .await)
 }
 
 /// Fails if `cause`, an option, would overwrite data that may be needed, and this is not confirmed.

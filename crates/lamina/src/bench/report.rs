@@ -185,8 +185,8 @@ impl Report {
         if let Some(OfWorkload { sectors_per_ms, all: Some(all), late_p99_ns, .. }) = rest {
             let _ = writeln!(
                 out,
-                "all   {sectors_per_ms:.2} sectors/ms, response mean {:.2} ms, variance {:.2} ms2, max {}; clients woke \
-                 up late by {} (p99)",
+                "all   {sectors_per_ms:.2} sectors/ms, response mean {:.2} ms, variance {:.2} ms2, max {}; \
+                 clients woke up late by {} (p99)",
                 all.mean_ns / 1e6,
                 all.variance_ms2,
                 latency(all.max_ns),

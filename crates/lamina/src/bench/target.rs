@@ -13,16 +13,22 @@ pub struct Target {
 }
 
 impl Target {
-    /// Reads `text`: a URI of an NBD server (reached over so many `connections`), or else the name of a hierarchy file,
-    /// of which `name` is a device or an export.
-    pub fn read(text: &str, name: Option<&str>, connections: u32) -> Result<Target, Failure> {
-        if text.contains("://") {
+    /// Reads `text`: a URI of an NBD server (reached over so many `connections`, of one device or, `apart`, each of its
+    /// own), or else the name of a hierarchy file, of which `name` is a device or an export.
+    pub fn read(text: &str, name: Option<&str>, connections: u32, apart: bool) -> Result<Target, Failure> {
+        if Target::is_server(text) {
             return match name {
                 Some(_) => Err(Failure::usage("--device is for hierarchy files; a URI names its export")),
-                None => server(text, connections),
+                None if apart => server(text, connections, 1),
+                None => server(text, 1, connections),
             };
         }
         Target::of_file(Path::new(text), name, &files::kinds())
+    }
+
+    /// True for the URI of a server.
+    pub fn is_server(text: &str) -> bool {
+        text.contains("://")
     }
 
     /// Reads a hierarchy file with these kinds of layers; `name` is a device or an export of it.
@@ -37,18 +43,22 @@ impl Target {
     }
 }
 
-/// A hierarchy of one device: our NBD client. The client does not reconnect: that would falsify the measurement.
-fn server(uri: &str, connections: u32) -> Result<Target, Failure> {
+/// Our NBD client, so many devices alike. The client does not reconnect: that would falsify the measurement.
+fn server(uri: &str, devices: u32, connections: u32) -> Result<Target, Failure> {
     // A JSON string is a TOML string.
     let address = serde_json::json!(uri);
     let kind = lamina_nbd::client::KIND.name;
-    let text = format!(
-        "[device.server]\ntype = {kind:?}\naddress = {address}\nconnections = {connections}\nreconnect = \"0s\"\n"
-    );
+    let device = |number| {
+        format!(
+            "[device.server{number}]\ntype = {kind:?}\naddress = {address}\nconnections = {connections}\n\
+             reconnect = \"0s\"\n"
+        )
+    };
+    let text: String = (0..devices).map(device).collect();
     let base = std::env::current_dir().map_err(Failure::failed)?;
     let plan = Plan::parse(&text, uri, Path::new(&base), &files::kinds());
     let plan = plan.map_err(|report| Failure::File(report.to_string()))?;
-    Ok(Target { plan, device: "server".into() })
+    Ok(Target { plan, device: "server0".into() })
 }
 
 /// The device called `name`, or the device of the export of that name; without a name, the device of the only export.
@@ -80,7 +90,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("a.toml");
         std::fs::write(&path, text).expect("a file");
-        Target::read(path.to_str().expect("a path in UTF-8"), name, 1).map_err(|e| format!("{e:?}"))
+        Target::read(path.to_str().expect("a path in UTF-8"), name, 1, false).map_err(|e| format!("{e:?}"))
     }
 
     #[test]
@@ -97,9 +107,11 @@ mod tests {
 
     #[test]
     fn servers_are_uris() {
-        let target = Target::read("nbd+unix:///e?socket=/tmp/a\"b", None, 2).expect("a target");
+        let target = Target::read("nbd+unix:///e?socket=/tmp/a\"b", None, 2, false).expect("a target");
         assert_eq!(target.plan.devices()[0].kind.name, "nbd");
-        assert!(Target::read("http://x", None, 1).is_err());
-        assert!(Target::read("nbd://host/e", Some("e"), 1).is_err());
+        assert!(Target::read("http://x", None, 1, false).is_err());
+        assert!(Target::read("nbd://host/e", Some("e"), 1, false).is_err());
+        let apart = Target::read("nbd://host/e", None, 3, true).expect("a target");
+        assert_eq!((apart.plan.devices().len(), &*apart.device), (3, "server0"));
     }
 }

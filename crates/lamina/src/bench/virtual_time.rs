@@ -43,7 +43,7 @@ pub fn measure(args: &cli::Bench) -> Result<Report, Failure> {
     let report = match &args.workload {
         Some(text) => {
             let prepared = workload::prepare(args, text, &node)?;
-            simulation.run(workload::run(world, clock, node, prepared, workload::Options::of(args)))
+            simulation.run(workload::run(world, clock, vec![node], prepared, workload::Options::of(args)))
         }
         None => {
             let size = size(&node.geometry(), args);

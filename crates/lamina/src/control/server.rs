@@ -168,9 +168,9 @@ async fn control(
     }
 }
 
-/// The requests of a device, or of an export, as they come: lines of `t_us,op,dev,offset_bytes,size_bytes` (op R, W, F for
-/// flush, D for discard), until the client closes the connection. If the client is too slow, a line `# lost N` says how
-/// many requests are missing there. A device has one trace at a time.
+/// The requests of a device, or of an export, as they come: lines of `t_us,op,dev,offset_bytes,size_bytes` (op R, W, F
+/// for flush, D for discard), until the client closes the connection. If the client is too slow, a line `# lost N` says
+/// how many requests are missing there. A device has one trace at a time.
 #[utoipa::path(get, path = "/v1/devices/{name}/trace",
     params(("name" = String, Path, description = "Name in the hierarchy file, of a device or of an export")),
     responses((status = 200, body = String, content_type = "text/csv"), (status = 404, body = Problem),

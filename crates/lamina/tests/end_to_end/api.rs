@@ -60,7 +60,9 @@ fn documents_are_what_they_say() {
     let committed = include_str!("../../../../docs/openapi.json");
     assert_eq!(daemon.http("GET", "/openapi.json", "").1, committed.trim_end());
     let document: Value = serde_json::from_str(committed).expect("JSON");
-    for (path, operations) in document["paths"].as_object().expect("paths") {
+    let paths = document["paths"].as_object().expect("paths");
+    // A trace has no end.
+    for (path, operations) in paths.iter().filter(|(path, _)| !path.ends_with("/trace")) {
         let (status, _) = daemon.http("GET", &path.replace("{name}", "vm1").replace("{job}", "move"), "");
         assert_eq!(status, if operations["get"].is_null() { 405 } else { 200 }, "{path}");
     }

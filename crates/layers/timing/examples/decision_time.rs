@@ -1,5 +1,5 @@
-//! What a decision costs: prints, for `cats` and `satf` and several lengths of the queue, the time that the policy takes
-//! to choose after a request came, and when none came.
+//! What a decision costs: prints, for `cats` and `satf` and several lengths of the queue, the time that the policy
+//! takes to choose after a request came, and when none came.
 //!
 //! `cargo run --release -p lamina-timing --example decision_time`
 

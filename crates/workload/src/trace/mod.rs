@@ -7,7 +7,7 @@
 //! | format | a record | time | size |
 //! |---|---|---|---|
 //! | `csv` | `t_us,op,dev,offset_bytes,size_bytes`; op R, W, F (flush) or D (discard) | microseconds | bytes |
-//! | `spc` | `asu,lba,size,op,time` (SPC trace file format 1.0.1; UMass repository) | seconds | LBA 512, size in bytes |
+//! | `spc` | `asu,lba,size,op,time` (SPC trace file format 1.0.1) | seconds | LBA of 512, size in bytes |
 //! | `msr` | `timestamp,host,disk,type,offset,size,response` (MSR Cambridge, FAST 2008) | 100 ns since 1601 | bytes |
 //! | `blkparse` | the default lines of blkparse(1) | seconds | sectors of 512 |
 //! | `blktrace` | `struct blk_io_trace` of `linux/blktrace_api.h`, either byte order | nanoseconds | sector, bytes |
@@ -15,8 +15,8 @@
 //! | `lis` | `start blocks ignored number` (the traces of the ARC paper): reads | none | blocks of 512 |
 //!
 //! Invariants: any bytes are read without a panic, and in memory that does not depend on them but for the names of the
-//! units, of which there are at most 65,536. An error names the file, the line (of binary traces the byte), and what was
-//! expected there. Records come in the order of the file. A request of no bytes asks nothing and is left out.
+//! units, of which there are at most 65,536. An error names the file, the line (of binary traces the byte), and what
+//! was expected there. Records come in the order of the file. A request of no bytes asks nothing and is left out.
 //!
 //! Deliberately not read: what a request was answered with, or how fast; who asked; events other than the chosen one.
 
@@ -43,7 +43,7 @@ pub struct Record {
     pub at: Time,
     /// The volume that it is for, numbered from 0 in the order in which they appear.
     pub unit: u32,
-    /// What was asked. Bytes that are not whole sectors are rounded outwards.
+    /// The request. Bytes that are not whole sectors are rounded outwards.
     pub request: Request,
 }
 
@@ -220,7 +220,7 @@ impl Trace {
     }
 }
 
-/// What was found next.
+/// The next find.
 pub(crate) enum Found {
     Record(Record),
     Other,

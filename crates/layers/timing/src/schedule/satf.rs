@@ -5,7 +5,12 @@
 //! least `cost - age-weight · age` is next.
 //!
 //! No request starves: another one that came later by more than `cost / age-weight` never goes before it. Of more than
-//! [`CONSIDERED`] requests the oldest are considered, so that a decision takes bounded time.
+//! [`CONSIDERED`] requests the oldest are considered, so that a decision takes bounded time: 12 µs with 64 waiting
+//! requests and 45 µs with 256 or more on a rotational model (`examples/decision_time.rs`).
+//!
+//! The default weight comes from Poisson reads on a disk of 15,000 turns a minute (`tests/policies/poisson.rs`). At
+//! 0.02 the policy has all of the gain of the pure shortest access time first, and its longest response is 0.6 to 0.8
+//! of C-LOOK's; 0.05 costs a tenth of the gain, and 0.1 nearly half of it.
 
 use super::keys::Keys;
 use super::policy::{Choice, Policy, Queued};
@@ -21,7 +26,8 @@ pub const CONSIDERED: usize = 256;
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct Parameters {
-    /// What a millisecond of waiting counts, in milliseconds of access time; 0.001 (hardly ever by age) to 1 (nearly always).
+    /// The weight of a millisecond of waiting, in milliseconds of access time: 0.001 (age hardly counts) to 1 (nearly
+    /// in the order of arrival).
     #[serde(deserialize_with = "within_bounds")]
     pub age_weight: f64,
 }
@@ -56,7 +62,7 @@ impl Satf {
         Satf { weight: keys.satf.age_weight, tracker: Tracker::new(model), waiting: BTreeMap::new() }
     }
 
-    /// What a request counts: nanoseconds of access time, less those for its age.
+    /// The rank of a request: nanoseconds of access time, less those for its age.
     fn rank(&self, now: Time, queued: &Queued) -> f64 {
         let cost = self.tracker.cost(now, &queued.request);
         cost.as_nanos() as f64 - self.weight * now.since(queued.arrived).as_nanos() as f64

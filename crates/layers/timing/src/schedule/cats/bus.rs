@@ -3,11 +3,11 @@
 //! The client of the last request may soon ask for something near, and the arm would have to come back for it (Geist,
 //! Steele, Westall, *Enhancing Webserver Performance Through the Use of a Drop-in, Statically Optimal, Disk Scheduler*,
 //! CMG 2005). The paper has the delay and leaves open when it pays; the rule here is that of Iyer and Druschel
-//! (*Anticipatory Scheduling*, SOSP 2001, section 4.2), counted in the drive's time. The last [`REMEMBERED`] requests of
-//! a client say how long it thinks, and what its next request would cost with the arm where the last one ended:
+//! (*Anticipatory Scheduling*, SOSP 2001, section 4.2), counted in the drive's time. The last [`REMEMBERED`] requests
+//! of a client say how long it thinks, and what its next request would cost with the arm where the last one ended:
 //!
 //! * `gain` = share of its requests that the drive's cache did not have · (cost of the next in the queue - mean cost of
-//!   the client's requests that the cache did not have). What the cache has costs the same whenever it comes.
+//!   the client's requests that the cache did not have). A hit costs the same whenever it comes.
 //! * `price` = median think time - time since the last request ended; at least 0.
 //! * Only if gain > price, the arm stands: until the 95th percentile of the think time after that end, and no longer
 //!   than the busdriver delay after it.
@@ -33,11 +33,11 @@ const CLIENTS_MAX: usize = 4096;
 #[derive(Clone, Copy, Debug)]
 struct Habit {
     think: Duration,
-    /// What it would have cost if the arm had stood where the client's last request ended; `None` for a hit.
+    /// Its cost if the arm had stood where the client's last request ended; `None` for a hit.
     near: Option<Duration>,
 }
 
-/// What is known of a client.
+/// A client, by its requests.
 #[derive(Debug, Default)]
 struct Client {
     /// Requests that have come and not ended.
@@ -64,7 +64,7 @@ impl Client {
         self.thinks[(self.thinks.len() * percent / 100).min(self.thinks.len() - 1)]
     }
 
-    /// What the drive gains, on average, if this client's next request comes before one that costs `next`.
+    /// The drive's gain, on average, if this client's next request comes before one that costs `next`.
     fn gain(&self, next: Duration) -> Duration {
         let misses = || self.habits.iter().filter_map(|habit| habit.near);
         let (count, near) = (misses().count() as u32, misses().sum::<Duration>());
@@ -72,7 +72,7 @@ impl Client {
     }
 }
 
-/// Those that may ride along.
+/// The clients that may ride along.
 #[derive(Debug, Default)]
 pub struct Riders {
     clients: HashMap<u32, Client>,

@@ -5,26 +5,28 @@
 //!
 //! 1. *Age.* While the oldest request is older than `age-limit`, every eighth choice is the oldest request, so that
 //!    neither hits nor a place that is always near can starve others.
-//! 2. *Hits.* The oldest read that the *shadow cache* ([`shadow`]) predicts to be a hit.
+//! 2. *Hits.* The oldest read that the *shadow cache* (`shadow.rs`) predicts to be a hit.
 //! 3. *Writes that waited.* While the oldest write is older than `write-delay`, a batch of up to `write-batch` writes
 //!    goes after as many reads; in C-SCAN order.
 //! 4. *Reads that waited.* While the oldest read is older than `read-delay`, the next read in C-SCAN order.
-//! 5. *Reads.* The next of the sequence with the least total response time ([`table`]). It stays valid while no read
-//!    comes and nothing goes out of turn. Of more than `table` waiting reads, the oldest are in it.
+//! 5. *Reads.* The next of the sequence with the least total response time (`table.rs`). The sequence stays valid while
+//!    no read comes and none goes out of turn. Of more than `table` waiting reads, the oldest are in the table.
 //! 6. *Writes*, in C-SCAN order.
 //!
-//! Before 5 and 6 the arm stands for up to `busdriver-delay` if that pays ([`bus`]).
+//! Before 5 and 6 the arm stands for up to `busdriver-delay` if that pays (`bus.rs`).
 //!
-//! A request with N others before it waits for at most `age-limit` and 8 (N + 1) services. The policy deliberately does
-//! not measure the drive: costs and the cache come from the model. Without a model there is no busdriver delay, and no
-//! shadow cache unless `cache` describes it.
+//! A request with N older ones before it waits for at most `age-limit`, and 8 (N + 1) services and busdriver delays. A
+//! decision after an arrival takes 6 µs (median; 11 µs at the 99th percentile) with 64 waiting reads, and 50 µs (94 µs)
+//! with 256, the bound by default, where 1,000 take 84 µs; without an arrival 3 and 10 µs: the check for hits
+//! (`examples/decision_time.rs`, on one core of a shared machine).
+//!
+//! The policy deliberately does not measure the drive: costs and the cache come from the model. Without a model there
+//! is no busdriver delay, and no shadow cache unless `cache` describes the drive's.
 
 mod bus;
 mod line;
 mod shadow;
 mod table;
-#[cfg(test)]
-mod tests;
 
 use super::aged::{Head, PACE};
 use super::keys::Keys;
@@ -288,7 +290,7 @@ impl Policy for Cats {
         }
         let was_predicted = self.predicted.remove(&request.id);
         if now <= sent {
-            // It was given up before it was sent, and says nothing about the drive.
+            // A request that was given up before its turn says nothing about the drive.
             return;
         }
         let began = sent.max(std::mem::replace(&mut self.ended, now));
@@ -327,3 +329,6 @@ impl Policy for Cats {
         json!({ "tables": self.tables, "waits": self.waits })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,14 +1,14 @@
-//! The shadow cache: what the drive's on-board cache is believed to have.
+//! The shadow cache: the believed contents of the drive's on-board cache.
 
 use lamina_block::Time;
 use lamina_drive::{Cache, Model, Request, SegmentCache, Tracker};
 
-/// What the drive's cache is believed to have.
+/// The believed contents of the drive's cache.
 pub enum Shadow {
     /// The paper's: the span of each request that was sent, with the prefetch, in segments that are replaced first in,
     /// first out.
     Segments(SegmentCache),
-    /// What an observer with the drive's model believes. For a linear model that is the paper's cache; a rotational one
+    /// The belief of an observer with the drive's model. For a linear model that is the paper's cache; a rotational one
     /// knows besides that reading ahead takes time, and ends when the arm is needed.
     Observed(Box<Tracker>),
 }

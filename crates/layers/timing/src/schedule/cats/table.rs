@@ -1,7 +1,7 @@
 //! The interval table: the order of requests on a line that has the least total response time.
 //!
-//! Geist and Ross, *Disk Scheduling Revisited: Can O(N²) Algorithms Compete?*, 1997, by Bellman's dynamic programming. A
-//! request on the way of the arm costs nothing to serve, so that what has been served is always an interval of the
+//! Geist and Ross, *Disk Scheduling Revisited: Can O(N²) Algorithms Compete?*, 1997, by Bellman's dynamic programming.
+//! A request on the way of the arm costs nothing to serve, so that what has been served is always an interval of the
 //! sorted requests around the first place of the arm, and the arm is at its left or its right end. A move costs its
 //! distance once for each request that still waits. With `a` requests served on the left and `b` on the right:
 //!
