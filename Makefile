@@ -104,6 +104,7 @@ bench: ## Measure against other servers, and write docs/benchmarks*.md
 	$(PYTHON) tools/bench-hit-rates
 	$(PYTHON) tools/bench-predict
 	$(PYTHON) tools/bench-cache
+	$(PYTHON) tools/bench-guest-schedulers
 	$(PYTHON) tools/size-of-layers
 
 .PHONY: fuzz

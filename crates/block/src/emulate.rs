@@ -1,4 +1,4 @@
-//! What a node does for layers that lack an operation: the operation in parts that they have.
+//! Operations that a layer lacks, as a node makes them of others that it has.
 
 use crate::{Buf, Durability, Io, Layer, Result, Step};
 use std::rc::Rc;

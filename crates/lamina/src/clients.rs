@@ -9,8 +9,7 @@
 //! on. The run is over when all clients have ended and their requests as well, or when the observer has seen enough:
 //! clients then do nothing more, and what is under way is waited for.
 //!
-//! The time is whatever the caller says it is. What writes carry is not compressible; what reads bring is not looked
-//! at.
+//! The caller says what time it is. The data of writes is not compressible; the data of reads is not looked at.
 
 use lamina_block::{Buf, Durability, Env, Error, Io, Node, Result, Signal, Time};
 use lamina_drive::{Op, Request, SECTOR};
@@ -26,7 +25,7 @@ use std::time::Duration;
 pub const REQUEST_MAX: u64 = 32 << 20;
 /// After so many actions that took no time a client lets the others run.
 const UNBROKEN_MAX: u32 = 64;
-/// What writes carry, again and again: bytes.
+/// Bytes of the data that writes carry, again and again.
 const PATTERN: usize = 1 << 20;
 
 /// A request of a client that has ended.
@@ -68,8 +67,7 @@ struct Run<O> {
 }
 
 /// Lets the clients of `workload` work on a device to the end. `nodes` are ways to it, at least one, that the clients
-/// share evenly. `now` is the time of `env`, as exact as is wanted; `seed`
-/// decides what writes carry.
+/// share evenly. `now` is the time of `env`, as exact as is wanted; `seed` decides what writes carry.
 pub async fn run<O: Observer + 'static>(
     env: Rc<dyn Env>,
     now: Box<dyn Fn() -> Time>,
@@ -159,7 +157,8 @@ impl<O: Observer + 'static> Run<O> {
         self.idle.notify();
     }
 
-    /// Sends a request of a client, which layers know by a number from 1: the future has to be polled, and may outlive its client.
+    /// Sends a request of a client, which layers know by a number from 1: the future has to be polled, and may outlive
+    /// its client.
     fn submit(
         self: &Rc<Self>,
         client: u32,

@@ -1,4 +1,4 @@
-//! What clients ask of a disk: generated, or from traces.
+//! The requests that clients make of a disk: generated, or from traces.
 //!
 //! A [`Workload`] has clients. Each is asked for its next [`Action`] when it has nothing to wait for, so that the same
 //! workload is closed (clients wait for their answers) or open (a trace keeps its times), in virtual or in real time.
@@ -32,12 +32,12 @@ use std::time::Duration;
 pub trait Workload {
     /// How many clients there are; they are numbered from 0.
     fn clients(&self) -> u32;
-    /// What client `client` does next. `now` is the moment since the workload's begin at which it became free: at the
-    /// begin, after its sleep, after the end of a request that it waited for, or at once after one that it did not.
+    /// The next action of client `client`. `now` is the moment since the workload's begin at which it became free: at
+    /// the begin, after its sleep, after the end of a request that it waited for, or at once after one that it did not.
     fn next(&mut self, client: u32, now: Time) -> Action;
 }
 
-/// What a client does next.
+/// The next action of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Sends a request, and waits for its end, or not.

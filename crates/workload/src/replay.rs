@@ -5,7 +5,7 @@
 //! are answered; times are ignored.
 //!
 //! Each volume of the trace is a client (closed: so many clients). Volumes lie one behind the other, at multiples of
-//! 1 MiB, in the order in which they appear. What lies beyond the disk is refused, or wrapped around.
+//! 1 MiB, in the order in which they appear. Addresses beyond the disk are refused, or wrapped around.
 //!
 //! The requests are in memory, 24 bytes each, because those of one volume may come long after those of another.
 

@@ -24,7 +24,7 @@ pub enum Spec {
     Trace(PathBuf, trace::Options, ReplayOptions),
 }
 
-/// What the workloads of a specification share: files that were laid out, a trace that was read.
+/// The part that the workloads of a specification share: files that were laid out, a trace that was read.
 #[derive(Clone, Debug)]
 pub enum Prepared {
     /// Of `web`.

@@ -12,8 +12,8 @@ use super::{load, size, workload};
 use crate::cli;
 use crate::exit::Failure;
 use crate::files;
-use crate::predict::log::{Counted, Log};
 use crate::predict::drives::{Models, Named};
+use crate::predict::log::{Counted, Log};
 use crate::predict::world::{World, kinds};
 use lamina_block::Env;
 use lamina_graph::{Hierarchy, Plan};
@@ -148,7 +148,7 @@ mod tests {
         for (words, says) in [
             (&[][..], "--model"),
             (&["--model", "no-such"], "neither a model that comes with Lamina nor a model file"),
-            (&["--model", "diks=cheetah-15k4"], "no disk is called \"diks\""),
+            (&["--model", "diks=cheetah-15k4"], "no disk is called"),
             (&["--model", "cheetah-15k4", "--model", "san"], "another model is given for the same"),
             (&["--model", "san", "--server-pid", "1"], "--server-pid"),
         ] {

@@ -1,7 +1,7 @@
 //! A workload on a device, instead of a constant load: the web file server, or the replay of a trace.
 //!
 //! The workload says when clients send, sleep and wait, and ends by itself. The run ends with the first request that
-//! fails. What is measured is the response time, from the moment when a request was sent to its end; a scheduler or a
+//! fails. The response time is measured, from the moment when a request was sent to its end; a scheduler or a
 //! drive below is not told apart. Clients that wake up late send late: the report says how late, and in an open loop
 //! that is an error of the load, not of the device.
 
@@ -36,7 +36,7 @@ pub fn prepare(args: &cli::Bench, text: &str, node: &Node) -> Result<Prepared, F
     Ok(prepared)
 }
 
-/// What a run needs besides its workload.
+/// The needs of a run besides its workload.
 #[derive(Clone, Copy)]
 pub struct Options {
     pub seed: u64,
@@ -79,7 +79,7 @@ pub async fn run(
     report
 }
 
-/// What was measured.
+/// The measurements.
 #[derive(Default)]
 struct Seen {
     latencies: RefCell<ByOperation>,

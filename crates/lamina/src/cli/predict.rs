@@ -12,16 +12,16 @@ pub struct Predict {
     /// The device or export of the hierarchy file that is worked on [default: its only export].
     #[arg(long, value_name = "NAME", requires = "file")]
     pub device: Option<String>,
-    /// The drives: a name (`cheetah-15k4`) or a model file, for all sinks, or with `DEVICE=` for one sink. Given several
-    /// times for all sinks, each model gets a table of its own.
+    /// The drives: a name (`cheetah-15k4`) or a model file, for all sinks, or with `DEVICE=` for one sink. Given
+    /// several times for all sinks, each model gets a table of its own.
     #[arg(long, value_name = "[DEVICE=]MODEL")]
     pub model: Vec<String>,
     /// What if: the same again with this drive in the place of one, and the difference. May be given several times: all
     /// of these drives are exchanged.
     #[arg(long, value_name = "DEVICE=MODEL", requires = "file")]
     pub replace: Vec<String>,
-    /// What the clients do: `web:direct` or `web:cached` (50 clients of a web server, with direct reads or through a page
-    /// cache of 65 MB), or `trace:FILE`.
+    /// What the clients do: `web:direct` or `web:cached` (50 clients of a web server, with direct reads or through a
+    /// page cache of 65 MB), `trace:FILE`, or `random:N` (N reads of 4 KiB a second, at random places and moments).
     #[arg(long, value_name = "WORKLOAD", default_value = "web:direct")]
     pub workload: String,
     /// The policies to compare. Parameters follow after colons: `cfq:cfq.slice-idle=4ms`.

@@ -16,7 +16,7 @@ const BATCH: usize = 1024;
 
 /// A trace that is under way.
 pub struct Tracing {
-    /// What comes.
+    /// The requests that come.
     pub asked: mpsc::Receiver<Asked>,
     /// Ends the trace when it is dropped.
     pub end: End,

@@ -33,7 +33,11 @@ impl Named {
         };
         let size = std::fs::metadata(name).map_err(|e| failed(e.to_string()))?.len();
         if size > FILE_MAX {
-            return Err(failed(format!("it has {}, and a model file at most {}", Bytes(size), Bytes(FILE_MAX))));
+            return Err(failed(format!(
+                "it has {}, and a model file at most {}",
+                Bytes(size),
+                Bytes(FILE_MAX)
+            )));
         }
         let text = std::fs::read_to_string(name).map_err(|e| failed(e.to_string()))?;
         let model = Model::parse(&text).map_err(|e| Failure::usage(format!("{name}: {e}")))?;
@@ -85,10 +89,15 @@ impl Models {
 
     /// The drives of the sinks of a hierarchy.
     pub fn drives(&self, plan: &Plan) -> Result<Vec<Drive>, Failure> {
-        let sinks: Vec<(&Device, PathBuf)> = plan.devices().iter().filter_map(|d| Some((d, place(d)?))).collect();
+        let sinks: Vec<(&Device, PathBuf)> =
+            plan.devices().iter().filter_map(|d| Some((d, place(d)?))).collect();
         if let Some(unknown) = self.of.keys().find(|name| !sinks.iter().any(|(d, _)| d.name == **name)) {
             let names: Vec<&str> = sinks.iter().map(|(d, _)| d.name.as_str()).collect();
-            return Err(Failure::usage(format!("{}: no disk is called {unknown:?}: there is {}", plan.file(), names.join(", "))));
+            return Err(Failure::usage(format!(
+                "{}: no disk is called {unknown:?}: there is {}",
+                plan.file(),
+                names.join(", ")
+            )));
         }
         sinks.into_iter().map(|(device, path)| self.drive(device, path)).collect()
     }
@@ -105,7 +114,9 @@ impl Models {
                 Bytes(limit)
             ))),
             (Some(size), _) | (None, Some(size)) => Ok(Drive { path, size, model }),
-            (None, None) => Err(Failure::usage(format!("{name}: its size is not known: give it a drive, --model {name}=MODEL"))),
+            (None, None) => Err(Failure::usage(format!(
+                "{name}: its size is not known: give it a drive, --model {name}=MODEL"
+            ))),
         }
     }
 }

@@ -77,7 +77,8 @@ const MS: f64 = 1e6;
 impl Measured {
     /// Response times in ms, sorted.
     pub fn response_times(&self) -> Vec<f64> {
-        let mut times: Vec<f64> = self.responses.iter().map(|r| r.ended.since(r.arrived).as_nanos() as f64 / MS).collect();
+        let mut times: Vec<f64> =
+            self.responses.iter().map(|r| r.ended.since(r.arrived).as_nanos() as f64 / MS).collect();
         times.sort_unstable_by(f64::total_cmp);
         times
     }

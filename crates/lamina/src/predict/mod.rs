@@ -36,9 +36,9 @@ use setting::Setting;
 use source::Source;
 use std::io::Write;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// Requests that are counted, and those before, of a workload without an end.
 const ENDLESS: Counted = Counted { warmup: 5000, requests: 50_000 };
@@ -64,7 +64,8 @@ pub fn run(args: &cli::Predict) -> Result<(), Failure> {
 /// The report, and what the first seeds measured, by setting and policy.
 fn predict(args: &cli::Predict) -> Result<(Report, Vec<Vec<Measured>>), Failure> {
     let source = Arc::new(Source::read(&args.workload)?);
-    let policies: Vec<Policy> = args.policy.iter().map(|text| Policy::read(text)).collect::<Result<_, _>>()?;
+    let policies: Vec<Policy> =
+        args.policy.iter().map(|text| Policy::read(text)).collect::<Result<_, _>>()?;
     let settings = settings(args)?;
     let counted = Counted {
         warmup: args.warmup.unwrap_or(if source.is_endless() { ENDLESS.warmup } else { 0 }),
@@ -100,9 +101,7 @@ struct Ran {
 
 impl Run<'_> {
     fn run(&self, source: &Arc<Source>, counted: Counted) -> Result<Ran, Failure> {
-        let began = Instant::now();
-        let mut measured = self.setting.measure(self.policy, self.seed, source, counted)?;
-        let took = began.elapsed();
+        let (mut measured, took) = self.setting.measure(self.policy, self.seed, source, counted)?;
         let figures = measured.figures();
         // Only the pictures need more than the figures, and they show the first seed.
         if self.seed != 1 {
@@ -113,7 +112,12 @@ impl Run<'_> {
 }
 
 /// All runs, on so many threads; results are in the order of the runs, whatever the order of their ends.
-fn all(runs: &[Run<'_>], source: &Arc<Source>, counted: Counted, threads: usize) -> Result<Vec<Ran>, Failure> {
+fn all(
+    runs: &[Run<'_>],
+    source: &Arc<Source>,
+    counted: Counted,
+    threads: usize,
+) -> Result<Vec<Ran>, Failure> {
     let next = AtomicUsize::new(0);
     let done: Mutex<Vec<(usize, Result<Ran, Failure>)>> = Mutex::default();
     std::thread::scope(|scope| {
@@ -157,13 +161,18 @@ fn gathered(
             let mut runs: Vec<Ran> = ran.by_ref().take(args.seeds as usize).collect();
             measured.extend(runs.first_mut().map(|run| std::mem::take(&mut run.measured)));
             let took = runs.iter().map(|run| run.took.as_secs_f64()).sum();
-            outcomes.push(Outcome::new(&policy.name, runs.into_iter().map(|run| run.figures).collect(), took));
+            outcomes.push(Outcome::new(
+                &policy.name,
+                runs.into_iter().map(|run| run.figures).collect(),
+                took,
+            ));
         }
         scenarios.push(Scenario::new(&setting.name, outcomes));
         first.push(measured);
     }
     let simulated_requests_per_s = if seconds > 0.0 { requests as f64 / seconds } else { 0.0 };
-    let report = Report { workload: args.workload.clone(), seeds: args.seeds, scenarios, simulated_requests_per_s };
+    let report =
+        Report { workload: args.workload.clone(), seeds: args.seeds, scenarios, simulated_requests_per_s };
     (report, first)
 }
 
@@ -179,7 +188,9 @@ fn settings(args: &cli::Predict) -> Result<Vec<Setting>, Failure> {
     let base = std::env::current_dir().map_err(Failure::failed)?;
     let Some(file) = &args.file else {
         if let Some(device) = of.keys().next() {
-            return Err(Failure::usage(format!("--model {device}=...: there is no hierarchy file that has {device:?}")));
+            return Err(Failure::usage(format!(
+                "--model {device}=...: there is no hierarchy file that has {device:?}"
+            )));
         }
         let plain = |named: Named| Setting {
             name: named.model.name.clone(),
@@ -192,7 +203,8 @@ fn settings(args: &cli::Predict) -> Result<Vec<Setting>, Failure> {
     };
     let Target { plan, device } = Target::of_file(file, args.device.as_deref(), &world::kinds())?;
     let replaced = replaced(&args.replace)?;
-    let alls: Vec<Option<Named>> = if all.is_empty() { vec![None] } else { all.into_iter().map(Some).collect() };
+    let alls: Vec<Option<Named>> =
+        if all.is_empty() { vec![None] } else { all.into_iter().map(Some).collect() };
     let mut settings = Vec::new();
     for all in alls {
         let mut models = Models { all, of: of.clone() };

@@ -79,10 +79,16 @@ fn responses(area: &Area, title: &str, names: &[&str], measured: &[Measured]) ->
         let share = |at: usize| (at + 1) as f64 / times.len() as f64;
         let line = thinned(times).map(|(at, time)| (time.max(0.01), share(at)));
         let series = chart.draw_series(LineSeries::new(line, color.stroke_width(2)))?;
-        series.label(*name).legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2)));
+        series
+            .label(*name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2)));
     }
     let labels = &mut chart.configure_series_labels();
-    labels.background_style(WHITE.mix(0.8)).border_style(BLACK).position(SeriesLabelPosition::LowerRight).draw()
+    labels
+        .background_style(WHITE.mix(0.8))
+        .border_style(BLACK)
+        .position(SeriesLabelPosition::LowerRight)
+        .draw()
 }
 
 /// Where the drives were when, over the first counted requests.
@@ -117,7 +123,9 @@ fn means(area: &Area, title: &str, scenario: &Scenario) -> Drawn {
         .collect();
     let top = values.iter().map(|(_, mean, half)| mean + half).fold(1e-3, f64::max) * 1.1;
     let name = |at: &SegmentValue<usize>| match at {
-        SegmentValue::CenterOf(at) | SegmentValue::Exact(at) => values.get(*at).map_or("", |v| v.0).to_owned(),
+        SegmentValue::CenterOf(at) | SegmentValue::Exact(at) => {
+            values.get(*at).map_or("", |v| v.0).to_owned()
+        }
         SegmentValue::Last => String::new(),
     };
     let mut chart = ChartBuilder::on(area)
@@ -127,7 +135,11 @@ fn means(area: &Area, title: &str, scenario: &Scenario) -> Drawn {
         .y_label_area_size(56)
         .build_cartesian_2d((0..values.len().max(1) - 1).into_segmented(), 0.0..top)?;
     let mesh = &mut chart.configure_mesh();
-    mesh.disable_x_mesh().x_labels(values.len().max(1)).x_label_formatter(&name).y_desc("mean response, ms").draw()?;
+    mesh.disable_x_mesh()
+        .x_labels(values.len().max(1))
+        .x_label_formatter(&name)
+        .y_desc("mean response, ms")
+        .draw()?;
     let bars = values.iter().enumerate().map(|(at, (_, mean, _))| {
         let corners = [(SegmentValue::Exact(at), 0.0), (SegmentValue::Exact(at + 1), *mean)];
         let mut bar = Rectangle::new(corners, Palette99::pick(at).mix(0.7).filled());
@@ -154,7 +166,12 @@ mod tests {
         let ms = |n: u64| Time(n * 1_000_000);
         let responses = (0..count).map(|n| Response { arrived: ms(n), ended: ms(2 * n + 1), bytes: 512 });
         let services = (0..count).map(|n| Service { sent: ms(n), ended: ms(n + 1), offset: n << 20 });
-        Measured { responses: responses.collect(), services: services.collect(), began: ms(0), ended: ms(2 * count) }
+        Measured {
+            responses: responses.collect(),
+            services: services.collect(),
+            began: ms(0),
+            ended: ms(2 * count),
+        }
     }
 
     fn report(measured: &Measured) -> Report {
@@ -168,7 +185,8 @@ mod tests {
         for count in [0, 1, 5000] {
             let folder = tempfile::tempdir().expect("a folder");
             let first = vec![vec![measured(count), measured(count)]];
-            let written = write(&folder.path().join("new"), &report(&measured(count)), &first).expect("pictures");
+            let written =
+                write(&folder.path().join("new"), &report(&measured(count)), &first).expect("pictures");
             assert_eq!(written.len(), 4);
             assert!(written.iter().any(|path| path.ends_with("offsets-a_b_c-cats_x_1.svg")), "{written:?}");
             for path in written {

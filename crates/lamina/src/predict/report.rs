@@ -82,7 +82,12 @@ impl Outcome {
         };
         let requests: u64 = runs.iter().map(|run| run.requests).sum();
         let simulated_requests_per_s = if seconds > 0.0 { requests as f64 / seconds } else { 0.0 };
-        Outcome { policy: policy.into(), mean: metrics().map(value).collect(), runs, simulated_requests_per_s }
+        Outcome {
+            policy: policy.into(),
+            mean: metrics().map(value).collect(),
+            runs,
+            simulated_requests_per_s,
+        }
     }
 }
 
@@ -91,7 +96,8 @@ impl Scenario {
     pub fn new(name: &str, policies: Vec<Outcome>) -> Scenario {
         let names: Vec<&str> = policies.iter().map(|outcome| outcome.policy.as_str()).collect();
         let ranking = |metric: Metric| {
-            let values: Vec<Vec<f64>> = policies.iter().map(|outcome| series(&outcome.runs, &metric)).collect();
+            let values: Vec<Vec<f64>> =
+                policies.iter().map(|outcome| series(&outcome.runs, &metric)).collect();
             Ranking {
                 metric: metric.name,
                 order: order(&names, &values, metric.more_is_better),
@@ -124,7 +130,9 @@ impl Table {
     /// The table in columns: the first and the last to the left, figures to the right.
     fn text(&self) -> String {
         let columns = self.0.iter().map(Vec::len).max().unwrap_or(0);
-        let width = |c: usize| self.0.iter().filter_map(|row| row.get(c)).map(|s| s.chars().count()).max().unwrap_or(0);
+        let width = |c: usize| {
+            self.0.iter().filter_map(|row| row.get(c)).map(|s| s.chars().count()).max().unwrap_or(0)
+        };
         let widths: Vec<usize> = (0..columns).map(width).collect();
         let mut out = String::new();
         for row in &self.0 {
@@ -162,7 +170,8 @@ impl Report {
     pub fn text(&self, is_verbose: bool) -> String {
         let mut out = String::new();
         for scenario in &self.scenarios {
-            let requests = scenario.policies.iter().flat_map(|o| &o.runs).map(|run| run.requests).max().unwrap_or(0);
+            let requests =
+                scenario.policies.iter().flat_map(|o| &o.runs).map(|run| run.requests).max().unwrap_or(0);
             let runs = if self.seeds == 1 { "one run".to_owned() } else { format!("{} runs", self.seeds) };
             let _ = writeln!(out, "{}: {}, {runs} of {requests} requests\n", scenario.name, self.workload);
             out.push_str(&scenario.table().text());
@@ -177,7 +186,9 @@ impl Report {
         });
         if is_verbose {
             let _ = writeln!(out, "\nrequests simulated in a second of a processor:");
-            for (scenario, outcome) in self.scenarios.iter().flat_map(|s| s.policies.iter().map(move |o| (s, o))) {
+            for (scenario, outcome) in
+                self.scenarios.iter().flat_map(|s| s.policies.iter().map(move |o| (s, o)))
+            {
                 let rate = outcome.simulated_requests_per_s;
                 let _ = writeln!(out, "  {rate:>10.0}  {} on {}", outcome.policy, scenario.name);
             }
@@ -211,7 +222,12 @@ mod tests {
     use super::*;
 
     fn outcome(policy: &str, responses: &[f64]) -> Outcome {
-        let run = |r: &f64| Figures { requests: 10, mean_response_ms: *r, sectors_per_ms: 1.0 / r, ..Figures::default() };
+        let run = |r: &f64| Figures {
+            requests: 10,
+            mean_response_ms: *r,
+            sectors_per_ms: 1.0 / r,
+            ..Figures::default()
+        };
         Outcome::new(policy, responses.iter().map(run).collect(), 0.5)
     }
 
@@ -221,7 +237,8 @@ mod tests {
 
     #[test]
     fn tables_have_a_row_a_figure_and_its_ranking() {
-        let scenario = Scenario::new("fast", vec![outcome("b", &[20.0, 21.0, 22.0]), outcome("a", &[10.0, 11.0, 12.0])]);
+        let scenario =
+            Scenario::new("fast", vec![outcome("b", &[20.0, 21.0, 22.0]), outcome("a", &[10.0, 11.0, 12.0])]);
         let text = report(vec![scenario]).text(true);
         assert!(text.starts_with("fast: web:direct, 3 runs of 10 requests\n\n"), "{text}");
         let row = |name: &str| text.lines().find(|line| line.starts_with(name)).expect("a row");

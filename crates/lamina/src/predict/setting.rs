@@ -1,8 +1,8 @@
 //! What the clients of a prediction work on: a hierarchy on certain drives, or a drive alone.
 
-use super::log::{Counted, Log};
 use super::drives::Drive;
 use super::figures::Measured;
+use super::log::{Counted, Log};
 use super::policy::{Policy, has_policy};
 use super::source::Source;
 use super::world::{Queue, World};
@@ -16,6 +16,7 @@ use serde_json::{Map, Value};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A hierarchy on certain drives.
 #[derive(Clone)]
@@ -33,14 +34,15 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// Lets a workload work here under `policy`.
+    /// Lets a workload work here under `policy`. Also returns how long that took a processor, without the preparation
+    /// of what runs share.
     pub fn measure(
         &self,
         policy: &Policy,
         seed: u64,
         source: &Arc<Source>,
         counted: Counted,
-    ) -> std::result::Result<Measured, Failure> {
+    ) -> std::result::Result<(Measured, Duration), Failure> {
         let simulation = Simulation::measuring(seed);
         let (env, log) = (simulation.env(), Log::new(counted));
         for drive in &self.drives {
@@ -51,8 +53,10 @@ impl Setting {
             let Open { node, _hierarchy } = setting.open(&env, &log, &policy).await?;
             let workload = source.workload(seed, node.geometry().size)?;
             let clock = Rc::clone(&env);
-            run(env, Box::new(move || clock.now()), node, workload, Rc::clone(&log), seed).await;
-            log.take().map_err(Failure::failed)
+            let begun = Instant::now();
+            run(env, Box::new(move || clock.now()), vec![node], workload, Rc::clone(&log), seed).await;
+            let took = begun.elapsed();
+            log.take().map(|measured| (measured, took)).map_err(Failure::failed)
         };
         simulation.run(work).map_err(Failure::failed)?
     }

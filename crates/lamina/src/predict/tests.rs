@@ -63,7 +63,8 @@ fn the_service_of_far_reads_is_that_of_the_model() {
 fn a_hierarchy_is_predicted_on_its_own_layers_and_another_drive() {
     let (_folder, file) = hierarchy(DISK);
     let model = ["--model", "cheetah-15k4", "--replace", "disk=nvme"];
-    let words = [&[&file[..]], &model[..], &["--workload", "random:100", "--policy", "noop,deadline"]].concat();
+    let words =
+        [&[&file[..]], &model[..], &["--workload", "random:100", "--policy", "noop,deadline"]].concat();
     let report = predicted(&words).expect("a prediction");
     assert_eq!(report.scenarios.len(), 2);
     let response = |scenario| mean(&report, scenario, 0, "mean response, ms");
@@ -74,7 +75,11 @@ fn a_hierarchy_is_predicted_on_its_own_layers_and_another_drive() {
 #[test]
 fn a_queue_of_the_file_follows_the_policies() {
     let queue = "[device.queue]\ntype = \"schedule\"\nover = \"disk\"\n";
-    let (_folder, file) = hierarchy(&DISK.replace("device = \"disk\"", "device = \"queue\"").replace("[export", &format!("{queue}[export")));
+    let (_folder, file) = hierarchy(
+        &DISK
+            .replace("device = \"disk\"", "device = \"queue\"")
+            .replace("[export", &format!("{queue}[export")),
+    );
     let words = [&file[..], "--model", "cheetah-15k4", "--workload", "random:150", "--policy", "noop,sstf"];
     let report = predicted(&words).expect("a prediction");
     assert_eq!(order(&report, "mean response, ms"), "sstf < noop");

@@ -7,13 +7,13 @@
 //!
 //! Nothing of the real machine is touched but small files that layers read, such as models and keys.
 
-use super::log::Log;
 use super::figures::Service;
+use super::log::Log;
 use super::policy::has_policy;
 use crate::files;
 use lamina_block::{
-    Address, Build, Config, Conn, Env, Error, Geometry, Io, Kind, Layer, Listener, Made, Manage, Node, OpenDisk,
-    Passthrough, Pending, Pool, Result, Step, Time,
+    Address, Build, Config, Conn, Env, Error, Geometry, Io, Kind, Layer, Listener, Made, Manage, Node,
+    OpenDisk, Passthrough, Pending, Pool, Result, Step, Time,
 };
 use lamina_sim::SimEnv;
 use serde::Deserialize;
@@ -79,7 +79,8 @@ impl Queue {
     async fn over(&self, drive: Rc<Node>, env: &Rc<dyn Env>, base: &Path) -> Result<Made> {
         let keys = self.kind.parse(&Value::Object(self.keys.clone()));
         let keys = keys.map_err(|e| Error::invalid(format!("--policy: {}: {}", e.path, e.message)))?;
-        keys.build(Build { base: base.into(), ..Build::new(drive.name(), env, vec![Rc::clone(&drive)]) }).await
+        keys.build(Build { base: base.into(), ..Build::new(drive.name(), env, vec![Rc::clone(&drive)]) })
+            .await
     }
 }
 

@@ -2,7 +2,7 @@
 //! devices.
 
 use super::table::table;
-use super::tree::duration;
+use super::tree::{duration, latency};
 use crate::api::{Device, Hierarchy};
 use lamina_block::{Bytes, Figure, Kind, Unit};
 use serde_json::Value;
@@ -61,12 +61,21 @@ fn written(unit: Unit, at: &str, info: &Value) -> Option<String> {
         Unit::Count => value.as_number().map(ToString::to_string),
         Unit::Bytes => value.as_u64().map(size),
         Unit::BytesPerSecond => value.as_f64().map(|rate| size(rate as u64) + "/s"),
-        Unit::Seconds => value.as_f64().map(|seconds| duration(seconds.ceil() as u64)),
+        Unit::Seconds => value.as_f64().map(span),
         // Never 100 before the end.
         Unit::Ratio => value.as_f64().map(|part| format!("{:.1}%", (part * 1000.0).floor() / 10.0)),
         Unit::Pieces(of) => Some(size(value.as_u64()?.saturating_mul(info.pointer(of)?.as_u64()?))),
         Unit::Text => value.as_str().map(str::to_owned),
         Unit::Made(of) => of(value),
+    }
+}
+
+/// Seconds in full, or a part of one.
+fn span(seconds: f64) -> String {
+    if 0.0 < seconds && seconds < 1.0 {
+        latency((seconds * 1e9) as u64)
+    } else {
+        duration(seconds.ceil() as u64)
     }
 }
 
@@ -134,5 +143,10 @@ mod tests {
                 .iter()
                 .any(|line| line.starts_with("vm1 is stopped: nobody knows how much would"))
         );
+    }
+
+    #[test]
+    fn parts_of_a_second_are_seen() {
+        assert_eq!([0.0, 0.000_003_5, 0.25, 1.0, 61.5].map(span), ["0s", "3.5us", "250ms", "1s", "1m2s"]);
     }
 }

@@ -18,7 +18,7 @@ use lamina_block::Time;
 use lamina_drive::Op;
 use std::time::Duration;
 
-/// What a line asks for.
+/// The wish of a line.
 enum Asked {
     Io(Op),
     Wait,

@@ -13,7 +13,7 @@ pub struct TraceError {
     pub file: String,
     /// The line, from 1; of a binary trace, the byte at which the record begins, from 0. For the file as a whole, 0.
     pub line: u64,
-    /// What is wrong, with what was expected.
+    /// The mistake, with the expected text.
     pub message: String,
 }
 
@@ -48,7 +48,7 @@ impl Lines {
         Lines { name: name.to_owned(), input, line: Vec::new(), at: 0 }
     }
 
-    /// What is wrong with the present line.
+    /// The mistake of the present line.
     pub(crate) fn error(&self, expected: String) -> TraceError {
         TraceError::new(&self.name, self.at, format!("expected {expected}"))
     }

@@ -43,7 +43,7 @@ pub struct Record {
     pub at: Time,
     /// The volume that it is for, numbered from 0 in the order in which they appear.
     pub unit: u32,
-    /// What was asked. Bytes that are not whole sectors are rounded outwards.
+    /// The request. Bytes that are not whole sectors are rounded outwards.
     pub request: Request,
 }
 
@@ -220,7 +220,7 @@ impl Trace {
     }
 }
 
-/// What was found next.
+/// The next find.
 pub(crate) enum Found {
     Record(Record),
     Other,

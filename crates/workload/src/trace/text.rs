@@ -7,7 +7,7 @@ use lamina_drive::{Op, SECTOR};
 
 const CSV_HEAD: &str = "t_us,op,dev,offset_bytes,size_bytes";
 
-/// What a line is: a request, or (`None`) none of those that are asked for; or what was expected of it.
+/// The meaning of a line: a request, or (`None`) none of those that are asked for; or an error with the expected text.
 pub(super) type Read = Result<Option<Record>, String>;
 
 /// The format of a trace whose first line this is.

@@ -12,7 +12,7 @@ pub(super) struct PageId {
     pub page: u32,
 }
 
-/// What is known of a page in the cache.
+/// The facts about a page in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Page {
     /// The client that read it, and the number of its request.

@@ -32,7 +32,7 @@ const SIZE_MAX: f64 = 100e6;
 /// Files of a directory.
 const DIRECTORY: u32 = 100;
 
-/// What is laid out.
+/// The files to lay out.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Layout {
     /// How many files; `None`: one million, or fewer in proportion on a disk below 73.4 GB.
@@ -63,7 +63,7 @@ pub struct Files {
     groups: u32,
 }
 
-/// What a layout came to.
+/// The figures of a layout.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
     /// Files.
@@ -130,7 +130,8 @@ impl Files {
     /// its inode.
     pub(super) fn metadata(&self, file: u32) -> [u32; 2] {
         let (directory, group) = (file / DIRECTORY, group_of(file, self.count(), self.groups));
-        let first = (group as u64 * self.directories.len() as u64).div_ceil(self.groups as u64) as u32 * DIRECTORY;
+        let first =
+            (group as u64 * self.directories.len() as u64).div_ceil(self.groups as u64) as u32 * DIRECTORY;
         [self.directories[directory as usize], inode(group, file.saturating_sub(first))]
     }
 
@@ -140,7 +141,7 @@ impl Files {
         &self.extents[self.first[file] as usize..self.first[file + 1] as usize]
     }
 
-    /// What the layout came to.
+    /// The figures of the layout.
     pub fn summary(&self) -> Summary {
         let fragmented = (0..self.count()).filter(|file| self.extents(*file).len() > 1).count();
         let files = self.count();
@@ -307,7 +308,8 @@ mod tests {
     #[test]
     fn metadata_lie_in_the_group_of_the_directory() {
         let files = lay_out(2, Layout::default(), 7);
-        let [(directory, inode), (same, next), (other, _)] = [0, 32, 100].map(|file| files.metadata(file).into());
+        let [(directory, inode), (same, next), (other, _)] =
+            [0, 32, 100].map(|file| files.metadata(file).into());
         assert!(same == directory && other != directory);
         assert_eq!((inode, next), (2, 3), "32 inodes are a block, behind two bitmaps");
         // A group begins with a directory of its own, and counts its inodes from there.

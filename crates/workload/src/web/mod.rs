@@ -11,14 +11,14 @@
 //!                  sleep Pareto(1.5, 2.0) ms
 //! ```
 //!
-//! What a process reads at a time, and what it sleeps after, is in the paper's Figure 2 in words only ("milliseconds
-//! per block"). The figures of its tables decide. Fifty processes that each wait R for a page and then sleep 6.0 ms,
-//! the mean of Pareto(1.5, 2.0), read 50 · 8 / (R + 6.0) sectors a millisecond. For the direct workload and the
-//! deadline scheduler R is 59.87 ms, so that is 6.07, and Table 2 has 6.08. (On the virtual machine all is slower by k
-//! = 8, so that the sleep is 0.75 of its milliseconds: 5.06, and the table has 5.06; for cfq 3.39 and 3.38.) Pages of
-//! two blocks, or a sleep for each file, are far off. It follows that the mean service time of the tables is twice what
-//! the disk takes for a request: 8 sectors / 6.08 = 1.32 ms, and Table 2 has 2.71. A request of the paper is in service
-//! from the moment when it leaves the scheduler, while the disk still works on the one before.
+//! The paper says how long a process sleeps ("milliseconds per block"), but not how many blocks it reads before that.
+//! The figures of its tables decide. Fifty processes that each wait R for a page and then sleep 6.0 ms, the mean of
+//! Pareto(1.5, 2.0), read 50 · 8 / (R + 6.0) sectors a millisecond. For the direct workload and the deadline scheduler
+//! R is 59.87 ms: the formula gives 6.07, and Table 2 has 6.08. (On the virtual machine all is slower by k = 8, so that
+//! the sleep is 0.75 of its milliseconds: 5.06, and the table has 5.06; for cfq 3.39 and 3.38.) Pages of two blocks, or
+//! a sleep for each file, are far off. Hence the mean service time of the tables is twice the time that the disk takes
+//! for a request: 8 sectors / 6.08 = 1.32 ms, and Table 2 has 2.71. A request of the paper is in service from the
+//! moment when it leaves the scheduler, while the disk still works on the one before.
 //!
 //! With O_DIRECT each page is a request (the last one of a file as well: a file has whole blocks). Through the cache,
 //! reads are those of Linux 2.6.30's read-ahead: windows of 16 to 128 KiB, cut where an extent ends, where pages are
@@ -100,7 +100,7 @@ struct Client {
     /// Files to read before the next group.
     files_left: u32,
     open: Option<Open>,
-    /// What it does before it reads on.
+    /// Its actions before it reads on.
     todo: VecDeque<Action>,
     /// Requests that it has sent or put into `todo`.
     requests: u64,

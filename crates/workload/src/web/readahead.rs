@@ -1,5 +1,5 @@
-//! What a file's reader reads ahead: `ondemand_readahead` of Linux 2.6.30 (mm/readahead.c), for files that are read
-//! from the begin to the end.
+//! The pages that are read ahead of a file's reader: `ondemand_readahead` of Linux 2.6.30 (mm/readahead.c), for files
+//! that are read from the begin to the end.
 //!
 //! ```text
 //!      page     0  1  2  3   4 … 11         12 … 27          28 … 59

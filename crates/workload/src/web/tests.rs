@@ -15,7 +15,7 @@ impl Fifo {
     }
 }
 
-/// What a run came to.
+/// The outcome of a run.
 #[derive(Default)]
 struct Run {
     requests: Vec<(u32, Request)>,

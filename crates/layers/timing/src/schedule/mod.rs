@@ -14,9 +14,9 @@
 //! * `over`: the device below.
 //! * `policy` (`noop`): the order.
 //!   `noop`: as they come. `sstf`: the shortest distance first. `scan`: the elevator, up and down. `cscan`: the
-//!   elevator that only goes up. `deadline`: Linux's, sorted batches of reads or writes, with deadlines. `cfq`: Linux's,
-//!   slices of time for each client, with anticipation. `cats`: the least total response time of what waits, hits of
-//!   the drive's cache first. `satf`: the shortest access time first, by the model of the drive.
+//!   elevator that only goes up. `deadline`: Linux's, sorted batches of reads or writes, with deadlines. `cfq`:
+//!   Linux's, slices of time for each client, with anticipation. `cats`: the least total response time of what waits,
+//!   hits of the drive's cache first. `satf`: the shortest access time first, by the model of the drive.
 //! * `depth` (1): how many requests the device below has at the same time. A drive that gets more than two orders them
 //!   by itself, and the policy decides little.
 //! * `model` (none): the drive below, for `cats` and `satf`: the name of a model that comes with Lamina, or the path of
@@ -26,8 +26,8 @@
 //! * `deadline`, `cfq`, `cats`, `satf`: tables with parameters of these policies, which keep them while another one is
 //!   in force.
 //!   `deadline = { read-expire = "500ms", write-expire = "5s", fifo-batch = 16, writes-starved = 2 }`,
-//!   `cfq = { slice-sync = "100ms", slice-async = "40ms", slice-idle = "8ms", quantum = 4, fifo-expire-sync = "125ms",
-//!   fifo-expire-async = "250ms" }`,
+//!   `cfq = { slice-sync = "100ms", slice-async = "40ms", slice-idle = "8ms", slice-idle-seeky = "2ms", quantum = 4,
+//!   fifo-expire-sync = "125ms", fifo-expire-async = "250ms" }`,
 //!   `cats = { read-delay = "100ms", busdriver-delay = "7ms", write-delay = "500ms", write-batch = 16, table = 256 }`
 //!   (and `cache = { segments = 64, segment-sectors = 221, prefetch-sectors = 64 }` instead of the model's),
 //!   `satf = { age-weight = 0.02 }`.
@@ -35,8 +35,9 @@
 //! Commands: `set` takes the same keys and changes those, also under load: the new policy gets all requests that wait,
 //! and nothing is lost or sent twice. Of a table it changes the parameters that are given. `show` shows all keys.
 //!
-//! Each policy sends every request in the end; its module says after how long at most. Clients are told apart by
-//! [`Io::client`]: an export is one, and each connection to it over NBD is one of its own.
+//! Each policy sends every request in the end; its module says after how long at most. `cfq` and `cats` tell clients
+//! apart: a guest over vhost-user is one, and each connection over NBD, and what layers above ask by themselves is one
+//! together.
 //!
 //! A flush goes on at once. It covers the writes that completed before it came, and a write that waits here has not
 //! completed: nothing in the queue has to go first, and nothing that the flush covers is still here. Forced unit access

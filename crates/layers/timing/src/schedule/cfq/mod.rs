@@ -9,7 +9,8 @@
 //!   request. Then the next in the round is. Within a queue the nearest request goes first (`cfq_choose_req`), but once
 //!   in a slice the oldest if it has waited for too long (`cfq_check_fifo`).
 //! * *Anticipation*: when an active queue of reads is empty and its client is known to come back soon, the drive idles
-//!   for up to `slice-idle`, or 2 ms if the client seeks (`cfq_arm_slice_timer`), rather than go elsewhere and back.
+//!   for up to `slice-idle`, or `slice-idle-seeky` if the client seeks (`cfq_arm_slice_timer`), rather than go elsewhere
+//!   and back.
 //! * It does not idle if another client has a request as close as the active client's usually are
 //!   (`cfq_close_cooperator`); and a read as close ends the idling (`cfq_should_preempt`), as do reads that come while
 //!   a queue of writes is active.
@@ -35,8 +36,6 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// How long a client that seeks is waited for (`CFQ_MIN_TT`).
-const IDLE_SEEKY: Duration = Duration::from_millis(2);
 /// The most writes of a slice while others wait (`cfq_prio_to_maxrq` of the middle priority).
 const ASYNC_REQUESTS: u32 = 16;
 /// Queues beyond so many are forgotten while they are idle: clients come and go.
@@ -52,6 +51,8 @@ pub struct Parameters {
     pub slice_async: Interval,
     /// How long the drive idles for the next request of a client; 0 for never.
     pub slice_idle: Interval,
+    /// The same if the client seeks, and `slice_idle` is not shorter (`CFQ_MIN_TT`).
+    pub slice_idle_seeky: Interval,
     /// The most requests of a queue in the drive while others wait.
     pub quantum: NonZeroU32,
     /// The age from which a read goes out of turn in its queue.
@@ -67,6 +68,7 @@ impl Default for Parameters {
             slice_sync: ms(100),
             slice_async: ms(40),
             slice_idle: ms(8),
+            slice_idle_seeky: ms(2),
             quantum: NonZeroU32::MIN.saturating_add(3),
             fifo_expire_sync: ms(125),
             fifo_expire_async: ms(250),
@@ -244,7 +246,7 @@ impl Cfq {
         let Some(queue) = self.active.and_then(|(key, _)| self.queues.get(&key)) else { return };
         let is_worth = queue.waiting.is_empty() && queue.is_sync && queue.is_waited_for && self.in_drive == 0;
         if is_worth && self.close_to_active(now).is_none() {
-            let longest = if queue.is_seeky() { IDLE_SEEKY } else { Duration::MAX };
+            let longest = if queue.is_seeky() { self.parameters.slice_idle_seeky.0 } else { Duration::MAX };
             self.idle_until = Some(now.after(self.parameters.slice_idle.0.min(longest)));
             self.idled += 1;
         }
