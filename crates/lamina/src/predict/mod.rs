@@ -35,7 +35,7 @@ use report::{Outcome, Report, Scenario};
 use setting::Setting;
 use source::Source;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -229,13 +229,13 @@ fn replaced(options: &[String]) -> Result<Vec<(String, Named)>, Failure> {
 }
 
 /// A hierarchy on the drives of `models`.
-fn on(models: &Models, plan: &Plan, device: &str, depth: u32, base: &PathBuf) -> Result<Setting, Failure> {
+fn on(models: &Models, plan: &Plan, device: &str, depth: u32, base: &Path) -> Result<Setting, Failure> {
     Ok(Setting {
         name: models.title(),
         hierarchy: Some((plan.clone(), device.to_owned())),
         drives: models.drives(plan)?,
         depth,
-        base: base.clone(),
+        base: base.to_owned(),
     })
 }
 

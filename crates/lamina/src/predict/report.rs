@@ -184,6 +184,9 @@ impl Report {
             1 => "One run ranks nothing: `--seeds 5`.\n",
             _ => "= : a tie, the 95% confidence interval of the difference over all seeds has 0 in it.\n",
         });
+        if self.workload.starts_with("trace:") {
+            out.push_str("A trace is the same with every seed: the ranking holds for this trace, and says little of others.\n");
+        }
         if is_verbose {
             let _ = writeln!(out, "\nrequests simulated in a second of a processor:");
             for (scenario, outcome) in
