@@ -119,8 +119,8 @@ pub trait Env {
     }
     /// Completes after at least `d`.
     fn sleep(&self, d: Duration) -> Pin<Box<dyn Future<Output = ()>>>;
-    /// Completes at `at`, or as soon after it as can be: within a few microseconds where the machine has time, for which
-    /// the core is awake before. For emulated devices; [`Env::sleep`] costs less.
+    /// Completes at `at`, or as soon after it as can be: within a few microseconds where the machine has time, for
+    /// which the core is awake before. For emulated devices; [`Env::sleep`] costs less.
     fn sleep_until(&self, at: Time) -> Pin<Box<dyn Future<Output = ()>>> {
         self.sleep(at.since(self.now()))
     }

@@ -201,8 +201,8 @@ pub fn io(request: &Request, block: u32, buf: impl Fn(usize) -> Buf) -> Result<I
     let end = request.end().saturating_mul(SECTOR).div_ceil(block).saturating_mul(block);
     let len = end.saturating_sub(start);
     match request.op {
-        Op::Flush => return Ok(Io::flush()),
-        Op::Discard => return Ok(Io::discard(start..end)),
+        Op::Flush => Ok(Io::flush()),
+        Op::Discard => Ok(Io::discard(start..end)),
         Op::Read | Op::Write if len > REQUEST_MAX => {
             let message = format!("a request of {len} bytes: the most that is sent in one is {REQUEST_MAX}");
             Err(Error::invalid(message))

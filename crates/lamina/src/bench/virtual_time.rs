@@ -152,7 +152,7 @@ mod tests {
             (&["--model", "cheetah-15k4", "--model", "san"], "another model is given for the same"),
             (&["--model", "san", "--server-pid", "1"], "--server-pid"),
         ] {
-            let message = bench(FILE, words).err().expect("it does not fit");
+            let message = bench(FILE, words).expect_err("it does not fit");
             assert!(message.contains(says), "{words:?}: {message}");
         }
     }

@@ -71,6 +71,6 @@ mod tests {
         let keys = json!({"policy": "deadline", "deadline": table, "merge": true});
         assert_eq!(Value::Object(policy.keys), keys);
         assert_eq!(Policy::read("noop").expect("a policy").keys.len(), 1);
-        assert!(Policy::read("cats:fast").err().expect("no value").into_message().contains("KEY=VALUE"));
+        assert!(Policy::read("cats:fast").expect_err("no value").into_message().contains("KEY=VALUE"));
     }
 }

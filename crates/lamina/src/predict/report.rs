@@ -185,7 +185,7 @@ impl Report {
             _ => "= : a tie, the 95% confidence interval of the difference over all seeds has 0 in it.\n",
         });
         if self.workload.starts_with("trace:") {
-            out.push_str("A trace is the same with every seed: the ranking holds for this trace, and says little of others.\n");
+            out.push_str("A trace is the same with every seed: its ranking says little of other traces.\n");
         }
         if is_verbose {
             let _ = writeln!(out, "\nrequests simulated in a second of a processor:");

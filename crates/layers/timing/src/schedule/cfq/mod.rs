@@ -9,8 +9,8 @@
 //!   request. Then the next in the round is. Within a queue the nearest request goes first (`cfq_choose_req`), but once
 //!   in a slice the oldest if it has waited for too long (`cfq_check_fifo`).
 //! * *Anticipation*: when an active queue of reads is empty and its client is known to come back soon, the drive idles
-//!   for up to `slice-idle`, or `slice-idle-seeky` if the client seeks (`cfq_arm_slice_timer`), rather than go elsewhere
-//!   and back.
+//!   for up to `slice-idle`, or `slice-idle-seeky` if the client seeks (`cfq_arm_slice_timer`), rather than go
+//!   elsewhere and back.
 //! * It does not idle if another client has a request as close as the active client's usually are
 //!   (`cfq_close_cooperator`); and a read as close ends the idling (`cfq_should_preempt`), as do reads that come while
 //!   a queue of writes is active.
