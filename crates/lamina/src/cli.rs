@@ -507,6 +507,12 @@ pub struct Calibrate {
     /// Time of the drive after which no more random pages are read.
     #[arg(long, value_name = "TIME", default_value = "590s")]
     pub budget: Interval,
+    /// For a device in which nothing turns: how long each size and depth is read.
+    #[arg(long, value_name = "TIME", default_value = "2s")]
+    pub time: Interval,
+    /// A folder for pictures (SVG): time over distance, angles, seeks, distributions.
+    #[arg(long, value_name = "FOLDER")]
+    pub plots: Option<PathBuf>,
     /// Decides where is read.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Everything after the rotation rests on one fact: a read that the cache does not answer ends when its last sector
-//! has passed under the head, so that the moment of the answer, modulo a turn, is the sector's angle. Only the seeks need
-//! to know how long anything took.
+//! has passed under the head, so that the moment of the answer, modulo a turn, is the sector's angle. Only the seeks
+//! need to know how long anything took.
 //!
 //! Questions are reads: nothing is written. Answers are believed only if they are confirmed, and what was not confirmed
 //! says so. The calibration deliberately asks one question at a time.
@@ -18,6 +18,7 @@ mod layout;
 pub mod linear;
 mod model;
 mod rotation;
+pub mod score;
 mod seek;
 mod session;
 pub mod ssd;

@@ -23,6 +23,9 @@ const AGREEMENT_MIN: f64 = 0.5;
 /// Far reads that take less than this have no arm to wait for: no cache can have them all the first time.
 const ARM_US: f64 = 1_000.0;
 
+/// Phases are not believed to be more exact than that, in turns: answers are rounded.
+const SPREAD_MIN: f64 = 1e-5;
+
 /// A sector whose phase is known.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Anchor {
@@ -124,8 +127,8 @@ fn spread(session: &mut Session, count: usize) -> Vec<u64> {
     lbns
 }
 
-/// Reads all of `lbns`, and gives the answers in their order. Each quarter is read in an order of its own: times that are
-/// all about the same would be whole turns of many a period.
+/// Reads all of `lbns`, and gives the answers in their order. Each quarter is read in an order of its own: times that
+/// are all about the same would be whole turns of many a period.
 fn round(session: &mut Session, lbns: &[u64]) -> Result<Vec<Answer>, String> {
     let mut order: Vec<usize> = (0..lbns.len()).collect();
     order.chunks_mut(lbns.len() / 4).for_each(|quarter| session.rng.shuffle(quarter));
@@ -139,8 +142,8 @@ fn round(session: &mut Session, lbns: &[u64]) -> Result<Vec<Answer>, String> {
 }
 
 impl Rotation {
-    /// Sets the clock by the anchor nearest to `lbn`, without a change of speed: answers are rounded, and what they lose
-    /// adds up.
+    /// Sets the clock by the anchor nearest to `lbn`, without a change of speed: answers are rounded, and what they
+    /// lose adds up.
     pub(super) fn nudge(&self, session: &mut Session, lbn: u64) -> Result<(), String> {
         let above = self.anchors.partition_point(|anchor| anchor.lbn < lbn).min(self.anchors.len() - 1);
         let anchor = self.anchors[above];
@@ -173,7 +176,8 @@ impl Rotation {
         let spread = median(&mut from_median).unwrap_or(0.0);
         let turns = (session.now_us - self.checked_us) / session.clock.period_us;
         // The platters were ahead of the clock by this many turns of so many: the period was too long.
-        let error = spread.max(1e-7) * 1.5 / (ahead.len() as f64).sqrt() / turns * session.clock.period_us;
+        let error =
+            spread.max(SPREAD_MIN) * 1.5 / (ahead.len() as f64).sqrt() / turns * session.clock.period_us;
         let correction = -drift / turns * session.clock.period_us;
         // Both estimates by their weights: the old one is from the time before.
         let (old, new) = (self.uncertainty_us.max(1e-12).powi(-2), error.powi(-2));

@@ -3,8 +3,8 @@
 //! From a sector of one cylinder to a sector of another whose angle is known: if the sector passes after the arm has
 //! come, the read ends with it, else a turn later. Bisecting over the target's angle gives the moment of arrival to
 //! one sector (the minimum time between request completions of Worthington, Ganger, Patt, Wilkes: "On-line extraction
-//! of SCSI disk drive parameters", 1995). Every pair is a fresh one, so that caches do not matter, and a read whose phase
-//! is not that of its target is left out.
+//! of SCSI disk drive parameters", 1995). Every pair is a fresh one, so that caches do not matter, and a read whose
+//! phase is not that of its target is left out.
 
 use super::layout::{Layout, Track};
 use super::rotation::Rotation;

@@ -199,8 +199,8 @@ async fn crossing(ask: &Asker, low: Known, high: Known) -> Option<(u64, f64)> {
     Some(((meeting + 1.0).round() as u64, meeting))
 }
 
-/// Moves boundaries to whole tracks from the one before, as far as they are not known better than that: defects may have
-/// moved them.
+/// Moves boundaries to whole tracks from the one before, as far as they are not known better than that: defects may
+/// have moved them.
 fn whole_tracks(firsts: &mut [(u64, u32)], noise: f64) {
     for n in 1..firsts.len() {
         let ((before, slots), (first, next)) = (firsts[n - 1], firsts[n]);

@@ -11,6 +11,7 @@
 
 mod child;
 mod device;
+mod plot;
 mod report;
 
 use crate::cli;
@@ -18,6 +19,8 @@ use crate::exit::Failure;
 use child::ChildProbe;
 use device::Device;
 use lamina_calibrate::Probe;
+use lamina_calibrate::active::score::{Score, score};
+use lamina_calibrate::active::ssd::{self, Latencies};
 use lamina_calibrate::active::{Answers, Options, find, linear};
 use lamina_drive::{Model, SECTOR};
 use std::io::Write;
@@ -48,31 +51,105 @@ pub fn run(args: &cli::Calibrate) -> Result<(), Failure> {
 fn of_probe(args: &cli::Calibrate, command: &str) -> Result<Model, Failure> {
     let size = args.size.map(|size| size.0 / SECTOR);
     let mut probe = ChildProbe::start(command, size).map_err(Failure::failed)?;
-    asked(args, &mut probe, args.name.as_deref().unwrap_or(command))
+    asked(args, &mut probe, &name(args, command))?.model.ok_or_else(too_few)
 }
 
 fn of_device(args: &cli::Calibrate, path: &Path) -> Result<Model, Failure> {
     let mut device = Device::open(path).map_err(Failure::failed)?;
-    let name = path.display().to_string();
-    asked(args, &mut device, args.name.as_deref().unwrap_or(&name))
+    let name = name(args, &path.display().to_string());
+    let asked = asked(args, &mut device, &name)?;
+    if asked.turns || args.mechanism == Some(cli::Mechanism::Linear) {
+        return asked.model.ok_or_else(too_few);
+    }
+    flash(args, &device, &name)
+}
+
+/// The name of the model, no longer than models allow.
+fn name(args: &cli::Calibrate, drive: &str) -> String {
+    let name = args.name.as_deref().unwrap_or(drive);
+    name.chars().filter(|c| !c.is_control()).take(200).collect()
+}
+
+fn too_few() -> Failure {
+    Failure::failed("too few random reads for a line: more --samples, or a longer --budget")
+}
+
+/// What a drive's answers came to.
+struct Asked {
+    /// The model that says most, if there were enough answers.
+    model: Option<Model>,
+    /// Whether anything turns in the drive.
+    turns: bool,
 }
 
 /// Asks a drive, and makes the best model of what it answers.
-fn asked(args: &cli::Calibrate, probe: &mut dyn Probe, name: &str) -> Result<Model, Failure> {
+fn asked(args: &cli::Calibrate, probe: &mut dyn Probe, name: &str) -> Result<Asked, Failure> {
     let options = Options { seed: args.seed, budget_s: args.budget.0.as_secs_f64(), pages: args.samples };
     let answers = find(probe, &options, &mut |line| eprintln!("{line}")).map_err(Failure::failed)?;
     let sectors = probe.sectors();
     let line = linear::fit(&answers.readings, sectors);
-    report::answers(&mut std::io::stderr().lock(), &answers, line.as_ref(), sectors)?;
-    let Answers { disk, .. } = &answers;
+    let mut out = std::io::stderr().lock();
+    report::answers(&mut out, &answers, line.as_ref(), sectors)?;
+    let Answers { disk, readings, .. } = &answers;
     let hit_us = disk.as_ref().and_then(|disk| disk.cache.as_ref()).map(|cache| cache.hit_us);
-    match (disk, line) {
-        (Some(disk), _) if args.mechanism != Some(cli::Mechanism::Linear) => Ok(disk.model(name, sectors)),
-        (_, Some(line)) => Ok(line.model(name, sectors, hit_us)),
-        (_, None) => {
-            Err(Failure::failed("too few random reads for a line: more --samples, or a longer --budget"))
-        }
+    let disk = disk.as_ref().filter(|_| args.mechanism != Some(cli::Mechanism::Linear));
+    let of_line = || line.as_ref().map(|line| line.model(name, sectors, hit_us));
+    let model = disk.map(|disk| disk.model(name, sectors)).or_else(of_line);
+    if let Some(model) = &model {
+        model.check().map_err(|e| Failure::failed(format!("what was measured is no model: {e}")))?;
     }
+    let turn_us = answers.disk.as_ref().map(|disk| disk.turn_us.value);
+    let score = model.as_ref().and_then(|model| score(model, readings, turn_us));
+    if let Some(score) = &score {
+        report::score(&mut out, score)?;
+    }
+    if let Some(folder) = &args.plots {
+        plots(folder, &answers, line.as_ref(), score.as_ref(), sectors).map_err(Failure::failed)?;
+    }
+    Ok(Asked { model, turns: answers.disk.is_some() })
+}
+
+fn plots(
+    folder: &Path,
+    answers: &Answers,
+    line: Option<&linear::Line>,
+    score: Option<&Score>,
+    sectors: u64,
+) -> Result<(), String> {
+    std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    line.map_or(Ok(()), |line| plot::distance(folder, &answers.readings, line))?;
+    if let Some(disk) = &answers.disk {
+        plot::angle(folder, &answers.readings, disk.turn_us.value, sectors)?;
+        plot::seek(folder, disk)?;
+    }
+    score.map_or(Ok(()), |score| plot::cdf(folder, score))
+}
+
+/// Sizes of reads, alone, and depths of the shortest, that an SSD's model is fitted to.
+const SIZES: [u64; 5] = [4096, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
+const DEPTHS: [u32; 5] = [2, 4, 8, 16, 32];
+
+/// Fits an SSD's model to a device in which nothing turns, and compares it with a second run.
+fn flash(args: &cli::Calibrate, device: &Device, name: &str) -> Result<Model, Failure> {
+    let alone = SIZES.iter().map(|bytes| (*bytes, 1)).filter(|(bytes, _)| bytes * 4 <= device.bytes());
+    let all: Vec<(u64, u32)> = alone.chain(DEPTHS.iter().map(|depth| (SIZES[0], *depth))).collect();
+    let measure = |seed: u64| -> Result<Vec<Latencies>, Failure> {
+        let mut measured = Vec::new();
+        for (n, (bytes, depth)) in all.iter().enumerate() {
+            eprintln!("reads of {bytes} bytes, {depth} at a time");
+            let seed = seed.wrapping_mul(100) + n as u64;
+            // The tail of short reads alone needs many of them.
+            let time = args.time.0 * if n == 0 { 4 } else { 1 };
+            measured.push(device.latencies(*bytes, *depth, time, seed).map_err(Failure::failed)?);
+        }
+        Ok(measured)
+    };
+    let first = measure(args.seed)?;
+    let model = ssd::fit(&first, name, device.bytes()).ok_or_else(too_few)?;
+    model.check().map_err(|e| Failure::failed(format!("what was measured is no model: {e}")))?;
+    let second = measure(args.seed.wrapping_add(1))?;
+    report::flash(&mut std::io::stderr().lock(), &model, &first, &second)?;
+    Ok(model)
 }
 
 /// Writes the file whole or not at all.
