@@ -16,14 +16,30 @@
 //! The crate deliberately knows no bytes of data, no layers and no operating system: `emulate` holds requests by it,
 //! `schedule` picks by it, simulated disks take their time from it, and `predict` counts with it.
 
+mod cache;
+mod chance;
+mod check;
 mod drive;
 mod linear;
+mod machine;
 mod model;
+mod phase;
+mod quantiles;
+mod remote;
 mod request;
+mod rotational;
+mod ssd;
+#[cfg(test)]
+mod tests;
 mod tracker;
 
+pub use cache::{Cache, SegmentCache};
 pub use drive::{Completion, Drive};
 pub use linear::Linear;
 pub use model::{Mechanism, Model, ModelError};
+pub use quantiles::Quantiles;
+pub use remote::{Latency, Lognormal, Remote};
 pub use request::{Op, Request, SECTOR};
+pub use rotational::{Curve, Order, Residuals, Rotational, Seek, WriteBuffer, Zone};
+pub use ssd::{Garbage, Residual, ResidualOp, Ssd};
 pub use tracker::Tracker;

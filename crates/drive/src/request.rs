@@ -30,6 +30,11 @@ pub struct Request {
 impl Request {
     /// The first sector behind the request.
     pub const fn end(&self) -> u64 {
-        self.lbn + self.sectors as u64
+        self.lbn.saturating_add(self.sectors as u64)
+    }
+
+    /// How many bytes are asked for.
+    pub const fn bytes(&self) -> u64 {
+        self.sectors as u64 * SECTOR
     }
 }

@@ -1,34 +1,87 @@
 //! What an observer outside knows of a drive: the model, and what it sent.
 
-use crate::{Model, Request};
+use crate::chance::Chance;
+use crate::machine::{Machine, Nanos, length};
+use crate::{Model, Request, phase::Phase};
 use lamina_block::Time;
+use std::collections::VecDeque;
 use std::time::Duration;
+
+/// How many requests are remembered as under way. An observer that is told of no ends forgets the oldest.
+const UNDER_WAY_MAX: usize = 1024;
 
 /// Follows a real drive by the requests that it is sent and the moments when they end, and says what others would cost.
 ///
-/// The angle of the platters follows from completions: a drive's rotation is never exactly its nominal one, so that
-/// newer completions count more.
-pub struct Tracker {}
+/// The observer has a drive of its own, of the same model, that does what the real one is sent, without chance. The
+/// place of its arm and its cache are what those of the real one are believed to be. The angle of the platters follows
+/// from completions: a drive's rotation is never exactly its nominal one, so that newer completions count more. As long
+/// as no request has ended on the medium, every rotational wait is expected to be half a turn.
+pub struct Tracker {
+    machine: Machine,
+    phase: Phase,
+    under_way: VecDeque<UnderWay>,
+    /// The latest moment of any call.
+    now: Time,
+    sent: u64,
+}
+
+/// A request that went to the drive.
+struct UnderWay {
+    serial: u64,
+    request: Request,
+    /// Whether its end is expected to be that of a transfer from or to the medium.
+    media: bool,
+}
 
 impl Tracker {
     /// An observer of a drive of which nothing is known but its model.
-    pub fn new(_model: &Model) -> Tracker {
-        Tracker {}
+    pub fn new(model: &Model) -> Tracker {
+        Tracker {
+            machine: Machine::new(model),
+            phase: Phase::default(),
+            under_way: VecDeque::new(),
+            now: Time(0),
+            sent: 0,
+        }
     }
 
     /// `request` went to the drive.
-    pub fn dispatched(&mut self, _now: Time, _request: &Request) {}
+    pub fn dispatched(&mut self, now: Time, request: &Request) {
+        self.now = self.now.max(now);
+        let served = self.machine.begin(self.now.0 as Nanos, request, &mut Chance::Expected);
+        if self.under_way.len() == UNDER_WAY_MAX {
+            self.under_way.pop_front();
+        }
+        self.sent += 1;
+        self.under_way.push_back(UnderWay { serial: self.sent, request: *request, media: served.media });
+    }
 
     /// `request`, with which the drive began at `started`, ended at `at`.
-    pub fn completed(&mut self, _started: Time, _at: Time, _request: &Request) {}
+    pub fn completed(&mut self, started: Time, at: Time, request: &Request) {
+        self.now = self.now.max(at);
+        let Some(place) = self.under_way.iter().position(|sent| sent.request == *request) else { return };
+        let Some(sent) = self.under_way.remove(place) else { return };
+        let Machine::Rotational(machine) = &mut self.machine else { return };
+        if sent.media && started <= at {
+            let at = at.0 as Nanos;
+            self.phase.observe(at, machine.turns_at_end(request), machine.rotation());
+            if let Some(spin) = self.phase.spin(machine.rotation()) {
+                machine.spin_as(spin);
+            }
+            if sent.serial == self.sent {
+                machine.ended(at);
+            }
+        }
+    }
 
-    /// What `request` is expected to take if it were sent at `now`.
-    pub fn cost(&self, _now: Time, _request: &Request) -> Duration {
-        Duration::ZERO
+    /// What `request` is expected to take if it were sent at `now`: until its end, with the wait for a drive that is
+    /// busy with the medium.
+    pub fn cost(&self, now: Time, request: &Request) -> Duration {
+        length(self.machine.cost(now.0 as Nanos, request))
     }
 
     /// Whether the drive's cache is believed to have all of `request`, a read: the paper's shadow cache.
-    pub fn is_hit(&self, _request: &Request) -> bool {
-        false
+    pub fn is_hit(&self, request: &Request) -> bool {
+        self.machine.is_hit(self.now.0 as Nanos, request)
     }
 }

@@ -1,0 +1,327 @@
+//! Where a sector is: its cylinder, its head, and its angle.
+//!
+//! Within a zone everything follows from the number of the physical track, counted along the layout: LBNs fill a band
+//! of cylinders head by head, every second head backwards, then the next band. Turns are counted from the angle of the
+//! zone's first sector as if all of the zone were read, so that a transfer takes the difference of two counts.
+
+use super::seek::SeekTimes;
+use super::{Rotational, Zone};
+use crate::check::{Checked, ascends};
+use crate::machine::MS;
+use crate::phase::fraction;
+
+/// The angle map, ready for use.
+#[derive(Clone)]
+pub(crate) struct Geometry {
+    /// First LBNs of the zones, apart for the search.
+    starts: Vec<u64>,
+    runs: Vec<Run>,
+    corrections: Vec<(u64, f64)>,
+    /// The last LBN of the drive.
+    last: u64,
+    /// Heads, and cylinders of a band.
+    heads: f64,
+    band: f64,
+}
+
+/// A zone, ready for use.
+#[derive(Clone)]
+struct Run {
+    first: u64,
+    /// How many LBNs it has.
+    length: f64,
+    /// Sectors of a track, and turns of a sector.
+    sectors: f64,
+    per_sector: f64,
+    angle: f64,
+    first_cylinder: f64,
+    /// Sectors of a band, without spares.
+    band_sectors: f64,
+    /// Turns that a change of head or of cylinder adds: the skew, and a whole turn if the skew is too small for it.
+    head_turns: f64,
+    cylinder_turns: f64,
+    /// The least turns between the end of the zone before and the begin of this one.
+    switch_turns: f64,
+}
+
+/// A place of the medium.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Place {
+    pub cylinder: f64,
+    pub head: f64,
+    /// The angle, counted on from the angle of the zone's first sector, without correction.
+    turns: f64,
+    /// LBNs from here to the end of the track.
+    left: f64,
+    run: usize,
+}
+
+/// Tracks of a band.
+fn band_tracks(model: &Rotational) -> f64 {
+    f64::from(model.heads) * f64::from(model.band_cylinders)
+}
+
+/// Sectors of a band of a zone.
+fn band_sectors(model: &Rotational, zone: &Zone) -> f64 {
+    band_tracks(model) * zone.sectors_per_track - f64::from(zone.spare_sectors)
+}
+
+/// The first cylinder of each zone, and the one behind the last zone, which ends at `sectors`.
+fn first_cylinders(model: &Rotational, sectors: u64) -> Vec<f64> {
+    let (mut next, mut firsts) = (0.0, Vec::with_capacity(model.zones.len() + 1));
+    let ends = model.zones.iter().skip(1).map(|zone| zone.first_lbn).chain([sectors]);
+    for (zone, end) in model.zones.iter().zip(ends) {
+        let first = zone.first_cylinder.map_or(next, |cylinder| cylinder as f64);
+        let bands = (end.saturating_sub(zone.first_lbn) as f64 / band_sectors(model, zone)).ceil();
+        next = first + bands * f64::from(model.band_cylinders);
+        firsts.push(first);
+    }
+    firsts.push(next);
+    firsts
+}
+
+/// How many cylinders a valid model of so many sectors has.
+pub(crate) fn cylinders(model: &Rotational, sectors: u64) -> f64 {
+    first_cylinders(model, sectors).last().copied().unwrap_or(0.0)
+}
+
+/// Zones that say their first cylinders ascend.
+pub(crate) fn check_cylinders(model: &Rotational) -> Checked {
+    let firsts = first_cylinders(model, u64::MAX);
+    for (i, pair) in firsts[..model.zones.len()].windows(2).enumerate() {
+        ascends(format_args!("rotational.zones[{}].first-cylinder", i + 1), pair[0], pair[1])?;
+    }
+    Ok(())
+}
+
+/// Turns that a change adds whose skew is `skew` and that takes `switch` turns.
+fn change(skew: f64, switch: f64) -> f64 {
+    // The margin is what adding up in decimal fractions loses.
+    let late = if skew == 0.0 { 0.0 } else { (switch - skew - 1e-9).ceil().max(0.0) };
+    skew + late
+}
+
+impl Geometry {
+    pub(crate) fn new(model: &Rotational, seek: &SeekTimes, sectors: u64) -> Geometry {
+        let rotation = model.rotation_ms * MS;
+        let head_switch = model.head_switch_ms * MS / rotation;
+        let next_cylinder = seek.at(1.0) / rotation;
+        let both = if model.heads > 1 { next_cylinder.max(head_switch) } else { next_cylinder };
+        let ends = model.zones.iter().skip(1).map(|zone| zone.first_lbn).chain([u64::MAX]);
+        let run = |((zone, end), first_cylinder): ((&Zone, u64), f64)| Run {
+            first: zone.first_lbn,
+            length: (end - zone.first_lbn) as f64,
+            sectors: zone.sectors_per_track,
+            per_sector: 1.0 / zone.sectors_per_track,
+            angle: zone.angle,
+            first_cylinder,
+            band_sectors: band_sectors(model, zone),
+            head_turns: change(zone.track_skew, head_switch),
+            cylinder_turns: change(zone.cylinder_skew, both),
+            switch_turns: if zone.cylinder_skew == 0.0 { 0.0 } else { both },
+        };
+        Geometry {
+            starts: model.zones.iter().map(|zone| zone.first_lbn).collect(),
+            runs: model.zones.iter().zip(ends).zip(first_cylinders(model, sectors)).map(run).collect(),
+            corrections: model.corrections.clone(),
+            last: sectors - 1,
+            heads: model.heads.into(),
+            band: model.band_cylinders.into(),
+        }
+    }
+
+    /// Where `lbn` is; what is behind the drive is taken for its last sector.
+    pub(crate) fn place(&self, lbn: u64) -> Place {
+        let lbn = lbn.min(self.last);
+        let index = self.starts.partition_point(|start| *start <= lbn).saturating_sub(1);
+        let run = &self.runs[index];
+        let offset = (lbn - run.first) as f64;
+        if self.heads == 1.0 && self.band == 1.0 {
+            return run.simple(index, offset);
+        }
+        let band = whole(offset / run.band_sectors);
+        let within = offset - band * run.band_sectors;
+        let track = whole(within / run.sectors).min(self.heads * self.band - 1.0);
+        let head = whole(track / self.band);
+        let step = track - head * self.band;
+        let backwards = head as u32 % 2 == 1;
+        let cylinder = band * self.band + if backwards { self.band - 1.0 - step } else { step };
+        let heads_changed = band * (self.heads - 1.0) + head;
+        let cylinders_changed =
+            band * (self.heads * (self.band - 1.0) + 1.0) + head * (self.band - 1.0) + step;
+        let changes = heads_changed * run.head_turns + cylinders_changed * run.cylinder_turns;
+        let sector = within - track * run.sectors;
+        let tracks = band * self.heads * self.band + track;
+        Place {
+            cylinder: run.first_cylinder + cylinder,
+            head,
+            turns: run.angle + tracks + changes + sector * run.per_sector,
+            left: (run.sectors - sector).min(run.band_sectors - within).min(run.length - offset),
+            run: index,
+        }
+    }
+
+    /// The angle of the sector at `place`, in turns.
+    pub(crate) fn angle(&self, place: &Place, lbn: u64) -> f64 {
+        place.turns + self.correction(lbn)
+    }
+
+    fn correction(&self, lbn: u64) -> f64 {
+        let above = self.corrections.partition_point(|point| point.0 <= lbn);
+        match (
+            above.checked_sub(1).and_then(|below| self.corrections.get(below)),
+            self.corrections.get(above),
+        ) {
+            (Some((from, low)), Some((to, high))) => {
+                low + (high - low) * ((lbn - from) as f64 / (to - from) as f64)
+            }
+            (Some((_, end)), None) | (None, Some((_, end))) => *end,
+            (None, None) => 0.0,
+        }
+    }
+
+    /// The turns from the begin of the sector `lbn`, at `from`, to the end of the last of `sectors`, and where that is.
+    pub(crate) fn transfer(&self, from: &Place, lbn: u64, sectors: u64) -> (f64, Place) {
+        let run = &self.runs[from.run];
+        if sectors as f64 <= from.left {
+            return (sectors as f64 * run.per_sector, *from);
+        }
+        let last = self.place(lbn.saturating_add(sectors - 1));
+        let mut turns = last.turns + self.runs[last.run].per_sector - from.turns;
+        // The count of turns begins anew at each zone.
+        for next in from.run + 1..=last.run {
+            let (before, run) = (&self.runs[next - 1], &self.runs[next]);
+            let end = self.place(run.first - 1).turns + before.per_sector;
+            let gap = fraction(run.angle - end);
+            let late = (run.switch_turns - gap - 1e-9).ceil().max(0.0);
+            turns += end - run.angle + gap + late;
+        }
+        (turns, last)
+    }
+}
+
+impl Run {
+    /// The place in a layout of one head, where every track is a cylinder of its own.
+    fn simple(&self, run: usize, offset: f64) -> Place {
+        let track = whole(offset / self.band_sectors);
+        let sector = offset - track * self.band_sectors;
+        Place {
+            cylinder: self.first_cylinder + track,
+            head: 0.0,
+            turns: self.angle + track + track * self.cylinder_turns + sector * self.per_sector,
+            left: (self.band_sectors - sector).min(self.length - offset),
+            run,
+        }
+    }
+}
+
+/// The whole part of a number that is not negative: much faster than `floor` without SSE 4.1.
+fn whole(number: f64) -> f64 {
+    number as u64 as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Curve, Seek};
+    use super::*;
+
+    /// A disk of 10 ms a rotation with 2 zones, seeks of 1 ms and changes of heads of 0.5 ms.
+    fn geometry(heads: u32, band_cylinders: u32, zones: Vec<Zone>) -> Geometry {
+        let model = Rotational {
+            rotation_ms: 10.0,
+            heads,
+            band_cylinders,
+            head_switch_ms: 0.5,
+            seek: Seek::Curve(Curve { alpha_ms: 1.0, beta_ms: 0.0, gamma_ms: 0.0 }),
+            zones,
+            ..Rotational::default()
+        };
+        Geometry::new(&model, &SeekTimes::new(&model.seek), 1_000_000)
+    }
+
+    fn zone(first_lbn: u64, sectors_per_track: f64) -> Zone {
+        Zone { first_lbn, sectors_per_track, track_skew: 0.1, cylinder_skew: 0.2, ..Zone::default() }
+    }
+
+    fn close(a: f64, b: f64) -> bool {
+        (a - b).abs() < 1e-9
+    }
+
+    #[test]
+    fn sectors_by_cylinders() {
+        // Two heads, 100 sectors: cylinder, head, angle.
+        let map = geometry(2, 1, vec![zone(0, 100.0), Zone { angle: 0.25, ..zone(1000, 50.0) }]);
+        for (lbn, cylinder, head, turns) in [
+            (0, 0.0, 0.0, 0.0),
+            (99, 0.0, 0.0, 0.99),
+            (100, 0.0, 1.0, 1.1),
+            (200, 1.0, 0.0, 2.3),
+            (450, 2.0, 0.0, 4.6 + 0.5),
+            (1000, 5.0, 0.0, 0.25),
+            (1175, 6.0, 1.0, 0.25 + 3.4 + 0.5),
+        ] {
+            let place = map.place(lbn);
+            assert!(
+                place.cylinder == cylinder && place.head == head && close(map.angle(&place, lbn), turns),
+                "{lbn}: {place:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn sectors_by_bands_go_back_and_forth() {
+        // Two heads, bands of 3 cylinders: 6 tracks of 100 sectors, 2 of them spare.
+        let map = geometry(2, 3, vec![Zone { spare_sectors: 2, ..zone(0, 100.0) }]);
+        for (lbn, cylinder, head, turns) in [
+            (0, 0.0, 0.0, 0.0),
+            (250, 2.0, 0.0, 2.4 + 0.5),
+            (300, 2.0, 1.0, 3.5),
+            (500, 0.0, 1.0, 5.9),
+            (597, 0.0, 1.0, 5.9 + 0.97),
+            (598, 3.0, 0.0, 6.0 + 5.0 * 0.2 + 0.1),
+            (700, 4.0, 0.0, 7.3 + 0.02),
+        ] {
+            let place = map.place(lbn);
+            assert!(
+                place.cylinder == cylinder && place.head == head && close(map.angle(&place, lbn), turns),
+                "{lbn}: {place:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn transfers_pay_for_skew_and_for_skew_that_is_too_small() {
+        let turns = |map: &Geometry, lbn, sectors| map.transfer(&map.place(lbn), lbn, sectors).0;
+        let map = geometry(2, 1, vec![zone(0, 100.0), Zone { angle: 0.0, ..zone(1000, 50.0) }]);
+        for (lbn, sectors, expected) in [
+            (0, 1, 0.01),
+            (0, 100, 1.0),
+            (50, 51, 0.5 + 0.1 + 0.01),
+            (0, 400, 4.0 + 0.1 + 0.2 + 0.1),
+            // Zone 0 ends at the angle 0.3 of its tenth track (5 heads, 4 cylinders): the next turn begins zone 1.
+            (990, 20, 0.1 + 0.7 + 0.2),
+        ] {
+            assert!(
+                close(turns(&map, lbn, sectors), expected),
+                "{lbn}+{sectors}: {}",
+                turns(&map, lbn, sectors)
+            );
+        }
+        // A change of head takes 0.05 turns: with a skew of 0.04 it is missed.
+        let late = geometry(2, 1, vec![Zone { track_skew: 0.04, ..zone(0, 100.0) }]);
+        assert!(close(turns(&late, 0, 200), 2.0 + 1.04));
+        // Skews of 0 are part of a mean number of sectors.
+        let mean = geometry(1, 1, vec![Zone { sectors_per_track: 87.3, ..Zone::default() }]);
+        assert!(close(turns(&mean, 10, 873), 10.0));
+    }
+
+    #[test]
+    fn corrections_are_joined_by_lines() {
+        let model =
+            Rotational { corrections: vec![(100, 0.1), (200, 0.3), (201, 0.0)], ..Rotational::default() };
+        let map = Geometry::new(&model, &SeekTimes::new(&model.seek), 1000);
+        for (lbn, turns) in [(0, 0.1), (100, 0.1), (150, 0.2), (200, 0.3), (201, 0.0), (999, 0.0)] {
+            assert!(close(map.correction(lbn), turns), "{lbn}");
+        }
+    }
+}

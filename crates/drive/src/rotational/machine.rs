@@ -1,0 +1,406 @@
+//! A hard disk at work.
+
+use super::Rotational;
+use super::buffer::Buffer;
+use super::geometry::{Geometry, Place};
+use super::seek::SeekTimes;
+use crate::chance::Chance;
+use crate::machine::{MS, Nanos, Served};
+use crate::phase::{Spin, fraction};
+use crate::quantiles::Distribution;
+use crate::{Op, Request, SECTOR, SegmentCache};
+
+/// Margin by which a sector is not missed: positions are added up in fractions of nanoseconds and told in whole ones.
+const MARGIN: Nanos = 2.0;
+
+/// A hard disk at work. Times are nanoseconds.
+pub(crate) struct Machine {
+    rotation: Nanos,
+    overhead: Nanos,
+    completion: Nanos,
+    head_switch: Nanos,
+    settle: Nanos,
+    spread: Nanos,
+    hit: Nanos,
+    /// What each byte takes on the bus.
+    per_byte: Nanos,
+    residuals: Differences,
+    seek: SeekTimes,
+    geometry: Geometry,
+    sectors: u64,
+    /// The rotation of the platters, if known.
+    spin: Option<Spin>,
+    /// Where the arm is: cylinder and head.
+    arm: (f64, f64),
+    /// When the arm has nothing to do, reading ahead apart.
+    free: Nanos,
+    cache: Option<SegmentCache>,
+    ahead: Option<Ahead>,
+    buffer: Buffer,
+}
+
+/// What real times are off, by class: see [`super::Residuals`].
+struct Differences {
+    read: Distribution,
+    write: Distribution,
+    hit: Distribution,
+    buffered: Distribution,
+}
+
+/// Reading ahead into a segment of the cache.
+#[derive(Clone, Copy)]
+struct Ahead {
+    slot: usize,
+    /// A sector that is read, and when its begin passed the head.
+    from: u64,
+    since: Nanos,
+    /// The sector before which reading ends.
+    limit: u64,
+}
+
+/// What comes on top of positioning.
+#[derive(Clone, Copy, Default)]
+struct Access {
+    /// What positioning takes longer.
+    settle: Nanos,
+    /// Before when, counted from the begin of the seek, data are not there to be written.
+    data: Nanos,
+    /// By how much the arm arrives late; early if negative.
+    late: Nanos,
+}
+
+/// A transfer, planned.
+struct Transfer {
+    /// When the last sector has passed.
+    end: Nanos,
+    /// How long the first one is waited for since the arm arrived.
+    wait: Nanos,
+    last: Place,
+}
+
+impl Machine {
+    pub(crate) fn new(model: &Rotational, sectors: u64) -> Machine {
+        let seek = SeekTimes::new(&model.seek);
+        Machine {
+            rotation: model.rotation_ms * MS,
+            overhead: model.overhead_ms * MS,
+            completion: model.completion_ms * MS,
+            head_switch: model.head_switch_ms * MS,
+            settle: model.write_settle_ms * MS,
+            spread: model.arrival_spread_ms * MS,
+            hit: model.hit_ms * MS,
+            per_byte: model.bus_rate.map_or(0.0, |rate| 1e9 / rate.0 as f64),
+            residuals: Differences {
+                read: Distribution::new(&model.residuals.read_ms, MS),
+                write: Distribution::new(&model.residuals.write_ms, MS),
+                hit: Distribution::new(&model.residuals.hit_ms, MS),
+                buffered: Distribution::new(&model.residuals.buffered_ms, MS),
+            },
+            geometry: Geometry::new(model, &seek, sectors),
+            seek,
+            sectors,
+            spin: None,
+            arm: (0.0, 0.0),
+            free: 0.0,
+            cache: model.cache.as_ref().map(SegmentCache::new),
+            ahead: None,
+            buffer: Buffer::new(model.write_buffer.as_ref().map_or(0, |buffer| buffer.size.0 / SECTOR)),
+        }
+    }
+
+    /// The platters are `turns` around at time 0.
+    pub(crate) fn spin(&mut self, turns: f64) {
+        self.spin = Some(Spin { at: 0.0, turns, per_ns: 1.0 / self.rotation });
+    }
+
+    /// The platters turn like that.
+    pub(crate) fn spin_as(&mut self, spin: Spin) {
+        self.spin = Some(spin);
+    }
+
+    /// One rotation of the model.
+    pub(crate) fn rotation(&self) -> Nanos {
+        self.rotation
+    }
+
+    /// The turns of the platters at the end of a request that ends with a transfer.
+    pub(crate) fn turns_at_end(&self, request: &Request) -> f64 {
+        let place = self.geometry.place(request.lbn);
+        let (turns, _) = self.geometry.transfer(&place, request.lbn, request.sectors.max(1).into());
+        self.geometry.angle(&place, request.lbn) + turns + self.completion / self.rotation
+    }
+
+    /// The last request, a transfer, in truth ended at `at`.
+    pub(crate) fn ended(&mut self, at: Nanos) {
+        let moved = at - self.completion - self.free;
+        self.free += moved;
+        if let Some(ahead) = &mut self.ahead {
+            ahead.since += moved;
+        }
+    }
+
+    pub(crate) fn begin(&mut self, now: Nanos, request: &Request, chance: &mut Chance) -> Served {
+        self.background(now);
+        match request.op {
+            Op::Read => self.read(now, request, chance),
+            Op::Write => self.write(now, request, chance),
+            Op::Flush => {
+                let emptied = self.empty(now);
+                Served { at: emptied + self.hit, hit: false, media: false }
+            }
+            Op::Discard => Served { at: now + self.hit, hit: false, media: false },
+        }
+    }
+
+    /// What `request` is expected to take if begun at `now`.
+    pub(crate) fn cost(&self, now: Nanos, request: &Request) -> Nanos {
+        match request.op {
+            Op::Read if self.is_hit(now, request) => self.hit_cost(request) + self.residuals.hit.mean,
+            Op::Read => {
+                let reached = self.reached(now, request).map(|end| self.told(now, end, request));
+                self.residuals.read.mean + reached.unwrap_or_else(|| self.expected(now, request)) - now
+            }
+            Op::Write if self.buffer.has_room(request.sectors.into()) => {
+                self.hit_cost(request) + self.residuals.buffered.mean
+            }
+            Op::Write => self.residuals.write.mean + self.expected(now, request) - now,
+            Op::Flush => self.hit + self.buffer.ranges() as f64 * self.rotation,
+            Op::Discard => self.hit,
+        }
+    }
+
+    /// Whether cache or buffer have all of `request` at `now`, a read.
+    pub(crate) fn is_hit(&self, now: Nanos, request: &Request) -> bool {
+        match request.op {
+            Op::Read => {
+                let (start, end) = (request.lbn, request.end());
+                self.cache.as_ref().is_some_and(|cache| cache.holds(start, end))
+                    || (!self.buffer.is_empty() && self.buffer.holds(start, end))
+                    || self.reached(now, request).is_some_and(|at| at <= now)
+            }
+            Op::Write | Op::Flush | Op::Discard => false,
+        }
+    }
+
+    fn hit_cost(&self, request: &Request) -> Nanos {
+        self.hit + self.per_byte * request.bytes() as f64
+    }
+
+    /// The access of a request that comes over the bus.
+    fn access(&self, request: &Request) -> Access {
+        match request.op {
+            Op::Write => {
+                Access { settle: self.settle, data: self.per_byte * request.bytes() as f64, late: 0.0 }
+            }
+            Op::Read | Op::Flush | Op::Discard => Access::default(),
+        }
+    }
+
+    fn read(&mut self, now: Nanos, request: &Request, chance: &mut Chance) -> Served {
+        if self.is_hit(now, request) {
+            self.read_on(now, request);
+            let residual = chance.of(&self.residuals.hit);
+            return Served {
+                at: now + (self.hit_cost(request) + residual).max(0.0),
+                hit: true,
+                media: false,
+            };
+        }
+        if let Some(end) = self.reached(now, request) {
+            self.read_on(now, request);
+            self.free = end;
+            let at = self.told(now, end, request) + chance.of(&self.residuals.read);
+            return Served { at: at.max(now), hit: false, media: true };
+        }
+        self.stop(now);
+        if self.buffer.overlaps(request.lbn, request.end()) {
+            self.empty(now);
+        }
+        let last = self.transfer(now, request, self.access(request), chance);
+        self.read_ahead(request, &last);
+        let at = self.free + self.completion + chance.of(&self.residuals.read);
+        Served { at: at.max(now), hit: false, media: true }
+    }
+
+    fn write(&mut self, now: Nanos, request: &Request, chance: &mut Chance) -> Served {
+        self.enter(request);
+        let sectors = request.sectors.into();
+        if !self.buffer.may_take(sectors) {
+            self.stop(now);
+            self.transfer(now, request, self.access(request), chance);
+            let at = self.free + self.completion + chance.of(&self.residuals.write);
+            return Served { at: at.max(now), hit: false, media: true };
+        }
+        let mut at = now;
+        while !self.buffer.has_room(sectors) {
+            at = self.destage(now).max(at);
+        }
+        if self.buffer.is_empty() {
+            // What comes now is written from now on, not from when the arm became free.
+            self.free = self.free.max(at);
+        }
+        self.buffer.put(request.lbn, request.end());
+        at += (self.hit_cost(request) + chance.of(&self.residuals.buffered)).max(0.0);
+        Served { at, hit: false, media: false }
+    }
+
+    /// The sectors of `request` take a segment of the cache, whose number is returned.
+    fn enter(&mut self, request: &Request) -> Option<usize> {
+        let slot = self.cache.as_mut()?.put(request.lbn, request.end());
+        if self.ahead.is_some_and(|ahead| ahead.slot == slot) {
+            self.ahead = None;
+        }
+        Some(slot)
+    }
+
+    /// Reading goes on behind `request`, of which the sector `last` has just passed.
+    fn read_ahead(&mut self, request: &Request, last: &Place) {
+        let Some(slot) = self.enter(request) else { return };
+        let (end, prefetch) = (request.end(), self.cache.as_ref().map_or(0, SegmentCache::prefetch));
+        let limit = end.saturating_add(prefetch).min(self.sectors);
+        let since = self.free - self.geometry.transfer(last, end.saturating_sub(1), 1).0 * self.rotation;
+        self.ahead = (limit > end).then_some(Ahead { slot, from: end.saturating_sub(1), since, limit });
+    }
+
+    /// Does what the drive does by itself until `now`.
+    fn background(&mut self, now: Nanos) {
+        while !self.buffer.is_empty() && self.free < now {
+            self.destage(self.free);
+        }
+        self.sync(now);
+    }
+
+    /// Writes everything that waits, from `now` on, and returns when that is done.
+    fn empty(&mut self, now: Nanos) -> Nanos {
+        let mut at = now;
+        while !self.buffer.is_empty() {
+            at = self.destage(now).max(at);
+        }
+        at
+    }
+
+    /// Writes one range of the buffer, not before `now`, and returns when that is done.
+    fn destage(&mut self, now: Nanos) -> Nanos {
+        let Some((start, end)) = self.buffer.take() else { return now };
+        self.stop(now.max(self.free));
+        // A range is at most the buffer, which is at most 1 GiB.
+        let request = Request { op: Op::Write, lbn: start, sectors: (end - start) as u32 };
+        let access = Access { settle: self.settle, ..Access::default() };
+        self.transfer(now, &request, access, &mut Chance::Expected);
+        self.free
+    }
+
+    /// Moves the arm and waits until the sectors have passed, when the arm is free again. Returns the last one's place.
+    fn transfer(&mut self, now: Nanos, request: &Request, access: Access, chance: &mut Chance) -> Place {
+        let late = chance.logistic(self.spread);
+        let planned = self.plan(now.max(self.free), request, Access { late, ..access });
+        self.arm = (planned.last.cylinder, planned.last.head);
+        self.free = planned.end;
+        planned.last
+    }
+
+    /// When `request` is expected to end if it needs the arm: chances to lose a turn or to win one count.
+    fn expected(&self, now: Nanos, request: &Request) -> Nanos {
+        let planned = self.plan(now.max(self.free), request, self.access(request));
+        let mut end = planned.end + self.completion;
+        if self.spread > 0.0 && self.spin.is_some() {
+            let chance = |margin: Nanos| 1.0 / (1.0 + (margin / self.spread).exp());
+            end += self.rotation * (chance(planned.wait) - chance(self.rotation - planned.wait));
+        }
+        end
+    }
+
+    /// The transfer of `request` if it has the arm from `start` on.
+    fn plan(&self, start: Nanos, request: &Request, access: Access) -> Transfer {
+        let place = self.geometry.place(request.lbn);
+        let distance = (place.cylinder - self.arm.0).abs();
+        let switch = if distance == 0.0 && place.head != self.arm.1 { self.head_switch } else { 0.0 };
+        let moved = self.seek.at(distance) + switch + access.settle;
+        let arrival = start + self.overhead + moved.max(access.data) + access.late;
+        let arrival = arrival.max(start);
+        let wait = match self.spin {
+            Some(spin) => {
+                let ahead = self.geometry.angle(&place, request.lbn) - spin.at(arrival);
+                let margin = MARGIN / self.rotation;
+                (fraction(ahead + margin) - margin) * self.rotation
+            }
+            None => self.rotation / 2.0,
+        };
+        let (turns, last) = self.geometry.transfer(&place, request.lbn, request.sectors.max(1).into());
+        Transfer { end: arrival + wait + turns * self.rotation, wait, last }
+    }
+
+    /// When reading ahead has, or will have, the last sector of `request`: if the request begins inside of what is read
+    /// or right behind it, and reading has not ended before.
+    fn reached(&self, now: Nanos, request: &Request) -> Option<Nanos> {
+        let (ahead, cache) = (self.ahead?, self.cache.as_ref()?);
+        let is_inside = (cache.start(ahead.slot)..=ahead.limit).contains(&request.lbn);
+        let is_read = |end| is_inside && (end <= ahead.limit || self.passed(&ahead, ahead.limit) >= now);
+        is_read(request.end()).then(|| self.passed(&ahead, request.end()))
+    }
+
+    /// When a request ends of which reading ahead has the last sector at `end`.
+    fn told(&self, now: Nanos, end: Nanos, request: &Request) -> Nanos {
+        (end + self.completion).max(now + self.hit_cost(request))
+    }
+
+    /// When reading ahead has all sectors before `end`.
+    fn passed(&self, ahead: &Ahead, end: u64) -> Nanos {
+        let place = self.geometry.place(ahead.from);
+        let (turns, _) = self.geometry.transfer(&place, ahead.from, end.saturating_sub(ahead.from).max(1));
+        ahead.since + turns * self.rotation
+    }
+
+    /// Reading ahead goes on behind `request`, if it began in the segment that is filled.
+    fn read_on(&mut self, now: Nanos, request: &Request) {
+        let (Some(ahead), Some(cache)) = (self.ahead, &self.cache) else { return };
+        let limit = request.end().saturating_add(cache.prefetch()).min(self.sectors);
+        let is_inside = (cache.start(ahead.slot)..=ahead.limit).contains(&request.lbn);
+        if !is_inside || limit <= ahead.limit {
+            return;
+        }
+        let stopped = self.passed(&ahead, ahead.limit);
+        if stopped >= now {
+            self.ahead = Some(Ahead { limit, ..ahead });
+            return;
+        }
+        // The head waits behind the last sector, which comes around once a turn.
+        let turns = ((now - stopped) / self.rotation).ceil();
+        let from = ahead.limit - 1;
+        let sector = self.geometry.transfer(&self.geometry.place(from), from, 1).0;
+        let since = stopped + (turns - sector) * self.rotation;
+        self.ahead = Some(Ahead { slot: ahead.slot, from, since, limit });
+    }
+
+    /// Enters into the cache what reading ahead has by `now`.
+    fn sync(&mut self, now: Nanos) {
+        let Some(ahead) = self.ahead else { return };
+        let end = self.read_by(&ahead, now);
+        if let Some(cache) = &mut self.cache {
+            cache.extend(ahead.slot, end);
+        }
+    }
+
+    /// The first sector that reading ahead does not have by `now`.
+    fn read_by(&self, ahead: &Ahead, now: Nanos) -> u64 {
+        if self.passed(ahead, ahead.limit) <= now {
+            return ahead.limit;
+        }
+        let (mut has, mut lacks) = (ahead.from + 1, ahead.limit);
+        while lacks > has + 1 {
+            let middle = has + (lacks - has) / 2;
+            if self.passed(ahead, middle) <= now {
+                has = middle;
+            } else {
+                lacks = middle;
+            }
+        }
+        has
+    }
+
+    /// Ends reading ahead at `now`: the arm is needed.
+    fn stop(&mut self, now: Nanos) {
+        self.sync(now);
+        self.ahead = None;
+    }
+}

@@ -1,0 +1,331 @@
+//! An SSD at work.
+
+use super::{Garbage, ResidualOp, Ssd};
+use crate::chance::Chance;
+use crate::machine::{MS, Nanos, Served, US};
+use crate::quantiles::Distribution;
+use crate::{Op, Request, SECTOR};
+use lamina_block::Bytes;
+use std::collections::VecDeque;
+
+/// An SSD at work. Times are nanoseconds.
+pub(crate) struct Machine {
+    read_overhead: Nanos,
+    write_overhead: Nanos,
+    read: Nanos,
+    program: Nanos,
+    suspend: Option<Nanos>,
+    per_command: Nanos,
+    per_byte: Nanos,
+    page: u64,
+    protected: bool,
+    residuals: Vec<(ResidualOp, Bytes, Distribution)>,
+    dies: Vec<Die>,
+    /// When the bus is free.
+    bus: Nanos,
+    buffer: Buffer,
+    collector: Option<Collector>,
+    /// The die that programs the next page.
+    turn: usize,
+    /// When all programs end.
+    programmed: Nanos,
+}
+
+/// A die: until when its reads and its programs take.
+#[derive(Clone, Copy, Default)]
+struct Die {
+    read: Nanos,
+    program: Nanos,
+}
+
+/// The buffer of writes.
+struct Buffer {
+    size: u64,
+    /// Bytes that are not programmed yet, and those of them that do not fill a page.
+    used: u64,
+    open: u64,
+    /// When programs end, ascending, and how many bytes leave the buffer then.
+    leaving: VecDeque<(Nanos, u64)>,
+}
+
+/// Garbage collection.
+struct Collector {
+    /// What collecting a block takes a die, and what it yields.
+    time: Nanos,
+    gain: f64,
+    /// Erased bytes: now, at most, and below how many garbage is collected.
+    erased: f64,
+    most: f64,
+    low: f64,
+    /// Idle time of dies that was too short for a block.
+    rest: Nanos,
+}
+
+impl Machine {
+    pub(crate) fn new(model: &Ssd, size: u64) -> Machine {
+        let residual =
+            |entry: &super::Residual| (entry.op, entry.up_to, Distribution::new(&entry.quantiles_us, US));
+        Machine {
+            read_overhead: model.read_overhead_us * US,
+            write_overhead: model.write_overhead_us * US,
+            read: model.read_us * US,
+            program: model.program_us * US,
+            suspend: model.suspend_us.map(|us| us * US),
+            per_command: model.command_us * US,
+            per_byte: 1e9 / model.bus_rate.0 as f64,
+            page: model.page.0,
+            protected: model.protected,
+            residuals: model.residuals.iter().map(residual).collect(),
+            dies: vec![Die::default(); model.dies as usize],
+            bus: 0.0,
+            buffer: Buffer { size: model.buffer.0, used: 0, open: 0, leaving: VecDeque::new() },
+            collector: model.garbage.as_ref().map(|garbage| Collector::new(garbage, model, size)),
+            turn: 0,
+            programmed: 0.0,
+        }
+    }
+
+    pub(crate) fn begin(&mut self, now: Nanos, request: &Request, chance: &mut Chance) -> Served {
+        self.buffer.leave(now);
+        if let Some(collector) = &mut self.collector {
+            collector.idle(now - self.programmed, self.dies.len());
+            self.programmed = self.programmed.max(now);
+        }
+        let at = match request.op {
+            Op::Read => self.read(now, request),
+            Op::Write => self.write(now, request.bytes()),
+            Op::Flush if self.protected => now + self.write_overhead,
+            Op::Flush => self.flush(now),
+            Op::Discard => {
+                if let Some(collector) = &mut self.collector {
+                    collector.erase(request.bytes() as f64);
+                }
+                now + self.write_overhead
+            }
+        };
+        let residual = self.residual(request).map_or(0.0, |distribution| chance.of(distribution));
+        Served { at: (at + residual).max(now), hit: false, media: request.op == Op::Read }
+    }
+
+    fn residual(&self, request: &Request) -> Option<&Distribution> {
+        let of_op = |entry: &&(ResidualOp, Bytes, Distribution)| entry.0.is(request.op);
+        let longer = |entry: &&(ResidualOp, Bytes, Distribution)| entry.1.0 >= request.bytes();
+        let mut entries = self.residuals.iter().filter(of_op);
+        entries.clone().find(longer).or_else(|| entries.next_back()).map(|entry| &entry.2)
+    }
+
+    /// What `request` is expected to take if begun at `now`.
+    pub(crate) fn cost(&self, now: Nanos, request: &Request) -> Nanos {
+        let bus = |ready: Nanos, bytes: u64| self.bus.max(ready) + self.transfer(bytes);
+        let end = match request.op {
+            Op::Read => {
+                let (first, count) = self.pages(request);
+                let ready = now + self.read_overhead;
+                let dies = share(count, self.dies.len() as u64);
+                let ends = dies.map(|(i, pages)| self.read_end(self.die_of(first + i), ready, pages));
+                let read = ends.fold(ready, Nanos::max);
+                let last = self.page.min(request.bytes()) as f64 * self.per_byte;
+                bus(ready + self.read, request.bytes()).max(read + last)
+            }
+            Op::Write => {
+                let room = self.buffer.room(now, request.bytes());
+                bus(now + self.write_overhead, request.bytes()).max(room)
+            }
+            Op::Flush if self.protected => now + self.write_overhead,
+            Op::Flush => self.programmed.max(now) + self.write_overhead,
+            Op::Discard => now + self.write_overhead,
+        };
+        end - now + self.residual(request).map_or(0.0, |distribution| distribution.mean)
+    }
+
+    /// What a command with so many bytes takes the bus.
+    fn transfer(&self, bytes: u64) -> Nanos {
+        self.per_command + bytes as f64 * self.per_byte
+    }
+
+    /// The number of a request's first page, and of its pages.
+    fn pages(&self, request: &Request) -> (u64, u64) {
+        let first = u128::from(request.lbn) * u128::from(SECTOR) / u128::from(self.page);
+        let end = (u128::from(request.end()) * u128::from(SECTOR)).div_ceil(u128::from(self.page));
+        // Sectors of 512 bytes: the number of a page is not greater than that of a sector.
+        (first as u64, (end - first).max(1) as u64)
+    }
+
+    fn die_of(&self, page: u64) -> usize {
+        (page % self.dies.len() as u64) as usize
+    }
+
+    /// When the next read of a die can begin, and what it adds to the programs of the die.
+    fn read_begin(&self, die: &Die, ready: Nanos) -> (Nanos, Nanos) {
+        let begin = die.read.max(ready);
+        if die.program <= begin {
+            return (begin, 0.0);
+        }
+        match self.suspend {
+            Some(suspend) => (begin + suspend, suspend),
+            // The page that is being programmed ends, and others wait.
+            None if self.program > 0.0 => (begin + (die.program - begin) % self.program, 0.0),
+            None => (begin, 0.0),
+        }
+    }
+
+    /// When a die has read so many pages.
+    fn read_end(&self, die: usize, ready: Nanos, pages: u64) -> Nanos {
+        self.read_begin(&self.dies[die], ready).0 + pages as f64 * self.read
+    }
+
+    fn read(&mut self, now: Nanos, request: &Request) -> Nanos {
+        let (first, count) = self.pages(request);
+        let ready = now + self.read_overhead;
+        let mut read = ready;
+        for (i, pages) in share(count, self.dies.len() as u64) {
+            let die = self.die_of(first + i);
+            let (begin, suspended) = self.read_begin(&self.dies[die], ready);
+            let end = begin + pages as f64 * self.read;
+            if self.dies[die].program > begin {
+                self.dies[die].program += suspended + end - begin;
+                self.programmed = self.programmed.max(self.dies[die].program);
+            }
+            self.dies[die].read = end;
+            read = read.max(end);
+        }
+        // The bus takes pages as they come, and the last one after all.
+        self.bus = self.bus.max(ready + self.read) + self.transfer(request.bytes());
+        self.bus.max(read + self.page.min(request.bytes()) as f64 * self.per_byte)
+    }
+
+    fn write(&mut self, now: Nanos, bytes: u64) -> Nanos {
+        self.bus = self.bus.max(now + self.write_overhead) + self.transfer(bytes);
+        let arrived = self.bus;
+        self.buffer.used += bytes;
+        self.buffer.open += bytes;
+        let pages = self.buffer.open / self.page;
+        self.buffer.open %= self.page;
+        self.program(arrived, pages, self.page);
+        arrived.max(self.buffer.make_room())
+    }
+
+    fn flush(&mut self, now: Nanos) -> Nanos {
+        let open = std::mem::take(&mut self.buffer.open);
+        if open > 0 {
+            self.program(now, 1, open);
+        }
+        self.programmed.max(now) + self.write_overhead
+    }
+
+    /// Gives pages to the dies in turn; `bytes` of each leave the buffer when it is programmed.
+    fn program(&mut self, now: Nanos, pages: u64, bytes: u64) {
+        if pages == 0 {
+            return;
+        }
+        let blocks =
+            self.collector.as_mut().map_or(0, |collector| collector.take((pages * self.page) as f64));
+        let collecting = self.collector.as_ref().map_or(0.0, |collector| collector.time);
+        let dies = self.dies.len();
+        for (i, blocks) in share(blocks, dies as u64) {
+            let die = &mut self.dies[(self.turn + i as usize) % dies];
+            die.program = die.program.max(now) + blocks as f64 * collecting;
+        }
+        for (i, pages) in share(pages, dies as u64) {
+            let die = &mut self.dies[(self.turn + i as usize) % dies];
+            die.program = die.program.max(now) + pages as f64 * self.program;
+            self.programmed = self.programmed.max(die.program);
+            self.buffer.leaves_at(die.program, pages * bytes);
+        }
+        self.turn = (self.turn + (pages.max(blocks) % dies as u64) as usize) % dies;
+    }
+}
+
+/// Shares `count` among `among`: numbers from 0 of those that get some, and how much each gets.
+fn share(count: u64, among: u64) -> impl Iterator<Item = (u64, u64)> {
+    (0..count.min(among)).map(move |i| (i, (count - i).div_ceil(among)))
+}
+
+impl Buffer {
+    /// What was programmed by `now` leaves.
+    fn leave(&mut self, now: Nanos) {
+        while let Some((_, bytes)) = self.leaving.front().copied().filter(|(at, _)| *at <= now) {
+            self.used -= bytes;
+            self.leaving.pop_front();
+        }
+    }
+
+    /// `bytes` leave at `at`, or with those before them.
+    fn leaves_at(&mut self, at: Nanos, bytes: u64) {
+        let last = self.leaving.back().map_or(at, |(last, _)| last.max(at));
+        self.leaving.push_back((last, bytes));
+    }
+
+    /// When no more is in the buffer than there is room for. What leaves until then has left.
+    fn make_room(&mut self) -> Nanos {
+        let mut at = 0.0;
+        while self.used > self.size
+            && let Some((leaves, bytes)) = self.leaving.pop_front()
+        {
+            self.used -= bytes;
+            at = leaves;
+        }
+        at
+    }
+
+    /// When there will be room for `bytes` more, or for as many as there ever is.
+    fn room(&self, now: Nanos, bytes: u64) -> Nanos {
+        let mut used = self.used;
+        let wanted = bytes.min(self.size);
+        for (at, leaving) in &self.leaving {
+            if used + wanted <= self.size {
+                break;
+            }
+            used -= leaving;
+            if used + wanted <= self.size {
+                return at.max(now);
+            }
+        }
+        now
+    }
+}
+
+impl Collector {
+    fn new(garbage: &Garbage, model: &Ssd, size: u64) -> Collector {
+        let block = garbage.block.0 as f64;
+        let valid_pages = garbage.valid_fraction * block / model.page.0 as f64;
+        let gain = block * (1.0 - garbage.valid_fraction);
+        let most = (size as f64 * garbage.over_provisioning).max(block);
+        Collector {
+            rest: 0.0,
+            time: valid_pages * (model.read_us + model.program_us) * US + garbage.erase_ms * MS,
+            gain,
+            erased: most * garbage.erased_fraction,
+            most,
+            // One block a die has to be erased, so that each can go on; at most half of all.
+            low: (block * f64::from(model.dies)).min(most / 2.0),
+        }
+    }
+
+    /// Takes erased pages for `bytes`, and says how many blocks have to be collected for them.
+    fn take(&mut self, bytes: f64) -> u64 {
+        self.erased -= bytes;
+        if self.erased >= self.low {
+            return 0;
+        }
+        let blocks = ((self.low - self.erased) / self.gain).ceil();
+        self.erased += blocks * self.gain;
+        blocks as u64
+    }
+
+    /// `bytes` need not be moved any more.
+    fn erase(&mut self, bytes: f64) {
+        self.erased = (self.erased + bytes).min(self.most);
+    }
+
+    /// Collects garbage for so long on so many dies; nothing if `time` is negative.
+    fn idle(&mut self, time: Nanos, dies: usize) {
+        if self.time == 0.0 {
+            return self.erase(self.most);
+        }
+        self.rest += time.max(0.0) * dies as f64;
+        let blocks = (self.rest / self.time).floor();
+        self.rest -= blocks * self.time;
+        self.erase(blocks * self.gain);
+    }
+}
