@@ -3,6 +3,9 @@
 //! A [`Sample`] is one request that a drive was given alone, with the moments when it was sent and when it ended.
 //! Samples come from a trace, or from probes that are chosen as answers come in; both feed the same estimator.
 
+pub mod passive;
+pub mod trace;
+
 use lamina_drive::Request;
 
 /// One measured request. The drive had nothing else to do meanwhile.
