@@ -31,6 +31,9 @@ impl Cache {
     }
 }
 
+/// Behind every drive: differences of sectors up to here have a sign.
+const FAR: u64 = 1 << 62;
+
 /// What the segments hold: the cache of a drive, or the shadow of one.
 #[derive(Clone, Debug)]
 pub struct SegmentCache {
@@ -46,10 +49,10 @@ pub struct SegmentCache {
 impl SegmentCache {
     /// An empty cache.
     pub fn new(keys: &Cache) -> SegmentCache {
-        // An empty segment starts behind every request.
+        // An empty segment starts behind every request, and ends before.
         let segments = keys.segments as usize;
         SegmentCache {
-            starts: vec![u64::MAX; segments],
+            starts: vec![FAR; segments],
             ends: vec![0; segments],
             next: 0,
             segment_sectors: keys.segment_sectors.into(),
@@ -57,7 +60,8 @@ impl SegmentCache {
         }
     }
 
-    /// `request` goes to the drive: its span and the prefetch take the next segment. Flushes and discards change nothing.
+    /// `request` goes to the drive: its span and the prefetch take the next segment. Flushes and discards change
+    /// nothing.
     pub fn dispatched(&mut self, request: &Request) {
         match request.op {
             Op::Read | Op::Write => {
@@ -77,23 +81,32 @@ impl SegmentCache {
 
     /// Whether one segment has all sectors from `start` to before `end`.
     pub fn holds(&self, start: u64, end: u64) -> bool {
-        // No early end: without a branch in it, the loop compares several segments at a time.
-        let has = |found: bool, (from, to): (&u64, &u64)| found | ((*from <= start) & (*to >= end));
-        self.starts.iter().zip(&self.ends).fold(false, has)
+        let (start, end) = (start.min(FAR), end.min(FAR));
+        // A difference is negative, which is its top bit, where a segment begins too late or ends too early. Without a
+        // branch and a comparison, the loop does several segments at a time.
+        let lacks =
+            |all: u64, (from, to): (&u64, &u64)| all & (start.wrapping_sub(*from) | to.wrapping_sub(end));
+        self.starts.iter().zip(&self.ends).fold(u64::MAX, lacks) >> 63 == 0
     }
 
     /// Sectors from `start` to before `end` take the next segment, whose number is returned.
     pub(crate) fn put(&mut self, start: u64, end: u64) -> usize {
         let slot = self.next;
         self.next = (slot + 1) % self.starts.len();
-        self.starts[slot] = start;
+        self.starts[slot] = start.min(FAR);
         self.extend(slot, end);
         slot
     }
 
     /// A segment now reaches to before `end`; what it holds too many of, it loses at its start.
     pub(crate) fn extend(&mut self, slot: usize, end: u64) {
+        let end = end.min(FAR);
         self.ends[slot] = end;
+        self.make_room(slot, end);
+    }
+
+    /// A segment has room for all sectors before `end`: what that leaves no room for is lost.
+    pub(crate) fn make_room(&mut self, slot: usize, end: u64) {
         self.starts[slot] = self.starts[slot].max(end.saturating_sub(self.segment_sectors));
     }
 

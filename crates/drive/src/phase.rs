@@ -2,11 +2,16 @@
 //!
 //! Each end gives an angle, true but for noise, some outliers (a hit that was not predicted ends at any angle), and
 //! whole turns, which are no angle. The estimate is the mean direction of all ends, where each end counts less by a
-//! constant factor than the one after it. What the direction slips over a longer while is the error of the rotation's
-//! period, and is corrected as well.
+//! constant factor than the one after it, and less the farther it is off. What the direction slips over a longer while
+//! is the error of the rotation's period, and is corrected as well.
 
 use crate::machine::Nanos;
 use std::f64::consts::TAU;
+
+/// Turns by which an end may be off and still count half, and how much others count at least: an estimate that has
+/// become wrong has to be given up some time.
+const NEAR: f64 = 0.05;
+const COUNTS_MIN: f64 = 0.05;
 
 /// How much the direction so far counts when the next one is added: about twenty ends are remembered.
 const MEMORY: f64 = 0.95;
@@ -81,8 +86,10 @@ impl Phase {
 impl Known {
     fn observe(&mut self, at: Nanos, turns: f64, rotation: Nanos) {
         let expected = self.turns + (at - self.at) * (1.0 + self.drift) / rotation;
-        let (sin, cos) = (TAU * fraction(turns - expected)).sin_cos();
-        let (x, y) = (self.weight * MEMORY + cos, sin);
+        let off = fraction(turns - expected + 0.5) - 0.5;
+        let counts = (1.0 / (1.0 + (off / NEAR).powi(2))).max(COUNTS_MIN);
+        let (sin, cos) = (TAU * off).sin_cos();
+        let (x, y) = (self.weight * MEMORY + counts * cos, counts * sin);
         self.weight = x.hypot(y);
         let error = y.atan2(x) / TAU;
         self.turns = fraction(expected + error);
@@ -116,13 +123,27 @@ mod tests {
         for n in 0..20_000 {
             at += random.f64() * 20e6;
             let noise = (random.f64() - 0.5) * 0.1;
-            let outlier = if n % 10 == 0 { random.f64() } else { 0.0 };
+            let outlier = if n % 3 == 0 { random.f64() } else { 0.0 };
             phase.observe(at, 0.3 + at / real + noise + outlier, nominal);
         }
         let spin = phase.spin(nominal).expect("known");
         // Ten seconds later, without one end between, the angle is still known; the model alone is 5% of a turn off.
         let later = at + 10e9;
         let error = fraction(spin.at(later) - 0.3 - later / real + 0.5) - 0.5;
+        assert!(error.abs() < 0.02, "{error}");
+    }
+
+    #[test]
+    fn a_wrong_estimate_is_given_up() {
+        let (mut phase, mut at) = (Phase::default(), 0.0);
+        let mut random = fastrand::Rng::with_seed(3);
+        for n in 0..500 {
+            at += random.f64() * 20e6;
+            // After 300 ends the drive was switched off and on.
+            let turns = if n < 300 { 0.3 } else { 0.8 };
+            phase.observe(at, turns + at / 4e6 + (random.f64() - 0.5) * 0.1, 4e6);
+        }
+        let error = fraction(phase.spin(4e6).expect("known").at(at) - 0.8 - at / 4e6 + 0.5) - 0.5;
         assert!(error.abs() < 0.02, "{error}");
     }
 }

@@ -8,8 +8,8 @@ use std::ops::RangeInclusive;
 /// The most points of a distribution.
 const POINTS_MAX: usize = 1000;
 
-/// A distribution by points `[probability, value]` of its inverse; between them it is linear, and outside them constant.
-/// Probabilities ascend in 0..=1, values do not descend. Without points the value is always 0.
+/// A distribution by points `[probability, value]` of its inverse; between them it is linear, and outside them
+/// constant. Probabilities ascend in 0..=1, values do not descend. Without points the value is always 0.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(transparent)]
 pub struct Quantiles(pub Vec<[f64; 2]>);

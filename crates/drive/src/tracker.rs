@@ -14,8 +14,9 @@ const UNDER_WAY_MAX: usize = 1024;
 ///
 /// The observer has a drive of its own, of the same model, that does what the real one is sent, without chance. The
 /// place of its arm and its cache are what those of the real one are believed to be. The angle of the platters follows
-/// from completions: a drive's rotation is never exactly its nominal one, so that newer completions count more. As long
-/// as no request has ended on the medium, every rotational wait is expected to be half a turn.
+/// from completions: a drive's rotation is never exactly its nominal one, so that newer completions count more. An end
+/// that comes too soon for a transfer says nothing of the angle. As long as no request has ended on the medium, every
+/// rotational wait is expected to be half a turn.
 pub struct Tracker {
     machine: Machine,
     phase: Phase,
@@ -62,7 +63,7 @@ impl Tracker {
         let Some(place) = self.under_way.iter().position(|sent| sent.request == *request) else { return };
         let Some(sent) = self.under_way.remove(place) else { return };
         let Machine::Rotational(machine) = &mut self.machine else { return };
-        if sent.media && started <= at {
+        if sent.media && !machine.is_too_short(at.since(started).as_nanos() as Nanos, request) {
             let at = at.0 as Nanos;
             self.phase.observe(at, machine.turns_at_end(request), machine.rotation());
             if let Some(spin) = self.phase.spin(machine.rotation()) {

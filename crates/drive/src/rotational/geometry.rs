@@ -279,7 +279,7 @@ mod tests {
             (500, 0.0, 1.0, 5.9),
             (597, 0.0, 1.0, 5.9 + 0.97),
             (598, 3.0, 0.0, 6.0 + 5.0 * 0.2 + 0.1),
-            (700, 4.0, 0.0, 7.3 + 0.02),
+            (700, 4.0, 0.0, 8.3 + 0.02),
         ] {
             let place = map.place(lbn);
             assert!(
@@ -322,6 +322,76 @@ mod tests {
         let map = Geometry::new(&model, &SeekTimes::new(&model.seek), 1000);
         for (lbn, turns) in [(0, 0.1), (100, 0.1), (150, 0.2), (200, 0.3), (201, 0.0), (999, 0.0)] {
             assert!(close(map.correction(lbn), turns), "{lbn}");
+        }
+    }
+
+    /// A sector as one walks to it: cylinder, head, angle.
+    type Walked = (f64, f64, f64);
+
+    /// All sectors of a disk, walked through track by track.
+    fn walk(model: &Rotational, sectors: u64) -> Vec<Walked> {
+        let (mut walked, mut cylinder) = (Vec::new(), 0);
+        for (i, zone) in model.zones.iter().enumerate() {
+            let end = model.zones.get(i + 1).map_or(sectors, |zone| zone.first_lbn) as usize;
+            let mut angle = zone.angle;
+            while walked.len() < end {
+                for head in 0..model.heads {
+                    for step in 0..model.band_cylinders {
+                        let back = model.band_cylinders - 1 - step;
+                        let at = cylinder + if head % 2 == 0 { step } else { back };
+                        let is_last = head == model.heads - 1 && step == model.band_cylinders - 1;
+                        let spare = if is_last { zone.spare_sectors } else { 0 };
+                        for sector in 0..zone.sectors_per_track as u32 - spare {
+                            let turns = angle + f64::from(sector) / zone.sectors_per_track;
+                            walked.push((f64::from(at), f64::from(head), turns));
+                        }
+                        let is_head = step == model.band_cylinders - 1 && head != model.heads - 1;
+                        angle += 1.0 + if is_head { zone.track_skew } else { zone.cylinder_skew };
+                    }
+                }
+                cylinder += model.band_cylinders;
+            }
+            walked.truncate(end);
+        }
+        walked
+    }
+
+    #[test]
+    fn agrees_with_a_walk_through_random_disks() {
+        let mut random = fastrand::Rng::with_seed(7);
+        for _ in 0..300 {
+            let sectors = 3000;
+            let mut zone = |first_lbn| Zone {
+                first_lbn,
+                sectors_per_track: f64::from(random.u32(5..30)),
+                angle: random.f64(),
+                track_skew: 0.06 + random.f64() / 4.0,
+                cylinder_skew: 0.11 + random.f64() / 4.0,
+                spare_sectors: random.u32(0..3),
+                first_cylinder: None,
+            };
+            let zones = vec![zone(0), zone(1003), zone(2222)];
+            let (heads, band_cylinders) = (random.u32(1..5), random.u32(1..4));
+            let model = Rotational { heads, band_cylinders, zones: zones.clone(), ..Rotational::default() };
+            let (map, walked) = (geometry(heads, band_cylinders, zones), walk(&model, sectors));
+            for _ in 0..100 {
+                let lbn = random.u64(0..sectors - 200);
+                let (place, expected) = (map.place(lbn), walked[lbn as usize]);
+                assert_eq!((place.cylinder, place.head), (expected.0, expected.1), "{lbn} {model:?}");
+                assert!(close(map.angle(&place, lbn), expected.2), "{lbn} {model:?}");
+                // A transfer waits for each next sector: not at all, or for what the change of track leaves.
+                let count = random.u64(1..200);
+                let per_sector = |lbn: u64| 1.0 / model.zones[map.place(lbn).run].sectors_per_track;
+                let mut turns = per_sector(lbn);
+                for next in lbn + 1..lbn + count {
+                    let end = walked[next as usize - 1].2 + per_sector(next - 1);
+                    let changes_zone = model.zones.iter().any(|zone| zone.first_lbn == next);
+                    let gap = fraction(walked[next as usize].2 - end + 1e-9) - 1e-9;
+                    turns += gap + per_sector(next) + if changes_zone && gap < 0.1 { 1.0 } else { 0.0 };
+                }
+                let found = map.transfer(&place, lbn, count).0;
+                assert!((found - turns).abs() < 1e-6, "{lbn}+{count}: {found} {turns} {model:?}");
+            }
         }
     }
 }

@@ -22,6 +22,8 @@ pub(crate) struct Machine {
     settle: Nanos,
     spread: Nanos,
     hit: Nanos,
+    /// What a write takes that finds room in the buffer.
+    buffered: Nanos,
     /// What each byte takes on the bus.
     per_byte: Nanos,
     residuals: Differences,
@@ -80,7 +82,7 @@ struct Transfer {
 
 impl Machine {
     pub(crate) fn new(model: &Rotational, sectors: u64) -> Machine {
-        let seek = SeekTimes::new(&model.seek);
+        let (seek, buffer) = (SeekTimes::new(&model.seek), model.write_buffer.as_ref());
         Machine {
             rotation: model.rotation_ms * MS,
             overhead: model.overhead_ms * MS,
@@ -89,6 +91,7 @@ impl Machine {
             settle: model.write_settle_ms * MS,
             spread: model.arrival_spread_ms * MS,
             hit: model.hit_ms * MS,
+            buffered: buffer.and_then(|buffer| buffer.hit_ms).unwrap_or(model.hit_ms) * MS,
             per_byte: model.bus_rate.map_or(0.0, |rate| 1e9 / rate.0 as f64),
             residuals: Differences {
                 read: Distribution::new(&model.residuals.read_ms, MS),
@@ -104,7 +107,7 @@ impl Machine {
             free: 0.0,
             cache: model.cache.as_ref().map(SegmentCache::new),
             ahead: None,
-            buffer: Buffer::new(model.write_buffer.as_ref().map_or(0, |buffer| buffer.size.0 / SECTOR)),
+            buffer: Buffer::new(buffer.map_or(0, |buffer| buffer.size.0 / SECTOR)),
         }
     }
 
@@ -128,6 +131,14 @@ impl Machine {
         let place = self.geometry.place(request.lbn);
         let (turns, _) = self.geometry.transfer(&place, request.lbn, request.sectors.max(1).into());
         self.geometry.angle(&place, request.lbn) + turns + self.completion / self.rotation
+    }
+
+    /// Whether a request that took `took` cannot have had its transfer: a hit that was not expected. Half of the
+    /// constant parts may be errors of the model.
+    pub(crate) fn is_too_short(&self, took: Nanos, request: &Request) -> bool {
+        let place = self.geometry.place(request.lbn);
+        let (turns, _) = self.geometry.transfer(&place, request.lbn, request.sectors.max(1).into());
+        took < turns * self.rotation + (self.overhead + self.completion) / 2.0
     }
 
     /// The last request, a transfer, in truth ended at `at`.
@@ -155,13 +166,16 @@ impl Machine {
     /// What `request` is expected to take if begun at `now`.
     pub(crate) fn cost(&self, now: Nanos, request: &Request) -> Nanos {
         match request.op {
-            Op::Read if self.is_hit(now, request) => self.hit_cost(request) + self.residuals.hit.mean,
             Op::Read => {
-                let reached = self.reached(now, request).map(|end| self.told(now, end, request));
-                self.residuals.read.mean + reached.unwrap_or_else(|| self.expected(now, request)) - now
+                let reached = self.reached(now, request);
+                if self.holds(request) || reached.is_some_and(|end| end <= now) {
+                    return self.hit_cost(request) + self.residuals.hit.mean;
+                }
+                let end = reached.map(|end| self.told(now, end, request));
+                self.residuals.read.mean + end.unwrap_or_else(|| self.expected(now, request)) - now
             }
             Op::Write if self.buffer.has_room(request.sectors.into()) => {
-                self.hit_cost(request) + self.residuals.buffered.mean
+                self.buffered + self.bus(request) + self.residuals.buffered.mean
             }
             Op::Write => self.residuals.write.mean + self.expected(now, request) - now,
             Op::Flush => self.hit + self.buffer.ranges() as f64 * self.rotation,
@@ -172,26 +186,31 @@ impl Machine {
     /// Whether cache or buffer have all of `request` at `now`, a read.
     pub(crate) fn is_hit(&self, now: Nanos, request: &Request) -> bool {
         match request.op {
-            Op::Read => {
-                let (start, end) = (request.lbn, request.end());
-                self.cache.as_ref().is_some_and(|cache| cache.holds(start, end))
-                    || (!self.buffer.is_empty() && self.buffer.holds(start, end))
-                    || self.reached(now, request).is_some_and(|at| at <= now)
-            }
+            Op::Read => self.holds(request) || self.reached(now, request).is_some_and(|end| end <= now),
             Op::Write | Op::Flush | Op::Discard => false,
         }
     }
 
+    /// Whether cache or buffer have all of `request`, without what reading ahead had since it was last looked at.
+    fn holds(&self, request: &Request) -> bool {
+        let (start, end) = (request.lbn, request.end());
+        self.cache.as_ref().is_some_and(|cache| cache.holds(start, end))
+            || (!self.buffer.is_empty() && self.buffer.holds(start, end))
+    }
+
     fn hit_cost(&self, request: &Request) -> Nanos {
-        self.hit + self.per_byte * request.bytes() as f64
+        self.hit + self.bus(request)
+    }
+
+    /// What the bytes of a request take on the bus.
+    fn bus(&self, request: &Request) -> Nanos {
+        self.per_byte * request.bytes() as f64
     }
 
     /// The access of a request that comes over the bus.
     fn access(&self, request: &Request) -> Access {
         match request.op {
-            Op::Write => {
-                Access { settle: self.settle, data: self.per_byte * request.bytes() as f64, late: 0.0 }
-            }
+            Op::Write => Access { settle: self.settle, data: self.bus(request), late: 0.0 },
             Op::Read | Op::Flush | Op::Discard => Access::default(),
         }
     }
@@ -240,7 +259,7 @@ impl Machine {
             self.free = self.free.max(at);
         }
         self.buffer.put(request.lbn, request.end());
-        at += (self.hit_cost(request) + chance.of(&self.residuals.buffered)).max(0.0);
+        at += (self.buffered + self.bus(request) + chance.of(&self.residuals.buffered)).max(0.0);
         Served { at, hit: false, media: false }
     }
 
@@ -259,7 +278,17 @@ impl Machine {
         let (end, prefetch) = (request.end(), self.cache.as_ref().map_or(0, SegmentCache::prefetch));
         let limit = end.saturating_add(prefetch).min(self.sectors);
         let since = self.free - self.geometry.transfer(last, end.saturating_sub(1), 1).0 * self.rotation;
-        self.ahead = (limit > end).then_some(Ahead { slot, from: end.saturating_sub(1), since, limit });
+        if limit > end {
+            self.set_ahead(Ahead { slot, from: end.saturating_sub(1), since, limit });
+        }
+    }
+
+    /// Reading ahead goes like that; the segment makes room for all of it at once.
+    fn set_ahead(&mut self, ahead: Ahead) {
+        if let Some(cache) = &mut self.cache {
+            cache.make_room(ahead.slot, ahead.limit);
+        }
+        self.ahead = Some(ahead);
     }
 
     /// Does what the drive does by itself until `now`.
@@ -361,15 +390,14 @@ impl Machine {
         }
         let stopped = self.passed(&ahead, ahead.limit);
         if stopped >= now {
-            self.ahead = Some(Ahead { limit, ..ahead });
-            return;
+            return self.set_ahead(Ahead { limit, ..ahead });
         }
         // The head waits behind the last sector, which comes around once a turn.
         let turns = ((now - stopped) / self.rotation).ceil();
         let from = ahead.limit - 1;
         let sector = self.geometry.transfer(&self.geometry.place(from), from, 1).0;
         let since = stopped + (turns - sector) * self.rotation;
-        self.ahead = Some(Ahead { slot: ahead.slot, from, since, limit });
+        self.set_ahead(Ahead { slot: ahead.slot, from, since, limit });
     }
 
     /// Enters into the cache what reading ahead has by `now`.

@@ -7,15 +7,15 @@
 //! ```
 //!
 //! The platters turn in absolute time: a sector is under its head at moments that are one rotation apart, so that the
-//! end of a request is b + R·⌈(a − b)/R⌉, where a is the moment when the arm is there, and b one at which the sector was
-//! (Ruemmler and Wilkes, "An introduction to disk drive modeling", 1994; Worthington, Ganger and others on extracting
-//! it, 1995). The angle of a sector comes from a map over the LBNs, which a data sheet's geometry and a calibration can
-//! both give: see [`Zone`] and [`Rotational::corrections`].
+//! end of a request is b + R·⌈(a − b)/R⌉, where a is the moment when the arm is there, and b one at which the sector
+//! was (Ruemmler and Wilkes, "An introduction to disk drive modeling", 1994; Worthington, Ganger and others on
+//! extracting it, 1995). The angle of a sector comes from a map over the LBNs, which a data sheet's geometry and a
+//! calibration can both give: see [`Zone`] and [`Rotational::corrections`].
 //!
 //! Reads go on behind their end into the cache until it has the prefetch, or the arm is needed. Buffered writes, joined
-//! where they touch, are written in the order of their LBNs whenever the arm has nothing else to do; a request waits for
-//! the end of such a write, and a flush for all of them. The model deliberately knows no defects except by corrections,
-//! no retries, no thermal recalibration, and no power management.
+//! where they touch, are written in the order of their LBNs whenever the arm has nothing else to do; a request waits
+//! for the end of such a write, and a flush for all of them. The model deliberately knows no defects except by
+//! corrections, no retries, no thermal recalibration, and no power management.
 
 mod buffer;
 mod geometry;
@@ -117,8 +117,8 @@ pub struct Zone {
     /// The angle of its first sector, in turns, -1e9..=1e9.
     #[serde(default)]
     pub angle: f64,
-    /// By how much of a turn the next track begins later after a change of head, 0..=1. A skew that is too small for the
-    /// change costs a further turn; 0 says that changes are free, or within a mean of sectors.
+    /// By how much of a turn the next track begins later after a change of head, 0..=1. A skew that is too small for
+    /// the change costs a further turn; 0 says that changes are free, or within a mean of sectors.
     #[serde(default)]
     pub track_skew: f64,
     /// The same after a change of cylinder.
@@ -138,8 +138,8 @@ pub struct Zone {
 pub enum Seek {
     /// α + β√d + γd.
     Curve(Curve),
-    /// A monotone spline, over √d, through points `[cylinders, ms]`, ascending, 1 to 1000 of them. Shorter distances take
-    /// what the first does; beyond the last the slope stays.
+    /// A monotone spline, over √d, through points `[cylinders, ms]`, ascending, 1 to 1000 of them. Shorter distances
+    /// take what the first does; beyond the last the slope stays.
     Points(Vec<[f64; 2]>),
 }
 
@@ -156,11 +156,14 @@ pub struct Curve {
 }
 
 /// Keys of a buffer of writes.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct WriteBuffer {
     /// How much it holds, 512B..=1GiB. A longer write goes to the medium at once.
     pub size: Bytes,
+    /// What a write takes that finds room, apart from the bus; by default what a hit takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hit_ms: Option<f64>,
 }
 
 /// Distributions of what real requests take longer than the model says, in milliseconds, -10000..=10000, by class.
@@ -262,6 +265,7 @@ impl Rotational {
         self.cache.as_ref().map_or(Ok(()), |cache| cache.check("rotational.cache"))?;
         if let Some(buffer) = &self.write_buffer {
             within("rotational.write-buffer.size", buffer.size, Bytes(512)..=Bytes(1 << 30))?;
+            ms("rotational.write-buffer.hit-ms", buffer.hit_ms.unwrap_or(0.0))?;
         }
         self.residuals.check()?;
         self.check_zones(sectors)?;

@@ -25,8 +25,6 @@ pub(crate) struct Machine {
     bus: Nanos,
     buffer: Buffer,
     collector: Option<Collector>,
-    /// The die that programs the next page.
-    turn: usize,
     /// When all programs end.
     programmed: Nanos,
 }
@@ -80,7 +78,6 @@ impl Machine {
             bus: 0.0,
             buffer: Buffer { size: model.buffer.0, used: 0, open: 0, leaving: VecDeque::new() },
             collector: model.garbage.as_ref().map(|garbage| Collector::new(garbage, model, size)),
-            turn: 0,
             programmed: 0.0,
         }
     }
@@ -213,26 +210,35 @@ impl Machine {
         self.programmed.max(now) + self.write_overhead
     }
 
-    /// Gives pages to the dies in turn; `bytes` of each leave the buffer when it is programmed.
+    /// Gives pages to the dies that are free first; `bytes` of each leave the buffer when it is programmed. Blocks of
+    /// garbage that have to be collected for them go first.
     fn program(&mut self, now: Nanos, pages: u64, bytes: u64) {
-        if pages == 0 {
-            return;
+        let collector = self.collector.as_mut();
+        if let Some((blocks, time)) = collector.map(|c| (c.take((pages * self.page) as f64), c.time)) {
+            self.give(now, blocks, time);
         }
-        let blocks =
-            self.collector.as_mut().map_or(0, |collector| collector.take((pages * self.page) as f64));
-        let collecting = self.collector.as_ref().map_or(0.0, |collector| collector.time);
-        let dies = self.dies.len();
-        for (i, blocks) in share(blocks, dies as u64) {
-            let die = &mut self.dies[(self.turn + i as usize) % dies];
-            die.program = die.program.max(now) + blocks as f64 * collecting;
+        let mut left = pages;
+        while left > 0 {
+            let some = left.min(pages.div_ceil(self.dies.len() as u64));
+            let end = self.give(now, 1, some as f64 * self.program);
+            self.programmed = self.programmed.max(end);
+            self.buffer.leaves_at(end, some * bytes);
+            left -= some;
         }
-        for (i, pages) in share(pages, dies as u64) {
-            let die = &mut self.dies[(self.turn + i as usize) % dies];
-            die.program = die.program.max(now) + pages as f64 * self.program;
-            self.programmed = self.programmed.max(die.program);
-            self.buffer.leaves_at(die.program, pages * bytes);
+    }
+
+    /// Gives work to the dies that are free first, in as many shares as there are dies at most, and returns when the
+    /// last is done.
+    fn give(&mut self, now: Nanos, count: u64, time: Nanos) -> Nanos {
+        let (share, mut left, mut end) = (count.div_ceil(self.dies.len() as u64), count, now);
+        while left > 0
+            && let Some(die) = self.dies.iter_mut().min_by(|a, b| a.program.total_cmp(&b.program))
+        {
+            die.program = die.program.max(now) + left.min(share) as f64 * time;
+            end = end.max(die.program);
+            left -= left.min(share);
         }
-        self.turn = (self.turn + (pages.max(blocks) % dies as u64) as usize) % dies;
+        end
     }
 }
 

@@ -3,15 +3,15 @@
 //! ```text
 //!   read  ─▶ overhead ─▶ pages from their dies, side by side ─▶ bus ─────────────────▶ residual ─▶ end
 //!   write ─▶ overhead ─▶ bus ─▶ buffer, when there is room ──────────────────────────▶ residual ─▶ end
-//!                                  └──▶ page by page to the dies in turn: program, and what collecting garbage costs
+//!                                  └──▶ by pages to the die that is free first: program, collect garbage
 //! ```
 //!
-//! A page is on the die of its number, modulo the dies. A die programs the pages it was given one after the other; a
-//! read either suspends the program, which costs both a while, or waits for the end of the page. Garbage is collected
-//! as soon as the erased pages beyond what users see (the over-provisioning) run low: a block is moved, of which the
-//! valid part costs a read and a program a page, and erased. An idle drive collects garbage until all of them are
-//! erased. Sustained random writes thus fall to 1 − `valid-fraction` of what the dies can program, and idle drives
-//! recover (Agrawal and others, "Design tradeoffs for SSD performance", USENIX ATC 2008).
+//! A page is read from the die of its number, modulo the dies. A die programs the pages it was given one after the
+//! other; a read either suspends the program, which costs both a while, or waits for the end of the page. Garbage is
+//! collected as soon as the erased pages beyond what users see (the over-provisioning) run low: a block is moved, of
+//! which the valid part costs a read and a program a page, and erased. An idle drive collects garbage until all of
+//! them are erased. Sustained random writes thus fall to 1 − `valid-fraction` of what the dies can program, and idle
+//! drives recover (Agrawal and others, "Design tradeoffs for SSD performance", USENIX ATC 2008).
 //!
 //! The model deliberately has no mapping of addresses, so that sequential and random writes cost alike, knows no read
 //! out of the buffer, and no wear.
@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 pub struct Ssd {
     /// How many requests are under way at a time, 1..=65536; others wait.
     pub depth: u32,
-    /// How many dies work side by side, 1..=4096.
+    /// How many dies work side by side, 1..=1024.
     pub dies: u32,
     /// A page of flash, 512B..=1MiB.
     pub page: Bytes,
@@ -149,7 +149,7 @@ impl Default for Ssd {
 impl Ssd {
     pub(crate) fn check(&self) -> Checked {
         within("ssd.depth", self.depth, 1..=65_536)?;
-        within("ssd.dies", self.dies, 1..=4096)?;
+        within("ssd.dies", self.dies, 1..=1024)?;
         within("ssd.page", self.page, Bytes(512)..=Bytes(1 << 20))?;
         us("ssd.read-overhead-us", self.read_overhead_us)?;
         us("ssd.write-overhead-us", self.write_overhead_us)?;

@@ -39,7 +39,7 @@ fn full() -> Vec<Model> {
         corrections: vec![(0, 0.1), (7, 0.1 + 0.2)],
         seek: Seek::Points(vec![[1.0, 0.5], [3000.0, 9.7]]),
         cache,
-        write_buffer: Some(WriteBuffer { size: Bytes(1 << 20) }),
+        write_buffer: Some(WriteBuffer { size: Bytes(1 << 20), hit_ms: Some(0.7) }),
         residuals: Residuals {
             read_ms: points.clone(),
             write_ms: points.clone(),
@@ -144,8 +144,8 @@ fn errors_name_the_line_the_key_and_the_range() {
             "line 5: linear.slope-ms: invalid type: string \"x\", expected f64",
         ),
         (
-            format!("{disk}{zone}sectors-per-trak = 1"),
-            "line 4: rotational.zones[0].sectors-per-trak: unknown field \
+            format!("{head}{disk}{zone}sectors-per-trak = 1"),
+            "line 9: rotational.zones[0].sectors-per-trak: unknown field \
             `sectors-per-trak`, expected one of `first-lbn`, `sectors-per-track`, `angle`, `track-skew`, \
             `cylinder-skew`, `spare-sectors`, `first-cylinder`",
         ),
@@ -168,9 +168,10 @@ fn errors_name_the_line_the_key_and_the_range() {
         (format!("{head}{disk}zones = []"), "line 6: rotational.zones: 0 entries: 1..=4096 are allowed"),
         (
             format!(
-                "{head}[rotational]\nrotation-ms = 4\nseek.curve = {{ alpha-ms = 1, beta-ms = -1, gamma-ms = 0 }}\n{zone}"
+                "{head}[rotational]\nrotation-ms = 4\n\
+                 seek.curve = {{ alpha-ms = 1, beta-ms = -1, gamma-ms = 0 }}\n{zone}"
             ),
-            "line 5: rotational.seek.curve at 20972 cylinders: -143.81712 is outside 0..=10000",
+            "line 5: rotational.seek.curve at 20972 cylinders: -143.81712605904042 is outside 0..=10000",
         ),
         (
             format!("{head}[rotational]\nrotation-ms = 4\nseek.points = [[1, 2], [2, 1]]\n{zone}"),
@@ -183,7 +184,8 @@ fn errors_name_the_line_the_key_and_the_range() {
         (head.to_owned(), "a model has one of the tables linear, rotational, ssd, remote"),
         (
             "name = \"x\"\nsize = \"1QB\"".to_owned(),
-            "line 2: size: \"1QB\" is no size: write a number of bytes or, for example, \"64MiB\", \"1.5GiB\", \"10GB\"",
+            "line 2: size: \"1QB\" is no size: write a number of bytes or, for example, \"64MiB\", \
+             \"1.5GiB\", \"10GB\"",
         ),
         (
             String::from("name = \"x\"\nsize = 4097\n[linear]\nconstant-ms = 1\nslope-ms = 1\nhit-ms = 1"),
@@ -201,7 +203,8 @@ fn errors_name_the_line_the_key_and_the_range() {
 #[test]
 fn hostile_values_are_refused_or_served() {
     let huge = "name=\"x\"\nsize=1152921504606846976\n[rotational]\nrotation-ms=0.1\nheads=256\nhead-switch-ms=10000\n\
-                seek.curve={alpha-ms=10000,beta-ms=0,gamma-ms=0}\ncache={segments=65536,segment-sectors=1,prefetch-sectors=16777216}\n\
+                seek.curve={alpha-ms=10000,beta-ms=0,gamma-ms=0}\n\
+                cache={segments=65536,segment-sectors=1,prefetch-sectors=16777216}\n\
                 write-buffer.size=512\n[[rotational.zones]]\nfirst-lbn=0\nsectors-per-track=1\ntrack-skew=1e-9\n";
     let model = Model::parse(huge).expect("a slow disk");
     let mut drive = model.drive(1);
@@ -218,4 +221,71 @@ fn hostile_values_are_refused_or_served() {
     );
     assert!(says(&" ".repeat(17 << 20)).contains("at most 16777216 are read"));
     assert!(says(&"[".repeat(100_000)).starts_with("line 1: "));
+}
+
+/// Text that differs from a model file by some bytes, lines or numbers.
+fn mutated(text: &str, random: &mut fastrand::Rng) -> String {
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    for _ in 0..random.usize(1..4) {
+        let line = random.usize(0..lines.len());
+        let values = [
+            "0",
+            "-1",
+            "nan",
+            "inf",
+            "1e300",
+            "1e-300",
+            "9223372036854775807",
+            "[]",
+            "\"\"",
+            "1",
+            "0.5",
+            "65536",
+        ];
+        match random.u8(0..4) {
+            0 => lines.swap_remove(line).clear(),
+            1 => lines.push(lines[line].clone()),
+            2 => {
+                let key = lines[line].split('=').next().unwrap_or_default().to_owned();
+                lines[line] = format!("{key}= {}", values[random.usize(0..values.len())]);
+            }
+            _ => {
+                let digit = random.digit(10).to_string();
+                lines[line] = lines[line].replacen(['1', '2', '5'], &digit, 1);
+            }
+        }
+        if lines.is_empty() {
+            lines.push(String::new());
+        }
+    }
+    lines.join("\n")
+}
+
+#[test]
+fn files_with_mistakes_are_refused_or_make_drives_that_work() {
+    let mut random = fastrand::Rng::with_seed(11);
+    let texts: Vec<String> = full().iter().map(Model::to_toml).collect();
+    let mut good = 0;
+    for _ in 0..3000 {
+        let Ok(model) = Model::parse(&mutated(&texts[random.usize(0..texts.len())], &mut random)) else {
+            continue;
+        };
+        assert_eq!(Model::parse(&model.to_toml()).as_ref(), Ok(&model));
+        good += 1;
+        let (mut drive, mut tracker, mut at) = (model.drive(1), Tracker::new(&model), Time(0));
+        for id in 0..20 {
+            let op = [Op::Read, Op::Write, Op::Flush, Op::Discard][random.usize(0..4)];
+            let request = Request {
+                op,
+                lbn: random.u64(..) >> random.u32(0..64),
+                sectors: random.u32(..) >> random.u32(0..32),
+            };
+            drive.submit(at, id, request);
+            tracker.dispatched(at, &request);
+            tracker.cost(at, &request);
+            at = drive.next().unwrap_or(at);
+        }
+        assert!(drain(&mut drive).iter().all(|end| end.started <= end.at));
+    }
+    assert!((100..2900).contains(&good), "{good}");
 }

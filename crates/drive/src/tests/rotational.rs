@@ -36,7 +36,7 @@ fn ends(model: &Rotational, requests: &[(f64, Request)]) -> (Vec<f64>, Vec<bool>
         let expected = machine.cost(at * MS, request);
         let served = machine.begin(at * MS, request, &mut Chance::Expected);
         // Without chance, and with nothing to be done before, the expectation is what happens.
-        if request.op == Op::Read && !model.write_buffer.is_some() {
+        if request.op == Op::Read && model.write_buffer.is_none() {
             assert!((served.at - at * MS - expected).abs() < 10.0, "{request:?}: {expected}");
         }
         (served.at / MS, served.hit)
@@ -78,28 +78,30 @@ fn reading_ahead() {
 #[test]
 fn a_segment_that_is_overwritten_while_it_fills_is_given_up() {
     let cache = Some(Cache { segments: 1, segment_sectors: 100, prefetch_sectors: 50 });
-    let model = Rotational { cache, write_buffer: Some(WriteBuffer { size: Bytes(4096) }), ..disk() };
+    let model =
+        Rotational { cache, write_buffer: Some(WriteBuffer { size: Bytes(4096), hit_ms: None }), ..disk() };
     let requests = [(0.0, read(0, 10)), (11.25, write(500, 1)), (90.0, read(500, 1)), (91.0, read(10, 1))];
     assert_eq!(ends(&model, &requests).1, [false, false, true, false]);
 }
 
 #[test]
 fn a_buffer_of_writes() {
-    let model = Rotational { write_buffer: Some(WriteBuffer { size: Bytes(100 * 512) }), ..disk() };
+    let model =
+        Rotational { write_buffer: Some(WriteBuffer { size: Bytes(100 * 512), hit_ms: None }), ..disk() };
     let requests = [
         (0.0, write(1000, 20)),  // written until 7.0: there at 2.5, angle 0.5 at 5.0
         (0.1, read(0, 1)),       // has the arm from 7.0 on; there at 8.5, angle 0 at 10.0
-        (20.0, write(1000, 20)), // written until 27.0
-        (20.0, write(2000, 20)),
-        (20.1, read(2005, 10)),  // waits to be written: a hit
-        (20.2, FLUSH),           // until 32.0: there at 29.5, angle 0 at 30.0
+        (20.0, write(1000, 20)), // behind the place of the last: later
+        (20.0, write(2000, 20)), // written until 32.0: there at 22.5, angle 0 at 30.0
+        (20.1, read(1005, 10)),  // waits to be written: a hit
+        (20.2, FLUSH),           // until 37.0: there at 34.5, angle 0.5 at 35.0
         (40.0, write(3000, 60)), // written until 51.0
         (40.1, write(5000, 60)), // there is room: the first is on its way
         (40.2, write(7000, 60)), // room when the second is written: there at 53.5, angle 0.5 at 55.0
         (200.0, write(0, 101)),  // more than the buffer: there at 202.5, angle 0 at 210, skew 0.1
     ];
     let (ends, hits) = ends(&model, &requests);
-    assert_ms(&ends, &[0.1, 10.35, 20.1, 20.1, 20.2, 32.1, 40.1, 40.2, 61.1, 221.35]);
+    assert_ms(&ends, &[0.1, 10.35, 20.1, 20.1, 20.2, 37.1, 40.1, 40.2, 61.1, 221.35]);
     assert!(hits.iter().enumerate().all(|(i, hit)| *hit == (i == 4)), "{hits:?}");
 }
 
@@ -140,20 +142,22 @@ const BY_DISTANCE: [(u64, f64); 11] = [
     (72_000, 8.958),
 ];
 
-/// A random sector of a cylinder, of a disk of zones of equal bands.
+/// A random sector of the first track of a cylinder, of a disk laid out by cylinders.
 fn sector_of(keys: &Rotational, cylinder: u64, random: &mut fastrand::Rng) -> u64 {
     let mut first = 0;
     for pair in keys.zones.windows(2) {
         let per_cylinder = pair[0].sectors_per_track as u64 * u64::from(keys.heads);
         let cylinders = (pair[1].first_lbn - pair[0].first_lbn) / per_cylinder;
         if cylinder < first + cylinders {
-            return pair[0].first_lbn + (cylinder - first) * per_cylinder + random.u64(0..per_cylinder - 8);
+            return pair[0].first_lbn
+                + (cylinder - first) * per_cylinder
+                + random.u64(0..pair[0].sectors_per_track as u64 - 8);
         }
         first += cylinders;
     }
     let last = keys.zones.last().expect("a zone");
     let per_cylinder = last.sectors_per_track as u64 * u64::from(keys.heads);
-    last.first_lbn + (cylinder - first) * per_cylinder + random.u64(0..per_cylinder - 8)
+    last.first_lbn + (cylinder - first) * per_cylinder + random.u64(0..last.sectors_per_track as u64 - 8)
 }
 
 #[test]
@@ -164,7 +168,7 @@ fn service_by_distance_is_within_2_percent_of_disksim() {
     for (distance, expected) in BY_DISTANCE {
         let (mut drive, mut at, mut sum) = (model.drive(1), Time(0), 0.0);
         for _ in 0..4000 {
-            let from = random.u64(0..72_500 - distance);
+            let from = random.u64(0..72_001 - distance);
             at = serve(&mut drive, at, read(sector_of(keys, from, &mut random), 1)).at;
             at = at.after(std::time::Duration::from_micros(random.u64(0..100_000)));
             let target = read(sector_of(keys, from + distance, &mut random), 8);

@@ -173,6 +173,25 @@ fn data_sheets() {
     }
 }
 
+/// Random writes of 4 KiB that two data sheets call sustained.
+#[test]
+fn sustained_random_writes() {
+    for (name, iops) in [("ssd-sata-old", 8_600.0), ("nvme", 81_500.0)] {
+        let mut model = Model::named(name).expect("a model");
+        if let Mechanism::Ssd(keys) = &mut model.mechanism
+            && let Some(garbage) = &mut keys.garbage
+        {
+            garbage.erased_fraction = 0.0;
+        }
+        // The buffer fills first.
+        let mut drive = model.drive(1);
+        let (_, full) = write_rate(&mut drive, 100_000, Time(0));
+        let (rate, _) = write_rate(&mut drive, 200_000, full);
+        let found = rate * 1e6 / 4096.0;
+        assert!((found / iops - 1.0).abs() < 0.05, "{name}: {found}");
+    }
+}
+
 #[test]
 fn a_remote_store_has_turns_bytes_and_latency() {
     let latency = |us| Latency::QuantilesUs(Quantiles(vec![[0.5, us]]));
