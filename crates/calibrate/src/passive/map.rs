@@ -48,6 +48,8 @@ pub(crate) struct Map {
     pub agreeing: f64,
     /// The spread of their angles: half the distance between the quartiles, in turns.
     pub spread: f64,
+    /// By how many turns each sector more of a request makes its angle later: what the transfer was taken for wrongly.
+    pub per_sector: f64,
 }
 
 const SLIPS: usize = 2 * SLIP_MAX as usize + 1;
@@ -165,6 +167,7 @@ fn zone(layout: &Layout, slip: i32, first_lbn: u64) -> Zone {
 /// The map with what its points are still off.
 fn corrected(points: &[Seen], parts: &[Part], path: &[State], zones: Vec<(State, Zone)>) -> Map {
     let mut errors: Vec<(f64, f64)> = Vec::new();
+    let mut sizes: Vec<(f64, f64)> = Vec::new();
     for (point, state) in points.iter().zip(path) {
         let layout = &parts[state.part].layout;
         let error = signed(point.turns - layout.turns(point.lbn + f64::from(state.slip)));
@@ -173,6 +176,7 @@ fn corrected(points: &[Seen], parts: &[Part], path: &[State], zones: Vec<(State,
         let rest = f64::from(state.slip - zone.slip) / layout.sectors;
         if error.abs() < OUTLIER {
             errors.push((point.lbn, error + rest));
+            sizes.push((point.point.sectors, error));
         }
     }
     let knot = |group: &[(f64, f64)]| {
@@ -183,9 +187,17 @@ fn corrected(points: &[Seen], parts: &[Part], path: &[State], zones: Vec<(State,
     let mut corrections: Vec<(u64, f64)> = errors.chunks(CORRECTED).map(knot).collect();
     corrections.dedup_by_key(|c| c.0);
     let agreeing = errors.len() as f64 / points.len().max(1) as f64;
-    let mut sizes: Vec<f64> = errors.iter().map(|e| e.1.abs()).collect();
-    sizes.sort_by(f64::total_cmp);
-    let spread = sizes.get(sizes.len() / 2).copied().unwrap_or(0.0);
+    let spread = median(&errors.iter().map(|e| e.1.abs()).collect::<Vec<f64>>());
+    let per_sector = slope(&sizes);
     let zones = zones.into_iter().map(|(_, zone)| zone).collect();
-    Map { zones, corrections, agreeing, spread }
+    Map { zones, corrections, agreeing, spread, per_sector }
+}
+
+/// The slope of the line of least squares.
+fn slope(points: &[(f64, f64)]) -> f64 {
+    let count = points.len().max(1) as f64;
+    let (x, y) = points.iter().fold((0.0, 0.0), |sum, p| (sum.0 + p.0 / count, sum.1 + p.1 / count));
+    let both: f64 = points.iter().map(|p| (p.0 - x) * (p.1 - y)).sum();
+    let square: f64 = points.iter().map(|p| (p.0 - x).powi(2)).sum();
+    if square > 0.0 { both / square } else { 0.0 }
 }

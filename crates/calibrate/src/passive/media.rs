@@ -40,14 +40,18 @@ pub(crate) fn writes_are_buffered(samples: &[Sample]) -> bool {
     writes.len() < FAR_MIN || quantile(&writes, 0.5) < 0.5 * quantile(&reads, 0.5)
 }
 
-/// The requests that ended on the medium, in the order of their moments.
-pub(crate) fn points(samples: &[Sample]) -> Vec<Point> {
-    let shortest = |op| match far_times(samples, op) {
+/// The shortest time of a request on the medium, in microseconds; 0 if nothing tells.
+pub(crate) fn shortest(samples: &[Sample], op: Op) -> f64 {
+    match far_times(samples, op) {
         times if times.len() >= FAR_MIN => 0.7 * quantile(&times, 0.02),
         _ => 0.0,
-    };
-    let reads = shortest(Op::Read);
-    let writes = if writes_are_buffered(samples) { f64::INFINITY } else { shortest(Op::Write) };
+    }
+}
+
+/// The requests that ended on the medium, in the order of their moments.
+pub(crate) fn points(samples: &[Sample]) -> Vec<Point> {
+    let reads = shortest(samples, Op::Read);
+    let writes = if writes_are_buffered(samples) { f64::INFINITY } else { shortest(samples, Op::Write) };
     let is_media = |s: &&Sample| match s.request.op {
         Op::Read => s.service_us >= reads,
         Op::Write => s.service_us >= writes,

@@ -87,6 +87,8 @@ fn frequencies() -> std::ops::Range<usize> {
 /// The regions with the most points for their size, points by LBN.
 fn regions(points: &[Point]) -> Vec<Vec<Point>> {
     let mut sorted = points.to_vec();
+    // By their last sectors: on a fast bus, ends depend on nothing else.
+    sorted.iter_mut().for_each(|p| p.lbn += p.sectors);
     sorted.sort_by(|a, b| a.lbn.total_cmp(&b.lbn).then(a.at.total_cmp(&b.at)));
     let mut regions: Vec<Vec<Point>> =
         sorted.chunks(points.len().div_ceil(REGIONS.1)).map(<[Point]>::to_vec).collect();

@@ -13,7 +13,7 @@ use rustfft::{Fft, FftPlanner};
 use std::sync::Arc;
 
 /// Windows of a drive.
-const WINDOWS: usize = 64;
+pub(crate) const WINDOWS: usize = 64;
 /// Bins of a window's spectrum.
 const BINS: usize = 1 << 14;
 /// The windows with the most points that narrow the period down.
@@ -118,7 +118,7 @@ pub(crate) fn narrowed(points: &[Point], rotation: &Rotation) -> Rotation {
     let spectra = Spectra::new(width);
     let height = |frequency: f64| {
         let highest = |w: &Window| {
-            let turns = |s: &Seen| (s.lbn, (s.point.at - middle) * frequency);
+            let turns = |s: &Seen| (s.lbn + s.point.sectors, (s.point.at - middle) * frequency);
             spectra.of(w.from, w.points.iter().map(turns)).into_iter().fold(0.0, f64::max)
         };
         windows.iter().map(highest).sum::<f64>()
