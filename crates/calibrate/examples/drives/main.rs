@@ -3,7 +3,7 @@
 //! `cargo run --release -p lamina-calibrate --example drives -- TRACE...`: traces in DiskSim's format, plain or `.gz`.
 //! A model is fitted to the first half of the requests and scored on the second.
 
-use lamina_calibrate::passive::{Fitted, Options, Quality, Score, fit, score, think};
+use lamina_calibrate::passive::{Fitted, Options, Quality, Score, ablations, fit, score, think};
 use lamina_calibrate::trace::{parse, samples};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
@@ -12,7 +12,9 @@ use std::time::Instant;
 const DISKSIM: [(&str, f64); 3] = [("atlas10k", 0.268), ("cheetah9LP", 0.107), ("hp_c3323a", 0.305)];
 
 fn main() -> ExitCode {
-    println!("drive | demerit ms | DiskSim | far reads | median ms | of a turn | within 0.5 ms | a turn off | rms ms");
+    println!(
+        "drive | demerit ms | DiskSim | far reads | median ms | of a turn | within 0.5 ms | a turn off | rms ms"
+    );
     for path in std::env::args().skip(1) {
         if let Err(message) = drive(&path) {
             eprintln!("{path}: {message}");
@@ -36,6 +38,9 @@ fn drive(path: &str) -> Result<(), String> {
         fit(&all[..half], &options, &mut |step| eprintln!("{name}: {step}")).map_err(|e| e.to_string())?;
     let s = score(&model, &all[half..], 1);
     print(name, &s, &quality);
+    for (part, demerit_ms) in ablations(&model, &all[..half], &all[half..], 1) {
+        println!("{name} | {part} | {demerit_ms:.3}");
+    }
     eprintln!("{name}: {think:?}, {quality:#?} in {:?}", began.elapsed());
     if let Ok(folder) = std::env::var("MODELS") {
         std::fs::write(format!("{folder}/{name}.toml"), model.to_toml()).map_err(|e| e.to_string())?;

@@ -121,9 +121,9 @@ pub(crate) fn map(points: &[Seen], parts: &[Part], margin: f64) -> Map {
     let path = path(points, parts, margin);
     let mut zones: Vec<(State, Zone)> = Vec::new();
     for (i, state) in path.iter().enumerate() {
-        let is_new = zones.last().is_none_or(|(last, _)| {
-            last.part != state.part || (last.slip - state.slip).abs() > SLIP_KEPT
-        });
+        let is_new = zones
+            .last()
+            .is_none_or(|(last, _)| last.part != state.part || (last.slip - state.slip).abs() > SLIP_KEPT);
         if is_new {
             let layout = &parts[state.part].layout;
             let after = match i.checked_sub(1) {

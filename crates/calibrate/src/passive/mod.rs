@@ -12,6 +12,7 @@
 //! The estimator is pure: the same samples give the same model. The calibration deliberately does no I/O and knows
 //! no other mechanism than the rotational one.
 
+mod ablation;
 mod cache;
 mod map;
 mod media;
@@ -24,13 +25,16 @@ mod simplex;
 mod tracks;
 mod zones;
 
+pub use ablation::ablations;
 pub use period::Rotation;
 pub use score::{Score, demerit, score};
 
+use crate::Sample;
 use crate::trace::{Record, Think, samples};
-use crate::{Probe, Sample};
 use lamina_block::Bytes;
-use lamina_drive::{Mechanism, Model, Op, Quantiles, Request, Residuals, Rotational, SECTOR, Seek, WriteBuffer};
+use lamina_drive::{
+    Mechanism, Model, Op, Quantiles, Request, Residuals, Rotational, SECTOR, Seek, WriteBuffer,
+};
 use map::Map;
 use media::Point;
 use numbers::{median, quantile};
@@ -170,10 +174,8 @@ fn skeleton(samples: &[Sample], options: &Options, rotation: &Rotation, angles: 
     let (hit_us, sector_us) = bus(samples, Op::Read);
     let (write_us, _) = bus(samples, Op::Write);
     let longest = samples.iter().map(|s| u64::from(s.request.sectors)).max().unwrap_or(1);
-    let buffer = WriteBuffer {
-        size: Bytes((256 << 10).max(4 * longest * SECTOR)),
-        hit_ms: Some(write_us / 1000.0),
-    };
+    let buffer =
+        WriteBuffer { size: Bytes((256 << 10).max(4 * longest * SECTOR)), hit_ms: Some(write_us / 1000.0) };
     let disk = Rotational {
         rotation_ms: rotation.period_us / 1000.0,
         heads: angles.heads as u32,
@@ -198,8 +200,7 @@ fn bus(samples: &[Sample], op: Op) -> (f64, f64) {
         Op::Write => f64::INFINITY,
         Op::Read | Op::Flush | Op::Discard => media::shortest(samples, op),
     };
-    let short: Vec<&Sample> =
-        samples.iter().filter(|s| s.request.op == op && s.service_us < below).collect();
+    let short: Vec<&Sample> = samples.iter().filter(|s| s.request.op == op && s.service_us < below).collect();
     let mut sizes: Vec<u32> = short.iter().map(|s| s.request.sectors).collect();
     sizes.sort_unstable();
     sizes.dedup();
@@ -305,19 +306,4 @@ fn quantiles(errors: &[f64]) -> Quantiles {
     }
     let at = |n: usize| n as f64 / QUANTILES as f64;
     Quantiles((0..=QUANTILES).map(|n| [at(n), quantile(errors, at(n)).clamp(-9_999.0, 9_999.0)]).collect())
-}
-
-/// Asks `probe` for a trace that [`fit`] can use: reads at random places, `count` of them.
-pub fn record(probe: &mut dyn Probe, count: usize, seed: u64) -> Result<Vec<Sample>, String> {
-    let mut random = fastrand::Rng::with_seed(seed);
-    let sectors = probe.sectors().max(16);
-    let (mut now, mut samples) = (0.0, Vec::with_capacity(count));
-    for _ in 0..count {
-        let request = Request { op: Op::Read, lbn: random.u64(0..sectors - 8), sectors: 8 };
-        let think_us = 1000.0 + 20_000.0 * random.f64();
-        let service_us = probe.ask(request, think_us)?;
-        samples.push(Sample { request, started_us: now + think_us, service_us });
-        now += think_us + service_us;
-    }
-    Ok(samples)
 }

@@ -53,7 +53,8 @@ pub(crate) fn parts(seen: &[Seen], spans: &[Span], width: f64) -> Parts {
     let mut shares = Vec::new();
     let lay_out = |run: &Run| {
         let found = is_known.then(|| known(run, heads, mean_skew)).flatten();
-        let (share, layout) = found.filter(|(share, _)| *share >= SHARE_MIN).unwrap_or((0.0, line(run, heads)));
+        let (share, layout) =
+            found.filter(|(share, _)| *share >= SHARE_MIN).unwrap_or((0.0, line(run, heads)));
         shares.push(share);
         Part { from: run.span.from, to: run.span.to, layout }
     };
@@ -109,8 +110,12 @@ fn heads(runs: &[&Run]) -> (usize, Vec<(f64, Layout)>) {
 /// The layout of a run of a drive whose heads and mean skew are known.
 fn known(run: &Run, heads: usize, mean_skew: f64) -> Option<(f64, Layout)> {
     let sectors = |skew: f64| (1.0 + skew) / run.rho;
-    let candidates =
-        tracks::sectors(run.points, run.rho, sectors(mean_skew - SKEW_RANGE), sectors(mean_skew + SKEW_RANGE));
+    let candidates = tracks::sectors(
+        run.points,
+        run.rho,
+        sectors(mean_skew - SKEW_RANGE),
+        sectors(mean_skew + SKEW_RANGE),
+    );
     let each = candidates.iter().filter_map(|s| tracks::layout(run.points, run.rho, &[*s], heads));
     let refined = each.map(|(_, layout)| tracks::refined(run.points, &layout));
     refined.max_by(|a, b| a.0.total_cmp(&b.0))

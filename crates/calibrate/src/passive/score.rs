@@ -43,6 +43,15 @@ pub(crate) struct Predicted {
 
 /// What an observer predicts of each sample, one after the other.
 pub(crate) fn replay(model: &Model, samples: &[Sample]) -> Vec<Predicted> {
+    observe(model, samples, true)
+}
+
+/// What an observer predicts that is told of no ends, and so knows nothing of angles.
+pub(crate) fn replay_blind(model: &Model, samples: &[Sample]) -> Vec<Predicted> {
+    observe(model, samples, false)
+}
+
+fn observe(model: &Model, samples: &[Sample], sees_ends: bool) -> Vec<Predicted> {
     let mut tracker = Tracker::new(model);
     let moment = |us: f64| Time((us * 1000.0) as u64);
     let predict = |s: &Sample| {
@@ -50,7 +59,9 @@ pub(crate) fn replay(model: &Model, samples: &[Sample]) -> Vec<Predicted> {
         let us = tracker.cost(start, &s.request).as_nanos() as f64 / 1000.0;
         let hit = tracker.is_hit_at(start, &s.request);
         tracker.dispatched(start, &s.request);
-        tracker.completed(start, moment(s.started_us + s.service_us), &s.request);
+        if sees_ends {
+            tracker.completed(start, moment(s.started_us + s.service_us), &s.request);
+        }
         Predicted { us, hit }
     };
     samples.iter().map(predict).collect()

@@ -178,7 +178,8 @@ pub(crate) fn refined(points: &[Seen], layout: &Layout) -> (f64, Layout) {
     let length = (last.lbn - first.lbn).max(1.0);
     // The cylinder in the middle is the origin, so that the parameters move independently.
     let period = layout.heads * layout.sectors;
-    let start = Layout { origin: layout.origin + ((middle - layout.origin) / period).round() * period, ..*layout };
+    let start =
+        Layout { origin: layout.origin + ((middle - layout.origin) / period).round() * period, ..*layout };
     let tracks = length / layout.sectors;
     let sizes = [0.1 * layout.sectors / tracks, 0.05 * layout.sectors, 0.05 * layout.heads / tracks, 0.01];
     let with = |x: &[f64]| Layout {

@@ -335,7 +335,7 @@ impl Machine {
         self.free
     }
 
-    /// Moves the arm and waits until the sectors have passed, when the arm is free again. 
+    /// Moves the arm and waits until the sectors have passed, when the arm is free again.
     fn transfer(&mut self, now: Nanos, request: &Request, access: Access, chance: &mut Chance) -> Transfer {
         let late = chance.logistic(self.spread);
         let planned = self.plan(now.max(self.free), request, Access { late, ..access });
