@@ -4,6 +4,8 @@
 //! Samples come from a trace, or from probes that are chosen as answers come in; both feed the same estimator.
 
 pub mod active;
+pub mod passive;
+pub mod trace;
 
 use lamina_drive::Request;
 

@@ -70,7 +70,7 @@ impl Tracker {
                 machine.spin_as(spin);
             }
             if sent.serial == self.sent {
-                machine.ended(at);
+                machine.ended(at, request);
             }
         }
     }
@@ -84,5 +84,10 @@ impl Tracker {
     /// Whether the drive's cache is believed to have all of `request`, a read: the paper's shadow cache.
     pub fn is_hit(&self, request: &Request) -> bool {
         self.machine.is_hit(self.now.0 as Nanos, request)
+    }
+
+    /// The same at `now`, which may be later than all that the observer was told: reading ahead has gone on.
+    pub fn is_hit_at(&self, now: Time, request: &Request) -> bool {
+        self.machine.is_hit(now.max(self.now).0 as Nanos, request)
     }
 }

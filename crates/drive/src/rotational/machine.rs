@@ -18,6 +18,8 @@ pub(crate) struct Machine {
     rotation: Nanos,
     overhead: Nanos,
     completion: Nanos,
+    /// What each sector of a read takes to the host, from when the medium had the first one on.
+    read_sector: Nanos,
     head_switch: Nanos,
     settle: Nanos,
     spread: Nanos,
@@ -75,6 +77,8 @@ struct Access {
 struct Transfer {
     /// When the last sector has passed.
     end: Nanos,
+    /// By how much the host has a read later.
+    lag: Nanos,
     /// How long the first one is waited for since the arm arrived.
     wait: Nanos,
     last: Place,
@@ -87,6 +91,7 @@ impl Machine {
             rotation: model.rotation_ms * MS,
             overhead: model.overhead_ms * MS,
             completion: model.completion_ms * MS,
+            read_sector: model.read_sector_ms * MS,
             head_switch: model.head_switch_ms * MS,
             settle: model.write_settle_ms * MS,
             spread: model.arrival_spread_ms * MS,
@@ -130,7 +135,16 @@ impl Machine {
     pub(crate) fn turns_at_end(&self, request: &Request) -> f64 {
         let place = self.geometry.place(request.lbn);
         let (turns, _) = self.geometry.transfer(&place, request.lbn, request.sectors.max(1).into());
-        self.geometry.angle(&place, request.lbn) + turns + self.completion / self.rotation
+        let lag = self.lag(request, turns) + self.completion;
+        self.geometry.angle(&place, request.lbn) + turns + lag / self.rotation
+    }
+
+    /// By how much the host has a read later than the medium, whose transfer takes `turns`.
+    fn lag(&self, request: &Request, turns: f64) -> Nanos {
+        match request.op {
+            Op::Read => (f64::from(request.sectors) * self.read_sector - turns * self.rotation).max(0.0),
+            Op::Write | Op::Flush | Op::Discard => 0.0,
+        }
     }
 
     /// Whether a request that took `took` cannot have had its transfer: a hit that was not expected. Half of the
@@ -141,9 +155,11 @@ impl Machine {
         took < turns * self.rotation + (self.overhead + self.completion) / 2.0
     }
 
-    /// The last request, a transfer, in truth ended at `at`.
-    pub(crate) fn ended(&mut self, at: Nanos) {
-        let moved = at - self.completion - self.free;
+    /// `request`, the last one, a transfer, in truth ended at `at`.
+    pub(crate) fn ended(&mut self, at: Nanos, request: &Request) {
+        let place = self.geometry.place(request.lbn);
+        let (turns, _) = self.geometry.transfer(&place, request.lbn, request.sectors.max(1).into());
+        let moved = at - self.completion - self.lag(request, turns) - self.free;
         self.free += moved;
         if let Some(ahead) = &mut self.ahead {
             ahead.since += moved;
@@ -235,9 +251,9 @@ impl Machine {
         if self.buffer.overlaps(request.lbn, request.end()) {
             self.empty(now);
         }
-        let last = self.transfer(now, request, self.access(request), chance);
-        self.read_ahead(request, &last);
-        let at = self.free + self.completion + chance.of(&self.residuals.read);
+        let planned = self.transfer(now, request, self.access(request), chance);
+        self.read_ahead(request, &planned.last);
+        let at = self.free + planned.lag + self.completion + chance.of(&self.residuals.read);
         Served { at: at.max(now), hit: false, media: true }
     }
 
@@ -319,19 +335,19 @@ impl Machine {
         self.free
     }
 
-    /// Moves the arm and waits until the sectors have passed, when the arm is free again. Returns the last one's place.
-    fn transfer(&mut self, now: Nanos, request: &Request, access: Access, chance: &mut Chance) -> Place {
+    /// Moves the arm and waits until the sectors have passed, when the arm is free again.
+    fn transfer(&mut self, now: Nanos, request: &Request, access: Access, chance: &mut Chance) -> Transfer {
         let late = chance.logistic(self.spread);
         let planned = self.plan(now.max(self.free), request, Access { late, ..access });
         self.arm = (planned.last.cylinder, planned.last.head);
         self.free = planned.end;
-        planned.last
+        planned
     }
 
     /// When `request` is expected to end if it needs the arm: chances to lose a turn or to win one count.
     fn expected(&self, now: Nanos, request: &Request) -> Nanos {
         let planned = self.plan(now.max(self.free), request, self.access(request));
-        let mut end = planned.end + self.completion;
+        let mut end = planned.end + planned.lag + self.completion;
         if self.spread > 0.0 && self.spin.is_some() {
             let chance = |margin: Nanos| 1.0 / (1.0 + (margin / self.spread).exp());
             end += self.rotation * (chance(planned.wait) - chance(self.rotation - planned.wait));
@@ -356,7 +372,8 @@ impl Machine {
             None => self.rotation / 2.0,
         };
         let (turns, last) = self.geometry.transfer(&place, request.lbn, request.sectors.max(1).into());
-        Transfer { end: arrival + wait + turns * self.rotation, wait, last }
+        let lag = self.lag(request, turns);
+        Transfer { end: arrival + wait + turns * self.rotation, lag, wait, last }
     }
 
     /// When reading ahead has, or will have, the last sector of `request`: if the request begins inside of what is read

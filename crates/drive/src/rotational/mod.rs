@@ -48,6 +48,10 @@ pub struct Rotational {
     /// From the last sector to the end of the request.
     #[serde(default)]
     pub completion_ms: f64,
+    /// What each sector of a read from the medium takes to the host, counted from when the first one passes: a bus slower
+    /// than the medium ends the read, at the earliest after all of its sectors. 0, the default: the medium ends it.
+    #[serde(default)]
+    pub read_sector_ms: f64,
     /// Changing heads within a cylinder.
     #[serde(default)]
     pub head_switch_ms: f64,
@@ -212,6 +216,7 @@ impl Default for Rotational {
             band_cylinders: 1,
             overhead_ms: 0.0,
             completion_ms: 0.0,
+            read_sector_ms: 0.0,
             head_switch_ms: 0.0,
             write_settle_ms: 0.0,
             arrival_spread_ms: 0.0,
@@ -252,6 +257,7 @@ impl Rotational {
         within("rotational.band-cylinders", self.band_cylinders, 1..=100_000)?;
         ms("rotational.overhead-ms", self.overhead_ms)?;
         ms("rotational.completion-ms", self.completion_ms)?;
+        ms("rotational.read-sector-ms", self.read_sector_ms)?;
         ms("rotational.head-switch-ms", self.head_switch_ms)?;
         ms("rotational.write-settle-ms", self.write_settle_ms)?;
         ms("rotational.arrival-spread-ms", self.arrival_spread_ms)?;

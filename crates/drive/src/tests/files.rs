@@ -28,6 +28,7 @@ fn full() -> Vec<Model> {
         band_cylinders: 3,
         overhead_ms: 0.1,
         completion_ms: 0.2,
+        read_sector_ms: 0.05,
         head_switch_ms: 0.3,
         write_settle_ms: 0.4,
         arrival_spread_ms: 0.5,

@@ -1,0 +1,309 @@
+//! Calibration from a trace: a rotational model from requests that a drive was given one at a time.
+//!
+//! ```text
+//!   ends ─▶ period ─▶ zones ─▶ tracks, heads, skews ─▶ slips ─▶ angle map
+//!   times to the first sector ─▶ seeks, jitter          short reads ─▶ cache
+//!   what is left ─▶ residuals by class
+//! ```
+//!
+//! Everything rests on one fact: a request ends when its last sector has passed under the head, so that its end, modulo
+//! a turn, is an angle. Nothing is believed that chance would show too: a trace without a rotation is an error.
+//!
+//! The estimator is pure: the same samples give the same model. The calibration deliberately does no I/O and knows
+//! no other mechanism than the rotational one.
+
+mod ablation;
+mod cache;
+mod map;
+mod media;
+mod numbers;
+mod parts;
+mod period;
+mod score;
+mod seek;
+mod simplex;
+mod tracks;
+mod zones;
+
+pub use ablation::ablations;
+pub use period::Rotation;
+pub use score::{Score, demerit, score};
+
+use crate::Sample;
+use crate::trace::{Record, Think, samples};
+use lamina_block::Bytes;
+use lamina_drive::{
+    Mechanism, Model, Op, Quantiles, Request, Residuals, Rotational, SECTOR, Seek, WriteBuffer,
+};
+use map::Map;
+use media::Point;
+use numbers::{median, quantile};
+use seek::{Reach, Seeks};
+use std::fmt;
+
+/// Points of the distributions of residuals.
+const QUANTILES: usize = 50;
+
+/// Why a trace gives no model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoModel(pub String);
+
+impl fmt::Display for NoModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NoModel {}
+
+/// How to fit.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What the drive is called.
+    pub name: String,
+    /// Its sectors, if known; otherwise it ends behind the last request.
+    pub sectors: Option<u64>,
+}
+
+/// How sure the parameters of a model are.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Quality {
+    /// The rotation, with its uncertainty.
+    pub rotation: Rotation,
+    /// Reads from the medium that the angle map was made of, and the share that agrees with it.
+    pub points: usize,
+    /// The share of those within a fourteenth of a turn of the map.
+    pub agreeing: f64,
+    /// The median error of angles, in turns.
+    pub angle_spread: f64,
+    /// The share of points of a part that agree with its tracks and cylinders: below 0.2 those are not known.
+    pub tracks: f64,
+    /// The jitter of arrivals, in microseconds.
+    pub jitter_us: f64,
+    /// Reads of which the cache predicts wrongly whether they hit, as a share.
+    pub cache_wrong: f64,
+}
+
+/// A model, and how sure it is.
+#[derive(Clone, Debug)]
+pub struct Fitted {
+    /// The model.
+    pub model: Model,
+    /// How sure it is.
+    pub quality: Quality,
+}
+
+/// The reading of the last column of a trace under which a rotation shows best.
+pub fn think(records: &[Record]) -> Think {
+    let significance = |think| {
+        let points = media::points(&samples(records, think));
+        period::rotation(&points).map_or(0.0, |rotation| rotation.significance)
+    };
+    if significance(Think::After) > significance(Think::Before) { Think::After } else { Think::Before }
+}
+
+/// Fits a model to `samples`, which are in the order of their moments. `progress` is told what begins.
+pub fn fit(samples: &[Sample], options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Fitted, NoModel> {
+    progress("rotation");
+    let all = media::points(samples);
+    let rotation = period::rotation(&all).ok_or_else(|| {
+        let points = all.len();
+        NoModel(format!(
+            "no rotation shows in {points} requests that took a mechanical time: at least some hundreds at random \
+             places are needed, each alone in the drive"
+        ))
+    })?;
+    let rotation = zones::narrowed(&all, &rotation);
+    progress("zones and tracks");
+    let reads: Vec<Point> = all.iter().copied().filter(|p| !p.write).collect();
+    let angles = angles(&reads, rotation.period_us)?;
+    let mut model = skeleton(samples, options, &rotation, &angles);
+    progress("seeks");
+    let seeks = add_seeks(&mut model, samples, &angles, rotation.period_us);
+    progress("cache");
+    let hit_below_us = media::shortest(samples, Op::Read);
+    let (cache, wrong) = cache::cache(&score::certain(&model), samples, hit_below_us);
+    if let Mechanism::Rotational(disk) = &mut model.mechanism {
+        disk.cache = cache;
+    }
+    progress("residuals");
+    add_residuals(&mut model, samples);
+    let reads_asked = samples.iter().filter(|s| s.request.op == Op::Read).count();
+    let quality = Quality {
+        rotation,
+        points: reads.len(),
+        agreeing: angles.map.agreeing,
+        angle_spread: angles.map.spread,
+        tracks: angles.share,
+        jitter_us: seeks.jitter_us,
+        cache_wrong: wrong as f64 / reads_asked.max(1) as f64,
+    };
+    model.check().map_err(|e| NoModel(format!("what was found is no valid model: {e}")))?;
+    Ok(Fitted { model, quality })
+}
+
+/// What angles say.
+struct Angles {
+    map: Map,
+    heads: usize,
+    share: f64,
+    /// What each sector of a read takes to the host, in microseconds.
+    transfer_us: f64,
+}
+
+fn angles(reads: &[Point], period_us: f64) -> Result<Angles, NoModel> {
+    let mut transfer_us = zones::transfer_us(reads, period_us);
+    let seen = zones::seen(reads, period_us, transfer_us);
+    let last = seen.last().ok_or_else(|| NoModel("no reads from the medium".into()))?.lbn;
+    let spans = zones::zones(&seen);
+    let width = last / zones::WINDOWS as f64;
+    let found = parts::parts(&seen, &spans, width);
+    let mut map = map::map(&seen, &found.parts, 1.2 * width);
+    // The transfer is known better once angles are.
+    for _ in 0..2 {
+        transfer_us += map.per_sector * period_us;
+        map = map::map(&zones::seen(reads, period_us, transfer_us), &found.parts, 1.2 * width);
+    }
+    Ok(Angles { map, heads: found.heads, share: found.share, transfer_us })
+}
+
+/// The model with what times say without any search: all but seeks, cache and residuals.
+fn skeleton(samples: &[Sample], options: &Options, rotation: &Rotation, angles: &Angles) -> Model {
+    let end = samples.iter().map(|s| s.request.end()).max().unwrap_or(8);
+    let sectors = options.sectors.unwrap_or(end).max(end).max(8);
+    let (hit_us, sector_us) = bus(samples, Op::Read);
+    let (write_us, _) = bus(samples, Op::Write);
+    let longest = samples.iter().map(|s| u64::from(s.request.sectors)).max().unwrap_or(1);
+    let buffer =
+        WriteBuffer { size: Bytes((256 << 10).max(4 * longest * SECTOR)), hit_ms: Some(write_us / 1000.0) };
+    let disk = Rotational {
+        rotation_ms: rotation.period_us / 1000.0,
+        heads: angles.heads as u32,
+        read_sector_ms: angles.transfer_us / 1000.0,
+        hit_ms: hit_us / 1000.0,
+        bus_rate: (sector_us > 0.0).then(|| Bytes((SECTOR as f64 / (sector_us / 1e6)) as u64)),
+        write_buffer: media::writes_are_buffered(samples).then_some(buffer),
+        zones: angles.map.zones.clone(),
+        corrections: angles.map.corrections.clone(),
+        ..Rotational::default()
+    };
+    Model {
+        name: options.name.clone(),
+        size: Bytes(sectors * SECTOR),
+        mechanism: Mechanism::Rotational(Box::new(disk)),
+    }
+}
+
+/// What a request takes that needs no medium, and each of its sectors, in microseconds: a line through medians by size.
+fn bus(samples: &[Sample], op: Op) -> (f64, f64) {
+    let below = match op {
+        Op::Write => f64::INFINITY,
+        Op::Read | Op::Flush | Op::Discard => media::shortest(samples, op),
+    };
+    let short: Vec<&Sample> = samples.iter().filter(|s| s.request.op == op && s.service_us < below).collect();
+    let mut sizes: Vec<u32> = short.iter().map(|s| s.request.sectors).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    let middle = |size: &u32| {
+        let times: Vec<f64> =
+            short.iter().filter(|s| s.request.sectors == *size).map(|s| s.service_us).collect();
+        (f64::from(*size), median(&times), times.len() as f64)
+    };
+    let points: Vec<(f64, f64, f64)> = sizes.iter().map(middle).collect();
+    let total = points.iter().map(|p| p.2).sum::<f64>().max(1.0);
+    let mean = |of: &dyn Fn(&(f64, f64, f64)) -> f64| points.iter().map(|p| of(p) * p.2).sum::<f64>() / total;
+    let (x, y) = (mean(&|p| p.0), mean(&|p| p.1));
+    let slope = mean(&|p| (p.0 - x) * (p.1 - y)) / mean(&|p| (p.0 - x).powi(2)).max(f64::MIN_POSITIVE);
+    let slope = if points.len() < 2 { 0.0 } else { slope.max(0.0) };
+    ((y - slope * x).max(0.0), slope)
+}
+
+/// The cylinder of an LBN.
+fn cylinder(disk: &Rotational, lbn: u64) -> f64 {
+    let (mut first, mut before) = (0.0, &disk.zones[0]);
+    let per = |zone: &lamina_drive::Zone| zone.sectors_per_track * f64::from(disk.heads);
+    for zone in disk.zones.iter().skip(1).take_while(|zone| zone.first_lbn <= lbn) {
+        first += ((zone.first_lbn - before.first_lbn) as f64 / per(before)).ceil();
+        before = zone;
+    }
+    first + ((lbn - before.first_lbn) as f64 / per(before)).floor()
+}
+
+fn add_seeks(model: &mut Model, samples: &[Sample], angles: &Angles, period_us: f64) -> Seeks {
+    let buffered = media::writes_are_buffered(samples);
+    let shortest = media::shortest(samples, Op::Read);
+    let Mechanism::Rotational(disk) = &mut model.mechanism else {
+        return Seeks { overhead_us: 0.0, points: Vec::new(), jitter_us: 0.0 };
+    };
+    let (mut arm, mut reads, mut writes) = (0.0, Vec::new(), Vec::new());
+    for sample in samples {
+        let Request { op, lbn, sectors } = sample.request;
+        let distance = (cylinder(disk, lbn) - arm).abs();
+        let moves = match op {
+            Op::Read if sample.service_us >= shortest => {
+                let us = sample.service_us - f64::from(sectors) * angles.transfer_us;
+                reads.push(Reach { distance, us });
+                true
+            }
+            Op::Write => {
+                let us = sample.service_us - f64::from(sectors) * period_us / disk.zones[0].sectors_per_track;
+                writes.push(Reach { distance, us });
+                true
+            }
+            Op::Read | Op::Flush | Op::Discard => false,
+        };
+        if moves {
+            arm = cylinder(disk, sample.request.end().saturating_sub(1));
+        }
+    }
+    let seeks = seek::seeks(&reads, period_us);
+    if !buffered {
+        let settle = seek::seeks(&writes, period_us);
+        let at = |s: &Seeks| s.points.get(s.points.len() / 2).map_or(0.0, |p| p.1 + s.overhead_us);
+        disk.write_settle_ms = ((at(&settle) - at(&seeks)) / 1000.0).clamp(0.0, 10.0);
+    }
+    disk.overhead_ms = seeks.overhead_us / 1000.0;
+    disk.arrival_spread_ms = seeks.jitter_us / 1000.0;
+    let skew = disk.zones.iter().map(|z| z.cylinder_skew).fold(1.0, f64::min) * disk.rotation_ms;
+    let point = |(n, (distance, us)): (usize, &(f64, f64))| {
+        let ms = us.max(0.0) / 1000.0;
+        // A cylinder's skew is made for the seek to the next one.
+        [distance.round().max(1.0), if n == 0 && skew > 0.0 { ms.min(0.95 * skew) } else { ms }]
+    };
+    let mut points: Vec<[f64; 2]> = seeks.points.iter().enumerate().map(point).collect();
+    points.dedup_by(|b, a| b[0] <= a[0]);
+    disk.seek = Seek::Points(if points.is_empty() { vec![[1.0, 0.0]] } else { points });
+    seeks
+}
+
+/// Adds what the model is wrong about, by class of request, without whole turns, which the jitter makes.
+fn add_residuals(model: &mut Model, samples: &[Sample]) {
+    let predicted = score::replay(&score::certain(model), samples);
+    let Mechanism::Rotational(disk) = &mut model.mechanism else { return };
+    let (rotation, buffered) = (disk.rotation_ms, disk.write_buffer.is_some());
+    let of = |wanted: &dyn Fn(&Sample, bool) -> bool| {
+        let each = predicted.iter().zip(samples).skip(50).filter(|(p, s)| wanted(s, p.hit));
+        let errors: Vec<f64> = each.map(|(p, s)| (s.service_us - p.us) / 1000.0).collect();
+        quantiles(&errors.into_iter().map(|error| without_turn(error, rotation)).collect::<Vec<f64>>())
+    };
+    let is = |s: &Sample, op: Op| s.request.op == op;
+    disk.residuals = Residuals {
+        read_ms: of(&|s, hit| is(s, Op::Read) && !hit),
+        hit_ms: of(&|s, hit| is(s, Op::Read) && hit),
+        write_ms: of(&|s, _| is(s, Op::Write) && !buffered),
+        buffered_ms: of(&|s, _| is(s, Op::Write) && buffered),
+    };
+}
+
+/// An error of nearly a whole turn without it.
+fn without_turn(error: f64, rotation: f64) -> f64 {
+    if (error.abs() - rotation).abs() < rotation / 4.0 { error - rotation.copysign(error) } else { error }
+}
+
+fn quantiles(errors: &[f64]) -> Quantiles {
+    if errors.is_empty() {
+        return Quantiles::default();
+    }
+    let at = |n: usize| n as f64 / QUANTILES as f64;
+    Quantiles((0..=QUANTILES).map(|n| [at(n), quantile(errors, at(n)).clamp(-9_999.0, 9_999.0)]).collect())
+}

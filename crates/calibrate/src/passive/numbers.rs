@@ -1,0 +1,45 @@
+//! Quantiles, and angles in turns.
+
+use rustfft::num_complex::Complex;
+use std::f64::consts::TAU;
+
+/// The value below which the share `p` of `values` lies; 0 of none.
+pub(crate) fn quantile(values: &[f64], p: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted_quantile(&sorted, p)
+}
+
+/// The same of values that ascend; between two of them it is linear.
+pub(crate) fn sorted_quantile(sorted: &[f64], p: f64) -> f64 {
+    let Some(last) = sorted.len().checked_sub(1) else { return 0.0 };
+    let place = p.clamp(0.0, 1.0) * last as f64;
+    let below = place as usize;
+    let above = (below + 1).min(last);
+    sorted[below] + (sorted[above] - sorted[below]) * (place - below as f64)
+}
+
+/// The middle value.
+pub(crate) fn median(values: &[f64]) -> f64 {
+    quantile(values, 0.5)
+}
+
+/// `turns` without whole ones, -0.5 to below 0.5.
+pub(crate) fn signed(turns: f64) -> f64 {
+    turns - (turns + 0.5).floor()
+}
+
+/// The direction of an angle.
+pub(crate) fn direction(turns: f64) -> Complex<f64> {
+    Complex::from_polar(1.0, TAU * (turns - turns.floor()))
+}
+
+/// The sum of the directions of angles.
+pub(crate) fn sum(turns: impl Iterator<Item = f64>) -> Complex<f64> {
+    turns.map(direction).sum()
+}
+
+/// The angle of a direction, in turns.
+pub(crate) fn angle(direction: Complex<f64>) -> f64 {
+    direction.arg() / TAU
+}
