@@ -81,7 +81,7 @@ impl Spectra {
 
     fn searched(&self) -> std::ops::Range<usize> {
         let bin = |sectors: f64| (self.width / sectors) as usize;
-        bin(TRACKS.1).max(1)..bin(TRACKS.0).min(BINS / 2).max(2)
+        bin(TRACKS.1).max(1)..bin(TRACKS.0).clamp(2, BINS / 2)
     }
 
     fn rho(&self, index: usize) -> f64 {

@@ -163,8 +163,8 @@ struct Load {
 impl Load {
     fn next(&mut self, now: Time, client: usize) -> Queued {
         let random = &mut self.random;
-        let lbn = if random() % 8 != 0 { self.ends[client] } else { random() % 100_000_000 };
-        let op = if random() % 10 == 0 { Op::Write } else { Op::Read };
+        let lbn = if random().is_multiple_of(8) { random() % 100_000_000 } else { self.ends[client] };
+        let op = if random().is_multiple_of(10) { Op::Write } else { Op::Read };
         let request = Request { op, lbn, sectors: 1 + (random() % 64) as u32 };
         self.last += 1;
         self.ends[client] = request.end();
@@ -183,10 +183,9 @@ fn every_request_is_sent_once_and_soon_and_no_hit_is_kept_waiting() {
         let (mut wakes, mut waiting): (Vec<Option<u64>>, Vec<Queued>) = (vec![Some(0); clients], Vec::new());
         let (mut now, mut waits, mut longest) = (0, 0, Duration::ZERO);
         for _ in 0..4000 {
-            for client in 0..wakes.len() {
-                if wakes[client].is_some_and(|at| at <= now) {
+            for (client, wake) in wakes.iter_mut().enumerate() {
+                if wake.take_if(|at| *at <= now).is_some() {
                     let queued = load.next(Time(now), client);
-                    wakes[client] = None;
                     waiting.push(queued);
                     policy.arrived(queued);
                 }
