@@ -133,9 +133,9 @@ pub enum Command {
     /// standard error with how sure each of them is, the model to -o or to standard output.
     ///
     /// With --probe a program stands in for the drive. It reads lines `R lbn sectors think_us` (sectors of 512 bytes;
-    /// think_us: microseconds of the drive's time between the last answer and this request) and answers each with a line:
-    /// the microseconds that the request took. A request beyond the end is refused by any other line, or by the end of
-    /// the program; that is how the size is found.
+    /// think_us: microseconds of the drive's time between the last answer and this request) and answers each with a
+    /// line: the microseconds that the request took. A request beyond the end is refused by any other line, or by the
+    /// end of the program; that is how the size is found.
     #[command(
         after_help = "Examples: lamina calibrate /dev/sdb -o sdb.toml; lamina calibrate --probe './disk --seed 3' -o \
                       m.toml"

@@ -2,8 +2,8 @@
 //!
 //! At depth 1 nothing waits for anything else: the medians by size give the fixed part and the bus, and what the
 //! measured quantiles are off goes into the residuals as it is. How many dies there are, and what a command costs the
-//! bus, follow from the rates at greater depths: the model itself runs in virtual time for each candidate, and the one whose
-//! rates are nearest to the measured ones is taken.
+//! bus, follow from the rates at greater depths: the model itself runs in virtual time for each candidate, and the one
+//! whose rates are nearest to the measured ones is taken.
 
 use lamina_block::{Bytes, Time};
 use lamina_drive::{Mechanism, Model, Op, Quantiles, Request, Residual, ResidualOp, SECTOR, Ssd};

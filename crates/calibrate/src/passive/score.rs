@@ -1,8 +1,8 @@
 //! How well a model predicts requests that it has not seen.
 //!
 //! Predictions are those of an observer ([`Tracker`]) that is told of each request after it was predicted, as it would
-//! be under a scheduler. The distribution is that of the same predictions with what the model leaves to chance: residuals
-//! of the class of the request, drawn from a seed.
+//! be under a scheduler. The distribution is that of the same predictions with what the model leaves to chance:
+//! residuals of the class of the request, drawn from a seed.
 
 use super::numbers::{quantile, sorted_quantile};
 use crate::Sample;

@@ -2,8 +2,8 @@
 //!
 //! A read reaches its first sector when that passes next after the arm is there. The time y until then lies between
 //! what the command and the seek take, S(d), and a turn more: each read says S(d) ≤ y < S(d) + R, up to a jitter. The
-//! curve is the one under which that is the most likely for all reads: a line over √d between knots that never descends.
-//! No angle is used, so that errors of the angle map do not enter.
+//! curve is the one under which that is the most likely for all reads: a line over √d between knots that never
+//! descends. No angle is used, so that errors of the angle map do not enter.
 
 use super::numbers::{quantile, sorted_quantile};
 

@@ -1,7 +1,7 @@
 //! Zones: runs of LBNs with the same number of sectors around a track.
 //!
-//! The drive is cut into windows. In each, the angle of an LBN grows by ρ turns a sector but for skews, and the spectrum
-//! over LBNs has its peak there. Peaks of one window alone are often chance; so zones are the path through the
+//! The drive is cut into windows. In each, the angle of an LBN grows by ρ turns a sector but for skews, and the
+//! spectrum over LBNs has its peak there. Peaks of one window alone are often chance; so zones are the path through the
 //! windows that explains the most points, where each change of ρ costs as much as chance would easily win. The
 //! boundaries are then known to a window; what is behind them is left to the angle maps of the zones.
 

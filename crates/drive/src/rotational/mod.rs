@@ -48,8 +48,9 @@ pub struct Rotational {
     /// From the last sector to the end of the request.
     #[serde(default)]
     pub completion_ms: f64,
-    /// What each sector of a read from the medium takes to the host, counted from when the first one passes: a bus slower
-    /// than the medium ends the read, at the earliest after all of its sectors. 0, the default: the medium ends it.
+    /// What each sector of a read from the medium takes to the host, counted from when the first one passes: a bus
+    /// slower than the medium ends the read, at the earliest after all of its sectors. 0, the default: the medium ends
+    /// it.
     #[serde(default)]
     pub read_sector_ms: f64,
     /// Changing heads within a cylinder.

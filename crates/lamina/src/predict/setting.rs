@@ -108,7 +108,7 @@ impl Setting {
         let path = self.drives.first().map(|drive| drive.path.clone()).unwrap_or_default();
         let open = OpenDisk { path, read_only: false, direct: true, create: None, block: None };
         let queue = world.open_disk(open).await?;
-        Ok(Node::new("queue", "schedule", Rc::clone(world), queue))
+        Ok(Node::new("drive", "simulated", Rc::clone(world), queue))
     }
 
     /// The keys of a queue above a drive: those of the policy, and what the queue is to know of the drive.

@@ -176,8 +176,8 @@ impl Rig {
         self.nodes.borrow_mut().push(Rc::clone(node));
     }
 
-    /// Runs a user of the device beside the load. It ends soon when the world is [ending](SimEnv::is_ending): the device
-    /// is closed only then, as a daemon does.
+    /// Runs a user of the device beside the load. It ends soon when the world is [ending](SimEnv::is_ending): the
+    /// device is closed only then, as a daemon does.
     pub fn user(&self, work: impl Future<Output = ()> + 'static) {
         self.users.borrow_mut().push(self.env.start(work));
     }
