@@ -481,13 +481,17 @@ pub struct Trace {
 #[derive(Args, Debug)]
 pub struct Calibrate {
     /// A disk, or a file on one.
-    #[arg(required_unless_present = "probe", conflicts_with = "probe")]
+    #[arg(required_unless_present_any = ["probe", "trace"], conflicts_with_all = ["probe", "trace"])]
     pub device: Option<PathBuf>,
+    /// Requests that were measured one at a time, a line each, compressed or not: `R|W Hit|Miss lbn sectors service_us
+    /// think_us` (DiskSim's validation traces). The model is fitted to the first half and judged by the second.
+    #[arg(long, value_name = "FILE", conflicts_with = "probe")]
+    pub trace: Option<PathBuf>,
     /// A command for the shell that answers for a drive.
     #[arg(long, value_name = "COMMAND")]
     pub probe: Option<String>,
-    /// The size of the drive behind --probe [default: found by reading].
-    #[arg(long, value_name = "SIZE", requires = "probe")]
+    /// The size of the drive behind --probe or --trace [default: found by reading; the end of the last request].
+    #[arg(long, value_name = "SIZE", conflicts_with = "device")]
     pub size: Option<Bytes>,
     /// The file of the model [default: standard output].
     #[arg(short, long, value_name = "FILE")]
@@ -495,7 +499,7 @@ pub struct Calibrate {
     /// Overwrite the file of the model.
     #[arg(long)]
     pub force: bool,
-    /// What to call the drive in its model [default: the device or the command].
+    /// What to call the drive in its model [default: the device, the command or the trace].
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// The kind of model [default: the one that says most].

@@ -13,6 +13,7 @@ mod child;
 mod device;
 mod plot;
 mod report;
+mod trace;
 
 use crate::cli;
 use crate::exit::Failure;
@@ -35,12 +36,11 @@ pub fn run(args: &cli::Calibrate) -> Result<(), Failure> {
             path.display()
         )));
     }
-    let model = match (&args.device, &args.probe) {
-        (Some(path), None) => of_device(args, path)?,
-        (None, Some(command)) => of_probe(args, command)?,
-        (Some(_), Some(_)) | (None, None) => {
-            return Err(Failure::usage("one of DEVICE and --probe is needed"));
-        }
+    let model = match (&args.device, &args.probe, &args.trace) {
+        (Some(path), None, None) => of_device(args, path)?,
+        (None, Some(command), None) => of_probe(args, command)?,
+        (None, None, Some(path)) => trace::of_trace(args, path)?,
+        _ => return Err(Failure::usage("one of DEVICE, --probe and --trace is needed")),
     };
     match output {
         Some(path) => save(path, &model.to_toml()),

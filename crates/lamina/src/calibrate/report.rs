@@ -4,6 +4,8 @@ use lamina_calibrate::active::linear::Line;
 use lamina_calibrate::active::score::Score;
 use lamina_calibrate::active::ssd::{self, Latencies};
 use lamina_calibrate::active::{Answers, Cache, Found, Measured};
+use lamina_calibrate::passive::{self, Quality};
+use lamina_calibrate::trace::Think;
 use lamina_drive::Model;
 use std::io::{self, Write};
 
@@ -34,6 +36,47 @@ pub fn answers(out: &mut dyn Write, answers: &Answers, line: Option<&Line>, sect
         )?;
     }
     Ok(())
+}
+
+/// Shows what a trace came to.
+pub fn fitted(
+    out: &mut dyn Write,
+    think: Think,
+    quality: &Quality,
+    unseen: &passive::Score,
+) -> io::Result<()> {
+    let column = match think {
+        Think::Before => "before",
+        Think::After => "after",
+    };
+    let turn = &quality.rotation;
+    let percent = |share: f64| share * 100.0;
+    writeln!(out, "think times  pauses {column} their requests")?;
+    writeln!(
+        out,
+        "rotation     {:.6} ms ± {:.1e} of it, {:.1} standard deviations above chance",
+        turn.period_us / 1e3,
+        turn.uncertainty_us / turn.period_us,
+        turn.significance
+    )?;
+    writeln!(
+        out,
+        "angles       {:.1}% of {} reads agree with the map; median error {:.4} turns",
+        percent(quality.agreeing),
+        quality.points,
+        quality.angle_spread
+    )?;
+    writeln!(out, "tracks       {:.1}% agree (below 20%: not known)", percent(quality.tracks))?;
+    writeln!(out, "cache        {:.1}% of reads are predicted wrongly", percent(quality.cache_wrong))?;
+    writeln!(
+        out,
+        "unseen half  demerit {:.3} ms; {} far reads: median error {:.3} ms, {:.1}% within 0.5 ms, {:.1}% a turn off",
+        unseen.demerit_ms,
+        unseen.far,
+        unseen.median_ms,
+        percent(unseen.within_half_ms),
+        percent(unseen.whole_turn_off)
+    )
 }
 
 fn hard_disk(out: &mut dyn Write, disk: &Found) -> io::Result<()> {
