@@ -62,7 +62,8 @@ mod tests {
         std::fs::write(&path, content).expect("a file");
         let line = ["lamina", "calibrate", "--trace", path.to_str().expect("text")];
         let cli::Command::Calibrate(args) = cli::Cli::parse_from(line).command else { panic!("calibrate") };
-        of_trace(&args, &path).expect_err("no model").to_string()
+        let Err(Failure::Failed(message)) = of_trace(&args, &path) else { panic!("no model") };
+        message
     }
 
     #[test]
