@@ -1,4 +1,4 @@
-"""An emulated hard disk over NBD, measured with fio: no time is shorter than the model's, and the run says if it is valid."""
+"""An emulated hard disk over NBD, measured with fio: never faster than its model, and the run says if it is valid."""
 
 import json
 
