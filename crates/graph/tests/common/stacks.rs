@@ -138,7 +138,7 @@ fn single(kind: &Kind) -> Subject {
         "memory" => subject.volatile(),
         "null" => subject.forgetful(),
         "snapshot" => subject.disks_of(2 << 20),
-        "crypt" => subject.disks_of(384 << 10),
+        "crypt" => subject.disks_of(448 << 10),
         "fingerprint" | "integrity" => subject.disks_of(384 << 10),
         "mirror" | "parity" => subject.disks_of(256 << 10),
         _ => subject,

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Smallest size of a simulated disk unless a subject asks for more; the seed adds up to as much to either.
+/// Smallest size of a simulated disk unless a subject asks for more; the seed adds up to as much again.
 const DISK_MIN: u64 = 96 << 10;
 
 type Builder = Rc<dyn Fn(Rc<Rig>) -> Pending<Rc<Node>>>;
@@ -255,8 +255,7 @@ impl Rig {
     fn draw(&self, n: usize) -> DiskOptions {
         let mut rng = self.rng.borrow_mut();
         let block = u64::from(self.block);
-        // Beyond what the layer needs, every byte is read again and again, and says little more.
-        let size = self.disk_min + rng.u64(0..=DISK_MIN / block) * block;
+        let size = self.disk_min + rng.u64(0..=self.disk_min / block) * block;
         let geometry = Geometry {
             block: self.block,
             optimal: self.block.max(4096 >> rng.u8(0..4)),
