@@ -4,8 +4,12 @@
 //! Samples come from a trace, or from probes that are chosen as answers come in; both feed the same estimator.
 
 pub mod active;
+mod numbers;
 pub mod passive;
+mod score;
 pub mod trace;
+
+pub use score::{Score, score};
 
 use lamina_drive::Request;
 

@@ -5,6 +5,7 @@
 //!
 //! ```text
 //!      Spec "web:cached"  ──▶ Web: 50 processes over Files ─┐
+//!      Poisson ─────────────────────────────────────────────┤
 //!      Spec "trace:FILE"  ──▶ Trace ──▶ Replay ─────────────┴─▶ Workload ──next(client, now)──▶ Action
 //! ```
 //!
@@ -14,12 +15,14 @@
 //! The crate deliberately sends no request: a runner does, against a model in virtual time or a device in real time. It
 //! knows no bytes of data either: what a write carries is the runner's choice.
 
+mod poisson;
 mod random;
 mod replay;
 mod spec;
 pub mod trace;
 pub mod web;
 
+pub use poisson::Poisson;
 pub use replay::{Recorded, Replay, ReplayOptions};
 pub use spec::{Prepared, Spec};
 pub use web::Web;

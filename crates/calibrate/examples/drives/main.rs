@@ -3,8 +3,9 @@
 //! `cargo run --release -p lamina-calibrate --example drives -- TRACE...`: traces in DiskSim's format, plain or `.gz`.
 //! A model is fitted to the first half of the requests and scored on the second.
 
-use lamina_calibrate::passive::{Fitted, Options, Quality, Score, ablations, fit, score, think};
+use lamina_calibrate::passive::{Fitted, Options, Quality, ablations, fit, think};
 use lamina_calibrate::trace::{parse, samples};
+use lamina_calibrate::{Score, score};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 

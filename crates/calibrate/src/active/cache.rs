@@ -4,7 +4,8 @@
 //! others; a number is found by doubling and bisecting, and believed when it is confirmed on fresh sectors.
 
 use super::rotation::median;
-use super::session::{HitTime, Session, apart};
+use super::session::{HitTime, Session};
+use crate::numbers::signed;
 
 /// Reads that say whether sectors are answered from a cache at all.
 const REREADS: usize = 15;
@@ -56,7 +57,7 @@ fn hit_time(session: &mut Session) -> Result<Option<HitTime>, String> {
         let first = session.read(lbn)?;
         let again = session.read(lbn)?;
         let turns = session.clock.turns(again.end_us) - session.clock.turns(first.end_us);
-        if apart(turns).abs() > f64::max(0.004, session.tolerance()) {
+        if signed(turns).abs() > f64::max(0.004, session.tolerance()) {
             times.push(again.service_us());
         }
     }

@@ -4,9 +4,10 @@
 //! that pattern is the number of heads. Sectors that are missing at the end of each cylinder are spares.
 
 use super::rotation::median;
-use super::session::{Session, apart, fraction};
+use super::session::Session;
 use super::track::{Edge, End, Walk};
 use super::zones::Map;
+use crate::numbers::{fraction, signed};
 
 /// Heads, at most.
 const HEADS_MAX: usize = 16;
@@ -116,7 +117,7 @@ fn heads_of(tracks: &[(usize, Edge)], tolerance: f64) -> Option<u32> {
     (2..=HEADS_MAX.min(jumps.len() / 2)).find_map(|heads| {
         let (cylinder, track): (Vec<_>, Vec<_>) = jumps.iter().partition(|(n, _)| n % heads == 0);
         let (a, b) = (common(&track, tolerance)?, common(&cylinder, tolerance)?);
-        (apart(a - b).abs() > 2.0 * tolerance).then_some(heads as u32)
+        (signed(a - b).abs() > 2.0 * tolerance).then_some(heads as u32)
     })
 }
 
@@ -124,7 +125,7 @@ fn heads_of(tracks: &[(usize, Edge)], tolerance: f64) -> Option<u32> {
 fn common(jumps: &[(usize, f64)], tolerance: f64) -> Option<f64> {
     let mut values: Vec<f64> = jumps.iter().map(|(_, jump)| *jump).collect();
     let middle = median(&mut values)?;
-    let near = values.iter().filter(|jump| apart(**jump - middle).abs() <= tolerance).count();
+    let near = values.iter().filter(|jump| signed(**jump - middle).abs() <= tolerance).count();
     (near as f64 >= FOLLOW_MIN * values.len() as f64).then_some(middle)
 }
 
@@ -243,7 +244,7 @@ fn set_phases(layout: &mut Layout) {
             (layout.zones[at].first, layout.zones.get(at + 1).map_or(u64::MAX, |zone| zone.first));
         let inside = layout.tracks.iter().filter(|track| (first..end).contains(&track.first));
         let off: Vec<f64> = inside.map(|track| fraction(track.phase - layout.phase(track.first))).collect();
-        let agree = |phase: &f64| off.iter().filter(|other| apart(**other - phase).abs() < 2e-3).count();
+        let agree = |phase: &f64| off.iter().filter(|other| signed(**other - phase).abs() < 2e-3).count();
         let best = off.iter().copied().max_by_key(agree).unwrap_or(0.0);
         layout.zones[at].phase = best;
     }

@@ -4,22 +4,13 @@
 //! replaced by the mean of the up to 1001 samples around it, and a line fitted to that by least squares.
 
 use super::session::Session;
+use crate::Sample;
+use lamina_drive::{Op, Request};
 
 /// Samples around each one that are averaged, with it.
 pub const WINDOW: usize = 1001;
 /// Sectors of a page, as the paper read them.
 pub const PAGE_SECTORS: u32 = 8;
-
-/// A random read: how far from the one before, in sectors, and what it took.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Reading {
-    /// The first sector.
-    pub lbn: u64,
-    /// When it was sent, in microseconds since the first question.
-    pub start_us: f64,
-    /// What it took, in microseconds.
-    pub service_us: f64,
-}
 
 /// Service time over distance: `constant` + `slope` · d/D.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,8 +29,18 @@ pub struct Line {
     pub smooth: Vec<(f64, f64)>,
 }
 
+fn page(lbn: u64) -> Request {
+    Request { op: Op::Read, lbn, sectors: PAGE_SECTORS }
+}
+
+/// The distance of each reading from the one before, in sectors, and what it took, in microseconds.
+pub fn distances(readings: &[Sample]) -> Vec<(f64, f64)> {
+    let distance = |pair: &[Sample]| pair[0].request.lbn.abs_diff(pair[1].request.lbn) as f64;
+    readings.windows(2).map(|pair| (distance(pair), pair[1].service_us)).collect()
+}
+
 /// Reads up to `count` random pages, as long as there is time.
-pub(super) fn read(session: &mut Session, count: usize) -> Result<Vec<Reading>, String> {
+pub(super) fn read(session: &mut Session, count: usize) -> Result<Vec<Sample>, String> {
     let last = session.sectors().saturating_sub(u64::from(PAGE_SECTORS)) / u64::from(PAGE_SECTORS);
     let mut readings = Vec::new();
     while readings.len() < count && session.has_time() {
@@ -48,17 +49,15 @@ pub(super) fn read(session: &mut Session, count: usize) -> Result<Vec<Reading>, 
         }
         let lbn = session.rng.u64(..=last) * u64::from(PAGE_SECTORS);
         let answer = session.read_many(lbn, PAGE_SECTORS, 0.0)?;
-        readings.push(Reading { lbn, start_us: answer.start_us, service_us: answer.service_us() });
+        let (started_us, service_us) = (answer.start_us, answer.service_us());
+        readings.push(Sample { request: page(lbn), started_us, service_us });
     }
     Ok(readings)
 }
 
 /// The line through `readings` of a drive of `sectors`; `None` if they are too few to average any.
-pub fn fit(readings: &[Reading], sectors: u64) -> Option<Line> {
-    let mut points: Vec<(f64, f64)> = readings
-        .windows(2)
-        .map(|pair| (pair[0].lbn.abs_diff(pair[1].lbn) as f64, pair[1].service_us))
-        .collect();
+pub fn fit(readings: &[Sample], sectors: u64) -> Option<Line> {
+    let mut points = distances(readings);
     if points.len() < 100 {
         return None;
     }
@@ -105,13 +104,13 @@ mod tests {
         let mut rng = fastrand::Rng::with_seed(1);
         let sectors = 1 << 30;
         let mut before = 0u64;
-        let readings: Vec<Reading> = (0..20_000)
+        let readings: Vec<Sample> = (0..20_000)
             .map(|_| {
                 let lbn = rng.u64(..sectors);
                 let distance = lbn.abs_diff(before) as f64 / sectors as f64;
                 before = lbn;
                 let service_us = 2250.0 + 5250.0 * distance + 4000.0 * rng.f64();
-                Reading { lbn, start_us: 0.0, service_us }
+                Sample { request: page(lbn), started_us: 0.0, service_us }
             })
             .collect();
         let line = fit(&readings, sectors).expect("enough");

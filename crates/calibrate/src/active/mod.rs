@@ -18,7 +18,6 @@ mod layout;
 pub mod linear;
 mod model;
 mod rotation;
-pub mod score;
 mod seek;
 mod session;
 pub mod ssd;
@@ -27,9 +26,8 @@ mod zones;
 
 pub use cache::Cache;
 
-use crate::Probe;
+use crate::{Probe, Sample};
 use layout::{Layout, lay_out};
-use linear::Reading;
 use rotation::Rotation;
 use seek::Seeks;
 use session::Session;
@@ -54,7 +52,7 @@ pub struct Answers {
     /// The hard disk; `None` if nothing turns in it.
     pub disk: Option<Found>,
     /// The random pages, in the order in which they were read.
-    pub readings: Vec<Reading>,
+    pub readings: Vec<Sample>,
     /// Requests that were made.
     pub requests: u64,
     /// The drive's time that they took, thinking included, in microseconds.

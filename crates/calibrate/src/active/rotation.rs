@@ -8,7 +8,8 @@
 //!
 //! Later the anchors say how the drive's rotation drifts against the clock.
 
-use super::session::{Answer, Clock, Session, apart};
+use super::session::{Answer, Clock, Session};
+use crate::numbers::signed;
 use std::f64::consts::TAU;
 
 /// A turn takes between these: 30,000 and 3,000 turns a minute.
@@ -148,7 +149,7 @@ impl Rotation {
         let above = self.anchors.partition_point(|anchor| anchor.lbn < lbn).min(self.anchors.len() - 1);
         let anchor = self.anchors[above];
         let answer = session.read(anchor.lbn)?;
-        let ahead = apart(anchor.phase - session.phase(&answer));
+        let ahead = signed(anchor.phase - session.phase(&answer));
         if !session.is_hit(&answer) && ahead.abs() < 0.05 {
             session.noise += (ahead.abs() - session.noise) / 16.0;
             let period_us = session.clock.period_us;
@@ -168,7 +169,7 @@ impl Rotation {
         for anchor in self.anchors.iter().skip(first).step_by(step) {
             let answer = session.read(anchor.lbn)?;
             if !session.is_hit(&answer) {
-                ahead.push(apart(anchor.phase - session.phase(&answer)));
+                ahead.push(signed(anchor.phase - session.phase(&answer)));
             }
         }
         let Some(drift) = median(&mut ahead) else { return Ok(()) };

@@ -8,7 +8,8 @@
 
 use super::layout::{Layout, Track};
 use super::rotation::Rotation;
-use super::session::{Session, apart, fraction};
+use super::session::Session;
+use crate::numbers::{fraction, signed};
 
 /// Distances up to this one are all measured; the ones above are this many times apart.
 const SHORT: u64 = 8;
@@ -235,7 +236,7 @@ fn try_pair(session: &mut Session, pair: &Pair, aim_us: f64) -> Result<Option<(f
     let after = fraction(phase - turns - aim_us / period_us + 1e-9) - 1e-9;
     let expected_us = aim_us + after * period_us;
     let target = session.read(track.first + index)?;
-    let is_there = apart(session.phase(&target) - phase).abs() <= session.tolerance();
+    let is_there = signed(session.phase(&target) - phase).abs() <= session.tolerance();
     Ok((is_there && !session.is_hit(&target)).then(|| (expected_us, target.service_us())))
 }
 

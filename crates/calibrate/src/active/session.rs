@@ -4,6 +4,7 @@
 //! at an answer follows from a [`Clock`]. Thinking is in whole microseconds, as the simplest probe reads it.
 
 use crate::Probe;
+use crate::numbers::fraction;
 use lamina_drive::{Op, Request};
 
 /// An answered read.
@@ -58,17 +59,6 @@ impl Clock {
     pub(super) fn set(&mut self, moment_us: f64, ahead: f64, period_us: f64) {
         *self = Clock { period_us, since_us: moment_us, turns: self.turns(moment_us) + ahead };
     }
-}
-
-/// The part of a turn, 0 to before 1.
-pub(super) fn fraction(turns: f64) -> f64 {
-    let part = turns - turns.floor();
-    if part >= 1.0 { 0.0 } else { part }
-}
-
-/// The part of a turn, -0.5 to 0.5: how far two angles are apart.
-pub(super) fn apart(turns: f64) -> f64 {
-    turns - turns.round()
 }
 
 /// A drive under questions.

@@ -5,6 +5,7 @@
 //! bus, follow from the rates at greater depths: the model itself runs in virtual time for each candidate, and the one
 //! whose rates are nearest to the measured ones is taken.
 
+use crate::numbers::sorted_quantile;
 use lamina_block::{Bytes, Time};
 use lamina_drive::{Mechanism, Model, Op, Quantiles, Request, Residual, ResidualOp, SECTOR, Ssd};
 
@@ -32,16 +33,8 @@ pub struct Latencies {
 impl Latencies {
     /// The time that the share `probability` of all reads is not above; 0 of none.
     pub fn quantile(&self, probability: f64) -> f64 {
-        quantile(&self.us, probability)
+        sorted_quantile(&self.us, probability)
     }
-}
-
-fn quantile(ascending: &[f64], probability: f64) -> f64 {
-    let last = ascending.len().saturating_sub(1);
-    let at = probability * last as f64;
-    let (below, above) = (at.floor() as usize, (at.ceil() as usize).min(last));
-    let value = |at: usize| ascending.get(at).copied().unwrap_or(0.0);
-    value(below) + (value(above) - value(below)) * (at - below as f64)
 }
 
 /// The model of an SSD of `size` bytes that has these latencies; `None` without any at depth 1.

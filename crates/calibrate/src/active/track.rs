@@ -7,7 +7,7 @@
 //! rotation known, each read gives its phase, and fewer are enough.
 
 use super::ask::Asker;
-use super::session::{apart, fraction};
+use crate::numbers::{fraction, signed};
 
 /// Distances from a track's sector at which its line is looked for, in sectors. Each is four times the one before, so
 /// that the line of the shorter one says enough about the longer.
@@ -37,7 +37,7 @@ impl Line {
     }
 
     fn off(&self, lbn: u64, phase: f64) -> f64 {
-        apart(phase - self.at(lbn))
+        signed(phase - self.at(lbn))
     }
 
     fn fits(&self, lbn: u64, phase: f64, tolerance: f64) -> bool {

@@ -6,8 +6,9 @@
 
 use super::ask::{Asker, run};
 use super::rotation::Rotation;
-use super::session::{Session, apart};
+use super::session::Session;
 use super::track::{Edge, End, Walk, slope, walk};
+use crate::numbers::signed;
 
 /// Places where tracks are looked at first.
 const PLACES: u64 = 96;
@@ -163,7 +164,7 @@ async fn first_sector(ask: &Asker, low: Known, high: Known, noise: f64) -> Optio
     let Some(edge) = edge(ask, low, high).await else {
         return crossing(ask, low, high).await.map(|(first, _)| first);
     };
-    if apart(edge.jump).abs() > 4.0 * ask.tolerance {
+    if signed(edge.jump).abs() > 4.0 * ask.tolerance {
         return Some(edge.lbn);
     }
     // Without a jump the lines part slowly: where they meet is more exact, if phases are.
@@ -193,7 +194,7 @@ async fn crossing(ask: &Asker, low: Known, high: Known) -> Option<(u64, f64)> {
     let (below, above) = (slope(ask, low.lbn).await?, slope(ask, high.lbn).await?);
     let per = |known: Known| 1.0 / f64::from(known.slots);
     let behind = (above.line.lbn - below.line.lbn) as f64;
-    let off = apart(above.line.phase - below.line.phase - behind * per(low));
+    let off = signed(above.line.phase - below.line.phase - behind * per(low));
     // Each sector behind the last one that both lines have adds the difference.
     let meeting = above.line.lbn as f64 - off / (per(high) - per(low));
     Some(((meeting + 1.0).round() as u64, meeting))

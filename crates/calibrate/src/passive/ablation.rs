@@ -1,8 +1,8 @@
 //! What parts of a model are worth: the demerit of the same predictions without one of them.
 
-use super::score::{certain, demerit, replay, replay_blind, score};
 use super::{add_residuals, media};
 use crate::Sample;
+use crate::score::{certain, demerit, replay, replay_blind, score};
 use lamina_drive::{Mechanism, Model, Op};
 
 /// The demerits, in milliseconds, that `model`, fitted to `fitted`, has on `samples` without one of its parts.
@@ -47,7 +47,7 @@ fn blind(model: &Model, samples: &[Sample], seed: u64) -> f64 {
         Op::Flush | Op::Discard => false,
     };
     let predicted = replay_blind(&certain(model), samples);
-    let mut spread = |(p, s): (&super::score::Predicted, &Sample)| {
+    let mut spread = |(p, s): (&crate::score::Predicted, &Sample)| {
         let turn = if is_media(s, p.hit) { (random.f64() - 0.5) * rotation } else { 0.0 };
         p.us / 1000.0 + turn
     };
@@ -64,7 +64,7 @@ fn resampled(model: &Model, fitted: &[Sample], samples: &[Sample], seed: u64) ->
         .zip(fitted)
         .map(|(p, s)| (class(s, p.hit), s.service_us / 1000.0))
         .collect();
-    let mut draw = |(p, s): (&super::score::Predicted, &Sample)| {
+    let mut draw = |(p, s): (&crate::score::Predicted, &Sample)| {
         let wanted = class(s, p.hit);
         let like: Vec<f64> = known.iter().filter(|k| k.0 == wanted).map(|k| k.1).collect();
         if like.is_empty() { p.us / 1000.0 } else { like[random.usize(0..like.len())] }

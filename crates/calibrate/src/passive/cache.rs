@@ -4,8 +4,8 @@
 //! search goes over one parameter at a time and keeps what is wrong about the fewest reads. Parameters between which
 //! the trace cannot tell come out as the smallest.
 
-use super::score::replay;
 use crate::Sample;
+use crate::score::replay;
 use lamina_drive::{Cache, Mechanism, Model, Op};
 
 const SEGMENTS: [u32; 11] = [1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32];

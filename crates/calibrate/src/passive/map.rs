@@ -5,9 +5,9 @@
 //! of them: a Viterbi search. A step of d costs by its size, up to a limit, and so does going on to the next part. The
 //! ends of parts are then at the begins of cylinders, since zones begin there.
 
-use super::numbers::{median, signed};
 use super::tracks::Layout;
 use super::zones::Seen;
+use crate::numbers::{median, signed};
 use lamina_drive::Zone;
 
 /// The most sectors by which LBNs are shifted against a layout, either way.

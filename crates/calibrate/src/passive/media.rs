@@ -4,8 +4,8 @@
 //! read from the medium can be. Shorter ones are hits. Writes are of use only if far writes take as long as far reads:
 //! else a buffer takes them. The few that are taken wrongly are outliers to everything that uses them.
 
-use super::numbers::quantile;
 use crate::Sample;
+use crate::numbers::quantile;
 use lamina_drive::Op;
 
 /// The end of a request on the medium.

@@ -16,10 +16,8 @@ mod ablation;
 mod cache;
 mod map;
 mod media;
-mod numbers;
 mod parts;
 mod period;
-mod score;
 mod seek;
 mod simplex;
 mod tracks;
@@ -27,9 +25,10 @@ mod zones;
 
 pub use ablation::ablations;
 pub use period::Rotation;
-pub use score::{Score, demerit, score};
 
 use crate::Sample;
+use crate::numbers::{median, quantile};
+use crate::score;
 use crate::trace::{Record, Think, samples};
 use lamina_block::Bytes;
 use lamina_drive::{
@@ -37,7 +36,6 @@ use lamina_drive::{
 };
 use map::Map;
 use media::Point;
-use numbers::{median, quantile};
 use seek::{Reach, Seeks};
 use std::fmt;
 

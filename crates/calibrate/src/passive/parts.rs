@@ -6,9 +6,9 @@
 //! the mean line.
 
 use super::map::Part;
-use super::numbers::median;
 use super::tracks::{self, HEADS_MAX, Layout};
 use super::zones::{Seen, Span, sharpened};
+use crate::numbers::median;
 
 /// Points of a part, at most: more of them, and what slips between them blurs the layout.
 const POINTS_MAX: usize = 130;
@@ -124,8 +124,8 @@ fn known(run: &Run, heads: usize, mean_skew: f64) -> Option<(f64, Layout)> {
 /// The mean line as a layout: a turn has 1/ρ sectors, and changes are free.
 fn line(run: &Run, heads: usize) -> Layout {
     let from = run.points.first().map_or(run.span.from, |s| s.lbn);
-    let flat = run.points.iter().map(|s| super::numbers::direction(s.turns - run.rho * (s.lbn - from)));
-    let angle = super::numbers::angle(flat.sum());
+    let flat = run.points.iter().map(|s| crate::numbers::direction(s.turns - run.rho * (s.lbn - from)));
+    let angle = crate::numbers::angle(flat.sum());
     Layout {
         origin: from,
         angle,

@@ -14,7 +14,7 @@
 //! searched.
 
 use super::media::Point;
-use super::numbers::direction;
+use crate::numbers::direction;
 use rustfft::num_complex::Complex;
 use rustfft::{Fft, FftPlanner};
 use std::sync::Arc;

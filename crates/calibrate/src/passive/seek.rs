@@ -5,7 +5,7 @@
 //! curve is the one under which that is the most likely for all reads: a line over √d between knots that never
 //! descends. No angle is used, so that errors of the angle map do not enter.
 
-use super::numbers::{quantile, sorted_quantile};
+use crate::numbers::{quantile, sorted_quantile};
 
 /// Knots over the root of the distance, at most.
 const KNOTS: usize = 14;

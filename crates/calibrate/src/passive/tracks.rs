@@ -13,9 +13,9 @@
 //! the best S; then all parameters together are moved to where the most points agree closely. S comes out as a real
 //! number: what slipped and spare sectors take from tracks on average is in it.
 
-use super::numbers::{angle, direction, signed};
 use super::simplex::minimize;
 use super::zones::Seen;
+use crate::numbers::{angle, direction, signed};
 use rustfft::num_complex::Complex;
 
 /// Skews are at most this part of a turn, on average.

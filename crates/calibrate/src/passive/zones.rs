@@ -6,8 +6,8 @@
 //! boundaries are then known to a window; what is behind them is left to the angle maps of the zones.
 
 use super::media::Point;
-use super::numbers::{direction, sum};
 use super::period::{Rotation, TRACKS};
+use crate::numbers::{direction, sum};
 use rustfft::num_complex::Complex;
 use rustfft::{Fft, FftPlanner};
 use std::sync::Arc;

@@ -19,10 +19,9 @@ use crate::cli;
 use crate::exit::Failure;
 use child::ChildProbe;
 use device::Device;
-use lamina_calibrate::Probe;
-use lamina_calibrate::active::score::{Score, score};
 use lamina_calibrate::active::ssd::{self, Latencies};
 use lamina_calibrate::active::{Answers, Options, find, linear};
+use lamina_calibrate::{Probe, Score, score};
 use lamina_drive::{Model, SECTOR};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -98,10 +97,9 @@ fn asked(args: &cli::Calibrate, probe: &mut dyn Probe, name: &str) -> Result<Ask
     if let Some(model) = &model {
         model.check().map_err(|e| Failure::failed(format!("what was measured is no model: {e}")))?;
     }
-    let turn_us = answers.disk.as_ref().map(|disk| disk.turn_us.value);
-    let score = model.as_ref().and_then(|model| score(model, readings, turn_us));
+    let score = model.as_ref().map(|model| score(model, readings, args.seed));
     if let Some(score) = &score {
-        report::score(&mut out, score)?;
+        report::score(&mut out, "random pages", score)?;
     }
     if let Some(folder) = &args.plots {
         plots(folder, &answers, line.as_ref(), score.as_ref(), sectors).map_err(Failure::failed)?;

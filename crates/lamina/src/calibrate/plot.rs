@@ -8,8 +8,8 @@
 //! | `cdf.svg` | the distributions of measured and predicted times |
 
 use lamina_calibrate::active::Found;
-use lamina_calibrate::active::linear::{Line, Reading};
-use lamina_calibrate::active::score::Score;
+use lamina_calibrate::active::linear::{Line, distances};
+use lamina_calibrate::{Sample, Score};
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use std::path::Path;
@@ -76,11 +76,8 @@ fn curve(chart: &mut Chart, name: &str, color: RGBColor, points: &[(f64, f64)]) 
 }
 
 /// The paper's Figure 1.
-pub fn distance(folder: &Path, readings: &[Reading], line: &Line) -> Result<(), String> {
-    let points: Vec<(f64, f64)> = readings
-        .windows(2)
-        .map(|pair| (pair[0].lbn.abs_diff(pair[1].lbn) as f64, pair[1].service_us / 1e3))
-        .collect();
+pub fn distance(folder: &Path, readings: &[Sample], line: &Line) -> Result<(), String> {
+    let points: Vec<(f64, f64)> = distances(readings).into_iter().map(|(d, us)| (d, us / 1e3)).collect();
     let smooth: Vec<(f64, f64)> = line.smooth.iter().map(|(d, us)| (*d, us / 1e3)).collect();
     let end = line.longest as f64;
     let fitted = [(0.0, line.constant_us / 1e3), (end, (line.constant_us + line.slope_us) / 1e3)];
@@ -99,10 +96,10 @@ pub fn distance(folder: &Path, readings: &[Reading], line: &Line) -> Result<(), 
 }
 
 /// Angle over place.
-pub fn angle(folder: &Path, readings: &[Reading], turn_us: f64, sectors: u64) -> Result<(), String> {
-    let angle = |reading: &Reading| ((reading.start_us + reading.service_us) / turn_us).rem_euclid(1.0);
+pub fn angle(folder: &Path, readings: &[Sample], turn_us: f64, sectors: u64) -> Result<(), String> {
+    let angle = |reading: &Sample| ((reading.started_us + reading.service_us) / turn_us).rem_euclid(1.0);
     let points: Vec<(f64, f64)> =
-        readings.iter().map(|reading| (reading.lbn as f64, angle(reading))).collect();
+        readings.iter().map(|reading| (reading.request.lbn as f64, angle(reading))).collect();
     let axes = Axes { title: "Angle of pages", x: "LBN", y: "turns", right: sectors as f64, top: 1.0 };
     draw(&folder.join("angle.svg"), &axes, |chart| cloud(chart, &points))
 }
@@ -121,10 +118,10 @@ pub fn seek(folder: &Path, disk: &Found) -> Result<(), String> {
 /// Measured and predicted distributions.
 pub fn cdf(folder: &Path, score: &Score) -> Result<(), String> {
     let (predicted, measured): (Vec<f64>, Vec<f64>) = score.pairs.iter().copied().unzip();
-    let shares = |mut us: Vec<f64>| -> Vec<(f64, f64)> {
-        us.sort_by(f64::total_cmp);
-        let count = us.len() as f64;
-        us.into_iter().enumerate().map(|(n, us)| (us / 1e3, (n + 1) as f64 / count)).collect()
+    let shares = |mut ms: Vec<f64>| -> Vec<(f64, f64)> {
+        ms.sort_by(f64::total_cmp);
+        let count = ms.len() as f64;
+        ms.into_iter().enumerate().map(|(n, ms)| (ms, (n + 1) as f64 / count)).collect()
     };
     let (predicted, measured) = (shares(predicted), shares(measured));
     let right = high(predicted.iter().chain(&measured).map(|p| p.0));

@@ -1,10 +1,10 @@
 //! What a calibration found, for people: each parameter, and how sure it is.
 
+use lamina_calibrate::Score;
 use lamina_calibrate::active::linear::Line;
-use lamina_calibrate::active::score::Score;
 use lamina_calibrate::active::ssd::{self, Latencies};
 use lamina_calibrate::active::{Answers, Cache, Found, Measured};
-use lamina_calibrate::passive::{self, Quality};
+use lamina_calibrate::passive::Quality;
 use lamina_calibrate::trace::Think;
 use lamina_drive::Model;
 use std::io::{self, Write};
@@ -39,12 +39,7 @@ pub fn answers(out: &mut dyn Write, answers: &Answers, line: Option<&Line>, sect
 }
 
 /// Shows what a trace came to.
-pub fn fitted(
-    out: &mut dyn Write,
-    think: Think,
-    quality: &Quality,
-    unseen: &passive::Score,
-) -> io::Result<()> {
+pub fn fitted(out: &mut dyn Write, think: Think, quality: &Quality, unseen: &Score) -> io::Result<()> {
     let column = match think {
         Think::Before => "before",
         Think::After => "after",
@@ -68,15 +63,7 @@ pub fn fitted(
     )?;
     writeln!(out, "tracks       {:.1}% agree (below 20%: not known)", percent(quality.tracks))?;
     writeln!(out, "cache        {:.1}% of reads are predicted wrongly", percent(quality.cache_wrong))?;
-    writeln!(
-        out,
-        "unseen half  demerit {:.3} ms; {} far reads: median error {:.3} ms, {:.1}% within 0.5 ms, {:.1}% a turn off",
-        unseen.demerit_ms,
-        unseen.far,
-        unseen.median_ms,
-        percent(unseen.within_half_ms),
-        percent(unseen.whole_turn_off)
-    )
+    score(out, "the unseen half", unseen)
 }
 
 fn hard_disk(out: &mut dyn Write, disk: &Found) -> io::Result<()> {
@@ -119,14 +106,19 @@ fn hard_disk(out: &mut dyn Write, disk: &Found) -> io::Result<()> {
     }
 }
 
-/// Shows how well the model tells what random pages took.
-pub fn score(out: &mut dyn Write, score: &Score) -> io::Result<()> {
-    let (median, rms, demerit) = (score.median_us / 1e3, score.rms_us / 1e3, score.demerit_us / 1e3);
-    let (near, turn) = (100.0 * score.within_half_ms, 100.0 * score.turn_off);
+/// Shows how well the model tells what `what` took.
+pub fn score(out: &mut dyn Write, what: &str, score: &Score) -> io::Result<()> {
+    let percent = |share: f64| 100.0 * share;
     writeln!(
         out,
-        "residuals   random pages beside the model: median {median:.3} ms, {near:.1}% within 0.5 ms, {turn:.1}% a turn \
-         off, {rms:.3} ms rms; distributions {demerit:.3} ms apart (demerit)"
+        "residuals    {what} beside the model: demerit {:.3} ms, {:.3} ms rms; {} far reads: median error {:.3} ms, \
+         {:.1}% within 0.5 ms, {:.1}% a turn off",
+        score.demerit_ms,
+        score.rms_ms,
+        score.far,
+        score.median_ms,
+        percent(score.within_half_ms),
+        percent(score.whole_turn_off)
     )
 }
 

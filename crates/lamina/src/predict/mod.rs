@@ -15,7 +15,6 @@ pub mod drives;
 mod figures;
 pub mod log;
 mod plots;
-mod poisson;
 mod policy;
 mod rank;
 mod report;

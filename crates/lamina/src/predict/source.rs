@@ -1,9 +1,8 @@
 //! Where a prediction's requests come from: the argument of `--workload`.
 
-use super::poisson::Poisson;
 use crate::exit::Failure;
 use lamina_drive::SECTOR;
-use lamina_workload::{Prepared, Spec, Workload, web};
+use lamina_workload::{Poisson, Prepared, Spec, Workload, web};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 

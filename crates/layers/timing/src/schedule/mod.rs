@@ -211,8 +211,9 @@ impl Schedule {
             return;
         }
         self.alarm.set(Some(until));
-        // The queue may be gone by then: nothing waits any more.
-        let (sleep, layer) = (self.env.sleep_until(until), Rc::downgrade(self));
+        // The queue may be gone by then: nothing waits any more. A policy's delay is milliseconds: it is not worth a
+        // core that stays awake for its exact end.
+        let (sleep, layer) = (self.env.sleep(until.since(self.env.now())), Rc::downgrade(self));
         self.env.spawn(Box::pin(async move {
             sleep.await;
             let Some(layer) = layer.upgrade() else { return };

@@ -2,34 +2,9 @@
 //! disk of the same class (Poisson arrivals, 4 KiB, mean response times).
 
 use crate::virtual_time::{Served, run};
-use lamina_block::Time;
-use lamina_drive::{Mechanism, Model, Op, Request, Seek};
+use lamina_drive::{Mechanism, Model, Seek};
 use lamina_timing::schedule::{Keys, Name};
-use lamina_workload::{Action, Workload};
-use std::time::Duration;
-
-/// Reads of 4 KiB anywhere on a drive, `rate` a second.
-struct Poisson {
-    random: fastrand::Rng,
-    rate: f64,
-    sectors: u64,
-    sleeps: bool,
-}
-
-impl Workload for Poisson {
-    fn clients(&self) -> u32 {
-        1
-    }
-
-    fn next(&mut self, _client: u32, _now: Time) -> Action {
-        self.sleeps = !self.sleeps;
-        if self.sleeps {
-            return Action::Sleep(Duration::from_secs_f64(-(1.0 - self.random.f64()).ln() / self.rate));
-        }
-        let request = Request { op: Op::Read, lbn: self.random.u64(0..self.sectors - 8), sectors: 8 };
-        Action::Submit { request, wait: false }
-    }
-}
+use lamina_workload::Poisson;
 
 /// Requests of a run: with fewer, means at high load are off by chance.
 const COUNT: usize = 40_000;
@@ -41,8 +16,7 @@ fn drive() -> Model {
 /// The same requests for every policy. `believed`: the model that the policy has.
 fn served(keys: &Keys, believed: &Model, rate: f64, seed: u64) -> Vec<Served> {
     let real = drive();
-    let random = fastrand::Rng::with_seed(seed);
-    let mut workload = Poisson { random, rate, sectors: real.sectors(), sleeps: false };
+    let mut workload = Poisson::new(rate, real.size.0, seed);
     let mut policy = keys.policy(Some(believed)).expect("a policy");
     run(&mut workload, policy.as_mut(), &mut real.drive(seed), 1, COUNT)
 }

@@ -3,15 +3,15 @@
 //! Reads of 4 KiB at uniform places, their arrivals a Poisson process, as in DiskSim's synthetic workloads. One client
 //! sends them and waits for none.
 
+use crate::{Action, Workload};
 use lamina_block::Time;
 use lamina_drive::{Op, Request, SECTOR};
-use lamina_workload::{Action, Workload};
 use std::time::Duration;
 
 /// Sectors of a read.
 const SECTORS: u32 = 8;
 
-/// The workload.
+/// Reads of a Poisson process.
 pub struct Poisson {
     /// Reads in a second, on average.
     rate: f64,

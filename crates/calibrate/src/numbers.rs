@@ -24,6 +24,12 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
 
+/// The part of a turn, 0 to before 1.
+pub(crate) fn fraction(turns: f64) -> f64 {
+    let part = turns - turns.floor();
+    if part >= 1.0 { 0.0 } else { part }
+}
+
 /// `turns` without whole ones, -0.5 to below 0.5.
 pub(crate) fn signed(turns: f64) -> f64 {
     turns - (turns + 0.5).floor()

@@ -4,8 +4,8 @@
 //! be under a scheduler. The distribution is that of the same predictions with what the model leaves to chance:
 //! residuals of the class of the request, drawn from a seed.
 
-use super::numbers::{quantile, sorted_quantile};
 use crate::Sample;
+use crate::numbers::{quantile, sorted_quantile};
 use lamina_block::Time;
 use lamina_drive::{Mechanism, Model, Op, Quantiles, Residuals, Tracker};
 
@@ -15,8 +15,10 @@ pub(crate) const FAR: f64 = 0.01;
 const POINTS: usize = 10_000;
 
 /// How good predictions are, in milliseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Score {
+    /// What was predicted of each sample, and what was measured.
+    pub pairs: Vec<(f64, f64)>,
     /// The demerit figure: the root mean square of the horizontal distance between the distributions of predicted and
     /// measured times (Ruemmler and Wilkes; DiskSim's `rms`).
     pub demerit_ms: f64,
@@ -102,6 +104,7 @@ pub fn score(model: &Model, samples: &[Sample], seed: u64) -> Score {
         whole_turn_off: share(&|e| (e - rotation).abs() < rotation / 4.0),
         rms_ms: (pairs.iter().map(|p| (p.0 - p.1).powi(2)).sum::<f64>() / pairs.len().max(1) as f64).sqrt(),
         far: errors.len(),
+        pairs,
     }
 }
 
@@ -149,7 +152,7 @@ pub(crate) fn class(residuals: &Residuals, op: Op, hit: bool, buffered: bool) ->
 }
 
 /// The root mean square of the horizontal distance between two distributions.
-pub fn demerit(predicted: &[f64], measured: &[f64]) -> f64 {
+pub(crate) fn demerit(predicted: &[f64], measured: &[f64]) -> f64 {
     let sorted = |values: &[f64]| {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
