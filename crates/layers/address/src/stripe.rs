@@ -233,14 +233,16 @@ impl Stripe {
     /// Submits the one request of each touched child.
     fn split(&self, io: &Io) -> impl Iterator<Item = Request> {
         let part = move |(index, (child, at)): (usize, (usize, Range<u64>))| {
-            let op = match &io.op {
-                Op::Read(bytes) => Op::Read(self.column(bytes, &io.at, index)),
-                Op::Write(bytes, durability) => Op::Write(self.column(bytes, &io.at, index), *durability),
-                Op::Zero(how) => Op::Zero(*how),
-                Op::Discard => Op::Discard,
-                Op::Flush => Op::Flush,
-            };
-            self.legs[child].submit(Io { op, at, client: io.client })
+            let part = |op| Io { op, at, client: io.client };
+            self.legs[child].submit(match &io.op {
+                Op::Read(bytes) => part(Op::Read(self.column(bytes, &io.at, index))),
+                Op::Write(bytes, durability) => {
+                    part(Op::Write(self.column(bytes, &io.at, index), *durability))
+                }
+                Op::Zero(how) => part(Op::Zero(*how)),
+                Op::Discard => part(Op::Discard),
+                Op::Flush => part(Op::Flush),
+            })
         };
         self.touched(&io.at).enumerate().map(part)
     }
