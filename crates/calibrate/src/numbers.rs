@@ -1,7 +1,18 @@
-//! Quantiles, and angles in turns.
+//! Quantiles, angles in turns, and rates.
 
+use lamina_block::Bytes;
+use lamina_drive::SECTOR;
 use rustfft::num_complex::Complex;
 use std::f64::consts::TAU;
+
+/// The fastest bus that a model may have, in bytes a second.
+const BUS_MAX: f64 = (1u64 << 40) as f64;
+
+/// The rate of a bus that takes `sector_us` for a sector; none if that is no time that could be measured.
+pub(crate) fn bus_rate(sector_us: f64) -> Option<Bytes> {
+    let rate = SECTOR as f64 * 1e6 / sector_us;
+    (sector_us > 0.0 && rate < BUS_MAX).then_some(Bytes(rate as u64))
+}
 
 /// The value below which the share `p` of `values` lies; 0 of none.
 pub(crate) fn quantile(values: &[f64], p: f64) -> f64 {

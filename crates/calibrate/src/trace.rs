@@ -55,7 +55,7 @@ impl fmt::Display for TraceError {
 impl std::error::Error for TraceError {}
 
 /// The longest time or pause of a record, in microseconds: a day.
-const MICROSECONDS_MAX: f64 = 86_400e6;
+pub const MICROSECONDS_MAX: f64 = 86_400e6;
 /// The sector behind the last that a drive can have: 2^63 bytes.
 const SECTOR_MAX: u64 = 1 << 54;
 

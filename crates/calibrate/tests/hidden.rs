@@ -139,7 +139,9 @@ fn mistakes(truth: &Truth, found: &Found, time_us: f64) -> Vec<String> {
 fn seeds() -> Vec<u64> {
     let Ok(range) = std::env::var("LAMINA_SEEDS") else { return vec![1, 2, 3, 4, 5] };
     let (first, last) = range.split_once("..").expect("LAMINA_SEEDS=first..last");
-    (first.parse().expect("a number")..last.parse().expect("a number")).collect()
+    let seeds: Vec<u64> = (first.parse().expect("a number")..last.parse().expect("a number")).collect();
+    assert!(!seeds.is_empty(), "no seeds");
+    seeds
 }
 
 #[test]
@@ -148,12 +150,16 @@ fn hidden_drives_are_found() {
     for seed in seeds() {
         let truth = Truth::of(seed);
         let mut drive = Hidden::start(seed, truth.one("sectors") as u64);
-        let options = Options { seed: 1, budget_s: 600.0, pages: 0 };
+        let options = Options { seed: 1, budget_s: 600.0, pages: 0, parts: true };
         let mut stages = Vec::new();
         let found = find(&mut drive, &options, &mut |line| stages.push(line.to_owned()));
         let wrong = match &found {
-            Ok(Answers { disk: Some(found), time_us, .. }) => mistakes(&truth, found, *time_us),
-            Ok(Answers { disk: None, .. }) => vec!["nothing turns".into()],
+            Ok(Answers { disk: Some(found), time_us, .. }) => {
+                let mut wrong = mistakes(&truth, found, *time_us);
+                wrong.extend(found.model("hidden", drive.sectors()).check().err().map(|e| e.to_string()));
+                wrong
+            }
+            Ok(Answers { disk: None, .. }) => vec!["no disk".into()],
             Err(e) => vec![e.clone()],
         };
         if let Ok(found) = &found {

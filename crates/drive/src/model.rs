@@ -62,9 +62,6 @@ struct File {
     remote: Option<Remote>,
 }
 
-/// The longest file that is read, in bytes.
-const FILE_MAX: usize = 16 << 20;
-
 /// The models that come with Lamina: names and files.
 const FILES: [(&str, &str); 7] = [
     ("cheetah-15k4", include_str!("../models/cheetah-15k4.toml")),
@@ -77,12 +74,15 @@ const FILES: [(&str, &str); 7] = [
 ];
 
 impl Model {
+    /// The longest model file that is read, in bytes.
+    pub const FILE_MAX: usize = 16 << 20;
+
     /// Reads a model file.
     pub fn parse(text: &str) -> Result<Model, ModelError> {
-        if text.len() > FILE_MAX {
+        if text.len() > Model::FILE_MAX {
             return Err(wrong(
                 "",
-                format_args!("the file has {} bytes: at most {FILE_MAX} are read", text.len()),
+                format_args!("the file has {} bytes: at most {} are read", text.len(), Model::FILE_MAX),
             ));
         }
         let with_line = |mut error: ModelError| {

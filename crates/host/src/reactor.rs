@@ -159,7 +159,7 @@ impl Reactor {
         let disk = self.host.disk_work().is_under_way();
         let watch = first.and_then(|first| first.watch(begun));
         let limit = watch.unwrap_or_else(|| if disk { Duration::ZERO } else { self.spin.allowed(left) });
-        let ready = self.spin_until_ready(begun, limit)?;
+        let ready = self.spin_until_ready(begun, limit, disk)?;
         if ready || watch.is_some() || left == Some(Duration::ZERO) || !self.shared.fall_asleep() {
             return ring.enter(Wait::No);
         }
@@ -176,8 +176,8 @@ impl Reactor {
         entered
     }
 
-    /// Looks for work in memory for at most `limit`; true if there is some.
-    fn spin_until_ready(&self, begun: Time, limit: Duration) -> io::Result<bool> {
+    /// Looks for work in memory for at most `limit`; true if there is some. `disk`: it may be that of a disk.
+    fn spin_until_ready(&self, begun: Time, limit: Duration, disk: bool) -> io::Result<bool> {
         if limit.is_zero() {
             return Ok(false);
         }
@@ -188,8 +188,10 @@ impl Reactor {
         loop {
             let ready = ring.is_ready() || self.shared.is_pending();
             let now = self.host.clock().read();
-            if ready {
-                self.spin.waited(begun, now);
+            match ready {
+                true if disk => self.spin.waited_for_disk(now),
+                true => self.spin.waited(begun, now),
+                false => {}
             }
             if ready || now.since(begun) >= limit {
                 return Ok(ready);

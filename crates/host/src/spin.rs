@@ -8,6 +8,7 @@
 //! request is taken alone, while a sleep would have let many gather. So the reactor looks for work while its waits are
 //! short on average and make up most of its time. An idle reactor sleeps at once, and so does one that waits for a
 //! disk: in a virtual machine the processor may be wanted for the disk's work, and spinning made requests slower there.
+//! The end of an exact sleep ([`crate::timers`]) is looked for all the same, and teaches nothing about disks.
 
 use lamina_block::Time;
 use std::cell::Cell;

@@ -29,32 +29,40 @@ struct Waiting {
     is_exact: bool,
 }
 
-/// The sleep that ends first.
+/// What is to be woken first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct First {
-    /// When it ends.
+    /// When the first sleep ends.
     pub end: Time,
-    is_exact: bool,
+    /// When the first exact one ends, if that is so soon after it that the thread is awake for it before.
+    exact: Option<Time>,
 }
 
 impl First {
     /// When the thread has to be awake.
     pub fn wake(&self) -> Time {
-        let early = if self.is_exact { EARLY.as_nanos() as u64 } else { 0 };
-        Time(self.end.0.saturating_sub(early))
+        self.exact.map_or(self.end, |exact| self.end.min(early(exact)))
     }
 
-    /// How long to look for work at `now` rather than to sleep, because this is the end of an exact sleep.
+    /// How long to look for work at `now` rather than to sleep, because the end of an exact sleep is near.
     pub fn watch(&self, now: Time) -> Option<Duration> {
-        (self.is_exact && self.wake() <= now).then(|| self.end.since(now))
+        self.exact.filter(|exact| early(*exact) <= now).map(|_| self.end.since(now))
     }
 }
 
+/// When the thread is awake for an exact sleep until `end`.
+fn early(end: Time) -> Time {
+    Time(end.0.saturating_sub(EARLY.as_nanos() as u64))
+}
+
 impl Timers {
-    /// The sleep that ends first.
+    /// The sleep that ends first, and an exact one close behind it.
     pub fn first(&self) -> Option<First> {
         let waiting = self.waiting.borrow();
-        waiting.first_key_value().map(|((end, _), sleep)| First { end: *end, is_exact: sleep.is_exact })
+        let (&(end, _), _) = waiting.first_key_value()?;
+        let mut near = waiting.range(..=(end.after(EARLY), u64::MAX));
+        let exact = near.find(|(_, sleep)| sleep.is_exact).map(|((end, _), _)| *end);
+        Some(First { end, exact })
     }
 
     /// Wakes all whose sleep has ended by `now`; how many.
@@ -172,6 +180,16 @@ mod tests {
         drop(exact);
         let first = timers.first().expect("a sleep");
         assert_eq!((first.wake(), first.watch(Time(1_999_999))), (Time(2_000_000), None));
+    }
+
+    #[test]
+    fn the_thread_stays_awake_if_another_sleep_ends_shortly_before_an_exact_one() {
+        let timers = Rc::new(Timers::default());
+        let (mut exact, mut other) = (timers.exact(Time(1_000_000)), timers.sleep(Time(990_000)));
+        assert!(poll(&mut exact, Waker::noop()).is_pending() && poll(&mut other, Waker::noop()).is_pending());
+        let first = timers.first().expect("a sleep");
+        assert_eq!((first.end, first.wake()), (Time(990_000), Time(800_000)));
+        assert_eq!(first.watch(Time(950_000)), Some(Duration::from_micros(40)));
     }
 
     #[test]

@@ -15,15 +15,17 @@ impl Drop for Copy {
 }
 
 /// What a layer is built and tested from.
-const PARTS: [&str; 9] = [
+const PARTS: [&str; 11] = [
     "Cargo.toml",
     "Cargo.lock",
     "rustfmt.toml",
     "tools/new-layer",
     "crates/block",
+    "crates/drive",
     "crates/layers",
     "crates/metadata",
     "crates/sim",
+    "crates/workload",
     "docs/formats",
 ];
 

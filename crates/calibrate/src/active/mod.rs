@@ -44,12 +44,16 @@ pub struct Options {
     pub budget_s: f64,
     /// Random pages that are read at the end, at most: the paper's 100,000.
     pub pages: usize,
+    /// Whether the parts of a hard disk are looked for, or only the line of random pages.
+    pub parts: bool,
 }
 
 /// All that questions gave.
 #[derive(Clone, Debug)]
 pub struct Answers {
-    /// The hard disk; `None` if nothing turns in it.
+    /// Whether something turns in the drive.
+    pub turns: bool,
+    /// The hard disk; `None` if nothing turns in it, or its parts were not found or not looked for.
     pub disk: Option<Found>,
     /// The random pages, in the order in which they were read.
     pub readings: Vec<Sample>,
@@ -123,13 +127,20 @@ pub fn find(
         ));
     }
     let mut session = Session::new(probe, progress, options.seed, options.budget_s * 1e6);
-    let disk = match rotation::find(&mut session)? {
-        Some(mut rotation) => Some(hard_disk(&mut session, &mut rotation)?),
+    let mut rotation = rotation::find(&mut session)?;
+    let turns = rotation.is_some();
+    let disk = match rotation.as_mut().filter(|_| options.parts).map(|of| hard_disk(&mut session, of)) {
+        Some(Ok(disk)) => Some(disk),
+        // The line of random pages needs no parts.
+        Some(Err(e)) => {
+            session.say(&format!("the disk's parts are not found: {e}"));
+            None
+        }
         None => None,
     };
     let readings = linear::read(&mut session, options.pages)?;
     session.say("done");
-    Ok(Answers { disk, readings, requests: session.requests, time_us: session.now_us })
+    Ok(Answers { turns, disk, readings, requests: session.requests, time_us: session.now_us })
 }
 
 /// Measures a hard disk whose rotation is known.

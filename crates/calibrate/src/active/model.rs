@@ -1,6 +1,7 @@
 //! What was found, as a model of the crate `drive`.
 
 use super::{Found, FoundZone, linear};
+use crate::numbers::bus_rate;
 use lamina_block::Bytes;
 use lamina_drive::{Cache, Linear, Mechanism, Model, Rotational, SECTOR, Seek, Zone};
 
@@ -20,7 +21,6 @@ impl Found {
             segment_sectors: cache.segment_sectors.map_or(1 << 14, |(sectors, _)| sectors as u32),
             prefetch_sectors: cache.prefetch.0 as u32,
         });
-        let bus = self.cache.as_ref().map(|cache| cache.sector_us).filter(|us| *us > 0.0);
         let rotational = Rotational {
             rotation_ms: self.turn_us.value / 1e3,
             heads: self.heads,
@@ -30,7 +30,7 @@ impl Found {
                 .cache
                 .as_ref()
                 .map_or(HIT_MS, |cache| (cache.hit_us - cache.sector_us).max(0.0) / 1e3),
-            bus_rate: bus.map(|us| Bytes((SECTOR as f64 / us * 1e6) as u64)),
+            bus_rate: self.cache.as_ref().and_then(|cache| bus_rate(cache.sector_us)),
             seek: self.seek(),
             cache,
             zones: self.zones.iter().map(FoundZone::model).collect(),

@@ -45,6 +45,9 @@ pub(super) struct Rotation {
     checked_us: f64,
 }
 
+/// Periods that are tried, at most: readings of a sector that are minutes apart are no answers of a disk.
+const COARSE_MAX: usize = 4_000_000;
+
 /// Times between readings of one sector, and which reading began them.
 struct Gaps(Vec<f64>);
 
@@ -59,9 +62,12 @@ impl Gaps {
         let longest = self.0.iter().copied().fold(1.0, f64::max);
         let (first, last) = (1.0 / PERIODS_US.1, 1.0 / PERIODS_US.0);
         let step = 0.05 / longest;
-        let all = (0..((last - first) / step) as usize).map(|n| first + n as f64 * step);
-        let by_agreement = |a: &f64, b: &f64| self.agreement(*a).total_cmp(&self.agreement(*b));
-        let best = all.max_by(by_agreement).filter(|best| self.agreement(*best) > AGREEMENT_MIN)?;
+        let steps = ((last - first) / step) as usize;
+        if steps > COARSE_MAX {
+            return None;
+        }
+        let all = (0..steps).map(|n| first + n as f64 * step).map(|per_us| (self.agreement(per_us), per_us));
+        let (_, best) = all.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|best| best.0 > AGREEMENT_MIN)?;
         let part = |parts: u32| best / f64::from(parts);
         let fits = |per_us: &f64| *per_us >= first && self.agreement(*per_us) > 0.9 * self.agreement(best);
         (2..=8).rev().map(part).find(fits).or(Some(best)).map(|per_us| 1.0 / per_us)

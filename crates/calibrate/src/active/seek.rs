@@ -291,7 +291,9 @@ fn head_switch(seeking: &mut Seeking, layout: &Layout) -> Result<Option<Access>,
         let last = u64::from(layout.heads) - 1;
         let target = any(session, &layout.tracks, |track| track.index < last)?;
         let first = target.first + target.sectors;
-        Some(Pair { source: early_sector(session, first, target.slots), target })
+        // The last track may end early.
+        let source = early_sector(session, first, target.slots).min(session.sectors() - 1);
+        Some(Pair { source, target })
     })
 }
 

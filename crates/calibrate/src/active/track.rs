@@ -86,6 +86,9 @@ pub(super) async fn slope(ask: &Asker, top: u64) -> Option<Slope> {
     None
 }
 
+/// Turns of a sector on the longest track that is believed.
+const PER_SECTOR_MIN: f64 = 1e-5;
+
 async fn slope_at(ask: &Asker, top: u64) -> Option<Slope> {
     const FIRST: u64 = 4;
     let low = top.checked_sub(FIRST)?;
@@ -104,6 +107,10 @@ async fn slope_at(ask: &Asker, top: u64) -> Option<Slope> {
             return (on != low).then_some(Slope { line, on, off: Some(lbn) });
         }
         line.learn(lbn, phase, tolerance);
+        if !(PER_SECTOR_MIN..=1.0 / SECTORS_MIN).contains(&line.per_sector) {
+            // Phases that jitter so much say nothing.
+            return None;
+        }
         on = lbn;
         if step as f64 * line.per_sector > TURNS_MAX {
             break;

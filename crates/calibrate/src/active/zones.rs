@@ -162,7 +162,8 @@ async fn look(ask: &Asker, low: &Known, high: &Known) -> Option<Known> {
 /// The first sector of the zone of `high`, which is a few tracks above `low`.
 async fn first_sector(ask: &Asker, low: Known, high: Known, noise: f64) -> Option<u64> {
     let Some(edge) = edge(ask, low, high).await else {
-        return crossing(ask, low, high).await.map(|(first, _)| first);
+        let between = |first: &u64| (low.lbn..=high.lbn).contains(first);
+        return crossing(ask, low, high).await.map(|(first, _)| first).filter(between);
     };
     if signed(edge.jump).abs() > 4.0 * ask.tolerance {
         return Some(edge.lbn);

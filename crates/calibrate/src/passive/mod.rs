@@ -27,7 +27,7 @@ pub use ablation::ablations;
 pub use period::Rotation;
 
 use crate::Sample;
-use crate::numbers::{median, quantile};
+use crate::numbers::{self, median, quantile};
 use crate::score;
 use crate::trace::{Record, Think, samples};
 use lamina_block::Bytes;
@@ -39,6 +39,9 @@ use media::Point;
 use seek::{Reach, Seeks};
 use std::fmt;
 
+/// Samples that a model is fitted to, at most, the first ones: more hardly make it better, and the angle map takes
+/// memory in proportion to the square of their number.
+const SAMPLES_MAX: usize = 20_000;
 /// Points of the distributions of residuals.
 const QUANTILES: usize = 50;
 
@@ -102,6 +105,7 @@ pub fn think(records: &[Record]) -> Think {
 
 /// Fits a model to `samples`, which are in the order of their moments. `progress` is told what begins.
 pub fn fit(samples: &[Sample], options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Fitted, NoModel> {
+    let samples = &samples[..samples.len().min(SAMPLES_MAX)];
     progress("rotation");
     let all = media::points(samples);
     let rotation = period::rotation(&all).ok_or_else(|| {
@@ -111,6 +115,7 @@ pub fn fit(samples: &[Sample], options: &Options, progress: &mut dyn FnMut(&str)
              places are needed, each alone in the drive"
         ))
     })?;
+    zones::check(&all)?;
     let rotation = zones::narrowed(&all, &rotation);
     progress("zones and tracks");
     let reads: Vec<Point> = all.iter().copied().filter(|p| !p.write).collect();
@@ -154,7 +159,7 @@ fn angles(reads: &[Point], period_us: f64) -> Result<Angles, NoModel> {
     let seen = zones::seen(reads, period_us, transfer_us);
     let last = seen.last().ok_or_else(|| NoModel("no reads from the medium".into()))?.lbn;
     let spans = zones::zones(&seen);
-    let width = last / zones::WINDOWS as f64;
+    let width = (last + 1.0) / zones::WINDOWS as f64;
     let found = parts::parts(&seen, &spans, width);
     let mut map = map::map(&seen, &found.parts, 1.2 * width);
     // The transfer is known better once angles are.
@@ -179,7 +184,7 @@ fn skeleton(samples: &[Sample], options: &Options, rotation: &Rotation, angles: 
         heads: angles.heads as u32,
         read_sector_ms: angles.transfer_us / 1000.0,
         hit_ms: hit_us / 1000.0,
-        bus_rate: (sector_us > 0.0).then(|| Bytes((SECTOR as f64 / (sector_us / 1e6)) as u64)),
+        bus_rate: numbers::bus_rate(sector_us),
         write_buffer: media::writes_are_buffered(samples).then_some(buffer),
         zones: angles.map.zones.clone(),
         corrections: angles.map.corrections.clone(),
@@ -240,12 +245,12 @@ fn add_seeks(model: &mut Model, samples: &[Sample], angles: &Angles, period_us: 
         let moves = match op {
             Op::Read if sample.service_us >= shortest => {
                 let us = sample.service_us - f64::from(sectors) * angles.transfer_us;
-                reads.push(Reach { distance, us });
+                reads.push(Reach { distance, us: us.max(0.0) });
                 true
             }
             Op::Write => {
                 let us = sample.service_us - f64::from(sectors) * period_us / disk.zones[0].sectors_per_track;
-                writes.push(Reach { distance, us });
+                writes.push(Reach { distance, us: us.max(0.0) });
                 true
             }
             Op::Read | Op::Flush | Op::Discard => false,

@@ -5,6 +5,7 @@
 //! windows that explains the most points, where each change of ρ costs as much as chance would easily win. The
 //! boundaries are then known to a window; what is behind them is left to the angle maps of the zones.
 
+use super::NoModel;
 use super::media::Point;
 use super::period::{Rotation, TRACKS};
 use crate::numbers::{direction, sum};
@@ -16,6 +17,8 @@ use std::sync::Arc;
 pub(crate) const WINDOWS: usize = 64;
 /// Bins of a window's spectrum.
 const BINS: usize = 1 << 14;
+/// Periods on either side of the first that are tried, at most.
+const STEPS_MAX: f64 = 2000.0;
 /// The windows with the most points that narrow the period down.
 const PERIOD_WINDOWS: usize = 12;
 /// Steps in which the transfer of a sector is sought, in turns, and how many of them.
@@ -107,6 +110,18 @@ fn windows(seen: &[Seen]) -> (f64, Vec<Window<'_>>) {
     (width, (0..WINDOWS).map(window).collect())
 }
 
+/// Refuses a drive that is so large that half of all lengths of tracks could not be told in a window.
+pub(crate) fn check(points: &[Point]) -> Result<(), NoModel> {
+    let end = points.iter().map(|p| p.lbn).fold(0.0, f64::max);
+    let shortest = end / WINDOWS as f64 / (BINS / 2) as f64;
+    if shortest <= TRACKS.1 / 2.0 {
+        return Ok(());
+    }
+    Err(NoModel(format!(
+        "a request for sector {end} is too far up: tracks of {shortest:.0} sectors cannot be told there"
+    )))
+}
+
 /// The same rotation, known as well as the longest time between points allows.
 pub(crate) fn narrowed(points: &[Point], rotation: &Rotation) -> Rotation {
     let (first, last) = (points.first().map_or(0.0, |p| p.at), points.last().map_or(0.0, |p| p.at));
@@ -123,8 +138,10 @@ pub(crate) fn narrowed(points: &[Point], rotation: &Rotation) -> Rotation {
         };
         windows.iter().map(highest).sum::<f64>()
     };
-    let step = 1.0 / (6.0 * duration);
     let centre = 1.0 / rotation.period_us;
+    // Pauses make a trace long, and take no part in it: the search has an end all the same.
+    let least = 1.5 * rotation.uncertainty_us * centre * centre / STEPS_MAX;
+    let step = (1.0 / (6.0 * duration)).max(least);
     let steps = (1.5 * rotation.uncertainty_us * centre * centre / step).ceil() as i64;
     let tried = (-steps..=steps).map(|n| centre + n as f64 * step).map(|f| (height(f), f));
     let (_, best) = tried.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or((0.0, centre));

@@ -12,19 +12,22 @@
 //! refused. A program that does not answer at all is an error.
 
 use lamina_calibrate::Probe;
+use lamina_calibrate::trace::MICROSECONDS_MAX;
 use lamina_drive::{Op, Request};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::{Duration, Instant};
 
 /// How long an answer may take. A drive's time passes at once, so that this is time for computing.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The first sector number that is tried for the size, and the last.
 const SIZES: (u64, u64) = (1 << 10, 1 << 42);
-/// How often a program that ends is started anew.
-const STARTS_MAX: u32 = 200;
+/// The longest answer, in bytes.
+const ANSWER_MAX: u64 = 4096;
+/// How long a program that has closed its output may take to end by itself.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A program that is asked.
 pub struct ChildProbe {
@@ -82,8 +85,7 @@ impl ChildProbe {
             }
         }
         let (mut there, mut refused) = (0, SIZES.0);
-        let mut starts = 0;
-        while self.has(refused, &mut starts)? {
+        while self.has(refused)? {
             (there, refused) = (refused, refused * 2);
             if refused > SIZES.1 {
                 return Err(format!(
@@ -94,23 +96,16 @@ impl ChildProbe {
         }
         while refused - there > 1 {
             let middle = there + (refused - there) / 2;
-            if self.has(middle, &mut starts)? { there = middle } else { refused = middle }
+            if self.has(middle)? { there = middle } else { refused = middle }
         }
         Ok(refused)
     }
 
-    fn has(&mut self, lbn: u64, starts: &mut u32) -> Result<bool, String> {
+    fn has(&mut self, lbn: u64) -> Result<bool, String> {
         match self.running.ask(lbn, 1, 0)? {
             Answer::Took(_) => Ok(true),
             Answer::Refused(_) => Ok(false),
             Answer::Ended => {
-                *starts += 1;
-                if *starts > STARTS_MAX {
-                    return Err(format!(
-                        "{}: ends again and again: say how large the drive is with --size",
-                        self.command
-                    ));
-                }
                 self.running = Running::start(&self.command)?;
                 Ok(false)
             }
@@ -152,23 +147,34 @@ impl Running {
         let mut child = shell.spawn().map_err(|e| format!("{command}: cannot be started: {e}"))?;
         let pipes = child.stdin.take().zip(child.stdout.take());
         let (requests, output) = pipes.ok_or_else(|| format!("{command}: has no pipes"))?;
-        let (lines, answers) = channel();
+        // A program that talks without being asked has to wait.
+        let (lines, answers) = sync_channel(1);
         std::thread::spawn(move || {
+            let mut output = BufReader::new(output);
             // The other end is gone when the probe is.
-            BufReader::new(output).lines().take_while(|line| lines.send(clone(line)).is_ok()).for_each(drop);
+            while let Some(line) = answer(&mut output).transpose() {
+                if lines.send(line).is_err() {
+                    return;
+                }
+            }
         });
         Ok(Running { child, requests, answers })
     }
 
     fn ask(&mut self, lbn: u64, sectors: u32, think_us: u64) -> Result<Answer, String> {
+        if let Ok(Ok(early)) = self.answers.try_recv() {
+            return Err(format!(
+                "the probe says {early:?} without being asked: one line a request is expected"
+            ));
+        }
         let line = format!("R {lbn} {sectors} {think_us}\n");
         if self.requests.write_all(line.as_bytes()).and_then(|()| self.requests.flush()).is_err() {
             return Ok(Answer::Ended);
         }
         match self.answers.recv_timeout(ANSWER_TIMEOUT) {
             Ok(Ok(answer)) => Ok(match answer.trim().parse::<f64>() {
-                Ok(us) if us.is_finite() && us >= 0.0 => Answer::Took(us),
-                Ok(_) | Err(_) => Answer::Refused(answer),
+                Ok(us) if (0.0..=MICROSECONDS_MAX).contains(&us) => Answer::Took(us),
+                Ok(_) | Err(_) => Answer::Refused(answer.trim_end().to_owned()),
             }),
             Ok(Err(e)) => Err(format!("the probe's answer cannot be read: {e}")),
             Err(RecvTimeoutError::Disconnected) => Ok(Answer::Ended),
@@ -184,16 +190,25 @@ impl Running {
 
     /// How the program ended, for a message.
     fn status(&mut self) -> String {
-        match self.child.wait() {
-            Ok(status) => format!(" ({status})"),
-            Err(_) => String::new(),
+        let begun = Instant::now();
+        while begun.elapsed() < END_TIMEOUT {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return format!(" ({status})");
+            }
+            std::thread::sleep(Duration::from_millis(5));
         }
+        " (its output is closed, and it runs on)".into()
     }
 }
 
-/// An error of a reader cannot be copied, but its text can.
-fn clone(line: &std::io::Result<String>) -> std::io::Result<String> {
-    line.as_ref().cloned().map_err(|e| std::io::Error::new(e.kind(), e.to_string()))
+/// The next line of a program, if there is one.
+fn answer(output: &mut impl BufRead) -> std::io::Result<Option<String>> {
+    let mut line = String::new();
+    let read = output.take(ANSWER_MAX).read_line(&mut line)?;
+    if read as u64 == ANSWER_MAX {
+        return Err(std::io::Error::other(format!("longer than {ANSWER_MAX} bytes")));
+    }
+    Ok((read > 0).then_some(line))
 }
 
 impl Drop for Running {
@@ -240,9 +255,26 @@ mod tests {
             ("while read x; do echo hello; done", "answered with \"hello\""),
             ("while read x; do echo nan; done", "answered with \"nan\""),
             ("while read x; do echo 1; done", "--size"),
+            ("while read x; do echo 1e12; done", "answered with \"1e12\""),
+            ("tr -d '\\n' </dev/zero", "longer than 4096 bytes"),
+            ("exec >&-; while read x; do :; done", "its output is closed, and it runs on"),
         ] {
             let error = ChildProbe::start(command, None).err().unwrap_or_default();
             assert!(error.contains(message), "{command}: {error}");
         }
+    }
+
+    #[test]
+    fn answers_to_nothing_are_refused() {
+        // The first ones may come between a question and the look at the answer.
+        let mut probe = ChildProbe::start("yes 1500", Some(9000)).expect("a program");
+        let error = loop {
+            match probe.ask(Request { op: Op::Read, lbn: 0, sectors: 1 }, 0.0) {
+                Ok(us) => assert_eq!(us, 1500.0),
+                Err(error) => break error,
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        assert!(error.contains("\"1500\\n\" without being asked"), "{error}");
     }
 }

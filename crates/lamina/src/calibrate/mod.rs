@@ -35,6 +35,10 @@ pub fn run(args: &cli::Calibrate) -> Result<(), Failure> {
             path.display()
         )));
     }
+    if let Some(folder) = &args.plots {
+        // What cannot be written is said before anything is measured.
+        std::fs::create_dir_all(folder).map_err(|e| Failure::failed(format!("{}: {e}", folder.display())))?;
+    }
     let model = match (&args.device, &args.probe, &args.trace) {
         (Some(path), None, None) => of_device(args, path)?,
         (None, Some(command), None) => of_probe(args, command)?,
@@ -83,7 +87,13 @@ struct Asked {
 
 /// Asks a drive, and makes the best model of what it answers.
 fn asked(args: &cli::Calibrate, probe: &mut dyn Probe, name: &str) -> Result<Asked, Failure> {
-    let options = Options { seed: args.seed, budget_s: args.budget.0.as_secs_f64(), pages: args.samples };
+    let is_line = args.mechanism == Some(cli::Mechanism::Linear);
+    let options = Options {
+        seed: args.seed,
+        budget_s: args.budget.0.as_secs_f64(),
+        pages: args.samples,
+        parts: !is_line,
+    };
     let answers = find(probe, &options, &mut |line| eprintln!("{line}")).map_err(Failure::failed)?;
     let sectors = probe.sectors();
     let line = linear::fit(&answers.readings, sectors);
@@ -91,7 +101,10 @@ fn asked(args: &cli::Calibrate, probe: &mut dyn Probe, name: &str) -> Result<Ask
     report::answers(&mut out, &answers, line.as_ref(), sectors)?;
     let Answers { disk, readings, .. } = &answers;
     let hit_us = disk.as_ref().and_then(|disk| disk.cache.as_ref()).map(|cache| cache.hit_us);
-    let disk = disk.as_ref().filter(|_| args.mechanism != Some(cli::Mechanism::Linear));
+    let disk = disk.as_ref();
+    if disk.is_none() && args.mechanism == Some(cli::Mechanism::Rotational) {
+        return Err(Failure::failed("no disk is found that a rotational model could be made of"));
+    }
     let of_line = || line.as_ref().map(|line| line.model(name, sectors, hit_us));
     let model = disk.map(|disk| disk.model(name, sectors)).or_else(of_line);
     if let Some(model) = &model {
@@ -104,7 +117,7 @@ fn asked(args: &cli::Calibrate, probe: &mut dyn Probe, name: &str) -> Result<Ask
     if let Some(folder) = &args.plots {
         plots(folder, &answers, line.as_ref(), score.as_ref(), sectors).map_err(Failure::failed)?;
     }
-    Ok(Asked { model, turns: answers.disk.is_some() })
+    Ok(Asked { model, turns: answers.turns })
 }
 
 fn plots(
@@ -114,7 +127,6 @@ fn plots(
     score: Option<&Score>,
     sectors: u64,
 ) -> Result<(), String> {
-    std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     line.map_or(Ok(()), |line| plot::distance(folder, &answers.readings, line))?;
     if let Some(disk) = &answers.disk {
         plot::angle(folder, &answers.readings, disk.turn_us.value, sectors)?;
@@ -143,7 +155,8 @@ fn flash(args: &cli::Calibrate, device: &Device, name: &str) -> Result<Model, Fa
         Ok(measured)
     };
     let first = measure(args.seed)?;
-    let model = ssd::fit(&first, name, device.bytes()).ok_or_else(too_few)?;
+    let few = || Failure::failed("too few reads for a model: a longer --time");
+    let model = ssd::fit(&first, name, device.bytes()).ok_or_else(few)?;
     model.check().map_err(|e| Failure::failed(format!("what was measured is no model: {e}")))?;
     let second = measure(args.seed.wrapping_add(1))?;
     report::flash(&mut std::io::stderr().lock(), &model, &first, &second)?;
@@ -156,7 +169,8 @@ fn save(path: &Path, text: &str) -> Result<(), Failure> {
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
     let part = PathBuf::from(part);
-    std::fs::write(&part, text).map_err(wrong)?;
+    let mut file = std::fs::File::create(&part).map_err(wrong)?;
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(wrong)?;
     std::fs::rename(&part, path).map_err(wrong)?;
     eprintln!("{}: written", path.display());
     Ok(())

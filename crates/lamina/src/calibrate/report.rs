@@ -22,6 +22,7 @@ pub fn answers(out: &mut dyn Write, answers: &Answers, line: Option<&Line>, sect
     )?;
     match &answers.disk {
         Some(disk) => hard_disk(out, disk)?,
+        None if answers.turns => writeln!(out, "a disk turns; its parts were not found, or not looked for")?,
         None => writeln!(
             out,
             "no rotation: the times between readings of a sector are not whole turns of any period"

@@ -5,12 +5,12 @@
 use super::{name, report};
 use crate::cli;
 use crate::exit::Failure;
-use flate2::read::MultiGzDecoder;
 use lamina_block::Bytes;
 use lamina_calibrate::passive::{Fitted, Options, fit, think};
 use lamina_calibrate::score;
 use lamina_calibrate::trace::{parse, samples};
 use lamina_drive::{Model, SECTOR};
+use lamina_workload::trace::decompressed;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -38,11 +38,7 @@ pub fn of_trace(args: &cli::Calibrate, path: &Path) -> Result<Model, Failure> {
 
 /// The text of a file, perhaps compressed.
 fn text(path: &Path) -> Result<String, String> {
-    let mut start = [0; 2];
-    let open = || File::open(path).map_err(|e| e.to_string());
-    let is_gzip = open()?.read_exact(&mut start).is_ok() && start == [0x1f, 0x8b];
-    let file: Box<dyn Read> =
-        if is_gzip { Box::new(MultiGzDecoder::new(open()?)) } else { Box::new(open()?) };
+    let file = File::open(path).and_then(decompressed).map_err(|e| e.to_string())?;
     let mut text = String::new();
     let read = file.take(TEXT_MAX + 1).read_to_string(&mut text).map_err(|e| e.to_string())?;
     match read as u64 > TEXT_MAX {

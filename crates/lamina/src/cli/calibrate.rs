@@ -12,7 +12,7 @@ pub struct Calibrate {
     pub device: Option<PathBuf>,
     /// Requests that were measured one at a time, a line each, compressed or not: `R|W Hit|Miss lbn sectors service_us
     /// think_us` (DiskSim's validation traces). The model is fitted to the first half and judged by the second.
-    #[arg(long, value_name = "FILE", conflicts_with = "probe")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["probe", "mechanism", "samples", "budget", "time", "plots"])]
     pub trace: Option<PathBuf>,
     /// A command for the shell that answers for a drive.
     #[arg(long, value_name = "COMMAND")]
@@ -39,7 +39,7 @@ pub struct Calibrate {
     #[arg(long, value_name = "TIME", default_value = "590s")]
     pub budget: Interval,
     /// For a device in which nothing turns: how long each size and depth is read.
-    #[arg(long, value_name = "TIME", default_value = "2s")]
+    #[arg(long, value_name = "TIME", default_value = "2s", conflicts_with = "probe")]
     pub time: Interval,
     /// A folder for pictures (SVG): time over distance, angles, seeks, distributions.
     #[arg(long, value_name = "FOLDER")]

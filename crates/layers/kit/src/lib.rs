@@ -4,6 +4,7 @@
 //! of layers needs stays with the family. Pieces stand on the contract and on the metadata store, and know no
 //! layer.
 //!
+//! * [`alarm`]: the next moment at which a layer looks again at what it waits for.
 //! * [`command`]: the arguments of a command, and the answer to one that is not known.
 //! * [`consent`]: the answer of a layer, with state that depends on the bytes below, to a change of them.
 //! * [`fan_out`]: one request for several children, and their geometry taken together.
@@ -20,6 +21,7 @@
 //! * [`state_record`]: the state that a device keeps with its hierarchy, JSON with a version.
 //! * [`tasks`]: background work that `close` waits for.
 
+pub mod alarm;
 pub mod command;
 pub mod consent;
 pub mod fan_out;

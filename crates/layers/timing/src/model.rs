@@ -4,9 +4,6 @@ use lamina_block::{Env, Error, Result};
 use lamina_drive::Model;
 use std::path::Path;
 
-/// The longest model file, in bytes. Fitted models have tables of a few thousand numbers.
-const LONGEST: usize = 4 << 20;
-
 /// The model called `name`; if none is, the one in the file `name`, a path relative to `base`. Errors begin with the
 /// name of the key, and tell the line and the key inside the file.
 pub(crate) async fn load(env: &dyn Env, base: &Path, name: &str) -> Result<Model> {
@@ -15,10 +12,12 @@ pub(crate) async fn load(env: &dyn Env, base: &Path, name: &str) -> Result<Model
     }
     let path = base.join(name);
     let failed = |e: Error| {
-        let message =
-            format!("model: {name:?} is neither a model that comes with Lamina nor a file: {}", e.message());
+        let message = format!(
+            "model: {name:?} is no model that comes with Lamina, and cannot be read as a file: {}",
+            e.message()
+        );
         Error::new(e.kind(), message)
     };
-    let text = env.read_text(path.clone(), LONGEST).await.map_err(failed)?;
+    let text = env.read_text(path.clone(), Model::FILE_MAX).await.map_err(failed)?;
     Model::parse(&text).map_err(|e| Error::invalid(format!("model: {}: {e}", path.display())))
 }

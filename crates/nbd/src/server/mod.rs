@@ -297,7 +297,8 @@ impl Server {
         self.handshakes.set(self.handshakes.get() + 1);
         let key = self.clients.borrow().vacant_key();
         let client = Rc::new(Client {
-            number: key as u32,
+            // 0 is the guest of the same export over vhost-user.
+            number: key as u32 + 1,
             stop: Rc::default(),
             conn: Rc::clone(&conn),
             claim: RefCell::default(),

@@ -125,6 +125,15 @@ pub struct Trace {
     failed: bool,
 }
 
+/// The bytes of `input`, which may be compressed with gzip.
+pub fn decompressed(input: impl Read + 'static) -> std::io::Result<Box<dyn BufRead>> {
+    let mut input = BufReader::with_capacity(1 << 16, input);
+    Ok(match input.fill_buf()?.starts_with(&[0x1f, 0x8b]) {
+        true => Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(input))),
+        false => Box::new(input),
+    })
+}
+
 impl Trace {
     /// Opens a file: compressed with gzip or not.
     pub fn open(path: &Path, options: Options) -> Result<Trace, TraceError> {
@@ -135,12 +144,8 @@ impl Trace {
 
     /// Reads `input`; `name` is for messages.
     pub fn read(name: &str, input: impl Read + 'static, options: Options) -> Result<Trace, TraceError> {
-        let mut input: Box<dyn BufRead> = Box::new(BufReader::with_capacity(1 << 16, input));
         let wrong = |what: String| TraceError::new(name, 0, what);
-        let is_gzip = |start: &[u8]| start.starts_with(&[0x1f, 0x8b]);
-        if is_gzip(input.fill_buf().map_err(|e| wrong(e.to_string()))?) {
-            input = Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(input)));
-        }
+        let mut input = decompressed(input).map_err(|e| wrong(e.to_string()))?;
         let start = input.fill_buf().map_err(|e| wrong(e.to_string()))?;
         let format = options.format.or_else(|| Format::of(start)).ok_or_else(|| wrong(unknown()))?;
         let order = blktrace::Order::of(start);

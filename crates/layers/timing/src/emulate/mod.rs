@@ -40,11 +40,11 @@ use adapt::Bounds;
 use clock::Scale;
 use lamina_block::{
     Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Env, Error, Figure, Geometry, Io, Layer,
-    Made, Manage, Node, Notice, Passthrough, Pending, Result, Step, Time, Traits, Unit, Verb,
+    Made, Manage, Node, Notice, Passthrough, Pending, Result, Step, Traits, Unit, Verb,
 };
 use lamina_drive::{Model, Request};
+use lamina_kit::alarm::Alarm;
 use lamina_kit::command::{args, unknown};
-use lamina_kit::tasks::Tasks;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
@@ -142,8 +142,7 @@ impl Config for Keys {
                 seed: self.seed,
                 model: RefCell::new(model),
                 throttle: RefCell::new(throttle),
-                armed: Cell::new(None),
-                timers: Rc::default(),
+                alarm: Alarm::default(),
                 warned: Cell::new(false),
             }) as Made)
         })
@@ -171,8 +170,7 @@ struct Emulate {
     model: RefCell<Model>,
     throttle: RefCell<Throttle>,
     /// When the model is looked at next.
-    armed: Cell<Option<Time>>,
-    timers: Rc<Tasks>,
+    alarm: Alarm,
     /// It was said that the lateness is too large.
     warned: Cell<bool>,
 }
@@ -193,20 +191,11 @@ impl Emulate {
     /// Looks at the model when a request ends there, unless that is arranged already.
     fn arm(self: &Rc<Self>) {
         let Some(next) = self.throttle.borrow().next() else { return };
-        if self.armed.get().is_some_and(|armed| armed <= next) {
-            return;
-        }
-        self.armed.set(Some(next));
-        let me = Rc::clone(self);
-        self.timers.spawn(&*self.env, async move {
-            me.env.sleep_until(next).await;
-            // A request that ends earlier may have come meanwhile: another task is armed then, or was.
-            if me.armed.get() == Some(next) {
-                me.armed.set(None);
-            }
+        let ring = |me: Rc<Emulate>| {
             me.throttle.borrow_mut().harvest(me.env.now());
             me.arm();
-        });
+        };
+        self.alarm.set(&*self.env, next, || self.env.sleep_until(next), self, ring);
     }
 
     /// Waits until a request has ended in the model, and completes it.
@@ -220,6 +209,8 @@ impl Emulate {
         let changed = self.throttle.borrow_mut().complete(self.env.now(), place.id, returned);
         if let Some(k) = changed {
             tracing::info!(device = %self.name, "k is {k} now");
+            // The lateness under another k is worth another word.
+            self.warned.set(false);
             self.arm();
         }
         self.judge();
@@ -307,13 +298,6 @@ impl Layer for Emulate {
 
     fn passthrough(&self) -> Passthrough {
         Passthrough::to(&self.child)
-    }
-
-    fn close(self: Rc<Self>) -> Pending {
-        Box::pin(async move {
-            self.timers.ended().await;
-            Ok(())
-        })
     }
 }
 

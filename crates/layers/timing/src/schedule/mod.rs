@@ -65,12 +65,13 @@ use crate::model;
 use desk::{Desk, Next};
 use lamina_block::{
     Arg, ArgType, Build, Command, Config, Consent, Effect, Env, Figure, Geometry, Io, Layer, Made, Manage,
-    Node, Op, Passthrough, Pending, Request, Result, Step, Time, Traits, Unit, Verb,
+    Node, Op, Passthrough, Pending, Result, Step, Time, Traits, Unit, Verb,
 };
-use lamina_drive::Model;
+use lamina_drive::{Model, Request};
+use lamina_kit::alarm::Alarm;
 use lamina_kit::command::{args, unknown};
 use serde_json::{Value, json};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -152,7 +153,7 @@ impl Config for Keys {
                 None => None,
             };
             let (child, desk) = (with.child(), RefCell::new(Desk::new(self, model)?));
-            Ok(Rc::new(Schedule { child, env: with.env, base: with.base, desk, alarm: Cell::new(None) })
+            Ok(Rc::new(Schedule { child, env: with.env, base: with.base, desk, alarm: Alarm::default() })
                 as Made)
         })
     }
@@ -165,7 +166,7 @@ struct Schedule {
     base: PathBuf,
     desk: RefCell<Desk>,
     /// When the policy is asked again, if that is arranged.
-    alarm: Cell<Option<Time>>,
+    alarm: Alarm,
 }
 
 /// A request's place in the queue or in the drive, which it leaves also when it is given up.
@@ -205,29 +206,16 @@ impl Schedule {
         }
     }
 
-    /// Asks the policy again at `until`, or at an earlier time for which that is arranged already.
+    /// Asks the policy again at `until`, or at an earlier time for which that is arranged already. A policy's delay is
+    /// milliseconds: it is not worth a core that stays awake for its exact end.
     fn arm(self: &Rc<Self>, until: Time) {
-        if self.alarm.get().is_some_and(|alarm| alarm <= until) {
-            return;
-        }
-        self.alarm.set(Some(until));
-        // The queue may be gone by then: nothing waits any more. A policy's delay is milliseconds: it is not worth a
-        // core that stays awake for its exact end.
-        let (sleep, layer) = (self.env.sleep(until.since(self.env.now())), Rc::downgrade(self));
-        self.env.spawn(Box::pin(async move {
-            sleep.await;
-            let Some(layer) = layer.upgrade() else { return };
-            // An earlier alarm may have come between.
-            if layer.alarm.get() == Some(until) {
-                layer.alarm.set(None);
-            }
-            layer.fill();
-        }));
+        let sleep = || self.env.sleep(until.since(self.env.now()));
+        self.alarm.set(&*self.env, until, sleep, self, |layer| layer.fill());
     }
 
     /// Lets a request through that does not have to wait.
     fn pass(self: Rc<Self>, io: Io) -> Step {
-        self.desk.borrow_mut().pass(request(&io).op);
+        self.desk.borrow_mut().pass(Request::from(&io).op);
         let mut below = self.child.submit(io);
         let place = Passed(self);
         match below.ready() {
@@ -238,7 +226,7 @@ impl Schedule {
 
     /// Waits until the policy has sent the request, and does it.
     async fn wait(self: Rc<Self>, io: Io) -> Result<()> {
-        let id = self.desk.borrow_mut().arrive(self.env.now(), io.client, request(&io));
+        let id = self.desk.borrow_mut().arrive(self.env.now(), io.client, Request::from(&io));
         let place = Place { layer: Rc::clone(&self), id };
         self.fill();
         poll_fn(|cx| match self.desk.borrow_mut().is_sent(id, cx.waker()) {
@@ -273,20 +261,10 @@ impl Schedule {
 }
 
 /// The end of a request, and of its place in the drive.
-async fn end<P>(below: Request, place: P) -> Result<()> {
+async fn end<P>(below: lamina_block::Request, place: P) -> Result<()> {
     let result = below.await;
     drop(place);
     result
-}
-
-/// A request as policies see it: what changes the data is a write.
-fn request(io: &Io) -> lamina_drive::Request {
-    use lamina_drive::{Op, Request};
-    let request = Request::from(io);
-    match request.op {
-        Op::Read | Op::Write | Op::Flush => request,
-        Op::Discard => Request { op: Op::Write, ..request },
-    }
 }
 
 /// Puts `changes` into `keys`, in tables key by key.

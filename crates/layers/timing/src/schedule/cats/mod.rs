@@ -111,6 +111,8 @@ pub struct Cats {
     ended: Time,
     tables: u64,
     waits: u64,
+    /// Until when the arm stood, or stands.
+    stands: Option<Time>,
 }
 
 impl Cats {
@@ -135,6 +137,7 @@ impl Cats {
             ended: Time(0),
             tables: 0,
             waits: 0,
+            stands: None,
         }
     }
 
@@ -274,7 +277,7 @@ impl Policy for Cats {
                     return Choice::Idle;
                 };
                 if let Some(until) = self.wait(now, &next) {
-                    self.waits += 1;
+                    self.waits += u64::from(self.stands.replace(until) != Some(until));
                     return Choice::Wait(until);
                 }
                 next

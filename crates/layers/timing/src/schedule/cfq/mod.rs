@@ -149,7 +149,8 @@ impl Cfq {
         let busy = self.busy().count();
         let Some(queue) = self.queues.get_mut(&key) else { return };
         let left = std::mem::take(&mut queue.left);
-        queue.turn = now.0 as i64 + self.parameters.offset(queue.is_sync, busy) - left;
+        let turn = (now.0 as i64).saturating_add(self.parameters.offset(queue.is_sync, busy));
+        queue.turn = turn.saturating_sub(left);
     }
 
     /// Ends the slice of the active queue (`cfq_slice_expired`); what is left of it counts if `is_counted`.
@@ -206,7 +207,8 @@ impl Cfq {
 
     /// True if the first of the round has waited for so long that nobody is favoured before it.
     fn is_round_late(&self, now: Time) -> bool {
-        let round = self.parameters.slice_sync.0.as_nanos() as i64 * self.busy().count() as i64;
+        let slice = i64::try_from(self.parameters.slice_sync.0.as_nanos()).unwrap_or(i64::MAX);
+        let round = slice.saturating_mul(self.busy().count() as i64);
         self.first().is_some_and(|(_, first)| first.turn.saturating_add(round) < now.0 as i64)
     }
 
