@@ -1,7 +1,6 @@
 use super::*;
-use lamina_block::Time;
 use crate::testing::{Buf, Subject, World, all, json, memory, refused, simulated};
-use lamina_block::{Durability, Kind};
+use lamina_block::{Durability, Kind, Time};
 use lamina_drive::Completion;
 use lamina_sim::{DiskOptions, Image};
 use std::time::Duration;
@@ -160,7 +159,10 @@ fn k_and_the_drive_change_under_load() {
         assert!(took < busy / 2 + Duration::from_millis(2), "the rest goes on faster: {took:?} of {busy:?}");
         let other = set(json!({ "model": "no-such" })).await;
         let message = other.err().map(|e| e.message().to_owned()).unwrap_or_default();
-        assert!(message.contains("is no model that comes with Lamina, and cannot be read as a file"), "{message}");
+        assert!(
+            message.contains("is no model that comes with Lamina, and cannot be read as a file"),
+            "{message}"
+        );
         world.sim.put_file(
             "/slow.toml",
             b"name = \"slow\"\nsize = \"1GiB\"\n\
