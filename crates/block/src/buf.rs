@@ -279,8 +279,16 @@ impl Buf {
 
     /// A private copy of the bytes.
     pub fn to_vec(&self) -> Vec<u8> {
-        let mut bytes = vec![0; self.len()];
-        self.read(0, &mut bytes);
+        let mut bytes = Vec::with_capacity(self.len());
+        for segment in self.segments() {
+            let room = bytes.spare_capacity_mut();
+            // SAFETY: the segment's bytes are valid, the room is at least as long as what is left, and belongs to nobody
+            // else; all that is counted has been written.
+            unsafe {
+                std::ptr::copy_nonoverlapping(segment.as_ptr(), room.as_mut_ptr().cast(), segment.len);
+                bytes.set_len(bytes.len() + segment.len);
+            }
+        }
         bytes
     }
 

@@ -15,6 +15,7 @@ use crate::media::Loss;
 use fastrand::Rng;
 use lamina_block::{Durability, Io};
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::rc::Rc;
 
 /// Requests of one run.
@@ -26,6 +27,9 @@ const SAMPLE: u8 = 24;
 const DEPTH: u8 = 2;
 /// Of the moments at which it may fail again, so many are tried.
 const AGAIN: usize = 3;
+
+/// Bytes that are read and checked at a time: they stay in the processor's cache.
+const PIECE: u64 = 64 << 10;
 
 /// The disks as a power loss leaves them.
 pub(crate) struct Crash {
@@ -130,19 +134,18 @@ fn verify_to(subject: &Subject, seed: u64, load: &Load, crash: &Crash, depth: u8
     let built = scene.build(subject);
     scene.rig.env().observe(None);
     let top = built.map_err(tell)?;
-    for at in load.arena() {
+    let block = u64::from(top.geometry().block);
+    for at in load.arena().iter().flat_map(|at| pieces(at, PIECE.max(block))) {
         let first = scene.read(&top, at.clone()).map_err(tell)?;
         if subject.keeps == Keeps::Durably {
-            for crash in &crash.ats {
-                load.history.borrow().check_crash(at, &first, *crash).map_err(tell)?;
-            }
+            load.history.borrow().check_crash(&at, &first, &crash.ats).map_err(tell)?;
         }
         if scene.read(&top, at.clone()).map_err(tell)? != first {
             return Err(tell(format!("two reads of {at:?} differ")));
         }
     }
     // The device still works.
-    let (block, again) = (u64::from(top.geometry().block), Rc::clone(&top));
+    let again = Rc::clone(&top);
     let from = load.arena()[0].start;
     let bytes = load.history.borrow().bytes(u32::MAX, &(from..from + block));
     let write = lamina_block::Buf::from_vec(bytes.clone());
@@ -157,6 +160,12 @@ fn verify_to(subject: &Subject, seed: u64, load: &Load, crash: &Crash, depth: u8
             .map_err(|e| tell(format!("and again, during the open: {e}")))?;
     }
     Ok(())
+}
+
+/// The parts of `at`, of `size` bytes each, the last one as long as it is.
+fn pieces(at: &Range<u64>, size: u64) -> impl Iterator<Item = Range<u64>> {
+    let end = at.end;
+    at.clone().step_by(size as usize).map(move |from| from..end.min(from + size))
 }
 
 pub(crate) fn check(subject: &Subject, seed: u64, run: Run) -> Result<(), String> {

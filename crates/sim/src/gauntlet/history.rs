@@ -44,6 +44,14 @@ struct Change {
     durable: Tick,
 }
 
+impl Change {
+    /// Whether its effect may be there, if the newest certain change was submitted at `newest`, and only those before
+    /// `before` count.
+    fn stays(&self, before: Tick, newest: Tick) -> bool {
+        self.submitted < before && (self.ended > newest || self.id == 0 && newest == 0)
+    }
+}
+
 /// What a granule has held.
 #[derive(Clone, Default)]
 struct Granule {
@@ -158,13 +166,13 @@ impl History {
         flushed.map(|(_, ended)| *ended).min().unwrap_or(NEVER).min(change.durable)
     }
 
-    /// Changes of a granule that the certain ones at `supersede` do not rule out.
+    /// Changes of a granule that those which are `certain` do not rule out.
     fn possible(&self, number: u64, before: Tick, certain: impl Fn(&Change) -> bool) -> Vec<Change> {
         let granule = self.granules.get(&number);
         let changes = granule.map_or(&[][..], |g| g.changes.as_slice());
         let all = || std::iter::once(Self::first(granule)).chain(changes.iter().copied());
         let newest = all().filter(|c| c.sure && certain(c)).map(|c| c.submitted).max().unwrap_or(0);
-        all().filter(|c| c.submitted < before && (c.ended > newest || c.id == 0 && newest == 0)).collect()
+        all().filter(|c| c.stays(before, newest)).collect()
     }
 
     /// Checks what a read between `submitted` and `now` found.
@@ -210,16 +218,38 @@ impl History {
         Ok(())
     }
 
-    /// Checks what was found after a power loss at `crash`.
-    pub(crate) fn check_crash(&self, at: &Range<u64>, bytes: &[u8], crash: Tick) -> Result<(), String> {
-        for (number, block) in self.numbers(at).zip(bytes.chunks_exact(self.granule as usize)) {
-            if self.was_never_changed(number) && stamp::is_zero(block) {
-                continue;
+    /// Checks what was found after a power loss at any of `crashes`.
+    pub(crate) fn check_crash(&self, at: &Range<u64>, bytes: &[u8], crashes: &[Tick]) -> Result<(), String> {
+        let numbers = self.numbers(at);
+        let place = |number: u64| ((number - numbers.start) * self.granule) as usize;
+        let (mut next, changed) = (numbers.start, self.granules.range(numbers.clone()));
+        for (number, granule) in changed {
+            self.check_unchanged(next..*number, &bytes[place(next)..place(*number)])?;
+            next = number + 1;
+            let block = &bytes[place(*number)..place(next)];
+            let found = self.content(*number, block);
+            let changes = std::iter::once(Self::first(Some(granule))).chain(granule.changes.iter().copied());
+            let durable: Vec<(Change, Tick)> = changes.map(|c| (c, self.durable(&c))).collect();
+            for crash in crashes {
+                let newest = durable.iter().filter(|(c, durable)| c.sure && durable <= crash);
+                let newest = newest.map(|(c, _)| c.submitted).max().unwrap_or(0);
+                let all = durable.iter().map(|(c, _)| c);
+                if !all.filter(|c| c.stays(*crash, newest)).any(|c| Some(c.content) == found) {
+                    let possible = self.possible(*number, *crash, |c| self.durable(c) <= *crash);
+                    self.check_block(*number, block, &possible)?;
+                }
             }
-            let possible = self.possible(number, crash, |c| self.durable(c) <= crash);
-            self.check_block(number, block, &possible)?;
         }
-        Ok(())
+        self.check_unchanged(next..numbers.end, &bytes[place(next)..])
+    }
+
+    /// Checks granules that were never changed.
+    fn check_unchanged(&self, numbers: Range<u64>, bytes: &[u8]) -> Result<(), String> {
+        if stamp::is_zero(bytes) {
+            return Ok(());
+        }
+        let mut blocks = numbers.zip(bytes.chunks_exact(self.granule as usize));
+        blocks.try_for_each(|(number, block)| self.check_block(number, block, &[Self::first(None)]).map(drop))
     }
 
     /// The history until a death at `at`, for the next life: the contents that `stays` allows, or anything newer.
@@ -263,17 +293,20 @@ impl History {
         Ok(())
     }
 
-    fn check_block(&self, number: u64, block: &[u8], possible: &[Change]) -> Result<Content, String> {
-        let found = match stamp::recognise(block) {
+    /// The content that `block` shows; none if it is nothing that was ever written there.
+    fn content(&self, number: u64, block: &[u8]) -> Option<Content> {
+        match stamp::recognise(block) {
+            _ if self.is_initial(number, block) => Some(Content::Initial),
             Found::Zero => Some(Content::Zero),
             Found::Written { write, place } if place == number && write < stamp::FOREIGN => {
                 Some(Content::Write(write))
             }
             Found::Written { .. } | Found::Garbage => None,
-        };
-        let initial = self.is_initial(number, block);
-        let found = if initial { Some(Content::Initial) } else { found };
-        match found {
+        }
+    }
+
+    fn check_block(&self, number: u64, block: &[u8], possible: &[Change]) -> Result<Content, String> {
+        match self.content(number, block) {
             Some(content) if possible.iter().any(|c| c.content == content) => Ok(content),
             _ => {
                 let holds = self.explain(number, block);
