@@ -8,7 +8,7 @@ use lamina_block::{
 use lamina_graph::{Hierarchy, Plan};
 use lamina_sim::{Rig, Subject};
 use serde::Deserialize;
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -62,16 +62,18 @@ fn kinds() -> Vec<Kind> {
     [&[Kind::of::<Keys>()], &lamina_layers::KINDS[..]].concat()
 }
 
-/// The device `top` of the file `text`.
-fn stack(name: &str, text: impl Into<Rc<str>>) -> Subject {
-    let text: Rc<str> = text.into();
-    Subject::new(name, move |rig| build(rig, Rc::clone(&text)))
+/// The device `top` of the file `text`, which is read once and built very often.
+fn stack(name: &str, text: impl Into<String>) -> Subject {
+    let (text, plan) = (text.into(), OnceCell::new());
+    let parse = move || Plan::parse(&text, "subject", Path::new(""), &kinds());
+    Subject::new(name, move |rig| {
+        build(rig, plan.get_or_init(|| parse().unwrap_or_else(|report| panic!("{report}"))).clone())
+    })
 }
 
-async fn build(rig: Rc<Rig>, text: Rc<str>) -> Result<Rc<Node>> {
+async fn build(rig: Rc<Rig>, plan: Plan) -> Result<Rc<Node>> {
     let failed = |report| Error::invalid(format!("{report}"));
     rig.env().put_file("/key", b"a key");
-    let plan = Plan::parse(&text, "subject", Path::new(""), &kinds()).map_err(failed)?;
     if plan.devices().iter().any(|device| device.kind.traits.keeps) {
         return build_kept(&rig, &plan).await;
     }
@@ -131,10 +133,15 @@ fn single(kind: &Kind) -> Subject {
     let subject = stack(kind.name, text);
     match kind.name {
         "redo" => subject.disks_of(320 << 10),
-        "file" => Subject::new("file", |rig| {
-            rig.sim_disk(0);
-            build(rig, "[device.top]\ntype = 'file'\npath = 'disk0'\n".into())
-        }),
+        "file" => {
+            let plan =
+                Plan::parse("[device.top]\ntype = 'file'\npath = 'disk0'", "f", Path::new(""), &kinds());
+            let plan = plan.unwrap_or_else(|report| panic!("{report}"));
+            Subject::new("file", move |rig| {
+                rig.sim_disk(0);
+                build(rig, plan.clone())
+            })
+        }
         "memory" => subject.volatile(),
         "null" => subject.forgetful(),
         "snapshot" => subject.disks_of(2 << 20),

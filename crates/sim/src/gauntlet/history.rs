@@ -60,6 +60,26 @@ struct Granule {
     changes: Vec<Change>,
 }
 
+impl Granule {
+    /// The content that `block` shows, which is number `number`; none if nothing like it was ever written there.
+    fn content(&self, number: u64, block: &[u8]) -> Option<Content> {
+        if self.is_initial(block) {
+            return Some(Content::Initial);
+        }
+        match stamp::recognise(block) {
+            Found::Zero => Some(Content::Zero),
+            Found::Written { write, place } if place == number && write < stamp::FOREIGN => {
+                Some(Content::Write(write))
+            }
+            Found::Written { .. } | Found::Garbage => None,
+        }
+    }
+
+    fn is_initial(&self, block: &[u8]) -> bool {
+        self.initial.as_deref().is_some_and(|bytes| *bytes == *block)
+    }
+}
+
 /// All changes of a device.
 #[derive(Clone)]
 pub(crate) struct History {
@@ -227,7 +247,7 @@ impl History {
             self.check_unchanged(next..*number, &bytes[place(next)..place(*number)])?;
             next = number + 1;
             let block = &bytes[place(*number)..place(next)];
-            let found = self.content(*number, block);
+            let found = granule.content(*number, block);
             let changes = std::iter::once(Self::first(Some(granule))).chain(granule.changes.iter().copied());
             let durable: Vec<(Change, Tick)> = changes.map(|c| (c, self.durable(&c))).collect();
             for crash in crashes {
@@ -293,20 +313,9 @@ impl History {
         Ok(())
     }
 
-    /// The content that `block` shows; none if it is nothing that was ever written there.
-    fn content(&self, number: u64, block: &[u8]) -> Option<Content> {
-        match stamp::recognise(block) {
-            _ if self.is_initial(number, block) => Some(Content::Initial),
-            Found::Zero => Some(Content::Zero),
-            Found::Written { write, place } if place == number && write < stamp::FOREIGN => {
-                Some(Content::Write(write))
-            }
-            Found::Written { .. } | Found::Garbage => None,
-        }
-    }
-
     fn check_block(&self, number: u64, block: &[u8], possible: &[Change]) -> Result<Content, String> {
-        match self.content(number, block) {
+        let unchanged = Granule::default();
+        match self.granules.get(&number).unwrap_or(&unchanged).content(number, block) {
             Some(content) if possible.iter().any(|c| c.content == content) => Ok(content),
             _ => {
                 let holds = self.explain(number, block);
@@ -314,11 +323,6 @@ impl History {
                 Err(format!("{} holds {holds}; it may hold: {may}", self.place(number)))
             }
         }
-    }
-
-    fn is_initial(&self, number: u64, block: &[u8]) -> bool {
-        let initial = self.granules.get(&number).and_then(|granule| granule.initial.as_deref());
-        initial.is_some_and(|bytes| *bytes == *block)
     }
 
     fn place(&self, number: u64) -> String {
@@ -335,7 +339,9 @@ impl History {
                 format!("the data of write #{write} at {}", self.place(place))
             }
             Found::Written { write, .. } => format!("write #{write}"),
-            Found::Garbage if self.is_initial(number, block) => "the contents at the beginning".into(),
+            Found::Garbage if self.granules.get(&number).is_some_and(|g| g.is_initial(block)) => {
+                "the contents at the beginning".into()
+            }
             Found::Garbage => "a mixture, or bytes that were never written".into(),
         }
     }
