@@ -36,6 +36,13 @@ struct Die {
     program: Nanos,
 }
 
+impl Die {
+    /// When it has nothing to do.
+    fn free(&self) -> Nanos {
+        self.read.max(self.program)
+    }
+}
+
 /// The buffer of writes.
 struct Buffer {
     size: u64,
@@ -83,11 +90,7 @@ impl Machine {
     }
 
     pub(crate) fn begin(&mut self, now: Nanos, request: &Request, chance: &mut Chance) -> Served {
-        self.buffer.leave(now);
-        if let Some(collector) = &mut self.collector {
-            collector.idle(now - self.programmed, self.dies.len());
-            self.programmed = self.programmed.max(now);
-        }
+        self.catch_up(now);
         let at = match request.op {
             Op::Read => self.read(now, request),
             Op::Write => self.write(now, request.bytes()),
@@ -102,6 +105,15 @@ impl Machine {
         };
         let residual = self.residual(request).map_or(0.0, |distribution| chance.of(distribution));
         Served { at: (at + residual).max(now), hit: false, media: request.op == Op::Read }
+    }
+
+    /// Programs end, and an idle drive collects garbage, until `now`.
+    pub(crate) fn catch_up(&mut self, now: Nanos) {
+        self.buffer.leave(now);
+        if let Some(collector) = &mut self.collector {
+            collector.idle(now - self.programmed, self.dies.len());
+            self.programmed = self.programmed.max(now);
+        }
     }
 
     fn residual(&self, request: &Request) -> Option<&Distribution> {
@@ -232,9 +244,9 @@ impl Machine {
     fn give(&mut self, now: Nanos, count: u64, time: Nanos) -> Nanos {
         let (share, mut left, mut end) = (count.div_ceil(self.dies.len() as u64), count, now);
         while left > 0
-            && let Some(die) = self.dies.iter_mut().min_by(|a, b| a.program.total_cmp(&b.program))
+            && let Some(die) = self.dies.iter_mut().min_by(|a, b| a.free().total_cmp(&b.free()))
         {
-            die.program = die.program.max(now) + left.min(share) as f64 * time;
+            die.program = die.free().max(now) + left.min(share) as f64 * time;
             end = end.max(die.program);
             left -= left.min(share);
         }
@@ -297,14 +309,16 @@ impl Collector {
         let valid_pages = garbage.valid_fraction * block / model.page.0 as f64;
         let gain = block * (1.0 - garbage.valid_fraction);
         let most = (size as f64 * garbage.over_provisioning).max(block);
+        // One block a die has to be erased, so that each can go on; at most half of all.
+        let low = (block * f64::from(model.dies)).min(most / 2.0);
         Collector {
             rest: 0.0,
             time: valid_pages * (model.read_us + model.program_us) * US + garbage.erase_ms * MS,
             gain,
-            erased: most * garbage.erased_fraction,
+            // A drive that was switched on had collected as many as it keeps.
+            erased: (most * garbage.erased_fraction).max(low),
             most,
-            // One block a die has to be erased, so that each can go on; at most half of all.
-            low: (block * f64::from(model.dies)).min(most / 2.0),
+            low,
         }
     }
 

@@ -82,6 +82,13 @@ fn reads_wait_for_programs_or_suspend_them() {
 }
 
 #[test]
+fn programs_wait_for_reads_of_their_die() {
+    // Four pages of each die until 410; the write's page is there at 146.864.
+    let requests = [(0.0, read(0, 64)), (0.0, write(0, 8)), (200.0, FLUSH)];
+    assert_us(ends(ssd(keys()), &requests), &[414.096, 146.864, 1430.0]);
+}
+
+#[test]
 fn flushes_wait_for_programs_unless_the_buffer_is_protected() {
     // Half a page is programmed by the flush alone.
     let requests = [(0.0, write(0, 4)), (100.0, FLUSH), (5000.0, FLUSH)];
@@ -129,6 +136,12 @@ fn write_rate(drive: &mut Drive, count: u64, begin: Time) -> (f64, Time) {
     }
     let last = drain(drive).last().map_or(last, |end| end.at);
     (count as f64 * 4.096 / (last.since(begin).as_secs_f64() * 1e3), last)
+}
+
+#[test]
+fn a_drive_in_its_steady_state_has_what_it_keeps_erased() {
+    // The first page of all costs no more than a block of garbage, on the other die.
+    assert_us(ends(ssd(garbage(0.0)), &[(0.0, write(0, 8)), (100.0, FLUSH)]), &[24.096, 1044.096]);
 }
 
 #[test]
