@@ -37,6 +37,7 @@ fn run(model: &Model) {
         let request = numbers.request(model.sectors());
         now = Time(now.0.saturating_add(numbers.next() >> 20));
         drive.cost(now, &request);
+        tracker.catch_up(now);
         tracker.cost(now, &request);
         drive.submit(now, id, request);
         tracker.dispatched(now, &request);

@@ -1,8 +1,9 @@
 //! Traces: any bytes are read as each format, or as the one that they seem to have, and what they hold is replayed.
 //!
-//! The first byte chooses the format and the event. What must hold: no panic, no hang, memory within bounds; every
-//! error names the input; every request of a replay lies on the disk; a replay ends after as many requests as were
-//! read.
+//! The first byte chooses the format, by its four low bits a place in `Format::ALL` or none, and by the next bit the
+//! event. What must hold: no panic, no hang, no more memory than the fuzzer allows; every error of a trace names the
+//! input, and every error of a replay says something; every request of a replay lies on the disk; a replay, at the
+//! trace's times or two at a time, sends as many requests as were read.
 
 #![no_main]
 

@@ -58,6 +58,7 @@ fn observe(model: &Model, samples: &[Sample], sees_ends: bool) -> Vec<Predicted>
     let moment = |us: f64| Time((us * 1000.0) as u64);
     let predict = |s: &Sample| {
         let start = moment(s.started_us);
+        tracker.catch_up(start);
         let us = tracker.cost(start, &s.request).as_nanos() as f64 / 1000.0;
         let hit = tracker.is_hit_at(start, &s.request);
         tracker.dispatched(start, &s.request);

@@ -25,6 +25,14 @@ impl Chance {
         }
     }
 
+    /// The probability by which quantiles are chosen; `None` where means are.
+    pub(crate) fn probability(&mut self) -> Option<f64> {
+        match self {
+            Chance::Drawn(random) => Some(random.f64()),
+            Chance::Expected => None,
+        }
+    }
+
     /// A value of the distribution.
     pub(crate) fn of(&mut self, distribution: &Distribution) -> Nanos {
         match self {

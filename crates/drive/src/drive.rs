@@ -117,7 +117,8 @@ impl Drive {
         self.waiting.len() + self.serving.len() + self.ended.len()
     }
 
-    /// What `request` is expected to take if the drive began with it at `now`, after what it did last.
+    /// What `request` is expected to take if the drive began with it at `now`, after what it did last. What the drive
+    /// does by itself counts up to the last request that it began.
     pub fn cost(&self, now: Time, request: &Request) -> Duration {
         length(self.machine.cost(now.0 as Nanos, request))
     }
@@ -158,6 +159,7 @@ impl Drive {
         if self.window == 1 || self.waiting.len() == 1 || aged {
             return self.waiting.pop_front();
         }
+        self.machine.catch_up(at.0 as Nanos);
         let cost = |waiting: &Waiting| self.machine.cost(at.0 as Nanos, &waiting.request);
         let costs = self.waiting.iter().take(self.window).map(cost).enumerate();
         let (shortest, _) = costs.min_by(|a, b| a.1.total_cmp(&b.1))?;

@@ -68,7 +68,17 @@ impl Machine {
         }
     }
 
-    /// What `request` is expected to take if begun at `now`.
+    /// Does what the drive does by itself until `now`, as [`Machine::begin`] does first.
+    pub(crate) fn catch_up(&mut self, now: Nanos) {
+        match self {
+            Machine::Rotational(machine) => machine.catch_up(now),
+            Machine::Ssd(machine) => machine.catch_up(now),
+            // Neither does anything by itself.
+            Machine::Linear(_) | Machine::Remote(_) => {}
+        }
+    }
+
+    /// What `request` is expected to take if begun at `now`, to which the drive has caught up.
     pub(crate) fn cost(&self, now: Nanos, request: &Request) -> Nanos {
         match self {
             Machine::Linear(machine) => machine.cost(request),

@@ -50,6 +50,10 @@ impl Tracker {
     pub fn dispatched(&mut self, now: Time, request: &Request) {
         self.now = self.now.max(now);
         let served = self.machine.begin(self.now.0 as Nanos, request, &mut Chance::Expected);
+        // Ends of other drives say nothing.
+        if !matches!(self.machine, Machine::Rotational(_)) {
+            return;
+        }
         if self.under_way.len() == UNDER_WAY_MAX {
             self.under_way.pop_front();
         }
@@ -61,22 +65,32 @@ impl Tracker {
     pub fn completed(&mut self, started: Time, at: Time, request: &Request) {
         self.now = self.now.max(at);
         let Some(place) = self.under_way.iter().position(|sent| sent.request == *request) else { return };
-        let Some(sent) = self.under_way.remove(place) else { return };
+        let Some(sent) = self.under_way.remove(place).filter(|sent| sent.media) else { return };
         let Machine::Rotational(machine) = &mut self.machine else { return };
-        if sent.media && !machine.is_too_short(at.since(started).as_nanos() as Nanos, request) {
-            let at = at.0 as Nanos;
-            self.phase.observe(at, machine.turns_at_end(request), machine.rotation());
-            if let Some(spin) = self.phase.spin(machine.rotation()) {
-                machine.spin_as(spin);
-            }
-            if sent.serial == self.sent {
-                machine.ended(at, request);
-            }
+        let ending = machine.ending(request);
+        // A hit that was not expected says nothing of the angle.
+        if (at.since(started).as_nanos() as Nanos) < ending.least {
+            return;
+        }
+        let at = at.0 as Nanos;
+        self.phase.observe(at, ending.turns, machine.rotation());
+        if let Some(spin) = self.phase.spin(machine.rotation()) {
+            machine.spin_as(spin);
+        }
+        if sent.serial == self.sent {
+            machine.ended(at, &ending);
         }
     }
 
+    /// What the drive does by itself until `now` is done: costs and hits from then on are asked of that state.
+    pub fn catch_up(&mut self, now: Time) {
+        self.now = self.now.max(now);
+        self.machine.catch_up(self.now.0 as Nanos);
+    }
+
     /// What `request` is expected to take if it were sent at `now`: until its end, with the wait for a drive that is
-    /// busy with the medium.
+    /// busy with the medium. What the drive has done by itself meanwhile counts up to the last call that changes this
+    /// observer: of a drive with a buffer of writes, [`Tracker::catch_up`] comes first.
     pub fn cost(&self, now: Time, request: &Request) -> Duration {
         length(self.machine.cost(now.0 as Nanos, request))
     }

@@ -67,6 +67,20 @@ fn a_world_may_go_on_for_longer_than_one_run() {
 }
 
 #[test]
+fn a_world_at_the_end_of_time_runs_on() {
+    let world = Simulation::measuring(1);
+    let wait = |d: Duration| {
+        let env = world.env();
+        world.run(async move {
+            env.sleep(d).await;
+            env.now()
+        })
+    };
+    assert_eq!(wait(Duration::MAX), Ok(Time(u64::MAX)));
+    assert_eq!(wait(Duration::from_secs(1)), Ok(Time(u64::MAX)));
+}
+
+#[test]
 fn all_orders_of_tasks_are_explored() {
     let mut orders = BTreeSet::new();
     for seed in 0..100 {

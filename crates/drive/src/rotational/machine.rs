@@ -38,6 +38,8 @@ pub(crate) struct Machine {
     arm: (f64, f64),
     /// When the arm has nothing to do, reading ahead apart.
     free: Nanos,
+    /// When the last request ended that moved the arm, as the host is told.
+    last_told: Nanos,
     cache: Option<SegmentCache>,
     ahead: Option<Ahead>,
     buffer: Buffer,
@@ -71,6 +73,18 @@ struct Access {
     data: Nanos,
     /// By how much the arm arrives late; early if negative.
     late: Nanos,
+}
+
+/// What the end of a transfer says.
+#[derive(Clone, Copy)]
+pub(crate) struct Ending {
+    /// The turns of the platters then.
+    pub turns: f64,
+    /// From when the last sector has passed until then.
+    behind: Nanos,
+    /// The least that a request with this transfer can take. Half of the constant parts may be errors of the model: one
+    /// that takes less is a hit that was not expected.
+    pub least: Nanos,
 }
 
 /// A transfer, planned.
@@ -110,6 +124,7 @@ impl Machine {
             spin: None,
             arm: (0.0, 0.0),
             free: 0.0,
+            last_told: f64::NEG_INFINITY,
             cache: model.cache.as_ref().map(SegmentCache::new),
             ahead: None,
             buffer: Buffer::new(buffer.map_or(0, |buffer| buffer.size.0 / SECTOR)),
@@ -131,12 +146,16 @@ impl Machine {
         self.rotation
     }
 
-    /// The turns of the platters at the end of a request that ends with a transfer.
-    pub(crate) fn turns_at_end(&self, request: &Request) -> f64 {
+    /// What the end of `request` says, if that is the end of a transfer.
+    pub(crate) fn ending(&self, request: &Request) -> Ending {
         let place = self.geometry.place(request.lbn);
         let (turns, _) = self.geometry.transfer(&place, request.lbn, request.sectors.max(1).into());
-        let lag = self.lag(request, turns) + self.completion;
-        self.geometry.angle(&place, request.lbn) + turns + lag / self.rotation
+        let behind = self.lag(request, turns) + self.completion;
+        Ending {
+            turns: self.geometry.angle(&place, request.lbn) + turns + behind / self.rotation,
+            behind,
+            least: turns * self.rotation + (self.overhead + self.completion) / 2.0,
+        }
     }
 
     /// By how much the host has a read later than the medium, whose transfer takes `turns`.
@@ -147,27 +166,33 @@ impl Machine {
         }
     }
 
-    /// Whether a request that took `took` cannot have had its transfer: a hit that was not expected. Half of the
-    /// constant parts may be errors of the model.
-    pub(crate) fn is_too_short(&self, took: Nanos, request: &Request) -> bool {
-        let place = self.geometry.place(request.lbn);
-        let (turns, _) = self.geometry.transfer(&place, request.lbn, request.sectors.max(1).into());
-        took < turns * self.rotation + (self.overhead + self.completion) / 2.0
-    }
-
-    /// `request`, the last one, a transfer, in truth ended at `at`.
-    pub(crate) fn ended(&mut self, at: Nanos, request: &Request) {
-        let place = self.geometry.place(request.lbn);
-        let (turns, _) = self.geometry.transfer(&place, request.lbn, request.sectors.max(1).into());
-        let moved = at - self.completion - self.lag(request, turns) - self.free;
+    /// The last request, a transfer, in truth ended at `at`.
+    pub(crate) fn ended(&mut self, at: Nanos, ending: &Ending) {
+        let moved = at - ending.behind - self.free;
         self.free += moved;
+        self.last_told = at;
         if let Some(ahead) = &mut self.ahead {
             ahead.since += moved;
         }
     }
 
+    /// Does what the drive does by itself until `now`: writes what waits while the arm has nothing to do.
+    pub(crate) fn catch_up(&mut self, now: Nanos) {
+        // The host has been told of the last end by then, and sends what is next: the arm stays for that. The margin
+        // is for moments that the host knows in whole nanoseconds.
+        while let Some(begin) = self.idle_since().filter(|begin| *begin < now) {
+            self.destage(begin);
+        }
+        self.sync(now);
+    }
+
+    /// Since when the arm could write what waits.
+    fn idle_since(&self) -> Option<Nanos> {
+        (!self.buffer.is_empty()).then(|| self.free.max(self.last_told + MARGIN))
+    }
+
     pub(crate) fn begin(&mut self, now: Nanos, request: &Request, chance: &mut Chance) -> Served {
-        self.background(now);
+        self.catch_up(now);
         match request.op {
             Op::Read => self.read(now, request, chance),
             Op::Write => self.write(now, request, chance),
@@ -179,7 +204,7 @@ impl Machine {
         }
     }
 
-    /// What `request` is expected to take if begun at `now`.
+    /// What `request` is expected to take if begun at `now`, to which the drive has caught up.
     pub(crate) fn cost(&self, now: Nanos, request: &Request) -> Nanos {
         match request.op {
             Op::Read => {
@@ -194,7 +219,7 @@ impl Machine {
                 self.buffered + self.bus(request) + self.residuals.buffered.mean
             }
             Op::Write => self.residuals.write.mean + self.expected(now, request) - now,
-            Op::Flush => self.hit + self.buffer.ranges() as f64 * self.rotation,
+            Op::Flush => (self.free - now).max(0.0) + self.hit + self.buffer.ranges() as f64 * self.rotation,
             Op::Discard => self.hit,
         }
     }
@@ -244,8 +269,10 @@ impl Machine {
         if let Some(end) = self.reached(now, request) {
             self.read_on(now, request);
             self.free = end;
-            let at = self.told(now, end, request) + chance.of(&self.residuals.read);
-            return Served { at: at.max(now), hit: false, media: true };
+            let at = self.told(now, end, request);
+            // The end is at an angle only if neither the bus nor the host made the request longer than the medium.
+            let media = at == end + self.completion && self.ending(request).behind == self.completion;
+            return self.moved(now, at + chance.of(&self.residuals.read), media);
         }
         self.stop(now);
         if self.buffer.overlaps(request.lbn, request.end()) {
@@ -254,7 +281,7 @@ impl Machine {
         let planned = self.transfer(now, request, self.access(request), chance);
         self.read_ahead(request, &planned.last);
         let at = self.free + planned.lag + self.completion + chance.of(&self.residuals.read);
-        Served { at: at.max(now), hit: false, media: true }
+        self.moved(now, at, true)
     }
 
     fn write(&mut self, now: Nanos, request: &Request, chance: &mut Chance) -> Served {
@@ -264,7 +291,7 @@ impl Machine {
             self.stop(now);
             self.transfer(now, request, self.access(request), chance);
             let at = self.free + self.completion + chance.of(&self.residuals.write);
-            return Served { at: at.max(now), hit: false, media: true };
+            return self.moved(now, at, true);
         }
         let mut at = now;
         while !self.buffer.has_room(sectors) {
@@ -307,21 +334,12 @@ impl Machine {
         self.ahead = Some(ahead);
     }
 
-    /// Does what the drive does by itself until `now`.
-    fn background(&mut self, now: Nanos) {
-        while !self.buffer.is_empty() && self.free < now {
-            self.destage(self.free);
-        }
-        self.sync(now);
-    }
-
-    /// Writes everything that waits, from `now` on, and returns when that is done.
+    /// Writes everything that waits, from `now` on, and returns when that is done, and what was on its way before.
     fn empty(&mut self, now: Nanos) -> Nanos {
-        let mut at = now;
         while !self.buffer.is_empty() {
-            at = self.destage(now).max(at);
+            self.destage(now);
         }
-        at
+        self.free.max(now)
     }
 
     /// Writes one range of the buffer, not before `now`, and returns when that is done.
@@ -333,6 +351,12 @@ impl Machine {
         let access = Access { settle: self.settle, ..Access::default() };
         self.transfer(now, &request, access, &mut Chance::Expected);
         self.free
+    }
+
+    /// A request that needed the arm and was begun at `now` ends at `at`.
+    fn moved(&mut self, now: Nanos, at: Nanos, media: bool) -> Served {
+        self.last_told = at.max(now);
+        Served { at: self.last_told, hit: false, media }
     }
 
     /// Moves the arm and waits until the sectors have passed, when the arm is free again.

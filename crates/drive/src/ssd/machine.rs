@@ -1,12 +1,14 @@
 //! An SSD at work.
 
+use super::latencies::Table;
 use super::{Garbage, ResidualOp, Ssd};
 use crate::chance::Chance;
-use crate::machine::{MS, Nanos, Served, US};
+use crate::machine::{MS, Nanos, Served, US, moment};
 use crate::quantiles::Distribution;
 use crate::{Op, Request, SECTOR};
-use lamina_block::Bytes;
-use std::collections::VecDeque;
+use lamina_block::{Bytes, Time};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 
 /// An SSD at work. Times are nanoseconds.
 pub(crate) struct Machine {
@@ -20,6 +22,10 @@ pub(crate) struct Machine {
     page: u64,
     protected: bool,
     residuals: Vec<(ResidualOp, Bytes, Distribution)>,
+    latencies: Table,
+    /// When requests that were begun end, as many as are under way at a time.
+    under_way: BinaryHeap<Reverse<Time>>,
+    depth: usize,
     dies: Vec<Die>,
     /// When the bus is free.
     bus: Nanos,
@@ -34,6 +40,13 @@ pub(crate) struct Machine {
 struct Die {
     read: Nanos,
     program: Nanos,
+}
+
+impl Die {
+    /// When it has nothing to do.
+    fn free(&self) -> Nanos {
+        self.read.max(self.program)
+    }
 }
 
 /// The buffer of writes.
@@ -74,6 +87,9 @@ impl Machine {
             page: model.page.0,
             protected: model.protected,
             residuals: model.residuals.iter().map(residual).collect(),
+            latencies: Table::new(&model.latencies),
+            under_way: BinaryHeap::new(),
+            depth: model.depth as usize,
             dies: vec![Die::default(); model.dies as usize],
             bus: 0.0,
             buffer: Buffer { size: model.buffer.0, used: 0, open: 0, leaving: VecDeque::new() },
@@ -83,16 +99,16 @@ impl Machine {
     }
 
     pub(crate) fn begin(&mut self, now: Nanos, request: &Request, chance: &mut Chance) -> Served {
-        self.buffer.leave(now);
-        if let Some(collector) = &mut self.collector {
-            collector.idle(now - self.programmed, self.dies.len());
-            self.programmed = self.programmed.max(now);
-        }
+        self.catch_up(now);
+        let measured = self.measured(now, request, chance);
         let at = match request.op {
-            Op::Read => self.read(now, request),
-            Op::Write => self.write(now, request.bytes()),
-            Op::Flush if self.protected => now + self.write_overhead,
-            Op::Flush => self.flush(now),
+            Op::Read => match measured {
+                Some(latency) => now + latency + self.held(now, request),
+                None => self.read(now, request),
+            },
+            Op::Write => self.write(now, request.bytes(), measured),
+            Op::Flush if self.protected => now + measured.unwrap_or(self.write_overhead),
+            Op::Flush => self.flush(now, measured),
             Op::Discard => {
                 if let Some(collector) = &mut self.collector {
                     collector.erase(request.bytes() as f64);
@@ -101,7 +117,39 @@ impl Machine {
             }
         };
         let residual = self.residual(request).map_or(0.0, |distribution| chance.of(distribution));
-        Served { at: (at + residual).max(now), hit: false, media: request.op == Op::Read }
+        let at = (at + residual).max(now);
+        if self.under_way.len() < self.depth {
+            self.under_way.push(Reverse(moment(at)));
+        }
+        Served { at, hit: false, media: request.op == Op::Read }
+    }
+
+    /// What `request` takes by the measured latencies, with those that are under way at `now`.
+    fn measured(&self, now: Nanos, request: &Request, chance: &mut Chance) -> Option<Nanos> {
+        let others = self.under_way.iter().filter(|end| end.0 > moment(now)).count();
+        self.latencies.latency(request.op, request.bytes(), others + 1, chance)
+    }
+
+    /// How long programs of the dies make a read wait that is begun at `now`.
+    fn held(&self, now: Nanos, request: &Request) -> Nanos {
+        let (first, count) = self.pages(request);
+        let waits = share(count, self.dies.len() as u64).map(|(i, _)| {
+            let die = self.dies[self.die_of(first + i)];
+            self.read_begin(&Die { read: now, ..die }, now).0 - now
+        });
+        waits.fold(0.0, Nanos::max)
+    }
+
+    /// Programs end, and an idle drive collects garbage, until `now`.
+    pub(crate) fn catch_up(&mut self, now: Nanos) {
+        self.buffer.leave(now);
+        while self.under_way.peek().is_some_and(|end| end.0 <= moment(now)) {
+            self.under_way.pop();
+        }
+        if let Some(collector) = &mut self.collector {
+            collector.idle(now - self.programmed, self.dies.len());
+            self.programmed = self.programmed.max(now);
+        }
     }
 
     fn residual(&self, request: &Request) -> Option<&Distribution> {
@@ -114,7 +162,10 @@ impl Machine {
     /// What `request` is expected to take if begun at `now`.
     pub(crate) fn cost(&self, now: Nanos, request: &Request) -> Nanos {
         let bus = |ready: Nanos, bytes: u64| self.bus.max(ready) + self.transfer(bytes);
+        let measured = self.measured(now, request, &mut Chance::Expected);
+        let overhead = measured.unwrap_or(self.write_overhead);
         let end = match request.op {
+            Op::Read if measured.is_some() => now + overhead + self.held(now, request),
             Op::Read => {
                 let (first, count) = self.pages(request);
                 let ready = now + self.read_overhead;
@@ -125,11 +176,12 @@ impl Machine {
                 bus(ready + self.read, request.bytes()).max(read + last)
             }
             Op::Write => {
+                let arrived = measured.map(|latency| now + latency);
                 let room = self.buffer.room(now, request.bytes());
-                bus(now + self.write_overhead, request.bytes()).max(room)
+                arrived.unwrap_or_else(|| bus(now + overhead, request.bytes())).max(room)
             }
-            Op::Flush if self.protected => now + self.write_overhead,
-            Op::Flush => self.programmed.max(now) + self.write_overhead,
+            Op::Flush if self.protected => now + overhead,
+            Op::Flush => self.programmed.max(now) + overhead,
             Op::Discard => now + self.write_overhead,
         };
         end - now + self.residual(request).map_or(0.0, |distribution| distribution.mean)
@@ -191,9 +243,14 @@ impl Machine {
         self.bus.max(read + self.page.min(request.bytes()) as f64 * self.per_byte)
     }
 
-    fn write(&mut self, now: Nanos, bytes: u64) -> Nanos {
-        self.bus = self.bus.max(now + self.write_overhead) + self.transfer(bytes);
-        let arrived = self.bus;
+    fn write(&mut self, now: Nanos, bytes: u64, measured: Option<Nanos>) -> Nanos {
+        let arrived = measured.map_or_else(
+            || {
+                self.bus = self.bus.max(now + self.write_overhead) + self.transfer(bytes);
+                self.bus
+            },
+            |latency| now + latency,
+        );
         self.buffer.used += bytes;
         self.buffer.open += bytes;
         let pages = self.buffer.open / self.page;
@@ -202,12 +259,12 @@ impl Machine {
         arrived.max(self.buffer.make_room())
     }
 
-    fn flush(&mut self, now: Nanos) -> Nanos {
+    fn flush(&mut self, now: Nanos, measured: Option<Nanos>) -> Nanos {
         let open = std::mem::take(&mut self.buffer.open);
         if open > 0 {
             self.program(now, 1, open);
         }
-        self.programmed.max(now) + self.write_overhead
+        self.programmed.max(now) + measured.unwrap_or(self.write_overhead)
     }
 
     /// Gives pages to the dies that are free first; `bytes` of each leave the buffer when it is programmed. Blocks of
@@ -232,9 +289,9 @@ impl Machine {
     fn give(&mut self, now: Nanos, count: u64, time: Nanos) -> Nanos {
         let (share, mut left, mut end) = (count.div_ceil(self.dies.len() as u64), count, now);
         while left > 0
-            && let Some(die) = self.dies.iter_mut().min_by(|a, b| a.program.total_cmp(&b.program))
+            && let Some(die) = self.dies.iter_mut().min_by(|a, b| a.free().total_cmp(&b.free()))
         {
-            die.program = die.program.max(now) + left.min(share) as f64 * time;
+            die.program = die.free().max(now) + left.min(share) as f64 * time;
             end = end.max(die.program);
             left -= left.min(share);
         }
@@ -297,14 +354,16 @@ impl Collector {
         let valid_pages = garbage.valid_fraction * block / model.page.0 as f64;
         let gain = block * (1.0 - garbage.valid_fraction);
         let most = (size as f64 * garbage.over_provisioning).max(block);
+        // One block a die has to be erased, so that each can go on; at most half of all.
+        let low = (block * f64::from(model.dies)).min(most / 2.0);
         Collector {
             rest: 0.0,
             time: valid_pages * (model.read_us + model.program_us) * US + garbage.erase_ms * MS,
             gain,
-            erased: most * garbage.erased_fraction,
+            // A drive that was switched on had collected as many as it keeps.
+            erased: (most * garbage.erased_fraction).max(low),
             most,
-            // One block a die has to be erased, so that each can go on; at most half of all.
-            low: (block * f64::from(model.dies)).min(most / 2.0),
+            low,
         }
     }
 

@@ -13,11 +13,16 @@
 //! them are erased. Sustained random writes thus fall to 1 − `valid-fraction` of what the dies can program, and idle
 //! drives recover (Agrawal and others, "Design tradeoffs for SSD performance", USENIX ATC 2008).
 //!
+//! Where latencies were measured (see [`DepthLatency`]), a read takes them instead of overhead, dies and bus, and a write
+//! or a flush instead of the overhead and the bus. Programs make a read wait, and a full buffer a write, as otherwise.
+//!
 //! The model deliberately has no mapping of addresses, so that sequential and random writes cost alike, knows no read
 //! out of the buffer, and no wear.
 
+mod latencies;
 mod machine;
 
+pub use latencies::DepthLatency;
 pub(crate) use machine::Machine;
 
 use crate::check::{Checked, US_MAX, entries, ms, us, within};
@@ -63,6 +68,10 @@ pub struct Ssd {
     /// `up-to` is not less than the request, or else the last of the operation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub residuals: Vec<Residual>,
+    /// What requests were measured to take, at most 1000 entries; those of an operation ascend by length, and then by
+    /// depth. Operations without entries take what the other keys say.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub latencies: Vec<DepthLatency>,
 }
 
 /// Keys of garbage collection.
@@ -96,7 +105,7 @@ pub struct Residual {
     pub quantiles_us: Quantiles,
 }
 
-/// An operation of residuals.
+/// An operation of residuals and latencies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ResidualOp {
@@ -142,6 +151,7 @@ impl Default for Ssd {
             protected: false,
             garbage: None,
             residuals: Vec::new(),
+            latencies: Vec::new(),
         }
     }
 }
@@ -170,6 +180,6 @@ impl Ssd {
         for (i, residual) in self.residuals.iter().enumerate() {
             residual.quantiles_us.check(&format!("ssd.residuals[{i}].quantiles-us"), -US_MAX..=US_MAX)?;
         }
-        Ok(())
+        latencies::check(&self.latencies)
     }
 }

@@ -65,6 +65,14 @@ fn full() -> Vec<Model> {
         residuals: [ResidualOp::Read, ResidualOp::Write, ResidualOp::Flush]
             .map(|op| Residual { op, up_to: Bytes(4096), quantiles_us: points.clone() })
             .to_vec(),
+        latencies: [1, 4]
+            .map(|depth| DepthLatency {
+                op: ResidualOp::Read,
+                length: Bytes(4096),
+                depth,
+                quantiles_us: points.clone(),
+            })
+            .to_vec(),
         ..Ssd::default()
     };
     let read = Latency::Lognormal(Lognormal { median_us: 450.0, sigma: 0.3 });
@@ -126,6 +134,10 @@ fn errors_name_the_line_the_key_and_the_range() {
     let head = "name = \"x\"\nsize = \"1GiB\"\n";
     let disk = "[rotational]\nrotation-ms = 4\nseek.points = [[1, 1]]\n";
     let zone = "[[rotational.zones]]\nfirst-lbn = 0\nsectors-per-track = 100\n";
+    let flash = "[ssd]\ndepth = 1\ndies = 1\npage = 4096\nread-overhead-us = 1\nwrite-overhead-us = 1\n\
+                 read-us = 1\nprogram-us = 1\n";
+    let flash = &format!("{flash}bus-rate = 4096\nbuffer = 4096\n");
+    let entry = "[[ssd.latencies]]\nop = \"read\"\nlength = 4096\ndepth = 1\nquantiles-us = [[0, 1]]\n";
     for (text, expected) in [
         (
             format!("{head}[linear]\nconstant-ms = -1\nslope-ms = 1\nhit-ms = 1"),
@@ -181,6 +193,22 @@ fn errors_name_the_line_the_key_and_the_range() {
         (
             format!("{head}[linear]\nconstant-ms = 1\nslope-ms = 1\nhit-ms = 1\n[ssd]\n"),
             "line 7: ssd: missing field `depth`",
+        ),
+        (
+            format!("{head}{flash}{entry}{entry}"),
+            "line 20: ssd.latencies[1].length: entries of an operation ascend: by length, and then by depth",
+        ),
+        (
+            format!(
+                "{head}{flash}[[ssd.latencies]]\nop = \"read\"\nlength = 4096\ndepth = 0\nquantiles-us = [[0, 1]]"
+            ),
+            "line 16: ssd.latencies[0].depth: 0 is outside 1..=65536",
+        ),
+        (
+            format!(
+                "{head}{flash}[[ssd.latencies]]\nop = \"read\"\nlength = 4096\ndepth = 1\nquantiles-us = []"
+            ),
+            "line 17: ssd.latencies[0].quantiles-us: 0 entries: 1..=1000 are allowed",
         ),
         (head.to_owned(), "a model has one of the tables linear, rotational, ssd, remote"),
         (

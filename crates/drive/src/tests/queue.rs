@@ -1,7 +1,7 @@
 //! Queues: who is served when, on every mechanism.
 
 use super::*;
-use crate::{Curve, Mechanism, Model, Order, Rotational, Seek};
+use crate::{Curve, Mechanism, Model, Order, Rotational, Seek, WriteBuffer};
 use lamina_block::Bytes;
 use std::time::Duration;
 
@@ -37,6 +37,21 @@ fn the_order_of_arrival_and_the_shortest() {
     assert_eq!(order(&disk(32, Order::Fifo, 1e6), &cylinders), [0, 1, 2, 3, 4]);
     // After 50 ms all are too old.
     assert_eq!(order(&disk(32, Order::Shortest, 49.0), &cylinders), [0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn the_shortest_is_that_from_where_the_arm_goes_by_itself() {
+    let mut model = disk(32, Order::Shortest, 1e6);
+    if let Mechanism::Rotational(keys) = &mut model.mechanism {
+        keys.write_buffer = Some(WriteBuffer { size: Bytes(1 << 20), hit_ms: Some(1.0) });
+    }
+    let mut drive = model.drive(1);
+    drive.submit(Time(0), 0, write(50_000_000, 1));
+    // While the write is in the buffer, the arm goes to its place.
+    drive.submit(Time(0), 1, read(1_000_000, 1));
+    drive.submit(Time(0), 2, read(49_000_000, 1));
+    let ends: Vec<u64> = drain(&mut drive).iter().map(|end| end.id).collect();
+    assert_eq!(ends, [0, 2, 1]);
 }
 
 #[test]

@@ -33,10 +33,11 @@ fn ends(model: &Rotational, requests: &[(f64, Request)]) -> (Vec<f64>, Vec<bool>
     let mut machine = Machine::new(model, 100_000);
     machine.spin(0.0);
     let serve = |(at, request): &(f64, Request)| {
+        machine.catch_up(at * MS);
         let expected = machine.cost(at * MS, request);
         let served = machine.begin(at * MS, request, &mut Chance::Expected);
-        // Without chance, and with nothing to be done before, the expectation is what happens.
-        if request.op == Op::Read && model.write_buffer.is_none() {
+        // Without chance the expectation is what happens.
+        if request.op == Op::Read {
             assert!((served.at - at * MS - expected).abs() < 10.0, "{request:?}: {expected}");
         }
         (served.at / MS, served.hit)
@@ -86,8 +87,6 @@ fn a_segment_that_is_overwritten_while_it_fills_is_given_up() {
 
 #[test]
 fn a_buffer_of_writes() {
-    let model =
-        Rotational { write_buffer: Some(WriteBuffer { size: Bytes(100 * 512), hit_ms: None }), ..disk() };
     let requests = [
         (0.0, write(1000, 20)),  // written until 7.0: there at 2.5, angle 0.5 at 5.0
         (0.1, read(0, 1)),       // has the arm from 7.0 on; there at 8.5, angle 0 at 10.0
@@ -100,9 +99,56 @@ fn a_buffer_of_writes() {
         (40.2, write(7000, 60)), // room when the second is written: there at 53.5, angle 0.5 at 55.0
         (200.0, write(0, 101)),  // more than the buffer: there at 202.5, angle 0 at 210, skew 0.1
     ];
-    let (ends, hits) = ends(&model, &requests);
+    let (ends, hits) = ends(&buffered(), &requests);
     assert_ms(&ends, &[0.1, 10.35, 20.1, 20.1, 20.2, 37.1, 40.1, 40.2, 61.1, 221.35]);
     assert!(hits.iter().enumerate().all(|(i, hit)| *hit == (i == 4)), "{hits:?}");
+}
+
+fn buffered() -> Rotational {
+    Rotational { write_buffer: Some(WriteBuffer { size: Bytes(100 * 512), hit_ms: None }), ..disk() }
+}
+
+#[test]
+fn a_flush_waits_for_what_is_on_its_way_to_the_medium() {
+    // Written until 7.0, as in `a_buffer_of_writes`; the buffer has nothing any more.
+    let requests = [(0.0, write(1000, 20)), (0.1, FLUSH), (7.2, FLUSH)];
+    assert_ms(&ends(&buffered(), &requests).0, &[0.1, 7.1, 7.3]);
+    let mut machine = Machine::new(&buffered(), 100_000);
+    machine.spin(0.0);
+    machine.begin(0.0, &write(1000, 20), &mut Chance::Expected);
+    machine.catch_up(0.1 * MS);
+    assert_ms(&[machine.cost(0.1 * MS, &FLUSH) / MS], &[7.0]);
+}
+
+#[test]
+fn the_arm_stays_for_a_request_that_comes_at_once() {
+    let begin = [(0.0, write(2000, 20)), (0.0, read(0, 1))]; // until 10.35, as in `positioning`
+    let end = |at: f64| ends(&buffered(), &[begin[0], begin[1], (at, read(50, 10))]).0[2];
+    // To the nanosecond, or what a host makes of it.
+    assert_ms(&[end(10.35), end(10.350_001)], &[16.25, 16.25]);
+    // Too late: the write has the arm from 10.35 until 22.0; there at 23.5, angle 0.5 at 25.0.
+    assert_ms(&[end(10.36)], &[26.25]);
+}
+
+#[test]
+fn only_the_end_of_a_transfer_is_an_angle() {
+    let cache = Some(Cache { segments: 2, segment_sectors: 100, prefetch_sectors: 50 });
+    let media = |model: &Rotational| {
+        let mut machine = Machine::new(model, 100_000);
+        machine.spin(0.0);
+        // The second is passing when it is asked for.
+        let mut serve =
+            |(at, request): (f64, Request)| machine.begin(at * MS, &request, &mut Chance::Expected);
+        let ends = [(0.0, read(0, 10)), (11.25, read(10, 5))].map(&mut serve);
+        ends.map(|served| (served.at / MS, served.media))
+    };
+    let medium = Rotational { cache, ..disk() };
+    assert_eq!(media(&medium), [(11.25, true), (11.75, true)]);
+    // A millisecond a sector.
+    let bus = Rotational { bus_rate: Some(Bytes(512_000)), ..medium.clone() };
+    assert_eq!(media(&bus)[1], (11.25 + 0.1 + 5.0, false));
+    let slow = Rotational { read_sector_ms: 1.0, ..medium };
+    assert!(!media(&slow)[1].1);
 }
 
 #[test]

@@ -82,6 +82,13 @@ fn reads_wait_for_programs_or_suspend_them() {
 }
 
 #[test]
+fn programs_wait_for_reads_of_their_die() {
+    // Four pages of each die until 410; the write's page is there at 146.864.
+    let requests = [(0.0, read(0, 64)), (0.0, write(0, 8)), (200.0, FLUSH)];
+    assert_us(ends(ssd(keys()), &requests), &[414.096, 146.864, 1430.0]);
+}
+
+#[test]
 fn flushes_wait_for_programs_unless_the_buffer_is_protected() {
     // Half a page is programmed by the flush alone.
     let requests = [(0.0, write(0, 4)), (100.0, FLUSH), (5000.0, FLUSH)];
@@ -103,6 +110,67 @@ fn residuals_follow_operation_and_length() {
     let found = ends(ssd(Ssd { residuals, ..keys() }), &requests);
     let differences: Vec<f64> = found.iter().zip(&plain).map(|(a, b)| a - b).collect();
     assert_us(differences, &[1.0, -2.0, -2.0, 7.0]);
+}
+
+/// Reads of 4 KiB and 12 KiB at depth 1, and of 4 KiB at depth 3.
+fn measured() -> Ssd {
+    let entry = |length, depth, us: [f64; 2]| DepthLatency {
+        op: ResidualOp::Read,
+        length: Bytes(length),
+        depth,
+        quantiles_us: Quantiles(vec![[0.0, us[0]], [1.0, us[1]]]),
+    };
+    let latencies =
+        vec![entry(4096, 1, [100.0; 2]), entry(4096, 3, [200.0; 2]), entry(12_288, 1, [300.0; 2])];
+    Ssd { latencies, ..keys() }
+}
+
+#[test]
+fn measured_latencies_go_by_length_and_depth() {
+    let requests = [
+        (0.0, read(0, 8)),     // alone
+        (10.0, read(8, 8)),    // two under way: half-way from one to three
+        (20.0, read(16, 8)),   // three
+        (30.0, read(24, 8)),   // four are like three
+        (1000.0, read(0, 16)), // 8 KiB: half-way
+        (2000.0, read(0, 1)),  // shorter than all
+        (3000.0, read(0, 48)), // twice the longest
+        (9000.0, write(0, 8)), // nothing was measured: 20 + 4.096
+    ];
+    let arrived = [100.0, 160.0, 220.0, 230.0, 1200.0, 2100.0, 3600.0, 9024.096];
+    assert_us(ends(ssd(measured()), &requests), &arrived);
+    let mut drive = ssd(measured());
+    assert_eq!(drive.cost(Time(0), &read(0, 16)).as_micros(), 200);
+    drive.submit(Time(0), 1, read(0, 8));
+    assert_eq!(drive.cost(us(10.0), &read(0, 8)).as_micros(), 150);
+    assert_eq!(drive.cost(us(100.0), &read(0, 8)).as_micros(), 100, "the first has ended");
+}
+
+#[test]
+fn programs_and_a_full_buffer_make_measured_requests_wait() {
+    let mut keys = measured();
+    let write_us = DepthLatency { op: ResidualOp::Write, ..keys.latencies[0].clone() };
+    keys.latencies.push(write_us);
+    // The page is there at 100, and its program ends at 1100.
+    let requests = [(0.0, write(0, 8)), (500.0, read(0, 8)), (2000.0, write(0, 64)), (9000.0, FLUSH)];
+    // Eight pages take eight times as long, and there is room when the four of each die are programmed.
+    assert_us(ends(ssd(keys), &requests), &[100.0, 1100.0 + 100.0, 6800.0, 9020.0]);
+}
+
+#[test]
+fn a_measured_distribution_is_what_a_drive_has() {
+    let mut keys = Ssd { depth: 1, ..measured() };
+    keys.latencies[0].quantiles_us =
+        Quantiles(vec![[0.0, 50.0], [0.9, 100.0], [0.999, 500.0], [1.0, 9000.0]]);
+    let model = model(Mechanism::Ssd(Box::new(keys)));
+    let mut times = services(&mut model.drive(1), &[read(0, 8); 100_000]);
+    times.sort_by(f64::total_cmp);
+    for (place, ms) in [(45_000, 0.075), (90_000, 0.1), (99_900, 0.5)] {
+        assert!((times[place] / ms - 1.0).abs() < 0.1, "{place}: {}", times[place]);
+    }
+    let mean = times.iter().sum::<f64>() / 100_000.0;
+    let expected = model.drive(1).cost(Time(0), &read(0, 8)).as_secs_f64() * 1e3;
+    assert!((mean / expected - 1.0).abs() < 0.05, "{mean} {expected}");
 }
 
 /// Garbage of blocks of 16 pages, half of each valid: what is written is programmed twice.
@@ -129,6 +197,12 @@ fn write_rate(drive: &mut Drive, count: u64, begin: Time) -> (f64, Time) {
     }
     let last = drain(drive).last().map_or(last, |end| end.at);
     (count as f64 * 4.096 / (last.since(begin).as_secs_f64() * 1e3), last)
+}
+
+#[test]
+fn a_drive_in_its_steady_state_has_what_it_keeps_erased() {
+    // The first page of all costs no more than a block of garbage, on the other die.
+    assert_us(ends(ssd(garbage(0.0)), &[(0.0, write(0, 8)), (100.0, FLUSH)]), &[24.096, 1044.096]);
 }
 
 #[test]

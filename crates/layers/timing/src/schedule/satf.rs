@@ -75,6 +75,7 @@ impl Policy for Satf {
     }
 
     fn choose(&mut self, now: Time) -> Choice {
+        self.tracker.catch_up(now);
         let ranked = self.waiting.values().take(CONSIDERED).map(|queued| (self.rank(now, queued), queued.id));
         let Some((_, id)) = ranked.min_by(|a, b| a.0.total_cmp(&b.0)) else { return Choice::Idle };
         if let Some(next) = self.waiting.remove(&id) {
