@@ -4,6 +4,7 @@
 //! search goes over one parameter at a time and keeps what is wrong about the fewest reads. Parameters between which
 //! the trace cannot tell come out as the smallest.
 
+use super::media::Media;
 use crate::Sample;
 use crate::score::replay;
 use lamina_drive::{Cache, Mechanism, Model, Op};
@@ -15,8 +16,8 @@ const PREFETCH: [u32; 13] = [0, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1
 const ROUNDS: usize = 2;
 
 /// The cache with which `model` predicts the hits of `samples` best, if better than without; and the reads that it is
-/// wrong about. Reads below `hit_below_us` are hits.
-pub(crate) fn cache(model: &Model, samples: &[Sample], hit_below_us: f64) -> (Option<Cache>, usize) {
+/// wrong about.
+pub(crate) fn cache(model: &Model, samples: &[Sample], media: &Media) -> (Option<Cache>, usize) {
     let wrong = |cache: Option<&Cache>| {
         let mut tried = model.clone();
         if let Mechanism::Rotational(disk) = &mut tried.mechanism {
@@ -24,7 +25,7 @@ pub(crate) fn cache(model: &Model, samples: &[Sample], hit_below_us: f64) -> (Op
             disk.corrections.clear();
         }
         let is_wrong = |s: &Sample, hit: bool| match s.request.op {
-            Op::Read => hit != (s.service_us < hit_below_us),
+            Op::Read => hit == media.has(s),
             Op::Write | Op::Flush | Op::Discard => false,
         };
         replay(&tried, samples).iter().zip(samples).filter(|(p, s)| is_wrong(s, p.hit)).count()
