@@ -125,10 +125,7 @@ pub fn fit(samples: &[Sample], options: &Options, progress: &mut dyn FnMut(&str)
     progress("seeks");
     let seeks = add_seeks(&mut model, samples, &media, &angles, rotation.period_us);
     progress("cache");
-    let (cache, wrong) = cache::cache(&score::certain(&model), samples, &media);
-    if let Mechanism::Rotational(disk) = &mut model.mechanism {
-        disk.cache = cache;
-    }
+    let wrong = cache::add(&mut model, samples, &media);
     progress("residuals");
     add_residuals(&mut model, samples);
     let reads_asked = samples.iter().filter(|s| s.request.op == Op::Read).count();
