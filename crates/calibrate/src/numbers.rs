@@ -35,6 +35,16 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
 
+/// Constant and slope of the line of least squares through points `(x, y, weight)`; flat if all are above one another.
+pub(crate) fn line(points: &[(f64, f64, f64)]) -> (f64, f64) {
+    let total = points.iter().map(|p| p.2).sum::<f64>().max(f64::MIN_POSITIVE);
+    let mean = |of: &dyn Fn(&(f64, f64, f64)) -> f64| points.iter().map(|p| of(p) * p.2).sum::<f64>() / total;
+    let (x, y) = (mean(&|p| p.0), mean(&|p| p.1));
+    let squares = mean(&|p| (p.0 - x).powi(2));
+    let slope = if squares > 0.0 { mean(&|p| (p.0 - x) * (p.1 - y)) / squares } else { 0.0 };
+    (y - slope * x, slope)
+}
+
 /// The part of a turn, 0 to before 1.
 pub(crate) fn fraction(turns: f64) -> f64 {
     let part = turns - turns.floor();

@@ -1,6 +1,6 @@
 //! What parts of a model are worth: the demerit of the same predictions without one of them.
 
-use super::{add_residuals, media};
+use super::{add_residuals, media::Media};
 use crate::Sample;
 use crate::score::{certain, demerit, replay, replay_blind, score};
 use lamina_drive::{Mechanism, Model, Op};
@@ -40,7 +40,7 @@ fn blind(model: &Model, samples: &[Sample], seed: u64) -> f64 {
         Mechanism::Rotational(disk) => disk.rotation_ms,
         Mechanism::Linear(_) | Mechanism::Ssd(_) | Mechanism::Remote(_) => 0.0,
     };
-    let buffered = media::writes_are_buffered(samples);
+    let buffered = Media::of(samples).buffered;
     let is_media = |s: &Sample, hit: bool| match s.request.op {
         Op::Read => !hit,
         Op::Write => !buffered,

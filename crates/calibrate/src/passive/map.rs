@@ -7,7 +7,7 @@
 
 use super::tracks::Layout;
 use super::zones::Seen;
-use crate::numbers::{median, signed};
+use crate::numbers::{line, median, signed};
 use lamina_drive::Zone;
 
 /// The most sectors by which LBNs are shifted against a layout, either way.
@@ -167,7 +167,7 @@ fn zone(layout: &Layout, slip: i32, first_lbn: u64) -> Zone {
 /// The map with what its points are still off.
 fn corrected(points: &[Seen], parts: &[Part], path: &[State], zones: Vec<(State, Zone)>) -> Map {
     let mut errors: Vec<(f64, f64)> = Vec::new();
-    let mut sizes: Vec<(f64, f64)> = Vec::new();
+    let mut sizes: Vec<(f64, f64, f64)> = Vec::new();
     for (point, state) in points.iter().zip(path) {
         let layout = &parts[state.part].layout;
         let error = signed(point.turns - layout.turns(point.lbn + f64::from(state.slip)));
@@ -176,7 +176,7 @@ fn corrected(points: &[Seen], parts: &[Part], path: &[State], zones: Vec<(State,
         let rest = f64::from(state.slip - zone.slip) / layout.sectors;
         if error.abs() < OUTLIER {
             errors.push((point.lbn, error + rest));
-            sizes.push((point.point.sectors, error));
+            sizes.push((point.point.sectors, error, 1.0));
         }
     }
     let knot = |group: &[(f64, f64)]| {
@@ -188,16 +188,7 @@ fn corrected(points: &[Seen], parts: &[Part], path: &[State], zones: Vec<(State,
     corrections.dedup_by_key(|c| c.0);
     let agreeing = errors.len() as f64 / points.len().max(1) as f64;
     let spread = median(&errors.iter().map(|e| e.1.abs()).collect::<Vec<f64>>());
-    let per_sector = slope(&sizes);
+    let (_, per_sector) = line(&sizes);
     let zones = zones.into_iter().map(|(_, zone)| zone).collect();
     Map { zones, corrections, agreeing, spread, per_sector }
-}
-
-/// The slope of the line of least squares.
-fn slope(points: &[(f64, f64)]) -> f64 {
-    let count = points.len().max(1) as f64;
-    let (x, y) = points.iter().fold((0.0, 0.0), |sum, p| (sum.0 + p.0 / count, sum.1 + p.1 / count));
-    let both: f64 = points.iter().map(|p| (p.0 - x) * (p.1 - y)).sum();
-    let square: f64 = points.iter().map(|p| (p.0 - x).powi(2)).sum();
-    if square > 0.0 { both / square } else { 0.0 }
 }

@@ -27,7 +27,7 @@ pub use ablation::ablations;
 pub use period::Rotation;
 
 use crate::Sample;
-use crate::numbers::{self, median, quantile};
+use crate::numbers::{self, quantile};
 use crate::score;
 use crate::trace::{Record, Think, samples};
 use lamina_block::Bytes;
@@ -35,7 +35,7 @@ use lamina_drive::{
     Mechanism, Model, Op, Quantiles, Request, Residuals, Rotational, SECTOR, Seek, WriteBuffer,
 };
 use map::Map;
-use media::Point;
+use media::{Media, Point};
 use seek::{Reach, Seeks};
 use std::fmt;
 
@@ -97,8 +97,8 @@ pub struct Fitted {
 /// The reading of the last column of a trace under which a rotation shows best.
 pub fn think(records: &[Record]) -> Think {
     let significance = |think| {
-        let points = media::points(&samples(records, think));
-        period::rotation(&points).map_or(0.0, |rotation| rotation.significance)
+        let samples = samples(records, think);
+        period::rotation(&Media::of(&samples).points(&samples)).map_or(0.0, |rotation| rotation.significance)
     };
     if significance(Think::After) > significance(Think::Before) { Think::After } else { Think::Before }
 }
@@ -107,7 +107,8 @@ pub fn think(records: &[Record]) -> Think {
 pub fn fit(samples: &[Sample], options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Fitted, NoModel> {
     let samples = &samples[..samples.len().min(SAMPLES_MAX)];
     progress("rotation");
-    let all = media::points(samples);
+    let media = Media::of(samples);
+    let all = media.points(samples);
     let rotation = period::rotation(&all).ok_or_else(|| {
         let points = all.len();
         NoModel(format!(
@@ -120,15 +121,11 @@ pub fn fit(samples: &[Sample], options: &Options, progress: &mut dyn FnMut(&str)
     progress("zones and tracks");
     let reads: Vec<Point> = all.iter().copied().filter(|p| !p.write).collect();
     let angles = angles(&reads, rotation.period_us)?;
-    let mut model = skeleton(samples, options, &rotation, &angles);
+    let mut model = skeleton(samples, options, &media, &rotation, &angles);
     progress("seeks");
-    let seeks = add_seeks(&mut model, samples, &angles, rotation.period_us);
+    let seeks = add_seeks(&mut model, samples, &media, &angles, rotation.period_us);
     progress("cache");
-    let hit_below_us = media::shortest(samples, Op::Read);
-    let (cache, wrong) = cache::cache(&score::certain(&model), samples, hit_below_us);
-    if let Mechanism::Rotational(disk) = &mut model.mechanism {
-        disk.cache = cache;
-    }
+    let wrong = cache::add(&mut model, samples, &media);
     progress("residuals");
     add_residuals(&mut model, samples);
     let reads_asked = samples.iter().filter(|s| s.request.op == Op::Read).count();
@@ -171,21 +168,27 @@ fn angles(reads: &[Point], period_us: f64) -> Result<Angles, NoModel> {
 }
 
 /// The model with what times say without any search: all but seeks, cache and residuals.
-fn skeleton(samples: &[Sample], options: &Options, rotation: &Rotation, angles: &Angles) -> Model {
+fn skeleton(
+    samples: &[Sample],
+    options: &Options,
+    media: &Media,
+    rotation: &Rotation,
+    angles: &Angles,
+) -> Model {
     let end = samples.iter().map(|s| s.request.end()).max().unwrap_or(8);
     let sectors = options.sectors.unwrap_or(end).max(end).max(8);
-    let (hit_us, sector_us) = bus(samples, Op::Read);
-    let (write_us, _) = bus(samples, Op::Write);
     let longest = samples.iter().map(|s| u64::from(s.request.sectors)).max().unwrap_or(1);
-    let buffer =
-        WriteBuffer { size: Bytes((256 << 10).max(4 * longest * SECTOR)), hit_ms: Some(write_us / 1000.0) };
+    let buffer = WriteBuffer {
+        size: Bytes((256 << 10).max(4 * longest * SECTOR)),
+        hit_ms: Some(media.write_us() / 1000.0),
+    };
     let disk = Rotational {
         rotation_ms: rotation.period_us / 1000.0,
         heads: angles.heads as u32,
         read_sector_ms: angles.transfer_us / 1000.0,
-        hit_ms: hit_us / 1000.0,
-        bus_rate: numbers::bus_rate(sector_us),
-        write_buffer: media::writes_are_buffered(samples).then_some(buffer),
+        hit_ms: media.hits.us / 1000.0,
+        bus_rate: numbers::bus_rate(media.hits.sector_us),
+        write_buffer: media.buffered.then_some(buffer),
         zones: angles.map.zones.clone(),
         corrections: angles.map.corrections.clone(),
         ..Rotational::default()
@@ -195,30 +198,6 @@ fn skeleton(samples: &[Sample], options: &Options, rotation: &Rotation, angles: 
         size: Bytes(sectors * SECTOR),
         mechanism: Mechanism::Rotational(Box::new(disk)),
     }
-}
-
-/// What a request takes that needs no medium, and each of its sectors, in microseconds: a line through medians by size.
-fn bus(samples: &[Sample], op: Op) -> (f64, f64) {
-    let below = match op {
-        Op::Write => f64::INFINITY,
-        Op::Read | Op::Flush | Op::Discard => media::shortest(samples, op),
-    };
-    let short: Vec<&Sample> = samples.iter().filter(|s| s.request.op == op && s.service_us < below).collect();
-    let mut sizes: Vec<u32> = short.iter().map(|s| s.request.sectors).collect();
-    sizes.sort_unstable();
-    sizes.dedup();
-    let middle = |size: &u32| {
-        let times: Vec<f64> =
-            short.iter().filter(|s| s.request.sectors == *size).map(|s| s.service_us).collect();
-        (f64::from(*size), median(&times), times.len() as f64)
-    };
-    let points: Vec<(f64, f64, f64)> = sizes.iter().map(middle).collect();
-    let total = points.iter().map(|p| p.2).sum::<f64>().max(1.0);
-    let mean = |of: &dyn Fn(&(f64, f64, f64)) -> f64| points.iter().map(|p| of(p) * p.2).sum::<f64>() / total;
-    let (x, y) = (mean(&|p| p.0), mean(&|p| p.1));
-    let slope = mean(&|p| (p.0 - x) * (p.1 - y)) / mean(&|p| (p.0 - x).powi(2)).max(f64::MIN_POSITIVE);
-    let slope = if points.len() < 2 { 0.0 } else { slope.max(0.0) };
-    ((y - slope * x).max(0.0), slope)
 }
 
 /// The cylinder of an LBN.
@@ -232,9 +211,7 @@ fn cylinder(disk: &Rotational, lbn: u64) -> f64 {
     first + ((lbn - before.first_lbn) as f64 / per(before)).floor()
 }
 
-fn add_seeks(model: &mut Model, samples: &[Sample], angles: &Angles, period_us: f64) -> Seeks {
-    let buffered = media::writes_are_buffered(samples);
-    let shortest = media::shortest(samples, Op::Read);
+fn add_seeks(model: &mut Model, samples: &[Sample], media: &Media, angles: &Angles, period_us: f64) -> Seeks {
     let Mechanism::Rotational(disk) = &mut model.mechanism else {
         return Seeks { overhead_us: 0.0, points: Vec::new(), jitter_us: 0.0 };
     };
@@ -243,7 +220,7 @@ fn add_seeks(model: &mut Model, samples: &[Sample], angles: &Angles, period_us: 
         let Request { op, lbn, sectors } = sample.request;
         let distance = (cylinder(disk, lbn) - arm).abs();
         let moves = match op {
-            Op::Read if sample.service_us >= shortest => {
+            Op::Read if media.has(sample) => {
                 let us = sample.service_us - f64::from(sectors) * angles.transfer_us;
                 reads.push(Reach { distance, us: us.max(0.0) });
                 true
@@ -260,7 +237,7 @@ fn add_seeks(model: &mut Model, samples: &[Sample], angles: &Angles, period_us: 
         }
     }
     let seeks = seek::seeks(&reads, period_us);
-    if !buffered {
+    if !media.buffered {
         let settle = seek::seeks(&writes, period_us);
         let at = |s: &Seeks| s.points.get(s.points.len() / 2).map_or(0.0, |p| p.1 + s.overhead_us);
         disk.write_settle_ms = ((at(&settle) - at(&seeks)) / 1000.0).clamp(0.0, 10.0);

@@ -51,7 +51,8 @@ pub(crate) struct Place {
     pub head: f64,
     /// The angle, counted on from the angle of the zone's first sector, without correction.
     turns: f64,
-    /// LBNs from here to the end of the track.
+    /// LBNs from the begin of the track to here, and from here to its end.
+    before: f64,
     left: f64,
     run: usize,
 }
@@ -156,6 +157,7 @@ impl Geometry {
             cylinder: run.first_cylinder + cylinder,
             head,
             turns: run.angle + tracks + changes + sector * run.per_sector,
+            before: sector,
             left: (run.sectors - sector).min(run.band_sectors - within).min(run.length - offset),
             run: index,
         }
@@ -164,6 +166,12 @@ impl Geometry {
     /// The angle of the sector at `place`, in turns.
     pub(crate) fn angle(&self, place: &Place, lbn: u64) -> f64 {
         place.turns + self.correction(lbn)
+    }
+
+    /// The first LBN of the track at `place`, which is that of `lbn`, and the first one behind it.
+    pub(crate) fn track(&self, place: &Place, lbn: u64) -> (u64, u64) {
+        let end = (lbn + place.left.ceil() as u64).min(self.last + 1);
+        (lbn - (place.before as u64).min(lbn), end)
     }
 
     fn correction(&self, lbn: u64) -> f64 {
@@ -209,6 +217,7 @@ impl Run {
             cylinder: self.first_cylinder + track,
             head: 0.0,
             turns: self.angle + track + track * self.cylinder_turns + sector * self.per_sector,
+            before: sector,
             left: (self.band_sectors - sector).min(self.length - offset),
             run,
         }
@@ -287,6 +296,24 @@ mod tests {
                 "{lbn}: {place:?}"
             );
         }
+    }
+
+    #[test]
+    fn tracks_end_with_their_sectors_their_band_their_zone_and_the_drive() {
+        let map = geometry(2, 3, vec![Zone { spare_sectors: 2, ..zone(0, 100.0) }, zone(1000, 50.5)]);
+        for (lbn, track) in [
+            (0, (0, 100)),
+            (99, (0, 100)),
+            (597, (500, 598)),
+            (998, (998 - 100, 998)),
+            (999, (998, 1000)),
+            (1050, (1000, 1051)),
+            (1051, (1051, 1101)),
+        ] {
+            assert_eq!(map.track(&map.place(lbn), lbn), track, "{lbn}");
+        }
+        let end = map.track(&map.place(999_999), 999_999);
+        assert!(end.0 < 999_999 && end.1 == 1_000_000, "{end:?}");
     }
 
     #[test]

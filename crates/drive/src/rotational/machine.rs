@@ -41,6 +41,7 @@ pub(crate) struct Machine {
     /// When the last request ended that moved the arm, as the host is told.
     last_told: Nanos,
     cache: Option<SegmentCache>,
+    whole_tracks: bool,
     ahead: Option<Ahead>,
     buffer: Buffer,
 }
@@ -126,6 +127,7 @@ impl Machine {
             free: 0.0,
             last_told: f64::NEG_INFINITY,
             cache: model.cache.as_ref().map(SegmentCache::new),
+            whole_tracks: model.whole_tracks,
             ahead: None,
             buffer: Buffer::new(buffer.map_or(0, |buffer| buffer.size.0 / SECTOR)),
         }
@@ -285,7 +287,7 @@ impl Machine {
     }
 
     fn write(&mut self, now: Nanos, request: &Request, chance: &mut Chance) -> Served {
-        self.enter(request);
+        self.enter(request.lbn, request.end());
         let sectors = request.sectors.into();
         if !self.buffer.may_take(sectors) {
             self.stop(now);
@@ -306,9 +308,9 @@ impl Machine {
         Served { at, hit: false, media: false }
     }
 
-    /// The sectors of `request` take a segment of the cache, whose number is returned.
-    fn enter(&mut self, request: &Request) -> Option<usize> {
-        let slot = self.cache.as_mut()?.put(request.lbn, request.end());
+    /// The sectors from `start` to before `end` take a segment of the cache, whose number is returned.
+    fn enter(&mut self, start: u64, end: u64) -> Option<usize> {
+        let slot = self.cache.as_mut()?.put(start, end);
         if self.ahead.is_some_and(|ahead| ahead.slot == slot) {
             self.ahead = None;
         }
@@ -317,9 +319,13 @@ impl Machine {
 
     /// Reading goes on behind `request`, of which the sector `last` has just passed.
     fn read_ahead(&mut self, request: &Request, last: &Place) {
-        let Some(slot) = self.enter(request) else { return };
         let (end, prefetch) = (request.end(), self.cache.as_ref().map_or(0, SegmentCache::prefetch));
-        let limit = end.saturating_add(prefetch).min(self.sectors);
+        let (start, limit) = match self.whole_tracks {
+            // The sectors in front of the request have passed before the rest of the track has.
+            true => self.geometry.track(last, end.saturating_sub(1).min(self.sectors - 1)),
+            false => (request.lbn, end.saturating_add(prefetch).min(self.sectors)),
+        };
+        let Some(slot) = self.enter(start.min(request.lbn), end) else { return };
         let since = self.free - self.geometry.transfer(last, end.saturating_sub(1), 1).0 * self.rotation;
         if limit > end {
             self.set_ahead(Ahead { slot, from: end.saturating_sub(1), since, limit });
@@ -426,7 +432,7 @@ impl Machine {
         let (Some(ahead), Some(cache)) = (self.ahead, &self.cache) else { return };
         let limit = request.end().saturating_add(cache.prefetch()).min(self.sectors);
         let is_inside = (cache.start(ahead.slot)..=ahead.limit).contains(&request.lbn);
-        if !is_inside || limit <= ahead.limit {
+        if !is_inside || limit <= ahead.limit || self.whole_tracks {
             return;
         }
         let stopped = self.passed(&ahead, ahead.limit);

@@ -87,6 +87,10 @@ pub struct Rotational {
     /// The on-board cache; without it nothing hits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<Cache>,
+    /// A read of the medium takes the whole track of its last sector into the cache, the sectors in front of it as
+    /// well, instead of the prefetch.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub whole_tracks: bool,
     /// The buffer of writes; without it a write ends on the medium.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_buffer: Option<WriteBuffer>,
@@ -229,6 +233,7 @@ impl Default for Rotational {
             corrections: Vec::new(),
             seek: Seek::Curve(Curve { alpha_ms: 0.0, beta_ms: 0.0, gamma_ms: 0.0 }),
             cache: None,
+            whole_tracks: false,
             write_buffer: None,
             residuals: Residuals::default(),
             zones: vec![Zone { sectors_per_track: 1000.0, ..Zone::default() }],

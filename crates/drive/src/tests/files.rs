@@ -40,6 +40,7 @@ fn full() -> Vec<Model> {
         corrections: vec![(0, 0.1), (7, 0.1 + 0.2)],
         seek: Seek::Points(vec![[1.0, 0.5], [3000.0, 9.7]]),
         cache,
+        whole_tracks: true,
         write_buffer: Some(WriteBuffer { size: Bytes(1 << 20), hit_ms: Some(0.7) }),
         residuals: Residuals {
             read_ms: points.clone(),

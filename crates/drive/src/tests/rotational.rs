@@ -77,6 +77,21 @@ fn reading_ahead() {
 }
 
 #[test]
+fn whole_tracks() {
+    let cache = Some(Cache { segments: 2, segment_sectors: 100, prefetch_sectors: 50 });
+    let model = Rotational { cache, whole_tracks: true, ..disk() };
+    let requests = [
+        (0.0, read(130, 10)),  // of the second track, from 100 on
+        (60.0, read(100, 10)), // in front of it
+        (61.0, read(190, 10)), // the rest of the track was read
+        (62.0, read(200, 10)), // and nothing behind it
+        (90.0, read(195, 5)),  // still there
+        (91.0, read(250, 50)), // of the track that was read then
+    ];
+    assert_eq!(ends(&model, &requests).1, [false, true, true, false, true, true]);
+}
+
+#[test]
 fn a_segment_that_is_overwritten_while_it_fills_is_given_up() {
     let cache = Some(Cache { segments: 1, segment_sectors: 100, prefetch_sectors: 50 });
     let model =
