@@ -53,6 +53,13 @@ pub(super) struct Track {
     pub index: u64,
 }
 
+impl Track {
+    /// What a sector takes to pass, in microseconds.
+    pub(super) fn slot_us(&self, session: &Session) -> f64 {
+        session.clock.period_us / f64::from(self.slots)
+    }
+}
+
 impl ZoneLayout {
     fn cylinder_sectors(&self, heads: u32) -> u64 {
         u64::from(self.slots) * u64::from(heads) - u64::from(self.spares)

@@ -12,6 +12,7 @@
 //! Questions are reads: nothing is written. Answers are believed only if they are confirmed, and what was not confirmed
 //! says so. The calibration deliberately asks one question at a time.
 
+mod arrival;
 mod ask;
 mod cache;
 mod layout;
@@ -27,6 +28,7 @@ mod zones;
 pub use cache::Cache;
 
 use crate::{Probe, Sample};
+use arrival::Access;
 use layout::{Layout, lay_out};
 use rotation::Rotation;
 use seek::Seeks;
@@ -157,7 +159,7 @@ fn hard_disk(session: &mut Session, rotation: &mut Rotation) -> Result<Found, St
         }
     };
     let layout = lay_out(session, &map, heads);
-    let seeks = seek::find(session, rotation, &layout)?;
+    let seeks = seek::find(session, rotation, &layout, cache.as_ref())?;
     rotation.check(session, 0.0)?;
     Ok(found(session, rotation, cache, &layout, &map, &seeks))
 }
@@ -193,13 +195,13 @@ fn found(
     seeks: &Seeks,
 ) -> Found {
     let slot_us = session.clock.period_us / f64::from(layout.zones[0].slots);
-    let measured = |access: &seek::Access| Measured {
+    let measured = |access: &Access| Measured {
         value: access.us(),
         uncertainty: (access.made_us - access.missed_us) / 2.0,
     };
     let none = seeks.none.as_ref().map(measured);
     let base = none.map_or(slot_us, |none| none.value);
-    let beyond = |access: &seek::Access| {
+    let beyond = |access: &Access| {
         let all = measured(access);
         Measured { value: (all.value - base).max(0.0), ..all }
     };
