@@ -196,7 +196,7 @@ fn same_track(
     let sectors = filling.unwrap_or(1);
     seeking.bisect(|session| {
         let target = any(session, &layout.tracks, |track| track.first >= u64::from(sectors))?;
-        let part = if filling.is_some() { session.rng.f64() } else { 1.0 };
+        let part = if filling.is_some() { 0.3 * session.rng.f64() } else { 1.0 };
         let source = target.first + ((target.sectors - 1) as f64 * part) as u64;
         Some(Pair { source, sectors, target })
     })
