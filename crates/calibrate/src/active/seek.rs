@@ -22,8 +22,6 @@ const ATTEMPTS: usize = 3;
 const FILLING_MAX: u64 = 4096;
 /// Between so many pairs the clock is set by an anchor.
 const NUDGE_EVERY: usize = 12;
-/// Tracks that heads are looked for in, where skews do not tell.
-const TRACKS_FOR_HEADS: usize = 34;
 
 /// What was measured.
 #[derive(Clone, Debug)]
@@ -44,7 +42,7 @@ pub(super) fn find(
     cache: Option<&Cache>,
 ) -> Result<Seeks, String> {
     session.say("seeks: none, and another head");
-    let seeking = &mut Seeking { session, rotation, pairs: 0 };
+    let seeking = &mut Seeking::new(session, rotation);
     let filled = filling(cache).map(|sectors| same_track(seeking, layout, Some(sectors)));
     let none = least([filled.transpose()?.flatten(), same_track(seeking, layout, None)?]);
     let head = head_switch(seeking, layout)?;
@@ -84,22 +82,26 @@ fn distances(cylinders: u64) -> Vec<u64> {
 }
 
 /// A read to start from, its last sector and how many it has, and the track of the target.
-struct Pair {
-    source: u64,
-    sectors: u32,
-    target: Track,
+pub(super) struct Pair {
+    pub source: u64,
+    pub sectors: u32,
+    pub target: Track,
 }
 
 /// The measuring of seeks.
-struct Seeking<'s, 'a> {
-    session: &'s mut Session<'a>,
+pub(super) struct Seeking<'s, 'a> {
+    pub session: &'s mut Session<'a>,
     rotation: &'s Rotation,
     pairs: usize,
 }
 
-impl Seeking<'_, '_> {
+impl<'s, 'a> Seeking<'s, 'a> {
+    pub(super) fn new(session: &'s mut Session<'a>, rotation: &'s Rotation) -> Seeking<'s, 'a> {
+        Seeking { session, rotation, pairs: 0 }
+    }
+
     /// Tries one pair.
-    fn step(&mut self, arrival: &mut Arrival, pair: &Pair) -> Result<(), String> {
+    pub(super) fn step(&mut self, arrival: &mut Arrival, pair: &Pair) -> Result<(), String> {
         self.pairs += 1;
         if self.pairs.is_multiple_of(NUDGE_EVERY) {
             self.rotation.nudge(self.session, pair.source)?;
@@ -142,13 +144,15 @@ fn try_pair(session: &mut Session, pair: &Pair, aim_us: f64) -> Result<Option<f6
     }
     let track = &pair.target;
     let slots = f64::from(track.slots);
-    let turns = session.clock.turns(source.end_us) + aim_us / session.clock.period_us;
+    // The request comes anywhere in a sector's time: angles that are whole sectors apart would say no more than that.
+    let think_us = (session.rng.f64() * track.slot_us(session)).round();
+    let turns = session.clock.turns(source.end_us + think_us) + aim_us / session.clock.period_us;
     let index = match (fraction(turns - track.phase) * slots).ceil() as u64 {
         index if index < track.sectors => index,
         _ => 0,
     };
     let phase = fraction(track.phase + index as f64 / slots);
-    let target = session.read(track.first + index)?;
+    let target = session.read_many(track.first + index, 1, think_us)?;
     let is_there = signed(session.phase(&target) - phase).abs() <= session.tolerance();
     Ok((is_there && !session.is_hit(&target)).then(|| target.service_us()))
 }
@@ -161,7 +165,7 @@ fn any(session: &mut Session, tracks: &[Track], fits: impl Fn(&Track) -> bool) -
 }
 
 /// A sector of the first half of a track: the drive reads on behind it, and shall not leave the track doing so.
-fn early_sector(session: &mut Session, first: u64, slots: u32) -> u64 {
+pub(super) fn early_sector(session: &mut Session, first: u64, slots: u32) -> u64 {
     first + session.rng.u64(..u64::from(slots) / 2)
 }
 
@@ -220,46 +224,9 @@ fn head_switch(seeking: &mut Seeking, layout: &Layout) -> Result<Option<Access>,
     seeking.bisect(|session| {
         let last = u64::from(layout.heads) - 1;
         let target = any(session, &layout.tracks, |track| track.index < last)?;
-        let first = target.first + target.sectors;
+        let first = layout.first(target.cylinder, target.index + 1);
         // The last track may end early.
         let source = early_sector(session, first, target.slots).min(session.sectors() - 1);
         Some(Pair { source, sectors: 1, target })
     })
-}
-
-/// Heads by the times between tracks that follow each other: changes of head take one time, changes of cylinder
-/// another. `tracks` are numbered from the begin of a zone. 1 if all take the same.
-pub(super) fn heads(session: &mut Session, rotation: &Rotation, tracks: &[Track]) -> Result<u32, String> {
-    session.say("heads: times from track to track");
-    let pairs: Vec<&[Track]> = tracks.windows(2).take(TRACKS_FOR_HEADS).collect();
-    let mut seeking = Seeking { session, rotation, pairs: 0 };
-    let mut all: Vec<Arrival> = pairs.iter().map(|_| Arrival::new(seeking.session.clock.period_us)).collect();
-    // All of them in turns, so that a cache has forgotten a pair before its next turn.
-    while all.iter().any(|arrival| !arrival.is_over()) {
-        for (pair, arrival) in pairs.iter().zip(&mut all).rev().filter(|(_, arrival)| !arrival.is_over()) {
-            let source = early_sector(seeking.session, pair[1].first, pair[1].slots);
-            seeking.step(arrival, &Pair { source, sectors: 1, target: pair[0] })?;
-        }
-    }
-    let slot_us = tracks.first().map_or(1.0, |track| track.slot_us(session));
-    let times: Vec<Option<f64>> =
-        all.iter().map(|arrival| arrival.result(slot_us).map(|access| access.us())).collect();
-    let known = || times.iter().flatten().copied();
-    let (least, most) = (known().fold(f64::MAX, f64::min), known().fold(0.0, f64::max));
-    if most - least < f64::max(40.0, 4.0 * slot_us) {
-        return Ok(1);
-    }
-    let middle = (least + most) / 2.0;
-    let known: Vec<(usize, bool)> =
-        times.iter().enumerate().filter_map(|(n, time)| Some((n, (*time)? > middle))).collect();
-    // The change of cylinder is the last of every so many.
-    let fits = |heads: usize| {
-        let (cylinder, head): (Vec<_>, Vec<_>) =
-            known.iter().partition(|(n, _)| (n + 1).is_multiple_of(heads));
-        let share = |some: &[(usize, bool)]| {
-            some.iter().filter(|(_, long)| *long).count() as f64 / some.len().max(1) as f64
-        };
-        (share(&cylinder) - share(&head)).abs()
-    };
-    Ok((2..=times.len() / 2).find(|heads| fits(*heads) > 0.8).map_or(1, |heads| heads as u32))
 }
