@@ -3,6 +3,7 @@
 use crate::cache::Cache;
 use crate::geometry::Geometry;
 use crate::spec::{ReadAhead, Spec};
+use std::collections::VecDeque;
 use std::fmt::Write;
 use std::ops::Range;
 
@@ -25,36 +26,81 @@ pub struct Disk {
     cylinder: u32,
     head: u32,
     ahead: Option<Ahead>,
+    /// Writes that the buffer holds, oldest first, and since when the arm is free for them.
+    waiting: VecDeque<Range<u64>>,
+    free: f64,
+    rng: fastrand::Rng,
 }
 
 impl Disk {
     pub fn new(spec: Spec) -> Disk {
         let geometry = Geometry::new(&spec);
         let cache = Cache::new(spec.segments, spec.segment_sectors, spec.lru);
-        Disk { spec, geometry, cache, now: 0.0, cylinder: 0, head: 0, ahead: None }
+        let rng = fastrand::Rng::with_seed(spec.seed);
+        let waiting = VecDeque::new();
+        Disk { spec, geometry, cache, now: 0.0, cylinder: 0, head: 0, ahead: None, waiting, free: 0.0, rng }
     }
 
     /// A request, `think` after the last answer. Returns what it took.
     pub fn ask(&mut self, write: bool, lbn: u64, sectors: u64, think: f64) -> Result<f64, String> {
+        let block = self.spec.extras.block;
+        if !lbn.is_multiple_of(block) || !sectors.is_multiple_of(block) {
+            return Err(format!("{sectors} at {lbn} are no whole sectors of {block}"));
+        }
+        let (lbn, sectors) = (lbn / block, sectors / block);
         let wanted = lbn..lbn.saturating_add(sectors);
         if sectors == 0 || wanted.end > self.geometry.sectors {
             return Err(format!("sectors {wanted:?} of {}", self.geometry.sectors));
         }
         let arrival = self.now + think;
-        let begin = arrival + self.spec.overhead;
-        let ready = self.read_on(begin, &wanted);
-        self.now = if write {
-            self.cache.forget(&wanted);
-            self.pass(begin, &wanted, self.spec.write_settle)
-        } else if self.cache.has(&wanted) {
-            begin.max(ready) + self.spec.hit + self.spec.bus * sectors as f64
-        } else {
-            self.ahead = None;
-            let end = self.pass(begin, &wanted, 0.0);
-            self.fill(&wanted, end);
-            end + self.spec.bus
-        };
+        let begin = arrival + self.spec.overhead + self.spec.extras.jitter * self.rng.f64();
+        self.now = if write { self.write(begin, &wanted) } else { self.read(begin, &wanted) };
+        self.free = self.free.max(self.now);
         Ok(self.now - arrival)
+    }
+
+    fn read(&mut self, begin: f64, wanted: &Range<u64>) -> f64 {
+        self.destage(begin, 0);
+        let ready = self.read_on(begin, wanted);
+        if self.cache.has(wanted) {
+            return begin.max(ready) + self.spec.hit + self.spec.bus * (wanted.end - wanted.start) as f64;
+        }
+        self.ahead = None;
+        let end = self.pass(begin.max(self.free), wanted, 0.0);
+        if self.spec.extras.keeps_reads {
+            self.fill(wanted, end);
+        }
+        end + self.spec.bus
+    }
+
+    fn write(&mut self, begin: f64, wanted: &Range<u64>) -> f64 {
+        self.destage(begin, 0);
+        self.read_on(begin, wanted);
+        self.ahead = None;
+        self.cache.forget(wanted);
+        let sectors = wanted.end - wanted.start;
+        if sectors > self.spec.extras.buffer {
+            // What waits goes first.
+            self.destage(f64::MAX, 0);
+            return self.pass(begin.max(self.free), wanted, self.spec.write_settle);
+        }
+        let begin = begin.max(self.destage(begin, sectors));
+        self.free = if self.waiting.is_empty() { self.free.max(begin) } else { self.free };
+        self.waiting.push_back(wanted.clone());
+        begin + self.spec.hit + self.spec.bus * sectors as f64
+    }
+
+    /// Writes what waits until the next write would begin after `until`, and then as much as makes room for `room`
+    /// sectors. Returns the end of the last.
+    fn destage(&mut self, until: f64, room: u64) -> f64 {
+        let used = |waiting: &VecDeque<Range<u64>>| waiting.iter().map(|w| w.end - w.start).sum::<u64>();
+        let mut end = 0.0;
+        while self.free < until || used(&self.waiting) + room > self.spec.extras.buffer {
+            let Some(oldest) = self.waiting.pop_front() else { break };
+            end = self.pass(self.free, &oldest, self.spec.write_settle);
+            self.free = end;
+        }
+        end
     }
 
     /// The cache takes what was read, and begins to read on.
@@ -116,7 +162,15 @@ impl Disk {
     pub fn truth(&self) -> String {
         let (spec, mut text) = (&self.spec, String::new());
         let mut line = |key: &str, value: String| writeln!(text, "{key} {value}").is_ok();
-        line("sectors", self.geometry.sectors.to_string());
+        let (extras, block) = (&spec.extras, spec.extras.block);
+        line("sectors", (self.geometry.sectors * block).to_string());
+        line("block", block.to_string());
+        line("band", extras.band.to_string());
+        line("jitter-us", extras.jitter.to_string());
+        line("remapped", extras.remapped.to_string());
+        line("keeps-reads", u8::from(extras.keeps_reads).to_string());
+        line("buffer", (extras.buffer * block).to_string());
+        line("write-settle-us", format!("{:.3}", spec.write_settle));
         line("turn-us", format!("{:.6}", spec.turn));
         line("heads", spec.heads.to_string());
         line("cylinders", self.geometry.cylinders.to_string());
@@ -129,12 +183,12 @@ impl Disk {
         line("hit-us", format!("{:.3}", spec.overhead + spec.hit + spec.bus));
         line("bus-us", format!("{:.6}", spec.bus));
         line("segments", spec.segments.to_string());
-        line("segment-sectors", spec.segment_sectors.to_string());
-        line("prefetch", spec.prefetch.to_string());
+        line("segment-sectors", (spec.segment_sectors * block).to_string());
+        line("prefetch", (spec.prefetch * block).to_string());
         line("read-ahead", format!("{:?}", spec.read_ahead));
         for (zone, (first, cylinder)) in spec.zones.iter().zip(&self.geometry.zones) {
             let (sectors, a, b) = (zone.sectors, zone.track_skew, zone.cylinder_skew);
-            line("zone", format!("{first} {sectors} {cylinder} {a} {b}"));
+            line("zone", format!("{} {} {cylinder} {a} {b}", first * block, u64::from(sectors) * block));
         }
         text
     }

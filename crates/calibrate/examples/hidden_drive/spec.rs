@@ -9,6 +9,8 @@ pub enum Order {
     Ascending,
     /// As before, and every other cylinder from the last head to the first.
     Serpentine,
+    /// One head over a band of cylinders, then the next head back over them.
+    Bands,
 }
 
 /// How the drive's cache takes what was not asked for.
@@ -56,6 +58,38 @@ pub struct Spec {
     pub read_ahead: ReadAhead,
     /// Whether a hit makes a segment young again.
     pub lru: bool,
+    pub extras: Extras,
+}
+
+/// What not every drive has.
+#[derive(Clone, Copy, Debug)]
+pub struct Extras {
+    /// Cylinders of a band; 1 except in [`Order::Bands`].
+    pub band: u32,
+    /// Addresses of 512 bytes in a sector: 8 in a drive that answers only for whole sectors of 4 KiB.
+    pub block: u64,
+    /// By how much the overhead varies.
+    pub jitter: f64,
+    /// Sectors that are elsewhere.
+    pub remapped: u32,
+    /// Whether what was read is kept.
+    pub keeps_reads: bool,
+    /// Sectors that the buffer of writes holds; 0 without one.
+    pub buffer: u64,
+}
+
+impl Extras {
+    fn random(rng: &mut Rng) -> Extras {
+        let of = |rng: &mut Rng, one_of: u8| rng.u8(..one_of) == 0;
+        Extras {
+            band: if of(rng, 4) { rng.u32(20..400) } else { 1 },
+            block: if of(rng, 6) { 8 } else { 1 },
+            jitter: if of(rng, 4) { 20.0 * rng.f64() } else { 0.0 },
+            remapped: if of(rng, 4) { rng.u32(1..20) } else { 0 },
+            keeps_reads: !of(rng, 6),
+            buffer: if of(rng, 2) { rng.u64(64..16_384) } else { 0 },
+        }
+    }
 }
 
 impl Spec {
@@ -93,7 +127,11 @@ impl Spec {
             prefetch: rng.u64(..segment_sectors),
             read_ahead: if rng.bool() { ReadAhead::Instant } else { ReadAhead::Passing },
             lru: rng.bool(),
+            extras: Extras::random(&mut Rng::with_seed(seed ^ 0x0e87_7a5e)),
         };
+        if spec.extras.band > 1 {
+            spec.order = Order::Bands;
+        }
         spec.zones = zones(&spec, cylinders, rng);
         spec
     }
@@ -117,7 +155,8 @@ fn zones(spec: &Spec, cylinders: u32, rng: &mut Rng) -> Vec<ZoneSpec> {
         };
         let (alpha, beta, gamma) = spec.seek;
         zones.push(ZoneSpec {
-            cylinders: (f64::from(cylinders) * weight / total).max(20.0) as u32,
+            cylinders: ((f64::from(cylinders) * weight / total).max(20.0) as u32)
+                .next_multiple_of(spec.extras.band),
             sectors,
             track_skew: slots(spec.head_switch),
             cylinder_skew: slots(alpha + beta + gamma),

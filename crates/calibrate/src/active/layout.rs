@@ -3,6 +3,7 @@
 //! Going up from a zone's begin, every change of head has one skew and every change of cylinder another: the period of
 //! that pattern is the number of heads. Sectors that are missing at the end of each cylinder are spares.
 
+use super::bands::{Bands, Flat};
 use super::rotation::median;
 use super::session::Session;
 use super::track::{Edge, End, Walk};
@@ -19,7 +20,7 @@ const FOLLOW_MIN: f64 = 0.85;
 pub(super) struct ZoneLayout {
     pub first: u64,
     pub slots: u32,
-    /// Sectors of a cylinder that are missing at its end.
+    /// Sectors of a band that are missing at its end.
     pub spares: u32,
     /// Turns by which a track begins later after a change of head, and after one of cylinder (spares not counted).
     pub track_skew: f64,
@@ -34,6 +35,8 @@ pub(super) struct ZoneLayout {
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
     pub heads: u32,
+    /// Cylinders over which a head stays before the next goes back over them.
+    pub band: u32,
     pub zones: Vec<ZoneLayout>,
     pub cylinders: u64,
     /// Tracks whose phases are known.
@@ -49,46 +52,80 @@ pub(super) struct Track {
     /// The phase of the end of its first sector.
     pub phase: f64,
     pub cylinder: u64,
-    /// Its number in the cylinder.
+    /// The number of its head.
     pub index: u64,
 }
 
-impl ZoneLayout {
-    fn cylinder_sectors(&self, heads: u32) -> u64 {
-        u64::from(self.slots) * u64::from(heads) - u64::from(self.spares)
+impl Track {
+    /// What a sector takes to pass, in microseconds.
+    pub(super) fn slot_us(&self, session: &Session) -> f64 {
+        session.clock.period_us / f64::from(self.slots)
     }
+}
 
-    /// Turns from the begin of a cylinder to the begin of the next, over whole turns.
-    fn cylinder_turns(&self, heads: u32) -> f64 {
-        f64::from(heads - 1) * self.track_skew + self.cylinder_skew
+impl ZoneLayout {
+    fn band_sectors(&self, heads: u32, band: u32) -> u64 {
+        u64::from(self.slots) * u64::from(heads) * u64::from(band) - u64::from(self.spares)
     }
 }
 
 impl Layout {
-    /// The zone and cylinder, and the number of the track in the cylinder, of a sector.
-    pub(super) fn place(&self, lbn: u64) -> (&ZoneLayout, u64, u64) {
+    /// The zone of a sector, how many whole bands are before it there, and the number of its track in its band.
+    fn track_in_band(&self, lbn: u64) -> (&ZoneLayout, u64, u64) {
         let at = self.zones.partition_point(|zone| zone.first <= lbn).saturating_sub(1);
         let zone = &self.zones[at];
-        let offset = lbn - zone.first;
-        let size = zone.cylinder_sectors(self.heads);
-        let index = (offset % size) / u64::from(zone.slots);
-        (zone, offset / size, index)
+        let offset = lbn.saturating_sub(zone.first);
+        let size = zone.band_sectors(self.heads, self.band);
+        (zone, offset / size, (offset % size) / u64::from(zone.slots))
+    }
+
+    /// The number of a track from the begin of its head's part of the band, or, the same, of a cylinder from the begin
+    /// of the band: every other head goes backwards.
+    fn turned(&self, head: u64, step: u64) -> u64 {
+        if head % 2 == 1 { u64::from(self.band) - 1 - step } else { step }
+    }
+
+    /// The zone, its cylinder and the head of a sector.
+    pub(super) fn place(&self, lbn: u64) -> (&ZoneLayout, u64, u64) {
+        let (zone, bands, track) = self.track_in_band(lbn);
+        let band = u64::from(self.band);
+        let head = track / band;
+        (zone, bands * band + self.turned(head, track % band), head)
     }
 
     /// The first sector of a track.
-    pub(super) fn first(&self, cylinder: u64, index: u64) -> u64 {
+    pub(super) fn first(&self, cylinder: u64, head: u64) -> u64 {
         let at = self.zones.partition_point(|zone| zone.first_cylinder <= cylinder).saturating_sub(1);
         let zone = &self.zones[at];
+        let band = u64::from(self.band);
         let within = (cylinder - zone.first_cylinder).min(zone.cylinders - 1);
-        zone.first + within * zone.cylinder_sectors(self.heads) + index * u64::from(zone.slots)
+        let track = head * band + self.turned(head, within % band);
+        zone.first + within / band * zone.band_sectors(self.heads, self.band) + track * u64::from(zone.slots)
     }
 
     /// The phase of the end of a sector, as the zones have it.
     pub(super) fn phase(&self, lbn: u64) -> f64 {
-        let (zone, within, index) = self.place(lbn);
-        let sector = (lbn - zone.first) % zone.cylinder_sectors(self.heads) - index * u64::from(zone.slots);
-        let turns = within as f64 * zone.cylinder_turns(self.heads) + index as f64 * zone.track_skew;
+        let (zone, bands, track) = self.track_in_band(lbn);
+        let (heads, band) = (u64::from(self.heads), u64::from(self.band));
+        let before = bands * zone.band_sectors(self.heads, self.band) + track * u64::from(zone.slots);
+        let sector = lbn.saturating_sub(zone.first) - before;
+        let heads_changed = bands * (heads - 1) + track / band;
+        let tracks_changed = bands * heads * band + track;
+        let turns = heads_changed as f64 * zone.track_skew
+            + (tracks_changed - heads_changed) as f64 * zone.cylinder_skew;
         fraction(zone.phase + turns + sector as f64 / f64::from(zone.slots))
+    }
+
+    /// The zones if there is one head.
+    pub(super) fn flat(&self) -> Vec<Flat> {
+        let flat = |zone: &ZoneLayout| Flat {
+            first: zone.first,
+            slots: zone.slots,
+            skew: zone.cylinder_skew,
+            phase: zone.phase,
+            tracks: zone.cylinders,
+        };
+        self.zones.iter().map(flat).collect()
     }
 }
 
@@ -146,9 +183,37 @@ pub(super) fn heads(session: &Session, map: &Map) -> Option<u32> {
     most_frequent(zones.filter_map(|(walk, first)| heads_of(&ascending(walk, first), tolerance)))
 }
 
+/// Lays the drive out in bands.
+pub(super) fn lay_out_bands(session: &Session, map: &Map, bands: &Bands) -> Layout {
+    let Bands { heads, cylinders: band, .. } = *bands;
+    let mut layout = lay_out_zones(session, map, 1);
+    (layout.heads, layout.band, layout.cylinders) = (heads, band, 0);
+    for (zone, seen) in layout.zones.iter_mut().zip(&bands.zones) {
+        let tracks = zone.cylinders as f64;
+        let (skew, spares) = seen.unwrap_or((0.0, 0));
+        zone.track_skew = whole_slots(skew, zone.slots, session.tolerance());
+        zone.spares = spares;
+        zone.first_cylinder = layout.cylinders;
+        let count = tracks * f64::from(zone.slots) / zone.band_sectors(heads, band) as f64;
+        zone.cylinders = (count.round().max(1.0) as u64) * u64::from(band);
+        layout.cylinders += zone.cylinders;
+    }
+    finished(layout, session, map)
+}
+
 /// Lays the drive out with so many heads.
 pub(super) fn lay_out(session: &Session, map: &Map, heads: u32) -> Layout {
-    let mut layout = Layout { heads, zones: Vec::new(), cylinders: 0, tracks: Vec::new() };
+    finished(lay_out_zones(session, map, heads), session, map)
+}
+
+fn finished(mut layout: Layout, session: &Session, map: &Map) -> Layout {
+    add_tracks(&mut layout, map, session.sectors());
+    set_phases(&mut layout);
+    layout
+}
+
+fn lay_out_zones(session: &Session, map: &Map, heads: u32) -> Layout {
+    let mut layout = Layout { heads, band: 1, zones: Vec::new(), cylinders: 0, tracks: Vec::new() };
     let ends = map.zones.iter().skip(1).map(|zone| zone.first).chain([session.sectors()]);
     for (zone, end) in map.zones.iter().zip(ends) {
         let tracks = zone.begin.as_ref().map_or(Vec::new(), |walk| ascending(walk, zone.first));
@@ -175,12 +240,10 @@ pub(super) fn lay_out(session: &Session, map: &Map, heads: u32) -> Layout {
             phase: 0.0,
         };
         made.cylinders =
-            ((end - zone.first) as f64 / made.cylinder_sectors(heads) as f64).round().max(1.0) as u64;
+            ((end - zone.first) as f64 / made.band_sectors(heads, 1) as f64).round().max(1.0) as u64;
         layout.cylinders += made.cylinders;
         layout.zones.push(made);
     }
-    add_tracks(&mut layout, map, session.sectors());
-    set_phases(&mut layout);
     layout
 }
 

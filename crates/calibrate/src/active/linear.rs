@@ -39,18 +39,19 @@ pub fn distances(readings: &[Sample]) -> Vec<(f64, f64)> {
     readings.windows(2).map(|pair| (distance(pair), pair[1].service_us)).collect()
 }
 
-/// Reads up to `count` random pages, as long as there is time.
-pub(super) fn read(session: &mut Session, count: usize) -> Result<Vec<Sample>, String> {
-    let last = session.sectors().saturating_sub(u64::from(PAGE_SECTORS)) / u64::from(PAGE_SECTORS);
+/// Reads up to `count` random pages, as long as there is time, of a drive with blocks of `block` sectors.
+pub(super) fn read(session: &mut Session, count: usize, block: u32) -> Result<Vec<Sample>, String> {
+    let blocks = (PAGE_SECTORS / block).max(1);
+    let last = session.sectors().saturating_sub(u64::from(blocks)) / u64::from(blocks);
     let mut readings = Vec::new();
     while readings.len() < count && session.has_time() {
         if readings.len() % 5000 == 0 {
             session.say(&format!("random pages: {} of {count}", readings.len()));
         }
-        let lbn = session.rng.u64(..=last) * u64::from(PAGE_SECTORS);
-        let answer = session.read_many(lbn, PAGE_SECTORS, 0.0)?;
+        let lbn = session.rng.u64(..=last) * u64::from(blocks);
+        let answer = session.read_many(lbn, blocks, 0.0)?;
         let (started_us, service_us) = (answer.start_us, answer.service_us());
-        readings.push(Sample { request: page(lbn), started_us, service_us });
+        readings.push(Sample { request: page(lbn * u64::from(block)), started_us, service_us });
     }
     Ok(readings)
 }

@@ -12,8 +12,13 @@
 //! Questions are reads: nothing is written. Answers are believed only if they are confirmed, and what was not confirmed
 //! says so. The calibration deliberately asks one question at a time.
 
+mod arrival;
 mod ask;
+mod bands;
+mod blocks;
 mod cache;
+mod ends;
+mod heads;
 mod layout;
 pub mod linear;
 mod model;
@@ -27,6 +32,8 @@ mod zones;
 pub use cache::Cache;
 
 use crate::{Probe, Sample};
+use arrival::Access;
+use blocks::Blocks;
 use layout::{Layout, lay_out};
 use rotation::Rotation;
 use seek::Seeks;
@@ -79,7 +86,7 @@ pub struct FoundZone {
     pub first_lbn: u64,
     /// Sectors around a track.
     pub sectors_per_track: u32,
-    /// Sectors at the end of each cylinder that have no address.
+    /// Sectors at the end of each band (of one cylinder, or more) that have no address.
     pub spare_sectors: u32,
     /// Turns by which a track begins later after a change of head.
     pub track_skew: f64,
@@ -102,6 +109,8 @@ pub struct Found {
     pub cache: Option<Cache>,
     /// Heads; 1 if nothing tells heads from cylinders.
     pub heads: u32,
+    /// Cylinders over which a head stays before the next goes back over them; 1 in layouts by cylinders.
+    pub band_cylinders: u32,
     /// Cylinders.
     pub cylinders: u64,
     /// The zones, ascending.
@@ -126,11 +135,13 @@ pub fn find(
             probe.sectors()
         ));
     }
-    let mut session = Session::new(probe, progress, options.seed, options.budget_s * 1e6);
+    let mut blocks = Blocks::new(probe)?;
+    let block = blocks.size;
+    let mut session = Session::new(&mut blocks, progress, options.seed, options.budget_s * 1e6);
     let mut rotation = rotation::find(&mut session)?;
     let turns = rotation.is_some();
     let disk = match rotation.as_mut().filter(|_| options.parts).map(|of| hard_disk(&mut session, of)) {
-        Some(Ok(disk)) => Some(disk),
+        Some(Ok(disk)) => Some(disk.in_sectors(block)),
         // The line of random pages needs no parts.
         Some(Err(e)) => {
             session.say(&format!("the disk's parts are not found: {e}"));
@@ -138,7 +149,7 @@ pub fn find(
         }
         None => None,
     };
-    let readings = linear::read(&mut session, options.pages)?;
+    let readings = linear::read(&mut session, options.pages, block)?;
     session.say("done");
     Ok(Answers { turns, disk, readings, requests: session.requests, time_us: session.now_us })
 }
@@ -147,24 +158,31 @@ pub fn find(
 fn hard_disk(session: &mut Session, rotation: &mut Rotation) -> Result<Found, String> {
     let cache = cache::find(session)?;
     rotation.check(session, 0.0)?;
-    let map = zones::find(session, rotation)?;
+    let ahead = cache.as_ref().map_or(0, |cache| cache.prefetch.0);
+    let map = zones::find(session, rotation, ahead)?;
     rotation.check(session, 0.0)?;
-    let heads = match layout::heads(session, &map) {
-        Some(heads) => heads,
-        None => {
-            let flat = lay_out(session, &map, 1);
-            seek::heads(session, rotation, &first_tracks(&flat, map.skewless))?
-        }
-    };
-    let layout = lay_out(session, &map, heads);
-    let seeks = seek::find(session, rotation, &layout)?;
+    let layout = laid_out(session, rotation, &map)?;
+    let seeks = seek::find(session, rotation, &layout, cache.as_ref())?;
     rotation.check(session, 0.0)?;
     Ok(found(session, rotation, cache, &layout, &map, &seeks))
 }
 
+/// Where sectors are, by skews, by bands, or by times.
+fn laid_out(session: &mut Session, rotation: &mut Rotation, map: &zones::Map) -> Result<Layout, String> {
+    if let Some(heads) = layout::heads(session, map) {
+        return Ok(lay_out(session, map, heads));
+    }
+    let flat = lay_out(session, map, 1);
+    if let Some(bands) = bands::find(session, rotation, map, &flat.flat())? {
+        return Ok(layout::lay_out_bands(session, map, &bands));
+    }
+    let heads = heads::find(session, rotation, &first_tracks(&flat, map.skewless))?;
+    Ok(lay_out(session, map, heads))
+}
+
 /// Consecutive tracks from the begin of a zone, of a drive laid out as if it had one head.
 fn first_tracks(flat: &Layout, skewless: bool) -> Vec<layout::Track> {
-    const TRACKS: u64 = 40;
+    const TRACKS: u64 = 64;
     let Some(zone) = flat.zones.iter().max_by_key(|zone| zone.cylinders) else { return Vec::new() };
     let sectors = u64::from(zone.slots);
     if skewless {
@@ -193,13 +211,13 @@ fn found(
     seeks: &Seeks,
 ) -> Found {
     let slot_us = session.clock.period_us / f64::from(layout.zones[0].slots);
-    let measured = |access: &seek::Access| Measured {
+    let measured = |access: &Access| Measured {
         value: access.us(),
         uncertainty: (access.made_us - access.missed_us) / 2.0,
     };
     let none = seeks.none.as_ref().map(measured);
     let base = none.map_or(slot_us, |none| none.value);
-    let beyond = |access: &seek::Access| {
+    let beyond = |access: &Access| {
         let all = measured(access);
         Measured { value: (all.value - base).max(0.0), ..all }
     };
@@ -217,6 +235,7 @@ fn found(
         turn_us: Measured { value: session.clock.period_us, uncertainty: rotation.uncertainty_us },
         cache,
         heads: layout.heads,
+        band_cylinders: layout.band,
         cylinders: layout.cylinders,
         zones: layout.zones.iter().zip(&map.zones).map(zone).collect(),
         access_us: none,

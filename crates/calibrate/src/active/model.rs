@@ -24,6 +24,7 @@ impl Found {
         let rotational = Rotational {
             rotation_ms: self.turn_us.value / 1e3,
             heads: self.heads,
+            band_cylinders: self.band_cylinders,
             overhead_ms: (access_us - sector_us).max(0.0) / 1e3,
             head_switch_ms: self.head_switch_us.map_or(0.0, |switch| switch.value) / 1e3,
             hit_ms: self

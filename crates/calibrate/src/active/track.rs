@@ -16,6 +16,8 @@ const STEPS: [u64; 7] = [16, 64, 256, 1024, 4096, 16_384, 65_536];
 const TURNS_MAX: f64 = 34.0;
 /// A track has more sectors than this.
 const SECTORS_MIN: f64 = 24.0;
+/// A number of sectors around a track that is off by less than this is whole when it is rounded.
+const SLOTS_ERROR: f64 = 0.3;
 /// How often a place is tried again a little lower when its first sectors are on two tracks.
 const ATTEMPTS: u64 = 8;
 
@@ -129,17 +131,31 @@ async fn first_sector(ask: &Asker, slope: &mut Slope) -> Option<u64> {
         // The begin of the drive is nearer than the next step.
         None => -1,
     };
-    while *on as i64 - off > 1 {
-        let middle = ((*on as i64 + off) / 2) as u64;
-        let phase = ask.phase(middle).await;
-        if line.fits(middle, phase, ask.tolerance) {
-            line.learn(middle, phase, ask.tolerance);
-            *on = middle;
-        } else {
-            off = middle as i64;
+    loop {
+        while *on as i64 - off > 1 {
+            let middle = ((*on as i64 + off) / 2) as u64;
+            let phase = ask.phase(middle).await;
+            if line.fits(middle, phase, ask.tolerance) {
+                line.learn(middle, phase, ask.tolerance);
+                *on = middle;
+            } else {
+                off = middle as i64;
+            }
+        }
+        // Where the line of a track crosses the line of another zone, sectors below the end seem to be on the track.
+        let Some(missing) = missing(ask, line, *on).await else { return Some(*on) };
+        (*on, off) = (line.lbn, missing as i64);
+    }
+}
+
+/// A sector between `first` and the line's own that is not on the line.
+async fn missing(ask: &Asker, line: &Line, first: u64) -> Option<u64> {
+    for ahead in [2, 8, 32, 128, 512].into_iter().map(|ahead| first + ahead).take_while(|at| *at < line.lbn) {
+        if !line.fits(ahead, ask.phase(ahead).await, ask.tolerance) {
+            return Some(ahead);
         }
     }
-    Some(*on)
+    None
 }
 
 /// The begin of a track, or of several that follow each other without skew.
@@ -227,10 +243,14 @@ pub(super) async fn walk(ask: &Asker, top: u64, tracks: usize) -> Option<Walk> {
 }
 
 impl Walk {
-    /// A length that was seen is exact, the number from the slope is not.
+    /// Where the slope leaves several numbers of sectors, a length that was seen tells; spares and slips shorten tracks.
     fn settle(&mut self) {
+        let (slots, error) = self.line.slots();
+        if error < SLOTS_ERROR {
+            return;
+        }
         let longest = self.edges.windows(2).map(|pair| pair[0].lbn - pair[1].lbn).max();
-        let near = |length: &u64| (*length as f64 - self.line.slots().0).abs() <= self.line.slots().1 + 0.6;
+        let near = |length: &u64| (*length as f64 - slots).abs() <= error + 0.6;
         if let Some(length) = longest.filter(near) {
             self.slots = length as u32;
         }
@@ -259,7 +279,7 @@ enum Below {
 
 /// The first sector of the track that ends at `last`, of which nothing is known; `line` is what the track above had.
 async fn unknown(ask: &Asker, line: &mut Line, last: u64) -> Below {
-    let Some(mut slope) = slope_at(ask, last).await else { return Below::Lost };
+    let Some(mut slope) = slope(ask, last).await else { return Below::Lost };
     let (old, new) = (line.slots(), slope.line.slots());
     if (old.0 - new.0).abs() > old.1 + new.1 + 0.3 {
         return Below::Zone;

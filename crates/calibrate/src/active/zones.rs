@@ -5,6 +5,7 @@
 //! skews: between tracks of a cylinder one, between cylinders another, and so how many heads there are.
 
 use super::ask::{Asker, run};
+use super::ends::next_track;
 use super::rotation::Rotation;
 use super::session::Session;
 use super::track::{Edge, End, Walk, slope, walk};
@@ -41,8 +42,8 @@ pub(super) struct Map {
     pub skewless: bool,
 }
 
-/// Finds all zones.
-pub(super) fn find(session: &mut Session, rotation: &mut Rotation) -> Result<Map, String> {
+/// Finds all zones of a drive that reads at most `ahead` sectors ahead.
+pub(super) fn find(session: &mut Session, rotation: &mut Rotation, ahead: u64) -> Result<Map, String> {
     session.say("zones: tracks all over the drive");
     let walks = everywhere(session, rotation)?;
     if walks.len() < 2 {
@@ -50,10 +51,10 @@ pub(super) fn find(session: &mut Session, rotation: &mut Rotation) -> Result<Map
     }
     let skewless = walks.iter().filter(|walk| walk.end == End::NoSkew).count() * 2 > walks.len();
     session.say("zones: boundaries");
-    let mut firsts = boundaries(session, rotation, &walks)?;
+    let mut firsts = boundaries(session, rotation, &walks, skewless)?;
     firsts.insert(0, (0, walks[0].slots));
     if skewless {
-        whole_tracks(&mut firsts, session.noise);
+        begin_tracks(session, &mut firsts, ahead)?;
     }
     session.say(&format!("zones: {} of them, skews", firsts.len()));
     let begins = if skewless { vec![None; firsts.len()] } else { begins(session, rotation, &firsts)? };
@@ -92,8 +93,8 @@ fn boundaries(
     session: &mut Session,
     rotation: &mut Rotation,
     walks: &[Walk],
+    skewless: bool,
 ) -> Result<Vec<(u64, u32)>, String> {
-    let noise = session.noise;
     let known = |walk: &Walk| Known { lbn: walk.line.lbn, slots: walk.slots };
     let pairs: Vec<(Known, Known)> = walks
         .windows(2)
@@ -105,7 +106,7 @@ fn boundaries(
             .into_iter()
             .map(|(low, high)| {
                 let ask = ask.clone();
-                Box::pin(async move { between(&ask, low, high, noise).await }) as _
+                Box::pin(async move { between(&ask, low, high, skewless).await }) as _
             })
             .collect()
     })?;
@@ -116,7 +117,7 @@ fn boundaries(
 }
 
 /// The boundaries between two places that differ.
-async fn between(ask: &Asker, low: Known, high: Known, noise: f64) -> Vec<(u64, u32)> {
+async fn between(ask: &Asker, low: Known, high: Known, skewless: bool) -> Vec<(u64, u32)> {
     let mut found = Vec::new();
     let mut open = vec![(low, high)];
     while let Some((mut low, mut high)) = open.pop() {
@@ -134,7 +135,7 @@ async fn between(ask: &Asker, low: Known, high: Known, noise: f64) -> Vec<(u64, 
                 high = middle;
             }
         }
-        found.extend(first_sector(ask, low, high, noise).await.map(|first| (first, high.slots)));
+        found.extend(first_sector(ask, low, high, skewless).await.map(|first| (first, high.slots)));
     }
     found
 }
@@ -159,22 +160,13 @@ async fn look(ask: &Asker, low: &Known, high: &Known) -> Option<Known> {
     None
 }
 
-/// The first sector of the zone of `high`, which is a few tracks above `low`.
-async fn first_sector(ask: &Asker, low: Known, high: Known, noise: f64) -> Option<u64> {
-    let Some(edge) = edge(ask, low, high).await else {
-        let between = |first: &u64| (low.lbn..=high.lbn).contains(first);
-        return crossing(ask, low, high).await.map(|(first, _)| first).filter(between);
-    };
-    if signed(edge.jump).abs() > 4.0 * ask.tolerance {
-        return Some(edge.lbn);
-    }
-    // Without a jump the lines part slowly: where they meet is more exact, if phases are.
-    let per_sector = (1.0 / f64::from(high.slots) - 1.0 / f64::from(low.slots)).abs();
-    let near = |meeting: f64| (meeting - edge.lbn as f64).abs() <= 3.0 + 8.0 * ask.tolerance / per_sector;
-    let is_exact = 6.0 * noise / per_sector < 0.4;
-    match crossing(ask, low, high).await {
-        Some((first, meeting)) if is_exact && near(meeting) => Some(first),
-        Some(_) | None => Some(edge.lbn),
+/// The first sector of the zone of `high`, which is a few tracks above `low`. Without skew it is where the lines of both
+/// meet.
+async fn first_sector(ask: &Asker, low: Known, high: Known, skewless: bool) -> Option<u64> {
+    let edge = if skewless { None } else { edge(ask, low, high).await };
+    match edge {
+        Some(edge) => Some(edge.lbn),
+        None => crossing(ask, low, high).await.filter(|first| (low.lbn..=high.lbn).contains(first)),
     }
 }
 
@@ -190,29 +182,27 @@ async fn edge(ask: &Asker, low: Known, high: Known) -> Option<Edge> {
     None
 }
 
-/// The sector at which the lines of two places meet, and where exactly they do.
-async fn crossing(ask: &Asker, low: Known, high: Known) -> Option<(u64, f64)> {
+/// The sector at which the lines of two places meet.
+async fn crossing(ask: &Asker, low: Known, high: Known) -> Option<u64> {
     let (below, above) = (slope(ask, low.lbn).await?, slope(ask, high.lbn).await?);
     let per = |known: Known| 1.0 / f64::from(known.slots);
     let behind = (above.line.lbn - below.line.lbn) as f64;
     let off = signed(above.line.phase - below.line.phase - behind * per(low));
     // Each sector behind the last one that both lines have adds the difference.
     let meeting = above.line.lbn as f64 - off / (per(high) - per(low));
-    Some(((meeting + 1.0).round() as u64, meeting))
+    Some((meeting + 1.0).round() as u64)
 }
 
-/// Moves boundaries to whole tracks from the one before, as far as they are not known better than that: defects may
-/// have moved them.
-fn whole_tracks(firsts: &mut [(u64, u32)], noise: f64) {
+/// Moves boundaries to where tracks begin: defects and noise may have moved them.
+fn begin_tracks(session: &mut Session, firsts: &mut [(u64, u32)], ahead: u64) -> Result<(), String> {
     for n in 1..firsts.len() {
-        let ((before, slots), (first, next)) = (firsts[n - 1], firsts[n]);
-        let tracks = ((first - before) as f64 / f64::from(slots)).round() as u64;
-        let whole = before + tracks * u64::from(slots);
-        let per_sector = (1.0 / f64::from(next) - 1.0 / f64::from(slots)).abs();
-        if whole.abs_diff(first) as f64 <= 1.0 + 6.0 * noise / per_sector {
-            firsts[n].0 = whole;
+        let ((_, slots), (first, next)) = (firsts[n - 1], firsts[n]);
+        let Some(low) = first.checked_sub(u64::from(slots.min(next)) / 2) else { continue };
+        if let Some(found) = next_track(session, low, slots.max(next), ahead)? {
+            firsts[n].0 = found;
         }
     }
+    Ok(())
 }
 
 /// Walks down to the begins of zones.

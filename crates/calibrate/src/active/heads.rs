@@ -1,0 +1,132 @@
+//! Heads, by the times between tracks near each other.
+//!
+//! From track to track changes of head take one time, and changes of cylinder another. Where both take the same, as
+//! where a change of head within the change of cylinder is the longer of the two, tracks that are as many apart as there
+//! are heads are under one head, and nearer in time than all others.
+
+use super::arrival::Arrival;
+use super::layout::Track;
+use super::rotation::{Rotation, median};
+use super::seek::{Pair, Seeking, early_sector};
+use super::session::Session;
+
+/// Tracks that heads are looked for in, at most, where all distances between them are tried.
+const NEAR: usize = 24;
+/// Heads, at most.
+const HEADS_MAX: usize = 16;
+/// A difference between two kinds of changes is so many standard errors, at least.
+const SIGNIFICANT: f64 = 6.0;
+/// Times are not believed to be more exact than this, in microseconds.
+const EXACT_US: f64 = 1.0;
+
+/// Heads of `tracks`, which follow each other from the begin of a zone. 1 if nothing tells.
+pub(super) fn find(session: &mut Session, rotation: &Rotation, tracks: &[Track]) -> Result<u32, String> {
+    session.say("heads: times from track to track");
+    let next = times(session, rotation, tracks, 1)?;
+    if let Some(heads) = by_changes(&next) {
+        return Ok(heads);
+    }
+    session.say("heads: times between tracks near each other");
+    let near = &tracks[..tracks.len().min(NEAR)];
+    let mut by_distance = Vec::new();
+    for distance in 1..=HEADS_MAX.min(near.len().saturating_sub(1)) {
+        let known: Vec<f64> = times(session, rotation, near, distance)?.into_iter().flatten().collect();
+        by_distance.push(Sample::of(&known));
+    }
+    Ok(by_nearest(&by_distance))
+}
+
+/// Times to tracks from those that are `distance` above.
+fn times(
+    session: &mut Session,
+    rotation: &Rotation,
+    tracks: &[Track],
+    distance: usize,
+) -> Result<Vec<Option<f64>>, String> {
+    let pairs: Vec<(&Track, &Track)> = tracks.iter().zip(tracks.iter().skip(distance)).collect();
+    let mut all: Vec<Arrival> = pairs.iter().map(|_| Arrival::new(session.clock.period_us)).collect();
+    let seeking = &mut Seeking::new(session, rotation);
+    // All of them in turns, so that a cache has forgotten a pair before its next turn.
+    while all.iter().any(|arrival| !arrival.is_over()) {
+        for ((target, from), arrival) in pairs.iter().zip(&mut all).rev().filter(|(_, a)| !a.is_over()) {
+            let source = early_sector(seeking.session, from.first, from.slots);
+            seeking.step(arrival, &Pair { source, sectors: 1, target: **target })?;
+        }
+    }
+    let slot_us = tracks.first().map_or(1.0, |track| track.slot_us(session));
+    Ok(all.iter().map(|arrival| arrival.result(slot_us).map(|access| access.us())).collect())
+}
+
+/// Mean and variance of times; without those far from the median.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    mean: f64,
+    /// The square of the standard error of the mean.
+    error: f64,
+    count: usize,
+}
+
+impl Sample {
+    fn of(times: &[f64]) -> Sample {
+        let mut sorted = times.to_vec();
+        let middle = median(&mut sorted).unwrap_or(0.0);
+        let mut off: Vec<f64> = times.iter().map(|time| (time - middle).abs()).collect();
+        let spread = median(&mut off).unwrap_or(0.0).max(EXACT_US);
+        let near: Vec<f64> = times.iter().copied().filter(|t| (t - middle).abs() <= 6.0 * spread).collect();
+        let count = near.len().max(1) as f64;
+        let mean = near.iter().sum::<f64>() / count;
+        let variance = near.iter().map(|time| (time - mean).powi(2)).sum::<f64>() / count;
+        Sample { mean, error: variance.max(EXACT_US * EXACT_US) / count, count: near.len() }
+    }
+
+    /// By how many standard errors the means differ.
+    fn differs(&self, other: &Sample) -> f64 {
+        if self.count < 2 || other.count < 2 {
+            return 0.0;
+        }
+        (self.mean - other.mean).abs() / (self.error + other.error).sqrt()
+    }
+}
+
+/// The number of heads that the times from each track to the next tell: the change of cylinder is the last of every so
+/// many.
+fn by_changes(times: &[Option<f64>]) -> Option<u32> {
+    let differs = |heads: usize| {
+        let known = times.iter().enumerate().filter_map(|(n, time)| Some((n + 1, (*time)?)));
+        let (cylinder, head): (Vec<_>, Vec<_>) = known.partition(|(n, _)| n.is_multiple_of(heads));
+        let sample = |some: Vec<(usize, f64)>| Sample::of(&some.into_iter().map(|s| s.1).collect::<Vec<_>>());
+        sample(cylinder).differs(&sample(head))
+    };
+    let all = (2..=HEADS_MAX.min(times.len() / 2)).map(|heads| (heads as u32, differs(heads)));
+    all.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|best| best.1 > SIGNIFICANT).map(|best| best.0)
+}
+
+/// The least distance, from 1 on, that takes less than a single track.
+fn by_nearest(by_distance: &[Sample]) -> u32 {
+    let Some(single) = by_distance.first() else { return 1 };
+    let nearer = |sample: &Sample| sample.mean < single.mean && sample.differs(single) > SIGNIFICANT;
+    by_distance.iter().position(nearer).map_or(1, |at| at as u32 + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_are_told_by_small_differences() {
+        let mut rng = fastrand::Rng::with_seed(3);
+        for heads in 1..=8u32 {
+            let time = |n: u32| if n.is_multiple_of(heads) { 512.0 } else { 500.0 };
+            let times: Vec<Option<f64>> = (1..64).map(|n| Some(time(n) + 8.0 * rng.f64())).collect();
+            assert_eq!(by_changes(&times), (heads > 1).then_some(heads), "{heads}");
+        }
+    }
+
+    #[test]
+    fn tracks_under_one_head_are_nearer() {
+        let sample = |mean: f64| Sample::of(&[mean - 4.0, mean, mean + 4.0, mean + 1.0]);
+        let times = [600.0, 600.0, 600.0, 570.0, 600.0].map(sample);
+        assert_eq!(by_nearest(&times), 4);
+        assert_eq!(by_nearest(&[600.0, 640.0, 640.0].map(sample)), 1);
+    }
+}
