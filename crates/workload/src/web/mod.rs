@@ -31,6 +31,9 @@
 //! has so many of the other requests that the policies of Table 2 do not rank as measured.
 //!
 //! A page that is on its way for another process counts as there: a client waits for its own requests only.
+//!
+//! A cache that has all files leaves nothing to ask of the disk. The workload ends when its processes have opened
+//! [`IDLE_FILES`] files for each one that there is without a request.
 
 mod allocator;
 mod cache;
@@ -55,6 +58,8 @@ use std::time::Duration;
 /// Blocks of the longest request: 256 sectors.
 const REQUEST_MAX: u32 = 256 / BLOCK_SECTORS;
 const BLOCK_SECTORS: u32 = (BLOCK / SECTOR) as u32;
+/// The workload ends after so many files were opened for each one that there is, all from memory.
+pub const IDLE_FILES: u64 = 16;
 
 /// Parameters of the workload; the default is the paper's.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -65,7 +70,7 @@ pub struct Options {
     pub cache: Option<u32>,
     /// Pages of 4 KiB that a process reads at a time, 1 to 1024.
     pub pages: u32,
-    /// The workload ends after so many requests.
+    /// The workload ends after so many requests, or earlier if the page cache has all that is read.
     pub requests: u64,
     /// Opening a file reads its metadata.
     pub metadata: bool,
@@ -91,6 +96,8 @@ pub struct Web {
     clients: Vec<Client>,
     /// Requests sent by all.
     sent: u64,
+    /// Files that were opened since the last of them.
+    opened: u64,
 }
 
 /// A process.
@@ -132,7 +139,7 @@ impl Web {
         });
         let clients = clients.collect();
         let cache = options.cache.map(|pages| warm(PageCache::new(pages), &files, &mut random));
-        Web { options, files, cache, known: HashSet::new(), clients, sent: 0 }
+        Web { options, files, cache, known: HashSet::new(), clients, sent: 0, opened: 0 }
     }
 }
 
@@ -161,14 +168,19 @@ impl Workload for Web {
 
     fn next(&mut self, client: u32, _now: Time) -> Action {
         let Some(client) = self.clients.get_mut(client as usize) else { return Action::End };
-        if self.sent >= self.options.requests {
+        let is_idle = self.opened > IDLE_FILES * self.files.count() as u64;
+        if self.sent >= self.options.requests || is_idle {
             return Action::End;
         }
         while client.todo.is_empty() {
+            self.opened += client.open.is_none() as u64;
             client.read(&self.options, &self.files, self.cache.as_mut(), &mut self.known);
         }
         let action = client.todo.pop_front().unwrap_or(Action::End);
-        self.sent += matches!(action, Action::Submit { .. }) as u64;
+        if matches!(action, Action::Submit { .. }) {
+            self.sent += 1;
+            self.opened = 0;
+        }
         action
     }
 }
