@@ -49,8 +49,8 @@ pub struct Drive {
     pub model: Option<Named>,
 }
 
-/// Puts drives into a simulation. Each draws from a seed of its own, so that no two turn alike. They keep what is written
-/// if layers look at `data`.
+/// Puts drives into a simulation. Each draws from a seed of its own, so that no two turn alike. They keep what is
+/// written if layers look at `data`.
 pub fn put(drives: &[Drive], env: &SimEnv, seed: u64, data: bool) {
     for (number, drive) in drives.iter().enumerate() {
         drive.put(env, seed ^ (number as u64) << 32, data);

@@ -26,8 +26,8 @@
 //! begins.
 //!
 //! A process that opens a file reads the block of its directory and that of its inode first, through the kernel's
-//! caches also with O_DIRECT: each block once, because at the begin none is in memory and none leaves it (all of a
-//! million files take 170 MB). Of the requests of the direct workload a tenth are such; without them the drive's cache
+//! caches also with O_DIRECT: each block once, because at the begin none is in memory (but those of files that the page
+//! cache has) and none leaves it (all of a million files take 170 MB). Of the requests of the direct workload a tenth are such; without them the drive's cache
 //! has so many of the other requests that the policies of Table 2 do not rank as measured.
 //!
 //! A page that is on its way for another process counts as there: a client waits for its own requests only.
@@ -42,6 +42,7 @@ mod readahead;
 
 pub use files::{FILES, Files, LARGE, Layout, SECTORS, Summary};
 
+use crate::hash::NumberSet;
 use crate::random::{pareto, zipf};
 use crate::{Action, Workload};
 use allocator::{BLOCK, Extent};
@@ -50,7 +51,7 @@ use fastrand::Rng;
 use lamina_block::Time;
 use lamina_drive::{Op, Request, SECTOR};
 use readahead::{ReadAhead, WINDOW_MAX, Window};
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,7 +93,7 @@ pub struct Web {
     files: Arc<Files>,
     cache: Option<PageCache>,
     /// Blocks of metadata in memory.
-    known: HashSet<u32>,
+    known: NumberSet<u32>,
     clients: Vec<Client>,
     /// Requests sent by all.
     sent: u64,
@@ -138,19 +139,22 @@ impl Web {
             awaited: 0,
         });
         let clients = clients.collect();
-        let cache = options.cache.map(|pages| warm(PageCache::new(pages), &files, &mut random));
-        Web { options, files, cache, known: HashSet::new(), clients, sent: 0, opened: 0 }
+        let mut known = NumberSet::default();
+        let cache = options.cache.map(|pages| warm(PageCache::new(pages), &files, &mut known, &mut random));
+        Web { options, files, cache, known, clients, sent: 0, opened: 0 }
     }
 }
 
-/// Fills a cache with files as they are read: popular ones more likely, and whole.
-fn warm(mut cache: PageCache, files: &Files, random: &mut Rng) -> PageCache {
+/// Fills a cache with files as they are read: popular ones more likely, and whole. What it takes to find them was read
+/// then, too, and stays `known`.
+fn warm(mut cache: PageCache, files: &Files, known: &mut NumberSet<u32>, random: &mut Rng) -> PageCache {
     // A cache that is larger than all files does not fill up.
     for _ in 0..files.count() {
         if cache.is_full() {
             break;
         }
         let file = files.by_rank(zipf(random, files.count()));
+        known.extend(files.metadata(file));
         for page in 0..files.blocks(file) {
             let id = PageId { file, page };
             if cache.get(id).is_none() {
@@ -192,7 +196,7 @@ impl Client {
         options: &Options,
         files: &Files,
         cache: Option<&mut PageCache>,
-        known: &mut HashSet<u32>,
+        known: &mut NumberSet<u32>,
     ) {
         let mut open = match self.open.take() {
             Some(open) => open,
@@ -228,7 +232,7 @@ impl Client {
     }
 
     /// Reads what it takes to find a file, as far as that is not in memory.
-    fn find(&mut self, file: u32, files: &Files, known: &mut HashSet<u32>) {
+    fn find(&mut self, file: u32, files: &Files, known: &mut NumberSet<u32>) {
         for start in files.metadata(file) {
             if known.insert(start) {
                 self.send(Extent { start, blocks: 1 });

@@ -1,6 +1,6 @@
 use super::*;
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashSet};
 
 /// A disk that serves one request after the other, in the order in which they come, each in `service`.
 struct Fifo {
