@@ -23,7 +23,7 @@ use std::time::Duration;
 
 /// The most bytes of one request.
 pub const REQUEST_MAX: u64 = 32 << 20;
-/// After so many actions that took no time a client lets the others run.
+/// After so many actions a client lets the others run, whether it has waited or not: none of them may have.
 const UNBROKEN_MAX: u32 = 64;
 /// Bytes of the data that writes carry, again and again.
 const PATTERN: usize = 1 << 20;
@@ -136,7 +136,12 @@ impl<O: Observer + 'static> Run<O> {
             match action {
                 Action::Submit { request, wait } => {
                     let submitted = self.submit(number, request, &requests);
-                    if wait { submitted.await } else { self.env.spawn(Box::pin(submitted)) }
+                    if wait {
+                        submitted.await;
+                    } else {
+                        self.env.spawn(Box::pin(submitted));
+                        let_others_run().await;
+                    }
                 }
                 Action::Sleep(time) => {
                     self.env.sleep_until(self.env.now().after(time)).await;
@@ -146,7 +151,7 @@ impl<O: Observer + 'static> Run<O> {
                 Action::Join => requests.wait_for(u64::MAX).await,
                 Action::End => break,
             }
-            unbroken = if (self.now)() > began { 0 } else { unbroken + 1 };
+            unbroken += 1;
             if unbroken >= UNBROKEN_MAX {
                 unbroken = 0;
                 let_others_run().await;

@@ -60,9 +60,9 @@ impl Recorded {
     pub fn read(traces: Vec<Trace>, options: ReplayOptions, sectors: u64) -> Result<Recorded, String> {
         let mut recorded = Recorded { volumes: Vec::new(), options };
         let (mut read, mut others, mut has_times) = (0, 0, true);
+        let (files, most) = (traces.len(), usize::try_from(options.requests).unwrap_or(usize::MAX));
         for mut trace in traces {
-            for record in trace.by_ref().take(usize::try_from(options.requests - read).unwrap_or(usize::MAX))
-            {
+            for record in trace.by_ref().take(most) {
                 recorded.add(record.map_err(|e: TraceError| e.to_string())?);
                 read += 1;
                 if read > REQUESTS_MAX {
@@ -71,6 +71,9 @@ impl Recorded {
             }
             others += trace.others();
             has_times &= trace.has_times();
+        }
+        if files > 1 {
+            recorded.keep_first(most);
         }
         match options.depth {
             _ if read == 0 => Err(format!(
@@ -92,18 +95,41 @@ impl Recorded {
         self.volumes[unit].push(Timed { at: record.at, request: record.request });
     }
 
+    /// Keeps the first `most` requests of all volumes together, by their times.
+    fn keep_first(&mut self, most: usize) {
+        let mut times: Vec<Time> = self.volumes.iter().flatten().map(|timed| timed.at).collect();
+        if times.len() <= most {
+            return;
+        }
+        let (_, last, _) = times.select_nth_unstable(most);
+        // Of those at the very last moment, as many as there is room for.
+        let mut room = most - self.volumes.iter().flatten().filter(|timed| timed.at < *last).count();
+        for volume in &mut self.volumes {
+            volume.retain(|timed| {
+                let is_last = timed.at == *last && room > 0;
+                room -= is_last as usize;
+                timed.at < *last || is_last
+            });
+        }
+    }
+
     /// Sorts the requests by time, begins at zero, and puts the volumes onto a disk of `sectors` sectors.
     fn placed(mut self, sectors: u64) -> Result<Recorded, String> {
         let begin = self.volumes.iter().flatten().map(|timed| timed.at).min().unwrap_or_default();
+        let too_far =
+            || "the volumes one behind the other have more than 2^64 sectors: replay one of them".to_owned();
         let mut base = 0u64;
         for volume in &mut self.volumes {
             volume.sort_by_key(|timed| timed.at);
             let end = volume.iter().map(|timed| timed.request.end()).max().unwrap_or(0);
             for timed in volume {
                 timed.at = Time(timed.at.0 - begin.0);
-                timed.request.lbn += base;
+                timed.request.lbn = timed.request.lbn.checked_add(base).ok_or_else(too_far)?;
             }
-            base = base.saturating_add(end.next_multiple_of(ALIGNMENT));
+            base = base
+                .checked_add(end)
+                .and_then(|end| end.checked_next_multiple_of(ALIGNMENT))
+                .ok_or_else(too_far)?;
         }
         self.fit(sectors)?;
         Ok(self)
@@ -183,6 +209,7 @@ impl Workload for Replay {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trace::Options;
 
     fn record(us: u64, unit: u32, lbn: u64, sectors: u32) -> Record {
         Record { at: Time(us * 1000), unit, request: Request { op: Op::Read, lbn, sectors } }
@@ -243,6 +270,30 @@ mod tests {
         });
         assert_eq!(order, [0, 1, 2, 3, 4]);
         assert_eq!((replay.next(0, Time(0)), replay.next(1, Time(0))), (Action::End, Action::End));
+    }
+
+    #[test]
+    fn of_several_files_the_first_requests_are_those_of_the_least_times() {
+        let read = |requests| {
+            let files = ["5,R,0,0,512\n7,R,0,512,512\n9,R,0,1024,512\n", "4,R,0,0,512\n7,R,0,512,512\n"];
+            let open =
+                |text: &'static str| Trace::read("x", text.as_bytes(), Options::default()).expect("a trace");
+            let options = ReplayOptions { requests, ..ReplayOptions::default() };
+            let recorded = Recorded::read(files.map(open).into(), options, 100).expect("it fits");
+            recorded.volumes.concat().iter().map(|timed| timed.at.0 / 1000).collect::<Vec<_>>()
+        };
+        assert_eq!(read(1), [0]);
+        assert_eq!(read(3), [0, 1, 3]);
+        assert_eq!(read(4), [0, 1, 3, 3]);
+        assert_eq!(read(u64::MAX), [0, 1, 3, 3, 5]);
+    }
+
+    #[test]
+    fn volumes_that_reach_too_far_together_are_refused() {
+        let records: Vec<Record> = (0..3).map(|unit| record(0, unit, u64::MAX / 2 - 8, 8)).collect();
+        let options = ReplayOptions { wrap: true, ..ReplayOptions::default() };
+        let refused = recorded(&records, options, 1000).expect_err("2^64 sectors");
+        assert!(refused.contains("replay one of them"), "{refused}");
     }
 
     #[test]

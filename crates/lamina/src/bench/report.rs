@@ -6,13 +6,15 @@ use serde::Serialize;
 use std::fmt::Write;
 use std::time::Duration;
 
+/// Nanoseconds of a day; longer requests count as a day.
+const LONGEST: u64 = 86_400_000_000_000;
+
 /// The latencies of one direction, to three digits.
 pub struct Latencies(Histogram<u64>);
 
 impl Default for Latencies {
     fn default() -> Latencies {
-        // One minute at most; longer requests count as one minute.
-        Latencies(Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("bounds that a histogram can have"))
+        Latencies(Histogram::new_with_bounds(1, LONGEST, 3).expect("bounds that a histogram can have"))
     }
 }
 
@@ -211,6 +213,15 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn requests_of_hours_are_told_apart() {
+        let mut reads = Latencies::default();
+        [2, 5].iter().for_each(|hours| reads.record(Duration::from_secs(hours * 3600)));
+        let report = Report::new(&reads, &Latencies::default(), 4096, 1.0);
+        let longest = report.read.expect("reads").max_ns;
+        assert!(longest.abs_diff(18_000_000_000_000) < 18_000_000_000, "{longest}");
+    }
 
     #[test]
     fn rates_and_quantiles() {

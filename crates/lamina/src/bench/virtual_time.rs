@@ -12,7 +12,7 @@ use super::{load, size, workload};
 use crate::cli;
 use crate::exit::Failure;
 use crate::files;
-use crate::predict::drives::{Models, Named};
+use crate::predict::drives::{Models, Named, put, twice};
 use crate::predict::log::{Counted, Log};
 use crate::predict::world::{World, kinds};
 use lamina_block::Env;
@@ -31,11 +31,9 @@ pub fn measure(args: &cli::Bench) -> Result<Report, Failure> {
     let simulation = Simulation::measuring(args.seed);
     let env = simulation.env();
     let remembers = plan.devices().iter().any(|device| device.kind.traits.keeps);
-    for (number, drive) in models.drives(&plan)?.into_iter().enumerate() {
-        drive.put(&env, args.seed.wrapping_add(number as u64), remembers);
-    }
-    // Only clients of a prediction are counted there.
-    let log = Log::new(Counted { warmup: u64::MAX, requests: 0 });
+    put(&models.drives(&plan)?, &env, args.seed, remembers);
+    // A log that never begins: only a prediction has one.
+    let log = Log::new(Counted { warmup: 0, requests: 0 });
     let world: Rc<dyn Env> = World::new(env, log, None, Default::default());
     let hierarchy = simulation.run(open(plan, Rc::clone(&world))).map_err(Failure::failed)??;
     let node = hierarchy.node(&device).ok_or_else(|| Failure::failed(format!("no device {device:?}")))?;
@@ -72,12 +70,10 @@ async fn open(plan: Plan, world: Rc<dyn Env>) -> Result<Hierarchy, Failure> {
 fn models(options: &[String]) -> Result<Models, Failure> {
     let mut models = Models::default();
     for text in options {
-        let twice = match text.split_once('=') {
-            Some((device, model)) => models.of.insert(device.into(), Named::read(model)?).is_some(),
-            None => models.all.replace(Named::read(text)?).is_some(),
-        };
-        if twice {
-            return Err(Failure::usage(format!("--model {text}: another model is given for the same")));
+        match text.split_once('=') {
+            Some((device, model)) => models.give(device, model)?,
+            None if models.all.is_some() => return Err(twice(text)),
+            None => models.all = Some(Named::read(text)?),
         }
     }
     Ok(models)

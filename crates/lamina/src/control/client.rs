@@ -63,10 +63,12 @@ impl Client {
         let body = serde_json::to_vec(body).map_err(Failure::failed)?;
         self.runtime.block_on(async {
             let mut request = std::pin::pin!(self.request(Method::POST, path, body.into()));
+            // Once: a signal between two of them would be lost.
+            let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
             loop {
                 tokio::select! {
                     answer = &mut request => return answer.map(Some),
-                    _ = tokio::signal::ctrl_c() => return Ok(None),
+                    _ = &mut interrupted => return Ok(None),
                     () = tokio::time::sleep(GLANCE) => {
                         // A failure to print this is not worth a message.
                         if let Ok(jobs) = self.request(Method::GET, "/v1/jobs", Bytes::new()).await {
@@ -92,6 +94,7 @@ impl Client {
                 return self.read::<serde_json::Value>(answer).await.map(drop);
             }
             let (mut body, mut end) = (answer.into_body(), std::pin::pin!(end));
+            let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
             loop {
                 tokio::select! {
                     frame = body.frame() => match frame {
@@ -100,7 +103,7 @@ impl Client {
                         None => return Err(self.failure("the daemon has ended the answer: what it is about is gone")),
                     },
                     () = &mut end => return Ok(()),
-                    _ = tokio::signal::ctrl_c() => return Ok(()),
+                    _ = &mut interrupted => return Ok(()),
                 }
             }
         })

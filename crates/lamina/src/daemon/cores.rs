@@ -114,6 +114,24 @@ async fn snapshot(handles: &[Handle], started: Instant) -> Snapshot {
     }
 }
 
+/// Begins a trace on the core that has the device; `None` if none has.
+async fn trace(handles: Vec<Handle>, device: String) -> Option<Result<Tracing, Error>> {
+    let (sender, asked) = tokio::sync::mpsc::channel(WAITING_MAX);
+    for handle in handles {
+        let (name, sender) = (device.clone(), sender.clone());
+        match handle.ask(|core| async move { core.trace(&name, sender) }).await {
+            Ok(Some(Ok(()))) => {
+                // The order is on its way when this returns; nobody waits for its end.
+                let end = move || drop(handle.ask(|core| async move { core.end_trace(&device) }));
+                return Some(Ok(Tracing { asked, end: End(Some(Box::new(end))) }));
+            }
+            Ok(Some(Err(e))) => return Some(Err(e)),
+            Ok(None) | Err(Ended) => {}
+        }
+    }
+    None
+}
+
 impl Daemon for Cores {
     fn snapshot(&self) -> Answer<Snapshot> {
         let (handles, started) = (self.handles.clone(), self.started);
@@ -155,26 +173,10 @@ impl Daemon for Cores {
     }
 
     fn trace(&self, device: String) -> Answer<Option<Result<Tracing, Error>>> {
-        let (sender, asked) = tokio::sync::mpsc::channel(WAITING_MAX);
-        let ask = |handle: &Handle| {
-            let (device, sender) = (device.clone(), sender.clone());
-            let begun = handle.ask(|core| async move { core.trace(&device, sender) });
-            (handle.clone(), begun)
-        };
-        let asking: Vec<_> = self.handles.iter().map(ask).collect();
+        // A task of its own: a client that goes away drops the answer, and that ends a trace that has begun.
+        let begun = tokio::spawn(trace(self.handles.clone(), device));
         Box::pin(async move {
-            for (handle, begun) in asking {
-                match begun.await {
-                    Ok(Some(Ok(()))) => {
-                        // The order is on its way when this returns; nobody waits for its end.
-                        let end = move || drop(handle.ask(|core| async move { core.end_trace(&device) }));
-                        return Some(Ok(Tracing { asked, end: End(Some(Box::new(end))) }));
-                    }
-                    Ok(Some(Err(e))) => return Some(Err(e)),
-                    Ok(None) | Err(Ended) => {}
-                }
-            }
-            None
+            begun.await.unwrap_or_else(|e| Some(Err(Error::offline(format!("the trace ended: {e}")))))
         })
     }
 

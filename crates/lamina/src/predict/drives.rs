@@ -1,17 +1,14 @@
 //! The drives of a prediction: which model each sink has.
 
-use super::world::server_path;
+use super::world::{read_text, server_path};
 use crate::exit::Failure;
-use lamina_block::Bytes;
+use lamina_block::{Bytes, Error};
 use lamina_drive::Model;
 use lamina_graph::{Device, Plan};
 use lamina_sim::{Contents, DiskOptions, Image, SimEnv};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-/// The longest model file, in bytes.
-const FILE_MAX: u64 = 4 << 20;
 
 /// A model with the name that it was given by, which layers find it by as well.
 #[derive(Clone, Debug)]
@@ -28,18 +25,11 @@ impl Named {
         if let Some(model) = Model::named(name) {
             return Ok(Named { name: name.into(), model });
         }
-        let failed = |e: String| {
-            Failure::usage(format!("{name}: neither a model that comes with Lamina nor a model file: {e}"))
+        let failed = |e: Error| {
+            let message = "neither a model that comes with Lamina nor a model file";
+            Failure::usage(format!("{name}: {message}: {}", e.message()))
         };
-        let size = std::fs::metadata(name).map_err(|e| failed(e.to_string()))?.len();
-        if size > FILE_MAX {
-            return Err(failed(format!(
-                "it has {}, and a model file at most {}",
-                Bytes(size),
-                Bytes(FILE_MAX)
-            )));
-        }
-        let text = std::fs::read_to_string(name).map_err(|e| failed(e.to_string()))?;
+        let text = read_text(Path::new(name), Model::FILE_MAX).map_err(failed)?;
         let model = Model::parse(&text).map_err(|e| Failure::usage(format!("{name}: {e}")))?;
         let path = std::path::absolute(name).map_err(Failure::failed)?;
         Ok(Named { name: path.display().to_string(), model })
@@ -49,6 +39,8 @@ impl Named {
 /// A simulated drive.
 #[derive(Clone, Debug)]
 pub struct Drive {
+    /// The device that it is for.
+    pub device: String,
     /// Where layers open it.
     pub path: PathBuf,
     /// Its size in bytes.
@@ -57,9 +49,16 @@ pub struct Drive {
     pub model: Option<Named>,
 }
 
+/// Puts drives into a simulation. Each draws from a seed of its own, so that no two turn alike. They keep what is
+/// written if layers look at `data`.
+pub fn put(drives: &[Drive], env: &SimEnv, seed: u64, data: bool) {
+    for (number, drive) in drives.iter().enumerate() {
+        drive.put(env, seed ^ (number as u64) << 32, data);
+    }
+}
+
 impl Drive {
-    /// Puts the drive into a simulation. It keeps what is written if layers look at it.
-    pub fn put(&self, env: &SimEnv, seed: u64, data: bool) {
+    fn put(&self, env: &SimEnv, seed: u64, data: bool) {
         let contents = if data { Contents::Durable } else { Contents::Zeroes };
         let options = DiskOptions { latency_max: Duration::ZERO, contents, ..DiskOptions::new(self.size) };
         let disk = env.put_disk(&self.path, Image::blank(options));
@@ -79,6 +78,14 @@ pub struct Models {
 }
 
 impl Models {
+    /// Gives the sink called `device` the drive called `model`. Only once: two for the same are a mistake.
+    pub fn give(&mut self, device: &str, model: &str) -> Result<(), Failure> {
+        match self.of.insert(device.into(), Named::read(model)?) {
+            None => Ok(()),
+            Some(_) => Err(twice(&format!("{device}={model}"))),
+        }
+    }
+
     /// What the drives are called in titles.
     pub fn title(&self) -> String {
         let all = self.all.iter().map(|named| named.model.name.clone());
@@ -113,12 +120,17 @@ impl Models {
                 model.map(|named| named.model.name).unwrap_or_default(),
                 Bytes(limit)
             ))),
-            (Some(size), _) | (None, Some(size)) => Ok(Drive { path, size, model }),
+            (Some(size), _) | (None, Some(size)) => Ok(Drive { device: name.clone(), path, size, model }),
             (None, None) => Err(Failure::usage(format!(
                 "{name}: its size is not known: give it a drive, --model {name}=MODEL"
             ))),
         }
     }
+}
+
+/// The mistake of an option that names a model for what has one already.
+pub fn twice(option: &str) -> Failure {
+    Failure::usage(format!("{option}: another model is given for the same"))
 }
 
 /// Where a sink that has data outside of the hierarchy is opened; `None` for other devices.

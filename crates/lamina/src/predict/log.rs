@@ -1,11 +1,12 @@
 //! What is measured of a run, while it is counted.
 //!
-//! The first requests to end warm caches and queues up and are not counted. After the last that is counted the run is
-//! over: clients do nothing more, and what is in flight is done to its end.
+//! What happens before [`Log::begin`] (volumes are made and opened) is no part of the run. The first requests to end
+//! warm caches and queues up and are not counted. After the last that is counted the run is over: clients do nothing
+//! more, and what is in flight is done to its end.
 
 use super::figures::{Measured, Response, Service};
 use crate::clients::{Ended, Observer};
-use lamina_block::Error;
+use lamina_block::{Error, Time};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
@@ -22,6 +23,8 @@ pub struct Counted {
 /// What is measured.
 pub struct Log {
     counted: Counted,
+    /// The run has begun.
+    is_begun: Cell<bool>,
     /// Requests of clients that ended.
     ended: Cell<u64>,
     is_over: Cell<bool>,
@@ -34,6 +37,7 @@ impl Log {
     pub fn new(counted: Counted) -> Rc<Log> {
         Rc::new(Log {
             counted,
+            is_begun: Cell::new(false),
             ended: Cell::new(0),
             is_over: Cell::new(false),
             failure: RefCell::default(),
@@ -41,8 +45,14 @@ impl Log {
         })
     }
 
+    /// The run begins.
+    pub fn begin(&self, now: Time) {
+        self.is_begun.set(true);
+        self.measured.borrow_mut().began = now;
+    }
+
     fn is_counting(&self) -> bool {
-        self.ended.get() >= self.counted.warmup && !self.is_over.get()
+        self.is_begun.get() && self.ended.get() >= self.counted.warmup && !self.is_over.get()
     }
 
     /// A drive ended a request.
@@ -89,7 +99,6 @@ impl Observer for Log {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lamina_block::Time;
     use lamina_drive::{Op, Request};
 
     fn ended(at: u64, result: Result<(), Error>) -> Ended {
@@ -100,6 +109,7 @@ mod tests {
     #[test]
     fn what_comes_before_and_after_is_not_counted() {
         let log = Log::new(Counted { warmup: 2, requests: 3 });
+        log.begin(Time(0));
         for at in 1..=9 {
             log.served(Service { sent: Time(at - 1), ended: Time(at), offset: 0 });
             log.ended(ended(at, Ok(())));
@@ -111,8 +121,22 @@ mod tests {
     }
 
     #[test]
+    fn what_comes_before_the_run_is_not_counted_without_a_warmup_either() {
+        let log = Log::new(Counted { warmup: 0, requests: 2 });
+        log.served(Service { sent: Time(1), ended: Time(2), offset: 0 });
+        log.begin(Time(5));
+        for at in 6..=7 {
+            log.served(Service { sent: Time(at - 1), ended: Time(at), offset: 0 });
+            log.ended(ended(at, Ok(())));
+        }
+        let measured = log.take().expect("no failure");
+        assert_eq!((measured.began, measured.ended, measured.services.len()), (Time(5), Time(7), 2));
+    }
+
+    #[test]
     fn a_failure_ends_the_run() {
         let log = Log::new(Counted { warmup: 0, requests: 3 });
+        log.begin(Time(0));
         log.ended(ended(1, Err(Error::invalid("first"))));
         log.ended(ended(2, Err(Error::invalid("second"))));
         assert!(log.is_over());

@@ -177,16 +177,16 @@ fn gathered(
 
 /// The settings: each of the models for all sinks, and with other drives in the place of some if that is asked.
 fn settings(args: &cli::Predict) -> Result<Vec<Setting>, Failure> {
-    let (mut all, mut of) = (Vec::new(), Models::default().of);
+    let (mut all, mut models) = (Vec::new(), Models::default());
     for text in &args.model {
         match text.split_once('=') {
-            Some((device, model)) => drop(of.insert(device.to_owned(), Named::read(model)?)),
+            Some((device, model)) => models.give(device, model)?,
             None => all.push(Named::read(text)?),
         }
     }
     let base = std::env::current_dir().map_err(Failure::failed)?;
     let Some(file) = &args.file else {
-        if let Some(device) = of.keys().next() {
+        if let Some(device) = models.of.keys().next() {
             return Err(Failure::usage(format!(
                 "--model {device}=...: there is no hierarchy file that has {device:?}"
             )));
@@ -194,7 +194,12 @@ fn settings(args: &cli::Predict) -> Result<Vec<Setting>, Failure> {
         let plain = |named: Named| Setting {
             name: named.model.name.clone(),
             hierarchy: None,
-            drives: vec![Drive { path: "/drive".into(), size: named.model.size.0, model: Some(named) }],
+            drives: vec![Drive {
+                device: "drive".into(),
+                path: "/drive".into(),
+                size: named.model.size.0,
+                model: Some(named),
+            }],
             depth: args.depth,
             base: base.clone(),
         };
@@ -206,11 +211,11 @@ fn settings(args: &cli::Predict) -> Result<Vec<Setting>, Failure> {
         if all.is_empty() { vec![None] } else { all.into_iter().map(Some).collect() };
     let mut settings = Vec::new();
     for all in alls {
-        let mut models = Models { all, of: of.clone() };
+        let mut models = Models { all, of: models.of.clone() };
         let setting = |models: &Models| on(models, &plan, &device, args.depth, &base);
         settings.push(setting(&models)?);
-        if !replaced.is_empty() {
-            models.of.extend(replaced.iter().cloned());
+        if !replaced.of.is_empty() {
+            models.of.extend(replaced.of.clone());
             settings.push(setting(&models)?);
         }
     }
@@ -218,13 +223,14 @@ fn settings(args: &cli::Predict) -> Result<Vec<Setting>, Failure> {
 }
 
 /// The drives that are to take the places of others.
-fn replaced(options: &[String]) -> Result<Vec<(String, Named)>, Failure> {
-    let read = |text: &String| {
+fn replaced(options: &[String]) -> Result<Models, Failure> {
+    let mut models = Models::default();
+    for text in options {
         let wrong = || Failure::usage(format!("--replace {text}: write DEVICE=MODEL"));
         let (device, model) = text.split_once('=').ok_or_else(wrong)?;
-        Ok((device.to_owned(), Named::read(model)?))
-    };
-    options.iter().map(read).collect()
+        models.give(device, model)?;
+    }
+    Ok(models)
 }
 
 /// A hierarchy on the drives of `models`.

@@ -1,6 +1,6 @@
 //! What the clients of a prediction work on: a hierarchy on certain drives, or a drive alone.
 
-use super::drives::Drive;
+use super::drives::{Drive, put};
 use super::figures::Measured;
 use super::log::{Counted, Log};
 use super::policy::{Policy, has_policy};
@@ -10,7 +10,7 @@ use crate::clients::run;
 use crate::exit::Failure;
 use crate::files;
 use lamina_block::{Command, Env, Node, OpenDisk, Result};
-use lamina_graph::{Hierarchy, Plan};
+use lamina_graph::{Device, Hierarchy, Plan};
 use lamina_sim::{SimEnv, Simulation};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
@@ -45,15 +45,14 @@ impl Setting {
     ) -> std::result::Result<(Measured, Duration), Failure> {
         let simulation = Simulation::measuring(seed);
         let (env, log) = (simulation.env(), Log::new(counted));
-        for drive in &self.drives {
-            drive.put(&env, seed, self.has_data());
-        }
+        put(&self.drives, &env, seed, self.has_data());
         let (setting, policy, source) = (self.clone(), policy.clone(), Arc::clone(source));
         let work = async move {
             let Open { node, _hierarchy } = setting.open(&env, &log, &policy).await?;
             let workload = source.workload(seed, node.geometry().size)?;
             let clock = Rc::clone(&env);
             let begun = Instant::now();
+            log.begin(clock.now());
             run(env, Box::new(move || clock.now()), vec![node], workload, Rc::clone(&log), seed).await;
             let took = begun.elapsed();
             log.take().map(|measured| (measured, took)).map_err(Failure::failed)
@@ -79,7 +78,7 @@ impl Setting {
     ) -> std::result::Result<Open, Failure> {
         let queue = match self.has_queues() {
             true => None,
-            false => Some(Queue::new(self.keys(policy)).map_err(Failure::failed)?),
+            false => Some(self.queue(policy).map_err(Failure::failed)?),
         };
         let world: Rc<dyn Env> = World::new(Rc::clone(env), Rc::clone(log), queue, self.base.clone());
         let Some((plan, device)) = &self.hierarchy else {
@@ -91,12 +90,10 @@ impl Setting {
             plan.create(Rc::clone(&world), 0).await.map_err(failed)?;
         }
         let hierarchy = Hierarchy::build(plan.clone(), world).await.map_err(failed)?;
-        for node in hierarchy.nodes() {
-            let is_queue = plan.devices().iter().any(|d| d.name == node.name() && has_policy(&d.kind));
-            if is_queue {
-                let command = Command { name: "set".into(), args: Value::Object(policy.keys.clone()) };
-                node.control(command).await.map_err(Failure::usage)?;
-            }
+        for device in plan.devices().iter().filter(|device| has_policy(&device.kind)) {
+            let Some(node) = hierarchy.node(&device.name) else { continue };
+            let args = Value::Object(self.keys_of(policy, plan, device));
+            node.control(Command { name: "set".into(), args }).await.map_err(Failure::usage)?;
         }
         let node = hierarchy.node(device);
         let node = node.ok_or_else(|| Failure::failed(format!("no device {device:?}")))?;
@@ -111,14 +108,28 @@ impl Setting {
         Ok(Node::new("drive", "simulated", Rc::clone(world), queue))
     }
 
-    /// The keys of a queue above a drive: those of the policy, and what the queue is to know of the drive.
-    fn keys(&self, policy: &Policy) -> Map<String, Value> {
+    /// The queue above each drive of a hierarchy that has none.
+    fn queue(&self, policy: &Policy) -> Result<Queue> {
         let mut keys = policy.keys.clone();
         keys.entry("depth").or_insert_with(|| self.depth.into());
-        if let Some(named) = self.drives.first().and_then(|drive| drive.model.as_ref()) {
+        let model = |drive: &Drive| Some((drive.path.clone(), drive.model.as_ref()?.name.clone()));
+        Queue::new(keys, self.drives.iter().filter_map(model).collect())
+    }
+
+    /// The keys of a queue that the hierarchy has: those of the policy, and the model of the drive below.
+    fn keys_of(&self, policy: &Policy, plan: &Plan, queue: &Device) -> Map<String, Value> {
+        let mut keys = policy.keys.clone();
+        if let Some(named) = self.drive_below(plan, queue).and_then(|drive| drive.model.as_ref()) {
             keys.entry("model").or_insert_with(|| named.name.clone().into());
         }
         keys
+    }
+
+    /// The only drive below a device; `None` if there are several.
+    fn drive_below(&self, plan: &Plan, device: &Device) -> Option<&Drive> {
+        let [below] = device.over.as_slice() else { return None };
+        let drive = self.drives.iter().find(|drive| drive.device == *below);
+        drive.or_else(|| self.drive_below(plan, plan.devices().iter().find(|device| device.name == *below)?))
     }
 }
 

@@ -4,10 +4,14 @@ use crate::exit::Failure;
 use lamina_drive::SECTOR;
 use lamina_workload::{Poisson, Prepared, Spec, Workload, web};
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::{Mutex, PoisonError};
 
 /// The seed of what all runs share, such as where files lie.
 const SHARED_SEED: u64 = 1;
+
+/// Random reads in a second. A mean pause beyond eleven days, or below the microsecond, is a mistake.
+const RATES: RangeInclusive<f64> = 1e-6..=1e7;
 
 /// A workload that can be begun again for every run.
 pub enum Source {
@@ -23,8 +27,8 @@ impl Source {
         let wrong = |what: &str| Failure::usage(format!("--workload {text}: {what}"));
         if let Some(rate) = text.strip_prefix("random:") {
             return match rate.parse::<f64>() {
-                Ok(rate) if rate.is_finite() && rate > 0.0 => Ok(Source::Random(rate)),
-                Ok(_) | Err(_) => Err(wrong("write random:N, N reads a second")),
+                Ok(rate) if RATES.contains(&rate) => Ok(Source::Random(rate)),
+                Ok(_) | Err(_) => Err(wrong("write random:N, N reads a second, from 1e-6 to 1e7")),
             };
         }
         let mut spec: Spec = text.parse().map_err(|e: String| wrong(&e))?;
@@ -68,7 +72,9 @@ mod tests {
 
     #[test]
     fn wrong_workloads_are_told_what_there_is() {
-        for text in ["random:", "random:-1", "random:nan", "mail", "web:both", "trace"] {
+        for text in
+            ["random:", "random:-1", "random:nan", "random:1e-7", "random:2e7", "mail", "web:both", "trace"]
+        {
             let message = Source::read(text).err().expect("it is wrong").into_message();
             assert!(message.starts_with(&format!("--workload {text}: ")), "{message}");
         }

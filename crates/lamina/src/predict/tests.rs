@@ -85,6 +85,31 @@ fn a_queue_of_the_file_follows_the_policies() {
     assert_eq!(order(&report, "mean response, ms"), "sstf < noop");
 }
 
+/// `satf` needs the model of its drive: the drives of a pair of disks and of a queue of the file have different ones.
+#[test]
+fn each_queue_has_the_model_of_its_own_drive() {
+    let disk = |name: &str, size: &str| {
+        format!("[device.{name}]\ntype = \"file\"\npath = \"{name}.img\"\nsize = \"{size}\"\n")
+    };
+    let pair = format!(
+        "{}{}[device.all]\ntype = \"concat\"\nover = [\"a\", \"b\"]\n[export.vm]\ndevice = \"all\"\nnbd = \"unix:x\"\n",
+        disk("a", "60GB"),
+        disk("b", "20GB")
+    );
+    let queues = pair.replace("[\"a\", \"b\"]", "[\"qa\", \"qb\"]").replace(
+        "[export",
+        "[device.qa]\ntype = \"schedule\"\nover = \"a\"\n[device.qb]\ntype = \"schedule\"\nover = \"b\"\n[export",
+    );
+    for text in [pair, queues] {
+        let (_folder, file) = hierarchy(&text);
+        let models = ["--model", "a=nvme", "--model", "b=cheetah-15k5", "--workload", "random:640"];
+        let words = [&[&file[..]], &models[..], &["--policy", "satf,noop"]].concat();
+        let report = predicted(&words).expect("a prediction");
+        let [satf, noop] = [0, 1].map(|policy| mean(&report, 0, policy, "mean response, ms"));
+        assert!(satf < 0.9 * noop, "{satf} {noop}: a model of another drive orders at random");
+    }
+}
+
 #[test]
 fn a_hierarchy_with_state_is_made_on_its_drives() {
     let (_folder, file) = hierarchy(
@@ -110,6 +135,8 @@ fn mistakes_say_what_to_do() {
         (&["--model", "cheetah-15k4", "--policy", "fastest"], "fastest"),
         (&["--model", "cheetah-15k4", "--workload", "mail"], "--workload mail"),
         (&[&file, "--model", "cheetah-15k4", "--replace", "disk"], "write DEVICE=MODEL"),
+        (&[&file, "--model", "disk=san", "--model", "disk=nvme"], "another model is given for the same"),
+        (&[&file, "--replace", "disk=san", "--replace", "disk=nvme"], "another model is given for the same"),
         (&[&file, "--model", "other=cheetah-15k4"], "no disk is called \"other\""),
         (&[&file, "--model", "cheetah-15k4", "--device", "none"], "neither a device nor an export"),
     ] {

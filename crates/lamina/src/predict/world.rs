@@ -18,6 +18,7 @@ use lamina_block::{
 use lamina_sim::SimEnv;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::io::Read;
 use std::ops::RangeInclusive;
@@ -66,18 +67,24 @@ impl Config for Server {
 pub struct Queue {
     kind: Kind,
     keys: Map<String, Value>,
+    /// The names of the drives' models, by their paths.
+    models: BTreeMap<PathBuf, String>,
 }
 
 impl Queue {
-    /// A queue with these keys.
-    pub fn new(keys: Map<String, Value>) -> Result<Queue> {
+    /// A queue with these keys, which knows the drive below by its model unless the keys name another one.
+    pub fn new(keys: Map<String, Value>, models: BTreeMap<PathBuf, String>) -> Result<Queue> {
         let kind = files::kinds().into_iter().find(has_policy);
         let kind = kind.ok_or_else(|| Error::unsupported("there is no kind of layer that has a policy"))?;
-        Ok(Queue { kind, keys })
+        Ok(Queue { kind, keys, models })
     }
 
-    async fn over(&self, drive: Rc<Node>, env: &Rc<dyn Env>, base: &Path) -> Result<Made> {
-        let keys = self.kind.parse(&Value::Object(self.keys.clone()));
+    async fn over(&self, path: &Path, drive: Rc<Node>, env: &Rc<dyn Env>, base: &Path) -> Result<Made> {
+        let mut keys = self.keys.clone();
+        if let Some(model) = self.models.get(path) {
+            keys.entry("model").or_insert_with(|| model.as_str().into());
+        }
+        let keys = self.kind.parse(&Value::Object(keys));
         let keys = keys.map_err(|e| Error::invalid(format!("--policy: {}: {}", e.path, e.message)))?;
         keys.build(Build { base: base.into(), ..Build::new(drive.name(), env, vec![Rc::clone(&drive)]) })
             .await
@@ -129,12 +136,13 @@ impl Env for World {
         let (sim, log, queue) = (Rc::clone(&self.sim), Rc::clone(&self.log), self.queue.clone());
         let base = self.base.clone();
         Box::pin(async move {
-            let name = open.path.display().to_string();
+            let path = open.path.clone();
             let disk = sim.open_disk(open).await?;
             let timed: Made = Rc::new(Stopwatch { disk, env: Rc::clone(&sim), log });
             let Some(queue) = queue else { return Ok(timed) };
             let env = sim as Rc<dyn Env>;
-            queue.over(Node::new(&name, "drive", Rc::clone(&env), timed), &env, &base).await
+            let node = Node::new(&path.display().to_string(), "drive", Rc::clone(&env), timed);
+            queue.over(&path, node, &env, &base).await
         })
     }
 
@@ -151,10 +159,7 @@ impl Env for World {
     }
 
     fn read_text(&self, path: PathBuf, max: usize) -> Pending<String> {
-        Box::pin(async move {
-            let no_text = |_| Error::invalid(format!("{} is no text: it is not UTF-8", path.display()));
-            String::from_utf8(read(&path, max)?).map_err(no_text)
-        })
+        Box::pin(async move { read_text(&path, max) })
     }
 
     fn secret(&self, into: &mut [u8]) -> Result<()> {
@@ -172,6 +177,12 @@ fn read(path: &Path, max: usize) -> Result<Vec<u8>> {
         true => Ok(bytes),
         false => Err(Error::invalid(format!("{} is longer than {max} bytes", path.display()))),
     }
+}
+
+/// The text in a file of this machine, at most `max` bytes.
+pub fn read_text(path: &Path, max: usize) -> Result<String> {
+    let no_text = |_| Error::invalid(format!("{} is no text: it is not UTF-8", path.display()));
+    String::from_utf8(read(path, max)?).map_err(no_text)
 }
 
 /// A drive whose requests are timed.

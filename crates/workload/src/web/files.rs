@@ -97,6 +97,8 @@ impl Files {
         let erased = &all[..(count / 2) as usize];
         erased.iter().for_each(|file| disk.erase(*file));
         erased.iter().try_for_each(|file| disk.write(*file)).map_err(full)?;
+        // Files that were written again are as popular as others.
+        disk.random.shuffle(&mut all);
         Ok(disk.finish(all))
     }
 
@@ -288,6 +290,19 @@ mod tests {
         let mut ranks = files.by_rank.clone();
         ranks.sort_unstable();
         assert!(ranks.into_iter().eq(0..files.count()));
+    }
+
+    /// Files that were written again have the ends of the groups, and more extents: they are not the popular ones.
+    #[test]
+    fn popularity_is_independent_of_place() {
+        let files = lay_out(2, Layout::default(), 7);
+        let fragmented = |ranks: std::ops::Range<u32>| {
+            let is = |rank: &u32| files.extents(files.by_rank(*rank)).len() > 1;
+            ranks.clone().filter(is).count() as f64 / ranks.len() as f64
+        };
+        let (first, second) =
+            (fragmented(0..files.count() / 2), fragmented(files.count() / 2..files.count()));
+        assert!((first / second - 1.0).abs() < 0.2, "{first} and {second}");
     }
 
     #[test]

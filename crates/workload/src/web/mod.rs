@@ -26,11 +26,14 @@
 //! begins.
 //!
 //! A process that opens a file reads the block of its directory and that of its inode first, through the kernel's
-//! caches also with O_DIRECT: each block once, because at the begin none is in memory and none leaves it (all of a
-//! million files take 170 MB). Of the requests of the direct workload a tenth are such; without them the drive's cache
+//! caches also with O_DIRECT: each block once, because at the begin none is in memory (but those of files that the page
+//! cache has) and none leaves it (all of a million files take 170 MB). Of the requests of the direct workload a tenth are such; without them the drive's cache
 //! has so many of the other requests that the policies of Table 2 do not rank as measured.
 //!
 //! A page that is on its way for another process counts as there: a client waits for its own requests only.
+//!
+//! A cache that has all files leaves nothing to ask of the disk. The workload ends when its processes have opened
+//! [`IDLE_FILES`] files for each one that there is without a request.
 
 mod allocator;
 mod cache;
@@ -39,6 +42,7 @@ mod readahead;
 
 pub use files::{FILES, Files, LARGE, Layout, SECTORS, Summary};
 
+use crate::hash::NumberSet;
 use crate::random::{pareto, zipf};
 use crate::{Action, Workload};
 use allocator::{BLOCK, Extent};
@@ -47,7 +51,7 @@ use fastrand::Rng;
 use lamina_block::Time;
 use lamina_drive::{Op, Request, SECTOR};
 use readahead::{ReadAhead, WINDOW_MAX, Window};
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,6 +59,8 @@ use std::time::Duration;
 /// Blocks of the longest request: 256 sectors.
 const REQUEST_MAX: u32 = 256 / BLOCK_SECTORS;
 const BLOCK_SECTORS: u32 = (BLOCK / SECTOR) as u32;
+/// The workload ends after so many files were opened for each one that there is, all from memory.
+pub const IDLE_FILES: u64 = 16;
 
 /// Parameters of the workload; the default is the paper's.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -65,7 +71,7 @@ pub struct Options {
     pub cache: Option<u32>,
     /// Pages of 4 KiB that a process reads at a time, 1 to 1024.
     pub pages: u32,
-    /// The workload ends after so many requests.
+    /// The workload ends after so many requests, or earlier if the page cache has all that is read.
     pub requests: u64,
     /// Opening a file reads its metadata.
     pub metadata: bool,
@@ -87,10 +93,12 @@ pub struct Web {
     files: Arc<Files>,
     cache: Option<PageCache>,
     /// Blocks of metadata in memory.
-    known: HashSet<u32>,
+    known: NumberSet<u32>,
     clients: Vec<Client>,
     /// Requests sent by all.
     sent: u64,
+    /// Files that were opened since the last of them.
+    opened: u64,
 }
 
 /// A process.
@@ -131,19 +139,22 @@ impl Web {
             awaited: 0,
         });
         let clients = clients.collect();
-        let cache = options.cache.map(|pages| warm(PageCache::new(pages), &files, &mut random));
-        Web { options, files, cache, known: HashSet::new(), clients, sent: 0 }
+        let mut known = NumberSet::default();
+        let cache = options.cache.map(|pages| warm(PageCache::new(pages), &files, &mut known, &mut random));
+        Web { options, files, cache, known, clients, sent: 0, opened: 0 }
     }
 }
 
-/// Fills a cache with files as they are read: popular ones more likely, and whole.
-fn warm(mut cache: PageCache, files: &Files, random: &mut Rng) -> PageCache {
+/// Fills a cache with files as they are read: popular ones more likely, and whole. What it takes to find them was read
+/// then, too, and stays `known`.
+fn warm(mut cache: PageCache, files: &Files, known: &mut NumberSet<u32>, random: &mut Rng) -> PageCache {
     // A cache that is larger than all files does not fill up.
     for _ in 0..files.count() {
         if cache.is_full() {
             break;
         }
         let file = files.by_rank(zipf(random, files.count()));
+        known.extend(files.metadata(file));
         for page in 0..files.blocks(file) {
             let id = PageId { file, page };
             if cache.get(id).is_none() {
@@ -161,14 +172,19 @@ impl Workload for Web {
 
     fn next(&mut self, client: u32, _now: Time) -> Action {
         let Some(client) = self.clients.get_mut(client as usize) else { return Action::End };
-        if self.sent >= self.options.requests {
+        let is_idle = self.opened > IDLE_FILES * self.files.count() as u64;
+        if self.sent >= self.options.requests || is_idle {
             return Action::End;
         }
         while client.todo.is_empty() {
+            self.opened += client.open.is_none() as u64;
             client.read(&self.options, &self.files, self.cache.as_mut(), &mut self.known);
         }
         let action = client.todo.pop_front().unwrap_or(Action::End);
-        self.sent += matches!(action, Action::Submit { .. }) as u64;
+        if matches!(action, Action::Submit { .. }) {
+            self.sent += 1;
+            self.opened = 0;
+        }
         action
     }
 }
@@ -180,7 +196,7 @@ impl Client {
         options: &Options,
         files: &Files,
         cache: Option<&mut PageCache>,
-        known: &mut HashSet<u32>,
+        known: &mut NumberSet<u32>,
     ) {
         let mut open = match self.open.take() {
             Some(open) => open,
@@ -216,7 +232,7 @@ impl Client {
     }
 
     /// Reads what it takes to find a file, as far as that is not in memory.
-    fn find(&mut self, file: u32, files: &Files, known: &mut HashSet<u32>) {
+    fn find(&mut self, file: u32, files: &Files, known: &mut NumberSet<u32>) {
         for start in files.metadata(file) {
             if known.insert(start) {
                 self.send(Extent { start, blocks: 1 });

@@ -135,11 +135,19 @@ fn the_ranking_of_table_2() {
 fn the_ranking_of_table_3() {
     println!("paper: cats 6.53, 11.13, 114.91, 8080.16, 12.00; deadline 7.41, 8.80, 121.87, 3296.87, 12.04;");
     println!("       cfq 7.80, 17.62, 179.17, 35349.39, 9.08");
-    let [cats, deadline, cfq] = table("web:cached");
-    // The paper has cfq's mean service as the longest, here it is the shortest: what makes it long there is not known
-    // yet.
-    assert!(cats[0] < deadline[0], "mean service");
+    let [cats, deadline, cfq] = table("web:cached,metadata=no");
+    assert!(cats[0] < deadline[0] && deadline[0] < cfq[0], "mean service");
     assert!(deadline[1] < cats[1] && cats[1] < cfq[1], "variance of service");
+    the_rest_of_table_3([cats, deadline, cfq]);
+    // Where metadata is read among the rest, cfq waits for clients, and its mean service is not the longest; the
+    // variances of the others are too near each other for so few requests.
+    let [cats, deadline, cfq] = table("web:cached");
+    assert!(cats[0] < deadline[0] && deadline[1] < cfq[1] && cats[1] < cfq[1], "service");
+    the_rest_of_table_3([cats, deadline, cfq]);
+}
+
+/// Response and throughput.
+fn the_rest_of_table_3([cats, deadline, cfq]: [[f64; 5]; 3]) {
     assert!(cats[2] < deadline[2] && deadline[2] < cfq[2], "mean response");
     assert!(deadline[3] < cats[3] && cats[3] < cfq[3], "variance of response");
     // The paper's 12.00 and 12.04 of cats and deadline are a draw.

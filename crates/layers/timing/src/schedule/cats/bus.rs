@@ -51,12 +51,13 @@ struct Client {
 
 impl Client {
     fn learn(&mut self, habit: Habit) {
-        if self.habits.len() == REMEMBERED {
-            self.habits.pop_front();
+        if self.habits.len() == REMEMBERED
+            && let Some(oldest) = self.habits.pop_front()
+        {
+            self.thinks.remove(self.thinks.partition_point(|think| *think < oldest.think));
         }
         self.habits.push_back(habit);
-        self.thinks = self.habits.iter().map(|habit| habit.think).collect();
-        self.thinks.sort_unstable();
+        self.thinks.insert(self.thinks.partition_point(|think| *think < habit.think), habit.think);
     }
 
     /// The think time that `percent` of a hundred do not exceed. Some are known.

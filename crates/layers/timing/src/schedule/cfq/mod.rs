@@ -7,15 +7,21 @@
 //!   writes, which are not. The kernel has one queue of writes for all.
 //! * One queue is *active* for a slice of time (`slice-sync`, `slice-async`), which begins with the end of its first
 //!   request. Then the next in the round is. Within a queue the nearest request goes first (`cfq_choose_req`), but once
-//!   in a slice the oldest if it has waited for too long (`cfq_check_fifo`).
+//!   in a slice the oldest if it has waited for too long (`cfq_check_fifo`). A queue that leaves its slice early has
+//!   its next turn later by what it left, and one that overran earlier: `slice_resid` has this sign in 2.6.30
+//!   (`cfq_service_tree_add`).
 //! * *Anticipation*: when an active queue of reads is empty and its client is known to come back soon, the drive idles
 //!   for up to `slice-idle`, or `slice-idle-seeky` if the client seeks (`cfq_arm_slice_timer`), rather than go
 //!   elsewhere and back.
 //! * It does not idle if another client has a request as close as the active client's usually are
-//!   (`cfq_close_cooperator`); and a read as close ends the idling (`cfq_should_preempt`), as do reads that come while
-//!   a queue of writes is active.
+//!   (`cfq_close_cooperator`); and once a client has been waited for, a read of another as close ends its slice
+//!   (`cfq_should_preempt`), as do reads that come while a queue of writes is active.
 //! * A queue has at most `quantum` requests in the drive, or four times as many while it is the only one. Writes wait
 //!   until the drive has no reads, and up to 16 of them go in a slice while others wait (`cfq_prio_to_maxrq`).
+//!
+//! Left out are the kernel's ticks (it waits until one of them: with `CONFIG_HZ` 100, up to 10 ms instead of 2 and 8),
+//! its preference for reads of metadata, which no request here is marked as, and that it holds a first small request
+//! back for others to be merged with it.
 //!
 //! Two rules are not the kernel's, so that nothing waits forever: clients close to each other get no favours once the
 //! first queue of the round waits for a whole round, and a queue of writes whose turn it is, and whose oldest request
@@ -150,7 +156,8 @@ impl Cfq {
         let Some(queue) = self.queues.get_mut(&key) else { return };
         let left = std::mem::take(&mut queue.left);
         let turn = (now.0 as i64).saturating_add(self.parameters.offset(queue.is_sync, busy));
-        queue.turn = turn.saturating_sub(left);
+        // The sign is that of 2.6.30: a queue that left its slice early comes later.
+        queue.turn = turn.saturating_add(left);
     }
 
     /// Ends the slice of the active queue (`cfq_slice_expired`); what is left of it counts if `is_counted`.
@@ -202,7 +209,7 @@ impl Cfq {
     /// True if a request at `lbn` is as near as the active client's usually are (`cfq_rq_close`).
     fn is_close(&self, lbn: u64) -> bool {
         let active = self.active.and_then(|(key, _)| self.queues.get(&key));
-        active.is_some_and(|queue| queue.seek.is_known() && lbn.abs_diff(self.head) <= queue.seek.value)
+        active.is_some_and(|queue| lbn.abs_diff(self.head) <= queue.is_close_up_to())
     }
 
     /// True if the first of the round has waited for so long that nobody is favoured before it.
@@ -212,13 +219,13 @@ impl Cfq {
         self.first().is_some_and(|(_, first)| first.turn.saturating_add(round) < now.0 as i64)
     }
 
-    /// Another client's reads that are as near as those of the active client, which has none
+    /// The queue of another client whose next request is as near as those of the active one, which has none
     /// (`cfq_close_cooperator`).
     fn close_to_active(&self, now: Time) -> Option<Key> {
         let (active, _) = self.active?;
-        let reads = self.busy().filter(|(key, _)| key.1 && **key != active);
+        let others = self.busy().filter(|(key, _)| **key != active);
         let near = |(key, queue): (&Key, &Queue)| Some((queue.next_sector()?.abs_diff(self.head), *key));
-        let (_, key) = reads.filter_map(near).min()?;
+        let (_, key) = others.filter_map(near).min()?;
         let queue = self.queues.get(&key)?;
         let is_close = queue.next_sector().is_some_and(|lbn| self.is_close(lbn));
         (is_close && !queue.is_favoured && !self.is_round_late(now)).then_some(key)
@@ -239,7 +246,7 @@ impl Cfq {
             let expire = self.parameters.expire(false);
             return queue.waiting.oldest().is_none_or(|oldest| now.since(oldest.arrived) <= expire);
         }
-        is_read && self.idle_until.is_some() && self.is_close(request.request.lbn) && !self.is_round_late(now)
+        is_read && slice.has_idled && self.is_close(request.request.lbn) && !self.is_round_late(now)
     }
 
     /// Whether and until when the drive idles for the active client, whose last request has ended
@@ -251,6 +258,9 @@ impl Cfq {
             let longest = if queue.is_seeky() { self.parameters.slice_idle_seeky.0 } else { Duration::MAX };
             self.idle_until = Some(now.after(self.parameters.slice_idle.0.min(longest)));
             self.idled += 1;
+            if let Some((_, slice)) = &mut self.active {
+                slice.has_idled = true;
+            }
         }
     }
 
@@ -258,7 +268,7 @@ impl Cfq {
     fn send(&mut self, from: Key, now: Time) -> Option<u64> {
         let busy = self.busy().count();
         let (queue, (_, slice)) = (self.queues.get_mut(&from)?, self.active.as_mut()?);
-        let taken = queue.take(now, slice, self.parameters.expire(queue.is_sync))?;
+        let taken = queue.take(now, slice, self.parameters.expire(queue.is_sync), self.head)?;
         (slice.sent, slice.must_send) = (slice.sent + 1, false);
         let has_had_enough = !queue.is_sync && slice.sent >= ASYNC_REQUESTS && busy > 1;
         self.head = taken.request.end();
@@ -301,7 +311,8 @@ impl Policy for Cfq {
         if let Some((active, slice)) = &mut self.active
             && *active == key
         {
-            slice.must_send |= self.idle_until.take().is_some();
+            self.idle_until = None;
+            slice.must_send |= slice.has_idled;
         } else if self.preempts(&request) {
             self.expire(now, true);
             if let Some(queue) = self.queues.get_mut(&key) {

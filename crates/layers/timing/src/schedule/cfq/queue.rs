@@ -4,13 +4,14 @@ use super::Parameters;
 use crate::schedule::policy::Queued;
 use crate::schedule::waiting::{Place, Waiting, place};
 use lamina_block::Time;
+use std::cmp::Reverse;
 use std::time::Duration;
 
 /// How far back the arm may go for the next request, in sectors (`cfq_back_max`, 16 MiB).
 const BACK_MAX: u64 = (16 << 20) / lamina_drive::SECTOR;
 /// How much dearer the way back is (`cfq_back_penalty`).
 const BACK_PENALTY: u64 = 2;
-/// A client whose mean distance between requests is longer, in sectors, seeks (`CIC_SEEKY`).
+/// A client whose mean distance between requests is longer, in sectors, seeks (`CIC_SEEK_THR`).
 const SEEKY: u64 = 8 * 1024;
 
 /// A mean that forgets: each sample counts for an eighth, as `cfq_update_io_thinktime` has it.
@@ -43,12 +44,14 @@ pub(super) struct Slice {
     pub sent: u32,
     /// The oldest request has been looked at: its age counts once in a slice.
     pub age_seen: bool,
+    /// The client has been waited for.
+    pub has_idled: bool,
     /// The client was waited for and its request came: the request goes although the slice has ended.
     pub must_send: bool,
 }
 
 impl Slice {
-    pub const NEW: Slice = Slice { end: None, sent: 0, age_seen: false, must_send: false };
+    pub const NEW: Slice = Slice { end: None, sent: 0, age_seen: false, has_idled: false, must_send: false };
 
     pub fn is_used_up(&self, now: Time) -> bool {
         self.end.is_some_and(|end| now >= end)
@@ -66,7 +69,7 @@ pub(super) struct Queue {
     pub in_drive: u32,
     /// Where the queue stands in the round: the lowest is next. Nanoseconds, about the time when it was put there.
     pub turn: i64,
-    /// Time of the last slice that was left (positive) or taken too much, in nanoseconds.
+    /// Nanoseconds of the last slice that were left (positive) or taken too much (`slice_resid`).
     pub left: i64,
     /// The client comes back soon enough to be waited for.
     pub is_waited_for: bool,
@@ -107,6 +110,11 @@ impl Queue {
         self.seek.is_known() && self.seek.value > SEEKY
     }
 
+    /// How far a request is at most that counts as close to this client's, in sectors (`cfq_rq_close`).
+    pub fn is_close_up_to(&self) -> u64 {
+        if self.seek.is_known() { self.seek.value } else { SEEKY }
+    }
+
     /// A request comes while the arm is at `head`.
     pub fn insert(&mut self, queued: Queued, head: u64, parameters: &Parameters) {
         self.learn(&queued, parameters.slice_idle.0);
@@ -141,15 +149,18 @@ impl Queue {
         self.next.map(|(lbn, _)| lbn)
     }
 
-    /// Takes the request out that goes next: the nearest, or once in a slice the oldest if it is older than `expire`.
-    pub fn take(&mut self, now: Time, slice: &mut Slice, expire: Duration) -> Option<Queued> {
+    /// Takes the request out that goes next: the nearest, or once in a slice the oldest if it has waited for `expire`.
+    /// The arm is still at `head`, and the request after this one is chosen from there (`cfq_find_next_rq`).
+    pub fn take(&mut self, now: Time, slice: &mut Slice, expire: Duration, head: u64) -> Option<Queued> {
         let age_seen = std::mem::replace(&mut slice.age_seen, true);
-        let is_late = |oldest: &&Queued| !age_seen && now.since(oldest.arrived) > expire;
+        let is_late = |oldest: &&Queued| !age_seen && now.since(oldest.arrived) >= expire;
         let at = self.waiting.oldest().filter(is_late).map(place).or(self.next)?;
         let taken = self.waiting.remove(at)?;
-        let above = self.waiting.at_or_after(at).or_else(|| self.waiting.lowest());
-        let sides = [above, self.waiting.before(at)];
-        self.next = nearest(sides.into_iter().flatten().map(place), taken.request.end());
+        if self.next == Some(at) {
+            let above = self.waiting.at_or_after(at).or_else(|| self.waiting.lowest());
+            let sides = [above, self.waiting.before(at)];
+            self.next = nearest(sides.into_iter().flatten().map(place), head);
+        }
         self.in_drive += 1;
         Some(taken)
     }
@@ -162,13 +173,14 @@ impl Queue {
 }
 
 /// The best of some places, seen from `head` (`cfq_choose_req`): the nearest, the way back up to 16 MiB counting
-/// double. Places farther back come last, the lowest first: one way back, and then upwards.
+/// double, and of two alike the one ahead. Places farther back come last, the lowest first: one way back, and then
+/// upwards.
 fn nearest(places: impl Iterator<Item = Place>, head: u64) -> Option<Place> {
     places.min_by_key(|(lbn, id)| {
         let back = head.saturating_sub(*lbn);
         let distance = if back > 0 { back * BACK_PENALTY } else { lbn - head };
         let is_far_back = back > BACK_MAX;
-        (is_far_back, if is_far_back { *lbn } else { distance }, *id)
+        (is_far_back, if is_far_back { *lbn } else { distance }, Reverse(*lbn), *id)
     })
 }
 
@@ -188,6 +200,7 @@ mod tests {
         for (places, head, expected) in [
             (&[(1100, 1), (960, 2)][..], 1000, 2),
             (&[(1100, 1), (940, 2)], 1000, 1),
+            (&[(950, 1), (1100, 2)], 1000, 2),
             (&[(900, 1), (800, 2)], 1000, 1),
             (&[(1000, 1), (1000, 2)], 1000, 1),
             (&[(BACK_MAX, 1), (4 * BACK_MAX, 2)], 2 * BACK_MAX + 1, 2),
@@ -201,8 +214,9 @@ mod tests {
     fn it_goes_upwards_and_then_begins_again() {
         let mut queue = queue_of(&[(1, 50), (2, 10), (3, 900), (4, 70)], 40);
         let mut slice = Slice::NEW;
-        let mut take = || queue.take(Time(0), &mut slice, Duration::from_secs(1)).map(|queued| queued.id);
-        assert_eq!([take(), take(), take(), take(), take()], [Some(1), Some(4), Some(2), Some(3), None]);
+        let mut take = |head| queue.take(Time(0), &mut slice, Duration::from_secs(1), head).map(|queued| queued.id);
+        let order = [40, 58, 78, 18, 908].map(&mut take);
+        assert_eq!(order, [Some(1), Some(4), Some(2), Some(3), None]);
     }
 
     #[test]
@@ -210,11 +224,11 @@ mod tests {
         let mut queue = queue_of(&[(1, 900), (2, 800), (3, 10), (4, 20), (5, 30)], 0);
         let (mut slice, expire) = (Slice::NEW, Duration::from_millis(125));
         let mut take =
-            |ms: u64, slice: &mut Slice| queue.take(Time(ms * MS), slice, expire).map(|queued| queued.id);
+            |ms: u64, slice: &mut Slice| queue.take(Time(ms * MS), slice, expire, 0).map(|queued| queued.id);
         assert_eq!(take(1, &mut slice), Some(3));
         assert_eq!(take(500, &mut slice), Some(4), "it was looked at when it was not old");
         let mut slice = Slice::NEW;
-        assert_eq!([take(500, &mut slice), take(500, &mut slice)], [Some(1), Some(2)]);
+        assert_eq!([take(500, &mut slice), take(500, &mut slice)], [Some(1), Some(5)]);
     }
 
     #[test]

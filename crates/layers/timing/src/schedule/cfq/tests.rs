@@ -80,6 +80,35 @@ fn when_the_client_does_not_come_the_next_one_is_served() {
     assert_eq!(policy.choose(Time(11 * MS)), Choice::Send(2));
 }
 
+/// `CIC_SEEK_THR` counts as long as the client's own distances are not known.
+#[test]
+fn what_is_near_goes_before_the_wait_for_a_client_of_which_little_is_known() {
+    for (lbn, expected) in [(8200, Choice::Send(2)), (8201, Choice::Wait(Time(11 * MS)))] {
+        let mut policy = cfq(|_| {});
+        policy.arrived(Queued { client: 1, ..read(1, 0) });
+        assert_eq!(sent(policy.choose(Time(0))), 1);
+        policy.arrived(Queued { client: 2, arrived: Time(MS), ..read(2, lbn) });
+        policy.completed(Time(3 * MS), Time(0), &Queued { client: 1, ..read(1, 0) });
+        assert_eq!(policy.choose(Time(3 * MS)), expected, "{lbn}");
+    }
+}
+
+#[test]
+fn a_client_that_left_its_slice_early_comes_later() {
+    let mut policy = cfq(|_| {});
+    let of = |client, id, lbn, ms| Queued { client, arrived: Time(ms * MS), ..read(id, lbn) };
+    policy.arrived(of(1, 1, 0, 0));
+    assert_eq!(sent(policy.choose(Time(0))), 1);
+    policy.completed(Time(3 * MS), Time(0), &of(1, 1, 0, 0));
+    // Near the first client's, which is waited for: it loses 99 of 100 ms.
+    policy.arrived(of(2, 2, 16, 4));
+    assert_eq!(sent(policy.choose(Time(4 * MS))), 2);
+    policy.arrived(of(1, 3, 1 << 30, 5));
+    policy.arrived(of(3, 4, 1 << 31, 6));
+    let turn = |client: u32| policy.queues[&(client, true)].turn;
+    assert_eq!((turn(1), turn(3)), (104 * MS as i64, 86 * MS as i64));
+}
+
 #[test]
 fn a_request_of_the_client_ends_the_wait() {
     let mut policy = cfq(|_| {});
