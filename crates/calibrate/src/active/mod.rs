@@ -20,7 +20,6 @@ mod model;
 mod rotation;
 mod seek;
 mod session;
-pub mod ssd;
 mod track;
 mod zones;
 
