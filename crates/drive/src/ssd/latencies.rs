@@ -37,7 +37,7 @@ pub(super) fn check(latencies: &[DepthLatency]) -> Checked {
         let key = |name: &str| format!("ssd.latencies[{i}].{name}");
         within(key("length"), entry.length, Bytes(512)..=Bytes(1 << 30))?;
         within(key("depth"), entry.depth, 1..=65_536)?;
-        entries(&key("quantiles-us"), entry.quantiles_us.0.len(), 1..=1000)?;
+        entries(key("quantiles-us"), entry.quantiles_us.0.len(), 1..=1000)?;
         entry.quantiles_us.check(&key("quantiles-us"), 0.0..=US_MAX)?;
         let before = latencies[..i].iter().rev().find(|before| before.op == entry.op);
         if before.is_some_and(|before| (before.length, before.depth) >= (entry.length, entry.depth)) {
