@@ -9,7 +9,7 @@ const QUANTILES: [(f64, f64); 3] = [(0.5, 0.1), (0.95, 0.1), (0.999, 0.25)];
 /// Of so many reads above it a quantile is told.
 const ABOVE_MIN: f64 = 10.0;
 /// Reads of a run of the model.
-const RUN: usize = 200_000;
+const RUN: usize = 500_000;
 
 /// A quantile of a cell, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -60,8 +60,12 @@ pub struct Comparison {
 impl Comparison {
     /// Compares the model of the first run with the second; `seed` decides what the model leaves to chance.
     pub fn new(model: &Model, runs: &Runs, seed: u64) -> Comparison {
-        let pairs = runs.first.iter().zip(&runs.second);
-        Comparison { rows: pairs.flat_map(|(first, second)| rows(model, first, second, seed)).collect() }
+        // One seed for all would have all tails too long, or all too short.
+        let seeds = (0..).map(|n| seed.wrapping_mul(1000).wrapping_add(n));
+        let cells = runs.first.iter().zip(&runs.second).zip(seeds);
+        Comparison {
+            rows: cells.flat_map(|((first, second), seed)| rows(model, first, second, seed)).collect(),
+        }
     }
 
     /// How many rows of one quantile are such.
