@@ -103,6 +103,7 @@ bench: ## Measure against other servers, and write docs/benchmarks*.md
 	$(PYTHON) tools/bench-replay
 	$(PYTHON) tools/bench-hit-rates
 	$(PYTHON) tools/bench-predict
+	$(PYTHON) tools/bench-ssd
 	$(PYTHON) tools/bench-cache
 	$(PYTHON) tools/bench-guest-schedulers
 	$(PYTHON) tools/size-of-layers

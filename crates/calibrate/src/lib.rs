@@ -7,6 +7,7 @@ pub mod active;
 mod numbers;
 pub mod passive;
 mod score;
+pub mod ssd;
 pub mod trace;
 
 pub use score::{Score, score};

@@ -1,7 +1,7 @@
 //! A layer's request as the drive below sees it.
 //!
-//! A drive here deliberately knows no forced unit access: a durable write takes what any other write takes, which is too
-//! little for a drive with a buffer of writes that a loss of power empties. A flush behind the write costs what is
+//! A drive here deliberately knows no forced unit access: a durable write takes what any other write takes, which is
+//! too little for a drive with a buffer of writes that a loss of power empties. A flush behind the write costs what is
 //! missing.
 
 use crate::{Op, Request, SECTOR};

@@ -25,7 +25,6 @@ mod model;
 mod rotation;
 mod seek;
 mod session;
-pub mod ssd;
 mod track;
 mod zones;
 

@@ -1,11 +1,11 @@
 //! Measured latencies by operation, length and depth, instead of what a mechanism is thought to take.
 //!
 //! Between depths, and between lengths, quantiles lie on lines. Below the smallest of either they are constant, and so
-//! are those above the largest depth; a longer request takes longer in proportion. One chance decides all quantiles of a
-//! request, so that a request at a measured length and depth has the measured distribution exactly.
+//! are those above the largest depth; a longer request takes longer in proportion. One chance decides all quantiles of
+//! a request, so that a request at a measured length and depth has the measured distribution exactly.
 //!
-//! The table deliberately knows nothing of the requests before: that times of neighbours are alike, which a real drive's
-//! stalls make them, is not in it.
+//! The table deliberately knows nothing of the requests before: that times of neighbours are alike, which a real
+//! drive's stalls make them, is not in it.
 
 use super::ResidualOp;
 use crate::chance::Chance;
@@ -37,7 +37,7 @@ pub(super) fn check(latencies: &[DepthLatency]) -> Checked {
         let key = |name: &str| format!("ssd.latencies[{i}].{name}");
         within(key("length"), entry.length, Bytes(512)..=Bytes(1 << 30))?;
         within(key("depth"), entry.depth, 1..=65_536)?;
-        entries(&key("quantiles-us"), entry.quantiles_us.0.len(), 1..=1000)?;
+        entries(key("quantiles-us"), entry.quantiles_us.0.len(), 1..=1000)?;
         entry.quantiles_us.check(&key("quantiles-us"), 0.0..=US_MAX)?;
         let before = latencies[..i].iter().rev().find(|before| before.op == entry.op);
         if before.is_some_and(|before| (before.length, before.depth) >= (entry.length, entry.depth)) {
@@ -58,8 +58,8 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// The table of entries that [`check`] has passed.
-    pub(super) fn new(latencies: &[DepthLatency]) -> Table {
+    /// The table of entries that [`check`] has passed, if there are any.
+    pub(super) fn new(latencies: &[DepthLatency]) -> Option<Table> {
         let of = |op: ResidualOp| {
             let mut lengths: ByLength = Vec::new();
             for entry in latencies.iter().filter(|entry| entry.op == op) {
@@ -72,7 +72,8 @@ impl Table {
             }
             lengths
         };
-        Table { read: of(ResidualOp::Read), write: of(ResidualOp::Write), flush: of(ResidualOp::Flush) }
+        let [read, write, flush] = [ResidualOp::Read, ResidualOp::Write, ResidualOp::Flush].map(of);
+        (!latencies.is_empty()).then_some(Table { read, write, flush })
     }
 
     /// What a request of `bytes` takes when `depth` are under way; `None` if nothing of its operation was measured.

@@ -22,8 +22,8 @@ pub(crate) struct Machine {
     page: u64,
     protected: bool,
     residuals: Vec<(ResidualOp, Bytes, Distribution)>,
-    latencies: Table,
-    /// When requests that were begun end, as many as are under way at a time.
+    latencies: Option<Table>,
+    /// When requests that were begun end, as many as are under way at a time; nothing without measured latencies.
     under_way: BinaryHeap<Reverse<Time>>,
     depth: usize,
     dies: Vec<Die>,
@@ -118,7 +118,7 @@ impl Machine {
         };
         let residual = self.residual(request).map_or(0.0, |distribution| chance.of(distribution));
         let at = (at + residual).max(now);
-        if self.under_way.len() < self.depth {
+        if self.latencies.is_some() && self.under_way.len() < self.depth {
             self.under_way.push(Reverse(moment(at)));
         }
         Served { at, hit: false, media: request.op == Op::Read }
@@ -126,8 +126,9 @@ impl Machine {
 
     /// What `request` takes by the measured latencies, with those that are under way at `now`.
     fn measured(&self, now: Nanos, request: &Request, chance: &mut Chance) -> Option<Nanos> {
+        let table = self.latencies.as_ref()?;
         let others = self.under_way.iter().filter(|end| end.0 > moment(now)).count();
-        self.latencies.latency(request.op, request.bytes(), others + 1, chance)
+        table.latency(request.op, request.bytes(), others + 1, chance)
     }
 
     /// How long programs of the dies make a read wait that is begun at `now`.

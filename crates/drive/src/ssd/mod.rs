@@ -13,8 +13,9 @@
 //! them are erased. Sustained random writes thus fall to 1 − `valid-fraction` of what the dies can program, and idle
 //! drives recover (Agrawal and others, "Design tradeoffs for SSD performance", USENIX ATC 2008).
 //!
-//! Where latencies were measured (see [`DepthLatency`]), a read takes them instead of overhead, dies and bus, and a write
-//! or a flush instead of the overhead and the bus. Programs make a read wait, and a full buffer a write, as otherwise.
+//! Where latencies were measured (see [`DepthLatency`]), a read takes them instead of overhead, dies and bus, and a
+//! write or a flush instead of the overhead and the bus. Programs make a read wait, and a full buffer a write, as
+//! otherwise.
 //!
 //! The model deliberately has no mapping of addresses, so that sequential and random writes cost alike, knows no read
 //! out of the buffer, and no wear.

@@ -1,7 +1,7 @@
 //! A device or file that is read past the page cache, one request at a time, in real time.
 
 use lamina_calibrate::Probe;
-use lamina_calibrate::active::ssd::Latencies;
+use lamina_calibrate::ssd::{self, Cell};
 use lamina_drive::{Op, Request, SECTOR};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
@@ -82,22 +82,6 @@ impl Device {
         self.sectors * SECTOR
     }
 
-    /// Random reads of `bytes`, `depth` at a time, for about `time`.
-    pub fn latencies(&self, bytes: u64, depth: u32, time: Duration, seed: u64) -> Result<Latencies, String> {
-        let begin = Instant::now();
-        let worker = |n: u32| self.worker(bytes, begin + time, seed.wrapping_mul(1000) + u64::from(n));
-        let all: Vec<Result<Vec<f64>, String>> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..depth).map(|n| scope.spawn(move || worker(n))).collect();
-            let died = || Err("a reading thread has died".to_owned());
-            threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| died())).collect()
-        });
-        let took = begin.elapsed().as_secs_f64();
-        let mut us = all.into_iter().collect::<Result<Vec<_>, _>>()?.concat();
-        us.sort_by(f64::total_cmp);
-        let per_second = us.len() as f64 / took;
-        Ok(Latencies { bytes, depth, us, per_second })
-    }
-
     fn worker(&self, bytes: u64, end: Instant, seed: u64) -> Result<Vec<f64>, String> {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut buffer = Buffer::new(bytes as usize);
@@ -113,6 +97,23 @@ impl Device {
             read.map_err(|e| format!("{bytes} bytes at {offset} cannot be read: {e}"))?;
             us.push(start.elapsed().as_secs_f64() * 1e6);
         }
+    }
+}
+
+impl ssd::Device for Device {
+    fn bytes(&self) -> u64 {
+        Device::bytes(self)
+    }
+
+    fn read_for(&mut self, cell: Cell, time: Duration, seed: u64) -> Result<Vec<f64>, String> {
+        let (device, end) = (&*self, Instant::now() + time);
+        let worker = |n: u32| device.worker(cell.length, end, seed.wrapping_add(u64::from(n)));
+        let all: Vec<Result<Vec<f64>, String>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..cell.depth).map(|n| scope.spawn(move || worker(n))).collect();
+            let died = || Err("a reading thread has died".to_owned());
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| died())).collect()
+        });
+        Ok(all.into_iter().collect::<Result<Vec<_>, _>>()?.concat())
     }
 }
 

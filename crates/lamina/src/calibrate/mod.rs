@@ -19,9 +19,8 @@ use crate::cli;
 use crate::exit::Failure;
 use child::ChildProbe;
 use device::Device;
-use lamina_calibrate::active::ssd::{self, Latencies};
 use lamina_calibrate::active::{Answers, Options, find, linear};
-use lamina_calibrate::{Probe, Score, score};
+use lamina_calibrate::{Probe, Score, score, ssd};
 use lamina_drive::{Model, SECTOR};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -64,7 +63,7 @@ fn of_device(args: &cli::Calibrate, path: &Path) -> Result<Model, Failure> {
     if asked.turns || args.mechanism == Some(cli::Mechanism::Linear) {
         return asked.model.ok_or_else(too_few);
     }
-    flash(args, &device, &name)
+    flash(args, &mut device, &name)
 }
 
 /// The name of the model, no longer than models allow.
@@ -135,31 +134,16 @@ fn plots(
     score.map_or(Ok(()), |score| plot::cdf(folder, score))
 }
 
-/// Sizes of reads, alone, and depths of the shortest, that an SSD's model is fitted to.
-const SIZES: [u64; 5] = [4096, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
-const DEPTHS: [u32; 5] = [2, 4, 8, 16, 32];
-
 /// Fits an SSD's model to a device in which nothing turns, and compares it with a second run.
-fn flash(args: &cli::Calibrate, device: &Device, name: &str) -> Result<Model, Failure> {
-    let alone = SIZES.iter().map(|bytes| (*bytes, 1)).filter(|(bytes, _)| bytes * 4 <= device.bytes());
-    let all: Vec<(u64, u32)> = alone.chain(DEPTHS.iter().map(|depth| (SIZES[0], *depth))).collect();
-    let measure = |seed: u64| -> Result<Vec<Latencies>, Failure> {
-        let mut measured = Vec::new();
-        for (n, (bytes, depth)) in all.iter().enumerate() {
-            eprintln!("reads of {bytes} bytes, {depth} at a time");
-            let seed = seed.wrapping_mul(100) + n as u64;
-            // The tail of short reads alone needs many of them.
-            let time = args.time.0 * if n == 0 { 4 } else { 1 };
-            measured.push(device.latencies(*bytes, *depth, time, seed).map_err(Failure::failed)?);
-        }
-        Ok(measured)
-    };
-    let first = measure(args.seed)?;
-    let few = || Failure::failed("too few reads for a model: a longer --time");
-    let model = ssd::fit(&first, name, device.bytes()).ok_or_else(few)?;
+fn flash(args: &cli::Calibrate, device: &mut Device, name: &str) -> Result<Model, Failure> {
+    let (size, cells) = (device.bytes(), ssd::cells(device.bytes()));
+    let mut progress = |line: &str| eprintln!("{line}");
+    let runs =
+        ssd::measure(device, &cells, args.time.0, args.seed, &mut progress).map_err(Failure::failed)?;
+    let few = || Failure::failed("too few reads for a model: a larger device, or a longer --time");
+    let model = ssd::fit(&runs.first, name, size).ok_or_else(few)?;
     model.check().map_err(|e| Failure::failed(format!("what was measured is no model: {e}")))?;
-    let second = measure(args.seed.wrapping_add(1))?;
-    report::flash(&mut std::io::stderr().lock(), &model, &first, &second)?;
+    eprint!("{}", ssd::Comparison::new(&model, &runs, args.seed));
     Ok(model)
 }
 

@@ -2,11 +2,9 @@
 
 use lamina_calibrate::Score;
 use lamina_calibrate::active::linear::Line;
-use lamina_calibrate::active::ssd::{self, Latencies};
 use lamina_calibrate::active::{Answers, Cache, Found, Measured};
 use lamina_calibrate::passive::Quality;
 use lamina_calibrate::trace::Think;
-use lamina_drive::Model;
 use std::io::{self, Write};
 
 /// Seeks that are shown: about so many.
@@ -121,39 +119,6 @@ pub fn score(out: &mut dyn Write, what: &str, score: &Score) -> io::Result<()> {
         percent(score.within_half_ms),
         percent(score.whole_turn_off)
     )
-}
-
-/// Shows the quantiles of an SSD's model beside those of the run it was made from, and of a second one.
-pub fn flash(
-    out: &mut dyn Write,
-    model: &Model,
-    first: &[Latencies],
-    second: &[Latencies],
-) -> io::Result<()> {
-    writeln!(
-        out,
-        "   bytes  depth             p50      p95    p99.9 us   reads/s   (model against the second run)"
-    )?;
-    for (first, second) in first.iter().zip(second) {
-        let told = ssd::run(model, first.bytes, first.depth);
-        let row = |l: &Latencies| {
-            let [p50, p95, tail] = [0.5, 0.95, 0.999].map(|p| l.quantile(p));
-            format!("{p50:8.1} {p95:8.1} {tail:8.1} {:12.0}", l.per_second)
-        };
-        let (bytes, depth) = (first.bytes, first.depth);
-        writeln!(out, "{bytes:8} {depth:6}  first  {}", row(first))?;
-        writeln!(out, "                 second {}", row(second))?;
-        let off = |p: f64| 100.0 * (told.quantile(p) / second.quantile(p) - 1.0);
-        writeln!(
-            out,
-            "                 model  {}   {:+.1}% {:+.1}% {:+.1}%",
-            row(&told),
-            off(0.5),
-            off(0.95),
-            off(0.999)
-        )?;
-    }
-    Ok(())
 }
 
 fn measured(out: &mut dyn Write, name: &str, found: Option<&Measured>) -> io::Result<()> {

@@ -38,7 +38,7 @@ pub struct Calibrate {
     /// Time of the drive after which no more random pages are read.
     #[arg(long, value_name = "TIME", default_value = "590s")]
     pub budget: Interval,
-    /// For a device in which nothing turns: how long each size and depth is read.
+    /// For a device in which nothing turns: how long each length and depth is read, in each of two runs.
     #[arg(long, value_name = "TIME", default_value = "2s", conflicts_with = "probe")]
     pub time: Interval,
     /// A folder for pictures (SVG): time over distance, angles, seeks, distributions.
