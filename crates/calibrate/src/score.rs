@@ -41,6 +41,8 @@ pub(crate) struct Predicted {
     pub us: f64,
     /// Whether it is a hit.
     pub hit: bool,
+    /// The part of a turn for which it waits for its first sector, if it does.
+    pub wait: Option<f64>,
 }
 
 /// What an observer predicts of each sample, one after the other.
@@ -60,12 +62,12 @@ fn observe(model: &Model, samples: &[Sample], sees_ends: bool) -> Vec<Predicted>
         let start = moment(s.started_us);
         tracker.catch_up(start);
         let us = tracker.cost(start, &s.request).as_nanos() as f64 / 1000.0;
-        let hit = tracker.is_hit_at(start, &s.request);
+        let (hit, wait) = (tracker.is_hit_at(start, &s.request), tracker.wait(start, &s.request));
         tracker.dispatched(start, &s.request);
         if sees_ends {
             tracker.completed(start, moment(s.started_us + s.service_us), &s.request);
         }
-        Predicted { us, hit }
+        Predicted { us, hit, wait }
     };
     samples.iter().map(predict).collect()
 }
@@ -120,35 +122,35 @@ fn rotation_ms(model: &Model) -> f64 {
 /// Predictions, each with a residual of its class and with turns lost or won by chance, in milliseconds.
 fn drawn(model: &Model, samples: &[Sample], predicted: &[Predicted], seed: u64) -> Vec<f64> {
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut expected = model.clone();
-    if let Mechanism::Rotational(disk) = &mut expected.mechanism {
-        disk.residuals = Residuals::default();
-    }
-    let expected = replay(&expected, samples);
-    let rotation = rotation_ms(model);
-    let none = Residuals::default();
-    let (residuals, buffered) = match &model.mechanism {
-        Mechanism::Rotational(disk) => (&disk.residuals, disk.write_buffer.is_some()),
-        Mechanism::Linear(_) | Mechanism::Ssd(_) | Mechanism::Remote(_) => (&none, false),
+    let Mechanism::Rotational(disk) = &model.mechanism else {
+        return predicted.iter().map(|p| p.us / 1000.0).collect();
     };
-    let mut draw = |((p, e), s): ((&Predicted, &Predicted), &Sample)| {
-        // What chance adds on average is a turn, as often as that.
-        let added = (e.us - p.us) / 1000.0;
-        let is_turned = rotation > 0.0 && random.f64() < added.abs() / rotation;
-        let turn = if is_turned { rotation.copysign(added) } else { 0.0 };
-        let of: &Quantiles = class(residuals, s.request.op, p.hit, buffered);
-        (p.us / 1000.0 + turn + of.at(random.f64())).max(0.0)
+    let buffered = disk.write_buffer.is_some();
+    let mut draw = |(p, s): (&Predicted, &Sample)| {
+        let late = disk.arrival_spread_ms * logistic(random.f64()) / disk.rotation_ms;
+        // An arm that is later than the wait is long loses a turn.
+        let turns = p.wait.map_or(0.0, |wait| -(wait - late).floor());
+        let of = class(&disk.residuals, s.request.op, p, buffered);
+        (p.us / 1000.0 + turns * disk.rotation_ms + of.at(random.f64())).max(0.0)
     };
-    predicted.iter().zip(&expected).zip(samples).map(&mut draw).collect()
+    predicted.iter().zip(samples).map(&mut draw).collect()
+}
+
+/// The value of the logistic distribution at a probability.
+fn logistic(probability: f64) -> f64 {
+    let within = probability.clamp(1e-12, 1.0 - 1e-12);
+    (within / (1.0 - within)).ln()
 }
 
 /// The residuals of a request.
-pub(crate) fn class(residuals: &Residuals, op: Op, hit: bool, buffered: bool) -> &Quantiles {
-    match op {
-        Op::Read if hit => &residuals.hit_ms,
-        Op::Read => &residuals.read_ms,
-        Op::Write | Op::Flush | Op::Discard if buffered => &residuals.buffered_ms,
-        Op::Write | Op::Flush | Op::Discard => &residuals.write_ms,
+fn class<'a>(residuals: &'a Residuals, op: Op, predicted: &Predicted, buffered: bool) -> &'a Quantiles {
+    match (op, predicted.wait) {
+        (Op::Read, _) if predicted.hit => &residuals.hit_ms,
+        (Op::Read, Some(wait)) => residuals.read(wait),
+        (Op::Read, None) => &residuals.read_ms,
+        (Op::Write, Some(wait)) => residuals.write(wait),
+        (Op::Write | Op::Flush | Op::Discard, _) if buffered => &residuals.buffered_ms,
+        (Op::Write | Op::Flush | Op::Discard, _) => &residuals.write_ms,
     }
 }
 

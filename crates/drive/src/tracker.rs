@@ -95,6 +95,15 @@ impl Tracker {
         length(self.machine.cost(now.0 as Nanos, request))
     }
 
+    /// The part of a turn for which `request`, sent at `now`, is expected to wait for its first sector; none of a drive
+    /// that does not turn, or of a request that needs no medium.
+    pub fn wait(&self, now: Time, request: &Request) -> Option<f64> {
+        match &self.machine {
+            Machine::Rotational(machine) => machine.wait(now.0 as Nanos, request),
+            Machine::Linear(_) | Machine::Ssd(_) | Machine::Remote(_) => None,
+        }
+    }
+
     /// Whether the drive's cache is believed to have all of `request`, a read: the paper's shadow cache.
     pub fn is_hit(&self, request: &Request) -> bool {
         self.machine.is_hit(self.now.0 as Nanos, request)

@@ -55,7 +55,7 @@ fn searched(whole_tracks: bool, wrong: &impl Fn(Option<&Way>) -> usize) -> Count
         (way, count)
     };
     let fewest = |best: Counted, tried: &[Cache]| {
-        tried.iter().cloned().map(way).fold(best, |best, tried| if tried.1 < best.1 { tried } else { best })
+        tried.iter().cloned().map(way).min_by_key(|tried| tried.1).unwrap_or(best)
     };
     let mut best = way(Cache { segments: 4, segment_sectors: 512, prefetch_sectors: 64 });
     for _ in 0..ROUNDS {

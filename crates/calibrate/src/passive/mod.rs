@@ -27,8 +27,8 @@ pub use ablation::ablations;
 pub use period::Rotation;
 
 use crate::Sample;
-use crate::numbers::{self, quantile};
-use crate::score;
+use crate::numbers::{self, sorted_quantile};
+use crate::score::{self, Predicted};
 use crate::trace::{Record, Think, samples};
 use lamina_block::Bytes;
 use lamina_drive::{
@@ -44,6 +44,11 @@ use std::fmt;
 const SAMPLES_MAX: usize = 20_000;
 /// Points of the distributions of residuals.
 const QUANTILES: usize = 50;
+/// Requests at the begin that say nothing of residuals.
+const FIRST: usize = 50;
+/// Requests of the medium for each part of a turn with residuals of its own, and the most parts.
+const PART_MIN: usize = 100;
+const PARTS_MAX: usize = 16;
 
 /// Why a trace gives no model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -243,7 +248,6 @@ fn add_seeks(model: &mut Model, samples: &[Sample], media: &Media, angles: &Angl
         disk.write_settle_ms = ((at(&settle) - at(&seeks)) / 1000.0).clamp(0.0, 10.0);
     }
     disk.overhead_ms = seeks.overhead_us / 1000.0;
-    disk.arrival_spread_ms = seeks.jitter_us / 1000.0;
     let skew = disk.zones.iter().map(|z| z.cylinder_skew).fold(1.0, f64::min) * disk.rotation_ms;
     let point = |(n, (distance, us)): (usize, &(f64, f64))| {
         let ms = us.max(0.0) / 1000.0;
@@ -256,34 +260,46 @@ fn add_seeks(model: &mut Model, samples: &[Sample], media: &Media, angles: &Angl
     seeks
 }
 
-/// Adds what the model is wrong about, by class of request, without whole turns, which the jitter makes.
+/// Adds what the model is wrong about, by class of request and by the wait that is expected. Turns that are lost or won
+/// are in it, so that the model needs no jitter of its own.
 fn add_residuals(model: &mut Model, samples: &[Sample]) {
     let predicted = score::replay(&score::certain(model), samples);
     let Mechanism::Rotational(disk) = &mut model.mechanism else { return };
-    let (rotation, buffered) = (disk.rotation_ms, disk.write_buffer.is_some());
-    let of = |wanted: &dyn Fn(&Sample, bool) -> bool| {
-        let each = predicted.iter().zip(samples).skip(50).filter(|(p, s)| wanted(s, p.hit));
-        let errors: Vec<f64> = each.map(|(p, s)| (s.service_us - p.us) / 1000.0).collect();
-        quantiles(&errors.into_iter().map(|error| without_turn(error, rotation)).collect::<Vec<f64>>())
+    disk.arrival_spread_ms = 0.0;
+    let of = |wanted: &dyn Fn(&Predicted) -> bool, op: Op| -> Vec<(f64, f64)> {
+        // The first requests are predicted without knowing the angle.
+        let each = predicted.iter().zip(samples).skip(FIRST);
+        let each = each.filter(|(p, s)| s.request.op == op && wanted(p));
+        each.map(|(p, s)| (p.wait.unwrap_or(0.0), (s.service_us - p.us) / 1000.0)).collect()
     };
-    let is = |s: &Sample, op: Op| s.request.op == op;
+    let (reads, writes) = (of(&|p| p.wait.is_some(), Op::Read), of(&|p| p.wait.is_some(), Op::Write));
     disk.residuals = Residuals {
-        read_ms: of(&|s, hit| is(s, Op::Read) && !hit),
-        hit_ms: of(&|s, hit| is(s, Op::Read) && hit),
-        write_ms: of(&|s, _| is(s, Op::Write) && !buffered),
-        buffered_ms: of(&|s, _| is(s, Op::Write) && buffered),
+        read_ms: quantiles(&of(&|p| !p.hit, Op::Read)),
+        read_by_wait_ms: by_wait(&reads),
+        hit_ms: quantiles(&of(&|p| p.hit, Op::Read)),
+        write_ms: quantiles(&writes),
+        write_by_wait_ms: by_wait(&writes),
+        buffered_ms: quantiles(&of(&|p| p.wait.is_none(), Op::Write)),
     };
 }
 
-/// An error of nearly a whole turn without it.
-fn without_turn(error: f64, rotation: f64) -> f64 {
-    if (error.abs() - rotation).abs() < rotation / 4.0 { error - rotation.copysign(error) } else { error }
+/// Distributions of errors, which come with their waits, by parts of the turn; none if they are too few.
+fn by_wait(errors: &[(f64, f64)]) -> Vec<Quantiles> {
+    let parts = (errors.len() / PART_MIN).min(PARTS_MAX);
+    let part = |wait: f64| ((wait * parts as f64) as usize).min(parts.saturating_sub(1));
+    let of = |n: usize| errors.iter().copied().filter(|(wait, _)| part(*wait) == n).collect::<Vec<_>>();
+    (0..parts).map(|n| quantiles(&of(n))).collect()
 }
 
-fn quantiles(errors: &[f64]) -> Quantiles {
+/// The distribution of errors, which come with their waits.
+fn quantiles(errors: &[(f64, f64)]) -> Quantiles {
     if errors.is_empty() {
         return Quantiles::default();
     }
+    let mut errors: Vec<f64> = errors.iter().map(|e| e.1).collect();
+    errors.sort_by(f64::total_cmp);
     let at = |n: usize| n as f64 / QUANTILES as f64;
-    Quantiles((0..=QUANTILES).map(|n| [at(n), quantile(errors, at(n)).clamp(-9_999.0, 9_999.0)]).collect())
+    Quantiles(
+        (0..=QUANTILES).map(|n| [at(n), sorted_quantile(&errors, at(n)).clamp(-9_999.0, 9_999.0)]).collect(),
+    )
 }

@@ -168,8 +168,10 @@ impl Geometry {
         place.turns + self.correction(lbn)
     }
 
-    /// The first LBN of the track at `place`, which is that of `lbn`, and the first one behind it.
-    pub(crate) fn track(&self, place: &Place, lbn: u64) -> (u64, u64) {
+    /// The first LBN of the track that `lbn` is on, and the first one behind it.
+    pub(crate) fn track(&self, lbn: u64) -> (u64, u64) {
+        let lbn = lbn.min(self.last);
+        let place = self.place(lbn);
         let end = (lbn + place.left.ceil() as u64).min(self.last + 1);
         (lbn - (place.before as u64).min(lbn), end)
     }
@@ -305,14 +307,14 @@ mod tests {
             (0, (0, 100)),
             (99, (0, 100)),
             (597, (500, 598)),
-            (998, (998 - 100, 998)),
+            (898, (898, 998)),
             (999, (998, 1000)),
             (1050, (1000, 1051)),
             (1051, (1051, 1101)),
         ] {
-            assert_eq!(map.track(&map.place(lbn), lbn), track, "{lbn}");
+            assert_eq!(map.track(lbn), track, "{lbn}");
         }
-        let end = map.track(&map.place(999_999), 999_999);
+        let end = map.track(999_999);
         assert!(end.0 < 999_999 && end.1 == 1_000_000, "{end:?}");
     }
 

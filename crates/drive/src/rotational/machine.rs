@@ -3,11 +3,11 @@
 use super::Rotational;
 use super::buffer::Buffer;
 use super::geometry::{Geometry, Place};
+use super::residuals::{ByWait, Differences};
 use super::seek::SeekTimes;
 use crate::chance::Chance;
 use crate::machine::{MS, Nanos, Served};
 use crate::phase::{Spin, fraction};
-use crate::quantiles::Distribution;
 use crate::{Op, Request, SECTOR, SegmentCache};
 
 /// Margin by which a sector is not missed: positions are added up in fractions of nanoseconds and told in whole ones.
@@ -20,6 +20,8 @@ pub(crate) struct Machine {
     completion: Nanos,
     /// What each sector of a read takes to the host, from when the medium had the first one on.
     read_sector: Nanos,
+    /// What a segment of the cache takes on the bus: what the host lacks of a read when the medium is done is no more.
+    lag_max: Nanos,
     head_switch: Nanos,
     settle: Nanos,
     spread: Nanos,
@@ -44,14 +46,6 @@ pub(crate) struct Machine {
     whole_tracks: bool,
     ahead: Option<Ahead>,
     buffer: Buffer,
-}
-
-/// What real times are off, by class: see [`super::Residuals`].
-struct Differences {
-    read: Distribution,
-    write: Distribution,
-    hit: Distribution,
-    buffered: Distribution,
 }
 
 /// Reading ahead into a segment of the cache.
@@ -102,6 +96,9 @@ struct Transfer {
 impl Machine {
     pub(crate) fn new(model: &Rotational, sectors: u64) -> Machine {
         let (seek, buffer) = (SeekTimes::new(&model.seek), model.write_buffer.as_ref());
+        let per_byte = model.bus_rate.map_or(0.0, |rate| 1e9 / rate.0 as f64);
+        let segment =
+            model.cache.as_ref().map(|cache| f64::from(cache.segment_sectors) * SECTOR as f64 * per_byte);
         Machine {
             rotation: model.rotation_ms * MS,
             overhead: model.overhead_ms * MS,
@@ -112,13 +109,9 @@ impl Machine {
             spread: model.arrival_spread_ms * MS,
             hit: model.hit_ms * MS,
             buffered: buffer.and_then(|buffer| buffer.hit_ms).unwrap_or(model.hit_ms) * MS,
-            per_byte: model.bus_rate.map_or(0.0, |rate| 1e9 / rate.0 as f64),
-            residuals: Differences {
-                read: Distribution::new(&model.residuals.read_ms, MS),
-                write: Distribution::new(&model.residuals.write_ms, MS),
-                hit: Distribution::new(&model.residuals.hit_ms, MS),
-                buffered: Distribution::new(&model.residuals.buffered_ms, MS),
-            },
+            lag_max: segment.filter(|lag| *lag > 0.0).unwrap_or(f64::INFINITY),
+            per_byte,
+            residuals: Differences::new(&model.residuals),
             geometry: Geometry::new(model, &seek, sectors),
             seek,
             sectors,
@@ -163,7 +156,10 @@ impl Machine {
     /// By how much the host has a read later than the medium, whose transfer takes `turns`.
     fn lag(&self, request: &Request, turns: f64) -> Nanos {
         match request.op {
-            Op::Read => (f64::from(request.sectors) * self.read_sector - turns * self.rotation).max(0.0),
+            Op::Read => {
+                let lag = f64::from(request.sectors) * self.read_sector - turns * self.rotation;
+                lag.clamp(0.0, self.lag_max)
+            }
             Op::Write | Op::Flush | Op::Discard => 0.0,
         }
     }
@@ -214,13 +210,15 @@ impl Machine {
                 if self.holds(request) || reached.is_some_and(|end| end <= now) {
                     return self.hit_cost(request) + self.residuals.hit.mean;
                 }
-                let end = reached.map(|end| self.told(now, end, request));
-                self.residuals.read.mean + end.unwrap_or_else(|| self.expected(now, request)) - now
+                match reached {
+                    Some(end) => self.told(now, end, request) + self.residuals.passing.mean - now,
+                    None => self.expected(now, request, &self.residuals.read) - now,
+                }
             }
             Op::Write if self.buffer.has_room(request.sectors.into()) => {
                 self.buffered + self.bus(request) + self.residuals.buffered.mean
             }
-            Op::Write => self.residuals.write.mean + self.expected(now, request) - now,
+            Op::Write => self.expected(now, request, &self.residuals.write) - now,
             Op::Flush => (self.free - now).max(0.0) + self.hit + self.buffer.ranges() as f64 * self.rotation,
             Op::Discard => self.hit,
         }
@@ -232,6 +230,18 @@ impl Machine {
             Op::Read => self.holds(request) || self.reached(now, request).is_some_and(|end| end <= now),
             Op::Write | Op::Flush | Op::Discard => false,
         }
+    }
+
+    /// The part of a turn for which `request`, begun at `now`, is expected to wait until its first sector is under the
+    /// head; none if it needs no medium.
+    pub(crate) fn wait(&self, now: Nanos, request: &Request) -> Option<f64> {
+        let is_media = match request.op {
+            Op::Read => !self.holds(request) && self.reached(now, request).is_none(),
+            Op::Write => !self.buffer.has_room(request.sectors.into()),
+            Op::Flush | Op::Discard => false,
+        };
+        let planned = is_media.then(|| self.plan(now.max(self.free), request, self.access(request)))?;
+        Some(planned.wait / self.rotation)
     }
 
     /// Whether cache or buffer have all of `request`, without what reading ahead had since it was last looked at.
@@ -274,7 +284,7 @@ impl Machine {
             let at = self.told(now, end, request);
             // The end is at an angle only if neither the bus nor the host made the request longer than the medium.
             let media = at == end + self.completion && self.ending(request).behind == self.completion;
-            return self.moved(now, at + chance.of(&self.residuals.read), media);
+            return self.moved(now, at + chance.of(&self.residuals.passing), media);
         }
         self.stop(now);
         if self.buffer.overlaps(request.lbn, request.end()) {
@@ -282,8 +292,8 @@ impl Machine {
         }
         let planned = self.transfer(now, request, self.access(request), chance);
         self.read_ahead(request, &planned.last);
-        let at = self.free + planned.lag + self.completion + chance.of(&self.residuals.read);
-        self.moved(now, at, true)
+        let residual = self.residuals.read.of(planned.wait / self.rotation, chance);
+        self.moved(now, self.free + planned.lag + self.completion + residual, true)
     }
 
     fn write(&mut self, now: Nanos, request: &Request, chance: &mut Chance) -> Served {
@@ -291,9 +301,9 @@ impl Machine {
         let sectors = request.sectors.into();
         if !self.buffer.may_take(sectors) {
             self.stop(now);
-            self.transfer(now, request, self.access(request), chance);
-            let at = self.free + self.completion + chance.of(&self.residuals.write);
-            return self.moved(now, at, true);
+            let planned = self.transfer(now, request, self.access(request), chance);
+            let residual = self.residuals.write.of(planned.wait / self.rotation, chance);
+            return self.moved(now, self.free + self.completion + residual, true);
         }
         let mut at = now;
         while !self.buffer.has_room(sectors) {
@@ -322,7 +332,7 @@ impl Machine {
         let (end, prefetch) = (request.end(), self.cache.as_ref().map_or(0, SegmentCache::prefetch));
         let (start, limit) = match self.whole_tracks {
             // The sectors in front of the request have passed before the rest of the track has.
-            true => self.geometry.track(last, end.saturating_sub(1).min(self.sectors - 1)),
+            true => self.geometry.track(end.saturating_sub(1)),
             false => (request.lbn, end.saturating_add(prefetch).min(self.sectors)),
         };
         let Some(slot) = self.enter(start.min(request.lbn), end) else { return };
@@ -374,10 +384,11 @@ impl Machine {
         planned
     }
 
-    /// When `request` is expected to end if it needs the arm: chances to lose a turn or to win one count.
-    fn expected(&self, now: Nanos, request: &Request) -> Nanos {
+    /// When `request` is expected to end if it needs the arm: residuals count, and chances to lose a turn or to win one.
+    fn expected(&self, now: Nanos, request: &Request, residuals: &ByWait) -> Nanos {
         let planned = self.plan(now.max(self.free), request, self.access(request));
-        let mut end = planned.end + planned.lag + self.completion;
+        let mut end =
+            planned.end + planned.lag + self.completion + residuals.mean(planned.wait / self.rotation);
         if self.spread > 0.0 && self.spin.is_some() {
             let chance = |margin: Nanos| 1.0 / (1.0 + (margin / self.spread).exp());
             end += self.rotation * (chance(planned.wait) - chance(self.rotation - planned.wait));
@@ -407,12 +418,15 @@ impl Machine {
     }
 
     /// When reading ahead has, or will have, the last sector of `request`: if the request begins inside of what is read
-    /// or right behind it, and reading has not ended before.
+    /// or right behind it, and reading has not ended before; or if it begins inside, and reading goes on for the rest.
     fn reached(&self, now: Nanos, request: &Request) -> Option<Nanos> {
         let (ahead, cache) = (self.ahead?, self.cache.as_ref()?);
         let is_inside = (cache.start(ahead.slot)..=ahead.limit).contains(&request.lbn);
-        let is_read = |end| is_inside && (end <= ahead.limit || self.passed(&ahead, ahead.limit) >= now);
-        is_read(request.end()).then(|| self.passed(&ahead, request.end()))
+        if is_inside && (request.end() <= ahead.limit || self.passed(&ahead, ahead.limit) >= now) {
+            return Some(self.passed(&ahead, request.end()));
+        }
+        let goes_on = is_inside && request.lbn < ahead.limit && !self.whole_tracks;
+        goes_on.then(|| self.passed(&self.resumed(now + self.overhead, &ahead), request.end()))
     }
 
     /// When a request ends of which reading ahead has the last sector at `end`.
@@ -439,12 +453,17 @@ impl Machine {
         if stopped >= now {
             return self.set_ahead(Ahead { limit, ..ahead });
         }
-        // The head waits behind the last sector, which comes around once a turn.
-        let turns = ((now - stopped) / self.rotation).ceil();
+        self.set_ahead(Ahead { limit, ..self.resumed(now, &ahead) });
+    }
+
+    /// Reading ahead that had stopped goes on at `at`: the head waits behind the last sector, which comes around once a
+    /// turn.
+    fn resumed(&self, at: Nanos, ahead: &Ahead) -> Ahead {
+        let stopped = self.passed(ahead, ahead.limit);
+        let turns = ((at - stopped) / self.rotation).ceil();
         let from = ahead.limit - 1;
         let sector = self.geometry.transfer(&self.geometry.place(from), from, 1).0;
-        let since = stopped + (turns - sector) * self.rotation;
-        self.set_ahead(Ahead { slot: ahead.slot, from, since, limit });
+        Ahead { from, since: stopped + (turns - sector) * self.rotation, ..*ahead }
     }
 
     /// Enters into the cache what reading ahead has by `now`.

@@ -20,12 +20,14 @@
 mod buffer;
 mod geometry;
 mod machine;
+mod residuals;
 mod seek;
 
 pub(crate) use machine::Machine;
+pub use residuals::Residuals;
 
+use crate::Cache;
 use crate::check::{Checked, MS_MAX, ascends, entries, ms, within, wrong};
-use crate::{Cache, Quantiles};
 use lamina_block::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -175,25 +177,6 @@ pub struct WriteBuffer {
     pub hit_ms: Option<f64>,
 }
 
-/// Distributions of what real requests take longer than the model says, in milliseconds, -10000..=10000, by class.
-/// A drive draws from them; expected costs have their means.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
-pub struct Residuals {
-    /// Reads from the medium.
-    #[serde(skip_serializing_if = "Quantiles::is_empty")]
-    pub read_ms: Quantiles,
-    /// Writes to the medium.
-    #[serde(skip_serializing_if = "Quantiles::is_empty")]
-    pub write_ms: Quantiles,
-    /// Hits.
-    #[serde(skip_serializing_if = "Quantiles::is_empty")]
-    pub hit_ms: Quantiles,
-    /// Writes that the buffer took.
-    #[serde(skip_serializing_if = "Quantiles::is_empty")]
-    pub buffered_ms: Quantiles,
-}
-
 fn one() -> u32 {
     1
 }
@@ -238,20 +221,6 @@ impl Default for Rotational {
             residuals: Residuals::default(),
             zones: vec![Zone { sectors_per_track: 1000.0, ..Zone::default() }],
         }
-    }
-}
-
-impl Residuals {
-    fn is_empty(&self) -> bool {
-        *self == Residuals::default()
-    }
-
-    fn check(&self) -> Checked {
-        let range = -MS_MAX..=MS_MAX;
-        self.read_ms.check("rotational.residuals.read-ms", range.clone())?;
-        self.write_ms.check("rotational.residuals.write-ms", range.clone())?;
-        self.hit_ms.check("rotational.residuals.hit-ms", range.clone())?;
-        self.buffered_ms.check("rotational.residuals.buffered-ms", range)
     }
 }
 

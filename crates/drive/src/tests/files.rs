@@ -44,6 +44,8 @@ fn full() -> Vec<Model> {
         write_buffer: Some(WriteBuffer { size: Bytes(1 << 20), hit_ms: Some(0.7) }),
         residuals: Residuals {
             read_ms: points.clone(),
+            read_by_wait_ms: vec![points.clone(), points.clone()],
+            write_by_wait_ms: vec![points.clone()],
             write_ms: points.clone(),
             hit_ms: points.clone(),
             buffered_ms: points.clone(),
