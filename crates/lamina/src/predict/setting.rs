@@ -35,8 +35,8 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// Lets a workload work here under `policy`. Also returns the time that took of a processor, without the preparation
-    /// of what runs share.
+    /// Lets a workload work here under `policy`. Also returns the time that took of a processor, without the
+    /// preparation of what runs share.
     pub fn measure(
         &self,
         policy: &Policy,
