@@ -20,7 +20,7 @@ mod usage;
 pub use groups::check as check_groups;
 pub use placement::check_together;
 pub use tap::Asked;
-pub use usage::cpu_ns;
+pub use usage::{cpu_ns, thread_cpu_ns};
 
 use crate::assemble::{self, Folder};
 use crate::cli::{Serve, ServeOptions};

@@ -4,7 +4,16 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// CPU time of all threads, in nanoseconds.
 pub fn cpu_ns() -> u64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
+    nanoseconds(ClockId::ProcessCPUTime)
+}
+
+/// CPU time of the calling thread in nanoseconds.
+pub fn thread_cpu_ns() -> u64 {
+    nanoseconds(ClockId::ThreadCPUTime)
+}
+
+fn nanoseconds(of: ClockId) -> u64 {
+    let time = clock_gettime(of);
     (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)
 }
 

@@ -7,6 +7,7 @@ use super::policy::{Policy, has_policy};
 use super::source::Source;
 use super::world::{Queue, World};
 use crate::clients::run;
+use crate::daemon::thread_cpu_ns;
 use crate::exit::Failure;
 use crate::files;
 use lamina_block::{Command, Env, Node, OpenDisk, Result};
@@ -16,7 +17,7 @@ use serde_json::{Map, Value};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A hierarchy on certain drives.
 #[derive(Clone)]
@@ -34,8 +35,8 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// Lets a workload work here under `policy`. Also returns how long that took a processor, without the preparation
-    /// of what runs share.
+    /// Lets a workload work here under `policy`. Also returns the time that took of a processor, without the
+    /// preparation of what runs share.
     pub fn measure(
         &self,
         policy: &Policy,
@@ -51,10 +52,10 @@ impl Setting {
             let Open { node, _hierarchy } = setting.open(&env, &log, &policy).await?;
             let workload = source.workload(seed, node.geometry().size)?;
             let clock = Rc::clone(&env);
-            let begun = Instant::now();
+            let begun = thread_cpu_ns();
             log.begin(clock.now());
             run(env, Box::new(move || clock.now()), vec![node], workload, Rc::clone(&log), seed).await;
-            let took = begun.elapsed();
+            let took = Duration::from_nanos(thread_cpu_ns().saturating_sub(begun));
             log.take().map(|measured| (measured, took)).map_err(Failure::failed)
         };
         simulation.run(work).map_err(Failure::failed)?
