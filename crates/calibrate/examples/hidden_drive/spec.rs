@@ -129,10 +129,16 @@ impl Spec {
             lru: rng.bool(),
             extras: Extras::random(&mut Rng::with_seed(seed ^ 0x0e87_7a5e)),
         };
+        // With one head a band is nothing.
+        spec.extras.band = if heads > 1 { spec.extras.band } else { 1 };
+        spec.zones = zones(&spec, cylinders, rng);
+        if spec.zones.iter().all(|zone| zone.cylinder_skew == 0) {
+            // Bands without skew would show in nothing but the times of seeks.
+            spec.extras.band = 1;
+        }
         if spec.extras.band > 1 {
             spec.order = Order::Bands;
         }
-        spec.zones = zones(&spec, cylinders, rng);
         spec
     }
 }

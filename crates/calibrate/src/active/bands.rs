@@ -123,7 +123,11 @@ pub(super) fn find(
     })?;
     let seen: Vec<(u32, u32)> = seen.into_iter().flatten().collect();
     let count = |bands: &(u32, u32)| seen.iter().filter(|other| *other == bands).count();
-    let Some((heads, cylinders)) = seen.iter().copied().max_by_key(count) else { return Ok(None) };
+    // Slips look like bands, but not like the same in all zones.
+    let most = seen.iter().copied().max_by_key(count);
+    let Some((heads, cylinders)) = most.filter(|bands| 2 * count(bands) > long.len()) else {
+        return Ok(None);
+    };
     let zones = run(session, rotation, |ask| {
         flat.iter().map(|flat| Box::pin(flat.details(ask.clone(), heads, cylinders)) as _).collect()
     })?;

@@ -1,6 +1,6 @@
 //! Drives that answer only for whole blocks of several sectors: the rest of the calibration sees blocks as sectors.
 
-use super::{Cache, Found, Measured};
+use super::{Buffer, Cache, Found, Measured, Writes};
 use crate::Probe;
 use lamina_drive::{Op, Request};
 
@@ -60,6 +60,8 @@ impl Found {
             zone.spare_sectors *= size;
         }
         self.cache = self.cache.map(|cache| cache.in_sectors(size));
+        let buffer = |writes: Writes| Writes { buffer: writes.buffer.map(|b| b.in_sectors(size)), ..writes };
+        self.writes = self.writes.map(buffer);
         self
     }
 }
@@ -74,6 +76,17 @@ impl Cache {
             segments: self.segments,
             segment_sectors: self.segment_sectors.map(sectors),
             prefetch: sectors(self.prefetch),
+        }
+    }
+}
+
+impl Buffer {
+    fn in_sectors(self, size: u32) -> Buffer {
+        let sector_us = self.sector_us / f64::from(size);
+        Buffer {
+            sectors: (self.sectors.0 * u64::from(size), self.sectors.1),
+            write_us: self.write_us - sector_us * f64::from(size - 1),
+            sector_us,
         }
     }
 }

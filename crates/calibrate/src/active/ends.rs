@@ -32,21 +32,22 @@ pub(super) fn next_track(
     let slots = u64::from(slots);
     let mut search = Search { slots, ahead, reads: 0 };
     let half = low + slots / 2;
-    let (mut last, mut first) = match search.crosses(session, low, half)? {
+    let (from, mut first) = match search.crosses(session, low, half)? {
         Some(true) => (low, half),
         Some(false) => (half, low + slots + LOWER),
         None => return Ok(None),
     };
+    let mut last = from;
     while first - last > 1 {
         let middle = (last + first) / 2;
-        match search.crosses(session, last, middle)? {
+        match search.crosses(session, from, middle)? {
             Some(true) => first = middle,
             Some(false) => last = middle,
             None => return Ok(None),
         }
     }
     // A track that is nowhere: the last half may have had no end.
-    Ok(search.crosses(session, last, first)?.filter(|ends| *ends).map(|_| first))
+    Ok(search.crosses(session, from, first)?.filter(|ends| *ends).map(|_| first))
 }
 
 impl Search {
@@ -56,10 +57,12 @@ impl Search {
         for _ in 0..ATTEMPTS {
             self.reads += 1;
             let Some(first) = from.checked_sub(LOWER * self.reads) else { return Ok(None) };
-            // Of the sectors that pass a part of a turn earlier, one that was not read ahead.
-            let tracks = 2 + self.ahead / self.slots;
-            let before = first + tracks * self.slots + ((1.0 - LEAD) * self.slots as f64) as u64;
-            if to.max(before) >= session.sectors() {
+            // Of the sectors that pass a part of a turn earlier, one of the tracks below, each time a lower one, so that
+            // none was read ahead; above a zone may begin.
+            let tracks = 2 + self.reads * (1 + self.ahead / self.slots);
+            let within = ((1.0 - LEAD) * self.slots as f64) as u64;
+            let Some(before) = (first + within).checked_sub(tracks * self.slots) else { return Ok(None) };
+            if to >= session.sectors() {
                 return Ok(None);
             }
             let sectors = to + 1 - first;

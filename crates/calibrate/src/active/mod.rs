@@ -9,7 +9,7 @@
 //! has passed under the head, so that the moment of the answer, modulo a turn, is the sector's angle. Only the seeks
 //! need to know how long anything took.
 //!
-//! Questions are reads: nothing is written. Answers are believed only if they are confirmed, and what was not confirmed
+//! Questions are reads, and nothing is written, unless [`Options::writes`] asks for it. Answers are believed only if they are confirmed, and what was not confirmed
 //! says so. The calibration deliberately asks one question at a time.
 
 mod arrival;
@@ -26,11 +26,13 @@ mod rotation;
 mod seek;
 mod session;
 mod track;
+mod writes;
 mod zones;
 
 pub use cache::Cache;
+pub use writes::{Buffer, Writes};
 
-use crate::{Probe, Sample};
+use crate::{Probe, Sample, numbers};
 use arrival::Access;
 use blocks::Blocks;
 use layout::{Layout, lay_out};
@@ -52,6 +54,8 @@ pub struct Options {
     pub pages: usize,
     /// Whether the parts of a hard disk are looked for, or only the line of random pages.
     pub parts: bool,
+    /// Whether a hard disk is also written to, at random places: its data are lost.
+    pub writes: bool,
 }
 
 /// All that questions gave.
@@ -120,6 +124,8 @@ pub struct Found {
     pub head_switch_us: Option<Measured>,
     /// What seeks add to that, by distance in cylinders.
     pub seeks_us: Vec<(u64, Measured)>,
+    /// What writes told, if there were any.
+    pub writes: Option<Writes>,
 }
 
 /// Asks `probe` all that makes a model of a drive. `progress` is given a line now and then.
@@ -139,7 +145,11 @@ pub fn find(
     let mut session = Session::new(&mut blocks, progress, options.seed, options.budget_s * 1e6);
     let mut rotation = rotation::find(&mut session)?;
     let turns = rotation.is_some();
-    let disk = match rotation.as_mut().filter(|_| options.parts).map(|of| hard_disk(&mut session, of)) {
+    let disk = match rotation
+        .as_mut()
+        .filter(|_| options.parts)
+        .map(|of| hard_disk(&mut session, of, options.writes))
+    {
         Some(Ok(disk)) => Some(disk.in_sectors(block)),
         // The line of random pages needs no parts.
         Some(Err(e)) => {
@@ -154,7 +164,7 @@ pub fn find(
 }
 
 /// Measures a hard disk whose rotation is known.
-fn hard_disk(session: &mut Session, rotation: &mut Rotation) -> Result<Found, String> {
+fn hard_disk(session: &mut Session, rotation: &mut Rotation, writes: bool) -> Result<Found, String> {
     let cache = cache::find(session)?;
     rotation.check(session, 0.0)?;
     let ahead = cache.as_ref().map_or(0, |cache| cache.prefetch.0);
@@ -163,7 +173,8 @@ fn hard_disk(session: &mut Session, rotation: &mut Rotation) -> Result<Found, St
     let layout = laid_out(session, rotation, &map)?;
     let seeks = seek::find(session, rotation, &layout, cache.as_ref())?;
     rotation.check(session, 0.0)?;
-    Ok(found(session, rotation, cache, &layout, &map, &seeks))
+    let writes = if writes { Some(writes::find(session, rotation, &layout)?) } else { None };
+    Ok(Found { writes, ..found(session, rotation, cache, &layout, &map, &seeks) })
 }
 
 /// Where sectors are, by skews, by bands, or by times.
@@ -175,8 +186,31 @@ fn laid_out(session: &mut Session, rotation: &mut Rotation, map: &zones::Map) ->
     if let Some(bands) = bands::find(session, rotation, map, &flat.flat())? {
         return Ok(layout::lay_out_bands(session, map, &bands));
     }
-    let heads = heads::find(session, rotation, &first_tracks(&flat, map.skewless))?;
+    let mut tracks = first_tracks(&flat, map.skewless);
+    if map.skewless {
+        set_phases(session, rotation, &mut tracks)?;
+    }
+    let heads = heads::find(session, rotation, &tracks)?;
     Ok(lay_out(session, map, heads))
+}
+
+/// Asks for the phases of tracks: slips before them may have moved them against those of the zone.
+fn set_phases(
+    session: &mut Session,
+    rotation: &mut Rotation,
+    tracks: &mut [layout::Track],
+) -> Result<(), String> {
+    let phases = ask::run(session, rotation, |ask| {
+        let phase = |track: &layout::Track| {
+            let (ask, middle) = (ask.clone(), track.first + track.sectors / 2);
+            Box::pin(async move { ask.phase(middle).await }) as _
+        };
+        tracks.iter().map(phase).collect()
+    })?;
+    for (track, phase) in tracks.iter_mut().zip(phases) {
+        track.phase = numbers::fraction(phase - (track.sectors / 2) as f64 / f64::from(track.slots));
+    }
+    Ok(())
 }
 
 /// Consecutive tracks from the begin of a zone, of a drive laid out as if it had one head.
@@ -240,5 +274,6 @@ fn found(
         access_us: none,
         head_switch_us: seeks.head.as_ref().map(beyond),
         seeks_us: seeks.by_distance.iter().map(|(d, access)| (*d, beyond(access))).collect(),
+        writes: None,
     }
 }

@@ -1,9 +1,9 @@
 //! What was found, as a model of the crate `drive`.
 
-use super::{Found, FoundZone, linear};
+use super::{Buffer, Found, FoundZone, linear};
 use crate::numbers::bus_rate;
 use lamina_block::Bytes;
-use lamina_drive::{Cache, Linear, Mechanism, Model, Rotational, SECTOR, Seek, Zone};
+use lamina_drive::{Cache, Linear, Mechanism, Model, Rotational, SECTOR, Seek, WriteBuffer, Zone};
 
 /// What the model says of a hit where none was seen, in milliseconds: the paper's.
 const HIT_MS: f64 = 0.25;
@@ -35,10 +35,16 @@ impl Found {
             seek: self.seek(),
             cache,
             zones: self.zones.iter().map(FoundZone::model).collect(),
+            write_settle_ms: self.write_settle_us() / 1e3,
+            write_buffer: self.writes.as_ref().and_then(|writes| writes.buffer).map(write_buffer),
             ..Rotational::default()
         };
         let mechanism = Mechanism::Rotational(Box::new(rotational));
         Model { name: name.to_owned(), size: Bytes(sectors * SECTOR), mechanism }
+    }
+
+    fn write_settle_us(&self) -> f64 {
+        self.writes.as_ref().and_then(|writes| writes.settle_us).map_or(0.0, |settle| settle.value)
     }
 
     /// The measured seeks, none shorter than one over a smaller distance.
@@ -52,6 +58,13 @@ impl Found {
             points.push([1.0, 0.0]);
         }
         Seek::Points(points)
+    }
+}
+
+fn write_buffer(found: Buffer) -> WriteBuffer {
+    WriteBuffer {
+        size: Bytes(found.sectors.0 * SECTOR),
+        hit_ms: Some((found.write_us - found.sector_us).max(0.0) / 1e3),
     }
 }
 

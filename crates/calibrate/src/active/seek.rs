@@ -93,11 +93,13 @@ pub(super) struct Seeking<'s, 'a> {
     pub session: &'s mut Session<'a>,
     rotation: &'s Rotation,
     pairs: usize,
+    /// If targets are written, not read: by how much of a turn writes end later than reads.
+    pub writes: Option<f64>,
 }
 
 impl<'s, 'a> Seeking<'s, 'a> {
     pub(super) fn new(session: &'s mut Session<'a>, rotation: &'s Rotation) -> Seeking<'s, 'a> {
-        Seeking { session, rotation, pairs: 0 }
+        Seeking { session, rotation, pairs: 0, writes: None }
     }
 
     /// Tries one pair.
@@ -108,7 +110,7 @@ impl<'s, 'a> Seeking<'s, 'a> {
         }
         let slot_us = pair.target.slot_us(self.session);
         let aim_us = arrival.aim_us(&mut self.session.rng, slot_us);
-        if let Some(took_us) = try_pair(self.session, pair, aim_us)? {
+        if let Some(took_us) = try_pair(self.session, pair, aim_us, self.writes)? {
             arrival.learn(took_us, slot_us);
         }
         Ok(())
@@ -135,9 +137,14 @@ impl<'s, 'a> Seeking<'s, 'a> {
     }
 }
 
-/// Reads the source, and then the first sector of the track that ends at least `aim_us` later. Returns what that took;
-/// `None` if it was not that sector of the medium.
-fn try_pair(session: &mut Session, pair: &Pair, aim_us: f64) -> Result<Option<f64>, String> {
+/// Reads the source, and reads or writes then the first sector of the track that ends at least `aim_us` later. Returns what that took;
+/// `None` if it did not end with that sector, and so was a hit.
+fn try_pair(
+    session: &mut Session,
+    pair: &Pair,
+    aim_us: f64,
+    writes: Option<f64>,
+) -> Result<Option<f64>, String> {
     let source = session.read_many(pair.source + 1 - u64::from(pair.sectors), pair.sectors, 0.0)?;
     if pair.sectors == 1 && session.is_hit(&source) {
         return Ok(None);
@@ -152,9 +159,15 @@ fn try_pair(session: &mut Session, pair: &Pair, aim_us: f64) -> Result<Option<f6
         _ => 0,
     };
     let phase = fraction(track.phase + index as f64 / slots);
-    let target = session.read_many(track.first + index, 1, think_us)?;
-    let is_there = signed(session.phase(&target) - phase).abs() <= session.tolerance();
-    Ok((is_there && !session.is_hit(&target)).then(|| target.service_us()))
+    let lbn = track.first + index;
+    let target = if writes.is_some() {
+        session.write_many(lbn, 1, think_us)?
+    } else {
+        session.read_many(lbn, 1, think_us)?
+    };
+    let is_there =
+        signed(session.phase(&target) - phase - writes.unwrap_or(0.0)).abs() <= session.tolerance();
+    Ok(is_there.then(|| target.service_us()))
 }
 
 /// Any of `tracks` for which `fits` says yes.
@@ -169,7 +182,8 @@ pub(super) fn early_sector(session: &mut Session, first: u64, slots: u32) -> u64
     first + session.rng.u64(..u64::from(slots) / 2)
 }
 
-fn over(
+/// The time of a seek over `distance` cylinders.
+pub(super) fn over(
     seeking: &mut Seeking,
     layout: &Layout,
     distance: u64,

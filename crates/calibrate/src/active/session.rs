@@ -108,10 +108,24 @@ impl<'a> Session<'a> {
 
     /// Reads `sectors` from `lbn`, `think_us` after the last answer.
     pub(super) fn read_many(&mut self, lbn: u64, sectors: u32, think_us: f64) -> Result<Answer, String> {
+        self.ask(Request { op: Op::Read, lbn, sectors }, think_us)
+    }
+
+    /// Writes `sectors` from `lbn`, `think_us` after the last answer.
+    pub(super) fn write_many(&mut self, lbn: u64, sectors: u32, think_us: f64) -> Result<Answer, String> {
+        self.ask(Request { op: Op::Write, lbn, sectors }, think_us)
+    }
+
+    /// Empties the buffer of writes.
+    pub(super) fn flush(&mut self) -> Result<Answer, String> {
+        self.ask(Request { op: Op::Flush, lbn: 0, sectors: 0 }, 0.0)
+    }
+
+    fn ask(&mut self, request: Request, think_us: f64) -> Result<Answer, String> {
         let think_us = think_us.max(0.0).round();
-        let service_us = self.probe.ask(Request { op: Op::Read, lbn, sectors }, think_us)?;
+        let service_us = self.probe.ask(request, think_us)?;
         if !service_us.is_finite() || service_us < 0.0 {
-            return Err(format!("the drive says that {sectors} sectors at {lbn} took {service_us} us"));
+            return Err(format!("the drive says that {request:?} took {service_us} us"));
         }
         let start_us = self.now_us + think_us;
         self.now_us = start_us + service_us;

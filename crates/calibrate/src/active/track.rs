@@ -18,6 +18,8 @@ const TURNS_MAX: f64 = 34.0;
 const SECTORS_MIN: f64 = 24.0;
 /// A number of sectors around a track that is off by less than this is whole when it is rounded.
 const SLOTS_ERROR: f64 = 0.3;
+/// A track with a defective sector has more sectors below it than this, or is followed from it.
+const NEAR_SLIP: u64 = 18;
 /// How often a place is tried again a little lower when its first sectors are on two tracks.
 const ATTEMPTS: u64 = 8;
 
@@ -40,6 +42,13 @@ impl Line {
 
     fn off(&self, lbn: u64, phase: f64) -> f64 {
         signed(phase - self.at(lbn))
+    }
+
+    /// Whether a sector of the phase `phase` follows one of the phase `below` over one or two slots that hold none.
+    fn slips(&self, phase: f64, below: f64, tolerance: f64) -> bool {
+        let slots = fraction(phase - below) / self.per_sector - 1.0;
+        let exact = tolerance / self.per_sector;
+        exact < 0.25 && (slots - slots.round()).abs() <= 2.0 * exact && (1.0..=2.0).contains(&slots.round())
     }
 
     fn fits(&self, lbn: u64, phase: f64, tolerance: f64) -> bool {
@@ -213,6 +222,11 @@ pub(super) async fn walk(ask: &Asker, top: u64, tracks: usize) -> Option<Walk> {
         }
         let below = ask.phase(lbn - 1).await;
         let phase = line.at(lbn);
+        if line.slips(phase, below, ask.tolerance) {
+            line = Line { lbn: lbn - 1, phase: below, ..line };
+            first = below_slip(ask, &line).await;
+            continue;
+        }
         walk.edges.push(Edge { lbn, phase, jump: fraction(phase - below - line.per_sector) });
         if walk.edges.len() >= tracks {
             break;
@@ -246,7 +260,8 @@ impl Walk {
     /// Where the slope leaves several numbers of sectors, a length that was seen tells; spares and slips shorten tracks.
     fn settle(&mut self) {
         let (slots, error) = self.line.slots();
-        if error < SLOTS_ERROR {
+        let is_whole = error < 1.0 && (slots - slots.round()).abs() < SLOTS_ERROR / 3.0;
+        if error < SLOTS_ERROR || is_whole {
             return;
         }
         let longest = self.edges.windows(2).map(|pair| pair[0].lbn - pair[1].lbn).max();
@@ -255,6 +270,13 @@ impl Walk {
             self.slots = length as u32;
         }
     }
+}
+
+/// The first sector of the track of `line`, which begins right below a defective sector.
+async fn below_slip(ask: &Asker, line: &Line) -> Option<u64> {
+    let near = Slope { line: *line, on: line.lbn, off: line.lbn.checked_sub(NEAR_SLIP) };
+    let mut slope = slope_at(ask, line.lbn).await.unwrap_or(near);
+    first_sector(ask, &mut slope).await
 }
 
 /// The first sector of the track of `line`, whose last sector is the line's, if it has one of `lengths`.

@@ -166,7 +166,11 @@ async fn first_sector(ask: &Asker, low: Known, high: Known, skewless: bool) -> O
     let edge = if skewless { None } else { edge(ask, low, high).await };
     match edge {
         Some(edge) => Some(edge.lbn),
-        None => crossing(ask, low, high).await.filter(|first| (low.lbn..=high.lbn).contains(first)),
+        None => {
+            let track = u64::from(low.slots.max(high.slots));
+            let between = low.lbn.saturating_sub(track)..=high.lbn + track;
+            crossing(ask, low, high).await.filter(|first| between.contains(first))
+        }
     }
 }
 
@@ -187,9 +191,11 @@ async fn crossing(ask: &Asker, low: Known, high: Known) -> Option<u64> {
     let (below, above) = (slope(ask, low.lbn).await?, slope(ask, high.lbn).await?);
     let per = |known: Known| 1.0 / f64::from(known.slots);
     let behind = (above.line.lbn - below.line.lbn) as f64;
-    let off = signed(above.line.phase - below.line.phase - behind * per(low));
-    // Each sector behind the last one that both lines have adds the difference.
-    let meeting = above.line.lbn as f64 - off / (per(high) - per(low));
+    let each = per(high) - per(low);
+    // Each sector behind the last one that both lines have adds the difference, up to nearly a turn.
+    let most = 0.45 * each.signum();
+    let off = most + signed(above.line.phase - below.line.phase - behind * per(low) - most);
+    let meeting = above.line.lbn as f64 - off / each;
     Some((meeting + 1.0).round() as u64)
 }
 
@@ -198,7 +204,7 @@ fn begin_tracks(session: &mut Session, firsts: &mut [(u64, u32)], ahead: u64) ->
     for n in 1..firsts.len() {
         let ((_, slots), (first, next)) = (firsts[n - 1], firsts[n]);
         let Some(low) = first.checked_sub(u64::from(slots.min(next)) / 2) else { continue };
-        if let Some(found) = next_track(session, low, slots.max(next), ahead)? {
+        if let Some(found) = next_track(session, low, slots, ahead)? {
             firsts[n].0 = found;
         }
     }

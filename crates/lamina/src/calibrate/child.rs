@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The first sector number that is tried for the size, and the last.
 const SIZES: (u64, u64) = (1 << 10, 1 << 42);
+/// Sectors of a request to a drive that does not answer for one.
+const BLOCK: u32 = 8;
 /// The longest answer, in bytes.
 const ANSWER_MAX: u64 = 4096;
 /// How long a program that has closed its output may take to end by itself.
@@ -33,6 +35,8 @@ const END_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct ChildProbe {
     command: String,
     sectors: u64,
+    /// Sectors of the shortest request that is answered.
+    block: u32,
     running: Running,
 }
 
@@ -56,8 +60,12 @@ impl ChildProbe {
     /// Starts `command`, a line for the shell. The size is looked for if it is not given.
     pub fn start(command: &str, sectors: Option<u64>) -> Result<ChildProbe, String> {
         let running = Running::start(command)?;
-        let mut probe =
-            ChildProbe { command: command.to_owned(), sectors: sectors.unwrap_or(u64::MAX), running };
+        let mut probe = ChildProbe {
+            command: command.to_owned(),
+            sectors: sectors.unwrap_or(u64::MAX),
+            block: 1,
+            running,
+        };
         if sectors.is_none() {
             probe.sectors = probe.find_size()?;
             // The drive begins anew, with nothing in its cache.
@@ -68,7 +76,11 @@ impl ChildProbe {
 
     /// The first sector that is refused.
     fn find_size(&mut self) -> Result<u64, String> {
-        match self.running.ask(0, 1, 0)? {
+        if !self.has(0)? {
+            // A drive with sectors of 4 KiB answers only for whole ones.
+            self.block = BLOCK;
+        }
+        match self.running.ask(self.first(0), 0)? {
             Answer::Took(_) => {}
             Answer::Refused(line) => {
                 return Err(format!(
@@ -98,11 +110,16 @@ impl ChildProbe {
             let middle = there + (refused - there) / 2;
             if self.has(middle)? { there = middle } else { refused = middle }
         }
-        Ok(refused)
+        Ok(refused * u64::from(self.block))
     }
 
-    fn has(&mut self, lbn: u64) -> Result<bool, String> {
-        match self.running.ask(lbn, 1, 0)? {
+    /// A read of the block with this number.
+    fn first(&self, block: u64) -> Request {
+        Request { op: Op::Read, lbn: block * u64::from(self.block), sectors: self.block }
+    }
+
+    fn has(&mut self, block: u64) -> Result<bool, String> {
+        match self.running.ask(self.first(block), 0)? {
             Answer::Took(_) => Ok(true),
             Answer::Refused(_) => Ok(false),
             Answer::Ended => {
@@ -115,19 +132,23 @@ impl ChildProbe {
 
 impl Probe for ChildProbe {
     fn ask(&mut self, request: Request, think_us: f64) -> Result<f64, String> {
-        if request.op != Op::Read {
-            return Err(format!("{}: only reads are sent to it", self.command));
-        }
-        let Request { lbn, sectors, .. } = request;
-        match self.running.ask(lbn, sectors, think_us.round() as u64)? {
+        let Request { op, lbn, sectors } = request;
+        let name = match op {
+            Op::Read => "read",
+            Op::Write => "write",
+            Op::Flush | Op::Discard => {
+                return Err(format!("{}: only reads and writes are sent to it", self.command));
+            }
+        };
+        match self.running.ask(request, think_us.round() as u64)? {
             Answer::Took(us) => Ok(us),
             Answer::Refused(line) => Err(format!(
-                "{}: a read of {sectors} sectors at {lbn} is answered with {line:?}, not with microseconds; the size \
+                "{}: a {name} of {sectors} sectors at {lbn} is answered with {line:?}, not with microseconds; the size \
                  was taken to be {} sectors",
                 self.command, self.sectors
             )),
             Answer::Ended => Err(format!(
-                "{}: ended at a read of {sectors} sectors at {lbn}{}",
+                "{}: ended at a {name} of {sectors} sectors at {lbn}{}",
                 self.command,
                 self.running.status()
             )),
@@ -161,13 +182,15 @@ impl Running {
         Ok(Running { child, requests, answers })
     }
 
-    fn ask(&mut self, lbn: u64, sectors: u32, think_us: u64) -> Result<Answer, String> {
+    fn ask(&mut self, request: Request, think_us: u64) -> Result<Answer, String> {
         if let Ok(Ok(early)) = self.answers.try_recv() {
             return Err(format!(
                 "the probe says {early:?} without being asked: one line a request is expected"
             ));
         }
-        let line = format!("R {lbn} {sectors} {think_us}\n");
+        let Request { op, lbn, sectors } = request;
+        let op = if op == Op::Write { "W" } else { "R" };
+        let line = format!("{op} {lbn} {sectors} {think_us}\n");
         if self.requests.write_all(line.as_bytes()).and_then(|()| self.requests.flush()).is_err() {
             return Ok(Answer::Ended);
         }

@@ -1,4 +1,6 @@
 //! A device or file that is read past the page cache, one request at a time, in real time.
+//!
+//! Writes are for a device that was opened for them: nobody else has it open then, as far as the kernel says.
 
 use lamina_calibrate::Probe;
 use lamina_calibrate::ssd::{self, Cell};
@@ -11,6 +13,8 @@ use std::time::{Duration, Instant};
 
 /// Memory for O_DIRECT is aligned to this, which is enough for any device.
 const ALIGNMENT: usize = 4096;
+/// Bytes of the longest request.
+const BUFFER: usize = 1 << 25;
 /// Waits shorter than this are spent looking at the clock: sleeping takes longer.
 const SLEEP_MIN: Duration = Duration::from_micros(200);
 
@@ -21,8 +25,6 @@ pub struct Device {
     buffer: Buffer,
     /// When the last answer came.
     answered: Instant,
-    /// Sectors that a request has at least, and is aligned to.
-    grain: u64,
 }
 
 /// Aligned memory.
@@ -46,35 +48,33 @@ impl Buffer {
     }
 }
 
-/// Opens `path` for reading past the page cache, and says how large it is.
-pub fn open(path: &Path) -> io::Result<(File, u64)> {
-    let flags = rustix::fs::OFlags::DIRECT | rustix::fs::OFlags::NONBLOCK;
-    let mut file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)?;
-    let kind = file.metadata()?.file_type();
+/// Opens `path` past the page cache, and says how large it is. For `writes` it must not be in use.
+pub fn open(path: &Path, writes: bool) -> io::Result<(File, u64)> {
+    use rustix::fs::{FlockOperation, OFlags, flock};
+    let kind = std::fs::metadata(path)?.file_type();
     if !kind.is_file() && !kind.is_block_device() {
         return Err(io::Error::other("neither a file nor a block device"));
+    }
+    // The kernel refuses a device that is mounted or part of another one.
+    let claim = if writes && kind.is_block_device() { OFlags::EXCL } else { OFlags::empty() };
+    let flags = OFlags::DIRECT | OFlags::NONBLOCK | claim;
+    let mut file =
+        OpenOptions::new().read(true).write(writes).custom_flags(flags.bits() as i32).open(path)?;
+    if writes {
+        flock(&file, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| io::Error::other("in use: another process has it locked"))?;
     }
     let size = file.seek(SeekFrom::End(0))?;
     Ok((file, size))
 }
 
 impl Device {
-    /// The device at `path`. Requests are as short as it allows: a sector or a page.
-    pub fn open(path: &Path) -> Result<Device, String> {
+    /// The device at `path`. `writes`: to be written as well, by nobody else.
+    pub fn open(path: &Path, writes: bool) -> Result<Device, String> {
         let wrong = |e: io::Error| format!("{}: {e}", path.display());
-        let (file, size) = open(path).map_err(wrong)?;
-        let mut buffer = Buffer::new(1 << 23);
-        let mut reads = |len: usize| file.read_exact_at(buffer.bytes(len), len as u64);
-        let grain = match reads(SECTOR as usize) {
-            Ok(()) => 1,
-            // A device with sectors of 4 KiB, or a file on one.
-            Err(e) if e.kind() == io::ErrorKind::InvalidInput => {
-                reads(ALIGNMENT).map(|()| 8).map_err(wrong)?
-            }
-            Err(e) => return Err(wrong(e)),
-        };
-        let sectors = size / SECTOR / grain * grain;
-        Ok(Device { file, sectors, buffer, answered: Instant::now(), grain })
+        let (file, size) = open(path, writes).map_err(wrong)?;
+        let buffer = Buffer::new(BUFFER);
+        Ok(Device { file, sectors: size / SECTOR, buffer, answered: Instant::now() })
     }
 
     /// Its size.
@@ -120,11 +120,10 @@ impl ssd::Device for Device {
 impl Probe for Device {
     fn ask(&mut self, request: Request, think_us: f64) -> Result<f64, String> {
         let Request { op, lbn, sectors } = request;
-        if op != Op::Read {
-            return Err("only reads are sent to a device".into());
+        let len = u64::from(sectors) * SECTOR;
+        if len > BUFFER as u64 {
+            return Err(format!("{sectors} sectors are more than a request has"));
         }
-        let first = lbn / self.grain * self.grain;
-        let len = (lbn + u64::from(sectors) - first).next_multiple_of(self.grain) * SECTOR;
         let due = self.answered + Duration::from_secs_f64(think_us / 1e6);
         loop {
             let left = due.saturating_duration_since(Instant::now());
@@ -135,8 +134,14 @@ impl Probe for Device {
                 std::thread::sleep(left - SLEEP_MIN);
             }
         }
-        let read = self.file.read_exact_at(self.buffer.bytes(len as usize), first * SECTOR);
-        read.map_err(|e| format!("{sectors} sectors at {lbn} cannot be read: {e}"))?;
+        let (bytes, at) = (self.buffer.bytes(len as usize), lbn * SECTOR);
+        let (name, done) = match op {
+            Op::Read => ("read", self.file.read_exact_at(bytes, at)),
+            Op::Write => ("written", self.file.write_all_at(bytes, at)),
+            Op::Flush => ("flushed", self.file.sync_data()),
+            Op::Discard => return Err("discards are not measured".into()),
+        };
+        done.map_err(|e| format!("{sectors} sectors at {lbn} cannot be {name}: {e}"))?;
         self.answered = Instant::now();
         Ok((self.answered - due).as_secs_f64() * 1e6)
     }

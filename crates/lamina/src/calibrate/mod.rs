@@ -6,7 +6,8 @@
 //!   --trace FILE     what was measured       ─┘
 //! ```
 //!
-//! Nothing is written to a drive. The model's file appears whole or not at all, so that an interrupted calibration
+//! Nothing is written to a drive without `--writes`, and then not to one that is in use, nor, without `--force`, to one
+//! that carries a known format. The model's file appears whole or not at all, so that an interrupted calibration
 //! leaves nothing behind.
 
 mod child;
@@ -17,6 +18,7 @@ mod trace;
 
 use crate::cli;
 use crate::exit::Failure;
+use crate::inspect;
 use child::ChildProbe;
 use device::Device;
 use lamina_calibrate::active::{Answers, Options, find, linear};
@@ -57,13 +59,32 @@ fn of_probe(args: &cli::Calibrate, command: &str) -> Result<Model, Failure> {
 }
 
 fn of_device(args: &cli::Calibrate, path: &Path) -> Result<Model, Failure> {
-    let mut device = Device::open(path).map_err(Failure::failed)?;
+    if args.writes && !args.force {
+        refuse_overwriting(path)?;
+    }
+    let mut device = Device::open(path, args.writes).map_err(Failure::failed)?;
     let name = name(args, &path.display().to_string());
     let asked = asked(args, &mut device, &name)?;
     if asked.turns || args.mechanism == Some(cli::Mechanism::Linear) {
         return asked.model.ok_or_else(too_few);
     }
     flash(args, &mut device, &name)
+}
+
+/// Refuses a device that carries something: its data would be lost.
+fn refuse_overwriting(path: &Path) -> Result<(), Failure> {
+    let wrong = |e: std::io::Error| Failure::failed(format!("{}: {e}", path.display()));
+    let (file, size) = device::open(path, false).map_err(wrong)?;
+    // Signatures are read at places that are not aligned.
+    let file = std::fs::File::open(path).map(|plain| (plain, drop(file))).map_err(wrong)?.0;
+    match inspect::scan(&file, size).map_err(wrong)?.first() {
+        None => Ok(()),
+        Some(found) => Err(Failure::usage(format!(
+            "{} carries {}: nothing was written; --force writes to it, and the data there is lost",
+            path.display(),
+            found.as_text()
+        ))),
+    }
 }
 
 /// The name of the model, no longer than models allow.
@@ -92,6 +113,7 @@ fn asked(args: &cli::Calibrate, probe: &mut dyn Probe, name: &str) -> Result<Ask
         budget_s: args.budget.0.as_secs_f64(),
         pages: args.samples,
         parts: !is_line,
+        writes: args.writes,
     };
     let answers = find(probe, &options, &mut |line| eprintln!("{line}")).map_err(Failure::failed)?;
     let sectors = probe.sectors();

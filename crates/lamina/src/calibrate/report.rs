@@ -2,7 +2,7 @@
 
 use lamina_calibrate::Score;
 use lamina_calibrate::active::linear::Line;
-use lamina_calibrate::active::{Answers, Cache, Found, Measured};
+use lamina_calibrate::active::{Answers, Cache, Found, Measured, Writes};
 use lamina_calibrate::passive::Quality;
 use lamina_calibrate::trace::Think;
 use std::io::{self, Write};
@@ -100,9 +100,10 @@ fn hard_disk(out: &mut dyn Write, disk: &Found) -> io::Result<()> {
         measured(out, &format!("seek        {distance} cylinders"), Some(seek))?;
     }
     match &disk.cache {
-        Some(found) => cache(out, found),
-        None => writeln!(out, "cache       none: what was just read is read from the medium again"),
+        Some(found) => cache(out, found)?,
+        None => writeln!(out, "cache       none: what was just read is read from the medium again")?,
     }
+    disk.writes.as_ref().map_or(Ok(()), |found| writes(out, found))
 }
 
 /// Shows how well the model tells what `what` took.
@@ -125,6 +126,27 @@ fn measured(out: &mut dyn Write, name: &str, found: Option<&Measured>) -> io::Re
     match found {
         Some(us) => writeln!(out, "{name}: {:.3} ± {:.3} ms", us.value / 1e3, us.uncertainty / 1e3),
         None => writeln!(out, "{name}: not found"),
+    }
+}
+
+fn writes(out: &mut dyn Write, found: &Writes) -> io::Result<()> {
+    match &found.buffer {
+        Some(buffer) => writeln!(
+            out,
+            "writes      a buffer of {} sectors ({}), {:.3} ms, and {:.2} us for each further sector; settling is not seen",
+            buffer.sectors.0,
+            if buffer.sectors.1 { "confirmed" } else { "not confirmed: at least" },
+            buffer.write_us / 1e3,
+            buffer.sector_us
+        )?,
+        None => {
+            writeln!(out, "writes      end on the medium")?;
+            measured(out, "settling    beyond that of a read", found.settle_us.as_ref())?;
+        }
+    }
+    match found.flush_us {
+        Some(us) => writeln!(out, "flush       {:.3} ms after a write of one sector", us / 1e3),
+        None => writeln!(out, "flush       not taken by the drive"),
     }
 }
 

@@ -23,9 +23,12 @@ pub struct Calibrate {
     /// The file of the model [default: standard output].
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Overwrite the file of the model.
+    /// Overwrite the file of the model; with --writes, the data of a device that carries a known format.
     #[arg(long)]
     pub force: bool,
+    /// Write to the drive, too, at random places: all of its data are lost. Without it nothing is written.
+    #[arg(long, conflicts_with = "trace")]
+    pub writes: bool,
     /// What to call the drive in its model [default: the device, the command or the trace].
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
