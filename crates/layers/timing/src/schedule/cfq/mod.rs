@@ -112,6 +112,8 @@ fn key(queued: &Queued) -> Key {
 pub struct Cfq {
     parameters: Parameters,
     queues: BTreeMap<Key, Queue>,
+    /// Queues that have something to send.
+    busy: usize,
     active: Option<(Key, Slice)>,
     /// The active queue is empty and its client is waited for, until then.
     idle_until: Option<Time>,
@@ -130,6 +132,7 @@ impl Cfq {
         Cfq {
             parameters: keys.cfq.clone(),
             queues: BTreeMap::new(),
+            busy: 0,
             active: None,
             idle_until: None,
             head: 0,
@@ -152,7 +155,7 @@ impl Cfq {
 
     /// Puts a queue that has something to send at its place in the round (`cfq_service_tree_add`).
     fn enter_round(&mut self, key: Key, now: Time) {
-        let busy = self.busy().count();
+        let busy = self.busy;
         let Some(queue) = self.queues.get_mut(&key) else { return };
         let left = std::mem::take(&mut queue.left);
         let turn = (now.0 as i64).saturating_add(self.parameters.offset(queue.is_sync, busy));
@@ -215,7 +218,7 @@ impl Cfq {
     /// True if the first of the round has waited for so long that nobody is favoured before it.
     fn is_round_late(&self, now: Time) -> bool {
         let slice = i64::try_from(self.parameters.slice_sync.0.as_nanos()).unwrap_or(i64::MAX);
-        let round = slice.saturating_mul(self.busy().count() as i64);
+        let round = slice.saturating_mul(self.busy as i64);
         self.first().is_some_and(|(_, first)| first.turn.saturating_add(round) < now.0 as i64)
     }
 
@@ -266,10 +269,11 @@ impl Cfq {
 
     /// Takes the next request of a queue, which is active and has one (`cfq_dispatch_requests`).
     fn send(&mut self, from: Key, now: Time) -> Option<u64> {
-        let busy = self.busy().count();
+        let busy = self.busy;
         let (queue, (_, slice)) = (self.queues.get_mut(&from)?, self.active.as_mut()?);
         let taken = queue.take(now, slice, self.parameters.expire(queue.is_sync), self.head)?;
         (slice.sent, slice.must_send) = (slice.sent + 1, false);
+        self.busy -= queue.waiting.is_empty() as usize;
         let has_had_enough = !queue.is_sync && slice.sent >= ASYNC_REQUESTS && busy > 1;
         self.head = taken.request.end();
         self.in_drive += 1;
@@ -285,7 +289,7 @@ impl Cfq {
     fn is_held(&self, key: Key) -> bool {
         let Some(queue) = self.queues.get(&key) else { return true };
         let quantum = self.parameters.quantum.get();
-        let most = if self.busy().count() > 1 { quantum } else { quantum.saturating_mul(4) };
+        let most = if self.busy > 1 { quantum } else { quantum.saturating_mul(4) };
         queue.in_drive >= most || !queue.is_sync && self.sync_in_drive > 0
     }
 
@@ -306,6 +310,7 @@ impl Policy for Cfq {
         let was_empty = queue.waiting.is_empty();
         queue.insert(request, self.head, &self.parameters);
         if was_empty {
+            self.busy += 1;
             self.enter_round(key, now);
         }
         if let Some((active, slice)) = &mut self.active
@@ -322,7 +327,7 @@ impl Policy for Cfq {
     }
 
     fn choose(&mut self, now: Time) -> Choice {
-        if self.busy().next().is_none() {
+        if self.busy == 0 {
             return Choice::Idle;
         }
         let Some(from) = self.select(now) else { return Choice::Wait(self.idle_until.unwrap_or(NEVER)) };
@@ -352,8 +357,7 @@ impl Policy for Cfq {
     }
 
     fn drain(&mut self) -> Vec<Queued> {
-        self.active = None;
-        self.idle_until = None;
+        (self.active, self.idle_until, self.busy) = (None, None, 0);
         let mut all: Vec<Queued> = self.queues.values_mut().flat_map(Queue::drain).collect();
         all.sort_unstable_by_key(|queued| queued.id);
         all
