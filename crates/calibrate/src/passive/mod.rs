@@ -42,13 +42,14 @@ use std::fmt;
 /// Samples that a model is fitted to, at most, the first ones: more hardly make it better, and the angle map takes
 /// memory in proportion to the square of their number.
 const SAMPLES_MAX: usize = 20_000;
-/// Points of the distributions of residuals.
-const QUANTILES: usize = 50;
+/// Points of the distributions of residuals, at most. Between points a distribution is linear: with few of them a rare
+/// large residual becomes a frequent one.
+const QUANTILES: usize = 250;
 /// Requests at the begin that say nothing of residuals.
 const FIRST: usize = 50;
 /// Requests of the medium for each part of a turn with residuals of its own, and the most parts.
 const PART_MIN: usize = 100;
-const PARTS_MAX: usize = 16;
+const PARTS_MAX: usize = 8;
 
 /// Why a trace gives no model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -291,15 +292,14 @@ fn by_wait(errors: &[(f64, f64)]) -> Vec<Quantiles> {
     (0..parts).map(|n| quantiles(&of(n))).collect()
 }
 
-/// The distribution of errors, which come with their waits.
+/// The distribution of errors, which come with their waits; to a microsecond, as they were measured.
 fn quantiles(errors: &[(f64, f64)]) -> Quantiles {
-    if errors.is_empty() {
-        return Quantiles::default();
-    }
     let mut errors: Vec<f64> = errors.iter().map(|e| e.1).collect();
     errors.sort_by(f64::total_cmp);
-    let at = |n: usize| n as f64 / QUANTILES as f64;
-    Quantiles(
-        (0..=QUANTILES).map(|n| [at(n), sorted_quantile(&errors, at(n)).clamp(-9_999.0, 9_999.0)]).collect(),
-    )
+    let steps = errors.len().saturating_sub(1).clamp(1, QUANTILES);
+    let at = |n: usize| n as f64 / steps as f64;
+    let value =
+        |n: usize| (1000.0 * sorted_quantile(&errors, at(n)).clamp(-9_999.0, 9_999.0)).round() / 1000.0;
+    let points = if errors.is_empty() { 0 } else { steps + 1 };
+    Quantiles((0..points).map(|n| [at(n), value(n)]).collect())
 }
