@@ -20,6 +20,8 @@ mod parts;
 mod period;
 mod seek;
 mod simplex;
+#[cfg(test)]
+mod tests;
 mod tracks;
 mod zones;
 
@@ -127,6 +129,7 @@ pub fn fit(samples: &[Sample], options: &Options, progress: &mut dyn FnMut(&str)
     progress("zones and tracks");
     let reads: Vec<Point> = all.iter().copied().filter(|p| !p.write).collect();
     let angles = angles(&reads, rotation.period_us)?;
+    let rotation = Rotation { period_us: angles.period_us, ..rotation };
     let mut model = skeleton(samples, options, &media, &rotation, &angles);
     progress("seeks");
     let seeks = add_seeks(&mut model, samples, &media, &angles, rotation.period_us);
@@ -155,22 +158,33 @@ struct Angles {
     share: f64,
     /// What each sector of a read takes to the host, in microseconds.
     transfer_us: f64,
+    /// One turn, in microseconds.
+    period_us: f64,
 }
 
-fn angles(reads: &[Point], period_us: f64) -> Result<Angles, NoModel> {
-    let mut transfer_us = zones::transfer_us(reads, period_us);
-    let seen = zones::seen(reads, period_us, transfer_us);
-    let last = seen.last().ok_or_else(|| NoModel("no reads from the medium".into()))?.lbn;
-    let spans = zones::zones(&seen);
-    let width = (last + 1.0) / zones::WINDOWS as f64;
-    let found = parts::parts(&seen, &spans, width);
-    let mut map = map::map(&seen, &found.parts, 1.2 * width);
-    // The transfer is known better once angles are.
-    for _ in 0..2 {
-        transfer_us += map.per_sector * period_us;
-        map = map::map(&zones::seen(reads, period_us, transfer_us), &found.parts, 1.2 * width);
+fn angles(reads: &[Point], mut period_us: f64) -> Result<Angles, NoModel> {
+    let last = reads.iter().map(|p| p.lbn).fold(f64::NAN, f64::max);
+    if last.is_nan() {
+        return Err(NoModel("no reads from the medium".into()));
     }
-    Ok(Angles { map, heads: found.heads, share: found.share, transfer_us })
+    let width = (last + 1.0) / zones::WINDOWS as f64;
+    let mut transfer_us = zones::transfer_us(reads, period_us);
+    let mut lay_out = |period_us: f64| {
+        let seen = zones::seen(reads, period_us, transfer_us);
+        let found = parts::parts(&seen, &zones::zones(&seen), width);
+        let mut map = map::map(&seen, &found.parts, 1.2 * width);
+        // The transfer is known better once angles are.
+        for _ in 0..2 {
+            transfer_us += map.per_sector * period_us;
+            map = map::map(&zones::seen(reads, period_us, transfer_us), &found.parts, 1.2 * width);
+        }
+        Angles { map, heads: found.heads, share: found.share, transfer_us, period_us }
+    };
+    let first = lay_out(period_us);
+    // And so is the period: angles that grow with time say by how much it is too short.
+    period_us /= 1.0 - first.map.per_us * period_us;
+    let second = lay_out(period_us);
+    Ok(if second.map.agreeing >= first.map.agreeing { second } else { first })
 }
 
 /// The model with what times say without any search: all but seeks, cache and residuals.

@@ -149,10 +149,10 @@ pub(crate) fn narrowed(points: &[Point], rotation: &Rotation) -> Rotation {
         let tried = (-steps..=steps).map(|n| centre + n as f64 * step).map(|f| (height(f), f));
         tried.max_by(|a, b| a.0.total_cmp(&b.0)).map_or(centre, |(_, best)| best)
     };
-    // The peak is six steps wide: its top is sought between them.
+    // The peak is six steps wide: its top is sought between them, where the noise of few points may move it.
     let fine = step / f64::from(FINER);
     let period_us = 1.0 / highest(highest(centre, step, steps), fine, 2 * i64::from(FINER));
-    Rotation { period_us, uncertainty_us: period_us.powi(2) * fine, ..*rotation }
+    Rotation { period_us, uncertainty_us: period_us.powi(2) * step, ..*rotation }
 }
 
 /// The microseconds that each further sector of a request delays its end: of the medium, or of a slower bus.
