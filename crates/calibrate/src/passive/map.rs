@@ -50,6 +50,8 @@ pub(crate) struct Map {
     pub spread: f64,
     /// By how many turns each sector more of a request makes its angle later: what the transfer was taken for wrongly.
     pub per_sector: f64,
+    /// By how many turns angles grow in a microsecond: what the period was taken for wrongly.
+    pub per_us: f64,
 }
 
 const SLIPS: usize = 2 * SLIP_MAX as usize + 1;
@@ -168,6 +170,7 @@ fn zone(layout: &Layout, slip: i32, first_lbn: u64) -> Zone {
 fn corrected(points: &[Seen], parts: &[Part], path: &[State], zones: Vec<(State, Zone)>) -> Map {
     let mut errors: Vec<(f64, f64)> = Vec::new();
     let mut sizes: Vec<(f64, f64, f64)> = Vec::new();
+    let mut times: Vec<(f64, f64, f64)> = Vec::new();
     for (point, state) in points.iter().zip(path) {
         let layout = &parts[state.part].layout;
         let error = signed(point.turns - layout.turns(point.lbn + f64::from(state.slip)));
@@ -177,6 +180,7 @@ fn corrected(points: &[Seen], parts: &[Part], path: &[State], zones: Vec<(State,
         if error.abs() < OUTLIER {
             errors.push((point.lbn, error + rest));
             sizes.push((point.point.sectors, error, 1.0));
+            times.push((point.point.at, error, 1.0));
         }
     }
     let knot = |group: &[(f64, f64)]| {
@@ -188,7 +192,7 @@ fn corrected(points: &[Seen], parts: &[Part], path: &[State], zones: Vec<(State,
     corrections.dedup_by_key(|c| c.0);
     let agreeing = errors.len() as f64 / points.len().max(1) as f64;
     let spread = median(&errors.iter().map(|e| e.1.abs()).collect::<Vec<f64>>());
-    let (_, per_sector) = line(&sizes);
+    let ((_, per_sector), (_, per_us)) = (line(&sizes), line(&times));
     let zones = zones.into_iter().map(|(_, zone)| zone).collect();
-    Map { zones, corrections, agreeing, spread, per_sector }
+    Map { zones, corrections, agreeing, spread, per_sector, per_us }
 }

@@ -11,8 +11,8 @@
 //!           crowd   valley   near           far
 //! ```
 //!
-//! A request far from the one before cannot be in the cache, so that the shortest times of far reads bound the search
-//! for the valley. Writes are of use only if far writes take as long as far reads: else a buffer takes them. The few
+//! A request far from the one before is rarely in the cache, so that the times of far reads bound the search for the
+//! valley. Writes are of use only if far writes take as long as far reads: else a buffer takes them. The few
 //! that are taken wrongly are outliers to everything that uses them.
 
 use crate::Sample;
@@ -35,9 +35,9 @@ pub(crate) struct Point {
 
 /// Far requests without which nothing is known of their times.
 const FAR_MIN: usize = 30;
-/// Widths of the window in which times are counted that fit below the shortest far time.
+/// Widths of the window in which times are counted that fit below half of the middle far time.
 const WINDOWS: usize = 20;
-/// How much emptier than the crowd a valley is, at least.
+/// How much emptier than the crowd a valley is, and the inverse of the share of all times that a crowd has, at least.
 const EMPTIER: usize = 4;
 
 /// What tells requests of the medium from others.
@@ -125,7 +125,8 @@ fn valley(values: &[f64], width: f64) -> Option<f64> {
     let first = starts.iter().position(|from| within(*from) == least)?;
     let run = starts[first..].iter().take_while(is_least).count();
     let empty = starts[first + run / 2] + width / 2.0;
-    (least * EMPTIER <= within(crowd)).then_some(empty)
+    let is_crowd = within(crowd) >= EMPTIER * least && EMPTIER * within(crowd) >= values.len();
+    is_crowd.then_some(empty)
 }
 
 /// The times of requests of one kind that are far from the request before, in microseconds.
@@ -145,7 +146,7 @@ impl Media {
             let all: Vec<&Sample> = samples.iter().filter(|s| s.request.op == op).collect();
             Short::found(&all, limit_us)
         };
-        let limit = |times: &[f64]| if times.len() < FAR_MIN { 0.0 } else { 0.7 * quantile(times, 0.02) };
+        let limit = |times: &[f64]| if times.len() < FAR_MIN { 0.0 } else { 0.5 * quantile(times, 0.5) };
         let writes = if buffered { f64::INFINITY } else { limit(&writes) };
         Media { hits: short(Op::Read, limit(&reads)), buffered, writes: short(Op::Write, writes) }
     }

@@ -20,6 +20,8 @@ mod parts;
 mod period;
 mod seek;
 mod simplex;
+#[cfg(test)]
+mod tests;
 mod tracks;
 mod zones;
 
@@ -42,13 +44,14 @@ use std::fmt;
 /// Samples that a model is fitted to, at most, the first ones: more hardly make it better, and the angle map takes
 /// memory in proportion to the square of their number.
 const SAMPLES_MAX: usize = 20_000;
-/// Points of the distributions of residuals.
-const QUANTILES: usize = 50;
+/// Points of the distributions of residuals, at most. Between points a distribution is linear: with few of them a rare
+/// large residual becomes a frequent one.
+const QUANTILES: usize = 250;
 /// Requests at the begin that say nothing of residuals.
 const FIRST: usize = 50;
 /// Requests of the medium for each part of a turn with residuals of its own, and the most parts.
 const PART_MIN: usize = 100;
-const PARTS_MAX: usize = 16;
+const PARTS_MAX: usize = 8;
 
 /// Why a trace gives no model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,6 +129,7 @@ pub fn fit(samples: &[Sample], options: &Options, progress: &mut dyn FnMut(&str)
     progress("zones and tracks");
     let reads: Vec<Point> = all.iter().copied().filter(|p| !p.write).collect();
     let angles = angles(&reads, rotation.period_us)?;
+    let rotation = Rotation { period_us: angles.period_us, ..rotation };
     let mut model = skeleton(samples, options, &media, &rotation, &angles);
     progress("seeks");
     let seeks = add_seeks(&mut model, samples, &media, &angles, rotation.period_us);
@@ -154,22 +158,33 @@ struct Angles {
     share: f64,
     /// What each sector of a read takes to the host, in microseconds.
     transfer_us: f64,
+    /// One turn, in microseconds.
+    period_us: f64,
 }
 
-fn angles(reads: &[Point], period_us: f64) -> Result<Angles, NoModel> {
-    let mut transfer_us = zones::transfer_us(reads, period_us);
-    let seen = zones::seen(reads, period_us, transfer_us);
-    let last = seen.last().ok_or_else(|| NoModel("no reads from the medium".into()))?.lbn;
-    let spans = zones::zones(&seen);
-    let width = (last + 1.0) / zones::WINDOWS as f64;
-    let found = parts::parts(&seen, &spans, width);
-    let mut map = map::map(&seen, &found.parts, 1.2 * width);
-    // The transfer is known better once angles are.
-    for _ in 0..2 {
-        transfer_us += map.per_sector * period_us;
-        map = map::map(&zones::seen(reads, period_us, transfer_us), &found.parts, 1.2 * width);
+fn angles(reads: &[Point], mut period_us: f64) -> Result<Angles, NoModel> {
+    let last = reads.iter().map(|p| p.lbn).fold(f64::NAN, f64::max);
+    if last.is_nan() {
+        return Err(NoModel("no reads from the medium".into()));
     }
-    Ok(Angles { map, heads: found.heads, share: found.share, transfer_us })
+    let width = (last + 1.0) / zones::WINDOWS as f64;
+    let mut transfer_us = zones::transfer_us(reads, period_us);
+    let mut lay_out = |period_us: f64| {
+        let seen = zones::seen(reads, period_us, transfer_us);
+        let found = parts::parts(&seen, &zones::zones(&seen), width);
+        let mut map = map::map(&seen, &found.parts, 1.2 * width);
+        // The transfer is known better once angles are.
+        for _ in 0..2 {
+            transfer_us += map.per_sector * period_us;
+            map = map::map(&zones::seen(reads, period_us, transfer_us), &found.parts, 1.2 * width);
+        }
+        Angles { map, heads: found.heads, share: found.share, transfer_us, period_us }
+    };
+    let first = lay_out(period_us);
+    // And so is the period: angles that grow with time say by how much it is too short.
+    period_us /= 1.0 - first.map.per_us * period_us;
+    let second = lay_out(period_us);
+    Ok(if second.map.agreeing >= first.map.agreeing { second } else { first })
 }
 
 /// The model with what times say without any search: all but seeks, cache and residuals.
@@ -291,15 +306,14 @@ fn by_wait(errors: &[(f64, f64)]) -> Vec<Quantiles> {
     (0..parts).map(|n| quantiles(&of(n))).collect()
 }
 
-/// The distribution of errors, which come with their waits.
+/// The distribution of errors, which come with their waits; to a microsecond, as they were measured.
 fn quantiles(errors: &[(f64, f64)]) -> Quantiles {
-    if errors.is_empty() {
-        return Quantiles::default();
-    }
     let mut errors: Vec<f64> = errors.iter().map(|e| e.1).collect();
     errors.sort_by(f64::total_cmp);
-    let at = |n: usize| n as f64 / QUANTILES as f64;
-    Quantiles(
-        (0..=QUANTILES).map(|n| [at(n), sorted_quantile(&errors, at(n)).clamp(-9_999.0, 9_999.0)]).collect(),
-    )
+    let steps = errors.len().saturating_sub(1).clamp(1, QUANTILES);
+    let at = |n: usize| n as f64 / steps as f64;
+    let value =
+        |n: usize| (1000.0 * sorted_quantile(&errors, at(n)).clamp(-9_999.0, 9_999.0)).round() / 1000.0;
+    let points = if errors.is_empty() { 0 } else { steps + 1 };
+    Quantiles((0..points).map(|n| [at(n), value(n)]).collect())
 }

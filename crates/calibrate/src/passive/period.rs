@@ -21,10 +21,10 @@ use std::sync::Arc;
 
 /// A turn takes between these, in microseconds: 24,000 and 2,400 turns a minute.
 const PERIODS_US: (f64, f64) = (2_500.0, 25_000.0);
-/// Width of a bin of the histogram of times between ends, in microseconds.
-const BIN_US: f64 = 500.0;
+/// Width of a bin of the histogram of times between ends, in microseconds: less than half of the shortest period.
+const BIN_US: f64 = 1000.0;
 /// Bins: a spectrum of 131 s. Pairs are at most half of that apart.
-const BINS: usize = 1 << 18;
+const BINS: usize = 1 << 17;
 /// Sectors around a track, at least and at most.
 pub(crate) const TRACKS: (f64, f64) = (40.0, 2_500.0);
 /// Regions that are searched, of as many as the drive is divided into.

@@ -19,6 +19,8 @@ pub(crate) const WINDOWS: usize = 64;
 const BINS: usize = 1 << 14;
 /// Periods on either side of the first that are tried, at most.
 const STEPS_MAX: f64 = 2000.0;
+/// How many parts a step is cut into to find the top of the peak.
+const FINER: i32 = 8;
 /// The windows with the most points that narrow the period down.
 const PERIOD_WINDOWS: usize = 12;
 /// Steps in which the transfer of a sector is sought, in turns, and how many of them.
@@ -143,9 +145,13 @@ pub(crate) fn narrowed(points: &[Point], rotation: &Rotation) -> Rotation {
     let least = 1.5 * rotation.uncertainty_us * centre * centre / STEPS_MAX;
     let step = (1.0 / (6.0 * duration)).max(least);
     let steps = (1.5 * rotation.uncertainty_us * centre * centre / step).ceil() as i64;
-    let tried = (-steps..=steps).map(|n| centre + n as f64 * step).map(|f| (height(f), f));
-    let (_, best) = tried.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or((0.0, centre));
-    let period_us = 1.0 / best;
+    let highest = |centre: f64, step: f64, steps: i64| {
+        let tried = (-steps..=steps).map(|n| centre + n as f64 * step).map(|f| (height(f), f));
+        tried.max_by(|a, b| a.0.total_cmp(&b.0)).map_or(centre, |(_, best)| best)
+    };
+    // The peak is six steps wide: its top is sought between them, where the noise of few points may move it.
+    let fine = step / f64::from(FINER);
+    let period_us = 1.0 / highest(highest(centre, step, steps), fine, 2 * i64::from(FINER));
     Rotation { period_us, uncertainty_us: period_us.powi(2) * step, ..*rotation }
 }
 

@@ -384,7 +384,7 @@ impl Machine {
         planned
     }
 
-    /// When `request` is expected to end if it needs the arm: residuals count, and chances to lose a turn or to win one.
+    /// When `request` is expected to end if it needs the arm: residuals count, and chances to lose or win a turn.
     fn expected(&self, now: Nanos, request: &Request, residuals: &ByWait) -> Nanos {
         let planned = self.plan(now.max(self.free), request, self.access(request));
         let mut end =

@@ -1,7 +1,7 @@
 //! What real requests take longer than the model says, by class.
 //!
-//! An arm that is expected just in time may come too late, and one that is expected just too late may come in time: what
-//! a request is off by depends on the wait for its first sector. So requests of the medium may have a distribution for
+//! An arm that is expected just in time may be late, and one that is expected just too late may be in time: what a
+//! request is off by depends on the wait for its first sector. So requests of the medium may have a distribution for
 //! each part of the turn that they are expected to wait, whole turns that are lost or won included.
 
 use crate::Quantiles;
