@@ -74,9 +74,9 @@ fn of_device(args: &cli::Calibrate, path: &Path) -> Result<Model, Failure> {
 /// Refuses a device that carries something: its data would be lost.
 fn refuse_overwriting(path: &Path) -> Result<(), Failure> {
     let wrong = |e: std::io::Error| Failure::failed(format!("{}: {e}", path.display()));
-    let (file, size) = device::open(path, false).map_err(wrong)?;
+    let (_, size) = device::open(path, false).map_err(wrong)?;
     // Signatures are read at places that are not aligned.
-    let file = std::fs::File::open(path).map(|plain| (plain, drop(file))).map_err(wrong)?.0;
+    let file = std::fs::File::open(path).map_err(wrong)?;
     match inspect::scan(&file, size).map_err(wrong)?.first() {
         None => Ok(()),
         Some(found) => Err(Failure::usage(format!(

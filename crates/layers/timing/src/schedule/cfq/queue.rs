@@ -214,7 +214,8 @@ mod tests {
     fn it_goes_upwards_and_then_begins_again() {
         let mut queue = queue_of(&[(1, 50), (2, 10), (3, 900), (4, 70)], 40);
         let mut slice = Slice::NEW;
-        let mut take = |head| queue.take(Time(0), &mut slice, Duration::from_secs(1), head).map(|queued| queued.id);
+        let mut take =
+            |head| queue.take(Time(0), &mut slice, Duration::from_secs(1), head).map(|queued| queued.id);
         let order = [40, 58, 78, 18, 908].map(&mut take);
         assert_eq!(order, [Some(1), Some(4), Some(2), Some(3), None]);
     }
