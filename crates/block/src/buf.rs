@@ -282,8 +282,8 @@ impl Buf {
         let mut bytes = Vec::with_capacity(self.len());
         for segment in self.segments() {
             let room = bytes.spare_capacity_mut();
-            // SAFETY: the segment's bytes are valid, the room is at least as long as what is left, and belongs to nobody
-            // else; all that is counted has been written.
+            // SAFETY: the segment's bytes are valid, the room is at least as long as what is left, and belongs to
+            // nobody else; all that is counted has been written.
             unsafe {
                 std::ptr::copy_nonoverlapping(segment.as_ptr(), room.as_mut_ptr().cast(), segment.len);
                 bytes.set_len(bytes.len() + segment.len);

@@ -1,8 +1,8 @@
 //! Ends of tracks that phases do not show: without skew, a read over the end of a track takes a turn longer.
 //!
-//! Changing the track takes less than a turn, and the next sector is missed by it. A read that begins at a known part of
-//! a turn after the read before it therefore says whether a track ends in it, and bisecting finds where. The reads begin
-//! lower each time, so that a cache has none of them whole.
+//! Changing the track takes less than a turn, and the next sector is missed by it. A read that begins at a known part
+//! of a turn after the read before it therefore says whether a track ends in it, and bisecting finds where. The reads
+//! begin lower each time, so that a cache has none of them whole.
 
 use super::session::Session;
 
@@ -57,8 +57,8 @@ impl Search {
         for _ in 0..ATTEMPTS {
             self.reads += 1;
             let Some(first) = from.checked_sub(LOWER * self.reads) else { return Ok(None) };
-            // Of the sectors that pass a part of a turn earlier, one of the tracks below, each time a lower one, so that
-            // none was read ahead; above a zone may begin.
+            // Of the sectors that pass a part of a turn earlier, one of the tracks below, each time a lower one, so
+            // that none was read ahead; above a zone may begin.
             let tracks = 2 + self.reads * (1 + self.ahead / self.slots);
             let within = ((1.0 - LEAD) * self.slots as f64) as u64;
             let Some(before) = (first + within).checked_sub(tracks * self.slots) else { return Ok(None) };

@@ -1,8 +1,8 @@
 //! Heads, by the times between tracks near each other.
 //!
 //! From track to track changes of head take one time, and changes of cylinder another. Where both take the same, as
-//! where a change of head within the change of cylinder is the longer of the two, tracks that are as many apart as there
-//! are heads are under one head, and nearer in time than all others.
+//! where a change of head within the change of cylinder is the longer of the two, tracks that are as many apart as
+//! there are heads are under one head, and nearer in time than all others.
 
 use super::arrival::Arrival;
 use super::layout::Track;

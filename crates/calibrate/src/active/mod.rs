@@ -9,8 +9,8 @@
 //! has passed under the head, so that the moment of the answer, modulo a turn, is the sector's angle. Only the seeks
 //! need to know how long anything took.
 //!
-//! Questions are reads, and nothing is written, unless [`Options::writes`] asks for it. Answers are believed only if they are confirmed, and what was not confirmed
-//! says so. The calibration deliberately asks one question at a time.
+//! Questions are reads, and nothing is written, unless [`Options::writes`] asks for it. Answers are believed only if
+//! they are confirmed, and what was not confirmed says so. The calibration deliberately asks one question at a time.
 
 mod arrival;
 mod ask;

@@ -137,8 +137,8 @@ impl<'s, 'a> Seeking<'s, 'a> {
     }
 }
 
-/// Reads the source, and reads or writes then the first sector of the track that ends at least `aim_us` later. Returns what that took;
-/// `None` if it did not end with that sector, and so was a hit.
+/// Reads the source, and reads or writes then the first sector of the track that ends at least `aim_us` later. Returns
+/// what that took; `None` if it did not end with that sector, and so was a hit.
 fn try_pair(
     session: &mut Session,
     pair: &Pair,

@@ -257,7 +257,8 @@ pub(super) async fn walk(ask: &Asker, top: u64, tracks: usize) -> Option<Walk> {
 }
 
 impl Walk {
-    /// Where the slope leaves several numbers of sectors, a length that was seen tells; spares and slips shorten tracks.
+    /// Where the slope leaves several numbers of sectors, a length that was seen tells; spares and slips shorten
+    /// tracks.
     fn settle(&mut self) {
         let (slots, error) = self.line.slots();
         let is_whole = error < 1.0 && (slots - slots.round()).abs() < SLOTS_ERROR / 3.0;

@@ -160,8 +160,8 @@ async fn look(ask: &Asker, low: &Known, high: &Known) -> Option<Known> {
     None
 }
 
-/// The first sector of the zone of `high`, which is a few tracks above `low`. Without skew it is where the lines of both
-/// meet.
+/// The first sector of the zone of `high`, which is a few tracks above `low`. Without skew it is where the lines of
+/// both meet.
 async fn first_sector(ask: &Asker, low: Known, high: Known, skewless: bool) -> Option<u64> {
     let edge = if skewless { None } else { edge(ask, low, high).await };
     match edge {

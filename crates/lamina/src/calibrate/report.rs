@@ -133,7 +133,8 @@ fn writes(out: &mut dyn Write, found: &Writes) -> io::Result<()> {
     match &found.buffer {
         Some(buffer) => writeln!(
             out,
-            "writes      a buffer of {} sectors ({}), {:.3} ms, and {:.2} us for each further sector; settling is not seen",
+            "writes      a buffer of {} sectors ({}), {:.3} ms, and {:.2} us for each further sector; settling is not \
+             seen",
             buffer.sectors.0,
             if buffer.sectors.1 { "confirmed" } else { "not confirmed: at least" },
             buffer.write_us / 1e3,

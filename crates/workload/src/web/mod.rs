@@ -27,8 +27,9 @@
 //!
 //! A process that opens a file reads the block of its directory and that of its inode first, through the kernel's
 //! caches also with O_DIRECT: each block once, because at the begin none is in memory (but those of files that the page
-//! cache has) and none leaves it (all of a million files take 170 MB). Of the requests of the direct workload a tenth are such; without them the drive's cache
-//! has so many of the other requests that the policies of Table 2 do not rank as measured.
+//! cache has) and none leaves it (all of a million files take 170 MB). Of the requests of the direct workload a tenth
+//! are such; without them the drive's cache has so many of the other requests that the policies of Table 2 do not rank
+//! as measured.
 //!
 //! A page that is on its way for another process counts as there: a client waits for its own requests only.
 //!
