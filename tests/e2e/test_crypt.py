@@ -249,7 +249,7 @@ class Crypt(RigCase):
         self.assertIn("there is something on", done.stderr)
         self.assertEqual(self.disk.read_bytes(), before)
 
-    @limit(100 + 3 * KEY_CHANGES)
+    @limit(100 + 6 * KEY_CHANGES)
     def test_killed_at_any_moment_of_a_key_change(self):
         lamina = Lamina(self.rig, vault('key-file = "key"\nformat = true'))
         data = random.Random(6).randbytes(MIB)
@@ -264,7 +264,10 @@ class Crypt(RigCase):
             return time.monotonic() - begin
         took = changed("new")
         keys.reverse()
-        for n in range(KEY_CHANGES):
+        # On a busy machine a change takes less than the one before it more often: then there are more kills.
+        enough, kills = KEY_CHANGES * 3 // 5, 0
+        while kills < KEY_CHANGES or met[0] < enough and kills < 2 * KEY_CHANGES:
+            n, kills = kills, kills + 1
             change = self.rig.start(lamina_binary(), "ctl", "--control", lamina.control, "vault", "key-change",
                                     f"key-file={keys[1]}", name="change")
             # Most of it is spent on the new key, and nothing is written before the end: every other time there.
@@ -284,5 +287,5 @@ class Crypt(RigCase):
             took = changed(other)
             self.assertFalse(self.opens(self.rig.path(good[0])))
             keys = [other, good[0]]
-        print(f"        {KEY_CHANGES} kills, {met[0]} of them before the command had ended, {met[1]} when something was written")
-        self.assertGreaterEqual(met[0], KEY_CHANGES * 3 // 5)
+        print(f"        {kills} kills, {met[0]} of them before the command had ended, {met[1]} when something was written")
+        self.assertGreaterEqual(met[0], enough)
