@@ -77,10 +77,10 @@ class Run(RigCase):
         said, code = self.samples("-j", "3")
         self.assertEqual((code, said.splitlines()[-1]), (1, "4 passed, 3 failed, 1 skipped"), said)
         for line in (
-            r"        one has met the other\nok      test_samples\.Pair\.test_one \([0-9.]+ s\)\n",
-            r"FAILED  test_samples\.Wrong\.test_fails \([0-9.]+ s\)\nTraceback[^\0]*AssertionError: as it should\n",
-            r"ERROR   test_samples\.Wrong\.test_takes_too_long \([0-9.]+ s\)\nTraceback[^\0]*not done within [0-9]+ s\n",
-            r"skipped test_samples\.Wrong\.test_is_skipped \([0-9.]+ s\)\n        not today\n",
+            r"        one has met the other\nok      test_samples\.Pair\.test_one \([0-9.]+ s, [0-9.]+ s of a processor\)\n",
+            r"FAILED  test_samples\.Wrong\.test_fails \([0-9.]+ s, [0-9.]+ s of a processor\)\nTraceback[^\0]*AssertionError: as it should\n",
+            r"ERROR   test_samples\.Wrong\.test_takes_too_long \([0-9.]+ s, [0-9.]+ s of a processor\)\nTraceback[^\0]*not done within [0-9]+ s\n",
+            r"skipped test_samples\.Wrong\.test_is_skipped \([0-9.]+ s, [0-9.]+ s of a processor\)\n        not today\n",
             # A worker that dies costs its test alone, and leaves nothing.
             r"ERROR   test_samples\.Wrong\.test_dies \([0-9.]+ s\)\n        is about to die\nthe worker has died "
             r"\(exit code -9\)\nremoved: ",
