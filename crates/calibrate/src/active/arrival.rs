@@ -129,7 +129,9 @@ mod tests {
                 let least_us = 100.0 + 200.0 * seed as f64;
                 let Some(found) = found(least_us, jitter_us, wrong, seed) else { continue };
                 let off = found.us() - least_us - jitter_us / 2.0;
-                assert!(off.abs() < 100.0, "{off} at {least_us}, {jitter_us}, {wrong}, {seed}");
+                // A mistake at an end of the interval is not told from an arm that came there.
+                let most = if wrong > 0.0 { 100.0 } else { 25.0 };
+                assert!(off.abs() < most, "{off} at {least_us}, {jitter_us}, {wrong}, {seed}");
                 seen += 1;
             }
             assert!(seen >= 30, "{seen} of 50 at {jitter_us}, {wrong}");

@@ -4,7 +4,7 @@
 //! replaced by the mean of the up to 1001 samples around it, and a line fitted to that by least squares.
 
 use super::session::Session;
-use crate::Sample;
+use crate::{Sample, numbers};
 use lamina_drive::{Op, Request};
 
 /// Samples around each one that are averaged, with it.
@@ -64,7 +64,8 @@ pub fn fit(readings: &[Sample], sectors: u64) -> Option<Line> {
     }
     points.sort_by(|a, b| a.0.total_cmp(&b.0));
     let smooth = smoothed(&points);
-    let (constant_us, per_sector) = least_squares(&smooth);
+    let weighted: Vec<_> = smooth.iter().map(|(x, y)| (*x, *y, 1.0)).collect();
+    let (constant_us, per_sector) = numbers::line(&weighted);
     let squares: f64 = points.iter().map(|(d, us)| (us - constant_us - per_sector * d).powi(2)).sum();
     Some(Line {
         constant_us,
@@ -83,17 +84,6 @@ fn smoothed(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let half = |n: usize| (WINDOW / 2).min(n).min(points.len() - 1 - n);
     let mean = |n: usize| (sums[n + half(n) + 1] - sums[n - half(n)]) / (2 * half(n) + 1) as f64;
     points.iter().enumerate().map(|(n, (distance, _))| (*distance, mean(n))).collect()
-}
-
-/// Constant and slope of the line with the least squares.
-fn least_squares(points: &[(f64, f64)]) -> (f64, f64) {
-    let count = points.len() as f64;
-    let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
-    let (x, y) = (mean(|p| p.0), mean(|p| p.1));
-    let products: f64 = points.iter().map(|p| (p.0 - x) * (p.1 - y)).sum();
-    let squares: f64 = points.iter().map(|p| (p.0 - x).powi(2)).sum();
-    let slope = if squares > 0.0 { products / squares } else { 0.0 };
-    (y - slope * x, slope)
 }
 
 #[cfg(test)]

@@ -49,7 +49,7 @@ impl Buffer {
 }
 
 /// Opens `path` past the page cache, and says how large it is. For `writes` it must not be in use.
-pub fn open(path: &Path, writes: bool) -> io::Result<(File, u64)> {
+fn open(path: &Path, writes: bool) -> io::Result<(File, u64)> {
     use rustix::fs::{FlockOperation, OFlags, flock};
     let kind = std::fs::metadata(path)?.file_type();
     if !kind.is_file() && !kind.is_block_device() {

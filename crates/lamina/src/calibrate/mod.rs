@@ -59,10 +59,11 @@ fn of_probe(args: &cli::Calibrate, command: &str) -> Result<Model, Failure> {
 }
 
 fn of_device(args: &cli::Calibrate, path: &Path) -> Result<Model, Failure> {
-    if args.writes && !args.force {
-        refuse_overwriting(path)?;
-    }
     let mut device = Device::open(path, args.writes).map_err(Failure::failed)?;
+    // The device is ours by now: nobody begins to use it behind this look.
+    if args.writes && !args.force {
+        refuse_overwriting(path, device.bytes())?;
+    }
     let name = name(args, &path.display().to_string());
     let asked = asked(args, &mut device, &name)?;
     if asked.turns || args.mechanism == Some(cli::Mechanism::Linear) {
@@ -72,9 +73,8 @@ fn of_device(args: &cli::Calibrate, path: &Path) -> Result<Model, Failure> {
 }
 
 /// Refuses a device that carries something: its data would be lost.
-fn refuse_overwriting(path: &Path) -> Result<(), Failure> {
+fn refuse_overwriting(path: &Path, size: u64) -> Result<(), Failure> {
     let wrong = |e: std::io::Error| Failure::failed(format!("{}: {e}", path.display()));
-    let (_, size) = device::open(path, false).map_err(wrong)?;
     // Signatures are read at places that are not aligned.
     let file = std::fs::File::open(path).map_err(wrong)?;
     match inspect::scan(&file, size).map_err(wrong)?.first() {
