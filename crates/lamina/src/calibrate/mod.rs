@@ -79,7 +79,7 @@ fn refuse_overwriting(path: &Path, size: u64) -> Result<(), Failure> {
     let file = std::fs::File::open(path).map_err(wrong)?;
     match inspect::scan(&file, size).map_err(wrong)?.first() {
         None => Ok(()),
-        Some(found) => Err(Failure::usage(format!(
+        Some(found) => Err(Failure::Unconfirmed(format!(
             "{} carries {}: nothing was written; --force writes to it, and the data there is lost",
             path.display(),
             found.as_text()
@@ -180,4 +180,25 @@ fn save(path: &Path, text: &str) -> Result<(), Failure> {
     std::fs::rename(&part, path).map_err(wrong)?;
     eprintln!("{}: written", path.display());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_carries_a_known_format_is_not_written_to() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("disk");
+        let mut disk = vec![0; 1 << 20];
+        let looked = |disk: &[u8]| {
+            std::fs::write(&path, disk).expect("a file");
+            refuse_overwriting(&path, disk.len() as u64)
+        };
+        assert!(looked(&disk).is_ok(), "nothing is on a blank disk");
+        disk[..6].copy_from_slice(b"LUKS\xba\xbe");
+        disk[7] = 2;
+        let Err(Failure::Unconfirmed(refused)) = looked(&disk) else { panic!("it carries a volume") };
+        assert!(refused.contains("LUKS") && refused.contains("--force writes to it"), "{refused}");
+    }
 }
