@@ -15,7 +15,6 @@
 //! The crate deliberately sends no request: a runner does, against a model in virtual time or a device in real time. It
 //! knows no bytes of data either: what a write carries is the runner's choice.
 
-mod hash;
 mod poisson;
 mod random;
 mod replay;

@@ -3,7 +3,7 @@
 //! A page is in the cache from the moment when its read is sent, as in a kernel: a process that needs it waits for that
 //! read. Pages of files only: metadata are not modelled, and nothing is ever dirty.
 
-use crate::hash::NumberMap;
+use rustc_hash::FxHashMap;
 
 /// A page of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,7 +35,7 @@ struct Slot {
 /// The cache.
 pub(super) struct PageCache {
     slots: Vec<Slot>,
-    index: NumberMap<PageId, u32>,
+    index: FxHashMap<PageId, u32>,
     newest: u32,
     oldest: u32,
     capacity: u32,
@@ -46,7 +46,7 @@ impl PageCache {
     pub(super) fn new(capacity: u32) -> PageCache {
         PageCache {
             slots: Vec::new(),
-            index: NumberMap::default(),
+            index: FxHashMap::default(),
             newest: NONE,
             oldest: NONE,
             capacity: capacity.clamp(1, NONE - 1),

@@ -43,7 +43,6 @@ mod readahead;
 
 pub use files::{FILES, Files, LARGE, Layout, SECTORS, Summary};
 
-use crate::hash::NumberSet;
 use crate::random::{pareto, zipf};
 use crate::{Action, Workload};
 use allocator::{BLOCK, Extent};
@@ -52,6 +51,7 @@ use fastrand::Rng;
 use lamina_block::Time;
 use lamina_drive::{Op, Request, SECTOR};
 use readahead::{ReadAhead, WINDOW_MAX, Window};
+use rustc_hash::FxHashSet;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -94,7 +94,7 @@ pub struct Web {
     files: Arc<Files>,
     cache: Option<PageCache>,
     /// Blocks of metadata in memory.
-    known: NumberSet<u32>,
+    known: FxHashSet<u32>,
     clients: Vec<Client>,
     /// Requests sent by all.
     sent: u64,
@@ -140,7 +140,7 @@ impl Web {
             awaited: 0,
         });
         let clients = clients.collect();
-        let mut known = NumberSet::default();
+        let mut known = FxHashSet::default();
         let cache = options.cache.map(|pages| warm(PageCache::new(pages), &files, &mut known, &mut random));
         Web { options, files, cache, known, clients, sent: 0, opened: 0 }
     }
@@ -148,7 +148,7 @@ impl Web {
 
 /// Fills a cache with files as they are read: popular ones more likely, and whole. What it takes to find them was read
 /// then, too, and stays `known`.
-fn warm(mut cache: PageCache, files: &Files, known: &mut NumberSet<u32>, random: &mut Rng) -> PageCache {
+fn warm(mut cache: PageCache, files: &Files, known: &mut FxHashSet<u32>, random: &mut Rng) -> PageCache {
     // A cache that is larger than all files does not fill up.
     for _ in 0..files.count() {
         if cache.is_full() {
@@ -197,7 +197,7 @@ impl Client {
         options: &Options,
         files: &Files,
         cache: Option<&mut PageCache>,
-        known: &mut NumberSet<u32>,
+        known: &mut FxHashSet<u32>,
     ) {
         let mut open = match self.open.take() {
             Some(open) => open,
@@ -233,7 +233,7 @@ impl Client {
     }
 
     /// Reads what it takes to find a file, as far as that is not in memory.
-    fn find(&mut self, file: u32, files: &Files, known: &mut NumberSet<u32>) {
+    fn find(&mut self, file: u32, files: &Files, known: &mut FxHashSet<u32>) {
         for start in files.metadata(file) {
             if known.insert(start) {
                 self.send(Extent { start, blocks: 1 });
