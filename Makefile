@@ -30,6 +30,9 @@ lint: ## Format and lints
 	# Lists of layers are macros, which cargo fmt does not look into.
 	find crates/layers -name "*.rs" | xargs rustfmt --check --edition 2024
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	# Fuzz targets are no members of the workspace: a change of what they call must not break them unseen.
+	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
+	$(CARGO) check --locked --manifest-path fuzz/Cargo.toml
 
 .PHONY: check
 check: ## Format, lints, unit tests of what differs from the last commit (BASE=main: from a branch; ALL=1: of everything)

@@ -21,7 +21,8 @@ impl Numbers {
     }
 
     fn request(&mut self, sectors: u64) -> Request {
-        let op = [Op::Read, Op::Write, Op::Read, Op::Write, Op::Flush, Op::Discard][(self.next() % 6) as usize];
+        let op =
+            [Op::Read, Op::Write, Op::Read, Op::Write, Op::Flush, Op::Discard][(self.next() % 6) as usize];
         // Most are on the drive.
         let lbn = if self.next() % 8 == 0 { self.next() } else { self.next() % sectors };
         Request { op, lbn, sectors: self.next() as u32 }

@@ -77,11 +77,11 @@ fuzz_target!(|input: &[u8]| {
     let first = &assembly.members[0];
     for member in &assembly.members {
         assert!(named.iter().any(|candidate| candidate.device == member.name));
-        assert!(!assembly.out.contains_key(&member.name) && !assembly.lost.contains_key(&member.name));
+        assert!(!assembly.evicted.contains_key(&member.name) && !assembly.lost.contains_key(&member.name));
         assert!(member.hierarchy == first.hierarchy && member.generation == first.generation);
         assert!(member.description == first.description);
     }
-    assert!(assembly.back.iter().all(|member| assembly.out.contains_key(&member.name)));
+    assert!(assembly.back.iter().all(|member| assembly.evicted.contains_key(&member.name)));
     let paths: BTreeMap<String, String> =
         named.iter().map(|c| (c.device.clone(), "/dev/x".to_owned())).collect();
     if let Some(text) = lamina_graph::with_paths(&first.description, &paths) {
