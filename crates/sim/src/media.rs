@@ -20,7 +20,7 @@ enum Data {
     Blank,
     Zero,
     /// A part of a write's data.
-    Bytes(Rc<[u8]>, usize),
+    Bytes(Rc<Vec<u8>>, usize),
 }
 
 #[derive(Clone)]
@@ -184,7 +184,7 @@ impl Media {
     /// A write arrives. From now on it may survive a power loss.
     pub(crate) fn begin(&mut self, at: &Range<u64>, from: Option<&Buf>) -> Write {
         let write = Write(Rc::new(Cell::new(u64::MAX)));
-        let bytes: Option<Rc<[u8]>> = from.map(|buf| buf.to_vec().into());
+        let bytes = from.map(|buf| Rc::new(buf.to_vec()));
         for number in self.numbers(at) {
             let data = match &bytes {
                 Some(all) => Data::Bytes(Rc::clone(all), (number * self.sector - at.start) as usize),
@@ -199,7 +199,7 @@ impl Media {
 
     /// A part of a write takes effect, with the bytes its buffer holds now.
     pub(crate) fn apply(&mut self, write: &Write, part: &Range<u64>, from: Option<&Buf>) {
-        let bytes: Option<Rc<[u8]>> = from.map(|buf| buf.to_vec().into());
+        let bytes = from.map(|buf| Rc::new(buf.to_vec()));
         let size = self.sector;
         for number in self.numbers(part) {
             let versions = &mut self.sector_mut(number).versions;
