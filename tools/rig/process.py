@@ -108,6 +108,14 @@ class Usage:
         return 0
 
 
+    def hasten(self):
+        """Lets its threads of now go before all others, if this is allowed: for one that has to be on time on a busy
+        machine, and sleeps most of it."""
+        for thread in pathlib.Path(f"/proc/{self.pid}/task").iterdir():
+            with contextlib.suppress(PermissionError, ProcessLookupError):
+                os.sched_setscheduler(int(thread.name), os.SCHED_RR, os.sched_param(1))
+
+
 class Proc(Usage):
     """A process in the background whose output goes to a file."""
 
