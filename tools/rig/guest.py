@@ -35,11 +35,11 @@ def reconnect_option():
     return "reconnect-ms=200" if qemu_version() >= (9, 2, 0) else "reconnect=1"
 
 
-def disk_arguments(sock, queues=1, name="disk"):
-    """QEMU's arguments for a disk behind the vhost-user socket `sock`."""
+def disk_arguments(sock, queues=1, name="disk", more=""):
+    """QEMU's arguments for a disk behind the vhost-user socket `sock`; `more` properties of the device, such as `addr=8.1`."""
     return [
         "-chardev", f"socket,id={name},path={sock},{reconnect_option()}",
-        "-device", f"vhost-user-blk-pci,chardev={name},num-queues={queues},id={name}0",
+        "-device", f"vhost-user-blk-pci,chardev={name},num-queues={queues},id={name}0{',' if more else ''}{more}",
     ]
 
 

@@ -108,6 +108,14 @@ class Usage:
         return 0
 
 
+    def hasten(self, priority):
+        """Lets its threads of now go before all others of a lower priority, 1 to 99, if this is allowed: for a process that
+        has to be on time on a busy machine, and sleeps most of the time."""
+        for thread in pathlib.Path(f"/proc/{self.pid}/task").iterdir():
+            with contextlib.suppress(PermissionError, ProcessLookupError):
+                os.sched_setscheduler(int(thread.name), os.SCHED_RR, os.sched_param(priority))
+
+
 class Proc(Usage):
     """A process in the background whose output goes to a file."""
 

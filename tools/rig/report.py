@@ -12,13 +12,14 @@ from .serve import lamina_binary
 MIB = 1 << 20
 
 
-def options(doc, rounds, seconds):
-    """The command line of a benchmark. `--quick` is one round, and no page."""
+def options(doc, rounds, seconds, more=lambda parser: None):
+    """The command line of a benchmark; `more` adds options. `--quick` is one round, and no page."""
     parser = argparse.ArgumentParser(description=doc.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=rounds, help=f"how often each is measured (default {rounds})")
     parser.add_argument("--seconds", type=float, default=seconds, help=f"the length of each run (default {seconds})")
     parser.add_argument("--quick", action="store_true", help="each once, and write to standard output")
     parser.add_argument("--output", type=pathlib.Path, help="where the page goes, instead of to docs/")
+    more(parser)
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.rounds = 1

@@ -174,6 +174,19 @@ impl Plan {
         plans
     }
 
+    /// The hierarchies of the file that have one of these devices, together.
+    pub fn around(self, devices: &[String]) -> Plan {
+        let empty = self.empty();
+        let parts = self.components().into_iter();
+        let parts = parts.filter(|part| part.devices.iter().any(|device| devices.contains(&device.name)));
+        let both = |mut one: Plan, other: Plan| {
+            one.devices.extend(other.devices);
+            one.exports.extend(other.exports);
+            one
+        };
+        parts.reduce(both).unwrap_or(empty)
+    }
+
     /// The same file with nothing in it. Warnings were about the file as a whole.
     fn empty(&self) -> Plan {
         Plan {

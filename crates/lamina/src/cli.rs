@@ -391,9 +391,10 @@ pub enum Mix {
 pub struct Bench {
     /// A hierarchy file or an NBD URI.
     pub target: String,
-    /// The device or export of the hierarchy file [default: its only export].
-    #[arg(long, value_name = "NAME")]
-    pub device: Option<String>,
+    /// The device or export of the hierarchy file [default: its only export]. For a workload there may be several, ways
+    /// to the same disk, which the workload's clients share evenly.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub device: Vec<String>,
     /// Reads, writes, or both.
     #[arg(long, value_enum, default_value = "read")]
     pub rw: Mix,
@@ -413,8 +414,8 @@ pub struct Bench {
     /// A workload with sleeps and waits of its own, instead of a constant load: `web` (50 clients of a web file server,
     /// with direct reads), `web:cached` (through a page cache of 65 MB), or `trace:FILE` (what `lamina trace` recorded,
     /// SPC, MSR Cambridge, blktrace, fio's iolog). Parameters follow after commas:
-    /// `web:cached,clients=20,requests=9000` (also cache, read, files, large), `trace:FILE,speed=2` (also depth for a
-    /// closed loop, wrap, event, format, requests). It ends by itself.
+    /// `web:cached,clients=20,requests=9000` (also cache, read, files, large, metadata, sleep), `trace:FILE,speed=2`
+    /// (also depth for a closed loop, wrap, event, format, requests). It ends by itself.
     #[arg(long, value_name = "WORKLOAD", conflicts_with_all = [
         "rw", "reads", "block_size", "depth", "random", "sequential", "time", "ramp", "flush_every",
     ])]

@@ -13,7 +13,7 @@ use std::sync::Arc;
 ///
 /// ```text
 ///      web[:direct|:cached][,clients=50][,requests=50000][,cache=SIZE][,read=SIZE][,files=N][,large=SHARE]
-///          [,metadata=no]
+///          [,metadata=no][,sleep=1]
 ///      trace:FILE[,format=NAME][,event=Q|D][,speed=1][,depth=N][,wrap=yes][,requests=N]
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -130,10 +130,11 @@ fn web(rest: &str) -> Result<Spec, String> {
             "cache" if options.cache.is_some() => options.cache = Some(pages(key, value, 1 << 30)?),
             "read" => options.pages = pages(key, value, 1024)?,
             "metadata" => options.metadata = choose(key, value, &[("yes", true), ("no", false)])?,
+            "sleep" => options.sleep = number(key, value, 0.0, 1e6)?,
             "files" => layout.files = Some(number(key, value, 1.0, 1e8)? as u32),
             "large" => layout.large = number(key, value, 0.0, 1.0)?,
             "cache" => return Err("cache: only web:cached has a page cache".into()),
-            _ => return Err(unknown(key, "clients, requests, cache, read, files, large, metadata")),
+            _ => return Err(unknown(key, "clients, requests, cache, read, files, large, metadata, sleep")),
         }
     }
     Ok(Spec::Web(options, layout))
@@ -211,6 +212,7 @@ mod tests {
                 "web,clients=3,read=8KiB",
                 Spec::Web(web::Options { clients: 3, pages: 2, ..paper }, Layout::default()),
             ),
+            ("web,sleep=0.125", Spec::Web(web::Options { sleep: 0.125, ..paper }, Layout::default())),
             (
                 "web:direct,files=300,large=0,requests=10",
                 Spec::Web(web::Options { requests: 10, ..paper }, small),
@@ -253,6 +255,7 @@ mod tests {
             ("web,cache=1MiB", "only web:cached"),
             ("web:cached,cache=1", "from 4KiB"),
             ("web,size=1", "there are clients, requests"),
+            ("web,sleep=-1", "sleep=-1: a number from 0 "),
             ("trace", "name the file"),
             ("trace:x,speed=0", "speed=0"),
             ("trace:x,speed=nan", "speed=nan"),

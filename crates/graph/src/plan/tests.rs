@@ -158,6 +158,15 @@ fn components_are_whole_hierarchies() {
     assert_eq!(parts.iter().map(names).collect::<Vec<_>>(), [vec!["s", "a", "b"], vec!["t", "c"]]);
     let exports = |p: &Plan| p.exports().iter().map(|e| e.name.clone()).collect::<Vec<_>>();
     assert_eq!(parts.iter().map(exports).collect::<Vec<_>>(), [["b"], ["c"]]);
+    let around = |device: &str, other: &str| {
+        let plan = parse(&text).unwrap().around(&[device.to_owned(), other.to_owned()]);
+        (names(&plan).join(" "), exports(&plan).join(" "))
+    };
+    for (device, other, found) in
+        [("a", "s", ("s a b", "b")), ("t", "a", ("s a b t c", "b c")), ("x", "y", ("", ""))]
+    {
+        assert_eq!(around(device, other), (found.0.to_owned(), found.1.to_owned()), "{device}, {other}");
+    }
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! `lamina bench`: load on a device, with rates, latencies and CPU time.
 //!
 //! The device is opened by this process, on one reactor; for an NBD server that is our own client, the same against
-//! every server. Every worker has one request in flight and a buffer of its own. Latencies are taken with the
-//! real clock around each request, so that time spent waiting for this process's own turn counts; in virtual time
-//! ([`virtual_time`]) there is no such waiting.
+//! every server. The clients of a workload may reach it by several ways: connections, or devices. Every worker has one
+//! request in flight and a buffer of its own. Latencies are taken with the real clock around each request, so that time
+//! spent waiting for this process's own turn counts; in virtual time ([`virtual_time`]) there is no such waiting.
 
 mod cpu;
 mod load;
@@ -27,6 +27,7 @@ use target::Target;
 
 /// Runs `lamina bench`.
 pub fn run(args: &cli::Bench) -> Result<(), Failure> {
+    checked(args)?;
     let report = if args.virtual_time { virtual_time::measure(args)? } else { real(args)? };
     let mut out = std::io::stdout().lock();
     if args.json {
@@ -41,9 +42,19 @@ pub fn run(args: &cli::Bench) -> Result<(), Failure> {
     }
 }
 
+/// Fails if options contradict each other.
+fn checked(args: &cli::Bench) -> Result<(), Failure> {
+    match args.device.as_slice() {
+        [_, _, ..] if args.workload.is_none() => {
+            Err(Failure::usage("--device: only a --workload takes several devices"))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn real(args: &cli::Bench) -> Result<Report, Failure> {
     let (connections, apart) = (args.connections, args.workload.is_some());
-    let target = Target::read(&args.target, args.device.as_deref(), connections, apart)?;
+    let target = Target::read(&args.target, &args.device, connections, apart)?;
     let options = Options { spin: args.spin.0, ..Options::default() };
     let reactor =
         Reactor::new(options).map_err(|e| Failure::failed(format!("the reactor cannot start: {e}")))?;
@@ -52,19 +63,26 @@ fn real(args: &cli::Bench) -> Result<Report, Failure> {
 
 /// Opens the target, loads it, and closes it again.
 async fn measure(host: Rc<Host>, target: Target, args: &cli::Bench) -> Result<Report, Failure> {
-    let Target { plan, device } = target;
+    let Target { plan, devices } = target;
     let env = Rc::clone(&host) as Rc<dyn Env>;
     let hierarchy =
         Hierarchy::build(plan, env).await.map_err(|report| Failure::File(crate::files::shown(&report)))?;
-    let node = hierarchy.node(&device).ok_or_else(|| Failure::failed(format!("no device {device:?}")))?;
+    let nodes = nodes(&hierarchy, &devices)?;
     let measured = match &args.workload {
-        Some(text) => work(host, &hierarchy, node, args, text).await,
-        None => put_load(host, &hierarchy, node, args).await,
+        Some(text) => work(host, &hierarchy, nodes, args, text).await,
+        None => put_load(host, &hierarchy, Rc::clone(&nodes[0]), args).await,
     };
     let closed = hierarchy.close().await.map_err(Failure::failed);
     let report = measured?;
     closed?;
     Ok(report)
+}
+
+/// The nodes of devices, at least one.
+fn nodes(hierarchy: &Hierarchy, devices: &[String]) -> Result<Vec<Rc<Node>>, Failure> {
+    let node =
+        |device| hierarchy.node(device).ok_or_else(|| Failure::failed(format!("no device {device:?}")));
+    devices.iter().map(|device| node(device)).collect()
 }
 
 /// Puts a constant load on a device.
@@ -85,20 +103,20 @@ async fn put_load(
     Ok(load(args, size).run(host, Clock::Machine(Instant::now()), node).await)
 }
 
-/// Puts a workload on a device.
+/// Puts a workload on a device. `nodes` are ways to it.
 async fn work(
     host: Rc<Host>,
     hierarchy: &Hierarchy,
-    node: Rc<Node>,
+    nodes: Vec<Rc<Node>>,
     args: &cli::Bench,
     text: &str,
 ) -> Result<Report, Failure> {
-    let prepared = workload::prepare(args, text, &node)?;
-    let size = args.size.unwrap_or(Bytes(node.geometry().size)).0;
+    let prepared = workload::prepare(args, text, &nodes)?;
+    let size = args.size.unwrap_or(Bytes(nodes[0].geometry().size)).0;
     let cause = format!("--workload {text}");
-    spares_data(hierarchy, &node, args, size, prepared.changes().then_some(&cause)).await?;
-    // A server knows clients by their connections.
-    let nodes = if Target::is_server(&args.target) { hierarchy.nodes().to_vec() } else { vec![node] };
+    for node in &nodes {
+        spares_data(hierarchy, node, args, size, prepared.changes().then_some(&cause)).await?;
+    }
     Ok(workload::run(host, Clock::Machine(Instant::now()), nodes, prepared, workload::Options::of(args))
         .await)
 }
@@ -200,7 +218,7 @@ mod tests {
         let reactor = Reactor::new(Options::default()).expect("a reactor");
         let text = "[device.a]\ntype = \"null\"\nsize = \"1MiB\"\n";
         let plan = lamina_graph::Plan::parse(text, "x", std::path::Path::new("/"), &crate::files::kinds());
-        let target = Target { plan: plan.expect("a plan"), device: "a".into() };
+        let target = Target { plan: plan.expect("a plan"), devices: vec!["a".into()] };
         let line =
             ["lamina", "bench", "x", "--rw", "mixed", "--depth", "4", "--time", "30ms", "--ramp", "1ms"];
         let cli::Command::Bench(args) = cli::Cli::parse_from(line).command else { panic!("bench") };
@@ -215,7 +233,7 @@ mod tests {
         let reactor = Reactor::new(Options::default()).expect("a reactor");
         let text = "[device.a]\ntype = \"null\"\nsize = \"1GiB\"\n";
         let plan = lamina_graph::Plan::parse(text, "x", std::path::Path::new("/"), &crate::files::kinds());
-        let target = || Target { plan: plan.clone().expect("a plan"), device: "a".into() };
+        let target = || Target { plan: plan.clone().expect("a plan"), devices: vec!["a".into()] };
         let run = |workload: &str| {
             let line = ["lamina", "bench", "x", "--force", "--workload", workload];
             let cli::Command::Bench(args) = cli::Cli::parse_from(line).command else { panic!("bench") };
@@ -242,5 +260,25 @@ mod tests {
             let message = format!("{:?}", run(workload).expect_err("it is wrong"));
             assert!(message.contains(says), "{message}");
         }
+    }
+
+    #[test]
+    fn clients_of_a_workload_share_devices_that_are_alike() {
+        let device = |name, size| format!("[device.{name}]\ntype = \"null\"\nsize = \"{size}\"\n");
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("a.toml");
+        let text = [device("a", "1GiB"), device("b", "1GiB"), device("c", "2GiB")].concat();
+        std::fs::write(&file, text).expect("a file");
+        let work = |devices: &[&str], workload: &[&str]| {
+            let devices = devices.iter().flat_map(|device| ["--device", device]);
+            let line = ["lamina", "bench", file.to_str().expect("a path in UTF-8")].into_iter();
+            let line = line.chain(devices).chain(workload.iter().copied());
+            let cli::Command::Bench(args) = cli::Cli::parse_from(line).command else { panic!("bench") };
+            checked(&args).and_then(|()| real(&args)).map_err(|e| format!("{e:?}"))
+        };
+        let web = ["--workload", "web,clients=4,requests=100,files=1000,sleep=0"];
+        assert_eq!(work(&["a,b"], &web).expect("a report").requests, 100);
+        assert!(work(&["a", "c"], &web).expect_err("two sizes").contains("a and c are not alike"));
+        assert!(work(&["a", "b"], &[]).expect_err("a load").contains("only a --workload"));
     }
 }

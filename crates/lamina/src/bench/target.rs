@@ -1,4 +1,4 @@
-//! The target of a load: a device of a hierarchy file, or an export of an NBD server.
+//! The target of a load: devices of a hierarchy file, or an export of an NBD server.
 
 use crate::exit::Failure;
 use crate::files;
@@ -6,40 +6,36 @@ use lamina_block::Kind;
 use lamina_graph::Plan;
 use std::path::Path;
 
-/// A hierarchy and the device of it that gets the load.
+/// A hierarchy and the devices of it that get the load: at least one, and only a workload may have several.
 pub struct Target {
     pub plan: Plan,
-    pub device: String,
+    pub devices: Vec<String>,
 }
 
 impl Target {
     /// Reads `text`: a URI of an NBD server (reached over so many `connections`, of one device or, `apart`, each of its
-    /// own), or else the name of a hierarchy file, of which `name` is a device or an export.
-    pub fn read(text: &str, name: Option<&str>, connections: u32, apart: bool) -> Result<Target, Failure> {
-        if Target::is_server(text) {
-            return match name {
-                Some(_) => Err(Failure::usage("--device is for hierarchy files; a URI names its export")),
-                None if apart => server(text, connections, 1),
-                None => server(text, 1, connections),
-            };
+    /// own), or else the name of a hierarchy file, of which `names` are devices or exports.
+    pub fn read(text: &str, names: &[String], connections: u32, apart: bool) -> Result<Target, Failure> {
+        if !text.contains("://") {
+            return Target::of_file(Path::new(text), names, &files::kinds());
         }
-        Target::of_file(Path::new(text), name, &files::kinds())
+        match names {
+            [_, ..] => Err(Failure::usage("--device is for hierarchy files; a URI names its export")),
+            [] if apart => server(text, connections, 1),
+            [] => server(text, 1, connections),
+        }
     }
 
-    /// True for the URI of a server.
-    pub fn is_server(text: &str) -> bool {
-        text.contains("://")
-    }
-
-    /// Reads a hierarchy file with these kinds of layers; `name` is a device or an export of it.
-    pub fn of_file(path: &Path, name: Option<&str>, kinds: &[Kind]) -> Result<Target, Failure> {
+    /// Reads a hierarchy file with these kinds of layers; `names` are devices or exports of it.
+    pub fn of_file(path: &Path, names: &[String], kinds: &[Kind]) -> Result<Target, Failure> {
         let mut plans = files::load_with(&[path.to_owned()], kinds)?;
         let plan = plans.remove(0);
-        let device = device(&plan, name)?;
+        let devices = match names {
+            [] => vec![device(&plan, None)?],
+            names => names.iter().map(|name| device(&plan, Some(name))).collect::<Result<_, _>>()?,
+        };
         // The other hierarchies of the file stay closed.
-        let part = plan.components().into_iter().find(|p| p.devices().iter().any(|d| d.name == device));
-        let plan = part.ok_or_else(|| Failure::failed(format!("no hierarchy has the device {device:?}")))?;
-        Ok(Target { plan, device })
+        Ok(Target { plan: plan.around(&devices), devices })
     }
 }
 
@@ -58,7 +54,7 @@ fn server(uri: &str, devices: u32, connections: u32) -> Result<Target, Failure> 
     let base = std::env::current_dir().map_err(Failure::failed)?;
     let plan = Plan::parse(&text, uri, Path::new(&base), &files::kinds());
     let plan = plan.map_err(|report| Failure::File(report.to_string()))?;
-    Ok(Target { plan, device: "server0".into() })
+    Ok(Target { plan, devices: (0..devices).map(|number| format!("server{number}")).collect() })
 }
 
 /// The device called `name`, or the device of the export of that name; without a name, the device of the only export.
@@ -86,32 +82,42 @@ mod tests {
         [device.b]\ntype = \"null\"\nsize = \"1MiB\"\n\
         [export.x]\ndevice = \"b\"\nnbd = \"unix:x\"\n";
 
-    fn read(text: &str, name: Option<&str>) -> Result<Target, String> {
+    fn read(text: &str, names: &[&str]) -> Result<Target, String> {
+        let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("a.toml");
         std::fs::write(&path, text).expect("a file");
-        Target::read(path.to_str().expect("a path in UTF-8"), name, 1, false).map_err(|e| format!("{e:?}"))
+        Target::read(path.to_str().expect("a path in UTF-8"), &names, 1, false).map_err(|e| format!("{e:?}"))
     }
 
     #[test]
     fn devices_and_exports_are_found_by_name() {
-        for (name, device) in [(None, "b"), (Some("x"), "b"), (Some("a"), "a")] {
-            let target = read(FILE, name).expect("a target");
-            assert_eq!(target.device, device);
+        for (names, device) in [(&[][..], "b"), (&["x"], "b"), (&["a"], "a")] {
+            let target = read(FILE, names).expect("a target");
+            assert_eq!(target.devices, [device]);
             assert_eq!(target.plan.devices().len(), 1);
         }
-        assert!(read(FILE, Some("z")).err().expect("no such").contains("neither a device nor an export"));
+        assert!(read(FILE, &["z"]).err().expect("no such").contains("neither a device nor an export"));
         let two = format!("{FILE}[export.y]\ndevice = \"a\"\nnbd = \"unix:x\"\n");
-        assert!(read(&two, None).err().expect("two exports").contains("--device NAME"));
+        assert!(read(&two, &[]).err().expect("two exports").contains("--device NAME"));
+    }
+
+    #[test]
+    fn several_devices_are_opened_and_no_other() {
+        let file = format!("{FILE}[device.c]\ntype = \"null\"\nsize = \"1MiB\"\n");
+        let target = read(&file, &["c", "x"]).expect("a target");
+        assert_eq!(target.devices, ["c", "b"]);
+        assert_eq!(target.plan.devices().len(), 2);
     }
 
     #[test]
     fn servers_are_uris() {
-        let target = Target::read("nbd+unix:///e?socket=/tmp/a\"b", None, 2, false).expect("a target");
+        let target = Target::read("nbd+unix:///e?socket=/tmp/a\"b", &[], 2, false).expect("a target");
         assert_eq!(target.plan.devices()[0].kind.name, "nbd");
-        assert!(Target::read("http://x", None, 1, false).is_err());
-        assert!(Target::read("nbd://host/e", Some("e"), 1, false).is_err());
-        let apart = Target::read("nbd://host/e", None, 3, true).expect("a target");
-        assert_eq!((apart.plan.devices().len(), &*apart.device), (3, "server0"));
+        assert!(Target::read("http://x", &[], 1, false).is_err());
+        assert!(Target::read("nbd://host/e", &["e".to_owned()], 1, false).is_err());
+        let apart = Target::read("nbd://host/e", &[], 3, true).expect("a target");
+        assert_eq!(apart.plan.devices().len(), 3);
+        assert_eq!(apart.devices, ["server0", "server1", "server2"]);
     }
 }

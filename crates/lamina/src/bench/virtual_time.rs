@@ -8,7 +8,7 @@
 use super::load::Clock;
 use super::report::Report;
 use super::target::Target;
-use super::{load, size, workload};
+use super::{load, nodes, size, workload};
 use crate::cli;
 use crate::exit::Failure;
 use crate::files;
@@ -27,7 +27,7 @@ pub fn measure(args: &cli::Bench) -> Result<Report, Failure> {
         return Err(Failure::usage("--virtual is for hierarchy files: a server has its own time"));
     }
     let models = models(&args.model)?;
-    let Target { plan, device } = Target::of_file(Path::new(&args.target), args.device.as_deref(), &kinds())?;
+    let Target { plan, devices } = Target::of_file(Path::new(&args.target), &args.device, &kinds())?;
     let simulation = Simulation::measuring(args.seed);
     let env = simulation.env();
     let remembers = plan.devices().iter().any(|device| device.kind.traits.keeps);
@@ -36,17 +36,18 @@ pub fn measure(args: &cli::Bench) -> Result<Report, Failure> {
     let log = Log::new(Counted { warmup: 0, requests: 0 });
     let world: Rc<dyn Env> = World::new(env, log, None, Default::default());
     let hierarchy = simulation.run(open(plan, Rc::clone(&world))).map_err(Failure::failed)??;
-    let node = hierarchy.node(&device).ok_or_else(|| Failure::failed(format!("no device {device:?}")))?;
+    let nodes = nodes(&hierarchy, &devices)?;
     let clock = Clock::Virtual(Rc::clone(&world));
     let report = match &args.workload {
         Some(text) => {
-            let prepared = workload::prepare(args, text, &node)?;
-            simulation.run(workload::run(world, clock, vec![node], prepared, workload::Options::of(args)))
+            let prepared = workload::prepare(args, text, &nodes)?;
+            simulation.run(workload::run(world, clock, nodes, prepared, workload::Options::of(args)))
         }
         None => {
+            let node = &nodes[0];
             let size = size(&node.geometry(), args);
-            let size = size.map_err(|wrong| Failure::usage(format!("{device}: {wrong}")))?;
-            simulation.run(load(args, size).run(world, clock, node))
+            let size = size.map_err(|wrong| Failure::usage(format!("{}: {wrong}", node.name())))?;
+            simulation.run(load(args, size).run(world, clock, Rc::clone(node)))
         }
     };
     let report = report.map_err(Failure::failed)?;

@@ -18,10 +18,16 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The workload that the arguments name, made ready for a device.
-pub fn prepare(args: &cli::Bench, text: &str, node: &Node) -> Result<Prepared, Failure> {
+/// The workload that the arguments name, made ready for a device. `nodes` are ways to it, at least one.
+pub fn prepare(args: &cli::Bench, text: &str, nodes: &[Rc<Node>]) -> Result<Prepared, Failure> {
     let spec: Spec = text.parse().map_err(|e| Failure::usage(format!("--workload {text}: {e}")))?;
-    let geometry = node.geometry();
+    let geometry = nodes[0].geometry();
+    if let Some(other) = nodes.iter().find(|node| node.geometry() != geometry) {
+        let (one, other) = (nodes[0].name(), other.name());
+        return Err(Failure::usage(format!(
+            "--device: {one} and {other} are not alike: one disk was expected"
+        )));
+    }
     let size = args.size.unwrap_or(Bytes(geometry.size)).0;
     if size > geometry.size {
         return Err(Failure::usage(format!("--size: the device has only {}", Bytes(geometry.size))));

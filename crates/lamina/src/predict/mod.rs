@@ -205,14 +205,14 @@ fn settings(args: &cli::Predict) -> Result<Vec<Setting>, Failure> {
         };
         return Ok(all.into_iter().map(plain).collect());
     };
-    let Target { plan, device } = Target::of_file(file, args.device.as_deref(), &world::kinds())?;
+    let Target { plan, devices } = Target::of_file(file, args.device.as_slice(), &world::kinds())?;
     let replaced = replaced(&args.replace)?;
     let alls: Vec<Option<Named>> =
         if all.is_empty() { vec![None] } else { all.into_iter().map(Some).collect() };
     let mut settings = Vec::new();
     for all in alls {
         let mut models = Models { all, of: models.of.clone() };
-        let setting = |models: &Models| on(models, &plan, &device, args.depth, &base);
+        let setting = |models: &Models| on(models, &plan, &devices[0], args.depth, &base);
         settings.push(setting(&models)?);
         if !replaced.of.is_empty() {
             models.of.extend(replaced.of.clone());

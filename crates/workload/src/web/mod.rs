@@ -76,11 +76,13 @@ pub struct Options {
     pub requests: u64,
     /// Opening a file reads its metadata.
     pub metadata: bool,
+    /// Sleeps last so many times as long as the paper's.
+    pub sleep: f64,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { clients: 50, cache: None, pages: 1, requests: 50_000, metadata: true }
+        Options { clients: 50, cache: None, pages: 1, requests: 50_000, metadata: true, sleep: 1.0 }
     }
 }
 
@@ -216,7 +218,7 @@ impl Client {
                 self.read_cached(&mut open, page, pages.end - page, files, cache);
             }),
         }
-        let ms: f64 = pages.clone().map(|_| pareto(&mut self.random, 1.5, 2.0)).sum();
+        let ms = options.sleep * pages.clone().map(|_| pareto(&mut self.random, 1.5, 2.0)).sum::<f64>();
         // The tail is long: at most thirty years, which are far from the end of the clock.
         self.todo.push_back(Action::Sleep(Duration::from_secs_f64((ms / 1e3).min(1e9))));
         open.page = pages.end;

@@ -128,6 +128,21 @@ fn fifty_processes_sleep_six_milliseconds_a_page() {
 }
 
 #[test]
+fn sleeps_that_are_scaled_with_the_disk_change_nothing_but_the_clock() {
+    let files = files(1000);
+    for cache in [None, Some(2000)] {
+        let of = |sleep: f64| {
+            let options = Options { requests: 3000, cache, sleep, ..Options::default() };
+            run(&mut web(options, &files, 1), Duration::from_secs_f64(0.002 * sleep))
+        };
+        let (one, eight) = (of(1.0), of(8.0));
+        assert_eq!(one.requests, eight.requests);
+        let times = eight.response.as_secs_f64() / one.response.as_secs_f64();
+        assert!((times - 8.0).abs() < 1e-3, "{times}");
+    }
+}
+
+#[test]
 fn a_process_reads_the_same_whatever_its_reads_take() {
     let files = files(500);
     for cache in [None, Some(2000)] {
