@@ -35,6 +35,15 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
 
+/// The middle of angles that are near each other, in turns from 0 to before 1; `None` of none.
+pub(crate) fn median_angle(turns: &[f64]) -> Option<f64> {
+    turns.first()?;
+    // A turn ends where no angle is.
+    let middle = angle(sum(turns.iter().copied()));
+    let off: Vec<f64> = turns.iter().map(|turn| signed(turn - middle)).collect();
+    Some(fraction(middle + median(&off)))
+}
+
 /// Constant and slope of the line of least squares through points `(x, y, weight)`; flat if all are above one another.
 pub(crate) fn line(points: &[(f64, f64, f64)]) -> (f64, f64) {
     let total = points.iter().map(|p| p.2).sum::<f64>().max(f64::MIN_POSITIVE);

@@ -4,7 +4,8 @@
 
 use lamina_calibrate::Probe;
 use lamina_calibrate::active::{Answers, Found, Options, find};
-use lamina_drive::{Op, Request};
+use lamina_calibrate::score;
+use lamina_drive::{HeadOrder, Op, Request};
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -104,6 +105,13 @@ fn mistakes(truth: &Truth, found: &Found, time_us: f64) -> Vec<String> {
     check((turn.value / truth.one("turn-us") - 1.0).abs() < 1e-6, format!("turn {turn:?}"));
     check(time_us < 600e6, format!("{} s", time_us / 1e6));
     check(f64::from(found.heads) == truth.one("heads"), format!("{} heads", found.heads));
+    let is_serpentine = |order: HeadOrder| f64::from(u8::from(order == HeadOrder::Serpentine));
+    // Where changing heads takes no longer than the seek, both orders have the same times.
+    let shows = truth.one("heads") > 1.0
+        && truth.one("band") == 1.0
+        && truth.one("head-switch-us") > truth.seek(1.0) + 50.0;
+    let is_order = found.head_order.map_or(!shows, |order| is_serpentine(order) == truth.one("serpentine"));
+    check(is_order, format!("order of heads {:?}", found.head_order));
     check(f64::from(found.band_cylinders) == truth.one("band"), format!("bands of {}", found.band_cylinders));
     let zones: Vec<(f64, f64)> = truth.all("zone").map(|zone| (zone[0], zone[1])).collect();
     let seen: Vec<(f64, f64)> =
@@ -164,13 +172,17 @@ fn hidden_drives_are_found() {
     for seed in seeds() {
         let truth = Truth::of(seed);
         let mut drive = Hidden::start(seed, truth.one("sectors") as u64);
-        let options = Options { seed: 1, budget_s: 600.0, pages: 0, parts: true, writes: true };
+        let options = Options { seed: 1, budget_s: 600.0, pages: 1000, parts: true, writes: true };
         let mut stages = Vec::new();
         let found = find(&mut drive, &options, &mut |line| stages.push(line.to_owned()));
         let wrong = match &found {
-            Ok(Answers { disk: Some(found), time_us, .. }) => {
+            Ok(Answers { disk: Some(found), readings, time_us, .. }) => {
                 let mut wrong = mistakes(&truth, found, *time_us);
-                wrong.extend(found.model("hidden", drive.sectors()).check().err().map(|e| e.to_string()));
+                let model = found.model("hidden", drive.sectors());
+                wrong.extend(model.check().err().map(|e| e.to_string()));
+                let told = score(&model, readings, 1);
+                let (median, within) = (told.median_ms, told.within_half_ms);
+                println!("seed {seed}: random pages: median error {median:.3} ms, within 0.5 ms {within:.3}");
                 wrong
             }
             Ok(Answers { disk: None, .. }) => vec!["no disk".into()],

@@ -41,6 +41,6 @@ pub use model::{Mechanism, Model, ModelError};
 pub use quantiles::Quantiles;
 pub use remote::{Latency, Lognormal, Remote};
 pub use request::{Op, Request, SECTOR};
-pub use rotational::{Curve, Order, Residuals, Rotational, Seek, WriteBuffer, Zone};
+pub use rotational::{Curve, HeadOrder, Order, Residuals, Rotational, Seek, WriteBuffer, Zone};
 pub use ssd::{DepthLatency, Garbage, Residual, ResidualOp, Ssd};
 pub use tracker::Tracker;

@@ -2,7 +2,7 @@
 
 use crate::cache::Cache;
 use crate::geometry::Geometry;
-use crate::spec::{ReadAhead, Spec};
+use crate::spec::{Order, ReadAhead, Spec};
 use std::collections::VecDeque;
 use std::fmt::Write;
 use std::ops::Range;
@@ -43,17 +43,22 @@ impl Disk {
 
     /// A request, `think` after the last answer. Returns what it took.
     pub fn ask(&mut self, write: bool, lbn: u64, sectors: u64, think: f64) -> Result<f64, String> {
-        let block = self.spec.extras.block;
-        if !lbn.is_multiple_of(block) || !sectors.is_multiple_of(block) {
+        let (block, is_emulated) = (self.spec.extras.block, self.spec.extras.emulated);
+        let is_whole = lbn.is_multiple_of(block) && sectors.is_multiple_of(block);
+        if !is_whole && !is_emulated {
             return Err(format!("{sectors} at {lbn} are no whole sectors of {block}"));
         }
-        let (lbn, sectors) = (lbn / block, sectors / block);
-        let wanted = lbn..lbn.saturating_add(sectors);
+        let wanted = lbn / block..lbn.saturating_add(sectors).div_ceil(block);
         if sectors == 0 || wanted.end > self.geometry.sectors {
             return Err(format!("sectors {wanted:?} of {}", self.geometry.sectors));
         }
         let arrival = self.now + think;
         let begin = arrival + self.spec.overhead + self.spec.extras.jitter * self.rng.f64();
+        if write && !is_whole {
+            // The rest of the sectors has to be known first.
+            self.now = self.read(begin, &wanted);
+        }
+        let begin = begin.max(self.now);
         self.now = if write { self.write(begin, &wanted) } else { self.read(begin, &wanted) };
         self.free = self.free.max(self.now);
         Ok(self.now - arrival)
@@ -165,6 +170,8 @@ impl Disk {
         let (extras, block) = (&spec.extras, spec.extras.block);
         line("sectors", (self.geometry.sectors * block).to_string());
         line("block", block.to_string());
+        line("emulated", u8::from(extras.emulated).to_string());
+        line("skews", format!("{:?}", extras.skews));
         line("band", extras.band.to_string());
         line("jitter-us", extras.jitter.to_string());
         line("remapped", extras.remapped.to_string());
@@ -175,6 +182,7 @@ impl Disk {
         line("heads", spec.heads.to_string());
         line("cylinders", self.geometry.cylinders.to_string());
         line("order", format!("{:?}", spec.order));
+        line("serpentine", u8::from(spec.order == Order::Serpentine).to_string());
         line("spares", spec.spares.to_string());
         line("defects", spec.defects.to_string());
         line("overhead-us", format!("{:.3}", spec.overhead));

@@ -22,6 +22,16 @@ pub enum ReadAhead {
     Passing,
 }
 
+/// Which changes have a skew, of a drive that has any.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Skews {
+    Both,
+    /// Changes of head only.
+    Heads,
+    /// Changes of cylinder only.
+    Cylinders,
+}
+
 /// A zone before it is laid out.
 #[derive(Clone, Debug)]
 pub struct ZoneSpec {
@@ -66,8 +76,11 @@ pub struct Spec {
 pub struct Extras {
     /// Cylinders of a band; 1 except in [`Order::Bands`].
     pub band: u32,
-    /// Addresses of 512 bytes in a sector: 8 in a drive that answers only for whole sectors of 4 KiB.
+    /// Addresses of 512 bytes in a sector: 8 in a drive with sectors of 4 KiB.
     pub block: u64,
+    /// Whether such a drive answers for parts of its sectors, too.
+    pub emulated: bool,
+    pub skews: Skews,
     /// By how much the overhead varies.
     pub jitter: f64,
     /// Sectors that are elsewhere.
@@ -81,14 +94,20 @@ pub struct Extras {
 impl Extras {
     fn random(rng: &mut Rng) -> Extras {
         let of = |rng: &mut Rng, one_of: u8| rng.u8(..one_of) == 0;
-        Extras {
+        let mut extras = Extras {
             band: if of(rng, 4) { rng.u32(20..400) } else { 1 },
             block: if of(rng, 6) { 8 } else { 1 },
+            emulated: false,
+            skews: Skews::Both,
             jitter: if of(rng, 4) { 20.0 * rng.f64() } else { 0.0 },
             remapped: if of(rng, 4) { rng.u32(1..20) } else { 0 },
             keeps_reads: !of(rng, 6),
             buffer: if of(rng, 2) { rng.u64(64..16_384) } else { 0 },
-        }
+        };
+        extras.skews = [Skews::Heads, Skews::Cylinders].get(rng.usize(..8)).copied().unwrap_or(Skews::Both);
+        extras.emulated = of(rng, 6);
+        extras.block = if extras.emulated { 8 } else { extras.block };
+        extras
     }
 }
 
@@ -132,10 +151,6 @@ impl Spec {
         // With one head a band is nothing.
         spec.extras.band = if heads > 1 { spec.extras.band } else { 1 };
         spec.zones = zones(&spec, cylinders, rng);
-        if spec.zones.iter().all(|zone| zone.cylinder_skew == 0) {
-            // Bands without skew would show in nothing but the times of seeks.
-            spec.extras.band = 1;
-        }
         if spec.extras.band > 1 {
             spec.order = Order::Bands;
         }
@@ -156,16 +171,20 @@ fn zones(spec: &Spec, cylinders: u32, rng: &mut Rng) -> Vec<ZoneSpec> {
         let part = i as f64 / (count - 1) as f64;
         let ideal = (outer + (inner - outer) * part) as u32;
         let sectors = zones.last().map_or(ideal, |last| ideal.min(last.sectors - 1));
-        let slots = |time: f64| {
-            if has_skew { (time * margin / spec.turn * f64::from(sectors)).ceil() as u32 } else { 0 }
+        let slots = |time: f64, other: Skews| {
+            if has_skew && spec.extras.skews != other {
+                (time * margin / spec.turn * f64::from(sectors)).ceil() as u32
+            } else {
+                0
+            }
         };
         let (alpha, beta, gamma) = spec.seek;
         zones.push(ZoneSpec {
             cylinders: ((f64::from(cylinders) * weight / total).max(20.0) as u32)
                 .next_multiple_of(spec.extras.band),
             sectors,
-            track_skew: slots(spec.head_switch),
-            cylinder_skew: slots(alpha + beta + gamma),
+            track_skew: slots(spec.head_switch, Skews::Cylinders),
+            cylinder_skew: slots(alpha + beta + gamma, Skews::Heads),
         });
     }
     zones

@@ -8,7 +8,7 @@ use super::ask::{Asker, run};
 use super::rotation::Rotation;
 use super::session::Session;
 use super::track::Line;
-use super::zones::Map;
+use super::zones::{Map, Zone};
 use crate::numbers::{fraction, signed};
 
 /// Cylinders of a band, at most.
@@ -82,7 +82,12 @@ impl Flat {
             late = next;
         }
         let head = *changes.first()?;
-        let heads = changes.iter().position(|change| self.differs(*change, head))? + 1;
+        let Some(last) = changes.iter().position(|change| self.differs(*change, head)) else {
+            // A zone of one band ends with the last head's cylinders.
+            let heads = changes.len() as u64 + 1;
+            return (self.tracks <= heads * band + 1).then_some((heads as u32, band as u32));
+        };
+        let heads = last + 1;
         let again = changes.get(heads).is_none_or(|change| !self.differs(*change, head));
         again.then_some((heads as u32, band as u32))
     }
@@ -108,15 +113,16 @@ impl Flat {
     }
 }
 
-/// The bands of a drive whose zones are `flat` if it had one head; `None` if no band is seen.
+/// Heads and cylinders of the bands of a drive whose zones are `flat` if it had one head; `None` if angles show none.
 pub(super) fn find(
     session: &mut Session,
     rotation: &mut Rotation,
     map: &Map,
     flat: &[Flat],
-) -> Result<Option<Bands>, String> {
+) -> Result<Option<(u32, u32)>, String> {
     session.say("heads: bands of cylinders");
-    let known = flat.iter().zip(&map.zones).filter(|(_, zone)| zone.begin.is_some()).map(|(flat, _)| *flat);
+    let is_known = |zone: &Zone| map.skewless || zone.begin.is_some();
+    let known = flat.iter().zip(&map.zones).filter(|(_, zone)| is_known(zone)).map(|(flat, _)| *flat);
     let long: Vec<Flat> = known.filter(|flat| flat.tracks > 2 * HEADS_MAX).collect();
     let seen = run(session, rotation, |ask| {
         long.iter().map(|flat| Box::pin(flat.bands(ask.clone())) as _).collect()
@@ -125,11 +131,18 @@ pub(super) fn find(
     let count = |bands: &(u32, u32)| seen.iter().filter(|other| *other == bands).count();
     // Slips look like bands, but not like the same in all zones.
     let most = seen.iter().copied().max_by_key(count);
-    let Some((heads, cylinders)) = most.filter(|bands| 2 * count(bands) > long.len()) else {
-        return Ok(None);
-    };
+    Ok(most.filter(|bands| 2 * count(bands) > long.len()))
+}
+
+/// What each zone has of such bands.
+pub(super) fn details(
+    session: &mut Session,
+    rotation: &mut Rotation,
+    flat: &[Flat],
+    (heads, cylinders): (u32, u32),
+) -> Result<Bands, String> {
     let zones = run(session, rotation, |ask| {
         flat.iter().map(|flat| Box::pin(flat.details(ask.clone(), heads, cylinders)) as _).collect()
     })?;
-    Ok(Some(Bands { heads, cylinders, zones }))
+    Ok(Bands { heads, cylinders, zones })
 }

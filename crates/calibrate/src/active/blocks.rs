@@ -1,7 +1,14 @@
-//! Drives that answer only for whole blocks of several sectors: the rest of the calibration sees blocks as sectors.
+//! Drives whose medium has blocks of several sectors: the rest of the calibration sees blocks as sectors.
+//!
+//! Some answer only for whole blocks (4Kn). Others answer for each sector, of which all of a block end with the block
+//! (512e): sectors 0 and 7 of a block are at one angle then, and sector 8 a block later. Blocks are taken to begin with
+//! sector 0 of the drive, and tracks to be whole blocks, as they are where blocks are what the medium has.
 
+use super::rotation::Rotation;
+use super::session::Session;
 use super::{Buffer, Cache, Found, Measured, Writes};
 use crate::Probe;
+use crate::numbers::signed;
 use lamina_drive::{Op, Request};
 
 /// Sectors of the blocks that are tried: disks have sectors of 512 bytes or of 4 KiB.
@@ -28,6 +35,35 @@ impl<'a> Blocks<'a> {
         }
         Err(refused)
     }
+}
+
+/// Looks for blocks behind a drive that answers for sectors: from here on, the session sees these.
+pub(super) fn look(session: &mut Session, rotation: &mut Rotation) -> Result<(), String> {
+    let size = SIZES[SIZES.len() - 1];
+    if session.probe.size == size {
+        return Ok(());
+    }
+    session.say("sectors: whether the medium has longer ones");
+    let (step, last) = (u64::from(size), session.sectors() - 2 * u64::from(size));
+    let firsts: Vec<u64> = rotation.anchors.iter().map(|a| a.lbn.min(last) / step * step).collect();
+    let mut phases = |offset: u64| -> Result<Vec<f64>, String> {
+        // Downwards, so that nothing is read ahead; all places before one again, so that no cache has it.
+        let ends = firsts.iter().rev().map(|first| {
+            let answer = session.read(first + offset)?;
+            Ok(session.phase(&answer))
+        });
+        ends.collect()
+    };
+    let (next, end, begin) = (phases(step)?, phases(step - 1)?, phases(0)?);
+    let is_block = |n: &usize| {
+        let (within, behind) = (signed(end[*n] - begin[*n]), signed(next[*n] - end[*n]));
+        within.abs() < behind / 2.0
+    };
+    if 2 * (0..firsts.len()).filter(is_block).count() > firsts.len() {
+        session.probe.size = size;
+        rotation.anchors.iter_mut().for_each(|anchor| anchor.lbn /= step);
+    }
+    Ok(())
 }
 
 impl Probe for Blocks<'_> {

@@ -3,9 +3,8 @@
 //! Nothing of the geometry is needed for this. Each test is made on sectors that were not read before, far from all
 //! others; a number is found by doubling and bisecting, and believed when it is confirmed on fresh sectors.
 
-use super::rotation::median;
 use super::session::{HitTime, Session};
-use crate::numbers::signed;
+use crate::numbers::{median, signed};
 
 /// Reads that say whether sectors are answered from a cache at all.
 const REREADS: usize = 15;
@@ -64,9 +63,9 @@ fn hit_time(session: &mut Session) -> Result<Option<HitTime>, String> {
     if times.len() < REREADS / 2 {
         return Ok(None);
     }
-    let Some(us) = median(&mut times) else { return Ok(None) };
-    let mut off: Vec<f64> = times.iter().map(|time| (time - us).abs()).collect();
-    let spread = median(&mut off).unwrap_or(0.0);
+    let us = median(&times);
+    let off: Vec<f64> = times.iter().map(|time| (time - us).abs()).collect();
+    let spread = median(&off);
     Ok(Some(HitTime { us, tolerance_us: (5.0 * spread).clamp(2.0, us / 2.0) }))
 }
 
@@ -79,8 +78,7 @@ fn sector_time(session: &mut Session, hit: HitTime) -> Result<f64, String> {
         session.read_many(lbn, SECTORS, 0.0)?;
         times.push(session.read_many(lbn, SECTORS, 0.0)?.service_us());
     }
-    let each = |time: f64| ((time - hit.us) / f64::from(SECTORS - 1)).max(0.0);
-    let sector_us = median(&mut times).map_or(0.0, each);
+    let sector_us = ((median(&times) - hit.us) / f64::from(SECTORS - 1)).max(0.0);
     // A segment with fewer sectors is no hit: nothing is known then.
     Ok(if sector_us * f64::from(SECTORS) > session.clock.period_us / 8.0 { 0.0 } else { sector_us })
 }

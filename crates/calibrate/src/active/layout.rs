@@ -4,11 +4,10 @@
 //! that pattern is the number of heads. Sectors that are missing at the end of each cylinder are spares.
 
 use super::bands::{Bands, Flat};
-use super::rotation::median;
 use super::session::Session;
 use super::track::{Edge, End, Walk};
 use super::zones::Map;
-use crate::numbers::{fraction, signed};
+use crate::numbers::{fraction, median_angle, signed};
 
 /// Heads, at most.
 const HEADS_MAX: usize = 16;
@@ -129,15 +128,20 @@ impl Layout {
     }
 }
 
-/// A zone's tracks in ascending order: the number of each, from the zone's begin, and its edge. Tracks without a jump
-/// are not there, and counted.
+/// A zone's tracks in ascending order: the number of each, from the zone's begin, and its edge. Tracks that begin
+/// without a jump have none in the walk, and get one here.
 fn ascending(walk: &Walk, first: u64) -> Vec<(usize, Edge)> {
-    let (mut number, mut below) = (0, first);
-    let mut found = Vec::new();
+    let mut found: Vec<(usize, Edge)> = Vec::new();
     for edge in walk.edges.iter().rev() {
+        let (mut number, mut below) = found.last().map_or((0, first), |(number, edge)| (*number, edge.lbn));
         let tracks = (edge.lbn.saturating_sub(below) as f64 / f64::from(walk.slots)).round() as usize;
-        number += if edge.lbn > below { tracks.max(1) } else { 0 };
-        below = edge.lbn;
+        for _ in 1..tracks {
+            (number, below) = (number + 1, below + u64::from(walk.slots));
+            let behind = (edge.lbn as f64 - below as f64) / f64::from(walk.slots);
+            let phase = fraction(edge.phase - edge.jump - behind);
+            found.push((number, Edge { lbn: below, phase, jump: 0.0 }));
+        }
+        number += usize::from(edge.lbn > below);
         found.push((number, *edge));
     }
     found
@@ -145,10 +149,6 @@ fn ascending(walk: &Walk, first: u64) -> Vec<(usize, Edge)> {
 
 /// The number of heads that the skews of a zone show; `None` if all are the same.
 fn heads_of(tracks: &[(usize, Edge)], tolerance: f64) -> Option<u32> {
-    let steps = tracks.windows(2).map(|pair| (pair[1].0 - pair[0].0) as u32);
-    if let Some(without_skew) = most_frequent(steps).filter(|tracks| *tracks > 1) {
-        return Some(without_skew);
-    }
     let jumps: Vec<(usize, f64)> =
         tracks.iter().filter(|(n, _)| *n > 0).map(|(n, edge)| (*n, edge.jump)).collect();
     (2..=HEADS_MAX.min(jumps.len() / 2)).find_map(|heads| {
@@ -160,8 +160,8 @@ fn heads_of(tracks: &[(usize, Edge)], tolerance: f64) -> Option<u32> {
 
 /// The jump that nearly all have.
 fn common(jumps: &[(usize, f64)], tolerance: f64) -> Option<f64> {
-    let mut values: Vec<f64> = jumps.iter().map(|(_, jump)| *jump).collect();
-    let middle = median(&mut values)?;
+    let values: Vec<f64> = jumps.iter().map(|(_, jump)| *jump).collect();
+    let middle = median_angle(&values)?;
     let near = values.iter().filter(|jump| signed(**jump - middle).abs() <= tolerance).count();
     (near as f64 >= FOLLOW_MIN * values.len() as f64).then_some(middle)
 }
@@ -219,9 +219,8 @@ fn lay_out_zones(session: &Session, map: &Map, heads: u32) -> Layout {
         let tracks = zone.begin.as_ref().map_or(Vec::new(), |walk| ascending(walk, zone.first));
         let jump = |is_cylinder: bool| {
             let of = |n: &usize| *n > 0 && n.is_multiple_of(heads as usize) == is_cylinder;
-            let mut jumps: Vec<f64> =
-                tracks.iter().filter(|(n, _)| of(n)).map(|(_, edge)| edge.jump).collect();
-            median(&mut jumps)
+            let jumps: Vec<f64> = tracks.iter().filter(|(n, _)| of(n)).map(|(_, edge)| edge.jump).collect();
+            median_angle(&jumps)
         };
         let spares = spares(&tracks, zone.slots, heads);
         let (track_jump, cylinder_jump) = (jump(false), jump(true).unwrap_or(0.0));
@@ -261,7 +260,7 @@ fn spares(tracks: &[(usize, Edge)], slots: u32, heads: u32) -> u32 {
 fn whole_slots(skew: f64, slots: u32, tolerance: f64) -> f64 {
     let exact = skew * f64::from(slots);
     let near = (exact - exact.round()).abs() <= f64::max(0.02, (tolerance * f64::from(slots)).min(0.3));
-    if near { exact.round() / f64::from(slots) } else { skew }
+    if near { fraction(exact.round() / f64::from(slots)) } else { skew }
 }
 
 /// Collects the tracks whose both ends were seen, or, without skew, those whose line was.

@@ -39,8 +39,9 @@ pub fn distances(readings: &[Sample]) -> Vec<(f64, f64)> {
     readings.windows(2).map(|pair| (distance(pair), pair[1].service_us)).collect()
 }
 
-/// Reads up to `count` random pages, as long as there is time, of a drive with blocks of `block` sectors.
-pub(super) fn read(session: &mut Session, count: usize, block: u32) -> Result<Vec<Sample>, String> {
+/// Reads up to `count` random pages, as long as there is time.
+pub(super) fn read(session: &mut Session, count: usize) -> Result<Vec<Sample>, String> {
+    let block = session.probe.size;
     let blocks = (PAGE_SECTORS / block).max(1);
     let last = session.sectors().saturating_sub(u64::from(blocks)) / u64::from(blocks);
     let mut readings = Vec::new();

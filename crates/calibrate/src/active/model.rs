@@ -25,6 +25,7 @@ impl Found {
             rotation_ms: self.turn_us.value / 1e3,
             heads: self.heads,
             band_cylinders: self.band_cylinders,
+            head_order: self.head_order.unwrap_or_default(),
             overhead_ms: (access_us - sector_us).max(0.0) / 1e3,
             head_switch_ms: self.head_switch_us.map_or(0.0, |switch| switch.value) / 1e3,
             hit_ms: self

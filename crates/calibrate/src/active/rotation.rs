@@ -9,7 +9,7 @@
 //! Later the anchors say how the drive's rotation drifts against the clock.
 
 use super::session::{Answer, Clock, Session};
-use crate::numbers::signed;
+use crate::numbers::{median, signed};
 use std::f64::consts::TAU;
 
 /// A turn takes between these: 30,000 and 3,000 turns a minute.
@@ -106,8 +106,8 @@ pub(super) fn find(session: &mut Session) -> Result<Option<Rotation>, String> {
         };
         let near = Gaps([pairs(0, 1), pairs(1, 2)].concat());
         let Some(coarse) = near.coarse() else {
-            let mut first: Vec<f64> = rounds[0].iter().map(Answer::service_us).collect();
-            if median(&mut first).is_some_and(|us| us < ARM_US) {
+            let first: Vec<f64> = rounds[0].iter().map(Answer::service_us).collect();
+            if median(&first) < ARM_US {
                 return Ok(None);
             }
             continue;
@@ -178,9 +178,12 @@ impl Rotation {
                 ahead.push(signed(anchor.phase - session.phase(&answer)));
             }
         }
-        let Some(drift) = median(&mut ahead) else { return Ok(()) };
-        let mut from_median: Vec<f64> = ahead.iter().map(|a| (a - drift).abs()).collect();
-        let spread = median(&mut from_median).unwrap_or(0.0);
+        if ahead.is_empty() {
+            return Ok(());
+        }
+        let drift = median(&ahead);
+        let from_median: Vec<f64> = ahead.iter().map(|a| (a - drift).abs()).collect();
+        let spread = median(&from_median);
         let turns = (session.now_us - self.checked_us) / session.clock.period_us;
         // The platters were ahead of the clock by this many turns of so many: the period was too long.
         let error =
@@ -194,10 +197,4 @@ impl Rotation {
         self.checked_us = session.now_us;
         Ok(())
     }
-}
-
-/// The middle of `values`, which are sorted by this; `None` of none.
-pub(super) fn median(values: &mut [f64]) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
 }

@@ -6,10 +6,12 @@
 
 use super::arrival::{Access, Arrival};
 use super::cache::Cache;
+use super::heads::{SIGNIFICANT, Sample};
 use super::layout::{Layout, Track};
 use super::rotation::Rotation;
 use super::session::Session;
 use crate::numbers::{fraction, signed};
+use lamina_drive::HeadOrder;
 
 /// Distances up to this one are all measured; the ones above are this many times apart.
 const SHORT: u64 = 8;
@@ -18,6 +20,8 @@ const RATIO: f64 = 1.12;
 const HEADS_MATTER: u64 = 64;
 /// How often an arrival is looked for again that too few reads agree on.
 const ATTEMPTS: usize = 3;
+/// How often each of two times is measured that tell the order of heads.
+const ORDER_TIMES: usize = 5;
 /// A longer read before each target takes too much time.
 const FILLING_MAX: u64 = 4096;
 /// Between so many pairs the clock is set by an anchor.
@@ -30,6 +34,8 @@ pub(super) struct Seeks {
     pub none: Option<Access>,
     /// To another head of the cylinder.
     pub head: Option<Access>,
+    /// In which order heads follow each other in cylinders; `None` if times do not tell.
+    pub order: Option<HeadOrder>,
     /// By distance in cylinders.
     pub by_distance: Vec<(u64, Access)>,
 }
@@ -46,6 +52,7 @@ pub(super) fn find(
     let filled = filling(cache).map(|sectors| same_track(seeking, layout, Some(sectors)));
     let none = least([filled.transpose()?.flatten(), same_track(seeking, layout, None)?]);
     let head = head_switch(seeking, layout)?;
+    let order = order(seeking, layout)?;
     let mut by_distance = Vec::new();
     let distances = distances(layout.cylinders);
     for (n, distance) in distances.iter().enumerate() {
@@ -58,7 +65,7 @@ pub(super) fn find(
         }
         by_distance.extend(least(found).map(|access| (*distance, access)));
     }
-    Ok(Seeks { none, head, by_distance })
+    Ok(Seeks { none, head, order, by_distance })
 }
 
 fn least(found: impl IntoIterator<Item = Option<Access>>) -> Option<Access> {
@@ -196,12 +203,42 @@ pub(super) fn over(
         let long = distance > layout.cylinders / 3;
         let target = any(session, &layout.tracks, |track| up(track) || long && down(track))?;
         let cylinder = if up(&target) { target.cylinder + distance } else { target.cylinder - distance };
-        let index = if mirrored { u64::from(layout.heads) - 1 - target.index } else { target.index };
-        let first = layout.first(cylinder, index);
-        let (zone, _, _) = layout.place(first);
-        let source = early_sector(session, first, zone.slots).min(session.sectors() - 1);
-        Some(Pair { source, sectors: 1, target })
+        Some(from(session, layout, cylinder, mirrored, target))
     })
+}
+
+/// A read to start from of the track in another cylinder that has the target's place there, or its place from the end.
+fn from(session: &mut Session, layout: &Layout, cylinder: u64, mirrored: bool, target: Track) -> Pair {
+    let index = if mirrored { u64::from(layout.heads) - 1 - target.index } else { target.index };
+    let first = layout.first(cylinder, index);
+    let (zone, _, _) = layout.place(first);
+    let source = early_sector(session, first, zone.slots).min(session.sectors() - 1);
+    Pair { source, sectors: 1, target }
+}
+
+/// In which order heads follow each other, if changing them takes longer than the seek to the next cylinder: tracks at
+/// the same place of both cylinders are then nearer, or those at mirrored places.
+fn order(seeking: &mut Seeking, layout: &Layout) -> Result<Option<HeadOrder>, String> {
+    if layout.heads < 2 || layout.band > 1 {
+        return Ok(None);
+    }
+    let (last, heads) = (layout.cylinders - 1, u64::from(layout.heads));
+    let mut times = |mirrored: bool| -> Result<Sample, String> {
+        let mut known = Vec::new();
+        for _ in 0..ORDER_TIMES {
+            let found = seeking.bisect(|session| {
+                // The middle one of an odd number of heads is its own mirror.
+                let tells = |track: &Track| track.cylinder < last && 2 * track.index + 1 != heads;
+                let target = any(session, &layout.tracks, tells)?;
+                Some(from(session, layout, target.cylinder + 1, mirrored, target))
+            })?;
+            known.extend(found.map(|access| access.us()));
+        }
+        Ok(Sample::of(&known))
+    };
+    let (same, mirrored) = (times(false)?, times(true)?);
+    let nearer = if same.mean < mirrored.mean { HeadOrder::Ascending } else { HeadOrder::Serpentine };
+    Ok((same.differs(&mirrored) > SIGNIFICANT).then_some(nearer))
 }
 
 /// Within a track. Reading ahead must not have the target, nor move the arm: the source fills a segment of the cache,

@@ -3,6 +3,7 @@
 //! The moments of all answers are on one time axis, the sum of service and thinking, so that the angle of the platters
 //! at an answer follows from a [`Clock`]. Thinking is in whole microseconds, as the simplest probe reads it.
 
+use super::blocks::Blocks;
 use crate::Probe;
 use crate::numbers::fraction;
 use lamina_drive::{Op, Request};
@@ -63,12 +64,14 @@ impl Clock {
 
 /// A drive under questions.
 pub(super) struct Session<'a> {
-    probe: &'a mut dyn Probe,
+    /// The drive; what is read below as a sector is one of its blocks.
+    pub probe: Blocks<'a>,
     progress: &'a mut dyn FnMut(&str),
     pub rng: fastrand::Rng,
     /// Microseconds since the first question.
     pub now_us: f64,
     pub requests: u64,
+    pub writes: u64,
     /// After so many microseconds no further questions are asked that are not needed.
     pub budget_us: f64,
     /// Not known before it was measured, and then only if there is a cache.
@@ -81,14 +84,15 @@ pub(super) struct Session<'a> {
 
 impl<'a> Session<'a> {
     pub(super) fn new(
-        probe: &'a mut dyn Probe,
+        probe: Blocks<'a>,
         progress: &'a mut dyn FnMut(&str),
         seed: u64,
         budget_us: f64,
     ) -> Session<'a> {
         let rng = fastrand::Rng::with_seed(seed);
         let clock = Clock::new(1.0);
-        Session { probe, progress, rng, now_us: 0.0, requests: 0, budget_us, hit: None, clock, noise: 0.0 }
+        let (now_us, noise) = (0.0, 0.0);
+        Session { probe, progress, rng, now_us, requests: 0, writes: 0, budget_us, hit: None, clock, noise }
     }
 
     pub(super) fn sectors(&self) -> u64 {
@@ -123,6 +127,8 @@ impl<'a> Session<'a> {
 
     fn ask(&mut self, request: Request, think_us: f64) -> Result<Answer, String> {
         let think_us = think_us.max(0.0).round();
+        // One that fails may have been done in part.
+        self.writes += u64::from(request.op == Op::Write);
         let service_us = self.probe.ask(request, think_us)?;
         if !service_us.is_finite() || service_us < 0.0 {
             return Err(format!("the drive says that {request:?} took {service_us} us"));

@@ -11,13 +11,17 @@ use crate::numbers::{fraction, signed};
 
 /// Distances from a track's sector at which its line is looked for, in sectors. Each is four times the one before, so
 /// that the line of the shorter one says enough about the longer.
-const STEPS: [u64; 7] = [16, 64, 256, 1024, 4096, 16_384, 65_536];
+const STEPS: [u64; 8] = [16, 64, 256, 1024, 4096, 16_384, 65_536, 262_144];
 /// Tracks of a line without a jump after which there is none: more than the heads of any drive.
 const TURNS_MAX: f64 = 34.0;
 /// A track has more sectors than this.
 const SECTORS_MIN: f64 = 24.0;
 /// A number of sectors around a track that is off by less than this is whole when it is rounded.
 const SLOTS_ERROR: f64 = 0.3;
+/// A walk over more slips than this sees no tracks.
+const SLIPS_MAX: usize = 100;
+/// The least part of a sector that a track may have: an eighth, where blocks are eight sectors, less what rounds it.
+const BROKEN_MIN: f64 = 0.1;
 /// A track with a defective sector has more sectors below it than this, or is followed from it.
 const NEAR_SLIP: u64 = 18;
 /// How often a place is tried again a little lower when its first sectors are on two tracks.
@@ -211,6 +215,7 @@ pub(super) async fn walk(ask: &Asker, top: u64, tracks: usize) -> Option<Walk> {
     let mut walk = Walk { line, slots: line.slots().0.round() as u32, edges: Vec::new(), end: End::Enough };
     let mut lengths: Vec<u64> = vec![u64::from(walk.slots)];
     let mut line = slope.line;
+    let mut slips: Vec<u64> = Vec::new();
     loop {
         let Some(lbn) = first else {
             walk.end = End::NoSkew;
@@ -223,9 +228,16 @@ pub(super) async fn walk(ask: &Asker, top: u64, tracks: usize) -> Option<Walk> {
         let below = ask.phase(lbn - 1).await;
         let phase = line.at(lbn);
         if line.slips(phase, below, ask.tolerance) {
-            line = Line { lbn: lbn - 1, phase: below, ..line };
-            first = below_slip(ask, &line).await;
-            continue;
+            slips.push(lbn);
+            if slips.len() > SLIPS_MAX {
+                walk.end = End::Lost;
+                break;
+            }
+            if !are_regular(&slips) {
+                line = Line { lbn: lbn - 1, phase: below, ..line };
+                first = below_slip(ask, &line).await;
+                continue;
+            }
         }
         walk.edges.push(Edge { lbn, phase, jump: fraction(phase - below - line.per_sector) });
         if walk.edges.len() >= tracks {
@@ -257,6 +269,12 @@ pub(super) async fn walk(ask: &Asker, top: u64, tracks: usize) -> Option<Walk> {
 }
 
 impl Walk {
+    /// Whether the track certainly has no whole number of sectors.
+    pub(super) fn is_broken(&self) -> bool {
+        let (slots, error) = self.line.slots();
+        (slots - slots.round()).abs() > error.max(BROKEN_MIN)
+    }
+
     /// Where the slope leaves several numbers of sectors, a length that was seen tells; spares and slips shorten
     /// tracks.
     fn settle(&mut self) {
@@ -271,6 +289,12 @@ impl Walk {
             self.slots = length as u32;
         }
     }
+}
+
+/// Whether the last slips, from above downwards, are equally far from each other: then they all are none, but ends of
+/// tracks with spare sectors and without skew.
+fn are_regular(slips: &[u64]) -> bool {
+    matches!(slips, [.., a, b, c] if a - b == b - c)
 }
 
 /// The first sector of the track of `line`, which begins right below a defective sector.

@@ -8,10 +8,10 @@
 
 use super::Measured;
 use super::layout::Layout;
-use super::rotation::{Rotation, median};
+use super::rotation::Rotation;
 use super::seek::{self, Seeking};
 use super::session::Session;
-use crate::numbers::{fraction, signed};
+use crate::numbers::{fraction, median, signed};
 
 /// Writes that say whether they are buffered.
 const TRIES: usize = 15;
@@ -83,35 +83,45 @@ fn ends(session: &mut Session, layout: &Layout) -> Result<Ends, String> {
     let agree = |one: &f64| late.iter().filter(|other| signed(*other - one).abs() <= near).count();
     // What a write takes to be acknowledged is a small part of a turn.
     let most = late.iter().copied().filter(|late| late.abs() < LATE_MAX).max_by_key(agree);
-    let buffered = || Ends::Buffered { write_us: median(&mut times.clone()).unwrap_or(0.0) };
+    let buffered = || Ends::Buffered { write_us: median(&times) };
     Ok(most.filter(|late| 2 * agree(late) > count).map_or_else(buffered, |late| Ends::Medium { late }))
 }
 
 /// The size of the buffer, and what a sector takes on the way to it.
 fn buffer(session: &mut Session, write_us: f64) -> Result<Buffer, String> {
     session.say("writes: the size of the buffer");
+    let most = SECTORS_MAX.min(session.sectors() / 4);
+    let turn_us = session.clock.period_us;
+    let mut took_us = |sectors: u64| -> Result<f64, String> {
+        let lbn = session.anywhere().min(session.sectors() - sectors);
+        Ok(session.write_many(lbn, sectors as u32, IDLE_US)?.service_us())
+    };
     let mut long = Vec::new();
     for _ in 0..TRIES / 3 {
-        let lbn = session.anywhere().min(session.sectors() - u64::from(LONG));
-        long.push(session.write_many(lbn, LONG, IDLE_US)?.service_us());
+        long.push(took_us(u64::from(LONG))?);
     }
-    let long_us = median(&mut long).unwrap_or(write_us);
-    let sector_us = ((long_us - write_us) / f64::from(LONG - 1)).max(0.0);
-    let turn_us = session.clock.period_us;
-    let most = SECTORS_MAX.min(session.sectors() / 4);
-    let mut fits = |sectors: u64| -> Result<bool, String> {
-        let lbn = session.anywhere().min(session.sectors() - sectors);
-        let took_us = session.write_many(lbn, sectors as u32, IDLE_US)?.service_us();
+    let each = |sectors: u64, us: f64| ((us - write_us) / (sectors - 1) as f64).max(0.0);
+    let mut sector_us = each(u64::from(LONG), median(&long));
+    let near = |sectors: u64, us: f64, sector_us: f64| {
         let expected_us = write_us + (sectors - 1) as f64 * sector_us;
-        Ok((took_us - expected_us).abs() < turn_us / 8.0 + expected_us / 50.0)
+        (us - expected_us).abs() < turn_us / 8.0 + expected_us / 50.0
     };
     let (mut there, mut beyond) = (1, 2);
-    while beyond <= most && fits(beyond)? {
+    while beyond <= most {
+        let us = [took_us(beyond)?, took_us(beyond)?];
+        if !us.iter().all(|us| near(beyond, *us, sector_us)) {
+            break;
+        }
+        if beyond > u64::from(LONG) {
+            // What a write differs by counts less the longer the write is.
+            sector_us = each(beyond, (us[0] + us[1]) / 2.0);
+        }
         (there, beyond) = (beyond, beyond * 2);
     }
     if beyond > most {
         return Ok(Buffer { sectors: (there, false), write_us, sector_us });
     }
+    let mut fits = |sectors: u64| Ok::<bool, String>(near(sectors, took_us(sectors)?, sector_us));
     while beyond - there > 1 {
         let middle = (there + beyond) / 2;
         // A longer write may end in time by chance, but not twice.
@@ -148,5 +158,5 @@ fn flush(session: &mut Session) -> Option<f64> {
         session.write_many(lbn, 1, 0.0).ok()?;
         times.push(session.flush().ok()?.service_us());
     }
-    median(&mut times)
+    Some(median(&times))
 }

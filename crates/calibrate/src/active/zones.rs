@@ -19,6 +19,8 @@ const EDGES: usize = 4;
 const EDGES_OF_ZONE: usize = 34;
 /// Tracks from a boundary at which bisecting gives way to a walk.
 const NEAR_TRACKS: u64 = 3;
+/// A jump of the phase by less than so many sectors is none.
+const JUMP_MIN: f64 = 0.5;
 /// How often a place is moved whose tracks are not clear.
 const MOVES: u64 = 5;
 
@@ -49,16 +51,17 @@ pub(super) fn find(session: &mut Session, rotation: &mut Rotation, ahead: u64) -
     if walks.len() < 2 {
         return Err("no tracks are seen: the phases of sectors that follow each other are on no line".into());
     }
+    if 2 * walks.iter().filter(|walk| walk.is_broken()).count() > walks.len() {
+        return Err("tracks hold no whole number of the blocks that the drive answers for".into());
+    }
     let skewless = walks.iter().filter(|walk| walk.end == End::NoSkew).count() * 2 > walks.len();
     session.say("zones: boundaries");
     let mut firsts = boundaries(session, rotation, &walks, skewless)?;
-    firsts.insert(0, (0, walks[0].slots));
-    if skewless {
-        begin_tracks(session, &mut firsts, ahead)?;
-    }
+    firsts.insert(0, First { lbn: 0, slots: walks[0].slots, is_seen: true });
+    begin_tracks(session, &mut firsts, ahead)?;
     session.say(&format!("zones: {} of them, skews", firsts.len()));
     let begins = if skewless { vec![None; firsts.len()] } else { begins(session, rotation, &firsts)? };
-    let zone = |((first, slots), begin)| Zone { first, slots, begin };
+    let zone = |(first, begin): (First, _)| Zone { first: first.lbn, slots: first.slots, begin };
     Ok(Map { zones: firsts.into_iter().zip(begins).map(zone).collect(), walks, skewless })
 }
 
@@ -88,20 +91,30 @@ struct Known {
     slots: u32,
 }
 
-/// First sectors of all zones but the first, with their sectors around a track, ascending.
+/// The first sector of a zone.
+#[derive(Clone, Copy, Debug)]
+struct First {
+    lbn: u64,
+    /// Sectors around the zone's tracks.
+    slots: u32,
+    /// Whether phases jump there. If they do not, the lines of both zones meet, and near there are one.
+    is_seen: bool,
+}
+
+/// First sectors of all zones but the first, ascending.
 fn boundaries(
     session: &mut Session,
     rotation: &mut Rotation,
     walks: &[Walk],
     skewless: bool,
-) -> Result<Vec<(u64, u32)>, String> {
+) -> Result<Vec<First>, String> {
     let known = |walk: &Walk| Known { lbn: walk.line.lbn, slots: walk.slots };
     let pairs: Vec<(Known, Known)> = walks
         .windows(2)
         .map(|pair| (known(&pair[0]), known(&pair[1])))
         .filter(|(low, high)| low.slots != high.slots)
         .collect();
-    let found: Vec<Vec<(u64, u32)>> = run(session, rotation, |ask| {
+    let found: Vec<Vec<First>> = run(session, rotation, |ask| {
         pairs
             .into_iter()
             .map(|(low, high)| {
@@ -111,13 +124,13 @@ fn boundaries(
             .collect()
     })?;
     let mut firsts = found.concat();
-    firsts.sort_unstable();
-    firsts.dedup_by_key(|(first, _)| *first);
+    firsts.sort_unstable_by_key(|first| first.lbn);
+    firsts.dedup_by_key(|first| first.lbn);
     Ok(firsts)
 }
 
 /// The boundaries between two places that differ.
-async fn between(ask: &Asker, low: Known, high: Known, skewless: bool) -> Vec<(u64, u32)> {
+async fn between(ask: &Asker, low: Known, high: Known, skewless: bool) -> Vec<First> {
     let mut found = Vec::new();
     let mut open = vec![(low, high)];
     while let Some((mut low, mut high)) = open.pop() {
@@ -135,7 +148,7 @@ async fn between(ask: &Asker, low: Known, high: Known, skewless: bool) -> Vec<(u
                 high = middle;
             }
         }
-        found.extend(first_sector(ask, low, high, skewless).await.map(|first| (first, high.slots)));
+        found.extend(first_sector(ask, low, high, skewless).await);
     }
     found
 }
@@ -162,16 +175,17 @@ async fn look(ask: &Asker, low: &Known, high: &Known) -> Option<Known> {
 
 /// The first sector of the zone of `high`, which is a few tracks above `low`. Without skew it is where the lines of
 /// both meet.
-async fn first_sector(ask: &Asker, low: Known, high: Known, skewless: bool) -> Option<u64> {
+async fn first_sector(ask: &Asker, low: Known, high: Known, skewless: bool) -> Option<First> {
     let edge = if skewless { None } else { edge(ask, low, high).await };
-    match edge {
-        Some(edge) => Some(edge.lbn),
-        None => {
-            let track = u64::from(low.slots.max(high.slots));
-            let between = low.lbn.saturating_sub(track)..=high.lbn + track;
-            crossing(ask, low, high).await.filter(|first| between.contains(first))
-        }
+    let slots = high.slots;
+    if let Some(edge) = edge {
+        let is_seen = signed(edge.jump).abs() > JUMP_MIN / f64::from(slots) + 2.0 * ask.tolerance;
+        return Some(First { lbn: edge.lbn, slots, is_seen });
     }
+    let track = u64::from(low.slots.max(high.slots));
+    let between = low.lbn.saturating_sub(track)..=high.lbn + track;
+    let lbn = crossing(ask, low, high).await.filter(|first| between.contains(first))?;
+    Some(First { lbn, slots, is_seen: false })
 }
 
 /// The begin of the zone of `high`, by a walk.
@@ -199,13 +213,16 @@ async fn crossing(ask: &Asker, low: Known, high: Known) -> Option<u64> {
     Some((meeting + 1.0).round() as u64)
 }
 
-/// Moves boundaries to where tracks begin: defects and noise may have moved them.
-fn begin_tracks(session: &mut Session, firsts: &mut [(u64, u32)], ahead: u64) -> Result<(), String> {
+/// Moves boundaries at which phases do not jump to where tracks begin: defects and noise may have moved them.
+fn begin_tracks(session: &mut Session, firsts: &mut [First], ahead: u64) -> Result<(), String> {
     for n in 1..firsts.len() {
-        let ((_, slots), (first, next)) = (firsts[n - 1], firsts[n]);
-        let Some(low) = first.checked_sub(u64::from(slots.min(next)) / 2) else { continue };
-        if let Some(found) = next_track(session, low, slots, ahead)? {
-            firsts[n].0 = found;
+        let (below, First { lbn, slots, is_seen }) = (firsts[n - 1].slots, firsts[n]);
+        if is_seen {
+            continue;
+        }
+        let Some(low) = lbn.checked_sub(u64::from(below.min(slots)) / 2) else { continue };
+        if let Some(found) = next_track(session, low, below, ahead)? {
+            firsts[n].lbn = found;
         }
     }
     Ok(())
@@ -215,37 +232,48 @@ fn begin_tracks(session: &mut Session, firsts: &mut [(u64, u32)], ahead: u64) ->
 fn begins(
     session: &mut Session,
     rotation: &mut Rotation,
-    firsts: &[(u64, u32)],
+    firsts: &[First],
 ) -> Result<Vec<Option<Walk>>, String> {
-    let end = session.sectors();
-    let ends = firsts.iter().skip(1).map(|(first, _)| *first).chain([end]);
-    let zones: Vec<(u64, u32, u64)> =
-        firsts.iter().zip(ends).map(|((first, slots), end)| (*first, *slots, end)).collect();
+    let ends = firsts.iter().skip(1).map(|first| first.lbn).chain([session.sectors()]);
+    let zones: Vec<(First, u64)> = firsts.iter().copied().zip(ends).collect();
     run(session, rotation, |ask| {
         zones
             .into_iter()
-            .map(|(first, slots, end)| {
+            .map(|(first, end)| {
                 let ask = ask.clone();
-                Box::pin(async move { begin(&ask, first, slots, end).await }) as _
+                Box::pin(async move { begin(&ask, first, end).await }) as _
             })
             .collect()
     })
 }
 
-async fn begin(ask: &Asker, first: u64, slots: u32, end: u64) -> Option<Walk> {
-    let tracks = ((end - first) / u64::from(slots)).min(EDGES_OF_ZONE as u64);
+async fn begin(ask: &Asker, first: First, end: u64) -> Option<Walk> {
+    let slots = u64::from(first.slots);
+    let tracks = ((end - first.lbn) / slots).min(EDGES_OF_ZONE as u64);
     for n in 0..MOVES {
         let tracks = tracks.checked_sub(n).filter(|tracks| *tracks > 1)?;
-        let top = first + tracks * u64::from(slots) - u64::from(slots) / 2;
+        let top = first.lbn + tracks * slots - slots / 2;
         let found = walk(ask, top, tracks as usize + 2).await;
-        let whole = |walk: &Walk| match walk.end {
-            End::Zone => walk.edges.last().is_some_and(|edge| edge.lbn == first),
-            End::Start => first == 0,
-            End::Enough | End::NoSkew | End::Lost => false,
-        };
-        if let Some(walk) = found.filter(whole) {
+        if let Some(walk) = found.and_then(|walk| down_to(walk, first)) {
             return Some(walk);
         }
     }
     None
+}
+
+/// A walk that ends with the first sector of a zone; `None` if it does not get there.
+fn down_to(mut walk: Walk, first: First) -> Option<Walk> {
+    if walk.end == End::Start {
+        return (first.lbn == 0).then_some(walk);
+    }
+    let last = walk.edges.last_mut()?;
+    let off = last.lbn.abs_diff(first.lbn);
+    // Where phases do not jump, the walk sees the end of the zone less well than a read over it.
+    let is_there = off == 0 || !first.is_seen && off < u64::from(first.slots) / 4;
+    if walk.end != End::Zone || !is_there {
+        return None;
+    }
+    last.phase += (first.lbn as f64 - last.lbn as f64) / f64::from(first.slots);
+    last.lbn = first.lbn;
+    Some(walk)
 }

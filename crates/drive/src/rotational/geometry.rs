@@ -5,7 +5,7 @@
 //! zone's first sector as if all of the zone were read, so that a transfer takes the difference of two counts.
 
 use super::seek::SeekTimes;
-use super::{Rotational, Zone};
+use super::{HeadOrder, Rotational, Zone};
 use crate::check::{Checked, ascends};
 use crate::machine::MS;
 use crate::phase::fraction;
@@ -22,6 +22,8 @@ pub(crate) struct Geometry {
     /// Heads, and cylinders of a band.
     heads: f64,
     band: f64,
+    /// Whether odd cylinders begin with the last head.
+    is_serpentine: bool,
 }
 
 /// A zone, ready for use.
@@ -107,7 +109,9 @@ impl Geometry {
         let rotation = model.rotation_ms * MS;
         let head_switch = model.head_switch_ms * MS / rotation;
         let next_cylinder = seek.at(1.0) / rotation;
-        let both = if model.heads > 1 { next_cylinder.max(head_switch) } else { next_cylinder };
+        let is_serpentine = model.head_order == HeadOrder::Serpentine;
+        let stays = model.heads == 1 || is_serpentine;
+        let both = if stays { next_cylinder } else { next_cylinder.max(head_switch) };
         let ends = model.zones.iter().skip(1).map(|zone| zone.first_lbn).chain([u64::MAX]);
         let run = |((zone, end), first_cylinder): ((&Zone, u64), f64)| Run {
             first: zone.first_lbn,
@@ -128,6 +132,7 @@ impl Geometry {
             last: sectors - 1,
             heads: model.heads.into(),
             band: model.band_cylinders.into(),
+            is_serpentine,
         }
     }
 
@@ -153,9 +158,10 @@ impl Geometry {
         let changes = heads_changed * run.head_turns + cylinders_changed * run.cylinder_turns;
         let sector = within - track * run.sectors;
         let tracks = band * self.heads * self.band + track;
+        let cylinder = run.first_cylinder + cylinder;
         Place {
-            cylinder: run.first_cylinder + cylinder,
-            head,
+            cylinder,
+            head: if self.is_serpentine && cylinder as u64 % 2 == 1 { self.heads - 1.0 - head } else { head },
             turns: run.angle + tracks + changes + sector * run.per_sector,
             before: sector,
             left: (run.sectors - sector).min(run.band_sectors - within).min(run.length - offset),
@@ -238,7 +244,12 @@ mod tests {
 
     /// A disk of 10 ms a rotation with 2 zones, seeks of 1 ms and changes of heads of 0.5 ms.
     fn geometry(heads: u32, band_cylinders: u32, zones: Vec<Zone>) -> Geometry {
+        ordered(heads, band_cylinders, HeadOrder::Ascending, zones)
+    }
+
+    fn ordered(heads: u32, band_cylinders: u32, head_order: HeadOrder, zones: Vec<Zone>) -> Geometry {
         let model = Rotational {
+            head_order,
             rotation_ms: 10.0,
             heads,
             band_cylinders,
@@ -364,17 +375,19 @@ mod tests {
             let end = model.zones.get(i + 1).map_or(sectors, |zone| zone.first_lbn) as usize;
             let mut angle = zone.angle;
             while walked.len() < end {
-                for head in 0..model.heads {
+                for nth in 0..model.heads {
+                    let is_back = model.head_order == HeadOrder::Serpentine && cylinder % 2 == 1;
+                    let head = if is_back { model.heads - 1 - nth } else { nth };
                     for step in 0..model.band_cylinders {
                         let back = model.band_cylinders - 1 - step;
-                        let at = cylinder + if head % 2 == 0 { step } else { back };
-                        let is_last = head == model.heads - 1 && step == model.band_cylinders - 1;
+                        let at = cylinder + if nth % 2 == 0 { step } else { back };
+                        let is_last = nth == model.heads - 1 && step == model.band_cylinders - 1;
                         let spare = if is_last { zone.spare_sectors } else { 0 };
                         for sector in 0..zone.sectors_per_track as u32 - spare {
                             let turns = angle + f64::from(sector) / zone.sectors_per_track;
                             walked.push((f64::from(at), f64::from(head), turns));
                         }
-                        let is_head = step == model.band_cylinders - 1 && head != model.heads - 1;
+                        let is_head = step == model.band_cylinders - 1 && nth != model.heads - 1;
                         angle += 1.0 + if is_head { zone.track_skew } else { zone.cylinder_skew };
                     }
                 }
@@ -401,8 +414,16 @@ mod tests {
             };
             let zones = vec![zone(0), zone(1003), zone(2222)];
             let (heads, band_cylinders) = (random.u32(1..5), random.u32(1..4));
-            let model = Rotational { heads, band_cylinders, zones: zones.clone(), ..Rotational::default() };
-            let (map, walked) = (geometry(heads, band_cylinders, zones), walk(&model, sectors));
+            let is_serpentine = band_cylinders == 1 && random.bool();
+            let head_order = if is_serpentine { HeadOrder::Serpentine } else { HeadOrder::Ascending };
+            let model = Rotational {
+                heads,
+                band_cylinders,
+                head_order,
+                zones: zones.clone(),
+                ..Rotational::default()
+            };
+            let (map, walked) = (ordered(heads, band_cylinders, head_order, zones), walk(&model, sectors));
             for _ in 0..100 {
                 let lbn = random.u64(0..sectors - 200);
                 let (place, expected) = (map.place(lbn), walked[lbn as usize]);

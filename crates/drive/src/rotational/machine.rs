@@ -400,8 +400,8 @@ impl Machine {
     fn plan(&self, start: Nanos, request: &Request, access: Access) -> Transfer {
         let place = self.geometry.place(request.lbn);
         let distance = (place.cylinder - self.arm.0).abs();
-        let switch = if distance == 0.0 && place.head != self.arm.1 { self.head_switch } else { 0.0 };
-        let moved = self.seek.at(distance) + switch + access.settle;
+        let switch = if place.head == self.arm.1 { 0.0 } else { self.head_switch };
+        let moved = self.seek.at(distance).max(switch) + access.settle;
         let arrival = start + self.overhead + moved.max(access.data) + access.late;
         let arrival = arrival.max(start);
         let wait = match self.spin {

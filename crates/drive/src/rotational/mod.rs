@@ -44,6 +44,9 @@ pub struct Rotational {
     /// layout by cylinders; more is the serpentine one.
     #[serde(default = "one")]
     pub band_cylinders: u32,
+    /// In which order the heads of a cylinder follow each other; with bands only the default.
+    #[serde(default, skip_serializing_if = "HeadOrder::is_ascending")]
+    pub head_order: HeadOrder,
     /// From the begin of a request to the begin of the seek.
     #[serde(default)]
     pub overhead_ms: f64,
@@ -55,7 +58,7 @@ pub struct Rotational {
     /// it.
     #[serde(default)]
     pub read_sector_ms: f64,
-    /// Changing heads within a cylinder.
+    /// Changing heads within a cylinder; the least time of a seek that ends on another head.
     #[serde(default)]
     pub head_switch_ms: f64,
     /// What positioning takes longer before a write.
@@ -112,6 +115,27 @@ pub enum Order {
     Fifo,
     /// The one that is expected to end first.
     Shortest,
+}
+
+/// In which order LBNs take the heads of a cylinder.
+///
+/// Which head a track is under shows only where changing heads takes longer than the seek: elsewhere both orders have
+/// the same times, and a calibration does not tell them apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HeadOrder {
+    /// From the first to the last in every cylinder.
+    #[default]
+    Ascending,
+    /// From the first to the last in even cylinders, and back in odd ones: the next cylinder begins under the same
+    /// head.
+    Serpentine,
+}
+
+impl HeadOrder {
+    fn is_ascending(&self) -> bool {
+        *self == HeadOrder::Ascending
+    }
 }
 
 /// Tracks with the same number of sectors.
@@ -202,6 +226,7 @@ impl Default for Rotational {
             rotation_ms: 60_000.0 / 7200.0,
             heads: 1,
             band_cylinders: 1,
+            head_order: HeadOrder::Ascending,
             overhead_ms: 0.0,
             completion_ms: 0.0,
             read_sector_ms: 0.0,
@@ -230,6 +255,10 @@ impl Rotational {
         within("rotational.rotation-ms", self.rotation_ms, 0.1..=1000.0)?;
         within("rotational.heads", self.heads, 1..=256)?;
         within("rotational.band-cylinders", self.band_cylinders, 1..=100_000)?;
+        if self.head_order == HeadOrder::Serpentine && self.band_cylinders > 1 {
+            let message = format_args!("serpentine is for band-cylinders of 1, not {}", self.band_cylinders);
+            return Err(wrong("rotational.head-order", message));
+        }
         ms("rotational.overhead-ms", self.overhead_ms)?;
         ms("rotational.completion-ms", self.completion_ms)?;
         ms("rotational.read-sector-ms", self.read_sector_ms)?;

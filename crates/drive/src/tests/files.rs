@@ -26,6 +26,7 @@ fn full() -> Vec<Model> {
         rotation_ms: 5.97182,
         heads: 2,
         band_cylinders: 3,
+        head_order: HeadOrder::Ascending,
         overhead_ms: 0.1,
         completion_ms: 0.2,
         read_sector_ms: 0.05,
@@ -53,7 +54,12 @@ fn full() -> Vec<Model> {
         zones: vec![zone.clone(), Zone { first_lbn: 1_000_000, first_cylinder: Some(5000), ..zone }],
     };
     let curve = Seek::Curve(Curve { alpha_ms: 0.5, beta_ms: 0.01, gamma_ms: 1e-5 });
-    let curved = Rotational { seek: curve, ..rotational.clone() };
+    let curved = Rotational {
+        seek: curve,
+        band_cylinders: 1,
+        head_order: HeadOrder::Serpentine,
+        ..rotational.clone()
+    };
     let ssd = Ssd {
         command_us: 0.7,
         suspend_us: Some(20.0),
@@ -180,6 +186,10 @@ fn errors_name_the_line_the_key_and_the_range() {
         (
             format!("{head}{disk}[[rotational.zones]]\nfirst-lbn = 1\nsectors-per-track = 5"),
             "line 7: rotational.zones[0].first-lbn: 1 is outside 0..=0",
+        ),
+        (
+            format!("{head}{disk}band-cylinders = 2\nhead-order = \"serpentine\"\n{zone}"),
+            "line 7: rotational.head-order: serpentine is for band-cylinders of 1, not 2",
         ),
         (format!("{head}{disk}zones = []"), "line 6: rotational.zones: 0 entries: 1..=4096 are allowed"),
         (

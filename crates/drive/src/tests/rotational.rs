@@ -60,6 +60,16 @@ fn positioning() {
 }
 
 #[test]
+fn seeks_to_another_head_take_a_change_of_heads() {
+    let end = |head_order: HeadOrder| {
+        let model = Rotational { head_switch_ms: 3.0, head_order, ..disk() };
+        // Cylinder 1 begins at the angle 0.3. From head 0 the arm is there at 1.5 ms, from head 1 at 3.5.
+        ends(&model, &[(0.0, read(200, 1))]).0[0]
+    };
+    assert_ms(&[end(HeadOrder::Ascending), end(HeadOrder::Serpentine)], &[3.35, 13.35]);
+}
+
+#[test]
 fn reading_ahead() {
     let cache = Some(Cache { segments: 2, segment_sectors: 100, prefetch_sectors: 50 });
     let requests = [
