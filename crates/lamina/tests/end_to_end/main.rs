@@ -8,7 +8,6 @@ mod classes;
 mod commands;
 mod commands_of_devices;
 mod create;
-mod models;
 mod offline;
 mod recovery;
 mod rig;
