@@ -88,8 +88,8 @@ impl Machine {
         }
     }
 
-    /// The part of the time of `request` on the medium that is the same whenever the request is begun; 0 where the model
-    /// does not tell it from the rest.
+    /// The part of the time of `request` on the medium that is the same whenever the request is begun; 0 where the
+    /// model does not tell it from the rest.
     pub(crate) fn transfer(&self, request: &Request) -> Nanos {
         match self {
             Machine::Rotational(machine) => machine.transfer_time(request),

@@ -95,8 +95,8 @@ impl Tracker {
         length(self.machine.cost(now.0 as Nanos, request))
     }
 
-    /// What the transfer of `request` from or to the medium takes, whenever it is sent: turns that are lost between tracks
-    /// count. 0 of a drive whose model has no such part.
+    /// What the transfer of `request` from or to the medium takes, whenever it is sent: turns that are lost between
+    /// tracks count. 0 of a drive whose model has no such part.
     pub fn transfer(&self, request: &Request) -> Duration {
         length(self.machine.transfer(request))
     }
