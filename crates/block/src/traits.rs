@@ -97,22 +97,29 @@ pub struct Outside {
     pub stored: bool,
     /// The value is an address, perhaps `unix:PATH`; otherwise a path.
     pub address: bool,
+    /// Values that are names of what comes with Lamina, and no places.
+    pub names: &'static [&'static str],
 }
 
 impl Outside {
     /// The path of a file that data is kept in. The file belongs to the device alone.
     pub const fn file(key: &'static str) -> Outside {
-        Outside { key, stored: true, address: false }
+        Outside { key, stored: true, address: false, names: &[] }
     }
 
     /// The address of a server that data is kept on.
     pub const fn server(key: &'static str) -> Outside {
-        Outside { key, stored: true, address: true }
+        Outside { key, stored: true, address: true, names: &[] }
     }
 
     /// The path of a file that only this host needs.
     pub const fn local(key: &'static str) -> Outside {
-        Outside { key, stored: false, address: false }
+        Outside { key, stored: false, address: false, names: &[] }
+    }
+
+    /// The same key, whose value may also be one of `names`, which come with Lamina.
+    pub const fn or(self, names: &'static [&'static str]) -> Outside {
+        Outside { names, ..self }
     }
 
     /// True for the path of a file that data is kept in.

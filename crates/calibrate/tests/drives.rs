@@ -3,25 +3,13 @@
 //! The traces (DiskSim's validation set) are no part of the project: `LAMINA_TRACES` names their folder, and without
 //! them the tests skip.
 
+mod measured;
+
 use lamina_calibrate::passive::{Options, fit, think};
 use lamina_calibrate::trace::{parse, samples};
 use lamina_calibrate::{Score, score};
 use lamina_drive::{Mechanism, Model};
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-/// The text of a trace, if it is there.
-fn text(name: &str) -> Option<String> {
-    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
-    let folder = std::env::var_os("LAMINA_TRACES").map_or_else(beside, PathBuf::from);
-    let path = folder.join(format!("drives/{name}.trace.gz"));
-    if !path.is_file() {
-        println!("skipped: LAMINA_TRACES does not name the folder of the traces");
-        return None;
-    }
-    let output = Command::new("gzip").arg("-dc").arg(path).output().expect("gzip");
-    Some(String::from_utf8(output.stdout).expect("text"))
-}
+use measured::text;
 
 /// How well the second half is predicted, and the rotation in milliseconds.
 fn halves(text: &str) -> (Score, f64) {

@@ -2,21 +2,14 @@
 //!
 //! `LAMINA_SEEDS=first..last` tries other seeds than the usual ones.
 
+mod child;
+
+use child::{Hidden, program};
 use lamina_calibrate::Probe;
 use lamina_calibrate::active::{Answers, Found, Options, find};
 use lamina_calibrate::score;
-use lamina_drive::{HeadOrder, Op, Request};
-use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-
-fn program() -> PathBuf {
-    let test = std::env::current_exe().expect("the path of this test");
-    let folder = test.ancestors().nth(2).expect("target/PROFILE");
-    let program = folder.join("examples/hidden_drive");
-    assert!(program.exists(), "build it: cargo build -p lamina-calibrate --example hidden_drive");
-    program
-}
+use lamina_drive::HeadOrder;
+use std::process::Command;
 
 /// What the drive says of itself.
 struct Truth(Vec<(String, Vec<f64>)>);
@@ -46,50 +39,6 @@ impl Truth {
     fn seek(&self, distance: f64) -> f64 {
         let curve = self.all("seek-us").next().expect("a curve");
         curve[0] + curve[1] * distance.sqrt() + curve[2] * distance
-    }
-}
-
-struct Hidden {
-    child: Child,
-    to: ChildStdin,
-    from: BufReader<ChildStdout>,
-    sectors: u64,
-}
-
-impl Hidden {
-    fn start(seed: u64, sectors: u64) -> Hidden {
-        let mut command = Command::new(program());
-        command.args(["--seed", &seed.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("the drive");
-        let to = child.stdin.take().expect("a pipe");
-        let from = BufReader::new(child.stdout.take().expect("a pipe"));
-        Hidden { child, to, from, sectors }
-    }
-}
-
-impl Probe for Hidden {
-    fn ask(&mut self, request: Request, think_us: f64) -> Result<f64, String> {
-        let op = match request.op {
-            Op::Read => "R",
-            Op::Write => "W",
-            Op::Flush | Op::Discard => return Err("the drive takes reads and writes".into()),
-        };
-        writeln!(self.to, "{op} {} {} {think_us}", request.lbn, request.sectors)
-            .map_err(|e| e.to_string())?;
-        let mut line = String::new();
-        self.from.read_line(&mut line).map_err(|e| e.to_string())?;
-        line.trim().parse().map_err(|e| format!("{line:?}: {e}"))
-    }
-
-    fn sectors(&self) -> u64 {
-        self.sectors
-    }
-}
-
-impl Drop for Hidden {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -21,7 +21,7 @@ fn requests(model: &Model) -> Vec<Request> {
 
 fn main() {
     println!("{:<14} {:>12} {:>12}", "model", "requests/s", "ns a cost");
-    for name in Model::names() {
+    for name in Model::NAMES {
         let model = Model::named(name).expect("a model that comes with Lamina");
         let requests = requests(&model);
         let (mut drive, mut at) = (model.drive(1), Time(0));

@@ -37,9 +37,11 @@ const FAR: u64 = 1 << 62;
 /// What the segments hold: the cache of a drive, or the shadow of one.
 #[derive(Clone, Debug)]
 pub struct SegmentCache {
-    /// First sectors, and first sectors behind; apart, so that a search is a loop over plain numbers.
+    /// First sectors, and first sectors behind.
     starts: Vec<u64>,
     ends: Vec<u64>,
+    /// The segments by their first sectors: few of them begin near enough to have all of a request.
+    sorted: Vec<(u64, usize)>,
     /// The segment that is overwritten next.
     next: usize,
     segment_sectors: u64,
@@ -54,6 +56,7 @@ impl SegmentCache {
         SegmentCache {
             starts: vec![FAR; segments],
             ends: vec![0; segments],
+            sorted: (0..segments).map(|slot| (FAR, slot)).collect(),
             next: 0,
             segment_sectors: keys.segment_sectors.into(),
             prefetch_sectors: keys.prefetch_sectors.into(),
@@ -82,18 +85,18 @@ impl SegmentCache {
     /// Whether one segment has all sectors from `start` to before `end`.
     pub fn holds(&self, start: u64, end: u64) -> bool {
         let (start, end) = (start.min(FAR), end.min(FAR));
-        // A difference is negative, which is its top bit, where a segment begins too late or ends too early. Without a
-        // branch and a comparison, the loop does several segments at a time.
-        let lacks =
-            |all: u64, (from, to): (&u64, &u64)| all & (start.wrapping_sub(*from) | to.wrapping_sub(end));
-        self.starts.iter().zip(&self.ends).fold(u64::MAX, lacks) >> 63 == 0
+        // A segment that begins before this does not reach to the end.
+        let earliest = end.saturating_sub(self.segment_sectors);
+        let up_to = self.sorted.partition_point(|(from, _)| *from <= start);
+        let near = self.sorted[..up_to].iter().rev().take_while(|(from, _)| *from >= earliest);
+        near.map(|(_, slot)| self.ends[*slot]).any(|to| to >= end)
     }
 
     /// Sectors from `start` to before `end` take the next segment, whose number is returned.
     pub(crate) fn put(&mut self, start: u64, end: u64) -> usize {
         let slot = self.next;
         self.next = (slot + 1) % self.starts.len();
-        self.starts[slot] = start.min(FAR);
+        self.begin(slot, start.min(FAR));
         self.extend(slot, end);
         slot
     }
@@ -107,7 +110,18 @@ impl SegmentCache {
 
     /// A segment has room for all sectors before `end`: what that leaves no room for is lost.
     pub(crate) fn make_room(&mut self, slot: usize, end: u64) {
-        self.starts[slot] = self.starts[slot].max(end.saturating_sub(self.segment_sectors));
+        self.begin(slot, self.starts[slot].max(end.saturating_sub(self.segment_sectors)));
+    }
+
+    /// A segment now begins at `start`.
+    fn begin(&mut self, slot: usize, start: u64) {
+        let before = std::mem::replace(&mut self.starts[slot], start);
+        if before == start {
+            return;
+        }
+        let at = |sorted: &[(u64, usize)], start| sorted.partition_point(|other| *other < (start, slot));
+        self.sorted.remove(at(&self.sorted, before));
+        self.sorted.insert(at(&self.sorted, start), (start, slot));
     }
 
     /// The first sector of a segment.

@@ -88,6 +88,15 @@ impl Machine {
         }
     }
 
+    /// The part of the time of `request` on the medium that is the same whenever the request is begun; 0 where the
+    /// model does not tell it from the rest.
+    pub(crate) fn transfer(&self, request: &Request) -> Nanos {
+        match self {
+            Machine::Rotational(machine) => machine.transfer_time(request),
+            Machine::Linear(_) | Machine::Ssd(_) | Machine::Remote(_) => 0.0,
+        }
+    }
+
     /// Whether the on-board cache has all of `request` at `now`, a read.
     pub(crate) fn is_hit(&self, now: Nanos, request: &Request) -> bool {
         match self {

@@ -98,15 +98,20 @@ impl Model {
         toml::to_string(self).unwrap_or_default()
     }
 
-    /// A model that comes with Lamina, such as `cheetah-15k4`; [`Model::names`] has them all.
+    /// The names of the models that come with Lamina, in the order of the alphabet.
+    pub const NAMES: [&'static str; FILES.len()] = {
+        let (mut names, mut i) = ([""; FILES.len()], 0);
+        while i < FILES.len() {
+            names[i] = FILES[i].0;
+            i += 1;
+        }
+        names
+    };
+
+    /// A model that comes with Lamina, such as `cheetah-15k4`; [`Model::NAMES`] has them all.
     pub fn named(name: &str) -> Option<Model> {
         let (_, text) = FILES.iter().find(|(known, _)| *known == name)?;
         Model::parse(text).ok()
-    }
-
-    /// The names of the models that come with Lamina, in the order of the alphabet.
-    pub fn names() -> impl Iterator<Item = &'static str> {
-        FILES.iter().map(|(name, _)| *name)
     }
 
     /// Such a drive, switched on and idle. `seed` decides what the model leaves to chance.

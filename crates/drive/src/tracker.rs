@@ -95,6 +95,12 @@ impl Tracker {
         length(self.machine.cost(now.0 as Nanos, request))
     }
 
+    /// What the transfer of `request` from or to the medium takes, whenever it is sent: turns that are lost between
+    /// tracks count. 0 of a drive whose model has no such part.
+    pub fn transfer(&self, request: &Request) -> Duration {
+        length(self.machine.transfer(request))
+    }
+
     /// The part of a turn for which `request`, sent at `now`, is expected to wait for its first sector; none of a drive
     /// that does not turn, or of a request that needs no medium.
     pub fn wait(&self, now: Time, request: &Request) -> Option<f64> {

@@ -158,7 +158,7 @@ fn same_keys(a: &Device, b: &Device) -> bool {
         let mut keys = device.keys.clone();
         let mut place = |outside: &Outside| {
             let value = outside.key.split('.').try_fold(&mut keys, |at, key| at.get_mut(key))?;
-            let place = local::absolute(value.as_str()?, outside.address, &device.base);
+            let place = local::absolute(value.as_str()?, outside, &device.base);
             value.take();
             Some(PathBuf::from(place))
         };

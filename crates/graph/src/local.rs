@@ -17,7 +17,7 @@ use toml::de::{DeTable, DeValue};
 
 /// The keys of an export that name places.
 const EXPORT: [Outside; 5] = [
-    Outside { key: "nbd", stored: false, address: true },
+    Outside { key: "nbd", stored: false, address: true, names: &[] },
     Outside::local("vhost-user"),
     Outside::local("tls.certificate"),
     Outside::local("tls.key"),
@@ -74,15 +74,16 @@ pub(crate) fn root_export(export: &mut DeTable<'_>, base: &Path) {
 fn root_places(table: &mut DeTable<'_>, places: &[Outside], base: &Path) {
     for place in places {
         if let Some(DeValue::String(text)) = find(table, place.key) {
-            *text = Cow::Owned(absolute(text, place.address, base));
+            *text = Cow::Owned(absolute(text, place, base));
         }
     }
 }
 
-/// A path or an address without what is relative to `base`.
-pub(crate) fn absolute(text: &str, address: bool, base: &Path) -> String {
+/// The value of a key that names a place, without what is relative to `base`.
+pub(crate) fn absolute(text: &str, place: &Outside, base: &Path) -> String {
     let joined = |path: &str| base.join(path).display().to_string();
-    match (address, text.strip_prefix("unix:")) {
+    match (place.address, text.strip_prefix("unix:")) {
+        _ if place.names.contains(&text) => text.to_owned(),
         (false, _) => joined(text),
         (true, Some(path)) => format!("unix:{}", joined(path)),
         (true, None) => text.to_owned(),
@@ -163,6 +164,7 @@ pub(crate) fn set<'a>(table: &mut DeTable<'a>, key: &str, value: DeValue<'a>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::description::with_places;
     use lamina_layers::KINDS;
 
     const VAULT: &str = "[hierarchy]\nname = \"x\"\n\n[device.a]\ntype = \"file\"\n\n\
@@ -191,6 +193,17 @@ mod tests {
         let text = written(&root);
         for place in ["\"unix:/srv/s\"", "ca = \"/srv/ca.pem\"", "key = \"/srv/k\""] {
             assert!(text.contains(place), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_name_of_what_comes_with_lamina_is_no_place() {
+        for (model, rooted) in [("cheetah-15k4", "cheetah-15k4"), ("m.toml", "/srv/m.toml")] {
+            let file = format!("[device.d]\nmodel = \"{model}\"\nover = \"a\"\ntype = \"emulate\"\n");
+            assert!(!agreed(&file, &KINDS).contains("model"), "members need not agree on it");
+            let rooted = format!("model = \"{rooted}\"\n");
+            let text = with_places(&file, Some(Path::new("/srv")), &KINDS).expect("a file");
+            assert!(text.contains(&rooted), "{text}");
         }
     }
 

@@ -24,8 +24,9 @@ impl Plan {
             for outside in device.kind.traits.outside {
                 let value = outside.key.split('.').try_fold(&device.keys, |at, key| at.get(key));
                 let Some(text) = value.and_then(|value| value.as_str()) else { continue };
-                if !(outside.key == "path" && is_member(&device.kind, &device.keys)) {
-                    let place = local::absolute(text, outside.address, &device.base);
+                let is_member = outside.key == "path" && is_member(&device.kind, &device.keys);
+                if !is_member && !outside.names.contains(&text) {
+                    let place = local::absolute(text, outside, &device.base);
                     say("device", &device.name, outside.key, &place);
                 }
             }

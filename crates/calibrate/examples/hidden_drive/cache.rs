@@ -3,11 +3,13 @@
 use std::ops::Range;
 
 /// A segment.
+#[derive(Clone)]
 struct Segment {
     held: Range<u64>,
 }
 
 /// The segments, oldest first.
+#[derive(Clone)]
 pub struct Cache {
     segments: Vec<Segment>,
     count: usize,

@@ -6,8 +6,10 @@ use crate::spec::{Order, ReadAhead, Spec};
 use std::collections::VecDeque;
 use std::fmt::Write;
 use std::ops::Range;
+use std::rc::Rc;
 
 /// Reading on after a request.
+#[derive(Clone)]
 struct Ahead {
     /// The sectors that would follow.
     wanted: Range<u64>,
@@ -18,9 +20,10 @@ struct Ahead {
 }
 
 /// A disk at work. Times are microseconds.
+#[derive(Clone)]
 pub struct Disk {
     spec: Spec,
-    geometry: Geometry,
+    geometry: Rc<Geometry>,
     cache: Cache,
     now: f64,
     cylinder: u32,
@@ -34,7 +37,7 @@ pub struct Disk {
 
 impl Disk {
     pub fn new(spec: Spec) -> Disk {
-        let geometry = Geometry::new(&spec);
+        let geometry = Rc::new(Geometry::new(&spec));
         let cache = Cache::new(spec.segments, spec.segment_sectors, spec.lru);
         let rng = fastrand::Rng::with_seed(spec.seed);
         let waiting = VecDeque::new();

@@ -7,6 +7,7 @@
 //!   ◀── 7312.402                 µs that the request took                what there is to find
 //! ```
 //!
+//! `?` instead of `R` asks what the read would take, and nothing is done: for the best that a scheduler could know.
 //! A request beyond the end is answered with a line that begins with `error`. The program shares no code with the
 //! models of the crate `drive`: the moments of everything follow from platters that turn in absolute time. It keeps no
 //! data, and deliberately has no queue: one request at a time.
@@ -47,7 +48,7 @@ fn main() -> Result<(), String> {
 fn serve(disk: &mut Disk) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     for line in std::io::stdin().lock().lines() {
-        match parsed(&line?).and_then(|(write, lbn, sectors, think)| disk.ask(write, lbn, sectors, think)) {
+        match parsed(&line?).and_then(|asked| answer(disk, asked)) {
             Ok(us) => writeln!(out, "{us:.3}")?,
             Err(e) => writeln!(out, "error: {e}")?,
         }
@@ -56,17 +57,42 @@ fn serve(disk: &mut Disk) -> std::io::Result<()> {
     Ok(())
 }
 
-fn parsed(line: &str) -> Result<(bool, u64, u64, f64), String> {
+/// What is asked of the drive.
+enum What {
+    Read,
+    Write,
+    /// What a read would take.
+    Would,
+}
+
+/// A line: an operation on sectors from an address, and the pause before it.
+struct Asked {
+    what: What,
+    lbn: u64,
+    sectors: u64,
+    think: f64,
+}
+
+fn answer(disk: &mut Disk, Asked { what, lbn, sectors, think }: Asked) -> Result<f64, String> {
+    match what {
+        What::Read => disk.ask(false, lbn, sectors, think),
+        What::Write => disk.ask(true, lbn, sectors, think),
+        What::Would => disk.clone().ask(false, lbn, sectors, think),
+    }
+}
+
+fn parsed(line: &str) -> Result<Asked, String> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let [op, lbn, sectors, think] = fields[..] else {
-        return Err(format!("{line:?} is not R|W lbn n think"));
+        return Err(format!("{line:?} is not R|W|? lbn n think"));
     };
-    let write = match op {
-        "R" => false,
-        "W" => true,
-        other => return Err(format!("{other:?} is neither R nor W")),
+    let what = match op {
+        "R" => What::Read,
+        "W" => What::Write,
+        "?" => What::Would,
+        other => return Err(format!("{other:?} is neither R, W nor ?")),
     };
     let number = |text: &str| text.parse::<u64>().map_err(|e| format!("{text:?}: {e}"));
     let think = think.parse::<f64>().map_err(|e| format!("{think:?}: {e}"))?;
-    Ok((write, number(lbn)?, number(sectors)?, think))
+    Ok(Asked { what, lbn: number(lbn)?, sectors: number(sectors)?, think })
 }

@@ -153,6 +153,13 @@ impl Machine {
         }
     }
 
+    /// What `request` takes from when its first sector is under the head, if it needs the medium.
+    pub(crate) fn transfer_time(&self, request: &Request) -> Nanos {
+        let place = self.geometry.place(request.lbn);
+        let (turns, _) = self.geometry.transfer(&place, request.lbn, request.sectors.max(1).into());
+        turns * self.rotation + self.lag(request, turns)
+    }
+
     /// By how much the host has a read later than the medium, whose transfer takes `turns`.
     fn lag(&self, request: &Request, turns: f64) -> Nanos {
         match request.op {

@@ -68,7 +68,7 @@ fn a_completion_is_there_when_it_was_said() {
 
 #[test]
 fn every_model_is_deterministic_and_ends_what_it_began() {
-    for name in Model::names() {
+    for name in Model::NAMES {
         let model = Model::named(name).expect("a model");
         let run = |seed: u64| {
             let (mut drive, mut random) = (model.drive(seed), fastrand::Rng::with_seed(5));

@@ -1,8 +1,11 @@
 //! The key `model` of layers: the name of a model that comes with Lamina, or the path of a model file.
 
-use lamina_block::{Env, Error, Result};
+use lamina_block::{Env, Error, Outside, Result};
 use lamina_drive::Model;
 use std::path::Path;
+
+/// The key. The file is of this host, and decides only how fast the device is: members need not agree on it.
+pub(crate) const OUTSIDE: &[Outside] = &[Outside::local("model").or(&Model::NAMES)];
 
 /// The model called `name`; if none is, the one in the file `name`, a path relative to `base`. Errors begin with the
 /// name of the key, and tell the line and the key inside the file.

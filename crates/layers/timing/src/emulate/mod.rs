@@ -84,6 +84,7 @@ impl Config for Keys {
     const SUMMARY: &'static str = "a device takes the time of a drive";
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
     const TRAITS: Traits = Traits {
+        outside: model::OUTSIDE,
         figures: &[
             Figure::shown("/model", Unit::Text, "The drive.").column("DRIVE"),
             Figure::gauge("k", "/k", Unit::Count, "Real time for one unit of the model's time.").column("K"),

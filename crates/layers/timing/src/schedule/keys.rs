@@ -96,6 +96,12 @@ impl Default for Keys {
 }
 
 impl Keys {
+    /// An error, which names the key, if they lack what their policy needs.
+    pub(super) fn complete(&self) -> Result<()> {
+        let lacks_model = self.policy == Name::Satf && self.model.is_none();
+        if lacks_model { Err(model_missing()) } else { Ok(()) }
+    }
+
     /// The policy that they name, with nothing waiting. `model` is the drive below, if it is known. An error names the
     /// key that is missing.
     pub fn policy(&self, model: Option<&Model>) -> Result<Box<dyn Policy>> {
@@ -109,11 +115,12 @@ impl Keys {
             Name::Cats => Box::new(cats::Cats::new(self, model)),
             Name::Satf => match model {
                 Some(model) => Box::new(satf::Satf::new(self, model)),
-                None => {
-                    let message = "policy satf needs the drive's model: give the key model, a name or a file";
-                    return Err(Error::invalid(message));
-                }
+                None => return Err(model_missing()),
             },
         })
     }
+}
+
+fn model_missing() -> Error {
+    Error::invalid("model: policy satf needs the drive's model: give a name or a file")
 }

@@ -65,7 +65,7 @@ use crate::model;
 use desk::{Desk, Next};
 use lamina_block::{
     Arg, ArgType, Build, Command, Config, Consent, Effect, Env, Figure, Geometry, Io, Layer, Made, Manage,
-    Node, Op, Passthrough, Pending, Result, Step, Time, Traits, Unit, Verb,
+    Node, Op, Over, Passthrough, Pending, Result, Step, Time, Traits, Unit, Verb,
 };
 use lamina_drive::{Model, Request};
 use lamina_kit::alarm::Alarm;
@@ -140,11 +140,16 @@ impl Config for Keys {
     const SUMMARY: &'static str = "a queue above a drive, in the order of a policy";
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
     const TRAITS: Traits = Traits {
+        outside: model::OUTSIDE,
         figures: FIGURES,
         verbs: &[SET, Verb::new("show", "all keys, with the parameters of all policies")],
         elsewhere: &["elevator", "iosched", "scheduler"],
         ..Traits::NONE
     };
+
+    fn check(&self, _over: &Over<'_>) -> Result<()> {
+        self.complete()
+    }
 
     fn build(self, with: Build) -> Pending<Made> {
         Box::pin(async move {

@@ -2,9 +2,10 @@
 //! disk of the same class (Poisson arrivals, 4 KiB, mean response times).
 
 use crate::virtual_time::{Served, run};
-use lamina_drive::{Mechanism, Model, Seek};
+use lamina_block::Time;
+use lamina_drive::{Mechanism, Model, Request, Seek};
 use lamina_timing::schedule::{Keys, Name};
-use lamina_workload::Poisson;
+use lamina_workload::{Action, Poisson, Workload};
 
 /// Requests of a run: with fewer, means at high load are off by chance.
 const COUNT: usize = 40_000;
@@ -16,7 +17,16 @@ fn drive() -> Model {
 /// The same requests for every policy. `believed`: the model that the policy has.
 fn served(keys: &Keys, believed: &Model, rate: f64, seed: u64) -> Vec<Served> {
     let real = drive();
-    let mut workload = Poisson::new(rate, real.size.0, seed);
+    served_by(&real, Poisson::new(rate, real.size.0, seed), keys, believed, seed)
+}
+
+fn served_by(
+    real: &Model,
+    mut workload: impl Workload,
+    keys: &Keys,
+    believed: &Model,
+    seed: u64,
+) -> Vec<Served> {
     let mut policy = keys.policy(Some(believed)).expect("a policy");
     run(&mut workload, policy.as_mut(), &mut real.drive(seed), 1, COUNT)
 }
@@ -98,6 +108,54 @@ fn satf_with_a_calibrated_model_gains_what_sptf_gains_over_sstf() {
                 gain >= 0.8 && longest <= 1.2,
                 "seed {seed}, {name}: gain {gain:.2}, longest {longest:.2}"
             );
+        }
+    }
+}
+
+/// Reads of other lengths at the same places.
+struct Long(Poisson, u32);
+
+impl Workload for Long {
+    fn clients(&self) -> u32 {
+        self.0.clients()
+    }
+
+    fn next(&mut self, client: u32, now: Time) -> Action {
+        match self.0.next(client, now) {
+            Action::Submit { request, wait } => {
+                Action::Submit { request: Request { sectors: self.1, ..request }, wait }
+            }
+            other => other,
+        }
+    }
+}
+
+/// The drive with skews that are too small for its arm: a transfer that goes on to the next track loses a turn.
+fn tight() -> Model {
+    let mut model = drive();
+    let Mechanism::Rotational(keys) = &mut model.mechanism else { panic!("a disk") };
+    keys.zones.iter_mut().for_each(|zone| (zone.track_skew, zone.cylinder_skew) = (0.1, 0.1));
+    model.check().expect("a valid model");
+    model
+}
+
+/// A transfer that loses a turn takes that turn whenever it goes: it must not look far away, and wait for long.
+#[test]
+fn satf_keeps_no_request_waiting_whose_transfer_loses_a_turn() {
+    let model = tight();
+    for sectors in [8, 64] {
+        for seed in [1, 2, 3] {
+            let of = |policy| {
+                let workload = Long(Poisson::new(200.0, model.size.0, seed), sectors);
+                responses(&served_by(&model, workload, &keys(policy), &model, seed))
+            };
+            let (clook, satf) = (of(Name::Cscan), of(Name::Satf));
+            let longest = satf.1 / clook.1;
+            println!(
+                "{sectors} sectors, seed {seed}: satf {:.2} ms, longest {:.1} ms, {longest:.2} of C-LOOK's",
+                satf.0, satf.1
+            );
+            assert!(longest <= 1.2, "{sectors} sectors, seed {seed}: {longest:.2}");
         }
     }
 }

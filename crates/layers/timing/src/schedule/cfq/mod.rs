@@ -28,6 +28,7 @@
 //! has waited for `fifo-expire-async`, is not preempted.
 
 mod queue;
+mod queues;
 #[cfg(test)]
 mod tests;
 
@@ -35,10 +36,10 @@ use super::keys::Keys;
 use super::policy::{Choice, NEVER, Policy, Queued};
 use lamina_block::{Interval, Time};
 use lamina_drive::Op;
-use queue::{Queue, Slice};
+use queue::Slice;
+use queues::{Key, Queues};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -100,9 +101,6 @@ impl Parameters {
     }
 }
 
-/// A client, and whether the queue is that of its reads.
-type Key = (u32, bool);
-
 fn key(queued: &Queued) -> Key {
     (queued.client, queued.request.op == Op::Read)
 }
@@ -111,9 +109,7 @@ fn key(queued: &Queued) -> Key {
 #[derive(Debug)]
 pub struct Cfq {
     parameters: Parameters,
-    queues: BTreeMap<Key, Queue>,
-    /// Queues that have something to send.
-    busy: usize,
+    queues: Queues,
     active: Option<(Key, Slice)>,
     /// The active queue is empty and its client is waited for, until then.
     idle_until: Option<Time>,
@@ -131,8 +127,7 @@ impl Cfq {
     pub fn new(keys: &Keys) -> Cfq {
         Cfq {
             parameters: keys.cfq.clone(),
-            queues: BTreeMap::new(),
-            busy: 0,
+            queues: Queues::default(),
             active: None,
             idle_until: None,
             head: 0,
@@ -143,35 +138,24 @@ impl Cfq {
         }
     }
 
-    /// The queues that have something to send.
-    fn busy(&self) -> impl Iterator<Item = (&Key, &Queue)> {
-        self.queues.iter().filter(|(_, queue)| !queue.waiting.is_empty())
-    }
-
-    /// The queue at the head of the round.
-    fn first(&self) -> Option<(&Key, &Queue)> {
-        self.busy().min_by_key(|(key, queue)| (queue.turn, **key))
-    }
-
     /// Puts a queue that has something to send at its place in the round (`cfq_service_tree_add`).
     fn enter_round(&mut self, key: Key, now: Time) {
-        let busy = self.busy;
-        let Some(queue) = self.queues.get_mut(&key) else { return };
-        let left = std::mem::take(&mut queue.left);
-        let turn = (now.0 as i64).saturating_add(self.parameters.offset(queue.is_sync, busy));
-        // The sign is that of 2.6.30: a queue that left its slice early comes later.
-        queue.turn = turn.saturating_add(left);
+        let offset = self.parameters.offset(key.1, self.queues.busy());
+        self.queues.change(key, |queue| {
+            let left = std::mem::take(&mut queue.left);
+            // The sign is that of 2.6.30: a queue that left its slice early comes later.
+            queue.turn = (now.0 as i64).saturating_add(offset).saturating_add(left);
+        });
     }
 
     /// Ends the slice of the active queue (`cfq_slice_expired`); what is left of it counts if `is_counted`.
     fn expire(&mut self, now: Time, is_counted: bool) {
         let Some((key, slice)) = self.active.take() else { return };
         self.idle_until = None;
-        let Some(queue) = self.queues.get_mut(&key) else { return };
         if let (true, Some(end)) = (is_counted, slice.end) {
-            queue.left = end.0 as i64 - now.0 as i64;
+            self.queues.change(key, |queue| queue.left = end.0 as i64 - now.0 as i64);
         }
-        if !queue.waiting.is_empty() {
+        if self.queues.get(key).is_some_and(|queue| !queue.waiting.is_empty()) {
             self.enter_round(key, now);
         }
     }
@@ -185,7 +169,7 @@ impl Cfq {
     /// The queue that may send now; `None` while the active one is waited for (`cfq_select_queue`).
     fn select(&mut self, now: Time) -> Option<Key> {
         if let Some((key, slice)) = self.active {
-            let queue = self.queues.get(&key)?;
+            let queue = self.queues.get(key)?;
             let is_over = slice.is_used_up(now) && !slice.must_send;
             if !is_over && !queue.waiting.is_empty() {
                 return Some(key);
@@ -198,38 +182,35 @@ impl Cfq {
             }
             self.expire(now, false);
             if let Some(close) = close {
-                self.queues.get_mut(&close)?.is_favoured = true;
+                self.queues.change(close, |queue| queue.is_favoured = true)?;
                 self.activate(close);
                 return Some(close);
             }
         }
-        let next = *self.first()?.0;
-        self.queues.get_mut(&next)?.is_favoured = false;
+        let (_, next) = self.queues.first()?;
+        self.queues.change(next, |queue| queue.is_favoured = false)?;
         self.activate(next);
         Some(next)
     }
 
     /// True if a request at `lbn` is as near as the active client's usually are (`cfq_rq_close`).
     fn is_close(&self, lbn: u64) -> bool {
-        let active = self.active.and_then(|(key, _)| self.queues.get(&key));
+        let active = self.active.and_then(|(key, _)| self.queues.get(key));
         active.is_some_and(|queue| lbn.abs_diff(self.head) <= queue.is_close_up_to())
     }
 
     /// True if the first of the round has waited for so long that nobody is favoured before it.
     fn is_round_late(&self, now: Time) -> bool {
         let slice = i64::try_from(self.parameters.slice_sync.0.as_nanos()).unwrap_or(i64::MAX);
-        let round = slice.saturating_mul(self.busy as i64);
-        self.first().is_some_and(|(_, first)| first.turn.saturating_add(round) < now.0 as i64)
+        let round = slice.saturating_mul(self.queues.busy() as i64);
+        self.queues.first().is_some_and(|(turn, _)| turn.saturating_add(round) < now.0 as i64)
     }
 
     /// The queue of another client whose next request is as near as those of the active one, which has none
     /// (`cfq_close_cooperator`).
     fn close_to_active(&self, now: Time) -> Option<Key> {
-        let (active, _) = self.active?;
-        let others = self.busy().filter(|(key, _)| **key != active);
-        let near = |(key, queue): (&Key, &Queue)| Some((queue.next_sector()?.abs_diff(self.head), *key));
-        let (_, key) = others.filter_map(near).min()?;
-        let queue = self.queues.get(&key)?;
+        let key = self.queues.nearest(self.head)?;
+        let queue = self.queues.get(key)?;
         let is_close = queue.next_sector().is_some_and(|lbn| self.is_close(lbn));
         (is_close && !queue.is_favoured && !self.is_round_late(now)).then_some(key)
     }
@@ -239,7 +220,7 @@ impl Cfq {
         let Some((active, slice)) = self.active.filter(|(active, _)| *active != key(request)) else {
             return false;
         };
-        let Some(queue) = self.queues.get(&active) else { return false };
+        let Some(queue) = self.queues.get(active) else { return false };
         let now = request.arrived;
         if slice.is_used_up(now) {
             return true;
@@ -255,7 +236,7 @@ impl Cfq {
     /// Whether and until when the drive idles for the active client, whose last request has ended
     /// (`cfq_arm_slice_timer`).
     fn idle(&mut self, now: Time) {
-        let Some(queue) = self.active.and_then(|(key, _)| self.queues.get(&key)) else { return };
+        let Some(queue) = self.active.and_then(|(key, _)| self.queues.get(key)) else { return };
         let is_worth = queue.waiting.is_empty() && queue.is_sync && queue.is_waited_for && self.in_drive == 0;
         if is_worth && self.close_to_active(now).is_none() {
             let longest = if queue.is_seeky() { self.parameters.slice_idle_seeky.0 } else { Duration::MAX };
@@ -269,15 +250,15 @@ impl Cfq {
 
     /// Takes the next request of a queue, which is active and has one (`cfq_dispatch_requests`).
     fn send(&mut self, from: Key, now: Time) -> Option<u64> {
-        let busy = self.busy;
-        let (queue, (_, slice)) = (self.queues.get_mut(&from)?, self.active.as_mut()?);
-        let taken = queue.take(now, slice, self.parameters.expire(queue.is_sync), self.head)?;
+        let (busy, is_sync) = (self.queues.busy(), from.1);
+        let (_, slice) = self.active.as_mut()?;
+        let expire = self.parameters.expire(is_sync);
+        let taken = self.queues.change(from, |queue| queue.take(now, slice, expire, self.head))??;
         (slice.sent, slice.must_send) = (slice.sent + 1, false);
-        self.busy -= queue.waiting.is_empty() as usize;
-        let has_had_enough = !queue.is_sync && slice.sent >= ASYNC_REQUESTS && busy > 1;
+        let has_had_enough = !is_sync && slice.sent >= ASYNC_REQUESTS && busy > 1;
         self.head = taken.request.end();
         self.in_drive += 1;
-        self.sync_in_drive += queue.is_sync as u32;
+        self.sync_in_drive += is_sync as u32;
         if has_had_enough {
             self.expire(now, false);
         }
@@ -287,17 +268,16 @@ impl Cfq {
     /// True if a queue may not send although it has the slice: the drive has enough of it, or reads, which writes wait
     /// for.
     fn is_held(&self, key: Key) -> bool {
-        let Some(queue) = self.queues.get(&key) else { return true };
+        let Some(queue) = self.queues.get(key) else { return true };
         let quantum = self.parameters.quantum.get();
-        let most = if self.busy > 1 { quantum } else { quantum.saturating_mul(4) };
+        let most = if self.queues.busy() > 1 { quantum } else { quantum.saturating_mul(4) };
         queue.in_drive >= most || !queue.is_sync && self.sync_in_drive > 0
     }
 
     /// Forgets clients of which nothing is under way, if there are many.
     fn forget(&mut self) {
         if self.queues.len() > QUEUES {
-            let active = self.active.map(|(key, _)| key);
-            self.queues.retain(|key, queue| !queue.is_idle() || Some(*key) == active);
+            self.queues.forget(self.active.map(|(key, _)| key));
         }
     }
 }
@@ -306,11 +286,10 @@ impl Policy for Cfq {
     fn arrived(&mut self, request: Queued) {
         let (key, now) = (key(&request), request.arrived);
         self.forget();
-        let queue = self.queues.entry(key).or_insert_with(|| Queue::new(key.1));
-        let was_empty = queue.waiting.is_empty();
-        queue.insert(request, self.head, &self.parameters);
-        if was_empty {
-            self.busy += 1;
+        self.queues.make(key);
+        let busy = self.queues.busy();
+        self.queues.change(key, |queue| queue.insert(request, self.head, &self.parameters));
+        if self.queues.busy() > busy {
             self.enter_round(key, now);
         }
         if let Some((active, slice)) = &mut self.active
@@ -320,14 +299,12 @@ impl Policy for Cfq {
             slice.must_send |= slice.has_idled;
         } else if self.preempts(&request) {
             self.expire(now, true);
-            if let Some(queue) = self.queues.get_mut(&key) {
-                queue.turn = i64::MIN;
-            }
+            self.queues.change(key, |queue| queue.turn = i64::MIN);
         }
     }
 
     fn choose(&mut self, now: Time) -> Choice {
-        if self.busy == 0 {
+        if self.queues.busy() == 0 {
             return Choice::Idle;
         }
         let Some(from) = self.select(now) else { return Choice::Wait(self.idle_until.unwrap_or(NEVER)) };
@@ -341,9 +318,7 @@ impl Policy for Cfq {
         let key = key(request);
         self.in_drive = self.in_drive.saturating_sub(1);
         self.sync_in_drive = self.sync_in_drive.saturating_sub(key.1 as u32);
-        if let Some(queue) = self.queues.get_mut(&key) {
-            queue.ended(now);
-        }
+        self.queues.change(key, |queue| queue.ended(now));
         let Some((active, slice)) = &mut self.active else { return };
         if *active != key {
             return;
@@ -357,10 +332,8 @@ impl Policy for Cfq {
     }
 
     fn drain(&mut self) -> Vec<Queued> {
-        (self.active, self.idle_until, self.busy) = (None, None, 0);
-        let mut all: Vec<Queued> = self.queues.values_mut().flat_map(Queue::drain).collect();
-        all.sort_unstable_by_key(|queued| queued.id);
-        all
+        (self.active, self.idle_until) = (None, None);
+        self.queues.drain()
     }
 
     fn tune(&mut self, keys: &Keys) {

@@ -105,7 +105,7 @@ fn a_client_that_left_its_slice_early_comes_later() {
     assert_eq!(sent(policy.choose(Time(4 * MS))), 2);
     policy.arrived(of(1, 3, 1 << 30, 5));
     policy.arrived(of(3, 4, 1 << 31, 6));
-    let turn = |client: u32| policy.queues[&(client, true)].turn;
+    let turn = |client: u32| policy.queues.get((client, true)).expect("a queue").turn;
     assert_eq!((turn(1), turn(3)), (104 * MS as i64, 86 * MS as i64));
 }
 
