@@ -8,6 +8,7 @@ mod classes;
 mod commands;
 mod commands_of_devices;
 mod create;
+mod models;
 mod offline;
 mod recovery;
 mod rig;
