@@ -15,8 +15,9 @@ use crate::numbers::{fraction, signed};
 const CYLINDERS_MAX: u64 = 20_000;
 /// Heads, at most.
 const HEADS_MAX: u64 = 16;
-/// Sectors by which an angle is off where slips alone may have moved it.
-const SLIPS: f64 = 3.5;
+/// Sectors by which an angle is off that no band explains: first, where slips may have moved it, and then, of drives
+/// with nearly the same skew for both changes, where none have.
+const SLIPS: [f64; 2] = [3.5, 0.5];
 
 /// Bands of a drive.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,6 +39,8 @@ pub(super) struct Flat {
     /// The phase of its first sector.
     pub phase: f64,
     pub tracks: u64,
+    /// Sectors that are missing at the end of each track; in bands at the end of the last one alone.
+    pub spares: u32,
 }
 
 impl Flat {
@@ -48,15 +51,15 @@ impl Flat {
         fraction(ask.phase(lbn).await - self.phase - track as f64 * self.skew - within)
     }
 
-    fn differs(&self, a: f64, b: f64) -> bool {
-        signed(a - b).abs() > SLIPS / f64::from(self.slots)
+    fn differs(&self, a: f64, b: f64, slips: f64) -> bool {
+        signed(a - b).abs() > slips / f64::from(self.slots)
     }
 
     /// The first track from which on tracks are late.
-    async fn first_late(&self, ask: &Asker) -> Option<u64> {
+    async fn first_late(&self, ask: &Asker, slips: f64) -> Option<u64> {
         let usual = self.late(ask, 1).await;
         let (mut low, mut high) = (1, 2);
-        while !self.differs(self.late(ask, high).await, usual) {
+        while !self.differs(self.late(ask, high).await, usual, slips) {
             (low, high) = (high, high * 2);
             if high >= self.tracks.min(CYLINDERS_MAX) {
                 return None;
@@ -65,14 +68,14 @@ impl Flat {
         while high - low > 1 {
             let middle = (low + high) / 2;
             let late = self.late(ask, middle).await;
-            if self.differs(late, usual) { high = middle } else { low = middle }
+            if self.differs(late, usual, slips) { high = middle } else { low = middle }
         }
         Some(high)
     }
 
     /// Heads and cylinders of the zone's bands.
-    async fn bands(self, ask: Asker) -> Option<(u32, u32)> {
-        let band = self.first_late(&ask).await?;
+    async fn bands(self, ask: Asker, slips: f64) -> Option<(u32, u32)> {
+        let band = self.first_late(&ask, slips).await?;
         let mut late = self.late(&ask, band / 2).await;
         let mut changes = Vec::new();
         // One change more than a band has heads, so that the pattern is seen to begin anew.
@@ -82,13 +85,13 @@ impl Flat {
             late = next;
         }
         let head = *changes.first()?;
-        let Some(last) = changes.iter().position(|change| self.differs(*change, head)) else {
+        let Some(last) = changes.iter().position(|change| self.differs(*change, head, slips)) else {
             // A zone of one band ends with the last head's cylinders.
             let heads = changes.len() as u64 + 1;
             return (self.tracks <= heads * band + 1).then_some((heads as u32, band as u32));
         };
         let heads = last + 1;
-        let again = changes.get(heads).is_none_or(|change| !self.differs(*change, head));
+        let again = changes.get(heads).is_none_or(|change| !self.differs(*change, head, slips));
         again.then_some((heads as u32, band as u32))
     }
 
@@ -123,15 +126,20 @@ pub(super) fn find(
     session.say("heads: bands of cylinders");
     let is_known = |zone: &Zone| map.skewless || zone.begin.is_some();
     let known = flat.iter().zip(&map.zones).filter(|(_, zone)| is_known(zone)).map(|(flat, _)| *flat);
-    let long: Vec<Flat> = known.filter(|flat| flat.tracks > 2 * HEADS_MAX).collect();
-    let seen = run(session, rotation, |ask| {
-        long.iter().map(|flat| Box::pin(flat.bands(ask.clone())) as _).collect()
-    })?;
-    let seen: Vec<(u32, u32)> = seen.into_iter().flatten().collect();
-    let count = |bands: &(u32, u32)| seen.iter().filter(|other| *other == bands).count();
-    // Slips look like bands, but not like the same in all zones.
-    let most = seen.iter().copied().max_by_key(count);
-    Ok(most.filter(|bands| 2 * count(bands) > long.len()))
+    let long: Vec<Flat> = known.filter(|flat| flat.tracks > 2 * HEADS_MAX && flat.spares == 0).collect();
+    for slips in SLIPS {
+        let seen = run(session, rotation, |ask| {
+            long.iter().map(|flat| Box::pin(flat.bands(ask.clone(), slips)) as _).collect()
+        })?;
+        let seen: Vec<(u32, u32)> = seen.into_iter().flatten().collect();
+        let count = |bands: &(u32, u32)| seen.iter().filter(|other| *other == bands).count();
+        // Slips look like bands, but not like the same in all zones.
+        let most = seen.iter().copied().max_by_key(count);
+        if let Some(bands) = most.filter(|bands| 2 * count(bands) > long.len()) {
+            return Ok(Some(bands));
+        }
+    }
+    Ok(None)
 }
 
 /// What each zone has of such bands.

@@ -36,22 +36,22 @@ pub(super) fn next_track(
     let slots = u64::from(slots);
     let mut search = Search { slots, ahead, reads: 0 };
     let half = low + slots / 2;
-    let (from, mut first) = match search.crosses(session, low, half)? {
+    // All reads begin at the low end: what the first one had read ahead would answer one from above.
+    let (mut last, mut first) = match search.crosses(session, low, half)? {
         Some(true) => (low, half),
         Some(false) => (half, low + slots + LOWER),
         None => return Ok(None),
     };
-    let mut last = from;
     while first - last > 1 {
         let middle = (last + first) / 2;
-        match search.crosses(session, from, middle)? {
+        match search.crosses(session, low, middle)? {
             Some(true) => first = middle,
             Some(false) => last = middle,
             None => return Ok(None),
         }
     }
     // A track that is nowhere: the last half may have had no end.
-    Ok(search.crosses(session, from, first)?.filter(|ends| *ends).map(|_| first))
+    Ok(search.crosses(session, low, first)?.filter(|ends| *ends).map(|_| first))
 }
 
 impl Search {

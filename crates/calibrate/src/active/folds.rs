@@ -20,6 +20,10 @@ const RATIO: f64 = 1.12;
 const TRACKS_MIN: u64 = 4;
 /// Tracks between which the end of the second head's cylinders is looked for.
 const POINTS: u64 = 64;
+/// The farthest track is so many sectors' time farther than the nearest one: less may be chance.
+const FAR_SLOTS: f64 = 8.0;
+/// Tracks on which ways end.
+const TARGETS: u64 = 16;
 /// Heads, at most.
 const HEADS_MAX: u64 = 16;
 
@@ -53,33 +57,38 @@ impl Folds<'_, '_, '_> {
     }
 
     /// The times to each of `targets` from the track with it.
-    fn times(&mut self, targets: &[Track], sources: &[u64]) -> Result<Vec<(u64, f64)>, String> {
+    fn times(&mut self, targets: &[Track], sources: &[u64]) -> Result<Vec<Option<f64>>, String> {
         let from = sources.iter().map(|source| self.track(*source));
         let pairs: Vec<(Track, Track)> = targets.iter().copied().zip(from).collect();
-        let known = sources.iter().zip(times(self.session, self.rotation, &pairs)?);
-        Ok(known.filter_map(|(source, time)| Some((*source, time?))).collect())
+        times(self.session, self.rotation, &pairs)
     }
 
-    /// The times from `sources` to the track `to`, where they are known.
-    fn to_track(&mut self, to: u64, sources: impl Iterator<Item = u64>) -> Result<Vec<(u64, f64)>, String> {
-        let mut target = [self.track(to)];
-        set_phases(self.session, self.rotation, &mut target)?;
-        let sources: Vec<u64> = sources.collect();
-        self.times(&vec![target[0]; sources.len()], &sources)
+    /// The times between tracks that are the same number of tracks before and behind each of `middles`, halves counted,
+    /// where they are known: a place where the arm goes back is in the middle of a short way. Ways end on several
+    /// tracks, so that a cache does not have all of one.
+    fn around(&mut self, middles: impl Iterator<Item = u64>) -> Result<Vec<(u64, f64)>, String> {
+        let ways: Vec<(u64, u64)> =
+            middles.zip(0..).map(|(both, n): (u64, u64)| (both, (n % TARGETS).min(both / 4))).collect();
+        let mut targets: Vec<Track> = (0..TARGETS).map(|n| self.track(n)).collect();
+        set_phases(self.session, self.rotation, &mut targets)?;
+        let to: Vec<Track> = ways.iter().map(|(_, to)| targets[*to as usize]).collect();
+        let from: Vec<u64> = ways.iter().map(|(both, to)| both - to).collect();
+        let known = ways.iter().map(|(both, _)| *both).zip(self.times(&to, &from)?);
+        Ok(known.filter_map(|(both, time)| Some((both, time?))).collect())
     }
 
     /// About the track at which the second head's cylinders end, which the first one's begin is below, and what the
     /// nearest and the farthest track take. None if farther tracks never are nearer in time.
     fn second_end(&mut self) -> Result<Option<(u64, f64, f64)>, String> {
-        let last = TRACKS_MAX.min(self.zone.tracks.saturating_sub(2));
+        let last = TRACKS_MAX.min(self.zone.tracks.saturating_sub(TARGETS));
         let longer = |way: &u64| Some((*way as f64 * RATIO).ceil() as u64);
         let ways = std::iter::successors(Some(TRACKS_MIN), longer).take_while(|way| *way <= last);
-        let known = self.to_track(0, ways)?;
+        let known = self.around(ways)?;
         let Some(near_us) = known.iter().map(|(_, us)| *us).min_by(f64::total_cmp) else { return Ok(None) };
-        let mut far_us = near_us;
+        let (mut far_us, enough_us) = (near_us, FAR_SLOTS * self.track(0).slot_us(self.session));
         for (way, us) in known {
             // Half of the way back, in time.
-            if us - near_us < (far_us - near_us) / 2.0 && far_us > 1.25 * near_us {
+            if us - near_us < (far_us - near_us) / 2.0 && far_us - near_us > enough_us {
                 return self.valley(way).map(|end| end.map(|end| (end, near_us, far_us)));
             }
             far_us = far_us.max(us);
@@ -91,7 +100,7 @@ impl Folds<'_, '_, '_> {
     fn valley(&mut self, about: u64) -> Result<Option<u64>, String> {
         let (low, high) = (about * 4 / 5, (about * 3 / 2).min(self.zone.tracks - 1));
         let step = (high.saturating_sub(low) / POINTS).max(1);
-        let known = self.to_track(0, (low..=high).step_by(step as usize))?;
+        let known = self.around((low..=high).step_by(step as usize))?;
         let times = || known.iter().map(|(_, us)| *us);
         let (Some(least), Some(most)) = (times().min_by(f64::total_cmp), times().max_by(f64::total_cmp))
         else {
@@ -115,7 +124,9 @@ impl Folds<'_, '_, '_> {
             (middle.saturating_sub(around).max(1)..=(middle + around).min(self.zone.tracks - 1)).collect();
         let mut targets: Vec<Track> = tracks.iter().map(|track| self.track(track - 1)).collect();
         set_phases(self.session, self.rotation, &mut targets)?;
-        let known = self.times(&targets, &tracks)?;
+        let times = self.times(&targets, &tracks)?;
+        let known: Vec<(u64, f64)> =
+            tracks.into_iter().zip(times).filter_map(|(track, time)| Some((track, time?))).collect();
         let usual = median(&known.iter().map(|(_, us)| *us).collect::<Vec<f64>>());
         let off = |(_, us): &(u64, f64)| (us - usual).abs();
         let spread = median(&known.iter().map(off).collect::<Vec<f64>>()).max(1.0);
@@ -123,11 +134,19 @@ impl Folds<'_, '_, '_> {
         Ok(most.filter(|most| off(most) > SIGNIFICANT * spread).map(|most| most.0))
     }
 
-    /// Heads that share a band: the next band is a long way from the first one, whose tracks take less than `far_us`.
+    /// Heads that share a band: the next band, if the zone has one, is a long way from the first one, whose tracks take less than `far_us`.
     fn heads(&mut self, band: u64, far_us: f64) -> Result<Option<u64>, String> {
         let middle = band / 2;
-        let most = (HEADS_MAX + 1).min((self.zone.tracks - 1 - middle) / band);
-        let known = self.to_track(middle, (1..=most).map(|part| middle + part * band))?;
-        Ok(known.into_iter().find(|(_, us)| *us > far_us).map(|(track, _)| track / band))
+        let most = (HEADS_MAX + 1).min(self.zone.tracks.saturating_sub(middle + TARGETS).max(band) / band);
+        let step = |part: u64| middle + part % (band / 4).clamp(1, TARGETS);
+        let mut targets: Vec<Track> = (1..=most).map(|part| self.track(step(part))).collect();
+        set_phases(self.session, self.rotation, &mut targets)?;
+        let sources: Vec<u64> = (1..=most).map(|part| step(part) + part * band).collect();
+        let times = self.times(&targets, &sources)?;
+        let far =
+            (1..=most).zip(times).find(|(_, us)| us.is_some_and(|us| us > far_us)).map(|(part, _)| part);
+        // A zone of one band ends with the last head's cylinders.
+        let all = (self.zone.tracks + band / 2) / band;
+        Ok(far.or((all <= HEADS_MAX).then_some(all)))
     }
 }

@@ -103,9 +103,14 @@ fn by_changes(times: &[Option<f64>]) -> Option<u32> {
         let (cylinder, head): (Vec<_>, Vec<_>) = known.partition(|(n, _)| n.is_multiple_of(heads));
         [cylinder, head].map(|some| some.into_iter().map(|(_, time)| time).collect::<Vec<f64>>())
     };
+    let known: Vec<f64> = times.iter().flatten().copied().collect();
+    let usual = median(&known);
+    // A time that is wrong counts no more than one of the other kind.
+    let most =
+        6.0 * median(&known.iter().map(|time| (time - usual).abs()).collect::<Vec<f64>>()).max(EXACT_US);
     let off = |some: &Vec<f64>| {
         let middle = median(some);
-        some.iter().map(|time| (time - middle).abs()).sum::<f64>()
+        some.iter().map(|time| (time - middle).abs().min(most)).sum::<f64>()
     };
     let all = (2..=HEADS_MAX.min(times.len() / 2)).map(|heads| (heads as u32, changes(heads)));
     let (heads, [cylinder, head]) =

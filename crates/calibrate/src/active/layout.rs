@@ -123,6 +123,7 @@ impl Layout {
             skew: zone.cylinder_skew,
             phase: zone.phase,
             tracks: zone.cylinders,
+            spares: zone.spares,
         };
         self.zones.iter().map(flat).collect()
     }

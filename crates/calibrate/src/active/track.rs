@@ -244,7 +244,7 @@ pub(super) async fn walk(ask: &Asker, top: u64, tracks: usize) -> Option<Walk> {
             break;
         }
         line = Line { lbn: lbn - 1, phase: below, ..line };
-        first = match known(ask, &line, &lengths).await {
+        first = match known(ask, &mut line, &lengths).await {
             Some(found) => Some(found),
             None => match unknown(ask, &mut line, lbn - 1).await {
                 Below::Track(found) => Some(found),
@@ -305,12 +305,13 @@ async fn below_slip(ask: &Asker, line: &Line) -> Option<u64> {
 }
 
 /// The first sector of the track of `line`, whose last sector is the line's, if it has one of `lengths`.
-async fn known(ask: &Asker, line: &Line, lengths: &[u64]) -> Option<u64> {
+async fn known(ask: &Asker, line: &mut Line, lengths: &[u64]) -> Option<u64> {
     for length in lengths {
         let Some(first) = (line.lbn + 1).checked_sub(*length) else { continue };
         let (on, off) = ask.phases(first, first.saturating_sub(1)).await;
         let ends = first == 0 || !line.fits(first - 1, off, ask.tolerance);
         if line.fits(first, on, ask.tolerance) && ends {
+            line.learn(first, on, ask.tolerance);
             return Some(first);
         }
     }

@@ -192,7 +192,9 @@ async fn first_sector(ask: &Asker, low: Known, high: Known, skewless: bool) -> O
 async fn edge(ask: &Asker, low: Known, high: Known) -> Option<Edge> {
     let edges = (high.lbn - low.lbn) / u64::from(high.slots.min(low.slots)) + 4;
     for n in 0..MOVES {
-        let found = walk(ask, high.lbn + n * u64::from(high.slots), edges.min(64) as usize).await;
+        // From another place of another track: from near its begin the line of a track is not exact.
+        let top = high.lbn + n * u64::from(high.slots) * 4 / 3;
+        let found = walk(ask, top, edges.min(64) as usize).await;
         if let Some(Walk { edges, end: End::Zone, .. }) = found {
             return edges.last().copied();
         }
@@ -214,17 +216,22 @@ async fn crossing(ask: &Asker, low: Known, high: Known) -> Option<u64> {
 }
 
 /// Moves boundaries at which phases do not jump to where tracks begin: defects and noise may have moved them.
-fn begin_tracks(session: &mut Session, firsts: &mut [First], ahead: u64) -> Result<(), String> {
+fn begin_tracks(session: &mut Session, firsts: &mut Vec<First>, ahead: u64) -> Result<(), String> {
     for n in 1..firsts.len() {
         let (below, First { lbn, slots, is_seen }) = (firsts[n - 1].slots, firsts[n]);
         if is_seen {
             continue;
         }
         let Some(low) = lbn.checked_sub(u64::from(below.min(slots)) / 2) else { continue };
-        if let Some(found) = next_track(session, low, below, ahead)? {
-            firsts[n].lbn = found;
+        match next_track(session, low, below, ahead)? {
+            Some(found) => firsts[n].lbn = found,
+            None => session.say(&format!("zones: that one begins at {lbn} is not confirmed")),
         }
     }
+    // Of two at one place the lower zone was none.
+    firsts.reverse();
+    firsts.dedup_by_key(|first| first.lbn);
+    firsts.reverse();
     Ok(())
 }
 

@@ -121,6 +121,9 @@ fn asked(args: &cli::Calibrate, probe: &mut dyn Probe, name: &str) -> Result<Ask
     let mut out = std::io::stderr().lock();
     report::answers(&mut out, &answers, line.as_ref(), sectors)?;
     let Answers { disk, readings, .. } = &answers;
+    if args.writes && answers.writes == 0 {
+        writeln!(out, "writes      no disk is found whose writes could be measured: nothing was written")?;
+    }
     let hit_us = disk.as_ref().and_then(|disk| disk.cache.as_ref()).map(|cache| cache.hit_us);
     let disk = disk.as_ref();
     if disk.is_none() && args.mechanism == Some(cli::Mechanism::Rotational) {

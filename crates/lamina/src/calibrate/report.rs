@@ -5,6 +5,7 @@ use lamina_calibrate::active::linear::Line;
 use lamina_calibrate::active::{Answers, Cache, Found, Measured, Writes};
 use lamina_calibrate::passive::Quality;
 use lamina_calibrate::trace::Think;
+use lamina_drive::HeadOrder;
 use std::io::{self, Write};
 
 /// Seeks that are shown: about so many.
@@ -82,6 +83,9 @@ fn hard_disk(out: &mut dyn Write, disk: &Found) -> io::Result<()> {
         disk.cylinders,
         disk.zones.len()
     )?;
+    if let Some(order) = disk.head_order {
+        writeln!(out, "            heads follow each other in {} order", head_order(order))?;
+    }
     writeln!(out, "  zone   first lbn  sectors/track  first cylinder  skew: track  cylinder  spares")?;
     for (n, zone) in disk.zones.iter().enumerate() {
         let sure = if zone.is_confirmed { "" } else { "  (its first tracks were not seen)" };
@@ -104,6 +108,13 @@ fn hard_disk(out: &mut dyn Write, disk: &Found) -> io::Result<()> {
         None => writeln!(out, "cache       none: what was just read is read from the medium again")?,
     }
     disk.writes.as_ref().map_or(Ok(()), |found| writes(out, found))
+}
+
+fn head_order(order: HeadOrder) -> &'static str {
+    match order {
+        HeadOrder::Ascending => "ascending",
+        HeadOrder::Serpentine => "serpentine",
+    }
 }
 
 /// Shows how well the model tells what `what` took.

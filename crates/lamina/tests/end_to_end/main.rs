@@ -4,6 +4,7 @@
 //! test ends, well or not; nothing waits longer than [`rig::PATIENCE`].
 
 mod api;
+mod calibrate;
 mod classes;
 mod commands;
 mod commands_of_devices;
