@@ -66,13 +66,17 @@ impl Costs {
         }
     }
 
-    /// What a copy of one of so many blocks saves when all are read, in milliseconds: its share; never negative.
-    pub fn saved(&self, kind: Kind, blocks: u64) -> f32 {
+    /// What a copy of one of so many blocks saves when all are read, in milliseconds: its share; never negative. A
+    /// request that goes on a stream of `stream` blocks has its share of what the stream's begin cost: if only the begin
+    /// had a copy, the arm would move for the rest.
+    pub fn saved(&self, kind: Kind, blocks: u64, stream: u64) -> f32 {
+        let random = self.random.of(blocks).unwrap_or(RANDOM_MS);
+        let share = random * blocks as f32 / stream.max(blocks).max(1) as f32;
         let slow = match kind {
-            Kind::Random => self.random.of(blocks).unwrap_or(RANDOM_MS),
-            Kind::Sequential => self.sequential.of(blocks).unwrap_or(SEQUENTIAL_MS),
+            Kind::Random => random,
+            Kind::Sequential => share + self.sequential.of(blocks).unwrap_or(SEQUENTIAL_MS),
         };
-        (slow - self.fast(blocks)).max(0.0) / blocks.max(1) as f32
+        (slow.min(random) - self.fast(blocks)).max(0.0) / blocks.max(1) as f32
     }
 
     /// What a request of so many blocks takes the fast device, in milliseconds.
@@ -97,15 +101,19 @@ mod tests {
     #[test]
     fn costs_are_those_that_were_measured() {
         let mut costs = Costs::default();
-        let random = |costs: &Costs, blocks| costs.saved(Kind::Random, blocks);
-        assert!(random(&costs, 1) > 10.0 * costs.saved(Kind::Sequential, 1));
+        let random = |costs: &Costs, blocks| costs.saved(Kind::Random, blocks, blocks);
+        assert!(random(&costs, 1) > 10.0 * costs.saved(Kind::Sequential, 1, 100));
         costs.measured(Work::Fast, 1, ms(1));
         costs.measured(Work::Read(Kind::Random), 2, ms(9));
         assert_eq!((random(&costs, 2), random(&costs, 1)), (4.0, 8.0), "the nearest length");
         costs.measured(Work::Read(Kind::Random), 64, ms(17));
         assert_eq!((random(&costs, 2), random(&costs, 100)), (4.0, 0.16), "a share of each block");
         costs.measured(Work::Destage, 4, ms(8));
-        assert_eq!((costs.destage(), costs.saved(Kind::Sequential, 1)), (2.0, 0.0), "never negative");
+        assert_eq!(
+            (costs.destage(), costs.saved(Kind::Sequential, 1, 1 << 30)),
+            (2.0, 0.0),
+            "never negative"
+        );
     }
 
     #[test]

@@ -341,7 +341,7 @@ impl Tier {
 impl Policy for Tier {
     fn ask(&mut self, ask: &Ask, plan: &mut Plan) {
         let (kind, blocks) = (self.streams.kind(ask), ask.blocks());
-        let saved = self.costs.saved(kind, blocks.end - blocks.start);
+        let saved = self.costs.saved(kind, blocks.end - blocks.start, self.streams.blocks());
         plan.kind = kind;
         let asked = Asked { kind, is_write: ask.is_write, blocks: blocks.end - blocks.start, saved };
         for block in blocks {

@@ -1,6 +1,6 @@
 //! Which requests go on where another one ended.
 
-use super::{Ask, Kind};
+use super::{Ask, BLOCK, Kind};
 use std::collections::VecDeque;
 
 /// Streams that are followed at a time: a client reads few files at once, and a drive's cache follows as many.
@@ -8,21 +8,25 @@ const STREAMS: usize = 32;
 /// A request that begins so many bytes behind the end of another one still goes on: clients skip what they have.
 const GAP: u64 = 128 << 10;
 
-/// The ends of streams, the latest first.
+/// The ends of streams and their lengths in bytes, the latest first.
 #[derive(Default)]
-pub struct Streams(VecDeque<u64>);
+pub struct Streams(VecDeque<(u64, u64)>);
 
 impl Streams {
     /// How a request looks, which is followed from now on.
     pub fn kind(&mut self, ask: &Ask) -> Kind {
         let bytes = &ask.bytes;
-        let known = self.0.iter().position(|end| (*end..=end.saturating_add(GAP)).contains(&bytes.start));
-        if let Some(known) = known {
-            self.0.remove(known);
-        }
+        let known =
+            self.0.iter().position(|(end, _)| (*end..=end.saturating_add(GAP)).contains(&bytes.start));
+        let before = known.and_then(|known| self.0.remove(known)).map_or(0, |(_, len)| len);
         self.0.truncate(STREAMS - 1);
-        self.0.push_front(bytes.end);
+        self.0.push_front((bytes.end, before + (bytes.end - bytes.start)));
         if known.is_some() { Kind::Sequential } else { Kind::Random }
+    }
+
+    /// How many blocks the stream of the latest request has, with it; at least one.
+    pub fn blocks(&self) -> u64 {
+        self.0.front().map_or(1, |(_, len)| len.div_ceil(BLOCK).max(1))
     }
 }
 
