@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 /// Bytes of what a cache counts in.
 pub const BLOCK: u64 = 4096;
 /// Volumes lie one behind the other, so many bits of bytes apart: two hundred fit into a device of the layer.
-const VOLUME: u32 = 44;
+pub const VOLUME: u32 = 44;
 
 /// A read or a write.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,0 +1,250 @@
+//! What is known of the extents of a slow device: how they are used, and which of their blocks are dirty.
+//!
+//! ```text
+//!      page     64 extents that lie one behind the other, made when one of them is first used
+//!      extent   64 blocks, 256 KiB: reads, writes, blocks, sequential, milliseconds saved and spent · dirty, as bits
+//! ```
+//!
+//! Figures age: they halve each time that a number of blocks was used, so that what counts is recent. They are aged
+//! when they are looked at, and not before.
+//!
+//! Invariants: the dirty bits are exact. At most so many pages are there as the owner allows, besides those with dirty
+//! blocks; those that were not used for the longest time go. The module decides nothing.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Blocks of an extent.
+pub const EXTENT: u64 = 64;
+/// Extents of a page.
+const PAGE: u64 = 64;
+
+/// What is known of an extent; figures are aged.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Extent {
+    /// Requests that read and that wrote.
+    pub reads: f32,
+    /// See `reads`.
+    pub writes: f32,
+    /// Blocks of these requests; by them the mean size is known.
+    pub blocks: f32,
+    /// Those of the blocks that had been used before, as far as was remembered.
+    pub reused: f32,
+    /// Requests that went on where another one ended.
+    pub sequential: f32,
+    /// Milliseconds that the slow device was spared, because the fast device had what was read.
+    pub saved_ms: f32,
+    /// Milliseconds of reads that the slow device served.
+    pub spent_ms: f32,
+    /// The age to which the figures were aged.
+    epoch: u32,
+    /// Dirty blocks.
+    dirty: u64,
+}
+
+/// A use of an extent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Use {
+    /// Whether it is a write.
+    pub is_write: bool,
+    /// Whether it goes on where another request ended.
+    pub is_sequential: bool,
+    /// Blocks of the extent that are used.
+    pub blocks: u32,
+    /// Those of them that had been used before.
+    pub reused: u32,
+    /// Milliseconds that the slow device was spared.
+    pub saved_ms: f32,
+    /// Milliseconds of the slow device.
+    pub spent_ms: f32,
+}
+
+type Page = [Extent; PAGE as usize];
+
+/// All extents that are known.
+pub struct Monitor {
+    pages: BTreeMap<u64, Box<Page>>,
+    pages_max: usize,
+    /// Blocks after whose use figures have halved.
+    half_life: u64,
+    used: u64,
+}
+
+impl Monitor {
+    /// Knows at most `extents` extents, rounded up to whole pages, and those with dirty blocks. Figures halve with each
+    /// `half_life` blocks used, at least one.
+    pub fn new(extents: u64, half_life: u64) -> Monitor {
+        let pages_max = extents.div_ceil(PAGE).max(1) as usize;
+        Monitor { pages: BTreeMap::new(), pages_max, half_life: half_life.max(1), used: 0 }
+    }
+
+    /// Bytes of memory that the pages take, without those of the tree over them.
+    pub fn memory(&self) -> usize {
+        self.pages.len() * size_of::<Page>()
+    }
+
+    fn epoch(&self) -> u32 {
+        (self.used / self.half_life) as u32
+    }
+
+    fn find(&self, extent: u64) -> Option<&Extent> {
+        let page = self.pages.get(&(extent / PAGE))?;
+        Some(&page[(extent % PAGE) as usize])
+    }
+
+    fn entry(&mut self, extent: u64) -> &mut Extent {
+        let number = extent / PAGE;
+        if self.pages.len() >= self.pages_max && !self.pages.contains_key(&number) {
+            self.forget();
+        }
+        let page = self.pages.entry(number).or_insert_with(|| Box::new([Extent::default(); PAGE as usize]));
+        &mut page[(extent % PAGE) as usize]
+    }
+
+    /// Forgets an eighth of the pages, those that were used last before all others.
+    fn forget(&mut self) {
+        let latest = |page: &Page| page.iter().map(|extent| extent.epoch).max().unwrap_or(0);
+        let is_clean = |page: &Page| page.iter().all(|extent| extent.dirty == 0);
+        let clean = self.pages.iter().filter(|(_, page)| is_clean(page));
+        let mut ages: Vec<(u32, u64)> = clean.map(|(number, page)| (latest(page), *number)).collect();
+        ages.sort_unstable();
+        for (_, number) in ages.into_iter().take((self.pages_max / 8).max(1)) {
+            self.pages.remove(&number);
+        }
+    }
+
+    /// An extent is used.
+    pub fn used(&mut self, extent: u64, by: Use) {
+        self.used += u64::from(by.blocks);
+        let epoch = self.epoch();
+        let known = self.entry(extent);
+        *known = known.aged(epoch);
+        match by.is_write {
+            true => known.writes += 1.0,
+            false => known.reads += 1.0,
+        }
+        known.blocks += by.blocks as f32;
+        known.reused += by.reused as f32;
+        known.sequential += f32::from(u8::from(by.is_sequential));
+        known.saved_ms += by.saved_ms;
+        known.spent_ms += by.spent_ms;
+    }
+
+    /// What is known of an extent now.
+    pub fn extent(&self, extent: u64) -> Extent {
+        self.find(extent).copied().unwrap_or_default().aged(self.epoch())
+    }
+
+    /// The `most` extents that cost or would cost the slow device the most time, the first one the most.
+    pub fn top(&self, most: usize) -> Vec<(u64, Extent)> {
+        let epoch = self.epoch();
+        let all = self.pages.iter().flat_map(|(page, extents)| {
+            (page * PAGE..).zip(extents.iter()).map(|(number, extent)| (number, extent.aged(epoch)))
+        });
+        let mut all: Vec<(u64, Extent)> = all.filter(|(_, extent)| extent.ms() > 0.0).collect();
+        all.sort_by(|a, b| b.1.ms().total_cmp(&a.1.ms()).then(a.0.cmp(&b.0)));
+        all.truncate(most);
+        all
+    }
+
+    /// A block is dirty from now on, or clean.
+    pub fn set_dirty(&mut self, block: u64, is_dirty: bool) {
+        let bit = 1 << (block % EXTENT);
+        if is_dirty {
+            self.entry(block / EXTENT).dirty |= bit;
+        } else if self.find(block / EXTENT).is_some_and(|extent| extent.dirty & bit != 0) {
+            self.entry(block / EXTENT).dirty &= !bit;
+        }
+    }
+
+    /// The first extent from `from` on that has a dirty block.
+    pub fn next_dirty(&self, from: u64) -> Option<u64> {
+        let pages = self.pages.range(from / PAGE..);
+        let extents = pages.flat_map(|(page, extents)| (page * PAGE..).zip(extents.iter()));
+        extents
+            .filter(|(number, extent)| *number >= from && extent.dirty != 0)
+            .map(|(number, _)| number)
+            .next()
+    }
+
+    /// Dirty blocks of an extent, ascending.
+    pub fn dirty(&self, extent: u64) -> impl Iterator<Item = u64> + use<> {
+        let bits = self.find(extent).map_or(0, |extent| extent.dirty);
+        (0..EXTENT).filter(move |bit| bits >> bit & 1 != 0).map(move |bit| extent * EXTENT + bit)
+    }
+
+    /// All dirty blocks, as ranges, ascending.
+    pub fn dirty_ranges(&self) -> Vec<Range<u64>> {
+        let (mut ranges, mut from) = (Vec::new(), 0);
+        while let Some(extent) = self.next_dirty(from) {
+            self.dirty(extent).for_each(|block| super::push(&mut ranges, block));
+            from = extent + 1;
+        }
+        ranges
+    }
+}
+
+impl Extent {
+    /// Milliseconds of the slow device, spent and saved.
+    pub fn ms(&self) -> f32 {
+        self.saved_ms + self.spent_ms
+    }
+
+    fn aged(mut self, epoch: u32) -> Extent {
+        let factor = 0.5f32.powi(epoch.wrapping_sub(self.epoch).min(64) as i32);
+        let Extent { reads, writes, blocks, reused, sequential, saved_ms, spent_ms, .. } = &mut self;
+        let figures = [reads, writes, blocks, reused, sequential, saved_ms, spent_ms];
+        figures.into_iter().for_each(|figure| *figure *= factor);
+        self.epoch = epoch;
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(blocks: u32, spent_ms: f32) -> Use {
+        Use { blocks, spent_ms, ..Use::default() }
+    }
+
+    #[test]
+    fn figures_halve_with_their_half_life() {
+        let mut monitor = Monitor::new(1000, 100);
+        monitor.used(7, read(50, 8.0));
+        monitor.used(7, Use { is_write: true, is_sequential: true, blocks: 50, ..Use::default() });
+        let known = monitor.extent(7);
+        assert_eq!((known.reads, known.writes, known.sequential, known.spent_ms), (0.5, 1.0, 1.0, 4.0));
+        monitor.used(9, read(200, 1.0));
+        assert_eq!((monitor.extent(7).writes, monitor.extent(7).ms()), (0.25, 1.0));
+        assert_eq!(monitor.extent(8), Extent { epoch: 3, ..Extent::default() });
+        let top: Vec<u64> = monitor.top(1).into_iter().map(|(number, _)| number).collect();
+        assert_eq!(top, [7], "equal ones by number");
+    }
+
+    #[test]
+    fn dirty_blocks_are_found_in_order() {
+        let mut monitor = Monitor::new(1, 100);
+        let blocks = [5, 6, 63, 64, 10_000, 1_000_000];
+        blocks.iter().rev().for_each(|block| monitor.set_dirty(*block, true));
+        monitor.set_dirty(7, false);
+        monitor.set_dirty(1 << 30, false);
+        assert_eq!(monitor.dirty_ranges(), [5..7, 63..65, 10_000..10_001, 1_000_000..1_000_001]);
+        assert_eq!((monitor.next_dirty(2), monitor.next_dirty(1_000_000 / 64 + 1)), (Some(156), None));
+        assert_eq!(monitor.dirty(0).collect::<Vec<_>>(), [5, 6, 63]);
+        blocks.iter().for_each(|block| monitor.set_dirty(*block, false));
+        assert_eq!(monitor.dirty_ranges(), []);
+    }
+
+    #[test]
+    fn memory_is_bounded_but_for_dirty_blocks() {
+        let mut monitor = Monitor::new(16 * PAGE, 10);
+        monitor.set_dirty(0, true);
+        (0..10_000).for_each(|extent| monitor.used(extent * PAGE, read(1, 1.0)));
+        assert!(monitor.memory() <= 16 * size_of::<Page>());
+        assert_eq!(monitor.dirty(0).count(), 1, "dirty blocks are not forgotten");
+        assert!(monitor.extent(9_999 * PAGE).ms() > 0.0 && monitor.extent(PAGE).ms() == 0.0);
+        (0..100).for_each(|page| monitor.set_dirty(page * PAGE * EXTENT, true));
+        assert_eq!(monitor.dirty_ranges().len(), 100);
+    }
+}
