@@ -9,6 +9,9 @@ pub struct Geometry {
     pub block: u32,
     /// The unit that the device handles best (physical block, stripe unit). A power of two, at least `block`.
     pub optimal: u32,
+    /// The unit whose whole, aligned writes the device makes without reading first: a full stripe of a parity. Not
+    /// always a power of two; a multiple of `block`. 0: there is none. Layers keep it only where their addresses fit.
+    pub stripe: u32,
     /// Writes, zeroing and discards are refused.
     pub read_only: bool,
     /// Discard releases space. Where false, the node completes discards without asking the layer.
@@ -26,6 +29,7 @@ impl Geometry {
             size,
             block: 512,
             optimal: 4096,
+            stripe: 0,
             read_only: false,
             discard: false,
             zero: false,
@@ -38,6 +42,12 @@ impl Geometry {
         Geometry { size, ..self }
     }
 
+    /// The same for a device whose addresses begin at `offset` of this one: stripes stay where they begin there, too.
+    pub fn shifted(self, offset: u64) -> Geometry {
+        let fits = self.stripe > 0 && offset.is_multiple_of(self.stripe.into());
+        Geometry { stripe: if fits { self.stripe } else { 0 }, ..self }
+    }
+
     /// The shape of a device that spreads requests over two: the stricter unit and permission of both, and native
     /// what is native on either (a child's own node emulates the rest). The size is `self`'s.
     pub fn and(self, other: Geometry) -> Geometry {
@@ -45,6 +55,7 @@ impl Geometry {
             size: self.size,
             block: self.block.max(other.block),
             optimal: self.optimal.max(other.optimal),
+            stripe: if self.stripe == other.stripe { self.stripe } else { 0 },
             read_only: self.read_only || other.read_only,
             discard: self.discard || other.discard,
             zero: self.zero || other.zero,

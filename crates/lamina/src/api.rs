@@ -328,7 +328,7 @@ pub struct Problem {
 
 impl From<lamina_block::Geometry> for Geometry {
     fn from(g: lamina_block::Geometry) -> Geometry {
-        let lamina_block::Geometry { size, block, optimal, read_only, discard, zero, fua } = g;
+        let lamina_block::Geometry { size, block, optimal, stripe: _, read_only, discard, zero, fua } = g;
         Geometry { size, block, optimal, read_only, discard, zero, fua }
     }
 }

@@ -91,7 +91,8 @@ fn look(file: &File, open: &OpenDisk) -> Result<(Facts, Geometry)> {
         (punches, punches)
     };
     let optimal = optimal.next_power_of_two().max(block);
-    let geometry = Geometry { size, block, optimal, read_only: open.read_only, discard, zero, fua: true };
+    let read_only = open.read_only;
+    let geometry = Geometry { size, block, optimal, stripe: 0, read_only, discard, zero, fua: true };
     Ok((Facts { path: path.clone(), device, local: super::end::is_local(file, device), direct }, geometry))
 }
 

@@ -89,7 +89,7 @@ impl Layer for Linear {
     fn geometry(&self) -> Geometry {
         let below = self.child.geometry();
         let rest = below.size.saturating_sub(self.offset);
-        below.with_size(self.size.map_or(rest, |size| size.min(rest)))
+        below.with_size(self.size.map_or(rest, |size| size.min(rest))).shifted(self.offset)
     }
 
     fn submit(self: Rc<Self>, io: &mut Io) -> Step {

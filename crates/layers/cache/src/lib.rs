@@ -8,7 +8,10 @@ lamina_kit::kinds! {
     accelerate,
     flash,
     redo,
+    sequentialize,
 }
+
+mod ticket;
 
 #[cfg(test)]
 lamina_testing::with_kinds!(lamina_sinks::KINDS, lamina_lab::KINDS, lamina_address::KINDS);

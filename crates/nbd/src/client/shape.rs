@@ -42,6 +42,7 @@ impl Able {
             size: facts.size / u64::from(block) * u64::from(block),
             block,
             optimal: preferred.clamp(block, 1 << 20),
+            stripe: 0,
             read_only: has(flag::READ_ONLY),
             discard: has(flag::SEND_TRIM),
             zero: has(flag::SEND_WRITE_ZEROES),

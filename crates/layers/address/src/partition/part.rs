@@ -206,7 +206,9 @@ impl Drop for View {
 
 impl Layer for View {
     fn geometry(&self) -> Geometry {
-        self.child.geometry().with_size(self.part.size())
+        let below = self.child.geometry().with_size(self.part.size());
+        let pieces = self.part.pieces.borrow();
+        pieces.iter().fold(below, |below, piece| below.shifted(piece.there.abs_diff(piece.here.start)))
     }
 
     fn submit(self: Rc<Self>, io: &mut Io) -> Step {

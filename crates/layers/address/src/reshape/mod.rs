@@ -308,7 +308,7 @@ impl<S: Shape> Layer for Spread<S> {
             Some(_) => state.layout.size(),
         };
         let unit = state.layout.bands().iter().map(|band| band.unit).max().unwrap_or(0);
-        Geometry { size, optimal: together.optimal.max(unit as u32), ..together }
+        Geometry { size, optimal: together.optimal.max(unit as u32), stripe: 0, ..together }
     }
 
     #[inline]

@@ -407,8 +407,8 @@ impl Cache {
 
 #[cfg(test)]
 mod tests {
-    use super::super::log::Ticket;
     use super::*;
+    use crate::ticket::Ticket;
 
     /// So that not much is lost with a block that has rotted.
     #[test]

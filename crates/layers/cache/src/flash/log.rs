@@ -24,7 +24,8 @@ use super::format::{SLOT, What};
 use super::segments::{MAIN, SMALL};
 use super::space::Space;
 use super::volume::Volume;
-use lamina_block::{Buf, Durability, Result, Signal};
+use crate::ticket::Ticket;
+use lamina_block::{Buf, Durability, Result};
 use lamina_kit::flaw::flawed;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -46,39 +47,6 @@ pub struct Waiting {
     pub from: Option<u32>,
     pub durability: Durability,
     pub ticket: Rc<Ticket>,
-}
-
-/// What somebody waits for who has put something.
-pub struct Ticket {
-    left: Cell<usize>,
-    result: RefCell<Result<()>>,
-    ended: Signal,
-}
-
-impl Ticket {
-    pub fn one_more(&self) {
-        self.left.set(self.left.get() + 1);
-    }
-
-    pub fn new() -> Rc<Ticket> {
-        Rc::new(Ticket { left: Cell::new(0), result: RefCell::new(Ok(())), ended: Signal::new() })
-    }
-
-    pub fn end(&self, result: &Result<()>) {
-        if let Err(e) = result {
-            *self.result.borrow_mut() = Err(e.clone());
-        }
-        self.left.set(self.left.get() - 1);
-        if self.left.get() == 0 {
-            self.ended.notify();
-        }
-    }
-
-    /// All of it is on the flash, or has failed.
-    pub async fn wait(&self) -> Result<()> {
-        self.ended.until(|| self.left.get() == 0).await;
-        self.result.replace(Ok(()))
-    }
 }
 
 /// One of the two logs.

@@ -17,11 +17,12 @@
 
 use super::Cache;
 use super::format::{Entry, SLOT, Summary, What};
-use super::log::{Ticket, Waiting};
+use super::log::Waiting;
 use super::rot::{Written, rotten};
 use super::segments::{MAIN, SMALL};
 use super::space::TOGETHER;
 use super::volume::{LATE, Volume};
+use crate::ticket::Ticket;
 use futures_util::future::select;
 use lamina_block::{Buf, Durability, Error, ErrorKind, Result};
 use lamina_kit::flaw::flawed;

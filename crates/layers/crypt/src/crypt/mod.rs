@@ -315,7 +315,7 @@ impl Layer for Crypt {
             optimal: below.optimal.max(block),
             discard: self.discard && below.discard,
             zero: self.discard && below.zero,
-            ..below
+            ..below.shifted(self.data_area.offset)
         }
     }
 

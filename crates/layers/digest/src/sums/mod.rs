@@ -159,7 +159,7 @@ impl Sums {
             read_only: self.is_read_only(),
             // Discarded blocks have to read as zeroes.
             discard: below.discard && below.zero,
-            ..below.with_size(self.head.size)
+            ..below.with_size(self.head.size).shifted(self.head.data)
         }
     }
 

@@ -453,7 +453,12 @@ impl Layer for Parity {
         let shapes = || self.legs.targets().map(|leg| self.node(leg).geometry());
         let size = self.legs.size() / self.layout.unit * self.layout.width();
         let all = shapes().reduce(Geometry::and).unwrap_or(Geometry::new(0)).with_size(size);
-        Geometry { block: self.legs.block(), discard: shapes().all(|shape| shape.zero), ..all }
+        Geometry {
+            block: self.legs.block(),
+            stripe: u32::try_from(self.layout.width()).unwrap_or(0),
+            discard: shapes().all(|shape| shape.zero),
+            ..all
+        }
     }
 
     fn submit(self: Rc<Self>, io: &mut Io) -> Step {

@@ -148,6 +148,7 @@ impl Core {
         let (below, head) = (self.child.geometry(), self.head());
         Geometry {
             optimal: below.optimal.max(head.extent() as u32),
+            stripe: 0,
             discard: true,
             zero: true,
             fua: true,

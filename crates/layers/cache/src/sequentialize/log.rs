@@ -1,0 +1,437 @@
+//! The log: everything that is shared by requests, collection and checkpoints, and how a batch is written.
+//!
+//! ```text
+//!      part ──▶ class ──▶ waiting ┐
+//!      part ──▶ …                 ├─▶ batch: head │ data … ──▶ one write ──▶ map ──▶ done
+//!      part ──▶ …                 ┘
+//! ```
+//!
+//! Parts that come while batches of their class are under way wait, and go together with the next one.
+//!
+//! Invariants:
+//! * The map has what has been written, not what is under way: a place in it can always be read.
+//! * Two writes of a block are never under way together (the range lock of `request.rs`). A copy may be under way
+//!   beside a write of the same block: live and in recovery alike the copy counts only if its source still does.
+//! * Nothing is appended to a segment behind a batch that failed.
+
+use super::checkpoint::Saved;
+use super::classes::Classes;
+use super::format::{ENTRIES_MAX, Entry, Head, Page, Reserve, SLOT, Super, What, checksum};
+use super::map::Map;
+use super::report::Counters;
+use super::segments::{Segments, State};
+use crate::ticket::Ticket;
+use lamina_block::{Buf, Durability, Env, Error, Io, Node, Result, Signal};
+use lamina_kit::flaw::flawed;
+use lamina_kit::range_locks::RangeLocks;
+use lamina_kit::single_flight::SingleFlight;
+use lamina_kit::tasks::Tasks;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeSet, VecDeque};
+use std::rc::{Rc, Weak};
+
+/// Batches of a class that are under way together, at most: with two the device always has one, and parts gather.
+const BATCHES: usize = 2;
+/// Slots of a batch, at most: 1 MiB.
+pub(super) const BATCH_SLOTS: u32 = 256;
+/// Slots of an entry, at most: they share a checksum, and count together or not at all.
+const ENTRY_SLOTS: u32 = 16;
+
+/// A run of blocks that is to be appended.
+pub(super) struct Part {
+    pub what: What,
+    pub block: u32,
+    pub count: u32,
+    /// Whole slots; empty for what is dropped.
+    pub data: Buf,
+    /// Of a copy: the slot of the first block.
+    pub from: u32,
+    pub durability: Durability,
+    pub ticket: Rc<Ticket>,
+}
+
+impl Part {
+    fn slots(&self) -> u32 {
+        match self.what {
+            What::Written | What::Copied => self.count,
+            What::Dropped => 0,
+        }
+    }
+
+    /// Takes the first `count` blocks off.
+    fn cut(&mut self, count: u32) -> Part {
+        let bytes = count as usize * SLOT;
+        let first = Part { count, data: self.data.slice(0..bytes), ticket: Rc::clone(&self.ticket), ..*self };
+        first.ticket.one_more();
+        self.block += count;
+        self.count -= count;
+        self.data = self.data.slice(bytes..self.data.len());
+        if self.what == What::Copied {
+            self.from += count;
+        }
+        first
+    }
+}
+
+/// The parts of a class that wait, and where they go.
+#[derive(Default)]
+pub(super) struct Stream {
+    waiting: RefCell<VecDeque<Part>>,
+    under_way: Cell<usize>,
+    pub open: Cell<Option<u32>>,
+    scheduled: Cell<bool>,
+}
+
+/// A batch on its way.
+struct Batch {
+    class: u8,
+    segment: u32,
+    head: Head,
+    parts: Vec<Part>,
+}
+
+/// A segment that is not freed while this lives.
+pub(super) struct Pin {
+    of: Rc<Log>,
+    segment: u32,
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        self.of.segments.borrow_mut().get_mut(self.segment).pins -= 1;
+        self.of.moved.notify();
+    }
+}
+
+/// The log on a device.
+pub(super) struct Log {
+    pub me: Weak<Log>,
+    pub name: String,
+    pub env: Rc<dyn Env>,
+    pub child: Rc<Node>,
+    pub shape: Super,
+    pub reserve: Reserve,
+    pub map: RefCell<Map>,
+    pub segments: RefCell<Segments>,
+    pub classes: RefCell<Classes>,
+    /// By class; the last one is of pages of the map.
+    pub streams: Vec<Stream>,
+    /// On blocks.
+    pub locks: Rc<RangeLocks>,
+    /// The next serial number of a batch, and those under way.
+    pub serial: Cell<u64>,
+    pub under_way: RefCell<BTreeSet<u64>>,
+    /// Blocks that users have written.
+    pub clock: Cell<u64>,
+    pub saved: Cell<Saved>,
+    pub saving: SingleFlight,
+    pub is_saving: Cell<bool>,
+    pub is_collecting: Cell<bool>,
+    /// Something has changed that others may wait for.
+    pub moved: Signal,
+    pub tasks: Rc<Tasks>,
+    pub is_closed: Cell<bool>,
+    pub counters: Counters,
+}
+
+/// Takes what fits into a batch at `at`, in order; the last part may be cut.
+fn take(waiting: &mut VecDeque<Part>, at: u32, slots: u32) -> (Vec<Part>, Vec<Entry>) {
+    let (mut parts, mut entries, mut used) = (Vec::new(), Vec::new(), 1);
+    while entries.len() < ENTRIES_MAX
+        && let Some(next) = waiting.front_mut()
+    {
+        let space = (slots - used).min(ENTRY_SLOTS);
+        let part = match next.slots() {
+            wanted if wanted <= space => waiting.pop_front().expect("it is the first"),
+            _ if space == 0 => break,
+            _ => next.cut(space),
+        };
+        let len = part.slots();
+        let Part { what, block, count, from, .. } = part;
+        entries.push(Entry {
+            what,
+            block,
+            count,
+            slot: if len > 0 { at + used } else { 0 },
+            from,
+            checksum: 0,
+        });
+        parts.push(part);
+        used += len;
+    }
+    (parts, entries)
+}
+
+impl Log {
+    /// Runs `work` in the background; closing waits for it.
+    pub fn spawn<F: Future<Output = ()> + 'static>(&self, work: impl FnOnce(Rc<Log>) -> F) {
+        let Some(me) = self.me.upgrade() else { return };
+        self.tasks.spawn(&*self.env, work(me));
+    }
+
+    /// Keeps the segment of a slot from being freed.
+    pub fn pin(self: &Rc<Log>, segment: u32) -> Pin {
+        self.segments.borrow_mut().get_mut(segment).pins += 1;
+        Pin { of: Rc::clone(self), segment }
+    }
+
+    /// The class of pages of the map.
+    pub fn page_class(&self) -> u8 {
+        self.classes.borrow().of_pages()
+    }
+
+    /// Appends a part; its ticket ends with it.
+    pub fn append(self: &Rc<Log>, class: u8, part: Part) {
+        let stream = &self.streams[class as usize];
+        part.ticket.one_more();
+        stream.waiting.borrow_mut().push_back(part);
+        if !stream.scheduled.replace(true) {
+            // What others append in this turn goes along.
+            self.spawn(move |me| async move {
+                me.streams[class as usize].scheduled.set(false);
+                me.pump(class);
+            });
+        }
+    }
+
+    /// Makes batches of what waits, and sends them.
+    fn pump(self: &Rc<Log>, class: u8) {
+        while let Some(batch) = self.next_batch(class) {
+            self.spawn(move |me| async move { me.write_batch(batch).await });
+        }
+    }
+
+    /// The same for all classes: space has become free.
+    pub fn pump_all(self: &Rc<Log>) {
+        (0..self.streams.len() as u8).for_each(|class| self.pump(class));
+    }
+
+    /// Ends all parts that wait for space: there will be none.
+    pub fn fail_waiting(&self, e: &Error) {
+        let failed = Err(e.clone());
+        for stream in &self.streams {
+            let waiting = stream.waiting.take();
+            waiting.iter().for_each(|part| part.ticket.end(&failed));
+        }
+    }
+
+    fn next_batch(self: &Rc<Log>, class: u8) -> Option<Batch> {
+        let stream = &self.streams[class as usize];
+        // What has failed of the map is written over: see `failed`.
+        let batches = if class == self.page_class() { 1 } else { BATCHES };
+        if stream.under_way.get() >= batches || stream.waiting.borrow().is_empty() {
+            return None;
+        }
+        let number = self.segment_for(class)?;
+        let mut segments = self.segments.borrow_mut();
+        let segment = segments.get_mut(number);
+        let at = segment.end;
+        let space = (self.shape.segment_slots - at).min(BATCH_SLOTS);
+        let (parts, entries) = take(&mut stream.waiting.borrow_mut(), at, space);
+        let slots = 1 + entries.iter().map(Entry::slots).sum::<u32>();
+        let serial = self.serial.replace(self.serial.get() + 1);
+        segment.under_way.push(at);
+        segment.end += slots;
+        segment.last_serial = serial;
+        self.under_way.borrow_mut().insert(serial);
+        stream.under_way.set(stream.under_way.get() + 1);
+        let head = Head {
+            segment: segment.sequence,
+            serial,
+            checkpoint: self.saved.get().sequence,
+            class,
+            at,
+            slots,
+            durable: segment.durable,
+            entries,
+        };
+        Some(Batch { class, segment: number, head, parts })
+    }
+
+    /// The segment that the next batch of a class goes to, which has space for one block at least.
+    fn segment_for(self: &Rc<Log>, class: u8) -> Option<u32> {
+        let stream = &self.streams[class as usize];
+        if let Some(number) = stream.open.get() {
+            let mut segments = self.segments.borrow_mut();
+            if segments.get(number).end + 2 <= self.shape.segment_slots {
+                return Some(number);
+            }
+            stream.open.set(None);
+            segments.close(number);
+        }
+        self.make_space_soon();
+        if !self.may_open(class) {
+            // One that failed is not made again by itself.
+            self.checkpoint_if_due();
+            return None;
+        }
+        let number = self.segments.borrow_mut().open(class, self.clock.get())?;
+        stream.open.set(Some(number));
+        Some(number)
+    }
+
+    /// True if a class may have a free segment: those of the reserve are for copies, and the last for the map, so that
+    /// space can always be gained; and recovery looks at no more than a window of them.
+    fn may_open(&self, class: u8) -> bool {
+        let (free, copies) = (self.segments.borrow().free(), self.classes.borrow().first_of_copies());
+        let is_in_window = self.opened_since_checkpoint() + self.reserve.copy < self.window();
+        match class {
+            class if class == self.page_class() => free > 0,
+            class if class >= copies => free > self.reserve.copy && is_in_window,
+            _ => free > self.reserve.user && is_in_window,
+        }
+    }
+
+    async fn write_batch(self: &Rc<Log>, mut batch: Batch) {
+        let (stream, at) = (&self.streams[batch.class as usize], batch.head.at);
+        // Guests may change their memory at any time: what is summed is what is written.
+        let mut bytes = self.env.pool().fresh(batch.head.slots as usize * SLOT);
+        for (part, entry) in batch.parts.iter().zip(&mut batch.head.entries) {
+            let from = (entry.slot.max(at) - at) as usize * SLOT;
+            let data = &mut bytes[from..from + part.data.len()];
+            part.data.read(0, data);
+            entry.checksum = checksum(data);
+        }
+        batch.head.encode_into(&mut bytes[..SLOT], self.shape.key);
+        let is_durable = batch.parts.iter().any(|part| part.durability == Durability::Fua);
+        let durability = match is_durable && !flawed("acknowledged before it is in the log") {
+            true => Durability::Fua,
+            false => Durability::Cached,
+        };
+        let place = u64::from(self.shape.start(batch.segment) + at) * SLOT as u64;
+        self.counters.batch(batch.class, &batch.head, &batch.parts);
+        let result = self.child.submit(Io::write(place, Buf::from(bytes), durability)).await;
+        self.segments.borrow_mut().get_mut(batch.segment).under_way.retain(|begin| *begin != at);
+        match &result {
+            Ok(()) => self.commit(&batch),
+            Err(_) => self.failed(&batch),
+        }
+        self.under_way.borrow_mut().remove(&batch.head.serial);
+        stream.under_way.set(stream.under_way.get() - 1);
+        batch.parts.iter().for_each(|part| part.ticket.end(&result));
+        self.moved.notify();
+        self.pump(batch.class);
+        self.checkpoint_if_due();
+    }
+
+    /// What a batch holds counts.
+    fn commit(&self, batch: &Batch) {
+        let base = self.shape.start(batch.segment);
+        for entry in &batch.head.entries {
+            match entry.what {
+                What::Dropped => self.unmap(entry),
+                What::Written | What::Copied => (0..entry.count).for_each(|i| self.map_to(entry, i, base)),
+            }
+        }
+    }
+
+    /// Block `i` of an entry is where the entry says, in the segment that begins at `base`.
+    fn map_to(&self, entry: &Entry, i: u32, base: u32) {
+        let (block, slot) = (entry.block + i, base + entry.slot + i);
+        let mut map = self.map.borrow_mut();
+        let mut time = self.clock.get();
+        if entry.what == What::Copied {
+            let from = entry.from + i;
+            if map.get(block) != Some(from) && !flawed("copies count whatever is there") {
+                return;
+            }
+            time = self.segments.borrow().get(self.shape.segment_of(from)).time;
+        }
+        let before = match map.is_page(block) && entry.what == What::Written {
+            true => map.place(block - self.shape.blocks, Page { slot, checksum: entry.checksum }),
+            false => map.set(block, slot),
+        };
+        let mut segments = self.segments.borrow_mut();
+        if let Some(before) = before {
+            let segment = self.shape.segment_of(before);
+            segments.left(segment, before - self.shape.start(segment));
+        }
+        let segment = self.shape.segment_of(slot);
+        segments.came(segment, slot - self.shape.start(segment), block, time);
+    }
+
+    fn unmap(&self, entry: &Entry) {
+        let mut blocks = entry.blocks();
+        while let Some((block, slot)) = self.map.borrow_mut().unmap_next(blocks.clone()) {
+            let segment = self.shape.segment_of(slot);
+            self.segments.borrow_mut().left(segment, slot - self.shape.start(segment));
+            blocks.start = block + 1;
+        }
+    }
+
+    /// A batch may be there or not. It is older than the next checkpoint, which is made now: nobody finds it then.
+    fn failed(&self, batch: &Batch) {
+        if batch.class == self.page_class() {
+            // Recovery does not look for it at all. The next one takes its place, so that however many fail, there is
+            // space for the map.
+            self.segments.borrow_mut().get_mut(batch.segment).end = batch.head.at;
+            return;
+        }
+        let stream = &self.streams[batch.class as usize];
+        if stream.open.get() == Some(batch.segment) {
+            stream.open.set(None);
+        }
+        let mut segments = self.segments.borrow_mut();
+        segments.close(batch.segment);
+        let segment = segments.get_mut(batch.segment);
+        segment.failed = Some(segment.failed.map_or(batch.head.at, |first| first.min(batch.head.at)));
+        drop(segments);
+        self.checkpoint_soon();
+    }
+
+    /// Makes durable what has completed.
+    pub async fn flush(&self) -> Result<()> {
+        let open = self.streams.iter().filter_map(|stream| stream.open.get());
+        let written: Vec<(u32, u64, u32)> = {
+            let segments = self.segments.borrow();
+            open.map(|number| {
+                let segment = segments.get(number);
+                (number, segment.sequence, segment.written())
+            })
+            .collect()
+        };
+        self.child.submit(Io::flush()).await?;
+        let mut segments = self.segments.borrow_mut();
+        for (number, sequence, written) in written {
+            let segment = segments.get_mut(number);
+            if segment.sequence == sequence && segment.state == State::Open {
+                segment.durable = segment.durable.max(written);
+            }
+        }
+        Ok(())
+    }
+
+    /// The next request finds everything that it changes in the map; nothing goes on in the background.
+    pub async fn close(self: &Rc<Log>) -> Result<()> {
+        self.is_closed.set(true);
+        self.fail_waiting(&Error::offline("the device is being closed"));
+        self.moved.notify();
+        self.tasks.ended().await;
+        if self.child.geometry().read_only {
+            return Ok(());
+        }
+        let saved = self.checkpoint().await;
+        self.tasks.ended().await;
+        saved
+    }
+
+    /// Fails unless the map and the segments agree.
+    #[cfg(test)]
+    pub fn check(&self) -> std::result::Result<(), String> {
+        let (map, segments) = (self.map.borrow(), self.segments.borrow());
+        segments.check()?;
+        let live: u32 = segments.iter().map(|(_, segment)| segment.live).sum();
+        let mapped = map.mapped().count() as u32;
+        if live != mapped {
+            return Err(format!("{live} slots count, and {mapped} addresses are mapped"));
+        }
+        for (number, _) in segments.iter() {
+            for (at, address) in segments.owners(number) {
+                if map.get(address) != Some(self.shape.start(number) + at) {
+                    return Err(format!("{address} is not in slot {at} of segment {number}"));
+                }
+            }
+        }
+        Ok(())
+    }
+}

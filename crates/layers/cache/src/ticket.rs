@@ -1,0 +1,41 @@
+//! A ticket: the result of something that is appended to a log in several parts.
+
+use lamina_block::{Result, Signal};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// The parts that are still under way, and the result of those that have ended.
+pub struct Ticket {
+    left: Cell<usize>,
+    result: RefCell<Result<()>>,
+    ended: Signal,
+}
+
+impl Ticket {
+    /// Counts a part that has begun.
+    pub fn one_more(&self) {
+        self.left.set(self.left.get() + 1);
+    }
+
+    /// A ticket without parts.
+    pub fn new() -> Rc<Ticket> {
+        Rc::new(Ticket { left: Cell::new(0), result: RefCell::new(Ok(())), ended: Signal::new() })
+    }
+
+    /// A part has ended.
+    pub fn end(&self, result: &Result<()>) {
+        if let Err(e) = result {
+            *self.result.borrow_mut() = Err(e.clone());
+        }
+        self.left.set(self.left.get() - 1);
+        if self.left.get() == 0 {
+            self.ended.notify();
+        }
+    }
+
+    /// Waits until all parts have ended: an error if one of them failed.
+    pub async fn wait(&self) -> Result<()> {
+        self.ended.until(|| self.left.get() == 0).await;
+        self.result.replace(Ok(()))
+    }
+}
