@@ -41,6 +41,10 @@ gauntlet!(one_store_away, crate::stacks::one_store_away().seeds(1));
 gauntlet!(epochs, crate::stacks::epochs().seeds(1));
 gauntlet!(integrity_over_mirror, crate::stacks::integrity_over_mirror().seeds(2));
 gauntlet!(integrity_over_crypt_over_parity, crate::stacks::integrity_over_crypt_over_parity().seeds(1));
+gauntlet!(
+    snapshot_over_crypt_over_sequentialize,
+    crate::stacks::snapshot_over_crypt_over_sequentialize().seeds(1)
+);
 
 /// The canary: a file that is well formed and wrong.
 #[test]

@@ -133,6 +133,7 @@ fn single(kind: &Kind) -> Subject {
     let subject = stack(kind.name, text);
     match kind.name {
         "redo" => subject.disks_of(320 << 10),
+        "sequentialize" => subject.disks_of(640 << 10),
         "file" => {
             let plan =
                 Plan::parse("[device.top]\ntype = 'file'\npath = 'disk0'", "f", Path::new(""), &kinds());
@@ -525,6 +526,36 @@ d1 = { type = "disk", number = 1 }
 d2 = { type = "disk", number = 2 }
 "#;
 
+/// A log of full stripes, encrypted, with snapshots.
+pub fn snapshot_over_crypt_over_sequentialize() -> Subject {
+    let text = SNAPSHOT_OVER_LOG.replace("CRYPT", CRYPT);
+    stack("snapshot over crypt over sequentialize", text).disks_of(3 << 20)
+}
+
+const SNAPSHOT_OVER_LOG: &str = r#"
+[device.top]
+type = "snapshot"
+over = "c"
+extent = "8KiB"
+size = "512KiB"
+[device.c]
+type = "crypt"
+over = "l"
+CRYPT
+[device.l]
+type = "sequentialize"
+over = "p"
+[device.p]
+type = "parity"
+over = ["d0", "d1", "d2"]
+unit = "8KiB"
+region = "16KiB"
+[device]
+d0 = { type = "disk", number = 0 }
+d1 = { type = "disk", number = 1 }
+d2 = { type = "disk", number = 2 }
+"#;
+
 /// The hierarchy of the paper (its Figure 11): `examples/figure11.toml`, smaller.
 pub fn figure_11() -> Subject {
     let disk = |n: u8| {
@@ -581,6 +612,7 @@ pub fn all() -> Vec<Subject> {
         two_on_one_flash(),
         one_store_away(),
         epochs(),
+        snapshot_over_crypt_over_sequentialize(),
     ];
     // A layer that shares another's state is nothing by itself, and a table of partitions or a flash cannot be written.
     let alone = |kind: &&Kind| !kind.traits.shares && !["partition", "flash"].contains(&kind.name);
