@@ -134,7 +134,8 @@ impl Folds<'_, '_, '_> {
         Ok(most.filter(|most| off(most) > SIGNIFICANT * spread).map(|most| most.0))
     }
 
-    /// Heads that share a band: the next band, if the zone has one, is a long way from the first one, whose tracks take less than `far_us`.
+    /// Heads that share a band: the next band, if the zone has one, is a long way from the first one, whose tracks take
+    /// less than `far_us`.
     fn heads(&mut self, band: u64, far_us: f64) -> Result<Option<u64>, String> {
         let middle = band / 2;
         let most = (HEADS_MAX + 1).min(self.zone.tracks.saturating_sub(middle + TARGETS).max(band) / band);

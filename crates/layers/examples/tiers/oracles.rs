@@ -7,7 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
 
-/// Belady's policy with bypass: the block that is used again last goes, and a block that is read and used again later
+/// Belady's policy with refusals: the block that is used again last goes, and a block that is read and used again later
 /// than all others does not come. Dirty blocks are set apart, a quarter at most, so that they go home in groups.
 pub struct Belady {
     blocks: usize,
