@@ -257,7 +257,8 @@ impl Super {
             && self.blocks > 0
             && self.blocks <= self.blocks_max()
             && self.checkpoint_slots >= Checkpoint::slots(self.pages(), self.segments)
-            && 1 + 2 * u64::from(self.checkpoint_slots) <= u64::from(self.segments_at)
+            // A slot of the superblock lies before both.
+            && 2 * u64::from(self.checkpoint_slots) < u64::from(self.segments_at)
     }
 }
 

@@ -67,8 +67,8 @@ impl Costs {
     }
 
     /// What a copy of one of so many blocks saves when all are read, in milliseconds: its share; never negative. A
-    /// request that goes on a stream of `stream` blocks has its share of what the stream's begin cost: if only the begin
-    /// had a copy, the arm would move for the rest.
+    /// request that continues a stream of `stream` blocks has its share of the cost of the stream's begin: if only the
+    /// begin had a copy, the arm would move for the rest.
     pub fn saved(&self, kind: Kind, blocks: u64, stream: u64) -> f32 {
         let random = self.random.of(blocks).unwrap_or(RANDOM_MS);
         let share = random * blocks as f32 / stream.max(blocks).max(1) as f32;
