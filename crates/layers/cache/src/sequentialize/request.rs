@@ -208,7 +208,9 @@ impl Log {
         extents
     }
 
-    /// Another copy of bytes that are in one piece on the device. They are locked meanwhile.
+    /// Another copy of bytes that are in one piece on the device. Their segment is pinned, and no slot of data is
+    /// written twice in one use of it, so that what is put right there is what these bytes were, whatever is written
+    /// meanwhile.
     pub async fn heal(self: &Rc<Log>, at: Range<u64>, is_right: Judge) -> Result<Option<Healed>> {
         match self.runs(&at)[..] {
             [Run { place: Some(place), .. }] => {
