@@ -120,7 +120,7 @@ use lamina_kit::tasks::Tasks;
 use pace::Pace;
 use policy::{Policy, SetPolicy, SetShare, permille};
 use progress::Progress;
-use read::Streams;
+use read::LongStreams;
 use report::Report;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -220,7 +220,7 @@ struct Accelerate {
     /// Bytes that are being written, or filled.
     locks: Rc<RangeLocks>,
     /// Streams of reads, to know the long ones.
-    streams: RefCell<Streams>,
+    streams: RefCell<LongStreams>,
     flow: RefCell<Flow>,
     pace: Pace,
     /// How far the store is.
@@ -288,7 +288,7 @@ impl Accelerate {
             name: with.name.clone(),
             env: Rc::clone(&with.env),
             policy: Cell::new(if is_without { Policy::Uncached } else { keys.policy }),
-            streams: RefCell::new(Streams::new(keys.sequential_cutoff.0)),
+            streams: RefCell::new(LongStreams::new(keys.sequential_cutoff.0)),
             keys,
             epochs,
             store,

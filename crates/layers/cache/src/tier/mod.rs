@@ -22,7 +22,6 @@ mod monitor;
 mod placement;
 mod reuse;
 mod state;
-mod streams;
 #[cfg(test)]
 mod tests;
 
