@@ -71,6 +71,11 @@ impl Segment {
         self.under_way.iter().copied().chain(self.failed).min().unwrap_or(self.end)
     }
 
+    /// True if a task collects it: no other one may.
+    pub fn is_taken(&self) -> bool {
+        self.is_claimed && !flawed("a segment is collected twice at a time")
+    }
+
     /// Counts what was written at `time` into the mean.
     fn mix(&mut self, time: u64) {
         let (before, all) = (u64::from(self.live), u64::from(self.live) + 1);
@@ -211,7 +216,7 @@ impl Segments {
             segment.state == State::Closed
                 && segment.under_way.is_empty()
                 && segment.live > 0
-                && (!segment.is_claimed || flawed("a segment is collected twice at a time"))
+                && !segment.is_taken()
                 && segment.rests_until <= now
         })
     }

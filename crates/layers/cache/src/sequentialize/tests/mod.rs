@@ -7,6 +7,7 @@ mod failed;
 mod format;
 mod home;
 mod leave;
+mod race;
 
 use crate::testing::*;
 use lamina_sim::{Check, Rig, SimEnv};
