@@ -11,9 +11,11 @@ from test_kills import EACH, Kills
 
 # Kills of an ordinary run, at most; LAMINA_KILLS says how many when it asks for more than usual.
 KILLS = KILLS_NBD if KILLS_NBD > 50 else min(KILLS_NBD, 10)
+# Blocks of the client with stamps: 12 MiB, which is much of a log of less than 23 MiB, and far more than a region.
+BLOCKS = 768
 # Modes, in sizes that a load fills many times in a short while: what counts is copied, or goes home, all the time.
 MODES = {
-    "log": {"mode": "log", "size": "12MiB"},
+    "log": {"mode": "log", "size": "13MiB"},
     "home": {"mode": "home", "reserve": 15, "small": "16KiB"},
 }
 
@@ -33,7 +35,7 @@ class Killed(Kills):
         return self.daemon.device("vm1")["info"]
 
     def kill_under(self, mode):
-        self.begin(sequential(mode), exported())
+        self.begin(sequential(mode), exported(), ledger=Ledger(BLOCKS))
         collected = 0
         for _ in range(KILLS):
             self.pump(self.chance.random() * 0.8)

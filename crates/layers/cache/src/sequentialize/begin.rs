@@ -28,9 +28,6 @@ const SPARE: u8 = 15;
 const RESERVE: u8 = 10;
 /// Bytes that are looked at together.
 const PIECE: u64 = 1 << 20;
-/// Why there is no region without state records.
-pub(super) const NOT_KEPT: &str =
-    "mode: home keeps where its region is with the hierarchy: give the file a [hierarchy] section";
 /// The version of the state record.
 const VERSION: u64 = 1;
 
@@ -63,7 +60,9 @@ pub(super) async fn begin(keys: &Keys, with: &Build) -> Result<u64> {
     format(&with.env, &child, &shape).await?;
     if keys.mode == Mode::Home {
         let record = Record { version: VERSION, region: shape.place(0) };
-        let keep = with.keep.as_ref().ok_or_else(|| Error::invalid(NOT_KEPT))?;
+        let message =
+            "mode: home keeps where its region is with the hierarchy: give the file a [hierarchy] section";
+        let keep = with.keep.as_ref().ok_or_else(|| Error::invalid(message))?;
         keep.set(state_record::write(&record)).await?;
     }
     Ok(shape.place(0))
@@ -75,9 +74,10 @@ fn find(keys: &Keys, with: &Build) -> Result<u64> {
     match (keys.mode, record) {
         (Mode::Log, None) => Ok(0),
         (Mode::Home, Some(record)) => Ok(state_record::read::<Record>(&record, VERSION, "region")?.region),
-        (Mode::Log | Mode::Home, _) => {
-            Err(Error::invalid("mode: the device was made with the other mode, and keeps that"))
-        }
+        (Mode::Log, Some(_)) => Err(Error::invalid("mode: the device was made with homes, and keeps that")),
+        (Mode::Home, None) => Err(Error::invalid(
+            "mode: there is no record of a region: the device was made as a log, or has no hierarchy that keeps it",
+        )),
     }
 }
 

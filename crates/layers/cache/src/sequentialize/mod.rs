@@ -112,10 +112,7 @@ impl Config for Keys {
         ..Traits::NONE
     };
 
-    fn check(&self, over: &lamina_block::Over<'_>) -> Result<()> {
-        if self.mode == Mode::Home && !over.persistent {
-            return Err(Error::invalid(begin::NOT_KEPT));
-        }
+    fn check(&self, _: &lamina_block::Over<'_>) -> Result<()> {
         let percent = [("spare", self.spare), ("reserve", self.reserve)];
         for (key, percent) in percent.into_iter().filter_map(|(key, percent)| Some((key, percent?))) {
             if self.size.is_some() {

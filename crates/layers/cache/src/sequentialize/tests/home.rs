@@ -191,13 +191,13 @@ fn keys_of_the_other_mode_are_refused() {
         made(&world, &disk, json!({}), Begin::Format).await.expect("a log");
         let refused =
             made(&world, &disk, json!({ "mode": "home" }), Begin::Open).await.err().expect("refused");
-        assert!(refused.contains("with the other mode"), "{refused}");
+        assert!(refused.contains("no record of a region"), "{refused}");
         made(&world, &disk, json!({ "mode": "home" }), Begin::Format).await.expect("homes");
         made(&world, &disk, json!({ "mode": "home", "reserve": 50 }), Begin::Open)
             .await
             .expect("it stays where it is");
         let refused = made(&world, &disk, json!({}), Begin::Open).await.err().expect("refused");
-        assert!(refused.contains("with the other mode"), "{refused}");
+        assert!(refused.contains("made with homes"), "{refused}");
     });
 }
 
