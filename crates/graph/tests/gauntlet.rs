@@ -45,6 +45,7 @@ gauntlet!(
     snapshot_over_crypt_over_sequentialize,
     crate::stacks::snapshot_over_crypt_over_sequentialize().seeds(1)
 );
+gauntlet!(snapshot_over_crypt_over_homes, crate::stacks::snapshot_over_crypt_over_homes().seeds(1));
 
 /// The canary: a file that is well formed and wrong.
 #[test]

@@ -528,8 +528,15 @@ d2 = { type = "disk", number = 2 }
 
 /// A log of full stripes, encrypted, with snapshots.
 pub fn snapshot_over_crypt_over_sequentialize() -> Subject {
-    let text = SNAPSHOT_OVER_LOG.replace("CRYPT", CRYPT);
+    let text = SNAPSHOT_OVER_LOG.replace("CRYPT", CRYPT).replace("MODE", "mode = 'log'");
     stack("snapshot over crypt over sequentialize", text).disks_of(3 << 20)
+}
+
+/// The same with homes beside the log, which is small enough for blocks to go home.
+pub fn snapshot_over_crypt_over_homes() -> Subject {
+    let mode = "mode = 'home'\nreserve = 20\nsmall = '16KiB'";
+    let text = SNAPSHOT_OVER_LOG.replace("CRYPT", CRYPT).replace("MODE", mode);
+    stack("snapshot over crypt over homes", text).disks_of(3 << 20)
 }
 
 const SNAPSHOT_OVER_LOG: &str = r#"
@@ -545,6 +552,7 @@ CRYPT
 [device.l]
 type = "sequentialize"
 over = "p"
+MODE
 [device.p]
 type = "parity"
 over = ["d0", "d1", "d2"]
@@ -613,6 +621,7 @@ pub fn all() -> Vec<Subject> {
         one_store_away(),
         epochs(),
         snapshot_over_crypt_over_sequentialize(),
+        snapshot_over_crypt_over_homes(),
     ];
     // A layer that shares another's state is nothing by itself, and a table of partitions or a flash cannot be written.
     let alone = |kind: &&Kind| !kind.traits.shares && !["partition", "flash"].contains(&kind.name);

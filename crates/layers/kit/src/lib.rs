@@ -19,6 +19,7 @@
 //! * [`single_flight`]: one save for all tasks that asked before it began.
 //! * [`size`]: blocks and sizes from the file.
 //! * [`state_record`]: the state that a device keeps with its hierarchy, JSON with a version.
+//! * [`streams`]: which requests go on where another one ended.
 //! * [`tasks`]: background work that `close` waits for.
 
 pub mod alarm;
@@ -35,6 +36,7 @@ pub mod sealed_page;
 pub mod single_flight;
 pub mod size;
 pub mod state_record;
+pub mod streams;
 pub mod tasks;
 
 #[cfg(test)]

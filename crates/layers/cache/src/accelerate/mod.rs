@@ -129,8 +129,8 @@ use lamina_kit::tasks::Tasks;
 use pace::Pace;
 use policy::{Destage, Policy, SetPolicy, SetShare, permille};
 use progress::Progress;
-use read::Streams;
 pub(crate) use report::FIGURES;
+use read::LongStreams;
 use report::Report;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -254,7 +254,7 @@ pub(crate) struct Accelerate {
     /// Bytes that are being written, or filled.
     locks: Rc<RangeLocks>,
     /// Streams of reads, to know the long ones.
-    streams: RefCell<Streams>,
+    streams: RefCell<LongStreams>,
     /// What a tier decides.
     heat: Option<Heat>,
     flow: RefCell<Flow>,
@@ -325,7 +325,7 @@ impl Accelerate {
             name: with.name.clone(),
             env: Rc::clone(&with.env),
             policy: Cell::new(if is_without { Policy::Uncached } else { keys.policy }),
-            streams: RefCell::new(Streams::new(keys.sequential_cutoff.0)),
+            streams: RefCell::new(LongStreams::new(keys.sequential_cutoff.0)),
             heat,
             keys,
             epochs,

@@ -6,6 +6,7 @@ use crate::flash::{Pin, Run, SLOT};
 use futures_util::future::join_all;
 use lamina_block::{Buf, Durability, Error, Extent, ExtentState, Healed, Io, Judge, Result};
 use lamina_kit::flaw::flawed;
+use lamina_kit::streams::Streams;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -18,16 +19,16 @@ const LARGE: u64 = 64 << 10;
 /// So many bytes are looked up on the flash at once, when somebody asks what they hold: 1 GiB.
 const TOLD: u64 = 1 << 30;
 
-/// Streams of reads, each where the next one is expected, and how long it is: those that were seen last come first.
-pub struct Streams {
-    known: Vec<(u64, u64)>,
+/// Streams of reads, and which of them are long.
+pub struct LongStreams {
+    known: Streams,
     /// A longer one does not fill the flash, in bytes; 0: all do.
     limit: u64,
 }
 
-impl Streams {
-    pub fn new(limit: u64) -> Streams {
-        Streams { known: Vec::with_capacity(STREAMS), limit }
+impl LongStreams {
+    pub fn new(limit: u64) -> LongStreams {
+        LongStreams { known: Streams::new(STREAMS, 0), limit }
     }
 
     /// A read of `at`: true if it belongs to a long stream.
@@ -35,12 +36,8 @@ impl Streams {
         if self.limit == 0 {
             return false;
         }
-        let known = self.known.iter().position(|(next, _)| *next == at.start);
-        let before = known.map_or(0, |place| self.known.remove(place).1);
-        self.known.truncate(STREAMS - 1);
-        let len = before + (at.end - at.start);
-        self.known.insert(0, (at.end, len));
-        len > self.limit && at.end - at.start >= LARGE
+        self.known.follow(at);
+        self.known.len() > self.limit && at.end - at.start >= LARGE
     }
 }
 

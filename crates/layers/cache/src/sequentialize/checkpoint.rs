@@ -35,6 +35,8 @@ const PIECE: usize = 1 << 20;
 pub(super) struct Saved {
     /// Its number.
     pub sequence: u64,
+    /// All batches with lower serial numbers are in it.
+    pub serial: u64,
     /// Which copy has it.
     pub copy: usize,
     /// Segments that had been opened by then.
@@ -131,13 +133,13 @@ impl Log {
         }
         let copy = 1 - before.copy;
         self.write_checkpoint(copy, &made.encode(self.shape.key)).await?;
-        self.saved.set(Saved { sequence: made.sequence, copy, opened, written });
+        self.saved.set(Saved { sequence: made.sequence, serial, copy, opened, written });
         self.counters.checkpoint(self.env.now());
         Ok(())
     }
 
     async fn write_checkpoint(&self, copy: usize, bytes: &[u8]) -> Result<()> {
-        let mut place = u64::from(self.shape.checkpoint_at(copy)) * SLOT as u64;
+        let mut place = self.shape.place(self.shape.checkpoint_at(copy));
         self.counters.saved(bytes.len() as u64);
         for piece in bytes.chunks(PIECE) {
             let buf = self.env.pool().take(piece.len());

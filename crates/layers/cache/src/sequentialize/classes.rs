@@ -109,7 +109,9 @@ pub fn victim(
         let age = now.saturating_sub(of.time) as f64 + 1.0;
         (all - live) * age / (all + live)
     };
-    candidates.max_by(|(_, a), (_, b)| score(a).total_cmp(&score(b))).map(|(number, _)| number)
+    // Of those without garbage, which only homes take, the oldest is written least.
+    let better = |a: &Candidate, b: &Candidate| score(a).total_cmp(&score(b)).then(b.time.cmp(&a.time));
+    candidates.max_by(|(_, a), (_, b)| better(a, b)).map(|(number, _)| number)
 }
 
 #[cfg(test)]

@@ -24,10 +24,10 @@ use std::rc::Rc;
 const CLOSE: u32 = 8;
 
 /// A block that counts: its slot in the segment, and its address.
-type Live = (u32, u32);
+pub(super) type Live = (u32, u32);
 
 /// Groups what is close together, no longer than a batch.
-fn groups(live: &[Live]) -> Vec<&[Live]> {
+pub(super) fn groups(live: &[Live]) -> Vec<&[Live]> {
     let mut groups = Vec::new();
     let mut rest = live;
     while let Some((first, _)) = rest.first() {
@@ -122,22 +122,24 @@ impl Log {
 
     /// Copies what counts in a segment to the end of the log.
     pub async fn collect(self: &Rc<Log>, victim: u32) -> Result<()> {
-        let _pin = self.pin(victim);
+        let _claim = self.claim(victim);
         let live: Vec<Live> = self.segments.borrow().owners(victim).collect();
-        let groups = groups(&live);
-        let read = groups.iter().map(|group| self.slots_of(group)).collect::<Vec<_>>();
-        let bufs: Vec<Buf> = read.iter().map(|slots| self.env.pool().take(slots.len() * SLOT)).collect();
-        let start = self.shape.start(victim);
-        let place = |slots: &Range<u32>| u64::from(start + slots.start) * SLOT as u64;
-        let reads = read.iter().zip(&bufs).map(|(slots, buf)| Io::read(place(slots), buf.clone()));
-        if let Err(e) = all(reads.map(|read| self.child.submit(read))).await {
-            return self.pass_over(victim, e);
-        }
-        let class = self.class_of_copies(victim);
+        let (groups, class) = (groups(&live), self.class_of_copies(victim));
+        let read = self.read_groups(victim, &groups).await;
+        let brought = match &read {
+            Ok(bufs) => self.bring_home(victim, &groups, bufs, class).await,
+            Err(e) => Err(e.clone()),
+        };
+        let (bufs, homed) = match (read, brought) {
+            (Ok(bufs), Ok(homed)) => (bufs, homed),
+            (Err(e), _) | (_, Err(e)) => return self.pass_over(victim, e),
+        };
+        let (start, began) = (self.shape.start(victim), self.env.now());
         let ticket = Ticket::new();
         for (group, buf) in groups.iter().zip(&bufs) {
-            for run in runs(group) {
-                let (slot, block) = group[run.start];
+            let left: Vec<Live> = group.iter().filter(|(_, block)| !homed.contains(block)).copied().collect();
+            for run in runs(&left) {
+                let (slot, block) = left[run.start];
                 let from = (slot - group[0].0) as usize * SLOT;
                 let part = Part {
                     what: What::Copied,
@@ -152,7 +154,21 @@ impl Log {
             }
         }
         self.counters.collected(live.len() as u64);
-        ticket.wait().await
+        ticket.wait().await?;
+        if live.len() > homed.len() {
+            self.home.costs.copied(self.env.now().since(began), live.len() - homed.len());
+        }
+        Ok(())
+    }
+
+    /// Reads groups of slots of a segment, with what is between those of a group.
+    pub async fn read_groups(&self, segment: u32, groups: &[&[Live]]) -> Result<Vec<Buf>> {
+        let slots = groups.iter().map(|group| self.slots_of(group)).collect::<Vec<_>>();
+        let bufs: Vec<Buf> = slots.iter().map(|slots| self.env.pool().take(slots.len() * SLOT)).collect();
+        let place = |slots: &Range<u32>| self.shape.place(self.shape.start(segment) + slots.start);
+        let reads = slots.iter().zip(&bufs).map(|(slots, buf)| Io::read(place(slots), buf.clone()));
+        all(reads.map(|read| self.child.submit(read))).await?;
+        Ok(bufs)
     }
 
     /// A segment that cannot be read stays as it is for a while: others can perhaps be read.

@@ -1,4 +1,4 @@
-//! What `sequentialize` has on disk, version 1 (`docs/formats/sequentialize.md`).
+//! What `sequentialize` has on disk: version 1, and version 2 beside homes (`docs/formats/sequentialize.md`).
 //!
 //! ```text
 //!      superblock │ checkpoint A │ checkpoint B │ … │ segment 0 │ segment 1 │ …
@@ -7,6 +7,7 @@
 //!                └── a batch: one write ┘
 //! ```
 //!
+//! All of this is the device, or, beside homes, the region at its end: slots are counted from where the superblock is.
 //! Everything is in slots of 4 KiB, and little-endian. A *head* says what the slots after it hold, an entry for each
 //! run of blocks. A *checkpoint* says where the pages of the map are, and what is known of each segment; it is
 //! written to A and B in turn (`checkpoint.rs`).
@@ -49,7 +50,12 @@ pub const ENTRIES_MAX: usize = (SLOT - size_of::<HeadBytes>()) / size_of::<Entry
 /// The bytes that the superblock begins with.
 pub const SUPER_MAGIC: [u8; 8] = *b"LAMSEQUE";
 const HEAD_MAGIC: [u8; 8] = *b"LAMSQHEA";
-const VERSION: u32 = 1;
+/// The log is the whole device.
+const LOG: u32 = 1;
+/// The log is a region behind the blocks of the volume, which have their homes before it.
+const HOME: u32 = 2;
+/// Blocks of a volume, and slots of a log, are fewer than this: 8 TiB.
+const SLOTS_MAX: u32 = u32::MAX / 2;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -121,6 +127,8 @@ pub struct Super {
     pub uuid: u128,
     /// In everything but data, so that no guest can write what looks like it.
     pub key: u64,
+    /// The blocks of the volume have homes: their own addresses, before the region that is the log.
+    pub is_home: bool,
 }
 
 /// What the superblock says, as far as it can be read.
@@ -133,21 +141,49 @@ pub fn details(bytes: &[u8]) -> Vec<(&'static str, String)> {
     ]
 }
 
+/// So many whole slots, if they are not too many.
+fn slots_in(size: u64) -> Option<u32> {
+    u32::try_from(size / SLOT as u64).ok().filter(|slots| *slots < SLOTS_MAX)
+}
+
 impl Super {
     /// The layout of a device of `size` bytes whose full stripe has `stripe` slots (1: there is none), with as many
     /// blocks as fit; `None` if it is too small, or larger than places of 32 bits.
     pub fn new(size: u64, stripe: u32, uuid: u128, key: u64) -> Option<Super> {
-        let slots = u32::try_from(size / SLOT as u64).ok().filter(|slots| *slots < u32::MAX / 2)?;
+        let slots = slots_in(size)?;
+        let mut of = Super { uuid, key, ..Super::lay_out(slots, stripe, slots.div_ceil(PAGE_BLOCKS))? };
+        of.blocks = of.blocks_max();
+        (of.blocks > 0).then_some(of)
+    }
+
+    /// The layout of a region of `size` bytes behind the homes of so many blocks: a multiple of the full stripe, which
+    /// has `stripe` slots. `None` if the region is too small, or if either is larger than places of 32 bits.
+    pub fn beside(blocks: u32, size: u64, stripe: u32, uuid: u128, key: u64) -> Option<Super> {
+        let laid_out = Super::lay_out(slots_in(size)?, stripe, blocks.div_ceil(PAGE_BLOCKS))?;
+        let of = Super { blocks, is_home: true, uuid, key, ..laid_out };
+        of.has_possible_blocks().then_some(of)
+    }
+
+    /// Segments in so many slots, with a map of `pages` pages.
+    fn lay_out(slots: u32, stripe: u32, pages: u32) -> Option<Super> {
         // Some hundred segments, so that what has to be copied and what is open are small parts of the whole.
         let wanted = (slots / 512).next_power_of_two().clamp(*SEGMENT_SLOTS.start(), *SEGMENT_SLOTS.end());
         let segment_slots = wanted.checked_next_multiple_of(stripe)?;
         let most = slots / segment_slots;
-        let checkpoint_slots = Checkpoint::slots(slots.div_ceil(PAGE_BLOCKS), most);
+        let checkpoint_slots = Checkpoint::slots(pages, most);
         let segments_at = (1 + 2 * checkpoint_slots).checked_next_multiple_of(stripe)?;
         let segments = slots.checked_sub(segments_at)? / segment_slots;
-        let mut of = Super { segment_slots, segments, segments_at, blocks: 0, checkpoint_slots, uuid, key };
-        of.blocks = of.blocks_max();
-        (segments >= SEGMENTS_MIN && segment_slots <= SEGMENT_SLOTS_MAX && of.blocks > 0).then_some(of)
+        let of = Super {
+            segment_slots,
+            segments,
+            segments_at,
+            blocks: 0,
+            checkpoint_slots,
+            uuid: 0,
+            key: 0,
+            is_home: false,
+        };
+        (segments >= SEGMENTS_MIN && segment_slots <= SEGMENT_SLOTS_MAX).then_some(of)
     }
 
     /// The most blocks with which collection always gains space: in every segment but the reserve and the open ones
@@ -155,8 +191,30 @@ impl Super {
     pub fn blocks_max(&self) -> u32 {
         let all = Super { blocks: self.segments.saturating_mul(self.segment_slots), ..*self };
         let full = self.segments.saturating_sub(all.reserve().user + self.classes() + 1);
-        let overhead = self.segment_slots.div_ceil(64) + 1 + (self.segment_slots / 20).max(3);
-        (full * (self.segment_slots - overhead)).saturating_sub(all.pages())
+        (full * self.copied_max()).saturating_sub(all.pages())
+    }
+
+    /// Blocks of a segment that can be copied with a gain, at most: the rest are heads and garbage.
+    pub fn copied_max(&self) -> u32 {
+        self.segment_slots - self.segment_slots.div_ceil(64) - 1 - (self.segment_slots / 20).max(3)
+    }
+
+    /// True if collection always gains space. Beside homes there is no block that could not leave the log, so that it
+    /// suffices that the reserve and the open segments are half of all at most.
+    fn has_possible_blocks(&self) -> bool {
+        match self.is_home {
+            false => self.blocks > 0 && self.blocks <= self.blocks_max(),
+            true => {
+                let is_small = self.blocks > 0 && self.blocks < SLOTS_MAX;
+                is_small && 2 * (self.reserve().user + self.classes() + 1) <= self.segments
+            }
+        }
+    }
+
+    /// Where a slot is on the device, in bytes.
+    pub fn place(&self, slot: u32) -> u64 {
+        let before = if self.is_home { self.blocks } else { 0 };
+        (u64::from(before) + u64::from(slot)) * SLOT as u64
     }
 
     /// Pages of the map.
@@ -202,7 +260,7 @@ impl Super {
         let head = SuperBytes {
             magic: SUPER_MAGIC,
             checksum: 0.into(),
-            version: VERSION.into(),
+            version: if self.is_home { HOME } else { LOG }.into(),
             segment_slots: self.segment_slots.into(),
             segments: self.segments.into(),
             segments_at: self.segments_at.into(),
@@ -214,16 +272,20 @@ impl Super {
         sealed_page::page(head.as_bytes(), SLOT, 0)
     }
 
-    /// Reads slot 0 of a device of `size` bytes.
+    /// Reads slot 0 of a log on a device of `size` bytes.
     pub fn decode(bytes: &[u8], size: u64) -> Result<Super> {
         let (head, _) = SuperBytes::ref_from_prefix(bytes).map_err(|_| corrupt("it is cut off"))?;
         if head.magic != SUPER_MAGIC {
             return Err(corrupt("there is no log of sequentialize on it: make it with `lamina create`"));
         }
-        if head.version.get() != VERSION {
-            let message = format!("the log has format {}; this program knows {VERSION}", head.version);
-            return Err(Error::unsupported(message));
-        }
+        let is_home = match head.version.get() {
+            LOG => false,
+            HOME => true,
+            other => {
+                let message = format!("the log has format {other}; this program knows {LOG} and {HOME}");
+                return Err(Error::unsupported(message));
+            }
+        };
         if !sealed_page::is_sealed(bytes, 0) {
             return Err(corrupt("its superblock has another checksum"));
         }
@@ -235,11 +297,12 @@ impl Super {
             checkpoint_slots: head.checkpoint_slots.get(),
             uuid: u128::from_le_bytes(head.uuid),
             key: head.key.get(),
+            is_home,
         };
         if !read.is_possible() {
             return Err(corrupt("its superblock is impossible"));
         }
-        let needed = u64::from(read.slots().end) * SLOT as u64;
+        let needed = read.place(read.slots().end);
         if needed > size {
             return Err(corrupt(format!(
                 "it has become smaller than the log on it: {needed} of {size} bytes"
@@ -250,12 +313,11 @@ impl Super {
 
     fn is_possible(&self) -> bool {
         let end = u64::from(self.segments) * u64::from(self.segment_slots) + u64::from(self.segments_at);
-        let is_small = end < u64::from(u32::MAX / 2)
+        let is_small = end < u64::from(SLOTS_MAX)
             && (*SEGMENT_SLOTS.start()..=SEGMENT_SLOTS_MAX).contains(&self.segment_slots)
             && self.segments >= SEGMENTS_MIN;
         is_small
-            && self.blocks > 0
-            && self.blocks <= self.blocks_max()
+            && self.has_possible_blocks()
             && self.checkpoint_slots >= Checkpoint::slots(self.pages(), self.segments)
             // A slot of the superblock lies before both.
             && 2 * u64::from(self.checkpoint_slots) < u64::from(self.segments_at)
@@ -276,10 +338,12 @@ pub struct Reserve {
 pub enum What {
     /// Blocks that were written.
     Written = 1,
-    /// Blocks that read as zeroes from now on.
+    /// Blocks that read as zeroes from now on; beside homes, as what is there.
     Dropped = 2,
     /// Blocks that collection has moved: they are here only if they still were there.
     Copied = 3,
+    /// Blocks that collection has written home, durably: they are there from now on, if they still were here.
+    Homed = 4,
 }
 
 /// A run of blocks.
@@ -291,9 +355,9 @@ pub struct Entry {
     pub block: u32,
     /// How many blocks, not zero.
     pub count: u32,
-    /// Where their data begin, in slots of the segment; 0 for what was dropped.
+    /// Where their data begin, in slots of the segment; 0 for what was dropped, or is at home.
     pub slot: u32,
-    /// Of a copy: where the first block was, in slots of the device; otherwise 0.
+    /// Of what was copied or written home: where the first block was, in slots of the log; otherwise 0.
     pub from: u32,
     /// Of the data.
     pub checksum: u64,
@@ -309,7 +373,7 @@ impl Entry {
     pub fn slots(&self) -> u32 {
         match self.what {
             What::Written | What::Copied => self.count,
-            What::Dropped => 0,
+            What::Dropped | What::Homed => 0,
         }
     }
 
@@ -327,7 +391,7 @@ impl Entry {
 
     /// `None` if it cannot be an entry of the batch that has the slots of `at`.
     fn read(bytes: &EntryBytes, at: &Range<u32>, of: &Super) -> Option<Entry> {
-        let all = [What::Written, What::Dropped, What::Copied];
+        let all = [What::Written, What::Dropped, What::Copied, What::Homed];
         let what = all.into_iter().find(|what| *what as u8 == bytes.what)?;
         let entry = Entry {
             what,
@@ -350,6 +414,7 @@ impl Entry {
             What::Written => is_here() && entry.from == 0 && end <= of.blocks + of.pages(),
             What::Copied => is_here() && was_there() && end <= of.blocks + of.pages(),
             What::Dropped => entry.slot == 0 && entry.from == 0 && end <= of.blocks,
+            What::Homed => of.is_home && entry.slot == 0 && was_there() && end <= of.blocks,
         };
         (entry.count > 0 && is_possible).then_some(entry)
     }

@@ -17,6 +17,7 @@
 use super::checkpoint::Saved;
 use super::classes::Classes;
 use super::format::{ENTRIES_MAX, Entry, Head, Page, Reserve, SLOT, Super, What, checksum};
+use super::home::Home;
 use super::map::Map;
 use super::report::Counters;
 use super::segments::{Segments, State};
@@ -28,6 +29,7 @@ use lamina_kit::single_flight::SingleFlight;
 use lamina_kit::tasks::Tasks;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
 use std::rc::{Rc, Weak};
 
 /// Batches of a class that are under way together, at most: with two the device always has one, and parts gather.
@@ -42,9 +44,9 @@ pub(super) struct Part {
     pub what: What,
     pub block: u32,
     pub count: u32,
-    /// Whole slots; empty for what is dropped.
+    /// Whole slots; empty for what is dropped or was written home.
     pub data: Buf,
-    /// Of a copy: the slot of the first block.
+    /// Of what is copied or was written home: the slot of the first block.
     pub from: u32,
     pub durability: Durability,
     pub ticket: Rc<Ticket>,
@@ -54,7 +56,7 @@ impl Part {
     fn slots(&self) -> u32 {
         match self.what {
             What::Written | What::Copied => self.count,
-            What::Dropped => 0,
+            What::Dropped | What::Homed => 0,
         }
     }
 
@@ -94,11 +96,16 @@ struct Batch {
 pub(super) struct Pin {
     of: Rc<Log>,
     segment: u32,
+    claims: bool,
 }
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        self.of.segments.borrow_mut().get_mut(self.segment).pins -= 1;
+        let mut segments = self.of.segments.borrow_mut();
+        let segment = segments.get_mut(self.segment);
+        segment.pins -= 1;
+        segment.is_claimed &= !self.claims;
+        drop(segments);
         self.of.moved.notify();
     }
 }
@@ -127,6 +134,8 @@ pub(super) struct Log {
     pub saving: SingleFlight,
     pub is_saving: Cell<bool>,
     pub is_collecting: Cell<bool>,
+    /// Beside homes: what is known of writes and moves that go there.
+    pub home: Home,
     /// Something has changed that others may wait for.
     pub moved: Signal,
     pub tasks: Rc<Tasks>,
@@ -172,7 +181,15 @@ impl Log {
     /// Keeps the segment of a slot from being freed.
     pub fn pin(self: &Rc<Log>, segment: u32) -> Pin {
         self.segments.borrow_mut().get_mut(segment).pins += 1;
-        Pin { of: Rc::clone(self), segment }
+        Pin { of: Rc::clone(self), segment, claims: false }
+    }
+
+    /// The same for what is collected: nobody else collects it meanwhile.
+    pub fn claim(self: &Rc<Log>, segment: u32) -> Pin {
+        let mut pin = self.pin(segment);
+        pin.claims = true;
+        self.segments.borrow_mut().get_mut(segment).is_claimed = true;
+        pin
     }
 
     /// The class of pages of the map.
@@ -183,6 +200,7 @@ impl Log {
     /// Appends a part; its ticket ends with it.
     pub fn append(self: &Rc<Log>, class: u8, part: Part) {
         let stream = &self.streams[class as usize];
+        self.home.is_left.set(false);
         part.ticket.one_more();
         stream.waiting.borrow_mut().push_back(part);
         if !stream.scheduled.replace(true) {
@@ -298,7 +316,7 @@ impl Log {
             true => Durability::Fua,
             false => Durability::Cached,
         };
-        let place = u64::from(self.shape.start(batch.segment) + at) * SLOT as u64;
+        let place = self.shape.place(self.shape.start(batch.segment) + at);
         self.counters.batch(batch.class, &batch.head, &batch.parts);
         let result = self.child.submit(Io::write(place, Buf::from(bytes), durability)).await;
         self.segments.borrow_mut().get_mut(batch.segment).under_way.retain(|begin| *begin != at);
@@ -319,7 +337,8 @@ impl Log {
         let base = self.shape.start(batch.segment);
         for entry in &batch.head.entries {
             match entry.what {
-                What::Dropped => self.unmap(entry),
+                What::Dropped => self.unmap(entry.blocks()),
+                What::Homed => (0..entry.count).for_each(|i| self.let_go(entry, i)),
                 What::Written | What::Copied => (0..entry.count).for_each(|i| self.map_to(entry, i, base)),
             }
         }
@@ -350,8 +369,15 @@ impl Log {
         segments.came(segment, slot - self.shape.start(segment), block, time);
     }
 
-    fn unmap(&self, entry: &Entry) {
-        let mut blocks = entry.blocks();
+    /// Block `i` of an entry is at home, if it still was where the entry says.
+    fn let_go(&self, entry: &Entry, i: u32) {
+        let block = entry.block + i;
+        if self.map.borrow().get(block) == Some(entry.from + i) || flawed("homes count whatever is there") {
+            self.unmap(block..block + 1);
+        }
+    }
+
+    fn unmap(&self, mut blocks: Range<u32>) {
         while let Some((block, slot)) = self.map.borrow_mut().unmap_next(blocks.clone()) {
             let segment = self.shape.segment_of(slot);
             self.segments.borrow_mut().left(segment, slot - self.shape.start(segment));
@@ -367,6 +393,7 @@ impl Log {
             self.segments.borrow_mut().get_mut(batch.segment).end = batch.head.at;
             return;
         }
+        self.home.failed.set(self.home.failed.get().max(batch.head.serial + 1));
         let stream = &self.streams[batch.class as usize];
         if stream.open.get() == Some(batch.segment) {
             stream.open.set(None);
@@ -407,7 +434,8 @@ impl Log {
         self.fail_waiting(&Error::offline("the device is being closed"));
         self.moved.notify();
         self.tasks.ended().await;
-        if self.child.geometry().read_only {
+        // When everything is at home, the device below may be in use already, with all of its bytes.
+        if self.child.geometry().read_only || self.home.is_left.get() {
             return Ok(());
         }
         let saved = self.checkpoint().await;

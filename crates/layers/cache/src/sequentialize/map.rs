@@ -79,6 +79,17 @@ impl Map {
         Some((block, slot))
     }
 
+    /// The mapped ones of these blocks, in ranges.
+    pub fn mapped_in(&self, mut blocks: Range<u32>) -> Vec<Range<u32>> {
+        let mut ranges = Vec::new();
+        while let Some(start) = self.next_mapped(blocks.clone()) {
+            let end = (start..blocks.end).find(|block| self.get(*block).is_none()).unwrap_or(blocks.end);
+            ranges.push(start..end);
+            blocks.start = end;
+        }
+        ranges
+    }
+
     /// The first mapped block of `blocks`.
     fn next_mapped(&self, blocks: Range<u32>) -> Option<u32> {
         let mut at = blocks.start;
@@ -189,6 +200,8 @@ mod tests {
         for block in [3, 1023, 1024, 4999] {
             map.set(block, block + 1);
         }
+        assert_eq!(map.mapped_in(0..5000), [3..4, 1023..1025, 4999..5000]);
+        assert_eq!(map.mapped_in(4..1024), vec![1023..1024]);
         assert_eq!(map.unmap_next(4..5000), Some((1023, 1024)));
         assert_eq!(map.unmap_next(4..1024), None);
         assert_eq!(map.unmap_next(4..5000), Some((1024, 1025)));

@@ -1,4 +1,4 @@
-//! `sequentialize`: all writes become one sequential stream on the device below.
+//! `sequentialize`: random writes become one sequential stream on the device below.
 //!
 //! ```text
 //!      write 7, 90, 3 ─▶ log: head │ 7 │ 90 │ 3 │ head │ …          a segment after the other
@@ -10,27 +10,41 @@
 //! a number of full stripes. The device below writes one stream for each class of blocks (SepBIT, Wang et al., FAST
 //! '22), in pieces of up to 1 MiB.
 //!
+//! Modes:
+//! * `log`: all of the device below is the log, and all writes go there.
+//! * `home`: blocks have their homes on the device below, at their own addresses, and a region at its end is the log.
+//!   Only small writes go there that do not go on where another one ended. Collection copies them forward, or writes
+//!   them home by address, whichever is measured to be cheaper. A disk with data can become the device below if the
+//!   region fits behind its data, and can take the place of this layer again under load.
+//!
 //! Invariants:
-//! * A completed write is in the log, and a flushed one is found after a crash at any moment.
-//! * Nothing is written in place but the superblock, once, and two copies of the checkpoint in turn.
+//! * A completed write is in the log or at home, and a flushed one is found after a crash at any moment.
+//! * Of the log nothing is written in place but the superblock, once, and two copies of the checkpoint in turn.
 //! * A segment is written again only after a durable checkpoint that does not need it.
+//! * The log lets a block go when it is at home, durably, and then durably (`home.rs`).
 //!
 //! Keys:
-//! * `over`: the device. Everything on it belongs to the log.
-//! * `size` (all but `spare`): the size of the device that is shown, when it is made.
-//! * `spare` (15): percent of the log that are not shown. The more there is, the less has to be copied.
+//! * `over`: the device. Everything on it belongs to the log, in mode `log`.
+//! * `mode` ("log"): "log" or "home". A device keeps the mode with which it was made.
+//! * `size` (all but `spare` or `reserve`): the size of the device that is shown, when it is made.
+//! * `spare` (15): percent of the log that are not shown, in mode `log`. The more there is, the less has to be copied.
+//! * `reserve` (10): percent of the device below that are the log, in mode `home`.
+//! * `small` ("4KiB"): larger writes go home, in mode `home`.
 //!
-//! Commands: `collect` collects every segment that has garbage, `checkpoint` makes a checkpoint now.
+//! Commands: `collect` collects every segment that has garbage, `checkpoint` makes a checkpoint now. In mode `home`
+//! `drain` brings everything home, and keeps writes out of the log until the device is opened again.
 //!
-//! The unit of the map is 4 KiB; smaller writes read the rest of their block first. The map is in memory, 8 bytes for
-//! each block that is mapped. The layer deliberately compares no checksum when data are read (`integrity` does), and
-//! does not guess the stripe of the device below: the device says it. The format is in
+//! The unit of the map is 4 KiB; smaller writes to the log read the rest of their block first. The map is in memory, 8
+//! bytes for each block that is mapped. The layer deliberately compares no checksum when data are read (`integrity`
+//! does), and does not guess the stripe of the device below: the device says it. The format is in
 //! `docs/formats/sequentialize.md`.
 
+mod begin;
 mod checkpoint;
 pub mod classes;
 mod collect;
 pub mod format;
+mod home;
 mod log;
 mod map;
 mod recover;
@@ -38,10 +52,10 @@ mod report;
 mod request;
 pub mod segments;
 
-use format::{Checkpoint, Page, Row, RowState, SLOT, Super};
+use format::SLOT;
 use lamina_block::{
-    Begin, Build, Bytes, Command, Config, Consent, Durability, Effect, Env, Error, Extent, Geometry, Healed,
-    Io, Judge, Layer, Made, Manage, Node, Op, Passthrough, Pending, Result, Signature, Step, Traits, Verb,
+    Build, Bytes, Command, Config, Consent, Effect, Error, Extent, Geometry, Healed, Io, Judge, Layer, Made,
+    Manage, Node, Op, Passthrough, Pending, Result, Signature, Step, Traits, Verb,
 };
 use lamina_kit::command::{args, unknown};
 use lamina_kit::consent::unless_replaced;
@@ -51,15 +65,30 @@ use serde_json::{Value, json};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Percent of the log that are not shown unless a key says so.
-const SPARE: u8 = 15;
+/// Larger writes go home unless a key says so: the paper's eight sectors.
+const SMALL: Bytes = Bytes(4096);
+
+/// Where blocks are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Mode {
+    /// In the log, all of them.
+    #[default]
+    Log,
+    /// At their own addresses, but for those that were last written to the log.
+    Home,
+}
 
 /// The keys; see the module.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Keys {
+    #[serde(default)]
+    mode: Mode,
     size: Option<Bytes>,
     spare: Option<u8>,
+    reserve: Option<u8>,
+    small: Option<Bytes>,
 }
 
 impl Config for Keys {
@@ -78,97 +107,41 @@ impl Config for Keys {
         verbs: &[
             Verb::new("collect", "collects every segment that has garbage"),
             Verb::new("checkpoint", "makes a checkpoint now"),
+            Verb::new("drain", "brings everything home, and keeps writes out of the log"),
         ],
         ..Traits::NONE
     };
 
     fn check(&self, _: &lamina_block::Over<'_>) -> Result<()> {
-        match (self.size, self.spare) {
-            (Some(_), Some(_)) => {
-                Err(Error::invalid("spare: size says already how much is left: give one of them"))
+        let percent = [("spare", self.spare), ("reserve", self.reserve)];
+        for (key, percent) in percent.into_iter().filter_map(|(key, percent)| Some((key, percent?))) {
+            if self.size.is_some() {
+                let message = format!("{key}: size says already how much is left: give one of them");
+                return Err(Error::invalid(message));
             }
-            (_, Some(spare)) if !(1..=90).contains(&spare) => {
-                Err(Error::invalid(format!("spare: {spare} is not from 1 to 90 percent")))
+            if !(1..=90).contains(&percent) {
+                return Err(Error::invalid(format!("{key}: {percent} is not from 1 to 90 percent")));
             }
-            _ => Ok(()),
+        }
+        let of_other = match self.mode {
+            Mode::Log => [("reserve", self.reserve.is_some()), ("small", self.small.is_some())],
+            Mode::Home => [("spare", self.spare.is_some()), ("", false)],
+        };
+        match of_other.iter().find(|(_, is_given)| *is_given) {
+            Some((key, _)) => {
+                Err(Error::invalid(format!("{key}: means nothing in the mode {:?}", self.mode)))
+            }
+            None => Ok(()),
         }
     }
 
     fn build(self, with: Build) -> Pending<Made> {
         Box::pin(async move {
-            let child = with.child();
-            match with.begin {
-                Begin::Open => {}
-                Begin::Format => self.format(&with.env, &child).await?,
-                Begin::Adopt => {
-                    let message =
-                        "what is on the device would be lost: make the layer over a new device, and copy it";
-                    return Err(Error::invalid(message).on(child.name()));
-                }
-            }
-            Ok(Rc::new(Sequentialize { log: Log::open(&with.name, &with.env, child).await? }) as Made)
+            let place = begin::begin(&self, &with).await?;
+            let log = Log::open(&with.name, &with.env, with.child(), place).await?;
+            log.home.small.set(self.small.unwrap_or(SMALL).0);
+            Ok(Rc::new(Sequentialize { log }) as Made)
         })
-    }
-}
-
-/// Writes durably to slots.
-async fn write_slots(env: &Rc<dyn Env>, child: &Rc<Node>, slot: u32, bytes: &[u8]) -> Result<()> {
-    let buf = env.pool().take(bytes.len());
-    buf.write(0, bytes);
-    child.submit(Io::write(u64::from(slot) * SLOT as u64, buf, Durability::Fua)).await
-}
-
-impl Keys {
-    /// Makes an empty log, whatever is there.
-    async fn format(&self, env: &Rc<dyn Env>, child: &Rc<Node>) -> Result<()> {
-        let shape = self.shape(child, env).map_err(|e| e.on(child.name()))?;
-        let made = Checkpoint {
-            sequence: 1,
-            serial: 0,
-            next_segment: 1,
-            clock: 0,
-            pages: vec![Page { slot: 0, checksum: 0 }; shape.pages() as usize],
-            rows: vec![
-                Row { sequence: 0, time: 0, end: 0, class: 0, state: RowState::Free };
-                shape.segments as usize
-            ],
-            free: (0..shape.segments).collect(),
-            window: 0,
-        };
-        write_slots(env, child, shape.checkpoint_at(0), &made.encode(shape.key)).await?;
-        // The superblock comes last: without it there is no log.
-        write_slots(env, child, 0, &shape.encode()).await
-    }
-
-    fn shape(&self, child: &Node, env: &Rc<dyn Env>) -> Result<Super> {
-        let geometry = child.geometry();
-        if geometry.block as usize > SLOT {
-            return Err(Error::unsupported(format!(
-                "its blocks of {} bytes are larger than {SLOT}",
-                geometry.block
-            )));
-        }
-        let uuid = u128::from(env.random()) << 64 | u128::from(env.random());
-        let stripe = geometry.stripe.max(SLOT as u32);
-        if !(stripe as usize).is_multiple_of(SLOT) {
-            return Err(Error::unsupported(format!("its stripe of {stripe} bytes is no multiple of {SLOT}")));
-        }
-        let size = geometry.size;
-        let shape = Super::new(size, stripe / SLOT as u32, uuid, env.random())
-            .ok_or_else(|| Error::invalid(format!("{size} bytes are too few or too many for a log")))?;
-        let most = Bytes(u64::from(shape.blocks) * SLOT as u64);
-        let blocks = match self.size {
-            Some(size) if size.0 == 0 || size.0 > most.0 || !size.0.is_multiple_of(SLOT as u64) => {
-                return Err(Error::invalid(format!("size: {size} is not a multiple of 4KiB up to {most}")));
-            }
-            Some(size) => (size.0 / SLOT as u64) as u32,
-            None => {
-                let shown = 100 - u64::from(self.spare.unwrap_or(SPARE));
-                let slots = u64::from(shape.segments) * u64::from(shape.segment_slots);
-                shape.blocks.min((slots * shown / 100) as u32)
-            }
-        };
-        Ok(Super { blocks, ..shape })
     }
 }
 
@@ -181,7 +154,18 @@ impl Layer for Sequentialize {
     fn geometry(&self) -> Geometry {
         let below = self.log.child.geometry();
         let size = u64::from(self.log.shape.blocks) * SLOT as u64;
-        Geometry { size, optimal: SLOT as u32, stripe: 0, discard: true, zero: true, fua: true, ..below }
+        match self.log.shape.is_home {
+            true => Geometry { size, ..below },
+            false => Geometry {
+                size,
+                optimal: SLOT as u32,
+                stripe: 0,
+                discard: true,
+                zero: true,
+                fua: true,
+                ..below
+            },
+        }
     }
 
     fn submit(self: Rc<Self>, io: &mut Io) -> Step {
@@ -191,7 +175,7 @@ impl Layer for Sequentialize {
             Op::Write(from, durability) => {
                 Step::control(async move { log.write(at, from, durability).await })
             }
-            Op::Zero(how) => Step::control(async move { log.zero(at, how.durability).await }),
+            Op::Zero(how) => Step::control(async move { log.zero(at, how).await }),
             Op::Discard => Step::control(async move { log.discard(at).await }),
             Op::Flush => Step::control(async move { log.flush().await }),
         }
@@ -202,7 +186,7 @@ impl Layer for Sequentialize {
     }
 
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
-        Box::pin(async move { Ok(self.log.extents(&at)) })
+        Box::pin(async move { self.log.extents(at).await })
     }
 
     fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
@@ -215,7 +199,7 @@ impl Layer for Sequentialize {
 }
 
 impl Manage for Sequentialize {
-    /// The log is all that is on the child.
+    /// The log is on the child, and knows which blocks of it count.
     fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
         unless_replaced(effect, || format!("its log is on {}", child.name()))
     }
@@ -233,17 +217,18 @@ impl Manage for Sequentialize {
                     self.log.checkpoint().await?;
                     Ok(json!({}))
                 }
+                "drain" => {
+                    args::<NoArgs>(command)?;
+                    let brought = self.log.drain().await?;
+                    Ok(json!({ "brought_bytes": brought * SLOT as u64 }))
+                }
                 _ => Err(unknown(&command, Keys::TRAITS.verbs)),
             }
         })
     }
 
     fn detach(self: Rc<Self>) -> Pending {
-        Box::pin(async {
-            let message =
-                "the device below has a log, not the data in their places: copy them to another device";
-            Err(Error::unsupported(message))
-        })
+        Box::pin(async move { self.log.leave().await })
     }
 
     fn info(&self) -> Value {

@@ -23,7 +23,6 @@ use super::segments::{Segments, State};
 use futures_util::{StreamExt, stream};
 use lamina_block::{Env, Error, ErrorKind, Io, Node, Result};
 use lamina_kit::flaw::flawed;
-use std::ops::Range;
 use std::rc::Rc;
 
 /// Serial numbers of one life: more than a device of any size and speed takes.
@@ -46,32 +45,36 @@ impl Found {
     }
 }
 
-async fn read(env: &Rc<dyn Env>, node: &Rc<Node>, slots: Range<u32>) -> Result<Vec<u8>> {
-    let buf = env.pool().take(slots.len() * SLOT);
-    node.submit(Io::read(u64::from(slots.start) * SLOT as u64, buf.clone())).await?;
+async fn read(env: &Rc<dyn Env>, node: &Rc<Node>, place: u64, slots: u32) -> Result<Vec<u8>> {
+    let buf = env.pool().take(slots as usize * SLOT);
+    node.submit(Io::read(place, buf.clone())).await?;
     Ok(buf.to_vec())
 }
 
 impl Log {
-    /// Opens the log on `child`.
-    pub async fn open(name: &str, env: &Rc<dyn Env>, child: Rc<Node>) -> Result<Rc<Log>> {
+    /// Opens the log on `child` whose superblock is at `place`, in bytes.
+    pub async fn open(name: &str, env: &Rc<dyn Env>, child: Rc<Node>, place: u64) -> Result<Rc<Log>> {
         let size = child.geometry().size;
         let on = |e: Error| Error::new(e.kind(), e.message()).on(child.name());
-        if size < SLOT as u64 || child.geometry().block as usize > SLOT {
+        let is_behind = size.checked_sub(SLOT as u64).is_none_or(|last| last < place);
+        if is_behind || child.geometry().block as usize > SLOT {
             return Err(on(corrupt("there is no log of sequentialize on it: make it with `lamina create`")));
         }
-        let shape = Super::decode(&read(env, &child, 0..1).await?, size).map_err(on)?;
+        let shape = Super::decode(&read(env, &child, place, 1).await?, size).map_err(on)?;
+        if shape.place(0) != place {
+            return Err(on(Error::invalid("mode: the log was made with the other mode, and keeps that")));
+        }
         let mut copies = Vec::new();
         for copy in [0, 1] {
-            let start = shape.checkpoint_at(copy);
-            let bytes = read(env, &child, start..start + shape.checkpoint_slots).await?;
+            let place = shape.place(shape.checkpoint_at(copy));
+            let bytes = read(env, &child, place, shape.checkpoint_slots).await?;
             copies.extend(Checkpoint::decode(&bytes, &shape).map(|checkpoint| (checkpoint, copy)));
         }
         let Some((last, copy)) = copies.into_iter().max_by_key(|(checkpoint, _)| checkpoint.sequence) else {
             return Err(on(corrupt("neither checkpoint of the log can be read")));
         };
         let log = Log::new(name, env, child, shape);
-        log.saved.set(Saved { sequence: last.sequence, copy, ..Saved::default() });
+        log.saved.set(Saved { sequence: last.sequence, serial: last.serial, copy, ..Saved::default() });
         log.recover(last).await?;
         Ok(log)
     }
@@ -96,7 +99,7 @@ impl Log {
     async fn load_pages(&self, last: &Checkpoint) -> Result<()> {
         let pages = (0..).zip(&last.pages).filter(|(_, page)| page.slot != 0);
         let reads = pages.map(|(number, page)| async move {
-            (number, *page, read(&self.env, &self.child, page.slot..page.slot + 1).await)
+            (number, *page, read(&self.env, &self.child, self.shape.place(page.slot), 1).await)
         });
         let mut reads = stream::iter(reads).buffer_unordered(TOGETHER);
         while let Some((number, page, bytes)) = reads.next().await {
@@ -125,8 +128,8 @@ impl Log {
     }
 
     async fn look_at(&self, number: u32, last: &Checkpoint) -> Result<Found> {
-        let start = self.shape.start(number);
-        let bytes = read(&self.env, &self.child, start..start + self.shape.segment_slots).await?;
+        let place = self.shape.place(self.shape.start(number));
+        let bytes = read(&self.env, &self.child, place, self.shape.segment_slots).await?;
         let heads = self.heads(&bytes, last.serial);
         let durable = heads.iter().map(|head| head.durable).max().unwrap_or(0);
         // What came before the checkpoint may have gaps: batches that a crash took. What failed of the map is written
@@ -208,6 +211,12 @@ impl Log {
                         blocks.start = block + 1;
                     }
                 }
+                What::Homed => (0..entry.count).for_each(|i| {
+                    let block = entry.block + i;
+                    if map.get(block) == Some(entry.from + i) || flawed("homes count whatever is there") {
+                        map.unmap_next(block..block + 1);
+                    }
+                }),
             }
         }
     }
@@ -280,7 +289,9 @@ impl Log {
             shape,
             reserve: shape.reserve(),
             map: Map::new(shape.blocks).into(),
-            segments: Segments::new(shape.segments, shape.segment_slots).into(),
+            segments: Segments::new(shape.segments, shape.segment_slots)
+                .beside(if shape.is_home { shape.blocks } else { 0 })
+                .into(),
             streams: (0..=classes.of_pages()).map(|_| Default::default()).collect(),
             classes: classes.into(),
             locks: Rc::default(),
@@ -291,6 +302,7 @@ impl Log {
             saving: Default::default(),
             is_saving: Default::default(),
             is_collecting: Default::default(),
+            home: Default::default(),
             moved: Default::default(),
             tasks: Rc::default(),
             is_closed: Default::default(),

@@ -16,10 +16,17 @@ pub(super) const FIGURES: &[Figure] = {
         Figure::gauge("segment_bytes", "/segment_bytes", Bytes, "Size of a segment."),
         Figure::gauge("live_bytes", "/live_bytes", Bytes, "Blocks in the log that count.").column("LIVE"),
         Figure::gauge("live_ratio", "/live_ratio", Ratio, "The part of used segments that counts."),
-        Figure::counter("user_bytes_total", "/user_bytes", Bytes, "Blocks that users wrote.")
-            .column("WRITTEN"),
+        Figure::counter(
+            "user_bytes_total",
+            "/user_bytes",
+            Bytes,
+            "What users wrote, to the log as whole blocks.",
+        )
+        .column("WRITTEN"),
+        Figure::counter("direct_bytes_total", "/direct_bytes", Bytes, "What users wrote home, past the log."),
         Figure::counter("copied_bytes_total", "/copied_bytes", Bytes, "Blocks that collection copied.")
             .column("COPIED"),
+        Figure::counter("homed_bytes_total", "/homed_bytes", Bytes, "Blocks that collection wrote home."),
         Figure::counter(
             "metadata_bytes_total",
             "/metadata_bytes",
@@ -50,6 +57,9 @@ pub(super) const FIGURES: &[Figure] = {
 pub(super) struct Counters {
     user: Cell<u64>,
     copied: Cell<u64>,
+    homed: Cell<u64>,
+    /// Bytes that users wrote home.
+    direct: Cell<u64>,
     pages: Cell<u64>,
     heads: Cell<u64>,
     saved: Cell<u64>,
@@ -71,6 +81,8 @@ impl Counters {
         Counters {
             user: Cell::default(),
             copied: Cell::default(),
+            homed: Cell::default(),
+            direct: Cell::default(),
             pages: Cell::default(),
             heads: Cell::default(),
             saved: Cell::default(),
@@ -92,9 +104,15 @@ impl Counters {
                 What::Written if is_map => add(&self.pages, u64::from(part.count)),
                 What::Written => add(&self.user, u64::from(part.count)),
                 What::Copied => add(&self.copied, u64::from(part.count)),
+                What::Homed => add(&self.homed, u64::from(part.count)),
                 What::Dropped => {}
             }
         }
+    }
+
+    /// Users write bytes home.
+    pub fn direct(&self, bytes: u64) {
+        add(&self.direct, bytes);
     }
 
     /// A segment is collected, in which so many blocks counted.
@@ -128,8 +146,8 @@ impl Log {
         let bytes = |slots: &Cell<u64>| slots.get() * SLOT as u64;
         let live: u64 = segments.iter().map(|(_, segment)| u64::from(segment.live)).sum();
         let used = u64::from(shape.segments - segments.free()) * u64::from(shape.segment_slots);
-        let all = counters.written() + counters.saved.get();
-        let user = bytes(&counters.user);
+        let all = counters.written() + counters.saved.get() + counters.direct.get() + bytes(&counters.homed);
+        let user = bytes(&counters.user) + counters.direct.get();
         let classes: Vec<Value> = counters.classes.iter().enumerate().map(|(class, slots)| {
             let of = segments.iter().filter(|(_, segment)| usize::from(segment.class) == class);
             let of: Vec<_> = of.filter(|(_, segment)| segment.sequence > 0).collect();
@@ -143,7 +161,9 @@ impl Log {
             "live_bytes": live * SLOT as u64,
             "live_ratio": live as f64 / used.max(1) as f64,
             "user_bytes": user,
+            "direct_bytes": counters.direct.get(),
             "copied_bytes": bytes(&counters.copied),
+            "homed_bytes": bytes(&counters.homed),
             "metadata_bytes": bytes(&counters.pages) + bytes(&counters.heads) + counters.saved.get(),
             "amplification": (user > 0).then(|| all as f64 / user as f64),
             "collected_segments": counters.collected.get(),

@@ -1,4 +1,4 @@
-//! The requests of users.
+//! The requests of users to a log; `home.rs` has what differs beside homes.
 //!
 //! A write locks its blocks until it has completed, so that overlapping ones follow each other. Where it begins or ends
 //! within a block, the rest of the block is read first, under the lock: other sectors stay as they are, exactly.
@@ -6,7 +6,7 @@
 use super::format::{SLOT, What};
 use super::log::{Log, Part, Pin};
 use crate::ticket::Ticket;
-use lamina_block::{Buf, Durability, Extent, ExtentState, Healed, Io, Judge, Request, Result, all};
+use lamina_block::{Buf, Durability, Extent, ExtentState, Healed, Io, Judge, Request, Result, Zero, all};
 use lamina_kit::range_locks::RangeLock;
 use std::ops::Range;
 use std::rc::Rc;
@@ -15,27 +15,27 @@ use std::rc::Rc;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub at: Range<u64>,
-    /// Where the first byte is on the device.
+    /// Where the first byte is in the log.
     pub place: Option<u64>,
 }
 
 /// The blocks that a range of bytes touches.
-fn touched(at: &Range<u64>) -> Range<u32> {
+pub(super) fn touched(at: &Range<u64>) -> Range<u32> {
     (at.start / SLOT as u64) as u32..at.end.div_ceil(SLOT as u64) as u32
 }
 
 /// The blocks that are whole within a range of bytes; empty if there are none.
-fn whole(at: &Range<u64>) -> Range<u32> {
+pub(super) fn whole(at: &Range<u64>) -> Range<u32> {
     let start = at.start.div_ceil(SLOT as u64) as u32;
     start..start.max((at.end / SLOT as u64) as u32)
 }
 
-fn bytes_of(blocks: &Range<u32>) -> Range<u64> {
+pub(super) fn bytes_of(blocks: &Range<u32>) -> Range<u64> {
     u64::from(blocks.start) * SLOT as u64..u64::from(blocks.end) * SLOT as u64
 }
 
 impl Log {
-    async fn lock(&self, blocks: &Range<u32>) -> RangeLock {
+    pub async fn lock(&self, blocks: &Range<u32>) -> RangeLock {
         self.locks.lock(&(u64::from(blocks.start)..u64::from(blocks.end))).await
     }
 
@@ -68,38 +68,61 @@ impl Log {
         b >= u64::from(self.shape.segments_at) * SLOT as u64 && self.segment_at(a) == self.segment_at(b)
     }
 
-    /// Reads bytes: zeroes where nothing is mapped.
+    /// A read of a run of the log.
+    pub fn read_run(&self, place: u64, into: Buf) -> Request {
+        self.child.submit(Io::read(self.shape.place(0) + place, into))
+    }
+
+    /// The segments of runs are not freed while these live.
+    pub fn pins(self: &Rc<Log>, runs: &[Run]) -> Vec<Pin> {
+        runs.iter().filter_map(|run| run.place.map(|place| self.pin(self.segment_at(place)))).collect()
+    }
+
+    /// Reads bytes: zeroes, or what is at home, where nothing is mapped.
     pub async fn read(self: &Rc<Log>, at: Range<u64>, into: Buf) -> Result<()> {
         let runs = self.runs(&at);
-        let pins: Vec<Pin> =
-            runs.iter().filter_map(|run| run.place.map(|place| self.pin(self.segment_at(place)))).collect();
+        let pins = self.pins(&runs);
+        let read = match self.shape.is_home && runs.iter().any(|run| run.place.is_none()) {
+            true => self.read_over_homes(&runs, &at, &into).await,
+            false => self.read_runs(&runs, &at, &into).await,
+        };
+        drop(pins);
+        read
+    }
+
+    async fn read_runs(self: &Rc<Log>, runs: &[Run], at: &Range<u64>, into: &Buf) -> Result<()> {
         let submit = |run: &Run| -> Option<Request> {
             let part = into.slice((run.at.start - at.start) as usize..(run.at.end - at.start) as usize);
             match run.place {
-                Some(place) => Some(self.child.submit(Io::read(place, part))),
+                Some(place) => Some(self.read_run(place, part)),
                 None => {
                     part.fill(0);
                     None
                 }
             }
         };
-        let read = all(runs.iter().filter_map(submit)).await;
-        drop(pins);
-        read
+        all(runs.iter().filter_map(submit)).await
     }
 
     /// Writes bytes.
     pub async fn write(self: &Rc<Log>, at: Range<u64>, data: Buf, durability: Durability) -> Result<()> {
-        let blocks = touched(&at);
-        let _lock = self.lock(&blocks).await;
-        let data = self.whole_blocks(&at, data).await?;
-        self.put(blocks, data, durability).await
+        let is_for_home = self.is_for_home(&at);
+        let _lock = self.lock(&touched(&at)).await;
+        match is_for_home {
+            true => self.write_home(&at, data, durability).await,
+            false => self.write_log(&at, data, durability).await,
+        }
+    }
+
+    /// Appends bytes, with the rest of their blocks. The blocks are locked.
+    pub async fn write_log(self: &Rc<Log>, at: &Range<u64>, data: Buf, durability: Durability) -> Result<()> {
+        let data = self.whole_blocks(at, data).await?;
+        self.put(touched(at), data, durability).await
     }
 
     /// Makes bytes zeroes.
-    pub async fn zero(self: &Rc<Log>, at: Range<u64>, durability: Durability) -> Result<()> {
-        let blocks = touched(&at);
-        let _lock = self.lock(&blocks).await;
+    pub async fn zero(self: &Rc<Log>, at: Range<u64>, how: Zero) -> Result<()> {
+        let _lock = self.lock(&touched(&at)).await;
         let whole = whole(&at);
         let ends = if whole.is_empty() {
             vec![at.clone()]
@@ -109,14 +132,22 @@ impl Log {
         };
         for end in ends.into_iter().filter(|end| !end.is_empty()) {
             let zeroes = Buf::zeroed((end.end - end.start) as usize);
-            let data = self.whole_blocks(&end, zeroes).await?;
-            self.put(touched(&end), data, durability).await?;
+            match self.shape.is_home {
+                true => self.write_home(&end, zeroes, how.durability).await?,
+                false => self.write_log(&end, zeroes, how.durability).await?,
+            }
         }
-        self.drop_blocks(whole, durability).await
+        match self.shape.is_home {
+            true => self.zero_home(whole, how).await,
+            false => self.drop_blocks(whole, how.durability).await,
+        }
     }
 
     /// Forgets the blocks that are whole within `at`; others stay as they are.
     pub async fn discard(self: &Rc<Log>, at: Range<u64>) -> Result<()> {
+        if self.shape.is_home {
+            return self.discard_home(at).await;
+        }
         let blocks = whole(&at);
         if blocks.is_empty() {
             return Ok(());
@@ -180,7 +211,7 @@ impl Log {
         runs
     }
 
-    async fn drop_blocks(self: &Rc<Log>, blocks: Range<u32>, durability: Durability) -> Result<()> {
+    pub async fn drop_blocks(self: &Rc<Log>, blocks: Range<u32>, durability: Durability) -> Result<()> {
         if blocks.is_empty() {
             return Ok(());
         }
@@ -198,25 +229,34 @@ impl Log {
         ticket.wait().await
     }
 
-    /// What is mapped is data.
-    pub fn extents(&self, at: &Range<u64>) -> Vec<Extent> {
+    /// What is mapped is data; of the rest the device below knows, where that has homes.
+    pub async fn extents(&self, at: Range<u64>) -> Result<Vec<Extent>> {
         let mut extents = Vec::new();
-        for run in self.runs(at) {
-            let state = if run.place.is_some() { ExtentState::Data } else { ExtentState::Hole };
-            Extent::push(&mut extents, run.at.end - run.at.start, state);
+        for run in self.runs(&at) {
+            let len = run.at.end - run.at.start;
+            match run.place {
+                Some(_) => Extent::push(&mut extents, len, ExtentState::Data),
+                None if self.shape.is_home => {
+                    let below = self.child.extents(run.at).await?;
+                    below.iter().for_each(|extent| Extent::push(&mut extents, extent.len, extent.state));
+                }
+                None => Extent::push(&mut extents, len, ExtentState::Hole),
+            }
         }
-        extents
+        Ok(extents)
     }
 
     /// Another copy of bytes that are in one piece on the device. Their segment is pinned, and no slot of data is
     /// written twice in one use of it, so that what is put right there is what these bytes were, whatever is written
-    /// meanwhile.
+    /// meanwhile. What is not mapped stays so: nobody writes there meanwhile.
     pub async fn heal(self: &Rc<Log>, at: Range<u64>, is_right: Judge) -> Result<Option<Healed>> {
         match self.runs(&at)[..] {
             [Run { place: Some(place), .. }] => {
                 let _pin = self.pin(self.segment_at(place));
+                let place = self.shape.place(0) + place;
                 self.child.heal(place..place + (at.end - at.start), is_right).await
             }
+            [Run { place: None, .. }] if self.shape.is_home => self.child.heal(at, is_right).await,
             _ => Ok(None),
         }
     }

@@ -12,6 +12,7 @@
 
 use super::classes::{self, Candidate};
 use super::format::{Row, RowState};
+use lamina_kit::flaw::flawed;
 use std::collections::VecDeque;
 
 /// An owner that is none.
@@ -50,6 +51,8 @@ pub struct Segment {
     pub live: u32,
     /// Requests that read from it.
     pub pins: u32,
+    /// A task collects it.
+    pub is_claimed: bool,
     /// Where the batches under way begin.
     pub under_way: Vec<u32>,
     /// Where the first batch that failed begins.
@@ -68,6 +71,11 @@ impl Segment {
         self.under_way.iter().copied().chain(self.failed).min().unwrap_or(self.end)
     }
 
+    /// True if a task collects it: no other one may.
+    pub fn is_taken(&self) -> bool {
+        self.is_claimed && !flawed("a segment is collected twice at a time")
+    }
+
     /// Counts what was written at `time` into the mean.
     fn mix(&mut self, time: u64) {
         let (before, all) = (u64::from(self.live), u64::from(self.live) + 1);
@@ -79,6 +87,8 @@ impl Segment {
 /// All segments.
 pub struct Segments {
     slots: u32,
+    /// Addresses below this one have homes: they can be written there.
+    homes: u32,
     list: Vec<Segment>,
     /// In the order in which they are used.
     free: VecDeque<u32>,
@@ -92,7 +102,12 @@ impl Segments {
     /// So many segments of so many slots, all of them free.
     pub fn new(count: u32, slots: u32) -> Segments {
         let list = (0..count).map(|_| Segment::default()).collect();
-        Segments { slots, list, free: (0..count).collect(), next: 1, opened: 0 }
+        Segments { slots, homes: 0, list, free: (0..count).collect(), next: 1, opened: 0 }
+    }
+
+    /// The same for a log beside homes of so many blocks.
+    pub fn beside(self, homes: u32) -> Segments {
+        Segments { homes, ..self }
     }
 
     /// The segment of this number.
@@ -195,21 +210,36 @@ impl Segments {
         }
     }
 
-    /// Segments that can be collected, and give space.
-    fn candidates(&self, now: u64) -> impl Iterator<Item = (u32, &Segment)> {
-        let gain = 2.max(self.slots / 32);
+    /// Segments that can be collected.
+    fn collectable(&self, now: u64) -> impl Iterator<Item = (u32, &Segment)> {
         self.iter().filter(move |(_, segment)| {
             segment.state == State::Closed
                 && segment.under_way.is_empty()
                 && segment.live > 0
+                && !segment.is_taken()
                 && segment.rests_until <= now
-                && segment.live + gain <= self.slots
         })
     }
 
-    /// The first segment to collect of those that were opened before `next`.
+    /// True if copying what counts in a segment gives space.
+    fn has_garbage(&self, segment: &Segment) -> bool {
+        segment.live + 2.max(self.slots / 32) <= self.slots
+    }
+
+    /// True if a segment has blocks that can be written home.
+    pub fn has_homes(&self, segment: &Segment) -> bool {
+        self.homes > 0 && segment.owners.iter().any(|address| *address < self.homes)
+    }
+
+    /// Segments that can be collected, and give space.
+    fn candidates(&self, now: u64) -> impl Iterator<Item = (u32, &Segment)> {
+        self.collectable(now).filter(|(_, segment)| self.has_garbage(segment) || self.has_homes(segment))
+    }
+
+    /// The first segment with garbage to collect of those that were opened before `next`.
     pub fn oldest_victim(&self, now: u64, next: u64) -> Option<u32> {
-        let old = self.candidates(now).filter(|(_, segment)| segment.sequence < next);
+        let old = self.collectable(now).filter(|(_, segment)| self.has_garbage(segment));
+        let old = old.filter(|(_, segment)| segment.sequence < next);
         old.min_by_key(|(_, segment)| segment.sequence).map(|(number, _)| number)
     }
 
@@ -217,7 +247,9 @@ impl Segments {
     pub fn victim(&self, now: u64, is_urgent: bool) -> Option<u32> {
         let candidates = self.candidates(now);
         if is_urgent {
-            return candidates.min_by_key(|(_, segment)| segment.live).map(|(number, _)| number);
+            return candidates
+                .min_by_key(|(_, segment)| (segment.live, segment.time))
+                .map(|(number, _)| number);
         }
         let of = |segment: &Segment| Candidate { live: segment.live, time: segment.time };
         classes::victim(candidates.map(|(number, segment)| (number, of(segment))), self.slots, now)

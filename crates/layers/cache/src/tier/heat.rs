@@ -11,9 +11,9 @@ use super::Kind;
 use super::costs::{Costs, Work};
 use super::monitor::{EXTENT, Monitor, Use};
 use super::placement::Placement;
-use super::streams::Streams;
 use crate::flash::SLOT;
 use lamina_block::Time;
+use lamina_kit::streams::Streams;
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -23,6 +23,10 @@ const EXTENTS_MAX: u64 = 1 << 18;
 /// Figures of extents halve with so many blocks used: 4 GiB.
 const HALF_LIFE: u64 = 1 << 20;
 
+/// Streams that are followed at a time: a client reads few files at once, and a drive's cache follows as many.
+const STREAMS: usize = 32;
+/// A request that begins so many bytes behind the end of another one still goes on: clients skip what they have.
+const GAP: u64 = 128 << 10;
 /// How much a read counts for the mean of what copies save.
 const WEIGHT: f32 = 1.0 / 1024.0;
 /// With the placement `heat` a hit is a reason to keep a block if it saves so large a part of the mean: a large request
@@ -62,7 +66,7 @@ impl Heat {
     pub fn new(placement: Placement) -> Heat {
         Heat {
             placement: Cell::new(placement),
-            streams: RefCell::default(),
+            streams: RefCell::new(Streams::new(STREAMS, GAP)),
             costs: RefCell::default(),
             monitor: RefCell::new(Monitor::new(EXTENTS_MAX, HALF_LIFE)),
             mean: Cell::new(None),
@@ -84,8 +88,8 @@ impl Heat {
         let range = blocks(at);
         let count = range.end - range.start;
         let mut streams = self.streams.borrow_mut();
-        let kind = streams.kind(at);
-        let saves = self.costs.borrow().saved(kind, count, streams.blocks());
+        let kind = if streams.follow(at) > 0 { Kind::Sequential } else { Kind::Random };
+        let saves = self.costs.borrow().saved(kind, count, streams.len().div_ceil(SLOT as u64));
         let mean = self.mean.get().unwrap_or(saves);
         self.mean.set(Some(mean + (saves - mean) * WEIGHT));
         let placement = self.placement.get();
@@ -116,7 +120,7 @@ impl Heat {
 
     /// A write of `at` begins.
     pub fn write(&self, at: &Range<u64>) {
-        let is_sequential = self.streams.borrow_mut().kind(at) == Kind::Sequential;
+        let is_sequential = self.streams.borrow_mut().follow(at) > 0;
         self.observe(at, Use { is_write: true, is_sequential, ..Use::default() });
     }
 

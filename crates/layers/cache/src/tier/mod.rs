@@ -15,8 +15,8 @@
 //! Keys:
 //! * `over`: the slow device, then the device of kind `flash`.
 //! * `placement` ("heat"): which blocks get a copy when they are read, and stay. "heat": all, and those stay that save
-//!   time for their space; "lru": all, and those stay that are asked for; "random-to-ssd": those of small requests that go on where no other ended; "static:PERCENT":
-//!   those of so many percent of all extents of 256 KiB.
+//!   time for their space; "lru": all, and those stay that are asked for; "random-to-ssd": those of small requests that
+//!   go on where no other ended; "static:PERCENT": those of so many percent of all extents of 256 KiB.
 //! * `weight` (100): how much of the fast device the volume has beside other volumes, from 1 to 10000.
 //! * `pin` ([]): parts of the volume whose copies stay, each `{ offset = "1GiB", size = "64MiB" }`.
 //! * `store-timeout` ("30s"): as for `accelerate`.
@@ -29,7 +29,6 @@ mod costs;
 mod heat;
 mod monitor;
 mod placement;
-mod streams;
 
 pub(crate) use heat::Heat;
 pub(crate) use placement::Placement;

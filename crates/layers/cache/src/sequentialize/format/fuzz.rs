@@ -12,7 +12,10 @@ const OF: Super = Super {
     checkpoint_slots: 1,
     uuid: 1,
     key: 7,
+    is_home: false,
 };
+/// The same beside homes.
+const BESIDE: Super = Super { is_home: true, ..OF };
 
 /// `bytes` as a page of this log with this magic number.
 fn page(bytes: &[u8], magic: [u8; 8]) -> Vec<u8> {
@@ -30,16 +33,21 @@ pub fn fuzz(bytes: &[u8]) {
     if let Ok(of) = Super::decode(bytes, size) {
         assert_eq!(Super::decode(&of.encode(), size), Ok(of));
     }
+    fuzz_of(bytes, &OF);
+    fuzz_of(bytes, &BESIDE);
+}
+
+fn fuzz_of(bytes: &[u8], of: &Super) {
     // With right checksums, what stands behind them is looked at too.
-    if let Some(head) = Head::decode(&page(bytes, HEAD_MAGIC), &OF) {
-        assert!(head.at + head.slots <= OF.segment_slots);
+    if let Some(head) = Head::decode(&page(bytes, HEAD_MAGIC), of) {
+        assert!(head.at + head.slots <= of.segment_slots);
         assert!(head.entries.iter().all(|entry| entry.slot + entry.slots() <= head.at + head.slots));
         let mut again = vec![0; SLOT];
-        head.encode_into(&mut again, OF.key);
-        assert_eq!(Head::decode(&again, &OF), Some(head));
+        head.encode_into(&mut again, of.key);
+        assert_eq!(Head::decode(&again, of), Some(head));
     }
-    if let Some(checkpoint) = Checkpoint::decode(&page(bytes, checkpoint::MAGIC), &OF) {
-        assert!(checkpoint.free.iter().all(|segment| *segment < OF.segments));
-        assert_eq!(Checkpoint::decode(&checkpoint.encode(OF.key), &OF), Some(checkpoint));
+    if let Some(checkpoint) = Checkpoint::decode(&page(bytes, checkpoint::MAGIC), of) {
+        assert!(checkpoint.free.iter().all(|segment| *segment < of.segments));
+        assert_eq!(Checkpoint::decode(&checkpoint.encode(of.key), of), Some(checkpoint));
     }
 }

@@ -1,6 +1,6 @@
 //! Logs that are wrong in one way each; without that, the same runs are good.
 
-use super::{crowded, subject};
+use super::{crowded, home, subject};
 use crate::testing::*;
 use lamina_kit::flaw::FLAW;
 use lamina_sim::{Check, Run};
@@ -10,13 +10,16 @@ type Canary = (&'static str, fn() -> Subject, Check);
 
 #[test]
 fn canaries() {
-    let canaries: [Canary; 6] = [
+    let canaries: [Canary; 9] = [
         ("acknowledged before it is in the log", subject, Check::Crash),
         ("drops are forgotten", subject, Check::Crash),
         ("replay in the order of places", crowded, Check::Crash),
         ("copies count whatever is there", crowded, Check::Model),
         ("a checkpoint before its pages", crowded, Check::Crash),
         ("a segment is used again before the checkpoint", crowded, Check::Crash),
+        ("late tombstone", home::crowded, Check::Crash),
+        ("let go before it is at home", home::crowded, Check::Crash),
+        ("what is mapped goes home", home::crowded, Check::Model),
     ];
     let seeds: u64 = std::env::var("LAMINA_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(60);
     let unnoticed = |(flaw, subject, check): &Canary| {

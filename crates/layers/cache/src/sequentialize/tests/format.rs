@@ -12,6 +12,7 @@ const OF: Super = Super {
     checkpoint_slots: 1,
     uuid: 0x0011_2233_4455_6677_8899_AABB_CCDD_EEFF,
     key: 0x0123_4567_89AB_CDEF,
+    is_home: false,
 };
 const SIZE: u64 = (3 + 20 * 16) * SLOT as u64;
 
@@ -64,7 +65,7 @@ fn the_format_of_version_1_is_as_it_was() {
 fn what_is_another_log_or_damaged_is_refused() {
     assert_eq!(Super::decode(&OF.encode(), SIZE - 1).unwrap_err().kind(), ErrorKind::Corrupt);
     let mut later = OF.encode();
-    later[16] = 2;
+    later[16] = 3;
     assert_eq!(Super::decode(&later, SIZE).unwrap_err().kind(), ErrorKind::Unsupported);
     let other = Super { key: 1, ..OF };
     assert_eq!(Head::decode(&encoded(&head()), &other), None);
