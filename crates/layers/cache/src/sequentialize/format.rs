@@ -35,8 +35,8 @@ pub const SLOT: usize = 4096;
 pub const PAGE_BLOCKS: u32 = 1024;
 /// Slots of a segment without a stripe to fit.
 pub const SEGMENT_SLOTS: std::ops::RangeInclusive<u32> = 8..=2048;
-/// Slots of a segment, at most, with a stripe.
-const SEGMENT_SLOTS_MAX: u32 = 1 << 16;
+/// Slots of a segment, at most, with a stripe, or of a zone.
+pub const SEGMENT_SLOTS_MAX: u32 = 1 << 16;
 /// The fewest segments that the log can work with.
 pub const SEGMENTS_MIN: u32 = 14;
 /// With fewer segments than this there are two classes of data, and not six: each class has an open segment.
@@ -64,6 +64,8 @@ struct SuperBytes {
     checkpoint_slots: U32,
     uuid: [u8; 16],
     key: U64,
+    stride: U32,
+    class_limit: U32,
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -121,6 +123,11 @@ pub struct Super {
     pub uuid: u128,
     /// In everything but data, so that no guest can write what looks like it.
     pub key: u64,
+    /// Slots from the beginning of a segment to that of the next one: more than a segment has where that is a zone whose
+    /// capacity is less than its size.
+    pub stride: u32,
+    /// Classes of data, at most, because each has an open zone; 0: any number.
+    pub class_limit: u32,
 }
 
 /// What the superblock says, as far as it can be read.
@@ -145,7 +152,18 @@ impl Super {
         let checkpoint_slots = Checkpoint::slots(slots.div_ceil(PAGE_BLOCKS), most);
         let segments_at = (1 + 2 * checkpoint_slots).checked_next_multiple_of(stripe)?;
         let segments = slots.checked_sub(segments_at)? / segment_slots;
-        let mut of = Super { segment_slots, segments, segments_at, blocks: 0, checkpoint_slots, uuid, key };
+        let (blocks, stride, class_limit) = (0, segment_slots, 0);
+        let mut of = Super {
+            segment_slots,
+            segments,
+            segments_at,
+            blocks,
+            checkpoint_slots,
+            uuid,
+            key,
+            stride,
+            class_limit,
+        };
         of.blocks = of.blocks_max();
         (segments >= SEGMENTS_MIN && segment_slots <= SEGMENT_SLOTS_MAX && of.blocks > 0).then_some(of)
     }
@@ -166,7 +184,8 @@ impl Super {
 
     /// Classes of data: those of users and of copies, without that of the map.
     pub fn classes(&self) -> u32 {
-        if self.segments < SEGMENTS_FOR_CLASSES { 2 } else { 6 }
+        let is_limited = (1..6).contains(&self.class_limit);
+        if self.segments < SEGMENTS_FOR_CLASSES || is_limited { 2 } else { 6 }
     }
 
     /// The free segments that are not for everybody.
@@ -184,12 +203,12 @@ impl Super {
 
     /// The first slot of a segment.
     pub fn start(&self, segment: u32) -> u32 {
-        self.segments_at + segment * self.segment_slots
+        self.segments_at + segment * self.stride
     }
 
     /// The segment that has a slot.
     pub fn segment_of(&self, slot: u32) -> u32 {
-        (slot - self.segments_at) / self.segment_slots
+        (slot - self.segments_at) / self.stride
     }
 
     /// All slots of segments.
@@ -210,6 +229,8 @@ impl Super {
             checkpoint_slots: self.checkpoint_slots.into(),
             uuid: self.uuid.to_le_bytes(),
             key: self.key.into(),
+            stride: if self.stride == self.segment_slots { 0 } else { self.stride }.into(),
+            class_limit: self.class_limit.into(),
         };
         sealed_page::page(head.as_bytes(), SLOT, 0)
     }
@@ -235,6 +256,8 @@ impl Super {
             checkpoint_slots: head.checkpoint_slots.get(),
             uuid: u128::from_le_bytes(head.uuid),
             key: head.key.get(),
+            stride: if head.stride.get() == 0 { head.segment_slots.get() } else { head.stride.get() },
+            class_limit: head.class_limit.get(),
         };
         if !read.is_possible() {
             return Err(corrupt("its superblock is impossible"));
@@ -249,9 +272,10 @@ impl Super {
     }
 
     fn is_possible(&self) -> bool {
-        let end = u64::from(self.segments) * u64::from(self.segment_slots) + u64::from(self.segments_at);
+        let end = u64::from(self.segments) * u64::from(self.stride) + u64::from(self.segments_at);
         let is_small = end < u64::from(u32::MAX / 2)
             && (*SEGMENT_SLOTS.start()..=SEGMENT_SLOTS_MAX).contains(&self.segment_slots)
+            && self.stride >= self.segment_slots
             && self.segments >= SEGMENTS_MIN;
         is_small
             && self.blocks > 0

@@ -20,6 +20,7 @@ use super::format::{ENTRIES_MAX, Entry, Head, Page, Reserve, SLOT, Super, What, 
 use super::map::Map;
 use super::report::Counters;
 use super::segments::{Segments, State};
+use super::zones::ZonedSegments;
 use crate::ticket::Ticket;
 use lamina_block::{Buf, Durability, Env, Error, Io, Node, Result, Signal};
 use lamina_kit::flaw::flawed;
@@ -110,6 +111,8 @@ pub(super) struct Log {
     pub env: Rc<dyn Env>,
     pub child: Rc<Node>,
     pub shape: Super,
+    /// Segments are zones.
+    pub zoned: Option<ZonedSegments>,
     pub reserve: Reserve,
     pub map: RefCell<Map>,
     pub segments: RefCell<Segments>,
@@ -218,7 +221,7 @@ impl Log {
     fn next_batch(self: &Rc<Log>, class: u8) -> Option<Batch> {
         let stream = &self.streams[class as usize];
         // What has failed of the map is written over: see `failed`.
-        let batches = if class == self.page_class() { 1 } else { BATCHES };
+        let batches = if class == self.page_class() { 1 } else { self.batches(BATCHES) };
         if stream.under_way.get() >= batches || stream.waiting.borrow().is_empty() {
             return None;
         }
@@ -228,7 +231,7 @@ impl Log {
         let at = segment.end;
         let space = (self.shape.segment_slots - at).min(BATCH_SLOTS);
         let (parts, entries) = take(&mut stream.waiting.borrow_mut(), at, space);
-        let slots = 1 + entries.iter().map(Entry::slots).sum::<u32>();
+        let slots = self.padded(at, 1 + entries.iter().map(Entry::slots).sum::<u32>());
         let serial = self.serial.replace(self.serial.get() + 1);
         segment.under_way.push(at);
         segment.end += slots;
@@ -298,17 +301,19 @@ impl Log {
             true => Durability::Fua,
             false => Durability::Cached,
         };
-        let place = u64::from(self.shape.start(batch.segment) + at) * SLOT as u64;
         self.counters.batch(batch.class, &batch.head, &batch.parts);
-        let result = self.child.submit(Io::write(place, Buf::from(bytes), durability)).await;
+        let result = self.put_batch(batch.segment, at, Buf::from(bytes), durability).await;
         self.segments.borrow_mut().get_mut(batch.segment).under_way.retain(|begin| *begin != at);
         match &result {
             Ok(()) => self.commit(&batch),
             Err(_) => self.failed(&batch),
         }
+        std::mem::take(&mut batch.parts).iter().for_each(|part| part.ticket.end(&result));
+        if result.is_err() {
+            self.zone_failed(batch.segment).await;
+        }
         self.under_way.borrow_mut().remove(&batch.head.serial);
         stream.under_way.set(stream.under_way.get() - 1);
-        batch.parts.iter().for_each(|part| part.ticket.end(&result));
         self.moved.notify();
         self.pump(batch.class);
         self.checkpoint_if_due();

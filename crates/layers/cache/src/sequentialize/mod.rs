@@ -7,7 +7,7 @@
 //! ```
 //!
 //! For devices on which random writes cost: hard disks, flash with large erase blocks, RAID 5 and 6, where a segment is
-//! a number of full stripes. The device below writes one stream for each class of blocks (SepBIT, Wang et al., FAST
+//! a number of full stripes, and zoned devices (`zoned`), where it is a zone. The device below writes one stream for each class of blocks (SepBIT, Wang et al., FAST
 //! '22), in pieces of up to 1 MiB.
 //!
 //! Invariants:
@@ -37,6 +37,7 @@ mod recover;
 mod report;
 mod request;
 pub mod segments;
+mod zones;
 
 use format::{Checkpoint, Page, Row, RowState, SLOT, Super};
 use lamina_block::{
@@ -122,6 +123,7 @@ impl Keys {
     /// Makes an empty log, whatever is there.
     async fn format(&self, env: &Rc<dyn Env>, child: &Rc<Node>) -> Result<()> {
         let shape = self.shape(child, env).map_err(|e| e.on(child.name()))?;
+        zones::empty(child).await?;
         let made = Checkpoint {
             sequence: 1,
             serial: 0,
@@ -154,8 +156,11 @@ impl Keys {
             return Err(Error::unsupported(format!("its stripe of {stripe} bytes is no multiple of {SLOT}")));
         }
         let size = geometry.size;
-        let shape = Super::new(size, stripe / SLOT as u32, uuid, env.random())
-            .ok_or_else(|| Error::invalid(format!("{size} bytes are too few or too many for a log")))?;
+        let shape = match child.zones() {
+            Some(zones) => zones::shape(&zones, uuid, env.random())?,
+            None => Super::new(size, stripe / SLOT as u32, uuid, env.random())
+                .ok_or_else(|| Error::invalid(format!("{size} bytes are too few or too many for a log")))?,
+        };
         let most = Bytes(u64::from(shape.blocks) * SLOT as u64);
         let blocks = match self.size {
             Some(size) if size.0 == 0 || size.0 > most.0 || !size.0.is_multiple_of(SLOT as u64) => {

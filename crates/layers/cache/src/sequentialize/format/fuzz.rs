@@ -12,6 +12,8 @@ const OF: Super = Super {
     checkpoint_slots: 1,
     uuid: 1,
     key: 7,
+    stride: 16,
+    class_limit: 0,
 };
 
 /// `bytes` as a page of this log with this magic number.

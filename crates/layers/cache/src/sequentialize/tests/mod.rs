@@ -4,8 +4,10 @@ mod agree;
 mod canaries;
 mod edges;
 mod format;
+mod zones;
 
 use crate::testing::*;
+use lamina_block::Zones;
 use lamina_sim::{Check, Rig, SimEnv};
 use std::time::Duration;
 
@@ -19,8 +21,12 @@ pub fn subject() -> Subject {
 /// A part of a device that is written elsewhere all the time: the log goes round many times, segments are collected,
 /// and checkpoints are made, also by command.
 pub fn crowded() -> Subject {
-    Subject::new("crowded", |rig| async move {
-        let log = rig.build(&Kind::of::<super::Keys>(), "log", json!({}), rig.disks(1)).await?;
+    crowded_on("crowded", |rig| rig.disk(0))
+}
+
+fn crowded_on(name: &'static str, disk: fn(&Rig) -> Rc<Node>) -> Subject {
+    Subject::new(name, move |rig| async move {
+        let log = rig.build(&Kind::of::<super::Keys>(), "log", json!({}), vec![disk(&rig)]).await?;
         let half = log.geometry().size / 2 / 4096 * 4096;
         let top = part(&rig, "top", json!({ "size": half }), &log).await?;
         if top.geometry().read_only {
