@@ -92,11 +92,11 @@ class _Lines:
 class Guest:
     """One virtual machine. `disk` is QEMU's arguments for the disk under test (see `disk_arguments`), or for several.
 
-    It has further kernel modules and tools if they are named.
+    It has further kernel modules and tools if they are named, and as much memory.
     `incoming` starts it as the target of a live migration: it waits for `migrate_to` of another guest.
     """
 
-    def __init__(self, rig, disk, name="guest", cpus=2, incoming=None, modules=(), tools=()):
+    def __init__(self, rig, disk, name="guest", cpus=2, incoming=None, modules=(), tools=(), memory=MEMORY):
         self.name = name
         self.console = rig.path(f"{name}.console")
         self._control_path = rig.path(f"{name}.ctl")
@@ -105,9 +105,9 @@ class Guest:
         accel = os.environ.get("LAMINA_ACCEL", "tcg,thread=multi")
         argv = [
             "qemu-system-x86_64", "-nodefaults", "-display", "none", "-name", f"lamina-{name}",
-            "-accel", accel, "-cpu", "host" if accel.startswith("kvm") else "max", "-smp", cpus, "-m", MEMORY,
+            "-accel", accel, "-cpu", "host" if accel.startswith("kvm") else "max", "-smp", cpus, "-m", memory,
             # The server maps the guest's memory, so it must be shareable.
-            "-object", f"memory-backend-memfd,id=mem,size={MEMORY},share=on", "-machine", "pc,memory-backend=mem",
+            "-object", f"memory-backend-memfd,id=mem,size={memory},share=on", "-machine", "pc,memory-backend=mem",
             "-kernel", image, "-initrd", files.initramfs(modules),
             "-append", "console=ttyS0 quiet mitigations=off tsc=reliable no_timer_check panic=-1 printk.time=1",
             "-serial", f"file:{self.console}",

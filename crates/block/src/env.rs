@@ -137,6 +137,12 @@ pub trait Env {
     fn pool(&self) -> &Pool;
     /// Opens a file or block device as a sink. A device in use by another process is refused.
     fn open_disk(&self, open: OpenDisk) -> Pending<Rc<dyn Layer>>;
+    /// Opens a host-managed zoned block device as a sink, without the page cache. `Unsupported` if there is another
+    /// device, or none of this kind can be opened here.
+    fn open_zoned(&self, path: PathBuf) -> Pending<Rc<dyn Layer>> {
+        let message = format!("{}: zoned devices cannot be opened here", path.display());
+        Box::pin(async move { Err(Error::unsupported(message)) })
+    }
     /// Connects to `to`.
     fn connect(&self, to: Address) -> Pending<Rc<dyn Conn>>;
     /// Listens at `at`. A stale Unix socket file is replaced, a live one is refused.

@@ -1,7 +1,7 @@
 //! The data path of a layer: the trait that requests meet, and its possible answers. Calls for people and for changes
 //! of the graph are in [`Manage`].
 
-use crate::{Deferred, Error, Extent, Geometry, Healed, Io, Judge, Manage, Node, Passthrough, Result};
+use crate::{Deferred, Error, Extent, Geometry, Healed, Io, Judge, Manage, Node, Passthrough, Result, Zones};
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
@@ -50,6 +50,12 @@ pub trait Layer: Manage {
     /// Decides what happens to a request. Never blocks. To forward it, change `io` in place ([`Io::move_to`]); to keep
     /// it, take it ([`Io::take`]).
     fn submit(self: Rc<Self>, io: &mut Io) -> Step;
+
+    /// The sequential zones of a zoned device; see [`Zones`] for the rules of writing to them. Not part of the geometry,
+    /// which layers copy from the device below: a layer that forgets about zones must have none.
+    fn zones(&self) -> Option<Zones> {
+        None
+    }
 
     /// Whether the bytes of this device are those of one device below, and where: questions about them
     /// ([`Layer::extents`], [`Layer::heal`]) are then that device's to answer. There is no default, because a layer

@@ -44,6 +44,7 @@ mod units;
 mod verb;
 mod walk;
 mod watch;
+mod zones;
 
 pub use absent::Absent;
 pub use all::all;
@@ -75,3 +76,4 @@ pub use units::{Bytes, Interval};
 pub use verb::{Arg, ArgType, Verb};
 pub use walk::{Deferred, Request};
 pub use watch::Watch;
+pub use zones::{WritePointers, ZoneChange, Zones};

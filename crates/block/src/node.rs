@@ -12,7 +12,7 @@ use crate::emulate::{ZEROES_MAX, run, then_flush, writes_of_zeroes};
 use crate::walk::{Deferred, Request, Walk};
 use crate::{
     Absent, Command, Consent, Durability, Effect, Env, Error, ErrorKind, Extent, Finding, Geometry, Healed,
-    Io, Job, Judge, Layer, Op, OpKind, Result, Signal, Stats, Step, Time, Watch, Zero,
+    Io, Job, Judge, Layer, Op, OpKind, Result, Signal, Stats, Step, Time, Watch, Zero, Zones,
 };
 use serde_json::Value;
 use std::any::Any;
@@ -97,6 +97,11 @@ impl Node {
     /// Its shape.
     pub fn geometry(&self) -> Geometry {
         self.geometry.get()
+    }
+
+    /// Its sequential zones, if it is a zoned device.
+    pub fn zones(&self) -> Option<Zones> {
+        self.layer.borrow().zones()
     }
 
     /// Its counters.

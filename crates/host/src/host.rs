@@ -162,6 +162,10 @@ impl Env for Host {
         Box::pin(disk::open(self.tools.clone(), open))
     }
 
+    fn open_zoned(&self, path: PathBuf) -> Pending<Rc<dyn Layer>> {
+        Box::pin(disk::open_zoned(self.tools.clone(), path))
+    }
+
     fn connect(&self, to: Address) -> Pending<Rc<dyn Conn>> {
         Box::pin(net::connect(self.tools.clone(), to))
     }

@@ -6,7 +6,10 @@
 //! source.
 //!
 //! A disk that has a model takes the time of the model's drive, with its queue, instead of drawn times and pieces.
-//! Otherwise the disk deliberately models no particular device: no queue, no seek, no wear.
+//! Otherwise the disk deliberately models no particular device: no queue, no seek, no wear. A disk may have sequential
+//! zones (`zoned.rs`).
+
+mod zoned;
 
 use crate::executor::{Executor, give_way};
 use crate::media::{Loss, Media, Write};
@@ -14,10 +17,11 @@ use crate::memory;
 use crate::options::{Contents, DiskOptions, Presence};
 use crate::probe::Probe;
 use crate::service::Service;
+use crate::zones::ZoneMedia;
 use fastrand::Rng;
 use lamina_block::{
     Buf, Command, Deferred, Durability, Error, Extent, ExtentState, Geometry, Healed, Io, Judge, Layer,
-    Manage, Op, OpKind, Passthrough, Pending, Result, Step,
+    Manage, Op, OpKind, Passthrough, Pending, Result, Step, Zones,
 };
 use lamina_drive::{Drive, Request};
 use serde_json::Value;
@@ -35,6 +39,8 @@ pub struct SimDisk {
     probe: Rc<Probe>,
     options: Cell<DiskOptions>,
     media: RefCell<Media>,
+    /// The sequential zones, if it is a zoned device; `media` has the rest.
+    zones: RefCell<Option<ZoneMedia>>,
     lives: u64,
     presence: Cell<Presence>,
     /// Blocks that give other bytes than they have; something below the disk has another copy.
@@ -59,6 +65,7 @@ enum Pace {
 pub struct Image {
     options: DiskOptions,
     media: Media,
+    zones: Option<ZoneMedia>,
     /// See [`Image::lives`].
     lives: u64,
 }
@@ -77,6 +84,7 @@ impl SimDisk {
             probe,
             options: Cell::new(image.options),
             media: RefCell::new(image.media),
+            zones: RefCell::new(image.zones),
             lives: image.lives,
             presence: Cell::default(),
             rotten: RefCell::default(),
@@ -100,21 +108,24 @@ impl SimDisk {
     /// The contents if the power fails now; `seed` decides the points that `loss` leaves open.
     pub fn image(&self, loss: Loss, seed: u64) -> Image {
         let rng = &mut Rng::with_seed(seed);
-        self.next_life(self.media.borrow().survive(loss, rng))
+        let media = self.media.borrow().survive(loss, rng);
+        let block = self.options.get().geometry.block;
+        self.next_life(media, self.zones.borrow().as_ref().map(|zones| zones.survive(loss, block, rng)))
     }
 
     /// The whole contents, durable or not, to be continued by another disk.
     pub fn twin(&self) -> Image {
-        Image { options: self.options.get(), media: self.media.borrow().clone(), lives: self.lives }
+        let (media, zones) = (self.media.borrow().clone(), self.zones.borrow().clone());
+        Image { options: self.options.get(), media, zones, lives: self.lives }
     }
 
     /// The contents for the next process if the present one dies now, and the machine does not.
     pub fn orphan(&self) -> Image {
-        self.next_life(self.media.borrow().orphan())
+        self.next_life(self.media.borrow().orphan(), self.zones.borrow().as_ref().map(ZoneMedia::orphan))
     }
 
-    fn next_life(&self, media: Media) -> Image {
-        Image { options: self.options.get(), media, lives: self.lives + 1 }
+    fn next_life(&self, media: Media, zones: Option<ZoneMedia>) -> Image {
+        Image { options: self.options.get(), media, zones, lives: self.lives + 1 }
     }
 
     /// Makes it vanish or come back. Requests already under way are not affected.
@@ -232,6 +243,12 @@ impl SimDisk {
         pace: Pace,
         mut whole: Whole,
     ) -> Result<()> {
+        if let Some(zone) = whole.zone {
+            let is_durable = matches!(io.op, Op::Write(_, Durability::Fua));
+            let result = self.write_zone(zone, &io, is_durable, failure, &pace).await;
+            whole.ended = true;
+            return result;
+        }
         if self.options.get().contents == Contents::Zeroes {
             let result = self.forget(io.op, failure, &pace).await;
             whole.ended = true;
@@ -267,7 +284,7 @@ impl SimDisk {
         for part in self.pieces(&at) {
             let within = (part.start - at.start) as usize..(part.end - at.start) as usize;
             let into = into.slice(within);
-            self.media.borrow().read(&part, &into);
+            self.contents(&part, &into);
             if !self.rotten.borrow().is_empty() {
                 self.spoil(&part, &into);
             }
@@ -325,6 +342,9 @@ impl SimDisk {
 
     /// Zeroes some blocks and leaves others as they are: both are allowed.
     async fn discard(&self, at: Range<u64>, failure: Option<Error>, mut pace: &Pace) -> Result<()> {
+        if self.zones.borrow().is_some() {
+            return self.discard_zones(&at, failure, pace).await;
+        }
         if let Pace::Drive(..) = pace {
             self.pass(pace).await;
             pace = &Pace::Instant;
@@ -339,12 +359,16 @@ impl SimDisk {
 
     async fn flush(&self, failure: Option<Error>, pace: &Pace) -> Result<()> {
         let mark = self.media.borrow_mut().flush_begins();
+        let zones = self.zones.borrow().as_ref().map(ZoneMedia::flush_begins);
         self.pass(pace).await;
         if let Some(e) = failure {
             return Err(e);
         }
         self.probe.event(&self.name, &(0..0));
         self.media.borrow_mut().flush(mark);
+        if let (Some(zones), Some(mark)) = (&mut *self.zones.borrow_mut(), zones) {
+            zones.flush(&mark);
+        }
         Ok(())
     }
 }
@@ -354,6 +378,8 @@ struct Whole {
     disk: Rc<SimDisk>,
     op: OpKind,
     at: Range<u64>,
+    /// The sequential zone that it writes to.
+    zone: Option<u32>,
     ended: bool,
 }
 
@@ -368,7 +394,11 @@ impl Drop for Whole {
 
 impl Layer for SimDisk {
     fn geometry(&self) -> Geometry {
-        self.options.get().geometry
+        self.shape()
+    }
+
+    fn zones(&self) -> Option<Zones> {
+        self.zones.borrow().as_ref().map(|zones| zones.pointers().zones())
     }
 
     fn submit(self: Rc<Self>, io: &mut Io) -> Step {
@@ -391,6 +421,10 @@ impl Layer for SimDisk {
             }
             Presence::Silent => return Step::control(std::future::pending()),
         }
+        let zone = match self.enter_zone(io) {
+            Ok(zone) => zone,
+            Err(e) => return e.into(),
+        };
         let memory = match &io.op {
             Op::Read(buf) | Op::Write(buf, _) => memory::check(buf).err(),
             Op::Zero(_) | Op::Discard | Op::Flush => None,
@@ -399,7 +433,7 @@ impl Layer for SimDisk {
         let failure = failure.or(memory.map(|e| Error::new(e.kind(), e.message()).at(io.at.clone())));
         let pace = self.pace(io);
         let at_once = matches!(pace, Pace::Instant);
-        let whole = Whole { op: io.op.kind(), at: io.at.clone(), disk: Rc::clone(&self), ended: false };
+        let whole = Whole { op: io.op.kind(), at: io.at.clone(), disk: Rc::clone(&self), zone, ended: false };
         let mut work = Deferred::new(self.perform(io.take(), failure, pace, whole));
         if !at_once {
             return Step::Control(work);
@@ -417,6 +451,9 @@ impl Layer for SimDisk {
     fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
         Box::pin(async move {
             self.pause(&Pace::Drawn).await;
+            if let Some(zones) = &*self.zones.borrow() {
+                return Ok(zones.pointers().extents(&at));
+            }
             let block = u64::from(self.geometry().block);
             let mut list = Vec::new();
             let mut offset = at.start;
@@ -443,7 +480,7 @@ impl Layer for SimDisk {
                 return Ok(None);
             }
             let bytes = Buf::zeroed((at.end - at.start) as usize);
-            self.media.borrow().read(&at, &bytes);
+            self.contents(&at, &bytes);
             if !is_right(&bytes) {
                 return Ok(None);
             }
@@ -468,7 +505,7 @@ impl Manage for SimDisk {
 impl Image {
     /// A new disk.
     pub fn blank(options: DiskOptions) -> Image {
-        Image { options, media: Media::new(options.geometry.block, options.junk), lives: 0 }
+        Image { options, media: Media::new(options.geometry.block, options.junk), zones: None, lives: 0 }
     }
 
     /// How many processes, or machines, have died while they used it.
@@ -478,7 +515,10 @@ impl Image {
 
     /// Whether nothing can tell the two apart, as far as can be seen at once. Only for contents that all are durable.
     pub(crate) fn is_same(&self, other: &Image) -> bool {
-        self.lives == other.lives && self.options == other.options && self.media.is_same(&other.media)
+        self.lives == other.lives
+            && self.options == other.options
+            && self.media.is_same(&other.media)
+            && self.zones == other.zones
     }
 
     /// The disk's properties.
@@ -488,6 +528,6 @@ impl Image {
 
     /// The same contents on a disk with other properties. The block must stay.
     pub fn with_options(self, options: DiskOptions) -> Image {
-        Image { options, media: self.media, lives: self.lives }
+        Image { options, ..self }
     }
 }

@@ -281,6 +281,15 @@ impl Env for SimEnv {
         Box::pin(async move { opened })
     }
 
+    fn open_zoned(&self, path: PathBuf) -> Pending<Rc<dyn Layer>> {
+        let found = match self.disk(&path) {
+            Some(disk) if disk.zones().is_some() => Ok(disk as Rc<dyn Layer>),
+            Some(_) => Err(Error::unsupported(format!("{} has no sequential zones", path.display()))),
+            None => Err(Error::offline(format!("there is no simulated disk {}", path.display()))),
+        };
+        Box::pin(async move { found })
+    }
+
     fn connect(&self, to: Address) -> Pending<Rc<dyn Conn>> {
         self.net.connect(to)
     }

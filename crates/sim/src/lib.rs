@@ -28,6 +28,7 @@ mod options;
 mod probe;
 mod service;
 mod stamp;
+mod zones;
 
 pub use disk::{Image, SimDisk};
 pub use env::{Images, SimEnv, Simulation, Started};

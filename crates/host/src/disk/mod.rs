@@ -19,6 +19,9 @@
 mod allocation;
 mod end;
 mod open;
+mod zones;
+
+pub(crate) use zones::open_zoned;
 
 use crate::host::Tools;
 use crate::ring::{Fd, Sync};
@@ -33,6 +36,7 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 /// The most memory that one request takes to align its data, in bytes.
@@ -55,15 +59,21 @@ pub(crate) struct Disk {
 /// Opens a disk. The lock on the file stays until it is closed or dropped.
 pub(crate) async fn open(tools: Tools, open: OpenDisk) -> Result<Rc<dyn Layer>> {
     let (file, facts, geometry) = tools.helpers.run(move || open::open(&open)).await??;
-    Ok(Rc::new(Disk {
-        tools,
-        facts,
-        file: RefCell::new(Some(Rc::new(file))),
-        geometry: Cell::new(geometry),
-        zero_range: Cell::new(true),
-        lost: Cell::new(false),
-        end: End::new(geometry.size),
-    }))
+    Ok(Rc::new(Disk::new(tools, file, facts, geometry)))
+}
+
+impl Disk {
+    fn new(tools: Tools, file: OwnedFd, facts: Facts, geometry: Geometry) -> Disk {
+        Disk {
+            tools,
+            facts,
+            file: RefCell::new(Some(Rc::new(file))),
+            geometry: Cell::new(geometry),
+            zero_range: Cell::new(true),
+            lost: Cell::new(false),
+            end: End::new(geometry.size),
+        }
+    }
 }
 
 impl Layer for Disk {
@@ -77,20 +87,7 @@ impl Layer for Disk {
             return e.into();
         }
         let io = io.take();
-        Step::control(async move {
-            let _work = self.tools.disk_work.begin();
-            let begun = self.begin(&fd, &io).await?;
-            let Io { op, at, .. } = io;
-            let result = match op {
-                Op::Read(into) => self.read(&fd, into, at.start).await,
-                Op::Write(from, durability) => self.write(&fd, from, at.start, durability).await,
-                // Boxed, so that reads and writes do not pay for their size.
-                Op::Zero(how) => Box::pin(self.zero(&fd, at, how)).await,
-                Op::Discard => Box::pin(self.discard(&fd, at)).await,
-                Op::Flush => self.flush(&fd).await,
-            };
-            self.ended(&fd, begun, result).await
-        })
+        Step::control(async move { self.perform(&fd, io).await })
     }
 
     fn passthrough(&self) -> Passthrough {
@@ -136,6 +133,21 @@ impl Manage for Disk {
 }
 
 impl Disk {
+    async fn perform(&self, fd: &Fd, io: Io) -> Result<()> {
+        let _work = self.tools.disk_work.begin();
+        let begun = self.begin(fd, &io).await?;
+        let Io { op, at, .. } = io;
+        let result = match op {
+            Op::Read(into) => self.read(fd, into, at.start).await,
+            Op::Write(from, durability) => self.write(fd, from, at.start, durability).await,
+            // Boxed, so that reads and writes do not pay for their size.
+            Op::Zero(how) => Box::pin(self.zero(fd, at, how)).await,
+            Op::Discard => Box::pin(self.discard(fd, at)).await,
+            Op::Flush => self.flush(fd).await,
+        };
+        self.ended(fd, begun, result).await
+    }
+
     fn fd(&self) -> Result<Fd> {
         self.file.borrow().clone().ok_or_else(closed)
     }

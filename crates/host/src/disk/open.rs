@@ -262,7 +262,7 @@ fn punches(file: &File, size: u64) -> bool {
 }
 
 /// A limit of a block device's queue, in bytes; 0 where the device cannot.
-fn limit(meta: &Metadata, name: &str) -> u64 {
+pub(super) fn limit(meta: &Metadata, name: &str) -> u64 {
     let device = format!("/sys/dev/block/{}:{}", major(meta.rdev()), minor(meta.rdev()));
     // A partition has its disk's queue.
     let read = |path: String| std::fs::read_to_string(path).ok()?.trim().parse().ok();

@@ -1,9 +1,9 @@
 //! The results of a load: rates, latencies, CPU time.
 
-use std::collections::BTreeMap;
 use crate::show::{count, latency};
 use hdrhistogram::Histogram;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 

@@ -18,7 +18,7 @@
 
 use lamina_block::{
     Build, Bytes, Config, Consent, Effect, Error, Geometry, Io, Layer, Made, Manage, Node, Over, Passthrough,
-    Pending, Result, Step,
+    Pending, Result, Step, Zones,
 };
 use lamina_kit::size::device_size;
 use serde::Deserialize;
@@ -90,6 +90,10 @@ impl Layer for Linear {
         let below = self.child.geometry();
         let rest = below.size.saturating_sub(self.offset);
         below.with_size(self.size.map_or(rest, |size| size.min(rest))).shifted(self.offset)
+    }
+
+    fn zones(&self) -> Option<Zones> {
+        self.child.zones()?.part(self.offset, self.geometry().size)
     }
 
     fn submit(self: Rc<Self>, io: &mut Io) -> Step {

@@ -24,7 +24,7 @@
 
 use lamina_block::{
     Arg, ArgType, Build, Command, Config, Consent, Effect, Env, Geometry, Interval, Io, Layer, Made, Manage,
-    Node, Op, Passthrough, Pending, Result, Step, Time, Traits, Verb,
+    Node, Op, Passthrough, Pending, Result, Step, Time, Traits, Verb, Zones,
 };
 use lamina_kit::command::{args, unknown};
 use serde::de::{self, MapAccess, value::MapAccessDeserializer};
@@ -266,6 +266,10 @@ impl Delay {
 impl Layer for Delay {
     fn geometry(&self) -> Geometry {
         self.child.geometry()
+    }
+
+    fn zones(&self) -> Option<Zones> {
+        self.child.zones()
     }
 
     fn submit(self: Rc<Self>, io: &mut Io) -> Step {

@@ -32,7 +32,7 @@
 
 use lamina_block::{
     Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Env, Error, ErrorKind, Geometry, Interval,
-    Io, Layer, Made, Manage, Node, OpKind, Passthrough, Pending, Result, Signal, Step, Traits, Verb,
+    Io, Layer, Made, Manage, Node, OpKind, Passthrough, Pending, Result, Signal, Step, Traits, Verb, Zones,
 };
 use lamina_kit::command::{args, unknown};
 use serde::{Deserialize, Serialize};
@@ -257,6 +257,10 @@ impl Layer for Fault {
     fn geometry(&self) -> Geometry {
         // Requests arrive here as they are below, natively: rules see the user's requests.
         self.child.geometry()
+    }
+
+    fn zones(&self) -> Option<Zones> {
+        self.child.zones()
     }
 
     fn submit(self: Rc<Self>, io: &mut Io) -> Step {

@@ -35,7 +35,8 @@ pub use roster::{Roster, Survives};
 
 use crate::superblock::{Found, Place, Superblock, write, write_all};
 use lamina_block::{
-    Bytes, Command, Effect, Env, Error, Geometry, Io, Layer, Manage, Node, Passthrough, Pending, Result, Step,
+    Bytes, Command, Effect, Env, Error, Geometry, Io, Layer, Manage, Node, Passthrough, Pending, Result,
+    Step, Zones,
 };
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
@@ -147,6 +148,11 @@ pub async fn take_into_use(members: &mut [(Rc<Node>, Superblock)]) -> Result<()>
 impl Layer for Member {
     fn geometry(&self) -> Geometry {
         self.superblock.borrow().layout.shape(self.below.geometry())
+    }
+
+    fn zones(&self) -> Option<Zones> {
+        let data = self.superblock.borrow().layout.data.clone();
+        self.below.zones()?.part(data.start, data.end - data.start)
     }
 
     fn submit(self: Rc<Self>, io: &mut Io) -> Step {

@@ -7,7 +7,7 @@ use crate::env::{SimEnv, Started};
 use crate::options::{Contents, DiskOptions};
 use crate::stamp;
 use fastrand::Rng;
-use lamina_block::{Begin, Build, Env, Error, Geometry, Kind, Layer, Level, Node, Pending};
+use lamina_block::{Begin, Build, Env, Error, Geometry, Kind, Layer, Level, Node, Pending, Zones};
 use serde_json::Value;
 use std::cell::RefCell;
 use std::future::Future;
@@ -161,6 +161,16 @@ impl Rig {
         self.env.disk(&path).unwrap_or_else(|| {
             let options = self.draw(n);
             self.env.put_disk(&path, Image::blank(options))
+        })
+    }
+
+    /// The same for a disk with `zones`, which begin within the size of a disk; nothing is behind them.
+    pub fn sim_zoned(&self, n: usize, zones: Zones) -> Rc<SimDisk> {
+        let path = PathBuf::from(format!("disk{n}"));
+        self.env.disk(&path).unwrap_or_else(|| {
+            let mut options = self.draw(n);
+            options.geometry.size = zones.range().end;
+            self.env.put_disk(&path, Image::zoned(options, zones))
         })
     }
 

@@ -13,7 +13,7 @@
 //! * A device in use keeps all that is not zeroes: where something else is, no region is made.
 
 use super::format::{Checkpoint, Page, Row, RowState, SLOT, Super};
-use super::{Keys, Mode};
+use super::{Keys, Mode, zones};
 use lamina_block::{
     Begin, Build, Bytes, Durability, Env, Error, ErrorKind, ExtentState, Geometry, Io, Node, Result,
 };
@@ -53,7 +53,7 @@ pub(super) async fn begin(keys: &Keys, with: &Build) -> Result<u64> {
             return Err(Error::invalid(message).on(child.name()));
         }
     }
-    let shape = shape(keys, child.geometry(), &with.env).map_err(on)?;
+    let shape = shape(keys, &child, &with.env).map_err(on)?;
     if with.begin == Begin::Adopt {
         may_adopt(&with.env, &child, &shape).await?;
     }
@@ -113,12 +113,22 @@ fn homes(keys: &Keys, geometry: Geometry) -> Result<u32> {
     blocks.map_err(|_| Error::unsupported(format!("{} are too many for a map", Bytes(shown))))
 }
 
-fn shape(keys: &Keys, geometry: Geometry, env: &Rc<dyn Env>) -> Result<Super> {
+fn shape(keys: &Keys, child: &Node, env: &Rc<dyn Env>) -> Result<Super> {
+    let (geometry, zones) = (child.geometry(), child.zones());
     let uuid = u128::from(env.random()) << 64 | u128::from(env.random());
     let (stripe, key) = (stripe(geometry)? / SLOT as u32, env.random());
-    match keys.mode {
-        Mode::Log => shape_of_log(keys, geometry.size, stripe, uuid, key),
-        Mode::Home => {
+    match (keys.mode, zones) {
+        (Mode::Log, Some(zones)) => sized(keys, zones::shape(&zones, uuid, key)?),
+        (Mode::Log, None) => {
+            let size = geometry.size;
+            let shape = Super::new(size, stripe, uuid, key);
+            let wrong = || Error::invalid(format!("{size} bytes are too few or too many for a log"));
+            sized(keys, shape.ok_or_else(wrong)?)
+        }
+        (Mode::Home, Some(_)) => Err(Error::unsupported(
+            "mode: home writes to homes in any order, which its zones do not take: make it with mode = \"log\"",
+        )),
+        (Mode::Home, None) => {
             let blocks = homes(keys, geometry)?;
             let region = geometry.size.saturating_sub(u64::from(blocks) * SLOT as u64);
             Super::beside(blocks, region, stripe, uuid, key).ok_or_else(|| {
@@ -132,9 +142,8 @@ fn shape(keys: &Keys, geometry: Geometry, env: &Rc<dyn Env>) -> Result<Super> {
     }
 }
 
-fn shape_of_log(keys: &Keys, size: u64, stripe: u32, uuid: u128, key: u64) -> Result<Super> {
-    let shape = Super::new(size, stripe, uuid, key)
-        .ok_or_else(|| Error::invalid(format!("{size} bytes are too few or too many for a log")))?;
+/// The layout of a log with as many blocks as the keys say.
+fn sized(keys: &Keys, shape: Super) -> Result<Super> {
     let most = Bytes(u64::from(shape.blocks) * SLOT as u64);
     let blocks = match keys.size {
         Some(size) if size.0 == 0 || size.0 > most.0 || !size.0.is_multiple_of(SLOT as u64) => {
@@ -152,6 +161,7 @@ fn shape_of_log(keys: &Keys, size: u64, stripe: u32, uuid: u128, key: u64) -> Re
 
 /// Makes an empty log, whatever is there.
 async fn format(env: &Rc<dyn Env>, child: &Rc<Node>, shape: &Super) -> Result<()> {
+    zones::empty(child).await?;
     let made = Checkpoint {
         sequence: 1,
         serial: 0,

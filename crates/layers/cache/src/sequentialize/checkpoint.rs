@@ -138,6 +138,12 @@ impl Log {
         Ok(())
     }
 
+    /// Erases the copy that is not the last checkpoint, durably.
+    pub async fn erase_torn(&self) -> Result<()> {
+        let bytes = vec![0; self.shape.checkpoint_slots as usize * SLOT];
+        self.write_checkpoint(1 - self.saved.get().copy, &bytes).await
+    }
+
     async fn write_checkpoint(&self, copy: usize, bytes: &[u8]) -> Result<()> {
         let mut place = self.shape.place(self.shape.checkpoint_at(copy));
         self.counters.saved(bytes.len() as u64);

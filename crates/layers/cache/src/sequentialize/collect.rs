@@ -72,6 +72,7 @@ impl Log {
             self.spawn(|me| async move {
                 me.make_space().await;
                 me.is_collecting.set(false);
+                me.moved.notify();
             });
         }
     }
@@ -188,13 +189,34 @@ impl Log {
         let last = self.segments.borrow().next();
         let mut collected = 0;
         loop {
-            let victim = self.segments.borrow().oldest_victim(self.clock.get(), last);
-            let Some(victim) = victim else { break };
-            self.collect(victim).await?;
+            // One at a time: the reserve is for the copies of one.
+            self.moved.until(|| !self.is_collecting.replace(true)).await;
+            let is_more = self.collect_oldest(last).await;
+            self.is_collecting.set(false);
+            self.moved.notify();
+            self.make_space_soon();
+            if !is_more? {
+                break;
+            }
             collected += 1;
         }
         self.checkpoint().await?;
         Ok(collected)
+    }
+
+    /// Collects the oldest victim of those that were opened before `next`: false if there is none, or no space for its
+    /// copies.
+    async fn collect_oldest(self: &Rc<Log>, next: u64) -> Result<bool> {
+        if self.segments.borrow().free() <= self.reserve.copy + 1 {
+            self.checkpoint().await?;
+        }
+        let victim = self.segments.borrow().oldest_victim(self.clock.get(), next);
+        match victim {
+            Some(victim) if self.segments.borrow().free() > self.reserve.copy => {
+                self.collect(victim).await.map(|()| true)
+            }
+            Some(_) | None => Ok(false),
+        }
     }
 
     fn slots_of(&self, group: &[Live]) -> Range<u32> {

@@ -36,8 +36,8 @@ pub const SLOT: usize = 4096;
 pub const PAGE_BLOCKS: u32 = 1024;
 /// Slots of a segment without a stripe to fit.
 pub const SEGMENT_SLOTS: std::ops::RangeInclusive<u32> = 8..=2048;
-/// Slots of a segment, at most, with a stripe.
-const SEGMENT_SLOTS_MAX: u32 = 1 << 16;
+/// Slots of a segment, at most, with a stripe, or of a zone.
+pub const SEGMENT_SLOTS_MAX: u32 = 1 << 16;
 /// The fewest segments that the log can work with.
 pub const SEGMENTS_MIN: u32 = 14;
 /// With fewer segments than this there are two classes of data, and not six: each class has an open segment.
@@ -55,7 +55,7 @@ const LOG: u32 = 1;
 /// The log is a region behind the blocks of the volume, which have their homes before it.
 const HOME: u32 = 2;
 /// Blocks of a volume, and slots of a log, are fewer than this: 8 TiB.
-const SLOTS_MAX: u32 = u32::MAX / 2;
+pub const SLOTS_MAX: u32 = u32::MAX / 2;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -70,6 +70,8 @@ struct SuperBytes {
     checkpoint_slots: U32,
     uuid: [u8; 16],
     key: U64,
+    stride: U32,
+    class_limit: U32,
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -129,6 +131,11 @@ pub struct Super {
     pub key: u64,
     /// The blocks of the volume have homes: their own addresses, before the region that is the log.
     pub is_home: bool,
+    /// Slots from the beginning of a segment to that of the next one: more than a segment has where that is a zone whose
+    /// capacity is less than its size.
+    pub stride: u32,
+    /// Classes of data, at most, because each has an open zone; 0: any number.
+    pub class_limit: u32,
 }
 
 /// What the superblock says, as far as it can be read.
@@ -182,6 +189,8 @@ impl Super {
             uuid: 0,
             key: 0,
             is_home: false,
+            stride: segment_slots,
+            class_limit: 0,
         };
         (segments >= SEGMENTS_MIN && segment_slots <= SEGMENT_SLOTS_MAX).then_some(of)
     }
@@ -224,7 +233,8 @@ impl Super {
 
     /// Classes of data: those of users and of copies, without that of the map.
     pub fn classes(&self) -> u32 {
-        if self.segments < SEGMENTS_FOR_CLASSES { 2 } else { 6 }
+        let is_limited = (1..6).contains(&self.class_limit);
+        if self.segments < SEGMENTS_FOR_CLASSES || is_limited { 2 } else { 6 }
     }
 
     /// The free segments that are not for everybody.
@@ -242,12 +252,12 @@ impl Super {
 
     /// The first slot of a segment.
     pub fn start(&self, segment: u32) -> u32 {
-        self.segments_at + segment * self.segment_slots
+        self.segments_at + segment * self.stride
     }
 
     /// The segment that has a slot.
     pub fn segment_of(&self, slot: u32) -> u32 {
-        (slot - self.segments_at) / self.segment_slots
+        (slot - self.segments_at) / self.stride
     }
 
     /// All slots of segments.
@@ -268,6 +278,8 @@ impl Super {
             checkpoint_slots: self.checkpoint_slots.into(),
             uuid: self.uuid.to_le_bytes(),
             key: self.key.into(),
+            stride: if self.stride == self.segment_slots { 0 } else { self.stride }.into(),
+            class_limit: self.class_limit.into(),
         };
         sealed_page::page(head.as_bytes(), SLOT, 0)
     }
@@ -298,6 +310,8 @@ impl Super {
             uuid: u128::from_le_bytes(head.uuid),
             key: head.key.get(),
             is_home,
+            stride: if head.stride.get() == 0 { head.segment_slots.get() } else { head.stride.get() },
+            class_limit: head.class_limit.get(),
         };
         if !read.is_possible() {
             return Err(corrupt("its superblock is impossible"));
@@ -312,9 +326,10 @@ impl Super {
     }
 
     fn is_possible(&self) -> bool {
-        let end = u64::from(self.segments) * u64::from(self.segment_slots) + u64::from(self.segments_at);
+        let end = u64::from(self.segments) * u64::from(self.stride) + u64::from(self.segments_at);
         let is_small = end < u64::from(SLOTS_MAX)
             && (*SEGMENT_SLOTS.start()..=SEGMENT_SLOTS_MAX).contains(&self.segment_slots)
+            && self.stride >= self.segment_slots
             && self.segments >= SEGMENTS_MIN;
         is_small
             && self.has_possible_blocks()

@@ -21,6 +21,7 @@ use super::home::Home;
 use super::map::Map;
 use super::report::Counters;
 use super::segments::{Segments, State};
+use super::zones::ZonedSegments;
 use crate::ticket::Ticket;
 use lamina_block::{Buf, Durability, Env, Error, Io, Node, Result, Signal};
 use lamina_kit::flaw::flawed;
@@ -117,6 +118,8 @@ pub(super) struct Log {
     pub env: Rc<dyn Env>,
     pub child: Rc<Node>,
     pub shape: Super,
+    /// Segments are zones.
+    pub zoned: Option<ZonedSegments>,
     pub reserve: Reserve,
     pub map: RefCell<Map>,
     pub segments: RefCell<Segments>,
@@ -236,7 +239,7 @@ impl Log {
     fn next_batch(self: &Rc<Log>, class: u8) -> Option<Batch> {
         let stream = &self.streams[class as usize];
         // What has failed of the map is written over: see `failed`.
-        let batches = if class == self.page_class() { 1 } else { BATCHES };
+        let batches = if class == self.page_class() { 1 } else { self.batches(BATCHES) };
         if stream.under_way.get() >= batches || stream.waiting.borrow().is_empty() {
             return None;
         }
@@ -246,7 +249,7 @@ impl Log {
         let at = segment.end;
         let space = (self.shape.segment_slots - at).min(BATCH_SLOTS);
         let (parts, entries) = take(&mut stream.waiting.borrow_mut(), at, space);
-        let slots = 1 + entries.iter().map(Entry::slots).sum::<u32>();
+        let slots = self.padded(at, 1 + entries.iter().map(Entry::slots).sum::<u32>());
         let serial = self.serial.replace(self.serial.get() + 1);
         segment.under_way.push(at);
         segment.end += slots;
@@ -316,17 +319,19 @@ impl Log {
             true => Durability::Fua,
             false => Durability::Cached,
         };
-        let place = self.shape.place(self.shape.start(batch.segment) + at);
         self.counters.batch(batch.class, &batch.head, &batch.parts);
-        let result = self.child.submit(Io::write(place, Buf::from(bytes), durability)).await;
+        let result = self.put_batch(batch.segment, at, Buf::from(bytes), durability).await;
         self.segments.borrow_mut().get_mut(batch.segment).under_way.retain(|begin| *begin != at);
         match &result {
             Ok(()) => self.commit(&batch),
             Err(_) => self.failed(&batch),
         }
+        std::mem::take(&mut batch.parts).iter().for_each(|part| part.ticket.end(&result));
+        if result.is_err() {
+            self.zone_failed(batch.segment).await;
+        }
         self.under_way.borrow_mut().remove(&batch.head.serial);
         stream.under_way.set(stream.under_way.get() - 1);
-        batch.parts.iter().for_each(|part| part.ticket.end(&result));
         self.moved.notify();
         self.pump(batch.class);
         self.checkpoint_if_due();

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! For devices on which random writes cost: hard disks, flash with large erase blocks, RAID 5 and 6, where a segment is
-//! a number of full stripes. The device below writes one stream for each class of blocks (SepBIT, Wang et al., FAST
-//! '22), in pieces of up to 1 MiB.
+//! a number of full stripes, and zoned devices (`zoned`), where it is a zone. The device below writes one stream for
+//! each class of blocks (SepBIT, Wang et al., FAST '22), in pieces of up to 1 MiB.
 //!
 //! Modes:
 //! * `log`: all of the device below is the log, and all writes go there.
@@ -51,6 +51,7 @@ mod recover;
 mod report;
 mod request;
 pub mod segments;
+mod zones;
 
 use format::SLOT;
 use lamina_block::{

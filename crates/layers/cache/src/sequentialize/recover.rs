@@ -12,6 +12,8 @@
 //! Invariants:
 //! * Nothing that the last checkpoint or a later batch needs is written over before the new checkpoint is durable:
 //!   until then only pages of the map are written, behind those that the checkpoint knows, or into free segments.
+//! * What a crash has left of a checkpoint is erased before pages are written over those that it refers to: another crash
+//!   during the next checkpoint, which is written to the same place, could otherwise make it whole.
 //! * A serial number is never used twice: each life begins with a number that no batch before it can have.
 
 use super::checkpoint::Saved;
@@ -20,6 +22,7 @@ use super::format::{Checkpoint, Entry, Head, Row, RowState, SLOT, Super, What, c
 use super::log::Log;
 use super::map::Map;
 use super::segments::{Segments, State};
+use super::zones::ZonedSegments;
 use futures_util::{StreamExt, stream};
 use lamina_block::{Env, Error, ErrorKind, Io, Node, Result};
 use lamina_kit::flaw::flawed;
@@ -27,8 +30,10 @@ use std::rc::Rc;
 
 /// Serial numbers of one life: more than a device of any size and speed takes.
 const LIFE: u64 = 1 << 40;
-/// Pages, and segments, that are read together.
+/// Pages, and segments, that are read together, at most.
 const TOGETHER: usize = 16;
+/// Bytes of segments that are in memory together, unless one alone is larger.
+const LOOKED_AT: usize = 128 << 20;
 
 /// What was found in a segment.
 struct Found {
@@ -70,29 +75,37 @@ impl Log {
             let bytes = read(env, &child, place, shape.checkpoint_slots).await?;
             copies.extend(Checkpoint::decode(&bytes, &shape).map(|checkpoint| (checkpoint, copy)));
         }
+        let is_torn = copies.len() < 2;
         let Some((last, copy)) = copies.into_iter().max_by_key(|(checkpoint, _)| checkpoint.sequence) else {
             return Err(on(corrupt("neither checkpoint of the log can be read")));
         };
-        let log = Log::new(name, env, child, shape);
+        let zoned = ZonedSegments::of(&child, &shape).map_err(on)?;
+        let log = Log::new(name, env, child, shape, zoned);
         log.saved.set(Saved { sequence: last.sequence, serial: last.serial, copy, ..Saved::default() });
-        log.recover(last).await?;
+        log.recover(last, is_torn).await?;
         Ok(log)
     }
 
-    async fn recover(self: &Rc<Log>, last: Checkpoint) -> Result<()> {
+    async fn recover(self: &Rc<Log>, last: Checkpoint, is_torn: bool) -> Result<()> {
         self.clock.set(last.clock);
         self.serial.set((last.serial / LIFE + 1) * LIFE);
         self.load_pages(&last).await?;
         let found = self.look(&last).await?;
         self.replay(&found);
         self.take_over(&last, &found)?;
+        let pointers = self.end_at_pointers().await?;
+        self.reopen(&last, &found);
         if self.child.geometry().read_only {
             return Ok(());
         }
+        if is_torn {
+            self.erase_torn().await?;
+        }
+        self.close_zones(&pointers).await?;
         self.checkpoint().await
     }
 
-    fn damaged(&self, what: String) -> Error {
+    pub fn damaged(&self, what: String) -> Error {
         Error::new(ErrorKind::Corrupt, format!("the log is damaged: {what}")).on(self.child.name())
     }
 
@@ -122,7 +135,8 @@ impl Log {
         let recent = recent.map(|(number, _)| number);
         let numbers = recent.chain(last.free.iter().take(last.window as usize).copied());
         let looks = numbers.map(|number| self.look_at(number, last));
-        let found = stream::iter(looks).buffer_unordered(TOGETHER).collect::<Vec<_>>().await;
+        let together = (LOOKED_AT / (self.shape.segment_slots as usize * SLOT)).clamp(1, TOGETHER);
+        let found = stream::iter(looks).buffer_unordered(together).collect::<Vec<_>>().await;
         let found = found.into_iter().collect::<Result<Vec<_>>>()?;
         Ok(found.into_iter().filter(|found| !found.records.is_empty()).collect())
     }
@@ -148,9 +162,11 @@ impl Log {
             }
             covered = covered.max(head.at + head.slots);
         }
+        let written = self.written(number).await?;
         let records = heads.iter().flat_map(|head| {
-            let whole =
-                head.entries.iter().filter(|entry| self.is_whole(number, head, entry, durable, &bytes));
+            // Zeroes that were not written read as such all the same, and their place is written next.
+            let there = head.entries.iter().filter(|entry| entry.slot + entry.slots() <= written);
+            let whole = there.filter(|entry| self.is_whole(number, head, entry, durable, &bytes));
             whole.map(|entry| (head.serial, *entry))
         });
         let records = records.filter(|(_, entry)| !self.is_of_map(entry)).collect();
@@ -254,8 +270,6 @@ impl Log {
                 return Err(self.damaged(message));
             }
         }
-        drop(segments);
-        self.reopen(last, found);
         Ok(())
     }
 
@@ -279,7 +293,13 @@ impl Log {
         }
     }
 
-    fn new(name: &str, env: &Rc<dyn Env>, child: Rc<Node>, shape: Super) -> Rc<Log> {
+    fn new(
+        name: &str,
+        env: &Rc<dyn Env>,
+        child: Rc<Node>,
+        shape: Super,
+        zoned: Option<ZonedSegments>,
+    ) -> Rc<Log> {
         let classes = Classes::new(shape.classes());
         Rc::new_cyclic(|me| Log {
             me: me.clone(),
@@ -287,6 +307,7 @@ impl Log {
             env: Rc::clone(env),
             child,
             shape,
+            zoned,
             reserve: shape.reserve(),
             map: Map::new(shape.blocks).into(),
             segments: Segments::new(shape.segments, shape.segment_slots)

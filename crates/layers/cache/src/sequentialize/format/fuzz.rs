@@ -13,6 +13,8 @@ const OF: Super = Super {
     uuid: 1,
     key: 7,
     is_home: false,
+    stride: 16,
+    class_limit: 0,
 };
 /// The same beside homes.
 const BESIDE: Super = Super { is_home: true, ..OF };

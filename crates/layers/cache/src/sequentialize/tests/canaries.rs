@@ -1,5 +1,6 @@
 //! Logs that are wrong in one way each; without that, the same runs are good.
 
+use super::zones::{zoned, zoned_crowded};
 use super::{crowded, home, subject};
 use crate::testing::*;
 use lamina_kit::flaw::FLAW;
@@ -10,7 +11,7 @@ type Canary = (&'static str, fn() -> Subject, Check);
 
 #[test]
 fn canaries() {
-    let canaries: [Canary; 9] = [
+    let canaries: [Canary; 11] = [
         ("acknowledged before it is in the log", subject, Check::Crash),
         ("drops are forgotten", subject, Check::Crash),
         ("replay in the order of places", crowded, Check::Crash),
@@ -20,6 +21,8 @@ fn canaries() {
         ("late tombstone", home::crowded, Check::Crash),
         ("let go before it is at home", home::crowded, Check::Crash),
         ("what is mapped goes home", home::crowded, Check::Model),
+        ("a zone is not reset", zoned_crowded, Check::Model),
+        ("two batches of a zone out of order", zoned, Check::Model),
     ];
     let seeds: u64 = std::env::var("LAMINA_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(60);
     let unnoticed = |(flaw, subject, check): &Canary| {

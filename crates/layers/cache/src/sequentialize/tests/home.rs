@@ -210,6 +210,8 @@ const OF: Super = Super {
     uuid: 0x0011_2233_4455_6677_8899_AABB_CCDD_EEFF,
     key: 0x0123_4567_89AB_CDEF,
     is_home: true,
+    stride: 16,
+    class_limit: 0,
 };
 const SIZE: u64 = (100 + 3 + 20 * 16) * SLOT as u64;
 

@@ -8,8 +8,10 @@ mod format;
 mod home;
 mod leave;
 mod race;
+mod zones;
 
 use crate::testing::*;
+use lamina_block::Zones;
 use lamina_sim::{Check, Rig, SimEnv};
 use std::time::Duration;
 
@@ -27,11 +29,15 @@ pub fn crowded() -> Subject {
 }
 
 fn crowded_with(name: &str, keys: Value) -> Subject {
-    Subject::new(name, move |rig| crowd(rig, keys.clone())).seeds(3)
+    Subject::new(name, move |rig| {
+        let disk = rig.disk(0);
+        crowd(rig, disk, keys.clone())
+    })
+    .seeds(3)
 }
 
-async fn crowd(rig: Rc<Rig>, keys: Value) -> Result<Rc<Node>> {
-    let log = rig.build(&Kind::of::<super::Keys>(), "log", keys, rig.disks(1)).await?;
+async fn crowd(rig: Rc<Rig>, disk: Rc<Node>, keys: Value) -> Result<Rc<Node>> {
+    let log = rig.build(&Kind::of::<super::Keys>(), "log", keys, vec![disk]).await?;
     let half = log.geometry().size / 2 / 4096 * 4096;
     let top = part(&rig, "top", json!({ "size": half }), &log).await?;
     if top.geometry().read_only {
