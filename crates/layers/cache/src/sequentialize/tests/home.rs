@@ -198,6 +198,8 @@ fn keys_of_the_other_mode_are_refused() {
             .expect("it stays where it is");
         let refused = made(&world, &disk, json!({}), Begin::Open).await.err().expect("refused");
         assert!(refused.contains("made with homes"), "{refused}");
+        made(&world, &disk, json!({}), Begin::Format).await.expect("a log again");
+        made(&world, &disk, json!({}), Begin::Open).await.expect("it is one");
     });
 }
 
