@@ -138,6 +138,11 @@ impl Log {
         Ok(())
     }
 
+    /// Makes a copy that is not whole zeroes, durably.
+    pub async fn wipe_checkpoint(&self, copy: usize) -> Result<()> {
+        self.write_checkpoint(copy, &vec![0; self.shape.checkpoint_slots as usize * SLOT]).await
+    }
+
     async fn write_checkpoint(&self, copy: usize, bytes: &[u8]) -> Result<()> {
         let mut place = self.shape.place(self.shape.checkpoint_at(copy));
         self.counters.saved(bytes.len() as u64);

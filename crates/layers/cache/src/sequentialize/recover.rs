@@ -10,6 +10,8 @@
 //! could be opened until the next one. A batch counts if its head is whole and its data are those that were written.
 //!
 //! Invariants:
+//! * A copy of the checkpoint that is not whole is wiped first: otherwise a part of it and a part of the next one could
+//!   be a whole one again after a crash, which says what was true before.
 //! * Nothing that the last checkpoint or a later batch needs is written over before the new checkpoint is durable:
 //!   until then only pages of the map are written, behind those that the checkpoint knows, or into free segments.
 //! * A serial number is never used twice: each life begins with a number that no batch before it can have.
@@ -70,11 +72,15 @@ impl Log {
             let bytes = read(env, &child, place, shape.checkpoint_slots).await?;
             copies.extend(Checkpoint::decode(&bytes, &shape).map(|checkpoint| (checkpoint, copy)));
         }
+        let is_torn = copies.len() < 2;
         let Some((last, copy)) = copies.into_iter().max_by_key(|(checkpoint, _)| checkpoint.sequence) else {
             return Err(on(corrupt("neither checkpoint of the log can be read")));
         };
         let log = Log::new(name, env, child, shape);
         log.saved.set(Saved { sequence: last.sequence, serial: last.serial, copy, ..Saved::default() });
+        if is_torn && !log.child.geometry().read_only {
+            log.wipe_checkpoint(1 - copy).await?;
+        }
         log.recover(last).await?;
         Ok(log)
     }

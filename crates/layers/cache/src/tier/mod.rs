@@ -22,6 +22,7 @@ mod monitor;
 mod placement;
 mod reuse;
 mod state;
+mod streams;
 #[cfg(test)]
 mod tests;
 

@@ -21,8 +21,8 @@ use super::costs::Costs;
 use super::monitor::{EXTENT, Extent, Monitor, Use};
 use super::placement::Placement;
 use super::reuse::Reuse;
-use super::{Ask, BLOCK, Kind, Plan, Policy, Work, push};
-use lamina_kit::streams::Streams;
+use super::streams::Streams;
+use super::{Ask, Kind, Plan, Policy, Work, push};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -43,10 +43,6 @@ const UNITS: u64 = 128;
 /// Parts of the fast device's blocks after whose use the next is learned, and the least such number of blocks.
 const LESSONS: u64 = 4;
 const LESSON_MIN: u64 = 256;
-/// Streams that are followed at a time: a client reads few files at once, and a drive's cache follows as many.
-const STREAMS: usize = 32;
-/// A request that begins so many bytes behind the end of another one still goes on: clients skip what they have.
-const GAP: u64 = 128 << 10;
 /// Extents of which something is known, besides those with dirty blocks.
 const EXTENTS_MAX: u64 = 1 << 18;
 
@@ -125,7 +121,7 @@ impl Tier {
             monitor: Monitor::new(EXTENTS_MAX, 4 * blocks as u64),
             reuse: Reuse::default(),
             costs: Costs::default(),
-            streams: Streams::new(STREAMS, GAP),
+            streams: Streams::default(),
             clock: 0,
             unit: (blocks as u64 / UNITS).max(1),
             lessons: [0, LESSON_MIN],
@@ -344,10 +340,8 @@ impl Tier {
 
 impl Policy for Tier {
     fn ask(&mut self, ask: &Ask, plan: &mut Plan) {
-        let goes_on = self.streams.follow(&ask.bytes) > 0;
-        let (kind, blocks) = (if goes_on { Kind::Sequential } else { Kind::Random }, ask.blocks());
-        let in_stream = self.streams.len().div_ceil(BLOCK).max(1);
-        let saved = self.costs.saved(kind, blocks.end - blocks.start, in_stream);
+        let (kind, blocks) = (self.streams.kind(ask), ask.blocks());
+        let saved = self.costs.saved(kind, blocks.end - blocks.start, self.streams.blocks());
         plan.kind = kind;
         let asked = Asked { kind, is_write: ask.is_write, blocks: blocks.end - blocks.start, saved };
         for block in blocks {

@@ -23,6 +23,13 @@ pub fn crowded() -> Subject {
 
 lamina_sim::gauntlet!(alone, subject());
 
+/// A checkpoint was half written when the power failed, and the next one, which is the same but for its first sector,
+/// as well: the second half of that one made the first one whole, and the page that it names had been written over.
+#[test]
+fn a_torn_checkpoint_does_not_come_back() {
+    lamina_sim::run(&subject(), Check::Faults, 0x47, lamina_sim::Run::Full).unwrap_or_else(|e| panic!("{e}"));
+}
+
 #[test]
 fn a_region_that_goes_round() {
     for check in [Check::Model, Check::Crash] {
