@@ -17,6 +17,8 @@ use super::log::{BATCH_SLOTS, Log, Part};
 use super::segments::State;
 use crate::ticket::Ticket;
 use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Result, all};
+use lamina_kit::flaw::flawed;
+use lamina_kit::range_locks::RangeLock;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -123,7 +125,8 @@ impl Log {
 
     /// Copies what counts in a segment to the end of the log.
     pub async fn collect(self: &Rc<Log>, victim: u32) -> Result<()> {
-        let _claim = self.claim(victim);
+        let _pin = self.pin(victim);
+        let _alone = self.collect_alone().await;
         let live: Vec<Live> = self.segments.borrow().owners(victim).collect();
         let (groups, class) = (groups(&live), self.class_of_copies(victim));
         let read = self.read_groups(victim, &groups).await;
@@ -160,6 +163,15 @@ impl Log {
             self.home.costs.copied(self.env.now().since(began), live.len() - homed.len());
         }
         Ok(())
+    }
+
+    /// Waits until nobody collects. Two at a time could take the space that each of them needs; and a copy and a move
+    /// of the same block could be under way together.
+    pub async fn collect_alone(&self) -> Option<RangeLock> {
+        match flawed("a segment is collected twice at a time") {
+            true => None,
+            false => Some(self.collecting.lock().await),
+        }
     }
 
     /// Reads groups of slots of a segment, with what is between those of a group.

@@ -25,6 +25,7 @@ use super::zones::ZonedSegments;
 use crate::ticket::Ticket;
 use lamina_block::{Buf, Durability, Env, Error, Io, Node, Result, Signal};
 use lamina_kit::flaw::flawed;
+use lamina_kit::mutex::Mutex;
 use lamina_kit::range_locks::RangeLocks;
 use lamina_kit::single_flight::SingleFlight;
 use lamina_kit::tasks::Tasks;
@@ -97,16 +98,11 @@ struct Batch {
 pub(super) struct Pin {
     of: Rc<Log>,
     segment: u32,
-    claims: bool,
 }
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        let mut segments = self.of.segments.borrow_mut();
-        let segment = segments.get_mut(self.segment);
-        segment.pins -= 1;
-        segment.is_claimed &= !self.claims;
-        drop(segments);
+        self.of.segments.borrow_mut().get_mut(self.segment).pins -= 1;
         self.of.moved.notify();
     }
 }
@@ -137,6 +133,8 @@ pub(super) struct Log {
     pub saving: SingleFlight,
     pub is_saving: Cell<bool>,
     pub is_collecting: Cell<bool>,
+    /// One segment is collected at a time.
+    pub collecting: Mutex,
     /// Beside homes: what is known of writes and moves that go there.
     pub home: Home,
     /// Something has changed that others may wait for.
@@ -184,15 +182,7 @@ impl Log {
     /// Keeps the segment of a slot from being freed.
     pub fn pin(self: &Rc<Log>, segment: u32) -> Pin {
         self.segments.borrow_mut().get_mut(segment).pins += 1;
-        Pin { of: Rc::clone(self), segment, claims: false }
-    }
-
-    /// The same for what is collected: nobody else collects it meanwhile.
-    pub fn claim(self: &Rc<Log>, segment: u32) -> Pin {
-        let mut pin = self.pin(segment);
-        pin.claims = true;
-        self.segments.borrow_mut().get_mut(segment).is_claimed = true;
-        pin
+        Pin { of: Rc::clone(self), segment }
     }
 
     /// The class of pages of the map.
@@ -282,8 +272,12 @@ impl Log {
         }
         self.make_space_soon();
         if !self.may_open(class) {
-            // One that failed is not made again by itself.
-            self.checkpoint_if_due();
+            // A collection that waits may have taken the last space that another one was to have.
+            match class >= self.classes.borrow().first_of_copies() && self.has_emptied() {
+                true => self.checkpoint_soon(),
+                // One that failed is not made again by itself.
+                false => self.checkpoint_if_due(),
+            }
             return None;
         }
         let number = self.segments.borrow_mut().open(class, self.clock.get())?;
@@ -301,6 +295,11 @@ impl Log {
             class if class >= copies => free > self.reserve.copy && is_in_window,
             _ => free > self.reserve.user && is_in_window,
         }
+    }
+
+    /// True if a checkpoint would make segments free.
+    fn has_emptied(&self) -> bool {
+        self.segments.borrow().emptied(self.serial.get()).next().is_some()
     }
 
     async fn write_batch(self: &Rc<Log>, mut batch: Batch) {

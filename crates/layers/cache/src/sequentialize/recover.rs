@@ -323,6 +323,7 @@ impl Log {
             saving: Default::default(),
             is_saving: Default::default(),
             is_collecting: Default::default(),
+            collecting: Default::default(),
             home: Default::default(),
             moved: Default::default(),
             tasks: Rc::default(),

@@ -12,7 +12,6 @@
 
 use super::classes::{self, Candidate};
 use super::format::{Row, RowState};
-use lamina_kit::flaw::flawed;
 use std::collections::VecDeque;
 
 /// An owner that is none.
@@ -51,8 +50,6 @@ pub struct Segment {
     pub live: u32,
     /// Requests that read from it.
     pub pins: u32,
-    /// A task collects it.
-    pub is_claimed: bool,
     /// Where the batches under way begin.
     pub under_way: Vec<u32>,
     /// Where the first batch that failed begins.
@@ -69,11 +66,6 @@ impl Segment {
     /// Slots from the start that are written.
     pub fn written(&self) -> u32 {
         self.under_way.iter().copied().chain(self.failed).min().unwrap_or(self.end)
-    }
-
-    /// True if a task collects it: no other one may.
-    pub fn is_taken(&self) -> bool {
-        self.is_claimed && !flawed("a segment is collected twice at a time")
     }
 
     /// Counts what was written at `time` into the mean.
@@ -216,7 +208,6 @@ impl Segments {
             segment.state == State::Closed
                 && segment.under_way.is_empty()
                 && segment.live > 0
-                && !segment.is_taken()
                 && segment.rests_until <= now
         })
     }
