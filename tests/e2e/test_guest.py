@@ -125,12 +125,13 @@ class Kills(GuestCase):
         lamina = Lamina(self.rig, slow + hierarchy + "queues = 2\n")
         guest = self.boot(lamina, queues=2)
         guest.run("mkfs.ext4 -q /dev/vda && mount -t ext4 /dev/vda /mnt", seconds=60)
-        # fio has enough to do for all restarts on the slowest machine, and is told to end after the last one.
-        guest.background("fio", VERIFY.format(file="/mnt/file", size="48M", seconds=330))
+        # fio has enough to do for all restarts on the slowest machine, and is told to end after the last one: 128.
+        fio = VERIFY.format(file="/mnt/file", size="48M", seconds=330)
+        guest.background("fio", f"{fio}; test $? -eq 128")
         self.under(lamina, guest, KILLS_GUEST, lambda: lamina.restart(busy="vm1"))
         time.sleep(2)
         self.assert_busy(guest)
-        guest.run("pkill -INT -o fio")
+        guest.run("killall -INT fio")
         report = guest.result("fio", 60)
         self.assert_healthy(guest, report)
         self.assertEqual(lamina.starts, KILLS_GUEST + 1)

@@ -1,5 +1,6 @@
 //! The results of a load: rates, latencies, CPU time.
 
+use std::collections::BTreeMap;
 use crate::show::{count, latency};
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -64,6 +65,9 @@ pub struct Report {
     pub errors: u64,
     /// The first of them.
     pub first_error: Option<String>,
+    /// In virtual time: what the loaded devices show at the end, by their names.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub devices: BTreeMap<String, serde_json::Value>,
 }
 
 /// What only a workload has.

@@ -38,6 +38,7 @@ pub fn measure(args: &cli::Bench) -> Result<Report, Failure> {
     let hierarchy = simulation.run(open(plan, Rc::clone(&world))).map_err(Failure::failed)??;
     let nodes = nodes(&hierarchy, &devices)?;
     let clock = Clock::Virtual(Rc::clone(&world));
+    let loaded = nodes.clone();
     let report = match &args.workload {
         Some(text) => {
             let prepared = workload::prepare(args, text, &nodes)?;
@@ -51,11 +52,13 @@ pub fn measure(args: &cli::Bench) -> Result<Report, Failure> {
         }
     };
     let report = report.map_err(Failure::failed)?;
+    let shown = loaded.into_iter().map(|node| (node.name().to_owned(), node.info()));
+    let devices = shown.filter(|(_, info)| !info.is_null()).collect();
     simulation
         .run(async move { hierarchy.close().await })
         .map_err(Failure::failed)?
         .map_err(Failure::failed)?;
-    Ok(Report { virtual_time: true, ..report })
+    Ok(Report { virtual_time: true, devices, ..report })
 }
 
 /// Makes the hierarchy, if it remembers, and opens it.

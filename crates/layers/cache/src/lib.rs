@@ -2,13 +2,12 @@
 //!
 //! A family of layers: `crates/layers/src/lib.rs` says what a layer may stand on, and how another is begun.
 
-pub mod tier;
-
 lamina_kit::kinds! {
     accelerate,
     flash,
     redo,
     sequentialize,
+    tier,
 }
 
 mod ticket;

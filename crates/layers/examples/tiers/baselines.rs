@@ -2,9 +2,9 @@
 //! extents.
 
 use super::order::Order;
+use super::plan::{Ask, Plan, Policy, push};
 use super::policy::Policy as _;
 use super::s3fifo::S3Fifo;
-use lamina_cache::tier::{Ask, Plan, Policy, push};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cmp::Reverse;
 use std::collections::VecDeque;

@@ -12,13 +12,12 @@
 //!
 //! What is left out: a block that is on the fast device in part counts as there, for all policies alike.
 
-use super::trace::{Request as Asked, Trace};
+use super::plan::{Ask, Plan, Policy, count};
+use super::trace::{BLOCK, Request as Asked, Trace};
 use lamina_block::Time;
-use lamina_cache::tier::{Ask, BLOCK, Plan, Policy, Work, count};
 use lamina_drive::{Drive, Model, Op, Request, SECTOR};
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::time::Duration;
 
 /// Moves that may wait for the slow device before clients do.
 const BACKLOG: usize = 256;
@@ -45,26 +44,14 @@ impl Score {
     pub fn moved(&self) -> u64 {
         (self.filled + self.destaged) * BLOCK
     }
-
-    fn since(&self, begin: &Score) -> Score {
-        Score {
-            seconds: self.seconds - begin.seconds,
-            drained: self.drained - begin.seconds,
-            asked: self.asked - begin.asked,
-            hits: self.hits - begin.hits,
-            filled: self.filled - begin.filled,
-            destaged: self.destaged - begin.destaged,
-        }
-    }
 }
 
 /// What a request under way at a device is for.
 #[derive(Clone, Copy)]
 enum Job {
-    /// A client waits for it; the work that is measured.
-    Client(usize, Option<Work>),
-    Move(Work),
-    Copy,
+    /// A client waits for it.
+    Client(usize),
+    Move,
 }
 
 struct Device {
@@ -72,7 +59,7 @@ struct Device {
     sectors: u64,
     moves_max: usize,
     /// By the number of the request.
-    under_way: Vec<(u64, Job, u64)>,
+    under_way: Vec<(u64, Job)>,
     moves: VecDeque<(Op, Range<u64>, Job)>,
     next: u64,
 }
@@ -89,7 +76,7 @@ impl Device {
         // The fast device has its blocks anywhere: what its model asks of addresses is to differ.
         let lbn = (blocks.start * per_block) % (self.sectors - sectors);
         self.drive.submit(now, self.next, Request { op, lbn, sectors: sectors as u32 });
-        self.under_way.push((self.next, job, blocks.end - blocks.start));
+        self.under_way.push((self.next, job));
         self.next += 1;
     }
 
@@ -97,7 +84,7 @@ impl Device {
     fn go_on(&mut self, now: Time) {
         let is_client = |job: &Job| matches!(job, Job::Client(..));
         while self.under_way.len() < self.moves_max
-            && !(self.moves_max == 1 && self.under_way.iter().any(|(_, job, _)| is_client(job)))
+            && !(self.moves_max == 1 && self.under_way.iter().any(|(_, job)| is_client(job)))
             && let Some((op, blocks, job)) = self.moves.pop_front()
         {
             self.submit(now, op, &blocks, job);
@@ -136,18 +123,14 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Replays a trace; what counts begins with request `from`.
-    pub fn run(mut self, trace: &Trace, from: usize) -> Score {
-        let (mut begin, mut requests) = (Score::default(), trace.requests.iter().enumerate().peekable());
+    /// Replays a trace.
+    pub fn run(mut self, trace: &Trace) -> Score {
+        let mut requests = trace.requests.iter().peekable();
         loop {
             while let Some(client) = self.clients.iter().position(|under_way| *under_way == 0)
                 && self.slow.moves.len() <= BACKLOG
-                && let Some((number, asked)) = requests.next()
+                && let Some(asked) = requests.next()
             {
-                if number == from {
-                    self.score.seconds = self.now.0 as f64 / 1e9;
-                    begin = self.score;
-                }
                 self.ask(client, asked);
             }
             let is_last = requests.peek().is_none() && self.clients.iter().all(|under_way| *under_way == 0);
@@ -157,7 +140,7 @@ impl<'a> Engine<'a> {
         }
         self.score.seconds = self.now.0 as f64 / 1e9;
         self.drain();
-        self.score.since(&begin)
+        self.score
     }
 
     fn ask(&mut self, client: usize, asked: &Asked) {
@@ -170,20 +153,9 @@ impl<'a> Engine<'a> {
         assert!(self.policy.resident() <= self.capacity, "the fast device has no more blocks");
         self.score.asked += blocks.end - blocks.start;
         self.score.hits += fast;
-        let (op, work) = match asked.is_write {
-            true => (Op::Write, Work::Write(plan.kind)),
-            false => (Op::Read, Work::Read(plan.kind)),
-        };
-        for range in &plan.slow {
-            self.slow.submit(self.now, op, range, Job::Client(client, Some(work)));
-        }
-        for range in &plan.fast {
-            self.fast.submit(
-                self.now,
-                op,
-                range,
-                Job::Client(client, (!asked.is_write).then_some(Work::Fast)),
-            );
+        let op = if asked.is_write { Op::Write } else { Op::Read };
+        for (device, ranges) in [(&mut self.slow, &plan.slow), (&mut self.fast, &plan.fast)] {
+            ranges.iter().for_each(|range| device.submit(self.now, op, range, Job::Client(client)));
         }
         self.clients[client] = plan.slow.len() + plan.fast.len();
         self.moves(&plan);
@@ -195,14 +167,14 @@ impl<'a> Engine<'a> {
         self.score.filled += count(&plan.fill) + count(&plan.fetch);
         self.score.destaged += count(&plan.destage);
         for range in plan.fill.iter().chain(&plan.fetch) {
-            self.fast.moves.push_back((Op::Write, range.clone(), Job::Copy));
+            self.fast.moves.push_back((Op::Write, range.clone(), Job::Move));
         }
         for range in &plan.fetch {
-            self.slow.moves.push_back((Op::Read, range.clone(), Job::Copy));
+            self.slow.moves.push_back((Op::Read, range.clone(), Job::Move));
         }
         for range in &plan.destage {
-            self.fast.moves.push_back((Op::Read, range.clone(), Job::Copy));
-            self.slow.moves.push_back((Op::Write, range.clone(), Job::Move(Work::Destage)));
+            self.fast.moves.push_back((Op::Read, range.clone(), Job::Move));
+            self.slow.moves.push_back((Op::Write, range.clone(), Job::Move));
         }
         self.fast.go_on(self.now);
         self.slow.go_on(self.now);
@@ -219,15 +191,8 @@ impl<'a> Engine<'a> {
                 let Some(place) = device.under_way.iter().position(|(id, ..)| *id == ended.id) else {
                     continue;
                 };
-                let (_, job, blocks) = device.under_way.swap_remove(place);
-                let took = Duration::from_nanos(ended.at.0 - ended.started.0);
-                match job {
-                    Job::Client(client, work) => {
-                        self.clients[client] -= 1;
-                        work.into_iter().for_each(|work| self.policy.measured(work, blocks, took));
-                    }
-                    Job::Move(work) => self.policy.measured(work, blocks, took),
-                    Job::Copy => {}
+                if let (_, Job::Client(client)) = device.under_way.swap_remove(place) {
+                    self.clients[client] -= 1;
                 }
             }
             device.go_on(self.now);
@@ -238,7 +203,7 @@ impl<'a> Engine<'a> {
     /// Moves what waits, and writes home what is dirty.
     fn drain(&mut self) {
         for range in self.policy.dirty() {
-            self.slow.moves.push_back((Op::Write, range, Job::Copy));
+            self.slow.moves.push_back((Op::Write, range, Job::Move));
         }
         self.slow.go_on(self.now);
         while !(self.slow.is_idle() && self.fast.is_idle()) && self.step() {}

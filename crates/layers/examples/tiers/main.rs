@@ -1,40 +1,40 @@
 //! What policies of a tier make of block traces: time, bytes moved and hits, over models of a fast and a slow device.
 //!
 //! `cargo run --release -p lamina-layers --example tiers -- FOLDER [--linear] [--depth=N] [--only=TRACE]
-//! [--warm] [--generated] [--quick]`: all traces of a folder, in the formats that `hit_rates` reads, of each at most
-//! the first 300,000 requests, or workloads that are generated. The fast device is a SATA SSD of 5, 20 and 50% of the
-//! footprint, the slow one a disk of 7200 turns a minute without its buffer of writes: by its geometry, or by the
-//! paper's line as large as the trace's volumes (`--linear`). `--warm` counts the second half of a trace alone.
-//! `--quick` runs LRU and heat alone.
+//! [--generated] [--quick] [--spc=FOLDER]`: all traces of a folder, in the formats that `hit_rates` reads, of each at
+//! most the first 300,000 requests, or workloads that are generated. The fast device is a SATA SSD of 5, 20 and 50% of
+//! the footprint, the slow one a disk of 7200 turns a minute without its buffer of writes: by its geometry, or by the
+//! paper's line as large as the trace's volumes (`--linear`). Prints a line of JSON for each trace and size. `--quick`
+//! runs LRU alone. `--spc` writes each trace, its volumes one behind the other, in SPC's format, as `lamina bench`
+//! replays it: `tools/bench-tiers` compares with the layer `tier` itself.
 
 mod baselines;
 mod engine;
 mod generated;
 mod oracles;
 mod order;
+mod plan;
 // Of these `hit_rates` uses more.
 #[allow(dead_code)]
 #[path = "../hit_rates/policy.rs"]
 mod policy;
 #[path = "../hit_rates/s3fifo.rs"]
 mod s3fifo;
-#[path = "../hit_rates/table.rs"]
-mod table;
 #[path = "../hit_rates/trace.rs"]
 mod trace;
-mod verdict;
 
 use baselines::{Accelerate, Extents, Lru, Shares};
 use engine::{Engine, Score};
 use lamina_block::{Bytes, Time};
-use lamina_cache::tier::{Placement, Policy, Tier};
-use lamina_drive::{Linear, Mechanism, Model, Op, Request, SECTOR};
+use lamina_drive::{Linear, Mechanism, Model, Op, SECTOR};
 use oracles::{Belady, Placed};
-use std::path::PathBuf;
+use plan::Policy;
+use serde_json::{Value, json};
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::{env, fs, io};
-use trace::{BLOCK, Trace};
-use verdict::{Row, verdict};
+use trace::{BLOCK, Request, Trace};
 
 /// Sizes of the fast device, in percent of the footprint.
 const SIZES: [usize; 3] = [5, 20, 50];
@@ -44,18 +44,19 @@ const REQUESTS: usize = 300_000;
 const ALIGNMENT: u64 = 1 << 20;
 
 /// The policies, in the order of their columns.
-pub const POLICIES: [&str; 10] =
-    ["all slow", "all fast", "50/50", "random", "LRU", "S3-FIFO", "extents", "heat", "Belady", "placed"];
+const POLICIES: [&str; 9] =
+    ["all slow", "all fast", "50/50", "random", "LRU", "S3-FIFO", "extents", "Belady", "placed"];
 
 /// What is asked of the program.
 #[derive(Default)]
 struct Options {
     folder: PathBuf,
     linear: bool,
-    warm: bool,
     generated: bool,
-    /// LRU and heat alone.
+    /// LRU alone.
     quick: bool,
+    /// Where traces go.
+    spc: Option<PathBuf>,
     depth: usize,
     only: Option<String>,
 }
@@ -66,10 +67,10 @@ impl Options {
         for word in words {
             match word.split_once('=').unwrap_or((&word, "")) {
                 ("--linear", _) => options.linear = true,
-                ("--warm", _) => options.warm = true,
                 ("--generated", _) => options.generated = true,
                 ("--quick", _) => options.quick = true,
                 ("--depth", depth) => options.depth = depth.parse().ok().filter(|depth| *depth > 0)?,
+                ("--spc", folder) => options.spc = Some(folder.into()),
                 ("--only", name) => options.only = Some(name.into()),
                 (folder, "") if !folder.starts_with("--") => options.folder = folder.into(),
                 _ => return None,
@@ -136,7 +137,7 @@ fn alone(trace: &Trace, slow: &Model) -> Vec<f64> {
         let (blocks, per_block) = (request.blocks(), BLOCK / SECTOR);
         let op = if request.is_write { Op::Write } else { Op::Read };
         let sectors = ((blocks.end - blocks.start) * per_block) as u32;
-        drive.submit(now, id as u64, Request { op, lbn: blocks.start * per_block, sectors });
+        drive.submit(now, id as u64, lamina_drive::Request { op, lbn: blocks.start * per_block, sectors });
         let end = drive.next().unwrap_or(now);
         drive.completed(end);
         took.push((end.0 - now.0) as f64 / 1e9);
@@ -146,11 +147,10 @@ fn alone(trace: &Trace, slow: &Model) -> Vec<f64> {
 }
 
 /// One row: all policies on one trace and one size.
-fn row(trace: &Trace, percent: usize, models: &[Model; 2], took: &[f64], options: &Options) -> Row {
+fn row(trace: &Trace, percent: usize, models: &[Model; 2], took: &[f64], options: &Options) -> Value {
     let blocks = (trace.footprint * percent / 100).max(1);
-    let from = if options.warm { trace.requests.len() / 2 } else { 0 };
     let run = |policy: &mut dyn Policy| -> Score {
-        Engine::new(policy, blocks, [&models[0], &models[1]], options.depth).run(trace, from)
+        Engine::new(policy, blocks, [&models[0], &models[1]], options.depth).run(trace)
     };
     let also = |run: &dyn Fn() -> Score| if options.quick { Score::default() } else { run() };
     let scores = [
@@ -161,15 +161,41 @@ fn row(trace: &Trace, percent: usize, models: &[Model; 2], took: &[f64], options
         run(&mut Lru::new(blocks)),
         also(&|| run(&mut Accelerate::new(blocks))),
         also(&|| run(&mut Extents::new(blocks))),
-        run(&mut Tier::new(blocks, Placement::Heat)),
         also(&|| run(&mut Belady::new(trace, blocks))),
         also(&|| run(&mut Placed::new(trace, took, blocks))),
     ];
-    Row { name: trace.name.clone(), percent, scores: scores.into() }
+    let of = |score: &Score| {
+        json!({
+            "seconds": score.seconds,
+            "drained": score.drained,
+            "moved_bytes": score.moved(),
+            "hit_ratio": score.hits as f64 / score.asked.max(1) as f64,
+        })
+    };
+    let known = POLICIES.iter().zip(&scores).filter(|(_, score)| **score != Score::default());
+    let known: serde_json::Map<String, Value> =
+        known.map(|(name, score)| ((*name).into(), of(score))).collect();
+    json!({ "trace": trace.name, "percent": percent, "blocks": blocks, "size": size(trace), "policies": known })
+}
+
+/// Bytes of a volume that the trace needs.
+fn size(trace: &Trace) -> u64 {
+    let end = trace.requests.iter().map(|request| request.bytes.end).max().unwrap_or(0);
+    end.next_multiple_of(ALIGNMENT) + ALIGNMENT
+}
+
+/// Writes a trace in SPC's format (*SPC Trace File Format Specification*, 1.0.1), without times.
+fn write_spc(trace: &Trace, folder: &Path) -> io::Result<()> {
+    let mut out = io::BufWriter::new(fs::File::create(folder.join(format!("{}.spc", trace.name)))?);
+    for Request { is_write, bytes } in &trace.requests {
+        let op = if *is_write { 'w' } else { 'r' };
+        writeln!(out, "0,{},{},{op},0.0", bytes.start / SECTOR, bytes.end - bytes.start)?;
+    }
+    out.flush()
 }
 
 /// All rows, by as many threads as there are processors.
-fn rows(traces: &[Trace], options: &Options) -> Vec<Row> {
+fn rows(traces: &[Trace], options: &Options) -> Vec<Value> {
     let prepared: Vec<([Model; 2], Vec<f64>)> = traces
         .iter()
         .filter_map(|trace| {
@@ -190,7 +216,7 @@ fn rows(traces: &[Trace], options: &Options) -> Vec<Row> {
         }
         done
     };
-    let mut rows: Vec<(usize, Row)> = std::thread::scope(|scope| {
+    let mut rows: Vec<(usize, Value)> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect()
     });
@@ -201,7 +227,7 @@ fn rows(traces: &[Trace], options: &Options) -> Vec<Row> {
 fn main() -> ExitCode {
     let Some(options) = Options::parse(env::args().skip(1)) else {
         eprintln!(
-            "usage: tiers FOLDER [--linear] [--depth=N] [--only=TRACE] [--warm] [--generated] [--quick]"
+            "usage: tiers FOLDER [--linear] [--depth=N] [--only=TRACE] [--generated] [--quick] [--spc=FOLDER]"
         );
         return ExitCode::from(2);
     };
@@ -211,7 +237,15 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
         Ok(traces) => {
-            print!("{}", verdict(&rows(&traces, &options)));
+            let written = options
+                .spc
+                .iter()
+                .try_for_each(|folder| traces.iter().try_for_each(|trace| write_spc(trace, folder)));
+            if let Err(e) = written {
+                eprintln!("--spc: {e}");
+                return ExitCode::FAILURE;
+            }
+            rows(&traces, &options).iter().for_each(|row| println!("{row}"));
             ExitCode::SUCCESS
         }
         Err(e) => {

@@ -1,8 +1,8 @@
 //! What knows the whole trace: the best that a policy could come near to. Moves are charged like those of all others.
 
 use super::baselines::{EXTENT, GROUP, ranges};
+use super::plan::{Ask, Plan, Policy, push};
 use super::trace::Trace;
-use lamina_cache::tier::{Ask, Plan, Policy, push};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;

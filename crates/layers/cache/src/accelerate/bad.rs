@@ -68,16 +68,14 @@ impl Accelerate {
 
     /// Writes blocks to the store, side by side; each alone if it does not take them together.
     pub(super) async fn write_run(&self, run: &[(Dirty, Buf)], slowest: &Cell<Duration>) -> SideResult<()> {
-        let mut data = Buf::empty();
-        run.iter().for_each(|(_, block)| data.append(block.clone()));
-        match self.write_store(run[0].0.block, run.len(), data, slowest).await {
+        match self.write_blocks(run, slowest).await {
             Err(SideError::Store(e)) if is_of_blocks(&e) && self.epochs.is_none() => {}
             written => return written,
         }
-        for (dirty, data) in run {
-            match self.write_store(dirty.block, 1, data.clone(), slowest).await {
+        for one in run.chunks(1) {
+            match self.write_blocks(one, slowest).await {
                 Err(SideError::Store(e)) if is_of_blocks(&e) => {
-                    self.note_bad(dirty, Side::Store, e.clone());
+                    self.note_bad(&one[0].0, Side::Store, e.clone());
                     if self.volume.bad.count(Side::Store) > MOST {
                         return Err(SideError::Store(e));
                     }
@@ -106,6 +104,11 @@ impl Accelerate {
             Side::Flash => SideError::Flash(self.only_copy(e)),
             Side::Store => SideError::Store(e),
         }
+    }
+
+    /// A read has failed of what only the flash has.
+    pub(super) fn of_only_copy(&self, e: Error) -> SideError {
+        SideError::Flash(if is_of_blocks(&e) { self.only_copy(e) } else { e })
     }
 
     /// A block cannot be read that only the flash has.

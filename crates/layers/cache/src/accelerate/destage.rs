@@ -24,6 +24,7 @@ use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Time};
 use lamina_kit::flaw::flawed;
 use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -82,8 +83,15 @@ impl Accelerate {
     }
 
     /// Lets a batch become larger, unless somebody waits for it: a batch costs three flushes, and what is written again
-    /// soon goes to the store once.
+    /// soon goes to the store once. A device that destages late waits until space is needed.
     async fn linger(&self) {
+        while self.is_lazy() {
+            let (moved, hurry) = (self.volume.moved.wait(), self.volume.hurry.wait());
+            if self.cache.is_ripe(&self.volume) {
+                return;
+            }
+            select(pin!(moved), pin!(hurry)).await;
+        }
         let hurry = self.volume.hurry.wait();
         let len = self.volume.queue.borrow().len();
         if (1..LONG).contains(&len) && self.has_time() {
@@ -229,14 +237,13 @@ impl Accelerate {
 
     pub(super) async fn write_store(
         &self,
-        first: u64,
-        count: usize,
+        at: Range<u64>,
         data: Buf,
         slowest: &Cell<Duration>,
     ) -> SideResult<()> {
-        let blocks = first..first + count as u64;
+        let blocks = Accelerate::blocks(&at);
         self.is_on_store(&blocks)?;
-        let at = self.bytes(&blocks);
+        let at = at.start..at.end.min(self.store.geometry().size);
         let began = self.env.now();
         let data = data.slice(0..(at.end - at.start) as usize);
         match &self.epochs {
@@ -244,7 +251,7 @@ impl Accelerate {
             None => self.store.submit(Io::write(at.start, data, Durability::Cached)).await?,
         }
         slowest.set(slowest.get().max(self.env.now().since(began)));
-        add(&self.report.sent, count as u64);
+        add(&self.report.sent, blocks.end - blocks.start);
         Ok(())
     }
 
@@ -286,7 +293,9 @@ impl Accelerate {
 
     /// Writes blocks side by side to the store; false if it does not take them.
     async fn is_taken(&self, run: &[Dirty], data: Buf, slowest: &Cell<Duration>) -> Result<bool, Error> {
-        match self.write_store(run[0].block, run.len(), data, slowest).await.map_err(Error::from) {
+        let block = |n: usize| data.slice(n * SLOT..(n + 1) * SLOT);
+        let run: Vec<_> = run.iter().enumerate().map(|(n, dirty)| (*dirty, block(n))).collect();
+        match self.write_blocks(&run, slowest).await.map_err(Error::from) {
             Err(e) if is_of_blocks(&e) => Ok(false),
             written => written.map(|()| true),
         }

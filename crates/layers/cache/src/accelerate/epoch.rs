@@ -12,6 +12,7 @@
 
 use super::Accelerate;
 use super::failure::SideResult;
+use super::policy::Destage;
 use crate::flash::{Dirty, SLOT, Volume};
 use crate::redo::{How, Redo, redo_of};
 use lamina_block::{Buf, Error, Node, Result, Time};
@@ -157,7 +158,14 @@ impl Accelerate {
             // It was not always over a `redo`.
             epochs.is_between.set(true);
         }
-        let most = self.flow.borrow().batch();
+        if self.is_lazy() {
+            let (dirty, upto) = self.cache.is_ripe(&self.volume).then(|| self.cache.ripe(&self.volume))??;
+            return Some(Batch { dirty, upto, discards: 0, cut: None });
+        }
+        let most = match self.keys.destage {
+            Destage::Soon => self.flow.borrow().batch(),
+            Destage::Late => self.flow.borrow().batch().min((self.most_dirty() / 8).max(256) as usize),
+        };
         let (dirty, upto) = self.cache.batch(&self.volume, most)?;
         // Only bad blocks are left, and they are left alone.
         let is_known =

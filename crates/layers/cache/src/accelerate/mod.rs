@@ -22,6 +22,9 @@
 //! * A batch is durable on the flash before any of it is written to the store, and durable on the store before
 //!   the checkpoint.
 //!
+//! A write that covers a block in part is not completed from the store: the flash has the sectors that were written, and
+//! a read lays them over those of the store (`parts.rs`).
+//!
 //! Within a batch, writes go out in the order of their places, neighbours as one. Of a block that was written
 //! several times only the latest version goes out. So after a batch the store is as the volume was at one
 //! moment; in the middle of a batch the store is not.
@@ -35,6 +38,9 @@
 //! * `over`: the store, then the device of kind `flash`.
 //! * `policy` ("write-back"): or "write-through": a write is acknowledged when the store has it too; or
 //!   "uncached".
+//! * `destage` ("soon"): or "late": dirty blocks stay on the flash until their space is needed, and are then written in
+//!   the order of their places, with their dirty neighbours. What is written again meanwhile gets to the store once. In
+//!   return more is lost with a flash that is lost.
 //! * `share` (an equal part of what the others leave): percent of the flash. Other volumes may borrow an unused
 //!   share. The share also limits the dirty data.
 //! * `sequential-cutoff` ("1MiB"): a longer stream of reads, in requests of 64 KiB or more, does not fill the
@@ -97,15 +103,18 @@ mod epoch;
 mod failure;
 mod flow;
 mod pace;
+mod parts;
 mod policy;
 mod progress;
 mod read;
 mod report;
 mod state_record;
 mod tail;
+mod tier;
 mod write;
 
 use crate::flash::{self, Cache, SLOT, Volume};
+use crate::tier::Heat;
 use epoch::Epochs;
 use failure::Failure;
 use flow::Flow;
@@ -118,9 +127,10 @@ use lamina_kit::command::{args, unknown};
 use lamina_kit::range_locks::{RangeLock, RangeLocks};
 use lamina_kit::tasks::Tasks;
 use pace::Pace;
-use policy::{Policy, SetPolicy, SetShare, permille};
+use policy::{Destage, Policy, SetPolicy, SetShare, permille};
 use progress::Progress;
 use read::LongStreams;
+pub(crate) use report::FIGURES;
 use report::Report;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -138,6 +148,8 @@ pub struct Keys {
     share: Option<u32>,
     #[serde(default = "sequential_cutoff")]
     sequential_cutoff: Bytes,
+    #[serde(default)]
+    destage: Destage,
     #[serde(default = "depth")]
     depth: usize,
     #[serde(default = "store_timeout")]
@@ -152,7 +164,7 @@ fn depth() -> usize {
     32
 }
 
-fn store_timeout() -> Interval {
+pub(crate) fn store_timeout() -> Interval {
     Interval(Duration::from_secs(30))
 }
 
@@ -168,20 +180,7 @@ impl Config for Keys {
         heading: Some("CACHE"),
         figures: report::FIGURES,
         notices: report::NOTICES,
-        verbs: &[
-            Verb::new("set-policy", "changes when writes are acknowledged").with(&[Arg::required(
-                "policy",
-                ArgType::Text,
-                "\"write-back\", \"write-through\" or \"uncached\"",
-            )]),
-            Verb::new("set-share", "changes its part of the flash").with(&[Arg::required(
-                "share",
-                ArgType::Count,
-                "percent of the flash, from 1 to 100",
-            )]),
-            Verb::new("drain", "waits until the store has everything"),
-            Verb::new("accept-loss", "goes on without a flash that has failed, and without what only it has"),
-        ],
+        verbs: &VERBS,
         ..Traits::NONE
     };
 
@@ -191,22 +190,57 @@ impl Config for Keys {
     }
 
     fn check(&self, over: &Over<'_>) -> Result<()> {
-        let is_flash = |kind: &Kind| kind.name == flash::Keys::KIND;
-        match over.kinds {
-            [_, cache] if is_flash(cache) => Ok(()),
-            [store, _] if is_flash(store) => {
-                Err(Error::invalid("over: the store comes first, and the device of kind \"flash\" second"))
-            }
-            _ => Err(Error::invalid("over: the second device is to be one of kind \"flash\"")),
-        }
+        check_over(over)
     }
 
     fn build(self, with: Build) -> Pending<Made> {
-        Box::pin(async move { Ok(Accelerate::open(self, with).await? as Made) })
+        Box::pin(async move { Ok(Accelerate::open(self, None, with).await? as Made) })
     }
 }
 
-struct Accelerate {
+impl Keys {
+    /// Those of a tier, which keeps dirty blocks, and has its own rules of what is copied.
+    pub(crate) fn of_tier(store_timeout: Interval) -> Keys {
+        Keys {
+            policy: Policy::WriteBack,
+            share: None,
+            sequential_cutoff: Bytes(0),
+            destage: Destage::Late,
+            depth: depth(),
+            store_timeout,
+        }
+    }
+}
+
+/// What there is to do with a device.
+pub(crate) const VERBS: [Verb; 4] = [
+    Verb::new("set-policy", "changes when writes are acknowledged").with(&[Arg::required(
+        "policy",
+        ArgType::Text,
+        "\"write-back\", \"write-through\" or \"uncached\"",
+    )]),
+    Verb::new("set-share", "changes its part of the flash").with(&[Arg::required(
+        "share",
+        ArgType::Count,
+        "percent of the flash, from 1 to 100",
+    )]),
+    Verb::new("drain", "waits until the store has everything"),
+    Verb::new("accept-loss", "goes on without a flash that has failed, and without what only it has"),
+];
+
+/// Fails unless a device is over a store and a flash, in this order.
+pub(crate) fn check_over(over: &Over<'_>) -> Result<()> {
+    let is_flash = |kind: &Kind| kind.name == flash::Keys::KIND;
+    match over.kinds {
+        [_, cache] if is_flash(cache) => Ok(()),
+        [store, _] if is_flash(store) => {
+            Err(Error::invalid("over: the store comes first, and the device of kind \"flash\" second"))
+        }
+        _ => Err(Error::invalid("over: the second device is to be one of kind \"flash\"")),
+    }
+}
+
+pub(crate) struct Accelerate {
     me: Weak<Accelerate>,
     name: String,
     env: Rc<dyn Env>,
@@ -221,6 +255,8 @@ struct Accelerate {
     locks: Rc<RangeLocks>,
     /// Streams of reads, to know the long ones.
     streams: RefCell<LongStreams>,
+    /// What a tier decides.
+    heat: Option<Heat>,
     flow: RefCell<Flow>,
     pace: Pace,
     /// How far the store is.
@@ -259,7 +295,7 @@ fn add(cell: &Cell<u64>, more: u64) {
 }
 
 impl Accelerate {
-    async fn open(keys: Keys, with: Build) -> Result<Rc<Accelerate>> {
+    async fn open(keys: Keys, heat: Option<Heat>, with: Build) -> Result<Rc<Accelerate>> {
         let [store, flash] = [Rc::clone(&with.children[0]), Rc::clone(&with.children[1])];
         if keys.depth == 0 {
             return Err(Error::invalid("depth: at least one request is under way"));
@@ -280,6 +316,7 @@ impl Accelerate {
         let state_record::Opened { volume, kept, trouble, is_unknown } =
             state_record::open(&with, &cache, size, keys.policy, read_only).await?;
         volume.share.set(share);
+        volume.destages_late.set(keys.destage == Destage::Late);
         // What was found was perhaps acknowledged, and has perhaps been read.
         let found = volume.queue.borrow().back().map_or(0, |record| record.serial);
         let is_without = trouble.is_some();
@@ -289,6 +326,7 @@ impl Accelerate {
             env: Rc::clone(&with.env),
             policy: Cell::new(if is_without { Policy::Uncached } else { keys.policy }),
             streams: RefCell::new(LongStreams::new(keys.sequential_cutoff.0)),
+            heat,
             keys,
             epochs,
             store,
@@ -472,6 +510,7 @@ impl Manage for Accelerate {
                     Ok(json!({ "dirty_bytes": self.volume.dirty.get() * SLOT as u64 }))
                 }
                 "accept-loss" => self.accept_loss().await,
+                _ if self.heat.is_some() => self.control_tier(command).await,
                 _ => Err(unknown(&command, Keys::TRAITS.verbs)),
             }
         })

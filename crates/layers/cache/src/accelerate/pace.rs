@@ -7,6 +7,7 @@
 //! pauses or has several writes in flight, an eighth of the share is dirty, space is short, or anybody waits
 //! for the store, it gets as many as it takes (`depth`).
 
+use super::policy::Destage;
 use super::{Accelerate, Policy};
 use lamina_block::Time;
 use std::cell::Cell;
@@ -60,6 +61,18 @@ impl Accelerate {
             && !self.closed.get()
             && !self.failure.no_batches.get()
             && !self.cache.is_short()
+            && !self.cache.is_much_dirty(&self.volume)
+    }
+
+    /// True if what is dirty stays on the flash until its space is needed.
+    pub(super) fn is_lazy(&self) -> bool {
+        self.keys.destage == Destage::Late
+            && self.policy.get() == Policy::WriteBack
+            && self.waiting.get() == 0
+            && self.epochs.is_none()
+            && self.volume.bad.is_empty()
+            && !self.closed.get()
+            && !self.failure.no_batches.get()
             && !self.cache.is_much_dirty(&self.volume)
     }
 

@@ -19,6 +19,17 @@ pub enum Policy {
     Uncached,
 }
 
+/// When what is dirty gets to the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Destage {
+    /// As soon as the store takes it.
+    #[default]
+    Soon,
+    /// When its space on the flash is needed.
+    Late,
+}
+
 /// The argument of `set-policy`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -1,11 +1,11 @@
 //! Reads: from the flash, or from the store, and then the flash has it.
 
-use super::bad::is_of_blocks;
 use super::failure::{SideError, SideResult};
-use super::{Accelerate, add};
+use super::{Accelerate, add, parts};
 use crate::flash::{Pin, Run, SLOT};
 use futures_util::future::join_all;
 use lamina_block::{Buf, Durability, Error, Extent, ExtentState, Healed, Io, Judge, Result};
+use lamina_kit::flaw::flawed;
 use lamina_kit::streams::Streams;
 use std::ops::Range;
 use std::rc::Rc;
@@ -41,15 +41,45 @@ impl LongStreams {
     }
 }
 
+/// What a read does beside giving data.
+#[derive(Clone, Debug)]
+pub(super) struct Fill {
+    /// Of these blocks the flash gets those that it does not have.
+    pub blocks: Range<u64>,
+    /// Blocks that it has were asked for.
+    pub counts: bool,
+}
+
+impl Run {
+    /// True if sectors of `at` are absent.
+    fn lacks(&self, at: &Range<u64>) -> bool {
+        parts::sectors(self.blocks.start, at) & self.absent != 0
+    }
+}
+
+impl Fill {
+    pub fn of(blocks: Range<u64>) -> Fill {
+        Fill { blocks, counts: true }
+    }
+}
+
 impl Accelerate {
     pub(super) async fn read(&self, at: Range<u64>, into: Buf) -> Result<()> {
         let blocks = Accelerate::blocks(&at);
+        if let Some(heat) = &self.heat {
+            return self.read_tier(heat, at, into).await;
+        }
         let fill = match self.streams.borrow_mut().is_long(&at) {
             false => blocks,
             // The next read of the stream begins in the block in which this one ends.
             true if !at.end.is_multiple_of(SLOT as u64) => blocks.end - 1..blocks.end,
             true => 0..0,
         };
+        self.read_filling(at, into, Fill::of(fill)).await
+    }
+
+    /// Reads `at`, and fills the flash.
+    pub(super) async fn read_filling(&self, at: Range<u64>, into: Buf, fill: Fill) -> Result<()> {
         match self.read_runs(at.clone(), into.clone(), fill).await {
             Err(SideError::Flash(e)) => {
                 self.without_flash(e).await?;
@@ -61,7 +91,7 @@ impl Accelerate {
 
     /// Reads without filling the flash.
     pub(super) async fn read_now(&self, at: Range<u64>, into: Buf) -> SideResult<()> {
-        self.read_runs(at, into, 0..0).await
+        self.read_runs(at, into, Fill::of(0..0)).await
     }
 
     /// Reads a block that becomes a part of a newer version, which would give what is wrong in it a right
@@ -72,20 +102,22 @@ impl Accelerate {
             return false;
         }
         let Ok(data) = self.cache.read_compared(slot).await else { return false };
-        self.count_hits(slot..slot + 1);
+        self.count_hits(slot..slot + 1, true);
         into.copy_from(&data);
         true
     }
 
-    fn count_hits(&self, slots: Range<u32>) {
+    fn count_hits(&self, slots: Range<u32>, counts: bool) {
         let blocks = u64::from(slots.end - slots.start);
         self.count_read(true, blocks);
         add(&self.tally.hits, blocks);
-        self.cache.touch(slots);
+        if counts {
+            self.cache.touch(slots);
+        }
     }
 
-    /// Reads `at`; of blocks that the flash does not have it gets those in `fill`.
-    async fn read_runs(&self, at: Range<u64>, into: Buf, fill: Range<u64>) -> SideResult<()> {
+    /// The same, and says which side failed.
+    async fn read_runs(&self, at: Range<u64>, into: Buf, fill: Fill) -> SideResult<()> {
         let runs = self.cache.runs(&self.volume, Accelerate::blocks(&at));
         match &runs[..] {
             [run] => self.read_run(run, None, &at, &into, &fill).await,
@@ -105,16 +137,20 @@ impl Accelerate {
         pin: Option<Pin>,
         at: &Range<u64>,
         into: &Buf,
-        fill: &Range<u64>,
+        fill: &Fill,
     ) -> SideResult<()> {
         let bytes = self.bytes(&run.blocks);
         let part = bytes.start.max(at.start)..bytes.end.min(at.end);
         let into = into.slice((part.start - at.start) as usize..(part.end - at.start) as usize);
         let blocks = run.blocks.end - run.blocks.start;
+        let Fill { blocks: fill, counts } = fill;
         let fill = run.blocks.start.max(fill.start)..run.blocks.end.min(fill.end);
         match run.slot {
+            Some(slot) if run.lacks(&part) && !flawed("absent sectors are read from the flash") => {
+                self.read_mixed(run, slot, pin, part, into).await
+            }
             Some(slot) => {
-                self.count_hits(slot..slot + blocks as u32);
+                self.count_hits(slot..slot + blocks as u32, *counts);
                 let within = part.start - bytes.start..part.end - bytes.start;
                 // One that was away may have lost what it had.
                 let read = match self.cache.check_reads() {
@@ -128,7 +164,7 @@ impl Accelerate {
                     Err(e) if e.is_of_memory() => Err(SideError::Store(e)),
                     Err(_) if blocks > 1 => self.read_alone(part, into).await,
                     Err(e) if self.cache.is_dirty_at(&self.volume, run.blocks.clone()) => {
-                        Err(SideError::Flash(if is_of_blocks(&e) { self.only_copy(e) } else { e }))
+                        Err(self.of_only_copy(e))
                     }
                     // The store has it too. It stays in the index: only so all versions of a block are in one log.
                     Err(_) => {
@@ -179,7 +215,7 @@ impl Accelerate {
         if !self.may_fill() || self.cache.has_any(&self.volume, blocks.clone()) {
             drop(lock);
             // What has come meanwhile is there; the rest is still to be filled.
-            return Box::pin(self.read_runs(part, into, fill)).await;
+            return Box::pin(self.read_runs(part, into, Fill::of(fill))).await;
         }
         let count = blocks.end - blocks.start;
         self.count_miss(count);
@@ -202,7 +238,7 @@ impl Accelerate {
     }
 
     /// Reads from the store, which may be away for a while.
-    async fn read_store(&self, at: Range<u64>, into: Buf) -> SideResult<()> {
+    pub(super) async fn read_store(&self, at: Range<u64>, into: Buf) -> SideResult<()> {
         let began = self.env.now();
         loop {
             match self.store.submit(Io::read(at.start, into.clone())).await {
@@ -220,7 +256,10 @@ impl Accelerate {
         let is_dirty = self.cache.is_dirty_at(&self.volume, blocks.clone());
         match &self.cache.runs(&self.volume, blocks)[..] {
             [Run { slot: None, .. }] => return self.store.heal(at, is_right).await,
-            [Run { slot: Some(slot), blocks }] => {
+            [Run { absent, blocks, .. }] if parts::sectors(blocks.start, &at) & !absent == 0 => {
+                return self.store.heal(at, is_right).await;
+            }
+            [Run { slot: Some(slot), blocks, absent: 0 }] => {
                 let first = self.bytes(blocks).start;
                 let within = at.start - first..at.end - first;
                 // A flash that fails has no copy.

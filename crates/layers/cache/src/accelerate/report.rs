@@ -4,6 +4,7 @@
 //! everything is worked out when it is asked for.
 
 use super::failure::SideResult;
+use super::policy::Destage;
 use super::{Accelerate, add};
 use crate::flash::{SLOT, Side};
 use futures_util::future::{Either, select};
@@ -21,7 +22,7 @@ use std::time::Duration;
 const OLD: Duration = Duration::from_secs(300);
 
 /// What is shown, in the order of the columns.
-pub(super) const FIGURES: &[Figure] = {
+pub(crate) const FIGURES: &[Figure] = {
     use Unit::{Bytes, BytesPerSecond, Count, Ratio, Seconds, Text};
     const DIRTY: &[&str] = &["/dirty_bytes"];
     &[
@@ -363,6 +364,11 @@ impl Accelerate {
     /// Writes, bytes, and how many bytes may be dirty, for flow control.
     pub(super) fn backlog(&self) -> (usize, u64, u64) {
         let share = self.most_dirty();
+        if self.keys.destage == Destage::Late {
+            // What is meant to be dirty is no backlog.
+            let beyond = self.volume.dirty.get().saturating_sub(self.cache.much_dirty(&self.volume));
+            return (0, beyond * SLOT as u64, share / 4 * SLOT as u64);
+        }
         (self.volume.queue.borrow().len(), self.volume.dirty.get() * SLOT as u64, share * SLOT as u64)
     }
 
@@ -411,9 +417,11 @@ impl Accelerate {
     pub(super) fn report(&self) -> Value {
         let bytes = |blocks: u64| blocks * SLOT as u64;
         let (hits, misses) = (self.tally.hits.get(), self.tally.misses.get());
-        let ((writes, dirty, share), recovery_point) = (self.backlog(), self.recovery_point());
-        self.flow.borrow_mut().look(writes, dirty, share);
-        json!({
+        let recovery_point = self.recovery_point();
+        let (writes, dirty) = (self.volume.queue.borrow().len(), bytes(self.volume.dirty.get()));
+        let (waiting, late, share) = self.backlog();
+        self.flow.borrow_mut().look(waiting, late, share);
+        let mut info = json!({
             "policy": self.policy.get(),
             "cached_bytes": bytes(self.volume.blocks.get()),
             "share_bytes": bytes(self.cache.share(&self.volume)),
@@ -442,7 +450,9 @@ impl Accelerate {
             "unreadable_bytes": bytes(self.tally.unreadable.get()),
             "bad_bytes": bytes([Side::Flash, Side::Store].map(|side| self.volume.bad.count(side) as u64).iter().sum()),
             "lost": self.lost(),
-        })
+        });
+        self.add_tier(&mut info);
+        info
     }
 }
 

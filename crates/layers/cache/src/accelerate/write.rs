@@ -1,7 +1,7 @@
 //! The gatekeeper: writes, in an order where they overlap.
 
 use super::failure::{SideError, SideResult};
-use super::{Accelerate, Policy, add};
+use super::{Accelerate, Policy, add, parts};
 use crate::flash::{How, Reservation, SLOT};
 use futures_util::future::{Either, select};
 use lamina_block::{Buf, Durability, Io, Result};
@@ -63,18 +63,21 @@ impl Accelerate {
         from: Buf,
         durability: Durability,
     ) -> SideResult<u64> {
-        let data = self.whole(at, blocks, from).await?;
+        let (data, absent) = self.whole(at, blocks, from).await?;
         self.note_write();
         self.begin_write();
-        let how = How { dirty: true, durability };
+        self.heat.iter().for_each(|heat| heat.write(at));
         let mut serial = 0;
-        for from in blocks.clone().step_by(self.longest() as usize) {
-            let to = blocks.end.min(from + self.longest());
-            let part = (from - blocks.start) as usize * SLOT..(to - blocks.start) as usize * SLOT;
-            let _coming = self.coming(to - from).await?;
-            let space = self.reserve(to - from).await?;
-            let put = self.cache.put(space, &self.volume, from, &data.slice(part), how).await;
-            serial = put.map_err(SideError::Flash)?;
+        for (run, absent) in parts::runs(blocks, absent) {
+            let how = How { dirty: true, durability, absent };
+            for from in run.clone().step_by(self.longest() as usize) {
+                let to = run.end.min(from + self.longest());
+                let part = (from - blocks.start) as usize * SLOT..(to - blocks.start) as usize * SLOT;
+                let _coming = self.coming(to - from).await?;
+                let space = self.reserve(to - from).await?;
+                let put = self.cache.put(space, &self.volume, from, &data.slice(part), how).await;
+                serial = put.map_err(SideError::Flash)?;
+            }
         }
         self.end_write();
         add(&self.tally.written, blocks.end - blocks.start);
@@ -126,28 +129,25 @@ impl Accelerate {
         }
     }
 
-    /// The data of whole blocks: where a write covers a block only in part, the rest is read.
-    async fn whole(&self, at: &Range<u64>, blocks: &Range<u64>, from: Buf) -> SideResult<Buf> {
+    /// The data of whole blocks: where a write covers the first or the last only in part, the rest is read from the
+    /// flash; which sectors of these two only the store has.
+    async fn whole(&self, at: &Range<u64>, blocks: &Range<u64>, from: Buf) -> SideResult<(Buf, [u8; 2])> {
         let slot = SLOT as u64;
         let size = self.store.geometry().size;
         let covered = |block: u64| at.start <= block * slot && at.end >= (block * slot + slot).min(size);
         let len = (blocks.end - blocks.start) as usize * SLOT;
         if len == from.len() {
-            return Ok(from);
+            return Ok((from, [0; 2]));
         }
         let data = self.env.pool().take(len);
         let (first, last) = (blocks.start, blocks.end - 1);
-        let edges = [first, last].into_iter().take(if first == last { 1 } else { 2 });
-        for block in edges.filter(|block| !covered(*block)) {
+        let mut absent = [0; 2];
+        let edges = [first, last].into_iter().take(if first == last { 1 } else { 2 }).enumerate();
+        for (edge, block) in edges.filter(|(_, block)| !covered(*block)) {
             let offset = (block - first) as usize * SLOT;
             let part = data.slice(offset..offset + SLOT);
             part.fill(0);
-            let bytes = self.bytes(&(block..block + 1));
-            let len = (bytes.end - bytes.start) as usize;
-            if self.read_compared(block, &part).await {
-                continue;
-            }
-            self.read_now(bytes, part.slice(0..len)).await?;
+            absent[edge] = self.rest_of(block, at, &part).await?;
         }
         if covered(last) && size < blocks.end * slot {
             // Beyond the end of the device.
@@ -155,6 +155,6 @@ impl Accelerate {
         }
         let start = (at.start - first * slot) as usize;
         data.slice(start..start + from.len()).copy_from(&from);
-        Ok(data)
+        Ok((data, absent))
     }
 }

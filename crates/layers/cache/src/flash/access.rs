@@ -3,10 +3,12 @@
 use super::Cache;
 use super::format::SLOT;
 use super::log::How;
+use super::segments::SMALL;
 use super::state::Pin;
 use super::volume::{Record, Volume};
 use lamina_block::{Buf, Durability, Healed, Io, Judge, Result};
 use lamina_kit::flaw::flawed;
+use serde_json::{Value, json};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -20,6 +22,8 @@ pub struct Run {
     pub blocks: Range<u64>,
     /// Where the first of them is.
     pub slot: Option<u32>,
+    /// Of a single block: sectors that only the store has, a bit each.
+    pub absent: u8,
 }
 
 /// A block that has to get to the store, and where it is.
@@ -27,6 +31,8 @@ pub struct Run {
 pub struct Dirty {
     pub block: u64,
     pub slot: u32,
+    /// Sectors of it that only the store has, a bit each.
+    pub absent: u8,
 }
 
 /// While nothing of a volume is on its way to the flash.
@@ -49,7 +55,8 @@ impl Cache {
         let mut runs: Vec<Run> = Vec::with_capacity(1);
         for block in blocks {
             let slot = index.find(volume.number, block);
-            if let Some(last) = runs.last_mut() {
+            let absent = slot.map_or(0, |slot| index.word(slot).absent());
+            if let Some(last) = runs.last_mut().filter(|last| (last.absent, absent) == (0, 0)) {
                 let follows = match (last.slot, slot) {
                     (Some(first), Some(slot)) => {
                         u64::from(slot) == u64::from(first) + (block - last.blocks.start)
@@ -63,7 +70,7 @@ impl Cache {
                     continue;
                 }
             }
-            runs.push(Run { blocks: block..block + 1, slot });
+            runs.push(Run { blocks: block..block + 1, slot, absent });
         }
         runs
     }
@@ -105,14 +112,40 @@ impl Cache {
         self.shape.segment_of(a) == self.shape.segment_of(b)
     }
 
+    /// True if it takes blocks of which sectors are absent.
+    pub fn takes_parts(&self) -> bool {
+        self.shape.has_parts()
+    }
+
+    /// What is known of a block that is there: `null` if it is not.
+    pub fn standing(&self, volume: &Volume, block: u64) -> Value {
+        let index = self.index.borrow();
+        let Some(slot) = index.find(volume.number, block) else { return Value::Null };
+        let word = index.word(slot);
+        json!({
+            "log": if self.log_of(slot) == SMALL { "small" } else { "main" },
+            "asked": word.frequency(),
+            "dirty": word.is_dirty(),
+            "absent_sectors": word.absent().count_ones(),
+        })
+    }
+
     /// Nothing can be put on it.
     pub fn is_read_only(&self) -> bool {
         !self.health.borrow().is_missing() && self.child.geometry().read_only
     }
 
+    /// Dirty blocks of a volume that are many.
+    pub fn much_dirty(&self, volume: &Volume) -> u64 {
+        match volume.destages_late.get() {
+            true => self.dirty_share(volume) / 4 * 3,
+            false => self.share(volume) / MUCH,
+        }
+    }
+
     /// True if a volume's store should get what is dirty without waiting for more.
     pub fn is_much_dirty(&self, volume: &Volume) -> bool {
-        volume.dirty.get() > self.share(volume) / MUCH
+        volume.dirty.get() > self.much_dirty(volume)
     }
 
     /// True if there is space for what was read, too.
@@ -131,7 +164,7 @@ impl Cache {
 
     /// Puts what was read, as much of it as there still is space for without waiting: so many blocks.
     pub async fn fill(&self, volume: &Rc<Volume>, block: u64, data: &Buf) -> Result<u64> {
-        let how = How { dirty: false, durability: Durability::Cached };
+        let how = How { dirty: false, durability: Durability::Cached, absent: 0 };
         let blocks = self.available_to_fill().min((data.len() / SLOT) as u64);
         if blocks == 0 {
             return Ok(0);
@@ -243,7 +276,7 @@ impl Cache {
     }
 
     /// These go to the store, each once. Their versions are known by that wherever they are copied to meanwhile.
-    fn batched(&self, mut dirty: Vec<Dirty>) -> Vec<Dirty> {
+    pub(super) fn batched(&self, mut dirty: Vec<Dirty>) -> Vec<Dirty> {
         dirty.sort_unstable();
         dirty.dedup();
         let mut index = self.index.borrow_mut();
@@ -253,11 +286,20 @@ impl Cache {
 
     /// The blocks of a write that are not on the store.
     fn add_dirty(&self, volume: &Volume, record: &Record, dirty: &mut Vec<Dirty>) {
+        dirty.extend(self.dirty_of(volume, record.blocks()));
+    }
+
+    /// Those of `blocks` that are not on the store, and where they are.
+    pub(super) fn dirty_of(
+        &self,
+        volume: &Volume,
+        blocks: impl Iterator<Item = u64>,
+    ) -> impl Iterator<Item = Dirty> {
         let index = self.index.borrow();
-        for block in record.blocks() {
+        blocks.filter_map(move |block| {
             let slot = index.find(volume.number, block).filter(|slot| index.word(*slot).is_dirty());
-            dirty.extend(slot.map(|slot| Dirty { block, slot }));
-        }
+            slot.map(|slot| Dirty { block, slot, absent: index.word(slot).absent() })
+        })
     }
 
     /// Keeps the staging queue as short as what is not on the store, also if that is written again and again.
@@ -285,6 +327,7 @@ impl Cache {
         volume.checkpoint.set(volume.checkpoint.get().max(checkpoint));
         self.save().await?;
         self.checkpoints.set(self.checkpoints.get() + 1);
+        self.wants_clean.set(false);
         {
             let mut index = self.index.borrow_mut();
             let mut segments = self.segments.borrow_mut();

@@ -62,6 +62,7 @@ fn take(waiting: &mut VecDeque<Waiting>, at: u32, slots: u32, entries: usize) ->
             count: part.count,
             slot: if len > 0 { at + used } else { 0 },
             checksum: 0,
+            absent: part.absent,
         });
         parts.push(part);
         used += len;
@@ -154,6 +155,7 @@ impl Cache {
         self.log_of[number as usize].set(log);
         this.open.set(Some(number));
         self.reclaim_soon();
+        self.ripen();
         Some(number)
     }
 
@@ -230,7 +232,8 @@ impl Cache {
     /// The block is in `slot` from now on; a copy only if it is still what was copied.
     fn map(&self, part: &Waiting, block: u64, slot: u32, from: Option<u32>) {
         let mut index = self.index.borrow_mut();
-        let mut word = Word::new(part.volume.number, block, part.what == What::Written);
+        let mut word =
+            Word::new(part.volume.number, block, part.what == What::Written).with_absent(part.absent);
         if let Some(from) = from {
             let before = index.word(from);
             if index.find(part.volume.number, block) != Some(from) {
@@ -421,6 +424,7 @@ mod tests {
             block: 10,
             count: 40,
             data: Buf::zeroed(40 * SLOT),
+            absent: 0,
             from: None,
             durability: Durability::Cached,
             ticket: Ticket::new(),

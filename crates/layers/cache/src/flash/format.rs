@@ -1,4 +1,4 @@
-//! What a flash has on disk, version 1 (`docs/formats/flash.md`).
+//! What a flash has on disk, versions 1 and 2 (`docs/formats/flash.md`).
 //!
 //! ```text
 //!      superblock │ state A │ state B │ … │ segment 0 │ segment 1 │ …
@@ -52,7 +52,9 @@ pub const SEGMENTS_AT: u32 = 8;
 /// The bytes that the superblock begins with.
 pub const SUPER_MAGIC: [u8; 8] = *b"LAMFLASH";
 const STATE_MAGIC: [u8; 8] = *b"LAMFLSTA";
-const VERSION: u32 = 1;
+/// The version of a new cache, and those that are known. Version 2 has blocks of which sectors are absent.
+pub const VERSION: u32 = 2;
+const VERSIONS: std::ops::RangeInclusive<u32> = 1..=VERSION;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -99,6 +101,8 @@ fn wrong(what: impl Into<String>) -> Error {
 /// What a flash is, for as long as it lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Super {
+    /// Of the format.
+    pub version: u32,
     /// Slots of a segment, a power of two.
     pub segment_slots: u32,
     /// How many segments there are.
@@ -129,7 +133,12 @@ impl Super {
         let wanted = (space / 512).max(1).next_power_of_two();
         let segment_slots = wanted.clamp(*SEGMENT_SLOTS.start(), *SEGMENT_SLOTS.end());
         let segments = space / segment_slots;
-        (segments >= SEGMENTS_MIN).then_some(Super { segment_slots, segments, uuid, key })
+        (segments >= SEGMENTS_MIN).then_some(Super { version: VERSION, segment_slots, segments, uuid, key })
+    }
+
+    /// True if a block may be there of which sectors are absent.
+    pub fn has_parts(&self) -> bool {
+        self.version >= 2
     }
 
     /// Slots at the end of a segment that are kept for its summary.
@@ -168,7 +177,7 @@ impl Super {
         let head = SuperBytes {
             magic: SUPER_MAGIC,
             checksum: 0.into(),
-            version: VERSION.into(),
+            version: self.version.into(),
             segment_slots: self.segment_slots.into(),
             segments: self.segments.into(),
             zero: 0.into(),
@@ -184,14 +193,15 @@ impl Super {
         if head.magic != SUPER_MAGIC {
             return Err(wrong("there is no cache on it"));
         }
-        if head.version.get() != VERSION {
-            let message = format!("the cache has format {}; this program knows {VERSION}", head.version);
+        if !VERSIONS.contains(&head.version.get()) {
+            let message = format!("the cache has format {}; this program knows 1 to {VERSION}", head.version);
             return Err(Error::unsupported(message));
         }
         if !sealed_page::is_sealed(bytes, 0) {
             return Err(wrong("its superblock has another checksum"));
         }
         let read = Super {
+            version: head.version.get(),
             segment_slots: head.segment_slots.get(),
             segments: head.segments.get(),
             uuid: u128::from_le_bytes(head.uuid),

@@ -156,7 +156,9 @@ impl Cache {
 /// What is said of blocks whose data cannot be read, or are not what was written.
 fn lost_entry(entry: &Entry) -> Entry {
     match entry.what {
-        What::Written | What::Lost => Entry { what: What::Lost, ..*entry },
-        What::Clean | What::Dropped => Entry { what: What::Dropped, slot: 0, checksum: 0, ..*entry },
+        What::Written | What::Lost => Entry { what: What::Lost, absent: 0, ..*entry },
+        What::Clean | What::Dropped => {
+            Entry { what: What::Dropped, slot: 0, checksum: 0, absent: 0, ..*entry }
+        }
     }
 }

@@ -28,18 +28,20 @@ use std::ops::Range;
 pub struct Word(u64);
 
 const BLOCK: Range<u32> = 0..40;
-const VOLUME: Range<u32> = 40..52;
-const FREQUENCY: Range<u32> = 52..54;
+const VOLUME: Range<u32> = 40..47;
+const FREQUENCY: Range<u32> = 47..49;
 /// Not on the store yet.
-const DIRTY: u64 = 1 << 54;
+const DIRTY: u64 = 1 << 49;
 /// A newer version is being written.
-const PENDING: u64 = 1 << 55;
+const PENDING: u64 = 1 << 50;
 /// It is being copied to another slot.
-const MOVING: u64 = 1 << 56;
+const MOVING: u64 = 1 << 51;
 /// Not an empty word, also for block 0 of volume 0.
-const USED: u64 = 1 << 57;
+const USED: u64 = 1 << 52;
 /// What it holds is, or was, in a batch on its way to the store; no newer version of it has this.
-const BATCHED: u64 = 1 << 58;
+const BATCHED: u64 = 1 << 53;
+/// Sectors of the block that only the store has, a bit each.
+const ABSENT: Range<u32> = 54..62;
 
 fn field(word: u64, bits: Range<u32>) -> u64 {
     word >> bits.start & ((1 << (bits.end - bits.start)) - 1)
@@ -70,6 +72,16 @@ impl Word {
     pub fn with_frequency(self, frequency: u8) -> Word {
         let mask = 0b11 << FREQUENCY.start;
         Word(self.0 & !mask | u64::from(frequency.min(3)) << FREQUENCY.start)
+    }
+
+    /// Sectors of the block that it does not have, a bit each: only the store has those.
+    pub fn absent(self) -> u8 {
+        field(self.0, ABSENT) as u8
+    }
+
+    pub fn with_absent(self, absent: u8) -> Word {
+        let mask = 0xFF << ABSENT.start;
+        Word(self.0 & !mask | u64::from(absent) << ABSENT.start)
     }
 
     pub fn is_dirty(self) -> bool {
@@ -105,7 +117,7 @@ impl Word {
 
 pub fn hash(volume: u16, block: u64) -> u64 {
     // The finalizer of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA '14).
-    let mut x = (block | u64::from(volume) << VOLUME.start).wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let mut x = (block | u64::from(volume) << 40).wrapping_add(0x9E37_79B9_7F4A_7C15);
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     x ^ (x >> 31)
@@ -244,6 +256,7 @@ impl Index {
 
 #[cfg(test)]
 mod tests {
+    use super::super::format::VOLUMES_MAX;
     use super::*;
     use crate::testing::xorshift;
     use std::collections::BTreeMap;
@@ -308,8 +321,10 @@ mod tests {
 
     #[test]
     fn a_word_keeps_all_of_its_parts() {
-        let word = Word::new(4095, (1 << 40) - 1, true).with_frequency(9);
-        assert_eq!((word.volume(), word.block(), word.frequency()), (4095, (1 << 40) - 1, 3));
+        let word = Word::new(127, (1 << 40) - 1, true).with_frequency(9).with_absent(0xA5);
+        assert_eq!((word.volume(), word.block(), word.frequency()), (127, (1 << 40) - 1, 3));
+        assert_eq!((word.absent(), word.with_absent(0).absent()), (0xA5, 0));
+        assert!(VOLUMES_MAX < 1 << 7, "each volume has a number");
         assert!(word.is_dirty() && !word.is_pending() && !word.is_moving());
         assert!(Word::new(0, 0, false).is_used() && !Word::default().is_used());
     }

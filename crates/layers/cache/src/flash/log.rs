@@ -43,6 +43,8 @@ pub struct Waiting {
     pub count: u32,
     /// The data, whole slots; empty for what is dropped.
     pub data: Buf,
+    /// Of a single block: sectors that `data` does not have, a bit each.
+    pub absent: u8,
     /// For a copy: the slots that hold it, the first of which is this one.
     pub from: Option<u32>,
     pub durability: Durability,
@@ -67,7 +69,7 @@ pub struct Log {
 
 /// What was read waits so long for more that was, and for so many slots of it, in order to share a head with
 /// it: one head for each block that is read alone would take half of the space.
-const GATHER: Duration = Duration::from_millis(20);
+const GATHER: Duration = Duration::from_millis(200);
 pub const GATHER_SLOTS: u32 = 32;
 
 /// How blocks are put.
@@ -76,6 +78,8 @@ pub struct How {
     /// They are not on the store.
     pub dirty: bool,
     pub durability: Durability,
+    /// Of a single block: sectors that only the store has, a bit each.
+    pub absent: u8,
 }
 
 /// Space for what is about to be put.
@@ -188,6 +192,7 @@ impl Cache {
                     block: part.start,
                     count: (part.end - part.start) as u32,
                     data: data.slice(bytes),
+                    absent: how.absent,
                     from: None,
                     durability: how.durability,
                     ticket: Rc::clone(&ticket),
@@ -232,6 +237,7 @@ impl Cache {
                     block: at.start,
                     count: (at.end - at.start) as u32,
                     data: Buf::empty(),
+                    absent: 0,
                     from: None,
                     durability: Durability::Fua,
                     ticket: Rc::clone(&ticket),

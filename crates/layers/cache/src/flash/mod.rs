@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Everything is appended, and nothing is written in place: many small writes of guests are one write of the
-//! device. Each batch describes its own contents, so that after a crash the index is rebuilt from heads and
+//! device. A block may be there in part: then only the store has its other sectors. Each batch describes its own contents, so that after a crash the index is rebuilt from heads and
 //! summaries, without reading data that is known to be durable.
 //!
 //! S3-FIFO (Yang et al., SOSP '23) decides which blocks stay: a new block is in a small queue, and moves to the
@@ -80,6 +80,7 @@ mod log;
 mod reclaim;
 mod recover;
 mod repair;
+mod ripe;
 mod rot;
 mod segments;
 mod space;
@@ -227,6 +228,8 @@ pub(crate) struct Cache {
     saving: Saving,
     space: RefCell<Space>,
     reclaiming: Cell<bool>,
+    /// Reclaim waits for what is dirty, wherever that is.
+    wants_clean: Cell<bool>,
     /// How often a store was brought up to date.
     checkpoints: Cell<u64>,
     /// Of each log: segments up to this one are freed before any other.

@@ -62,6 +62,8 @@ pub(super) struct Run {
     /// What they were written as.
     pub written: Written,
     pub is_dirty: bool,
+    /// Of a single block: sectors that only the store has.
+    pub absent: u8,
     /// It cannot be read any more.
     pub is_lost: bool,
 }
@@ -148,6 +150,7 @@ impl Cache {
     fn is_dirty(&self, is_meant: impl Fn(&Volume) -> bool) -> bool {
         let volumes = self.volumes.borrow();
         let dirty = volumes.iter().flatten().filter(|volume| volume.dirty.get() > 0 && is_meant(volume));
+        self.wants_clean.set(true);
         dirty.map(|volume| volume.hurry.notify()).count() > 0
     }
 
@@ -255,6 +258,7 @@ impl Cache {
         for (_, number) in emptied {
             self.give_back(number).await;
         }
+        self.ripen();
         Ok(())
     }
 
@@ -351,9 +355,11 @@ impl Cache {
                 };
                 let is_worth = || {
                     word.frequency() > ASKED[log as usize]
+                        || volume.is_pinned(word.block())
                         || (!self.space.borrow().is_strict() && self.is_owed(&volume))
                 };
-                if why != Leaves::Sparse && !is_dirty && !(can_move && is_worth()) {
+                let is_whole = word.absent() == 0;
+                if why != Leaves::Sparse && !is_dirty && !(can_move && is_whole && is_worth()) {
                     self.unmap(&volume, word.block());
                     self.index.borrow_mut().ghosts.remember(log, word.volume(), word.block());
                     continue;
@@ -372,6 +378,7 @@ impl Cache {
                         if run.slot + run.count == slot
                             && run.serial == entry.serial
                             && run.is_dirty == is_dirty
+                            && (run.absent, word.absent()) == (0, 0)
                             && i > 0 =>
                     {
                         run.count += 1
@@ -389,6 +396,7 @@ impl Cache {
                             count: 1,
                             written: Written::of(entry, base),
                             is_dirty,
+                            absent: word.absent(),
                             is_lost: false,
                         });
                     }
@@ -461,6 +469,7 @@ impl Cache {
                     block: run.block,
                     count: run.count,
                     data,
+                    absent: if run.is_lost { 0 } else { run.absent },
                     from: Some(run.slot),
                     durability: Durability::Cached,
                     ticket: Rc::clone(&ticket),
@@ -501,10 +510,15 @@ impl Cache {
         let volumes = self.volumes.borrow();
         let open = || volumes.iter().flatten().filter(|volume| volume.is_open.get());
         let given: u64 = open().filter_map(|volume| volume.share.get()).map(u64::from).sum();
-        let others = open().filter(|volume| volume.share.get().is_none()).count().max(1) as u64;
-        let part = volume.share.get().map_or(1000u64.saturating_sub(given) / others, u64::from);
+        let weight = |volume: &Volume| u64::from(volume.weight.get());
+        let weights =
+            open().filter(|other| other.share.get().is_none()).map(|other| weight(other)).sum::<u64>();
+        let (part, of) = match volume.share.get() {
+            Some(share) => (u64::from(share), 1),
+            None => (1000u64.saturating_sub(given) * weight(volume), weights.max(weight(volume))),
+        };
         // More than all is given: everybody gets less.
-        all * part / given.max(1000)
+        all * part / of / given.max(1000)
     }
 
     /// Blocks that the flash has space for, if batches are not small.

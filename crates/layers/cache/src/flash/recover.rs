@@ -168,6 +168,7 @@ impl Cache {
                 let is_dirty = matches!(entry.what, What::Written | What::Lost)
                     && entry.generation >= volume.generation.get()
                     && entry.serial > volume.checkpoint.get();
+                let absent = if flawed("absent sectors are forgotten") { 0 } else { entry.absent };
                 for (i, block) in entry.blocks().enumerate() {
                     let slot = base + entry.slot + i as u32;
                     let mut index = self.index.borrow_mut();
@@ -175,7 +176,8 @@ impl Cache {
                         return Err(self.damaged(format!("slot {slot} has two blocks")));
                     }
                     serials[slot as usize] = entry.serial;
-                    let before = index.put(slot, Word::new(entry.volume, block, is_dirty));
+                    let before =
+                        index.put(slot, Word::new(entry.volume, block, is_dirty).with_absent(absent));
                     let Some((known, word)) = before else { continue };
                     let (here, there) = (found.log, self.log_of(known));
                     // Of a block and its copy in main, the copy stays longer.

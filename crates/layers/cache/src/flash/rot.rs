@@ -128,7 +128,7 @@ impl Cache {
     /// Reads one slot, as [`Cache::read_slot`] does.
     pub async fn read_compared(self: &Rc<Cache>, slot: u32) -> Result<Buf> {
         let _pin = self.pin(self.shape.segment_of(slot));
-        let written = self.written_with(&[Dirty { block: 0, slot }]).await?;
+        let written = self.written_with(&[Dirty { block: 0, slot, absent: 0 }]).await?;
         self.read_slot(slot, &written).await
     }
 }

@@ -1,7 +1,7 @@
 //! The state of a flash: what is in memory, and the few facts that are written in place.
 
 use super::Cache;
-use super::format::{SEGMENTS_MIN, SLOT, STATES, State, Super, VOLUMES_MAX, VolumeState};
+use super::format::{SEGMENTS_MIN, SLOT, STATES, State, Super, VERSION, VOLUMES_MAX, VolumeState};
 use super::health::Health;
 use super::index::Index;
 use super::segments::Segments;
@@ -29,7 +29,7 @@ impl Cache {
 
     /// In the place of one that cannot be opened because of `why`: it has nothing, and takes nothing.
     pub(crate) fn missing(name: &str, env: &Rc<dyn Env>, child: Rc<Node>, why: Error) -> Rc<Cache> {
-        let shape = Super { segment_slots: 16, segments: SEGMENTS_MIN, uuid: 0, key: 0 };
+        let shape = Super { version: VERSION, segment_slots: 16, segments: SEGMENTS_MIN, uuid: 0, key: 0 };
         Rc::new_cyclic(|me| Cache {
             health: RefCell::new(Health::Missing(why)),
             ..Cache::empty(me, name, env, child, shape)
@@ -52,6 +52,7 @@ impl Cache {
             logs: Default::default(),
             saving: Saving::default(),
             reclaiming: Cell::new(false),
+            wants_clean: Cell::new(false),
             checkpoints: Cell::new(0),
             first: Default::default(),
             moved: Signal::new(),

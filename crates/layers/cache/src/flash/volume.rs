@@ -25,6 +25,9 @@ pub const LONG: usize = 4096;
 /// A store that takes longer for a batch is late: nobody else waits for it.
 pub const LATE: Duration = Duration::from_millis(500);
 
+/// The weight of a volume, unless another one is set.
+const WEIGHT: u32 = 100;
+
 /// The number of no volume.
 const NOWHERE: u16 = 4095;
 
@@ -63,6 +66,12 @@ pub struct Volume {
     pub dirty: Cell<u64>,
     /// Its part of the flash, in thousandths; `None`: what the others leave, in equal parts.
     pub share: Cell<Option<u32>>,
+    /// How much of what shares leave it has beside others without a share.
+    pub weight: Cell<u32>,
+    /// Blocks that stay as long as there is space for anything else.
+    pub pins: RefCell<Vec<Range<u64>>>,
+    /// Dirty blocks stay until their space is needed.
+    pub destages_late: Cell<bool>,
     /// Writes that are on their way to the flash, and whether others wait.
     pub putting: Cell<usize>,
     pub is_held: Cell<bool>,
@@ -104,6 +113,9 @@ impl Volume {
             blocks: Cell::new(0),
             dirty: Cell::new(0),
             share: Cell::new(None),
+            weight: Cell::new(WEIGHT),
+            pins: RefCell::default(),
+            destages_late: Cell::new(false),
             putting: Cell::new(0),
             is_held: Cell::new(false),
             coming: Cell::new(0),
@@ -114,6 +126,11 @@ impl Volume {
             moved: Signal::new(),
             hurry: Signal::new(),
         }
+    }
+
+    /// True if a block is to stay.
+    pub fn is_pinned(&self, block: u64) -> bool {
+        self.pins.borrow().iter().any(|pin| pin.contains(&block))
     }
 
     pub fn state(&self) -> VolumeState {

@@ -1,7 +1,16 @@
 //! What requests cost: measured, by kind and length.
 
-use super::{Kind, Work};
+use super::Kind;
 use std::time::Duration;
+
+/// Work whose duration was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// A read of the slow device that a client waited for.
+    Read(Kind),
+    /// A read of the fast device.
+    Fast,
+}
 
 /// Lengths, by powers of two of blocks; the last is of all longer ones.
 const LENGTHS: usize = 10;
@@ -50,7 +59,6 @@ pub struct Costs {
     random: Means,
     sequential: Means,
     fast: Means,
-    destage: Mean,
 }
 
 impl Costs {
@@ -61,8 +69,6 @@ impl Costs {
             Work::Read(Kind::Random) => self.random.add(blocks, ms),
             Work::Read(Kind::Sequential) => self.sequential.add(blocks, ms),
             Work::Fast => self.fast.add(blocks, ms),
-            Work::Destage => self.destage.add(ms / blocks.max(1) as f32),
-            Work::Write(_) => {}
         }
     }
 
@@ -82,11 +88,6 @@ impl Costs {
     /// What a request of so many blocks takes the fast device, in milliseconds.
     pub fn fast(&self, blocks: u64) -> f32 {
         self.fast.of(blocks).unwrap_or(FAST_MS)
-    }
-
-    /// What it costs to write a block home, in milliseconds.
-    pub fn destage(&self) -> f32 {
-        self.destage.0.unwrap_or(RANDOM_MS / 2.0)
     }
 }
 
@@ -108,19 +109,14 @@ mod tests {
         assert_eq!((random(&costs, 2), random(&costs, 1)), (4.0, 8.0), "the nearest length");
         costs.measured(Work::Read(Kind::Random), 64, ms(17));
         assert_eq!((random(&costs, 2), random(&costs, 100)), (4.0, 0.16), "a share of each block");
-        costs.measured(Work::Destage, 4, ms(8));
-        assert_eq!(
-            (costs.destage(), costs.saved(Kind::Sequential, 1, 1 << 30)),
-            (2.0, 0.0),
-            "never negative"
-        );
+        assert_eq!(costs.saved(Kind::Sequential, 1, 1 << 30), 0.0, "never negative");
     }
 
     #[test]
     fn means_are_recent() {
         let mut costs = Costs::default();
-        (0..10).for_each(|_| costs.measured(Work::Destage, 1, ms(1)));
-        (0..200).for_each(|_| costs.measured(Work::Destage, 1, ms(3)));
-        assert!((2.9..=3.0).contains(&costs.destage()));
+        (0..10).for_each(|_| costs.measured(Work::Fast, 1, ms(1)));
+        (0..200).for_each(|_| costs.measured(Work::Fast, 1, ms(3)));
+        assert!((2.9..=3.0).contains(&costs.fast(1)));
     }
 }

@@ -1,60 +1,50 @@
-//! What a tier of a fast and a slow device decides: which device serves a request, and what moves between them.
+//! `tier`: a fast and a slow device, where blocks that cost the slow one the most time have copies on the fast one.
 //!
 //! ```text
-//!      Ask ──▶ Policy ──▶ Plan   fast · slow     who serves which blocks, now
-//!                ▲               fill            blocks that were read, copied to the fast device
-//!                │               fetch           blocks that are read besides, and copied
-//!      measured ─┘               destage         blocks that are written home, in this order
+//!      write ──▶ fast device, dirty ── its space is needed ──▶ slow device, with its neighbours, by place
+//!      read ───▶ a copy? fast · none? slow, and copied if a copy will save more time than it costs
 //! ```
 //!
-//! The home of every block is the slow device, at the same address. The fast device has copies: *clean* ones, which the
-//! slow device has as well, and *dirty* ones, which are newer than their home.
+//! The home of every block is the slow device, at the same address: an existing disk can be put under a tier, and the
+//! tier can be taken away under load. The fast device is a `flash`, which volumes share in proportion to their weights.
+//! Three tiers are a tier over a tier.
 //!
-//! Invariants: a policy never has more blocks on the fast device than its capacity; a block of a request is served by
-//! exactly one device; a dirty block leaves the fast device only after a plan that destages it.
+//! All that protects data is that of `accelerate`, whose invariants hold here, too; a tier differs in what it copies
+//! and how long dirty blocks stay. What is written again while it is dirty gets to the slow device once.
 //!
-//! Everything here is synchronous and deterministic in the calls: no clock is read, no device is known, nothing is
-//! drawn. The module deliberately does no I/O and keeps nothing durable: a layer does what the plans say.
+//! Keys:
+//! * `over`: the slow device, then the device of kind `flash`.
+//! * `placement` ("heat"): which blocks get a copy when they are read, and stay. "heat": all, and those stay that save
+//!   time for their space; "lru": all, and those stay that are asked for; "random-to-ssd": those of small requests that go on where no other ended; "static:PERCENT":
+//!   those of so many percent of all extents of 256 KiB.
+//! * `weight` (100): how much of the fast device the volume has beside other volumes, from 1 to 10000.
+//! * `pin` ([]): parts of the volume whose copies stay, each `{ offset = "1GiB", size = "64MiB" }`.
+//! * `store-timeout` ("30s"): as for `accelerate`.
+//!
+//! Commands: `top` lists the extents that cost the slow device, or would cost it, the most time; `explain` says why a
+//! block has a copy or none; `pin` and `unpin` change what is pinned, `set-placement` and `set-weight` the keys, until
+//! the device is opened again. The others are those of `accelerate`.
 
-mod cells;
 mod costs;
+mod heat;
 mod monitor;
 mod placement;
-mod reuse;
-mod state;
 mod streams;
-#[cfg(test)]
-mod tests;
 
-pub use monitor::Extent;
-pub use placement::Placement;
-pub use state::{Standing, Tier};
+pub(crate) use heat::Heat;
+pub(crate) use placement::Placement;
 
+use crate::accelerate::{self, Accelerate};
+use lamina_block::{
+    Arg, ArgType, Build, Bytes, Config, Error, Figure, Interval, Made, Over, Pending, Result, Traits, Unit,
+    Verb,
+};
+use serde::Deserialize;
 use std::ops::Range;
-use std::time::Duration;
-
-/// Bytes of a block, the unit in which the fast device has copies.
-pub const BLOCK: u64 = 4096;
-
-/// A request of a client: whole bytes of the slow device's addresses.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ask {
-    /// Whether the client writes.
-    pub is_write: bool,
-    /// The bytes; never none.
-    pub bytes: Range<u64>,
-}
-
-impl Ask {
-    /// The blocks that the request touches, some of them perhaps in part.
-    pub fn blocks(&self) -> Range<u64> {
-        self.bytes.start / BLOCK..self.bytes.end.div_ceil(BLOCK)
-    }
-}
 
 /// How a request looks to a slow device that has an arm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// The request begins where no recent one ended.
     #[default]
     Random,
@@ -62,72 +52,154 @@ pub enum Kind {
     Sequential,
 }
 
-/// Work whose duration was measured: of the slow device, but for the last one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Work {
-    /// A read that a client waited for.
-    Read(Kind),
-    /// A write that a client waited for.
-    Write(Kind),
-    /// A run of blocks that was written home.
-    Destage,
-    /// A read of the fast device that a client waited for.
-    Fast,
+/// The keys; see the module.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Keys {
+    #[serde(default)]
+    placement: String,
+    #[serde(default = "weight")]
+    weight: u32,
+    #[serde(default)]
+    pin: Vec<Part>,
+    #[serde(default = "accelerate::store_timeout")]
+    store_timeout: Interval,
 }
 
-/// What becomes of a request: ranges of blocks, none of them empty.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
-    /// How the request looks to the slow device.
-    pub kind: Kind,
-    /// Blocks that the fast device serves.
-    pub fast: Vec<Range<u64>>,
-    /// Blocks that the slow device serves.
-    pub slow: Vec<Range<u64>>,
-    /// Blocks of `slow` that are copied to the fast device once they were read.
-    pub fill: Vec<Range<u64>>,
-    /// Further blocks that are read from the slow device and copied, in the background.
-    pub fetch: Vec<Range<u64>>,
-    /// Dirty blocks that are written home in the background, in this order.
-    pub destage: Vec<Range<u64>>,
+fn weight() -> u32 {
+    100
 }
 
-impl Plan {
-    /// Empties the plan for the next request.
-    pub fn clear(&mut self) {
-        let Plan { kind, fast, slow, fill, fetch, destage } = self;
-        *kind = Kind::Random;
-        [fast, slow, fill, fetch, destage].into_iter().for_each(Vec::clear);
+/// A part of the volume.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Part {
+    offset: Bytes,
+    size: Bytes,
+}
+
+impl Part {
+    /// Its bytes.
+    pub fn bytes(self) -> Result<Range<u64>> {
+        let end = self.offset.0.checked_add(self.size.0).filter(|_| self.size.0 > 0);
+        end.map(|end| self.offset.0..end)
+            .ok_or_else(|| Error::invalid(format!("a part of {} from {} on is none", self.size, self.offset)))
     }
 }
 
-/// Adds a block to ranges, the last of which grows if the block comes right behind it.
-pub fn push(ranges: &mut Vec<Range<u64>>, block: u64) {
-    match ranges.last_mut() {
-        Some(last) if last.end == block => last.end += 1,
-        Some(_) | None => ranges.push(block..block + 1),
+/// The weight of a volume, as keys and commands give it.
+pub(crate) fn checked(weight: u32) -> Result<u32> {
+    match weight {
+        1..=10_000 => Ok(weight),
+        _ => Err(Error::invalid(format!("weight: {weight} is not from 1 to 10000"))),
     }
 }
 
-/// How many blocks the ranges have together.
-pub fn count(ranges: &[Range<u64>]) -> u64 {
-    ranges.iter().map(|range| range.end - range.start).sum()
-}
+impl Config for Keys {
+    const KIND: &'static str = "tier";
+    const SUMMARY: &'static str = "a fast and a slow device: copies of what costs the slow one the most time";
+    const CHILDREN: std::ops::RangeInclusive<usize> = 2..=2;
+    const TRAITS: Traits = Traits {
+        renamed: &[],
+        elsewhere: &["tiering", "hybrid", "auto-tiering", "dm-cache"],
+        heading: Some("TIER"),
+        figures: &FIGURES,
+        verbs: &VERBS,
+        ..accelerate::Keys::TRAITS
+    };
 
-/// What decides for a tier.
-pub trait Policy {
-    /// Decides about a request. `plan` is empty, and says afterwards what becomes of the request.
-    fn ask(&mut self, ask: &Ask, plan: &mut Plan);
-
-    /// A device took that long for such a work on so many blocks, the wait for other work not counted. A policy
-    /// that asks nothing of durations need not listen.
-    fn measured(&mut self, work: Work, blocks: u64, took: Duration) {
-        let _ = (work, blocks, took);
+    fn may_miss(&self, child: usize) -> bool {
+        child == 1
     }
 
-    /// All dirty blocks, ascending, as they would be written home now.
-    fn dirty(&self) -> Vec<Range<u64>>;
+    fn check(&self, over: &Over<'_>) -> Result<()> {
+        self.placement()?;
+        checked(self.weight)?;
+        self.pin.iter().try_for_each(|part| part.bytes().map(drop))?;
+        accelerate::check_over(over)
+    }
 
-    /// How many blocks the fast device has.
-    fn resident(&self) -> usize;
+    fn build(self, with: Build) -> Pending<Made> {
+        Box::pin(async move {
+            let pins = self.pin.iter().map(|part| part.bytes()).collect::<Result<Vec<_>>>()?;
+            let heat = Heat::new(self.placement()?);
+            let keys = accelerate::Keys::of_tier(self.store_timeout);
+            Ok(Accelerate::open_tier(keys, heat, self.weight, pins, with).await? as Made)
+        })
+    }
 }
+
+impl Keys {
+    fn placement(&self) -> Result<Placement> {
+        match self.placement.as_str() {
+            "" => Ok(Placement::default()),
+            text => text.parse().map_err(|e| Error::invalid(format!("placement: {e}"))),
+        }
+    }
+}
+
+const OWN_FIGURES: [Figure; 5] = {
+    use Unit::{Bytes, Count, Seconds, Text};
+    [
+        Figure::shown("/placement", Text, "Which blocks get a copy.").column("PLACEMENT"),
+        Figure::gauge("weight", "/weight", Count, "How much of the fast device the volume has."),
+        Figure::gauge("pinned_bytes", "/pinned_bytes", Bytes, "Parts whose copies stay."),
+        Figure::counter("saved_seconds_total", "/saved_seconds", Seconds, "The slow device was spared.")
+            .column("SAVED"),
+        Figure::counter("spent_seconds_total", "/spent_seconds", Seconds, "Reads of the slow device took.")
+            .column("SPENT"),
+    ]
+};
+
+/// What a tier shows: the figures of `accelerate`, and its own.
+const FIGURES: [Figure; OWN_FIGURES.len() + accelerate::FIGURES.len()] = {
+    let mut all = [OWN_FIGURES[0]; OWN_FIGURES.len() + accelerate::FIGURES.len()];
+    let mut n = 0;
+    while n < all.len() {
+        all[n] =
+            if n < OWN_FIGURES.len() { OWN_FIGURES[n] } else { accelerate::FIGURES[n - OWN_FIGURES.len()] };
+        n += 1;
+    }
+    all
+};
+
+const PART: &[Arg] = &[
+    Arg::required("offset", ArgType::Size, "where the part begins"),
+    Arg::required("size", ArgType::Size, "its length"),
+];
+
+const OWN_VERBS: [Verb; 6] = [
+    Verb::new("top", "lists the extents that cost the slow device the most time, or would")
+        .with(&[Arg::optional("count", ArgType::Count, "how many, 20 if it is not said")]),
+    Verb::new("explain", "says why a block has a copy, or none").with(&[Arg::required(
+        "offset",
+        ArgType::Size,
+        "a place in the block",
+    )]),
+    Verb::new("pin", "keeps the copies of a part, and makes those that are missing").with(PART),
+    Verb::new("unpin", "lets copies of a part go again").with(PART),
+    Verb::new("set-placement", "changes which blocks get a copy").with(&[Arg::required(
+        "placement",
+        ArgType::Text,
+        "\"heat\", \"lru\", \"random-to-ssd\" or \"static:PERCENT\"",
+    )]),
+    Verb::new("set-weight", "changes how much of the fast device the volume has").with(&[Arg::required(
+        "weight",
+        ArgType::Count,
+        "from 1 to 10000",
+    )]),
+];
+
+/// What a tier understands: the commands of `accelerate`, and its own.
+pub(crate) const VERBS: [Verb; OWN_VERBS.len() + accelerate::VERBS.len()] = {
+    let mut all = [OWN_VERBS[0]; OWN_VERBS.len() + accelerate::VERBS.len()];
+    let mut n = 0;
+    while n < all.len() {
+        all[n] = if n < OWN_VERBS.len() { OWN_VERBS[n] } else { accelerate::VERBS[n - OWN_VERBS.len()] };
+        n += 1;
+    }
+    all
+};
+
+#[cfg(test)]
+pub(crate) mod tests;

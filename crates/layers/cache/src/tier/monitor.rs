@@ -1,18 +1,19 @@
-//! What is known of the extents of a slow device: how they are used, and which of their blocks are dirty.
+//! What is known of the extents of a slow device: how they are used.
 //!
 //! ```text
 //!      page     64 extents that lie one behind the other, made when one of them is first used
-//!      extent   64 blocks, 256 KiB: reads, writes, blocks, sequential, milliseconds saved and spent · dirty, as bits
+//!      extent   64 blocks, 256 KiB: reads, writes, blocks, sequential, milliseconds saved and spent
 //! ```
 //!
 //! Figures age: they halve each time that a number of blocks was used, so that what counts is recent. They are aged
 //! when they are looked at, and not before.
 //!
-//! Invariants: the dirty bits are exact. At most so many pages are there as the owner allows, besides those with dirty
-//! blocks; those that were not used for the longest time go. The module decides nothing.
+//! Invariant: at most so many pages are there as the owner allows; those that were not used for the longest time go. The
+//! module decides nothing.
 
+use crate::flash::SLOT;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 /// Blocks of an extent.
 pub const EXTENT: u64 = 64;
@@ -28,8 +29,6 @@ pub struct Extent {
     pub writes: f32,
     /// Blocks of these requests; by them the mean size is known.
     pub blocks: f32,
-    /// Those of the blocks that had been used before, as far as was remembered.
-    pub reused: f32,
     /// Requests that went on where another one ended.
     pub sequential: f32,
     /// Milliseconds that the slow device was spared, because the fast device had what was read.
@@ -38,8 +37,6 @@ pub struct Extent {
     pub spent_ms: f32,
     /// The age to which the figures were aged.
     epoch: u32,
-    /// Dirty blocks.
-    dirty: u64,
 }
 
 /// A use of an extent.
@@ -51,8 +48,6 @@ pub struct Use {
     pub is_sequential: bool,
     /// Blocks of the extent that are used.
     pub blocks: u32,
-    /// Those of them that had been used before.
-    pub reused: u32,
     /// Milliseconds that the slow device was spared.
     pub saved_ms: f32,
     /// Milliseconds of the slow device.
@@ -71,7 +66,7 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Knows at most `extents` extents, rounded up to whole pages, and those with dirty blocks. Figures halve with each
+    /// Knows at most `extents` extents, rounded up to whole pages. Figures halve with each
     /// `half_life` blocks used, at least one.
     pub fn new(extents: u64, half_life: u64) -> Monitor {
         let pages_max = extents.div_ceil(PAGE).max(1) as usize;
@@ -104,9 +99,8 @@ impl Monitor {
     /// Forgets an eighth of the pages, those that were used last before all others.
     fn forget(&mut self) {
         let latest = |page: &Page| page.iter().map(|extent| extent.epoch).max().unwrap_or(0);
-        let is_clean = |page: &Page| page.iter().all(|extent| extent.dirty == 0);
-        let clean = self.pages.iter().filter(|(_, page)| is_clean(page));
-        let mut ages: Vec<(u32, u64)> = clean.map(|(number, page)| (latest(page), *number)).collect();
+        let mut ages: Vec<(u32, u64)> =
+            self.pages.iter().map(|(number, page)| (latest(page), *number)).collect();
         ages.sort_unstable();
         for (_, number) in ages.into_iter().take((self.pages_max / 8).max(1)) {
             self.pages.remove(&number);
@@ -124,7 +118,6 @@ impl Monitor {
             false => known.reads += 1.0,
         }
         known.blocks += by.blocks as f32;
-        known.reused += by.reused as f32;
         known.sequential += f32::from(u8::from(by.is_sequential));
         known.saved_ms += by.saved_ms;
         known.spent_ms += by.spent_ms;
@@ -146,42 +139,6 @@ impl Monitor {
         all.truncate(most);
         all
     }
-
-    /// A block is dirty from now on, or clean.
-    pub fn set_dirty(&mut self, block: u64, is_dirty: bool) {
-        let bit = 1 << (block % EXTENT);
-        if is_dirty {
-            self.entry(block / EXTENT).dirty |= bit;
-        } else if self.find(block / EXTENT).is_some_and(|extent| extent.dirty & bit != 0) {
-            self.entry(block / EXTENT).dirty &= !bit;
-        }
-    }
-
-    /// The first extent from `from` on that has a dirty block.
-    pub fn next_dirty(&self, from: u64) -> Option<u64> {
-        let pages = self.pages.range(from / PAGE..);
-        let extents = pages.flat_map(|(page, extents)| (page * PAGE..).zip(extents.iter()));
-        extents
-            .filter(|(number, extent)| *number >= from && extent.dirty != 0)
-            .map(|(number, _)| number)
-            .next()
-    }
-
-    /// Dirty blocks of an extent, ascending.
-    pub fn dirty(&self, extent: u64) -> impl Iterator<Item = u64> + use<> {
-        let bits = self.find(extent).map_or(0, |extent| extent.dirty);
-        (0..EXTENT).filter(move |bit| bits >> bit & 1 != 0).map(move |bit| extent * EXTENT + bit)
-    }
-
-    /// All dirty blocks, as ranges, ascending.
-    pub fn dirty_ranges(&self) -> Vec<Range<u64>> {
-        let (mut ranges, mut from) = (Vec::new(), 0);
-        while let Some(extent) = self.next_dirty(from) {
-            self.dirty(extent).for_each(|block| super::push(&mut ranges, block));
-            from = extent + 1;
-        }
-        ranges
-    }
 }
 
 impl Extent {
@@ -190,10 +147,25 @@ impl Extent {
         self.saved_ms + self.spent_ms
     }
 
+    /// What is shown of extent `number`.
+    pub fn json(&self, number: u64) -> Value {
+        let bytes = EXTENT * SLOT as u64;
+        json!({
+            "offset": number * bytes,
+            "bytes": bytes,
+            "reads": self.reads,
+            "writes": self.writes,
+            "mean_bytes": self.blocks / (self.reads + self.writes).max(1.0) * SLOT as f32,
+            "sequential_ratio": self.sequential / (self.reads + self.writes).max(1.0),
+            "saved_ms": self.saved_ms,
+            "spent_ms": self.spent_ms,
+        })
+    }
+
     fn aged(mut self, epoch: u32) -> Extent {
         let factor = 0.5f32.powi(epoch.wrapping_sub(self.epoch).min(64) as i32);
-        let Extent { reads, writes, blocks, reused, sequential, saved_ms, spent_ms, .. } = &mut self;
-        let figures = [reads, writes, blocks, reused, sequential, saved_ms, spent_ms];
+        let Extent { reads, writes, blocks, sequential, saved_ms, spent_ms, .. } = &mut self;
+        let figures = [reads, writes, blocks, sequential, saved_ms, spent_ms];
         figures.into_iter().for_each(|figure| *figure *= factor);
         self.epoch = epoch;
         self
@@ -223,28 +195,10 @@ mod tests {
     }
 
     #[test]
-    fn dirty_blocks_are_found_in_order() {
-        let mut monitor = Monitor::new(1, 100);
-        let blocks = [5, 6, 63, 64, 10_000, 1_000_000];
-        blocks.iter().rev().for_each(|block| monitor.set_dirty(*block, true));
-        monitor.set_dirty(7, false);
-        monitor.set_dirty(1 << 30, false);
-        assert_eq!(monitor.dirty_ranges(), [5..7, 63..65, 10_000..10_001, 1_000_000..1_000_001]);
-        assert_eq!((monitor.next_dirty(2), monitor.next_dirty(1_000_000 / 64 + 1)), (Some(156), None));
-        assert_eq!(monitor.dirty(0).collect::<Vec<_>>(), [5, 6, 63]);
-        blocks.iter().for_each(|block| monitor.set_dirty(*block, false));
-        assert_eq!(monitor.dirty_ranges(), []);
-    }
-
-    #[test]
-    fn memory_is_bounded_but_for_dirty_blocks() {
+    fn memory_is_bounded() {
         let mut monitor = Monitor::new(16 * PAGE, 10);
-        monitor.set_dirty(0, true);
         (0..10_000).for_each(|extent| monitor.used(extent * PAGE, read(1, 1.0)));
         assert!(monitor.memory() <= 16 * size_of::<Page>());
-        assert_eq!(monitor.dirty(0).count(), 1, "dirty blocks are not forgotten");
         assert!(monitor.extent(9_999 * PAGE).ms() > 0.0 && monitor.extent(PAGE).ms() == 0.0);
-        (0..100).for_each(|page| monitor.set_dirty(page * PAGE * EXTENT, true));
-        assert_eq!(monitor.dirty_ranges().len(), 100);
     }
 }

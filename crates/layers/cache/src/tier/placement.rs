@@ -3,6 +3,7 @@
 
 use super::Kind;
 use super::monitor::EXTENT;
+use std::fmt;
 use std::str::FromStr;
 
 /// A request of `random-to-ssd` is small up to so many blocks: the largest of the paper's transactions have 2 KiB, its
@@ -33,14 +34,6 @@ impl Placement {
             Placement::Lru | Placement::Heat => false,
         }
     }
-
-    /// Whether what a copy is worth counts, and not when it was used last alone.
-    pub(super) fn weighs(self) -> bool {
-        match self {
-            Placement::Heat => true,
-            Placement::Static(_) | Placement::RandomToSsd | Placement::Lru => false,
-        }
-    }
 }
 
 /// Whether an extent is among so many percent: evenly spread by Fibonacci hashing (Knuth, volume 3, section 6.4).
@@ -49,10 +42,21 @@ fn is_shared(extent: u64, percent: u8) -> bool {
     (spread * 100) >> 32 < u64::from(percent)
 }
 
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Placement::Static(percent) => write!(f, "static:{percent}"),
+            Placement::RandomToSsd => write!(f, "random-to-ssd"),
+            Placement::Lru => write!(f, "lru"),
+            Placement::Heat => write!(f, "heat"),
+        }
+    }
+}
+
 impl FromStr for Placement {
     type Err = String;
 
-    /// `static`, which is 50/50, `static:PERCENT`, `random-to-ssd`, `lru` or `heat`.
+    /// `static:PERCENT`, `static`, which is 50/50, `random-to-ssd`, `lru` or `heat`.
     fn from_str(text: &str) -> Result<Placement, String> {
         let percent = text.strip_prefix("static:").and_then(|percent| percent.parse().ok());
         match (text, percent) {
@@ -83,6 +87,7 @@ mod tests {
             ("heat", Placement::Heat),
         ] {
             assert_eq!(text.parse(), Ok(placement), "{text}");
+            assert_eq!(placement.to_string().parse(), Ok(placement), "{text}");
         }
         for text in ["", "static:101", "static:x", "Heat"] {
             let wrong = text.parse::<Placement>().expect_err("it is wrong");

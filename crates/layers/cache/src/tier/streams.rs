@@ -1,7 +1,9 @@
 //! Which requests go on where another one ended.
 
-use super::{Ask, BLOCK, Kind};
+use super::Kind;
+use crate::flash::SLOT;
 use std::collections::VecDeque;
+use std::ops::Range;
 
 /// Streams that are followed at a time: a client reads few files at once, and a drive's cache follows as many.
 const STREAMS: usize = 32;
@@ -14,8 +16,7 @@ pub struct Streams(VecDeque<(u64, u64)>);
 
 impl Streams {
     /// How a request looks, which is followed from now on.
-    pub fn kind(&mut self, ask: &Ask) -> Kind {
-        let bytes = &ask.bytes;
+    pub fn kind(&mut self, bytes: &Range<u64>) -> Kind {
         let known =
             self.0.iter().position(|(end, _)| (*end..=end.saturating_add(GAP)).contains(&bytes.start));
         let before = known.and_then(|known| self.0.remove(known)).map_or(0, |(_, len)| len);
@@ -26,7 +27,7 @@ impl Streams {
 
     /// How many blocks the stream of the latest request has, with it; at least one.
     pub fn blocks(&self) -> u64 {
-        self.0.front().map_or(1, |(_, len)| len.div_ceil(BLOCK).max(1))
+        self.0.front().map_or(1, |(_, len)| len.div_ceil(SLOT as u64).max(1))
     }
 }
 
@@ -35,7 +36,7 @@ mod tests {
     use super::*;
 
     fn kind(streams: &mut Streams, start: u64, len: u64) -> Kind {
-        streams.kind(&Ask { is_write: false, bytes: start..start + len })
+        streams.kind(&(start..start + len))
     }
 
     #[test]

@@ -1,154 +1,286 @@
-//! Tests of whole tiers: what holds for all placements, and what `heat` is for.
+//! Tiers of a flash and a slow device, simulated.
 
-use super::*;
-use crate::testing::xorshift;
-use std::collections::{BTreeMap, BTreeSet};
+use super::Keys;
+use crate::accelerate::tests::report::made;
+use crate::redo::tests::{disk, put_disks};
+use crate::testing::*;
+use lamina_block::Begin;
+use lamina_kit::flaw::FLAW;
+use lamina_sim::{Check, Rig, Run, SimEnv, Simulation, gauntlet};
+use std::time::Duration;
 
-const PLACEMENTS: [Placement; 4] =
-    [Placement::Static(30), Placement::RandomToSsd, Placement::Lru, Placement::Heat];
+/// Bytes of the simulated disks: the flash is not much larger than what is written, so that it goes round.
+const DISK: u64 = 1200 << 10;
 
-fn ask(is_write: bool, blocks: Range<u64>) -> Ask {
-    Ask { is_write, bytes: blocks.start * BLOCK..blocks.end * BLOCK }
+/// A tier called `name` over disk `slow`, on the flash.
+async fn tier(rig: &Rig, name: &str, keys: Value, slow: usize, flash: &Rc<Node>) -> Result<Rc<Node>> {
+    let over = vec![rig.disk(slow), Rc::clone(flash)];
+    rig.build(&Kind::of::<Keys>(), name, keys, over).await
 }
 
-/// A tier, and what is believed of it by its plans alone.
-struct Check {
-    tier: Tier,
-    plan: Plan,
-    /// Blocks that may have a copy, and whether it is dirty.
-    copies: BTreeMap<u64, bool>,
+async fn flash(rig: &Rig, disk: usize) -> Result<Rc<Node>> {
+    rig.build(&Kind::of::<crate::flash::Keys>(), "flash", json!({}), vec![rig.disk(disk)]).await
 }
 
-impl Check {
-    fn new(blocks: usize, placement: Placement) -> Check {
-        Check { tier: Tier::new(blocks, placement), plan: Plan::default(), copies: BTreeMap::new() }
-    }
-
-    /// Asks, checks the plan, and says how many blocks the fast device served.
-    fn ask(&mut self, ask: &Ask) -> u64 {
-        let Check { tier, plan, copies } = self;
-        plan.clear();
-        tier.ask(ask, plan);
-        let served: Vec<u64> = plan.fast.iter().chain(&plan.slow).flat_map(Clone::clone).collect();
-        let once: BTreeSet<u64> = served.iter().copied().collect();
-        assert_eq!(once, ask.blocks().collect(), "each block is served");
-        assert_eq!(served.len(), once.len(), "and once");
-        for block in plan.fast.iter().flat_map(Clone::clone) {
-            assert!(ask.is_write || copies.contains_key(&block), "{block} was never copied");
-            *copies.entry(block).or_default() |= ask.is_write;
-        }
-        for block in plan.slow.iter().flat_map(Clone::clone) {
-            assert_ne!(copies.get(&block), Some(&true), "the home of {block} is old");
-        }
-        for block in plan.fill.iter().flat_map(Clone::clone) {
-            assert!(plan.slow.iter().any(|range| range.contains(&block)) && !ask.is_write);
-            copies.insert(block, false);
-        }
-        for block in plan.destage.iter().flat_map(Clone::clone) {
-            assert_eq!(copies.insert(block, false), Some(true), "only dirty blocks are written home");
-        }
-        assert!(tier.resident() <= tier.memory()[0] / 10, "no more copies than cells");
-        count(&plan.fast)
-    }
-
-    fn dirty(&self) -> Vec<Range<u64>> {
-        let mut ranges = Vec::new();
-        self.copies.iter().filter(|(_, dirty)| **dirty).for_each(|(block, _)| push(&mut ranges, *block));
-        ranges
-    }
-
-    fn measured(&mut self, kind: Kind, ms: u64) {
-        self.tier.measured(Work::Read(kind), 1, Duration::from_millis(ms));
-    }
+pub fn subject() -> Subject {
+    Subject::new("tier", |rig| async move { tier(&rig, "top", json!({}), 0, &flash(&rig, 1).await?).await })
+        .disks_of(DISK)
+        .seeds(3)
 }
 
-#[test]
-fn what_is_dirty_is_served_fast_until_it_was_written_home() {
-    for placement in PLACEMENTS {
-        for blocks in [1, 50, 1000] {
-            let (mut check, mut random) = (Check::new(blocks, placement), xorshift(blocks as u64));
-            for number in 0..6000 {
-                let start = random() % (4 * blocks as u64);
-                check.ask(&ask(random() % 3 == 0, start..start + 1 + random() % 6));
-                if number % 500 == 0 {
-                    assert_eq!(check.tier.dirty(), check.dirty(), "{placement:?}, {blocks} blocks");
-                }
-                if number % 100 == 0 {
-                    check.measured(Kind::Random, 5 + random() % 5);
+/// A tier whose flash another one fills, so that blocks move all the time, and whose rules change.
+fn crowded() -> Subject {
+    Subject::new("crowded tier", |rig| async move {
+        let flash = flash(&rig, 1).await?;
+        let top = tier(&rig, "top", json!({ "weight": 30 }), 0, &flash).await?;
+        if top.geometry().read_only {
+            return Ok(top);
+        }
+        let other = tier(&rig, "other", json!({ "placement": "lru" }), 2, &flash).await?;
+        let (env, weak) = (rig.env(), Rc::downgrade(&top));
+        for _ in 0..CROWD {
+            // It may fail: disks do.
+            let _asked = ask(&env, &other).await;
+        }
+        let (task, neighbour) = (Rc::clone(&env), Rc::downgrade(&other));
+        rig.user(async move {
+            for _ in 0..10 * CROWD {
+                task.sleep(Duration::from_micros(task.random() % 100)).await;
+                let Some(other) = neighbour.upgrade().filter(|_| !task.is_ending()) else { return };
+                if ask(&task, &other).await.is_err_and(|e| e.kind() == ErrorKind::Offline) {
+                    return;
                 }
             }
+        });
+        let task = env;
+        rig.user(async move {
+            loop {
+                task.sleep(Duration::from_micros(task.random() % 20_000)).await;
+                let Some(top) = weak.upgrade().filter(|_| !task.is_ending()) else { return };
+                let placement = ["heat", "lru", "random-to-ssd", "static:30"][(task.random() % 4) as usize];
+                let args = json!({ "placement": placement });
+                let set = top.control(Command { name: "set-placement".into(), args }).await;
+                let args = json!({ "weight": 1 + task.random() % 100 });
+                let weighed = top.control(Command { name: "set-weight".into(), args }).await;
+                if [set, weighed]
+                    .iter()
+                    .any(|set| set.as_ref().is_err_and(|e| e.kind() == ErrorKind::Offline))
+                {
+                    return;
+                }
+            }
+        });
+        Ok(top)
+    })
+    .disks_of(DISK)
+    .seeds(1)
+}
+
+/// Requests to the other tier of `crowded` before the device is there.
+const CROWD: u32 = 20;
+
+/// Reads or writes some sectors somewhere.
+async fn ask(env: &Rc<SimEnv>, node: &Rc<Node>) -> Result<()> {
+    let len = 512 * (1 + env.random() % 64);
+    let at = env.random() % ((node.geometry().size - len) / 512) * 512;
+    let buf = Buf::from_vec(vec![env.random() as u8; len as usize]);
+    node.submit(match env.random() % 3 {
+        0 => Io::read(at, buf),
+        _ => Io::write(at, buf, Durability::Cached),
+    })
+    .await
+}
+
+/// Three tiers: a tier is the slow device of another one.
+fn three() -> Subject {
+    Subject::new("three tiers", |rig| async move {
+        let over = vec![tier(&rig, "middle", json!({}), 0, &flash(&rig, 1).await?).await?];
+        let fast = rig.build(&Kind::of::<crate::flash::Keys>(), "fast", json!({}), vec![rig.disk(2)]).await?;
+        let over = over.into_iter().chain([fast]).collect();
+        rig.build(&Kind::of::<Keys>(), "top", json!({}), over).await
+    })
+    .disks_of(DISK)
+    .seeds(1)
+}
+
+#[test]
+fn blocks_move_all_the_time() {
+    for check in [Check::Model, Check::Crash] {
+        lamina_sim::test(&crowded(), check, &lamina_sim::replay!());
+    }
+}
+
+gauntlet!(of_three, three());
+
+/// What must be noticed, by which check, and over which subject.
+type Canary = (&'static str, fn() -> Subject, Check);
+
+#[test]
+fn canaries() {
+    let canaries: [Canary; 5] = [
+        ("absent sectors are read from the flash", subject, Check::Model),
+        ("absent sectors are forgotten", subject, Check::Crash),
+        ("a checkpoint of what stays dirty", crowded, Check::Crash),
+        ("checkpoint before the store", crowded, Check::Crash),
+        ("unordered overlap", subject, Check::Model),
+    ];
+    let seeds: u64 = std::env::var("LAMINA_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(40);
+    let unnoticed = |(flaw, subject, check): &Canary| {
+        FLAW.set(Some(flaw));
+        let found = (0..seeds).find(|seed| lamina_sim::run(&subject(), *check, *seed, Run::Sample).is_err());
+        FLAW.set(None);
+        found.is_none()
+    };
+    let missed: Vec<_> = canaries.iter().filter(|canary| unnoticed(canary)).map(|canary| canary.0).collect();
+    assert!(missed.is_empty(), "nothing noticed: {missed:?}");
+}
+
+/// A new tier on a new flash, over a slow device that is full of 0xAB.
+async fn new_tier(env: &Rc<SimEnv>, keys: Value) -> Rc<Node> {
+    let slow = disk(env, "store");
+    let full = Io::write(0, Buf::from_vec(vec![0xAB; SLOW as usize]), Durability::Fua);
+    slow.submit(full).await.expect("written");
+    let flash = Kind::of::<crate::flash::Keys>();
+    let flash = made(env, Begin::Format, &flash, "flash", json!({}), vec![disk(env, "flash")]).await;
+    made(env, Begin::Format, &Kind::of::<Keys>(), "top", keys, vec![slow, flash]).await
+}
+
+const SLOW: u64 = 2 << 20;
+
+/// Runs `test` in a world that has the disks.
+fn run<F: Future<Output = ()> + 'static>(test: impl FnOnce(Rc<SimEnv>) -> F) {
+    let world = Simulation::new(1);
+    put_disks(&world.env(), &[("store", SLOW), ("flash", 4 << 20)]);
+    world.run(test(world.env())).expect("it ends");
+}
+
+async fn write(node: &Rc<Node>, at: u64, len: usize, byte: u8) {
+    let buf = Buf::from_vec(vec![byte; len]);
+    node.submit(Io::write(at, buf, Durability::Cached)).await.expect("written");
+}
+
+async fn read(node: &Rc<Node>, at: u64, len: usize) -> Vec<u8> {
+    let buf = Buf::zeroed(len);
+    node.submit(Io::read(at, buf.clone())).await.expect("read");
+    buf.to_vec()
+}
+
+async fn ctl(node: &Rc<Node>, name: &str, args: Value) -> Value {
+    node.control(Command { name: name.into(), args }).await.expect(name)
+}
+
+fn figure(node: &Rc<Node>, name: &str) -> u64 {
+    node.info()[name].as_u64().expect(name)
+}
+
+#[test]
+fn a_small_write_waits_for_no_read_of_the_slow_device() {
+    run(|env| async move {
+        let top = new_tier(&env, json!({ "placement": "random-to-ssd" })).await;
+        let reads = Rc::new(std::cell::Cell::new(0));
+        let counted = Rc::clone(&reads);
+        env.set_fault(Some(Box::new(move |_, disk, io| {
+            let is_read = disk == "store" && matches!(io.op, lamina_block::Op::Read(_));
+            counted.set(counted.get() + u32::from(is_read));
+            None
+        })));
+        write(&top, 512, 512, 1).await;
+        write(&top, 4096 + 1024, 8192, 2).await;
+        write(&top, 2048, 1024, 3).await;
+        assert_eq!(reads.get(), 0, "reads of the slow device");
+        let mut expected = vec![0xAB; 16 << 10];
+        expected[512..1024].fill(1);
+        expected[2048..3072].fill(3);
+        expected[4096 + 1024..4096 + 1024 + 8192].fill(2);
+        assert_eq!(read(&top, 2048, 1024).await, [3; 1024]);
+        assert_eq!(reads.get(), 0, "the flash has all that was asked for");
+        assert!(read(&top, 0, 16 << 10).await == expected);
+        assert!(reads.get() > 0);
+        ctl(&top, "drain", json!({})).await;
+        assert!(read(&disk(&env, "store"), 0, 16 << 10).await == expected, "the slow device has it all");
+        assert!(read(&top, 0, 16 << 10).await == expected);
+    });
+}
+
+#[test]
+fn what_is_written_again_gets_to_the_slow_device_once() {
+    run(|env| async move {
+        let top = new_tier(&env, json!({})).await;
+        for n in 0..100 {
+            write(&top, 8192, 4096, n).await;
+            env.sleep(Duration::from_secs(1)).await;
         }
-    }
+        assert_eq!((figure(&top, "destaged_bytes"), figure(&top, "dirty_bytes")), (0, 4096));
+        ctl(&top, "drain", json!({})).await;
+        assert_eq!((figure(&top, "destaged_bytes"), figure(&top, "dirty_bytes")), (4096, 0));
+        assert_eq!(read(&disk(&env, "store"), 8192, 4096).await, [99; 4096]);
+    });
 }
 
 #[test]
-fn placements_change_and_nothing_dirty_is_lost() {
-    let (mut check, mut random) = (Check::new(300, Placement::Lru), xorshift(9));
-    for number in 0..20_000 {
-        if number % 1000 == 0 {
-            check.tier.place(PLACEMENTS[number / 1000 % PLACEMENTS.len()]);
+fn what_is_dirty_goes_home_before_its_space_is_needed() {
+    run(|env| async move {
+        let top = new_tier(&env, json!({})).await;
+        // Several times what the flash holds; the last block of each round stays dirty.
+        for round in 0..20u8 {
+            for block in 0..400 {
+                write(&top, block * 4096, 4096, round).await;
+            }
         }
-        let start = random() % 1000;
-        check.ask(&ask(random() % 2 == 0, start..start + 1));
-    }
-    assert_eq!(check.tier.dirty(), check.dirty());
-}
-
-/// Hits of a hot set of 400 blocks in the second half, while long sequential reads come through.
-fn hot(placement: Placement) -> u64 {
-    let (mut check, mut random) = (Check::new(640, placement), xorshift(5));
-    let mut hits = 0;
-    for number in 0..20_000u64 {
-        let start = random() % 400 * 100;
-        let hot = check.ask(&ask(false, start..start + 1));
-        hits += if number >= 10_000 { hot } else { 0 };
-        check.measured(Kind::Random, 8);
-        let scan = 1_000_000 + 4 * number;
-        check.ask(&ask(false, scan..scan + 4));
-        check.measured(Kind::Sequential, 1);
-    }
-    hits
+        let (dirty, share) = (figure(&top, "dirty_bytes"), figure(&top, "share_bytes"));
+        assert!(dirty > 0 && dirty < share, "{dirty} of {share}");
+        assert!(figure(&top, "destaged_bytes") < 20 * 400 * 4096, "some were written again before they went");
+        ctl(&top, "drain", json!({})).await;
+        assert_eq!(read(&disk(&env, "store"), 0, 400 * 4096).await, vec![19; 400 * 4096]);
+    });
 }
 
 #[test]
-fn a_scan_leaves_what_is_hot() {
-    let (lru, heat) = (hot(Placement::Lru), hot(Placement::Heat));
-    assert!(heat > 9_000 && heat > 2 * lru, "of 10,000: heat {heat}, LRU {lru}");
+fn what_is_known_and_pinned_is_shown_and_can_be_changed() {
+    run(|env| async move {
+        let top = new_tier(&env, json!({ "pin": [{ "offset": 0, "size": "64KiB" }] })).await;
+        env.sleep(Duration::from_secs(5)).await;
+        assert_eq!((figure(&top, "pinned_bytes"), figure(&top, "cached_bytes")), (64 << 10, 64 << 10));
+        let told = ctl(&top, "explain", json!({ "offset": "60KiB" })).await;
+        assert_eq!((&told["pinned"], &told["copy"]["dirty"]), (&json!(true), &json!(false)), "{told}");
+        assert_eq!(ctl(&top, "explain", json!({ "offset": "1MiB" })).await["copy"], Value::Null);
+        read(&top, 1 << 20, 4096).await;
+        let top_extents = ctl(&top, "top", json!({ "count": 1 })).await;
+        assert_eq!(top_extents["extents"][0]["offset"], json!(1 << 20), "{top_extents}");
+        ctl(&top, "unpin", json!({ "offset": "16KiB", "size": "16KiB" })).await;
+        assert_eq!(figure(&top, "pinned_bytes"), 48 << 10);
+        let all = Command { name: "pin".into(), args: json!({ "offset": 0, "size": SLOW }) };
+        let refused = top.control(all).await.expect_err("too much");
+        assert!(refused.to_string().contains("half of the volume's part"), "{refused}");
+        assert_eq!(
+            ctl(&top, "set-placement", json!({ "placement": "static:30" })).await["placement"],
+            "static:30"
+        );
+        for (name, args) in
+            [("set-weight", json!({ "weight": 0 })), ("set-placement", json!({ "placement": "x" }))]
+        {
+            top.control(Command { name: name.into(), args }).await.expect_err(name);
+        }
+    });
 }
 
 #[test]
-fn what_is_only_written_gives_way_to_what_is_read() {
-    let (mut check, mut random) = (Check::new(640, Placement::Heat), xorshift(6));
-    let mut hits = 0;
-    for number in 0..20_000u64 {
-        check.ask(&ask(true, 1_000_000 + 2 * number..1_000_001 + 2 * number));
-        let start = random() % 400 * 100;
-        let hit = check.ask(&ask(false, start..start + 1));
-        hits += if number >= 10_000 { hit } else { 0 };
-        check.measured(Kind::Random, 8);
-    }
-    assert!(hits > 8_000, "{hits} of 10,000");
-}
-
-#[test]
-fn the_tier_says_why() {
-    let mut check = Check::new(64, Placement::Heat);
-    check.ask(&ask(true, 7..8));
-    let standing = check.tier.explain(7);
-    assert!(standing.is_dirty && standing.rank.is_some() && standing.least.is_none());
-    assert_eq!((standing.extent.writes, standing.extent.reads), (1.0, 0.0));
-    assert_eq!(check.tier.explain(8).rank, None);
-    check.ask(&ask(false, 1000..1001));
-    let top = check.tier.top(5);
-    assert_eq!(top.len(), 1, "a write costs the slow device nothing yet");
-    assert_eq!(top[0].0, 1000 / monitor::EXTENT);
-}
-
-#[test]
-fn it_takes_ten_bytes_for_a_block_and_pages() {
-    let mut tier = Tier::new(1 << 20, Placement::Heat);
-    let mut plan = Plan::default();
-    (0..100_000).for_each(|block| tier.ask(&ask(false, block * 7..block * 7 + 1), &mut plan));
-    let [cells, pages] = tier.memory();
-    assert!(cells <= 10 << 20 && pages <= 16 << 20, "{cells} and {pages} bytes");
+fn a_volume_has_its_weight_of_the_flash() {
+    run(|env| async move {
+        put_disks(&env, &[("one", SLOW), ("two", SLOW), ("fast", 4 << 20)]);
+        let flash = Kind::of::<crate::flash::Keys>();
+        let flash = made(&env, Begin::Format, &flash, "fast", json!({}), vec![disk(&env, "fast")]).await;
+        let mut tiers = Vec::new();
+        for (name, weight) in [("one", 100), ("two", 300)] {
+            let over = vec![disk(&env, name), Rc::clone(&flash)];
+            let keys = json!({ "weight": weight });
+            tiers.push(made(&env, Begin::Format, &Kind::of::<Keys>(), name, keys, over).await);
+        }
+        let shares = || [0, 1].map(|n: usize| figure(&tiers[n], "share_bytes"));
+        let [one, two] = shares();
+        assert!(two.abs_diff(3 * one) < 16384, "{one} and {two}");
+        ctl(&tiers[0], "set-weight", json!({ "weight": 300 })).await;
+        let [one, two] = shares();
+        assert!(one.abs_diff(two) < 8192, "{one} and {two}");
+    });
 }

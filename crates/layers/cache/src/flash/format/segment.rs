@@ -49,7 +49,7 @@ struct SummaryBytes {
 struct EntryBytes {
     volume: U16,
     what: u8,
-    zero: u8,
+    absent: u8,
     generation: U32,
     serial: U64,
     block: U64,
@@ -101,6 +101,8 @@ pub struct Entry {
     pub slot: u32,
     /// Of the data.
     pub checksum: u64,
+    /// Of a single block: sectors of 512 bytes that its slot does not have, a bit each. 0: all is there.
+    pub absent: u8,
 }
 
 impl Entry {
@@ -113,7 +115,7 @@ impl Entry {
         EntryBytes {
             volume: self.volume.into(),
             what: self.what as u8,
-            zero: 0,
+            absent: self.absent,
             generation: self.generation.into(),
             serial: self.serial.into(),
             block: self.block.into(),
@@ -135,9 +137,14 @@ impl Entry {
             }
             What::Dropped => slot == 0,
         };
+        // A block of which nothing is there is none.
+        let has_data = match what {
+            What::Written | What::Clean => bytes.absent == 0 || (count == 1 && bytes.absent != 0xFF),
+            What::Dropped | What::Lost => bytes.absent == 0,
+        };
         let has_blocks = count > 0 && block.checked_add(count.into()).is_some_and(|end| end < BLOCKS);
         let has_number = bytes.serial.get() < NUMBERS && bytes.generation.get() < GENERATIONS;
-        (has_blocks && has_place && has_number).then_some(Entry {
+        (has_blocks && has_place && has_data && has_number).then_some(Entry {
             volume: bytes.volume.get(),
             what,
             generation: bytes.generation.get(),
@@ -146,6 +153,7 @@ impl Entry {
             count,
             slot,
             checksum: bytes.checksum.get(),
+            absent: bytes.absent,
         })
     }
 

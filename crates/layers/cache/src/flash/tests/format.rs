@@ -1,5 +1,5 @@
 //! What version 1 of the format says, byte for byte: `tests/golden/flash-1.txt` is a whole flash, slot by slot, and
-//! `flash-1-lost.txt` another one, with blocks that cannot be read. And what is refused.
+//! `flash-1-lost.txt` another one, with blocks that cannot be read. Of version 2: `flash-2.txt`. And what is refused.
 
 use super::super::Cache;
 use super::super::format::*;
@@ -14,9 +14,11 @@ use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 const GOLDEN: &str = include_str!("../../../tests/golden/flash-1.txt");
+const GOLDEN_PARTS: &str = include_str!("../../../tests/golden/flash-2.txt");
 const GOLDEN_LOST: &str = include_str!("../../../tests/golden/flash-1-lost.txt");
 
 const SHAPE: Super = Super {
+    version: 1,
     segment_slots: 16,
     segments: 20,
     uuid: 0x0011_2233_4455_6677_8899_AABB_CCDD_EEFF,
@@ -80,11 +82,13 @@ fn entries() -> Vec<Entry> {
         count: 3,
         slot: 5,
         checksum: 0xFEDC_BA98_7654_3210,
+        absent: 0,
     };
+    let part = Entry { block: 9, count: 1, slot: 7, absent: 0x7F, ..written };
     let clean = Entry { what: What::Clean, volume: 0, block: 0, count: 1, slot: 8, ..written };
     let dropped = Entry { what: What::Dropped, count: u32::MAX, block: 1, slot: 0, ..written };
     let lost = Entry { what: What::Lost, block: 7, count: 1, slot: 6, ..written };
-    vec![written, clean, dropped, lost]
+    vec![written, clean, dropped, lost, part]
 }
 
 fn head() -> Head {
@@ -154,9 +158,9 @@ fn superblocks_that_cannot_be_used_are_refused_in_words() {
         let e = Super::decode(bytes, size).expect_err("refused");
         (e.kind(), e.message().to_owned())
     };
-    let (kind, message) = said(&with(&good, 16, &2u32.to_le_bytes(), 0), SIZE);
+    let (kind, message) = said(&with(&good, 16, &3u32.to_le_bytes(), 0), SIZE);
     assert_eq!(kind, ErrorKind::Unsupported);
-    assert!(message.contains("format 2; this program knows 1"), "{message}");
+    assert!(message.contains("format 3; this program knows 1 to 2"), "{message}");
     let (kind, message) = said(&good, SIZE - 1);
     assert_eq!(kind, ErrorKind::Corrupt);
     assert!(message.contains("has become smaller"), "{message}");
@@ -210,6 +214,10 @@ fn entries_that_cannot_be_are_refused() {
         Entry { generation: u32::MAX, ..good },
         Entry { slot: 5, ..dropped },
         Entry { count: 0, ..dropped },
+        Entry { absent: 1, ..good },
+        Entry { absent: 0xFF, count: 1, ..good },
+        Entry { absent: 1, count: 1, ..dropped },
+        Entry { absent: 1, ..entries()[3] },
     ];
     for entry in wrong {
         let bytes = encoded(&Head { entries: vec![entry], ..head() }, KEY);
@@ -328,13 +336,17 @@ fn golden(text: &str) -> Vec<(u32, Vec<u8>)> {
     text.lines().map(|line| slot(line).expect("a slot")).collect()
 }
 
-/// A new flash, as it was written for the first time.
+/// A new flash of version 1, as it was written for the first time.
 async fn made(env: &Rc<SimEnv>) -> Rc<Cache> {
+    made_as(env, SHAPE).await
+}
+
+async fn made_as(env: &Rc<SimEnv>, shape: Super) -> Rc<Cache> {
     let flash = disk(env, "flash");
     let first = State { sequence: 1, tails: [1, 1], next_segment: 1, volumes: Vec::new() };
     put_slot(&flash, STATES[0], &State::default().encode(KEY)).await;
     put_slot(&flash, STATES[1], &first.encode(KEY)).await;
-    put_slot(&flash, 0, &SHAPE.encode()).await;
+    put_slot(&flash, 0, &shape.encode()).await;
     let cache = Cache::open("flash", &(Rc::clone(env) as _), flash).await.expect("opened");
     // When it was written for the first time the numbers went on where they were.
     cache.segments.borrow_mut().next = first.next_segment;
@@ -352,7 +364,7 @@ async fn put(
     dirty: bool,
 ) {
     let bytes = blocks.iter().flat_map(|byte| vec![*byte; SLOT]).collect();
-    let how = How { dirty, durability: Durability::Fua };
+    let how = How { dirty, durability: Durability::Fua, absent: 0 };
     let space = cache.reserve(blocks.len() as u64).await.expect("space");
     cache.put(space, volume, block, &Buf::from_vec(bytes), how).await.expect("put");
     // All that goes on in the background has ended: what is written does not depend on how long it takes.
@@ -399,6 +411,26 @@ async fn with_lost_blocks(env: Rc<SimEnv>) -> String {
     dump(&flash).await
 }
 
+/// Blocks of which sectors are absent: one that is dirty, and a clean one that is copied.
+async fn with_parts(env: Rc<SimEnv>) -> String {
+    let cache = made_as(&env, Super { version: 2, ..SHAPE }).await;
+    let one = cache.volume(ONE, 64).await.expect("a volume");
+    for (block, absent) in [(0, 0xF0), (8, 0x7E)] {
+        let how = How { dirty: true, durability: Durability::Fua, absent };
+        let space = cache.reserve(1).await.expect("space");
+        let data = Buf::from_vec(vec![block as u8 + 1; SLOT]);
+        cache.put(space, &one, block, &data, how).await.expect("put");
+        env.sleep(Duration::from_secs(5)).await;
+    }
+    let (dirty, upto) = cache.batch(&one, 1).expect("a batch");
+    cache.checkpoint(&one, upto, &dirty).await.expect("durable");
+    let flash = disk(&env, "flash");
+    let cache = Cache::open("flash", &(Rc::clone(&env) as _), Rc::clone(&flash)).await.expect("opened");
+    cache.rotate((SMALL, 0)).await;
+    env.sleep(Duration::from_secs(5)).await;
+    dump(&flash).await
+}
+
 fn is_as_it_was(text: &str, golden: &str, name: &str) {
     if std::env::var_os("LAMINA_BLESS").is_some() {
         let path = format!("{}/tests/golden/{name}", env!("CARGO_MANIFEST_DIR"));
@@ -411,6 +443,24 @@ fn is_as_it_was(text: &str, golden: &str, name: &str) {
 fn version_1_is_as_it_was() {
     is_as_it_was(&run(written), GOLDEN, "flash-1.txt");
     is_as_it_was(&run(with_lost_blocks), GOLDEN_LOST, "flash-1-lost.txt");
+}
+
+#[test]
+fn version_2_is_as_it_was() {
+    is_as_it_was(&run(with_parts), GOLDEN_PARTS, "flash-2.txt");
+    run(|env: Rc<SimEnv>| async move {
+        let flash = disk(&env, "flash");
+        for (slot, bytes) in golden(GOLDEN_PARTS) {
+            put_slot(&flash, slot, &bytes).await;
+        }
+        let cache = Cache::open("flash", &(Rc::clone(&env) as _), flash).await.expect("opened");
+        let one = cache.volume(ONE, 64).await.expect("a volume");
+        let runs = cache.runs(&one, 0..9);
+        let absent: Vec<_> =
+            runs.iter().map(|run| (run.blocks.start, run.slot.is_some(), run.absent)).collect();
+        assert_eq!(absent, [(0, false, 0), (8, true, 0x7E)], "the clean one went with its tail");
+        assert!(cache.takes_parts() && cache.is_dirty_at(&one, 8..9));
+    });
 }
 
 #[test]

@@ -22,7 +22,7 @@ pub async fn open(env: &Rc<SimEnv>) -> Rc<Cache> {
 }
 
 pub async fn put(cache: &Rc<Cache>, volume: &Rc<super::super::Volume>, block: u64, byte: u8) {
-    let how = How { dirty: true, durability: Durability::Fua };
+    let how = How { dirty: true, durability: Durability::Fua, absent: 0 };
     let space = cache.reserve(1).await.expect("space");
     cache.put(space, volume, block, &Buf::from_vec(vec![byte; SLOT]), how).await.expect("put");
 }
@@ -183,7 +183,7 @@ fn what_was_lost_does_not_come_back_over_what_is_durable() {
             let cache = open(&env).await;
             let volume = cache.volume(VOLUME, 64).await.expect("made");
             for (block, byte) in [(3, 1), (5, 2)] {
-                let how = How { dirty: true, durability: Durability::Cached };
+                let how = How { dirty: true, durability: Durability::Cached, absent: 0 };
                 let space = cache.reserve(1).await.expect("space");
                 cache.put(space, &volume, block, &Buf::from_vec(vec![byte; SLOT]), how).await.expect("put");
             }
@@ -216,7 +216,7 @@ fn what_waits_for_a_segment_gets_the_next_one() {
             let free = std::mem::take(&mut cache.segments.borrow_mut().free);
             let put = async {
                 for (n, space) in rooms.into_iter().enumerate() {
-                    let how = How { dirty: true, durability: Durability::Cached };
+                    let how = How { dirty: true, durability: Durability::Cached, absent: 0 };
                     let data = Buf::from_vec(vec![2; 3 * SLOT]);
                     cache.put(space, &volume, 20 + 3 * n as u64, &data, how).await.expect("put");
                 }

@@ -1,0 +1,162 @@
+//! What a tier decides, and what it learns: which reads fill the fast device, and which hits keep a block there.
+//!
+//! ```text
+//!      read ─▶ stream? ─▶ what does a copy of it save? ─▶ fills · counts        (placement)
+//!      end  ─▶ how long did it take? ─▶ costs, by kind and length · the monitor of extents
+//! ```
+//!
+//! Everything here is synchronous; no device is known, and time comes with the calls.
+
+use super::Kind;
+use super::costs::{Costs, Work};
+use super::monitor::{EXTENT, Monitor, Use};
+use super::placement::Placement;
+use super::streams::Streams;
+use crate::flash::SLOT;
+use lamina_block::Time;
+use serde_json::{Value, json};
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+
+/// Extents of which something is known: 64 GiB of a volume that are used, in 12 MiB of memory.
+const EXTENTS_MAX: u64 = 1 << 18;
+/// Figures of extents halve with so many blocks used: 4 GiB.
+const HALF_LIFE: u64 = 1 << 20;
+
+/// How much a read counts for the mean of what copies save.
+const WEIGHT: f32 = 1.0 / 1024.0;
+/// With the placement `heat` a hit is a reason to keep a block if it saves so large a part of the mean: a large request
+/// pays for one movement of the arm with many blocks.
+const COUNTS: f32 = 1.0 / 4.0;
+
+/// A read under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reading {
+    kind: Kind,
+    began: Time,
+    /// Blocks, and those of them that the fast device has.
+    blocks: u64,
+    hits: u64,
+    /// Milliseconds that a copy of one of its blocks saves.
+    saves: f32,
+    /// Blocks that the fast device does not have are copied.
+    pub fills: bool,
+    /// A hit is a reason to keep the block.
+    pub counts: bool,
+}
+
+/// What is known and decided of a volume.
+pub(crate) struct Heat {
+    placement: Cell<Placement>,
+    streams: RefCell<Streams>,
+    costs: RefCell<Costs>,
+    monitor: RefCell<Monitor>,
+    /// The mean of what copies save for each block, over recent reads.
+    mean: Cell<Option<f32>>,
+    /// Milliseconds that the slow device was spared, and that its reads took.
+    saved_ms: Cell<f64>,
+    spent_ms: Cell<f64>,
+}
+
+impl Heat {
+    pub fn new(placement: Placement) -> Heat {
+        Heat {
+            placement: Cell::new(placement),
+            streams: RefCell::default(),
+            costs: RefCell::default(),
+            monitor: RefCell::new(Monitor::new(EXTENTS_MAX, HALF_LIFE)),
+            mean: Cell::new(None),
+            saved_ms: Cell::new(0.0),
+            spent_ms: Cell::new(0.0),
+        }
+    }
+
+    pub fn placement(&self) -> Placement {
+        self.placement.get()
+    }
+
+    pub fn place(&self, placement: Placement) {
+        self.placement.set(placement);
+    }
+
+    /// A read of `at` begins, of which the fast device has so many blocks.
+    pub fn begin_read(&self, at: &Range<u64>, hits: u64, now: Time) -> Reading {
+        let range = blocks(at);
+        let count = range.end - range.start;
+        let mut streams = self.streams.borrow_mut();
+        let kind = streams.kind(at);
+        let saves = self.costs.borrow().saved(kind, count, streams.blocks());
+        let mean = self.mean.get().unwrap_or(saves);
+        self.mean.set(Some(mean + (saves - mean) * WEIGHT));
+        let placement = self.placement.get();
+        let fills = !placement.passes(range.start, kind, count);
+        let counts = placement != Placement::Heat || saves >= mean * COUNTS;
+        Reading { kind, began: now, blocks: count, hits, saves, fills, counts }
+    }
+
+    /// A read has ended.
+    pub fn end_read(&self, read: Reading, at: &Range<u64>, now: Time) {
+        let took = now.since(read.began);
+        let work = match read.hits {
+            0 => Some(Work::Read(read.kind)),
+            hits if hits == read.blocks => Some(Work::Fast),
+            _ => None,
+        };
+        work.into_iter().for_each(|work| self.costs.borrow_mut().measured(work, read.blocks, took));
+        let is_hit = read.hits == read.blocks;
+        let ms = if is_hit { read.saves * read.blocks as f32 } else { took.as_secs_f32() * 1e3 };
+        let total = if is_hit { &self.saved_ms } else { &self.spent_ms };
+        total.set(total.get() + f64::from(ms));
+        let [saved_ms, spent_ms] = if is_hit { [ms, 0.0] } else { [0.0, ms] };
+        self.observe(
+            at,
+            Use { is_sequential: read.kind == Kind::Sequential, saved_ms, spent_ms, ..Use::default() },
+        );
+    }
+
+    /// A write of `at` begins.
+    pub fn write(&self, at: &Range<u64>) {
+        let is_sequential = self.streams.borrow_mut().kind(at) == Kind::Sequential;
+        self.observe(at, Use { is_write: true, is_sequential, ..Use::default() });
+    }
+
+    /// The monitor learns of a request: each extent has its part of the time.
+    fn observe(&self, at: &Range<u64>, by: Use) {
+        let range = blocks(at);
+        let all = (range.end - range.start).max(1) as f32;
+        let mut first = range.start;
+        while first < range.end {
+            let end = ((first / EXTENT + 1) * EXTENT).min(range.end);
+            let part = (end - first) as f32 / all;
+            let (saved_ms, spent_ms) = (by.saved_ms * part, by.spent_ms * part);
+            let by = Use { blocks: (end - first) as u32, saved_ms, spent_ms, ..by };
+            self.monitor.borrow_mut().used(first / EXTENT, by);
+            first = end;
+        }
+    }
+
+    /// The extents that cost the slow device the most time, or would.
+    pub fn top(&self, count: usize) -> Value {
+        let top = self.monitor.borrow().top(count);
+        json!(top.into_iter().map(|(number, extent)| extent.json(number)).collect::<Vec<_>>())
+    }
+
+    /// What is known of the extent of a block.
+    pub fn extent(&self, block: u64) -> Value {
+        self.monitor.borrow().extent(block / EXTENT).json(block / EXTENT)
+    }
+
+    /// What is shown.
+    pub fn info(&self) -> Value {
+        json!({
+            "placement": self.placement.get().to_string(),
+            "saved_seconds": self.saved_ms.get() / 1e3,
+            "spent_seconds": self.spent_ms.get() / 1e3,
+            "monitor_memory": self.monitor.borrow().memory(),
+        })
+    }
+}
+
+fn blocks(at: &Range<u64>) -> Range<u64> {
+    at.start / SLOT as u64..at.end.div_ceil(SLOT as u64)
+}
