@@ -15,7 +15,9 @@
 //!
 //! Devices without conventional zones are deliberately left out: superblock and checkpoints are written in place.
 
-use super::format::{Checkpoint, PAGE_BLOCKS, SEGMENT_SLOTS, SEGMENT_SLOTS_MAX, SEGMENTS_MIN, SLOT, SLOTS_MAX, Super};
+use super::format::{
+    Checkpoint, PAGE_BLOCKS, SEGMENT_SLOTS, SEGMENT_SLOTS_MAX, SEGMENTS_MIN, SLOT, SLOTS_MAX, Super,
+};
 use super::log::Log;
 use super::segments::{Segment, State};
 use lamina_block::{Buf, Durability, Error, ExtentState, Io, Node, Result, Zones};
