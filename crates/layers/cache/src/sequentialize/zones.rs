@@ -8,8 +8,8 @@
 //! Invariants:
 //! * A batch begins at the write pointer of its zone: one batch of a class is under way at a time, and the first one of
 //!   a segment follows a reset.
-//! * The last batch of a zone fills it, and a zone that is closed early is finished. So no more zones are written in part
-//!   than there are classes, which the device must allow.
+//! * The last batch of a zone fills it, and a zone that is closed early is finished. So no more zones are written in
+//!   part than there are classes, which the device must allow.
 //! * After a batch that failed, and at opening, the device says where the pointers are, not the log. A segment goes on
 //!   behind a torn batch.
 //!
