@@ -55,18 +55,12 @@ impl Digest {
     pub fn add(self, bytes: &[u8], into: &mut Vec<u8>) {
         match self {
             Digest::Crc32c => into.extend(crc32c::crc32c(bytes).to_le_bytes()),
-            Digest::Xxh3 => into.extend(xxh3(bytes).to_le_bytes()),
+            Digest::Xxh3 => into.extend(xxhash_rust::xxh3::xxh3_64(bytes).to_le_bytes()),
             Digest::Md5 => into.extend(md5::Md5::digest(bytes)),
             Digest::Sha256 => into.extend(sha2::Sha256::digest(bytes)),
             Digest::Blake3 => into.extend(blake3::hash(bytes).as_bytes()),
         }
     }
-}
-
-/// XXH3 of 64 bits (`xxhash.h`, version 0.8). Not inlined, so that its cost depends on no caller.
-#[inline(never)]
-fn xxh3(bytes: &[u8]) -> u64 {
-    xxhash_rust::xxh3::xxh3_64(bytes)
 }
 
 #[cfg(test)]
