@@ -59,9 +59,10 @@ struct Run {
     load: Load,
     node: Rc<Node>,
     clock: Clock,
+    /// When the ramp ends.
     begin: Time,
-    end: Time,
-    /// CPU times when counting began.
+    /// CPU times at the first request that was complete after that: the measured time begins with it, so that there is
+    /// something to report however slow the machine is.
     before: Cell<Option<Used>>,
     random: RefCell<fastrand::Rng>,
     /// The next block of a sequential load.
@@ -85,15 +86,13 @@ struct Used {
 impl Load {
     /// Loads `node` and waits until the last request is complete.
     pub async fn run(self, env: Rc<dyn Env>, clock: Clock, node: Rc<Node>) -> Report {
-        let begin = clock.now().after(self.ramp);
-        let (end, depth) = (begin.after(self.time), self.depth);
+        let (begin, depth) = (clock.now().after(self.ramp), self.depth);
         let run = Rc::new(Run {
             random: RefCell::new(fastrand::Rng::with_seed(self.seed)),
             load: self,
             node,
             clock,
             begin,
-            end,
             before: Cell::new(None),
             next: Cell::new(0),
             reads: RefCell::default(),
@@ -131,7 +130,7 @@ impl Run {
         let (mut unbroken, mut unflushed) = (0, 0);
         loop {
             let started = self.clock.now();
-            if started >= self.end {
+            if self.end().is_some_and(|end| started >= end) {
                 return;
             }
             let write = match self.load.mix {
@@ -193,7 +192,7 @@ impl Run {
     /// Counts a request that was complete inside of the measured time.
     fn count(&self, write: bool, started: Time) {
         let now = self.clock.now();
-        if now < self.begin || now > self.end {
+        if now < self.begin || self.end().is_some_and(|end| now > end) {
             return;
         }
         if self.before.get().is_none() {
@@ -201,6 +200,11 @@ impl Run {
         }
         let latencies = if write { &self.writes } else { &self.reads };
         latencies.borrow_mut().record(now.since(started));
+    }
+
+    /// When the measured time ends, if it has begun.
+    fn end(&self) -> Option<Time> {
+        self.before.get().map(|before| before.at.after(self.load.time))
     }
 
     fn used(&self) -> Used {
