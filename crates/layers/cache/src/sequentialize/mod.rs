@@ -20,28 +20,35 @@
 //! * `size` (all but `spare`): the size of the device that is shown, when it is made.
 //! * `spare` (15): percent of the log that are not shown. The more there is, the less has to be copied.
 //!
-//! Commands: `collect` collects every segment that has garbage, `checkpoint` makes a checkpoint now.
+//! Commands: `collect` collects every segment that has garbage, `checkpoint` makes a checkpoint now, `tidy` rewrites
+//! blocks that lie scattered in the order of their addresses, which is done when nobody asks for anything as well.
 //!
-//! The unit of the map is 4 KiB; smaller writes read the rest of their block first. The map is in memory, 8 bytes for
-//! each block that is mapped. The layer deliberately compares no checksum when data are read (`integrity` does), and
+//! Jobs: `collect` while space is made, `tidy`.
+//!
+//! The unit of the map is 4 KiB; smaller writes read the rest of their block first. The map is in memory, 8 to
+//! 12 bytes for each block that is mapped. The layer deliberately compares no checksum when data are read (`integrity` does), and
 //! does not guess the stripe of the device below: the device says it. The format is in
 //! `docs/formats/sequentialize.md`.
 
+mod batch;
 mod checkpoint;
 pub mod classes;
 mod collect;
 pub mod format;
 mod log;
 mod map;
+pub mod pace;
+mod places;
 mod recover;
 mod report;
 mod request;
 pub mod segments;
+mod tidy;
 
 use format::{Checkpoint, Page, Row, RowState, SLOT, Super};
 use lamina_block::{
     Begin, Build, Bytes, Command, Config, Consent, Durability, Effect, Env, Error, Extent, Geometry, Healed,
-    Io, Judge, Layer, Made, Manage, Node, Op, Passthrough, Pending, Result, Signature, Step, Traits, Verb,
+    Io, Job, Judge, Layer, Made, Manage, Node, Op, Passthrough, Pending, Result, Signature, Step, Traits, Verb,
 };
 use lamina_kit::command::{args, unknown};
 use lamina_kit::consent::unless_replaced;
@@ -78,6 +85,7 @@ impl Config for Keys {
         verbs: &[
             Verb::new("collect", "collects every segment that has garbage"),
             Verb::new("checkpoint", "makes a checkpoint now"),
+            Verb::new("tidy", "rewrites blocks that lie scattered in the order of their addresses"),
         ],
         ..Traits::NONE
     };
@@ -186,14 +194,15 @@ impl Layer for Sequentialize {
 
     fn submit(self: Rc<Self>, io: &mut Io) -> Step {
         let (log, Io { op, at, .. }) = (Rc::clone(&self.log), io.take());
+        let user = log.user();
         match op {
-            Op::Read(into) => Step::control(async move { log.read(at, into).await }),
+            Op::Read(into) => Step::control(async move { user.ends(log.read(at, into).await) }),
             Op::Write(from, durability) => {
-                Step::control(async move { log.write(at, from, durability).await })
+                Step::control(async move { user.ends(log.write(at, from, durability).await) })
             }
-            Op::Zero(how) => Step::control(async move { log.zero(at, how.durability).await }),
-            Op::Discard => Step::control(async move { log.discard(at).await }),
-            Op::Flush => Step::control(async move { log.flush().await }),
+            Op::Zero(how) => Step::control(async move { user.ends(log.zero(at, how.durability).await) }),
+            Op::Discard => Step::control(async move { user.ends(log.discard(at).await) }),
+            Op::Flush => Step::control(async move { user.ends(log.flush().await) }),
         }
     }
 
@@ -228,6 +237,11 @@ impl Manage for Sequentialize {
                     let collected = self.log.collect_all().await?;
                     Ok(json!({ "collected_segments": collected }))
                 }
+                "tidy" => {
+                    args::<NoArgs>(command)?;
+                    let copied = self.log.tidy_all().await?;
+                    Ok(json!({ "copied_bytes": copied * SLOT as u64 }))
+                }
                 "checkpoint" => {
                     args::<NoArgs>(command)?;
                     self.log.checkpoint().await?;
@@ -236,6 +250,10 @@ impl Manage for Sequentialize {
                 _ => Err(unknown(&command, Keys::TRAITS.verbs)),
             }
         })
+    }
+
+    fn jobs(&self) -> Vec<Rc<Job>> {
+        self.log.jobs.borrow().clone()
     }
 
     fn detach(self: Rc<Self>) -> Pending {

@@ -1,7 +1,8 @@
 //! What the log has done, and how it is: figures.
 
 use super::format::{Head, SLOT, What};
-use super::log::{Log, Part};
+use super::batch::Part;
+use super::log::Log;
 use lamina_block::{Figure, Time, Unit};
 use serde_json::{Value, json};
 use std::cell::Cell;
@@ -18,7 +19,7 @@ pub(super) const FIGURES: &[Figure] = {
         Figure::gauge("live_ratio", "/live_ratio", Ratio, "The part of used segments that counts."),
         Figure::counter("user_bytes_total", "/user_bytes", Bytes, "Blocks that users wrote.")
             .column("WRITTEN"),
-        Figure::counter("copied_bytes_total", "/copied_bytes", Bytes, "Blocks that collection copied.")
+        Figure::counter("copied_bytes_total", "/copied_bytes", Bytes, "Blocks that collection and tidying copied.")
             .column("COPIED"),
         Figure::counter(
             "metadata_bytes_total",
@@ -114,6 +115,11 @@ impl Counters {
         self.checkpoint.set(now);
     }
 
+    /// Blocks that were copied.
+    pub fn copied(&self) -> u64 {
+        self.copied.get()
+    }
+
     /// Bytes appended to the log.
     pub fn written(&self) -> u64 {
         let slots = [&self.user, &self.copied, &self.pages, &self.heads];
@@ -150,7 +156,6 @@ impl Log {
             "collected_live_bytes": bytes(&counters.collected_live),
             "checkpoints": counters.checkpoints.get(),
             "checkpoint_age": self.env.now().since(counters.checkpoint.get()).as_secs_f64(),
-            "threshold_bytes": self.classes.borrow().threshold().saturating_mul(SLOT as u64),
             "memory": self.map.borrow().memory() + segments.memory(),
             "classes": classes,
         })

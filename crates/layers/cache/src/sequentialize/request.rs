@@ -3,8 +3,10 @@
 //! A write locks its blocks until it has completed, so that overlapping ones follow each other. Where it begins or ends
 //! within a block, the rest of the block is read first, under the lock: other sectors stay as they are, exactly.
 
+use super::classes::life_after;
 use super::format::{SLOT, What};
-use super::log::{Log, Part, Pin};
+use super::batch::Part;
+use super::log::{Log, Pin};
 use crate::ticket::Ticket;
 use lamina_block::{Buf, Durability, Extent, ExtentState, Healed, Io, Judge, Request, Result, all};
 use lamina_kit::range_locks::RangeLock;
@@ -91,6 +93,7 @@ impl Log {
     /// Writes bytes.
     pub async fn write(self: &Rc<Log>, at: Range<u64>, data: Buf, durability: Durability) -> Result<()> {
         let blocks = touched(&at);
+        self.slow_down(blocks.end - blocks.start).await;
         let _lock = self.lock(&blocks).await;
         let data = self.whole_blocks(&at, data).await?;
         self.put(blocks, data, durability).await
@@ -156,22 +159,27 @@ impl Log {
                 from: 0,
                 durability,
                 ticket: Rc::clone(&ticket),
+                source: None,
             };
             next += count;
             self.append(class, part);
         }
         self.clock.set(self.clock.get() + u64::from(blocks.end - blocks.start));
+        self.wrote(&blocks);
         ticket.wait().await
     }
 
     /// The classes of blocks that are written, with the numbers of blocks in a row.
     fn classes_of(&self, blocks: &Range<u32>) -> Vec<(u8, u32)> {
-        let (map, segments, classes) = (self.map.borrow(), self.segments.borrow(), self.classes.borrow());
+        let (mut map, segments, classes) =
+            (self.map.borrow_mut(), self.segments.borrow(), self.classes.borrow());
         let now = self.clock.get();
         let mut runs: Vec<(u8, u32)> = Vec::with_capacity(1);
         for block in blocks.clone() {
             let time = map.get(block).map(|slot| segments.get(self.shape.segment_of(slot)).time);
-            let class = classes.of_user(time.map(|time| now.saturating_sub(time)));
+            let life = life_after(map.life(block), time.map(|time| now.saturating_sub(time)));
+            map.set_life(block, life);
+            let class = classes.of_user(life, segments.live());
             match runs.last_mut() {
                 Some((last, count)) if *last == class => *count += 1,
                 _ => runs.push((class, 1)),
@@ -193,6 +201,7 @@ impl Log {
             from: 0,
             durability,
             ticket: Rc::clone(&ticket),
+            source: None,
         };
         self.append(0, part);
         ticket.wait().await

@@ -4,6 +4,7 @@ mod agree;
 mod canaries;
 mod edges;
 mod format;
+mod tidy;
 
 use crate::testing::*;
 use lamina_sim::{Check, Rig, SimEnv};
@@ -41,7 +42,7 @@ pub fn crowded() -> Subject {
                 if env.is_ending() {
                     return;
                 }
-                let name = ["collect", "checkpoint"][(env.random() % 2) as usize];
+                let name = ["collect", "checkpoint", "tidy"][(env.random() % 3) as usize];
                 let command = Command { name: name.into(), args: json!({}) };
                 let asked = match env.random() % 8 {
                     0 => log.control(command).await.map(drop),
