@@ -17,9 +17,10 @@
 //! write or a flush instead of the overhead and the bus. Programs make a read wait, and a full buffer a write, as
 //! otherwise.
 //!
-//! Sequential and random writes cost alike, unless the drive maps flash by whole blocks ([`BlockMap`]): a write that does
-//! not go on where one before it ended then costs the copy of a block, on all dies. The model deliberately has no other
-//! mapping of addresses, knows no read out of the buffer, and no wear; the expected cost of a write has no merges.
+//! Sequential and random writes cost alike, unless the drive maps flash by whole blocks ([`BlockMap`]): a write that
+//! does not go on where one before it ended then costs the copy of a block, on all dies. The model deliberately has
+//! no other mapping of addresses, knows no read out of the buffer, and no wear; the expected cost of a write has no
+//! merges.
 
 mod blocks;
 mod latencies;

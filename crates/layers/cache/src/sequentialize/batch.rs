@@ -7,8 +7,8 @@
 //!
 //! A batch costs a slot for its head, and one that is no full stripe makes a `parity` below read. So parts wait while
 //! more of their class will come by themselves: until a batch of the class that is under way has ended, or collection
-//! has copied what it is about to. What makes a whole batch does not wait. A part that nothing goes before is never held
-//! back: one request at a time has a head of its own, and goes at once.
+//! has copied what it is about to. What makes a whole batch does not wait. A part that nothing goes before is never
+//! held back: one request at a time has a head of its own, and goes at once.
 
 use super::format::{ENTRIES_MAX, Entry, Head, SLOT, What};
 use super::log::Pin;

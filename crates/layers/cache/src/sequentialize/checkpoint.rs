@@ -19,8 +19,8 @@
 //! * A segment is free when a checkpoint is durable that was made after the segment had become empty, and whose S is
 //!   higher than any serial number in it: no recovery needs the segment then.
 
-use super::format::{Checkpoint, Entry, Page, SLOT, What};
 use super::batch::Part;
+use super::format::{Checkpoint, Entry, Page, SLOT, What};
 use super::log::Log;
 use crate::ticket::Ticket;
 use lamina_block::{Durability, Io, Result};
@@ -72,11 +72,17 @@ impl Log {
         (self.segments.borrow().opened() - self.saved.get().opened) as u32
     }
 
-    /// Makes a checkpoint in the background, if none is under way.
+    /// Makes a checkpoint of the map in the background, if none is under way.
     pub fn checkpoint_soon(&self) {
+        self.save_soon(true);
+    }
+
+    /// Makes a checkpoint in the background, of the map or to free segments, if none is under way.
+    fn save_soon(&self, is_whole: bool) {
         if !self.is_closed.get() && !self.is_saving.replace(true) {
-            self.spawn(|me| async move {
-                if let Err(e) = me.checkpoint().await {
+            self.spawn(move |me| async move {
+                let saved = if is_whole { me.checkpoint().await } else { me.free_emptied().await };
+                if let Err(e) = saved {
                     tracing::warn!(device = %me.name, error = %e, "no checkpoint could be made");
                     me.fail_waiting(&e);
                 }
@@ -93,10 +99,12 @@ impl Log {
         let is_long = self.counters.written() - saved.written >= self.interval();
         let is_stuck = {
             let segments = self.segments.borrow();
-            segments.free() <= self.reserve.copy && segments.empty() > 0
+            segments.free() <= self.reserve.copy && segments.emptied(self.serial.get()).next().is_some()
         };
-        if is_long || is_stuck || self.opened_since_checkpoint() >= self.window() / 2 {
+        if is_long || self.opened_since_checkpoint() >= self.window() / 2 {
             self.checkpoint_soon();
+        } else if is_stuck {
+            self.save_soon(false);
         }
     }
 

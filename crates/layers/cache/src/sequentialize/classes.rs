@@ -1,14 +1,15 @@
 //! Which blocks are written together, and which segment is collected next.
 //!
 //! Blocks that become garbage at about the same time belong into the same segments, which are then all garbage, and
-//! nothing of them has to be copied. When that will be is inferred from the past, as in SepBIT (Wang et al., FAST '22):
-//! a block that was overwritten soon after it was written will be again, and a block that has long been left alone will
-//! be longer. Unlike there, a block's *life* is a mean over its last versions, a byte for each block, which is kept in
-//! memory only; and classes are multiples of four of it, from an eighth of the blocks that count on.
+//! nothing of them has to be copied. When that will be is inferred from the past, as in SepBIT (Wang et al., FAST
+//! '22): a block that was overwritten soon after it was written will be again, and a block that has long been left
+//! alone will be longer. Unlike there, a block's *life* is a mean over its last versions, a byte for each block,
+//! which is kept in memory only; and classes are multiples of four of it, up to a quarter of the blocks that count:
+//! of blocks that are all written as often as each other, hardly any has a shorter one.
 //!
 //! ```text
-//!      class   0   written by users, with lives below n / 8, where n blocks of the log count
-//!              1   written by users, below n / 2
+//!      class   0   written by users, with lives below n / 16, where n blocks of the log count
+//!              1   written by users, below n / 4
 //!              2   written by users, longer, or for the first time
 //!        3, 4, 5   the same of copies, which live at least as long as they already do
 //! ```
@@ -21,7 +22,7 @@ const PARTS: f64 = 8.0;
 /// What the newest life of a block counts in the mean: one of so many.
 const NEWEST: i32 = 4;
 /// Lives that lie between two classes, as octaves below the number of blocks that count.
-const BELOW: [f64; 2] = [3.0, 1.0];
+const BELOW: [f64; 2] = [4.0, 2.0];
 
 /// How long versions of a block have lived, on average: a logarithm. 0: nobody knows.
 pub type Life = u8;
@@ -97,9 +98,10 @@ impl Classes {
     }
 }
 
-/// The candidate to collect: the one with the highest benefit for its cost (Rosenblum and Ousterhout, SOSP '91): garbage
-/// that is gained, times the root of the age, for what has to be read and written. Old segments will hardly have more
-/// garbage later; with the age itself, whose blocks are separated by it already, too many of them are collected early.
+/// The candidate to collect: the one with the highest benefit for its cost (Rosenblum and Ousterhout, SOSP '91):
+/// garbage that is gained, times the root of the age, for what has to be read and written. Old segments will hardly
+/// have more garbage later; with the age itself, whose blocks are separated by it already, too many of them are
+/// collected early.
 pub fn victim(
     candidates: impl Iterator<Item = (u32, Candidate)>,
     segment_slots: u32,
@@ -120,8 +122,14 @@ mod tests {
     #[test]
     fn a_life_is_a_mean_of_logarithms() {
         assert_eq!((life_after(0, None), life_after(7, None)), (0, 7));
-        assert_eq!((life_after(0, Some(1)), life_after(0, Some(1024)), life_after(0, Some(u64::MAX))), (1, 80, 255));
-        assert_eq!((life_after(80, Some(1 << 14)), life_after(80, Some(1024)), life_after(80, Some(1))), (88, 80, 60));
+        assert_eq!(
+            (life_after(0, Some(1)), life_after(0, Some(1024)), life_after(0, Some(u64::MAX))),
+            (1, 80, 255)
+        );
+        assert_eq!(
+            (life_after(80, Some(1 << 14)), life_after(80, Some(1024)), life_after(80, Some(1))),
+            (88, 80, 60)
+        );
         let settled = (0..40).fold(200, |life, _| life_after(life, Some(1024)));
         assert_eq!(settled, 80);
     }
@@ -130,9 +138,13 @@ mod tests {
     fn classes_follow_lives() {
         let classes = Classes::new(6);
         let blocks = 1 << 13;
-        for (age, user) in [(1, 0), (1000, 0), (1024, 1), (4000, 1), (4096, 2), (1 << 40, 2)] {
+        for (age, user) in [(1, 0), (500, 0), (512, 1), (2000, 1), (2048, 2), (1 << 40, 2)] {
             let life = life_after(0, Some(age));
-            assert_eq!((classes.of_user(life, blocks), classes.of_copy(life, 1, blocks)), (user, 3 + user), "{age}");
+            assert_eq!(
+                (classes.of_user(life, blocks), classes.of_copy(life, 1, blocks)),
+                (user, 3 + user),
+                "{age}"
+            );
             assert_eq!(classes.of_copy(1, age, blocks), 3 + user, "it has not been overwritten for so long");
         }
         assert_eq!((classes.of_user(0, blocks), classes.of_copy(0, 1, blocks)), (2, 5), "nothing is known");

@@ -32,8 +32,8 @@ const CLOSE: u32 = 8;
 const READ_SLOTS: usize = 2 * BATCH_SLOTS as usize;
 /// Copies that wait to be written, at most: they take memory.
 const WAITING: usize = 2 * BATCH_SLOTS as usize;
-/// Parts of the log that should be free beyond the reserve, at least in segments: what is kept free is not used, and each
-/// percent of it costs a third of a copy for each block that users write.
+/// Parts of the log that should be free beyond the reserve, at least in segments: what is kept free is not used, and
+/// each percent of it costs a third of a copy for each block that users write.
 const SLACK: u32 = 128;
 const SLACK_MIN: u32 = 4;
 
@@ -343,8 +343,8 @@ impl Log {
         self.classes_of_copies().map(|class| self.waiting(class)).sum()
     }
 
-    /// True if there are free segments for copies of this victim in all of their classes: otherwise they go where one is
-    /// opened at most.
+    /// True if there are free segments for copies of this victim in all of their classes: otherwise they go where one
+    /// is opened at most.
     fn may_separate(&self, live: &[Live], victim: u32) -> bool {
         let mut blocks = [0; 8];
         for (_, block) in live {
@@ -352,7 +352,8 @@ impl Log {
         }
         let is_opened = |class: &u8| {
             let open = self.streams[usize::from(*class)].open.get();
-            let left = open.map_or(0, |number| self.shape.segment_slots - self.segments.borrow().get(number).end);
+            let left =
+                open.map_or(0, |number| self.shape.segment_slots - self.segments.borrow().get(number).end);
             let waiting = self.waiting(*class) as u32;
             // A head for 64 slots at most, and one more.
             let wanted = blocks[usize::from(*class)] + waiting;

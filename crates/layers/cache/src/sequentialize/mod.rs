@@ -7,8 +7,7 @@
 //! ```
 //!
 //! For devices on which random writes cost: hard disks, flash with large erase blocks, RAID 5 and 6, where a segment is
-//! a number of full stripes. The device below writes one stream for each class of blocks (SepBIT, Wang et al., FAST
-//! '22), in pieces of up to 1 MiB.
+//! a number of full stripes. The device below writes one stream for each class of blocks, in pieces of up to 1 MiB.
 //!
 //! Invariants:
 //! * A completed write is in the log, and a flushed one is found after a crash at any moment.
@@ -25,10 +24,10 @@
 //!
 //! Jobs: `collect` while space is made, `tidy`.
 //!
-//! The unit of the map is 4 KiB; smaller writes read the rest of their block first. The map is in memory, 8 to
-//! 12 bytes for each block that is mapped. The layer deliberately compares no checksum when data are read (`integrity` does), and
-//! does not guess the stripe of the device below: the device says it. The format is in
-//! `docs/formats/sequentialize.md`.
+//! The unit of the map is 4 KiB; smaller writes read the rest of their block first. The map is in memory, 9 to 12 bytes
+//! for each block that is mapped. Writes are held back for up to 50 ms each while space is short. The layer
+//! deliberately compares no checksum when data are read (`integrity` does), and does not guess the stripe of the device
+//! below: the device says it. The format is in `docs/formats/sequentialize.md`.
 
 mod batch;
 mod checkpoint;
@@ -48,7 +47,8 @@ mod tidy;
 use format::{Checkpoint, Page, Row, RowState, SLOT, Super};
 use lamina_block::{
     Begin, Build, Bytes, Command, Config, Consent, Durability, Effect, Env, Error, Extent, Geometry, Healed,
-    Io, Job, Judge, Layer, Made, Manage, Node, Op, Passthrough, Pending, Result, Signature, Step, Traits, Verb,
+    Io, Job, Judge, Layer, Made, Manage, Node, Op, Passthrough, Pending, Result, Signature, Step, Traits,
+    Verb,
 };
 use lamina_kit::command::{args, unknown};
 use lamina_kit::consent::unless_replaced;

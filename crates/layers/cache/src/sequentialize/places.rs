@@ -115,7 +115,8 @@ impl Places {
 
     /// All entries, of few.
     fn table(&self) -> Box<Table> {
-        let mut table = Box::new(Table { slots: [NOWHERE; PAGE_BLOCKS as usize], lives: [0; PAGE_BLOCKS as usize] });
+        let mut table =
+            Box::new(Table { slots: [NOWHERE; PAGE_BLOCKS as usize], lives: [0; PAGE_BLOCKS as usize] });
         if let Places::Few(entries) = self {
             for entry in entries {
                 table.slots[usize::from(entry.at())] = entry.slot();
@@ -201,7 +202,11 @@ mod tests {
             assert!(lives.eq(life(&places)));
             let same = Places::load(&places.bytes());
             assert!((0..PAGE_BLOCKS).all(|at| same.get(at) == places.get(at)));
-            assert!(places.memory() <= (model.len() * 10).max(14).min(size_of::<Table>()), "{turns}: {}", places.memory());
+            assert!(
+                places.memory() <= (model.len() * 10).max(14).min(size_of::<Table>()),
+                "{turns}: {}",
+                places.memory()
+            );
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What the log has done, and how it is: figures.
 
-use super::format::{Head, SLOT, What};
 use super::batch::Part;
+use super::format::{Head, SLOT, What};
 use super::log::Log;
 use lamina_block::{Figure, Time, Unit};
 use serde_json::{Value, json};
@@ -19,8 +19,13 @@ pub(super) const FIGURES: &[Figure] = {
         Figure::gauge("live_ratio", "/live_ratio", Ratio, "The part of used segments that counts."),
         Figure::counter("user_bytes_total", "/user_bytes", Bytes, "Blocks that users wrote.")
             .column("WRITTEN"),
-        Figure::counter("copied_bytes_total", "/copied_bytes", Bytes, "Blocks that collection and tidying copied.")
-            .column("COPIED"),
+        Figure::counter(
+            "copied_bytes_total",
+            "/copied_bytes",
+            Bytes,
+            "Blocks that collection and tidying copied.",
+        )
+        .column("COPIED"),
         Figure::counter(
             "metadata_bytes_total",
             "/metadata_bytes",

@@ -3,9 +3,9 @@
 //! A write locks its blocks until it has completed, so that overlapping ones follow each other. Where it begins or ends
 //! within a block, the rest of the block is read first, under the lock: other sectors stay as they are, exactly.
 
+use super::batch::Part;
 use super::classes::life_after;
 use super::format::{SLOT, What};
-use super::batch::Part;
 use super::log::{Log, Pin};
 use crate::ticket::Ticket;
 use lamina_block::{Buf, Durability, Extent, ExtentState, Healed, Io, Judge, Request, Result, all};

@@ -108,7 +108,16 @@ impl Segments {
     /// So many segments of so many slots, all of them free.
     pub fn new(count: u32, slots: u32) -> Segments {
         let list = (0..count).map(|_| None).collect();
-        Segments { slots, list, unused: Segment::default(), free: (0..count).collect(), next: 1, opened: 0, empty: 0, live: 0 }
+        Segments {
+            slots,
+            list,
+            unused: Segment::default(),
+            free: (0..count).collect(),
+            next: 1,
+            opened: 0,
+            empty: 0,
+            live: 0,
+        }
     }
 
     /// The segment of this number.
@@ -155,8 +164,15 @@ impl Segments {
     pub fn open(&mut self, class: u8, time: u64) -> Option<u32> {
         let number = self.free.pop_front()?;
         let (sequence, owners) = (self.next, vec![NOBODY; self.slots as usize]);
-        self.list[number as usize] =
-            Some(Box::new(Segment { state: State::Open, class, sequence, time, begun: time, owners, ..Segment::default() }));
+        self.list[number as usize] = Some(Box::new(Segment {
+            state: State::Open,
+            class,
+            sequence,
+            time,
+            begun: time,
+            owners,
+            ..Segment::default()
+        }));
         self.next += 1;
         self.opened += 1;
         Some(number)
@@ -284,8 +300,17 @@ impl Segments {
         let owners = vec![NOBODY; self.slots as usize];
         let Row { sequence, time, end, class, .. } = *row;
         let durable = end;
-        self.list[number as usize] =
-            Some(Box::new(Segment { state, class, sequence, time, begun: time, end, durable, owners, ..Segment::default() }));
+        self.list[number as usize] = Some(Box::new(Segment {
+            state,
+            class,
+            sequence,
+            time,
+            begun: time,
+            end,
+            durable,
+            owners,
+            ..Segment::default()
+        }));
     }
 
     /// The free segments in their order, and the number of the next use: for recovery.

@@ -303,13 +303,16 @@ mod tests {
 
     #[test]
     fn what_is_scattered_has_short_runs() {
-        let check = |slots: &[u32], expected| assert_eq!(is_scattered(slots.iter().copied()), expected, "{slots:?}");
+        let check =
+            |slots: &[u32], expected| assert_eq!(is_scattered(slots.iter().copied()), expected, "{slots:?}");
         check(&[], false);
         check(&[7], false);
         check(&[7, 3], true);
         check(&[7, 8, 9, 11, 12], false);
         check(&[7, 8, 9, 12, 13], true);
-        let runs = |len: u32| (0..1024 / len).flat_map(|run| (0..len).map(move |at| run * 999 + at)).collect::<Vec<_>>();
+        let runs = |len: u32| {
+            (0..1024 / len).flat_map(|run| (0..len).map(move |at| run * 999 + at)).collect::<Vec<_>>()
+        };
         check(&runs(8), true);
         check(&runs(32), false);
     }

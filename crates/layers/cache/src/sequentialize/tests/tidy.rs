@@ -1,5 +1,5 @@
-//! Tidying puts blocks into the order of their addresses, by command and by itself, and stops for users; writes that come
-//! together share a head.
+//! Tidying puts blocks into the order of their addresses, by command and by itself, and stops for users; writes that
+//! come together share a head.
 
 use super::super::log::Log;
 use super::super::{Keys, format::SLOT};
