@@ -1,18 +1,19 @@
 //! What `sequentialize` makes of a drive: loads in phases, in virtual time, on simulated drives.
 //!
-//! `cargo run --release -p lamina-layers --example sequential -- [OPTION…] PHASE…` prints a line of JSON for each phase.
+//! `cargo run --release -p lamina-layers --example sequential -- [OPTION…] PHASE…`: a line of JSON for each phase.
 //!
 //! Options: `--stack=` `direct`, `log` (the default), `parity` or `log-parity` (five drives); `--model=` a model's name
 //! or file (`none`, the default: requests take no time); `--size=` of each drive (1GiB); `--stroke`: the seeks of a
 //! hard disk are as long as if the drive were used from end to end; `--no-buffer`: a hard disk has no buffer of writes;
 //! `--unit=` of the parity (64KiB); `--spare=` of the log (15); `--depth=` requests at a time (8); `--flush=` after so
-//! many writes (never); `--for=FILE:COPIES`: the log shows just the blocks that copies of a trace write, and the drive is
-//! as large as the spare part wants it.
+//! many writes (never); `--for=FILE:COPIES`: the log shows just the blocks that copies of a trace write, and the
+//! drive is as large as the spare part wants it.
 //!
-//! Phases: `fill` writes every block, in order, `fill:SIZE` those of the first SIZE bytes; `write:N`, `zipf:N` write N times as many blocks as the volume has, at
-//! random, each 4 KiB; `first:N:SIZE` does so within the first SIZE bytes, N times as many; `trace:FILE:N:COPIES` writes
-//! what a trace writes, N times, so many clients side by side, each in blocks of its own; `rate:IOPS:N` is `write:N`, and so many writes begin in a second, whatever becomes of them; `read:SIZE` reads
-//! all in order, SIZE at a time; `random:N` reads at random; `idle:SECONDS` waits.
+//! Phases: `fill` writes every block, in order, `fill:SIZE` those of the first SIZE bytes; `write:N`, `zipf:N` write
+//! N times as many blocks as the volume has, at random, each 4 KiB; `first:N:SIZE` does so within the first SIZE
+//! bytes, N times as many; `trace:FILE:N:COPIES` writes what a trace writes, N times, so many clients side by side,
+//! each in blocks of its own; `rate:IOPS:N` is `write:N`, and so many writes begin in a second, whatever becomes of
+//! them; `read:SIZE` reads all in order, SIZE at a time; `random:N` reads at random; `idle:SECONDS` waits.
 //!
 //! Drives keep no data but what was there when the load began, which is the metadata of layers: bytes that were
 //! written since are zeroes when they are read. No layer here looks at them before it is opened again.
