@@ -6,7 +6,7 @@
 //!      part ──▶ …                 ┘
 //! ```
 //!
-//! Parts that come while batches of their class are under way wait, and go together with the next one.
+//! Parts that come while batches of their class are under way wait, and go together with the next one (`batch.rs`).
 //!
 //! Invariants:
 //! * The map has what has been written, not what is under way: a place in it can always be read.
@@ -14,16 +14,18 @@
 //!   beside a write of the same block: live and in recovery alike the copy counts only if its source still does.
 //! * Nothing is appended to a segment behind a batch that failed.
 
+use super::batch::{BATCH_SLOTS, Batch, Fit, Part, fit, take};
 use super::checkpoint::Saved;
 use super::classes::Classes;
-use super::format::{ENTRIES_MAX, Entry, Head, Page, Reserve, SLOT, Super, What, checksum};
+use super::format::{Entry, Head, Page, Reserve, SLOT, Super, What, checksum};
 use super::home::Home;
 use super::map::Map;
+use super::pace::Pace;
 use super::report::Counters;
 use super::segments::{Segments, State};
+use super::tidy::Idle;
 use super::zones::ZonedSegments;
-use crate::ticket::Ticket;
-use lamina_block::{Buf, Durability, Env, Error, Io, Node, Result, Signal};
+use lamina_block::{Buf, Durability, Env, Error, Io, Job, Node, Result, Signal};
 use lamina_kit::flaw::flawed;
 use lamina_kit::range_locks::RangeLocks;
 use lamina_kit::single_flight::SingleFlight;
@@ -33,48 +35,8 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 
-/// Batches of a class that are under way together, at most: with two the device always has one, and parts gather.
+/// Batches of a class that are under way together, at most: with two the device always has one.
 const BATCHES: usize = 2;
-/// Slots of a batch, at most: 1 MiB.
-pub(super) const BATCH_SLOTS: u32 = 256;
-/// Slots of an entry, at most: they share a checksum, and count together or not at all.
-const ENTRY_SLOTS: u32 = 16;
-
-/// A run of blocks that is to be appended.
-pub(super) struct Part {
-    pub what: What,
-    pub block: u32,
-    pub count: u32,
-    /// Whole slots; empty for what is dropped or was written home.
-    pub data: Buf,
-    /// Of what is copied or was written home: the slot of the first block.
-    pub from: u32,
-    pub durability: Durability,
-    pub ticket: Rc<Ticket>,
-}
-
-impl Part {
-    fn slots(&self) -> u32 {
-        match self.what {
-            What::Written | What::Copied => self.count,
-            What::Dropped | What::Homed => 0,
-        }
-    }
-
-    /// Takes the first `count` blocks off.
-    fn cut(&mut self, count: u32) -> Part {
-        let bytes = count as usize * SLOT;
-        let first = Part { count, data: self.data.slice(0..bytes), ticket: Rc::clone(&self.ticket), ..*self };
-        first.ticket.one_more();
-        self.block += count;
-        self.count -= count;
-        self.data = self.data.slice(bytes..self.data.len());
-        if self.what == What::Copied {
-            self.from += count;
-        }
-        first
-    }
-}
 
 /// The parts of a class that wait, and where they go.
 #[derive(Default)]
@@ -85,19 +47,18 @@ pub(super) struct Stream {
     scheduled: Cell<bool>,
 }
 
-/// A batch on its way.
-struct Batch {
-    class: u8,
-    segment: u32,
-    head: Head,
-    parts: Vec<Part>,
-}
-
 /// A segment that is not freed while this lives.
 pub(super) struct Pin {
     of: Rc<Log>,
     segment: u32,
     claims: bool,
+}
+
+impl Pin {
+    /// Its number.
+    pub fn segment(&self) -> u32 {
+        self.segment
+    }
 }
 
 impl Drop for Pin {
@@ -111,6 +72,16 @@ impl Drop for Pin {
     }
 }
 
+/// While this lives, more copies will come: those that wait need not go before they make a whole batch.
+pub(super) struct Gathering(Rc<Log>);
+
+impl Drop for Gathering {
+    fn drop(&mut self) {
+        self.0.gathering.set(self.0.gathering.get() - 1);
+        self.0.pump_all();
+    }
+}
+
 /// The log on a device.
 pub(super) struct Log {
     pub me: Weak<Log>,
@@ -120,6 +91,8 @@ pub(super) struct Log {
     pub shape: Super,
     /// Segments are zones.
     pub zoned: Option<ZonedSegments>,
+    /// Slots of a full stripe of the device; 1 if it has none.
+    pub stripe: u32,
     pub reserve: Reserve,
     pub map: RefCell<Map>,
     pub segments: RefCell<Segments>,
@@ -136,42 +109,22 @@ pub(super) struct Log {
     pub saved: Cell<Saved>,
     pub saving: SingleFlight,
     pub is_saving: Cell<bool>,
+    /// The next checkpoint has the whole map.
+    pub is_whole: Cell<bool>,
     pub is_collecting: Cell<bool>,
     /// Beside homes: what is known of writes and moves that go there.
     pub home: Home,
+    /// How many will append more copies.
+    pub gathering: Cell<u32>,
+    pub pace: RefCell<Pace>,
+    pub idle: Idle,
+    /// What goes on in the background, for people.
+    pub jobs: RefCell<Vec<Rc<Job>>>,
     /// Something has changed that others may wait for.
     pub moved: Signal,
     pub tasks: Rc<Tasks>,
     pub is_closed: Cell<bool>,
     pub counters: Counters,
-}
-
-/// Takes what fits into a batch at `at`, in order; the last part may be cut.
-fn take(waiting: &mut VecDeque<Part>, at: u32, slots: u32) -> (Vec<Part>, Vec<Entry>) {
-    let (mut parts, mut entries, mut used) = (Vec::new(), Vec::new(), 1);
-    while entries.len() < ENTRIES_MAX
-        && let Some(next) = waiting.front_mut()
-    {
-        let space = (slots - used).min(ENTRY_SLOTS);
-        let part = match next.slots() {
-            wanted if wanted <= space => waiting.pop_front().expect("it is the first"),
-            _ if space == 0 => break,
-            _ => next.cut(space),
-        };
-        let len = part.slots();
-        let Part { what, block, count, from, .. } = part;
-        entries.push(Entry {
-            what,
-            block,
-            count,
-            slot: if len > 0 { at + used } else { 0 },
-            from,
-            checksum: 0,
-        });
-        parts.push(part);
-        used += len;
-    }
-    (parts, entries)
 }
 
 impl Log {
@@ -195,6 +148,26 @@ impl Log {
         pin
     }
 
+    /// Lets copies wait for each other.
+    pub fn gather(self: &Rc<Log>) -> Gathering {
+        self.gathering.set(self.gathering.get() + 1);
+        Gathering(Rc::clone(self))
+    }
+
+    /// True while parts of a class that wait will have company. Collection waits for what was written home, and brings
+    /// no company meanwhile.
+    fn gathers(&self, class: u8) -> bool {
+        let (stream, is_copied) =
+            (&self.streams[class as usize], class >= self.classes.borrow().first_of_copies());
+        let is_homed = || stream.waiting.borrow().iter().any(|part| part.what == What::Homed);
+        stream.under_way.get() > 0 || is_copied && self.gathering.get() > 0 && !is_homed()
+    }
+
+    /// Parts of a class that wait.
+    pub fn waiting(&self, class: u8) -> usize {
+        self.streams[class as usize].waiting.borrow().len()
+    }
+
     /// The class of pages of the map.
     pub fn page_class(&self) -> u8 {
         self.classes.borrow().of_pages()
@@ -203,8 +176,11 @@ impl Log {
     /// Appends a part; its ticket ends with it.
     pub fn append(self: &Rc<Log>, class: u8, part: Part) {
         let stream = &self.streams[class as usize];
-        self.home.is_left.set(false);
         part.ticket.one_more();
+        if self.is_closed.get() && class != self.page_class() {
+            return part.ticket.end(&Err(Error::offline("the device is being closed")));
+        }
+        self.home.is_left.set(false);
         stream.waiting.borrow_mut().push_back(part);
         if !stream.scheduled.replace(true) {
             // What others append in this turn goes along.
@@ -243,12 +219,18 @@ impl Log {
         if stream.under_way.get() >= batches || stream.waiting.borrow().is_empty() {
             return None;
         }
-        let number = self.segment_for(class)?;
+        if class != self.page_class() && self.gathers(class) && !self.next_fit(stream).is_whole {
+            return None;
+        }
+        let Some(number) = self.segment_for(class) else {
+            self.drop_copies(class);
+            return None;
+        };
+        let slots = self.next_fit(stream).slots;
         let mut segments = self.segments.borrow_mut();
         let segment = segments.get_mut(number);
         let at = segment.end;
-        let space = (self.shape.segment_slots - at).min(BATCH_SLOTS);
-        let (parts, entries) = take(&mut stream.waiting.borrow_mut(), at, space);
+        let (parts, entries) = take(&mut stream.waiting.borrow_mut(), at, slots);
         let slots = self.padded(at, 1 + entries.iter().map(Entry::slots).sum::<u32>());
         let serial = self.serial.replace(self.serial.get() + 1);
         segment.under_way.push(at);
@@ -269,6 +251,28 @@ impl Log {
         Some(Batch { class, segment: number, head, parts })
     }
 
+    /// A copy in a class of users' (`tidy.rs`) does not wait for space: it would keep its source from being freed, and
+    /// is not needed.
+    fn drop_copies(&self, class: u8) {
+        if class < self.classes.borrow().first_of_copies() {
+            self.streams[class as usize].waiting.borrow_mut().retain(|part| {
+                let is_copied = part.what == What::Copied;
+                if is_copied {
+                    part.ticket.end(&Ok(()));
+                }
+                !is_copied
+            });
+        }
+    }
+
+    /// The next batch of what waits: behind the last one, or in another segment.
+    fn next_fit(&self, stream: &Stream) -> Fit {
+        let all = self.shape.segment_slots;
+        let end = stream.open.get().map(|number| self.segments.borrow().get(number).end);
+        let at = end.filter(|end| end + 2 <= all).unwrap_or(0);
+        fit(&stream.waiting.borrow(), at, (all - at).min(BATCH_SLOTS), self.stripe)
+    }
+
     /// The segment that the next batch of a class goes to, which has space for one block at least.
     fn segment_for(self: &Rc<Log>, class: u8) -> Option<u32> {
         let stream = &self.streams[class as usize];
@@ -282,7 +286,7 @@ impl Log {
         }
         self.make_space_soon();
         if !self.may_open(class) {
-            // One that failed is not made again by itself.
+            // One that failed is not made again by itself; nor does collection free what is empty while it waits.
             self.checkpoint_if_due();
             return None;
         }
@@ -437,6 +441,7 @@ impl Log {
     pub async fn close(self: &Rc<Log>) -> Result<()> {
         self.is_closed.set(true);
         self.fail_waiting(&Error::offline("the device is being closed"));
+        self.jobs.borrow().iter().for_each(|job| job.cancel());
         self.moved.notify();
         self.tasks.ended().await;
         // When everything is at home, the device below may be in use already, with all of its bytes.
