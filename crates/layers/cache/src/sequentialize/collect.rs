@@ -291,8 +291,9 @@ impl Log {
         match victim {
             Some(victim) if emptied == 0 || !is_urgent && !is_enough => {
                 copying.copy(victim).await?;
-                // Copies that wait for company take space only when they go.
-                if self.segments.borrow().free() <= self.reserve.copy + self.shape.classes() {
+                // Copies that wait, for company or for the batch before in their zone, take space only when they go.
+                let is_late = self.segments.borrow().free() <= self.reserve.copy + self.shape.classes();
+                if is_late || self.zoned.is_some() {
                     copying.settle().await?;
                 }
                 Ok(true)

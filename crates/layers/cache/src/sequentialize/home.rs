@@ -151,7 +151,7 @@ impl Log {
     }
 
     /// True if recovery would look for a batch that failed.
-    fn may_find_failed(&self) -> bool {
+    pub fn may_find_failed(&self) -> bool {
         self.home.failed.get() > self.saved.get().serial
     }
 

@@ -154,13 +154,13 @@ impl Log {
         Gathering(Rc::clone(self))
     }
 
-    /// True while parts of a class that wait will have company. Collection waits for what was written home, and brings
-    /// no company meanwhile.
+    /// True while parts of a class that wait will have company. Somebody waits for what says that blocks are at home,
+    /// and brings no company meanwhile.
     fn gathers(&self, class: u8) -> bool {
         let (stream, is_copied) =
             (&self.streams[class as usize], class >= self.classes.borrow().first_of_copies());
         let is_homed = || stream.waiting.borrow().iter().any(|part| part.what == What::Homed);
-        stream.under_way.get() > 0 || is_copied && self.gathering.get() > 0 && !is_homed()
+        (stream.under_way.get() > 0 || is_copied && self.gathering.get() > 0) && !is_homed()
     }
 
     /// Parts of a class that wait.
@@ -413,6 +413,14 @@ impl Log {
         segment.failed = Some(segment.failed.map_or(batch.head.at, |first| first.min(batch.head.at)));
         drop(segments);
         self.checkpoint_soon();
+    }
+
+    /// Makes durable what users read from now on: a batch that failed is not found any more.
+    pub async fn flush_for_user(self: &Rc<Log>) -> Result<()> {
+        match self.may_find_failed() {
+            true => self.checkpoint().await,
+            false => self.flush().await,
+        }
     }
 
     /// Makes durable what has completed.

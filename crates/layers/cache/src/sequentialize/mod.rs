@@ -188,7 +188,7 @@ impl Layer for Sequentialize {
             }
             Op::Zero(how) => Step::control(async move { user.ends(log.zero(at, how).await) }),
             Op::Discard => Step::control(async move { user.ends(log.discard(at).await) }),
-            Op::Flush => Step::control(async move { user.ends(log.flush().await) }),
+            Op::Flush => Step::control(async move { user.ends(log.flush_for_user().await) }),
         }
     }
 
