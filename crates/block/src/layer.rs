@@ -51,8 +51,8 @@ pub trait Layer: Manage {
     /// it, take it ([`Io::take`]).
     fn submit(self: Rc<Self>, io: &mut Io) -> Step;
 
-    /// The sequential zones of a zoned device; see [`Zones`] for the rules of writing to them. Not part of the geometry,
-    /// which layers copy from the device below: a layer that forgets about zones must have none.
+    /// The sequential zones of a zoned device; see [`Zones`] for the rules of writing to them. Not part of the
+    /// geometry, which layers copy from the device below: a layer that forgets about zones must have none.
     fn zones(&self) -> Option<Zones> {
         None
     }

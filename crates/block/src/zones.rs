@@ -11,16 +11,16 @@
 //! * A write begins at the write pointer of its zone, ends within the capacity of the zone, and is submitted when the
 //!   earlier write to the same zone has completed.
 //! * At most `open_max` zones are written in part.
-//! * A discard of a whole zone *resets* the zone: nothing of it is written any more. A discard from the write pointer to
-//!   the end of the capacity *finishes* the zone, which counts as written whole. Any other discard does nothing.
-//! * What lies behind the write pointer reads as zeroes and is a hole ([`crate::Layer::extents`]); what lies before it is
-//!   data. So a layer above finds the pointer by asking for extents.
+//! * A discard of a whole zone *resets* the zone: nothing of it is written any more. A discard from the write pointer
+//!   to the end of the capacity *finishes* the zone, which counts as written whole. Any other discard does nothing.
+//! * What lies behind the write pointer reads as zeroes and is a hole ([`crate::Layer::extents`]); what lies before it
+//!   is data. So a layer above finds the pointer by asking for extents.
 //! * A write that failed leaves the pointer anywhere between its beginning and its end.
-//! * Resets and finishes are durable after a flush, as writes are. A power loss cuts a zone off anywhere between what was
-//!   flushed and what was written; there are no gaps.
+//! * Resets and finishes are durable after a flush, as writes are. A power loss cuts a zone off anywhere between what
+//!   was flushed and what was written; there are no gaps.
 //!
-//! A layer has no zones unless it says so ([`crate::Layer::zones`]). Only a layer that makes exactly one request below of
-//! each request, at an address that is moved by the same number of bytes, may hand zones on.
+//! A layer has no zones unless it says so ([`crate::Layer::zones`]). Only a layer that makes exactly one request below
+//! of each request, at an address that is moved by the same number of bytes, may hand zones on.
 
 use crate::{Error, ErrorKind, Extent, ExtentState, Result};
 use std::ops::Range;
@@ -70,8 +70,8 @@ impl Zones {
         self.range().contains(&at).then(|| ((at - self.first) / self.size) as u32)
     }
 
-    /// The same for a device of `size` bytes whose addresses begin at `offset` of this one; `None` if a zone does not lie
-    /// within it.
+    /// The same for a device of `size` bytes whose addresses begin at `offset` of this one; `None` if a zone does not
+    /// lie within it.
     pub fn part(self, offset: u64, size: u64) -> Option<Zones> {
         let Range { start, end } = self.range();
         (offset <= start && end - offset <= size).then(|| Zones { first: start - offset, ..self })
@@ -138,11 +138,11 @@ impl WritePointers {
         self.list.iter().filter(is_open).count() as u32
     }
 
-    /// A write is about to begin: the zone that it goes to, `None` if it is all conventional. [`WritePointers::end`] has
-    /// to follow.
+    /// A write is about to begin: the zone that it goes to, `None` if it is all conventional. [`WritePointers::end`]
+    /// has to follow.
     ///
-    /// `Invalid` if it breaks a rule, `NoSpace` if the zone is full, `Busy` if too many zones would be open: nothing has
-    /// changed then.
+    /// `Invalid` if it breaks a rule, `NoSpace` if the zone is full, `Busy` if too many zones would be open: nothing
+    /// has changed then.
     pub fn begin(&mut self, at: &Range<u64>) -> Result<Option<u32>> {
         let Some(zone) = self.zones.of(at.start) else {
             let is_conventional = self.zones.of(at.end - 1).is_none()

@@ -9,7 +9,7 @@
 use crate::files;
 use lamina_block::{
     Address, Buf, Build, Config, Conn, Env, Error, ErrorKind, Geometry, Io, Kind, Layer, Listener, Made,
-    Manage, Node, Op, OpenDisk, Passthrough, Pending, Pool, Result, Step, Time,
+    Manage, Node, Op, OpenDisk, Passthrough, Pending, Pool, Result, Step, Time, Zones,
 };
 use lamina_nbd::client;
 use serde::Deserialize;
@@ -131,6 +131,14 @@ impl Env for Overlaid {
                 return Ok(disk);
             }
             Ok(over(&name, &inner, disk, written))
+        })
+    }
+
+    fn open_zoned(&self, path: PathBuf) -> Pending<Rc<dyn Layer>> {
+        let (inner, written) = (Rc::clone(&self.inner), self.written(&path));
+        Box::pin(async move {
+            let disk = inner.open_zoned(path.clone()).await?;
+            Ok(over(&path.display().to_string(), &inner, disk, written))
         })
     }
 
@@ -265,6 +273,11 @@ struct Overlay {
 impl Layer for Overlay {
     fn geometry(&self) -> Geometry {
         self.geometry
+    }
+
+    /// Those of the device. All of them look written, and are written anew in memory anywhere.
+    fn zones(&self) -> Option<Zones> {
+        self.below.zones()
     }
 
     fn submit(self: Rc<Self>, io: &mut Io) -> Step {

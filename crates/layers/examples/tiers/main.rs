@@ -122,7 +122,7 @@ fn models(trace: &Trace, linear: bool) -> Option<[Model; 2]> {
     if linear {
         let line = Linear { constant_ms: 4.17, slope_ms: 16.5, hit_ms: 0.1, ..Linear::default() };
         slow.mechanism = Mechanism::Linear(Linear { cache: slow.cache().cloned(), ..line });
-        slow.size = Bytes(end.next_multiple_of(ALIGNMENT) + ALIGNMENT);
+        slow.size = Bytes(end.next_multiple_of(ALIGNMENT) + 4 * ALIGNMENT);
     } else if let Mechanism::Rotational(keys) = &mut slow.mechanism {
         keys.write_buffer = None;
     }
@@ -181,7 +181,7 @@ fn row(trace: &Trace, percent: usize, models: &[Model; 2], took: &[f64], options
 /// Bytes of a volume that the trace needs.
 fn size(trace: &Trace) -> u64 {
     let end = trace.requests.iter().map(|request| request.bytes.end).max().unwrap_or(0);
-    end.next_multiple_of(ALIGNMENT) + ALIGNMENT
+    end.next_multiple_of(ALIGNMENT) + 4 * ALIGNMENT
 }
 
 /// Writes a trace in SPC's format (*SPC Trace File Format Specification*, 1.0.1), without times.

@@ -9,8 +9,8 @@
 //!      shown    │ conventional     │ zone │ zone │ … │ end │
 //! ```
 //!
-//! The last 64 KiB of the conventional zones are shown behind all others: a member of a hierarchy has the second copy of
-//! its superblock at its end. A last zone that is smaller than the others is not used.
+//! The last 64 KiB of the conventional zones are shown behind all others: a member of a hierarchy has the second copy
+//! of its superblock at its end. A last zone that is smaller than the others is not used.
 //!
 //! Keys:
 //! * `path`: the block device, such as `/dev/sdb`, which is opened without the page cache.
@@ -21,7 +21,8 @@
 //! * A discard of a whole zone resets the zone. What is behind a write pointer reads as zeroes and is a hole.
 //!
 //! The sink deliberately has no zone append, and opens no device without conventional zones: superblocks are written in
-//! place. `lamina check` and `lamina inspect` look at the device as it is, and do not find the second copy of a superblock.
+//! place. `lamina check` and `lamina inspect` look at the device as it is, and do not find the second copy of a
+//! superblock.
 
 use lamina_block::{
     Build, Config, Error, Extent, Geometry, Healed, Io, Judge, Layer, Made, Manage, Node, Outside,

@@ -114,8 +114,8 @@ fn arranged(all: &[Zone], zone_bytes: u64, open_max: u32) -> Result<WritePointer
     let conventional = all.iter().take_while(|zone| zone.kind == CONVENTIONAL).count();
     let first = all.get(conventional).copied().filter(|zone| zone.kind == SEQUENTIAL);
     let first = first.ok_or_else(|| {
-        let message = "the device is not host-managed: no zone behind its conventional ones has to be written in order. \
-                       The type \"file\" is for such devices";
+        let message = "the device is not host-managed: no zone behind its conventional ones has to be written in \
+                       order. The type \"file\" is for such devices";
         Error::unsupported(message)
     })?;
     let is_like =

@@ -22,8 +22,8 @@
 //! * A batch is durable on the flash before any of it is written to the store, and durable on the store before
 //!   the checkpoint.
 //!
-//! A write that covers a block in part is not completed from the store: the flash has the sectors that were written, and
-//! a read lays them over those of the store (`parts.rs`).
+//! A write that covers a block in part is not completed from the store: the flash has the sectors that were written,
+//! and a read lays them over those of the store (`parts.rs`).
 //!
 //! Within a batch, writes go out in the order of their places, neighbours as one. Of a block that was written
 //! several times only the latest version goes out. So after a batch the store is as the volume was at one
@@ -129,8 +129,8 @@ use lamina_kit::tasks::Tasks;
 use pace::Pace;
 use policy::{Destage, Policy, SetPolicy, SetShare, permille};
 use progress::Progress;
-pub(crate) use report::FIGURES;
 use read::LongStreams;
+pub(crate) use report::FIGURES;
 use report::Report;
 use serde::Deserialize;
 use serde_json::{Value, json};

@@ -9,8 +9,9 @@
 //! ```
 //!
 //! Everything is appended, and nothing is written in place: many small writes of guests are one write of the
-//! device. A block may be there in part: then only the store has its other sectors. Each batch describes its own contents, so that after a crash the index is rebuilt from heads and
-//! summaries, without reading data that is known to be durable.
+//! device. A block may be there in part: then only the store has its other sectors. Each batch describes its own
+//! contents, so that after a crash the index is rebuilt from heads and summaries, without reading data that is known to
+//! be durable.
 //!
 //! S3-FIFO (Yang et al., SOSP '23) decides which blocks stay: a new block is in a small queue, and moves to the
 //! main queue if it was asked for before its segment is needed; a block that comes again soon after it went goes

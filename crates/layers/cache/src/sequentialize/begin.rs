@@ -58,14 +58,25 @@ pub(super) async fn begin(keys: &Keys, with: &Build) -> Result<u64> {
         may_adopt(&with.env, &child, &shape).await?;
     }
     format(&with.env, &child, &shape).await?;
-    if keys.mode == Mode::Home {
-        let record = Record { version: VERSION, region: shape.place(0) };
-        let message =
-            "mode: home keeps where its region is with the hierarchy: give the file a [hierarchy] section";
-        let keep = with.keep.as_ref().ok_or_else(|| Error::invalid(message))?;
-        keep.set(state_record::write(&record)).await?;
-    }
+    record(keys, with, &shape).await?;
     Ok(shape.place(0))
+}
+
+/// Keeps where the region is, if there is one.
+async fn record(keys: &Keys, with: &Build, shape: &Super) -> Result<()> {
+    match (&with.keep, keys.mode) {
+        (Some(keep), Mode::Home) => {
+            let record = Record { version: VERSION, region: shape.place(0) };
+            keep.set(state_record::write(&record)).await
+        }
+        (Some(keep), Mode::Log) if keep.get().is_some_and(|record| !record.is_null()) => {
+            keep.set(serde_json::Value::Null).await
+        }
+        (Some(_) | None, Mode::Log) => Ok(()),
+        (None, Mode::Home) => Err(Error::invalid(
+            "mode: home keeps where its region is with the hierarchy: give the file a [hierarchy] section",
+        )),
+    }
 }
 
 /// Where the superblock of a log is that was made before.
@@ -216,18 +227,17 @@ async fn may_adopt(env: &Rc<dyn Env>, child: &Rc<Node>, shape: &Super) -> Result
 }
 
 /// Whether something is before the segments of a region that is no log that has been left, and none whose making was
-/// not finished.
+/// not finished. These may be several, each with a key of its own.
 fn is_data(mut bytes: Vec<u8>, shape: &Super, size: u64) -> bool {
-    if let Ok(begun) = Super::decode(&bytes[..SLOT], size)
-        && (Super { uuid: shape.uuid, key: shape.key, ..begun }) == *shape
-    {
+    let is_same = |begun: Super| Super { uuid: shape.uuid, key: shape.key, ..begun } == *shape;
+    if Super::decode(&bytes[..SLOT], size).is_ok_and(is_same) {
         bytes[..SLOT].fill(0);
-        for copy in [0, 1] {
-            let start = shape.checkpoint_at(copy) as usize * SLOT;
-            let copy = &mut bytes[start..start + shape.checkpoint_slots as usize * SLOT];
-            if Checkpoint::decode(copy, &begun).is_some() {
-                copy.fill(0);
-            }
+    }
+    for copy in [0, 1] {
+        let start = shape.checkpoint_at(copy) as usize * SLOT;
+        let copy = &mut bytes[start..start + shape.checkpoint_slots as usize * SLOT];
+        if Checkpoint::is_of_some_log(copy, shape) {
+            copy.fill(0);
         }
     }
     bytes.iter().any(|byte| *byte != 0)

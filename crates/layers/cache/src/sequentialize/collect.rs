@@ -22,6 +22,8 @@ use super::pace;
 use super::segments::State;
 use crate::ticket::Ticket;
 use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Job, Result, Steering, all};
+use lamina_kit::flaw::flawed;
+use lamina_kit::range_locks::RangeLock;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
@@ -87,18 +89,25 @@ fn slots_of(group: &[Live]) -> Range<u32> {
     group[0].0..group[group.len() - 1].0 + 1
 }
 
-/// Victims whose copies are on their way. Copies hold the claims on them.
+/// Victims whose copies are on their way. Nobody else collects until all of them count.
 pub(super) struct Copying {
     log: Rc<Log>,
     gathering: Option<Gathering>,
     ticket: Rc<Ticket>,
+    alone: Option<RangeLock>,
     /// Victims, and copies of blocks, since all counted; and how long these have taken, without what went home.
-    victims: u32,
+    victims: Vec<u32>,
     copies: usize,
     took: Duration,
     /// Slots that were gained, and how long collection rested.
     gained: u64,
     rested: Duration,
+}
+
+impl Drop for Copying {
+    fn drop(&mut self) {
+        self.forget_victims();
+    }
 }
 
 impl Copying {
@@ -107,7 +116,8 @@ impl Copying {
             log: Rc::clone(log),
             gathering: None,
             ticket: Ticket::new(),
-            victims: 0,
+            alone: None,
+            victims: Vec::new(),
             copies: 0,
             took: Duration::ZERO,
             gained: 0,
@@ -118,13 +128,17 @@ impl Copying {
     /// Writes home what counts in a segment, where that is cheaper, and begins to copy the rest to the end of the log.
     pub async fn copy(&mut self, victim: u32) -> Result<()> {
         let log = Rc::clone(&self.log);
-        let source = Rc::new(log.claim(victim));
+        let source = Rc::new(log.pin(victim));
+        if self.alone.is_none() {
+            self.alone = log.collect_alone().await;
+        }
         let before = log.segments.borrow().get(victim).live;
         if let Err(e) = log.bring_home(victim).await {
             return log.pass_over(victim, e);
         }
         self.gathering.get_or_insert_with(|| log.gather());
-        self.victims += 1;
+        log.segments.borrow_mut().get_mut(victim).is_leaving = true;
+        self.victims.push(victim);
         let live: Vec<Live> = log.segments.borrow().owners(victim).collect();
         let is_apart = log.may_separate(&live, victim);
         for piece in pieces(&groups(&live)) {
@@ -187,8 +201,14 @@ impl Copying {
         if settled.is_ok() && copies > 0 {
             self.log.home.costs.copied(took, copies);
         }
-        self.victims = 0;
+        self.forget_victims();
+        self.alone = None;
         settled
+    }
+
+    fn forget_victims(&mut self) {
+        let mut segments = self.log.segments.borrow_mut();
+        self.victims.drain(..).for_each(|victim| segments.get_mut(victim).is_leaving = false);
     }
 }
 
@@ -298,7 +318,7 @@ impl Log {
                 }
                 Ok(true)
             }
-            _ if emptied > 0 || copying.victims > 0 => {
+            _ if emptied > 0 || !copying.victims.is_empty() => {
                 copying.settle().await?;
                 self.free_emptied().await.map(|()| true)
             }
@@ -311,6 +331,15 @@ impl Log {
         let mut copying = Copying::new(self);
         copying.copy(victim).await?;
         copying.settle().await
+    }
+
+    /// Waits until nobody collects. Two at a time could take the space that each of them needs; and a copy and a move
+    /// of the same block could be under way together.
+    pub async fn collect_alone(&self) -> Option<RangeLock> {
+        match flawed("a segment is collected twice at a time") {
+            true => None,
+            false => Some(self.collecting.lock().await),
+        }
     }
 
     /// Reads groups of blocks whose slots count from `start`, with what is between those of a group.

@@ -131,8 +131,8 @@ pub struct Super {
     pub key: u64,
     /// The blocks of the volume have homes: their own addresses, before the region that is the log.
     pub is_home: bool,
-    /// Slots from the beginning of a segment to that of the next one: more than a segment has where that is a zone whose
-    /// capacity is less than its size.
+    /// Slots from the beginning of a segment to that of the next one: more than a segment has where that is a zone
+    /// whose capacity is less than its size.
     pub stride: u32,
     /// Classes of data, at most, because each has an open zone; 0: any number.
     pub class_limit: u32,

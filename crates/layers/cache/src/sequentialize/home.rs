@@ -17,8 +17,8 @@
 //! * Collection writes a block home under its lock, and only the version that the map has: an older one cannot land
 //!   after a newer one. The log lets it go only if that version is still where it was.
 //! * Collection waits for no lock: its holder may wait for space. What is locked is copied.
-//! * A segment is collected by one task at a time. Otherwise a copy and a move of the same block could be under way
-//!   together, and recovery, which takes them in another order than they completed in, would bring the copy back.
+//! * One segment is collected at a time. Otherwise a copy and a move of the same block could be under way together, and
+//!   recovery, which takes them in another order than they completed in, would bring the copy back.
 //! * While a batch that failed may be found after a crash, nothing counts as unmapped: what the batch has must not
 //!   cover what is written home later.
 
@@ -47,6 +47,8 @@ const CLOSE: u64 = 32 << 10;
 const TOGETHER: usize = 16;
 /// Blocks of a run, at most: 1 MiB.
 const RUN_BLOCKS: usize = 256;
+/// How long a drain waits for blocks that users write.
+const PAUSE: Duration = Duration::from_millis(1);
 /// How much a measurement counts in the mean.
 const WEIGHT: f64 = 0.125;
 
@@ -250,11 +252,11 @@ impl Log {
         self.child.submit(Io::discard(at)).await
     }
 
-    /// Writes home what counts in a segment that is claimed, if that is cheaper than copying it. What still counts in
+    /// Writes home what counts in a segment, if that is cheaper than copying it. What still counts in
     /// it then is to be copied.
     pub async fn bring_home(self: &Rc<Log>, victim: u32) -> Result<()> {
         match self.shape.is_home && self.is_cheaper_home(victim) {
-            true => self.move_segment(victim, Patience::None).await.map(drop),
+            true => self.move_segment(victim).await.map(drop),
             false => Ok(()),
         }
     }
@@ -270,14 +272,14 @@ impl Log {
         runs > 0 && (!has_gain || self.home.costs.prefer_home(all.len(), runs, slots))
     }
 
-    /// Writes home what counts in a segment that is claimed: how many blocks.
-    async fn move_segment(self: &Rc<Log>, number: u32, patience: Patience) -> Result<u64> {
+    /// Writes home what counts in a segment: how many blocks.
+    async fn move_segment(self: &Rc<Log>, number: u32) -> Result<u64> {
         let began = self.env.now();
         let live: Vec<Live> = self.segments.borrow().owners(number).collect();
         let groups = groups(&live);
         let bufs = self.read_groups(self.shape.start(number), &groups).await?;
         let movers = self.movers(number, &groups, &bufs);
-        let homed = self.write_movers(&movers, patience).await?;
+        let homed = self.write_movers(&movers).await?;
         if homed.is_empty() {
             return Ok(0);
         }
@@ -303,14 +305,10 @@ impl Log {
         movers
     }
 
-    /// Writes blocks of a segment that is claimed home: the runs of them that are there now.
-    async fn write_movers<'a>(
-        self: &Rc<Log>,
-        movers: &'a [Mover],
-        patience: Patience,
-    ) -> Result<Vec<&'a [Mover]>> {
+    /// Writes blocks of a segment home: the runs of them that are there now.
+    async fn write_movers<'a>(&self, movers: &'a [Mover]) -> Result<Vec<&'a [Mover]>> {
         let runs = runs(movers);
-        let writes = runs.iter().map(|run| self.write_run_home(run, patience));
+        let writes = runs.iter().map(|run| self.write_run_home(run));
         let written: Vec<Result<bool>> = stream::iter(writes).buffered(TOGETHER).collect().await;
         let written = written.into_iter().collect::<Result<Vec<bool>>>()?;
         Ok(runs.into_iter().zip(written).filter_map(|(run, written)| written.then_some(run)).collect())
@@ -337,16 +335,10 @@ impl Log {
     }
 
     /// Writes a run home, if the map still has all of it where it was read: false if not.
-    async fn write_run_home(&self, run: &[Mover], patience: Patience) -> Result<bool> {
+    async fn write_run_home(&self, run: &[Mover]) -> Result<bool> {
         let blocks = run[0].block..run[0].block + run.len() as u32;
-        let lock = match patience {
-            Patience::None => {
-                let Some(lock) = self.locks.try_lock(&(blocks.start.into()..blocks.end.into())) else {
-                    return Ok(false);
-                };
-                lock
-            }
-            Patience::Full => self.lock(&blocks).await,
+        let Some(lock) = self.locks.try_lock(&(blocks.start.into()..blocks.end.into())) else {
+            return Ok(false);
         };
         let lock = (!flawed("homes are not locked")).then_some(lock);
         let is_there = |mover: &Mover| self.map.borrow().get(mover.block) == Some(mover.slot);
@@ -375,7 +367,11 @@ impl Log {
             let moved = self.moved.wait();
             let (next, is_more) = self.next_to_drain();
             match next {
-                Some(number) => brought += self.drain_segment(number).await?,
+                Some(number) => match self.drain_segment(number).await? {
+                    // Users have all of it locked, or have written it meanwhile.
+                    0 => self.env.sleep(PAUSE).await,
+                    more => brought += more,
+                },
                 None if is_more => moved.await,
                 None => break,
             }
@@ -384,18 +380,19 @@ impl Log {
         Ok(brought)
     }
 
-    /// A segment that has blocks of the volume and is not claimed; and whether one has that cannot be looked at now.
+    /// A segment that has blocks of the volume; and whether one has that cannot be looked at now.
     pub fn next_to_drain(&self) -> (Option<u32>, bool) {
         let segments = self.segments.borrow();
         let mut with_homes = segments.iter().filter(|(_, segment)| segments.has_homes(segment)).peekable();
         let is_more = with_homes.peek().is_some();
-        let next = with_homes.find(|(_, segment)| segment.under_way.is_empty() && !segment.is_taken());
+        let next = with_homes.find(|(_, segment)| segment.under_way.is_empty());
         (next.map(|(number, _)| number), is_more)
     }
 
     pub async fn drain_segment(self: &Rc<Log>, number: u32) -> Result<u64> {
-        let _claim = self.claim(number);
-        self.move_segment(number, Patience::Full).await
+        let _pin = self.pin(number);
+        let _alone = self.collect_alone().await;
+        self.move_segment(number).await
     }
 
     /// Brings everything home, so that the device below can take the place of this one. No request is under way.
@@ -425,15 +422,6 @@ impl Log {
             cleared => cleared,
         }
     }
-}
-
-/// Whether to wait for locks of others.
-#[derive(Clone, Copy)]
-enum Patience {
-    /// Those may wait for space.
-    None,
-    /// Nobody waits for this.
-    Full,
 }
 
 /// When the log has to have let something go: at once, because what is written home then, and is durable by itself,

@@ -27,6 +27,7 @@ use super::tidy::Idle;
 use super::zones::ZonedSegments;
 use lamina_block::{Buf, Durability, Env, Error, Io, Job, Node, Result, Signal};
 use lamina_kit::flaw::flawed;
+use lamina_kit::mutex::Mutex;
 use lamina_kit::range_locks::RangeLocks;
 use lamina_kit::single_flight::SingleFlight;
 use lamina_kit::tasks::Tasks;
@@ -51,7 +52,6 @@ pub(super) struct Stream {
 pub(super) struct Pin {
     of: Rc<Log>,
     segment: u32,
-    claims: bool,
 }
 
 impl Pin {
@@ -63,11 +63,7 @@ impl Pin {
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        let mut segments = self.of.segments.borrow_mut();
-        let segment = segments.get_mut(self.segment);
-        segment.pins -= 1;
-        segment.is_claimed &= !self.claims;
-        drop(segments);
+        self.of.segments.borrow_mut().get_mut(self.segment).pins -= 1;
         self.of.moved.notify();
     }
 }
@@ -112,6 +108,8 @@ pub(super) struct Log {
     /// The next checkpoint has the whole map.
     pub is_whole: Cell<bool>,
     pub is_collecting: Cell<bool>,
+    /// One segment is collected at a time.
+    pub collecting: Mutex,
     /// Beside homes: what is known of writes and moves that go there.
     pub home: Home,
     /// How many will append more copies.
@@ -137,15 +135,7 @@ impl Log {
     /// Keeps the segment of a slot from being freed.
     pub fn pin(self: &Rc<Log>, segment: u32) -> Pin {
         self.segments.borrow_mut().get_mut(segment).pins += 1;
-        Pin { of: Rc::clone(self), segment, claims: false }
-    }
-
-    /// The same for what is collected: nobody else collects it meanwhile.
-    pub fn claim(self: &Rc<Log>, segment: u32) -> Pin {
-        let mut pin = self.pin(segment);
-        pin.claims = true;
-        self.segments.borrow_mut().get_mut(segment).is_claimed = true;
-        pin
+        Pin { of: Rc::clone(self), segment }
     }
 
     /// Lets copies wait for each other.

@@ -12,8 +12,8 @@
 //! Invariants:
 //! * Nothing that the last checkpoint or a later batch needs is written over before the new checkpoint is durable:
 //!   until then only pages of the map are written, behind those that the checkpoint knows, or into free segments.
-//! * What a crash has left of a checkpoint is erased before pages are written over those that it refers to: another crash
-//!   during the next checkpoint, which is written to the same place, could otherwise make it whole.
+//! * What a crash has left of a checkpoint is erased before pages are written over those that it refers to: another
+//!   crash during the next checkpoint, which is written to the same place, could otherwise make it whole.
 //! * A serial number is never used twice: each life begins with a number that no batch before it can have.
 
 use super::checkpoint::Saved;
@@ -332,6 +332,7 @@ impl Log {
             is_saving: Default::default(),
             is_whole: Default::default(),
             is_collecting: Default::default(),
+            collecting: Default::default(),
             home: Default::default(),
             gathering: Default::default(),
             pace: Default::default(),

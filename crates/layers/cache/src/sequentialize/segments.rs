@@ -12,7 +12,6 @@
 
 use super::classes::{self, Candidate};
 use super::format::{Row, RowState};
-use lamina_kit::flaw::flawed;
 use std::collections::VecDeque;
 
 /// An owner that is none.
@@ -53,8 +52,6 @@ pub struct Segment {
     pub live: u32,
     /// Requests that read from it.
     pub pins: u32,
-    /// A task collects it.
-    pub is_claimed: bool,
     /// Where the batches under way begin.
     pub under_way: Vec<u32>,
     /// Where the first batch that failed begins.
@@ -63,6 +60,8 @@ pub struct Segment {
     pub rests_until: u64,
     /// The serial number of its last batch.
     pub last_serial: u64,
+    /// Copies of its blocks are on their way.
+    pub is_leaving: bool,
     /// The address of each slot.
     owners: Vec<u32>,
 }
@@ -73,16 +72,10 @@ impl Segment {
         self.under_way.iter().copied().chain(self.failed).min().unwrap_or(self.end)
     }
 
-    /// True if a task collects it: no other one may.
-    pub fn is_taken(&self) -> bool {
-        self.is_claimed && !flawed("a segment is collected twice at a time")
-    }
-
     /// True if it is closed, and nothing in it counts.
     fn is_empty(&self) -> bool {
         self.state == State::Closed && self.live == 0
     }
-
     /// Counts what was written at `time` into the mean.
     fn mix(&mut self, time: u64) {
         let (before, all) = (u64::from(self.live), u64::from(self.live) + 1);
@@ -266,8 +259,8 @@ impl Segments {
         self.iter().filter(move |(_, segment)| {
             segment.state == State::Closed
                 && segment.under_way.is_empty()
+                && !segment.is_leaving
                 && segment.live > 0
-                && !segment.is_taken()
                 && segment.rests_until <= now
         })
     }

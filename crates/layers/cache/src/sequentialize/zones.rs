@@ -8,14 +8,16 @@
 //! Invariants:
 //! * A batch begins at the write pointer of its zone: one batch of a class is under way at a time, and the first one of
 //!   a segment follows a reset.
-//! * The last batch of a zone fills it, and a zone that is closed early is finished. So no more zones are written in part
-//!   than there are classes, which the device must allow.
+//! * The last batch of a zone fills it, and a zone that is closed early is finished. So no more zones are written in
+//!   part than there are classes, which the device must allow.
 //! * After a batch that failed, and at opening, the device says where the pointers are, not the log. A segment goes on
 //!   behind a torn batch.
 //!
 //! Devices without conventional zones are deliberately left out: superblock and checkpoints are written in place.
 
-use super::format::{Checkpoint, PAGE_BLOCKS, SEGMENT_SLOTS, SEGMENT_SLOTS_MAX, SEGMENTS_MIN, SLOT, SLOTS_MAX, Super};
+use super::format::{
+    Checkpoint, PAGE_BLOCKS, SEGMENT_SLOTS, SEGMENT_SLOTS_MAX, SEGMENTS_MIN, SLOT, SLOTS_MAX, Super,
+};
 use super::log::Log;
 use super::segments::{Segment, State};
 use lamina_block::{Buf, Durability, Error, ExtentState, Io, Node, Result, Zones};

@@ -23,7 +23,7 @@
 //!
 //! Commands: `top` lists the extents that cost the slow device, or would cost it, the most time; `explain` says why a
 //! block has a copy or none; `pin` and `unpin` change what is pinned, `set-placement` and `set-weight` the keys, until
-//! the device is opened again. The others are those of `accelerate`.
+//! the device is opened again. `set-policy`, `set-share`, `drain` and `accept-loss` are those of `accelerate`.
 
 mod costs;
 mod heat;

@@ -8,8 +8,8 @@
 //! Figures age: they halve each time that a number of blocks was used, so that what counts is recent. They are aged
 //! when they are looked at, and not before.
 //!
-//! Invariant: at most so many pages are there as the owner allows; those that were not used for the longest time go. The
-//! module decides nothing.
+//! Invariant: at most so many pages are there as the owner allows; those that were not used for the longest time go.
+//! The module decides nothing.
 
 use crate::flash::SLOT;
 use serde_json::{Value, json};

@@ -172,6 +172,12 @@ impl Checkpoint {
         read.has_its_free_segments().then_some(read)
     }
 
+    /// True for a whole copy of a log of the shape of `of`, whatever its key is.
+    pub fn is_of_some_log(bytes: &[u8], of: &Super) -> bool {
+        let head = CheckpointBytes::ref_from_prefix(bytes);
+        head.is_ok_and(|(head, _)| Checkpoint::decode(bytes, &Super { key: head.key.get(), ..*of }).is_some())
+    }
+
     fn len(pages: u32, segments: u32, free: u32) -> usize {
         size_of::<CheckpointBytes>()
             + pages as usize * size_of::<PageBytes>()

@@ -23,6 +23,13 @@ pub fn crowded() -> Subject {
 
 lamina_sim::gauntlet!(alone, subject());
 
+/// A checkpoint was half written when the power failed, and the next one, which is the same but for its first sector,
+/// as well: the second half of that one made the first one whole, and the page that it names had been written over.
+#[test]
+fn a_torn_checkpoint_does_not_come_back() {
+    lamina_sim::run(&subject(), Check::Faults, 0x47, lamina_sim::Run::Full).unwrap_or_else(|e| panic!("{e}"));
+}
+
 #[test]
 fn a_region_that_goes_round() {
     for check in [Check::Model, Check::Crash] {
@@ -198,6 +205,8 @@ fn keys_of_the_other_mode_are_refused() {
             .expect("it stays where it is");
         let refused = made(&world, &disk, json!({}), Begin::Open).await.err().expect("refused");
         assert!(refused.contains("made with homes"), "{refused}");
+        made(&world, &disk, json!({}), Begin::Format).await.expect("a log again");
+        made(&world, &disk, json!({}), Begin::Open).await.expect("it is one");
     });
 }
 

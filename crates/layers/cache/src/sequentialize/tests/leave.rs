@@ -102,6 +102,14 @@ fn an_attempt_that_was_not_finished_is_in_nobodys_way() {
         let (disk, _) = used(&world).await;
         let keys = json!({ "mode": "home", "size": "3MiB" });
         made(&world, &disk, keys.clone(), Begin::Adopt).await.expect("there is room");
+        made(&world, &disk, keys.clone(), Begin::Adopt).await.expect("there still is");
+        // The process ends between two of the writes of a third one: a superblock and a checkpoint have other keys.
+        let slots: Vec<Vec<u8>> =
+            vec![get(&disk, 3 << 20, 4096).await, get(&disk, (3 << 20) + 4096, 4096).await];
+        made(&world, &disk, keys.clone(), Begin::Adopt).await.expect("there still is");
+        put(&disk, 3 << 20, &slots[0]).await;
+        made(&world, &disk, keys.clone(), Begin::Adopt).await.expect("there still is");
+        put(&disk, (3 << 20) + 4096, &slots[1]).await;
         made(&world, &disk, keys, Begin::Adopt).await.expect("there still is");
     });
 }
