@@ -21,7 +21,7 @@ use super::log::{Gathering, Log, Pin};
 use super::pace;
 use super::segments::State;
 use crate::ticket::Ticket;
-use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Job, Result, Steering, all};
+use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Job, Result, Steering, Time, all};
 use lamina_kit::flaw::flawed;
 use lamina_kit::range_locks::RangeLock;
 use std::ops::Range;
@@ -95,7 +95,7 @@ pub(super) struct Copying {
     gathering: Option<Gathering>,
     ticket: Rc<Ticket>,
     alone: Option<RangeLock>,
-    /// Victims, and copies of blocks, since all counted; and how long these have taken, without what went home.
+    /// Victims, and copies of blocks, since all counted; and how long these have taken since they were read.
     victims: Vec<u32>,
     copies: usize,
     took: Duration,
@@ -143,13 +143,13 @@ impl Copying {
         let is_apart = log.may_separate(&live, victim);
         for piece in pieces(&groups(&live)) {
             let begin = log.env.now();
-            if let Err(e) = self.copy_piece(is_apart, piece, &source).await {
-                return log.pass_over(victim, e);
-            }
+            let read = match self.copy_piece(is_apart, piece, &source).await {
+                Ok(read) => read,
+                Err(e) => return log.pass_over(victim, e),
+            };
             log.moved.until(|| log.copies_waiting() < WAITING || log.is_closed.get()).await;
-            let took = log.env.now().since(begin);
-            self.took += took;
-            self.rest(took).await;
+            self.took += log.env.now().since(read);
+            self.rest(log.env.now().since(begin)).await;
         }
         self.copies += live.len();
         log.counters.collected(before.into());
@@ -157,9 +157,11 @@ impl Copying {
         Ok(())
     }
 
-    async fn copy_piece(&mut self, is_apart: bool, piece: &[&[Live]], source: &Rc<Pin>) -> Result<()> {
+    /// Reads a piece, and appends its copies: when it had been read.
+    async fn copy_piece(&mut self, is_apart: bool, piece: &[&[Live]], source: &Rc<Pin>) -> Result<Time> {
         let (log, start) = (&self.log, self.log.shape.start(source.segment()));
         let bufs = log.read_groups(start, piece).await?;
+        let read = log.env.now();
         for (group, buf) in piece.iter().zip(&bufs) {
             for (class, run) in log.runs_of_copies(group, source.segment(), is_apart) {
                 let (slot, block) = group[run.start];
@@ -178,7 +180,7 @@ impl Copying {
                 log.append(class, part);
             }
         }
-        Ok(())
+        Ok(read)
     }
 
     /// Rests after so much work, unless there is much to do, or nobody else.

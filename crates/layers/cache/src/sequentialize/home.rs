@@ -274,11 +274,11 @@ impl Log {
 
     /// Writes home what counts in a segment: how many blocks.
     async fn move_segment(self: &Rc<Log>, number: u32) -> Result<u64> {
-        let began = self.env.now();
         let live: Vec<Live> = self.segments.borrow().owners(number).collect();
         let groups = groups(&live);
         let bufs = self.read_groups(self.shape.start(number), &groups).await?;
         let movers = self.movers(number, &groups, &bufs);
+        let began = self.env.now();
         let homed = self.write_movers(&movers).await?;
         if homed.is_empty() {
             return Ok(0);
