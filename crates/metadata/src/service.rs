@@ -12,8 +12,8 @@ use crate::format::{self, BLOCK, PAYLOAD, Shape, Slot};
 use crate::state::{NOBODY, Page, Record, Space, State};
 use crate::{Id, Level, Options, Region};
 use lamina_block::{Durability, Env, Error, ErrorKind, Result, Signal};
+use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 
 /// Pages written at once.
@@ -127,7 +127,7 @@ impl Service {
     }
 
     /// Whether there is space for a change.
-    pub fn space(&self, bytes: usize, pieces: usize, pages: &BTreeSet<u32>) -> Space {
+    pub fn space(&self, bytes: usize, pieces: usize, pages: impl ExactSizeIterator<Item = u32>) -> Space {
         let asked = !self.for_commit.borrow().is_empty() || !self.for_write_back.borrow().is_empty();
         if asked && self.shape.level == Level::Atomic {
             return Space::AfterPlan;
@@ -140,13 +140,13 @@ impl Service {
         &self,
         bytes: usize,
         pieces: usize,
-        pages: impl Fn() -> Result<BTreeSet<u32>>,
+        pages: impl Fn() -> Result<SmallVec<[u32; 4]>>,
     ) -> Result<()> {
         loop {
             if self.closed.get() {
                 return Err(Error::offline("the metadata store is closed"));
             }
-            let space = self.space(bytes, pieces, &pages()?);
+            let space = self.space(bytes, pieces, pages()?.into_iter());
             match (space, self.shape.level) {
                 (Space::Yes, _) => return Ok(()),
                 (Space::No, _) => {

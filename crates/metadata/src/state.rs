@@ -187,16 +187,16 @@ impl State {
     }
 
     /// Whether changes of `bytes` in `pieces` pieces, to `pages`, may be made now.
-    pub fn space(&self, bytes: usize, pieces: usize, pages: &BTreeSet<u32>) -> Space {
+    pub fn space(&self, bytes: usize, pieces: usize, pages: impl ExactSizeIterator<Item = u32>) -> Space {
         let (most, need) = (self.shape.record_max() - RECORD_HEAD, bytes + pieces * CHANGE_HEAD);
-        if need > most || pages.len() > self.capacity / 4 {
+        let count = pages.len();
+        if need > most || count > self.capacity / 4 {
             return Space::No;
         }
-        let more = |known: usize| known + pages.len();
-        if self.uncommitted.size + need > most || more(self.uncommitted.pages.len()) > self.capacity / 4 {
+        if self.uncommitted.size + need > most || self.uncommitted.pages.len() + count > self.capacity / 4 {
             return Space::Commit;
         }
-        let fresh = pages.iter().filter(|page| !self.dirty.contains(page)).count();
+        let fresh = pages.filter(|page| !self.dirty.contains(page)).count();
         match self.dirty.len() + fresh > self.capacity / 4 * 3 {
             true => Space::WriteBack,
             false => Space::Yes,

@@ -8,7 +8,8 @@ use crate::service::Service;
 use crate::state::{Page, Space};
 use crate::{Format, Id, Level, Options, Region};
 use lamina_block::{Env, Error, ErrorKind, Result};
-use std::collections::{BTreeMap, BTreeSet};
+use smallvec::SmallVec;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// Objects in a region of a device. See the crate's page.
@@ -104,6 +105,9 @@ enum What<'a> {
     Update(usize, &'a Update),
 }
 
+/// The pages of a change in memory, by number, each once. Most changes touch one or two.
+type Pages = SmallVec<[(u32, Rc<Page>); 4]>;
+
 impl Store {
     /// Makes an empty store of `region`. Earlier data there is lost.
     ///
@@ -140,7 +144,7 @@ impl Store {
     ///
     /// Fails with `NoSpace` if there is no space for it; a commit may free some.
     pub async fn alloc(&self, len: u64, tag: u64) -> Result<Object> {
-        self.0.wait_for_room(2 * size_of::<Edit>(), 2, || Ok(BTreeSet::new())).await?;
+        self.0.wait_for_room(2 * size_of::<Edit>(), 2, || Ok(SmallVec::new())).await?;
         let (id, edits) = self.0.state.borrow_mut().directory.alloc(len, tag)?;
         edits.into_iter().for_each(|edit| self.0.edit(edit));
         self.0.changed();
@@ -328,16 +332,16 @@ impl Service {
             // Holding them keeps them in memory. Others may have changed something meanwhile, so space is asked for
             // again, and from then on there is no pause.
             let pages = self.pages_in_memory(change).await?;
-            if self.space(size, pieces, &self.pages_of(change)?) == Space::Yes {
+            if self.space(size, pieces, pages.iter().map(|page| page.0)) == Space::Yes {
                 return self.make(change, &pages);
             }
         }
     }
 
     /// The pieces of a change, in order.
-    fn pieces<'a>(&self, change: &'a Change) -> Result<Vec<Piece<'a>>> {
+    fn pieces<'a>(&self, change: &'a Change) -> Result<SmallVec<[Piece<'a>; 4]>> {
         let state = self.state.borrow();
-        let mut pieces = Vec::new();
+        let mut pieces = SmallVec::new();
         for (id, offset, bytes) in &change.writes {
             check(*id, state.directory.len_of(*id)?, *offset, bytes.len())?;
             for (done, (index, from, len)) in parts(*offset, bytes.len()) {
@@ -354,23 +358,28 @@ impl Service {
         Ok(pieces)
     }
 
-    fn pages_of(&self, change: &Change) -> Result<BTreeSet<u32>> {
-        Ok(self.pieces(change)?.iter().map(|piece| piece.number).collect())
+    fn pages_of(&self, change: &Change) -> Result<SmallVec<[u32; 4]>> {
+        let mut pages: SmallVec<[u32; 4]> = self.pieces(change)?.iter().map(|piece| piece.number).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        Ok(pages)
     }
 
-    async fn pages_in_memory(&self, change: &Change) -> Result<BTreeMap<u32, Rc<Page>>> {
-        let mut pages = BTreeMap::new();
+    async fn pages_in_memory(&self, change: &Change) -> Result<Pages> {
+        let mut pages = Pages::new();
         for (id, offset, bytes) in &change.writes {
             for (_, (index, ..)) in parts(*offset, bytes.len()) {
                 let number = self.state.borrow().directory.page_of(*id, index)?;
-                pages.insert(number, self.page(*id, index).await?);
+                pages.push((number, self.page(*id, index).await?));
             }
         }
+        pages.sort_unstable_by_key(|page| page.0);
+        pages.dedup_by_key(|page| page.0);
         Ok(pages)
     }
 
     /// Makes a change whose pages are in memory.
-    fn make(&self, change: &Change, pages: &BTreeMap<u32, Rc<Page>>) -> Result<()> {
+    fn make(&self, change: &Change, pages: &Pages) -> Result<()> {
         let pieces = self.pieces(change)?;
         let mut state = self.state.borrow_mut();
         let mut frees = BTreeSet::new();
@@ -382,9 +391,10 @@ impl Service {
         }
         // An object that went and came while pages were loaded has other pages: its number is another, too.
         for Piece { number, offset, what } in pieces {
-            let Some(page) = pages.get(&number) else {
+            let Ok(found) = pages.binary_search_by_key(&number, |page| page.0) else {
                 return Err(Error::new(ErrorKind::Corrupt, "a page moved while it was changed"));
             };
+            let page = &pages[found].1;
             match what {
                 What::Put(bytes) => state.change(number, page, offset, bytes),
                 What::Update(len, update) => {

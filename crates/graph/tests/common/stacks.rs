@@ -623,8 +623,9 @@ pub fn all() -> Vec<Subject> {
         snapshot_over_crypt_over_sequentialize(),
         snapshot_over_crypt_over_homes(),
     ];
-    // A layer that shares another's state is nothing by itself, and a table of partitions or a flash cannot be written.
-    let alone = |kind: &&Kind| !kind.traits.shares && !["partition", "flash"].contains(&kind.name);
+    // A layer that shares another's state is nothing by itself, a table of partitions or a flash cannot be written, and
+    // a zoned device is simulated where its user is tested.
+    let alone = |kind: &&Kind| !kind.traits.shares && !["partition", "flash", "zoned"].contains(&kind.name);
     let maps = of_maps().into_iter().enumerate().map(|(n, stack)| stack.level(Level::ALL[n % 3]));
     lamina_layers::KINDS.iter().filter(alone).map(single).chain(stacks).chain(maps).collect()
 }

@@ -157,7 +157,8 @@ mod tests {
     #[test]
     fn reads_count_once_for_each_block() {
         let replay = replayed(&[(false, 512..4608), (true, 8192..8704), (false, 0..12288)]);
-        assert_eq!((replay.reads.hits, replay.reads.of, replay.asked), (3, 5, 6));
+        // The write has left a block that is there in part, which is no hit of a read of all of it.
+        assert_eq!((replay.reads.hits, replay.reads.of, replay.asked), (2, 5, 6));
     }
 
     #[test]

@@ -69,7 +69,7 @@ pub struct Log {
 
 /// What was read waits so long for more that was, and for so many slots of it, in order to share a head with
 /// it: one head for each block that is read alone would take half of the space.
-const GATHER: Duration = Duration::from_millis(200);
+const GATHER: Duration = Duration::from_millis(20);
 pub const GATHER_SLOTS: u32 = 32;
 
 /// How blocks are put.

@@ -55,7 +55,9 @@ impl Cache {
     /// Volumes that destage late look whether anything is ripe.
     pub(super) fn ripen(&self) {
         if self.is_filling() && !self.near_tails(RIPE).is_empty() {
-            self.volumes.borrow().iter().flatten().for_each(|volume| volume.hurry.notify());
+            let volumes = self.volumes.borrow();
+            let late = volumes.iter().flatten().filter(|volume| volume.destages_late.get());
+            late.for_each(|volume| volume.hurry.notify());
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!      write ──▶ fast device, dirty ── its space is needed ──▶ slow device, with its neighbours, by place
-//!      read ───▶ a copy? fast · none? slow, and copied if a copy will save more time than it costs
+//!      read ───▶ a copy? fast · none? slow, and copied as the placement says
 //! ```
 //!
 //! The home of every block is the slow device, at the same address: an existing disk can be put under a tier, and the
