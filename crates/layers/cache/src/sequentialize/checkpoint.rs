@@ -81,14 +81,19 @@ impl Log {
     fn save_soon(&self, is_whole: bool) {
         if !self.is_closed.get() && !self.is_saving.replace(true) {
             self.spawn(move |me| async move {
+                let attempt = me.appended();
                 let saved = if is_whole { me.checkpoint().await } else { me.free_emptied().await };
-                if let Err(e) = saved {
-                    tracing::warn!(device = %me.name, error = %e, "no checkpoint could be made");
-                    me.fail_waiting(&e);
-                }
                 me.is_saving.set(false);
                 me.moved.notify();
-                me.make_space_soon();
+                match saved {
+                    Ok(()) => me.make_space_soon(),
+                    Err(e) => {
+                        tracing::warn!(device = %me.name, error = %e, "no checkpoint could be made");
+                        if me.fail_waiting(&e, &attempt) {
+                            me.pump_all();
+                        }
+                    }
+                }
             });
         }
     }

@@ -270,21 +270,28 @@ impl Log {
         let mut copying = Copying::new(self);
         while self.is_short() && !self.is_closed.get() {
             let (moved, begin, rested) = (self.moved.wait(), self.env.now(), copying.rested);
+            let attempt = self.appended();
             let gained = self.gain(&mut copying).await;
             let took = self.env.now().since(begin).saturating_sub(copying.rested - rested);
             self.pace.borrow_mut().worked(std::mem::take(&mut copying.gained), took);
             job.set_progress(self.space().min(self.wanted()) * SLOT as u64, job.total());
-            match gained {
-                Ok(true) => {}
-                Ok(false) if self.is_moving() => moved.await,
+            let failed = match gained {
+                Ok(true) => continue,
+                Ok(false) if self.is_moving() => {
+                    moved.await;
+                    continue;
+                }
                 Ok(false) => {
                     let message = "the log is full, and nothing in it is garbage";
-                    return self.fail_waiting(&Error::new(ErrorKind::NoSpace, message).on(&self.name));
+                    Error::new(ErrorKind::NoSpace, message).on(&self.name)
                 }
                 Err(e) => {
                     tracing::warn!(device = %self.name, error = %e, "no space can be made");
-                    return self.fail_waiting(&e);
+                    e
                 }
+            };
+            if !self.fail_waiting(&failed, &attempt) {
+                return;
             }
         }
         if let Err(e) = copying.settle().await {

@@ -43,6 +43,8 @@ const BATCHES: usize = 2;
 #[derive(Default)]
 pub(super) struct Stream {
     waiting: RefCell<VecDeque<Part>>,
+    /// Parts that have been appended so far.
+    appended: Cell<u64>,
     under_way: Cell<usize>,
     pub open: Cell<Option<u32>>,
     scheduled: Cell<bool>,
@@ -172,6 +174,7 @@ impl Log {
         }
         self.home.is_left.set(false);
         stream.waiting.borrow_mut().push_back(part);
+        stream.appended.set(stream.appended.get() + 1);
         if !stream.scheduled.replace(true) {
             // What others append in this turn goes along.
             self.spawn(move |me| async move {
@@ -193,13 +196,26 @@ impl Log {
         (0..self.streams.len() as u8).for_each(|class| self.pump(class));
     }
 
-    /// Ends all parts that wait for space: there will be none.
-    pub fn fail_waiting(&self, e: &Error) {
+    /// The parts that have been appended to each stream: an attempt to make space is for these.
+    pub fn appended(&self) -> Vec<u64> {
+        self.streams.iter().map(|stream| stream.appended.get()).collect()
+    }
+
+    /// Ends the parts that have waited for an attempt to make space, which failed. True if others wait: the next
+    /// attempt may succeed, and what failed before they came is no reason to fail them.
+    pub fn fail_waiting(&self, e: &Error, attempt: &[u64]) -> bool {
         let failed = Err(e.clone());
-        for stream in &self.streams {
-            let waiting = stream.waiting.take();
-            waiting.iter().for_each(|part| part.ticket.end(&failed));
+        let mut is_more = false;
+        for (stream, before) in self.streams.iter().zip(attempt) {
+            let mut waiting = stream.waiting.borrow_mut();
+            let younger = (stream.appended.get() - before) as usize;
+            let count = waiting.len().saturating_sub(younger);
+            let older: Vec<Part> = waiting.drain(..count).collect();
+            is_more |= !waiting.is_empty();
+            drop(waiting);
+            older.iter().for_each(|part| part.ticket.end(&failed));
         }
+        is_more
     }
 
     fn next_batch(self: &Rc<Log>, class: u8) -> Option<Batch> {
@@ -320,15 +336,32 @@ impl Log {
             Ok(()) => self.commit(&batch),
             Err(_) => self.failed(&batch),
         }
-        std::mem::take(&mut batch.parts).iter().for_each(|part| part.ticket.end(&result));
-        if result.is_err() {
-            self.zone_failed(batch.segment).await;
+        let parts = std::mem::take(&mut batch.parts);
+        let end = || parts.iter().for_each(|part| part.ticket.end(&result));
+        match &result {
+            Ok(()) => end(),
+            Err(_) => self.zone_failed(batch.segment).await,
         }
         self.under_way.borrow_mut().remove(&batch.head.serial);
         stream.under_way.set(stream.under_way.get() - 1);
         self.moved.notify();
         self.pump(batch.class);
-        self.checkpoint_if_due();
+        match &result {
+            Ok(()) => self.checkpoint_if_due(),
+            Err(_) => {
+                self.forget_failed(batch.class).await;
+                end();
+            }
+        }
+    }
+
+    /// Makes the checkpoint after which nobody finds a batch that failed: what is read after the error must not be
+    /// followed, after a crash, by what the batch has. If that fails as well, the next flush makes it. A checkpoint
+    /// whose own pages failed is not made again by itself.
+    async fn forget_failed(self: &Rc<Log>, class: u8) {
+        if class != self.page_class() && !flawed("a failed batch is found again") {
+            let _ = self.checkpoint().await;
+        }
     }
 
     /// What a batch holds counts.
@@ -384,7 +417,7 @@ impl Log {
         }
     }
 
-    /// A batch may be there or not. It is older than the next checkpoint, which is made now: nobody finds it then.
+    /// A batch may be there or not. It is older than the next checkpoint: nobody finds it after that.
     fn failed(&self, batch: &Batch) {
         if batch.class == self.page_class() {
             // Recovery does not look for it at all. The next one takes its place, so that however many fail, there is
@@ -401,8 +434,6 @@ impl Log {
         segments.close(batch.segment);
         let segment = segments.get_mut(batch.segment);
         segment.failed = Some(segment.failed.map_or(batch.head.at, |first| first.min(batch.head.at)));
-        drop(segments);
-        self.checkpoint_soon();
     }
 
     /// Makes durable what users read from now on: a batch that failed is not found any more.
@@ -438,7 +469,7 @@ impl Log {
     /// The next request finds everything that it changes in the map; nothing goes on in the background.
     pub async fn close(self: &Rc<Log>) -> Result<()> {
         self.is_closed.set(true);
-        self.fail_waiting(&Error::offline("the device is being closed"));
+        self.fail_waiting(&Error::offline("the device is being closed"), &self.appended());
         self.jobs.borrow().iter().for_each(|job| job.cancel());
         self.moved.notify();
         self.tasks.ended().await;

@@ -116,7 +116,10 @@ impl Config for Keys {
         verbs: &[
             Verb::new("collect", "collects every segment that has garbage"),
             Verb::new("checkpoint", "makes a checkpoint now"),
-            Verb::new("tidy", "rewrites blocks that lie scattered in the order of their addresses, in mode log"),
+            Verb::new(
+                "tidy",
+                "rewrites blocks that lie scattered in the order of their addresses, in mode log",
+            ),
             Verb::new("drain", "brings everything home, and keeps writes out of the log"),
         ],
         ..Traits::NONE

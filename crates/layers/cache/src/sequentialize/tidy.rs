@@ -153,7 +153,8 @@ impl Log {
     /// `Unsupported` beside homes.
     pub async fn tidy_all(self: &Rc<Log>) -> Result<u64> {
         if self.shape.is_home {
-            let message = "tidy: in mode home blocks are in order at home: drain brings those of the log there";
+            let message =
+                "tidy: in mode home blocks are in order at home: drain brings those of the log there";
             return Err(Error::unsupported(message).on(&self.name));
         }
         let _task = self.tasks.begin();
