@@ -42,5 +42,5 @@ pub use quantiles::Quantiles;
 pub use remote::{Latency, Lognormal, Remote};
 pub use request::{Op, Request, SECTOR};
 pub use rotational::{Curve, HeadOrder, Order, Residuals, Rotational, Seek, WriteBuffer, Zone};
-pub use ssd::{DepthLatency, Garbage, Residual, ResidualOp, Ssd};
+pub use ssd::{BlockMap, DepthLatency, Garbage, Residual, ResidualOp, Ssd};
 pub use tracker::Tracker;

@@ -63,13 +63,14 @@ struct File {
 }
 
 /// The models that come with Lamina: names and files.
-const FILES: [(&str, &str); 7] = [
+const FILES: [(&str, &str); 8] = [
     ("cheetah-15k4", include_str!("../models/cheetah-15k4.toml")),
     ("cheetah-15k5", include_str!("../models/cheetah-15k5.toml")),
     ("disk-7200", include_str!("../models/disk-7200.toml")),
     ("nvme", include_str!("../models/nvme.toml")),
     ("san", include_str!("../models/san.toml")),
     ("ssd-sata", include_str!("../models/ssd-sata.toml")),
+    ("ssd-sata-blocks", include_str!("../models/ssd-sata-blocks.toml")),
     ("ssd-sata-old", include_str!("../models/ssd-sata-old.toml")),
 ];
 

@@ -1,5 +1,6 @@
 //! An SSD at work.
 
+use super::blocks::LogBlocks;
 use super::latencies::Table;
 use super::{Garbage, ResidualOp, Ssd};
 use crate::chance::Chance;
@@ -31,6 +32,7 @@ pub(crate) struct Machine {
     bus: Nanos,
     buffer: Buffer,
     collector: Option<Collector>,
+    log_blocks: Option<LogBlocks>,
     /// When all programs end.
     programmed: Nanos,
 }
@@ -94,6 +96,7 @@ impl Machine {
             bus: 0.0,
             buffer: Buffer { size: model.buffer.0, used: 0, open: 0, leaving: VecDeque::new() },
             collector: model.garbage.as_ref().map(|garbage| Collector::new(garbage, model, size)),
+            log_blocks: model.block_map.as_ref().map(|map| LogBlocks::new(map, model)),
             programmed: 0.0,
         }
     }
@@ -106,7 +109,7 @@ impl Machine {
                 Some(latency) => now + latency + self.held(now, request),
                 None => self.read(now, request),
             },
-            Op::Write => self.write(now, request.bytes(), measured),
+            Op::Write => self.write(now, request, measured),
             Op::Flush if self.protected => now + measured.unwrap_or(self.write_overhead),
             Op::Flush => self.flush(now, measured),
             Op::Discard => {
@@ -244,7 +247,8 @@ impl Machine {
         self.bus.max(read + self.page.min(request.bytes()) as f64 * self.per_byte)
     }
 
-    fn write(&mut self, now: Nanos, bytes: u64, measured: Option<Nanos>) -> Nanos {
+    fn write(&mut self, now: Nanos, request: &Request, measured: Option<Nanos>) -> Nanos {
+        let bytes = request.bytes();
         let arrived = measured.map_or_else(
             || {
                 self.bus = self.bus.max(now + self.write_overhead) + self.transfer(bytes);
@@ -252,12 +256,24 @@ impl Machine {
             },
             |latency| now + latency,
         );
+        let merges = self.log_blocks.as_mut().map_or(0.0, |blocks| blocks.write(request.lbn, bytes));
+        if merges > 0.0 {
+            self.merge(arrived, merges);
+        }
         self.buffer.used += bytes;
         self.buffer.open += bytes;
         let pages = self.buffer.open / self.page;
         self.buffer.open %= self.page;
         self.program(arrived, pages, self.page);
         arrived.max(self.buffer.make_room())
+    }
+
+    /// All dies copy blocks for so long.
+    fn merge(&mut self, now: Nanos, time: Nanos) {
+        for die in &mut self.dies {
+            die.program = die.free().max(now) + time;
+            self.programmed = self.programmed.max(die.program);
+        }
     }
 
     fn flush(&mut self, now: Nanos, measured: Option<Nanos>) -> Nanos {

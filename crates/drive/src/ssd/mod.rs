@@ -17,12 +17,16 @@
 //! write or a flush instead of the overhead and the bus. Programs make a read wait, and a full buffer a write, as
 //! otherwise.
 //!
-//! The model deliberately has no mapping of addresses, so that sequential and random writes cost alike, knows no read
-//! out of the buffer, and no wear.
+//! Sequential and random writes cost alike, unless the drive maps flash by whole blocks ([`BlockMap`]): a write that
+//! does not go on where one before it ended then costs the copy of a block, on all dies. The model deliberately has
+//! no other mapping of addresses, knows no read out of the buffer, and no wear; the expected cost of a write has no
+//! merges.
 
+mod blocks;
 mod latencies;
 mod machine;
 
+pub use blocks::BlockMap;
 pub use latencies::DepthLatency;
 pub(crate) use machine::Machine;
 
@@ -65,6 +69,9 @@ pub struct Ssd {
     /// Garbage collection; without it there always are erased pages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub garbage: Option<Garbage>,
+    /// A map of whole blocks; without it pages are written anywhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block_map: Option<BlockMap>,
     /// What real times are off, by operation and length, at most 1000: the first entry of the operation counts whose
     /// `up-to` is not less than the request, or else the last of the operation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -151,6 +158,7 @@ impl Default for Ssd {
             buffer: Bytes(1 << 20),
             protected: false,
             garbage: None,
+            block_map: None,
             residuals: Vec::new(),
             latencies: Vec::new(),
         }
@@ -176,6 +184,9 @@ impl Ssd {
             within("ssd.garbage.over-provisioning", garbage.over_provisioning, 0.001..=10.0)?;
             within("ssd.garbage.valid-fraction", garbage.valid_fraction, 0.0..=0.99)?;
             within("ssd.garbage.erased-fraction", garbage.erased_fraction, 0.0..=1.0)?;
+        }
+        if let Some(map) = &self.block_map {
+            map.check(self.page)?;
         }
         entries("ssd.residuals", self.residuals.len(), 0..=1000)?;
         for (i, residual) in self.residuals.iter().enumerate() {

@@ -71,6 +71,7 @@ fn full() -> Vec<Model> {
             valid_fraction: 0.5,
             erased_fraction: 0.1,
         }),
+        block_map: Some(BlockMap { block: Bytes(1 << 19), log_blocks: 8, erase_ms: 1.5 }),
         residuals: [ResidualOp::Read, ResidualOp::Write, ResidualOp::Flush]
             .map(|op| Residual { op, up_to: Bytes(4096), quantiles_us: points.clone() })
             .to_vec(),

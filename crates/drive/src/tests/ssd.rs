@@ -266,6 +266,27 @@ fn sustained_random_writes() {
     }
 }
 
+/// A drive that maps flash by blocks: 80 MB/s in order, and 9 ms for a random write, as was measured.
+#[test]
+fn a_map_of_blocks_makes_random_writes_slow() {
+    let model = Model::named("ssd-sata-blocks").expect("a model");
+    let rate = |lbn: &mut dyn FnMut(u64) -> u64, count: u64| {
+        let (mut drive, mut last) = (model.drive(1), Time(0));
+        for id in 0..count {
+            last = serve(&mut drive, last, write(lbn(id), 128)).at;
+        }
+        count as f64 / last.since(Time(0)).as_secs_f64()
+    };
+    let in_order = rate(&mut |id| id * 128, 4000) * 65536.0;
+    assert!((in_order / 80e6 - 1.0).abs() < 0.1, "{in_order}");
+    let mut random = fastrand::Rng::with_seed(1);
+    let anywhere = rate(&mut |_| random.u64(0..model.sectors() / 128) * 128, 2000);
+    assert!((anywhere * 9e-3 - 1.0).abs() < 0.2, "{anywhere}");
+    let mut near = fastrand::Rng::with_seed(1);
+    let near = rate(&mut |_| near.u64(0..64) * 128, 2000);
+    assert!(near > 2.0 * anywhere, "{near} within 4 MiB, {anywhere} anywhere");
+}
+
 #[test]
 fn a_remote_store_has_turns_bytes_and_latency() {
     let latency = |us| Latency::QuantilesUs(Quantiles(vec![[0.5, us]]));

@@ -5,17 +5,23 @@
 //!      emptied segments: which?       into the log    as of now                                  segments are free
 //! ```
 //!
+//! A checkpoint that only frees segments has the pages, and the S, of the one before: nothing is written but the rows.
+//! Segments with batches from that S on are needed by its recovery, and stay. The others are not: whatever took the
+//! place of their blocks is in batches from S on, which the flush has made durable, and which recovery replays in the
+//! order in which they were made, before any batch of the segment's next use.
+//!
 //! Writes go on meanwhile. A page may therefore have batches from S on, which recovery replays as well: a write or a
 //! drop that is replayed again is the same, and a copy counts only if its source is where the map says.
 //!
 //! Invariants:
 //! * All that the places, the pages and the rows of a checkpoint refer to is durable before the checkpoint is written.
 //! * The older of the two copies is written over; the newer one stays until that is durable.
-//! * A segment is free when a checkpoint is durable whose pages were written after the segment had become empty, and
-//!   whose S is higher than any serial number in it: no recovery needs the segment then.
+//! * A segment is free when a checkpoint is durable that was made after the segment had become empty, and whose S is
+//!   higher than any serial number in it: no recovery needs the segment then.
 
+use super::batch::Part;
 use super::format::{Checkpoint, Entry, Page, SLOT, What};
-use super::log::{Log, Part};
+use super::log::Log;
 use crate::ticket::Ticket;
 use lamina_block::{Durability, Io, Result};
 use lamina_kit::flaw::flawed;
@@ -24,7 +30,7 @@ use std::rc::Rc;
 /// Bytes of the log between two checkpoints: at least, and at most. They bound what recovery reads.
 const INTERVAL: std::ops::RangeInclusive<u64> = 64 << 20..=512 << 20;
 /// Between two checkpoints so many times the bytes of the whole map are written, within the bounds.
-const MAPS: u64 = 4;
+const MAPS: u64 = 32;
 /// Pages that are appended together: they are copies, and take memory.
 const PAGES: usize = 256;
 /// Bytes of a checkpoint that are written together.
@@ -35,13 +41,13 @@ const PIECE: usize = 1 << 20;
 pub(super) struct Saved {
     /// Its number.
     pub sequence: u64,
-    /// All batches with lower serial numbers are in it.
-    pub serial: u64,
     /// Which copy has it.
     pub copy: usize,
     /// Segments that had been opened by then.
     pub opened: u64,
-    /// Bytes that had been written by then.
+    /// All batches with lower serial numbers are in its pages.
+    pub serial: u64,
+    /// Bytes that had been written when its pages were.
     pub written: u64,
 }
 
@@ -66,17 +72,28 @@ impl Log {
         (self.segments.borrow().opened() - self.saved.get().opened) as u32
     }
 
-    /// Makes a checkpoint in the background, if none is under way.
+    /// Makes a checkpoint of the map in the background, if none is under way.
     pub fn checkpoint_soon(&self) {
+        self.save_soon(true);
+    }
+
+    /// Makes a checkpoint in the background, of the map or to free segments, if none is under way.
+    fn save_soon(&self, is_whole: bool) {
         if !self.is_closed.get() && !self.is_saving.replace(true) {
-            self.spawn(|me| async move {
-                if let Err(e) = me.checkpoint().await {
-                    tracing::warn!(device = %me.name, error = %e, "no checkpoint could be made");
-                    me.fail_waiting(&e);
-                }
+            self.spawn(move |me| async move {
+                let attempt = me.appended();
+                let saved = if is_whole { me.checkpoint().await } else { me.free_emptied().await };
                 me.is_saving.set(false);
                 me.moved.notify();
-                me.make_space_soon();
+                match saved {
+                    Ok(()) => me.make_space_soon(),
+                    Err(e) => {
+                        tracing::warn!(device = %me.name, error = %e, "no checkpoint could be made");
+                        if me.fail_waiting(&e, &attempt) {
+                            me.pump_all();
+                        }
+                    }
+                }
             });
         }
     }
@@ -85,38 +102,63 @@ impl Log {
     pub fn checkpoint_if_due(&self) {
         let saved = self.saved.get();
         let is_long = self.counters.written() - saved.written >= self.interval();
+        let is_stuck = {
+            let segments = self.segments.borrow();
+            segments.free() <= self.reserve.copy && segments.emptied(self.serial.get()).next().is_some()
+        };
         if is_long || self.opened_since_checkpoint() >= self.window() / 2 {
             self.checkpoint_soon();
+        } else if is_stuck {
+            self.save_soon(false);
         }
     }
 
     /// Makes a checkpoint that has all that is in the map now; durable when this returns.
     pub async fn checkpoint(self: &Rc<Log>) -> Result<()> {
+        self.is_whole.set(true);
+        self.saving.change();
+        self.saving.save(|| self.checkpoint_alone()).await
+    }
+
+    /// Frees segments in which nothing counts: without the map, if half of them at least are older than its pages.
+    pub async fn free_emptied(self: &Rc<Log>) -> Result<()> {
+        let (old, all) = {
+            let segments = self.segments.borrow();
+            let count = |serial| segments.emptied(serial).count();
+            (count(self.saved.get().serial), count(self.serial.get()))
+        };
+        if 2 * old < all || old == 0 {
+            return self.checkpoint().await;
+        }
         self.saving.change();
         self.saving.save(|| self.checkpoint_alone()).await
     }
 
     async fn checkpoint_alone(self: &Rc<Log>) -> Result<()> {
-        let serial = self.serial.get();
+        let is_whole = self.is_whole.replace(false);
+        let serial = if is_whole { self.serial.get() } else { self.saved.get().serial };
         let is_under_way = || self.under_way.borrow().first().is_some_and(|first| *first < serial);
         self.moved.until(|| !is_under_way()).await;
         let freeing: Vec<u32> = self.segments.borrow().emptied(serial).collect();
         self.segments.borrow_mut().begin_freeing(&freeing);
         if flawed("a segment is used again before the checkpoint") {
             self.segments.borrow_mut().end_freeing(&freeing, true);
-            return self.save(serial, &[]).await;
+            return self.save(serial, is_whole, &[]).await;
         }
-        let saved = self.save(serial, &freeing).await;
+        let saved = self.save(serial, is_whole, &freeing).await;
         self.segments.borrow_mut().end_freeing(&freeing, saved.is_ok());
         self.moved.notify();
         self.pump_all();
         saved
     }
 
-    async fn save(self: &Rc<Log>, serial: u64, freeing: &[u32]) -> Result<()> {
-        self.write_pages().await?;
+    async fn save(self: &Rc<Log>, serial: u64, is_whole: bool, freeing: &[u32]) -> Result<()> {
+        if is_whole {
+            self.write_pages().await?;
+        }
         let before = self.saved.get();
-        let (opened, written) = (self.segments.borrow().opened(), self.counters.written());
+        let opened = self.segments.borrow().opened();
+        let written = if is_whole { self.counters.written() } else { before.written };
         let (next_segment, rows, free) = self.segments.borrow().rows(serial, freeing);
         let made = Checkpoint {
             sequence: before.sequence + 1,
@@ -133,7 +175,7 @@ impl Log {
         }
         let copy = 1 - before.copy;
         self.write_checkpoint(copy, &made.encode(self.shape.key)).await?;
-        self.saved.set(Saved { sequence: made.sequence, serial, copy, opened, written });
+        self.saved.set(Saved { sequence: made.sequence, copy, opened, serial, written });
         self.counters.checkpoint(self.env.now());
         Ok(())
     }
@@ -190,6 +232,7 @@ impl Log {
             from: 0,
             durability: Durability::Cached,
             ticket: Rc::clone(ticket),
+            source: None,
         };
         self.append(self.page_class(), part);
     }

@@ -22,9 +22,10 @@
 //! * While a batch that failed may be found after a crash, nothing counts as unmapped: what the batch has must not
 //!   cover what is written home later.
 
-use super::collect::Live;
+use super::batch::Part;
+use super::collect::{Live, groups};
 use super::format::{SLOT, What};
-use super::log::{Log, Part};
+use super::log::Log;
 use super::request::{Run, bytes_of, touched, whole};
 use crate::ticket::Ticket;
 use futures_util::future::join_all;
@@ -33,7 +34,6 @@ use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Result, Zero, all};
 use lamina_kit::flaw::flawed;
 use lamina_kit::streams::Streams;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
@@ -153,7 +153,7 @@ impl Log {
     }
 
     /// True if recovery would look for a batch that failed.
-    fn may_find_failed(&self) -> bool {
+    pub fn may_find_failed(&self) -> bool {
         self.home.failed.get() > self.saved.get().serial
     }
 
@@ -216,7 +216,7 @@ impl Log {
     }
 
     /// Blocks that the log has, or may be found to have.
-    fn in_log(&self, blocks: &Range<u32>) -> Vec<Range<u32>> {
+    pub fn in_log(&self, blocks: &Range<u32>) -> Vec<Range<u32>> {
         match self.may_find_failed() {
             true => vec![blocks.clone()],
             false => self.map.borrow().mapped_in(blocks.clone()),
@@ -252,26 +252,43 @@ impl Log {
         self.child.submit(Io::discard(at)).await
     }
 
-    /// Writes home what counts in a segment, if that is cheaper than copying it: the blocks that are there now.
-    /// `groups` were read into `bufs`; `class` takes what is appended.
-    pub async fn bring_home(
-        self: &Rc<Log>,
-        victim: u32,
-        groups: &[&[Live]],
-        bufs: &[Buf],
-        class: u8,
-    ) -> Result<BTreeSet<u32>> {
-        if !self.shape.is_home {
-            return Ok(BTreeSet::new());
+    /// Writes home what counts in a segment, if that is cheaper than copying it. What still counts in
+    /// it then is to be copied.
+    pub async fn bring_home(self: &Rc<Log>, victim: u32) -> Result<()> {
+        match self.shape.is_home && self.is_cheaper_home(victim) {
+            true => self.move_segment(victim).await.map(drop),
+            false => Ok(()),
         }
-        let movers = self.movers(victim, groups, bufs);
-        let (all, count): (usize, usize) =
-            (groups.iter().map(|group| group.len()).sum(), runs(&movers).len());
-        let has_gain = all <= self.shape.copied_max() as usize;
-        match has_gain && !self.home.costs.prefer_home(all, count, self.shape.segment_slots as usize) {
-            true => Ok(BTreeSet::new()),
-            false => self.move_home(movers, class).await,
+    }
+
+    fn is_cheaper_home(&self, victim: u32) -> bool {
+        let all: Vec<u32> = self.segments.borrow().owners(victim).map(|(_, block)| block).collect();
+        let mut blocks: Vec<u32> = all.iter().copied().filter(|block| *block < self.shape.blocks).collect();
+        blocks.sort_unstable();
+        let follows = |a: &u32, b: &u32| a + 1 == *b;
+        let runs: usize = blocks.chunk_by(follows).map(|run| run.len().div_ceil(RUN_BLOCKS)).sum();
+        let has_gain = all.len() <= self.shape.copied_max() as usize;
+        let slots = self.shape.segment_slots as usize;
+        runs > 0 && (!has_gain || self.home.costs.prefer_home(all.len(), runs, slots))
+    }
+
+    /// Writes home what counts in a segment: how many blocks.
+    async fn move_segment(self: &Rc<Log>, number: u32) -> Result<u64> {
+        let live: Vec<Live> = self.segments.borrow().owners(number).collect();
+        let groups = groups(&live);
+        let bufs = self.read_groups(self.shape.start(number), &groups).await?;
+        let movers = self.movers(number, &groups, &bufs);
+        let began = self.env.now();
+        let homed = self.write_movers(&movers).await?;
+        if homed.is_empty() {
+            return Ok(0);
         }
+        if !flawed("let go before it is at home") {
+            self.flush().await?;
+        }
+        self.home.costs.homed(self.env.now().since(began), homed.len());
+        self.append_homed(&homed).await?;
+        Ok(homed.iter().map(|run| run.len() as u64).sum())
     }
 
     /// Blocks of the volume that were read, by address.
@@ -288,26 +305,18 @@ impl Log {
         movers
     }
 
-    /// Writes blocks of a segment home, and lets them go: those that are there now.
-    async fn move_home(self: &Rc<Log>, movers: Vec<Mover>, class: u8) -> Result<BTreeSet<u32>> {
-        let (began, runs) = (self.env.now(), runs(&movers));
+    /// Writes blocks of a segment home: the runs of them that are there now.
+    async fn write_movers<'a>(&self, movers: &'a [Mover]) -> Result<Vec<&'a [Mover]>> {
+        let runs = runs(movers);
         let writes = runs.iter().map(|run| self.write_run_home(run));
-        let written: Vec<bool> = stream::iter(writes)
-            .buffered(TOGETHER)
-            .collect::<Vec<Result<bool>>>()
-            .await
-            .into_iter()
-            .collect::<Result<_>>()?;
-        let homed: Vec<&[Mover]> =
-            runs.iter().zip(&written).filter_map(|(run, written)| written.then_some(*run)).collect();
-        if homed.is_empty() {
-            return Ok(BTreeSet::new());
-        }
-        if !flawed("let go before it is at home") {
-            self.flush().await?;
-        }
-        self.home.costs.homed(self.env.now().since(began), homed.len());
-        let ticket = Ticket::new();
+        let written: Vec<Result<bool>> = stream::iter(writes).buffered(TOGETHER).collect().await;
+        let written = written.into_iter().collect::<Result<Vec<bool>>>()?;
+        Ok(runs.into_iter().zip(written).filter_map(|(run, written)| written.then_some(run)).collect())
+    }
+
+    /// Lets go what is at home, durably.
+    async fn append_homed(self: &Rc<Log>, homed: &[&[Mover]]) -> Result<()> {
+        let (ticket, class) = (Ticket::new(), self.classes.borrow().first_of_copies());
         let in_log = homed.iter().flat_map(|run| run.chunk_by(|a, b| a.slot + 1 == b.slot));
         for run in in_log {
             let part = Part {
@@ -318,11 +327,11 @@ impl Log {
                 from: run[0].slot,
                 durability: tombstone(),
                 ticket: Rc::clone(&ticket),
+                source: None,
             };
             self.append(class, part);
         }
-        ticket.wait().await?;
-        Ok(homed.into_iter().flatten().map(|mover| mover.block).collect())
+        ticket.wait().await
     }
 
     /// Writes a run home, if the map still has all of it where it was read: false if not.
@@ -383,12 +392,7 @@ impl Log {
     pub async fn drain_segment(self: &Rc<Log>, number: u32) -> Result<u64> {
         let _pin = self.pin(number);
         let _alone = self.collect_alone().await;
-        let live: Vec<Live> = self.segments.borrow().owners(number).collect();
-        let groups = super::collect::groups(&live);
-        let bufs = self.read_groups(number, &groups).await?;
-        let movers = self.movers(number, &groups, &bufs);
-        let class = self.classes.borrow().first_of_copies();
-        Ok(self.move_home(movers, class).await?.len() as u64)
+        self.move_segment(number).await
     }
 
     /// Brings everything home, so that the device below can take the place of this one. No request is under way.

@@ -6,7 +6,7 @@
 //!      part ──▶ …                 ┘
 //! ```
 //!
-//! Parts that come while batches of their class are under way wait, and go together with the next one.
+//! Parts that come while batches of their class are under way wait, and go together with the next one (`batch.rs`).
 //!
 //! Invariants:
 //! * The map has what has been written, not what is under way: a place in it can always be read.
@@ -14,16 +14,18 @@
 //!   beside a write of the same block: live and in recovery alike the copy counts only if its source still does.
 //! * Nothing is appended to a segment behind a batch that failed.
 
+use super::batch::{BATCH_SLOTS, Batch, Fit, Part, fit, take};
 use super::checkpoint::Saved;
 use super::classes::Classes;
-use super::format::{ENTRIES_MAX, Entry, Head, Page, Reserve, SLOT, Super, What, checksum};
+use super::format::{Entry, Head, Page, Reserve, SLOT, Super, What, checksum};
 use super::home::Home;
 use super::map::Map;
+use super::pace::Pace;
 use super::report::Counters;
 use super::segments::{Segments, State};
+use super::tidy::Idle;
 use super::zones::ZonedSegments;
-use crate::ticket::Ticket;
-use lamina_block::{Buf, Durability, Env, Error, Io, Node, Result, Signal};
+use lamina_block::{Buf, Durability, Env, Error, Io, Job, Node, Result, Signal};
 use lamina_kit::flaw::flawed;
 use lamina_kit::mutex::Mutex;
 use lamina_kit::range_locks::RangeLocks;
@@ -34,64 +36,18 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 
-/// Batches of a class that are under way together, at most: with two the device always has one, and parts gather.
+/// Batches of a class that are under way together, at most: with two the device always has one.
 const BATCHES: usize = 2;
-/// Slots of a batch, at most: 1 MiB.
-pub(super) const BATCH_SLOTS: u32 = 256;
-/// Slots of an entry, at most: they share a checksum, and count together or not at all.
-const ENTRY_SLOTS: u32 = 16;
-
-/// A run of blocks that is to be appended.
-pub(super) struct Part {
-    pub what: What,
-    pub block: u32,
-    pub count: u32,
-    /// Whole slots; empty for what is dropped or was written home.
-    pub data: Buf,
-    /// Of what is copied or was written home: the slot of the first block.
-    pub from: u32,
-    pub durability: Durability,
-    pub ticket: Rc<Ticket>,
-}
-
-impl Part {
-    fn slots(&self) -> u32 {
-        match self.what {
-            What::Written | What::Copied => self.count,
-            What::Dropped | What::Homed => 0,
-        }
-    }
-
-    /// Takes the first `count` blocks off.
-    fn cut(&mut self, count: u32) -> Part {
-        let bytes = count as usize * SLOT;
-        let first = Part { count, data: self.data.slice(0..bytes), ticket: Rc::clone(&self.ticket), ..*self };
-        first.ticket.one_more();
-        self.block += count;
-        self.count -= count;
-        self.data = self.data.slice(bytes..self.data.len());
-        if self.what == What::Copied {
-            self.from += count;
-        }
-        first
-    }
-}
 
 /// The parts of a class that wait, and where they go.
 #[derive(Default)]
 pub(super) struct Stream {
     waiting: RefCell<VecDeque<Part>>,
+    /// Parts that have been appended so far.
+    appended: Cell<u64>,
     under_way: Cell<usize>,
     pub open: Cell<Option<u32>>,
     scheduled: Cell<bool>,
-}
-
-/// A batch on its way.
-struct Batch {
-    class: u8,
-    segment: u32,
-    head: Head,
-    parts: Vec<Part>,
 }
 
 /// A segment that is not freed while this lives.
@@ -100,10 +56,27 @@ pub(super) struct Pin {
     segment: u32,
 }
 
+impl Pin {
+    /// Its number.
+    pub fn segment(&self) -> u32 {
+        self.segment
+    }
+}
+
 impl Drop for Pin {
     fn drop(&mut self) {
         self.of.segments.borrow_mut().get_mut(self.segment).pins -= 1;
         self.of.moved.notify();
+    }
+}
+
+/// While this lives, more copies will come: those that wait need not go before they make a whole batch.
+pub(super) struct Gathering(Rc<Log>);
+
+impl Drop for Gathering {
+    fn drop(&mut self) {
+        self.0.gathering.set(self.0.gathering.get() - 1);
+        self.0.pump_all();
     }
 }
 
@@ -116,6 +89,8 @@ pub(super) struct Log {
     pub shape: Super,
     /// Segments are zones.
     pub zoned: Option<ZonedSegments>,
+    /// Slots of a full stripe of the device; 1 if it has none.
+    pub stripe: u32,
     pub reserve: Reserve,
     pub map: RefCell<Map>,
     pub segments: RefCell<Segments>,
@@ -132,44 +107,24 @@ pub(super) struct Log {
     pub saved: Cell<Saved>,
     pub saving: SingleFlight,
     pub is_saving: Cell<bool>,
+    /// The next checkpoint has the whole map.
+    pub is_whole: Cell<bool>,
     pub is_collecting: Cell<bool>,
     /// One segment is collected at a time.
     pub collecting: Mutex,
     /// Beside homes: what is known of writes and moves that go there.
     pub home: Home,
+    /// How many will append more copies.
+    pub gathering: Cell<u32>,
+    pub pace: RefCell<Pace>,
+    pub idle: Idle,
+    /// What goes on in the background, for people.
+    pub jobs: RefCell<Vec<Rc<Job>>>,
     /// Something has changed that others may wait for.
     pub moved: Signal,
     pub tasks: Rc<Tasks>,
     pub is_closed: Cell<bool>,
     pub counters: Counters,
-}
-
-/// Takes what fits into a batch at `at`, in order; the last part may be cut.
-fn take(waiting: &mut VecDeque<Part>, at: u32, slots: u32) -> (Vec<Part>, Vec<Entry>) {
-    let (mut parts, mut entries, mut used) = (Vec::new(), Vec::new(), 1);
-    while entries.len() < ENTRIES_MAX
-        && let Some(next) = waiting.front_mut()
-    {
-        let space = (slots - used).min(ENTRY_SLOTS);
-        let part = match next.slots() {
-            wanted if wanted <= space => waiting.pop_front().expect("it is the first"),
-            _ if space == 0 => break,
-            _ => next.cut(space),
-        };
-        let len = part.slots();
-        let Part { what, block, count, from, .. } = part;
-        entries.push(Entry {
-            what,
-            block,
-            count,
-            slot: if len > 0 { at + used } else { 0 },
-            from,
-            checksum: 0,
-        });
-        parts.push(part);
-        used += len;
-    }
-    (parts, entries)
 }
 
 impl Log {
@@ -185,6 +140,26 @@ impl Log {
         Pin { of: Rc::clone(self), segment }
     }
 
+    /// Lets copies wait for each other.
+    pub fn gather(self: &Rc<Log>) -> Gathering {
+        self.gathering.set(self.gathering.get() + 1);
+        Gathering(Rc::clone(self))
+    }
+
+    /// True while parts of a class that wait will have company. Somebody waits for what says that blocks are at home,
+    /// and brings no company meanwhile.
+    fn gathers(&self, class: u8) -> bool {
+        let (stream, is_copied) =
+            (&self.streams[class as usize], class >= self.classes.borrow().first_of_copies());
+        let is_homed = || stream.waiting.borrow().iter().any(|part| part.what == What::Homed);
+        (stream.under_way.get() > 0 || is_copied && self.gathering.get() > 0) && !is_homed()
+    }
+
+    /// Parts of a class that wait.
+    pub fn waiting(&self, class: u8) -> usize {
+        self.streams[class as usize].waiting.borrow().len()
+    }
+
     /// The class of pages of the map.
     pub fn page_class(&self) -> u8 {
         self.classes.borrow().of_pages()
@@ -193,9 +168,13 @@ impl Log {
     /// Appends a part; its ticket ends with it.
     pub fn append(self: &Rc<Log>, class: u8, part: Part) {
         let stream = &self.streams[class as usize];
-        self.home.is_left.set(false);
         part.ticket.one_more();
+        if self.is_closed.get() && class != self.page_class() {
+            return part.ticket.end(&Err(Error::offline("the device is being closed")));
+        }
+        self.home.is_left.set(false);
         stream.waiting.borrow_mut().push_back(part);
+        stream.appended.set(stream.appended.get() + 1);
         if !stream.scheduled.replace(true) {
             // What others append in this turn goes along.
             self.spawn(move |me| async move {
@@ -217,13 +196,26 @@ impl Log {
         (0..self.streams.len() as u8).for_each(|class| self.pump(class));
     }
 
-    /// Ends all parts that wait for space: there will be none.
-    pub fn fail_waiting(&self, e: &Error) {
+    /// The parts that have been appended to each stream: an attempt to make space is for these.
+    pub fn appended(&self) -> Vec<u64> {
+        self.streams.iter().map(|stream| stream.appended.get()).collect()
+    }
+
+    /// Ends the parts that have waited for an attempt to make space, which failed. True if others wait: the next
+    /// attempt may succeed, and what failed before they came is no reason to fail them.
+    pub fn fail_waiting(&self, e: &Error, attempt: &[u64]) -> bool {
         let failed = Err(e.clone());
-        for stream in &self.streams {
-            let waiting = stream.waiting.take();
-            waiting.iter().for_each(|part| part.ticket.end(&failed));
+        let mut is_more = false;
+        for (stream, before) in self.streams.iter().zip(attempt) {
+            let mut waiting = stream.waiting.borrow_mut();
+            let younger = (stream.appended.get() - before) as usize;
+            let count = waiting.len().saturating_sub(younger);
+            let older: Vec<Part> = waiting.drain(..count).collect();
+            is_more |= !waiting.is_empty();
+            drop(waiting);
+            older.iter().for_each(|part| part.ticket.end(&failed));
         }
+        is_more
     }
 
     fn next_batch(self: &Rc<Log>, class: u8) -> Option<Batch> {
@@ -233,12 +225,18 @@ impl Log {
         if stream.under_way.get() >= batches || stream.waiting.borrow().is_empty() {
             return None;
         }
-        let number = self.segment_for(class)?;
+        if class != self.page_class() && self.gathers(class) && !self.next_fit(stream).is_whole {
+            return None;
+        }
+        let Some(number) = self.segment_for(class) else {
+            self.drop_copies(class);
+            return None;
+        };
+        let slots = self.next_fit(stream).slots;
         let mut segments = self.segments.borrow_mut();
         let segment = segments.get_mut(number);
         let at = segment.end;
-        let space = (self.shape.segment_slots - at).min(BATCH_SLOTS);
-        let (parts, entries) = take(&mut stream.waiting.borrow_mut(), at, space);
+        let (parts, entries) = take(&mut stream.waiting.borrow_mut(), at, slots);
         let slots = self.padded(at, 1 + entries.iter().map(Entry::slots).sum::<u32>());
         let serial = self.serial.replace(self.serial.get() + 1);
         segment.under_way.push(at);
@@ -259,6 +257,28 @@ impl Log {
         Some(Batch { class, segment: number, head, parts })
     }
 
+    /// A copy in a class of users' (`tidy.rs`) does not wait for space: it would keep its source from being freed, and
+    /// is not needed.
+    fn drop_copies(&self, class: u8) {
+        if class < self.classes.borrow().first_of_copies() {
+            self.streams[class as usize].waiting.borrow_mut().retain(|part| {
+                let is_copied = part.what == What::Copied;
+                if is_copied {
+                    part.ticket.end(&Ok(()));
+                }
+                !is_copied
+            });
+        }
+    }
+
+    /// The next batch of what waits: behind the last one, or in another segment.
+    fn next_fit(&self, stream: &Stream) -> Fit {
+        let all = self.shape.segment_slots;
+        let end = stream.open.get().map(|number| self.segments.borrow().get(number).end);
+        let at = end.filter(|end| end + 2 <= all).unwrap_or(0);
+        fit(&stream.waiting.borrow(), at, (all - at).min(BATCH_SLOTS), self.stripe)
+    }
+
     /// The segment that the next batch of a class goes to, which has space for one block at least.
     fn segment_for(self: &Rc<Log>, class: u8) -> Option<u32> {
         let stream = &self.streams[class as usize];
@@ -272,12 +292,8 @@ impl Log {
         }
         self.make_space_soon();
         if !self.may_open(class) {
-            // A collection that waits may have taken the last space that another one was to have.
-            match class >= self.classes.borrow().first_of_copies() && self.has_emptied() {
-                true => self.checkpoint_soon(),
-                // One that failed is not made again by itself.
-                false => self.checkpoint_if_due(),
-            }
+            // One that failed is not made again by itself; nor does collection free what is empty while it waits.
+            self.checkpoint_if_due();
             return None;
         }
         let number = self.segments.borrow_mut().open(class, self.clock.get())?;
@@ -295,11 +311,6 @@ impl Log {
             class if class >= copies => free > self.reserve.copy && is_in_window,
             _ => free > self.reserve.user && is_in_window,
         }
-    }
-
-    /// True if a checkpoint would make segments free.
-    fn has_emptied(&self) -> bool {
-        self.segments.borrow().emptied(self.serial.get()).next().is_some()
     }
 
     async fn write_batch(self: &Rc<Log>, mut batch: Batch) {
@@ -325,15 +336,32 @@ impl Log {
             Ok(()) => self.commit(&batch),
             Err(_) => self.failed(&batch),
         }
-        std::mem::take(&mut batch.parts).iter().for_each(|part| part.ticket.end(&result));
-        if result.is_err() {
-            self.zone_failed(batch.segment).await;
+        let parts = std::mem::take(&mut batch.parts);
+        let end = || parts.iter().for_each(|part| part.ticket.end(&result));
+        match &result {
+            Ok(()) => end(),
+            Err(_) => self.zone_failed(batch.segment).await,
         }
         self.under_way.borrow_mut().remove(&batch.head.serial);
         stream.under_way.set(stream.under_way.get() - 1);
         self.moved.notify();
         self.pump(batch.class);
-        self.checkpoint_if_due();
+        match &result {
+            Ok(()) => self.checkpoint_if_due(),
+            Err(_) => {
+                self.forget_failed(batch.class).await;
+                end();
+            }
+        }
+    }
+
+    /// Makes the checkpoint after which nobody finds a batch that failed: what is read after the error must not be
+    /// followed, after a crash, by what the batch has. If that fails as well, the next flush makes it. A checkpoint
+    /// whose own pages failed is not made again by itself.
+    async fn forget_failed(self: &Rc<Log>, class: u8) {
+        if class != self.page_class() && !flawed("a failed batch is found again") {
+            let _ = self.checkpoint().await;
+        }
     }
 
     /// What a batch holds counts.
@@ -389,7 +417,7 @@ impl Log {
         }
     }
 
-    /// A batch may be there or not. It is older than the next checkpoint, which is made now: nobody finds it then.
+    /// A batch may be there or not. It is older than the next checkpoint: nobody finds it after that.
     fn failed(&self, batch: &Batch) {
         if batch.class == self.page_class() {
             // Recovery does not look for it at all. The next one takes its place, so that however many fail, there is
@@ -406,8 +434,14 @@ impl Log {
         segments.close(batch.segment);
         let segment = segments.get_mut(batch.segment);
         segment.failed = Some(segment.failed.map_or(batch.head.at, |first| first.min(batch.head.at)));
-        drop(segments);
-        self.checkpoint_soon();
+    }
+
+    /// Makes durable what users read from now on: a batch that failed is not found any more.
+    pub async fn flush_for_user(self: &Rc<Log>) -> Result<()> {
+        match self.may_find_failed() {
+            true => self.checkpoint().await,
+            false => self.flush().await,
+        }
     }
 
     /// Makes durable what has completed.
@@ -435,7 +469,8 @@ impl Log {
     /// The next request finds everything that it changes in the map; nothing goes on in the background.
     pub async fn close(self: &Rc<Log>) -> Result<()> {
         self.is_closed.set(true);
-        self.fail_waiting(&Error::offline("the device is being closed"));
+        self.fail_waiting(&Error::offline("the device is being closed"), &self.appended());
+        self.jobs.borrow().iter().for_each(|job| job.cancel());
         self.moved.notify();
         self.tasks.ended().await;
         // When everything is at home, the device below may be in use already, with all of its bytes.

@@ -14,19 +14,19 @@
 //!
 //! Invariant: a page that differs from what its place holds is dirty.
 
-use super::format::{PAGE_BLOCKS, Page, SLOT};
+use super::classes::Life;
+use super::format::{PAGE_BLOCKS, Page};
+use super::places::Places;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// Not mapped. Slot 0 has the superblock.
 const NOWHERE: u32 = 0;
 
-type Places = [u32; PAGE_BLOCKS as usize];
-
 /// Where each block of a volume is, and each page of the map itself.
 pub struct Map {
     blocks: u32,
-    pages: Vec<Option<Box<Places>>>,
+    pages: Vec<Option<Places>>,
     places: Vec<Page>,
     dirty: BTreeSet<u32>,
 }
@@ -41,7 +41,7 @@ impl Map {
         let pages = blocks.div_ceil(PAGE_BLOCKS) as usize;
         Map {
             blocks,
-            pages: vec![None; pages],
+            pages: (0..pages).map(|_| None).collect(),
             places: vec![Page { slot: NOWHERE, checksum: 0 }; pages],
             dirty: BTreeSet::new(),
         }
@@ -53,7 +53,7 @@ impl Map {
             return found(self.places[(address - self.blocks) as usize].slot);
         }
         let page = self.pages[(address / PAGE_BLOCKS) as usize].as_ref()?;
-        found(page[(address % PAGE_BLOCKS) as usize])
+        page.get(address % PAGE_BLOCKS)
     }
 
     /// Maps an address to `slot`; its former slot.
@@ -64,9 +64,19 @@ impl Map {
         }
         let number = address / PAGE_BLOCKS;
         self.dirty.insert(number);
-        let page =
-            self.pages[number as usize].get_or_insert_with(|| Box::new([NOWHERE; PAGE_BLOCKS as usize]));
-        found(std::mem::replace(&mut page[(address % PAGE_BLOCKS) as usize], slot))
+        self.pages[number as usize].get_or_insert_with(Places::new).set(address % PAGE_BLOCKS, Some(slot))
+    }
+
+    /// The life of a block of the volume.
+    pub fn life(&self, block: u32) -> Life {
+        self.pages[(block / PAGE_BLOCKS) as usize].as_ref().map_or(0, |page| page.life(block % PAGE_BLOCKS))
+    }
+
+    /// A block of the volume, if it is mapped, has this life from now on.
+    pub fn set_life(&mut self, block: u32, life: Life) {
+        if let Some(page) = self.pages[(block / PAGE_BLOCKS) as usize].as_mut() {
+            page.set_life(block % PAGE_BLOCKS, life);
+        }
     }
 
     /// Unmaps the next mapped block of `blocks`: the block, and its former slot.
@@ -74,8 +84,7 @@ impl Map {
         let block = self.next_mapped(blocks)?;
         let number = block / PAGE_BLOCKS;
         self.dirty.insert(number);
-        let page = self.pages[number as usize].as_mut()?;
-        let slot = std::mem::replace(&mut page[(block % PAGE_BLOCKS) as usize], NOWHERE);
+        let slot = self.pages[number as usize].as_mut()?.set(block % PAGE_BLOCKS, None)?;
         Some((block, slot))
     }
 
@@ -95,9 +104,10 @@ impl Map {
         let mut at = blocks.start;
         while at < blocks.end {
             let end = (at / PAGE_BLOCKS).saturating_add(1).saturating_mul(PAGE_BLOCKS).min(blocks.end);
-            if self.pages[(at / PAGE_BLOCKS) as usize].is_some()
-                && let Some(block) = (at..end).find(|block| self.get(*block).is_some())
-            {
+            let start = at / PAGE_BLOCKS * PAGE_BLOCKS;
+            let page = self.pages[(at / PAGE_BLOCKS) as usize].as_ref();
+            let next = page.and_then(|page| page.next(at - start)).map(|next| start + next);
+            if let Some(block) = next.filter(|block| *block < end) {
                 return Some(block);
             }
             at = end;
@@ -124,11 +134,11 @@ impl Map {
     pub fn clean(&mut self, page: u32) -> Option<Vec<u8>> {
         self.dirty.remove(&page);
         let of = self.pages[page as usize].as_ref()?;
-        if of.iter().all(|slot| *slot == NOWHERE) {
+        if of.next(0).is_none() {
             self.pages[page as usize] = None;
             return None;
         }
-        Some(of.iter().flat_map(|slot| slot.to_le_bytes()).collect())
+        Some(of.bytes())
     }
 
     /// A page is not in its place after all.
@@ -148,14 +158,11 @@ impl Map {
 
     /// Takes in the bytes of a page, as its place holds them. False if a slot in it is none of `slots`.
     pub fn load(&mut self, page: u32, bytes: &[u8], slots: &Range<u32>) -> bool {
-        let mut places = Box::new([NOWHERE; PAGE_BLOCKS as usize]);
-        for (place, bytes) in places.iter_mut().zip(bytes.as_chunks::<4>().0) {
-            *place = u32::from_le_bytes(*bytes);
-        }
+        let places = Places::load(bytes);
         // The last page may be longer than the volume.
-        let here = (self.blocks - page * PAGE_BLOCKS).min(PAGE_BLOCKS) as usize;
-        let is_possible = places[..here].iter().all(|slot| *slot == NOWHERE || slots.contains(slot))
-            && places[here..].iter().all(|slot| *slot == NOWHERE);
+        let here = (self.blocks - page * PAGE_BLOCKS).min(PAGE_BLOCKS);
+        let is_possible = places.next(here).is_none()
+            && (0..here).filter_map(|at| places.get(at)).all(|slot| slots.contains(&slot));
         self.pages[page as usize] = Some(places);
         is_possible
     }
@@ -173,13 +180,14 @@ impl Map {
 
     /// Bytes of memory.
     pub fn memory(&self) -> u64 {
-        let pages = self.pages.iter().flatten().count() * SLOT;
-        (pages + self.pages.len() * (size_of::<usize>() + size_of::<Page>())) as u64
+        let pages: usize = self.pages.iter().flatten().map(Places::memory).sum();
+        (pages + self.pages.len() * (size_of::<Option<Places>>() + size_of::<Page>())) as u64
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::format::SLOT;
     use super::*;
 
     #[test]

@@ -8,7 +8,7 @@
 //!
 //! For devices on which random writes cost: hard disks, flash with large erase blocks, RAID 5 and 6, where a segment is
 //! a number of full stripes, and zoned devices (`zoned`), where it is a zone. The device below writes one stream for
-//! each class of blocks (SepBIT, Wang et al., FAST '22), in pieces of up to 1 MiB.
+//! each class of blocks, in pieces of up to 1 MiB.
 //!
 //! Modes:
 //! * `log`: all of the device below is the log, and all writes go there.
@@ -31,14 +31,19 @@
 //! * `reserve` (10): percent of the device below that are the log, in mode `home`.
 //! * `small` ("4KiB"): larger writes go home, in mode `home`.
 //!
-//! Commands: `collect` collects every segment that has garbage, `checkpoint` makes a checkpoint now. In mode `home`
-//! `drain` brings everything home, and keeps writes out of the log until the device is opened again.
+//! Commands: `collect` collects every segment that has garbage, `checkpoint` makes a checkpoint now. In mode `log`
+//! `tidy` rewrites blocks that lie scattered in the order of their addresses, which is done when nobody asks for
+//! anything as well. In mode `home` `drain` brings everything home, and keeps writes out of the log until the device is
+//! opened again.
 //!
-//! The unit of the map is 4 KiB; smaller writes to the log read the rest of their block first. The map is in memory, 8
-//! bytes for each block that is mapped. The layer deliberately compares no checksum when data are read (`integrity`
-//! does), and does not guess the stripe of the device below: the device says it. The format is in
-//! `docs/formats/sequentialize.md`.
+//! Jobs: `collect` while space is made, `tidy`.
+//!
+//! The unit of the map is 4 KiB; smaller writes to the log read the rest of their block first. The map is in memory, 9
+//! to 12 bytes for each block that is mapped. Writes to the log are held back for up to 50 ms each while space is short.
+//! The layer deliberately compares no checksum when data are read (`integrity` does), and does not guess the stripe of
+//! the device below: the device says it. The format is in `docs/formats/sequentialize.md`.
 
+mod batch;
 mod begin;
 mod checkpoint;
 pub mod classes;
@@ -47,16 +52,19 @@ pub mod format;
 mod home;
 mod log;
 mod map;
+pub mod pace;
+mod places;
 mod recover;
 mod report;
 mod request;
 pub mod segments;
+mod tidy;
 mod zones;
 
 use format::SLOT;
 use lamina_block::{
-    Build, Bytes, Command, Config, Consent, Effect, Error, Extent, Geometry, Healed, Io, Judge, Layer, Made,
-    Manage, Node, Op, Passthrough, Pending, Result, Signature, Step, Traits, Verb,
+    Build, Bytes, Command, Config, Consent, Effect, Error, Extent, Geometry, Healed, Io, Job, Judge, Layer,
+    Made, Manage, Node, Op, Passthrough, Pending, Result, Signature, Step, Traits, Verb,
 };
 use lamina_kit::command::{args, unknown};
 use lamina_kit::consent::unless_replaced;
@@ -108,6 +116,10 @@ impl Config for Keys {
         verbs: &[
             Verb::new("collect", "collects every segment that has garbage"),
             Verb::new("checkpoint", "makes a checkpoint now"),
+            Verb::new(
+                "tidy",
+                "rewrites blocks that lie scattered in the order of their addresses, in mode log",
+            ),
             Verb::new("drain", "brings everything home, and keeps writes out of the log"),
         ],
         ..Traits::NONE
@@ -171,14 +183,15 @@ impl Layer for Sequentialize {
 
     fn submit(self: Rc<Self>, io: &mut Io) -> Step {
         let (log, Io { op, at, .. }) = (Rc::clone(&self.log), io.take());
+        let user = log.user();
         match op {
-            Op::Read(into) => Step::control(async move { log.read(at, into).await }),
+            Op::Read(into) => Step::control(async move { user.ends(log.read(at, into).await) }),
             Op::Write(from, durability) => {
-                Step::control(async move { log.write(at, from, durability).await })
+                Step::control(async move { user.ends(log.write(at, from, durability).await) })
             }
-            Op::Zero(how) => Step::control(async move { log.zero(at, how).await }),
-            Op::Discard => Step::control(async move { log.discard(at).await }),
-            Op::Flush => Step::control(async move { log.flush().await }),
+            Op::Zero(how) => Step::control(async move { user.ends(log.zero(at, how).await) }),
+            Op::Discard => Step::control(async move { user.ends(log.discard(at).await) }),
+            Op::Flush => Step::control(async move { user.ends(log.flush_for_user().await) }),
         }
     }
 
@@ -213,6 +226,11 @@ impl Manage for Sequentialize {
                     let collected = self.log.collect_all().await?;
                     Ok(json!({ "collected_segments": collected }))
                 }
+                "tidy" => {
+                    args::<NoArgs>(command)?;
+                    let copied = self.log.tidy_all().await?;
+                    Ok(json!({ "copied_bytes": copied * SLOT as u64 }))
+                }
                 "checkpoint" => {
                     args::<NoArgs>(command)?;
                     self.log.checkpoint().await?;
@@ -226,6 +244,10 @@ impl Manage for Sequentialize {
                 _ => Err(unknown(&command, Keys::TRAITS.verbs)),
             }
         })
+    }
+
+    fn jobs(&self) -> Vec<Rc<Job>> {
+        self.log.jobs.borrow().clone()
     }
 
     fn detach(self: Rc<Self>) -> Pending {

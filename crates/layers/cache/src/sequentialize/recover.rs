@@ -291,6 +291,7 @@ impl Log {
         for number in self.streams.iter().filter_map(|stream| stream.open.get()) {
             segments.get_mut(number).state = State::Open;
         }
+        segments.recovered();
     }
 
     fn new(
@@ -301,12 +302,19 @@ impl Log {
         zoned: Option<ZonedSegments>,
     ) -> Rc<Log> {
         let classes = Classes::new(shape.classes());
+        let stripe = child.geometry().stripe / SLOT as u32;
         Rc::new_cyclic(|me| Log {
             me: me.clone(),
             name: name.into(),
             env: Rc::clone(env),
             child,
             shape,
+            // Zones have none; and one that segments do not fit, of a device that was exchanged, is none.
+            stripe: if zoned.is_none() && stripe > 0 && shape.segment_slots.is_multiple_of(stripe) {
+                stripe
+            } else {
+                1
+            },
             zoned,
             reserve: shape.reserve(),
             map: Map::new(shape.blocks).into(),
@@ -322,9 +330,14 @@ impl Log {
             saved: Default::default(),
             saving: Default::default(),
             is_saving: Default::default(),
+            is_whole: Default::default(),
             is_collecting: Default::default(),
             collecting: Default::default(),
             home: Default::default(),
+            gathering: Default::default(),
+            pace: Default::default(),
+            idle: Default::default(),
+            jobs: Default::default(),
             moved: Default::default(),
             tasks: Rc::default(),
             is_closed: Default::default(),

@@ -1,7 +1,8 @@
 //! What the log has done, and how it is: figures.
 
+use super::batch::Part;
 use super::format::{Head, SLOT, What};
-use super::log::{Log, Part};
+use super::log::Log;
 use lamina_block::{Figure, Time, Unit};
 use serde_json::{Value, json};
 use std::cell::Cell;
@@ -24,8 +25,13 @@ pub(super) const FIGURES: &[Figure] = {
         )
         .column("WRITTEN"),
         Figure::counter("direct_bytes_total", "/direct_bytes", Bytes, "What users wrote home, past the log."),
-        Figure::counter("copied_bytes_total", "/copied_bytes", Bytes, "Blocks that collection copied.")
-            .column("COPIED"),
+        Figure::counter(
+            "copied_bytes_total",
+            "/copied_bytes",
+            Bytes,
+            "Blocks that collection and tidying copied.",
+        )
+        .column("COPIED"),
         Figure::counter("homed_bytes_total", "/homed_bytes", Bytes, "Blocks that collection wrote home."),
         Figure::counter(
             "metadata_bytes_total",
@@ -132,6 +138,11 @@ impl Counters {
         self.checkpoint.set(now);
     }
 
+    /// Blocks that were copied.
+    pub fn copied(&self) -> u64 {
+        self.copied.get()
+    }
+
     /// Bytes appended to the log.
     pub fn written(&self) -> u64 {
         let slots = [&self.user, &self.copied, &self.pages, &self.heads];
@@ -170,7 +181,6 @@ impl Log {
             "collected_live_bytes": bytes(&counters.collected_live),
             "checkpoints": counters.checkpoints.get(),
             "checkpoint_age": self.env.now().since(counters.checkpoint.get()).as_secs_f64(),
-            "threshold_bytes": self.classes.borrow().threshold().saturating_mul(SLOT as u64),
             "memory": self.map.borrow().memory() + segments.memory(),
             "classes": classes,
         })

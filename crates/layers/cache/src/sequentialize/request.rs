@@ -3,8 +3,10 @@
 //! A write locks its blocks until it has completed, so that overlapping ones follow each other. Where it begins or ends
 //! within a block, the rest of the block is read first, under the lock: other sectors stay as they are, exactly.
 
+use super::batch::Part;
+use super::classes::life_after;
 use super::format::{SLOT, What};
-use super::log::{Log, Part, Pin};
+use super::log::{Log, Pin};
 use crate::ticket::Ticket;
 use lamina_block::{Buf, Durability, Extent, ExtentState, Healed, Io, Judge, Request, Result, Zero, all};
 use lamina_kit::range_locks::RangeLock;
@@ -106,8 +108,14 @@ impl Log {
 
     /// Writes bytes.
     pub async fn write(self: &Rc<Log>, at: Range<u64>, data: Buf, durability: Durability) -> Result<()> {
+        let blocks = touched(&at);
         let is_for_home = self.is_for_home(&at);
-        let _lock = self.lock(&touched(&at)).await;
+        let for_log = match is_for_home {
+            true => self.in_log(&blocks).iter().map(|mapped| mapped.end - mapped.start).sum(),
+            false => blocks.end - blocks.start,
+        };
+        self.slow_down(for_log).await;
+        let _lock = self.lock(&blocks).await;
         match is_for_home {
             true => self.write_home(&at, data, durability).await,
             false => self.write_log(&at, data, durability).await,
@@ -187,22 +195,27 @@ impl Log {
                 from: 0,
                 durability,
                 ticket: Rc::clone(&ticket),
+                source: None,
             };
             next += count;
             self.append(class, part);
         }
         self.clock.set(self.clock.get() + u64::from(blocks.end - blocks.start));
+        self.wrote(&blocks);
         ticket.wait().await
     }
 
     /// The classes of blocks that are written, with the numbers of blocks in a row.
     fn classes_of(&self, blocks: &Range<u32>) -> Vec<(u8, u32)> {
-        let (map, segments, classes) = (self.map.borrow(), self.segments.borrow(), self.classes.borrow());
+        let (mut map, segments, classes) =
+            (self.map.borrow_mut(), self.segments.borrow(), self.classes.borrow());
         let now = self.clock.get();
         let mut runs: Vec<(u8, u32)> = Vec::with_capacity(1);
         for block in blocks.clone() {
             let time = map.get(block).map(|slot| segments.get(self.shape.segment_of(slot)).time);
-            let class = classes.of_user(time.map(|time| now.saturating_sub(time)));
+            let life = life_after(map.life(block), time.map(|time| now.saturating_sub(time)));
+            map.set_life(block, life);
+            let class = classes.of_user(life, segments.live());
             match runs.last_mut() {
                 Some((last, count)) if *last == class => *count += 1,
                 _ => runs.push((class, 1)),
@@ -224,6 +237,7 @@ impl Log {
             from: 0,
             durability,
             ticket: Rc::clone(&ticket),
+            source: None,
         };
         self.append(0, part);
         ticket.wait().await

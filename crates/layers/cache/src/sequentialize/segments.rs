@@ -42,6 +42,8 @@ pub struct Segment {
     pub sequence: u64,
     /// When its data were written: the mean of what it holds.
     pub time: u64,
+    /// When it was opened.
+    pub begun: u64,
     /// Slots that have been given to batches.
     pub end: u32,
     /// Slots from its start that are durable.
@@ -58,6 +60,8 @@ pub struct Segment {
     pub rests_until: u64,
     /// The serial number of its last batch.
     pub last_serial: u64,
+    /// Copies of its blocks are on their way.
+    pub is_leaving: bool,
     /// The address of each slot.
     owners: Vec<u32>,
 }
@@ -68,6 +72,10 @@ impl Segment {
         self.under_way.iter().copied().chain(self.failed).min().unwrap_or(self.end)
     }
 
+    /// True if it is closed, and nothing in it counts.
+    fn is_empty(&self) -> bool {
+        self.state == State::Closed && self.live == 0
+    }
     /// Counts what was written at `time` into the mean.
     fn mix(&mut self, time: u64) {
         let (before, all) = (u64::from(self.live), u64::from(self.live) + 1);
@@ -81,20 +89,37 @@ pub struct Segments {
     slots: u32,
     /// Addresses below this one have homes: they can be written there.
     homes: u32,
-    list: Vec<Segment>,
+    /// Free ones take no memory but their place.
+    list: Vec<Option<Box<Segment>>>,
+    /// What a free one is.
+    unused: Segment,
     /// In the order in which they are used.
     free: VecDeque<u32>,
     /// The number of the next use.
     next: u64,
     /// How many have been taken from the list.
     opened: u64,
+    /// How many are closed, and nothing in them counts.
+    empty: u32,
+    /// Slots that count.
+    live: u64,
 }
 
 impl Segments {
     /// So many segments of so many slots, all of them free.
     pub fn new(count: u32, slots: u32) -> Segments {
-        let list = (0..count).map(|_| Segment::default()).collect();
-        Segments { slots, homes: 0, list, free: (0..count).collect(), next: 1, opened: 0 }
+        let list = (0..count).map(|_| None).collect();
+        Segments {
+            slots,
+            homes: 0,
+            list,
+            unused: Segment::default(),
+            free: (0..count).collect(),
+            next: 1,
+            opened: 0,
+            empty: 0,
+            live: 0,
+        }
     }
 
     /// The same for a log beside homes of so many blocks.
@@ -104,22 +129,32 @@ impl Segments {
 
     /// The segment of this number.
     pub fn get(&self, number: u32) -> &Segment {
-        &self.list[number as usize]
+        self.list[number as usize].as_deref().unwrap_or(&self.unused)
     }
 
     /// The same, to be changed.
     pub fn get_mut(&mut self, number: u32) -> &mut Segment {
-        &mut self.list[number as usize]
+        self.list[number as usize].get_or_insert_default()
     }
 
     /// All segments with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &Segment)> {
-        (0..).zip(&self.list)
+        (0..).zip(self.list.iter().map(|segment| segment.as_deref().unwrap_or(&self.unused)))
     }
 
     /// How many are free.
     pub fn free(&self) -> u32 {
         self.free.len() as u32
+    }
+
+    /// How many have nothing that counts, and become free with a checkpoint.
+    pub fn empty(&self) -> u32 {
+        self.empty
+    }
+
+    /// Slots that count, in all of them.
+    pub fn live(&self) -> u64 {
+        self.live
     }
 
     /// How many have been opened, ever.
@@ -136,8 +171,15 @@ impl Segments {
     pub fn open(&mut self, class: u8, time: u64) -> Option<u32> {
         let number = self.free.pop_front()?;
         let (sequence, owners) = (self.next, vec![NOBODY; self.slots as usize]);
-        self.list[number as usize] =
-            Segment { state: State::Open, class, sequence, time, owners, ..Segment::default() };
+        self.list[number as usize] = Some(Box::new(Segment {
+            state: State::Open,
+            class,
+            sequence,
+            time,
+            begun: time,
+            owners,
+            ..Segment::default()
+        }));
         self.next += 1;
         self.opened += 1;
         Some(number)
@@ -148,22 +190,29 @@ impl Segments {
         let segment = self.get_mut(number);
         if segment.state == State::Open {
             segment.state = State::Closed;
+            self.empty += u32::from(segment.live == 0);
         }
     }
 
     /// Slot `at` of a segment has `address` from now on, which was written at `time`.
     pub fn came(&mut self, number: u32, at: u32, address: u32, time: u64) {
         let segment = self.get_mut(number);
+        let was_empty = segment.is_empty();
         segment.mix(time);
         segment.live += 1;
         segment.owners[at as usize] = address;
+        self.empty -= u32::from(was_empty);
+        self.live += 1;
     }
 
     /// Slot `at` of a segment has nothing any more.
     pub fn left(&mut self, number: u32, at: u32) {
         let segment = self.get_mut(number);
         segment.live -= 1;
+        self.live -= 1;
+        let segment = self.get_mut(number);
         segment.owners[at as usize] = NOBODY;
+        self.empty += u32::from(segment.is_empty());
     }
 
     /// The slots of a segment that count, with their addresses.
@@ -186,18 +235,21 @@ impl Segments {
     /// The checkpoint that begins now does not need these.
     pub fn begin_freeing(&mut self, numbers: &[u32]) {
         numbers.iter().for_each(|number| self.get_mut(*number).state = State::Freeing);
+        self.empty -= numbers.len() as u32;
     }
 
     /// The checkpoint is durable, or has failed.
     pub fn end_freeing(&mut self, numbers: &[u32], is_durable: bool) {
         for number in numbers {
-            let segment = self.get_mut(*number);
             match is_durable {
                 true => {
-                    *segment = Segment::default();
+                    self.list[*number as usize] = None;
                     self.free.push_back(*number);
                 }
-                false => segment.state = State::Closed,
+                false => {
+                    self.get_mut(*number).state = State::Closed;
+                    self.empty += 1;
+                }
             }
         }
     }
@@ -207,6 +259,7 @@ impl Segments {
         self.iter().filter(move |(_, segment)| {
             segment.state == State::Closed
                 && segment.under_way.is_empty()
+                && !segment.is_leaving
                 && segment.live > 0
                 && segment.rests_until <= now
         })
@@ -242,7 +295,7 @@ impl Segments {
                 .min_by_key(|(_, segment)| (segment.live, segment.time))
                 .map(|(number, _)| number);
         }
-        let of = |segment: &Segment| Candidate { live: segment.live, time: segment.time };
+        let of = |segment: &Segment| Candidate { live: segment.live, time: segment.begun };
         classes::victim(candidates.map(|(number, segment)| (number, of(segment))), self.slots, now)
     }
 
@@ -262,7 +315,7 @@ impl Segments {
             Row { sequence, time, end, class, state }
         };
         let free = self.free.iter().chain(freeing).copied().collect();
-        (self.next, self.list.iter().map(row).collect(), free)
+        (self.next, self.iter().map(|(_, segment)| row(segment)).collect(), free)
     }
 
     /// Takes a segment into use as it was before: for recovery.
@@ -270,14 +323,28 @@ impl Segments {
         let owners = vec![NOBODY; self.slots as usize];
         let Row { sequence, time, end, class, .. } = *row;
         let durable = end;
-        self.list[number as usize] =
-            Segment { state, class, sequence, time, end, durable, owners, ..Segment::default() };
+        self.list[number as usize] = Some(Box::new(Segment {
+            state,
+            class,
+            sequence,
+            time,
+            begun: time,
+            end,
+            durable,
+            owners,
+            ..Segment::default()
+        }));
     }
 
     /// The free segments in their order, and the number of the next use: for recovery.
     pub fn set_free(&mut self, free: impl Iterator<Item = u32>, next: u64) {
         self.free = free.collect();
         self.next = next;
+    }
+
+    /// Recovery has found all owners.
+    pub fn recovered(&mut self) {
+        self.empty = self.iter().filter(|(_, segment)| segment.is_empty()).count() as u32;
     }
 
     /// An owner that recovery has found: false if the slot has another one, or its segment is free.
@@ -287,6 +354,7 @@ impl Segments {
             Some(owner) if *owner == NOBODY => {
                 *owner = address;
                 segment.live += 1;
+                self.live += 1;
                 true
             }
             Some(_) | None => false,
@@ -295,12 +363,17 @@ impl Segments {
 
     /// Bytes of memory.
     pub fn memory(&self) -> u64 {
-        let used = self.list.iter().map(|segment| segment.owners.len() * size_of::<u32>()).sum::<usize>();
-        (used + self.list.len() * (size_of::<Segment>() + size_of::<u32>())) as u64
+        let of = |segment: &Segment| size_of::<Segment>() + segment.owners.len() * size_of::<u32>();
+        let used: usize = self.list.iter().flatten().map(|segment| of(segment)).sum();
+        (used + self.list.len() * (size_of::<Option<Box<Segment>>>() + size_of::<u32>())) as u64
     }
 
     /// The invariants that need no map.
     pub fn check(&self) -> Result<(), String> {
+        let empty = self.iter().filter(|(_, segment)| segment.is_empty()).count();
+        if empty != self.empty as usize {
+            return Err(format!("{empty} segments are empty, and {} are counted", self.empty));
+        }
         for (number, segment) in self.iter() {
             let owners = self.owners(number).count() as u32;
             let is_free = self.free.contains(&number);

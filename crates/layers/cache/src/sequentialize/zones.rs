@@ -260,8 +260,8 @@ impl Log {
                 let message = format!("slot {} of segment {number} is behind the write pointer", last - 1);
                 return Err(self.damaged(message));
             }
-            let segment = segments.get_mut(number);
-            if segment.state != State::Free {
+            if segments.get(number).state != State::Free {
+                let segment = segments.get_mut(number);
                 segment.end = slots_of(*pointer);
                 segment.durable = segment.end;
             }

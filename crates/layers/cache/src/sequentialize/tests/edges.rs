@@ -2,7 +2,11 @@
 
 use crate::testing::*;
 
-async fn made(world: &World, disk: &Rc<Node>, keys: Value) -> std::result::Result<Rc<Node>, String> {
+pub(super) async fn made(
+    world: &World,
+    disk: &Rc<Node>,
+    keys: Value,
+) -> std::result::Result<Rc<Node>, String> {
     let keys = Kind::of::<super::super::Keys>().parse(&keys).map_err(|e| e.message)?;
     let mut with = lamina_block::Build::new("log", &world.env, vec![Rc::clone(disk)]);
     with.begin = lamina_block::Begin::Format;

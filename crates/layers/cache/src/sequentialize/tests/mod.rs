@@ -8,6 +8,7 @@ mod format;
 mod home;
 mod leave;
 mod race;
+mod tidy;
 mod zones;
 
 use crate::testing::*;
@@ -58,7 +59,7 @@ async fn crowd(rig: Rc<Rig>, disk: Rc<Node>, keys: Value) -> Result<Rc<Node>> {
             if env.is_ending() {
                 return;
             }
-            let name = ["collect", "checkpoint"][(env.random() % 2) as usize];
+            let name = ["collect", "checkpoint", "tidy"][(env.random() % 3) as usize];
             let command = Command { name: name.into(), args: json!({}) };
             let asked = match env.random() % 8 {
                 0 => log.control(command).await.map(drop),
