@@ -132,7 +132,7 @@ class Kills(GuestCase):
         time.sleep(2)
         self.assert_busy(guest)
         guest.run("killall -INT fio")
-        report = guest.result("fio", 60)
+        report = guest.result("fio", 120)
         self.assert_healthy(guest, report)
         self.assertEqual(lamina.starts, KILLS_GUEST + 1)
         # Without requests taken over from the record that the guest's side keeps, all of this would prove nothing.

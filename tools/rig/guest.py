@@ -17,6 +17,9 @@ from .process import PATIENCE, Timeout, run, wait_until
 
 MEMORY = os.environ.get("LAMINA_GUEST_MEMORY", "512M")
 
+# What a background script that does not end has printed, and whether its disk owes it something.
+STUCK = "tail -c 2000 /tmp/{name}.out; grep . /sys/block/vd*/inflight /sys/block/vd*/stat; ps; dmesg | tail -n 20"
+
 
 class GuestError(AssertionError):
     """A command in the guest failed, or the guest is gone."""
@@ -170,7 +173,10 @@ class Guest:
 
     def result(self, name, seconds):
         """Waits for a background script and returns its output; an error if it failed."""
-        wait_until(f"{name} in the guest", seconds, lambda: self.finished(name), every=0.3)
+        try:
+            wait_until(f"{name} in the guest", seconds, lambda: self.finished(name), every=0.3)
+        except Timeout as error:
+            raise Timeout(f"{error}\n{self.run(STUCK.format(name=name), check=False)}") from None
         out = self.run(f"cat /tmp/{name}.out")
         code = self.run(f"cat /tmp/{name}.code")
         if code != "0":
