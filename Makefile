@@ -111,6 +111,7 @@ bench: ## Measure against other servers, and write docs/benchmarks*.md
 	$(PYTHON) tools/bench-cache
 	$(PYTHON) tools/bench-sequential
 	$(PYTHON) tools/bench-guest-schedulers
+	$(PYTHON) tools/bench-zoned
 	$(PYTHON) tools/bench-predict-guest
 	$(PYTHON) tools/size-of-layers
 

@@ -549,6 +549,20 @@ fn a_block_device_does_everything_cached_and_direct() {
     }
 }
 
+#[test]
+fn a_file_has_no_zones() {
+    let reactor = reactor();
+    let host = reactor.env();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk");
+    for says in ["disk cannot be opened", "disk: this is no zoned block device"] {
+        let refused = reactor.run(host.open_zoned(path.clone())).err().expect("it is refused");
+        // Its kind has no keys that could be advised.
+        assert!(refused.message().contains(says) && !refused.message().contains(" = "), "{refused}");
+        std::fs::write(&path, [0; 8192]).unwrap();
+    }
+}
+
 /// Memory of a file that its owner has cut to nothing, as a front-end may share it: the kernel cannot access it.
 struct Gone(*mut std::ffi::c_void, usize);
 

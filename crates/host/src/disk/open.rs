@@ -269,7 +269,8 @@ pub(super) fn limit(meta: &Metadata, name: &str) -> u64 {
     read(format!("{device}/queue/{name}")).or_else(|| read(format!("{device}/../queue/{name}"))).unwrap_or(0)
 }
 
-fn failed(path: &Path, what: &str, e: io::Error) -> Error {
+/// The error about what the operating system refuses.
+pub(super) fn failed(path: &Path, what: &str, e: io::Error) -> Error {
     let hint = match e.kind() {
         io::ErrorKind::ReadOnlyFilesystem => ": read-only = true opens it for reading",
         io::ErrorKind::InvalidInput if what == "opened" => return no_direct(path),

@@ -10,7 +10,7 @@
 
 mod report;
 
-use super::open::open;
+use super::open::{failed, open};
 use super::{Disk, Facts};
 use crate::host::Tools;
 use crate::ring::Fd;
@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -40,10 +41,15 @@ pub(crate) async fn open_zoned(tools: Tools, path: PathBuf) -> Result<Rc<dyn Lay
 
 /// Opens the device and asks for its zones. May block.
 fn look(path: PathBuf) -> Result<(OwnedFd, Facts, Geometry, WritePointers)> {
-    let how = OpenDisk { path, read_only: false, direct: true, create: None, block: None };
+    let named = |e: Error| Error::new(e.kind(), format!("{}: {}", path.display(), e.message()));
+    // Opening a file may fail with advice about keys that only the type "file" has.
+    let meta = std::fs::metadata(&path).map_err(|e| failed(&path, "opened", e))?;
+    if !meta.file_type().is_block_device() {
+        return Err(named(report::not_zoned()));
+    }
+    let how = OpenDisk { path: path.clone(), read_only: false, direct: true, create: None, block: None };
     let (file, facts, geometry) = open(&how)?;
-    let named = |e: Error| Error::new(e.kind(), format!("{}: {}", how.path.display(), e.message()));
-    let pointers = report::zones(&file, &facts).map_err(named)?;
+    let pointers = report::zones(&file).map_err(named)?;
     Ok((file, facts, Geometry { discard: true, zero: false, ..geometry }, pointers))
 }
 
@@ -100,11 +106,13 @@ impl Manage for ZonedDisk {
     fn info(&self) -> Value {
         let (pointers, mut info) = (self.pointers.borrow(), self.disk.info());
         let zones = pointers.zones();
+        let written = pointers.written(&zones.range());
         info["zones"] = json!({
             "conventional_bytes": zones.first,
             "sequential": zones.count,
             "zone_bytes": zones.size,
             "capacity_bytes": zones.capacity,
+            "written_bytes": written.iter().map(|part| part.end - part.start).sum::<u64>(),
             "open": pointers.open(),
             "open_max": (zones.open_max > 0).then_some(zones.open_max),
         });

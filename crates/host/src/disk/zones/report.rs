@@ -1,7 +1,6 @@
 //! The calls of `linux/blkzoned.h`. All of them may block, and run on a helper thread.
 
 use super::super::open::limit;
-use super::Facts;
 use lamina_block::{Error, Result, WritePointers, ZoneChange, Zones};
 use std::fs::File;
 use std::io;
@@ -85,11 +84,10 @@ fn call(answer: i32) -> io::Result<()> {
 }
 
 /// The sequential zones of a device, and their write pointers.
-pub(super) fn zones(fd: &OwnedFd, facts: &Facts) -> Result<WritePointers> {
-    let zone_bytes = if facts.device { zone_bytes(fd)? } else { 0 };
+pub(super) fn zones(fd: &OwnedFd) -> Result<WritePointers> {
+    let zone_bytes = zone_bytes(fd)?;
     if zone_bytes == 0 {
-        let message = "this is no zoned block device: the type \"file\" is for files and other block devices";
-        return Err(Error::unsupported(message));
+        return Err(not_zoned());
     }
     let mut all: Vec<Zone> = Vec::new();
     loop {
@@ -106,6 +104,13 @@ pub(super) fn zones(fd: &OwnedFd, facts: &Facts) -> Result<WritePointers> {
     let limits = ["max_open_zones", "max_active_zones"].map(|name| limit(&meta, name));
     let open_max = limits.into_iter().filter(|limit| *limit > 0).min().unwrap_or(0);
     arranged(&all, zone_bytes, u32::try_from(open_max).unwrap_or(u32::MAX))
+}
+
+/// The error about a file, or a block device without zones.
+pub(super) fn not_zoned() -> Error {
+    Error::unsupported(
+        "this is no zoned block device: the type \"file\" is for files and other block devices",
+    )
 }
 
 /// Conventional zones, if there are any, and sequential ones of one size and capacity behind them: what else there is
