@@ -184,41 +184,57 @@ class Stack:
 
 BLANK = "for disk in $san $nvme; do dd if=/dev/zero of=$disk bs=64k count=16 conv=fsync 2>/dev/null; done\n"
 SECTORS = "sectors() { echo $(($(blockdev --getsz $1) - ${2:-0})); }\n"
-# dm-cache has its metadata beside its blocks of 32 KiB: the first 4 MiB of the cache device, in sectors.
-META = 8192
+
+
+def dm_cache(meta_mib=4):
+    """dm-cache with its metadata beside its blocks of 32 KiB: the first MiB of the cache device."""
+    meta = meta_mib * MIB // 512
+    return Stack("dm-cache, smq, writeback", "/dev/mapper/cached", f"""\
+dmsetup create meta --table "0 {meta} linear $nvme 0"
+dmsetup create data --table "0 $(sectors $nvme {meta}) linear $nvme {meta}"
+dmsetup create cached --table "0 $(sectors $san) cache /dev/mapper/meta /dev/mapper/data $san 64 1 writeback smq 0"
+""", BLANK, "dmsetup remove cached\ndmsetup remove meta\ndmsetup remove data\n")
+
+
+# Neither what bcache takes for sequential nor what it takes for congested goes past it.
+TAKES_ALL = """\
+echo 0 >$(echo /sys/block/bcache[0-9]*)/bcache/sequential_cutoff
+set=$(echo /sys/fs/bcache/*-*)
+for way in read write; do echo 0 >$set/congested_${way}_threshold_us; done
+"""
+
+
+def bcache(name="bcache, writeback", settings=TAKES_ALL):
+    """bcache, which wants about 1024 buckets, of a power of two."""
+    return Stack(name, "$(ls -d /dev/bcache[0-9]*)", f"""\
+for disk in $san $nvme; do echo $disk >/sys/fs/bcache/register; done
+for _ in $(seq {BCACHE_SETTLES * 10}); do ls -d /sys/fs/bcache/*-* /dev/bcache[0-9]* >/dev/null 2>&1 && break; sleep 0.1; done
+{settings}cat /sys/block/bcache[0-9]*/bcache/cache_mode
+""", BLANK + """\
+bucket=4
+while [ $((bucket << 21)) -le $(blockdev --getsize64 $nvme) ]; do bucket=$((bucket * 2)); done
+make-bcache --writeback --block 4k --bucket ${bucket}k -C $nvme -B $san
+""", f"""\
+set=$(echo /sys/fs/bcache/*-*)
+for which in $(echo /sys/block/bcache[0-9]*)/bcache $set; do echo 1 >$which/stop; done
+for _ in $(seq {BCACHE_SETTLES * 10}); do [ -e $set ] || ls -d /dev/bcache[0-9]* >/dev/null 2>&1 || break; sleep 0.1; done
+""")
+
 
 STACKS = (
     # By default there is no write-back for three seconds after each flush.
     Stack("dm-writecache", "/dev/mapper/cached",
           'dmsetup create cached --table "0 $(sectors $san) writecache s $san $nvme 4096 2 pause_writeback 0"\n', BLANK),
-    Stack("dm-cache, smq, writeback", "/dev/mapper/cached", f"""\
-dmsetup create meta --table "0 {META} linear $nvme 0"
-dmsetup create data --table "0 $(sectors $nvme {META}) linear $nvme {META}"
-dmsetup create cached --table "0 $(sectors $san) cache /dev/mapper/meta /dev/mapper/data $san 64 1 writeback smq 0"
-""", BLANK, "dmsetup remove cached\ndmsetup remove meta\ndmsetup remove data\n"),
-    # It wants 1024 buckets at least. Neither what it takes for sequential nor what it takes for congested goes past it.
-    Stack("bcache, writeback", "$(ls -d /dev/bcache[0-9]*)", f"""\
-for disk in $san $nvme; do echo $disk >/sys/fs/bcache/register; done
-for _ in $(seq {BCACHE_SETTLES * 10}); do ls -d /sys/fs/bcache/*-* /dev/bcache[0-9]* >/dev/null 2>&1 && break; sleep 0.1; done
-echo 0 >$(echo /sys/block/bcache[0-9]*)/bcache/sequential_cutoff
-set=$(echo /sys/fs/bcache/*-*)
-for way in read write; do echo 0 >$set/congested_${{way}}_threshold_us; done
-cat /sys/block/bcache[0-9]*/bcache/cache_mode
-""", BLANK + """\
-make-bcache --writeback --block 4k --bucket $(($(blockdev --getsize64 $nvme) >> 20))k -C $nvme -B $san
-""", f"""\
-set=$(echo /sys/fs/bcache/*-*)
-for which in $(echo /sys/block/bcache[0-9]*)/bcache $set; do echo 1 >$which/stop; done
-for _ in $(seq {BCACHE_SETTLES * 10}); do [ -e $set ] || ls -d /dev/bcache[0-9]* >/dev/null 2>&1 || break; sleep 0.1; done
-"""),
+    dm_cache(),
+    bcache(),
 )
 
 
 class Kernel(Guest):
     """A guest that has the caches of its kernel, over disks known by their serial numbers."""
 
-    def __init__(self, rig, disks, name="guest"):
-        super().__init__(rig, disks, name=name, modules=MODULES, tools=["dmsetup", files.CACHE / "bcache-tools/usr/sbin/make-bcache"])
+    def __init__(self, rig, disks, name="guest", cpus=2):
+        super().__init__(rig, disks, name=name, cpus=cpus, modules=MODULES, tools=["dmsetup", files.CACHE / "bcache-tools/usr/sbin/make-bcache"])
         self.wait_ready()
         self.disks = self.run('for disk in /sys/block/vd*; do echo "$(cat $disk/serial)=/dev/${disk##*/}"; done')
 
