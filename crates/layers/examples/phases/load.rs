@@ -4,6 +4,8 @@ use fastrand::Rng;
 
 /// Bytes of a sector.
 const SECTOR: u64 = 512;
+/// Sectors of a page of a database, at least: what is asked for often lies in the same page.
+const PAGE: u64 = 8;
 /// The golden ratio: its multiples are spread evenly over the places.
 const GOLDEN: f64 = 0.618_033_988_749_894_8;
 /// How far a shift goes, as a share of the places: the root of 2, so that no rank gets to the place of one near it.
@@ -18,7 +20,7 @@ pub struct Kind {
     bytes: u64,
     /// The share of reads in the requests.
     reads: f64,
-    /// Places are multiples of so many sectors.
+    /// Places are multiples of so many sectors; no request leaves its page.
     unit: u64,
     /// The most units of a read and of a write; each number is as likely.
     longest: [u64; 2],
@@ -29,7 +31,7 @@ pub struct Kind {
 pub enum Places {
     /// All alike.
     Uniform,
-    /// Some more often than others, scattered over the volume.
+    /// Some pages more often than others, scattered over the volume.
     Zipf,
 }
 
@@ -40,14 +42,12 @@ pub struct Load {
     pub places: Places,
     /// Instead of those of the kind.
     pub reads: Option<f64>,
-    /// The share of all places that are asked for at all, scattered over the volume.
-    pub working: f64,
     pub scale: u64,
 }
 
 impl Default for Load {
     fn default() -> Load {
-        Load { kind: WEB, places: Places::Zipf, reads: None, working: 1.0, scale: 64 }
+        Load { kind: WEB, places: Places::Zipf, reads: None, scale: 64 }
     }
 }
 
@@ -103,14 +103,14 @@ impl Load {
         let is_write = random.f64() >= self.reads();
         let unit = self.kind.unit * SECTOR;
         let count = random.u64(1..=self.kind.longest[usize::from(is_write)]);
-        let places = self.size() / unit;
-        let ranks = ((places as f64 * self.working) as u64).clamp(1, places);
+        let page = unit.max(PAGE * SECTOR);
+        let pages = self.size() / page;
         let rank = match self.places {
-            Places::Uniform => random.u64(0..ranks),
-            Places::Zipf => zipf(random, ranks),
+            Places::Uniform => random.u64(0..pages),
+            Places::Zipf => zipf(random, pages),
         };
-        let place = scattered(rank, places, shifts);
-        Ask { is_write, at: place.min(places - count) * unit, len: count * unit }
+        let within = random.u64(0..=page / unit - count) * unit;
+        Ask { is_write, at: scattered(rank, pages, shifts) * page + within, len: count * unit }
     }
 }
 

@@ -12,7 +12,7 @@
 //! Options: `--volumes=N` (1); `--on=` `tier` (the default), `disk` or `ssd`: those alone; `--placement=` of the tier
 //! (heat); `--load=` `web` or `oltp`, those of *A Virtual Storage Environment for SSDs and HDDs in Xen Hypervisor*,
 //! Table III, or `mixed`; `--places=` `zipf` (the default) or `uniform`; `--reads=PERCENT` of the requests instead of
-//! the load's; `--working=PERCENT` of the places that are asked for at all (100); `--scale=N`: volumes are an Nth of the load's (64); `--fast=PERCENT`: the flash has space for so much of
+//! the load's; `--scale=N`: volumes are an Nth of the load's (64); `--fast=PERCENT`: the flash has space for so much of
 //! all volumes (50); `--depth=N` requests of a volume at a time (1); `--disk=`, `--ssd=` a model's name or file
 //! (disk-7200, ssd-sata); `--seed=N` (1).
 //!
@@ -20,8 +20,8 @@
 //! counted by windows of so many seconds; `shift:VOLUME`: from now on the client asks for other places, as often as for
 //! those before; `weight:VOLUME:N` and `place:PLACEMENT` (of all volumes) are commands of the tier. Volumes count from 0.
 //!
-//! What drives deliberately are not: a disk has no buffer of writes, which at the scale of the load would hold a large
-//! part of it, and its seeks are as long as between volumes of full size.
+//! What is of a size is scaled with the load: the disk's buffer of writes, and how far it seeks for how long. Its cache
+//! deliberately is not: it is one of a few streams, whatever the size.
 
 mod clients;
 mod devices;
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn steps_run_on_all_devices() {
         for on in ["tier", "disk", "ssd"] {
-            let line = format!("--on={on} --volumes=2 --load=oltp --scale=4096 for:2:1 shift:1 for:1:1");
+            let line = format!("--on={on} --volumes=2 --load=oltp --scale=1024 for:2:1 shift:1 for:1:1");
             assert_eq!(ran(&line), Ok(()), "{on}");
         }
         let line = "--volumes=2 --scale=4096 --placement=lru for:1:1 weight:0:300 place:static:0 for:1:0.5";

@@ -1,7 +1,7 @@
 //! What is asked of the program.
 
 use super::load::{Load, Places};
-use lamina_block::Command;
+use lamina_block::{Bytes, Command};
 use lamina_drive::{Mechanism, Model, Seek};
 use serde_json::json;
 use std::ops::Range;
@@ -44,10 +44,12 @@ fn model(name: &str) -> Result<Model, String> {
     Model::parse(&text).map_err(|e| format!("{name}: {e}"))
 }
 
-/// Makes seeks over a part of `1/scale` of a disk as long as over all of it, and takes away its buffer of writes.
+/// Makes seeks over a part of `1/scale` of a disk as long as over all of it, and its buffer of writes as much smaller.
 fn scale(mut model: Model, scale: u64) -> Model {
     if let Mechanism::Rotational(disk) = &mut model.mechanism {
-        disk.write_buffer = None;
+        if let Some(buffer) = &mut disk.write_buffer {
+            buffer.size = Bytes((buffer.size.0 / scale).max(SLOT));
+        }
         if let Seek::Points(points) = &mut disk.seek {
             // A seek to the next cylinder stays what it is.
             let nearer = points.iter().map(|[far, ms]| [(far / scale as f64).round(), *ms]);
@@ -87,7 +89,6 @@ impl Wanted {
                 ("--places", "zipf") => of.load.places = Places::Zipf,
                 ("--places", "uniform") => of.load.places = Places::Uniform,
                 ("--reads", text) => of.load.reads = Some(number::<f64>(word, text)? / 100.0),
-                ("--working", text) => of.load.working = number::<f64>(word, text)? / 100.0,
                 ("--scale", text) => of.load.scale = number(word, text)?,
                 ("--fast", text) => of.fast_percent = number(word, text)?,
                 ("--depth", text) => of.depth = number(word, text)?,
