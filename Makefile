@@ -94,7 +94,7 @@ end-to-end: ## The tests with real clients, servers and guests (ONLY=word picks 
 .PHONY: bench
 bench: ## Measure against other servers, and write docs/benchmarks*.md
 	tools/install bench
-	$(CARGO) build --locked --release -p lamina -p lamina-vhost-user -p lamina-layers --bin lamina --example drive --example hit_rates --example tiers --example sequential
+	$(CARGO) build --locked --release -p lamina -p lamina-vhost-user -p lamina-layers --bin lamina --example drive --example hit_rates --example tiers --example sequential --example phases
 	$(PYTHON) tools/bench
 	$(PYTHON) tools/bench-layers
 	$(PYTHON) tools/bench-protect
@@ -107,6 +107,7 @@ bench: ## Measure against other servers, and write docs/benchmarks*.md
 	$(PYTHON) tools/bench-hit-rates
 	$(PYTHON) tools/bench-tiers
 	$(PYTHON) tools/bench-tiers-guest
+	$(PYTHON) tools/bench-phases
 	$(PYTHON) tools/bench-predict
 	$(PYTHON) tools/bench-ssd
 	$(PYTHON) tools/bench-cache

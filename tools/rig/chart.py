@@ -61,6 +61,34 @@ def bars(description, names, panels, columns=2, ceiling=1.25):
     return drawing(description, names, panels, columns, MARGIN, draw)
 
 
+def log_panel(x, y, width, height, title, groups, names, decades):
+    """As `panel`, but bars begin at 1, and each power of ten is as high as the one before."""
+    def up(value):
+        return min(max(math.log10(value), 0), decades) / decades * height
+    yield text(x + width / 2, y - 6, title, kind="title")
+    for power in range(decades + 1):
+        line = y + height - power / decades * height
+        yield f'<path d="M{x:.0f} {line:.1f}h{width:.0f}" class="{"grid" if power else "one"}"/>'
+        yield text(x - 5, line + 4, f"{10 ** power}", "end", "small")
+    room = width / len(groups)
+    bar = room * 0.8 / len(names)
+    for number, (label, note, values) in enumerate(groups):
+        left = x + room * (number + 0.1)
+        for place, (name, colour, value) in enumerate(zip(names, COLOURS, values)):
+            yield (f'<rect x="{left + place * bar:.1f}" y="{y + height - up(value):.1f}" width="{bar - 1:.1f}"'
+                   f' height="{up(value):.1f}" fill="{colour}"><title>{escape(f"{name}: {value:.1f}")}</title></rect>')
+        yield text(left + room * 0.4, y + height + 14, label)
+        yield text(left + room * 0.4, y + height + 26, note, kind="small")
+
+
+def log_bars(description, names, panels, columns=2):
+    """A chart as of `bars`, of values from 1 on, by powers of ten."""
+    most = max(value for _, groups in panels for _, _, values in groups for value in values)
+    decades = max(math.ceil(math.log10(most)), 1)
+    return drawing(description, names, panels, columns, MARGIN,
+                   lambda place, one: log_panel(*place, *one, names, decades))
+
+
 def drawing(description, names, panels, columns, margin, draw):
     """The picture: `draw(place, panel)` for each of the panels, side by side in columns."""
     pitch = PANEL_HEIGHT + 64
