@@ -39,7 +39,7 @@
 //! Jobs: `collect` while space is made, `tidy`.
 //!
 //! The unit of the map is 4 KiB; smaller writes to the log read the rest of their block first. The map is in memory, 9
-//! to 12 bytes for each block that is mapped. Writes to the log are held back for up to 50 ms each while space is short.
+//! to 12 bytes for each block that is mapped. Writes to the log wait for up to 50 ms each while space is short.
 //! The layer deliberately compares no checksum when data are read (`integrity` does), and does not guess the stripe of
 //! the device below: the device says it. The format is in `docs/formats/sequentialize.md`.
 
