@@ -1,7 +1,9 @@
 //! What a `tier` makes of virtual machines that share a disk and an SSD: loads in steps, in virtual time, on simulated
 //! drives.
 //!
-//! `cargo run --release -p lamina-layers --example phases -- [OPTION…] STEP…`: a line of JSON for each step with a load.
+//! `cargo run --release -p lamina-layers --example phases -- [OPTION…] STEP…`
+//!
+//! Each step with a load prints a line of JSON.
 //!
 //! ```text
 //!      client 1 ─▶ volume 1 ─┬─▶ part 1 ─┐              each client: one request after the other, of its own draws
@@ -18,7 +20,8 @@
 //!
 //! Steps: `all`: each client makes the requests of its load once; `for:SECONDS:WINDOW`: all clients go on for so long,
 //! counted by windows of so many seconds; `shift:VOLUME`: from now on the client asks for other places, as often as for
-//! those before; `weight:VOLUME:N` and `place:PLACEMENT` (of all volumes) are commands of the tier. Volumes count from 0.
+//! those before; `weight:VOLUME:N` and `place:PLACEMENT` (of all volumes) are commands of the tier. Volumes count from
+//! 0.
 //!
 //! What is of a size is scaled with the load: the disk's buffer of writes, and how far it seeks for how long. Its cache
 //! deliberately is not: it is one of a few streams, whatever the size.
