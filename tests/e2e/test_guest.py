@@ -15,6 +15,8 @@ VERIFY = (
 
 
 class GuestCase(RigCase):
+    has_guest = True
+
     def boot(self, lamina, sock="vm1.sock", queues=1):
         return Guest(self.rig, disk_arguments(lamina.socket(sock), queues)).wait_ready()
 

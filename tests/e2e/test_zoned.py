@@ -18,6 +18,8 @@ REQUESTS = (
 
 
 class Zoned(RigCase):
+    has_guest = True
+
     def boot(self, shape):
         """A guest with a zoned device."""
         self.guest = zoned.boot(self.rig)

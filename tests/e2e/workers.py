@@ -4,7 +4,6 @@ What a test prints goes to a file that the worker's parent has open, so that it 
 worker dies. Then a new worker takes its place, and what the test had started is ended and removed.
 """
 
-import collections
 import contextlib
 import faulthandler
 import multiprocessing
@@ -83,14 +82,25 @@ class Worker:
         remove_leftovers(self._process.pid)
 
 
-def side_by_side(workers, numbers):
+# Guests that run at a time, at most: each has a processor emulated by two threads, and with more of them its timers come
+# so late that its kernel stops waiting.
+GUESTS = 2
+
+
+def side_by_side(workers, numbers, guests=frozenset()):
     """Has the workers run the tests of these numbers, each as soon as one is idle; yields the number of each test that has
-    ended and what `Worker.end` says of it."""
-    todo, idle, busy = collections.deque(numbers), list(workers), {}
+    ended and what `Worker.end` says of it. Of those that have `guests`, few run at a time."""
+    todo, idle, busy = list(numbers), list(workers), {}
+
+    def first():
+        booted = sum(worker.number in guests for worker in busy.values())
+        return next((number for number in todo if number not in guests or booted < GUESTS), None)
+
     while todo or busy:
-        while todo and idle:
+        while idle and (number := first()) is not None:
+            todo.remove(number)
             worker = idle.pop()
-            worker.begin(todo.popleft())
+            worker.begin(number)
             busy[worker.pipe] = worker
         for pipe in multiprocessing.connection.wait(list(busy)):
             worker = busy.pop(pipe)
