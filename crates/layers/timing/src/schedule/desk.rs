@@ -112,9 +112,10 @@ impl Desk {
         self.class(op).sent += 1;
     }
 
-    /// A request that [passed](Desk::pass) has ended.
-    pub fn passed(&mut self) {
+    /// A request that [passed](Desk::pass) has ended: true if another one waits for its place.
+    pub fn passed(&mut self) -> bool {
         self.in_drive -= 1;
+        self.waiting > 0
     }
 
     /// A request comes; its number.

@@ -192,8 +192,10 @@ struct Passed(Rc<Schedule>);
 
 impl Drop for Passed {
     fn drop(&mut self) {
-        self.0.desk.borrow_mut().passed();
-        self.0.fill();
+        let waits = self.0.desk.borrow_mut().passed();
+        if waits {
+            self.0.fill();
+        }
     }
 }
 
