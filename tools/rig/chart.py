@@ -42,14 +42,19 @@ def panel(x, y, width, height, title, groups, names, ceiling):
         yield f'<path d="M{x:.0f} {line:.1f}h{width:.0f}" class="{"one" if step in (0, 4) else "grid"}"/>'
         if step % 2 == 0:
             yield text(x - 5, line + 4, f"{step / 4:.1f}", "end", "small")
+    yield from beside_each_other(x, y, width, height, groups, names, lambda value: min(value, ceiling) / ceiling * height, 2)
+
+
+def beside_each_other(x, y, width, height, groups, names, tall, digits):
+    """The bars of a panel, each as tall as its value says, and what is written under the groups."""
     room = width / len(groups)
     bar = room * 0.8 / len(names)
     for number, (label, note, values) in enumerate(groups):
         left = x + room * (number + 0.1)
         for place, (name, colour, value) in enumerate(zip(names, COLOURS, values)):
-            tall = min(value, ceiling) / ceiling * height
-            yield (f'<rect x="{left + place * bar:.1f}" y="{y + height - tall:.1f}" width="{bar - 1:.1f}" height="{tall:.1f}"'
-                   f' fill="{colour}"><title>{escape(f"{name}: {value:.2f}")}</title></rect>')
+            up = tall(value)
+            yield (f'<rect x="{left + place * bar:.1f}" y="{y + height - up:.1f}" width="{bar - 1:.1f}" height="{up:.1f}"'
+                   f' fill="{colour}"><title>{escape(f"{name}: {value:.{digits}f}")}</title></rect>')
         yield text(left + room * 0.4, y + height + 14, label)
         yield text(left + room * 0.4, y + height + 26, note, kind="small")
 
@@ -70,15 +75,7 @@ def log_panel(x, y, width, height, title, groups, names, decades):
         line = y + height - power / decades * height
         yield f'<path d="M{x:.0f} {line:.1f}h{width:.0f}" class="{"grid" if power else "one"}"/>'
         yield text(x - 5, line + 4, f"{10 ** power}", "end", "small")
-    room = width / len(groups)
-    bar = room * 0.8 / len(names)
-    for number, (label, note, values) in enumerate(groups):
-        left = x + room * (number + 0.1)
-        for place, (name, colour, value) in enumerate(zip(names, COLOURS, values)):
-            yield (f'<rect x="{left + place * bar:.1f}" y="{y + height - up(value):.1f}" width="{bar - 1:.1f}"'
-                   f' height="{up(value):.1f}" fill="{colour}"><title>{escape(f"{name}: {value:.1f}")}</title></rect>')
-        yield text(left + room * 0.4, y + height + 14, label)
-        yield text(left + room * 0.4, y + height + 26, note, kind="small")
+    yield from beside_each_other(x, y, width, height, groups, names, up, 1)
 
 
 def log_bars(description, names, panels, columns=2):
