@@ -158,25 +158,44 @@ fn description(text: &str) -> String {
     plan(text).persistent().expect("it is persistent").description.clone()
 }
 
-/// The files with which the daemon may be started: each has to open what is left.
-fn usable<'a>(files: &'a [String], written: bool, now: Now, copies: &[Superblock]) -> BTreeSet<&'a str> {
-    let own = description(&files[now.step]);
-    let mut usable = BTreeSet::from([files[now.step].as_str()]);
+/// A file, and how its members describe it.
+struct File<'a> {
+    text: &'a str,
+    description: String,
+    members: Vec<String>,
+}
+
+impl File<'_> {
+    fn new(text: &str) -> File<'_> {
+        let description = description(text);
+        let members = members_of(&description, &KINDS);
+        File { text, description, members }
+    }
+}
+
+/// The files with which the daemon may be started, by their text: each has to open what is left.
+fn usable<'a>(
+    files: &'a [File<'_>],
+    written: bool,
+    now: Now,
+    copies: &[Superblock],
+) -> BTreeMap<&'a str, &'a File<'a>> {
+    let own = &files[now.step];
+    let mut usable = vec![own];
     if !written {
-        usable.insert(&files[0]);
+        usable.push(&files[0]);
     }
     if let Some(next) = files.get(now.step + 1) {
         // The file leads there from the moment when one of its members says so.
-        let members = members_of(&description(next), &KINDS);
         let says_so = |copy: &Superblock| {
-            let is_next = copy.generation > now.served && file_of(&copy.description) != own;
-            is_next && members.contains(&copy.name)
+            let is_next = copy.generation > now.served && file_of(&copy.description) != own.description;
+            is_next && next.members.contains(&copy.name)
         };
         if copies.iter().any(says_so) {
-            usable.insert(next);
+            usable.push(next);
         }
     }
-    usable
+    usable.into_iter().map(|file| (file.text, file)).collect()
 }
 
 /// Opens what a crash left with a file, as the newest hierarchy that is whole. If it is to be served then,
@@ -246,26 +265,32 @@ fn mark(now: Now, copies: &[Superblock]) -> (Now, String) {
 fn check(files: &[String], written: bool) {
     let crashes = crashes(files, written);
     assert!(crashes.len() > 300, "{} crashes", crashes.len());
+    let files: Vec<_> = files.iter().map(|text| File::new(text)).collect();
     let (mut seen, mut followed) = (BTreeSet::new(), 0);
     for (n, crash) in crashes.iter().enumerate() {
         let copies = copies(&crash.images);
         let whole = newest(&copies);
-        for text in usable(files, written, crash.now, &copies) {
+        for (text, file) in usable(&files, written, crash.now, &copies) {
             let at = format!(
                 "crash {n} in step {}, at generation {}, with {text}",
                 crash.now.step, whole.generation
             );
-            followed += usize::from(file_of(&whole.description) != description(text));
+            followed += usize::from(file_of(&whole.description) != file.description);
             let is_new = seen.insert((text, mark(crash.now, &copies)));
             let inner = opens(crash, text, whole, is_new).unwrap_or_else(|e| panic!("{at}{e}"));
-            let (mut seen, before) = (BTreeSet::new(), crash.now.served);
+            let (mut seen, mut last, before) = (BTreeSet::new(), None, crash.now.served);
             for (m, crash) in inner.iter().enumerate() {
-                let copies = self::copies(&crash.images);
+                let said = (crash.now, self::copies(&crash.images));
+                // Most changes of a disk are of what the members do not speak of.
+                if last.as_ref() == Some(&said) {
+                    continue;
+                }
+                let (_, copies) = last.insert(said);
                 // The files that led there may be lost with the power, until the change acted on them.
-                let leads =
-                    crash.now.served > before || usable(files, written, crash.now, &copies).contains(text);
-                if leads && seen.insert(mark(crash.now, &copies)) {
-                    let opened = opens(crash, text, newest(&copies), false);
+                let leads = crash.now.served > before
+                    || usable(&files, written, crash.now, copies).contains_key(text);
+                if leads && seen.insert(mark(crash.now, copies)) {
+                    let opened = opens(crash, text, newest(copies), false);
                     opened.unwrap_or_else(|e| panic!("{at}crash {m} while it is opened: {e}"));
                 }
             }

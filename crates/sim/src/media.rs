@@ -7,6 +7,7 @@
 use crate::stamp;
 use fastrand::Rng;
 use lamina_block::Buf;
+use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,8 +20,8 @@ enum Data {
     #[default]
     Blank,
     Zero,
-    /// A part of a write's data.
-    Bytes(Rc<Vec<u8>>, usize),
+    /// A part of a write's data: from this byte on.
+    Bytes(Rc<Vec<u8>>, u32),
 }
 
 #[derive(Clone)]
@@ -33,8 +34,8 @@ struct Version {
 #[derive(Clone, Default)]
 struct Sector {
     durable: Data,
-    /// Versions not yet durable. Those that are applied stand in the order in which they were.
-    versions: Vec<Version>,
+    /// Versions not yet durable. Those that are applied stand in the order in which they were. Most sectors have one.
+    versions: SmallVec<[Version; 1]>,
 }
 
 impl Data {
@@ -128,14 +129,47 @@ impl Junk {
 
 /// Sectors in a page.
 const PAGE: u64 = 32;
+/// Pages in a group.
+const GROUP: u64 = 64;
+
+type Page = [Sector; PAGE as usize];
+type Group = [Option<Rc<Page>>; GROUP as usize];
+
+/// Pages of neighbouring sectors, and groups of neighbouring pages: shared with the images taken of a disk until one of
+/// them changes. Images are many.
+#[derive(Clone, Default)]
+struct Pages(BTreeMap<u64, Rc<Group>>);
+
+impl Pages {
+    /// A page, unless nothing in it was ever written.
+    fn get(&self, page: u64) -> Option<&Page> {
+        self.0.get(&(page / GROUP))?[(page % GROUP) as usize].as_deref()
+    }
+
+    fn get_mut(&mut self, page: u64) -> &mut Page {
+        let group = self.0.entry(page / GROUP).or_insert_with(|| Rc::new([const { None }; GROUP as usize]));
+        Rc::make_mut(Rc::make_mut(group)[(page % GROUP) as usize].get_or_insert_default())
+    }
+
+    /// Whether all sectors of both are durable, and hold the same.
+    fn is_same(&self, other: &Pages) -> bool {
+        let same_page = |pages: (&Option<Rc<Page>>, &Option<Rc<Page>>)| match pages {
+            (Some(a), Some(b)) => Rc::ptr_eq(a, b) || a.iter().zip(b.iter()).all(|(a, b)| a.is_same(b)),
+            (a, b) => a.is_none() && b.is_none(),
+        };
+        let same_group =
+            |a: &Rc<Group>, b: &Rc<Group>| Rc::ptr_eq(a, b) || a.iter().zip(b.iter()).all(same_page);
+        let mut groups = self.0.iter().zip(&other.0);
+        self.0.len() == other.0.len() && groups.all(|((p, a), (q, b))| p == q && same_group(a, b))
+    }
+}
 
 #[derive(Clone)]
 pub(crate) struct Media {
     sector: u64,
     /// The data that is already there; `None` for zeroes.
     junk: Option<Rc<Junk>>,
-    /// Neighbouring sectors, shared with the images taken of this until one of them changes: images are many.
-    pages: BTreeMap<u64, Rc<[Sector; PAGE as usize]>>,
+    pages: Pages,
     /// All sectors that have versions, and some that no longer have.
     dirty: std::collections::BTreeSet<u64>,
     clock: u64,
@@ -145,21 +179,16 @@ impl Media {
     /// Empty, or full of another owner's data if `junk` gives a number for it.
     pub(crate) fn new(sector: u32, junk: Option<u32>) -> Media {
         let junk = junk.map(|owner| Rc::new(Junk { owner, pages: RefCell::default() }));
-        Media { sector: sector.into(), junk, pages: BTreeMap::new(), dirty: Default::default(), clock: 0 }
+        Media { sector: sector.into(), junk, pages: Pages::default(), dirty: Default::default(), clock: 0 }
     }
 
     /// Whether both hold the same, all of it durable: told by where data lies in memory, so that the same bytes written
     /// twice count as different.
     pub(crate) fn is_same(&self, other: &Media) -> bool {
-        let same_page = |a: &Rc<[Sector; PAGE as usize]>, b: &Rc<[Sector; PAGE as usize]>| {
-            Rc::ptr_eq(a, b) || a.iter().zip(b.iter()).all(|(a, b)| a.is_same(b))
-        };
-        let pages = self.pages.iter().zip(&other.pages);
         self.junk.as_ref().map(Rc::as_ptr) == other.junk.as_ref().map(Rc::as_ptr)
-            && self.pages.len() == other.pages.len()
             && self.dirty.is_empty()
             && other.dirty.is_empty()
-            && pages.into_iter().all(|((p, a), (q, b))| p == q && same_page(a, b))
+            && self.pages.is_same(&other.pages)
     }
 
     fn tick(&mut self) -> u64 {
@@ -169,12 +198,11 @@ impl Media {
 
     /// A sector, unless nothing near it was ever written.
     fn sector(&self, number: u64) -> Option<&Sector> {
-        self.pages.get(&(number / PAGE)).map(|page| &page[(number % PAGE) as usize])
+        self.pages.get(number / PAGE).map(|page| &page[(number % PAGE) as usize])
     }
 
     fn sector_mut(&mut self, number: u64) -> &mut Sector {
-        let page = self.pages.entry(number / PAGE).or_default();
-        &mut Rc::make_mut(page)[(number % PAGE) as usize]
+        &mut self.pages.get_mut(number / PAGE)[(number % PAGE) as usize]
     }
 
     fn numbers(&self, at: &Range<u64>) -> Range<u64> {
@@ -187,7 +215,7 @@ impl Media {
         let bytes = from.map(|buf| Rc::new(buf.to_vec()));
         for number in self.numbers(at) {
             let data = match &bytes {
-                Some(all) => Data::Bytes(Rc::clone(all), (number * self.sector - at.start) as usize),
+                Some(all) => Data::Bytes(Rc::clone(all), (number * self.sector - at.start) as u32),
                 None => Data::Zero,
             };
             let version = Version { write: write.clone(), applied: false, data };
@@ -209,7 +237,7 @@ impl Media {
             let mut version = versions.remove(index);
             version.applied = true;
             if let Some(all) = &bytes {
-                version.data = Data::Bytes(Rc::clone(all), (number * size - part.start) as usize);
+                version.data = Data::Bytes(Rc::clone(all), (number * size - part.start) as u32);
             }
             versions.push(version);
         }
@@ -255,7 +283,7 @@ impl Media {
         // Neighbours that are all zeroes, or were written together, are read at once: tests read much.
         let mut number = first;
         while number < numbers.end {
-            let page = self.pages.get(&(number / PAGE));
+            let page = self.pages.get(number / PAGE);
             let end = numbers.end.min((number / PAGE + 1) * PAGE);
             let data =
                 |number: u64| page.map_or(&Data::Blank, |page| page[(number % PAGE) as usize].visible());
@@ -263,16 +291,17 @@ impl Media {
             number += 1;
             match (data(begin), &self.junk) {
                 (Data::Bytes(all, from), _) => {
+                    let from = *from as usize;
                     let follows = |next: u64| match data(next) {
                         Data::Bytes(same, at) => {
-                            Rc::ptr_eq(same, all) && *at == from + place(next) - place(begin)
+                            Rc::ptr_eq(same, all) && *at as usize == from + place(next) - place(begin)
                         }
                         Data::Zero | Data::Blank => false,
                     };
                     while number < end && follows(number) {
                         number += 1;
                     }
-                    into.write(place(begin), &all[*from..from + place(number) - place(begin)]);
+                    into.write(place(begin), &all[from..from + place(number) - place(begin)]);
                 }
                 (Data::Blank, Some(junk)) => {
                     while number < end && matches!(data(number), Data::Blank) {
@@ -325,7 +354,8 @@ impl Media {
         // Writes are told apart by where their state lies, but drawn for in the order in which they are met: the
         // same seed must lead to the same loss wherever memory happens to be.
         let mut kept: Vec<(*const Cell<u64>, bool)> = Vec::new();
-        let mut after = Media { dirty: Default::default(), ..self.clone() };
+        let mut after =
+            Media { junk: self.junk.clone(), pages: self.pages.clone(), dirty: Default::default(), ..*self };
         for number in &self.dirty {
             let sector = after.sector_mut(*number);
             let versions = std::mem::take(&mut sector.versions);
