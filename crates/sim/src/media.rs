@@ -39,6 +39,11 @@ struct Sector {
 }
 
 impl Data {
+    /// The bytes of a write from `at` on.
+    fn of(write: &Rc<Vec<u8>>, at: u64) -> Data {
+        Data::Bytes(Rc::clone(write), at.try_into().expect("a write is shorter than 4 GiB"))
+    }
+
     fn is_same(&self, other: &Data) -> bool {
         match (self, other) {
             (Data::Bytes(a, from), Data::Bytes(b, at)) => Rc::ptr_eq(a, b) && from == at,
@@ -151,7 +156,7 @@ impl Pages {
         Rc::make_mut(Rc::make_mut(group)[(page % GROUP) as usize].get_or_insert_default())
     }
 
-    /// Whether all sectors of both are durable, and hold the same.
+    /// Whether both hold the same, of disks of which all is durable.
     fn is_same(&self, other: &Pages) -> bool {
         let same_page = |pages: (&Option<Rc<Page>>, &Option<Rc<Page>>)| match pages {
             (Some(a), Some(b)) => Rc::ptr_eq(a, b) || a.iter().zip(b.iter()).all(|(a, b)| a.is_same(b)),
@@ -215,7 +220,7 @@ impl Media {
         let bytes = from.map(|buf| Rc::new(buf.to_vec()));
         for number in self.numbers(at) {
             let data = match &bytes {
-                Some(all) => Data::Bytes(Rc::clone(all), (number * self.sector - at.start) as u32),
+                Some(all) => Data::of(all, number * self.sector - at.start),
                 None => Data::Zero,
             };
             let version = Version { write: write.clone(), applied: false, data };
@@ -237,7 +242,7 @@ impl Media {
             let mut version = versions.remove(index);
             version.applied = true;
             if let Some(all) = &bytes {
-                version.data = Data::Bytes(Rc::clone(all), (number * size - part.start) as u32);
+                version.data = Data::of(all, number * size - part.start);
             }
             versions.push(version);
         }
