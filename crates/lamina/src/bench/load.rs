@@ -216,7 +216,8 @@ impl Run {
         let after = self.used();
         let before = self.before.get().unwrap_or(after);
         let server = after.server.zip(before.server).map(|(after, before)| after.saturating_sub(before));
-        let seconds = after.at.since(before.at).as_secs_f64();
+        // What ended later was not counted, and so its time is not.
+        let seconds = after.at.since(before.at).min(self.load.time).as_secs_f64();
         let mut report = Report::new(&self.reads.borrow(), &self.writes.borrow(), self.load.block, seconds);
         report.cpu(after.own.saturating_sub(before.own), server);
         report.errors = self.errors.get();

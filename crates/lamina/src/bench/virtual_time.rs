@@ -124,6 +124,14 @@ mod tests {
     }
 
     #[test]
+    fn what_ends_after_the_time_takes_none_of_it() {
+        let words = ["--model", "cheetah-15k4", "--depth", "64", "--time", "50ms", "--ramp", "0s"];
+        let report = bench(FILE, &words).expect("a report");
+        assert_eq!(report.seconds, 0.05);
+        assert!((50.0..250.0).contains(&report.iops), "{} requests a second", report.iops);
+    }
+
+    #[test]
     fn a_load_that_only_memory_answers_ends() {
         let words =
             ["--model", "cheetah-15k4", "--device", "ram", "--depth", "2", "--time", "10ms", "--ramp", "0s"];
