@@ -39,6 +39,11 @@ gauntlet!(accelerated, crate::stacks::accelerated("write-back").seeds(1));
 gauntlet!(two_on_one_flash, crate::stacks::two_on_one_flash().seeds(1));
 gauntlet!(one_store_away, crate::stacks::one_store_away().seeds(1));
 gauntlet!(epochs, crate::stacks::epochs().seeds(1));
+gauntlet!(crypt_over_tier_over_parity, crate::stacks::crypt_over_tier_over_parity().seeds(1));
+gauntlet!(
+    snapshot_over_tier_over_sequentialize,
+    crate::stacks::snapshot_over_tier_over_sequentialize().seeds(1)
+);
 gauntlet!(integrity_over_mirror, crate::stacks::integrity_over_mirror().seeds(2));
 gauntlet!(integrity_over_crypt_over_parity, crate::stacks::integrity_over_crypt_over_parity().seeds(1));
 gauntlet!(
