@@ -47,7 +47,7 @@ class Zoned(RigCase):
         self.assertLessEqual(count, self.shape.open_max)
         return count
 
-    @limit(300)
+    @limit(600)
     def test_random_writes_and_kill_9(self):
         self.boot(zoned.Shape())
         guest = self.guest

@@ -103,7 +103,8 @@ def compared(guest, disk):
     def at_rest():
         before, known, after = pointers(guest, disk), info(guest, "disk")["zones"], pointers(guest, disk)
         return (known, after) if before == after else None
-    return wait_until("zones that are not being written", 30, at_rest)
+    # A log tidies after its last user is gone: up to eight blocks for each that was written, by an emulated processor.
+    return wait_until("zones that are not being written", 150, at_rest)
 
 
 def hierarchy(disk):

@@ -109,7 +109,7 @@ d3 = { type = "disk", number = 3 }
 
 /// A volume with snapshots on a fast disk and a slow one that is written in order, and that collects while blocks move.
 pub fn snapshot_over_tier_over_sequentialize() -> Subject {
-    stack("snapshot over tier over sequentialize", SNAPSHOT_OVER_TIER).disks_of(1200 << 10)
+    stack("snapshot over tier over sequentialize", SNAPSHOT_OVER_TIER).disks_of(4 << 20)
 }
 
 const SNAPSHOT_OVER_TIER: &str = r#"

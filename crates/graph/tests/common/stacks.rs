@@ -11,6 +11,8 @@ use lamina_block::{
 };
 use lamina_graph::{Hierarchy, Plan};
 use lamina_sim::{Rig, Subject};
+// The allocator of tests.
+use lamina_testing as _;
 use serde::Deserialize;
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;

@@ -2,6 +2,10 @@
 
 pub mod history;
 
+/// The allocator of every test that links this crate; the program has the system's.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Gives the tests of a family the module `testing`: all that is here, with the kinds of the family and of
 /// these `others` by their names.
 #[macro_export]

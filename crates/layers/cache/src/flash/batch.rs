@@ -93,6 +93,9 @@ impl Waiting {
 impl Cache {
     /// Makes batches of what waits, and sends them.
     pub fn pump(self: &Rc<Cache>, log: u8) {
+        if let Err(e) = self.check() {
+            return self.refuse(log, &e);
+        }
         while let Some(batch) = self.next_batch(log) {
             self.spawn(move |me| async move { me.write_batch(batch).await });
         }
@@ -100,9 +103,35 @@ impl Cache {
 
     /// The same, and stays with one of them, which then needs no task of its own.
     pub(super) async fn pump_here(self: &Rc<Cache>, log: u8) {
+        if let Err(e) = self.check() {
+            return self.refuse(log, &e);
+        }
         let Some(batch) = self.next_batch(log) else { return };
         self.pump(log);
         self.write_batch(batch).await;
+    }
+
+    /// What waits is not written. A device that fails may never be repaired, and each batch that is tried there ends a
+    /// segment, until none is left for those behind it.
+    pub(super) fn refuse(&self, log: u8, e: &Error) {
+        if flawed("what waits behind a failure waits on") {
+            return;
+        }
+        let waiting = self.logs[log as usize].waiting.take();
+        self.will_not_come(waiting.iter());
+        waiting.iter().for_each(|part| part.ticket.end(&Err(e.clone())));
+    }
+
+    /// The blocks stay where they are.
+    fn will_not_come<'a>(&self, parts: impl Iterator<Item = &'a Waiting>) {
+        let mut index = self.index.borrow_mut();
+        for part in parts {
+            for block in part.block..part.block + u64::from(part.count) {
+                if let Some(slot) = index.find(part.volume.number, block) {
+                    index.set_pending(slot, false);
+                }
+            }
+        }
     }
 
     fn next_batch(self: &Rc<Cache>, log: u8) -> Option<Batch> {
@@ -302,14 +331,7 @@ impl Cache {
             // Only if the summary becomes unreadable heads count again.
             tracing::debug!(flash = %self.name, error = %also, "the head of a failed write stays where it is");
         }
-        let mut index = self.index.borrow_mut();
-        for part in &batch.parts {
-            for block in part.block..part.block + u64::from(part.count) {
-                if let Some(slot) = index.find(part.volume.number, block) {
-                    index.set_pending(slot, false);
-                }
-            }
-        }
+        self.will_not_come(batch.parts.iter());
         e
     }
 

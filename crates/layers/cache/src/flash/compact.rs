@@ -19,7 +19,7 @@
 
 use super::Cache;
 use super::format::SLOT;
-use super::reclaim::{Leaves, PAUSE};
+use super::reclaim::Leaves;
 use super::segments::{MAIN, SMALL};
 use super::space::TOGETHER;
 use futures_util::future::try_join_all;
@@ -72,7 +72,7 @@ impl Cache {
                 if self.closed.get() {
                     return Err(e);
                 }
-                self.env.sleep(PAUSE).await;
+                self.strike().await;
             }
             compacted.iter().for_each(|(_, number)| self.segments.borrow_mut().give_back(*number));
             self.freed();
@@ -129,7 +129,7 @@ impl Cache {
                 if self.closed.get() {
                     return Err(e);
                 }
-                self.env.sleep(PAUSE).await;
+                self.strike().await;
             }
         }
         Ok(())

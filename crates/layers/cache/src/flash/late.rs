@@ -12,7 +12,7 @@
 
 use super::Cache;
 use super::format::SLOT;
-use super::reclaim::{Leaves, PAUSE, Run};
+use super::reclaim::{Leaves, Run};
 use super::space::Space;
 use super::volume::Volume;
 use lamina_block::{Buf, ErrorKind};
@@ -29,7 +29,7 @@ impl Cache {
         self.change_space(Space::rotated);
         if let Err(e) = freed {
             tracing::debug!(flash = %self.name, error = %e, "a segment cannot be freed; it is tried again");
-            self.env.sleep(PAUSE).await;
+            self.strike().await;
         }
     }
 

@@ -250,6 +250,8 @@ pub(crate) struct Cache {
     written: Cell<u64>,
     /// Flushes of the device that have begun, and the last of them that ended.
     flushes: Cell<(u64, u64)>,
+    /// So often in a row the device has not been flushed.
+    strikes: Cell<u32>,
     /// Somebody waits for the summary of a segment.
     hasty: Cell<bool>,
     /// One of the two has changed. Not each write, which is what `moved` tells.

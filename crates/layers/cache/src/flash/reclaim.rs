@@ -29,15 +29,12 @@ use lamina_kit::flaw::flawed;
 use std::ops::Range;
 use std::pin::pin;
 use std::rc::Rc;
-use std::time::Duration;
 
 /// In each log, what was asked for more often than this is kept. Twice in the small one: neighbouring
 /// requests that share a block are no sign that it will be needed again (docs/benchmarks-hit-rates.md).
 const ASKED: [u8; 2] = [1, 0];
 /// Slots between two runs that are read along with them, at most.
 const CLOSE: u32 = 8;
-/// How long a device that fails is left alone.
-pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
 /// Why blocks leave a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +137,7 @@ impl Cache {
                 Ok(()) => self.change_space(|space| space.set_strict(false)),
                 Err(e) => {
                     tracing::debug!(flash = %self.name, error = %e, "a segment cannot be freed; it is tried again");
-                    self.env.sleep(PAUSE).await;
+                    self.strike().await;
                 }
             }
         }
@@ -253,7 +250,7 @@ impl Cache {
             if self.closed.get() {
                 return Err(e);
             }
-            self.env.sleep(PAUSE).await;
+            self.strike().await;
         }
         for (_, number) in emptied {
             self.give_back(number).await;

@@ -9,6 +9,7 @@ use super::Cache;
 use super::format::Entry;
 use super::state::Pin;
 use lamina_block::{Error, ErrorKind, Result};
+use lamina_kit::flaw::flawed;
 use std::collections::HashSet;
 use std::ops::Range;
 use std::rc::Rc;
@@ -16,12 +17,15 @@ use std::time::Duration;
 
 /// How long a device that fails is left alone.
 const PAUSE: Duration = Duration::from_millis(100);
+/// So often in a row a device is not flushed until it counts as broken.
+const STRIKES: u32 = 3;
 
 impl Cache {
     /// The device has failed in a way that leaves no other choice: nothing is put on it until it works again, and what
     /// failed has been made to stay failed.
     pub fn break_down(&self, e: &Error) {
         let begins = self.health.borrow_mut().break_down(e);
+        (0..self.logs.len()).for_each(|log| self.refuse(log as u8, e));
         self.moved.notify();
         if !begins {
             return;
@@ -50,6 +54,23 @@ impl Cache {
             me.moved.notify();
             (0..me.logs.len()).for_each(|log| me.pump(log as u8));
         });
+    }
+
+    /// A request has failed, and is tried again after this. A device that is not even flushed, several times in a row,
+    /// is broken, and not some blocks of it: requests that wait for space end.
+    pub(super) async fn strike(&self) {
+        let strikes = match self.flush().await {
+            Ok(()) => 0,
+            Err(e) => {
+                let strikes = self.strikes.get() + 1;
+                if strikes >= STRIKES && !flawed("a dead device is tried on and on") {
+                    self.break_down(&e);
+                }
+                strikes
+            }
+        };
+        self.strikes.set(strikes);
+        self.env.sleep(PAUSE).await;
     }
 
     /// Finds out whether the device has lost power meanwhile, and with it what was not durable. If not, ends

@@ -64,6 +64,7 @@ impl Cache {
             scratch: RefCell::default(),
             written: Cell::new(0),
             flushes: Cell::default(),
+            strikes: Cell::default(),
             hasty: Cell::default(),
             flushed: Signal::new(),
             hurried: Cell::default(),

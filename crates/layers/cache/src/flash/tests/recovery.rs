@@ -1,14 +1,16 @@
 //! What has to be found again, and was not once.
 
-use super::super::Cache;
 use super::super::format::*;
 use super::super::log::How;
 use super::super::reclaim::Leaves;
 use super::super::segments::SMALL;
+use super::super::{Cache, Volume};
 use crate::testing::*;
-use lamina_block::Error;
+use futures_util::future::join_all;
+use lamina_block::{Env, Error};
 use lamina_kit::flaw::failure_of;
 use lamina_sim::{DiskOptions, Image, Images, Loss, SimEnv, Simulation};
+use std::time::Duration;
 
 pub const SIZE: u64 = 2 << 20;
 pub const VOLUME: u128 = 7;
@@ -51,6 +53,60 @@ pub fn dirty(images: &Images, size: u64) -> Vec<u64> {
         queue.iter().flat_map(|record| record.blocks()).collect()
     };
     world.run(run).expect("it ends")
+}
+
+/// On a device that fails for good, with an open volume that has clean blocks in several segments; whatever `test` waits
+/// for has to end.
+fn with_a_dead_device<F>(test: impl FnOnce(Rc<SimEnv>, Rc<Cache>, Rc<Volume>) -> F + 'static)
+where
+    F: Future<Output = ()> + 'static,
+{
+    lost(|env: Rc<SimEnv>| async move {
+        let cache = open(&env).await;
+        let volume = cache.volume(VOLUME, 4096).await.expect("made");
+        for block in 0..20 {
+            let how = How { dirty: false, durability: Durability::Cached, absent: 0 };
+            let space = cache.reserve(1).await.expect("space");
+            cache.put(space, &volume, 1000 + block, &Buf::zeroed(SLOT), how).await.expect("put");
+        }
+        env.set_fault(Some(Box::new(|_, _, _| Some(Error::media("gone for good")))));
+        test(env, cache, volume).await;
+    });
+}
+
+/// A batch that fails ends its segment, so that there may be none for what waits behind it: that fails with it, and does
+/// not wait for a repair.
+#[test]
+fn what_waits_behind_a_failure_fails() {
+    let test = || {
+        with_a_dead_device(|env, cache, volume| async move {
+            let how = How { dirty: true, durability: Durability::Cached, absent: 0 };
+            let spaces: Vec<_> = std::iter::from_fn(|| cache.try_reserve(1)).collect();
+            assert!(spaces.len() > 20, "{}", spaces.len());
+            // Batches are made of what came in one turn: each has a few blocks only.
+            let attempts = (0..).zip(spaces).map(async |(block, space)| {
+                env.sleep(Duration::from_micros(block / 3)).await;
+                let put = cache.put(space, &volume, block, &Buf::zeroed(SLOT), how).await;
+                put.expect_err("the device is dead");
+            });
+            join_all(attempts).await;
+        });
+    };
+    test();
+    assert!(failure_of("what waits behind a failure waits on", test).contains("it ends"));
+}
+
+/// Nothing is on its way to the device, and nothing on it is dirty, so that no write and no batch meets the failure.
+#[test]
+fn a_device_that_fails_keeps_nobody_waiting_for_space() {
+    let test = || {
+        with_a_dead_device(|_, cache, _| async move {
+            cache.segments.borrow_mut().free.clear();
+            cache.reserve(1).await.map(drop).expect_err("the device is dead");
+        });
+    };
+    test();
+    assert!(failure_of("a dead device is tried on and on", test).contains("it ends"));
 }
 
 /// Number n is in copy n mod 2 from the first on: a torn write never takes the only good one.
