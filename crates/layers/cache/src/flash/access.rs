@@ -107,6 +107,11 @@ impl Cache {
             .any(|block| index.find(volume.number, block).is_some_and(|slot| index.word(slot).is_dirty()))
     }
 
+    /// True if a segment has something that is not on its store.
+    pub(super) fn is_dirty_segment(&self, number: u32) -> bool {
+        self.segments.borrow().list[number as usize].dirty > 0
+    }
+
     /// True if both slots are in one segment.
     pub fn is_same_segment(&self, a: u32, b: u32) -> bool {
         self.shape.segment_of(a) == self.shape.segment_of(b)

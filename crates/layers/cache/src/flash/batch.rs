@@ -335,10 +335,15 @@ impl Cache {
         e
     }
 
+    /// Waits until no batch is on its way to a segment.
+    pub(super) async fn settled(&self, number: u32) {
+        self.moved.until(|| self.segments.borrow_mut().get(number).under_way.is_empty()).await;
+    }
+
     /// Writes the summary of a segment to which nothing is appended any more. It is durable when this returns.
     pub async fn finish(self: &Rc<Cache>, number: u32) -> Result<()> {
         let _pin = self.pin(number);
-        self.moved.until(|| self.segments.borrow_mut().get(number).under_way.is_empty()).await;
+        self.settled(number).await;
         // All that the summary names is durable when it is there.
         if !flawed("summary before the flush") {
             self.flush().await?;
@@ -352,7 +357,7 @@ impl Cache {
     /// The same, with the flushes that others need anyway. Until the summary is durable, what it says stays
     /// in memory, and the segment is looked through after a crash.
     async fn finish_at_leisure(self: &Rc<Cache>, number: u32, _pin: Pin) -> Result<()> {
-        self.moved.until(|| self.segments.borrow_mut().get(number).under_way.is_empty()).await;
+        self.settled(number).await;
         if !flawed("summary before the flush") {
             self.flushed().await?;
         }

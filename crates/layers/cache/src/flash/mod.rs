@@ -57,6 +57,7 @@
 //   admitted first.
 // * Copies have no reservation: they take what is free, also of the 4 segments that no write is given.
 // * A segment becomes free when a durable state says that it does not count, and no request reads from it.
+// * A tail that is emptied has no batch on its way, and nothing dirty unless its stores are late.
 //
 // The device. Reads are refused by `check_reads`, which lets those of a full device pass.
 //

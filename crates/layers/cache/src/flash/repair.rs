@@ -106,7 +106,7 @@ impl Cache {
 
     /// What a segment has that may not be durable: the slots, and the checksum.
     async fn unsure(&self, number: u32) -> Vec<(Range<u32>, u64)> {
-        self.moved.until(|| self.segments.borrow_mut().get(number).under_way.is_empty()).await;
+        self.settled(number).await;
         let base = self.shape.segment(number).start;
         let mut segments = self.segments.borrow_mut();
         let segment = segments.get(number);
