@@ -210,7 +210,7 @@ impl Node {
     }
 
     #[inline]
-    fn layer(&self) -> Rc<dyn Layer> {
+    pub(crate) fn layer(&self) -> Rc<dyn Layer> {
         Rc::clone(&*self.layer.borrow())
     }
 

@@ -50,3 +50,14 @@ impl Passthrough {
         })
     }
 }
+
+impl Node {
+    /// The device at the bottom of which this one shows the bytes, perhaps moved: itself where its layer does more.
+    /// Devices with the same bottom share its time.
+    pub fn bottom(self: &Rc<Self>) -> Rc<Node> {
+        match self.layer().passthrough() {
+            Passthrough::To { child, .. } => child.bottom(),
+            Passthrough::None => Rc::clone(self),
+        }
+    }
+}

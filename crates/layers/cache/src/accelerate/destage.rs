@@ -17,7 +17,7 @@ use super::epoch::Batch;
 use super::failure::{SideError, SideResult};
 use super::progress::Progress;
 use super::{Accelerate, Policy, add};
-use crate::flash::{Dirty, LONG, Pin, RETRY, SLOT, Written};
+use crate::flash::{Dirty, Flow, LONG, Pin, RETRY, SLOT, Written};
 use futures_util::future::{join, join_all, select};
 use futures_util::{StreamExt, stream};
 use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Time};
@@ -244,6 +244,7 @@ impl Accelerate {
         let blocks = Accelerate::blocks(&at);
         self.is_on_store(&blocks)?;
         let at = at.start..at.end.min(self.store.geometry().size);
+        let _permit = self.permit(Flow::Home).await;
         let began = self.env.now();
         let data = data.slice(0..(at.end - at.start) as usize);
         match &self.epochs {

@@ -2,7 +2,7 @@
 
 use super::failure::{SideError, SideResult};
 use super::{Accelerate, add, parts};
-use crate::flash::{Pin, Run, SLOT};
+use crate::flash::{Flow, Pin, Run, SLOT};
 use futures_util::future::join_all;
 use lamina_block::{Buf, Durability, Error, Extent, ExtentState, Healed, Io, Judge, Result};
 use lamina_kit::flaw::flawed;
@@ -241,7 +241,10 @@ impl Accelerate {
     pub(super) async fn read_store(&self, at: Range<u64>, into: Buf) -> SideResult<()> {
         let began = self.env.now();
         loop {
-            match self.store.submit(Io::read(at.start, into.clone())).await {
+            let permit = self.permit(Flow::Read).await;
+            let read = self.store.submit(Io::read(at.start, into.clone())).await;
+            drop(permit);
+            match read {
                 Err(e) if self.is_patient(&e, began) => self.env.sleep(super::destage::PAUSE).await,
                 result => return result.map_err(SideError::Store),
             }

@@ -2,7 +2,7 @@
 
 use super::read::Fill;
 use super::{Accelerate, Keys};
-use crate::flash::SLOT;
+use crate::flash::{Flow, Permit, SLOT};
 use crate::tier::{self, Heat, Part, Placement};
 use lamina_block::{Buf, Build, Bytes, Command, Error, Result};
 use lamina_kit::command::{args, unknown};
@@ -69,6 +69,14 @@ impl Accelerate {
         self.read_filling(at.clone(), into, fill).await?;
         heat.end_read(reading, &at, self.env.now());
         Ok(())
+    }
+
+    /// Waits until a request may go to the slow device, while volumes with other weights ask for it, too.
+    pub(super) async fn permit(&self, flow: Flow) -> Option<Permit> {
+        match &self.heat {
+            Some(_) => self.cache.fair.permit(&*self.env, &self.store, &self.volume, flow).await,
+            None => None,
+        }
     }
 
     /// Keeps the copies of a part, and makes those that are missing in the background.

@@ -72,6 +72,7 @@ mod bad;
 mod batch;
 mod beyond;
 mod compact;
+mod fair;
 mod format;
 mod ghosts;
 mod heads;
@@ -91,12 +92,14 @@ mod volume;
 
 pub(crate) use access::{Dirty, Run};
 pub(crate) use bad::{RETRY, Side};
+pub(crate) use fair::{Flow, Permit};
 pub(crate) use format::{LARGEST, SLOT};
 pub(crate) use log::{How, Reservation};
 pub(crate) use rot::Written;
 pub(crate) use state::Pin;
 pub(crate) use volume::{LONG, Record, Volume};
 
+use fair::FairQueues;
 use format::Super;
 use health::Health;
 use index::Index;
@@ -259,6 +262,8 @@ pub(crate) struct Cache {
     flushed: Signal,
     /// How many wait for what is on its way.
     hurried: Cell<usize>,
+    /// Whose request each slow device takes next.
+    pub fair: FairQueues,
 }
 
 /// True if a cache that cannot be opened because of `e` is lost, as far as anybody knows: its volumes decide what that

@@ -1,6 +1,7 @@
 //! The state of a flash: what is in memory, and the few facts that are written in place.
 
 use super::Cache;
+use super::fair::FairQueues;
 use super::format::{SEGMENTS_MIN, SLOT, STATES, State, Super, VERSION, VOLUMES_MAX, VolumeState};
 use super::health::Health;
 use super::index::Index;
@@ -68,6 +69,7 @@ impl Cache {
             hasty: Cell::default(),
             flushed: Signal::new(),
             hurried: Cell::default(),
+            fair: FairQueues::default(),
         }
     }
 

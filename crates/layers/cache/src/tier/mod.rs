@@ -17,7 +17,8 @@
 //! * `placement` ("heat"): which blocks get a copy when they are read, and stay. "heat": all, and those stay that save
 //!   time for their space; "lru": all, and those stay that are asked for; "random-to-ssd": those of small requests that
 //!   go on where no other ended; "static:PERCENT": those of so many percent of all extents of 256 KiB.
-//! * `weight` (100): how much of the fast device the volume has beside other volumes, from 1 to 10000.
+//! * `weight` (100): how much of the fast device the volume has beside other volumes, from 1 to 10000; and how much of
+//!   the time of the slow one, while volumes with other weights ask for it, too.
 //! * `pin` ([]): parts of the volume whose copies stay, each `{ offset = "1GiB", size = "64MiB" }`.
 //! * `store-timeout` ("30s"): as for `accelerate`.
 //!
@@ -141,7 +142,7 @@ const OWN_FIGURES: [Figure; 5] = {
     use Unit::{Bytes, Count, Seconds, Text};
     [
         Figure::shown("/placement", Text, "Which blocks get a copy.").column("PLACEMENT"),
-        Figure::gauge("weight", "/weight", Count, "How much of the fast device the volume has."),
+        Figure::gauge("weight", "/weight", Count, "How much of both devices the volume has beside others."),
         Figure::gauge("pinned_bytes", "/pinned_bytes", Bytes, "Parts whose copies stay."),
         Figure::counter("saved_seconds_total", "/saved_seconds", Seconds, "The slow device was spared.")
             .column("SAVED"),
@@ -182,7 +183,7 @@ const OWN_VERBS: [Verb; 6] = [
         ArgType::Text,
         "\"heat\", \"lru\", \"random-to-ssd\" or \"static:PERCENT\"",
     )]),
-    Verb::new("set-weight", "changes how much of the fast device the volume has").with(&[Arg::required(
+    Verb::new("set-weight", "changes how much of both devices the volume has").with(&[Arg::required(
         "weight",
         ArgType::Count,
         "from 1 to 10000",

@@ -5,16 +5,16 @@ use crate::accelerate::tests::report::made;
 use crate::redo::tests::{disk, put_disks};
 use crate::testing::*;
 use lamina_block::Begin;
-use lamina_kit::flaw::FLAW;
+use lamina_kit::flaw::{FLAW, failure_of};
 use lamina_sim::{Check, Rig, Run, SimEnv, Simulation, gauntlet};
 use std::time::Duration;
 
 /// Bytes of the simulated disks: the flash is not much larger than what is written, so that it goes round.
 const DISK: u64 = 1200 << 10;
 
-/// A tier called `name` over disk `slow`, on the flash.
-async fn tier(rig: &Rig, name: &str, keys: Value, slow: usize, flash: &Rc<Node>) -> Result<Rc<Node>> {
-    let over = vec![rig.disk(slow), Rc::clone(flash)];
+/// A tier called `name` over `slow`, on the flash.
+async fn tier(rig: &Rig, name: &str, keys: Value, slow: Rc<Node>, flash: &Rc<Node>) -> Result<Rc<Node>> {
+    let over = vec![slow, Rc::clone(flash)];
     rig.build(&Kind::of::<Keys>(), name, keys, over).await
 }
 
@@ -23,20 +23,45 @@ async fn flash(rig: &Rig, disk: usize) -> Result<Rc<Node>> {
 }
 
 pub fn subject() -> Subject {
-    Subject::new("tier", |rig| async move { tier(&rig, "top", json!({}), 0, &flash(&rig, 1).await?).await })
-        .disks_of(DISK)
-        .seeds(3)
+    Subject::new("tier", |rig| async move {
+        tier(&rig, "top", json!({}), rig.disk(0), &flash(&rig, 1).await?).await
+    })
+    .disks_of(DISK)
+    .seeds(3)
+}
+
+/// The slow device of the first or the second of two tiers: a disk of its own, or half of one.
+async fn slow(rig: &Rig, second: bool, is_shared: bool) -> Result<Rc<Node>> {
+    if !is_shared {
+        return Ok(rig.disk(if second { 2 } else { 0 }));
+    }
+    let (disk, name) = (rig.disk(0), if second { "half 2" } else { "half 1" });
+    let half = disk.geometry().size / 2 / 4096 * 4096;
+    let keys = json!({ "offset": u64::from(second) * half, "size": half });
+    rig.build(kind("linear"), name, keys, vec![disk]).await
 }
 
 /// A tier whose flash another one fills, so that blocks move all the time, and whose rules change.
 fn crowded() -> Subject {
-    Subject::new("crowded tier", |rig| async move {
+    crowd("crowded tier", false)
+}
+
+/// The same, and both are on one disk, whose time their weights share out.
+fn beside() -> Subject {
+    crowd("tiers beside each other", true)
+}
+
+fn crowd(name: &'static str, is_shared: bool) -> Subject {
+    Subject::new(name, move |rig| async move {
         let flash = flash(&rig, 1).await?;
-        let top = tier(&rig, "top", json!({ "weight": 30 }), 0, &flash).await?;
+        let top =
+            tier(&rig, "top", json!({ "weight": 30 }), slow(&rig, false, is_shared).await?, &flash).await?;
         if top.geometry().read_only {
             return Ok(top);
         }
-        let other = tier(&rig, "other", json!({ "placement": "lru" }), 2, &flash).await?;
+        let other =
+            tier(&rig, "other", json!({ "placement": "lru" }), slow(&rig, true, is_shared).await?, &flash)
+                .await?;
         let (env, weak) = (rig.env(), Rc::downgrade(&top));
         for _ in 0..CROWD {
             // It may fail: disks do.
@@ -94,7 +119,7 @@ async fn ask(env: &Rc<SimEnv>, node: &Rc<Node>) -> Result<()> {
 /// Three tiers: a tier is the slow device of another one.
 fn three() -> Subject {
     Subject::new("three tiers", |rig| async move {
-        let over = vec![tier(&rig, "middle", json!({}), 0, &flash(&rig, 1).await?).await?];
+        let over = vec![tier(&rig, "middle", json!({}), rig.disk(0), &flash(&rig, 1).await?).await?];
         let fast = rig.build(&Kind::of::<crate::flash::Keys>(), "fast", json!({}), vec![rig.disk(2)]).await?;
         let over = over.into_iter().chain([fast]).collect();
         rig.build(&Kind::of::<Keys>(), "top", json!({}), over).await
@@ -105,8 +130,10 @@ fn three() -> Subject {
 
 #[test]
 fn blocks_move_all_the_time() {
-    for check in [Check::Model, Check::Crash] {
-        lamina_sim::test(&crowded(), check, &lamina_sim::replay!());
+    for subject in [crowded(), beside()] {
+        for check in [Check::Model, Check::Crash] {
+            lamina_sim::test(&subject, check, &lamina_sim::replay!());
+        }
     }
 }
 
@@ -283,4 +310,76 @@ fn a_volume_has_its_weight_of_the_flash() {
         let [one, two] = shares();
         assert!(one.abs_diff(two) < 8192, "{one} and {two}");
     });
+}
+
+/// Tiers of these weights on one flash, over these slow devices.
+async fn beside_each_other(env: &Rc<SimEnv>, slow: [&Rc<Node>; 2], weights: [u32; 2]) -> Vec<Rc<Node>> {
+    let flash = Kind::of::<crate::flash::Keys>();
+    let flash = made(env, Begin::Format, &flash, "fast", json!({}), vec![disk(env, "fast")]).await;
+    let mut tiers = Vec::new();
+    for (name, slow, weight) in [("light", slow[0], weights[0]), ("heavy", slow[1], weights[1])] {
+        let (keys, over) = (json!({ "weight": weight }), vec![Rc::clone(slow), Rc::clone(&flash)]);
+        tiers.push(made(env, Begin::Format, &Kind::of::<Keys>(), name, keys, over).await);
+    }
+    tiers
+}
+
+#[test]
+fn a_slow_device_serves_volumes_by_their_weights() {
+    run(|env| async move {
+        put_disks(&env, &[("shared", SLOW), ("fast", 4 << 20)]);
+        let slow = disk(&env, "shared");
+        let tiers = beside_each_other(&env, [&slow, &slow], [100, 1000]).await;
+        // Both ask for something.
+        read(&tiers[1], 1 << 19, 4096).await;
+        // Reads of the light one, all at once: few of them have ended when one of the heavy one has that came later.
+        let ended = Rc::new(std::cell::Cell::new(0));
+        for block in 0..24 {
+            let (light, ended) = (Rc::clone(&tiers[0]), Rc::clone(&ended));
+            env.spawn(Box::pin(async move {
+                read(&light, block * 8192, 4096).await;
+                ended.set(ended.get() + 1);
+            }));
+        }
+        env.sleep(Duration::from_micros(1)).await;
+        read(&tiers[1], 1 << 20, 4096).await;
+        assert!(ended.get() < 6, "{} went before it", ended.get());
+    });
+}
+
+/// A change of a hierarchy quiesces one device after the other: none may wait for one that is quiesced already, only
+/// because both volumes are on one disk.
+fn beside_a_quiesced_part() {
+    run(|env| async move {
+        put_disks(&env, &[("shared", SLOW), ("fast", 4 << 20)]);
+        let (shared, mut halves) = (disk(&env, "shared"), Vec::new());
+        for (name, offset) in [("half 1", 0), ("half 2", SLOW / 2)] {
+            let keys = json!({ "offset": offset, "size": SLOW / 2 });
+            let over = vec![Rc::clone(&shared)];
+            halves.push(made(&env, Begin::Format, kind("linear"), name, keys, over).await);
+        }
+        let tiers = beside_each_other(&env, [&halves[0], &halves[1]], [100, 1000]).await;
+        read(&tiers[1], 0, 4096).await;
+        let quiesced = halves[0].quiesce().await;
+        let held: Vec<_> = (0..4u64)
+            .map(|block| {
+                let light = Rc::clone(&tiers[0]);
+                env.start(async move { read(&light, block * 8192, 4096).await })
+            })
+            .collect();
+        env.sleep(Duration::from_millis(1)).await;
+        read(&tiers[1], 1 << 19, 4096).await;
+        drop(tiers[1].quiesce().await);
+        drop(quiesced);
+        for held in held {
+            held.ended().await;
+        }
+    });
+}
+
+#[test]
+fn a_part_of_a_slow_device_that_is_quiesced_stops_no_other() {
+    beside_a_quiesced_part();
+    let words = failure_of("a stalled device is waited for", beside_a_quiesced_part);
+    assert!(words.contains("it ends: Livelock"), "{words}");
 }
