@@ -226,13 +226,18 @@ impl Accelerate {
         into.copy_from(&data.slice((part.start - bytes.start) as usize..(part.end - bytes.start) as usize));
         let bytes = |block: u64| (block - blocks.start) as usize * SLOT;
         let (start, data) = (fill.start, data.slice(bytes(fill.start)..bytes(fill.end)));
+        if !self.volume.budget.borrow_mut().take(data.len() as u64, self.env.now()) {
+            add(&self.tally.bypassed, count);
+            return Ok(());
+        }
         add(&self.tally.bypassed, count - (fill.end - fill.start));
         self.spawn(move |me| async move {
             let _lock = lock;
             // It has been read: whether the flash has it too is nobody's concern.
-            if let Ok(filled) = me.cache.fill(&me.volume, start, &data).await {
-                add(&me.tally.filled, filled);
-            }
+            let filled = me.cache.fill(&me.volume, start, &data).await.unwrap_or(0);
+            add(&me.tally.filled, filled);
+            let left = data.len() as u64 - filled * SLOT as u64;
+            me.volume.budget.borrow_mut().give_back(left, me.env.now());
         });
         Ok(())
     }

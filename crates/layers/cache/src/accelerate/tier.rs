@@ -3,7 +3,7 @@
 use super::read::Fill;
 use super::{Accelerate, Keys};
 use crate::flash::{Flow, Permit, SLOT};
-use crate::tier::{self, Heat, Part, Placement};
+use crate::tier::{self, Allotment, Heat, Part, Placement};
 use lamina_block::{Buf, Build, Bytes, Command, Error, Result};
 use lamina_kit::command::{args, unknown};
 use serde::Deserialize;
@@ -41,18 +41,24 @@ struct SetWeight {
     weight: u32,
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SetWriteBudget {
+    budget: Option<Bytes>,
+}
+
 impl Accelerate {
     /// Opens a tier: a device with rules of its own of what is copied.
     pub(crate) async fn open_tier(
         keys: Keys,
         heat: Heat,
-        weight: u32,
-        pins: Vec<Range<u64>>,
+        allotted: Allotment,
         with: Build,
     ) -> Result<Rc<Accelerate>> {
         let me = Accelerate::open(keys, Some(heat), with).await?;
-        me.volume.weight.set(weight);
-        for pin in pins {
+        me.volume.weight.set(allotted.weight);
+        me.volume.budget.borrow_mut().set(allotted.budget, me.env.now());
+        for pin in allotted.pins {
             me.pin(pin)?;
         }
         Ok(me)
@@ -63,8 +69,13 @@ impl Accelerate {
         let blocks = Accelerate::blocks(&at);
         let runs = self.cache.runs(&self.volume, blocks.clone());
         let hits = runs.iter().filter(|run| run.slot.is_some()).map(|run| run.blocks.end - run.blocks.start);
-        let reading = heat.begin_read(&at, hits.sum(), self.env.now());
-        let fills = reading.fills || self.volume.is_pinned(blocks.start);
+        let level = self.volume.budget.borrow_mut().level(self.env.now());
+        let reading = heat.begin_read(&at, hits.sum(), level, self.env.now());
+        let is_pinned = self.volume.is_pinned(blocks.start);
+        if !is_pinned {
+            self.volume.budget.borrow_mut().refuse(reading.refused * SLOT as u64);
+        }
+        let fills = reading.fills || is_pinned;
         let fill = Fill { blocks: if fills { blocks } else { 0..0 }, counts: reading.counts };
         self.read_filling(at.clone(), into, fill).await?;
         heat.end_read(reading, &at, self.env.now());
@@ -149,8 +160,17 @@ impl Accelerate {
                 self.volume.weight.set(tier::checked(args::<SetWeight>(command)?.weight)?);
                 Ok(json!({ "share_bytes": self.cache.share(&self.volume) * SLOT as u64 }))
             }
+            "set-write-budget" => {
+                let budget = tier::checked_budget(args::<SetWriteBudget>(command)?.budget)?;
+                self.volume.budget.borrow_mut().set(budget, self.env.now());
+                Ok(json!({ "write_budget": self.write_budget() }))
+            }
             _ => Err(unknown(&command, &tier::VERBS)),
         }
+    }
+
+    fn write_budget(&self) -> Value {
+        self.volume.budget.borrow_mut().info(self.env.now())
     }
 
     /// Why a block has a copy, or none.
@@ -167,6 +187,7 @@ impl Accelerate {
         let (Some(heat), Some(info)) = (&self.heat, info.as_object_mut()) else { return };
         info.extend(heat.info().as_object().cloned().into_iter().flatten());
         info.insert("weight".into(), self.volume.weight.get().into());
+        info.insert("write_budget".into(), self.write_budget());
         info.insert("pinned_bytes".into(), (self.pinned() * SLOT as u64).into());
     }
 }

@@ -212,6 +212,7 @@ impl Cache {
         let durability = if is_durable && is_found { Durability::Fua } else { Durability::Cached };
         let place = u64::from(self.shape.segment(batch.segment).start + at) * SLOT as u64;
         self.written.set(self.written.get() + bytes.len() as u64);
+        self.charge_head(&batch.parts);
         let mut result = self.child.submit(Io::write(place, bytes, durability)).await;
         if result.is_ok() && is_durable && !is_found {
             result = self.flush().await;

@@ -99,7 +99,9 @@ impl Cache {
             let is_quiet = segment.dirty == 0 && is_whole && !is_pinned && !segment.stays;
             segment.live <= most && is_quiet && !compacted.contains(one)
         };
-        all.filter(is_sparse).min_by_key(|(_, number)| segments.list[*number as usize].live)
+        let live = |number: u32| segments.list[number as usize].live;
+        let all = all.filter(is_sparse).filter(|(_, number)| self.affords(*number, live(*number)));
+        all.min_by_key(|(_, number)| live(*number))
     }
 
     /// Copies all that counts of a segment to the end of its log; true if nothing is left there.

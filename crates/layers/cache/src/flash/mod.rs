@@ -71,6 +71,7 @@ mod access;
 mod bad;
 mod batch;
 mod beyond;
+mod budget;
 mod compact;
 mod fair;
 mod format;

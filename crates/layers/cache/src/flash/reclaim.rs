@@ -362,10 +362,14 @@ impl Cache {
                         || (!self.space.borrow().is_strict() && self.is_owed(&volume))
                 };
                 let is_whole = word.absent() == 0;
-                if why != Leaves::Sparse && !is_dirty && !(can_move && is_whole && is_worth()) {
+                let is_kept = || can_move && is_whole && is_worth() && self.takes(&volume);
+                if why != Leaves::Sparse && !is_dirty && !is_kept() {
                     self.unmap(&volume, word.block());
                     self.index.borrow_mut().ghosts.remember(log, word.volume(), word.block());
                     continue;
+                }
+                if why == Leaves::Sparse || is_dirty {
+                    volume.budget.borrow_mut().charge(SLOT as u64, self.env.now());
                 }
                 // In main it has to be asked for again.
                 let frequency = match (why, log) {

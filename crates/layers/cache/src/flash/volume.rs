@@ -12,6 +12,7 @@
 //! others find it done.
 
 use super::bad::BadBlocks;
+use super::budget::Budget;
 use super::format::VolumeState;
 use lamina_block::{Signal, Time};
 use std::cell::{Cell, RefCell};
@@ -68,6 +69,8 @@ pub struct Volume {
     pub share: Cell<Option<u32>>,
     /// How much of what shares leave it has beside others without a share.
     pub weight: Cell<u32>,
+    /// What its copies may write to the flash.
+    pub budget: RefCell<Budget>,
     /// Blocks that stay as long as there is space for anything else.
     pub pins: RefCell<Vec<Range<u64>>>,
     /// Dirty blocks stay until their space is needed.
@@ -114,6 +117,7 @@ impl Volume {
             dirty: Cell::new(0),
             share: Cell::new(None),
             weight: Cell::new(WEIGHT),
+            budget: RefCell::default(),
             pins: RefCell::default(),
             destages_late: Cell::new(false),
             putting: Cell::new(0),

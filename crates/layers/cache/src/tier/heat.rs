@@ -11,6 +11,7 @@ use super::Kind;
 use super::costs::{Costs, Work};
 use super::monitor::{EXTENT, Monitor, Use};
 use super::placement::Placement;
+use super::worth::Worth;
 use crate::flash::SLOT;
 use lamina_block::Time;
 use lamina_kit::streams::Streams;
@@ -45,6 +46,8 @@ pub(crate) struct Reading {
     saves: f32,
     /// Blocks that the fast device does not have are copied.
     pub fills: bool,
+    /// They would be, had the budget of writes more left: so many.
+    pub refused: u64,
     /// A hit is a reason to keep the block.
     pub counts: bool,
 }
@@ -57,6 +60,7 @@ pub(crate) struct Heat {
     monitor: RefCell<Monitor>,
     /// The mean of what copies save for each block, over recent reads.
     mean: Cell<Option<f32>>,
+    worth: RefCell<Worth>,
     /// Milliseconds that the slow device was spared, and that its reads took.
     saved_ms: Cell<f64>,
     spent_ms: Cell<f64>,
@@ -70,6 +74,7 @@ impl Heat {
             costs: RefCell::default(),
             monitor: RefCell::new(Monitor::new(EXTENTS_MAX, HALF_LIFE)),
             mean: Cell::new(None),
+            worth: RefCell::new(Worth::new()),
             saved_ms: Cell::new(0.0),
             spent_ms: Cell::new(0.0),
         }
@@ -83,8 +88,9 @@ impl Heat {
         self.placement.set(placement);
     }
 
-    /// A read of `at` begins, of which the fast device has so many blocks.
-    pub fn begin_read(&self, at: &Range<u64>, hits: u64, now: Time) -> Reading {
+    /// A read of `at` begins, of which the fast device has so many blocks. `level` is how full the bucket of its budget of
+    /// writes is, from 0 to 1.
+    pub fn begin_read(&self, at: &Range<u64>, hits: u64, level: f64, now: Time) -> Reading {
         let range = blocks(at);
         let count = range.end - range.start;
         let mut streams = self.streams.borrow_mut();
@@ -93,9 +99,18 @@ impl Heat {
         let mean = self.mean.get().unwrap_or(saves);
         self.mean.set(Some(mean + (saves - mean) * WEIGHT));
         let placement = self.placement.get();
-        let fills = !placement.passes(range.start, kind, count);
+        let wants = !placement.passes(range.start, kind, count) && hits < count;
+        let fills = wants && self.is_worth(range.start / EXTENT, saves, level);
         let counts = placement != Placement::Heat || saves >= mean * COUNTS;
-        Reading { kind, began: now, blocks: count, hits, saves, fills, counts }
+        let refused = if wants && !fills { count - hits } else { 0 };
+        Reading { kind, began: now, blocks: count, hits, saves, fills, refused, counts }
+    }
+
+    /// Whether a copy is worth what it takes of a budget: by what this read costs for each block, and what the blocks of
+    /// its extent have cost lately.
+    fn is_worth(&self, extent: u64, saves: f32, level: f64) -> bool {
+        let before = self.monitor.borrow().extent(extent).ms() / EXTENT as f32;
+        self.worth.borrow_mut().is_among(before + saves, level)
     }
 
     /// A read has ended.

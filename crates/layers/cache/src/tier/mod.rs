@@ -19,17 +19,27 @@
 //!   go on where no other ended; "static:PERCENT": those of so many percent of all extents of 256 KiB.
 //! * `weight` (100): how much of the fast device the volume has beside other volumes, from 1 to 10000; and how much of
 //!   the time of the slow one, while volumes with other weights ask for it, too.
+//! * `write-budget` (none): bytes that copies of what was read, and moves within the fast device, may write there in a day,
+//!   from 512MiB to 1024TiB; see below.
 //! * `pin` ([]): parts of the volume whose copies stay, each `{ offset = "1GiB", size = "64MiB" }`.
 //! * `store-timeout` ("30s"): as for `accelerate`.
 //!
+//! The budget is a bucket that fills evenly over the day, and holds an hour's worth; when the device is opened the bucket is
+//! full. Writes of clients always land: `written_bytes` counts them. A block that was read is copied if it is among so large a
+//! part of recent misses, by the milliseconds that their blocks cost the slow device, as the bucket is full: all while the
+//! bucket is full, and less and less as it runs out. Clean blocks that have been asked for, or are pinned, stay at the tail
+//! of a log while the bucket has anything; without, they go. Blocks that only the fast device has move whatever the
+//! bucket has, which owes them. Summaries and states of the flash, about one byte in a hundred, are not counted.
+//!
 //! Commands: `top` lists the extents that cost the slow device, or would cost it, the most time; `explain` says why a
-//! block has a copy or none; `pin` and `unpin` change what is pinned, `set-placement` and `set-weight` the keys, until
-//! the device is opened again. `set-policy`, `set-share`, `drain` and `accept-loss` are those of `accelerate`.
+//! block has a copy or none; `pin` and `unpin` change what is pinned, `set-placement`, `set-weight` and
+//! `set-write-budget` the keys, until the device is opened again. `set-policy`, `set-share`, `drain` and `accept-loss` are those of `accelerate`.
 
 mod costs;
 mod heat;
 mod monitor;
 mod placement;
+mod worth;
 
 pub(crate) use heat::Heat;
 pub(crate) use placement::Placement;
@@ -40,7 +50,7 @@ use lamina_block::{
     Verb,
 };
 use serde::Deserialize;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 /// How a request looks to a slow device that has an arm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,6 +70,7 @@ pub struct Keys {
     placement: String,
     #[serde(default = "weight")]
     weight: u32,
+    write_budget: Option<Bytes>,
     #[serde(default)]
     pin: Vec<Part>,
     #[serde(default = "accelerate::store_timeout")]
@@ -68,6 +79,16 @@ pub struct Keys {
 
 fn weight() -> u32 {
     100
+}
+
+/// What a volume is allotted of the fast device.
+pub(crate) struct Allotment {
+    /// Its weight beside other volumes.
+    pub weight: u32,
+    /// Bytes that copies may write in a day.
+    pub budget: Option<u64>,
+    /// Bytes of the volume whose copies stay.
+    pub pins: Vec<Range<u64>>,
 }
 
 /// A part of the volume.
@@ -95,10 +116,25 @@ pub(crate) fn checked(weight: u32) -> Result<u32> {
     }
 }
 
+/// The least budget, of which an hour's worth has space for two segments of the largest flash, so that a segment can be
+/// compacted; and the most, which no device can write in a day.
+const BUDGETS: RangeInclusive<u64> = 512 << 20..=1 << 50;
+
+/// The write budget of a volume in bytes a day, as keys and commands give it.
+pub(crate) fn checked_budget(budget: Option<Bytes>) -> Result<Option<u64>> {
+    let [least, most] = [*BUDGETS.start(), *BUDGETS.end()].map(Bytes);
+    match budget {
+        Some(budget) if !BUDGETS.contains(&budget.0) => Err(Error::invalid(format!(
+            "write-budget: {budget} a day is not from {least} to {most}; leave it out for no limit"
+        ))),
+        budget => Ok(budget.map(|budget| budget.0)),
+    }
+}
+
 impl Config for Keys {
     const KIND: &'static str = "tier";
     const SUMMARY: &'static str = "a fast and a slow device: copies of what costs the slow one the most time";
-    const CHILDREN: std::ops::RangeInclusive<usize> = 2..=2;
+    const CHILDREN: RangeInclusive<usize> = 2..=2;
     const TRAITS: Traits = Traits {
         renamed: &[],
         elsewhere: &["tiering", "hybrid", "auto-tiering", "dm-cache"],
@@ -115,6 +151,7 @@ impl Config for Keys {
     fn check(&self, over: &Over<'_>) -> Result<()> {
         self.placement()?;
         checked(self.weight)?;
+        checked_budget(self.write_budget)?;
         self.pin.iter().try_for_each(|part| part.bytes().map(drop))?;
         accelerate::check_over(over)
     }
@@ -124,7 +161,9 @@ impl Config for Keys {
             let pins = self.pin.iter().map(|part| part.bytes()).collect::<Result<Vec<_>>>()?;
             let heat = Heat::new(self.placement()?);
             let keys = accelerate::Keys::of_tier(self.store_timeout);
-            Ok(Accelerate::open_tier(keys, heat, self.weight, pins, with).await? as Made)
+            let budget = checked_budget(self.write_budget)?;
+            let allotted = Allotment { weight: self.weight, budget, pins };
+            Ok(Accelerate::open_tier(keys, heat, allotted, with).await? as Made)
         })
     }
 }
@@ -138,7 +177,7 @@ impl Keys {
     }
 }
 
-const OWN_FIGURES: [Figure; 5] = {
+const OWN_FIGURES: [Figure; 10] = {
     use Unit::{Bytes, Count, Seconds, Text};
     [
         Figure::shown("/placement", Text, "Which blocks get a copy.").column("PLACEMENT"),
@@ -148,6 +187,33 @@ const OWN_FIGURES: [Figure; 5] = {
             .column("SAVED"),
         Figure::counter("spent_seconds_total", "/spent_seconds", Seconds, "Reads of the slow device took.")
             .column("SPENT"),
+        Figure::gauge("write_budget_bytes", "/write_budget/bytes", Bytes, "What copies may write in a day.")
+            .nullable(),
+        Figure::gauge(
+            "write_budget_left_bytes",
+            "/write_budget/left_bytes",
+            Bytes,
+            "What copies may write at once, an hour's worth of the budget at most.",
+        )
+        .nullable(),
+        Figure::gauge(
+            "copied_today_bytes",
+            "/write_budget/today_bytes",
+            Bytes,
+            "Written by copies in the running day, which began with the daemon or a multiple of 24 hours later.",
+        ),
+        Figure::counter(
+            "copied_bytes_total",
+            "/write_budget/copied_bytes",
+            Bytes,
+            "Written by copies of what was read, and by moves within the fast device.",
+        ),
+        Figure::counter(
+            "refused_copies_bytes_total",
+            "/write_budget/refused_bytes",
+            Bytes,
+            "Copies that were not made for want of a budget.",
+        ),
     ]
 };
 
@@ -168,7 +234,7 @@ const PART: &[Arg] = &[
     Arg::required("size", ArgType::Size, "its length"),
 ];
 
-const OWN_VERBS: [Verb; 6] = [
+const OWN_VERBS: [Verb; 7] = [
     Verb::new("top", "lists the extents that cost the slow device the most time, or would")
         .with(&[Arg::optional("count", ArgType::Count, "how many, 20 if it is not said")]),
     Verb::new("explain", "says why a block has a copy, or none").with(&[Arg::required(
@@ -188,6 +254,9 @@ const OWN_VERBS: [Verb; 6] = [
         ArgType::Count,
         "from 1 to 10000",
     )]),
+    Verb::new("set-write-budget", "changes how much copies may write to the fast device in a day").with(&[
+        Arg::optional("budget", ArgType::Size, "from 512MiB to 1024TiB; no limit if it is not said"),
+    ]),
 ];
 
 /// What a tier understands: the commands of `accelerate`, and its own.

@@ -1,5 +1,7 @@
 //! Tiers of a flash and a slow device, simulated.
 
+mod budget;
+
 use super::Keys;
 use crate::accelerate::tests::report::made;
 use crate::redo::tests::{disk, put_disks};
@@ -165,7 +167,7 @@ fn canaries() {
 /// A new tier on a new flash, over a slow device that is full of 0xAB.
 async fn new_tier(env: &Rc<SimEnv>, keys: Value) -> Rc<Node> {
     let slow = disk(env, "store");
-    let full = Io::write(0, Buf::from_vec(vec![0xAB; SLOW as usize]), Durability::Fua);
+    let full = Io::write(0, Buf::from_vec(vec![0xAB; slow.geometry().size as usize]), Durability::Fua);
     slow.submit(full).await.expect("written");
     let flash = Kind::of::<crate::flash::Keys>();
     let flash = made(env, Begin::Format, &flash, "flash", json!({}), vec![disk(env, "flash")]).await;
