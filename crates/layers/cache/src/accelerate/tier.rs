@@ -1,5 +1,7 @@
 //! What a device of kind `tier` does beside what `accelerate` does: its reads, its commands, and what it shows.
 
+mod notes;
+
 use super::read::Fill;
 use super::{Accelerate, Keys};
 use crate::flash::{Flow, Permit, SLOT};
@@ -10,17 +12,26 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::ops::Range;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// Extents that are listed unless a number is said, and at most.
 const TOP: usize = 20;
 const TOP_MAX: usize = 10_000;
 /// Bytes that are read at once to be pinned.
 const PIECE: u64 = 1 << 20;
+/// Segments that are looked at for a heat map before others have their turn: 65,536 slots at most.
+const LOOKS: u32 = 32;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Top {
     count: Option<usize>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HeatMap {
+    cells: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -58,6 +69,9 @@ impl Accelerate {
         let me = Accelerate::open(keys, Some(heat), with).await?;
         me.volume.weight.set(allotted.weight);
         me.volume.budget.borrow_mut().set(allotted.budget, me.env.now());
+        if let Some(heat) = &me.heat {
+            me.recall(heat).await;
+        }
         for pin in allotted.pins {
             me.pin(pin)?;
         }
@@ -79,6 +93,7 @@ impl Accelerate {
         let fill = Fill { blocks: if fills { blocks } else { 0..0 }, counts: reading.counts };
         self.read_filling(at.clone(), into, fill).await?;
         heat.end_read(reading, &at, self.env.now());
+        self.note_soon(heat);
         Ok(())
     }
 
@@ -142,6 +157,7 @@ impl Accelerate {
                 let Top { count } = args(command)?;
                 Ok(json!({ "extents": heat.top(count.unwrap_or(TOP).min(TOP_MAX)) }))
             }
+            "heat-map" => self.heat_map(heat, args::<HeatMap>(command)?.cells).await,
             "explain" => Ok(self.explain(heat, args::<Explain>(command)?.offset.0 / SLOT as u64)),
             "pin" => {
                 self.pin(args::<Part>(command)?.bytes()?)?;
@@ -171,6 +187,20 @@ impl Accelerate {
 
     fn write_budget(&self) -> Value {
         self.volume.budget.borrow_mut().info(self.env.now())
+    }
+
+    /// How the volume is used, and what the fast device has of it. Requests go on meanwhile: so many segments are looked at
+    /// at a time.
+    async fn heat_map(&self, heat: &Heat, cells: Option<u64>) -> Result<Value> {
+        let mut map = heat.map(self.store.geometry().size.div_ceil(SLOT as u64), cells)?;
+        self.volume.pins.borrow().iter().for_each(|pin| map.add_pinned(pin));
+        for number in 0..self.cache.segments() {
+            self.cache.blocks_in(number, &self.volume).into_iter().for_each(|block| map.add_fast(block));
+            if number % LOOKS == LOOKS - 1 {
+                self.env.sleep(Duration::ZERO).await;
+            }
+        }
+        Ok(map.json())
     }
 
     /// Why a block has a copy, or none.

@@ -66,7 +66,10 @@ impl Accelerate {
         let (data, absent) = self.whole(at, blocks, from).await?;
         self.note_write();
         self.begin_write();
-        self.heat.iter().for_each(|heat| heat.write(at));
+        if let Some(heat) = &self.heat {
+            heat.write(at);
+            self.note_soon(heat);
+        }
         let mut serial = 0;
         for (run, absent) in parts::runs(blocks, absent) {
             let how = How { dirty: true, durability, absent };

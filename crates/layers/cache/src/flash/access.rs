@@ -1,6 +1,7 @@
 //! Reading from the flash, and what the staging queue asks.
 
 use super::Cache;
+use super::beyond::NOTES;
 use super::format::SLOT;
 use super::log::How;
 use super::segments::SMALL;
@@ -115,6 +116,19 @@ impl Cache {
     /// True if both slots are in one segment.
     pub fn is_same_segment(&self, a: u32, b: u32) -> bool {
         self.shape.segment_of(a) == self.shape.segment_of(b)
+    }
+
+    /// Segments that there are.
+    pub fn segments(&self) -> u32 {
+        self.shape.segments
+    }
+
+    /// Blocks of a volume that a segment has, but for notes.
+    pub fn blocks_in(&self, number: u32, volume: &Volume) -> Vec<u64> {
+        let index = self.index.borrow();
+        let words = self.shape.segment(number).map(|slot| index.word(slot));
+        let of_volume = words.filter(|word| word.is_used() && word.volume() == volume.number);
+        of_volume.map(|word| word.block()).filter(|block| !NOTES.contains(block)).collect()
     }
 
     /// True if it takes blocks of which sectors are absent.

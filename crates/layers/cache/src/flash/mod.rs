@@ -93,6 +93,7 @@ mod volume;
 
 pub(crate) use access::{Dirty, Run};
 pub(crate) use bad::{RETRY, Side};
+pub(crate) use beyond::NOTES;
 pub(crate) use fair::{Flow, Permit};
 pub(crate) use format::{LARGEST, SLOT};
 pub(crate) use log::{How, Reservation};

@@ -9,11 +9,12 @@
 
 use super::Kind;
 use super::costs::{Costs, Work};
+use super::map::Map;
 use super::monitor::{EXTENT, Monitor, Use};
 use super::placement::Placement;
 use super::worth::Worth;
 use crate::flash::SLOT;
-use lamina_block::Time;
+use lamina_block::{Result, Time};
 use lamina_kit::streams::Streams;
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
@@ -61,6 +62,8 @@ pub(crate) struct Heat {
     /// The mean of what copies save for each block, over recent reads.
     mean: Cell<Option<f32>>,
     worth: RefCell<Worth>,
+    /// Somebody sees to it that what is used gets into pages.
+    notes: Cell<bool>,
     /// Milliseconds that the slow device was spared, and that its reads took.
     saved_ms: Cell<f64>,
     spent_ms: Cell<f64>,
@@ -75,6 +78,7 @@ impl Heat {
             monitor: RefCell::new(Monitor::new(EXTENTS_MAX, HALF_LIFE)),
             mean: Cell::new(None),
             worth: RefCell::new(Worth::new()),
+            notes: Cell::new(false),
             saved_ms: Cell::new(0.0),
             spent_ms: Cell::new(0.0),
         }
@@ -163,6 +167,33 @@ impl Heat {
     /// What is known of the extent of a block.
     pub fn extent(&self, block: u64) -> Value {
         self.monitor.borrow().extent(block / EXTENT).json(block / EXTENT)
+    }
+
+    /// The heat map of a volume of so many blocks, but for what is on the fast device; see [`Map::new`].
+    pub fn map(&self, blocks: u64, cells: Option<u64>) -> Result<Map> {
+        let mut map = Map::new(blocks, cells)?;
+        self.monitor.borrow().all().for_each(|(number, extent)| map.add(number, &extent));
+        Ok(map)
+    }
+
+    /// At most so many pages of what the monitor knows now, sealed with the key of the volume.
+    pub fn pages(&self, most: usize, key: u64) -> Vec<u8> {
+        self.monitor.borrow().pages(most, key)
+    }
+
+    /// The monitor knows what pages say. Bytes that are no page of the volume with this key say nothing.
+    pub fn recall(&self, pages: &[u8], key: u64) {
+        self.monitor.borrow_mut().recall(pages, key);
+    }
+
+    /// True unless somebody sees to it already that what is used gets into pages.
+    pub fn begins_to_note(&self) -> bool {
+        !self.notes.replace(true)
+    }
+
+    /// Pages have been written.
+    pub fn ends_to_note(&self) {
+        self.notes.set(false);
     }
 
     /// What is shown.

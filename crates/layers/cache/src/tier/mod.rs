@@ -9,6 +9,9 @@
 //! tier can be taken away under load. The fast device is a `flash`, which volumes share in proportion to their weights.
 //! Three tiers are a tier over a tier.
 //!
+//! What is known of extents is kept on the fast device every few minutes and at close, so that it is known when the device
+//! is opened again; if that cannot be read, it begins with nothing. The format is in `docs/formats/tier.md`.
+//!
 //! All that protects data is that of `accelerate`, whose invariants hold here, too; a tier differs in what it copies
 //! and how long dirty blocks stay. What is written again while it is dirty gets to the slow device once.
 //!
@@ -31,13 +34,17 @@
 //! of a log while the bucket has anything; without, they go. Blocks that only the fast device has move whatever the
 //! bucket has, which owes them. Summaries and states of the flash, about one byte in a hundred, are not counted.
 //!
-//! Commands: `top` lists the extents that cost the slow device, or would cost it, the most time; `explain` says why a
+//! Commands: `top` lists the extents that cost the slow device, or would cost it, the most time; `heat-map` has what is known
+//! of all of them, and which parts are on the fast device, in at most some hundreds of cells by address: `lamina ctl NAME
+//! heat-map --draw` draws it, and `--draw=FILE` as SVG; `explain` says why a
 //! block has a copy or none; `pin` and `unpin` change what is pinned, `set-placement`, `set-weight` and
 //! `set-write-budget` the keys, until the device is opened again. `set-policy`, `set-share`, `drain` and `accept-loss` are those of `accelerate`.
 
 mod costs;
 mod heat;
+mod map;
 mod monitor;
+mod notes;
 mod placement;
 mod worth;
 
@@ -234,9 +241,14 @@ const PART: &[Arg] = &[
     Arg::required("size", ArgType::Size, "its length"),
 ];
 
-const OWN_VERBS: [Verb; 7] = [
+const OWN_VERBS: [Verb; 8] = [
     Verb::new("top", "lists the extents that cost the slow device the most time, or would")
         .with(&[Arg::optional("count", ArgType::Count, "how many, 20 if it is not said")]),
+    Verb::new("heat-map", "shows how the volume is used, in cells by address").with(&[Arg::optional(
+        "cells",
+        ArgType::Count,
+        "how many at most, from 1 to 512; 256 if it is not said",
+    )]),
     Verb::new("explain", "says why a block has a copy, or none").with(&[Arg::required(
         "offset",
         ArgType::Size,

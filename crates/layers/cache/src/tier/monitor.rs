@@ -13,6 +13,7 @@
 
 use crate::flash::SLOT;
 use serde_json::{Value, json};
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 /// Blocks of an extent.
@@ -128,16 +129,44 @@ impl Monitor {
         self.find(extent).copied().unwrap_or_default().aged(self.epoch())
     }
 
+    /// All extents of which anything is known, in the order of their places.
+    pub fn all(&self) -> impl Iterator<Item = (u64, Extent)> {
+        let epoch = self.epoch();
+        let all = self.pages.iter().flat_map(|(page, extents)| (page * PAGE..).zip(extents.iter()));
+        all.map(move |(number, extent)| (number, extent.aged(epoch)))
+            .filter(|(_, extent)| extent.blocks > 0.0)
+    }
+
     /// The `most` extents that cost or would cost the slow device the most time, the first one the most.
     pub fn top(&self, most: usize) -> Vec<(u64, Extent)> {
-        let epoch = self.epoch();
-        let all = self.pages.iter().flat_map(|(page, extents)| {
-            (page * PAGE..).zip(extents.iter()).map(|(number, extent)| (number, extent.aged(epoch)))
-        });
-        let mut all: Vec<(u64, Extent)> = all.filter(|(_, extent)| extent.ms() > 0.0).collect();
+        let mut all: Vec<(u64, Extent)> = self.all().filter(|(_, extent)| extent.ms() > 0.0).collect();
         all.sort_by(|a, b| b.1.ms().total_cmp(&a.1.ms()).then(a.0.cmp(&b.0)));
         all.truncate(most);
         all
+    }
+
+    /// The same, and behind them those that cost nothing and are used the most; in no order.
+    pub fn most_used(&self, most: usize) -> Vec<(u64, Extent)> {
+        let mut all: Vec<(u64, Extent)> = self.all().collect();
+        if all.len() > most {
+            let by = |(_, extent): &(u64, Extent)| (extent.ms(), extent.blocks);
+            all.select_nth_unstable_by(most, |a, b| by(b).partial_cmp(&by(a)).unwrap_or(Ordering::Equal));
+            all.truncate(most);
+        }
+        all.sort_unstable_by_key(|(number, _)| *number);
+        all
+    }
+
+    /// Blocks that were used, by which figures age.
+    pub fn used_blocks(&self) -> u64 {
+        self.used
+    }
+
+    /// So an extent was known when so many blocks had been used.
+    pub fn put(&mut self, number: u64, extent: Extent, used: u64) {
+        self.used = self.used.max(used);
+        let epoch = (used / self.half_life) as u32;
+        *self.entry(number) = Extent { epoch, ..extent };
     }
 }
 
@@ -162,13 +191,19 @@ impl Extent {
         })
     }
 
-    fn aged(mut self, epoch: u32) -> Extent {
+    /// All that ages, in the order of the fields.
+    pub fn figures(&self) -> [f32; 6] {
+        [self.reads, self.writes, self.blocks, self.sequential, self.saved_ms, self.spent_ms]
+    }
+
+    /// An extent with these figures, in the order of the fields.
+    pub fn of([reads, writes, blocks, sequential, saved_ms, spent_ms]: [f32; 6]) -> Extent {
+        Extent { reads, writes, blocks, sequential, saved_ms, spent_ms, epoch: 0 }
+    }
+
+    fn aged(self, epoch: u32) -> Extent {
         let factor = 0.5f32.powi(epoch.wrapping_sub(self.epoch).min(64) as i32);
-        let Extent { reads, writes, blocks, sequential, saved_ms, spent_ms, .. } = &mut self;
-        let figures = [reads, writes, blocks, sequential, saved_ms, spent_ms];
-        figures.into_iter().for_each(|figure| *figure *= factor);
-        self.epoch = epoch;
-        self
+        Extent { epoch, ..Extent::of(self.figures().map(|figure| figure * factor)) }
     }
 }
 
@@ -192,6 +227,7 @@ mod tests {
         assert_eq!(monitor.extent(8), Extent { epoch: 3, ..Extent::default() });
         let top: Vec<u64> = monitor.top(1).into_iter().map(|(number, _)| number).collect();
         assert_eq!(top, [7], "equal ones by number");
+        assert_eq!(monitor.all().map(|(number, _)| number).collect::<Vec<_>>(), [7, 9]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Tiers of a flash and a slow device, simulated.
 
 mod budget;
+mod notes;
 
 use super::Keys;
 use crate::accelerate::tests::report::made;
@@ -276,6 +277,11 @@ fn what_is_known_and_pinned_is_shown_and_can_be_changed() {
         read(&top, 1 << 20, 4096).await;
         let top_extents = ctl(&top, "top", json!({ "count": 1 })).await;
         assert_eq!(top_extents["extents"][0]["offset"], json!(1 << 20), "{top_extents}");
+        let map = ctl(&top, "heat-map", json!({ "cells": 4 })).await;
+        let cells = map["cells"].as_array().expect("cells");
+        assert_eq!((cells.len(), &map["cell_bytes"]), (4, &json!(SLOW / 4)));
+        assert_eq!((&cells[0]["pinned_ratio"], &cells[0]["fast_ratio"]), (&json!(0.125), &json!(0.125)));
+        assert_eq!((&cells[2]["reads"], &cells[1]["reads"]), (&json!(1.0), &json!(0.0)), "{map}");
         ctl(&top, "unpin", json!({ "offset": "16KiB", "size": "16KiB" })).await;
         assert_eq!(figure(&top, "pinned_bytes"), 48 << 10);
         let all = Command { name: "pin".into(), args: json!({ "offset": 0, "size": SLOW }) };
