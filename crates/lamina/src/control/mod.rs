@@ -4,6 +4,7 @@
 //! made from the handlers (`docs/openapi.json`; a test keeps the committed copy true).
 
 mod client;
+mod draw;
 mod schema;
 pub mod server;
 pub mod socket;
@@ -58,9 +59,16 @@ pub fn ctl(args: &Ctl) -> Result<(), Failure> {
         can.map_err(usage)?;
         command.args[verbs::FORCE] = true.into();
     }
-    match send(&client, &format!("{path}/control"), command)? {
-        Value::Null => Ok(()),
-        answer => print(&answer),
+    match (send(&client, &format!("{path}/control"), command)?, &args.draw) {
+        (Value::Null, None) => Ok(()),
+        (answer, None) => print(&answer),
+        (answer, Some(into)) => {
+            let map = draw::Map::of(&answer).map_err(Failure::failed)?;
+            match into {
+                None => Ok(write!(out, "{}", map.text())?),
+                Some(path) => map.svg(path, &args.device).map_err(Failure::failed),
+            }
+        }
     }
 }
 
