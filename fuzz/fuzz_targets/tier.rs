@@ -1,8 +1,8 @@
 //! The notes of a tier's monitor: any bytes are what it finds of them.
 //!
-//! The input is pieces: each says which page of notes, where in it, and the bytes; then the checksum of the page is made
-//! right, if the piece asks for that. What must hold: no panic, no hang; the tier opens, shows what it knows, has the data
-//! that it had, closes, and opens again.
+//! The input is pieces: each says which page of notes, where in it, and the bytes; then the checksum of the page is
+//! made right, if the piece asks for that. What must hold: no panic, no hang; the tier opens, shows what it knows, has
+//! the data that it had, closes, and opens again.
 
 #![no_main]
 

@@ -189,8 +189,8 @@ impl Accelerate {
         self.volume.budget.borrow_mut().info(self.env.now())
     }
 
-    /// How the volume is used, and what the fast device has of it. Requests go on meanwhile: so many segments are looked at
-    /// at a time.
+    /// How the volume is used, and what the fast device has of it. Requests go on meanwhile: so many segments are
+    /// looked at at a time.
     async fn heat_map(&self, heat: &Heat, cells: Option<u64>) -> Result<Value> {
         let mut map = heat.map(self.store.geometry().size.div_ceil(SLOT as u64), cells)?;
         self.volume.pins.borrow().iter().for_each(|pin| map.add_pinned(pin));

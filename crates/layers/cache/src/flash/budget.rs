@@ -5,12 +5,12 @@
 //!                                                └─▶ copies of what was read, moves within the logs
 //! ```
 //!
-//! A copy that can be left out *takes* its bytes, and is refused where there are too few. What has to be written all the
-//! same is *charged*: the head of a batch of copies, and what only the flash has, which moves from the tail of a log to
-//! its end while a store is late. The bucket owes that, and nothing is taken until the debt is paid.
+//! A copy that can be left out *takes* its bytes, and is refused where there are too few. What has to be written all
+//! the same is *charged*: the head of a batch of copies, and what only the flash has, which moves from the tail of a
+//! log to its end while a store is late. The bucket owes that, and nothing is taken until the debt is paid.
 //!
-//! Invariant: in any span of time at most the budget of that span and an hour's worth is taken. Users' writes are none of
-//! this module's concern, nor are summaries and states, which are one byte in a hundred.
+//! Invariant: in any span of time at most the budget of that span and an hour's worth is taken. Users' writes are none
+//! of this module's concern, nor are summaries and states, which are one byte in a hundred.
 
 use super::Cache;
 use super::format::{SLOT, What};

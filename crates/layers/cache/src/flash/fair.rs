@@ -6,9 +6,9 @@
 //! ```
 //!
 //! Start-time fair queueing with a depth (Jin, Chase and Kaur, *Interposed Proportional Sharing for a Storage Service
-//! Utility*, SIGMETRICS 2004): a request starts, in virtual time, `1 / weight` after the one before of its line, but not
-//! before the last request that began. What a volume reads for clients and what it writes home are lines of their own,
-//! so that no read waits behind a batch. Starts follow from the weights of the moment: a changed weight counts for
+//! Utility*, SIGMETRICS 2004): a request starts, in virtual time, `1 / weight` after the one before of its line, but
+//! not before the last request that began. What a volume reads for clients and what it writes home are lines of their
+//! own, so that no read waits behind a batch. Starts follow from the weights of the moment: a changed weight counts for
 //! requests that wait, too.
 //!
 //! Invariants: while a request waits, as many as may be are under way. A request that is dropped gives its place to the

@@ -92,8 +92,8 @@ impl Heat {
         self.placement.set(placement);
     }
 
-    /// A read of `at` begins, of which the fast device has so many blocks. `level` is how full the bucket of its budget of
-    /// writes is, from 0 to 1.
+    /// A read of `at` begins, of which the fast device has so many blocks. `level` is how full the bucket of its budget
+    /// of writes is, from 0 to 1.
     pub fn begin_read(&self, at: &Range<u64>, hits: u64, level: f64, now: Time) -> Reading {
         let range = blocks(at);
         let count = range.end - range.start;
@@ -110,8 +110,8 @@ impl Heat {
         Reading { kind, began: now, blocks: count, hits, saves, fills, refused, counts }
     }
 
-    /// Whether a copy is worth what it takes of a budget: by what this read costs for each block, and what the blocks of
-    /// its extent have cost lately.
+    /// Whether a copy is worth what it takes of a budget: by what this read costs for each block, and what the blocks
+    /// of its extent have cost lately.
     fn is_worth(&self, extent: u64, saves: f32, level: f64) -> bool {
         let before = self.monitor.borrow().extent(extent).ms() / EXTENT as f32;
         self.worth.borrow_mut().is_among(before + saves, level)

@@ -9,8 +9,8 @@
 //! tier can be taken away under load. The fast device is a `flash`, which volumes share in proportion to their weights.
 //! Three tiers are a tier over a tier.
 //!
-//! What is known of extents is kept on the fast device every few minutes and at close, so that it is known when the device
-//! is opened again; if that cannot be read, it begins with nothing. The format is in `docs/formats/tier.md`.
+//! What is known of extents is kept on the fast device every few minutes and at close, so that it is known when the
+//! device is opened again; if that cannot be read, it begins with nothing. The format is in `docs/formats/tier.md`.
 //!
 //! All that protects data is that of `accelerate`, whose invariants hold here, too; a tier differs in what it copies
 //! and how long dirty blocks stay. What is written again while it is dirty gets to the slow device once.
@@ -22,23 +22,24 @@
 //!   go on where no other ended; "static:PERCENT": those of so many percent of all extents of 256 KiB.
 //! * `weight` (100): how much of the fast device the volume has beside other volumes, from 1 to 10000; and how much of
 //!   the time of the slow one, while volumes with other weights ask for it, too.
-//! * `write-budget` (none): bytes that copies of what was read, and moves within the fast device, may write there in a day,
-//!   from 512MiB to 1024TiB; see below.
+//! * `write-budget` (none): bytes that copies of what was read, and moves within the fast device, may write there in a
+//!   day, from 512MiB to 1024TiB; see below.
 //! * `pin` ([]): parts of the volume whose copies stay, each `{ offset = "1GiB", size = "64MiB" }`.
 //! * `store-timeout` ("30s"): as for `accelerate`.
 //!
-//! The budget is a bucket that fills evenly over the day, and holds an hour's worth; when the device is opened the bucket is
-//! full. Writes of clients always land: `written_bytes` counts them. A block that was read is copied if it is among so large a
-//! part of recent misses, by the milliseconds that their blocks cost the slow device, as the bucket is full: all while the
-//! bucket is full, and less and less as it runs out. Clean blocks that have been asked for, or are pinned, stay at the tail
-//! of a log while the bucket has anything; without, they go. Blocks that only the fast device has move whatever the
-//! bucket has, which owes them. Summaries and states of the flash, about one byte in a hundred, are not counted.
+//! The budget is a bucket that fills evenly over the day, and holds an hour's worth; when the device is opened the
+//! bucket is full. Writes of clients always land: `written_bytes` counts them. A block that was read is copied if it is
+//! among so large a part of recent misses, by the milliseconds that their blocks cost the slow device, as the bucket is
+//! full: all while the bucket is full, and less and less as it runs out. Clean blocks that have been asked for, or are
+//! pinned, stay at the tail of a log while the bucket has anything; without, they go. Blocks that only the fast device
+//! has move whatever the bucket has, which owes them. Summaries and states of the flash, about one byte in a hundred,
+//! are not counted.
 //!
-//! Commands: `top` lists the extents that cost the slow device, or would cost it, the most time; `heat-map` has what is known
-//! of all of them, and which parts are on the fast device, in at most some hundreds of cells by address: `lamina ctl NAME
-//! heat-map --draw` draws it, and `--draw=FILE` as SVG; `explain` says why a
-//! block has a copy or none; `pin` and `unpin` change what is pinned, `set-placement`, `set-weight` and
-//! `set-write-budget` the keys, until the device is opened again. `set-policy`, `set-share`, `drain` and `accept-loss` are those of `accelerate`.
+//! Commands: `top` lists the extents that cost the slow device, or would cost it, the most time; `heat-map` has what is
+//! known of all of them, and which parts are on the fast device, in at most some hundreds of cells by address: `lamina
+//! ctl NAME heat-map --draw` draws it, and `--draw=FILE` as SVG; `explain` says why a block has a copy or none; `pin`
+//! and `unpin` change what is pinned, `set-placement`, `set-weight` and `set-write-budget` the keys, until the device
+//! is opened again. `set-policy`, `set-share`, `drain` and `accept-loss` are those of `accelerate`.
 
 mod costs;
 mod heat;

@@ -4,8 +4,8 @@
 //!      page   LAMTIERM │ checksum │ key │ version │ extents │ used │ extent, its figures │ …
 //! ```
 //!
-//! The pages are advice: nothing that protects data depends on them. Each is whole in itself, so that any of them can be
-//! missing, old or torn. A page counts if its checksum is right and all that it says is possible, and is passed over
+//! The pages are advice: nothing that protects data depends on them. Each is whole in itself, so that any of them can
+//! be missing, old or torn. A page counts if its checksum is right and all that it says is possible, and is passed over
 //! otherwise; an extent of which two pages tell is as the later one says.
 //!
 //! Deliberately not here: where pages lie, and when they are written (`accelerate/notes.rs`).

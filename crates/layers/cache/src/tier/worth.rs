@@ -5,8 +5,8 @@
 //!      least ░░░░░░░░░░░░░░░░░░▒▒▒▒▒▒ most        ▒ as large a part as the bucket is full: these are copied
 //! ```
 //!
-//! The rule has no unit and no threshold of its own: as tokens run out a copy has to save more, and where tokens come and
-//! go alike, copies are made of the best part of all misses that the budget has space for.
+//! The rule has no unit and no threshold of its own: as tokens run out a copy has to save more, and where tokens come
+//! and go alike, copies are made of the best part of all misses that the budget has space for.
 
 /// Misses that a new one is compared with.
 const RECENT: usize = 256;

@@ -5,10 +5,10 @@
 //!      0 ─────────────── size ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄ 2^40 - 65 ── 2^40 - 1
 //! ```
 //!
-//! For the flash a note is a clean block like any other: its log makes the note whole, a later note takes its place, and
-//! the note goes when its space is needed. A flash that has no notes, cannot read them or takes none leaves the monitor
-//! cold, and is never an error. Notes are written some minutes after something was used, and when the device is closed,
-//! so that a tier that nobody uses writes nothing.
+//! For the flash a note is a clean block like any other: its log makes the note whole, a later note takes its place,
+//! and the note goes when its space is needed. A flash that has no notes, cannot read them or takes none leaves the
+//! monitor cold, and is never an error. Notes are written some minutes after something was used, and when the device is
+//! closed, so that a tier that nobody uses writes nothing.
 
 use crate::accelerate::{Accelerate, Policy};
 use crate::flash::{NOTES, SLOT};

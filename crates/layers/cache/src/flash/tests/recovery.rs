@@ -55,8 +55,8 @@ pub fn dirty(images: &Images, size: u64) -> Vec<u64> {
     world.run(run).expect("it ends")
 }
 
-/// On a device that fails for good, with an open volume that has clean blocks in several segments; whatever `test` waits
-/// for has to end.
+/// On a device that fails for good, with an open volume that has clean blocks in several segments; whatever `test`
+/// waits for has to end.
 fn with_a_dead_device<F>(test: impl FnOnce(Rc<SimEnv>, Rc<Cache>, Rc<Volume>) -> F + 'static)
 where
     F: Future<Output = ()> + 'static,
@@ -74,8 +74,8 @@ where
     });
 }
 
-/// A batch that fails ends its segment, so that there may be none for what waits behind it: that fails with it, and does
-/// not wait for a repair.
+/// A batch that fails ends its segment, so that there may be none for what waits behind it: that fails with it, and
+/// does not wait for a repair.
 #[test]
 fn what_waits_behind_a_failure_fails() {
     let test = || {

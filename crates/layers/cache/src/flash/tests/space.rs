@@ -93,8 +93,8 @@ impl Layer for Held {
 
 impl Manage for Held {}
 
-/// A tail has nothing dirty when it is chosen, and then a batch ends there that had been on its way. A volume that keeps
-/// what is dirty until its space is needed is not told of this need by a reclaim that waits for the tail.
+/// A tail has nothing dirty when it is chosen, and then a batch ends there that had been on its way. A volume that
+/// keeps what is dirty until its space is needed is not told of this need by a reclaim that waits for the tail.
 fn a_batch_ends_in_a_tail() {
     let world = Simulation::new(1);
     let env = world.env();
