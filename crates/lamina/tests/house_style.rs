@@ -186,6 +186,7 @@ const STATICS: &[(&str, &str, &str)] = &[
     ("host/src/secret.rs", "LOCKED", "a process locks its memory once"),
     ("parity/galois/mod.rs", "BEST", "no state: what the processor can, asked once"),
     ("layers/kit/src/flaw.rs", "FLAW", "in tests alone"),
+    ("layers/testing/src/lib.rs", "ALLOCATOR", "in tests alone: a process has one allocator"),
     ("layers/src/lib.rs", "KINDS", "no state: a table"),
     ("nbd/src/client/mod.rs", "KIND", "no state: an entry of a table"),
 ];
