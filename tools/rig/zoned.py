@@ -131,9 +131,9 @@ def serve(guest, name="zoned"):
 
 
 def end(guest, name="zoned", signal="TERM"):
-    """Ends a daemon of the guest, and waits for that."""
+    """Ends a daemon of the guest, and waits for that: its first thread may be gone while others keep its sockets."""
     guest.run(f"pid=$(cat /tmp/{name}.pid); kill -{signal} $pid; "
-              "while [ -d /proc/$pid ] && ! grep -q '^State:.*Z' /proc/$pid/status; do sleep 0.05; done")
+              "while [ -n \"$(grep -L '^State:.*Z' /proc/$pid/task/*/status 2>/dev/null)\" ]; do sleep 0.05; done")
 
 
 def dm_zoned(shape, seed=b"lamina"):
