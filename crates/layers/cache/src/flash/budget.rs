@@ -53,6 +53,11 @@ impl Budget {
         self.tokens = if limit.is_some() { (self.tokens + larger).min(self.most()) } else { 0 };
     }
 
+    /// True unless all is allowed.
+    pub fn is_limited(&self) -> bool {
+        self.limit.is_some()
+    }
+
     /// Tokens of a full bucket.
     fn most(&self) -> i128 {
         i128::from(self.limit.unwrap_or(0) / HOURS) * DAY_NS
@@ -148,6 +153,11 @@ impl Cache {
     /// True if the budget of a volume has another block, which is then taken.
     pub(super) fn takes(&self, volume: &Volume) -> bool {
         volume.budget.borrow_mut().take(SLOT as u64, self.env.now())
+    }
+
+    /// True if any volume has a budget that can run out.
+    pub(super) fn is_limited(&self) -> bool {
+        self.volumes.borrow().iter().flatten().any(|volume| volume.budget.borrow().is_limited())
     }
 
     /// True if no volume that has some of the `live` blocks of a segment is without the budget for that many.

@@ -100,8 +100,9 @@ impl Cache {
             segment.live <= most && is_quiet && !compacted.contains(one)
         };
         let live = |number: u32| segments.list[number as usize].live;
-        let all = all.filter(is_sparse).filter(|(_, number)| self.affords(*number, live(*number)));
-        all.min_by_key(|(_, number)| live(*number))
+        let is_limited = self.is_limited();
+        let can_go = |(_, number): &(u8, u32)| !is_limited || self.affords(*number, live(*number));
+        all.filter(is_sparse).filter(can_go).min_by_key(|(_, number)| live(*number))
     }
 
     /// Copies all that counts of a segment to the end of its log; true if nothing is left there.
