@@ -81,7 +81,8 @@ pub struct Map {
 impl Map {
     /// The map of an answer; an error if it has none.
     pub fn of(answer: &Value) -> Result<Map, String> {
-        let wrong = || "--draw: the answer of this command has no cells, and cannot be drawn".to_owned();
+        let wrong =
+            || "--draw: the command is done, but its answer has no cells, and cannot be drawn".to_owned();
         let bytes = answer["bytes"].as_u64().ok_or_else(wrong)?;
         let cells = answer["cells"].as_array().ok_or_else(wrong)?;
         let names = cells.first().and_then(Value::as_object).into_iter().flat_map(|cell| cell.keys());

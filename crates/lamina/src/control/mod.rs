@@ -63,7 +63,14 @@ pub fn ctl(args: &Ctl) -> Result<(), Failure> {
         (Value::Null, None) => Ok(()),
         (answer, None) => print(&answer),
         (answer, Some(into)) => {
-            let map = draw::Map::of(&answer).map_err(Failure::failed)?;
+            let map = match draw::Map::of(&answer) {
+                Ok(map) => map,
+                // The command is done: its answer is not lost.
+                Err(e) => {
+                    print(&answer)?;
+                    return Err(Failure::failed(e));
+                }
+            };
             match into {
                 None => Ok(write!(out, "{}", map.text())?),
                 Some(path) => map.svg(path, &args.device).map_err(Failure::failed),
