@@ -261,6 +261,7 @@ impl Accelerate {
         let blocks = Accelerate::blocks(&at);
         // What was read and is wrong may just be on its way to the flash.
         let lock = self.lock(&self.bytes(&blocks)).await;
+        self.cache.at_rest(&self.volume, &blocks).await;
         let is_dirty = self.cache.is_dirty_at(&self.volume, blocks.clone());
         match &self.cache.runs(&self.volume, blocks)[..] {
             [Run { slot: None, .. }] => return self.store.heal(at, is_right).await,

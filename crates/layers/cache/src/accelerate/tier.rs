@@ -4,7 +4,7 @@ mod notes;
 
 use super::read::Fill;
 use super::{Accelerate, Keys};
-use crate::flash::{Flow, Permit, SLOT};
+use crate::flash::{Flow, Move, Permit, SLOT};
 use crate::tier::{self, Allotment, Heat, Part, Placement};
 use lamina_block::{Buf, Build, Bytes, Command, Error, Result};
 use lamina_kit::command::{args, unknown};
@@ -157,6 +157,7 @@ impl Accelerate {
                 let Top { count } = args(command)?;
                 Ok(json!({ "extents": heat.top(count.unwrap_or(TOP).min(TOP_MAX)) }))
             }
+            "next" => Ok(self.next(heat, args::<Top>(command)?.count.unwrap_or(TOP).min(TOP_MAX))),
             "heat-map" => self.heat_map(heat, args::<HeatMap>(command)?.cells).await,
             "explain" => Ok(self.explain(heat, args::<Explain>(command)?.offset.0 / SLOT as u64)),
             "pin" => {
@@ -201,6 +202,36 @@ impl Accelerate {
             }
         }
         Ok(map.json())
+    }
+
+    /// What would move next: the tail of the fast device that is reclaimed first, and the extents that would get copies
+    /// when they are read.
+    fn next(&self, heat: &Heat, count: usize) -> Value {
+        let mut tail: Vec<(Range<u64>, Move)> = Vec::new();
+        for (block, becomes) in self.cache.next_to_move(&self.volume) {
+            match tail.last_mut() {
+                Some((blocks, of)) if blocks.end == block && *of == becomes => blocks.end += 1,
+                _ => tail.push((block..block + 1, becomes)),
+            }
+        }
+        let place = |blocks: &Range<u64>| {
+            let bytes = self.bytes(blocks);
+            (bytes.start, bytes.end - bytes.start)
+        };
+        let tail = tail.into_iter().take(count).map(|(blocks, becomes)| {
+            let (offset, bytes) = place(&blocks);
+            json!({ "offset": offset, "bytes": bytes, "move": becomes.to_string() })
+        });
+        let size = self.store.geometry().size.div_ceil(SLOT as u64);
+        let missing = |blocks: Range<u64>| {
+            let blocks = blocks.start..blocks.end.min(size);
+            blocks.clone().count() as u64 - self.cache.present(&self.volume, blocks)
+        };
+        let copied = heat.wanted(count, missing).into_iter().map(|(blocks, missing)| {
+            let (offset, bytes) = place(&(blocks.start..blocks.end.min(size)));
+            json!({ "offset": offset, "bytes": bytes, "missing_bytes": missing * SLOT as u64 })
+        });
+        json!({ "tail": tail.collect::<Vec<_>>(), "when_read": copied.collect::<Vec<_>>() })
     }
 
     /// Why a block has a copy, or none.

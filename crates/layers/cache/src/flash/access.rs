@@ -3,6 +3,7 @@
 use super::Cache;
 use super::beyond::NOTES;
 use super::format::SLOT;
+use super::index::Word;
 use super::log::How;
 use super::segments::SMALL;
 use super::state::Pin;
@@ -125,10 +126,21 @@ impl Cache {
 
     /// Blocks of a volume that a segment has, but for notes.
     pub fn blocks_in(&self, number: u32, volume: &Volume) -> Vec<u64> {
+        self.words_in(number, volume).into_iter().map(Word::block).collect()
+    }
+
+    /// What is known of the blocks of a volume that a segment has, but for notes, by slots.
+    pub(super) fn words_in(&self, number: u32, volume: &Volume) -> Vec<Word> {
         let index = self.index.borrow();
         let words = self.shape.segment(number).map(|slot| index.word(slot));
-        let of_volume = words.filter(|word| word.is_used() && word.volume() == volume.number);
-        of_volume.map(|word| word.block()).filter(|block| !NOTES.contains(block)).collect()
+        let of_volume = |word: &Word| word.is_used() && word.volume() == volume.number;
+        words.filter(|word| of_volume(word) && !NOTES.contains(&word.block())).collect()
+    }
+
+    /// How many of these blocks of a volume are on the flash.
+    pub fn present(&self, volume: &Volume, blocks: Range<u64>) -> u64 {
+        let index = self.index.borrow();
+        blocks.filter(|block| index.find(volume.number, *block).is_some()).count() as u64
     }
 
     /// True if it takes blocks of which sectors are absent.
@@ -216,7 +228,9 @@ impl Cache {
         }
     }
 
-    /// Another copy of bytes from slots of one segment, from below, as [`Cache::read`] counts them.
+    /// Another copy of bytes from slots of one segment, from below, as [`Cache::read`] counts them. The blocks of the
+    /// slots, which are at rest ([`Cache::at_rest`]), are copied nowhere meanwhile: a copy could be of what is wrong
+    /// here, and would be wrong for good.
     pub async fn heal(
         self: &Rc<Cache>,
         slot: u32,
@@ -226,11 +240,32 @@ impl Cache {
         let _pin = self.pin(self.shape.segment_of(slot));
         let base = u64::from(slot) * SLOT as u64;
         let place = base + at.start..base + at.end;
-        match (place.start | place.end).is_multiple_of(self.child.geometry().block.into()) {
-            true => self.child.heal(place, is_right).await,
+        if !(place.start | place.end).is_multiple_of(self.child.geometry().block.into()) {
             // The device has larger blocks than the volume.
-            false => Ok(None),
+            return Ok(None);
         }
+        let slots = (place.start / SLOT as u64) as u32..place.end.div_ceil(SLOT as u64) as u32;
+        let hold = |on: bool| {
+            let mut index = self.index.borrow_mut();
+            // The volume may be forgotten meanwhile.
+            let held = slots.clone().filter(|slot| index.word(*slot).is_used()).collect::<Vec<_>>();
+            held.into_iter().for_each(|slot| index.set_moving(slot, on));
+        };
+        let is_held = !flawed("copied while it is healed");
+        if is_held {
+            hold(true);
+        }
+        let healed = self.child.heal(place, is_right).await;
+        if is_held {
+            hold(false);
+            self.moved.notify();
+        }
+        healed
+    }
+
+    /// Waits until none of these blocks is being copied to another place of the flash.
+    pub async fn at_rest(&self, volume: &Volume, blocks: &Range<u64>) {
+        self.moved.until(|| !self.is_moving(volume, blocks)).await;
     }
 
     async fn read_bytes(&self, at: Range<u64>, into: Buf) -> Result<()> {

@@ -219,7 +219,7 @@ impl Cache {
         volume: &Rc<Volume>,
         at: Range<u64>,
     ) -> Result<()> {
-        self.moved.until(|| !self.is_moving(volume, &at)).await;
+        self.at_rest(volume, &at).await;
         self.check()?;
         let ticket = Ticket::new();
         let serial = volume.next_serial();
@@ -247,7 +247,7 @@ impl Cache {
         ticket.wait().await
     }
 
-    fn is_moving(&self, volume: &Volume, at: &Range<u64>) -> bool {
+    pub(super) fn is_moving(&self, volume: &Volume, at: &Range<u64>) -> bool {
         let index = self.index.borrow();
         at.clone()
             .any(|block| index.find(volume.number, block).is_some_and(|slot| index.word(slot).is_moving()))

@@ -17,6 +17,7 @@
 
 use super::Cache;
 use super::format::{Entry, SLOT, Summary, What};
+use super::index::Word;
 use super::log::Waiting;
 use super::rot::{Written, rotten};
 use super::segments::{MAIN, SMALL};
@@ -356,13 +357,7 @@ impl Cache {
                 else {
                     continue;
                 };
-                let is_worth = || {
-                    word.frequency() > ASKED[log as usize]
-                        || volume.is_pinned(word.block())
-                        || (!self.space.borrow().is_strict() && self.is_owed(&volume))
-                };
-                let is_whole = word.absent() == 0;
-                let is_kept = || can_move && is_whole && is_worth() && self.takes(&volume);
+                let is_kept = || can_move && self.is_worth(word, log, &volume) && self.takes(&volume);
                 if why != Leaves::Sparse && !is_dirty && !is_kept() {
                     self.unmap(&volume, word.block());
                     self.index.borrow_mut().ghosts.remember(log, word.volume(), word.block());
@@ -411,6 +406,13 @@ impl Cache {
             }
         }
         (runs, waits)
+    }
+
+    /// True if a block at the tail of a log is worth keeping; one of which sectors are absent is not.
+    pub(super) fn is_worth(&self, word: Word, log: u8, volume: &Volume) -> bool {
+        let is_asked = || word.frequency() > ASKED[log as usize];
+        let is_due = || !self.space.borrow().is_strict() && self.is_owed(volume);
+        word.absent() == 0 && (is_asked() || volume.is_pinned(word.block()) || is_due())
     }
 
     /// What runs of a segment hold, as far as it can be read. What lies close together is read at once.
@@ -505,46 +507,5 @@ impl Cache {
             stay => Err(Error::media(format!("{stay} blocks that only the flash has cannot be copied"))
                 .on(&self.name)),
         }
-    }
-
-    /// Blocks of the flash that are a volume's share.
-    pub fn share(&self, volume: &Volume) -> u64 {
-        self.part_of(volume, self.capacity_for_data())
-    }
-
-    /// The part of `all` that is a volume's share.
-    pub(super) fn part_of(&self, volume: &Volume, all: u64) -> u64 {
-        let volumes = self.volumes.borrow();
-        let open = || volumes.iter().flatten().filter(|volume| volume.is_open.get());
-        let given: u64 = open().filter_map(|volume| volume.share.get()).map(u64::from).sum();
-        let weight = |volume: &Volume| u64::from(volume.weight.get());
-        let weights =
-            open().filter(|other| other.share.get().is_none()).map(|other| weight(other)).sum::<u64>();
-        let (part, of) = match volume.share.get() {
-            Some(share) => (u64::from(share), 1),
-            None => (1000u64.saturating_sub(given) * weight(volume), weights.max(weight(volume))),
-        };
-        // More than all is given: everybody gets less.
-        all * part / of / given.max(1000)
-    }
-
-    /// Blocks that the flash has space for, if batches are not small.
-    pub fn capacity_for_data(&self) -> u64 {
-        u64::from(self.shape.segments.saturating_sub(self.low_water() as u32))
-            * u64::from(self.shape.batch_slots())
-    }
-
-    /// True if others have more than their share, and this one has not.
-    fn is_owed(&self, volume: &Volume) -> bool {
-        let others: Vec<_> = self
-            .volumes
-            .borrow()
-            .iter()
-            .flatten()
-            .filter(|other| other.number != volume.number)
-            .cloned()
-            .collect();
-        let is_beyond = |other: &Rc<Volume>| other.is_open.get() && other.blocks.get() > self.share(other);
-        volume.is_open.get() && volume.blocks.get() <= self.share(volume) && others.iter().any(is_beyond)
     }
 }

@@ -35,6 +35,9 @@ const WEIGHT: f32 = 1.0 / 1024.0;
 /// pays for one movement of the arm with many blocks.
 const COUNTS: f32 = 1.0 / 4.0;
 
+/// Extents that are looked at for some that lack copies: 65,536 blocks, for which others wait.
+const LOOKED: usize = 1024;
+
 /// A read under way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading {
@@ -162,6 +165,20 @@ impl Heat {
     pub fn top(&self, count: usize) -> Value {
         let top = self.monitor.borrow().top(count);
         json!(top.into_iter().map(|(number, extent)| extent.json(number)).collect::<Vec<_>>())
+    }
+
+    /// The extents that cost the slow device the most time, or would, and get copies when they are read next, in small
+    /// requests: at most `count`, each with the blocks that have none. `missing` counts those of a part of the volume.
+    pub fn wanted(&self, count: usize, missing: impl Fn(Range<u64>) -> u64) -> Vec<(Range<u64>, u64)> {
+        let placement = self.placement.get();
+        let top = self.monitor.borrow().top(LOOKED);
+        let extents = top.into_iter().map(|(number, _)| number * EXTENT..(number + 1) * EXTENT);
+        extents
+            .filter(|extent| !placement.passes(extent.start, Kind::Random, 1))
+            .map(|extent| (extent.clone(), missing(extent)))
+            .filter(|(_, missing)| *missing > 0)
+            .take(count)
+            .collect()
     }
 
     /// What is known of the extent of a block.

@@ -35,11 +35,14 @@
 //! has move whatever the bucket has, which owes them. Summaries and states of the flash, about one byte in a hundred,
 //! are not counted.
 //!
-//! Commands: `top` lists the extents that cost the slow device, or would cost it, the most time; `heat-map` has what is
-//! known of all of them, and which parts are on the fast device, in at most some hundreds of cells by address: `lamina
-//! ctl NAME heat-map --draw` draws it, and `--draw=FILE` as SVG; `explain` says why a block has a copy or none; `pin`
-//! and `unpin` change what is pinned, `set-placement`, `set-weight` and `set-write-budget` the keys, until the device
-//! is opened again. `set-policy`, `set-share`, `drain` and `accept-loss` are those of `accelerate`.
+//! Commands: `top` lists the extents that cost the slow device, or would cost it, the most time; `next` has the parts
+//! that would leave the fast device first, each with its `move` ("home": written to the slow device; "kept": copied
+//! within the fast one; "forgotten": the slow one has it), and the extents that would get copies when they are read;
+//! `heat-map` has what is known of all of them, and which parts are on the fast device, in at most some hundreds of
+//! cells by address: `lamina ctl NAME heat-map --draw` draws it, and `--draw=FILE` as SVG; `explain` says why a block
+//! has a copy or none; `pin` and `unpin` change what is pinned, `set-placement`, `set-weight` and `set-write-budget`
+//! the keys, until the device is opened again. `set-policy`, `set-share`, `drain` and `accept-loss` are those of
+//! `accelerate`.
 
 mod costs;
 mod heat;
@@ -242,9 +245,11 @@ const PART: &[Arg] = &[
     Arg::required("size", ArgType::Size, "its length"),
 ];
 
-const OWN_VERBS: [Verb; 8] = [
+const OWN_VERBS: [Verb; 9] = [
     Verb::new("top", "lists the extents that cost the slow device the most time, or would")
         .with(&[Arg::optional("count", ArgType::Count, "how many, 20 if it is not said")]),
+    Verb::new("next", "lists what would leave the fast device next, and what would get copies")
+        .with(&[Arg::optional("count", ArgType::Count, "how many of each, 20 if it is not said")]),
     Verb::new("heat-map", "shows how the volume is used, in cells by address").with(&[Arg::optional(
         "cells",
         ArgType::Count,

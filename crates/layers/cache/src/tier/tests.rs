@@ -134,7 +134,7 @@ fn three() -> Subject {
 #[test]
 fn blocks_move_all_the_time() {
     for subject in [crowded(), beside()] {
-        for check in [Check::Model, Check::Crash] {
+        for check in [Check::Model, Check::Crash, Check::Heal] {
             lamina_sim::test(&subject, check, &lamina_sim::replay!());
         }
     }
@@ -147,14 +147,15 @@ type Canary = (&'static str, fn() -> Subject, Check);
 
 #[test]
 fn canaries() {
-    let canaries: [Canary; 5] = [
+    let canaries: [Canary; 6] = [
+        ("copied while it is healed", crowded, Check::Heal),
         ("absent sectors are read from the flash", subject, Check::Model),
         ("absent sectors are forgotten", subject, Check::Crash),
         ("a checkpoint of what stays dirty", crowded, Check::Crash),
         ("checkpoint before the store", crowded, Check::Crash),
         ("unordered overlap", subject, Check::Model),
     ];
-    let seeds: u64 = std::env::var("LAMINA_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(40);
+    let seeds: u64 = std::env::var("LAMINA_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(100);
     let unnoticed = |(flaw, subject, check): &Canary| {
         FLAW.set(Some(flaw));
         let found = (0..seeds).find(|seed| lamina_sim::run(&subject(), *check, *seed, Run::Sample).is_err());
@@ -296,6 +297,39 @@ fn what_is_known_and_pinned_is_shown_and_can_be_changed() {
         {
             top.control(Command { name: name.into(), args }).await.expect_err(name);
         }
+    });
+}
+
+#[test]
+fn what_would_move_next_is_shown() {
+    run(|env| async move {
+        let top = new_tier(&env, json!({})).await;
+        read(&top, 1 << 20, 4096).await;
+        // The copy shares a head with others.
+        env.sleep(Duration::from_secs(1)).await;
+        let next = ctl(&top, "next", json!({})).await;
+        let extent = json!({ "offset": 1 << 20, "bytes": 256 << 10, "missing_bytes": 252 << 10 });
+        assert_eq!((&next["when_read"], &next["tail"]), (&json!([extent]), &json!([])), "{next}");
+        // The tail is what was written first; what is asked for again stays.
+        for block in 0..300 {
+            write(&top, block * 4096, 4096, 7).await;
+        }
+        let next = ctl(&top, "next", json!({ "count": 1 })).await;
+        assert_eq!(next["tail"][0]["move"], "home", "{next}");
+        ctl(&top, "drain", json!({})).await;
+        let tail = ctl(&top, "next", json!({})).await["tail"].clone();
+        assert_eq!(tail[0]["move"], "forgotten", "{tail}");
+        let at = tail[0]["offset"].as_u64().expect("a place");
+        // Simulated disks take no time, of which a hit saves nothing.
+        ctl(&top, "set-placement", json!({ "placement": "lru" })).await;
+        for _ in 0..3 {
+            read(&top, at, 4096).await;
+        }
+        let tail = ctl(&top, "next", json!({})).await["tail"].clone();
+        assert_eq!((&tail[0]["offset"], &tail[0]["bytes"]), (&json!(at), &json!(4096)), "{tail}");
+        assert_eq!((&tail[0]["move"], &tail[1]["move"]), (&json!("kept"), &json!("forgotten")), "{tail}");
+        ctl(&top, "set-placement", json!({ "placement": "static:0" })).await;
+        assert_eq!(ctl(&top, "next", json!({})).await["when_read"], json!([]));
     });
 }
 
