@@ -24,6 +24,14 @@ GUEST_TOOLS = ["fio", "mkfs.ext4", "e2fsck", "blkdiscard"]
 GUEST_MODULES = ["crc32c_generic", "virtio_pci", "virtio_blk", "virtio_console", "ext4"]
 
 
+def example(name, package="lamina-layers"):
+    """The program that is built from `examples/` of a crate, in release."""
+    path = TARGET / "release/examples" / name
+    if not path.exists():
+        raise FileNotFoundError(f"no {path}: run cargo build --release -p {package} --example {name}")
+    return path
+
+
 def kernel():
     """The path of the kernel that `tools/install demo` unpacked, and its version."""
     found = sorted((CACHE / "kernel").glob("boot/vmlinuz-*"))

@@ -93,7 +93,7 @@ _DRIVE = re.compile(r"depth\s+\d+:\s+([\d.]+) /s\s+server ([\d.]+) us/request")
 def drive(server, sock, seconds, depth, rw="read", span=256 << 20):
     """The virtio driver of crates/vhost-user/examples/drive.rs: a vhost-user socket without a virtual machine."""
     text = run(
-        files.TARGET / "release/examples/drive", sock, "--pid", server.pid, "--depth", depth, "--seconds", seconds,
+        files.example("drive", "lamina-vhost-user"), sock, "--pid", server.pid, "--depth", depth, "--seconds", seconds,
         "--region", span, "--event-index", *(["--write"] if rw == "write" else []), seconds=seconds + 30,
     ).stdout
     iops, cpu = map(float, _DRIVE.search(text).groups())
