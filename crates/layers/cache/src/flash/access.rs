@@ -50,6 +50,37 @@ impl Drop for Quiet<'_> {
     }
 }
 
+/// Slots that are copied nowhere.
+struct Held {
+    cache: Rc<Cache>,
+    slots: Range<u32>,
+}
+
+impl Held {
+    fn new(cache: &Rc<Cache>, slots: Range<u32>) -> Held {
+        let held = Held { cache: Rc::clone(cache), slots };
+        held.hold(true);
+        held
+    }
+
+    fn hold(&self, on: bool) {
+        let mut index = self.cache.index.borrow_mut();
+        for slot in self.slots.clone() {
+            // The volume may be forgotten meanwhile.
+            if index.word(slot).is_used() {
+                index.set_moving(slot, on);
+            }
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.hold(false);
+        self.cache.moved.notify();
+    }
+}
+
 impl Cache {
     /// Where blocks are, in runs. Nothing is asked for by it.
     pub fn runs(&self, volume: &Volume, blocks: Range<u64>) -> Vec<Run> {
@@ -245,22 +276,8 @@ impl Cache {
             return Ok(None);
         }
         let slots = (place.start / SLOT as u64) as u32..place.end.div_ceil(SLOT as u64) as u32;
-        let hold = |on: bool| {
-            let mut index = self.index.borrow_mut();
-            // The volume may be forgotten meanwhile.
-            let held = slots.clone().filter(|slot| index.word(*slot).is_used()).collect::<Vec<_>>();
-            held.into_iter().for_each(|slot| index.set_moving(slot, on));
-        };
-        let is_held = !flawed("copied while it is healed");
-        if is_held {
-            hold(true);
-        }
-        let healed = self.child.heal(place, is_right).await;
-        if is_held {
-            hold(false);
-            self.moved.notify();
-        }
-        healed
+        let _held = (!flawed("copied while it is healed")).then(|| Held::new(self, slots));
+        self.child.heal(place, is_right).await
     }
 
     /// Waits until none of these blocks is being copied to another place of the flash.
