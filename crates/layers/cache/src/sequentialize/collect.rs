@@ -34,8 +34,8 @@ const CLOSE: u32 = 8;
 const READ_SLOTS: usize = 2 * BATCH_SLOTS as usize;
 /// Copies that wait to be written, at most: they take memory.
 const WAITING: usize = 2 * BATCH_SLOTS as usize;
-/// The part of the log that should be free beyond the reserve, as a divisor, and at least in segments: what is kept free
-/// is not used, and each percent of it costs a third of a copy for each block that users write. With less each
+/// The part of the log that should be free beyond the reserve, as a divisor, and at least in segments: what is kept
+/// free is not used, and each percent of it costs a third of a copy for each block that users write. With less each
 /// checkpoint frees little, and a hard disk spends its time on checkpoints.
 const SLACK: u32 = 64;
 const SLACK_MIN: u32 = 4;

@@ -173,8 +173,8 @@ impl Super {
 
     /// Segments in so many slots, with a map of `pages` pages.
     fn lay_out(slots: u32, stripe: u32, pages: u32) -> Option<Super> {
-        // A thousand segments, so that what is open, and what is kept free, are small parts of the whole; but half as many
-        // where they would have less than 1 MiB, as each has a head and a minimum of garbage.
+        // A thousand segments, so that what is open, and what is kept free, are small parts of the whole; but half as
+        // many where they would have less than 1 MiB, as each has a head and a minimum of garbage.
         let wanted = (slots / 512).min(256).max(slots / 1024);
         let wanted = wanted.next_power_of_two().clamp(*SEGMENT_SLOTS.start(), *SEGMENT_SLOTS.end());
         let segment_slots = wanted.checked_next_multiple_of(stripe)?;
