@@ -112,4 +112,20 @@ mod tests {
         assert_eq!(line.smooth.len(), 19_999);
         assert!(fit(&readings[..50], sectors).is_none());
     }
+
+    #[test]
+    fn a_line_of_noise_is_a_model() {
+        let line = |constant_us, slope_us| Line {
+            constant_us,
+            slope_us,
+            longest: 1 << 17,
+            residual_us: 881.0,
+            readings: 999,
+            smooth: Vec::new(),
+        };
+        for (constant_us, slope_us) in [(-14.5, 477.0), (14.5, -477.0), (-1.0, -1.0)] {
+            let checked = line(constant_us, slope_us).model("ssd", 1 << 17, None).check();
+            assert!(checked.is_ok(), "{constant_us} {slope_us}: {checked:?}");
+        }
+    }
 }

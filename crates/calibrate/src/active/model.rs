@@ -85,10 +85,11 @@ impl FoundZone {
 }
 
 impl linear::Line {
-    /// The paper's model of this line.
+    /// The paper's model of this line. A line that was fitted to noise may begin below nothing, or fall, which no drive
+    /// does.
     pub fn model(&self, name: &str, sectors: u64, hit_us: Option<f64>) -> Model {
         let linear = Linear {
-            constant_ms: self.constant_us / 1e3,
+            constant_ms: self.constant_us.max(0.0) / 1e3,
             slope_ms: self.slope_us.max(0.0) / 1e3,
             hit_ms: hit_us.map_or(HIT_MS, |us| us / 1e3),
             ..Linear::default()
