@@ -12,7 +12,7 @@ pub enum Condition {
     Fine,
     /// It is being given up: writes wait for that.
     Leaving(Error),
-    /// Every request fails with this.
+    /// Every request fails with this, but for reads of what the store has.
     Stopped(Error),
 }
 
@@ -57,7 +57,7 @@ impl Failed {
 }
 
 impl Condition {
-    /// Why every request fails, if it does.
+    /// Why requests fail, if they do.
     pub fn stopped(&self) -> Option<&Error> {
         match self {
             Condition::Stopped(why) => Some(why),
@@ -84,7 +84,7 @@ impl Condition {
         *self = Condition::Leaving(why);
     }
 
-    /// Every request fails with `why` from now on; an earlier reason stays.
+    /// Requests fail with `why` from now on; an earlier reason stays.
     pub fn stop(&mut self, why: Error) {
         if self.stopped().is_none() {
             *self = Condition::Stopped(why);

@@ -8,9 +8,10 @@
 //! ```
 //!
 //! Acknowledged data that the store does not have is *unprotected dirty data*. Without such data the device goes
-//! on uncached, and no request fails: writes under way are still in memory, and go to the store. Otherwise every
-//! request fails, and the error names the data, because the store alone would be an older state that nobody
-//! notices.
+//! on uncached, and no request fails: writes under way are still in memory, and go to the store. Otherwise the device
+//! stops. Reads of blocks that the store has in their latest version are served, as the index is in memory. Every other
+//! request fails, and the error names the data: the store alone would be an older state that nobody notices, and a
+//! write to it would be covered by a flash that comes back.
 //!
 //! Invariants:
 //! * Before a write goes to the store past the flash, the state record says that the flash does not count.
@@ -26,7 +27,7 @@ use super::destage::PAUSE;
 use super::state_record::VolumeRecord;
 use super::{Accelerate, Policy, progress::Progress};
 use crate::flash::{Record, Side};
-use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Result};
+use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Op, Result};
 use lamina_kit::flaw::flawed;
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
@@ -137,7 +138,7 @@ impl Failure {
         self.pending.borrow().range(number..).next().map(|(number, write)| (*number, Rc::clone(write)))
     }
 
-    /// Why every request fails, if it does.
+    /// Why requests fail, if they do: all but reads of what the store has.
     pub fn stopped(&self) -> Option<Error> {
         self.condition.borrow().stopped().cloned()
     }
@@ -298,7 +299,7 @@ impl Accelerate {
         }
     }
 
-    /// Stops: every request fails until the flash works again, or the loss is accepted.
+    /// Stops: requests fail until the flash works again, or the loss is accepted.
     pub(super) fn stop(&self, e: &Error) -> Error {
         if let Some(why) = self.failure.stopped() {
             return why;
@@ -316,7 +317,14 @@ impl Accelerate {
         tracing::error!(device = %self.name, error = %e, "stopped: the flash has failed, and {what}");
         self.failure.condition.borrow_mut().stop(why.clone());
         self.moved.notify();
+        self.volume.moved.notify();
         why
+    }
+
+    /// True for a request that is tried although the device is stopped: a read finds what the store has, too, and fails
+    /// for the rest.
+    pub(super) fn is_tried_stopped(&self, io: &Io) -> bool {
+        matches!(io.op, Op::Read(_)) && !self.is_unknown()
     }
 
     /// It is stopped since it was opened, without its flash.

@@ -52,7 +52,8 @@
 //!
 //! When the flash fails and holds no unprotected dirty data (acknowledged, and not on the store), the device
 //! goes on uncached, and `set-policy` attaches the device to the flash again. Otherwise the device is stopped
-//! until the flash works again; `accept-loss` goes on without the flash. See `failure.rs`.
+//! until the flash works again: reads of what the store has are served, and all other requests fail; `accept-loss`
+//! goes on without the flash. See `failure.rs`.
 //!
 //! Commands: `set-policy` and `set-share` change the policy and the share of the running device, until the
 //! device is opened again; `drain` waits until the store has everything. For a change from write-back to
@@ -79,7 +80,7 @@
 // was acknowledged that the store does not have; broken: the flash as a whole, not this request alone.
 //
 //      detached                              waits until leaving ends; fails if stopped then
-//      U, broken                             stopped: the request fails, as do all later ones
+//      U, broken                             stopped: the request fails, as do all later ones but reads of clean data
 //      U                                     the request fails
 //      broken, or not write-back             leaving: writes under way go to the store, then detached
 //      otherwise                             the request fails
@@ -429,7 +430,9 @@ impl Layer for Accelerate {
     }
 
     fn submit(self: Rc<Self>, io: &mut Io) -> Step {
-        if let Some(why) = self.failure.stopped() {
+        if let Some(why) = self.failure.stopped()
+            && !self.is_tried_stopped(io)
+        {
             return why.at(io.at.clone()).into();
         }
         if self.policy.get() == Policy::Uncached {

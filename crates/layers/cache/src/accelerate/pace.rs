@@ -73,6 +73,8 @@ impl Accelerate {
             && self.volume.bad.is_empty()
             && !self.closed.get()
             && !self.failure.no_batches.get()
+            // It goes on when a batch has ended well.
+            && self.failure.stopped().is_none()
             && !self.cache.is_much_dirty(&self.volume)
     }
 

@@ -111,9 +111,7 @@ impl Accelerate {
             match read {
                 Ok(()) => {}
                 Err(e) if e.is_of_memory() => return Err(SideError::Store(e)),
-                Err(e) if self.cache.is_dirty_at(&self.volume, run.blocks.clone()) => {
-                    return Err(self.of_only_copy(e));
-                }
+                Err(e) if self.is_only_copy(run) => return Err(self.of_only_copy(e)),
                 // The store has these sectors, too, and they have been read from there.
                 Err(_) => add(&self.tally.unreadable, 1),
             }

@@ -163,9 +163,7 @@ impl Accelerate {
                     Ok(()) => Ok(()),
                     Err(e) if e.is_of_memory() => Err(SideError::Store(e)),
                     Err(_) if blocks > 1 => self.read_alone(part, into).await,
-                    Err(e) if self.cache.is_dirty_at(&self.volume, run.blocks.clone()) => {
-                        Err(self.of_only_copy(e))
-                    }
+                    Err(e) if self.is_only_copy(run) => Err(self.of_only_copy(e)),
                     // The store has it too. It stays in the index: only so all versions of a block are in one log.
                     Err(_) => {
                         add(&self.tally.unreadable, blocks);
@@ -182,6 +180,12 @@ impl Accelerate {
                 self.read_store(part, into).await
             }
         }
+    }
+
+    /// True if the store has an older version of a block.
+    pub(super) fn is_only_copy(&self, run: &Run) -> bool {
+        let is_dirty = self.cache.is_dirty_at(&self.volume, run.blocks.clone());
+        is_dirty && !flawed("a flash that fails hides an older state")
     }
 
     /// Reads block by block what cannot be read at once: some can, or are on the store too.

@@ -323,15 +323,20 @@ impl Accelerate {
         };
         let asked = self.progress.get().batch();
         let is_stuck = |me: &Accelerate| me.is_all_bad() && me.volume.bad.were_met_since(asked);
-        let waits = self.wait_for(|me| me.is_drained() || is_stuck(me) || job.state() == JobState::Cancelled);
-        match select(pin!(waits), pin!(told)).await {
-            Either::Left((ended, _)) => ended?,
-            Either::Right((never, _)) => match never {},
-        }
-        match self.volume.bad.first(None) {
-            _ if self.is_drained() => Ok(()),
-            Some((side, e)) if is_stuck(self) => Err(self.bad_block(side, e)),
-            _ => Ok(job.turn(0).await?),
+        let mut told = pin!(told);
+        loop {
+            let waits =
+                self.wait_for(|me| me.is_drained() || is_stuck(me) || job.state() == JobState::Cancelled);
+            match select(pin!(waits), &mut told).await {
+                Either::Left((ended, _)) => ended?,
+                Either::Right((never, _)) => match never {},
+            }
+            match self.volume.bad.first(None) {
+                _ if self.is_drained() => return Ok(()),
+                Some((side, e)) if is_stuck(self) => return Err(self.bad_block(side, e)),
+                // Unless it is cancelled, something has changed meanwhile.
+                _ => job.turn(0).await?,
+            }
         }
     }
 

@@ -69,9 +69,9 @@ impl BadBlocks {
         !self.is_empty() && self.0.borrow().get(&block).is_some_and(|bad| bad.batch >= batch)
     }
 
-    /// True if later batches than this one have tried all of them.
+    /// True if there are some, and later batches than this one have tried all of them.
     pub fn were_met_since(&self, batch: u64) -> bool {
-        self.0.borrow().values().all(|bad| bad.batch > batch)
+        !self.is_empty() && self.0.borrow().values().all(|bad| bad.batch > batch)
     }
 
     pub fn heal(&self, block: u64) {

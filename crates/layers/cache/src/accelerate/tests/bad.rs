@@ -121,6 +121,29 @@ fn opened<F: Future<Output = ()> + 'static>(
 }
 
 #[test]
+fn a_drain_waits_for_blocks_that_the_store_takes_again() {
+    for seed in 0..20 {
+        let world = Simulation::new(seed);
+        let env = world.env();
+        super::neighbours::put_disks(&env, &[("a", MIB)]);
+        let run = async move {
+            let cache = cache(&env, Begin::Format).await;
+            let a = volume(&env, "a", &cache).await;
+            refuse(&env, "a", 10..40);
+            for block in 0..50 {
+                a.write(block, block as u8 + 1).await.expect("written");
+                env.sleep(Duration::from_millis(30)).await;
+            }
+            env.sleep(Duration::from_nanos(env.random() % 2_000_000_000)).await;
+            env.set_fault(None);
+            a.command("drain").await.expect("drained");
+            assert_eq!((a.figure("dirty_bytes"), a.figure("bad_bytes")), (0, 0), "seed {seed}");
+        };
+        world.run(run).expect("it ends");
+    }
+}
+
+#[test]
 fn a_block_that_the_store_does_not_take_keeps_no_other_from_it() {
     let world = Simulation::new(1);
     let env = world.env();

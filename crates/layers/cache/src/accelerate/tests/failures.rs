@@ -311,12 +311,15 @@ fn the_flash_fails_under_load_and_the_power_fails() {
 }
 
 /// A device that leaves its flash without having said so finds old blocks on it when it is back; one whose policy says
-/// again after that that the flash has acknowledged writes loses them.
+/// again after that that the flash has acknowledged writes loses them; one that reads from the store whatever its flash
+/// cannot read shows an older state.
 #[test]
 fn a_flash_that_comes_back_is_noticed() {
-    for (flaw, story) in
-        [("flash comes back", Story::Vanishes), ("a policy that ignores the failing flash", Story::Switched)]
-    {
+    for (flaw, story) in [
+        ("flash comes back", Story::Vanishes),
+        ("a policy that ignores the failing flash", Story::Switched),
+        ("a flash that fails hides an older state", Story::Returns),
+    ] {
         FLAW.set(Some(flaw));
         let caught = seeds(8).any(|seed| run(story, seed, 24).is_err());
         FLAW.set(None);
@@ -360,8 +363,12 @@ fn what_is_at_stake_stops_the_device_and_is_said() {
         assert_eq!(serials[1] - serials[0], 4);
         let range = |block: u64, blocks: u64| json!({ "start": block * 4096, "len": blocks * 4096 });
         assert_eq!(lost["ranges"], json!([range(0, 2), range(7, 1), range(9, 2)]));
+        // The store has what is clean.
+        assert_eq!([open.read(2).await, open.read(20).await], [Ok(0), Ok(0)]);
         for e in [
-            open.read(20).await.expect_err("a read"),
+            open.read(7).await.expect_err("a read"),
+            open.all().await.expect_err("a read of what is clean, too"),
+            open.write(20, 1).await.expect_err("a write of what is clean"),
             open.write(0, 1).await.expect_err("a write"),
             open.node.submit(Io::flush()).await.expect_err("a flush"),
             open.node.submit(Io::discard(0..4096)).await.expect_err("a discard"),
@@ -381,6 +388,36 @@ fn what_is_at_stake_stops_the_device_and_is_said() {
         for block in [0, 1, 7, 9, 10] {
             assert_eq!(open.read(block).await.expect("read"), block as u8 + 1);
         }
+    });
+}
+
+/// One that destages late has no reason of its own to try the flash again.
+#[test]
+fn a_device_that_destages_late_goes_on_by_itself_too() {
+    simulate(|env| async move {
+        let lazy = open(&env, "write-back", Begin::Format).await.expect("made");
+        lazy.close().await.expect("closed");
+        let keys = json!({ "destage": "late", "store-timeout": "1s" });
+        let disk = disk(&env, "flash");
+        let kinds = (Kind::of::<crate::flash::Keys>(), Kind::of::<crate::accelerate::Keys>());
+        let flash = layer(&env, kinds.0, "cache", json!({}), vec![Rc::clone(&disk)], Begin::Open).await;
+        let flash = flash.expect("opened");
+        let over = vec![self::disk(&env, "store"), Rc::clone(&flash)];
+        let node = layer(&env, kinds.1, "vm", keys, over, Begin::Open).await.expect("opened");
+        let lazy = Open { env: Rc::clone(&env), node, flash, disk: Some(disk) };
+        for block in 0..5 {
+            lazy.write(block, block as u8 + 1).await.expect("written");
+        }
+        env.sleep(Duration::from_secs(2)).await;
+        lazy.set_flash(false);
+        lazy.read(0).await.expect_err("only the flash has it");
+        env.sleep(Duration::from_secs(2)).await;
+        assert_eq!((lazy.info("lost")["writes"].clone(), lazy.read(20).await), (json!(5), Ok(0)));
+        lazy.set_flash(true);
+        env.sleep(Duration::from_secs(2)).await;
+        assert_eq!(lazy.info("lost"), Value::Null);
+        lazy.write(7, 7).await.expect("written");
+        assert_eq!(lazy.read(4).await, Ok(5));
     });
 }
 
