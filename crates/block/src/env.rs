@@ -2,7 +2,7 @@
 //!
 //! `host` implements it on the real machine, `sim` with a seed and a virtual clock. Nothing in a layer knows which.
 
-use crate::{Buf, Error, Layer, Pending, Pool, Result, Signal};
+use crate::{Buf, Error, Folder, Layer, Pending, Pool, Result, Signal};
 use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
@@ -168,6 +168,10 @@ pub trait Env {
         Box::pin(
             async move { Err(Error::unsupported(format!("{}: there are no files here", path.display()))) },
         )
+    }
+    /// A folder of small files, which need not be there yet.
+    fn folder(&self, path: PathBuf) -> Result<Rc<dyn Folder>> {
+        Err(Error::unsupported(format!("{}: there are no folders here", path.display())))
     }
     /// To be called before a private key is read otherwise than by [`Env::read_file`]: warns if others can read its
     /// file, and keeps this process out of core dumps from now on.

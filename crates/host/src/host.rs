@@ -1,11 +1,14 @@
 //! The real environment: this machine's clock, disks and sockets.
 
 use crate::executor::Executor;
+use crate::folder::HostFolder;
 use crate::helper::Helpers;
 use crate::ring::Ring;
 use crate::timers::{Sleep, Timers};
 use crate::{Access, Event, disk, file, net, secret};
-use lamina_block::{Address, Conn, Ending, Env, Layer, Listener, OpenDisk, Pending, Pool, Result, Time};
+use lamina_block::{
+    Address, Conn, Ending, Env, Folder, Layer, Listener, OpenDisk, Pending, Pool, Result, Time,
+};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
@@ -187,6 +190,10 @@ impl Env for Host {
     fn read_text(&self, path: PathBuf, max: usize) -> Pending<String> {
         let read = self.tools.helpers.run(move || file::read_text(&path, max));
         Box::pin(async move { read.await? })
+    }
+
+    fn folder(&self, path: PathBuf) -> Result<Rc<dyn Folder>> {
+        Ok(Rc::new(HostFolder::new(path, Rc::clone(&self.tools.helpers))))
     }
 
     fn guard_key(&self, path: &Path) {

@@ -18,6 +18,7 @@ mod disk;
 mod event;
 mod executor;
 mod file;
+mod folder;
 mod helper;
 pub mod holders;
 mod host;

@@ -10,6 +10,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("lamina-drive", &["lamina-block"]),
     ("lamina-calibrate", &["lamina-block", "lamina-drive"]),
     ("lamina-workload", &["lamina-block", "lamina-drive"]),
+    ("lamina-cluster", &["lamina-block"]),
     ("lamina-metadata", &["lamina-block"]),
     ("lamina-kit", &["lamina-block", "lamina-metadata"]),
     ("lamina-sinks", &["lamina-block", "lamina-kit"]),

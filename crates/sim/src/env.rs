@@ -2,14 +2,15 @@
 
 use crate::disk::{Image, SimDisk};
 use crate::executor::{Executor, Hang};
+use crate::folder::SimFolder;
 use crate::media::Loss;
 use crate::net::Net;
 use crate::options::DiskOptions;
 use crate::probe::{Fault, Probe};
 use fastrand::Rng;
 use lamina_block::{
-    Address, Conn, Ending, Env, Error, Layer, Listener, Manage, OpenDisk, Passthrough, Pending, Pool, Result,
-    Time,
+    Address, Conn, Ending, Env, Error, Folder, Layer, Listener, Manage, OpenDisk, Passthrough, Pending, Pool,
+    Result, Time,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -38,6 +39,7 @@ pub struct SimEnv {
     pool: Pool,
     disks: RefCell<BTreeMap<PathBuf, Rc<SimDisk>>>,
     files: RefCell<BTreeMap<PathBuf, Vec<u8>>>,
+    folders: RefCell<BTreeMap<PathBuf, Rc<SimFolder>>>,
     net: Rc<Net>,
     clock: Cell<u64>,
     ending: Rc<Ending>,
@@ -69,6 +71,7 @@ impl Simulation {
             pool: Pool::new(POOL_KEEP),
             disks: RefCell::default(),
             files: RefCell::default(),
+            folders: RefCell::default(),
             clock: Cell::new(0),
             ending: Rc::default(),
         }))
@@ -130,6 +133,13 @@ impl SimEnv {
     /// Puts a small file at `path`. A file is no disk: it is never lost, and images do not have it.
     pub fn put_file(&self, path: impl AsRef<Path>, bytes: &[u8]) {
         self.files.borrow_mut().insert(path.as_ref().into(), bytes.to_vec());
+    }
+
+    /// The folder at `path`, as another machine has it: it loses nothing.
+    pub fn shared_folder(&self, path: impl AsRef<Path>) -> Rc<SimFolder> {
+        let mut folders = self.folders.borrow_mut();
+        let folder = || SimFolder::new(Rc::clone(&self.executor), self.random.borrow_mut().u64(..));
+        Rc::clone(folders.entry(path.as_ref().into()).or_insert_with(folder))
     }
 
     /// The contents of all disks after the power loss `loss`; `seed` decides the open points.
@@ -314,6 +324,10 @@ impl Env for SimEnv {
             let no_text = |_| Error::invalid(format!("{} is no text", path.display()));
             String::from_utf8(read.await?).map_err(no_text)
         })
+    }
+
+    fn folder(&self, path: PathBuf) -> Result<Rc<dyn Folder>> {
+        Ok(self.shared_folder(path))
     }
 
     /// From the seed, as everything here: no secret at all.

@@ -20,6 +20,7 @@
 mod disk;
 mod env;
 mod executor;
+mod folder;
 mod gauntlet;
 mod media;
 mod memory;
@@ -33,6 +34,7 @@ mod zones;
 pub use disk::{Image, SimDisk};
 pub use env::{Images, SimEnv, Simulation, Started};
 pub use executor::Hang;
+pub use folder::SimFolder;
 pub use gauntlet::{
     Check, Failure, Replay, Rig, Run, SimKeep, Soaked, Subject, run, shown, simulate, soak, soak_test, test,
 };

@@ -1,0 +1,60 @@
+//! The vault: one record for each volume, changed by comparing and setting.
+//!
+//! ```text
+//!      version 7 ──▶ version 8 ──▶ version 9          a record is never changed, only followed
+//!                        ▲
+//!                   two hosts append 8: one is told `Done`, the other one `Lost`
+//! ```
+//!
+//! Invariants:
+//! * Of all records of a version one at most was ever the newest.
+//! * A change that was answered with `Done` is durable, and was the newest record at that moment.
+//! * A change without an answer is done, or not, or will be done later. [`settle`] asks again until it is known; nobody
+//!   may act on either meanwhile.
+
+mod folder;
+mod record;
+
+pub use folder::FolderVault;
+pub use record::{Holder, Mode, RECORD_MAX, Record};
+
+use lamina_block::{Env, Pending, Result};
+use std::time::Duration;
+use uuid::Uuid;
+
+/// How long [`settle`] waits before it asks again.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// How a change of a record has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is the newest record.
+    Done,
+    /// Another record took its place, or has followed it: this is the newest one.
+    Lost(Box<Record>),
+}
+
+/// What keeps the records of volumes.
+pub trait Vault {
+    /// The newest record of a volume; `None` if it has none. `Corrupt` if it is damaged: an older one is no answer.
+    fn read(&self, volume: Uuid) -> Pending<Option<Record>>;
+    /// Makes a record the newest one of its volume, if it follows the one that is. After an error it may become so at
+    /// any time, until another record of its version is there.
+    fn append(&self, record: &Record) -> Pending<Outcome>;
+}
+
+/// Appends a record, and asks again until the outcome is known. Ends with the error if `gives_up` says so of it: then
+/// the outcome is not known.
+pub async fn settle(
+    vault: &dyn Vault,
+    env: &dyn Env,
+    record: &Record,
+    gives_up: impl Fn(&lamina_block::Error) -> bool,
+) -> Result<Outcome> {
+    loop {
+        match vault.append(record).await {
+            Err(e) if !gives_up(&e) => env.sleep(AGAIN).await,
+            known => return known,
+        }
+    }
+}
