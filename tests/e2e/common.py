@@ -9,6 +9,8 @@ MIB = 1 << 20
 
 # How often the daemon is killed: over NBD, under a guest, and during each kind of change.
 KILLS_NBD, KILLS_GUEST, KILLS_CHANGE = (int(n) for n in os.environ.get("LAMINA_KILLS", "50,20,4").split(","))
+# Under layers whose kills take long: those of an ordinary run, at most.
+KILLS = KILLS_NBD if KILLS_NBD > 50 else min(KILLS_NBD, 10)
 
 
 def limit(seconds):

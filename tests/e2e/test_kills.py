@@ -11,10 +11,11 @@ import tomllib
 
 from common import KILLS_CHANGE, MIB, limit
 from hierarchies import HierarchyCase, exported, joined, member
-from rig import lamina_binary, wait_until
+from rig import Lamina, lamina_binary, wait_until
 from rig.ledger import BLOCK, Ledger, Writer, compare, read
 from rig.process import PATIENCE
 from test_change import LOG, SLOW, VOLUME
+from test_fio import FRONT, clean, fio
 from test_guest import VERIFY, GuestCase
 
 # Seconds that a kill takes with all that follows, at most.
@@ -127,6 +128,23 @@ class Kills(Killed):
     def ended(self):
         self.writer.close()
         super().ended()
+
+    def kill_under_fio(self, devices, kills):
+        """kill -9 while fio writes and compares checksums, through a second daemon that reconnects."""
+        lamina = self.create(devices, exported())
+        front = Lamina(self.rig, FRONT, name="front")
+        load = self.rig.start(*fio(
+            front.uri("front", "front.sock"), "--bsrange=512-32k", "--blockalign=512", "--verify_backlog=256",
+            "--time_based", f"--runtime={kills + 5}", size="10M",
+        ), name="fio")
+        for _ in range(kills):
+            time.sleep(0.5)
+            self.assertTrue(load.running(), load.output())
+            lamina.restart()
+        self.assertEqual(load.wait(kills + 60), 0, load.output())
+        clean(self, load.output())
+        self.assertEqual(front.stop(), 0, front.log())
+        self.assertEqual(lamina.stop(), 0, lamina.log())
 
     def go_round(self, *steps):
         """Kills the daemon in each of the steps (devices and exports each) in turn, which begin and end with the first."""

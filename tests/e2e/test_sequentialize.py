@@ -1,16 +1,10 @@
 """Random writes made sequential: the daemon is killed under load in both modes, and while a log beside data comes and goes."""
 
-import time
-
-from common import KILLS_CHANGE, KILLS_NBD, limit
+from common import KILLS, KILLS_CHANGE, limit
 from hierarchies import exported, member
-from rig import Lamina
 from rig.ledger import Ledger
-from test_fio import FRONT, clean, fio
 from test_kills import EACH, Kills
 
-# Kills of an ordinary run, at most; LAMINA_KILLS says how many when it asks for more than usual.
-KILLS = KILLS_NBD if KILLS_NBD > 50 else min(KILLS_NBD, 10)
 # Blocks of the client with stamps: 12 MiB, which is much of a log of less than 23 MiB, and far more than a region.
 BLOCKS = 768
 # Modes, in sizes that a load fills many times in a short while: what counts is copied, or goes home, all the time.
@@ -56,30 +50,13 @@ class Killed(Kills):
     def test_home(self):
         self.kill_under("home")
 
-    def kill_under_fio(self, mode):
-        """The client is fio with checksums, through a second daemon that reconnects."""
-        lamina = self.create(sequential(mode), exported())
-        front = Lamina(self.rig, FRONT, name="front")
-        load = self.rig.start(*fio(
-            front.uri("front", "front.sock"), "--bsrange=512-32k", "--blockalign=512", "--verify_backlog=256",
-            "--time_based", f"--runtime={KILLS + 5}", size="10M",
-        ), name="fio")
-        for _ in range(KILLS):
-            time.sleep(0.5)
-            self.assertTrue(load.running(), load.output())
-            lamina.restart()
-        self.assertEqual(load.wait(KILLS + 60), 0, load.output())
-        clean(self, load.output())
-        self.assertEqual(front.stop(), 0, front.log())
-        self.assertEqual(lamina.stop(), 0, lamina.log())
-
     @limit(120 + 2 * KILLS)
     def test_log_under_fio(self):
-        self.kill_under_fio("log")
+        self.kill_under_fio(sequential("log"), KILLS)
 
     @limit(120 + 2 * KILLS)
     def test_home_under_fio(self):
-        self.kill_under_fio("home")
+        self.kill_under_fio(sequential("home"), KILLS)
 
 
 class ComesAndGoes(Kills):
