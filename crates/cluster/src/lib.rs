@@ -17,6 +17,7 @@
 //! Everything that decides is a plain struct or function: time, folders and connections come with the calls or from an
 //! [`lamina_block::Env`].
 
+pub mod host;
 pub mod members;
 pub mod sender;
 pub mod takeover;

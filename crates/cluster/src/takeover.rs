@@ -11,25 +11,25 @@
 //! Leases are for liveness alone. That a host is silent is judged by its counter, which does not change over one's own
 //! time: clocks of two machines are never compared, and a host that was stopped finds its record superseded.
 
-use crate::vault::{Holder, Mode, Record};
+use crate::vault::{Beat, Holder, Mode, Record};
 use lamina_block::Time;
 use std::time::Duration;
 
-/// Sees whether a host's counter moves.
+/// Sees whether a host's beats go on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Watch {
-    seen: Option<(u64, Time)>,
+    seen: Option<(Option<Beat>, Time)>,
 }
 
 impl Watch {
-    /// The counter was read at `now`.
-    pub fn saw(&mut self, counter: u64, now: Time) {
-        if self.seen.is_none_or(|(before, _)| before != counter) {
-            self.seen = Some((counter, now));
+    /// The last beat was read at `now`; `None` if there is none.
+    pub fn saw(&mut self, beat: Option<Beat>, now: Time) {
+        if self.seen.is_none_or(|(before, _)| before != beat) {
+            self.seen = Some((beat, now));
         }
     }
 
-    /// For how long it has not moved, as far as is known; zero before it was seen.
+    /// For how long there has been no other beat, as far as is known; zero before somebody looked.
     pub fn silent_for(&self, now: Time) -> Duration {
         self.seen.map_or(Duration::ZERO, |(_, since)| now.since(since))
     }
@@ -119,14 +119,20 @@ mod tests {
     #[test]
     fn a_counter_that_does_not_move_is_silence() {
         let at = |seconds: u64| Time(seconds * 1_000_000_000);
+        let beat = |process: u128, counter| Some(Beat { process: Uuid::from_u128(process), counter });
         let mut watch = Watch::default();
         assert_eq!(watch.silent_for(at(9)), Duration::ZERO);
-        watch.saw(7, at(10));
-        watch.saw(7, at(14));
+        watch.saw(beat(1, 7), at(10));
+        watch.saw(beat(1, 7), at(14));
         assert_eq!(watch.silent_for(at(16)), Duration::from_secs(6));
         // Whatever the counter does, it lives: a host that was started anew begins at another number.
-        watch.saw(1, at(17));
+        watch.saw(beat(2, 1), at(17));
         assert_eq!(watch.silent_for(at(18)), Duration::from_secs(1));
+        // One that never beat is silent from the first look on.
+        let mut never = Watch::default();
+        never.saw(None, at(20));
+        never.saw(None, at(25));
+        assert_eq!(never.silent_for(at(25)), Duration::from_secs(5));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! torn, the disk is full.
 
 use lamina_block::{Env, Error, ErrorKind, Folder, Pending, Result};
-use lamina_cluster::vault::{FolderVault, Holder, Mode, Outcome, Record, Vault, settle};
+use lamina_cluster::vault::{Beat, FolderVault, Holder, Mode, Outcome, Record, Vault, settle};
 use lamina_sim::{SimEnv, SimFolder, Simulation};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -133,6 +133,14 @@ fn of_several_that_change_a_record_at_once_one_does() {
 struct Replaced(Rc<SimFolder>);
 
 impl Vault for Replaced {
+    fn heard(&self, _: &str) -> Pending<Option<Beat>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    fn beat(&self, _: &str, _: Beat) -> Pending {
+        Box::pin(async { Ok(()) })
+    }
+
     fn read(&self, volume: Uuid) -> Pending<Option<Record>> {
         let read = self.0.read(&format!("{volume}.record.1"), 1 << 20);
         Box::pin(async move { read.await?.map(|bytes| Record::decode(&bytes)).transpose() })

@@ -4,6 +4,7 @@
 //!      VAULT/6f1c….record.8       superseded: stays for ten minutes
 //!            6f1c….record.9       the newest record of volume 6f1c…
 //!            6f1c….latest         a copy of it, for people and for who polls; it decides nothing
+//!            a.beat               the last beat of host a
 //! ```
 //!
 //! A record is a file that is made under its name only if there is none: `link(2)` is the comparison. So a host that
@@ -11,7 +12,7 @@
 //! removed leaves its name free for such a host; therefore it looks again after it has made a file, and names stay for
 //! longer than file systems believe an old list of a folder.
 
-use super::{Outcome, RECORD_MAX, Record, Vault};
+use super::{Beat, Outcome, RECORD_MAX, Record, Vault};
 use lamina_block::{Env, Error, Folder, Pending, Result, Time};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -21,6 +22,8 @@ use uuid::Uuid;
 
 /// How long a superseded record stays. Network file systems believe what they know of a folder for a minute at most.
 const STAYS: Duration = Duration::from_secs(600);
+/// The longest beat, in bytes.
+const BEAT_MAX: usize = 1024;
 
 /// A vault of files.
 pub struct FolderVault {
@@ -32,6 +35,10 @@ struct Shared {
     folder: Rc<dyn Folder>,
     /// Records that were seen superseded, and since when.
     superseded: RefCell<BTreeMap<(Uuid, u64), Time>>,
+}
+
+fn beat_name(host: &str) -> String {
+    format!("{host}.beat")
 }
 
 fn name(volume: Uuid, version: u64) -> String {
@@ -138,5 +145,16 @@ impl Vault for FolderVault {
     fn append(&self, record: &Record) -> Pending<Outcome> {
         let (shared, record) = (Rc::clone(&self.shared), record.clone());
         Box::pin(async move { shared.append(record).await })
+    }
+
+    fn heard(&self, host: &str) -> Pending<Option<Beat>> {
+        let read = self.shared.folder.read(&beat_name(host), BEAT_MAX);
+        // One that is damaged is followed by another one, or by silence.
+        Box::pin(async move { Ok(read.await?.and_then(|bytes| serde_json::from_slice(&bytes).ok())) })
+    }
+
+    fn beat(&self, host: &str, beat: Beat) -> Pending {
+        let json = serde_json::to_vec(&beat).expect("it has no map with other keys than strings");
+        self.shared.folder.replace(&beat_name(host), json)
     }
 }

@@ -19,6 +19,7 @@ pub use folder::FolderVault;
 pub use record::{Holder, Mode, RECORD_MAX, Record};
 
 use lamina_block::{Env, Pending, Result};
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -34,13 +35,27 @@ pub enum Outcome {
     Lost(Box<Record>),
 }
 
-/// What keeps the records of volumes.
+/// A sign of life of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Beat {
+    /// Drawn by the process when it began.
+    pub process: Uuid,
+    /// Rises with each beat.
+    pub counter: u64,
+}
+
+/// What keeps the records of volumes, and the beats of hosts.
 pub trait Vault {
     /// The newest record of a volume; `None` if it has none. `Corrupt` if it is damaged: an older one is no answer.
     fn read(&self, volume: Uuid) -> Pending<Option<Record>>;
     /// Makes a record the newest one of its volume, if it follows the one that is. After an error it may become so at
     /// any time, until another record of its version is there.
     fn append(&self, record: &Record) -> Pending<Outcome>;
+    /// The last beat of a host; `None` if there is none that can be read.
+    fn heard(&self, host: &str) -> Pending<Option<Beat>>;
+    /// A beat of a host.
+    fn beat(&self, host: &str, beat: Beat) -> Pending;
 }
 
 /// Appends a record, and asks again until the outcome is known. Ends with the error if `gives_up` says so of it: then

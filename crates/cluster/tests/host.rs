@@ -1,0 +1,206 @@
+//! Hosts that take a volume from each other, are paused, die, and come back: one at a time can change its record.
+
+use lamina_block::{Env, ErrorKind, Pending};
+use lamina_cluster::host::{Held, Host};
+use lamina_cluster::vault::{Beat, FolderVault, Holder, Mode, Outcome, Record, Vault};
+use lamina_sim::{SimEnv, Simulation};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+use uuid::Uuid;
+
+const VOLUME: Uuid = Uuid::from_u128(0x11);
+const LEASE: Duration = Duration::from_secs(5);
+const LONG: Duration = Duration::from_secs(60);
+
+fn holder(name: &str, flash: u128) -> Holder {
+    Holder { host: name.into(), flash: Some(Uuid::from_u128(flash)) }
+}
+
+fn vault(env: &Rc<SimEnv>) -> Rc<dyn Vault> {
+    Rc::new(FolderVault::new(Rc::clone(env) as _, env.shared_folder("/vault") as _))
+}
+
+/// A vault whose host can fall silent, and goes on otherwise.
+struct Mute {
+    of: Rc<dyn Vault>,
+    is_silent: Rc<Cell<bool>>,
+}
+
+impl Vault for Mute {
+    fn read(&self, volume: Uuid) -> Pending<Option<Record>> {
+        self.of.read(volume)
+    }
+
+    fn append(&self, record: &Record) -> Pending<Outcome> {
+        self.of.append(record)
+    }
+
+    fn heard(&self, host: &str) -> Pending<Option<Beat>> {
+        self.of.heard(host)
+    }
+
+    fn beat(&self, host: &str, beat: Beat) -> Pending {
+        match self.is_silent.get() {
+            true => Box::pin(async { Ok(()) }),
+            false => self.of.beat(host, beat),
+        }
+    }
+}
+
+/// A host, and what makes it silent.
+fn mute(env: &Rc<SimEnv>, name: &str, flash: u128) -> (Rc<Host>, Rc<Cell<bool>>) {
+    let is_silent = Rc::new(Cell::new(false));
+    let vault = Rc::new(Mute { of: vault(env), is_silent: Rc::clone(&is_silent) });
+    (Host::start(Rc::clone(env) as _, vault, holder(name, flash), LEASE), is_silent)
+}
+
+fn start(env: &Rc<SimEnv>, name: &str, flash: u128) -> Rc<Host> {
+    mute(env, name, flash).0
+}
+
+fn back(flashes: &[u128]) -> Mode {
+    Mode::Back { members: flashes.iter().copied().map(Uuid::from_u128).collect() }
+}
+
+fn simulate<F: Future<Output = ()> + 'static>(seed: u64, test: impl FnOnce(Rc<SimEnv>) -> F) {
+    let world = Simulation::new(seed);
+    world.run(test(world.env())).expect("it ends");
+}
+
+#[test]
+fn a_volume_is_taken_when_its_host_is_silent() {
+    simulate(1, |env| async move {
+        let ((a, a_is_silent), b) = (mute(&env, "a", 1), start(&env, "b", 2));
+        let held = a.take(VOLUME, LONG).await.expect("nobody has it");
+        assert_eq!(held.record().generation, 1);
+        let e = b.take(VOLUME, 2 * LEASE).await.err().expect("its host is alive");
+        assert!(e.kind() == ErrorKind::Busy && e.message().contains("a (flash"), "{e}");
+        // It hangs.
+        a_is_silent.set(true);
+        let began = env.now();
+        let taken = b.take(VOLUME, LONG).await.expect("its host is silent");
+        let took = env.now().since(began);
+        assert!(took < 2 * LEASE && taken.record().unfenced == Some(1), "{took:?}: {:?}", taken.record());
+        // The first one goes on.
+        let e = held.change(|record| record.checkpoint = 9).await.expect_err("it is fenced");
+        assert!(e.kind() == ErrorKind::Fenced && e.message().contains("b (flash"), "{e}");
+        taken.change(|record| record.checkpoint = 7).await.expect("it has the volume");
+        taken.give_back().await.expect("given back");
+        let c = start(&env, "c", 3);
+        let again = c.take(VOLUME, Duration::ZERO).await.expect("at once").record();
+        assert_eq!((again.generation, again.checkpoint, again.previous), (3, 7, Some(holder("b", 2))));
+    });
+}
+
+#[test]
+fn what_only_a_flash_has_is_left_to_it() {
+    simulate(2, |env| async move {
+        let (a, b, c) = (start(&env, "a", 1), start(&env, "b", 2), start(&env, "c", 3));
+        let held = a.take(VOLUME, LONG).await.expect("nobody has it");
+        held.change(|record| record.mode = back(&[1, 2])).await.expect("it has the volume");
+        a.stop();
+        env.sleep(2 * LEASE).await;
+        let e = c.take(VOLUME, LONG).await.err().expect("it lacks what a and b have");
+        assert!(e.kind() == ErrorKind::Offline && e.message().contains("only flash"), "{e}");
+        let taken = b.take(VOLUME, LONG).await.expect("a member").record();
+        let members = [1, 2].map(Uuid::from_u128).to_vec();
+        assert_eq!((taken.generation, taken.mode), (2, Mode::Recovering { members }));
+    });
+}
+
+#[test]
+fn two_processes_under_one_name_are_noticed() {
+    simulate(3, |env| async move {
+        let (one, _two) = (start(&env, "a", 1), start(&env, "a", 2));
+        env.sleep(2 * LEASE).await;
+        let e = one.take(VOLUME, LONG).await.err().expect("it is not alone");
+        assert!(e.kind() == ErrorKind::Busy && e.message().contains("a name of its own"), "{e}");
+    });
+}
+
+/// The highest generation that somebody was told to have.
+type Highest = Rc<Cell<u64>>;
+
+/// Changes the record for a while; the host may be silent for so long that others take the volume.
+async fn holds(env: &Rc<SimEnv>, held: Held, highest: &Highest) -> Result<(), String> {
+    let generation = held.record().generation;
+    for _ in 0..env.random() % 20 {
+        let before = highest.get();
+        match held.change(|record| record.checkpoint += 1).await {
+            // It was asked for when nobody had a later one, or was done before that.
+            Ok(()) if before > generation => return Err(format!("{generation} goes on beside {before}")),
+            Ok(()) => {}
+            // Whoever is the next one may not have been told yet.
+            Err(e) if e.kind() == ErrorKind::Fenced => {
+                return match vault(env).read(VOLUME).await {
+                    Ok(Some(newest)) if newest.generation <= generation => Err(e.to_string()),
+                    Ok(_) | Err(_) => Ok(()),
+                };
+            }
+            Err(e) => return Err(format!("generation {generation} of {}: {e}", highest.get())),
+        }
+        let pause = if env.random().is_multiple_of(8) { 12_000 } else { 500 };
+        env.sleep(Duration::from_millis(env.random() % pause)).await;
+    }
+    match held.give_back().await {
+        Err(e) if e.kind() != ErrorKind::Fenced => Err(e.to_string()),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+async fn lives(env: Rc<SimEnv>, name: &'static str, highest: Highest) -> Result<u32, String> {
+    let mut taken = 0;
+    for _ in 0..12 {
+        let (host, is_silent) = mute(&env, name, 1);
+        // Calls of the folder fail, and a beat may be lost with them.
+        if let Ok(held) = host.take(VOLUME, LONG).await {
+            taken += 1;
+            let generation = held.record().generation;
+            if generation <= highest.replace(generation.max(highest.get())) {
+                return Err(format!("generation {generation} was given twice"));
+            }
+            // Its host may be as good as dead while it has the volume.
+            if env.random().is_multiple_of(2) {
+                silent_soon(&env, is_silent);
+            }
+            holds(&env, held, &highest).await?;
+        }
+        host.stop();
+        env.sleep(Duration::from_millis(env.random() % 3000)).await;
+    }
+    Ok(taken)
+}
+
+/// Some time from now a host is silent, and goes on otherwise.
+fn silent_soon(env: &Rc<SimEnv>, is_silent: Rc<Cell<bool>>) {
+    let (clock, after) = (Rc::clone(env), env.random() % 3000);
+    env.spawn(Box::pin(async move {
+        clock.sleep(Duration::from_millis(after)).await;
+        is_silent.set(true);
+    }));
+}
+
+#[test]
+fn hosts_that_die_and_hang_have_a_volume_one_after_the_other() {
+    for seed in 0..100 {
+        let world = Simulation::new(seed);
+        let env = world.env();
+        let run = async move {
+            env.shared_folder("/vault").set_faults([0, 20, 6][seed as usize % 3]);
+            let highest = Highest::default();
+            let hosts =
+                ["a", "b", "c"].map(|name| env.start(lives(Rc::clone(&env), name, Rc::clone(&highest))));
+            let mut taken = 0;
+            for host in hosts {
+                taken += host.ended().await?;
+            }
+            match taken > 3 {
+                true => Ok(()),
+                false => Err(format!("it was taken {taken} times")),
+            }
+        };
+        let ended: Result<(), String> = world.run(run).expect("it ends");
+        ended.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+}
