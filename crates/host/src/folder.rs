@@ -5,34 +5,75 @@
 //! name is there, on every file system, and the file is whole from its first moment on.
 
 use crate::helper::Helpers;
+use futures_channel::oneshot;
 use lamina_block::{Error, Folder, Pending};
+use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What files begin with that are being written.
 const PARTIAL: &str = ".partial-";
 
-/// A folder of the machine's.
+/// A folder of the machine's. Its calls are done one after the other: a file system that hangs holds one thread.
 pub(crate) struct HostFolder {
     path: PathBuf,
     helpers: Rc<Helpers>,
+    queue: Arc<Mutex<Queue>>,
+}
+
+type Work = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct Queue {
+    work: VecDeque<Work>,
+    is_served: bool,
+}
+
+/// Does what is in a queue until there is nothing.
+fn serve(queue: &Mutex<Queue>) {
+    let next = || {
+        let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let work = queue.work.pop_front();
+        queue.is_served = work.is_some();
+        work
+    };
+    while let Some(work) = next() {
+        work();
+    }
 }
 
 impl HostFolder {
     pub fn new(path: PathBuf, helpers: Rc<Helpers>) -> HostFolder {
-        HostFolder { path, helpers }
+        HostFolder { path, helpers, queue: Arc::default() }
     }
 
     fn call<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
     ) -> Pending<T> {
-        let path = self.path.clone();
-        let done = self.helpers.run(move || work(&path).map_err(|e| told(&path, &e)));
-        Box::pin(async move { done.await? })
+        let (path, (send, receive)) = (self.path.clone(), oneshot::channel());
+        let work = Box::new(move || {
+            // Perhaps no task waits any more.
+            let _ = send.send(work(&path).map_err(|e| told(&path, &e)));
+        });
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.work.push_back(work);
+        if !std::mem::replace(&mut queue.is_served, true) {
+            let this = Arc::clone(&self.queue);
+            if let Err(e) = self.helpers.begin(Box::new(move || serve(&this))) {
+                queue.is_served = false;
+                queue.work.clear();
+                let e = told(&self.path, &e);
+                return Box::pin(async move { Err(e) });
+            }
+        }
+        Box::pin(async move {
+            receive.await.map_err(|_| Error::offline("work on another thread ended without a result"))?
+        })
     }
 }
 

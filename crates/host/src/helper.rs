@@ -83,7 +83,8 @@ impl Helpers {
         }
     }
 
-    fn begin(&self, work: Work) -> io::Result<()> {
+    /// Does `work`, which does not panic, on a helper thread. An error if no thread can be had.
+    pub fn begin(&self, work: Work) -> io::Result<()> {
         let mut state = self.0.lock();
         if state.idle <= state.work.len() && state.threads < THREADS_MAX {
             let queue = Arc::clone(&self.0);
