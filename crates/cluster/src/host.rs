@@ -92,7 +92,7 @@ impl Host {
         self.stopped.set(true);
     }
 
-    /// A beat, unless another process has beaten under the same name since the last one.
+    /// A beat, and a look whether another process has beaten under the same name since the last one.
     async fn beat(&self) {
         if let Ok(Some(last)) = self.vault.heard(&self.holder.host).await {
             let is_mine = last.process == self.process;
