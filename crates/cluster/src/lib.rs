@@ -19,7 +19,10 @@
 
 pub mod host;
 pub mod members;
+pub mod peer;
 pub mod sender;
 pub mod takeover;
 pub mod vault;
 pub mod wire;
+
+pub use uuid::Uuid;

@@ -9,7 +9,7 @@
 //! A peer that is slow grants late, and its primary waits: that is backpressure, and is seen. A peer that is silent
 //! although something is under way is lost.
 
-use crate::wire::{Ack, Credit};
+use crate::wire::{Ack, Credit, Welcome};
 use lamina_block::{Error, ErrorKind, Result, Time};
 use std::time::Duration;
 
@@ -30,15 +30,16 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// A peer that has everything up to `serial` durably, and grants `credit`.
-    pub fn new(serial: u64, credit: Credit, now: Time) -> Sender {
+    /// A peer that has said this.
+    pub fn new(welcome: &Welcome, now: Time) -> Sender {
+        let Welcome { written, durable, credit, .. } = *welcome;
         Sender {
             granted: credit,
             sent: Credit::default(),
-            serial,
-            written: serial,
-            durable: serial,
-            flushing: serial,
+            serial: written,
+            written,
+            durable,
+            flushing: durable,
             since: now,
         }
     }
@@ -112,13 +113,19 @@ mod tests {
         Ack { written, durable, credit: more, reaches_store: true }
     }
 
+    /// To a peer that has everything up to 5.
+    fn sender(credit: Credit) -> Sender {
+        let flash = uuid::Uuid::from_u128(2);
+        Sender::new(&Welcome { version: 1, flash, generation: 1, written: 5, durable: 5, credit }, at(0))
+    }
+
     fn at(ms: u64) -> Time {
         Time(ms * 1_000_000)
     }
 
     #[test]
     fn no_more_is_under_way_than_was_granted() {
-        let mut of = Sender::new(5, credit(8192, 2), at(0));
+        let mut of = sender(credit(8192, 2));
         assert!(of.may_send(credit(8192, 1)) && !of.may_send(credit(8193, 1)) && !of.may_send(credit(1, 3)));
         of.sends(credit(4096, 2), 7, at(0));
         assert!(!of.may_send(credit(1, 1)), "no writes are left");
@@ -130,7 +137,7 @@ mod tests {
 
     #[test]
     fn what_a_peer_says_must_fit_what_was_sent() {
-        let mut of = Sender::new(5, credit(8192, 9), at(0));
+        let mut of = sender(credit(8192, 9));
         of.sends(credit(4096, 1), 6, at(0));
         let none = Credit::default();
         for wrong in [ack(7, 5, none), ack(4, 4, none), ack(6, 4, none), ack(5, 6, none)] {
@@ -142,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_peer_is_silent_while_it_owes_an_answer() {
-        let (mut of, none) = (Sender::new(5, credit(8192, 9), at(0)), Credit::default());
+        let (mut of, none) = (sender(credit(8192, 9)), Credit::default());
         assert_eq!(of.silent_for(at(5000)), Duration::ZERO, "nothing is under way");
         of.sends(credit(1, 1), 6, at(5000));
         of.sends(credit(1, 1), 7, at(5400));

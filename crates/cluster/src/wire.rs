@@ -75,7 +75,9 @@ pub struct Welcome {
     /// The generation of what it has of the volume; 0: nothing.
     pub generation: u64,
     /// It has all writes up to this serial number that are after the checkpoint.
-    pub serial: u64,
+    pub written: u64,
+    /// And keeps those up to this one without power.
+    pub durable: u64,
     /// Bytes and writes that may be under way to it.
     pub credit: Credit,
 }
@@ -183,7 +185,8 @@ struct WelcomeBytes {
     zero: [u8; 6],
     flash: [u8; 16],
     generation: U64,
-    serial: U64,
+    written: U64,
+    durable: U64,
     credit: CreditBytes,
 }
 
@@ -298,7 +301,8 @@ impl Frame {
                 zero: [0; 6],
                 flash: of.flash.into_bytes(),
                 generation: of.generation.into(),
-                serial: of.serial.into(),
+                written: of.written.into(),
+                durable: of.durable.into(),
                 credit: of.credit.into(),
             }
             .as_bytes()
@@ -378,7 +382,8 @@ impl Frame {
                     version: bytes.version.get(),
                     flash: Uuid::from_bytes(bytes.flash),
                     generation: bytes.generation.get(),
-                    serial: bytes.serial.get(),
+                    written: bytes.written.get(),
+                    durable: bytes.durable.get(),
                     credit: bytes.credit.into(),
                 })
             }
@@ -471,7 +476,7 @@ mod tests {
         let credit = Credit { bytes: 1 << 20, writes: 256 };
         vec![
             Frame::Hello(Hello { versions: (1, 2), volume, size: 1 << 40, generation: 3, flash }),
-            Frame::Welcome(Welcome { version: 1, flash, generation: 2, serial: 77, credit }),
+            Frame::Welcome(Welcome { version: 1, flash, generation: 2, written: 77, durable: 70, credit }),
             Frame::Batch(batch()),
             Frame::Flush(12),
             Frame::Ack(Ack { written: 12, durable: 10, credit, reaches_store: true }),
