@@ -58,18 +58,30 @@ pub trait Vault {
     fn beat(&self, host: &str, beat: Beat) -> Pending;
 }
 
-/// Appends a record, and asks again until the outcome is known. Ends with the error if `gives_up` says so of it: then
-/// the outcome is not known.
+/// Appends a record, and asks again until the outcome is known, however long the vault does not answer: that is logged.
+/// Ends with the error if `gives_up` says so of it: then the outcome is not known.
 pub async fn settle(
     vault: &dyn Vault,
     env: &dyn Env,
     record: &Record,
     gives_up: impl Fn(&lamina_block::Error) -> bool,
 ) -> Result<Outcome> {
+    let (volume, version) = (record.volume, record.version);
+    let mut is_told = false;
     loop {
         match vault.append(record).await {
-            Err(e) if !gives_up(&e) => env.sleep(AGAIN).await,
-            known => return known,
+            Err(e) if !gives_up(&e) => {
+                if !std::mem::replace(&mut is_told, true) {
+                    tracing::warn!(%volume, version, error = %e, "waits for the vault, which is asked again and again");
+                }
+                env.sleep(AGAIN).await;
+            }
+            known => {
+                if is_told && known.is_ok() {
+                    tracing::info!(%volume, version, "the vault has answered");
+                }
+                return known;
+            }
         }
     }
 }
