@@ -17,10 +17,12 @@
 //! Everything that decides is a plain struct or function: time, folders and connections come with the calls or from an
 //! [`lamina_block::Env`].
 
+pub mod conn;
 pub mod host;
 pub mod members;
 pub mod peer;
 pub mod sender;
+pub mod serve;
 pub mod takeover;
 pub mod vault;
 pub mod wire;

@@ -160,6 +160,16 @@ impl Peer {
         self.ack(Credit::default(), reaches_store)
     }
 
+    /// The oldest generation of which writes are taken.
+    pub fn promised(&self) -> u64 {
+        self.promised
+    }
+
+    /// The last write that was taken.
+    pub fn taken(&self) -> u64 {
+        self.taken
+    }
+
     /// Everything up to this serial number is on the flash.
     pub fn written(&self) -> u64 {
         self.written
