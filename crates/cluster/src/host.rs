@@ -115,9 +115,9 @@ impl Host {
         Ok(watch.silent_for(now))
     }
 
-    /// Takes a volume. While another host has it that is alive, asks again for as long as `patience`, then fails with
+    /// Takes a volume. While another host has it that is alive, asks again for as long as `wait`, then fails with
     /// `Busy`. Fails with `Offline` if the volume needs what this host lacks.
-    pub async fn take(&self, volume: Uuid, patience: Duration) -> Result<Held> {
+    pub async fn take(&self, volume: Uuid, wait: Duration) -> Result<Held> {
         let began = self.env.now();
         loop {
             if self.rival.get() {
@@ -138,7 +138,7 @@ impl Host {
                     match may_have(&newest, &self.holder, silent, self.lease) {
                         May::Have(record) => self.after(&newest, *record),
                         May::Not(why) => return Err(Error::offline(why)),
-                        May::Wait(why) if self.env.now().since(began) >= patience => {
+                        May::Wait(why) if self.env.now().since(began) >= wait => {
                             return Err(Error::busy(why));
                         }
                         May::Wait(_) => {
