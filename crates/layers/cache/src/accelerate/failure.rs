@@ -321,10 +321,10 @@ impl Accelerate {
         why
     }
 
-    /// True for a request that is tried although the device is stopped: a read finds what the store has, too, and fails
-    /// for the rest.
-    pub(super) fn is_tried_stopped(&self, io: &Io) -> bool {
-        matches!(io.op, Op::Read(_)) && !self.is_unknown()
+    /// Why a request fails before it begins, if it does. A read is tried although the device is stopped: it finds what
+    /// the store has, too, and fails for the rest.
+    pub(super) fn stops(&self, io: &Io) -> Option<Error> {
+        self.failure.stopped().filter(|_| !matches!(io.op, Op::Read(_)) || self.is_unknown())
     }
 
     /// It is stopped since it was opened, without its flash.

@@ -430,9 +430,7 @@ impl Layer for Accelerate {
     }
 
     fn submit(self: Rc<Self>, io: &mut Io) -> Step {
-        if let Some(why) = self.failure.stopped()
-            && !self.is_tried_stopped(io)
-        {
+        if let Some(why) = self.stops(io) {
             return why.at(io.at.clone()).into();
         }
         if self.policy.get() == Policy::Uncached {
