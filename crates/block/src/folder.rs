@@ -10,7 +10,8 @@ pub trait Folder {
     /// The bytes of a file of at most `max` bytes; `None` if there is none. `Invalid` if it is longer.
     fn read(&self, name: &str, max: usize) -> Pending<Option<Vec<u8>>>;
     /// Makes a file of these bytes, durably, and whole or not at all. False if there is one of this name, whose bytes
-    /// stay: of several that make it at once one succeeds. Makes the folder if there is none.
+    /// stay, and are durable as well then: of several that make it at once one succeeds. Makes the folder if there is
+    /// none.
     fn create(&self, name: &str, bytes: Vec<u8>) -> Pending<bool>;
     /// Makes a file of these bytes, durably, or gives the one of this name these bytes: readers find the old ones or
     /// the new ones, whole. Makes the folder if there is none.

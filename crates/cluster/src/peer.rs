@@ -30,7 +30,6 @@ pub struct Peer {
     taken: u64,
     written: u64,
     durable: u64,
-    checkpoint: u64,
     /// What may be under way, and how much is.
     limit: Credit,
     under_way: BTreeMap<u64, Part>,
@@ -67,7 +66,6 @@ impl Peer {
             taken: serial,
             written: serial,
             durable: serial,
-            checkpoint: 0,
             limit,
             under_way: BTreeMap::new(),
         }
@@ -136,7 +134,6 @@ impl Peer {
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         self.taken = last;
-        self.checkpoint = self.checkpoint.max(batch.checkpoint);
         self.under_way.insert(last, Part { of, ended: false });
         Ok(())
     }
@@ -173,11 +170,6 @@ impl Peer {
     /// Everything up to this serial number is on the flash.
     pub fn written(&self) -> u64 {
         self.written
-    }
-
-    /// The store has everything up to this one, durably: what is here of it may go.
-    pub fn checkpoint(&self) -> u64 {
-        self.checkpoint
     }
 
     fn ack(&self, credit: Credit, reaches_store: bool) -> Ack {

@@ -155,15 +155,16 @@ impl Folder for HostFolder {
         let name = name.to_owned();
         self.call(move |folder| {
             let partial = Partial::write(folder, &bytes)?;
-            match fs::hard_link(&partial.0, folder.join(name)) {
-                Ok(()) => {}
+            let is_new = match fs::hard_link(&partial.0, folder.join(name)) {
+                Ok(()) => true,
                 // Over NFS the answer to a link that was made may have been lost, and the link been asked for again.
-                Err(_) if fs::metadata(&partial.0).is_ok_and(|meta| meta.nlink() == 2) => {}
-                Err(e) if e.kind() == ErrorKind::AlreadyExists => return Ok(false),
+                Err(_) if fs::metadata(&partial.0).is_ok_and(|meta| meta.nlink() == 2) => true,
+                Err(e) if e.kind() == ErrorKind::AlreadyExists => false,
                 Err(e) => return Err(e),
-            }
+            };
+            // Also the name of one that is there: whoever made it may have died before this.
             sync(folder)?;
-            Ok(true)
+            Ok(is_new)
         })
     }
 

@@ -97,9 +97,8 @@ impl Shared {
         record.check()?;
         let newest = self.read(record.volume).await?;
         match newest {
-            // An earlier attempt had succeeded.
-            Some(newest) if newest == record => return Ok(Outcome::Done),
-            Some(newest) if newest.version + 1 != record.version => {
+            // What an earlier attempt made may not be durable: it is made again, which changes nothing.
+            Some(newest) if newest != record && newest.version + 1 != record.version => {
                 return Ok(Outcome::Lost(Box::new(newest)));
             }
             None if record.version != 1 => {
