@@ -5,7 +5,7 @@ mod notes;
 use super::read::Fill;
 use super::{Accelerate, Keys};
 use crate::flash::{Flow, Move, Permit, SLOT};
-use crate::tier::{self, Allotment, Heat, Part, Placement};
+use crate::tier::{self, Allotment, Heat, Part, Placement, Room};
 use lamina_block::{Buf, Build, Bytes, Command, Error, Result};
 use lamina_kit::command::{args, unknown};
 use serde::Deserialize;
@@ -84,7 +84,11 @@ impl Accelerate {
         let runs = self.cache.runs(&self.volume, blocks.clone());
         let hits = runs.iter().filter(|run| run.slot.is_some()).map(|run| run.blocks.end - run.blocks.start);
         let level = self.volume.budget.borrow_mut().level(self.env.now());
-        let reading = heat.begin_read(&at, hits.sum(), level, self.env.now());
+        if heat.asks_for_share() {
+            heat.set_share(self.cache.share(&self.volume));
+        }
+        let room = Room { level, is_full: self.cache.is_full() };
+        let reading = heat.begin_read(&at, hits.sum(), room, self.env.now());
         let is_pinned = self.volume.is_pinned(blocks.start);
         if !is_pinned {
             self.volume.budget.borrow_mut().refuse(reading.refused * SLOT as u64);

@@ -79,6 +79,11 @@ impl Cache {
         self.space.borrow().low_water()
     }
 
+    /// True if what comes throws out something else.
+    pub fn is_full(&self) -> bool {
+        self.space.borrow().is_full(self.free_segments())
+    }
+
     /// True if space is short now.
     pub(super) fn is_urgent(&self) -> bool {
         self.space.borrow().is_urgent(self.free_segments())

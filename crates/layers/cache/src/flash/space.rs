@@ -64,6 +64,11 @@ impl Space {
         free < self.low_water()
     }
 
+    /// True if space has been made lately for what came, or is about to be.
+    pub fn is_full(&self, free: usize) -> bool {
+        free <= (self.low_water() + TOGETHER).min(self.segments / 2)
+    }
+
     /// True if reclaim is to be quick, rather than to copy little.
     pub fn is_urgent(&self, free: usize) -> bool {
         free <= self.low_water() * 3 / 4

@@ -10,6 +10,7 @@
 use super::Kind;
 use super::costs::{Costs, Work};
 use super::map::Map;
+use super::miniature::{Models, Read};
 use super::monitor::{EXTENT, Monitor, Use};
 use super::placement::Placement;
 use super::worth::Worth;
@@ -35,8 +36,20 @@ const WEIGHT: f32 = 1.0 / 1024.0;
 /// pays for one movement of the arm with many blocks.
 const COUNTS: f32 = 1.0 / 4.0;
 
+/// The share of the fast device, which others change, is asked for once in so many reads.
+const SHARE_READS: u32 = 1024;
+
 /// Extents that are looked at for some that lack copies: 65,536 blocks, for which others wait.
 const LOOKED: usize = 1024;
+
+/// How much may be copied, when a read begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    /// How full the bucket of the budget of writes is, from 0 to 1.
+    pub level: f64,
+    /// A copy throws out another one.
+    pub is_full: bool,
+}
 
 /// A read under way.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +78,8 @@ pub(crate) struct Heat {
     /// The mean of what copies save for each block, over recent reads.
     mean: Cell<Option<f32>>,
     worth: RefCell<Worth>,
+    models: RefCell<Models>,
+    reads: Cell<u32>,
     /// Somebody sees to it that what is used gets into pages.
     notes: Cell<bool>,
     /// Milliseconds that the slow device was spared, and that its reads took.
@@ -81,6 +96,8 @@ impl Heat {
             monitor: RefCell::new(Monitor::new(EXTENTS_MAX, HALF_LIFE)),
             mean: Cell::new(None),
             worth: RefCell::new(Worth::new()),
+            models: RefCell::new(Models::new()),
+            reads: Cell::new(0),
             notes: Cell::new(false),
             saved_ms: Cell::new(0.0),
             spent_ms: Cell::new(0.0),
@@ -95,9 +112,8 @@ impl Heat {
         self.placement.set(placement);
     }
 
-    /// A read of `at` begins, of which the fast device has so many blocks. `level` is how full the bucket of its budget
-    /// of writes is, from 0 to 1.
-    pub fn begin_read(&self, at: &Range<u64>, hits: u64, level: f64, now: Time) -> Reading {
+    /// A read of `at` begins, of which the fast device has so many blocks.
+    pub fn begin_read(&self, at: &Range<u64>, hits: u64, room: Room, now: Time) -> Reading {
         let range = blocks(at);
         let count = range.end - range.start;
         let mut streams = self.streams.borrow_mut();
@@ -106,18 +122,42 @@ impl Heat {
         let mean = self.mean.get().unwrap_or(saves);
         self.mean.set(Some(mean + (saves - mean) * WEIGHT));
         let placement = self.placement.get();
-        let wants = !placement.passes(range.start, kind, count) && hits < count;
-        let fills = wants && self.is_worth(range.start / EXTENT, saves, level);
         let counts = placement != Placement::Heat || saves >= mean * COUNTS;
-        let refused = if wants && !fills { count - hits } else { 0 };
+        // By what this read costs for each block, and what the blocks of its extent have cost lately.
+        let worth = || self.monitor.borrow().extent(range.start / EXTENT).ms() / EXTENT as f32 + saves;
+        if placement == Placement::Heat {
+            let fast_ms = || self.costs.borrow().fast(count) / count as f32;
+            let rank = || self.worth.borrow().rank(worth());
+            self.model(&range, || Read { rank: rank(), slow_ms: saves, fast_ms: fast_ms(), counts });
+        }
+        let part = if room.is_full { self.copied_part() } else { 1.0 };
+        let (mut fills, mut refused) = (false, 0);
+        if !placement.passes(range.start, kind, count) && hits < count {
+            let worth = worth();
+            let rank = self.worth.borrow().rank(worth);
+            self.worth.borrow_mut().add(worth);
+            fills = rank < part.min(room.level);
+            refused = if rank < part && !fills { count - hits } else { 0 };
+        }
         Reading { kind, began: now, blocks: count, hits, saves, fills, refused, counts }
     }
 
-    /// Whether a copy is worth what it takes of a budget: by what this read costs for each block, and what the blocks
-    /// of its extent have cost lately.
-    fn is_worth(&self, extent: u64, saves: f32, level: f64) -> bool {
-        let before = self.monitor.borrow().extent(extent).ms() / EXTENT as f32;
-        self.worth.borrow_mut().is_among(before + saves, level)
+    /// True for one read in many: the share of the volume is asked for then (`set_share`).
+    pub fn asks_for_share(&self) -> bool {
+        let reads = self.reads.get();
+        self.reads.set(reads.wrapping_add(1));
+        reads.is_multiple_of(SHARE_READS)
+    }
+
+    /// So many blocks of the fast device are the volume's.
+    pub fn set_share(&self, blocks: u64) {
+        self.models.borrow_mut().set_share(blocks);
+    }
+
+    /// Models learn of a read of some blocks.
+    fn model(&self, blocks: &Range<u64>, read: impl Fn() -> Read) {
+        let sampled = self.models.borrow().sampled(blocks.clone());
+        sampled.for_each(|part| self.models.borrow_mut().read(&part, read()));
     }
 
     /// A read has ended.
@@ -143,6 +183,10 @@ impl Heat {
     /// A write of `at` begins.
     pub fn write(&self, at: &Range<u64>) {
         let is_sequential = self.streams.borrow_mut().follow(at) > 0;
+        if self.placement.get() == Placement::Heat {
+            let mut models = self.models.borrow_mut();
+            models.sampled(blocks(at)).for_each(|part| models.write(&part));
+        }
         self.observe(at, Use { is_write: true, is_sequential, ..Use::default() });
     }
 
@@ -213,13 +257,19 @@ impl Heat {
         self.notes.set(false);
     }
 
+    /// The part of recent misses that gets copies while a copy throws out another one, from 0 to 1.
+    fn copied_part(&self) -> f64 {
+        if self.placement.get() == Placement::Heat { self.models.borrow().part() } else { 1.0 }
+    }
+
     /// What is shown.
     pub fn info(&self) -> Value {
         json!({
             "placement": self.placement.get().to_string(),
             "saved_seconds": self.saved_ms.get() / 1e3,
             "spent_seconds": self.spent_ms.get() / 1e3,
-            "monitor_memory": self.monitor.borrow().memory(),
+            "copied_part": self.copied_part(),
+            "monitor_memory": self.monitor.borrow().memory() + self.models.borrow().memory(),
         })
     }
 }

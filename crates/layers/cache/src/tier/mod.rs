@@ -17,8 +17,10 @@
 //!
 //! Keys:
 //! * `over`: the slow device, then the device of kind `flash`.
-//! * `placement` ("heat"): which blocks get a copy when they are read, and stay. "heat": all, and those stay that save
-//!   time for their space; "lru": all, and those stay that are asked for; "random-to-ssd": those of small requests that
+//! * `placement` ("heat"): which blocks get a copy when they are read, and stay. "heat": while the fast device is
+//!   full, the best half of recent misses by the milliseconds that their blocks cost the slow one, or all of them,
+//!   or the best quarter, whichever would have cost the least lately (`copied_part`), and those stay that save time
+//!   for their space; "lru": all, and those stay that are asked for; "random-to-ssd": those of small requests that
 //!   go on where no other ended; "static:PERCENT": those of so many percent of all extents of 256 KiB.
 //! * `weight` (100): how much of the fast device the volume has beside other volumes, from 1 to 10000; and how much of
 //!   the time of the slow one, while volumes with other weights ask for it, too.
@@ -47,12 +49,13 @@
 mod costs;
 mod heat;
 mod map;
+mod miniature;
 mod monitor;
 mod notes;
 mod placement;
 mod worth;
 
-pub(crate) use heat::Heat;
+pub(crate) use heat::{Heat, Room};
 pub(crate) use placement::Placement;
 
 use crate::accelerate::{self, Accelerate};
@@ -188,8 +191,8 @@ impl Keys {
     }
 }
 
-const OWN_FIGURES: [Figure; 10] = {
-    use Unit::{Bytes, Count, Seconds, Text};
+const OWN_FIGURES: [Figure; 11] = {
+    use Unit::{Bytes, Count, Ratio, Seconds, Text};
     [
         Figure::shown("/placement", Text, "Which blocks get a copy.").column("PLACEMENT"),
         Figure::gauge("weight", "/weight", Count, "How much of both devices the volume has beside others."),
@@ -198,6 +201,7 @@ const OWN_FIGURES: [Figure; 10] = {
             .column("SAVED"),
         Figure::counter("spent_seconds_total", "/spent_seconds", Seconds, "Reads of the slow device took.")
             .column("SPENT"),
+        Figure::gauge("copied_part", "/copied_part", Ratio, "Of recent misses, while the fast device is full."),
         Figure::gauge("write_budget_bytes", "/write_budget/bytes", Bytes, "What copies may write in a day.")
             .nullable(),
         Figure::gauge(

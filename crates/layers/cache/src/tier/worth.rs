@@ -22,17 +22,20 @@ impl Worth {
         Worth { recent: Vec::with_capacity(RECENT), next: 0 }
     }
 
-    /// Whether a miss whose blocks cost so many milliseconds each is among the best part of recent ones, of which
-    /// `level`, from 0 to 1, says how large it is.
-    pub fn is_among(&mut self, ms: f32, level: f64) -> bool {
+    /// Which part of recent misses is worth more than one whose blocks cost so many milliseconds each: from 0, less
+    /// than 1. It is copied if that is less than the part that is to be copied.
+    pub fn rank(&self, ms: f32) -> f64 {
         let better = self.recent.iter().filter(|other| **other > ms).count();
-        let is_among = (better as f64) < level * (self.recent.len() + 1) as f64;
+        better as f64 / (self.recent.len() + 1) as f64
+    }
+
+    /// A miss, with which others are compared from now on.
+    pub fn add(&mut self, ms: f32) {
         match self.recent.get_mut(self.next) {
             Some(oldest) => *oldest = ms,
             None => self.recent.push(ms),
         }
         self.next = (self.next + 1) % RECENT;
-        is_among
     }
 }
 
@@ -40,12 +43,18 @@ impl Worth {
 mod tests {
     use super::*;
 
+    fn is_among(worth: &mut Worth, ms: f32, level: f64) -> bool {
+        let rank = worth.rank(ms);
+        worth.add(ms);
+        rank < level
+    }
+
     /// How many of 1000 misses that cost 0 to 99 ms are copied at a level, and the least of them.
     fn copied(level: f64) -> (usize, f32) {
         let mut worth = Worth::new();
         let costs = || (0..1000).map(|n| (n * 37 % 100) as f32);
-        assert!(costs().all(|ms| worth.is_among(ms, 1.0)));
-        let copied: Vec<f32> = costs().filter(|ms| worth.is_among(*ms, level)).collect();
+        assert!(costs().all(|ms| is_among(&mut worth, ms, 1.0)));
+        let copied: Vec<f32> = costs().filter(|ms| is_among(&mut worth, *ms, level)).collect();
         (copied.len(), copied.into_iter().fold(f32::INFINITY, f32::min))
     }
 
@@ -62,7 +71,7 @@ mod tests {
     #[test]
     fn equals_are_all_copied_or_none() {
         let mut worth = Worth::new();
-        assert!((0..1000).all(|_| worth.is_among(3.0, 0.01)));
-        assert!(!worth.is_among(3.0, 0.0));
+        assert!((0..1000).all(|_| is_among(&mut worth, 3.0, 0.01)));
+        assert!(!is_among(&mut worth, 3.0, 0.0));
     }
 }

@@ -1,4 +1,4 @@
-//! The daily write budget of a tier.
+//! Which reads get copies: the daily write budget of a tier, and the models of `heat`.
 
 use super::*;
 use lamina_block::Op;
@@ -51,7 +51,7 @@ fn budget(node: &Rc<Node>, name: &str) -> u64 {
 
 #[test]
 fn copies_write_no_more_than_the_budget_and_an_hours_worth() {
-    over_large(json!({ "write-budget": BUDGET }), |env, top, written| async move {
+    over_large(json!({ "write-budget": BUDGET, "placement": "lru" }), |env, top, written| async move {
         let mut hours = vec![0];
         for _ in 0..30 {
             scan(&env, &top, 600, HOUR).await;
@@ -68,7 +68,7 @@ fn copies_write_no_more_than_the_budget_and_an_hours_worth() {
         assert!(budget(&top, "refused_bytes") > budget(&top, "copied_bytes") / 2);
         assert!(budget(&top, "today_bytes") < budget(&top, "copied_bytes"), "a day has ended");
     });
-    over_large(json!({}), |env, top, written| async move {
+    over_large(json!({ "placement": "lru" }), |env, top, written| async move {
         scan(&env, &top, 3 * 600, 3 * HOUR).await;
         assert!(written.get() > 5 * BUDGET / 24, "{} without a budget", written.get());
         assert_eq!((budget(&top, "refused_bytes"), &top.info()["write_budget"]["bytes"]), (0, &Value::Null));
@@ -116,7 +116,7 @@ fn writes_of_clients_land_without_a_budget() {
 
 #[test]
 fn a_budget_changes_live() {
-    over_large(json!({ "write-budget": BUDGET }), |env, top, _| async move {
+    over_large(json!({ "write-budget": BUDGET, "placement": "lru" }), |env, top, _| async move {
         scan(&env, &top, 2000, HOUR).await;
         let before = budget(&top, "copied_bytes");
         let told = ctl(&top, "set-write-budget", json!({ "budget": "96GiB" })).await;
@@ -128,6 +128,25 @@ fn a_budget_changes_live() {
         scan(&env, &top, 100, HOUR).await;
         assert_eq!(budget(&top, "refused_bytes"), refused, "no limit");
     });
+}
+
+#[test]
+fn heat_copies_less_of_what_is_not_asked_for_again() {
+    let copied = |keys: Value| {
+        let copied = Rc::new(Cell::new(0));
+        let told = Rc::clone(&copied);
+        over_large(keys, |env, top, _| async move {
+            scan(&env, &top, 4000, HOUR).await;
+            told.set(budget(&top, "copied_bytes"));
+            assert_eq!(budget(&top, "refused_bytes"), 0, "there is no budget");
+            let part = &top.info()["copied_part"];
+            let is_lru = top.info()["placement"] == "lru";
+            assert!(if is_lru { *part == 1.0 } else { *part == 0.5 || *part == 0.25 }, "{part}");
+        });
+        copied.get()
+    };
+    let [heat, lru] = ["heat", "lru"].map(|placement| copied(json!({ "placement": placement })));
+    assert!(lru > 200 << 20 && heat < lru * 2 / 3, "{heat} of {lru}");
 }
 
 #[test]
