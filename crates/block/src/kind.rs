@@ -66,6 +66,8 @@ impl Build {
 pub struct Over<'a> {
     /// The kinds of the devices of `over`, in order.
     pub kinds: &'a [&'a Kind],
+    /// The kinds of those below them, in no order.
+    pub deeper: &'a [&'a Kind],
     /// The device has another one for its metadata.
     pub metadata: bool,
     /// The hierarchy is persistent: there are state records ([`Build::keep`]).

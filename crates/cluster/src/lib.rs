@@ -21,6 +21,7 @@ pub mod conn;
 pub mod host;
 pub mod members;
 pub mod peer;
+pub mod reservation;
 pub mod sender;
 pub mod serve;
 pub mod takeover;

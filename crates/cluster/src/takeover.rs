@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!      the vault says          this host                     it may have the volume
-//!      nobody, or this host    -                             at once
+//!      nobody, or this host    -                             at once, if it has what the store lacks
 //!      through                 any other                     when the holder is silent; late writes are to be fenced
 //!      back, recovering        has the flash of a member     when the holder is silent; what is there is replayed
 //!      back, recovering        has none of them              never: the store lacks what they have
@@ -51,21 +51,25 @@ pub fn may_have(record: &Record, me: &Holder, silent: Duration, lease: Duration)
     let is_member = me.flash.is_some_and(|flash| record.mode.members().contains(&flash));
     let holder = record.holder.as_ref();
     let is_mine = holder.is_none_or(|holder| holder.host == me.host);
+    if let Some(holder) = holder.filter(|_| !is_mine && silent < lease) {
+        return May::Wait(format!(
+            "{holder} has the volume in generation {}, and is alive",
+            record.generation
+        ));
+    }
     if record.mode != Mode::Through && !is_member {
         let flashes: Vec<String> = record.mode.members().iter().map(|flash| flash.to_string()).collect();
         let last = holder.or(record.previous.as_ref()).map_or("nobody".into(), |holder| holder.to_string());
         return May::Not(format!(
-            "the store lacks writes that only flash {} has; the volume was last held by {last}. Start that host, or \
-             connect its flash to this one",
-            flashes.join(" and ")
+            "the store lacks writes of volume {:?} that only flash {} has; it was last held by {last}. Start that host, \
+             or connect its flash to this one; if the flash is lost, `lamina vault VAULT accept-loss {}` gives these \
+             writes up, where VAULT is the folder of the vault",
+            record.name,
+            flashes.join(" and "),
+            record.name
         ));
     }
-    match holder {
-        Some(holder) if !is_mine && silent < lease => {
-            May::Wait(format!("{holder} has the volume in generation {}, and is alive", record.generation))
-        }
-        _ => May::Have(Box::new(taken(record, me, is_mine))),
-    }
+    May::Have(Box::new(taken(record, me, is_mine)))
 }
 
 /// The record of a volume that `me` has from now on.
@@ -76,9 +80,12 @@ fn taken(record: &Record, me: &Holder, is_mine: bool) -> Record {
             Mode::Recovering { members: members.clone() }
         }
     };
+    let last = record.holder.as_ref().or(record.previous.as_ref());
+    let is_same_flash = me.flash.is_some() && last.is_some_and(|last| last.flash == me.flash);
     Record {
         holder: Some(me.clone()),
         generation: record.generation + 1,
+        since: if is_same_flash { record.since } else { record.generation + 1 },
         mode,
         previous: record.holder.clone().or(record.previous.clone()),
         // Requests of the host's own past ended with its process; those of another one may be anywhere.
@@ -101,10 +108,12 @@ mod tests {
     fn record(holder: Option<Holder>, mode: Mode) -> Record {
         Record {
             volume: Uuid::from_u128(9),
+            name: "vm1".into(),
             version: 3,
             nonce: Uuid::from_u128(8),
             holder,
             generation: 2,
+            since: 1,
             mode,
             checkpoint: 50,
             previous: None,

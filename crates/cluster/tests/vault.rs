@@ -15,10 +15,12 @@ const VOLUME: Uuid = Uuid::from_u128(0x11);
 fn first(env: &SimEnv, host: &str) -> Record {
     Record {
         volume: VOLUME,
+        name: "vm1".into(),
         version: 1,
         nonce: Uuid::from_u128(env.random().into()),
         holder: Some(Holder { host: host.into(), flash: None }),
         generation: 1,
+        since: 1,
         mode: Mode::Through,
         checkpoint: 0,
         previous: None,
@@ -133,6 +135,10 @@ fn of_several_that_change_a_record_at_once_one_does() {
 struct Replaced(Rc<SimFolder>);
 
 impl Vault for Replaced {
+    fn volumes(&self) -> Pending<Vec<Uuid>> {
+        Box::pin(async { Ok(vec![VOLUME]) })
+    }
+
     fn heard(&self, _: &str) -> Pending<Option<Beat>> {
         Box::pin(async { Ok(None) })
     }

@@ -6,7 +6,7 @@ use crate::keys;
 use crate::plan::DEPTH_MAX;
 use crate::report::{Report, Subject, quoted};
 use crate::source::Source;
-use lamina_block::{Address, Over};
+use lamina_block::{Address, Kind, Over};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
@@ -39,7 +39,9 @@ pub(crate) fn layers(drafts: &[Draft], persistent: bool, source: &Source, report
         if !kind.children.contains(&kinds.len()) {
             continue;
         }
-        if let Err(e) = keys.check(&Over { kinds: &kinds, metadata: draft.has_metadata, persistent }) {
+        let deeper = deeper(over, &by_name);
+        let over = Over { kinds: &kinds, deeper: &deeper, metadata: draft.has_metadata, persistent };
+        if let Err(e) = keys.check(&over) {
             let (key, message) = keys::of_message(kind, e.message());
             let at = key.and_then(|key| keys::place(source, &draft.name, key));
             let subject = Subject::Device(draft.name.clone());
@@ -70,6 +72,21 @@ fn overlapping(below: &str, mut parts: Vec<(&Draft, Range<u64>)>, report: &mut R
         }
         widest = widest.filter(|(_, end)| *end >= part.end).or(Some((draft, part.end)));
     }
+}
+
+/// The kinds of what is below the devices `over`, without these, as far as they are known. The graph has no cycle that
+/// could be followed for ever: each name is looked at once.
+fn deeper<'a>(over: &'a [String], by_name: &HashMap<&str, &'a Draft>) -> Vec<&'a Kind> {
+    let below = |name: &str| by_name.get(name).map(|draft| &draft.over[..]).unwrap_or_default();
+    let mut left: Vec<&String> = over.iter().flat_map(|name| below(name)).collect();
+    let (mut seen, mut kinds) = (HashSet::new(), Vec::new());
+    while let Some(name) = left.pop() {
+        if seen.insert(name) {
+            kinds.extend(by_name.get(name.as_str()).and_then(|draft| draft.kind.as_ref()));
+            left.extend(below(name));
+        }
+    }
+    kinds
 }
 
 /// The numbers of the devices below each device; a name that does not exist is reported.

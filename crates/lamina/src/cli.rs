@@ -143,6 +143,14 @@ pub enum Command {
                       m.toml"
     )]
     Calibrate(Calibrate),
+    /// Show which hosts have the volumes of a vault, and settle what no host may decide.
+    ///
+    /// A vault is the folder that devices of kind `reservation` name. Without an action: its volumes, the host that has
+    /// each of them, and where the writes are that the store lacks. Nothing is asked of any daemon.
+    #[command(
+        after_help = "Examples: lamina vault /mnt/shared/vault; lamina vault /mnt/shared/vault host-is-dead a"
+    )]
+    Vault(Vault),
     /// List the kinds of layers that a hierarchy file may use.
     Kinds(Kinds),
     /// Print a completion script for a shell.
@@ -481,6 +489,40 @@ pub struct Trace {
     /// The file [default: standard output].
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+}
+
+/// Arguments of `vault`.
+#[derive(Args, Debug)]
+pub struct Vault {
+    /// The folder of the vault.
+    pub folder: PathBuf,
+    /// What to do.
+    #[command(subcommand)]
+    pub action: Option<VaultAction>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What is done to a vault.
+#[derive(Subcommand, Debug)]
+pub enum VaultAction {
+    /// Say that a host is dead: that it is off, or cut off from the stores. Others may take its volumes then.
+    ///
+    /// A host that only seems to be dead, and still writes to a store, would write there beside the next one: see to it
+    /// first that the host is off.
+    HostIsDead {
+        /// The host.
+        host: String,
+    },
+    /// Give up the writes of a volume that only a lost flash has: its store counts as it is.
+    AcceptLoss {
+        /// The volume.
+        volume: String,
+        /// Do not ask for confirmation.
+        #[arg(long)]
+        force: bool,
+    },
 }
 
 /// Arguments of `kinds`.

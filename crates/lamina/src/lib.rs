@@ -44,6 +44,7 @@ mod overlay;
 mod predict;
 mod record;
 mod uri;
+mod vault;
 
 use clap::Parser;
 use cli::{Cli, Command};
@@ -78,6 +79,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Trace(args) => record::run(args),
         Command::Predict(args) => predict::run(args),
         Command::Calibrate(args) => calibrate::run(args),
+        Command::Vault(args) => vault::run(args),
         Command::Kinds(args) => kinds::run(args),
         Command::Completions(args) => generate::completions(args),
         Command::Man(args) => generate::man(args),

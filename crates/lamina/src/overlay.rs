@@ -8,8 +8,8 @@
 
 use crate::files;
 use lamina_block::{
-    Address, Buf, Build, Config, Conn, Env, Error, ErrorKind, Geometry, Io, Kind, Layer, Listener, Made,
-    Manage, Node, Op, OpenDisk, Passthrough, Pending, Pool, Result, Step, Time, Zones,
+    Address, Buf, Build, Config, Conn, Env, Error, ErrorKind, Folder, Geometry, Io, Kind, Layer, Listener,
+    Made, Manage, Node, Op, OpenDisk, Passthrough, Pending, Pool, Result, Step, Time, Zones,
 };
 use lamina_nbd::client;
 use serde::Deserialize;
@@ -85,6 +85,40 @@ impl Overlaid {
     }
 }
 
+/// A folder that other hosts share, as if there were no other host and nothing in it: nobody is told anything.
+#[derive(Default)]
+struct Apart(RefCell<BTreeMap<String, Vec<u8>>>);
+
+impl Folder for Apart {
+    fn list(&self) -> Pending<Vec<String>> {
+        let names = self.0.borrow().keys().cloned().collect();
+        Box::pin(async { Ok(names) })
+    }
+
+    fn read(&self, name: &str, max: usize) -> Pending<Option<Vec<u8>>> {
+        let bytes = self.0.borrow().get(name).filter(|bytes| bytes.len() <= max).cloned();
+        Box::pin(async { Ok(bytes) })
+    }
+
+    fn create(&self, name: &str, bytes: Vec<u8>) -> Pending<bool> {
+        let is_new = !self.0.borrow().contains_key(name);
+        if is_new {
+            self.0.borrow_mut().insert(name.into(), bytes);
+        }
+        Box::pin(async move { Ok(is_new) })
+    }
+
+    fn replace(&self, name: &str, bytes: Vec<u8>) -> Pending {
+        self.0.borrow_mut().insert(name.into(), bytes);
+        Box::pin(async { Ok(()) })
+    }
+
+    fn remove(&self, name: &str) -> Pending {
+        self.0.borrow_mut().remove(name);
+        Box::pin(async { Ok(()) })
+    }
+}
+
 impl Env for Overlaid {
     fn now(&self) -> Time {
         self.inner.now()
@@ -132,6 +166,10 @@ impl Env for Overlaid {
             }
             Ok(over(&name, &inner, disk, written))
         })
+    }
+
+    fn folder(&self, _path: PathBuf) -> Result<Rc<dyn Folder>> {
+        Ok(Rc::new(Apart::default()))
     }
 
     fn open_zoned(&self, path: PathBuf) -> Pending<Rc<dyn Layer>> {

@@ -14,8 +14,9 @@ pub use lamina_crypt::crypt;
 pub use lamina_snapshot::snapshot;
 use std::sync::LazyLock;
 pub use {
-    lamina_address as address, lamina_cache as cache, lamina_digest as digest, lamina_kit as kit,
-    lamina_lab as lab, lamina_redundancy as redundancy, lamina_sinks as sinks, lamina_timing as timing,
+    lamina_address as address, lamina_cache as cache, lamina_digest as digest, lamina_hosts as hosts,
+    lamina_kit as kit, lamina_lab as lab, lamina_redundancy as redundancy, lamina_sinks as sinks,
+    lamina_timing as timing,
 };
 
 /// Every kind of layer that is here.
@@ -28,6 +29,7 @@ pub static KINDS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
         digest::KINDS,
         lamina_crypt::KINDS,
         cache::KINDS,
+        hosts::KINDS,
         lab::KINDS,
         timing::KINDS,
     ];

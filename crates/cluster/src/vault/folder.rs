@@ -15,7 +15,7 @@
 use super::{Beat, Outcome, RECORD_MAX, Record, Vault};
 use lamina_block::{Env, Error, Folder, Pending, Result, Time};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 use uuid::Uuid;
@@ -136,6 +136,15 @@ impl Shared {
 }
 
 impl Vault for FolderVault {
+    fn volumes(&self) -> Pending<Vec<Uuid>> {
+        let list = self.shared.folder.list();
+        Box::pin(async move {
+            let volume = |name: String| Uuid::parse_str(name.split_once(".record.")?.0).ok();
+            let volumes: BTreeSet<Uuid> = list.await?.into_iter().filter_map(volume).collect();
+            Ok(volumes.into_iter().collect())
+        })
+    }
+
     fn read(&self, volume: Uuid) -> Pending<Option<Record>> {
         let shared = Rc::clone(&self.shared);
         Box::pin(async move { shared.read(volume).await })

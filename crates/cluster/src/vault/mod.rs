@@ -16,7 +16,7 @@ mod folder;
 mod record;
 
 pub use folder::FolderVault;
-pub use record::{Holder, Mode, RECORD_MAX, Record};
+pub use record::{Holder, Mode, NAME_MAX, RECORD_MAX, Record, is_name};
 
 use lamina_block::{Env, Pending, Result};
 use serde::{Deserialize, Serialize};
@@ -47,6 +47,8 @@ pub struct Beat {
 
 /// What keeps the records of volumes, and the beats of hosts.
 pub trait Vault {
+    /// The volumes that have records, in no order.
+    fn volumes(&self) -> Pending<Vec<Uuid>>;
     /// The newest record of a volume; `None` if it has none. `Corrupt` if it is damaged: an older one is no answer.
     fn read(&self, volume: Uuid) -> Pending<Option<Record>>;
     /// Makes a record the newest one of its volume, if it follows the one that is. After an error it may become so at

@@ -14,8 +14,14 @@ const MAGIC: &str = "lamina-vault";
 const FORMAT: u32 = 1;
 /// Flashes that have the writes of a volume, at most: the holder's, and those of three peers.
 pub const MEMBERS_MAX: usize = 4;
-/// The longest name of a host.
-const HOST_MAX: usize = 64;
+/// The longest name of a host, or of a volume.
+pub const NAME_MAX: usize = 64;
+
+/// True for a name of a host or a volume: 1 to 64 letters, digits, `-`, `_` and `.`.
+pub fn is_name(name: &str) -> bool {
+    let is_valid = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    (1..=NAME_MAX).contains(&name.len()) && name.chars().all(is_valid)
+}
 
 /// A host, as the one that has a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,6 +67,8 @@ impl Mode {
 pub struct Record {
     /// The volume.
     pub volume: Uuid,
+    /// Its name, for people.
+    pub name: String,
     /// One more than that of the record before.
     pub version: u64,
     /// Drawn for this record: its writer knows it by that.
@@ -69,6 +77,9 @@ pub struct Record {
     pub holder: Option<Holder>,
     /// Rises with each change of hands. Writes of an older one count no more.
     pub generation: u64,
+    /// The generation in which the holder's flash began to have the volume, without another one in between: what that
+    /// flash had of it before is older than the store.
+    pub since: u64,
     /// Where its writes are.
     pub mode: Mode,
     /// The store has the writes up to this serial number, when the record was made.
@@ -96,10 +107,9 @@ impl Record {
     /// Fails if it says something impossible.
     pub fn check(&self) -> Result<()> {
         let names = [&self.holder, &self.previous].into_iter().flatten();
-        let is_name = |name: &str| {
-            (1..=HOST_MAX).contains(&name.len())
-                && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
-        };
+        if !is_name(&self.name) {
+            return Err(corrupt(format!("{:?} is no name of a volume", self.name)));
+        }
         if let Some(holder) = names.into_iter().find(|holder| !is_name(&holder.host)) {
             return Err(corrupt(format!("{:?} is no name of a host", holder.host)));
         }
@@ -113,6 +123,7 @@ impl Record {
         }
         if [self.version, self.generation].contains(&u64::MAX)
             || self.version == 0
+            || self.since > self.generation
             || self.unfenced.is_some_and(|generation| generation >= self.generation)
         {
             return Err(corrupt("its numbers contradict each other"));
@@ -161,10 +172,12 @@ mod tests {
         let uuid = Uuid::from_u128;
         Record {
             volume: uuid(1),
+            name: "vm1".into(),
             version: 7,
             nonce: uuid(2),
             holder: Some(Holder { host: "a".into(), flash: Some(uuid(3)) }),
             generation: 4,
+            since: 2,
             mode: Mode::Back { members: vec![uuid(3), uuid(5)] },
             checkpoint: 1000,
             previous: Some(Holder { host: "b.example".into(), flash: None }),
@@ -203,7 +216,9 @@ mod tests {
             (Record { mode: twice, ..record() }, "twice"),
             (Record { mode: many, ..record() }, "not from 1 to 4"),
             (Record { mode: Mode::Back { members: vec![] }, ..record() }, "not from 1 to 4"),
+            (Record { name: "vm 1".into(), ..record() }, "no name of a volume"),
             (Record { version: 0, ..record() }, "contradict"),
+            (Record { since: 5, ..record() }, "contradict"),
             (Record { unfenced: Some(4), ..record() }, "contradict"),
             (Record { generation: u64::MAX, ..record() }, "contradict"),
         ];

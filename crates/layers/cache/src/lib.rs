@@ -13,4 +13,9 @@ lamina_kit::kinds! {
 mod ticket;
 
 #[cfg(test)]
-lamina_testing::with_kinds!(lamina_sinks::KINDS, lamina_lab::KINDS, lamina_address::KINDS);
+lamina_testing::with_kinds!(
+    lamina_sinks::KINDS,
+    lamina_lab::KINDS,
+    lamina_address::KINDS,
+    lamina_hosts::KINDS
+);

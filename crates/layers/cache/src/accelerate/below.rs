@@ -11,8 +11,28 @@
 
 use super::failure::SideResult;
 use super::{Accelerate, Policy};
-use lamina_block::{Consent, Effect, Error, Fate, Node, Result};
+use crate::flash;
+use lamina_block::{Config, Consent, Effect, Error, Fate, Kind, Node, Over, Result};
 use std::rc::Rc;
+
+/// Fails unless a device is over a store and a flash, in this order.
+pub(crate) fn check_over(over: &Over<'_>) -> Result<()> {
+    let is_flash = |kind: &Kind| kind.name == flash::Keys::KIND;
+    match over.kinds {
+        [_, cache] if is_flash(cache) => match over.deeper.iter().find(|kind| kind.traits.reserves) {
+            None => Ok(()),
+            // It would not know of the writes that only the flash has.
+            Some(kind) => Err(Error::invalid(format!(
+                "over: the device of kind \"{}\" further down has to be the store itself",
+                kind.name
+            ))),
+        },
+        [store, _] if is_flash(store) => {
+            Err(Error::invalid("over: the store comes first, and the device of kind \"flash\" second"))
+        }
+        _ => Err(Error::invalid("over: the second device is to be one of kind \"flash\"")),
+    }
+}
 
 impl Accelerate {
     pub(super) fn consents(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {

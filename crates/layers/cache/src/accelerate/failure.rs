@@ -143,6 +143,11 @@ impl Failure {
         self.condition.borrow().stopped().cloned()
     }
 
+    /// Another host has the volume: requests fail from now on.
+    pub fn fence(&self, why: Error) {
+        self.condition.borrow_mut().stop(why);
+    }
+
     /// Why it does not help to wait for the store, if it does not.
     pub fn hopeless(&self) -> Option<Error> {
         self.condition.borrow().hopeless().cloned()
@@ -280,6 +285,9 @@ impl Accelerate {
     }
 
     fn goes_on(&self) {
+        if self.is_fenced() {
+            return;
+        }
         self.failure.condition.borrow_mut().go_on();
         tracing::info!(device = %self.name, "the flash works again: the device goes on");
         self.moved.notify();
@@ -324,7 +332,7 @@ impl Accelerate {
     /// Why a request fails before it begins, if it does. A read is tried although the device is stopped: it finds what
     /// the store has, too, and fails for the rest.
     pub(super) fn stops(&self, io: &Io) -> Option<Error> {
-        self.failure.stopped().filter(|_| !matches!(io.op, Op::Read(_)) || self.is_unknown())
+        self.failure.stopped().filter(|_| !matches!(io.op, Op::Read(_)) || self.is_unknown() || self.is_fenced())
     }
 
     /// It is stopped since it was opened, without its flash.
@@ -500,6 +508,9 @@ impl Accelerate {
 
     /// Why the flash is not used, or why it is stopped.
     pub(super) fn flash_trouble(&self) -> Option<String> {
+        if self.is_fenced() {
+            return None;
+        }
         let trouble = self.failure.trouble.borrow().as_ref().map(Error::to_string);
         self.failure.hopeless().map(|e| e.message().to_owned()).or(trouble).or_else(|| self.unread())
     }
@@ -508,6 +519,7 @@ impl Accelerate {
     pub(super) fn lost(&self) -> Value {
         match self.failure.stopped() {
             None => Value::Null,
+            Some(_) if self.is_fenced() => Value::Null,
             Some(_) if self.is_unknown() => json!({ "unknown": true }),
             Some(_) => self.unprotected().json(),
         }

@@ -102,6 +102,7 @@ mod destage;
 mod discard;
 mod epoch;
 mod failure;
+mod fence;
 mod flow;
 mod pace;
 mod parts;
@@ -116,14 +117,16 @@ mod write;
 
 use crate::flash::{self, Cache, SLOT, Volume};
 use crate::tier::Heat;
+pub(crate) use below::check_over;
 use epoch::Epochs;
 use failure::Failure;
 use flow::Flow;
 use lamina_block::{
     Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Env, Error, Extent, Geometry, Healed,
-    Interval, Io, Job, Judge, Kind, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result,
+    Interval, Io, Job, Judge, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result,
     Signal, Step, Traits, Verb,
 };
+use lamina_cluster::reservation::reservation_of;
 use lamina_kit::command::{args, unknown};
 use lamina_kit::range_locks::{RangeLock, RangeLocks};
 use lamina_kit::tasks::Tasks;
@@ -229,18 +232,6 @@ pub(crate) const VERBS: [Verb; 4] = [
     Verb::new("accept-loss", "goes on without a flash that has failed, and without what only it has"),
 ];
 
-/// Fails unless a device is over a store and a flash, in this order.
-pub(crate) fn check_over(over: &Over<'_>) -> Result<()> {
-    let is_flash = |kind: &Kind| kind.name == flash::Keys::KIND;
-    match over.kinds {
-        [_, cache] if is_flash(cache) => Ok(()),
-        [store, _] if is_flash(store) => {
-            Err(Error::invalid("over: the store comes first, and the device of kind \"flash\" second"))
-        }
-        _ => Err(Error::invalid("over: the second device is to be one of kind \"flash\"")),
-    }
-}
-
 pub(crate) struct Accelerate {
     me: Weak<Accelerate>,
     name: String,
@@ -315,7 +306,7 @@ impl Accelerate {
         let size = store.geometry().size.div_ceil(SLOT as u64);
         let epochs = Epochs::of(&store)?;
         let state_record::Opened { volume, kept, trouble, is_unknown } =
-            state_record::open(&with, &cache, size, keys.policy, read_only).await?;
+            state_record::open(&with, &cache, size, keys.policy, read_only, reservation_of(&store)).await?;
         volume.share.set(share);
         volume.destages_late.set(keys.destage == Destage::Late);
         // What was found was perhaps acknowledged, and has perhaps been read.
@@ -359,6 +350,7 @@ impl Accelerate {
         if !read_only {
             me.begin().await.inspect_err(|_| me.volume.is_open.set(false))?;
         }
+        me.watch_fence();
         Ok(me)
     }
 
@@ -473,20 +465,14 @@ impl Layer for Accelerate {
 
     fn close(self: Rc<Self>) -> Pending {
         Box::pin(async move {
+            self.drain_for_others().await;
             self.closed.set(true);
             self.volume.moved.notify();
             self.volume.hurry.notify();
             self.moved.notify();
             self.tasks.ended().await;
             self.volume.is_open.set(false);
-            if !self.geometry().read_only
-                && self.is_drained()
-                && !self.is_detached()
-                && self.failure.stopped().is_none()
-            {
-                // If that fails, it may owe something, for all that is known.
-                let _ = self.kept.change(|words| words.owes = false).await;
-            }
+            self.owes_nothing().await;
             Ok(())
         })
     }

@@ -131,6 +131,7 @@ pub(crate) const FIGURES: &[Figure] = {
 /// What is said of a volume below that.
 pub(super) const NOTICES: &[Notice] = &[
     Notice::new("/store_trouble", "the store of {device} takes nothing: {}"),
+    Notice::new("/fenced", "{device} is fenced: {}"),
     Notice::new("/flash_trouble", "the flash of {device} is not used: {}"),
     Notice::new("/lost/bytes", "{device} is stopped: {} would be lost without its flash"),
     Notice::new(
@@ -414,7 +415,7 @@ impl Accelerate {
             "store_trouble": self.store_trouble().is_some(),
             "flash_trouble": self.flash_trouble().is_some(),
             "lagging": self.oldest() >= OLD,
-            "stopped": !self.lost().is_null(),
+            "stopped": !self.lost().is_null() || self.is_fenced(),
             "recovery_point_old": is_old(&recovery_point["age_seconds"]),
         })
     }
@@ -455,6 +456,7 @@ impl Accelerate {
             "unreadable_bytes": bytes(self.tally.unreadable.get()),
             "bad_bytes": bytes([Side::Flash, Side::Store].map(|side| self.volume.bad.count(side) as u64).iter().sum()),
             "lost": self.lost(),
+            "fenced": self.kept.fenced().map(|why| why.to_string()),
         });
         self.add_tier(&mut info);
         info

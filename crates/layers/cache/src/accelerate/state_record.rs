@@ -6,9 +6,17 @@
 //!   volume does not count any more (`attached`). So a flash that comes back later never brings old blocks
 //!   back.
 //! * Before a write is acknowledged that the store has not, it is kept that there may be such (`owes`).
+//!
+//! Over a `reservation` the vault says the latter to all hosts, and first. What the flash has counts if no other one
+//! had the volume since the generation that is kept.
 
 use super::Policy;
 use crate::flash::{Cache, Volume};
+use lamina_cluster::Uuid;
+use lamina_cluster::host::Held;
+use lamina_cluster::reservation::Reservation;
+use lamina_cluster::vault::Mode;
+use lamina_kit::flaw::flawed;
 use lamina_block::{Begin, Build, Error, ErrorKind, Keep, Result};
 use lamina_kit::mutex::Mutex;
 use lamina_kit::state_record::{corrupt, read, version, write};
@@ -30,6 +38,13 @@ pub struct VolumeRecord {
     pub attached: bool,
     /// The flash may have what the store has not.
     pub owes: bool,
+    /// The generation of a reservation in which the flash was used last; 0: none.
+    #[serde(default, skip_serializing_if = "is_none")]
+    generation: u64,
+}
+
+fn is_none(generation: &u64) -> bool {
+    *generation == 0
 }
 
 /// As version 1 had it.
@@ -43,7 +58,7 @@ struct First {
 
 impl VolumeRecord {
     pub fn new(uuid: u128, owes: bool) -> VolumeRecord {
-        VolumeRecord { version: VERSION, uuid: hex(uuid), attached: true, owes }
+        VolumeRecord { version: VERSION, uuid: hex(uuid), attached: true, owes, generation: 0 }
     }
 
     /// Reads what was kept.
@@ -51,7 +66,7 @@ impl VolumeRecord {
         let words = match version(words) {
             Some(1) => {
                 let uuid = read::<First>(words, 1, "volume")?.uuid;
-                VolumeRecord { version: VERSION, uuid, attached: true, owes: true }
+                VolumeRecord { version: VERSION, uuid, attached: true, owes: true, generation: 0 }
             }
             _ => read(words, VERSION, "volume")?,
         };
@@ -82,6 +97,8 @@ pub struct Recorder {
     lock: Mutex,
     /// Keeping them failed: either the old or the new may be found.
     is_unsure: Cell<bool>,
+    /// What the vault is told, over a reservation: what this host has, and its flash.
+    vault: RefCell<Option<(Rc<Held>, Uuid)>>,
 }
 
 impl Recorder {
@@ -91,7 +108,30 @@ impl Recorder {
             words: RefCell::new(words),
             lock: Mutex::default(),
             is_unsure: Cell::new(false),
+            vault: RefCell::default(),
         }
+    }
+
+    /// The volume of a reservation that this host has.
+    pub fn held(&self) -> Option<Rc<Held>> {
+        self.vault.borrow().as_ref().map(|(held, _)| Rc::clone(held))
+    }
+
+    /// Why nothing may be read or written any more, if another host has the volume.
+    pub fn fenced(&self) -> Option<Error> {
+        self.vault.borrow().as_ref().and_then(|(held, _)| held.fenced())
+    }
+
+    /// What the vault is to say, if it says something else; and the words have the generation that it is in.
+    fn for_vault(&self, words: &mut VolumeRecord) -> Option<(Rc<Held>, Mode)> {
+        let vault = self.vault.borrow();
+        let (held, flash) = vault.as_ref()?;
+        let record = held.record();
+        if words.attached {
+            words.generation = record.generation;
+        }
+        let mode = if words.owes { Mode::Back { members: vec![*flash] } } else { Mode::Through };
+        (record.mode != mode).then(|| (Rc::clone(held), mode))
     }
 
     pub fn words(&self) -> VolumeRecord {
@@ -111,10 +151,16 @@ impl Recorder {
         let _lock = self.lock.lock().await;
         let mut words = self.words();
         change(&mut words);
-        if words == *self.words.borrow() && !self.is_unsure.get() {
+        let for_vault = self.for_vault(&mut words);
+        if words == *self.words.borrow() && !self.is_unsure.get() && for_vault.is_none() {
             return Ok(());
         }
         self.is_unsure.set(true);
+        if let Some((held, mode)) = for_vault
+            && !flawed("the vault is not told of writes that the store lacks")
+        {
+            held.change(|record| record.mode = mode).await?;
+        }
         self.keep.set(write(&words)).await?;
         self.is_unsure.set(false);
         *self.words.borrow_mut() = words;
@@ -142,11 +188,19 @@ pub fn no_words() -> Error {
 }
 
 /// The volume of the flash that it is, of `size` blocks.
-pub async fn open(with: &Build, cache: &Cache, size: u64, policy: Policy, read_only: bool) -> Result<Opened> {
+pub async fn open(
+    with: &Build,
+    cache: &Cache,
+    size: u64,
+    policy: Policy,
+    read_only: bool,
+    reservation: Option<Rc<Reservation>>,
+) -> Result<Opened> {
     let Some(keep) = &with.keep else {
         return Err(no_words());
     };
-    let owes = policy == Policy::WriteBack;
+    // The vault is told before anything is owed, and has to know which generation this is: later.
+    let owes = policy == Policy::WriteBack && reservation.is_none();
     let draw = || u128::from(with.env.random()) << 64 | u128::from(with.env.random());
     let words = match (with.begin, keep.get()) {
         (Begin::Format | Begin::Adopt, _) => {
@@ -156,21 +210,51 @@ pub async fn open(with: &Build, cache: &Cache, size: u64, policy: Policy, read_o
             let volume = cache.volume(uuid, size).await?;
             let words = VolumeRecord::new(uuid, owes);
             keep.set(write(&words)).await?;
-            return Ok(Opened { volume, kept: Recorder::new(keep, words), trouble: None, is_unknown: false });
+            let kept = Recorder::new(keep, words);
+            // Another host may have the volume while this one's hierarchy is created.
+            let trouble = match reservation {
+                Some(reservation) if reservation.is_held() => {
+                    let flash = cache.uuid();
+                    let held = reservation.take(flash).await?;
+                    kept.vault.replace(Some((held, flash.unwrap_or_default())));
+                    None
+                }
+                Some(_) => Some(Error::offline("the flash is used when the device is opened again")),
+                None => None,
+            };
+            return Ok(Opened { volume, kept, trouble, is_unknown: false });
         }
         (Begin::Open, None) => return Err(corrupt("volume", "nothing is kept")),
         (Begin::Open, Some(words)) => VolumeRecord::read(&words)?,
     };
     let (uuid, kept) = (words.uuid(), Recorder::new(keep, words));
-    let VolumeRecord { attached, owes: owed, .. } = kept.words();
+    let VolumeRecord { attached, owes: mut owed, generation, .. } = kept.words();
+    // What the flash has may be older than the store.
+    let mut is_old = false;
+    if let Some(reservation) = reservation {
+        let flash = cache.uuid();
+        let held = reservation.take(flash).await?;
+        let record = held.record();
+        // A flash from before there was a reservation is the first one that ever had the volume, or has been missed.
+        let is_first = generation == 0 && record.since == 1;
+        is_old = generation < record.since && !is_first;
+        is_old &= !flawed("what a flash had before another host counts");
+        // What others have had since was on the store, unless the vault says otherwise.
+        owed = record.mode != Mode::Through || owed && (!is_old || generation == 0);
+        kept.vault.replace(Some((held, flash.unwrap_or_default())));
+    }
     let without = |kept, e| {
         let volume = Rc::new(Volume::nowhere(uuid, size));
         Opened { volume, kept, trouble: Some(e), is_unknown: attached && owed }
     };
-    if attached {
-        let unusable = cache.check().err().or_else(|| (!cache.has(uuid)).then(unknown));
+    if attached && (!is_old || owed) {
+        let other = || is_old.then(superseded).or_else(|| (!cache.has(uuid)).then(unknown));
+        let unusable = cache.check().err().or_else(other);
         let Some(e) = unusable else {
             let volume = cache.known(uuid, size)?;
+            if !read_only {
+                kept.change(|words| words.owes |= owed).await.inspect_err(|_| volume.is_open.set(false))?;
+            }
             return Ok(Opened { volume, kept, trouble: None, is_unknown: false });
         };
         match owed || read_only {
@@ -199,6 +283,11 @@ pub async fn open(with: &Build, cache: &Cache, size: u64, policy: Policy, read_o
             Ok(Opened { volume, kept, trouble: None, is_unknown: false })
         }
     }
+}
+
+fn superseded() -> Error {
+    let message = "other hosts have had the volume since this flash had writes that the store lacks";
+    Error::new(ErrorKind::Corrupt, message)
 }
 
 fn unknown() -> Error {

@@ -6,6 +6,7 @@ mod epochs;
 mod failures;
 mod figures;
 mod fills;
+mod hosts;
 mod late;
 mod neighbours;
 mod pace;

@@ -9,6 +9,7 @@ use super::segments::Segments;
 use super::space::Space;
 use super::volume::Volume;
 use lamina_block::{Buf, Durability, Env, Error, ErrorKind, Io, Node, Result, Signal};
+use lamina_cluster::Uuid;
 use lamina_kit::single_flight::SingleFlight;
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
@@ -35,6 +36,12 @@ impl Cache {
             health: RefCell::new(Health::Missing(why)),
             ..Cache::empty(me, name, env, child, shape)
         })
+    }
+
+    /// Drawn when it was made; none of a missing one.
+    pub(crate) fn uuid(&self) -> Option<Uuid> {
+        let uuid = Uuid::from_u128(self.shape.uuid);
+        (!uuid.is_nil()).then_some(uuid)
     }
 
     fn empty(me: &Weak<Cache>, name: &str, env: &Rc<dyn Env>, child: Rc<Node>, shape: Super) -> Cache {

@@ -17,12 +17,18 @@ use std::ops::Range;
 
 /// Parts of recent misses, the best ones by what their blocks cost, that get copies. The first is where a volume begins.
 const PARTS: [f64; 3] = [0.5, 1.0, 0.25];
+/// The one that copies all.
+const ALL: usize = 1;
 /// Blocks that a model has space for, at most.
 const SPACE: u64 = 1024;
 /// Blocks side by side that are sampled together: a read of some goes to the slow device if one is missing.
 const GROUP: u64 = 16;
 /// What was spent is that of the last reads that were sampled, about so many.
 const READS: f32 = 16_384.0;
+/// After a change of what is asked for, the model that copies all is ahead of the others long before the sums show it: it
+/// decides while it has spent less than this part of what the other one has in about so many reads.
+const LATELY: f32 = 1024.0;
+const AHEAD: f32 = 0.9;
 /// Another model decides when it has spent no more than this part of what the one has that decides.
 const BETTER: f32 = 0.98;
 
@@ -33,6 +39,8 @@ struct Model {
     order: VecDeque<u64>,
     /// Milliseconds of the slow device for misses, and of the fast one for copies.
     spent: f32,
+    /// The same of a shorter time.
+    lately: f32,
 }
 
 /// Blocks that are read, as models are told of them.
@@ -49,7 +57,7 @@ pub struct Read {
 
 impl Model {
     fn new(part: f64) -> Model {
-        Model { part, asked: HashMap::new(), order: VecDeque::new(), spent: 0.0 }
+        Model { part, asked: HashMap::new(), order: VecDeque::new(), spent: 0.0, lately: 0.0 }
     }
 
     /// True if it has the block, which has been asked for then if that `counts`.
@@ -76,6 +84,8 @@ impl Model {
 
     fn read(&mut self, blocks: Range<u64>, read: Read, space: usize) {
         self.spent *= 1.0 - 1.0 / READS;
+        self.lately *= 1.0 - 1.0 / LATELY;
+        let before = self.spent;
         let all = (blocks.end - blocks.start) as f32;
         let missing: Vec<u64> = blocks.filter(|block| !self.has(*block, read.counts)).collect();
         if missing.is_empty() {
@@ -88,6 +98,7 @@ impl Model {
                 self.spent += read.fast_ms;
             }
         }
+        self.lately += self.spent - before;
     }
 
     fn write(&mut self, blocks: Range<u64>, space: usize) {
@@ -121,7 +132,9 @@ impl Models {
 
     /// The part of recent misses that is to be copied while a copy throws out another one.
     pub fn part(&self) -> f64 {
-        PARTS[self.used]
+        let lately = |model: usize| self.models[model].lately;
+        let is_ahead = lately(ALL) < AHEAD * lately(self.used);
+        PARTS[if is_ahead { ALL } else { self.used }]
     }
 
     /// Those of some blocks that models see, a range for each group (Fibonacci hashing: Knuth, volume 3, section 6.4).

@@ -59,7 +59,7 @@ pub async fn made(
     begin: Begin,
 ) -> std::result::Result<Rc<Node>, String> {
     let keys = Kind::of::<Keys>().parse(&keys).map_err(|e| e.message)?;
-    let over = Over { kinds: &[], metadata: false, persistent: true };
+    let over = Over { kinds: &[], deeper: &[], metadata: false, persistent: true };
     keys.check(&over).map_err(|e| e.message().to_owned())?;
     let layer = keys.build(build(world, disk, begin).await).await.map_err(|e| e.message().to_owned())?;
     Ok(Node::new("log", "sequentialize", Rc::clone(&world.env), layer))

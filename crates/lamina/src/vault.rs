@@ -1,0 +1,112 @@
+//! `lamina vault`: the volumes of a vault, which hosts have them, and what only a person can settle.
+
+use crate::cli::{self, VaultAction};
+use crate::confirm::confirm;
+use crate::exit::Failure;
+use crate::show;
+use lamina_block::{Env, Result};
+use lamina_cluster::host::{Name, accept_loss, declare_dead};
+use lamina_cluster::vault::{FolderVault, Holder, Mode, Record, Vault};
+use lamina_host::{Options, Reactor};
+use std::io::Write;
+use std::path::Path;
+use std::rc::Rc;
+
+const TITLES: [&str; 5] = ["VOLUME", "HOST", "GENERATION", "ONLY ON FLASH", "LAST HELD BY"];
+/// Columns that hold text.
+const TEXT_COLUMNS: usize = 5;
+
+/// Runs `lamina vault`.
+pub fn run(args: &cli::Vault) -> std::result::Result<(), Failure> {
+    let reactor = Reactor::new(Options::default())
+        .map_err(|e| Failure::failed(format!("the reactor cannot start: {e}")))?;
+    let env: Rc<dyn Env> = reactor.env();
+    let folder = std::path::absolute(&args.folder)?;
+    let told = |e: lamina_block::Error| Failure::failed(format!("{}: {e}", args.folder.display()));
+    let vault = FolderVault::new(Rc::clone(&env), env.folder(folder.clone()).map_err(told)?);
+    let mut out = std::io::stdout().lock();
+    match &args.action {
+        None => {
+            let records = reactor.run(records(&vault)).map_err(told)?;
+            match args.json {
+                true => {
+                    writeln!(out, "{}", serde_json::to_string_pretty(&records).map_err(Failure::failed)?)?
+                }
+                false if records.is_empty() => writeln!(out, "the vault has no volume")?,
+                false => write!(out, "{}", table(&records))?,
+            }
+        }
+        Some(VaultAction::HostIsDead { host }) => {
+            let freed = reactor.run(free(&vault, &*env, host)).map_err(told)?;
+            if freed.is_empty() {
+                return Err(Failure::failed(format!("host {host:?} has no volume in {}", folder.display())));
+            }
+            for record in freed {
+                writeln!(out, "volume {:?} is free: {}", record.name, whereabouts(&record))?;
+            }
+        }
+        Some(VaultAction::AcceptLoss { volume, force }) => {
+            if !force {
+                confirm(&loss(&reactor, &vault, &folder, volume).map_err(told)?)?;
+            }
+            reactor.run(accept_loss(&vault, &*env, Name::new(volume).uuid)).map_err(told)?;
+            writeln!(out, "volume {volume:?}: its store counts as it is")?;
+        }
+    }
+    Ok(())
+}
+
+/// The newest records of all volumes, by name.
+async fn records(vault: &dyn Vault) -> Result<Vec<Record>> {
+    let mut records = Vec::new();
+    for volume in vault.volumes().await? {
+        records.extend(vault.read(volume).await?);
+    }
+    records.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(records)
+}
+
+/// Frees the volumes of a dead host.
+async fn free(vault: &dyn Vault, env: &dyn Env, host: &str) -> Result<Vec<Record>> {
+    let mut freed = Vec::new();
+    for record in records(vault).await? {
+        if record.holder.as_ref().is_some_and(|holder| holder.host == host) {
+            freed.push(declare_dead(vault, env, record.volume, host).await?);
+        }
+    }
+    Ok(freed)
+}
+
+/// What would be lost.
+fn loss(reactor: &Reactor, vault: &dyn Vault, folder: &Path, volume: &str) -> Result<String> {
+    let record = reactor.run(vault.read(Name::new(volume).uuid))?;
+    Ok(match record {
+        Some(record) => format!("{volume}: {}; those writes are lost", whereabouts(&record)),
+        None => format!("{} has no volume {volume:?}", folder.display()),
+    })
+}
+
+fn flashes(mode: &Mode) -> String {
+    mode.members().iter().map(|flash| flash.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// Where the writes of a volume are.
+fn whereabouts(record: &Record) -> String {
+    match record.mode {
+        Mode::Through => "its store has everything".into(),
+        Mode::Back { .. } | Mode::Recovering { .. } => {
+            format!("only flash {} has some of its writes", flashes(&record.mode))
+        }
+    }
+}
+
+fn table(records: &[Record]) -> String {
+    let host = |holder: &Option<Holder>| holder.as_ref().map_or("-".to_owned(), |holder| holder.host.clone());
+    let row = |record: &Record| {
+        let only = flashes(&record.mode);
+        let only = if only.is_empty() { "-".into() } else { only };
+        let (holder, before) = (host(&record.holder), host(&record.previous));
+        vec![record.name.clone(), holder, record.generation.to_string(), only, before]
+    };
+    show::table(&TITLES, TEXT_COLUMNS, &records.iter().map(row).collect::<Vec<_>>())
+}
