@@ -17,18 +17,16 @@ use std::ops::Range;
 
 /// Parts of recent misses, the best ones by what their blocks cost, that get copies. The first is where a volume begins.
 const PARTS: [f64; 3] = [0.5, 1.0, 0.25];
-/// The one that copies all.
-const ALL: usize = 1;
 /// Blocks that a model has space for, at most.
 const SPACE: u64 = 1024;
 /// Blocks side by side that are sampled together: a read of some goes to the slow device if one is missing.
 const GROUP: u64 = 16;
 /// What was spent is that of the last reads that were sampled, about so many.
 const READS: f32 = 16_384.0;
-/// After a change of what is asked for, the model that copies all is ahead of the others long before the sums show it: it
-/// decides while it has spent less than this part of what the other one has in about so many reads.
-const LATELY: f32 = 1024.0;
-const AHEAD: f32 = 0.9;
+/// After a change of what is asked for, little of what is there is worth its space: all is copied while a read of about so
+/// many last ones costs by this factor more than one of the others.
+const LATELY: f32 = 512.0;
+const CHANGED: f32 = 1.25;
 /// Another model decides when it has spent no more than this part of what the one has that decides.
 const BETTER: f32 = 0.98;
 
@@ -38,9 +36,32 @@ struct Model {
     asked: HashMap<u64, bool>,
     order: VecDeque<u64>,
     /// Milliseconds of the slow device for misses, and of the fast one for copies.
-    spent: f32,
+    spent: Mean,
     /// The same of a shorter time.
-    lately: f32,
+    lately: Mean,
+}
+
+/// A mean of about so many last values.
+struct Mean {
+    of: f32,
+    sum: f32,
+    weight: f32,
+}
+
+impl Mean {
+    fn new(of: f32) -> Mean {
+        Mean { of, sum: 0.0, weight: 0.0 }
+    }
+
+    fn add(&mut self, value: f32) {
+        let keeps = 1.0 - 1.0 / self.of;
+        self.sum = self.sum * keeps + value;
+        self.weight = self.weight * keeps + 1.0;
+    }
+
+    fn get(&self) -> f32 {
+        self.sum / self.weight.max(1.0)
+    }
 }
 
 /// Blocks that are read, as models are told of them.
@@ -57,7 +78,7 @@ pub struct Read {
 
 impl Model {
     fn new(part: f64) -> Model {
-        Model { part, asked: HashMap::new(), order: VecDeque::new(), spent: 0.0, lately: 0.0 }
+        Model { part, asked: HashMap::new(), order: VecDeque::new(), spent: Mean::new(READS), lately: Mean::new(LATELY) }
     }
 
     /// True if it has the block, which has been asked for then if that `counts`.
@@ -83,22 +104,26 @@ impl Model {
     }
 
     fn read(&mut self, blocks: Range<u64>, read: Read, space: usize) {
-        self.spent *= 1.0 - 1.0 / READS;
-        self.lately *= 1.0 - 1.0 / LATELY;
-        let before = self.spent;
+        let spent = self.spends(blocks, read, space);
+        self.spent.add(spent);
+        self.lately.add(spent);
+    }
+
+    /// The milliseconds that a read takes, with its copies.
+    fn spends(&mut self, blocks: Range<u64>, read: Read, space: usize) -> f32 {
         let all = (blocks.end - blocks.start) as f32;
         let missing: Vec<u64> = blocks.filter(|block| !self.has(*block, read.counts)).collect();
         if missing.is_empty() {
-            return;
+            return 0.0;
         }
-        self.spent += read.slow_ms * all;
+        let mut spent = read.slow_ms * all;
         for block in missing {
             if read.rank < self.part || self.order.len() < space {
                 self.put(block, space);
-                self.spent += read.fast_ms;
+                spent += read.fast_ms;
             }
         }
-        self.lately += self.spent - before;
+        spent
     }
 
     fn write(&mut self, blocks: Range<u64>, space: usize) {
@@ -132,9 +157,8 @@ impl Models {
 
     /// The part of recent misses that is to be copied while a copy throws out another one.
     pub fn part(&self) -> f64 {
-        let lately = |model: usize| self.models[model].lately;
-        let is_ahead = lately(ALL) < AHEAD * lately(self.used);
-        PARTS[if is_ahead { ALL } else { self.used }]
+        let Model { part, spent, lately, .. } = &self.models[self.used];
+        if lately.get() > CHANGED * spent.get() { 1.0 } else { *part }
     }
 
     /// Those of some blocks that models see, a range for each group (Fibonacci hashing: Knuth, volume 3, section 6.4).
@@ -154,7 +178,7 @@ impl Models {
     pub fn read(&mut self, blocks: &Range<u64>, read: Read) {
         let space = self.space();
         self.models.iter_mut().for_each(|model| model.read(blocks.clone(), read, space));
-        let spent = |model: usize| self.models[model].spent;
+        let spent = |model: usize| self.models[model].spent.get();
         let least = (0..PARTS.len()).min_by(|a, b| spent(*a).total_cmp(&spent(*b))).unwrap_or(0);
         if spent(least) < BETTER * spent(self.used) {
             self.used = least;
@@ -235,9 +259,7 @@ mod tests {
         model.write(4..6, 4);
         let has = (0..6).map(|block| model.has(block, false)).collect::<Vec<_>>();
         assert_eq!(has, [true, false, false, true, true, true]);
-        let spent = model.spent;
-        model.read(0..3, read(0.9), 4);
-        assert_eq!(model.spent - spent * (1.0 - 1.0 / READS), 12.0, "one that is missing is a read of all");
+        assert_eq!(model.spends(0..3, read(0.9), 4), 12.0, "one that is missing is a read of all");
         assert!(!model.has(1, false), "it is not worth a copy");
     }
 }
