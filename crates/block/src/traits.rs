@@ -26,7 +26,8 @@ pub struct Traits {
     /// which says where a member is, and is not part of what members say. A device whose key `read-only` is true is no
     /// member.
     pub member: bool,
-    /// One host at a time has its devices: a layer that has writes elsewhere than below stands directly on it, and tells.
+    /// One host at a time has its devices: a layer that has writes elsewhere than below stands directly on it, and
+    /// tells.
     pub reserves: bool,
     /// Its keys that name places outside of the hierarchy.
     pub outside: &'static [Outside],

@@ -61,9 +61,9 @@ pub fn may_have(record: &Record, me: &Holder, silent: Duration, lease: Duration)
         let flashes: Vec<String> = record.mode.members().iter().map(|flash| flash.to_string()).collect();
         let last = holder.or(record.previous.as_ref()).map_or("nobody".into(), |holder| holder.to_string());
         return May::Not(format!(
-            "the store lacks writes of volume {:?} that only flash {} has; it was last held by {last}. Start that host, \
-             or connect its flash to this one; if the flash is lost, `lamina vault VAULT accept-loss {}` gives these \
-             writes up, where VAULT is the folder of the vault",
+            "the store lacks writes of volume {:?} that only flash {} has; it was last held by {last}. Start that \
+             host, or connect its flash to this one; if the flash is lost, `lamina vault VAULT accept-loss {}` gives \
+             these writes up, where VAULT is the folder of the vault",
             record.name,
             flashes.join(" and "),
             record.name

@@ -16,10 +16,10 @@
 //! the host that has this flash: other hosts are refused, in words that name both. What was on a flash before another
 //! host had the volume is forgotten there, and never read.
 //!
-//! A host beats four times in a lease. One that has been silent for a lease may be dead; or it is cut off from the vault
-//! alone, and still writes to the store. So its volume is not taken away from it unless a person says that it is dead:
-//! `lamina vault FOLDER host-is-dead HOST`. If it was not, it notices within a quarter of a lease, and all its requests
-//! fail from then on (*fenced*), until the device is opened again.
+//! A host beats four times in a lease. One that has been silent for a lease may be dead; or it is cut off from the
+//! vault alone, and still writes to the store. So its volume is not taken away from it unless a person says that it is
+//! dead: `lamina vault FOLDER host-is-dead HOST`. If it was not, it notices within a quarter of a lease, and all its
+//! requests fail from then on (*fenced*), until the device is opened again.
 //!
 //! Keys:
 //! * `over`: the store. No superblock may be on it, as two hosts would write that: a sink of kind `nbd`, or a `file`

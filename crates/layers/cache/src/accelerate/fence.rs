@@ -43,8 +43,8 @@ impl Accelerate {
         let (drained, waits) = (pin!(self.drained()), pin!(self.env.sleep(self.keys.store_timeout.0)));
         select(drained, waits).await;
         if !self.is_drained() {
-            let name = &self.name;
-            tracing::warn!(device = %name, "the store lacks writes that the flash has: only this host can serve the volume");
+            let why = "the store lacks writes that the flash has: only this host can serve the volume";
+            tracing::warn!(device = %self.name, "{why}");
         }
     }
 

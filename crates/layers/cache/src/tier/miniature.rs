@@ -6,16 +6,17 @@
 //!                                                         └ model: copies the best quarter ┘   the least decides
 //! ```
 //!
-//! Whether a block that is read for the first time is asked for again before its copy has gone depends on the load. Where
-//! it is not, the copy only throws out others, and wears the fast device. Each model is a fast device in small: it sees as
-//! small a part of the blocks as its space is of the volume's (miniature simulation: Waldspurger, Saemundsson, Ahmad and
-//! Park, *Cache Modeling and Optimization using Miniature Simulations*, USENIX ATC 2017). A model keeps numbers of blocks,
-//! and no data.
+//! Whether a block that is read for the first time is asked for again before its copy has gone depends on the load.
+//! Where it is not, the copy only throws out others, and wears the fast device. Each model is a fast device in small:
+//! it sees as small a part of the blocks as its space is of the volume's (miniature simulation: Waldspurger,
+//! Saemundsson, Ahmad and Park, *Cache Modeling and Optimization using Miniature Simulations*, USENIX ATC 2017). A
+//! model keeps numbers of blocks, and no data.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
-/// Parts of recent misses, the best ones by what their blocks cost, that get copies. The first is where a volume begins.
+/// Parts of recent misses, the best ones by what their blocks cost, that get copies. The first is where a volume
+/// begins.
 const PARTS: [f64; 3] = [0.5, 1.0, 0.25];
 /// Blocks that a model has space for, at most.
 const SPACE: u64 = 1024;
@@ -23,8 +24,8 @@ const SPACE: u64 = 1024;
 const GROUP: u64 = 16;
 /// What was spent is that of the last reads that were sampled, about so many.
 const READS: f32 = 16_384.0;
-/// After a change of what is asked for, little of what is there is worth its space: all is copied while a read of about so
-/// many last ones costs by this factor more than one of the others.
+/// After a change of what is asked for, little of what is there is worth its space: all is copied while a read of
+/// about so many last ones costs by this factor more than one of the others.
 const LATELY: f32 = 512.0;
 const CHANGED: f32 = 1.25;
 /// Another model decides when it has spent no more than this part of what the one has that decides.
@@ -78,7 +79,8 @@ pub struct Read {
 
 impl Model {
     fn new(part: f64) -> Model {
-        Model { part, asked: HashMap::new(), order: VecDeque::new(), spent: Mean::new(READS), lately: Mean::new(LATELY) }
+        let (spent, lately) = (Mean::new(READS), Mean::new(LATELY));
+        Model { part, asked: HashMap::new(), order: VecDeque::new(), spent, lately }
     }
 
     /// True if it has the block, which has been asked for then if that `counts`.
