@@ -2,12 +2,14 @@
 
 mod calibrate;
 mod predict;
+mod vault;
 
 pub use calibrate::{Calibrate, Mechanism};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use lamina_block::{Bytes, Interval};
 pub use predict::Predict;
 use std::path::PathBuf;
+pub use vault::{Vault, VaultAction};
 
 pub(crate) const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong command line or hierarchy file. For a \
                                      request that a daemon refused or failed: 2 invalid, 5 not found, 6 unsupported; 7 \
@@ -489,40 +491,6 @@ pub struct Trace {
     /// The file [default: standard output].
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-}
-
-/// Arguments of `vault`.
-#[derive(Args, Debug)]
-pub struct Vault {
-    /// The folder of the vault.
-    pub folder: PathBuf,
-    /// What to do.
-    #[command(subcommand)]
-    pub action: Option<VaultAction>,
-    /// Print JSON.
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// What is done to a vault.
-#[derive(Subcommand, Debug)]
-pub enum VaultAction {
-    /// Say that a host is dead: that it is off, or cut off from the stores. Others may take its volumes then.
-    ///
-    /// A host that only seems to be dead, and still writes to a store, would write there beside the next one: see to it
-    /// first that the host is off.
-    HostIsDead {
-        /// The host.
-        host: String,
-    },
-    /// Give up the writes of a volume that only a lost flash has: its store counts as it is.
-    AcceptLoss {
-        /// The volume.
-        volume: String,
-        /// Do not ask for confirmation.
-        #[arg(long)]
-        force: bool,
-    },
 }
 
 /// Arguments of `kinds`.

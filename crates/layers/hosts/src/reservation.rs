@@ -33,8 +33,8 @@
 //! first write from flash, and closing.
 
 use lamina_block::{
-    Build, Config, Consent, Effect, Error, Figure, Geometry, Interval, Io, Layer, Made, Manage, Node, Notice, Op,
-    Outside, Over, Passthrough, Pending, Result, Step, Traits, Unit,
+    Build, Config, Consent, Effect, Error, Figure, Geometry, Interval, Io, Layer, Made, Manage, Node, Notice,
+    Op, Outside, Over, Passthrough, Pending, Result, Step, Traits, Unit,
 };
 use lamina_cluster::host::{Fence, Host, Name};
 use lamina_cluster::reservation::Reservation;
@@ -83,7 +83,8 @@ impl Config for Keys {
     fn check(&self, _over: &Over<'_>) -> Result<()> {
         for (key, name) in [("volume", &self.volume), ("host", &self.host)] {
             if !is_name(name) {
-                let message = format!("{key}: {name:?} has to be 1 to 64 letters, digits, \"-\", \"_\" and \".\"");
+                let message =
+                    format!("{key}: {name:?} has to be 1 to 64 letters, digits, \"-\", \"_\" and \".\"");
                 return Err(Error::invalid(message));
             }
         }
@@ -99,12 +100,10 @@ impl Config for Keys {
             let vault = Rc::new(FolderVault::new(Rc::clone(&with.env), folder));
             let holder = Holder { host: self.host, flash: None };
             let volume = Name::new(&self.volume);
-            let host = Host::start(Rc::clone(&with.env), vault, volume, holder, self.lease.0, Fence::Confirmed);
-            let layer = Reserved {
-                child: with.child(),
-                volume: self.volume,
-                reservation: Reservation::new(host),
-            };
+            let host =
+                Host::start(Rc::clone(&with.env), vault, volume, holder, self.lease.0, Fence::Confirmed);
+            let layer =
+                Reserved { child: with.child(), volume: self.volume, reservation: Reservation::new(host) };
             Ok(Rc::new(layer) as Made)
         })
     }

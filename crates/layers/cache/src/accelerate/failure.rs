@@ -332,7 +332,9 @@ impl Accelerate {
     /// Why a request fails before it begins, if it does. A read is tried although the device is stopped: it finds what
     /// the store has, too, and fails for the rest.
     pub(super) fn stops(&self, io: &Io) -> Option<Error> {
-        self.failure.stopped().filter(|_| !matches!(io.op, Op::Read(_)) || self.is_unknown() || self.is_fenced())
+        self.failure
+            .stopped()
+            .filter(|_| !matches!(io.op, Op::Read(_)) || self.is_unknown() || self.is_fenced())
     }
 
     /// It is stopped since it was opened, without its flash.

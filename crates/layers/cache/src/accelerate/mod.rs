@@ -123,8 +123,8 @@ use failure::Failure;
 use flow::Flow;
 use lamina_block::{
     Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Env, Error, Extent, Geometry, Healed,
-    Interval, Io, Job, Judge, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result,
-    Signal, Step, Traits, Verb,
+    Interval, Io, Job, Judge, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result, Signal,
+    Step, Traits, Verb,
 };
 use lamina_cluster::reservation::reservation_of;
 use lamina_kit::command::{args, unknown};

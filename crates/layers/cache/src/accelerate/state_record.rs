@@ -12,12 +12,12 @@
 
 use super::Policy;
 use crate::flash::{Cache, Volume};
+use lamina_block::{Begin, Build, Error, ErrorKind, Keep, Result};
 use lamina_cluster::Uuid;
 use lamina_cluster::host::Held;
 use lamina_cluster::reservation::Reservation;
 use lamina_cluster::vault::Mode;
 use lamina_kit::flaw::flawed;
-use lamina_block::{Begin, Build, Error, ErrorKind, Keep, Result};
 use lamina_kit::mutex::Mutex;
 use lamina_kit::state_record::{corrupt, read, version, write};
 use serde::{Deserialize, Serialize};

@@ -201,7 +201,12 @@ const OWN_FIGURES: [Figure; 11] = {
             .column("SAVED"),
         Figure::counter("spent_seconds_total", "/spent_seconds", Seconds, "Reads of the slow device took.")
             .column("SPENT"),
-        Figure::gauge("copied_part", "/copied_part", Ratio, "Of recent misses, while the fast device is full."),
+        Figure::gauge(
+            "copied_part",
+            "/copied_part",
+            Ratio,
+            "Of recent misses, while the fast device is full.",
+        ),
         Figure::gauge("write_budget_bytes", "/write_budget/bytes", Bytes, "What copies may write in a day.")
             .nullable(),
         Figure::gauge(

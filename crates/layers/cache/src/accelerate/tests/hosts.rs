@@ -49,7 +49,8 @@ impl Serves {
         let kind = Kind::of::<lamina_hosts::reservation::Keys>();
         let store = layer(env, kind, &named("store"), keys, store, begin).await?;
         let flash = vec![disk(env, &named("flash"))];
-        let flash = layer(env, Kind::of::<crate::flash::Keys>(), &named("cache"), json!({}), flash, begin).await?;
+        let flash =
+            layer(env, Kind::of::<crate::flash::Keys>(), &named("cache"), json!({}), flash, begin).await?;
         let over = vec![if is_reserved { Rc::clone(&store) } else { disk_alone }, Rc::clone(&flash)];
         let keys = json!({ "policy": policy, "store-timeout": "1s" });
         let vm = layer(env, Kind::of::<crate::accelerate::Keys>(), &named("vm"), keys, over, begin).await;
@@ -257,7 +258,9 @@ fn a_host_that_was_taken_for_dead_is_fenced() {
         assert_eq!(get(&b.vm).await, 1);
         put(&b.vm, 2).await;
         env.sleep(Duration::from_secs(3)).await;
-        for io in [Io::read(0, Buf::zeroed(4096)), Io::write(0, Buf::zeroed(4096), Durability::Cached), Io::flush()] {
+        for io in
+            [Io::read(0, Buf::zeroed(4096)), Io::write(0, Buf::zeroed(4096), Durability::Cached), Io::flush()]
+        {
             let e = a.vm.submit(io).await.expect_err("it is fenced");
             assert!(e.kind() == ErrorKind::Fenced && e.message().contains("b (flash"), "{e}");
         }

@@ -1,0 +1,38 @@
+//! Arguments of `lamina vault`.
+
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+/// Arguments of `vault`.
+#[derive(Args, Debug)]
+pub struct Vault {
+    /// The folder of the vault.
+    pub folder: PathBuf,
+    /// What to do.
+    #[command(subcommand)]
+    pub action: Option<VaultAction>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What is done to a vault.
+#[derive(Subcommand, Debug)]
+pub enum VaultAction {
+    /// Say that a host is dead: that it is off, or cut off from the stores. Others may take its volumes then.
+    ///
+    /// A host that only seems to be dead, and still writes to a store, would write there beside the next one: see to it
+    /// first that the host is off.
+    HostIsDead {
+        /// The host.
+        host: String,
+    },
+    /// Give up the writes of a volume that only a lost flash has: its store counts as it is.
+    AcceptLoss {
+        /// The volume.
+        volume: String,
+        /// Do not ask for confirmation.
+        #[arg(long)]
+        force: bool,
+    },
+}
