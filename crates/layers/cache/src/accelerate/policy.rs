@@ -61,6 +61,9 @@ impl Accelerate {
         if let Some(why) = self.failure.stopped() {
             return Err(why);
         }
+        if let Some(why) = self.kept.apart().filter(|_| policy != Policy::Uncached) {
+            return Err(why.on(&self.name));
+        }
         if self.is_detached() && policy != Policy::Uncached {
             if before != Policy::Uncached {
                 // Writes go past the flash now, and this command did not quiesce the device.

@@ -99,6 +99,8 @@ pub struct Recorder {
     is_unsure: Cell<bool>,
     /// What the vault is told, over a reservation: what this host has, and its flash.
     vault: RefCell<Option<(Rc<Held>, Uuid)>>,
+    /// The vault is to be told of what is owed, and this device has not taken the volume there.
+    is_apart: Cell<bool>,
 }
 
 impl Recorder {
@@ -109,7 +111,15 @@ impl Recorder {
             lock: Mutex::default(),
             is_unsure: Cell::new(false),
             vault: RefCell::default(),
+            is_apart: Cell::new(false),
         }
+    }
+
+    /// Why the flash is not to be used before the device is opened again, if it is not.
+    pub fn apart(&self) -> Option<Error> {
+        let message = "the device was made while this host did not have the volume of its reservation: its flash is \
+                       used when it is opened again";
+        self.is_apart.get().then(|| Error::unsupported(message))
     }
 
     /// The volume of a reservation that this host has.
@@ -219,7 +229,10 @@ pub async fn open(
                     kept.vault.replace(Some((held, flash.unwrap_or_default())));
                     None
                 }
-                Some(_) => Some(Error::offline("the flash is used when the device is opened again")),
+                Some(_) => {
+                    kept.is_apart.set(true);
+                    kept.apart()
+                }
                 None => None,
             };
             return Ok(Opened { volume, kept, trouble, is_unknown: false });

@@ -189,6 +189,28 @@ fn writes_that_only_a_flash_has_wait_for_it() {
     assert!(caught, "nobody noticed a store that was behind");
 }
 
+/// A device that was just made is used at once: without its flash, of which the vault would not know.
+#[test]
+fn a_device_that_was_made_apart_from_the_vault_goes_past_its_flash() {
+    let world = world(11);
+    let env = world.env();
+    let ended = world.run(async move {
+        let a = Serves::open(&env, "a", "write-back", Begin::Format).await.map_err(told("made"))?;
+        put(&a.vm, 1).await;
+        let set = Command { name: "set-policy".into(), args: json!({ "policy": "write-back" }) };
+        let e = a.vm.control(set).await.expect_err("the vault was not asked");
+        assert!(e.kind() == ErrorKind::Unsupported && e.message().contains("opened again"), "{e}");
+        assert_eq!((get(&a.vm).await, a.vm.info()["dirty_bytes"].clone()), (1, json!(0)));
+        a.close().await.map_err(told("closed"))?;
+        let b = Serves::open(&env, "b", "write-back", Begin::Format).await.map_err(told("made"))?;
+        b.close().await.map_err(told("closed"))?;
+        let b = Serves::open(&env, "b", "write-back", Begin::Open).await.map_err(told("opened"))?;
+        assert_eq!(get(&b.vm).await, 1, "the store has it");
+        b.close().await.map_err(told("closed"))
+    });
+    ended.expect("it ends").unwrap_or_else(|e: String| panic!("{e}"));
+}
+
 /// A reservation comes below a volume that has served alone, and whose flash has writes that the store lacks.
 #[test]
 fn a_flash_from_before_the_reservation_keeps_what_it_has() {
