@@ -31,7 +31,7 @@ use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Op, Result};
 use lamina_kit::flaw::flawed;
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -78,7 +78,7 @@ pub struct Failure {
     pub batching: Cell<bool>,
     pub no_batches: Cell<bool>,
     /// Writes under way, in the order in which they can be seen.
-    pending: RefCell<BTreeMap<u64, Rc<Pending>>>,
+    pending: RefCell<VecDeque<(u64, Rc<Pending>)>>,
     pendings: Cell<u64>,
 }
 
@@ -102,7 +102,10 @@ pub struct UnderWay<'a> {
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        self.of.pending.borrow_mut().remove(&self.number);
+        let mut pending = self.of.pending.borrow_mut();
+        if let Ok(at) = pending.binary_search_by_key(&self.number, |(number, _)| *number) {
+            pending.remove(at);
+        }
     }
 }
 
@@ -129,13 +132,14 @@ impl Failure {
             serial: Cell::new(None),
             outcome: RefCell::default(),
         });
-        self.pending.borrow_mut().insert(number, Rc::clone(&write));
+        self.pending.borrow_mut().push_back((number, Rc::clone(&write)));
         UnderWay { of: self, number, write }
     }
 
     /// The first write under way from `number` on.
     fn pending_from(&self, number: u64) -> Option<(u64, Rc<Pending>)> {
-        self.pending.borrow().range(number..).next().map(|(number, write)| (*number, Rc::clone(write)))
+        let pending = self.pending.borrow();
+        pending.get(pending.partition_point(|(before, _)| *before < number)).cloned()
     }
 
     /// Why requests fail, if they do: all but reads of what the store has.

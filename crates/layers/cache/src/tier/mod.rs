@@ -202,7 +202,7 @@ const OWN_FIGURES: [Figure; 11] = {
         Figure::counter("spent_seconds_total", "/spent_seconds", Seconds, "Reads of the slow device took.")
             .column("SPENT"),
         Figure::gauge(
-            "copied_part",
+            "copied_ratio",
             "/copied_part",
             Ratio,
             "Of recent misses, while the fast device is full.",
