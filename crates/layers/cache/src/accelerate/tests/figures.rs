@@ -65,7 +65,8 @@ fn what_is_null_at_times_is_there_at_others() {
         moments.push(volume(&env, Begin::Open, false).await.info());
         moments
     };
-    let moments = world.run(lived).expect("it ends");
+    let mut moments = world.run(lived).expect("it ends");
+    moments.push(super::hosts::fenced());
     for figure in Keys::TRAITS.figures.iter().filter(|figure| figure.unit.is_number()) {
         let is_there = |info: &Value| info.pointer(figure.at).is_some_and(Value::is_number);
         assert!(moments.iter().any(is_there), "{} is never a number: {moments:#?}", figure.at);

@@ -262,6 +262,33 @@ async fn get(vm: &Rc<Node>) -> u8 {
     buf.to_vec()[0]
 }
 
+async fn is_dead(env: &Rc<SimEnv>, host: &str) {
+    let vault = FolderVault::new(Rc::clone(env) as _, env.shared_folder(VAULT));
+    declare_dead(&vault, &**env, Name::new("vm1").uuid, host).await.expect("it has the volume");
+}
+
+/// What a device shows whose volume another host has.
+pub fn fenced() -> Value {
+    let world = world(8);
+    let env = world.env();
+    let shown = world.run(async move {
+        create(&env).await?;
+        let a = Serves::open(&env, "a", "write-back", Begin::Open).await?;
+        a.vm.control(Command { name: "drain".into(), args: json!({}) }).await?;
+        a.vm.control(Command { name: "set-policy".into(), args: json!({ "policy": "write-through" }) })
+            .await?;
+        is_dead(&env, "a").await;
+        let b = Serves::open(&env, "b", "write-back", Begin::Open).await?;
+        env.sleep(Duration::from_secs(3)).await;
+        let info = a.vm.info();
+        // It cannot flush any more.
+        let _ = a.close().await;
+        b.close().await?;
+        Ok::<Value, lamina_block::Error>(info)
+    });
+    shown.expect("it ends").expect("another host has it")
+}
+
 #[test]
 fn a_host_that_was_taken_for_dead_is_fenced() {
     let world = world(7);
@@ -272,10 +299,7 @@ fn a_host_that_was_taken_for_dead_is_fenced() {
         put(&a.vm, 1).await;
         let busy = Serves::open(&env, "b", "write-through", Begin::Open).await.err().expect("a is alive");
         assert!(busy.kind() == ErrorKind::Busy && busy.message().contains("is alive"), "{busy}");
-        let folder = env.shared_folder(VAULT);
-        let vault = FolderVault::new(Rc::clone(&env) as _, folder);
-        let dead = declare_dead(&vault, &*env, Name::new("vm1").uuid, "a").await;
-        dead.map_err(told("declared dead"))?;
+        is_dead(&env, "a").await;
         let b = Serves::open(&env, "b", "write-through", Begin::Open).await.map_err(told("opened"))?;
         assert_eq!(get(&b.vm).await, 1);
         put(&b.vm, 2).await;
