@@ -127,6 +127,7 @@ fn single(kind: &Kind) -> Subject {
         "parity" => (3, "region = '16KiB'\nunit = '4KiB'"),
         "record" => (1, "log = 'log'\nlog-size = '64MiB'\nbuffer = '64KiB'"),
         "redo" => (1, "metadata = 'log'\n[device.log]\ntype = 'disk'\nnumber = 1"),
+        "reservation" => (1, "vault = '/vault'\nvolume = 'vm1'\nhost = 'a'"),
         "schedule" => (1, "policy = 'deadline'\ndepth = 2"),
         "snapshot" => (1, "extent = '4KiB'\nsize = '512KiB'"),
         "stripe" => (3, "unit = '4KiB'"),
