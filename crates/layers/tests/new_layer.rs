@@ -15,12 +15,13 @@ impl Drop for Copy {
 }
 
 /// What a layer is built and tested from.
-const PARTS: [&str; 11] = [
+const PARTS: [&str; 12] = [
     "Cargo.toml",
     "Cargo.lock",
     "rustfmt.toml",
     "tools/new-layer",
     "crates/block",
+    "crates/cluster",
     "crates/drive",
     "crates/layers",
     "crates/metadata",
