@@ -4,7 +4,7 @@
 use super::failures::{disk, layer};
 use super::*;
 use crate::testing::history::{Checked, History, told};
-use lamina_block::Begin;
+use lamina_block::{Begin, Over};
 use lamina_cluster::host::{Name, declare_dead};
 use lamina_cluster::vault::FolderVault;
 use lamina_sim::{DiskOptions, Image, Images, Presence, SimEnv, Simulation};
@@ -319,4 +319,16 @@ fn a_host_that_was_taken_for_dead_is_fenced() {
         a.close().await.map_err(told("closed"))
     });
     ended.expect("it ends").unwrap_or_else(|e: String| panic!("{e}"));
+}
+
+#[test]
+fn a_reservation_is_the_store_itself() {
+    let keys = kind("accelerate").parse(&json!({})).unwrap_or_else(|e| panic!("{}", e.message));
+    let check = |kinds: &[&Kind], deeper: &[&Kind]| {
+        keys.check(&Over { kinds, deeper, metadata: false, persistent: true })
+    };
+    let [linear, flash, reservation, memory] = ["linear", "flash", "reservation", "memory"].map(kind);
+    assert_eq!(check(&[reservation, flash], &[memory, memory]), Ok(()));
+    let wrong = check(&[linear, flash], &[memory, reservation]).expect_err("the vault would not know");
+    assert!(wrong.message().contains("\"reservation\" further down has to be the store itself"), "{wrong}");
 }
