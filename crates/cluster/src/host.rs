@@ -198,12 +198,8 @@ impl Host {
     }
 
     /// Waits.
-    pub(crate) fn sleep(&self, time: Duration) -> lamina_block::Pending {
-        let sleep = self.env.sleep(time);
-        Box::pin(async move {
-            sleep.await;
-            Ok(())
-        })
+    pub(crate) fn sleep(&self, time: Duration) -> impl Future<Output = ()> + use<> {
+        self.env.sleep(time)
     }
 
     /// The flash that it has: it counts from the next time on that the volume is taken.

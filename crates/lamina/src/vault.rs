@@ -9,7 +9,6 @@ use lamina_cluster::host::{Name, accept_loss, declare_dead};
 use lamina_cluster::vault::{FolderVault, Holder, Mode, Record, Vault};
 use lamina_host::{Options, Reactor};
 use std::io::Write;
-use std::path::Path;
 use std::rc::Rc;
 
 const TITLES: [&str; 5] = ["VOLUME", "HOST", "GENERATION", "ONLY ON FLASH", "LAST HELD BY"];
@@ -32,7 +31,7 @@ pub fn run(args: &cli::Vault) -> std::result::Result<(), Failure> {
                 true => {
                     writeln!(out, "{}", serde_json::to_string_pretty(&records).map_err(Failure::failed)?)?
                 }
-                false if records.is_empty() => writeln!(out, "the vault has no volume")?,
+                false if records.is_empty() => writeln!(out, "{} has no volume", folder.display())?,
                 false => write!(out, "{}", table(&records))?,
             }
         }
@@ -46,8 +45,16 @@ pub fn run(args: &cli::Vault) -> std::result::Result<(), Failure> {
             }
         }
         Some(VaultAction::AcceptLoss { volume, force }) => {
+            let record = reactor.run(vault.read(Name::new(volume).uuid)).map_err(told)?;
+            let Some(record) = record else {
+                return Err(Failure::failed(format!("{} has no volume {volume:?}", folder.display())));
+            };
+            if record.mode == Mode::Through {
+                writeln!(out, "volume {volume:?}: {}: nothing is lost", whereabouts(&record))?;
+                return Ok(());
+            }
             if !force {
-                confirm(&loss(&reactor, &vault, &folder, volume).map_err(told)?)?;
+                confirm(&format!("volume {volume:?}: {}; those writes are lost", whereabouts(&record)))?;
             }
             reactor.run(accept_loss(&vault, &*env, Name::new(volume).uuid)).map_err(told)?;
             writeln!(out, "volume {volume:?}: its store counts as it is")?;
@@ -75,15 +82,6 @@ async fn free(vault: &dyn Vault, env: &dyn Env, host: &str) -> Result<Vec<Record
         }
     }
     Ok(freed)
-}
-
-/// What would be lost.
-fn loss(reactor: &Reactor, vault: &dyn Vault, folder: &Path, volume: &str) -> Result<String> {
-    let record = reactor.run(vault.read(Name::new(volume).uuid))?;
-    Ok(match record {
-        Some(record) => format!("{volume}: {}; those writes are lost", whereabouts(&record)),
-        None => format!("{} has no volume {volume:?}", folder.display()),
-    })
 }
 
 fn flashes(mode: &Mode) -> String {

@@ -28,7 +28,7 @@ impl Accelerate {
         }));
     }
 
-    /// Why no request is tried any more, if another host has the volume.
+    /// True if another host has the volume.
     pub(super) fn is_fenced(&self) -> bool {
         self.kept.fenced().is_some()
     }
