@@ -8,7 +8,8 @@
 
 use lamina_cluster::Uuid;
 use lamina_cluster::peer::Peer;
-use lamina_cluster::wire::{Credit, DATA_MAX, Frame, HEAD, lengths};
+use lamina_cluster::vault::is_name;
+use lamina_cluster::wire::{Credit, DATA_MAX, Frame, HEAD, READ_MAX, lengths};
 use libfuzzer_sys::fuzz_target;
 
 const LIMIT: Credit = Credit { bytes: 64 << 10, writes: 16 };
@@ -59,7 +60,14 @@ fuzz_target!(|input: &[u8]| {
                 let ack = peer.flushed(serial, true);
                 assert!(ack.durable <= ack.written);
             }
-            Frame::Welcome(_) | Frame::Ack(_) | Frame::Refuse(_) => {}
+            Frame::Read(read) => {
+                let blocks = read.blocks();
+                assert!((1..=u64::from(READ_MAX)).contains(&(blocks.end - blocks.start)));
+            }
+            Frame::Found(found) => assert!(found.len() <= DATA_MAX),
+            Frame::Take(asking) | Frame::ReadFrom(asking) => assert!(is_name(&asking.host)),
+            Frame::Welcome(_) | Frame::Ack(_) | Frame::Refuse(_) | Frame::Checkpoint(_) | Frame::Given(_) => {
+            }
         }
     }
 });

@@ -1,5 +1,5 @@
 """The demo: one virtual disk, encrypted, striped and versioned, under a real guest (with LAMINA_DEMO=nbd: an NBD
-client). While that works, the daemon is killed, the disks become mirrors, one of them dies and is replaced; then
+client, with LAMINA_DEMO=cluster: see cluster.py). While that works, the daemon is killed, the disks become mirrors, one of them dies and is replaced; then
 everything is deleted, and comes back from a snapshot.
 
 Run it by `make demo`, which builds Lamina and installs what is missing first. The demo ends with 0 only if every
@@ -15,6 +15,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from rig import Lamina, Rig, lamina_binary, run, wait_until
 from rig.process import end_on_signals
 
+import cluster
 from clients import PLAIN, LinuxGuest, NbdClient
 from hierarchies import FAR, FIGURE, MIRRORED
 from telling import require, say, show, show_difference, title
@@ -173,6 +174,9 @@ Anything else, with `nbd = "unix:nbd.sock"` (or "tcp:HOST:PORT", with TLS):
 
 def main():
     end_on_signals()
+    if os.environ.get("LAMINA_DEMO") == "cluster":
+        cluster.main()
+        return
     with Rig() as rig:
         story = Story(rig, NbdClient if os.environ.get("LAMINA_DEMO") == "nbd" else LinuxGuest)
         story.kills()

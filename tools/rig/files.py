@@ -138,7 +138,7 @@ def tools_disk(tools=()):
     wanted = [*GUEST_TOOLS, *tools]
     binaries = [shutil.which(tool, path=TOOLS_PATH) for tool in wanted]
     if None in binaries:
-        raise FileNotFoundError(f"{wanted[binaries.index(None)]} is missing: run tools/install demo")
+        raise FileNotFoundError(f"{wanted[binaries.index(None)]} is missing: run tools/install bench")
     stamp = _stamp(*[f"{b} {os.stat(b).st_mtime_ns}" for b in binaries])
 
     def make(path):

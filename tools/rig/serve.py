@@ -24,10 +24,12 @@ def lamina_binary():
 
 
 class Lamina:
-    """A daemon serving one hierarchy file that lies in the rig's folder."""
+    """A daemon serving one hierarchy file that lies in the rig's folder. `at` is what its command begins with, if it is to run
+    in another place (see `Network.at`)."""
 
-    def __init__(self, rig, hierarchy, name="lamina", arguments=(), start=True):
+    def __init__(self, rig, hierarchy, name="lamina", arguments=(), start=True, at=()):
         self._rig = rig
+        self._at = at
         self.name = name
         self.file = rig.write(f"{name}.toml", hierarchy)
         self.control = rig.path(f"{name}.ctl")
@@ -40,7 +42,7 @@ class Lamina:
     def start(self, seconds=20):
         """Starts the daemon and waits until it says that all exports are up."""
         self.proc = self._rig.start(
-            lamina_binary(), "serve", self.file, "--control", self.control, *self.arguments, name=self.name,
+            *self._at, lamina_binary(), "serve", self.file, "--control", self.control, *self.arguments, name=self.name,
         )
         self.starts += 1
         self.proc.wait_for("\nready\n" if self._has_exports() else "ready\n", seconds)

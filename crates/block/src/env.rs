@@ -6,6 +6,7 @@ use crate::{Buf, Error, Folder, Layer, Pending, Pool, Result, Signal};
 use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -44,6 +45,34 @@ pub struct OpenDisk {
     pub block: Option<u32>,
 }
 
+/// How an image of a Ceph cluster (RADOS block device) is opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenRbd {
+    /// The pool.
+    pub pool: String,
+    /// The namespace in the pool; empty for the one without a name.
+    pub namespace: String,
+    /// The image.
+    pub image: String,
+    /// The user of the cluster, without "client.".
+    pub user: String,
+    /// The file that says where the cluster's monitors are.
+    pub conf: PathBuf,
+    /// Open for reading only.
+    pub read_only: bool,
+    /// Other clients may write to the image as well; otherwise the image is locked.
+    pub shared: bool,
+}
+
+impl fmt::Display for OpenRbd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.namespace[..] {
+            "" => write!(f, "{}/{}", self.pool, self.image),
+            namespace => write!(f, "{}/{namespace}/{}", self.pool, self.image),
+        }
+    }
+}
+
 /// Where to connect to or listen: `unix:PATH` or `tcp:HOST:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
@@ -67,6 +96,16 @@ impl FromStr for Address {
                 Err(Error::invalid(format!("{s:?} is no address: write \"unix:PATH\" or \"tcp:HOST:PORT\"")))
             }
         }
+    }
+}
+
+impl Address {
+    /// True if no other machine reaches it.
+    pub fn is_local(&self) -> bool {
+        let Address::Tcp(to) = self else { return true };
+        let host = to.rsplit_once(':').map_or(&to[..], |(host, _)| host);
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        host == "localhost" || bare.parse().is_ok_and(|ip: IpAddr| ip.to_canonical().is_loopback())
     }
 }
 
@@ -142,6 +181,12 @@ pub trait Env {
     fn open_zoned(&self, path: PathBuf) -> Pending<Rc<dyn Layer>> {
         let message = format!("{}: zoned devices cannot be opened here", path.display());
         Box::pin(async move { Err(Error::unsupported(message)) })
+    }
+    /// Opens an image of a Ceph cluster as a sink. `Unsupported` if there is no library for that here.
+    fn open_rbd(&self, open: OpenRbd) -> Pending<Rc<dyn Layer>> {
+        Box::pin(
+            async move { Err(Error::unsupported(format!("{open}: images of Ceph cannot be opened here"))) },
+        )
     }
     /// Connects to `to`.
     fn connect(&self, to: Address) -> Pending<Rc<dyn Conn>>;

@@ -9,6 +9,7 @@
 //! ```
 
 use crate::emulate::{ZEROES_MAX, run, then_flush, writes_of_zeroes};
+use crate::users::Users;
 use crate::walk::{Deferred, Request, Walk};
 use crate::{
     Absent, Command, Consent, Durability, Effect, Env, Error, ErrorKind, Extent, Finding, Geometry, Healed,
@@ -50,6 +51,7 @@ pub struct Node {
     moved: Signal,
     resized: Signal,
     stats: Stats,
+    users: Users,
 }
 
 impl Node {
@@ -69,6 +71,7 @@ impl Node {
             moved: Signal::new(),
             resized: Signal::new(),
             stats: Stats::default(),
+            users: Users::default(),
         })
     }
 
@@ -112,6 +115,10 @@ impl Node {
     /// Its requests fail because something could not be reached: see [`Stats::is_unreached`].
     pub fn is_unreached(&self) -> bool {
         self.stats.is_unreached(self.now())
+    }
+
+    pub(crate) fn users(&self) -> &Users {
+        &self.users
     }
 
     /// The time of its environment.
@@ -165,9 +172,8 @@ impl Node {
         }
     }
 
-    /// True for nearly all requests: a read or a write about which there is nothing to say, and nothing to emulate.
-    /// True for requests that [`Node::admit`] and [`Node::emulate`] would let through unchanged, decided in few
-    /// instructions.
+    /// True for nearly all requests: reads and writes that [`Node::admit`] and [`Node::emulate`] would let through
+    /// unchanged, decided in few instructions.
     #[inline]
     fn is_plain(&self, io: &Io) -> bool {
         let g = self.geometry.get();

@@ -764,3 +764,28 @@ fn a_watched_device_shows_every_request_that_passes_once() {
         assert_eq!(desk.seen().len(), 6);
     });
 }
+
+#[test]
+fn a_client_uses_what_is_below() {
+    let world = Simulation::new(0);
+    let env = world.env();
+    let run = async move {
+        let desk = |name| node(&env, name, Desk::new(native()));
+        let [export, device, store, other] = ["export", "device", "store", "other"].map(desk);
+        device.set_above(vec![Rc::downgrade(&export)]);
+        store.set_above(vec![Rc::downgrade(&other), Rc::downgrade(&device)]);
+        assert!(!store.is_in_use());
+        let (first, second) = (export.use_it(), export.use_it());
+        assert!(store.is_in_use() && device.is_in_use() && !other.is_in_use());
+        drop(first);
+        assert!(store.is_in_use());
+        drop(second);
+        assert!(!store.is_in_use());
+        // A node that is gone uses nothing.
+        let _uses = other.use_it();
+        assert!(store.is_in_use());
+        store.set_above(vec![Rc::downgrade(&device)]);
+        assert!(!store.is_in_use());
+    };
+    world.run(run).expect("nothing hangs");
+}

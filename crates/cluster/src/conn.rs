@@ -19,11 +19,18 @@ async fn fill(conn: &dyn Conn, into: &Buf) -> Result<bool> {
 /// The next frame with its data; `None` at the end. Memory is taken when the lengths are known to be allowed.
 pub async fn receive(conn: &dyn Conn, env: &dyn Env) -> Result<Option<(Frame, Buf)>> {
     let head = Buf::zeroed(HEAD);
-    if !fill(conn, &head).await? {
-        return Ok(None);
-    }
+    let filled = fill(conn, &head).await;
     let mut bytes = [0; HEAD];
     head.read(0, &mut bytes);
+    if let [0x15 | 0x16, 3, ..] = bytes {
+        // A record of TLS: an alert, or the begin of a handshake.
+        let message =
+            "the other host encrypts what it says, and this one does not (`tls` of the reservation)";
+        return Err(Error::new(ErrorKind::Corrupt, message));
+    }
+    if !filled? {
+        return Ok(None);
+    }
     let of = lengths(&bytes)?;
     let (body, data) = (Buf::zeroed(of.body), env.pool().take(of.data));
     for part in [&body, &data] {

@@ -9,14 +9,23 @@
 //! ```
 //!
 //! Invariants:
-//! * Of the hosts that hold a volume at most one can change its record: the others are told that they are fenced.
+//! * Of the hosts that hold a volume at most one can change its record ([`Held`]): the others are told that they are
+//!   fenced.
 //! * Nothing is acknowledged by an outcome of the vault that is not known: a change ends when it is.
 
+use crate::amend::{amend, draw, is_awaited};
+use crate::choice::Offer;
+use crate::handover::{ASKS, Giver};
+pub use crate::held::Held;
 use crate::takeover::{May, Watch, may_have};
 use crate::vault::{Beat, Holder, Mode, Outcome, Record, Vault, settle};
-use lamina_block::{Env, Error, ErrorKind, Result, Signal};
+use crate::view::Sights;
+use futures_util::future::{Either, select};
+use lamina_block::{Address, Env, Error, Result, Time};
+use lamina_tls::MutualTls;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 use uuid::Uuid;
@@ -29,7 +38,8 @@ const BEATS: u32 = 4;
 pub enum Fence {
     /// A person, who says that the host is dead (`declare_dead`).
     Confirmed,
-    /// Whoever takes the volume: it writes again what the old host may still write.
+    /// Whoever takes the volume, if its flash has what the old host may still write: it writes that again when the old
+    /// host has ended.
     Quarantine,
 }
 
@@ -60,12 +70,21 @@ fn beats_as(host: &str, volume: Uuid) -> String {
 
 /// This host, with one volume.
 pub struct Host {
-    env: Rc<dyn Env>,
+    pub(crate) env: Rc<dyn Env>,
     vault: Rc<dyn Vault>,
-    volume: Name,
-    holder: RefCell<Holder>,
-    lease: Duration,
-    fence: Fence,
+    pub(crate) volume: Name,
+    pub(crate) holder: RefCell<Holder>,
+    pub(crate) lease: Duration,
+    fence: Cell<Fence>,
+    /// Where it takes the writes of other hosts.
+    address: RefCell<Option<Address>>,
+    /// What fails together with it.
+    domain: RefCell<Option<String>>,
+    /// What it shows to them.
+    pub(crate) tls: RefCell<Option<MutualTls>>,
+    /// When the last beat that the vault has began; and no other host has the volume before this.
+    beaten: Cell<Option<Time>>,
+    safe_until: Cell<Time>,
     process: Uuid,
     counter: Cell<u64>,
     /// Other hosts, by name.
@@ -74,78 +93,8 @@ pub struct Host {
     rival: Cell<bool>,
     held: RefCell<Weak<Held>>,
     stopped: Cell<bool>,
-}
-
-/// A volume that this host has.
-pub struct Held {
-    host: Rc<Host>,
-    record: RefCell<Record>,
-    /// A change is under way; others wait.
-    is_changing: Cell<bool>,
-    /// Another host has the volume now.
-    fenced: RefCell<Option<Error>>,
-    /// It is given back.
-    is_over: Cell<bool>,
-    /// The record has changed, or this host is fenced.
-    moved: Signal,
-}
-
-fn draw(env: &dyn Env) -> Uuid {
-    Uuid::from_u64_pair(env.random(), env.random())
-}
-
-fn fenced(record: &Record) -> Error {
-    let who = record.holder.as_ref().map_or("nobody".into(), Holder::to_string);
-    let message = format!("volume {:?}: {who} has it now, in generation {}", record.name, record.generation);
-    Error::new(ErrorKind::Fenced, message)
-}
-
-/// Changes the record of a volume from outside of all hosts that have one; fails as `change` does, if that refuses.
-async fn amend(
-    vault: &dyn Vault,
-    env: &dyn Env,
-    volume: Uuid,
-    change: impl Fn(&mut Record) -> Result<()>,
-) -> Result<Record> {
-    loop {
-        let Some(newest) = vault.read(volume).await? else {
-            return Err(Error::invalid(format!("the vault has no volume {volume}")));
-        };
-        let mut record = Record { version: newest.version + 1, nonce: draw(env), ..newest };
-        change(&mut record)?;
-        if settle(vault, env, &record, |_| true).await? == Outcome::Done {
-            return Ok(record);
-        }
-    }
-}
-
-/// Nobody has a volume that `host` had, which is dead: a person has seen to it that it writes no more. Fails with
-/// `Invalid` if another host has it, or none.
-pub async fn declare_dead(vault: &dyn Vault, env: &dyn Env, volume: Uuid, host: &str) -> Result<Record> {
-    let change = |record: &mut Record| match record.holder.take() {
-        Some(holder) if holder.host == host => {
-            record.previous = Some(holder);
-            Ok(())
-        }
-        _ => Err(Error::invalid(format!("host {host:?} does not have volume {:?}", record.name))),
-    };
-    amend(vault, env, volume, change).await
-}
-
-/// What only flashes have of a volume is given up: the store counts as it is. Fails with `Busy` while a host has the
-/// volume.
-pub async fn accept_loss(vault: &dyn Vault, env: &dyn Env, volume: Uuid) -> Result<Record> {
-    let change = |record: &mut Record| match &record.holder {
-        Some(holder) => Err(Error::busy(format!(
-            "{holder} has volume {:?}: stop it, or say that it is dead",
-            record.name
-        ))),
-        None => {
-            record.mode = Mode::Through;
-            Ok(())
-        }
-    };
-    amend(vault, env, volume, change).await
+    /// What is shown of it.
+    pub(crate) sights: Sights,
 }
 
 impl Host {
@@ -166,19 +115,30 @@ impl Host {
             volume,
             holder: holder.into(),
             lease,
-            fence,
+            fence: fence.into(),
+            address: RefCell::default(),
+            domain: RefCell::default(),
+            tls: RefCell::default(),
+            beaten: Cell::new(None),
+            safe_until: Cell::new(Time(0)),
             process,
             counter: Cell::new(0),
             watches: RefCell::default(),
             rival: Cell::new(false),
             held: RefCell::default(),
             stopped: Cell::new(false),
+            sights: Sights::default(),
         });
+        host.looks_around();
         let me = Rc::downgrade(&host);
         env.spawn(Box::pin(async move {
             while let Some(host) = me.upgrade().filter(|host| !host.stopped.get()) {
-                host.beat().await;
-                host.look().await;
+                let beaten = host.beat().await;
+                let is_mine = host.look().await;
+                // The look began when the vault had the beat: whoever takes the volume after it sees that.
+                if let Some(began) = beaten.filter(|_| is_mine) {
+                    host.is_safe_since(began);
+                }
                 let pause = host.env.sleep(host.lease / BEATS);
                 drop(host);
                 pause.await;
@@ -192,6 +152,19 @@ impl Host {
         self.stopped.set(true);
     }
 
+    pub(crate) fn vault(&self) -> &dyn Vault {
+        &*self.vault
+    }
+
+    /// It does not have the volume any more.
+    pub(crate) fn forget_held(&self) {
+        self.held.take();
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.get()
+    }
+
     /// How long it is to be silent before others take its volume.
     pub fn lease(&self) -> Duration {
         self.lease
@@ -202,49 +175,181 @@ impl Host {
         self.env.sleep(time)
     }
 
+    /// Its name.
+    pub fn name(&self) -> String {
+        self.holder.borrow().host.clone()
+    }
+
+    /// The volume.
+    pub fn volume(&self) -> &Name {
+        &self.volume
+    }
+
+    /// What stops late writes of a host whose volume this one takes.
+    pub fn set_fence(&self, fence: Fence) {
+        self.fence.set(fence);
+    }
+
+    /// Says with each beat where this host takes the writes of others.
+    pub fn announce(&self, address: Address) {
+        self.address.replace(Some(address));
+    }
+
+    /// Says with each beat in which fault domain this host is.
+    pub fn is_in(&self, domain: Option<String>) {
+        self.domain.replace(domain);
+    }
+
+    /// The fault domain of this host, if it has one.
+    pub fn domain(&self) -> Option<String> {
+        self.domain.borrow().clone()
+    }
+
+    /// Where this host takes the writes of others, if it does.
+    pub(crate) fn address(&self) -> Option<Address> {
+        self.address.borrow().clone()
+    }
+
+    /// True if no other host can have the volume yet: this one has beaten so lately, and found the volume its own after
+    /// that, that nobody has taken it for silent since.
+    pub fn is_safe(&self) -> bool {
+        self.env.now() < self.safe_until.get()
+    }
+
+    /// A quarter of the lease is for clocks that do not run alike.
+    fn is_safe_since(&self, began: Time) {
+        self.safe_until.set(began.after(self.lease / 4 * 3));
+    }
+
+    /// What the vault says of the volume.
+    pub async fn record(&self) -> Result<Option<Record>> {
+        self.vault.read(self.volume.uuid).await
+    }
+
+    /// Other hosts that take writes of this volume and are not silent, in the order of their names.
+    pub async fn others(&self) -> Result<Vec<Offer>> {
+        let mut others = Vec::new();
+        for host in self.names_of_others().await? {
+            let (silent, beat) = self.silence(&host).await?;
+            let address = beat.as_ref().and_then(|beat| beat.address.as_ref()?.parse().ok());
+            if let Some(address) = address.filter(|_| silent < self.lease_of(beat.as_ref())) {
+                others.push(Offer { host, address, domain: beat.and_then(|beat| beat.domain) });
+            }
+        }
+        Ok(others)
+    }
+
+    /// Other hosts that have ever beaten for this volume, in the order of their names.
+    pub(crate) async fn names_of_others(&self) -> Result<Vec<String>> {
+        let (me, suffix) = (self.name(), format!(".{}", self.volume.uuid));
+        let names = self.vault.beating().await?;
+        let other = |name: String| Some(name.strip_suffix(&suffix)?.to_owned()).filter(|host| *host != me);
+        let mut others: Vec<String> = names.into_iter().filter_map(other).collect();
+        others.sort_unstable();
+        Ok(others)
+    }
+
+    /// The last beat of another host for this volume.
+    pub(crate) async fn heard(&self, host: &str) -> Result<Option<Beat>> {
+        self.vault.heard(&beats_as(host, self.volume.uuid)).await
+    }
+
+    /// The record, if this host has the volume, as far as it knows.
+    pub(crate) fn held_record(&self) -> Option<Record> {
+        let held = self.held.borrow().upgrade().filter(|held| held.fenced().is_none());
+        held.map(|held| held.record())
+    }
+
+    /// What an earlier process of this host has begun on the store has ended: so is told to the host that has the
+    /// volume now, if that waits for it.
+    pub async fn has_ended(&self) -> Result<()> {
+        let me = self.name();
+        match self.record().await? {
+            Some(record) if is_awaited(&record, &me) => {
+                let over = |record: &mut Record| {
+                    if is_awaited(record, &me) {
+                        record.unfenced = None;
+                    }
+                    Ok(())
+                };
+                amend(&*self.vault, &*self.env, self.volume.uuid, over).await.map(drop)
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
     /// The flash that it has: it counts from the next time on that the volume is taken.
     pub fn set_flash(&self, flash: Option<Uuid>) {
         self.holder.borrow_mut().flash = flash;
     }
 
-    /// A beat, and a look whether another process has beaten under the same name since the last one.
-    async fn beat(&self) {
+    /// A beat, and a look whether another process has beaten under the same name since the last one. When it began, if
+    /// the vault has it.
+    async fn beat(&self) -> Option<Time> {
         let name = beats_as(&self.holder.borrow().host, self.volume.uuid);
         if let Ok(Some(last)) = self.vault.heard(&name).await {
             let is_mine = last.process == self.process;
             self.rival.set(!is_mine && self.counter.get() > 0);
         }
         self.counter.set(self.counter.get() + 1);
-        let beat = Beat { process: self.process, counter: self.counter.get() };
-        if let Err(e) = self.vault.beat(&name, beat).await {
-            tracing::warn!(volume = %self.volume.name, error = %e, "no beat: others may take this host for dead");
+        let address = self.address.borrow().as_ref().map(Address::to_string);
+        let lease = self.lease.as_millis() as u64;
+        let beat = Beat {
+            process: self.process,
+            counter: self.counter.get(),
+            lease,
+            address,
+            domain: self.domain(),
+        };
+        let began = self.env.now();
+        match self.vault.beat(&name, beat).await {
+            Ok(()) => self.beaten.set(Some(began)),
+            Err(e) => {
+                tracing::warn!(volume = %self.volume.name, error = %e, "no beat: others may take this host for dead");
+                return None;
+            }
         }
+        Some(began)
     }
 
     /// Whether the volume is still this host's. A vault that does not answer says nothing.
-    async fn look(&self) {
-        let Some(held) = self.held.borrow().upgrade() else { return };
-        let Ok(Some(newest)) = self.vault.read(self.volume.uuid).await else { return };
-        if newest.generation != held.record.borrow().generation || newest.holder.is_none() {
+    async fn look(&self) -> bool {
+        let Some(held) = self.held.borrow().upgrade() else { return false };
+        let Ok(Some(newest)) = self.vault.read(self.volume.uuid).await else { return false };
+        let is_mine = held.is_mine(&newest);
+        if !is_mine {
             held.is_fenced_by(&newest);
+        } else if !held.is_changing() {
+            held.saw(newest);
         }
+        is_mine
+    }
+
+    /// For how long a host may be silent: as long as it says itself, or this one.
+    pub(crate) fn lease_of(&self, beat: Option<&Beat>) -> Duration {
+        self.lease.max(Duration::from_millis(beat.map_or(0, |beat| beat.lease)))
     }
 
     /// For how long a host has been silent, as far as this one has seen.
-    async fn silence(&self, host: &str) -> Result<Duration> {
-        let beat = self.vault.heard(&beats_as(host, self.volume.uuid)).await?;
-        let now = self.env.now();
+    async fn silence(&self, host: &str) -> Result<(Duration, Option<Beat>)> {
+        // It was silent until the question at least, and a new beat is as young as the answer.
+        let asked = self.env.now();
+        let beat = self.heard(host).await?;
         let mut watches = self.watches.borrow_mut();
         let watch = watches.entry(host.into()).or_default();
-        watch.saw(beat, now);
-        Ok(watch.silent_for(now))
+        watch.saw(beat.clone(), self.env.now());
+        Ok((watch.silent_for(asked), beat))
     }
 
-    /// Takes the volume. While another host has it that is alive, asks again for as long as `wait`, then fails with
-    /// `Busy`. Fails with `Offline` if the volume needs what this host lacks, or a person's word.
+    /// Takes the volume. While another host has it that is alive, asks that one and the vault again for as long as
+    /// `wait`, then fails with `Busy`. Fails with `Offline` if the volume needs what this host lacks, or a person's
+    /// word.
     pub async fn take(self: &Rc<Self>, wait: Duration) -> Result<Rc<Held>> {
         let began = self.env.now();
         let me = self.holder.borrow().clone();
+        // The host from which it is taken, and its last sign of life.
+        let (mut before, mut last_beat) = (None::<Holder>, None);
+        let (mut asking, mut giver) = (None, None);
         loop {
             if self.rival.get() {
                 let message = format!(
@@ -256,41 +361,96 @@ impl Host {
             let record = match self.vault.read(self.volume.uuid).await? {
                 None => self.first(&me),
                 Some(newest) => {
-                    let silent = match newest.holder.as_ref().filter(|holder| holder.host != me.host) {
+                    let (silent, beat) = match newest.holder.as_ref().filter(|holder| holder.host != me.host)
+                    {
                         Some(holder) => self.silence(&holder.host).await?,
-                        None => Duration::ZERO,
+                        None => (Duration::ZERO, None),
                     };
-                    match may_have(&newest, &me, silent, self.lease) {
+                    match may_have(&newest, &me, silent, self.lease_of(beat.as_ref())) {
                         May::Have(record) => {
+                            before =
+                                newest.holder.clone().filter(|_| record.unfenced == Some(newest.generation));
+                            last_beat = beat;
                             self.has_been_fenced(&newest, &record)?;
                             self.after(&newest, *record)
                         }
                         May::Not(why) => return Err(Error::offline(why)),
-                        May::Wait(why) if self.env.now().since(began) >= wait => {
-                            return Err(Error::busy(why));
-                        }
-                        May::Wait(_) => {
-                            self.env.sleep(self.lease / BEATS).await;
+                        May::Wait(why) => {
+                            let waited = self.env.now().since(began);
+                            // One that is stopped does not answer, and becomes silent meanwhile.
+                            asking = asking.filter(|(of, _)| *of == newest.generation).or_else(|| {
+                                let giver = Giver::of(&newest, beat.as_ref())?;
+                                let asks = self.asks(giver, wait.saturating_sub(waited));
+                                Some((newest.generation, Box::pin(asks)))
+                            });
+                            let answer = async {
+                                match &mut asking {
+                                    Some((_, asks)) => asks.await,
+                                    None => std::future::pending().await,
+                                }
+                            };
+                            match select(pin!(answer), self.env.sleep(self.lease / BEATS)).await {
+                                Either::Left((Ok(given), _)) => {
+                                    // It may say so, and not do it.
+                                    let is_again = giver.replace(given).is_some();
+                                    asking = None;
+                                    if waited >= wait {
+                                        return Err(Error::busy(why));
+                                    }
+                                    if is_again {
+                                        self.env.sleep(ASKS.min(self.lease / BEATS)).await;
+                                    }
+                                }
+                                Either::Left((Err(e), _)) => {
+                                    asking = None;
+                                    if waited >= wait {
+                                        return Err(Error::busy(format!("{why}: {}", e.message())));
+                                    }
+                                    self.env.sleep(ASKS.min(self.lease / BEATS)).await;
+                                }
+                                Either::Right(_) if waited >= wait => return Err(Error::busy(why)),
+                                Either::Right(_) => {}
+                            }
                             continue;
                         }
                     }
                 }
             };
             if settle(&*self.vault, &*self.env, &record, |_| self.stopped.get()).await? == Outcome::Done {
-                let volume = &self.volume.name;
-                tracing::info!(volume, generation = record.generation, mode = ?record.mode, "this host has it now");
-                let held = Rc::new(Held {
-                    host: Rc::clone(self),
-                    record: record.into(),
-                    is_changing: Cell::new(false),
-                    fenced: RefCell::default(),
-                    is_over: Cell::new(false),
-                    moved: Signal::new(),
-                });
+                let giver = giver.filter(|giver: &Giver| record.generation == giver.generation + 1);
+                self.has_taken(&record, before.as_ref(), giver.as_ref());
+                let held = Rc::new(Held::new(self, record, giver));
                 self.held.replace(Rc::downgrade(&held));
+                if let Some(before) = before {
+                    // It may have beaten just now, and not have looked yet: what it still answers is as it was.
+                    let beat = self.silence(&before.host).await.map(|(_, beat)| beat);
+                    if beat != Ok(last_beat) {
+                        self.env.sleep(self.lease_of(beat.ok().flatten().as_ref())).await;
+                    }
+                }
+                if let Some(began) = self.beaten.get() {
+                    self.is_safe_since(began);
+                }
                 return Ok(held);
             }
         }
+    }
+
+    /// Says why it has the volume now, and counts that.
+    fn has_taken(&self, record: &Record, silent: Option<&Holder>, giver: Option<&Giver>) {
+        let why = match (silent, giver) {
+            (Some(before), _) => {
+                self.count(|counts| counts.takeovers += 1);
+                format!("{before} is silent")
+            }
+            (None, Some(giver)) => {
+                self.count(|counts| counts.received += 1);
+                format!("host {} has given it to this one", giver.host())
+            }
+            (None, None) => "no other host has it".to_owned(),
+        };
+        let (volume, generation) = (&self.volume.name, record.generation);
+        tracing::info!(volume, generation, mode = ?record.mode, why, "this host has the volume now");
     }
 
     /// Fails if the host that had the volume may still write, and nobody has said that it is dead.
@@ -298,7 +458,10 @@ impl Host {
         let Some(holder) = newest.holder.as_ref().filter(|_| next.unfenced == Some(newest.generation)) else {
             return Ok(());
         };
-        if self.fence == Fence::Quarantine {
+        let flash = self.holder.borrow().flash;
+        let has_all = flash.is_some_and(|flash| newest.mode.members().contains(&flash));
+        // Of one host before at a time late writes are known.
+        if self.fence.get() == Fence::Quarantine && has_all && newest.unfenced.is_none() {
             return Ok(());
         }
         let message = format!(
@@ -327,69 +490,8 @@ impl Host {
     }
 
     /// `record` as the one that follows `newest`.
-    fn after(&self, newest: &Record, record: Record) -> Record {
+    pub(crate) fn after(&self, newest: &Record, record: Record) -> Record {
         Record { version: newest.version + 1, nonce: draw(&*self.env), ..record }
-    }
-}
-
-impl Held {
-    /// What the vault says, as far as this host knows.
-    pub fn record(&self) -> Record {
-        self.record.borrow().clone()
-    }
-
-    /// Why nothing may be read or written any more, if another host has the volume.
-    pub fn fenced(&self) -> Option<Error> {
-        self.fenced.borrow().clone()
-    }
-
-    /// Ends when another host has the volume, or when this one has given it back: `None`.
-    pub async fn until_fenced(&self) -> Option<Error> {
-        self.moved.until(|| self.fenced.borrow().is_some() || self.is_over.get()).await;
-        self.fenced()
-    }
-
-    fn is_fenced_by(&self, newest: &Record) -> Error {
-        let e = fenced(newest);
-        if self.fenced.borrow().is_none() {
-            tracing::error!(volume = %newest.name, error = %e, "fenced: nothing is read or written here any more");
-            self.fenced.replace(Some(e.clone()));
-            self.moved.notify();
-        }
-        e
-    }
-
-    /// Changes the record. When this returns the vault says so, durably. Fails with `Fenced` if another host has the
-    /// volume now: nothing may be acknowledged any more.
-    pub async fn change(&self, change: impl FnOnce(&mut Record)) -> Result<()> {
-        self.moved.until(|| !self.is_changing.replace(true)).await;
-        let before = self.record();
-        let mut record = self.host.after(&before, before.clone());
-        change(&mut record);
-        let gives_up = |_: &Error| self.host.stopped.get();
-        let settled = settle(&*self.host.vault, &*self.host.env, &record, gives_up).await;
-        let changed = match settled {
-            Ok(Outcome::Done) => {
-                self.record.replace(record);
-                Ok(())
-            }
-            Ok(Outcome::Lost(newest)) => Err(self.is_fenced_by(&newest)),
-            Err(e) => Err(e),
-        };
-        self.is_changing.set(false);
-        self.moved.notify();
-        changed
-    }
-
-    /// Nobody has the volume from now on.
-    pub async fn give_back(&self) -> Result<()> {
-        self.host.held.take();
-        self.is_over.set(true);
-        self.moved.notify();
-        self.change(|record| {
-            record.previous = record.holder.take();
-        })
-        .await
     }
 }
 

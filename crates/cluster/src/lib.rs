@@ -17,15 +17,26 @@
 //! Everything that decides is a plain struct or function: time, folders and connections come with the calls or from an
 //! [`lamina_block::Env`].
 
+pub mod amend;
+pub mod choice;
 pub mod conn;
+pub mod handover;
+mod held;
 pub mod host;
+pub mod link;
 pub mod members;
 pub mod peer;
+pub mod promise;
+mod reach;
+pub mod remote;
+pub mod report;
 pub mod reservation;
+pub mod secure;
 pub mod sender;
 pub mod serve;
 pub mod takeover;
 pub mod vault;
+pub mod view;
 pub mod wire;
 
 pub use uuid::Uuid;

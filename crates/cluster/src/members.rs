@@ -56,10 +56,10 @@ impl Members {
         Members { list: named.iter().map(member).collect(), change: None, serial }
     }
 
-    /// A write begins: its serial number.
-    pub fn begin(&mut self) -> u64 {
-        self.serial += 1;
-        self.serial
+    /// The write with this serial number begins; they rise.
+    pub fn begun(&mut self, serial: u64) {
+        debug_assert!(serial > self.serial, "serial numbers rise");
+        self.serial = serial;
     }
 
     fn get(&mut self, flash: Uuid) -> Option<&mut Member> {
@@ -145,6 +145,16 @@ impl Members {
         self.list.iter().filter(move |member| member.is_named || may_be(&member.flash))
     }
 
+    /// The last serial number that was given to a write.
+    pub fn last(&self) -> u64 {
+        self.serial
+    }
+
+    /// True if no flash counts: nothing has to be waited for.
+    pub fn is_nobody(&self) -> bool {
+        self.counted().next().is_none()
+    }
+
     /// Writes up to this serial number can be acknowledged.
     pub fn acknowledged(&self) -> u64 {
         self.counted().map(|member| member.progress.written).min().unwrap_or(self.serial)
@@ -177,7 +187,7 @@ mod tests {
     #[test]
     fn a_write_is_acknowledged_when_all_have_it() {
         let mut of = Members::new(&[OWN, PEER], 10);
-        assert_eq!((of.begin(), of.begin()), (11, 12));
+        (11..=12).for_each(|serial| of.begun(serial));
         of.progressed(OWN, at(12, 12)).expect("it has");
         assert_eq!((of.acknowledged(), of.durable()), (10, 10));
         of.progressed(PEER, at(11, 10)).expect("it has");
@@ -187,7 +197,7 @@ mod tests {
     #[test]
     fn without_a_member_only_when_the_vault_says_so() {
         let mut of = Members::new(&[OWN, PEER], 0);
-        of.begin();
+        of.begun(1);
         of.progressed(OWN, at(1, 1)).expect("it has");
         of.lost(PEER);
         assert_eq!((of.acknowledged(), of.waits_for_vault()), (0, vec![PEER]));
@@ -202,14 +212,14 @@ mod tests {
     fn one_that_joins_counts_before_the_vault_names_it() {
         let mut of = Members::new(&[OWN], 5);
         of.joins(OTHER, at(5, 5)).expect("it has");
-        assert_eq!(of.begin(), 6);
+        of.begun(6);
         of.progressed(OWN, at(6, 6)).expect("it has");
         assert_eq!((of.acknowledged(), of.wanted()), (6, None), "nobody may take over with it");
         of.progressed(OTHER, at(6, 5)).expect("it has");
         assert_eq!(of.wanted(), None, "the store may have what it lacks after a loss of power");
         of.progressed(OTHER, at(6, 6)).expect("it has");
         of.change_begins(of.wanted().expect("another one"));
-        assert_eq!(of.begin(), 7);
+        of.begun(7);
         of.progressed(OWN, at(7, 6)).expect("it has");
         assert_eq!(of.acknowledged(), 6, "the vault may name it by now");
         of.progressed(OTHER, at(7, 7)).expect("it has");
@@ -220,7 +230,7 @@ mod tests {
     #[test]
     fn a_peer_that_lies_is_found_out() {
         let mut of = Members::new(&[OWN, PEER], 5);
-        of.begin();
+        of.begun(6);
         for wrong in [at(7, 5), at(6, 7), at(4, 4), at(5, 4)] {
             let e = of.progressed(PEER, wrong).expect_err("a lie");
             assert!(e.message().contains("it had 5 and 5, and there are 6"), "{e}");
@@ -244,7 +254,10 @@ mod tests {
             for _ in 0..200 {
                 let flash = flashes[random.usize(0..4)];
                 match random.u32(0..10) {
-                    0..=2 => serial = of.begin(),
+                    0..=2 => {
+                        serial += 1;
+                        of.begun(serial);
+                    }
                     3..=5 => {
                         if let Some(progress) = there.get_mut(&flash) {
                             progress.written = random.u64(progress.written..=serial);

@@ -30,6 +30,8 @@ pub struct Peer {
     taken: u64,
     written: u64,
     durable: u64,
+    /// Blocks that may be here and not on the store.
+    space: u64,
     /// What may be under way, and how much is.
     limit: Credit,
     under_way: BTreeMap<u64, Part>,
@@ -66,9 +68,15 @@ impl Peer {
             taken: serial,
             written: serial,
             durable: serial,
+            space: 0,
             limit,
             under_way: BTreeMap::new(),
         }
+    }
+
+    /// So many blocks may be here that the store lacks.
+    pub fn set_space(&mut self, blocks: u64) {
+        self.space = blocks;
     }
 
     /// From now on nothing of an older generation is taken. The promise has to be durable before anybody relies on it.
@@ -86,18 +94,13 @@ impl Peer {
             );
             return Ok(Answer::Refuse(Refuse { generation: self.promised, why }));
         }
-        let of = Welcome {
-            version,
-            flash: self.flash,
-            generation: self.generation,
-            written: self.written,
-            durable: self.durable,
-            credit: self.limit,
-        };
+        let (written, durable) = if hello.is_anew { (0, 0) } else { (self.written, self.durable) };
+        let (flash, generation, credit, space) = (self.flash, self.generation, self.limit, self.space);
+        let of = Welcome { version, flash, generation, written, durable, credit, space };
         // What did not get here before the connection was lost comes again.
         self.under_way.clear();
         self.taken = self.written;
-        if hello.generation > self.generation {
+        if hello.generation > self.generation || hello.is_anew {
             (self.generation, self.promised) = (hello.generation, hello.generation);
             (self.taken, self.written, self.durable) = (0, 0, 0);
         }
@@ -157,6 +160,11 @@ impl Peer {
         self.ack(Credit::default(), reaches_store)
     }
 
+    /// How far it is, for who asks.
+    pub fn progress(&self, reaches_store: bool) -> Ack {
+        self.ack(Credit::default(), reaches_store)
+    }
+
     /// The oldest generation of which writes are taken.
     pub fn promised(&self) -> u64 {
         self.promised
@@ -189,7 +197,7 @@ mod tests {
 
     fn hello(generation: u64) -> Hello {
         let (volume, flash) = (Uuid::from_u128(1), Uuid::from_u128(9));
-        Hello { versions: (1, 1), volume, size: 1 << 30, generation, flash }
+        Hello { versions: (1, 1), volume, size: 1 << 30, generation, flash, is_anew: false }
     }
 
     fn batch(generation: u64, serials: std::ops::RangeInclusive<u64>) -> Batch {
@@ -209,7 +217,15 @@ mod tests {
         let mut of = Peer::new(FLASH, (0, 0), LIMIT);
         assert_eq!(
             welcome(&mut of, 3),
-            Welcome { version: 1, flash: FLASH, generation: 0, written: 0, durable: 0, credit: LIMIT }
+            Welcome {
+                version: 1,
+                flash: FLASH,
+                generation: 0,
+                written: 0,
+                durable: 0,
+                credit: LIMIT,
+                space: 0
+            }
         );
         of.takes(&batch(3, 1..=2)).expect("the first");
         of.takes(&batch(3, 3..=3)).expect("the next");
@@ -237,6 +253,11 @@ mod tests {
         assert_eq!((next.generation, next.written), (3, 10));
         of.takes(&batch(4, 1..=1)).expect("from the beginning");
         assert_eq!(welcome(&mut of, 4).written, 0, "it was under way when the connection was lost");
+        of.takes(&batch(4, 1..=1)).expect("it comes again");
+        of.wrote(1, true).expect("it is there");
+        let anew = of.hello(&Hello { is_anew: true, ..hello(4) }).expect("the same version");
+        assert!(matches!(anew, Answer::Welcome(of) if (of.written, of.durable) == (0, 0)), "{anew:?}");
+        of.takes(&batch(4, 1..=1)).expect("nothing is here any more");
     }
 
     #[test]

@@ -25,8 +25,12 @@ pub struct Sender {
     durable: u64,
     /// Up to which one the peer was asked to make everything durable.
     flushing: u64,
+    /// It was asked whether it is there.
+    is_asked: bool,
     /// When the peer last had reason to speak, or spoke.
     since: Time,
+    /// When it last had reason to get further, or did.
+    moved: Time,
 }
 
 impl Sender {
@@ -40,7 +44,9 @@ impl Sender {
             written,
             durable,
             flushing: durable,
+            is_asked: false,
             since: now,
+            moved: now,
         }
     }
 
@@ -66,15 +72,41 @@ impl Sender {
         self.flushing = self.serial;
     }
 
+    /// The peer is asked whether it is there.
+    pub fn asks(&mut self, now: Time) {
+        if !self.is_awaited() {
+            self.since = now;
+        }
+        self.is_asked = true;
+    }
+
     fn awaits(&mut self, now: Time) {
         if !self.is_awaited() {
             self.since = now;
+        }
+        if !self.has_work() {
+            self.moved = now;
         }
     }
 
     /// True if the peer owes an answer.
     fn is_awaited(&self) -> bool {
+        self.has_work() || self.is_asked
+    }
+
+    /// True if it was sent what it does not have, or not durably although it was asked to.
+    fn has_work(&self) -> bool {
         self.written < self.serial || self.durable < self.flushing
+    }
+
+    /// The last serial number that was sent.
+    pub fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// True if it has asked for what is durable up to there.
+    pub fn is_flushing(&self) -> bool {
+        self.durable < self.flushing
     }
 
     /// The peer has said how far it is. Fails if that does not fit what was sent: no more is believed of it.
@@ -88,16 +120,25 @@ impl Sender {
             );
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
+        if (self.written, self.durable) != (ack.written, ack.durable) {
+            self.moved = now;
+        }
         (self.written, self.durable) = (ack.written, ack.durable);
         self.granted.bytes = self.granted.bytes.saturating_add(ack.credit.bytes);
         self.granted.writes = self.granted.writes.saturating_add(ack.credit.writes);
         self.since = now;
+        self.is_asked = false;
         Ok(())
     }
 
     /// For how long the peer has owed an answer.
     pub fn silent_for(&self, now: Time) -> Duration {
         if self.is_awaited() { now.since(self.since) } else { Duration::ZERO }
+    }
+
+    /// For how long it has not got further, although there is something to do; it may speak all the same.
+    pub fn stuck_for(&self, now: Time) -> Duration {
+        if self.has_work() { now.since(self.moved) } else { Duration::ZERO }
     }
 }
 
@@ -116,7 +157,10 @@ mod tests {
     /// To a peer that has everything up to 5.
     fn sender(credit: Credit) -> Sender {
         let flash = uuid::Uuid::from_u128(2);
-        Sender::new(&Welcome { version: 1, flash, generation: 1, written: 5, durable: 5, credit }, at(0))
+        Sender::new(
+            &Welcome { version: 1, flash, generation: 1, written: 5, durable: 5, credit, space: 0 },
+            at(0),
+        )
     }
 
     fn at(ms: u64) -> Time {
@@ -162,5 +206,23 @@ mod tests {
         assert_eq!(of.silent_for(at(9300)), Duration::from_millis(300));
         of.acked(ack(7, 7, none), at(9400)).expect("as it was sent");
         assert_eq!(of.silent_for(at(9900)), Duration::ZERO);
+        of.asks(at(10_000));
+        assert_eq!(of.silent_for(at(10_300)), Duration::from_millis(300));
+    }
+
+    #[test]
+    fn a_peer_that_speaks_and_gets_no_further_is_stuck() {
+        let (mut of, none) = (sender(credit(8192, 9)), Credit::default());
+        of.asks(at(900));
+        assert_eq!(of.stuck_for(at(1000)), Duration::ZERO, "there is nothing to do");
+        of.sends(credit(1, 1), 6, at(1000));
+        of.asks(at(1500));
+        of.acked(ack(5, 5, none), at(1600)).expect("as it was");
+        assert_eq!(
+            (of.silent_for(at(2000)), of.stuck_for(at(2000))),
+            (Duration::from_millis(400), Duration::from_secs(1))
+        );
+        of.acked(ack(6, 5, none), at(2100)).expect("as it was sent");
+        assert_eq!(of.stuck_for(at(2200)), Duration::ZERO);
     }
 }

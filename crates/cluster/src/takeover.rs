@@ -16,7 +16,7 @@ use lamina_block::Time;
 use std::time::Duration;
 
 /// Sees whether a host's beats go on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Watch {
     seen: Option<(Option<Beat>, Time)>,
 }
@@ -24,14 +24,14 @@ pub struct Watch {
 impl Watch {
     /// The last beat was read at `now`; `None` if there is none.
     pub fn saw(&mut self, beat: Option<Beat>, now: Time) {
-        if self.seen.is_none_or(|(before, _)| before != beat) {
+        if self.seen.as_ref().is_none_or(|(before, _)| *before != beat) {
             self.seen = Some((beat, now));
         }
     }
 
     /// For how long there has been no other beat, as far as is known; zero before somebody looked.
     pub fn silent_for(&self, now: Time) -> Duration {
-        self.seen.map_or(Duration::ZERO, |(_, since)| now.since(since))
+        self.seen.as_ref().map_or(Duration::ZERO, |(_, since)| now.since(*since))
     }
 }
 
@@ -87,7 +87,11 @@ fn taken(record: &Record, me: &Holder, is_mine: bool) -> Record {
         generation: record.generation + 1,
         since: if is_same_flash { record.since } else { record.generation + 1 },
         mode,
-        previous: record.holder.clone().or(record.previous.clone()),
+        // While late writes of the one before may come, its name stays: it is asked for when it has ended.
+        previous: match &record.holder {
+            Some(holder) if !is_mine || record.unfenced.is_none() => Some(holder.clone()),
+            Some(_) | None => record.previous.clone(),
+        },
         // Requests of the host's own past ended with its process; those of another one may be anywhere.
         unfenced: if is_mine { record.unfenced } else { Some(record.generation) },
         ..record.clone()
@@ -128,7 +132,9 @@ mod tests {
     #[test]
     fn a_counter_that_does_not_move_is_silence() {
         let at = |seconds: u64| Time(seconds * 1_000_000_000);
-        let beat = |process: u128, counter| Some(Beat { process: Uuid::from_u128(process), counter });
+        let beat = |process: u128, counter| {
+            Some(Beat { process: Uuid::from_u128(process), counter, lease: 0, address: None, domain: None })
+        };
         let mut watch = Watch::default();
         assert_eq!(watch.silent_for(at(9)), Duration::ZERO);
         watch.saw(beat(1, 7), at(10));

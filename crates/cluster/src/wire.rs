@@ -1,24 +1,36 @@
-//! Frames between a host and its peers, version 1 (`docs/formats/replication.md`).
+//! Frames between hosts, version 2 (`docs/formats/replication.md`).
 //!
 //! ```text
 //!      primary ── Hello ──▶ peer          which volume, in which generation
 //!              ◀─ Welcome ─               what the peer has of it, and how much may be under way
 //!              ── Batch ──▶               writes with their data, and the checkpoint
 //!              ── Flush ──▶
+//!              ── Checkpoint ▶         how far the store is, and a question whether the peer is there
 //!              ◀─ Ack ─────               up to which serial number: written, durable; more credit
 //!              ◀─ Refuse ──               a newer generation is known, or there is no space: with words
+//!
+//!      any host ── Take ───▶ primary      it wants the volume (version 2)
+//!              ◀─ Given ───               nobody has it now; or Refuse
+//!
+//!      primary ── ReadFrom ▶ the host before   it wants what that one's flash has (version 2)
+//!              ◀─ Given ───               as it was in this generation; or Refuse
+//!              ── Read ────▶              again and again
+//!              ◀─ Found ───               the blocks, or none of them
 //! ```
 //!
 //! Invariant: what is decoded has a right checksum and lengths within bounds, which were checked before memory was
 //! taken. The checksum of data goes with it, end to end: the peer compares before its flash has the data.
 
+mod asking;
+
+pub use asking::{Asking, Found, READ_MAX, Read};
 use lamina_block::{Error, ErrorKind, Result};
 use uuid::Uuid;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Versions of the protocol that this Lamina speaks: neighbours understand each other.
-pub const VERSIONS: std::ops::RangeInclusive<u16> = 1..=1;
+pub const VERSIONS: std::ops::RangeInclusive<u16> = 1..=2;
 /// Bytes of a frame's head.
 pub const HEAD: usize = size_of::<Head>();
 /// Bytes of data of a batch, at most.
@@ -29,6 +41,9 @@ pub const ENTRIES_MAX: usize = 1024;
 const WORDS_MAX: usize = 1024;
 /// The unit of data: a block of 4096 bytes.
 pub const BLOCK: usize = 4096;
+
+/// Serial numbers are below this one: they can always be counted on from.
+const SERIALS: u64 = 1 << 62;
 
 const MAGIC: [u8; 4] = *b"LMRP";
 
@@ -63,6 +78,8 @@ pub struct Hello {
     pub generation: u64,
     /// Its flash.
     pub flash: Uuid,
+    /// Nothing counts that the peer has of the volume.
+    pub is_anew: bool,
 }
 
 /// What a peer answers.
@@ -80,6 +97,8 @@ pub struct Welcome {
     pub durable: u64,
     /// Bytes and writes that may be under way to it.
     pub credit: Credit,
+    /// So many blocks may be on it that the store lacks.
+    pub space: u64,
 }
 
 /// What may be sent before more is granted.
@@ -104,6 +123,13 @@ pub struct Entry {
     pub absent: u8,
     /// CRC-32C of its data.
     pub checksum: u32,
+}
+
+impl Entry {
+    /// A write of whole blocks, `data`, of a single one without its `absent` sectors.
+    pub fn of(serial: u64, block: u64, absent: u8, data: &[u8]) -> Entry {
+        Entry { serial, block, count: (data.len() / BLOCK) as u32, absent, checksum: crc32c::crc32c(data) }
+    }
 }
 
 /// Writes; their data follows in the same order.
@@ -150,10 +176,22 @@ pub enum Frame {
     Batch(Batch),
     /// Everything up to this serial number is to be durable.
     Flush(u64),
+    /// The store has everything up to this serial number, durably. The peer answers at once.
+    Checkpoint(u64),
     /// How far the peer is.
     Ack(Ack),
-    /// The peer takes no more.
+    /// The peer takes no more, or the volume is not given.
     Refuse(Refuse),
+    /// The first one of a host that wants a volume.
+    Take(Asking),
+    /// What was asked for: the generation in which the host had the volume that says so.
+    Given(u64),
+    /// The first one of a primary that wants to read what the host before it has on its flash.
+    ReadFrom(Asking),
+    /// A read.
+    Read(Read),
+    /// Its answer, whose data follow.
+    Found(Found),
 }
 
 /// What the head of a frame says of what follows.
@@ -171,7 +209,7 @@ pub struct Lengths {
 #[repr(C)]
 struct HelloBytes {
     versions: [U16; 2],
-    zero: U32,
+    is_anew: U32,
     volume: [u8; 16],
     size: U64,
     generation: U64,
@@ -188,6 +226,7 @@ struct WelcomeBytes {
     written: U64,
     durable: U64,
     credit: CreditBytes,
+    space: U64,
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -261,7 +300,8 @@ impl Batch {
             return Err(wrong("serial numbers do not rise from the checkpoint on"));
         }
         let is_possible = |entry: &Entry| {
-            (1..=(DATA_MAX / BLOCK) as u32).contains(&entry.count)
+            entry.serial < SERIALS
+                && (1..=(DATA_MAX / BLOCK) as u32).contains(&entry.count)
                 && entry.block.checked_add(entry.count.into()).is_some()
                 && (entry.absent == 0 || entry.count == 1 && entry.absent != u8::MAX)
         };
@@ -281,6 +321,12 @@ impl Frame {
             Frame::Flush(_) => 4,
             Frame::Ack(_) => 5,
             Frame::Refuse(_) => 6,
+            Frame::Checkpoint(_) => 7,
+            Frame::Take(_) => 8,
+            Frame::Given(_) => 9,
+            Frame::ReadFrom(_) => 10,
+            Frame::Read(_) => 11,
+            Frame::Found(_) => 12,
         }
     }
 
@@ -288,7 +334,7 @@ impl Frame {
         match self {
             Frame::Hello(of) => HelloBytes {
                 versions: [of.versions.0.into(), of.versions.1.into()],
-                zero: 0.into(),
+                is_anew: u32::from(of.is_anew).into(),
                 volume: of.volume.into_bytes(),
                 size: of.size.into(),
                 generation: of.generation.into(),
@@ -304,6 +350,7 @@ impl Frame {
                 written: of.written.into(),
                 durable: of.durable.into(),
                 credit: of.credit.into(),
+                space: of.space.into(),
             }
             .as_bytes()
             .to_vec(),
@@ -324,7 +371,12 @@ impl Frame {
                 }
                 bytes
             }
-            Frame::Flush(serial) => serial.to_le_bytes().to_vec(),
+            Frame::Flush(number) | Frame::Checkpoint(number) | Frame::Given(number) => {
+                number.to_le_bytes().to_vec()
+            }
+            Frame::Take(of) | Frame::ReadFrom(of) => of.body(),
+            Frame::Read(of) => of.as_bytes().to_vec(),
+            Frame::Found(of) => of.as_bytes().to_vec(),
             Frame::Ack(of) => AckBytes {
                 written: of.written.into(),
                 durable: of.durable.into(),
@@ -341,10 +393,19 @@ impl Frame {
         }
     }
 
-    /// Head and body. The data of a batch are to be sent after them.
+    /// Bytes of data that follow.
+    fn data_bytes(&self) -> usize {
+        match self {
+            Frame::Batch(batch) => batch.data_bytes(),
+            Frame::Found(found) => found.len(),
+            _ => 0,
+        }
+    }
+
+    /// Head and body. The data of a batch, or of an answer to a read, are to be sent after them.
     pub fn encode(&self) -> Vec<u8> {
         let body = self.body();
-        let data = if let Frame::Batch(batch) = self { batch.data_bytes() } else { 0 };
+        let data = self.data_bytes();
         let mut head = Head {
             magic: MAGIC,
             kind: self.kind().into(),
@@ -374,6 +435,7 @@ impl Frame {
                     size: bytes.size.get(),
                     generation: bytes.generation.get(),
                     flash: Uuid::from_bytes(bytes.flash),
+                    is_anew: bytes.is_anew == 1,
                 })
             }
             2 => {
@@ -385,6 +447,7 @@ impl Frame {
                     written: bytes.written.get(),
                     durable: bytes.durable.get(),
                     credit: bytes.credit.into(),
+                    space: bytes.space.get(),
                 })
             }
             3 => Frame::Batch(decode_batch(body).ok_or_else(short)?),
@@ -403,17 +466,21 @@ impl Frame {
                 let why = std::str::from_utf8(why).map_err(|_| wrong("its words are no text"))?.to_owned();
                 Frame::Refuse(Refuse { generation: u64::from_le_bytes(*generation), why })
             }
+            7 => Frame::Checkpoint(u64::from_le_bytes(body.try_into().map_err(|_| short())?)),
+            8 => Frame::Take(Asking::decode(body, |why| wrong(why))?),
+            9 => Frame::Given(u64::from_le_bytes(body.try_into().map_err(|_| short())?)),
+            10 => Frame::ReadFrom(Asking::decode(body, |why| wrong(why))?),
+            11 => Frame::Read(Read::read_from_bytes(body).map_err(|_| short())?.check(|why| wrong(why))?),
+            12 => Frame::Found(Found::read_from_bytes(body).map_err(|_| short())?.check(|why| wrong(why))?),
             kind => return Err(wrong(format!("kind {kind} is not known"))),
         };
         if let Frame::Batch(batch) = &frame {
             batch.check()?;
         }
-        let data = if let Frame::Batch(batch) = &frame { batch.data_bytes() } else { 0 };
+        let data = frame.data_bytes();
         match data == of.data {
             true => Ok(frame),
-            false => {
-                Err(wrong(format!("{} bytes of data are announced, and {data} are of its writes", of.data)))
-            }
+            false => Err(wrong(format!("{} bytes of data are announced, and {data} belong to it", of.data))),
         }
     }
 }
@@ -474,13 +541,38 @@ mod tests {
     fn frames() -> Vec<Frame> {
         let (volume, flash) = (Uuid::from_u128(1), Uuid::from_u128(2));
         let credit = Credit { bytes: 1 << 20, writes: 256 };
+        let hello = Hello { versions: (1, 2), volume, size: 1 << 40, generation: 3, flash, is_anew: false };
         vec![
-            Frame::Hello(Hello { versions: (1, 2), volume, size: 1 << 40, generation: 3, flash }),
-            Frame::Welcome(Welcome { version: 1, flash, generation: 2, written: 77, durable: 70, credit }),
+            Frame::Hello(hello),
+            Frame::Welcome(Welcome {
+                version: 1,
+                flash,
+                generation: 2,
+                written: 77,
+                durable: 70,
+                credit,
+                space: 5000,
+            }),
             Frame::Batch(batch()),
             Frame::Flush(12),
             Frame::Ack(Ack { written: 12, durable: 10, credit, reaches_store: true }),
             Frame::Refuse(Refuse { generation: 4, why: "the flash is full".into() }),
+            Frame::Hello(Hello { is_anew: true, ..hello }),
+            Frame::Checkpoint(9),
+        ]
+    }
+
+    /// What version 2 has besides.
+    fn frames_of_2() -> Vec<Frame> {
+        let (volume, flash) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let asking = Asking { versions: (1, 2), volume, generation: 3, flash, host: "host-b.1".into() };
+        vec![
+            Frame::Take(asking.clone()),
+            Frame::Given(3),
+            Frame::ReadFrom(asking),
+            Frame::Read(Read::new(5, 900, 2)),
+            Frame::Found(Found::new(5, &[7; 2 * BLOCK])),
+            Frame::Found(Found::new(6, &[])),
         ]
     }
 
@@ -491,7 +583,7 @@ mod tests {
 
     #[test]
     fn frames_are_read_as_they_were_written() {
-        for frame in frames() {
+        for frame in frames().into_iter().chain(frames_of_2()) {
             let bytes = frame.encode();
             assert_eq!(read(&bytes), Ok(frame.clone()));
             for at in 0..bytes.len() {
@@ -504,12 +596,36 @@ mod tests {
     }
 
     #[test]
-    fn the_golden_transcript() {
-        let text: String = frames()
-            .iter()
-            .map(|frame| frame.encode().iter().map(|byte| format!("{byte:02x}")).collect::<String>() + "\n")
-            .collect();
-        assert_eq!(text, include_str!("../tests/golden/replication-1.txt"));
+    fn the_golden_transcripts() {
+        let hex = |frame: &Frame| {
+            frame.encode().iter().map(|byte| format!("{byte:02x}")).collect::<String>() + "\n"
+        };
+        let text = |frames: Vec<Frame>| frames.iter().map(hex).collect::<String>();
+        let first = text(frames());
+        assert_eq!(first, include_str!("../tests/golden/replication-1.txt"));
+        assert_eq!(first + &text(frames_of_2()), include_str!("../tests/golden/replication-2.txt"));
+    }
+
+    #[test]
+    fn reads_are_bounded() {
+        for (block, count) in [(0, 0), (0, READ_MAX + 1), (u64::MAX, 1)] {
+            let e = read(&Frame::Read(Read::new(1, block, count)).encode()).expect_err("impossible");
+            assert!(e.message().contains("a read is impossible"), "{e}");
+        }
+        let found = Found::new(1, &[3; BLOCK]);
+        assert!(found.is_of(&[3; BLOCK]) && !found.is_of(&[4; BLOCK]) && !found.is_of(&[]));
+    }
+
+    #[test]
+    fn a_host_that_asks_has_a_name() {
+        let Frame::Take(take) = frames_of_2().remove(0) else { panic!("it is the first one") };
+        for host in ["", "a b", &"x".repeat(65)] {
+            let frame = Frame::Take(Asking { host: host.into(), ..take.clone() });
+            assert!(
+                read(&frame.encode()).expect_err(host).message().contains("the name of a host"),
+                "{host:?}"
+            );
+        }
     }
 
     #[test]
@@ -520,7 +636,8 @@ mod tests {
             change(&mut of);
             read(&Frame::Batch(of).encode()).map_err(|e| e.message().to_owned())
         };
-        let cases: [(Change, &str); 8] = [
+        let cases: [(Change, &str); 9] = [
+            (|of| of.entries[1].serial = 1 << 62, "is impossible"),
             (|of| of.entries.clear(), "not from 1"),
             (|of| of.entries[1].serial = 10, "do not rise"),
             (|of| of.checkpoint = 10, "do not rise"),
@@ -539,8 +656,8 @@ mod tests {
     #[test]
     fn neighbours_speak_what_both_know() {
         assert_eq!(agree((1, 1)), Ok(1));
-        assert_eq!(agree((1, 9)), Ok(1));
-        let e = agree((2, 9)).expect_err("none");
-        assert!(e.message().contains("versions 2 to 9") && e.message().contains("upgrade the older"), "{e}");
+        assert_eq!(agree((1, 9)), Ok(2));
+        let e = agree((3, 9)).expect_err("none");
+        assert!(e.message().contains("versions 3 to 9") && e.message().contains("upgrade the older"), "{e}");
     }
 }

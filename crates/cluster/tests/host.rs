@@ -1,7 +1,8 @@
 //! Hosts that take a volume from each other, are paused, die, and come back: one at a time can change its record.
 
-use lamina_block::{Env, ErrorKind, Pending};
-use lamina_cluster::host::{Fence, Held, Host, Name, declare_dead};
+use lamina_block::{Env, Error, ErrorKind, Pending};
+use lamina_cluster::amend::declare_dead;
+use lamina_cluster::host::{Fence, Held, Host, Name};
 use lamina_cluster::vault::{Beat, FolderVault, Holder, Mode, Outcome, Record, Vault};
 use lamina_sim::{SimEnv, Simulation};
 use std::cell::Cell;
@@ -41,6 +42,10 @@ impl Vault for Mute {
 
     fn heard(&self, host: &str) -> Pending<Option<Beat>> {
         self.of.heard(host)
+    }
+
+    fn beating(&self) -> Pending<Vec<String>> {
+        self.of.beating()
     }
 
     fn beat(&self, host: &str, beat: Beat) -> Pending {
@@ -83,6 +88,7 @@ fn a_volume_is_taken_when_its_host_is_silent() {
         assert_eq!(held.record().generation, 1);
         let e = b.take(2 * LEASE).await.err().expect("its host is alive");
         assert!(e.kind() == ErrorKind::Busy && e.message().contains("a (flash"), "{e}");
+        held.change(|record| record.mode = back(&[1, 2])).await.expect("it has the volume");
         // It hangs.
         a_is_silent.set(true);
         let began = env.now();
@@ -92,11 +98,14 @@ fn a_volume_is_taken_when_its_host_is_silent() {
         // The first one goes on.
         let e = held.change(|record| record.checkpoint = 9).await.expect_err("it is fenced");
         assert!(e.kind() == ErrorKind::Fenced && e.message().contains("b (flash"), "{e}");
-        taken.change(|record| record.checkpoint = 7).await.expect("it has the volume");
+        let has_all = |record: &mut Record| (record.checkpoint, record.mode) = (7, Mode::Through);
+        taken.change(has_all).await.expect("it has the volume");
         taken.give_back().await.expect("given back");
         let c = start(&env, "c", 3);
         let again = c.take(Duration::ZERO).await.expect("at once").record();
-        assert_eq!((again.generation, again.checkpoint, again.previous), (3, 7, Some(holder("b", 2))));
+        // Late writes of the first one may still come: it stays known.
+        assert_eq!((again.generation, again.checkpoint, again.unfenced), (3, 7, Some(1)));
+        assert_eq!(again.previous, Some(holder("a", 1)));
     });
 }
 
@@ -166,10 +175,12 @@ fn what_only_a_flash_has_is_left_to_it() {
 #[test]
 fn two_processes_under_one_name_are_noticed() {
     simulate(3, |env| async move {
-        let (one, _two) = (start(&env, "a", 1), start(&env, "a", 2));
+        let (one, two) = (start(&env, "a", 1), start(&env, "a", 2));
         env.sleep(2 * LEASE).await;
-        let e = one.take(LONG).await.err().expect("it is not alone");
-        assert!(e.kind() == ErrorKind::Busy && e.message().contains("a name of its own"), "{e}");
+        // Of two that beat at the same moment, the one notices whose beat the other one has followed.
+        let errors = [one.take(LONG).await.err(), two.take(LONG).await.err()];
+        let notices = |e: &Error| e.kind() == ErrorKind::Busy && e.message().contains("a name of its own");
+        assert!(errors.iter().flatten().any(notices), "{errors:?}");
     });
 }
 

@@ -5,6 +5,7 @@ use lamina_block::{Address, Buf, Conn, Env, Error, ErrorKind, Pending, Result, S
 use lamina_cluster::Uuid;
 use lamina_cluster::conn::{receive, send};
 use lamina_cluster::peer::Peer;
+use lamina_cluster::secure::Caller;
 use lamina_cluster::sender::Sender;
 use lamina_cluster::serve::{Member, Replica};
 use lamina_cluster::wire::{Ack, BLOCK, Batch, Credit, Entry, Frame, Hello, Welcome};
@@ -28,6 +29,7 @@ fn hello(generation: u64) -> Hello {
         size: 1 << 30,
         generation,
         flash: Uuid::from_u128(9),
+        is_anew: false,
     }
 }
 
@@ -81,7 +83,11 @@ impl Kept {
 struct Here(Rc<Kept>);
 
 impl Replica for Here {
-    fn begin(&self, _generation: u64) -> Pending {
+    fn admit(&self, _hello: Hello, _caller: &Caller) -> Pending {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn begin(&self, _hello: Hello, _caller: &Caller) -> Pending {
         let kept = Rc::clone(&self.0);
         Box::pin(async move {
             kept.pause().await;
@@ -120,6 +126,12 @@ impl Replica for Here {
         })
     }
 
+    fn stored(&self, _upto: u64) {}
+
+    fn space(&self) -> u64 {
+        1 << 20
+    }
+
     fn reaches_store(&self) -> bool {
         true
     }
@@ -138,7 +150,7 @@ fn listen(env: &Rc<SimEnv>) -> (Rc<Member>, Rc<Kept>) {
             clock.spawn(Box::pin(async move {
                 if let Ok(Some((Frame::Hello(hello), _))) = receive(&*conn, &*env).await {
                     // Why it ended is the other end's concern.
-                    let _ = member.serve(conn, hello).await;
+                    let _ = member.serve(conn, hello, Caller::default()).await;
                 }
             }));
         }

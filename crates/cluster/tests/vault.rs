@@ -147,6 +147,10 @@ impl Vault for Replaced {
         Box::pin(async { Ok(()) })
     }
 
+    fn beating(&self) -> Pending<Vec<String>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
     fn read(&self, volume: Uuid) -> Pending<Option<Record>> {
         let read = self.0.read(&format!("{volume}.record.1"), 1 << 20);
         Box::pin(async move { read.await?.map(|bytes| Record::decode(&bytes)).transpose() })

@@ -279,9 +279,8 @@ fn same_listener(exports: &[Export], report: &mut Report) {
 /// Warns of network listeners that let everybody in.
 fn open_to_all(exports: &[Export], report: &mut Report) {
     for export in exports {
-        let Some(Address::Tcp(host)) = &export.nbd else { continue };
-        let local = ["127.", "localhost:", "[::1]:"].iter().any(|l| host.starts_with(l));
-        if export.tls.is_none() && !local {
+        let is_open = export.nbd.as_ref().is_some_and(|address| !address.is_local());
+        if export.tls.is_none() && is_open {
             let rights = if export.read_only { "read" } else { "read and write" };
             let message = format!("every client that reaches this address can {rights}: there is no \"tls\"");
             let subject = Subject::Export(export.name.clone());

@@ -126,7 +126,25 @@ impl Hierarchy {
         };
         let export_nodes = plan.exports.iter().map(export_node).collect();
         let warnings = Report::new(plan.source.clone());
-        Hierarchy { plan, nodes: built.nodes, export_nodes, roster, warnings }
+        let hierarchy = Hierarchy { plan, nodes: built.nodes, export_nodes, roster, warnings };
+        hierarchy.tell_who_is_above();
+        hierarchy
+    }
+
+    /// Each node knows which ones stand on it.
+    fn tell_who_is_above(&self) {
+        let mut above: HashMap<&str, Vec<_>> = HashMap::new();
+        for node in &self.nodes {
+            for below in self.children(node.name()) {
+                above.entry(below).or_default().push(Rc::downgrade(node));
+            }
+        }
+        for (export, node) in self.plan.exports.iter().zip(&self.export_nodes) {
+            above.entry(&export.device).or_default().push(Rc::downgrade(node));
+        }
+        for node in &self.nodes {
+            node.set_above(above.remove(node.name()).unwrap_or_default());
+        }
     }
 
     /// The changes that led to this hierarchy, and the one under way.

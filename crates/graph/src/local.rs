@@ -197,6 +197,21 @@ mod tests {
     }
 
     #[test]
+    fn a_host_may_begin_to_encrypt_or_cease_to() {
+        let file = |tls: &str| {
+            format!("[device.s]\nover = \"a\"\ntls = {tls}\ntype = \"reservation\"\nvault = \"v\"\n")
+        };
+        let [off, on] =
+            ["\"off\"", "{ ca = \"ca.pem\", certificate = \"c.pem\", key = \"k.pem\" }"].map(file);
+        assert_eq!(agreed(&off, &KINDS), agreed(&on, &KINDS));
+        let rooted = |file: &str| with_places(file, Some(Path::new("/srv")), &KINDS).expect("a file");
+        assert!(rooted(&off).contains("tls = \"off\""), "{}", rooted(&off));
+        for file in ["ca = \"/srv/ca.pem\"", "certificate = \"/srv/c.pem\"", "key = \"/srv/k.pem\""] {
+            assert!(rooted(&on).contains(file), "{}", rooted(&on));
+        }
+    }
+
+    #[test]
     fn a_name_of_what_comes_with_lamina_is_no_place() {
         for (model, rooted) in [("cheetah-15k4", "cheetah-15k4"), ("m.toml", "/srv/m.toml")] {
             let file = format!("[device.d]\nmodel = \"{model}\"\nover = \"a\"\ntype = \"emulate\"\n");

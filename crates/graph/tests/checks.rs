@@ -50,6 +50,22 @@ fn what_create_would_refuse_is_refused_by_a_check() {
             "key \"over\": the second device is to be one of kind \"flash\"",
         ),
         ("type = \"accelerate\"\nover = [\"cache\", \"a\"]", "key \"over\": the store comes first"),
+        (
+            "type = \"accelerate\"\nover = [\"a\", \"cache\"]\npeers = 1",
+            "key \"peers\": the first device of `over` has to be one of kind \"reservation\"",
+        ),
+        ("type = \"accelerate\"\nover = [\"a\", \"cache\"]\npeers = 4", "key \"peers\": is from 0 to 3"),
+        (
+            "type = \"accelerate\"\nover = [\"a\", \"cache\"]\npeer-timeout = \"5ms\"",
+            "key \"peer-timeout\": is from 100ms to 1min",
+        ),
+        (
+            "type = \"reservation\"\nover = \"a\"\nvault = \"v\"\nvolume = \"vm1\"\nhost = \"h\"\n\
+             listen = \"tcp:10.0.0.1:7001\"",
+            "key \"listen\": other machines reach tcp:10.0.0.1:7001, where nothing would be encrypted and everybody \
+             believed: name the files of this host with tls = { ca = \"...\", certificate = \"...\", key = \
+             \"...\" }, or, on a network of these hosts alone, say tls = \"off\"",
+        ),
         ("type = \"redo\"\nover = \"a\"", "name it with metadata = \"NAME\""),
         ("type = \"crypt\"\nover = \"a\"", "key \"key-file\": is missing"),
         (

@@ -5,9 +5,9 @@ use crate::folder::HostFolder;
 use crate::helper::Helpers;
 use crate::ring::Ring;
 use crate::timers::{Sleep, Timers};
-use crate::{Access, Event, disk, file, net, secret};
+use crate::{Access, Event, disk, file, net, rbd, secret};
 use lamina_block::{
-    Address, Conn, Ending, Env, Folder, Layer, Listener, OpenDisk, Pending, Pool, Result, Time,
+    Address, Conn, Ending, Env, Folder, Layer, Listener, OpenDisk, OpenRbd, Pending, Pool, Result, Time,
 };
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::cell::{Cell, RefCell};
@@ -167,6 +167,10 @@ impl Env for Host {
 
     fn open_zoned(&self, path: PathBuf) -> Pending<Rc<dyn Layer>> {
         Box::pin(disk::open_zoned(self.tools.clone(), path))
+    }
+
+    fn open_rbd(&self, open: OpenRbd) -> Pending<Rc<dyn Layer>> {
+        Box::pin(rbd::open(open))
     }
 
     fn connect(&self, to: Address) -> Pending<Rc<dyn Conn>> {

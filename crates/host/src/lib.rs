@@ -23,6 +23,7 @@ mod helper;
 pub mod holders;
 mod host;
 mod net;
+mod rbd;
 mod reactor;
 mod remote;
 mod ring;

@@ -3,6 +3,10 @@
 //! The types carry their own documentation into the OpenAPI document (`docs/openapi.json`). Counters never go back
 //! while the daemon runs; rates are the reader's business (see [`crate::show`]).
 
+mod cluster;
+
+pub use cluster::{Cluster, ClusterHost, ClusterMember, ClusterVolume};
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;

@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use lamina_block::{Bytes, Interval};
 pub use predict::Predict;
 use std::path::PathBuf;
-pub use vault::{Vault, VaultAction};
+pub use vault::{Cluster, Vault, VaultAction};
 
 pub(crate) const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong command line or hierarchy file. For a \
                                      request that a daemon refused or failed: 2 invalid, 5 not found, 6 unsupported; 7 \
@@ -68,6 +68,13 @@ pub enum Command {
     Assemble(Assemble),
     /// Show a running daemon's devices: rates, queue, latencies.
     Show(Show),
+    /// Show the hosts and volumes of a cluster, as a running daemon knows them.
+    ///
+    /// For each host: where it takes the writes of others, and how long ago it was heard. For each volume: the host
+    /// that has it, the flashes that have its writes, the data that the store lacks, and, in a sentence, what the
+    /// volume survives now and which command helps. The daemon answers at once, from what it knows: it waits for no
+    /// store, no vault and no host. `lamina vault` reads the vault itself, without a daemon.
+    Cluster(Cluster),
     /// Say whether everything that a running daemon serves is well: a line for each hierarchy.
     ///
     /// `ok`; `degraded` if everything is served, and something is missing, failing or nearly full; `failed` if an

@@ -27,6 +27,7 @@ mod calibrate;
 mod check;
 mod class;
 mod clients;
+mod cluster;
 mod confirm;
 mod create;
 mod daemon;
@@ -69,6 +70,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Design(args) => design::run(args),
         Command::Assemble(args) => assemble::run(args),
         Command::Show(args) => show::run(args),
+        Command::Cluster(args) => cluster::run(args),
         Command::Status(args) => status::run(args),
         Command::Ctl(args) => control::ctl(args),
         Command::Repair(args) => offline::run_repair(args),

@@ -9,7 +9,7 @@
 use crate::files;
 use lamina_block::{
     Address, Buf, Build, Config, Conn, Env, Error, ErrorKind, Folder, Geometry, Io, Kind, Layer, Listener,
-    Made, Manage, Node, Op, OpenDisk, Passthrough, Pending, Pool, Result, Step, Time, Zones,
+    Made, Manage, Node, Op, OpenDisk, OpenRbd, Passthrough, Pending, Pool, Result, Step, Time, Zones,
 };
 use lamina_nbd::client;
 use serde::Deserialize;
@@ -177,6 +177,15 @@ impl Env for Overlaid {
         Box::pin(async move {
             let disk = inner.open_zoned(path.clone()).await?;
             Ok(over(&path.display().to_string(), &inner, disk, written))
+        })
+    }
+
+    fn open_rbd(&self, open: OpenRbd) -> Pending<Rc<dyn Layer>> {
+        let name = open.to_string();
+        let (inner, written) = (Rc::clone(&self.inner), self.written(Path::new(&name)));
+        Box::pin(async move {
+            let image = inner.open_rbd(OpenRbd { read_only: true, ..open }).await?;
+            Ok(over(&name, &inner, image, written))
         })
     }
 

@@ -5,7 +5,8 @@ use crate::confirm::confirm;
 use crate::exit::Failure;
 use crate::show;
 use lamina_block::{Env, Result};
-use lamina_cluster::host::{Name, accept_loss, declare_dead};
+use lamina_cluster::amend::{accept_loss, declare_dead, is_awaited};
+use lamina_cluster::host::Name;
 use lamina_cluster::vault::{FolderVault, Holder, Mode, Record, Vault};
 use lamina_host::{Options, Reactor};
 use std::io::Write;
@@ -41,7 +42,15 @@ pub fn run(args: &cli::Vault) -> std::result::Result<(), Failure> {
                 return Err(Failure::failed(format!("host {host:?} has no volume in {}", folder.display())));
             }
             for record in freed {
-                writeln!(out, "volume {:?} is free: {}", record.name, whereabouts(&record))?;
+                match &record.holder {
+                    None => writeln!(out, "volume {:?} is free: {}", record.name, whereabouts(&record))?,
+                    // It waited for that only to bring everything to the store.
+                    Some(holder) => writeln!(
+                        out,
+                        "volume {:?}: {holder} has it, and waits for no late writes any more",
+                        record.name
+                    )?,
+                }
             }
         }
         Some(VaultAction::AcceptLoss { volume, force }) => {
@@ -77,7 +86,8 @@ async fn records(vault: &dyn Vault) -> Result<Vec<Record>> {
 async fn free(vault: &dyn Vault, env: &dyn Env, host: &str) -> Result<Vec<Record>> {
     let mut freed = Vec::new();
     for record in records(vault).await? {
-        if record.holder.as_ref().is_some_and(|holder| holder.host == host) {
+        let has_it = record.holder.as_ref().is_some_and(|holder| holder.host == host);
+        if has_it || is_awaited(&record, host) {
             freed.push(declare_dead(vault, env, record.volume, host).await?);
         }
     }

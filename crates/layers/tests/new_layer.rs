@@ -15,7 +15,7 @@ impl Drop for Copy {
 }
 
 /// What a layer is built and tested from.
-const PARTS: [&str; 12] = [
+const PARTS: [&str; 13] = [
     "Cargo.toml",
     "Cargo.lock",
     "rustfmt.toml",
@@ -26,6 +26,7 @@ const PARTS: [&str; 12] = [
     "crates/layers",
     "crates/metadata",
     "crates/sim",
+    "crates/tls",
     "crates/workload",
     "docs/formats",
 ];

@@ -11,5 +11,4 @@ pub mod client;
 pub mod errno;
 pub mod inbox;
 pub mod server;
-pub mod tls;
 pub mod wire;

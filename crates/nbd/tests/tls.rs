@@ -1,56 +1,28 @@
 //! TLS between our client and our server, in the simulator: accepted clients, and the reasons for the others.
 
+#[path = "../../tls/tests/common/mod.rs"]
+mod authority;
 mod common;
 
+use authority::Authority;
 use common::*;
-use lamina_nbd::tls::{ClientTls, ServerTls};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
-use std::path::{Path, PathBuf};
-use tempfile::TempDir;
+use lamina_tls::{ClientTls, ServerTls};
+use std::path::Path;
 
-/// A folder of certificates.
-struct Authority {
-    folder: TempDir,
-    issuer: CertifiedIssuer<'static, KeyPair>,
+/// What the two sides know from the files of an authority.
+trait Sides {
+    fn server(&self, client_ca: Option<&Path>, required: bool) -> Settings;
+    /// A client that trusts `self` and is one of `own`'s.
+    fn client(&self, own: Option<&Authority>, name: &str) -> Options;
 }
 
-impl Authority {
-    fn new() -> Authority {
-        let mut params = CertificateParams::new([]).expect("parameters");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(DnType::CommonName, "test authority");
-        let issuer =
-            CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("signs");
-        let authority = Authority { folder: TempDir::new().expect("a folder"), issuer };
-        authority.write("ca-cert.pem", &authority.issuer.pem());
-        authority.issue("server", "localhost");
-        authority.issue("client", "client");
-        authority
-    }
-
-    fn issue(&self, who: &str, name: &str) {
-        let key = KeyPair::generate().expect("a key");
-        let params = CertificateParams::new([name.to_owned()]).expect("parameters");
-        let certificate = params.signed_by(&key, &self.issuer).expect("signs");
-        self.write(&format!("{who}-cert.pem"), &certificate.pem());
-        self.write(&format!("{who}-key.pem"), &key.serialize_pem());
-    }
-
-    fn write(&self, file: &str, text: &str) {
-        std::fs::write(self.path(file), text).expect("writes");
-    }
-
-    fn path(&self, file: &str) -> PathBuf {
-        self.folder.path().join(file)
-    }
-
+impl Sides for Authority {
     fn server(&self, client_ca: Option<&Path>, required: bool) -> Settings {
         let (certificate, key) = (self.path("server-cert.pem"), self.path("server-key.pem"));
         let tls = ServerTls::load(&certificate, &key, client_ca, required).expect("loads");
         Settings { tls: Some(tls), ..Settings::default() }
     }
 
-    /// A client that trusts `self` and is one of `own`'s.
     fn client(&self, own: Option<&Authority>, name: &str) -> Options {
         let files = own.map(|own| (own.path("client-cert.pem"), own.path("client-key.pem")));
         let files = files.as_ref().map(|(certificate, key)| (certificate.as_path(), key.as_path()));
@@ -147,46 +119,4 @@ fn garbage_instead_of_a_handshake_ends_the_connection_only() {
             assert_eq!(world.server.connections(), 0);
         }
     });
-}
-
-#[test]
-fn files_that_are_no_certificates_are_named() {
-    let authority = Authority::new();
-    authority.write("empty.pem", "");
-    let (good, key) = (authority.path("server-cert.pem"), authority.path("server-key.pem"));
-    let (empty, missing) = (authority.path("empty.pem"), authority.path("missing.pem"));
-    for (certificate, key, ca, named) in [
-        (&missing, &key, None, "missing.pem"),
-        (&empty, &key, None, "empty.pem"),
-        (&good, &empty, None, "empty.pem"),
-        (&good, &key, Some(&*missing), "missing.pem"),
-        (&good, &authority.path("client-key.pem"), None, "server-cert.pem"),
-    ] {
-        let Err(e) = ServerTls::load(certificate, key, ca.map(|ca: &Path| ca), true) else {
-            panic!("{certificate:?} {key:?} {ca:?}")
-        };
-        assert!(e.message().contains(named), "{e}");
-    }
-}
-
-#[test]
-fn a_key_that_cannot_be_used_is_named() {
-    let authority = Authority::new();
-    let (ca, certificate) = (authority.path("ca-cert.pem"), authority.path("client-cert.pem"));
-    let key = authority.path("odd-key.pem");
-    for (text, said) in [
-        ("-----BEGIN PRIVATE KEY-----\nMAMCAQA=\n-----END PRIVATE KEY-----\n", "cannot be used"),
-        ("no key", "odd-key.pem: "),
-    ] {
-        authority.write("odd-key.pem", text);
-        let client = ClientTls::load(&ca, Some((&certificate, &key)), "localhost").map(drop);
-        let server = ServerTls::load(&certificate, &key, None, true).map(drop);
-        for e in [client.expect_err("no key"), server.expect_err("no key")] {
-            assert!(e.message().contains("odd-key.pem") && e.message().contains(said), "{e}");
-        }
-    }
-    // A good key of another certificate: both files are named.
-    let e = ServerTls::load(&certificate, &authority.path("server-key.pem"), None, true).map(drop);
-    let e = e.expect_err("they do not belong together");
-    assert!(e.message().contains("client-cert.pem") && e.message().contains("server-key.pem"), "{e}");
 }

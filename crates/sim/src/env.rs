@@ -9,8 +9,8 @@ use crate::options::DiskOptions;
 use crate::probe::{Fault, Probe};
 use fastrand::Rng;
 use lamina_block::{
-    Address, Conn, Ending, Env, Error, Folder, Layer, Listener, Manage, OpenDisk, Passthrough, Pending, Pool,
-    Result, Time,
+    Address, Conn, Ending, Env, Error, Folder, Layer, Listener, Manage, OpenDisk, OpenRbd, Passthrough,
+    Pending, Pool, Result, Time,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -300,8 +300,14 @@ impl Env for SimEnv {
         Box::pin(async move { found })
     }
 
+    /// The disk that has the image's name, in any pool.
+    fn open_rbd(&self, open: OpenRbd) -> Pending<Rc<dyn Layer>> {
+        let path = open.image.into();
+        self.open_disk(OpenDisk { path, read_only: open.read_only, direct: true, create: None, block: None })
+    }
+
     fn connect(&self, to: Address) -> Pending<Rc<dyn Conn>> {
-        self.net.connect(to)
+        self.net.connect("", to)
     }
 
     fn listen(&self, at: Address) -> Result<Rc<dyn Listener>> {

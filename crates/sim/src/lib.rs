@@ -14,19 +14,21 @@
 //! Invariant: nothing here reads the machine's clock, randomness, memory addresses or hash order; [`soak`] alone
 //! measures how fast it is.
 //!
-//! The simulator deliberately leaves out hosts, and no particular device; its network is one of connections, not
-//! packets.
+//! [`SimHost`] is one of several hosts in a world, and [`SimRemote`] a disk that they all reach over a network. The
+//! simulator deliberately leaves out particular devices; its network is one of connections, not packets.
 
 mod disk;
 mod env;
 mod executor;
 mod folder;
 mod gauntlet;
+mod host;
 mod media;
 mod memory;
 mod net;
 mod options;
 mod probe;
+mod remote;
 mod service;
 mod stamp;
 mod zones;
@@ -34,12 +36,14 @@ mod zones;
 pub use disk::{Image, SimDisk};
 pub use env::{Images, SimEnv, Simulation, Started};
 pub use executor::Hang;
-pub use folder::SimFolder;
+pub use folder::{Fate, SimFolder};
 pub use gauntlet::{
     Check, Failure, Replay, Rig, Run, SimKeep, Soaked, Subject, run, shown, simulate, soak, soak_test, test,
 };
+pub use host::SimHost;
 pub use media::Loss;
 pub use memory::gone_memory;
 pub use net::Net;
 pub use options::{Contents, DiskOptions, Presence};
 pub use probe::Fault;
+pub use remote::{Reach, SETTLES, SimRemote};

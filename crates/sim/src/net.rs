@@ -1,6 +1,9 @@
 //! Connections in memory: byte streams that arrive in random pieces, after random delays, and that can be cut, or
 //! stranded: lost to the end that connected, while the other end notices nothing, and receives the rest much later.
 //!
+//! Hosts have names: what one of them sends to another can be held back in one direction or in both, as by a network
+//! that loses packets which are sent again later. The name of a host is what stands before the port of its address.
+//!
 //! Each direction holds at most 64 KiB: a sender waits for a receiver that is slow.
 
 use crate::executor::{Executor, give_way};
@@ -8,12 +11,23 @@ use crate::memory;
 use fastrand::Rng;
 use lamina_block::{Address, Buf, Conn, Error, Listener, Pending, Result, Signal};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 /// Bytes under way in one direction.
 const WINDOW: usize = 64 << 10;
+
+/// How often a connection is begun again that does not come about.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// The host of an address.
+fn host_of(address: &Address) -> String {
+    match address {
+        Address::Tcp(at) => at.rsplit_once(':').map_or(at.as_str(), |(host, _)| host).into(),
+        Address::Unix(_) => String::new(),
+    }
+}
 
 /// All listeners and connections of one environment.
 pub struct Net {
@@ -21,6 +35,8 @@ pub struct Net {
     rng: RefCell<Rng>,
     listening: RefCell<BTreeMap<String, Rc<Backlog>>>,
     connections: RefCell<Vec<(String, Weak<Wire>)>>,
+    /// From which host nothing gets to which.
+    blocked: RefCell<BTreeSet<(String, String)>>,
     port: Cell<u16>,
     me: Weak<Net>,
 }
@@ -36,6 +52,9 @@ struct Backlog {
 #[derive(Default)]
 struct Wire {
     pipes: [Pipe; 2],
+    /// The hosts at both ends; and which of them have shut it down, which an end knows of itself whatever is lost.
+    hosts: [String; 2],
+    is_shut: [Cell<bool>; 2],
     fate: Cell<Fate>,
 }
 
@@ -50,6 +69,8 @@ enum Fate {
     Stranded,
     /// Side 0 has lost it; the bytes under way arrive at side 1, then an error.
     Drifted,
+    /// A machine at one end has lost its power: nothing comes any more, and nobody says so.
+    Silent,
 }
 
 #[derive(Default)]
@@ -76,6 +97,7 @@ impl Net {
             rng: RefCell::new(Rng::with_seed(seed)),
             listening: RefCell::default(),
             connections: RefCell::default(),
+            blocked: RefCell::default(),
             port: Cell::new(40_000),
             me: me.clone(),
         })
@@ -93,6 +115,45 @@ impl Net {
         for wire in cut.into_iter().filter_map(|(_, wire)| wire.upgrade()) {
             wire.turn(Fate::Cut);
         }
+    }
+
+    /// From now on nothing gets from host `from` to host `to`, until [`Net::unblock`]: neither bytes nor the end of a
+    /// connection, nor the beginning of one, for which both directions are needed.
+    pub fn block(&self, from: &str, to: &str) {
+        self.blocked.borrow_mut().insert((from.into(), to.into()));
+    }
+
+    /// What was held back from host `from` to host `to` arrives.
+    pub fn unblock(&self, from: &str, to: &str) {
+        self.blocked.borrow_mut().remove(&(from.into(), to.into()));
+        for (_, wire) in &*self.connections.borrow() {
+            wire.upgrade().iter().for_each(|wire| wire.pipes.iter().for_each(|pipe| pipe.changed.notify()));
+        }
+    }
+
+    fn is_blocked(&self, from: &str, to: &str) -> bool {
+        let blocked = self.blocked.borrow();
+        !blocked.is_empty() && blocked.contains(&(from.into(), to.into()))
+    }
+
+    /// The process of a host has died: its connections are cut, where the other end can hear of that.
+    pub fn cut_host(&self, host: &str) {
+        for (side, wire) in self.wires_of(host) {
+            let is_heard = !self.is_blocked(host, &wire.hosts[1 - side]);
+            wire.turn(if is_heard { Fate::Cut } else { Fate::Silent });
+        }
+    }
+
+    /// A machine has lost its power: its connections fall silent.
+    pub fn silence_host(&self, host: &str) {
+        self.wires_of(host).into_iter().for_each(|(_, wire)| wire.turn(Fate::Silent));
+    }
+
+    /// Connections of a host, each with its side.
+    fn wires_of(&self, host: &str) -> Vec<(usize, Rc<Wire>)> {
+        let connections = self.connections.borrow();
+        let wires = connections.iter().filter_map(|(_, wire)| wire.upgrade());
+        wires.filter_map(|wire| Some((wire.hosts.iter().position(|of| of == host)?, wire))).collect()
     }
 
     /// Strands about half of the connections to `address`: the end that connected sees an error, the other end nothing,
@@ -130,15 +191,20 @@ impl Net {
         connections.iter().filter(|(to, _)| *to == key).filter_map(|(_, wire)| wire.upgrade()).collect()
     }
 
-    pub(crate) fn connect(&self, to: Address) -> Pending<Rc<dyn Conn>> {
+    /// Connects from the host `from`.
+    pub(crate) fn connect(&self, from: &str, to: Address) -> Pending<Rc<dyn Conn>> {
         let Some(net) = self.me.upgrade() else { return Box::pin(std::future::pending()) };
+        let (from, host) = (from.to_owned(), host_of(&to));
         Box::pin(async move {
             net.delay().await;
+            while net.is_blocked(&from, &host) || net.is_blocked(&host, &from) {
+                net.executor.sleep(RETRY).await;
+            }
             let key = to.to_string();
             let backlog = net.listening.borrow().get(&key).cloned();
             let backlog =
                 backlog.ok_or_else(|| Error::offline(format!("no listener at {to}: connection refused")))?;
-            let wire = Rc::new(Wire::default());
+            let wire = Rc::new(Wire { hosts: [from, host], ..Wire::default() });
             net.connections.borrow_mut().retain(|(_, wire)| wire.strong_count() > 0);
             net.connections.borrow_mut().push((key.clone(), Rc::downgrade(&wire)));
             let end = |side, peer: &str| {
@@ -233,7 +299,7 @@ impl Wire {
     /// Whether `side` has lost the connection.
     fn is_lost(&self, side: usize) -> bool {
         match self.fate.get() {
-            Fate::Whole => false,
+            Fate::Whole | Fate::Silent => false,
             Fate::Cut => true,
             Fate::Stranded | Fate::Drifted => side == 0,
         }
@@ -257,12 +323,17 @@ impl Wire {
         let pipe = &self.pipes[1 - side];
         loop {
             self.check(side)?;
-            let stranded = self.fate.get() == Fate::Stranded;
-            let waiting = if stranded { 0 } else { pipe.bytes.borrow().len() };
+            let is_held_back = matches!(self.fate.get(), Fate::Stranded | Fate::Silent)
+                || net.is_blocked(&self.hosts[1 - side], &self.hosts[side]);
+            if is_held_back && self.fate.get() != Fate::Stranded && !self.is_shut[side].get() {
+                pipe.changed.wait().await;
+                continue;
+            }
+            let waiting = if is_held_back { 0 } else { pipe.bytes.borrow().len() };
             if waiting > 0 && !into.is_empty() {
                 let n = net.piece(waiting.min(into.len()));
-                let bytes: Vec<u8> = pipe.bytes.borrow_mut().drain(..n).collect();
-                into.write(0, &bytes);
+                let rest = pipe.bytes.borrow_mut().split_off(n);
+                into.write(0, pipe.bytes.replace(rest).make_contiguous());
                 pipe.changed.notify();
                 return Ok(n);
             }
@@ -324,6 +395,7 @@ impl Conn for End {
         if self.wire.is_lost(self.side) {
             return;
         }
+        self.wire.is_shut[self.side].set(true);
         for pipe in &self.wire.pipes {
             pipe.ended.set(true);
             pipe.changed.notify();

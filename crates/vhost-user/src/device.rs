@@ -13,7 +13,7 @@ use crate::queue::{Parts, Queue, Turn};
 use crate::request::Rules;
 use crate::ring::{Ring, RingAddress};
 use crate::server::Settings;
-use lamina_block::{Budget, Durability, Node, Signal};
+use lamina_block::{Budget, Durability, InUse, Node, Signal};
 use lamina_host::{Bell, Event, Host};
 use std::cell::{Cell, RefCell};
 use std::fs::File;
@@ -68,6 +68,8 @@ struct Running {
     queue: Rc<Queue>,
     /// The queue's task has ended.
     ended: Rc<Cell<bool>>,
+    /// A guest that can ask for something uses the device.
+    uses: Rc<InUse>,
 }
 
 fn invalid(message: impl Into<String>) -> io::Error {
@@ -392,7 +394,7 @@ impl Device {
         let ended = Rc::new(Cell::new(false));
         self.host.task(serve(Rc::clone(&queue), event, Rc::clone(&ended)));
         self.host.task(publish(Rc::clone(&queue)));
-        slot.running = Some(Running { queue, ended });
+        slot.running = Some(Running { queue, ended, uses: Rc::new(self.node.use_it()) });
         if first {
             // A front-end that comes back to a restarted server goes on with the size it was told before. The guest
             // looks again only when told, and QEMU only after the start of the device.
@@ -431,11 +433,12 @@ impl Device {
     /// Stops a queue if it runs, and waits until none of its requests is in flight.
     async fn stop(&self, index: u32) -> io::Result<()> {
         let slot = self.slot(index)?;
-        let Some(Running { queue, ended }) = slot.borrow_mut().running.take() else { return Ok(()) };
+        let Some(Running { queue, ended, uses }) = slot.borrow_mut().running.take() else { return Ok(()) };
         // Its task takes its wait for a kick with it: the next one may wait on the same eventfd.
         queue.stop();
         queue.drained.until(|| queue.in_flight() == 0 && ended.get()).await;
         slot.borrow_mut().base = queue.next_available();
+        drop(uses);
         Ok(())
     }
 }

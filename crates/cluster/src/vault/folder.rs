@@ -165,4 +165,12 @@ impl Vault for FolderVault {
         let json = serde_json::to_vec(&beat).expect("it has no map with other keys than strings");
         self.shared.folder.replace(&beat_name(host), json)
     }
+
+    fn beating(&self) -> Pending<Vec<String>> {
+        let list = self.shared.folder.list();
+        Box::pin(async move {
+            let host = |name: String| name.strip_suffix(".beat").map(str::to_owned);
+            Ok(list.await?.into_iter().filter_map(host).collect())
+        })
+    }
 }

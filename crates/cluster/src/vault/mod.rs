@@ -36,13 +36,25 @@ pub enum Outcome {
 }
 
 /// A sign of life of a host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Beat {
     /// Drawn by the process when it began.
     pub process: Uuid,
     /// Rises with each beat.
     pub counter: u64,
+    /// For so many milliseconds it may be silent, as it says itself.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub lease: u64,
+    /// Where it takes the writes of other hosts, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// The fault domain in which it is, if it says one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<String>,
+}
+
+fn is_none(lease: &u64) -> bool {
+    *lease == 0
 }
 
 /// What keeps the records of volumes, and the beats of hosts.
@@ -58,6 +70,8 @@ pub trait Vault {
     fn heard(&self, host: &str) -> Pending<Option<Beat>>;
     /// A beat of a host.
     fn beat(&self, host: &str, beat: Beat) -> Pending;
+    /// The names under which there are beats, in no order.
+    fn beating(&self) -> Pending<Vec<String>>;
 }
 
 /// Appends a record, and asks again until the outcome is known, however long the vault does not answer: that is logged.

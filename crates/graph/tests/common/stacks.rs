@@ -141,11 +141,12 @@ fn single(kind: &Kind) -> Subject {
     match kind.name {
         "redo" => subject.disks_of(320 << 10),
         "sequentialize" => subject.disks_of(640 << 10),
-        "file" => {
-            let plan =
-                Plan::parse("[device.top]\ntype = 'file'\npath = 'disk0'", "f", Path::new(""), &kinds());
+        "file" | "rbd" => {
+            let key = if kind.name == "file" { "path = 'disk0'" } else { "image = 'vms/disk0'" };
+            let text = format!("[device.top]\ntype = '{}'\n{key}", kind.name);
+            let plan = Plan::parse(&text, "f", Path::new(""), &kinds());
             let plan = plan.unwrap_or_else(|report| panic!("{report}"));
-            Subject::new("file", move |rig| {
+            Subject::new(kind.name, move |rig| {
                 rig.sim_disk(0);
                 build(rig, plan.clone())
             })

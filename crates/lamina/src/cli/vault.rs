@@ -1,7 +1,19 @@
-//! Arguments of `lamina vault`.
+//! Arguments of `lamina cluster` and `lamina vault`.
 
+use super::Daemon;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
+
+/// Arguments of `cluster`.
+#[derive(Args, Debug)]
+pub struct Cluster {
+    /// The daemon.
+    #[command(flatten)]
+    pub daemon: Daemon,
+    /// Print JSON, as the control API answers at /v1/cluster.
+    #[arg(long)]
+    pub json: bool,
+}
 
 /// Arguments of `vault`.
 #[derive(Args, Debug)]

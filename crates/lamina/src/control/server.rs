@@ -2,7 +2,9 @@
 
 use super::schema;
 use super::tracing::{self, Tracing};
-use crate::api::{Applied, Apply, Control, Device, Export, Health, Job, Problem, Snapshot, Steer, Verb};
+use crate::api::{
+    Applied, Apply, Cluster, Control, Device, Export, Health, Job, Problem, Snapshot, Steer, Verb,
+};
 use crate::class::{self, Class};
 use crate::files;
 use crate::metrics;
@@ -53,6 +55,7 @@ fn routes() -> OpenApiRouter<Arc<dyn Daemon>> {
     OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(health))
         .routes(routes!(hierarchy))
+        .routes(routes!(cluster))
         .routes(routes!(device))
         .routes(routes!(commands))
         .routes(routes!(control))
@@ -94,6 +97,12 @@ async fn health(State(daemon): Shared) -> Json<Health> {
 #[utoipa::path(get, path = "/v1/hierarchy", responses((status = 200, body = Snapshot)))]
 async fn hierarchy(State(daemon): Shared) -> Json<Snapshot> {
     Json(daemon.snapshot().await)
+}
+
+/// The volumes that several hosts reach, and those hosts, as the daemon knows them: it asks nobody.
+#[utoipa::path(get, path = "/v1/cluster", responses((status = 200, body = Cluster)))]
+async fn cluster(State(daemon): Shared) -> Json<Cluster> {
+    Json(Cluster::of(&daemon.snapshot().await))
 }
 
 /// One device.
@@ -281,7 +290,7 @@ mod tests {
     fn every_path_is_described() {
         let document: Value = serde_json::from_str(&openapi()).expect("JSON");
         let paths = document["paths"].as_object().expect("paths");
-        assert_eq!(paths.len(), 12);
+        assert_eq!(paths.len(), 13);
         for (path, operations) in paths {
             for (method, operation) in operations.as_object().expect("operations") {
                 assert!(operation["summary"].is_string(), "{method} {path}");

@@ -6,7 +6,7 @@ use lamina_block::{Address, Budget, Env, Error, ErrorKind, Listener, Node, Resul
 use lamina_graph::{Export, Hierarchy, Tls};
 use lamina_host::{Access, Host};
 use lamina_nbd::server as nbd;
-use lamina_nbd::tls::ServerTls;
+use lamina_tls::ServerTls;
 use lamina_vhost_user as vhost_user;
 use std::collections::HashMap;
 use std::path::Path;

@@ -129,4 +129,46 @@ pub(crate) mod tests {
             }
         }
     }
+
+    /// The names in an expression of Prometheus that are Lamina's.
+    fn names(expression: &str) -> Vec<&str> {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        expression.split(|c| !is_part(c)).filter(|word| word.starts_with("lamina_")).collect()
+    }
+
+    /// The alerts in `docs` are about metrics that there are, and say which command helps.
+    #[test]
+    fn alerts_are_about_metrics_that_there_are() {
+        let rules = include_str!("../../../../docs/alerts/lamina.yml");
+        let text = super::super::text(&cached());
+        let families = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+        let kinds = crate::files::kinds();
+        let figures = kinds.iter().flat_map(|kind| metrics(kind).map(|(_, metric)| full_name(kind, metric)));
+        let known: Vec<String> = families.map(str::to_owned).chain(figures).collect();
+        let alerts: Vec<&str> = rules.split("- alert: ").skip(1).collect();
+        assert!(alerts.len() >= 10, "{} alerts", alerts.len());
+        for alert in alerts {
+            let expression = alert.lines().find_map(|line| line.trim().strip_prefix("expr: ")).expect(alert);
+            let used = names(expression);
+            assert!(!used.is_empty(), "{alert}");
+            for name in used {
+                assert!(known.iter().any(|known| known == name), "{name} is no metric: {alert}");
+            }
+            for part in ["severity: ", "summary: \"", "description: \"", "`lamina "] {
+                assert!(alert.contains(part), "no {part}: {alert}");
+            }
+        }
+    }
+
+    /// Commands that alerts name are commands of the program.
+    #[test]
+    fn alerts_name_commands_that_there_are() {
+        use clap::CommandFactory;
+        let rules = include_str!("../../../../docs/alerts/lamina.yml");
+        let program = crate::cli::Cli::command();
+        for named in rules.split("`lamina ").skip(1) {
+            let command = named.split([' ', '`']).next().unwrap_or_default();
+            assert!(program.find_subcommand(command).is_some(), "{command:?}");
+        }
+    }
 }

@@ -118,6 +118,40 @@ pub(crate) mod tests {
         later
     }
 
+    /// A volume `vm1` of three hosts.
+    pub(crate) fn clustered() -> Snapshot {
+        let mut clustered = snapshot();
+        let mut vm1 = device("vm1", "accelerate", &[], 0);
+        let host = |name: &str, is_here: bool, address: Option<&str>, heard: Option<f64>, state: &str| {
+            let why = (state == "unreachable").then_some("connection refused");
+            serde_json::json!({
+                "name": name, "is_here": is_here, "address": address, "heard_seconds": heard, "state": state,
+                "why": why,
+            })
+        };
+        let member = |host: &str, flash: u32, state: &str, lag: u64| {
+            let flash = format!("00000000-0000-0000-0000-{flash:012}");
+            serde_json::json!({ "host": host, "flash": flash, "state": state, "lag_writes": lag })
+        };
+        vm1.info = serde_json::json!({ "cluster": {
+            "volume": "vm1", "device": "vm1", "vault": "/vault", "vault_seconds": 0.5, "vault_trouble": null,
+            "host": "a", "generation": 3, "mode": "back", "role": "primary",
+            "members": [member("a", 1, "primary", 0), member("b", 2, "following", 7)],
+            "hosts": [
+                host("a", true, Some("tcp:10.0.0.1:7001"), None, "alive"),
+                host("b", false, Some("tcp:10.0.0.2:7001"), Some(2.5), "unreachable"),
+                host("c", false, None, Some(3720.0), "silent"),
+            ],
+            "dirty_bytes": 1 << 20, "unprotected_bytes": 0, "waits": null,
+            "promise": {
+                "sentence": "every acknowledged write survives the loss of 1 flash or 1 host", "survives": 1,
+                "takeover": "automatic", "command": null,
+            },
+        } });
+        clustered.hierarchies[0].devices = vec![vm1];
+        clustered
+    }
+
     /// A volume `vm1` on the flash `cache`.
     pub(crate) fn cached() -> Snapshot {
         let mut cached = snapshot();

@@ -19,7 +19,8 @@
 //! A host beats four times in a lease. One that has been silent for a lease may be dead; or it is cut off from the
 //! vault alone, and still writes to the store. So its volume is not taken away from it unless a person says that it is
 //! dead: `lamina vault FOLDER host-is-dead HOST`. If it was not, it notices within a quarter of a lease, and all its
-//! requests fail from then on (*fenced*), until the device is opened again.
+//! requests fail from then on (*fenced*), until the device is opened again. `lamina cluster` shows the hosts, and what
+//! the volume survives now.
 //!
 //! Keys:
 //! * `over`: the store. No superblock may be on it, as two hosts would write that: a sink of kind `nbd`, or a `file`
@@ -27,24 +28,42 @@
 //! * `vault`: the folder.
 //! * `volume`: the name of the volume in the vault, the same on all hosts: 1 to 64 letters, digits, `-`, `_`, `.`.
 //! * `host`: the name of this host, another one on each host; the same characters.
+//! * `domain` (none): the fault domain of this host, such as the name of its rack: hosts of a domain may fail together.
+//!   Devices above can ask for peers in other ones. The same characters.
+//! * `listen` (none): where this host takes the writes of other hosts, `"tcp:ADDRESS:PORT"`; the vault tells them that.
+//!   Port 0 lets the system choose.
+//! * `tls` (none): for `listen`, a table with `ca`, `certificate` and `key`, PEM files all. What hosts say to each
+//!   other is encrypted (TLS 1.3), and each shows a certificate of that authority, good for servers and clients, with
+//!   its `host` as a DNS name. All hosts of a volume have such files, which are read when the device is opened. With
+//!   `"off"` nothing is encrypted, and whoever connects is believed as far as the vault bears it out: give hosts a
+//!   network of their own. One of the two is needed if other machines reach the address of `listen`.
+//! * `settles` (none): the store does nothing any more of a connection that ended so long ago, from 1s to 1h. With this
+//!   promise, a host that is started again after its volume was taken over says so itself, after that time; without it,
+//!   a person does (`host-is-dead`). Until then a host with peers keeps on its flash what late writes could undo.
 //! * `lease` ("10s"): how long a host is silent until others doubt that it is alive, from 1 to 300 seconds.
 //!
 //! While the vault does not answer, a host that has the volume goes on; what needs a change of the record waits: the
 //! first write from flash, and closing.
 
+mod tls;
+
 use lamina_block::{
-    Build, Config, Consent, Effect, Error, Figure, Geometry, Interval, Io, Layer, Made, Manage, Node, Notice,
-    Op, Outside, Over, Passthrough, Pending, Result, Step, Traits, Unit,
+    Address, Build, Config, Consent, Effect, Error, Figure, Geometry, Interval, Io, Layer, Made, Manage,
+    Node, Notice, Op, Outside, Over, Passthrough, Pending, Result, Step, Traits, Unit,
 };
 use lamina_cluster::host::{Fence, Host, Name};
+use lamina_cluster::promise::Keeps;
+use lamina_cluster::report::Own;
 use lamina_cluster::reservation::Reservation;
 use lamina_cluster::vault::{FolderVault, Holder, is_name};
+use lamina_tls::MutualTls;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::any::Any;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
+use tls::Tls;
 
 /// The keys; see the module.
 #[derive(Deserialize)]
@@ -53,6 +72,10 @@ pub struct Keys {
     vault: PathBuf,
     volume: String,
     host: String,
+    domain: Option<String>,
+    listen: Option<String>,
+    tls: Option<Tls>,
+    settles: Option<Interval>,
     #[serde(default = "lease")]
     lease: Interval,
 }
@@ -67,7 +90,16 @@ impl Config for Keys {
     const CHILDREN: std::ops::RangeInclusive<usize> = 1..=1;
     const TRAITS: Traits = Traits {
         reserves: true,
-        outside: &[Outside::local("vault")],
+        outside: &[
+            Outside::local("vault"),
+            // A flash that is moved to another host takes its hierarchy along.
+            Outside { key: "host", stored: false, address: true, names: &[] },
+            Outside { key: "listen", stored: false, address: true, names: &[] },
+            Outside::local("tls").or(&["off"]),
+            Outside::local("tls.ca"),
+            Outside::local("tls.certificate"),
+            Outside::local("tls.key"),
+        ],
         elsewhere: &["exclusive-lock", "sanlock", "lease"],
         figures: &[
             Figure::shown("/volume", Unit::Text, "The volume in the vault.").column("VOLUME"),
@@ -75,18 +107,93 @@ impl Config for Keys {
             Figure::gauge("generation", "/generation", Unit::Count, "How often it has changed hands.")
                 .column("GENERATION")
                 .nullable(),
+            Figure::gauge("hosts", "/hosts/known", Unit::Count, "Hosts with the volume, this one included.")
+                .column("HOSTS"),
+            Figure::gauge(
+                "hosts_silent",
+                "/hosts/silent",
+                Unit::Count,
+                "Other hosts that have not beaten for their lease.",
+            )
+            .column("SILENT"),
+            Figure::gauge(
+                "hosts_unreachable",
+                "/hosts/unreachable",
+                Unit::Count,
+                "Other hosts that beat, and could not be reached over the network.",
+            ),
+            Figure::gauge(
+                "host_heard_seconds",
+                "/hosts/heard_seconds",
+                Unit::Seconds,
+                "Time since a new beat was seen of the other host that has been silent for longest.",
+            )
+            .nullable(),
+            Figure::gauge(
+                "vault_seconds",
+                "/hosts/vault_seconds",
+                Unit::Seconds,
+                "Time since the vault was asked what it has answered last.",
+            )
+            .column("VAULT")
+            .nullable(),
+            Figure::counter(
+                "takeovers_total",
+                "/hosts/takeovers",
+                Unit::Count,
+                "Times that this host has taken the volume from one that was silent.",
+            ),
+            Figure::counter(
+                "received_total",
+                "/hosts/received",
+                Unit::Count,
+                "Times that another host has given the volume to this one.",
+            ),
+            Figure::counter(
+                "given_total",
+                "/hosts/given",
+                Unit::Count,
+                "Times that this host has given the volume to one that asked for it.",
+            ),
         ],
-        notices: &[Notice::new("/fenced", "{device} is fenced: {}")],
+        notices: &[
+            Notice::new("/fenced", "{device} is fenced: {}"),
+            Notice::new("/vault_trouble", "the vault of {device} does not answer: {}"),
+            Notice::new("/promise", "{device}: {}"),
+        ],
         ..Traits::NONE
     };
 
     fn check(&self, _over: &Over<'_>) -> Result<()> {
-        for (key, name) in [("volume", &self.volume), ("host", &self.host)] {
+        let domain = self.domain.iter().map(|domain| ("domain", domain));
+        for (key, name) in [("volume", &self.volume), ("host", &self.host)].into_iter().chain(domain) {
             if !is_name(name) {
                 let message =
                     format!("{key}: {name:?} has to be 1 to 64 letters, digits, \"-\", \"_\" and \".\"");
                 return Err(Error::invalid(message));
             }
+        }
+        if let Some(listen) = &self.listen {
+            let wrong = |e: Error| Error::invalid(format!("listen: {}", e.message()));
+            let address = listen.parse::<Address>().map_err(wrong)?;
+            if self.tls.is_none() && !address.is_local() {
+                let message = format!(
+                    "listen: other machines reach {address}, where nothing would be encrypted and everybody believed: \
+                     name the files of this host with tls = {{ ca = \"...\", certificate = \"...\", key = \"...\" }}, \
+                     or, on a network of these hosts alone, say tls = \"off\""
+                );
+                return Err(Error::invalid(message));
+            }
+        }
+        if self.tls.is_some() && self.listen.is_none() {
+            return Err(Error::invalid("tls: is for `listen`, which this device does not have"));
+        }
+        if let Some(Tls::On(_)) = &self.tls {
+            MutualTls::check_name(&self.host)
+                .map_err(|e| Error::invalid(format!("host: with `tls`, {}", e.message())))?;
+        }
+        if self.settles.is_some_and(|settles| !(1..=3600).contains(&settles.0.as_secs())) {
+            return Err(Error::invalid("settles: is from 1s to 1h"));
         }
         match self.lease.0.as_secs() {
             1..=300 => Ok(()),
@@ -96,20 +203,30 @@ impl Config for Keys {
 
     fn build(self, with: Build) -> Pending<Made> {
         Box::pin(async move {
+            let tls = match &self.tls {
+                Some(Tls::On(files)) => Some(files.load(&with, &self.host)?),
+                Some(Tls::Off) | None => None,
+            };
             let folder = with.env.folder(with.path(&self.vault))?;
             let vault = Rc::new(FolderVault::new(Rc::clone(&with.env), folder));
+            let place = with.path(&self.vault).display().to_string();
             let holder = Holder { host: self.host, flash: None };
             let volume = Name::new(&self.volume);
             let host =
                 Host::start(Rc::clone(&with.env), vault, volume, holder, self.lease.0, Fence::Confirmed);
-            let layer =
-                Reserved { child: with.child(), volume: self.volume, reservation: Reservation::new(host) };
-            Ok(Rc::new(layer) as Made)
+            host.is_in(self.domain);
+            tls.into_iter().for_each(|tls| host.secure(tls));
+            let listen = self.listen.as_deref().map(str::parse).transpose()?;
+            let (name, child) = (with.name.clone(), with.child());
+            let reservation = Reservation::new(host, place, listen, self.settles.map(|settles| settles.0));
+            reservation.set_store(&child);
+            Ok(Rc::new(Reserved { name, child, volume: self.volume, reservation }) as Made)
         })
     }
 }
 
 struct Reserved {
+    name: String,
     child: Rc<Node>,
     volume: String,
     reservation: Rc<Reservation>,
@@ -168,12 +285,22 @@ impl Manage for Reserved {
             (Some(_), None) => "held",
             (None, None) => "not taken",
         };
+        // A device above knows more of the volume, and says that.
+        let cluster = (!self.reservation.is_reported_above()).then(|| {
+            let through = Keeps { is_through: true, ..Keeps::default() };
+            self.reservation.report(Own { device: self.name.clone(), keeps: through, ..Own::default() })
+        });
+        let view = self.reservation.host().view();
         json!({
             "volume": self.volume,
             "state": state,
-            "generation": record.as_ref().map(|record| record.generation),
+            "generation": view.record.map(|record| record.generation),
             "record": record,
             "fenced": fenced.map(|why| why.to_string()),
+            "hosts": self.reservation.figures(),
+            "vault_trouble": view.trouble,
+            "promise": cluster.as_ref().map(|cluster| cluster.promise.sentence.clone()),
+            "cluster": cluster,
         })
     }
 }

@@ -131,6 +131,17 @@ impl RangeLocks {
         }
     }
 
+    /// The same. Its turn is after all that was asked for before this call, whenever what it gives is awaited.
+    pub fn lock_in_turn(self: &Rc<Self>, at: &Range<u64>) -> impl Future<Output = RangeLock> + use<> {
+        let lock = self.try_lock(at).ok_or_else(|| self.queue(at));
+        async move {
+            match lock {
+                Ok(lock) => lock,
+                Err(waiting) => waiting.await,
+            }
+        }
+    }
+
     /// Locks all of `to`, which contains the range of `lock`. Others may hold that in between; it is in use
     /// all the time.
     pub async fn widen(self: &Rc<Self>, lock: RangeLock, to: &Range<u64>) -> RangeLock {

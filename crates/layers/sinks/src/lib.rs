@@ -6,6 +6,7 @@ lamina_kit::kinds! {
     file,
     memory,
     null,
+    rbd,
     zoned,
 }
 

@@ -24,7 +24,7 @@ pub fn told(what: &str) -> impl Fn(Error) -> String + '_ {
 }
 
 /// A write of a block.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Written {
     /// 0: zeroes.
     id: u64,
@@ -57,8 +57,28 @@ impl History {
     fn durable(&self, write: &Written) -> Option<u64> {
         let ended = write.ended?;
         let flushes = self.flushes.borrow();
-        let covers = flushes.iter().filter(|(submitted, _)| *submitted >= ended).map(|(_, ended)| *ended);
-        covers.chain(write.durable).min()
+        // They are in the order in which they ended.
+        let later = flushes.partition_point(|(_, flushed)| *flushed < ended);
+        let covers = flushes[later..].iter().find(|(submitted, _)| *submitted >= ended);
+        covers.map(|(_, flushed)| *flushed).into_iter().chain(write.durable).min()
+    }
+
+    /// The power failed at `at`: what was not durable then is not certain any more.
+    pub fn lost_power(&self, at: u64) {
+        for writes in self.blocks.borrow_mut().values_mut() {
+            for write in writes.iter_mut().rev() {
+                match self.durable(write) {
+                    Some(durable) if durable <= at => break,
+                    Some(_) | None if write.ended.is_some_and(|ended| ended <= at) => write.ended = None,
+                    Some(_) | None => {}
+                }
+            }
+        }
+    }
+
+    /// Which write of a block `found` is, of those that there were, in their order; `None` if there is no such.
+    pub fn place(&self, block: u64, found: &[u8]) -> Option<usize> {
+        self.blocks.borrow().get(&block)?.iter().rposition(|write| bytes(write.id, block) == found)
     }
 
     /// Checks a block. What `certain` says is certain rules out what was written before it; what was submitted after
@@ -72,7 +92,11 @@ impl History {
             true => Ok(()),
             false => {
                 let word = |i: usize| u64::from_le_bytes(found[i..i + 8].try_into().expect("eight bytes"));
-                Err(format!("block {block} holds {}/{}, and may hold one of {may:?}", word(0), word(8)))
+                let certain = writes.get(newest).map(|write| (write, self.durable(write)));
+                let (id, of) = (word(0), word(8));
+                Err(format!(
+                    "block {block} holds {id}/{of}, and may hold one of {may:?} (certain: {certain:?})"
+                ))
             }
         }
     }
@@ -103,7 +127,10 @@ impl History {
         node.submit(io).await?;
         let now = env.tick();
         for block in at {
-            if let Some(write) = self.blocks.borrow_mut().get_mut(&block).and_then(|list| list.last_mut()) {
+            let mut blocks = self.blocks.borrow_mut();
+            let list = blocks.get_mut(&block).into_iter().flatten();
+            // Another one may have begun, if this one was held up.
+            if let Some(write) = list.rev().find(|write| write.id == id && write.ended.is_none()) {
                 (write.ended, write.durable) = (Some(now), fua.then_some(now));
             }
         }
@@ -115,6 +142,17 @@ impl History {
         let submitted = env.tick();
         node.submit(Io::flush()).await?;
         self.flushes.borrow_mut().push((submitted, env.tick()));
+        Ok(())
+    }
+
+    /// Reads and checks after the death of all processes at `death`, in a world that began then: all that was
+    /// acknowledged is certain.
+    pub async fn read_after_death(&self, node: &Rc<Node>, at: Range<u64>, death: u64) -> Checked {
+        let buf = Buf::zeroed(((at.end - at.start) * BLOCK) as usize);
+        node.submit(Io::read(at.start * BLOCK, buf.clone())).await.map_err(told("a read"))?;
+        for (block, found) in at.zip(buf.to_vec().chunks_exact(BLOCK as usize)) {
+            self.check(block, found, death, |w| w.ended.is_some_and(|ended| ended <= death))?;
+        }
         Ok(())
     }
 

@@ -25,10 +25,10 @@ use super::ledger::Ledger;
 use super::replies::Replies;
 use super::shape::Shape;
 use crate::inbox::Inbox;
-use crate::tls::{self, ClientTls};
 use crate::wire::{self, Session};
 use futures_util::future::{Either, select};
 use lamina_block::{Address, Buf, Conn, Env, Error, Result, Signal, Time};
+use lamina_tls::ClientTls;
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::pin::pin;
@@ -156,7 +156,7 @@ impl Common {
                 let Some(tls) = self.tls.as_ref().filter(|_| inbox.available() == 0) else {
                     return Err(Error::offline("the server sent more before TLS had begun"));
                 };
-                conn = tls::connect(&self.env, conn, tls).await?;
+                conn = lamina_tls::connect(&self.env, conn, tls).await?;
                 handshake.encrypted(&mut out);
             }
             if !out.is_empty() {

@@ -45,7 +45,6 @@ mod target;
 pub use ledger::Promise;
 pub use target::Target;
 
-use crate::tls::ClientTls;
 use crate::wire::{cmd, cmd_flag};
 use flight::{Command, Reply};
 use handshake::Purpose;
@@ -53,6 +52,7 @@ use lamina_block::{
     Build, Config, Durability, Env, Error, Extent, ExtentState, Geometry, Interval, Io, Kind, Layer, Made,
     Manage, Op, Outside, Passthrough, Pending, Result, Step, Traits, Verb, Zero,
 };
+use lamina_tls::ClientTls;
 use ledger::Ledger;
 use link::{Common, Link, OpenChanges};
 use serde::{Deserialize, Deserializer, de};

@@ -21,12 +21,12 @@ pub mod request;
 mod session;
 
 use crate::inbox::Inbox;
-use crate::tls::{self, ServerTls};
 use crate::wire::{self, flag};
 use fence::Claim;
 use futures_util::future::{Either, select};
 use handshake::{Agreed, Exports, Facts, Handshake, Next};
 use lamina_block::{Budget, Buf, Conn, Env, Error, Listener, Node, PIECE, Result, Signal, Taker, Time};
+use lamina_tls::ServerTls;
 use ration::Ration;
 use session::Session;
 use slab::Slab;
@@ -414,7 +414,7 @@ impl Server {
                         return Err(Error::invalid("the client sent more before TLS had begun"));
                     }
                     let Some(tls) = &self.settings.tls else { return Ok(None) };
-                    conn = tls::accept(&self.env, conn, tls).await?;
+                    conn = lamina_tls::accept(&self.env, conn, tls).await?;
                     handshake = Handshake::encrypted(&handshake);
                 }
                 Next::Transmission(agreed) => {

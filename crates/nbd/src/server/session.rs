@@ -127,6 +127,7 @@ impl Session {
     /// Serves until the client leaves, the connection breaks, or the order to stop comes; then answers the requests
     /// under way. `inbox` may hold requests already.
     pub async fn run(self: Rc<Self>, inbox: Inbox) -> Result<()> {
+        let _uses = self.export.node.use_it();
         let receive = async {
             let late = Box::pin(self.late());
             let mut reader = Reader { inbox, partial: None, skip: 0, skipped: None, late };

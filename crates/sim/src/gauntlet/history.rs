@@ -182,8 +182,10 @@ impl History {
 
     /// The moment from which a change is durable.
     fn durable(&self, change: &Change) -> Tick {
-        let flushed = self.flushes.iter().filter(|(submitted, _)| *submitted >= change.ended);
-        flushed.map(|(_, ended)| *ended).min().unwrap_or(NEVER).min(change.durable)
+        // They are in the order of their ends.
+        let later = &self.flushes[self.flushes.partition_point(|(_, ended)| *ended < change.ended)..];
+        let flushed = later.iter().find(|(submitted, _)| *submitted >= change.ended);
+        flushed.map_or(NEVER, |(_, ended)| *ended).min(change.durable)
     }
 
     /// Changes of a granule that those which are `certain` do not rule out.

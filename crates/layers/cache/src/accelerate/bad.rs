@@ -88,8 +88,24 @@ impl Accelerate {
 
     /// What the store has of a batch that has ended.
     pub(super) fn brought_of(&self, batch: &Batch) -> Vec<Dirty> {
-        let is_bad = |dirty: &&Dirty| self.volume.bad.was_met(dirty.block, self.progress.get().batch());
-        batch.dirty.iter().filter(|dirty| !is_bad(dirty)).copied().collect()
+        let stays = |dirty: &&Dirty| self.is_bad(dirty) || self.volume.quarantine.has(dirty.block);
+        batch.dirty.iter().filter(|dirty| !stays(dirty)).copied().collect()
+    }
+
+    /// True if the batch under way has found this block bad.
+    fn is_bad(&self, dirty: &Dirty) -> bool {
+        self.volume.bad.was_met(dirty.block, self.progress.get().batch())
+    }
+
+    /// The store has a batch, durably: peers are told, and blocks in quarantine rest.
+    pub(super) fn has_been_given(&self, batch: &Batch) {
+        if !self.volume.quarantine.is_empty() {
+            let given = batch.dirty.iter().filter(|dirty| !self.is_bad(dirty));
+            given.for_each(|dirty| self.volume.quarantine.given(dirty.block, dirty.slot));
+        }
+        if let Some(peers) = &self.peers {
+            peers.stored(self.volume.checkpoint.get());
+        }
     }
 
     /// The store has everything but bad blocks.

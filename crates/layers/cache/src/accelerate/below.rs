@@ -56,8 +56,8 @@ impl Accelerate {
     }
 
     /// The store has what was written before this was called.
-    async fn nearly_drained(&self) -> SideResult<()> {
-        let serial = self.volume.serial.get();
+    pub(super) async fn nearly_drained(&self) -> SideResult<()> {
+        let serial = self.last_dirty();
         self.wait_for(|me| me.progress.get().durable() >= serial || me.is_drained()).await
     }
 

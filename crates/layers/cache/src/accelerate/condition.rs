@@ -23,6 +23,8 @@ pub struct Failed {
     pub is_detached: bool,
     /// A write was acknowledged that the store does not have.
     pub is_unprotected: bool,
+    /// The flash of a peer has it as well.
+    pub is_at_peer: bool,
     /// The flash as a whole has failed, not this request alone.
     pub is_broken: bool,
     pub policy: Policy,
@@ -37,7 +39,7 @@ pub enum Response {
     Stop,
     /// This request fails.
     Fail,
-    /// The device leaves the flash: writes under way go to the store.
+    /// The device leaves the flash: writes under way go to the store, and what a peer has.
     Leave,
 }
 
@@ -47,6 +49,7 @@ impl Failed {
     pub fn response(self) -> Response {
         match self {
             Failed { is_detached: true, .. } => Response::Wait,
+            Failed { is_unprotected: true, is_broken: true, is_at_peer: true, .. } => Response::Leave,
             Failed { is_unprotected: true, is_broken: true, .. } => Response::Stop,
             Failed { is_unprotected: true, is_broken: false, .. } => Response::Fail,
             Failed { is_broken: true, .. } => Response::Leave,
@@ -107,25 +110,29 @@ mod tests {
         use Response::{Fail, Leave, Stop, Wait};
         const ANY: [Policy; 3] = [WriteBack, WriteThrough, Uncached];
         const BOTH: [bool; 2] = [false, true];
-        // Detached, unprotected, broken, policies: what is done. Each row of `mod.rs`, with all that it leaves open.
-        type Row = (&'static [bool], &'static [bool], &'static [bool], &'static [Policy], Response);
-        let rows: [Row; 6] = [
-            (&[true], &BOTH, &BOTH, &ANY, Wait),
-            (&[false], &[true], &[true], &ANY, Stop),
-            (&[false], &[true], &[false], &ANY, Fail),
-            (&[false], &[false], &[true], &ANY, Leave),
-            (&[false], &[false], &[false], &[WriteThrough, Uncached], Leave),
-            (&[false], &[false], &[false], &[WriteBack], Fail),
+        // Detached, unprotected and at a peer, broken, policies: what is done. Each row of `mod.rs`, with all that it
+        // leaves open.
+        type Row = (&'static [bool], &'static [(bool, bool)], &'static [bool], &'static [Policy], Response);
+        const ALL: [(bool, bool); 4] = [(false, false), (false, true), (true, false), (true, true)];
+        let rows: [Row; 7] = [
+            (&[true], &ALL, &BOTH, &ANY, Wait),
+            (&[false], &[(true, false)], &[true], &ANY, Stop),
+            (&[false], &[(true, true)], &[true], &ANY, Leave),
+            (&[false], &[(true, false), (true, true)], &[false], &ANY, Fail),
+            (&[false], &[(false, false), (false, true)], &[true], &ANY, Leave),
+            (&[false], &[(false, false), (false, true)], &[false], &[WriteThrough, Uncached], Leave),
+            (&[false], &[(false, false), (false, true)], &[false], &[WriteBack], Fail),
         ];
         let mut cases = 0;
         for (detached, unprotected, broken, policies, expected) in rows {
             for is_detached in detached {
-                for is_unprotected in unprotected {
+                for (is_unprotected, is_at_peer) in unprotected {
                     for is_broken in broken {
                         for policy in policies {
                             let failed = Failed {
                                 is_detached: *is_detached,
                                 is_unprotected: *is_unprotected,
+                                is_at_peer: *is_at_peer,
                                 is_broken: *is_broken,
                                 policy: *policy,
                             };
@@ -136,7 +143,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(cases, 2 * 2 * 2 * 3, "each case once");
+        assert_eq!(cases, 2 * 2 * 2 * 2 * 3, "each case once");
     }
 
     #[test]

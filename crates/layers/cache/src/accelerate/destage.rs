@@ -135,6 +135,7 @@ impl Accelerate {
         stored?;
         let brought = self.brought_of(&batch);
         self.cache.checkpoint(&self.volume, upto, &brought).await.map_err(SideError::Flash)?;
+        self.has_been_given(&batch);
         self.proceed(|progress| progress.make_durable(upto));
         self.volume.batch_since.set(None);
         add(&self.tally.batches, 1);
@@ -151,7 +152,8 @@ impl Accelerate {
     async fn store_batch(&self, batch: &Batch, slowest: &Cell<Duration>) -> SideResult<()> {
         let pins = self.cache.pin_all(&batch.dirty);
         // Whatever is read has to be durable there before the store is changed.
-        self.cache.flush().await.map_err(SideError::Flash)?;
+        let (here, there) = join(self.cache.flush(), self.durable_at_peers()).await;
+        here.map_err(SideError::Flash).and(there)?;
         self.begin_epoch(batch).await?;
         self.bring(&batch.dirty, pins, slowest).await?;
         // Before anybody is told.
@@ -302,6 +304,11 @@ impl Accelerate {
         }
     }
 
+    /// The serial number of the last write that the store may lack. Fills have numbers, too.
+    pub(super) fn last_dirty(&self) -> u64 {
+        self.volume.queue.borrow().back().map_or(0, |last| last.serial)
+    }
+
     /// The store has everything, durably.
     pub(super) fn is_drained(&self) -> bool {
         self.volume.queue.borrow().is_empty()
@@ -310,10 +317,9 @@ impl Accelerate {
     /// Waits until the destager has done something. Fails if the store takes nothing for too long.
     pub(super) async fn wait_for(&self, done: impl Fn(&Accelerate) -> bool) -> SideResult<()> {
         self.waiting.set(self.waiting.get() + 1);
+        let _waits = Waits(&self.waiting);
         self.volume.hurry.notify();
-        let result = self.wait_until(done).await;
-        self.waiting.set(self.waiting.get() - 1);
-        result
+        self.wait_until(done).await
     }
 
     pub(super) async fn wait_until(&self, done: impl Fn(&Accelerate) -> bool) -> SideResult<()> {
@@ -372,6 +378,15 @@ impl Accelerate {
             return Err(self.bad_block(side, e).into());
         }
         self.cache.forget(&self.volume).await
+    }
+}
+
+/// Somebody who waits for the store.
+struct Waits<'a>(&'a Cell<usize>);
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
     }
 }
 

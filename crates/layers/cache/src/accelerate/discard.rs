@@ -4,7 +4,8 @@ use super::failure::{SideError, SideResult};
 use super::progress::Progress;
 use super::{Accelerate, Policy};
 use crate::flash::SLOT;
-use lamina_block::{Error, Io, Result};
+use futures_util::future::join;
+use lamina_block::{Durability, Error, Io, Result};
 use std::ops::Range;
 
 /// Blocks that are discarded at once: 1 GiB.
@@ -29,9 +30,13 @@ impl Accelerate {
             self.proceed(|progress| progress.flushed(direct));
         }
         match self.policy.get() {
-            Policy::WriteBack => self.cache.flush().await.map_err(SideError::Flash),
-            Policy::WriteThrough => {
+            Policy::WriteBack => {
                 let serial = self.volume.serial.get();
+                let (here, there) = join(self.cache.flush(), self.at_peers(serial, Durability::Fua)).await;
+                here.map_err(SideError::Flash).and(there)
+            }
+            Policy::WriteThrough => {
+                let serial = self.last_dirty();
                 self.cache.flush().await.map_err(SideError::Flash)?;
                 self.wait_for(|me| me.progress.get().durable() >= serial || me.is_drained()).await?;
                 // What has failed is known, but not what was written before the policy was this one.
@@ -75,6 +80,7 @@ impl Accelerate {
         if let Some(why) = self.failure.stopped() {
             return Err(why.into());
         }
+        self.before.writes(&at);
         if self.policy.get() == Policy::Uncached {
             return Ok(self.store.submit(Io::discard(at)).await?);
         }

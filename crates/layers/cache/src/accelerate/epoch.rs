@@ -99,7 +99,8 @@ impl Accelerate {
     /// Blocks that may be dirty.
     pub(super) fn most_dirty(&self) -> u64 {
         let of_epoch = self.epochs.as_ref().map_or(u64::MAX, |epochs| epochs.most);
-        self.cache.dirty_share(&self.volume).min(of_epoch)
+        let of_peers = self.peers.as_ref().map_or(u64::MAX, |peers| peers.space());
+        self.cache.dirty_share(&self.volume).min(of_epoch).min(of_peers)
     }
 
     /// Blocks that are written at once.
@@ -168,8 +169,7 @@ impl Accelerate {
         };
         let (dirty, upto) = self.cache.batch(&self.volume, most)?;
         // Only bad blocks are left, and they are left alone.
-        let is_known =
-            dirty.is_empty() && !self.volume.bad.is_empty() && upto <= self.progress.get().durable();
+        let is_known = dirty.is_empty() && self.volume.keeps_back() && upto <= self.progress.get().durable();
         (!is_known).then_some(Batch { dirty, upto, discards: 0, cut: None })
     }
 

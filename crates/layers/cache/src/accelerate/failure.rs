@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!      the flash fails ─┬─ no unprotected data ──▶ record: the flash does not count ──▶ uncached
-//!                       │                          ▲
-//!                       └─ unprotected data ──▶ stopped ── accept-loss ──┘
+//!                       ├─ peers have it as well ──▶ from there to the store ──▶ as without such data
+//!                       └─ unprotected data ──▶ stopped ── accept-loss ──▶ the same
 //!                                                  └────── the flash works again ──▶ as before
 //! ```
 //!
@@ -12,6 +12,9 @@
 //! stops. Reads of blocks that the store has in their latest version are served, as the index is in memory. Every other
 //! request fails, and the error names the data: the store alone would be an older state that nobody notices, and a
 //! write to it would be covered by a flash that comes back.
+//!
+//! What the flashes of peers have as well is read there, and brought to the store; requests wait meanwhile. The device
+//! stops if no peer can be read, or the store takes nothing for too long.
 //!
 //! Invariants:
 //! * Before a write goes to the store past the flash, the state record says that the flash does not count.
@@ -136,6 +139,12 @@ impl Failure {
         UnderWay { of: self, number, write }
     }
 
+    /// True if a write of a part of `at` is under way.
+    pub fn is_being_written(&self, at: &Range<u64>) -> bool {
+        let overlaps = |of: &Range<u64>| of.start < at.end && at.start < of.end;
+        self.pending.borrow().iter().any(|(_, write)| overlaps(&write.at))
+    }
+
     /// The first write under way from `number` on.
     fn pending_from(&self, number: u64) -> Option<(u64, Rc<Pending>)> {
         let pending = self.pending.borrow();
@@ -218,7 +227,8 @@ impl Accelerate {
 
     /// Something was acknowledged that the store does not have.
     pub(super) fn is_unprotected(&self) -> bool {
-        self.progress.get().is_unprotected() || self.volume.bad.owed().is_some()
+        let is_kept = self.volume.bad.owed().is_some() || !self.volume.quarantine.is_empty();
+        self.progress.get().is_unprotected() || is_kept
     }
 
     /// Changes how far the store is.
@@ -248,7 +258,8 @@ impl Accelerate {
             self.cache.break_down(&e);
         }
         let (is_unprotected, policy) = (self.is_unprotected(), self.policy.get());
-        match (Failed { is_detached, is_unprotected, is_broken, policy }).response() {
+        let is_at_peer = self.peers.as_ref().is_some_and(|peers| peers.are_there());
+        match (Failed { is_detached, is_unprotected, is_at_peer, is_broken, policy }).response() {
             Response::Wait => {
                 // What is under way may be on its way to the store just now.
                 self.while_leaving().await;
@@ -318,6 +329,7 @@ impl Accelerate {
         }
         let what = match self.is_unknown() {
             true => "what was written, and is not on the store, is not known".to_owned(),
+            false if flawed("a loss without its place") => "writes are not on the store".to_owned(),
             false => format!("not on the store are {}", self.unprotected().words()),
         };
         let message = format!(
@@ -346,7 +358,7 @@ impl Accelerate {
         !self.volume.is_somewhere()
     }
 
-    /// Goes on without the flash, as nothing is unprotected.
+    /// Goes on without the flash, as nothing is unprotected, or a peer has it.
     async fn fail_over(&self, e: Error) -> Result<()> {
         if self.failure.is_leaving() {
             self.while_leaving().await;
@@ -374,10 +386,13 @@ impl Accelerate {
     async fn leave_flash(&self, e: &Error) -> Result<()> {
         let _all = self.lock(&(0..u64::MAX)).await;
         let _none = self.no_batches().await;
-        if self.is_unprotected() {
+        if self.is_unprotected()
+            && let Err(why) = self.bring_from_peers().await
+        {
+            tracing::warn!(device = %self.name, error = %why, "what the flash had is not brought from a peer");
             return Err(self.stop(e));
         }
-        self.detach(e).await
+        self.detach(e).await.inspect(|()| self.store_has_all())
     }
 
     pub(super) async fn no_batches(&self) -> NoBatches<'_> {

@@ -11,8 +11,12 @@
 use super::Accelerate;
 use futures_util::future::select;
 use lamina_block::Layer;
-use lamina_cluster::reservation::LAST;
+use lamina_cluster::host::Held;
+use lamina_cluster::reservation::{LAST, reservation_of};
+use lamina_cluster::vault::Record;
+use lamina_kit::flaw::flawed;
 use std::pin::pin;
+use std::rc::Rc;
 
 impl Accelerate {
     /// Notices when another host has the volume.
@@ -24,6 +28,49 @@ impl Accelerate {
                 me.failure.fence(e.on(&me.name));
                 me.moved.notify();
                 me.volume.moved.notify();
+                me.peers.iter().for_each(|peers| peers.wake());
+            }
+        }));
+    }
+
+    /// Late writes of the host that had the volume before, or of an earlier process of this one, may come: what is
+    /// dirty now stays until none can.
+    pub(super) fn quarantine(&self) {
+        // The volume may have been open in this process before.
+        self.volume.quarantine.lift();
+        let Some(held) = self.kept.held() else { return };
+        // What an earlier process of this host has begun may come as well, as long as the store needs for that. A host
+        // that has given the volume away has nothing under way.
+        let Record { unfenced, previous, holder, .. } = held.record();
+        let is_own =
+            previous.is_some_and(|previous| holder.is_some_and(|holder| holder.host == previous.host));
+        let settles =
+            reservation_of(&self.store).and_then(|reservation| reservation.settles()).filter(|_| is_own);
+        let is_past_alone = unfenced.is_none();
+        let is_known = settles.is_some() && !flawed("the past of a host is forgotten");
+        if is_past_alone && (!is_known || self.volume.queue.borrow().is_empty()) {
+            return;
+        }
+        if flawed("quarantine is forgotten") {
+            return;
+        }
+        let blocks: Vec<u64> = self.volume.queue.borrow().iter().flat_map(|write| write.blocks()).collect();
+        let count = blocks.len();
+        let whose = if is_past_alone { "this host's past" } else { "another host" };
+        tracing::warn!(device = %self.name, blocks = count, "late writes of {whose} may come: blocks stay here");
+        self.volume.quarantine.hold(blocks.into_iter());
+        let me = self.me.clone();
+        let has_settled = self.env.sleep(settles.unwrap_or_default());
+        self.env.spawn(Box::pin(async move {
+            has_settled.await;
+            held.until_alone().await;
+            if let (None, Some(me)) = (held.fenced(), me.upgrade()) {
+                // A batch under way may have been written before the last of them came.
+                let _none = me.no_batches().await;
+                tracing::info!(device = %me.name, "no late writes of another host come any more");
+                me.volume.quarantine.lift();
+                me.volume.moved.notify();
+                me.peers.iter().for_each(|peers| peers.wake());
             }
         }));
     }
@@ -37,7 +84,12 @@ impl Accelerate {
     /// the volume is for this host alone.
     pub(super) async fn drain_for_others(&self) {
         let is_ours = self.kept.held().is_some() && self.failure.stopped().is_none() && !self.is_fenced();
-        if !is_ours || self.geometry().read_only || self.is_detached() || self.is_drained() {
+        // Those of this host's past come soon, or not at all.
+        let is_awaited =
+            |held: Rc<Held>| held.record().unfenced.is_some() && !self.volume.quarantine.is_empty();
+        let is_over = self.is_detached() || self.is_drained() || self.kept.held().is_some_and(is_awaited);
+        let is_there = self.gives_to.get().is_some_and(|flash| self.is_at(flash));
+        if !is_ours || self.geometry().read_only || is_over || is_there {
             return;
         }
         let (drained, waits) = (pin!(self.drained()), pin!(self.env.sleep(self.keys.store_timeout.0)));
@@ -50,7 +102,8 @@ impl Accelerate {
 
     /// The store has everything, if it has: this is kept, and the vault is told.
     pub(super) async fn owes_nothing(&self) {
-        let is_so = self.is_drained() && !self.is_detached() && self.failure.stopped().is_none();
+        let has_all = self.is_drained() || flawed("given back before the store has everything");
+        let is_so = has_all && !self.is_detached() && self.failure.stopped().is_none();
         if self.geometry().read_only || !is_so {
             return;
         }

@@ -49,11 +49,32 @@
 //!   guest writes one block after the other and less than an eighth of the share is dirty.
 //! * `store-timeout` ("30s"): while the store fails, requests that need the store wait; after this long they
 //!   fail.
+//! * `peers` (0): so many other hosts, from 1 to 3, are to have each write on their flash before it is acknowledged,
+//!   over a store of kind `reservation` that has the key `listen`. Each of them has a device of this kind for the same
+//!   volume. While fewer are there, writes wait for the store. See *Peers* below.
+//! * `peer-domain` ("any"): where the peers are to be: "other", in other fault domains than this host (the key
+//!   `domain` of the `reservation`), "same", in the same one, or so many of each, as in `{ same = 1, other = 1 }`.
+//! * `peer-timeout` ("1s"): a peer that does not answer for so long, from 100ms to 1min, is lost.
 //!
 //! When the flash fails and holds no unprotected dirty data (acknowledged, and not on the store), the device
 //! goes on uncached, and `set-policy` attaches the device to the flash again. Otherwise the device is stopped
 //! until the flash works again: reads of what the store has are served, and all other requests fail; `accept-loss`
-//! goes on without the flash. See `failure.rs`.
+//! goes on without the flash. With peers, what the store lacks is read from the flash of one of them, requests wait for
+//! that, and the device goes on uncached. See `failure.rs`.
+//!
+//! Peers. With `peers`, a device that does not have the volume keeps the writes of the host that has it. A device takes
+//! the volume with its first read or write, when the host that has it gives it away, or is silent for a lease and this
+//! flash has what the store lacks: no other word is needed then. Blocks that the silent host may still write to the
+//! store stay on the flash until it has ended, and are then written once more; until then no peers join. A host that
+//! comes back late finds that it is fenced. A peer that does not reach the store is replaced, as long as the host that
+//! has the volume reaches it. Discards do nothing in such a device.
+//!
+//! Over a `reservation` with the key `listen` a volume moves with its virtual machine: a host that needs it asks the
+//! host that has it, which gives it away when no client uses it there (a virtio queue that runs, an NBD connection).
+//! What the store lacks then is on the flash of the host that asks, if that is a peer; otherwise the store gets it
+//! first, and requests wait for that. `expect HOST` allows that in advance, also while a client is connected, and
+//! brings the store up to date before the move, with writes that wait for it until then, unless that host is a peer.
+//! What the flash lacks after a move is read from the flash of the host before, but for what was written since.
 //!
 //! Commands: `set-policy` and `set-share` change the policy and the share of the running device, until the
 //! device is opened again; `drain` waits until the store has everything. For a change from write-back to
@@ -97,6 +118,7 @@
 
 mod bad;
 mod below;
+mod cluster;
 mod condition;
 mod destage;
 mod discard;
@@ -104,12 +126,20 @@ mod epoch;
 mod failure;
 mod fence;
 mod flow;
+mod follower;
+mod from_peers;
+mod handover;
+mod layer;
 mod pace;
 mod parts;
+mod peer_domain;
+mod peers;
 mod policy;
 mod progress;
 mod read;
+mod remote;
 mod report;
+mod standby;
 mod state_record;
 mod tail;
 mod tier;
@@ -122,29 +152,32 @@ use epoch::Epochs;
 use failure::Failure;
 use flow::Flow;
 use lamina_block::{
-    Arg, ArgType, Build, Bytes, Command, Config, Consent, Effect, Env, Error, Extent, Geometry, Healed,
-    Interval, Io, Job, Judge, Layer, Made, Manage, Node, Op, Over, Passthrough, Pending, Result, Signal,
-    Step, Traits, Verb,
+    Arg, ArgType, Build, Bytes, Config, Env, Error, Interval, Made, Node, Over, Pending, Result, Signal,
+    Traits, Verb,
 };
+use lamina_cluster::Uuid;
+use lamina_cluster::choice::Domains;
 use lamina_cluster::reservation::reservation_of;
-use lamina_kit::command::{args, unknown};
 use lamina_kit::range_locks::{RangeLock, RangeLocks};
 use lamina_kit::tasks::Tasks;
 use pace::Pace;
-use policy::{Destage, Policy, SetPolicy, SetShare, permille};
+use peer_domain::PeerDomain;
+use peers::Peers;
+use policy::{Destage, Policy, permille};
 use progress::Progress;
 use read::LongStreams;
+use remote::Before;
 pub(crate) use report::FIGURES;
 use report::Report;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use standby::Standby;
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 /// The keys; see the module.
-#[derive(Deserialize)]
+#[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Keys {
     #[serde(default)]
@@ -158,7 +191,19 @@ pub struct Keys {
     depth: usize,
     #[serde(default = "store_timeout")]
     store_timeout: Interval,
+    #[serde(default)]
+    peers: usize,
+    #[serde(default)]
+    peer_domain: PeerDomain,
+    #[serde(default = "peer_timeout")]
+    peer_timeout: Interval,
 }
+
+/// Fewer than so many peers: the vault names the flashes of four hosts.
+const PEERS: usize = 4;
+
+const PEER_TIMEOUTS: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(100)..=Duration::from_secs(60);
 
 fn sequential_cutoff() -> Bytes {
     Bytes(1 << 20)
@@ -170,6 +215,10 @@ fn depth() -> usize {
 
 pub(crate) fn store_timeout() -> Interval {
     Interval(Duration::from_secs(30))
+}
+
+fn peer_timeout() -> Interval {
+    Interval(Duration::from_secs(1))
 }
 
 impl Config for Keys {
@@ -184,7 +233,7 @@ impl Config for Keys {
         heading: Some("CACHE"),
         figures: report::FIGURES,
         notices: report::NOTICES,
-        verbs: &VERBS,
+        verbs: &OWN_VERBS,
         ..Traits::NONE
     };
 
@@ -194,15 +243,44 @@ impl Config for Keys {
     }
 
     fn check(&self, over: &Over<'_>) -> Result<()> {
-        check_over(over)
+        check_over(over)?;
+        if !PEER_TIMEOUTS.contains(&self.peer_timeout.0) {
+            return Err(Error::invalid("peer-timeout: is from 100ms to 1min"));
+        }
+        self.peer_domain.check(self.peers)?;
+        match (self.peers, over.kinds.first().map(|kind| kind.name)) {
+            (0, _) => Ok(()),
+            (PEERS.., _) => Err(Error::invalid(format!("peers: is from 0 to {}", PEERS - 1))),
+            (_, Some("reservation")) => Ok(()),
+            (_, _) => Err(Error::invalid(
+                "peers: the first device of `over` has to be one of kind \"reservation\", through which hosts meet",
+            )),
+        }
     }
 
     fn build(self, with: Build) -> Pending<Made> {
-        Box::pin(async move { Ok(Accelerate::open(self, None, with).await? as Made) })
+        Box::pin(async move {
+            let is_nowhere =
+                reservation_of(&with.children[0]).is_some_and(|store| store.host().domain().is_none());
+            if is_nowhere && self.peer_domain != PeerDomain::Any {
+                let message = "peer-domain: the device of kind \"reservation\" has no key `domain`, which says where \
+                               this host is";
+                return Err(Error::invalid(message));
+            }
+            match self.peers > 0 || standby::meets_hosts(&with.children[0]) {
+                false => Ok(Accelerate::open(self, None, with).await? as Made),
+                true => Ok(Standby::build(self, with).await? as Made),
+            }
+        })
     }
 }
 
 impl Keys {
+    /// So many peers, in these fault domains.
+    fn wanted(&self) -> (usize, Domains) {
+        (self.peers, self.peer_domain.of(self.peers))
+    }
+
     /// Those of a tier, which keeps dirty blocks, and has its own rules of what is copied.
     pub(crate) fn of_tier(store_timeout: Interval) -> Keys {
         Keys {
@@ -212,11 +290,14 @@ impl Keys {
             destage: Destage::Late,
             depth: depth(),
             store_timeout,
+            peers: 0,
+            peer_domain: PeerDomain::default(),
+            peer_timeout: peer_timeout(),
         }
     }
 }
 
-/// What there is to do with a device.
+/// What there is to do with a device, and with a tier.
 pub(crate) const VERBS: [Verb; 4] = [
     Verb::new("set-policy", "changes when writes are acknowledged").with(&[Arg::required(
         "policy",
@@ -230,6 +311,16 @@ pub(crate) const VERBS: [Verb; 4] = [
     )]),
     Verb::new("drain", "waits until the store has everything"),
     Verb::new("accept-loss", "goes on without a flash that has failed, and without what only it has"),
+];
+
+/// What there is to do with a device alone.
+const OWN_VERBS: [Verb; VERBS.len() + 1] = [
+    VERBS[0],
+    VERBS[1],
+    VERBS[2],
+    VERBS[3],
+    Verb::new("expect", "lets another host take the volume although a client uses it here")
+        .with(&[Arg::required("host", ArgType::Text, "the name of that host")]),
 ];
 
 pub(crate) struct Accelerate {
@@ -266,6 +357,11 @@ pub(crate) struct Accelerate {
     tally: Tally,
     kept: state_record::Recorder,
     failure: Failure,
+    peers: Option<Rc<Peers>>,
+    /// The host that had the volume before.
+    before: Before,
+    /// The flash of the host that has asked for the volume, and gets it.
+    gives_to: Cell<Option<Uuid>>,
 }
 
 /// What is counted, in blocks.
@@ -280,6 +376,8 @@ struct Tally {
     batches: Cell<u64>,
     /// Clean, but not to be read from the flash.
     unreadable: Cell<u64>,
+    /// Read from the flash of the host that had the volume before.
+    remote: Cell<u64>,
 }
 
 fn add(cell: &Cell<u64>, more: u64) {
@@ -305,18 +403,28 @@ impl Accelerate {
         let read_only = store.geometry().read_only || cache.is_read_only();
         let size = store.geometry().size.div_ceil(SLOT as u64);
         let epochs = Epochs::of(&store)?;
+        let reservation = reservation_of(&store);
         let state_record::Opened { volume, kept, trouble, is_unknown } =
-            state_record::open(&with, &cache, size, keys.policy, read_only, reservation_of(&store)).await?;
+            state_record::open(&with, &cache, size, keys.policy, read_only, reservation.clone()).await?;
+        let shares = reservation.clone();
+        let peers = reservation.filter(|_| keys.peers > 0).map(|reservation| {
+            Peers::new(&with.env, reservation.host(), keys.wanted(), keys.peer_timeout.0, keys.policy)
+        });
+        // Writes wait for the store until peers have joined.
+        let policy = match keys.policy {
+            _ if trouble.is_some() => Policy::Uncached,
+            Policy::WriteBack if peers.is_some() => Policy::WriteThrough,
+            policy => policy,
+        };
         volume.share.set(share);
         volume.destages_late.set(keys.destage == Destage::Late);
         // What was found was perhaps acknowledged, and has perhaps been read.
         let found = volume.queue.borrow().back().map_or(0, |record| record.serial);
-        let is_without = trouble.is_some();
         let me = Rc::new_cyclic(|me| Accelerate {
             me: me.clone(),
             name: with.name.clone(),
             env: Rc::clone(&with.env),
-            policy: Cell::new(if is_without { Policy::Uncached } else { keys.policy }),
+            policy: Cell::new(policy),
             streams: RefCell::new(LongStreams::new(keys.sequential_cutoff.0)),
             heat,
             keys,
@@ -340,6 +448,9 @@ impl Accelerate {
             tally: Tally::default(),
             kept,
             failure: Failure::new(trouble.clone()),
+            peers,
+            before: Before::default(),
+            gives_to: Cell::new(None),
         });
         if let Some(e) = trouble {
             match is_unknown {
@@ -347,10 +458,22 @@ impl Accelerate {
                 false => tracing::warn!(device = %me.name, error = %e, "it goes on without its flash"),
             }
         }
+        if let Some(reservation) = shares {
+            reservation.is_reported_by(me.me.clone());
+        }
+        me.quarantine();
+        if !me.volume.quarantine.is_empty() && me.policy.get() == Policy::Uncached {
+            // Its blocks are to be read from the flash, and nothing is forgotten.
+            me.policy.set(Policy::WriteThrough);
+        }
         if !read_only {
             me.begin().await.inspect_err(|_| me.volume.is_open.set(false))?;
         }
+        me.asks_before();
         me.watch_fence();
+        if let Some(peers) = &me.peers {
+            me.keep_peers(peers);
+        }
         Ok(me)
     }
 
@@ -406,129 +529,6 @@ impl Accelerate {
     fn spawn<F: Future<Output = ()> + 'static>(&self, work: impl FnOnce(Rc<Accelerate>) -> F) {
         let Some(me) = self.me.upgrade() else { return };
         self.tasks.spawn(&*self.env, work(me));
-    }
-}
-
-impl Layer for Accelerate {
-    fn geometry(&self) -> Geometry {
-        let store = self.store.geometry();
-        Geometry {
-            optimal: store.optimal.max(SLOT as u32),
-            read_only: store.read_only || self.cache.is_read_only(),
-            zero: false,
-            fua: true,
-            ..store
-        }
-    }
-
-    fn submit(self: Rc<Self>, io: &mut Io) -> Step {
-        if let Some(why) = self.stops(io) {
-            return why.at(io.at.clone()).into();
-        }
-        if self.policy.get() == Policy::Uncached {
-            return Step::Forward(Rc::clone(&self.store));
-        }
-        let Io { op, at, .. } = io.take();
-        match op {
-            Op::Read(into) => Step::control(async move { self.read(at, into).await }),
-            Op::Write(from, durability) => {
-                Step::control(async move { self.write_to_end(at, from, durability).await })
-            }
-            Op::Discard => Step::control(async move { self.discard(at).await }),
-            Op::Flush => Step::control(async move { self.flush().await }),
-            // The node writes zeroes instead: the geometry says that it is not done here.
-            Op::Zero(_) => Error::unsupported("zeroes are written").into(),
-        }
-    }
-
-    fn passthrough(&self) -> Passthrough {
-        Passthrough::None
-    }
-
-    fn extents(self: Rc<Self>, at: Range<u64>) -> Pending<Vec<Extent>> {
-        Box::pin(async move {
-            if let Some(why) = self.failure.stopped() {
-                return Err(why);
-            }
-            self.extents_of(at).await
-        })
-    }
-
-    fn heal(self: Rc<Self>, at: Range<u64>, is_right: Judge) -> Pending<Option<Healed>> {
-        Box::pin(async move {
-            if let Some(why) = self.failure.stopped() {
-                return Err(why);
-            }
-            self.healed(at, is_right).await
-        })
-    }
-
-    fn close(self: Rc<Self>) -> Pending {
-        Box::pin(async move {
-            self.drain_for_others().await;
-            self.closed.set(true);
-            self.volume.moved.notify();
-            self.volume.hurry.notify();
-            self.moved.notify();
-            self.tasks.ended().await;
-            self.volume.is_open.set(false);
-            self.owes_nothing().await;
-            Ok(())
-        })
-    }
-}
-
-impl Manage for Accelerate {
-    fn consent(self: Rc<Self>, child: &Rc<Node>, effect: &Effect) -> Consent {
-        self.consents(child, effect)
-    }
-
-    fn control(self: Rc<Self>, command: Command) -> Pending<Value> {
-        Box::pin(async move {
-            match command.name.as_str() {
-                "set-policy" => self.set_policy(args::<SetPolicy>(command)?.policy).await,
-                "set-share" => {
-                    let share = args::<SetShare>(command)?.share;
-                    self.volume.share.set(Some(permille(share)?));
-                    Ok(json!({ "share_bytes": self.cache.share(&self.volume) * SLOT as u64 }))
-                }
-                "drain" => {
-                    self.drained().await?;
-                    Ok(json!({ "dirty_bytes": self.volume.dirty.get() * SLOT as u64 }))
-                }
-                "accept-loss" => self.accept_loss().await,
-                _ if self.heat.is_some() => self.control_tier(command).await,
-                _ => Err(unknown(&command, Keys::TRAITS.verbs)),
-            }
-        })
-    }
-
-    /// To or from a device that does not look at its flash, nothing may be under way that does not either.
-    fn needs_quiesce(&self, command: &Command) -> bool {
-        let to_uncached = args::<SetPolicy>(command.clone()).is_ok_and(|set| set.policy == Policy::Uncached);
-        command.name == "set-policy" && (to_uncached || self.policy.get() == Policy::Uncached)
-    }
-
-    fn jobs(&self) -> Vec<Rc<Job>> {
-        self.shown_jobs()
-    }
-
-    /// The store is to be the device by itself.
-    fn detach(self: Rc<Self>) -> Pending {
-        Box::pin(async move {
-            if let Some(why) = self.failure.stopped() {
-                return Err(why);
-            }
-            if !self.is_detached() {
-                self.forget().await?;
-            }
-            self.policy.set(Policy::Uncached);
-            Ok(())
-        })
-    }
-
-    fn info(&self) -> Value {
-        self.report()
     }
 }
 

@@ -1,10 +1,12 @@
 //! When a write is acknowledged, and how that changes while the device is used.
 
 use super::Accelerate;
+use futures_util::future::{Either, select};
 use lamina_block::{Error, Io, Result};
 use lamina_kit::flaw::flawed;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use std::pin::pin;
 
 /// When a write is acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -61,6 +63,15 @@ impl Accelerate {
         if let Some(why) = self.failure.stopped() {
             return Err(why);
         }
+        if policy == Policy::Uncached {
+            self.needs_no_quarantine()?;
+        }
+        if let Some(answer) = self.set_policy_with_peers(policy).await? {
+            return Ok(answer);
+        }
+        // With peers they say when writes can be acknowledged from flash.
+        let policy =
+            if self.peers.is_some() && policy == Policy::WriteBack { Policy::WriteThrough } else { policy };
         if let Some(why) = self.kept.apart().filter(|_| policy != Policy::Uncached) {
             return Err(why.on(&self.name));
         }
@@ -108,6 +119,45 @@ impl Accelerate {
         }
         self.policy.set(policy);
         Ok(())
+    }
+
+    /// Another policy is wanted: the answer, if peers decide when it holds.
+    pub(super) async fn set_policy_with_peers(&self, policy: Policy) -> Result<Option<Value>> {
+        let Some(peers) = &self.peers else { return Ok(None) };
+        let before = peers.policy.get();
+        peers.set_policy(policy);
+        if policy == Policy::WriteBack {
+            if self.policy.get() == Policy::Uncached {
+                return Ok(None);
+            }
+            return Ok(Some(json!({ "policy": policy, "before": before })));
+        }
+        self.peers_leave(policy).await.inspect_err(|_| peers.set_policy(before))?;
+        Ok(None)
+    }
+
+    /// Waits until no peer has anything that counts, for as long as requests wait for a store.
+    pub(super) async fn peers_leave(&self, policy: Policy) -> Result<()> {
+        let Some(peers) = &self.peers else { return Ok(()) };
+        peers.set_policy(policy);
+        let have_left = pin!(peers.moved.until(|| self.volume.tap.borrow().is_none() || self.is_over()));
+        match select(have_left, self.env.sleep(self.keys.store_timeout.0)).await {
+            Either::Left(_) => Ok(()),
+            Either::Right(_) => {
+                let message = "the store or the vault does not answer: peers may have what the store lacks";
+                Err(Error::offline(message).on(&self.name))
+            }
+        }
+    }
+
+    /// Fails while late writes of another host may come.
+    pub(super) fn needs_no_quarantine(&self) -> Result<()> {
+        match self.volume.quarantine.is_empty() {
+            true => Ok(()),
+            false => {
+                Err(Error::busy("late writes of the host that had the volume before may come").on(&self.name))
+            }
+        }
     }
 
     fn left_meanwhile(&self) -> Error {

@@ -80,7 +80,12 @@ impl Accelerate {
 
     /// Reads `at`, and fills the flash.
     pub(super) async fn read_filling(&self, at: Range<u64>, into: Buf, fill: Fill) -> Result<()> {
-        match self.read_runs(at.clone(), into.clone(), fill).await {
+        let read = self.read_runs(at.clone(), into.clone(), fill).await;
+        let read = match read {
+            Ok(()) => self.read_is_at_peers(&at).await,
+            failed => failed,
+        };
+        match read {
             Err(SideError::Flash(e)) => {
                 self.without_flash(e).await?;
                 self.store.submit(Io::read(at.start, into)).await
@@ -226,7 +231,9 @@ impl Accelerate {
         let data = self.env.pool().take(count as usize * SLOT);
         let len = (bytes.end - bytes.start) as usize;
         data.slice(len..data.len()).fill(0);
-        self.read_store(bytes.clone(), data.slice(0..len)).await?;
+        if !self.read_before(&bytes, &data.slice(0..len)).await {
+            self.read_store(bytes.clone(), data.slice(0..len)).await?;
+        }
         into.copy_from(&data.slice((part.start - bytes.start) as usize..(part.end - bytes.start) as usize));
         let bytes = |block: u64| (block - blocks.start) as usize * SLOT;
         let (start, data) = (fill.start, data.slice(bytes(fill.start)..bytes(fill.end)));

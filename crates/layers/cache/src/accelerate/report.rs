@@ -50,6 +50,12 @@ pub(crate) const FIGURES: &[Figure] = {
             Bytes,
             "Missed, and kept from filling the flash.",
         ),
+        Figure::counter(
+            "remote_bytes_total",
+            "/remote_bytes",
+            Bytes,
+            "Missed, and read from the flash of the host that had the volume before.",
+        ),
         Figure::counter("filled_bytes_total", "/filled_bytes", Bytes, "Put on the flash after a read."),
         Figure::counter("written_bytes_total", "/written_bytes", Bytes, "Written, in whole blocks."),
         Figure::counter("destaged_bytes_total", "/destaged_bytes", Bytes, "Brought to the store."),
@@ -125,6 +131,40 @@ pub(crate) const FIGURES: &[Figure] = {
             "Unprotected dirty data on a flash that has failed.",
         )
         .nullable(),
+        Figure::gauge(
+            "peers",
+            "/peers/there",
+            Count,
+            "Other hosts that have each write before it is acknowledged.",
+        )
+        .nullable(),
+        Figure::gauge("peers_wanted", "/peers/wanted", Count, "Other hosts that are to have it.").nullable(),
+        Figure::gauge(
+            "peer_lag_writes",
+            "/peers/lag_writes",
+            Count,
+            "Writes, and fills after reads, since the last one that the slowest peer has.",
+        )
+        .nullable(),
+        Figure::gauge(
+            "peer_silent_seconds",
+            "/peers/silent_seconds",
+            Seconds,
+            "For how long a peer has owed an answer.",
+        )
+        .nullable(),
+        Figure::gauge(
+            "unprotected_bytes",
+            "/unprotected_bytes",
+            Bytes,
+            "Acknowledged, on the flash of this host alone, and not on the store.",
+        ),
+        Figure::gauge(
+            "quarantine_bytes",
+            "/quarantine_bytes",
+            Bytes,
+            "Blocks that stay until late writes of another host can come no more.",
+        ),
     ]
 };
 
@@ -132,6 +172,7 @@ pub(crate) const FIGURES: &[Figure] = {
 pub(super) const NOTICES: &[Notice] = &[
     Notice::new("/store_trouble", "the store of {device} takes nothing: {}"),
     Notice::new("/fenced", "{device} is fenced: {}"),
+    Notice::new("/peers/waits", "{device} has too few peers, and its writes wait for the store: {}"),
     Notice::new("/flash_trouble", "the flash of {device} is not used: {}"),
     Notice::new("/lost/bytes", "{device} is stopped: {} would be lost without its flash"),
     Notice::new(
@@ -146,6 +187,7 @@ pub(super) const NOTICES: &[Notice] = &[
         "/alerts/recovery_point_old",
         "without its flash {device} would be as it was {/recovery_point/age_seconds} ago",
     ),
+    Notice::new("/promise", "{device}: {}"),
 ];
 
 /// What is remembered in order to be shown.
@@ -427,6 +469,7 @@ impl Accelerate {
         let (writes, dirty) = (self.volume.queue.borrow().len(), bytes(self.volume.dirty.get()));
         let (waiting, late, share) = self.backlog();
         self.flow.borrow_mut().look(waiting, late, share);
+        let cluster = self.cluster();
         let mut info = json!({
             "policy": self.policy.get(),
             "cached_bytes": bytes(self.volume.blocks.get()),
@@ -441,6 +484,7 @@ impl Accelerate {
             "hit_bytes": bytes(hits),
             "missed_bytes": bytes(misses),
             "bypassed_bytes": bytes(self.tally.bypassed.get()),
+            "remote_bytes": bytes(self.tally.remote.get()),
             "filled_bytes": bytes(self.tally.filled.get()),
             "written_bytes": bytes(self.tally.written.get()),
             "destaged_bytes": bytes(self.tally.destaged.get()),
@@ -457,6 +501,11 @@ impl Accelerate {
             "bad_bytes": bytes([Side::Flash, Side::Store].map(|side| self.volume.bad.count(side) as u64).iter().sum()),
             "lost": self.lost(),
             "fenced": self.kept.fenced().map(|why| why.to_string()),
+            "peers": self.peers.as_ref().map(|peers| peers.report()),
+            "quarantine_bytes": bytes(self.volume.quarantine.len() as u64),
+            "unprotected_bytes": self.unprotected_bytes(),
+            "promise": self.promise(cluster.as_ref()),
+            "cluster": cluster,
         });
         self.add_tier(&mut info);
         info

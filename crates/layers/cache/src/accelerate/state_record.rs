@@ -16,7 +16,7 @@ use lamina_block::{Begin, Build, Error, ErrorKind, Keep, Result};
 use lamina_cluster::Uuid;
 use lamina_cluster::host::Held;
 use lamina_cluster::reservation::Reservation;
-use lamina_cluster::vault::Mode;
+use lamina_cluster::vault::{Mode, Record};
 use lamina_kit::flaw::flawed;
 use lamina_kit::mutex::Mutex;
 use lamina_kit::state_record::{corrupt, read, version, write};
@@ -99,6 +99,8 @@ pub struct Recorder {
     is_unsure: Cell<bool>,
     /// What the vault is told, over a reservation: what this host has, and its flash.
     vault: RefCell<Option<(Rc<Held>, Uuid)>>,
+    /// Flashes of other hosts that have what the store lacks, too.
+    peers: RefCell<Vec<Uuid>>,
     /// The vault is to be told of what is owed, and this device has not taken the volume there.
     is_apart: Cell<bool>,
 }
@@ -111,6 +113,7 @@ impl Recorder {
             lock: Mutex::default(),
             is_unsure: Cell::new(false),
             vault: RefCell::default(),
+            peers: RefCell::default(),
             is_apart: Cell::new(false),
         }
     }
@@ -132,6 +135,11 @@ impl Recorder {
         self.vault.borrow().as_ref().and_then(|(held, _)| held.fenced())
     }
 
+    /// With the next change the vault names these flashes of other hosts.
+    pub fn set_peers(&self, flashes: Vec<Uuid>) {
+        self.peers.replace(flashes);
+    }
+
     /// What the vault is to say, if it says something else; and the words have the generation that it is in.
     fn for_vault(&self, words: &mut VolumeRecord) -> Option<(Rc<Held>, Mode)> {
         let vault = self.vault.borrow();
@@ -140,7 +148,8 @@ impl Recorder {
         if words.attached {
             words.generation = record.generation;
         }
-        let mode = if words.owes { Mode::Back { members: vec![*flash] } } else { Mode::Through };
+        let members = || [*flash].into_iter().chain(self.peers.borrow().iter().copied()).collect();
+        let mode = if words.owes { Mode::Back { members: members() } } else { Mode::Through };
         (record.mode != mode).then(|| (Rc::clone(held), mode))
     }
 
@@ -169,7 +178,13 @@ impl Recorder {
         if let Some((held, mode)) = for_vault
             && !flawed("the vault is not told of writes that the store lacks")
         {
-            held.change(|record| record.mode = mode).await?;
+            let names = |record: &mut Record| {
+                record.mode = mode.clone();
+                if flawed("a generation falls") {
+                    record.generation = record.since;
+                }
+            };
+            held.change(names).await?;
         }
         self.keep.set(write(&words)).await?;
         self.is_unsure.set(false);
@@ -197,6 +212,50 @@ pub fn no_words() -> Error {
     Error::invalid("it has to be known again: give the file a [hierarchy] table")
 }
 
+fn draw(with: &Build) -> u128 {
+    u128::from(with.env.random()) << 64 | u128::from(with.env.random())
+}
+
+/// A new volume of the flash, of `size` blocks, and what is kept of it.
+async fn make(
+    with: &Build,
+    keep: &Rc<dyn Keep>,
+    cache: &Cache,
+    size: u64,
+    owes: bool,
+) -> Result<(Rc<Volume>, VolumeRecord)> {
+    cache.check()?;
+    let uuid = draw(with);
+    // The flash first: what is kept is known there.
+    let volume = cache.volume(uuid, size).await?;
+    let words = VolumeRecord::new(uuid, owes);
+    keep.set(write(&words)).await?;
+    Ok((volume, words))
+}
+
+/// The volume of the flash, of `size` blocks, for the writes of another host; none if the flash that the state record
+/// is of may have what the store lacks, and is not this one.
+pub async fn for_writes_of_others(with: &Build, cache: &Cache, size: u64) -> Result<Option<Rc<Volume>>> {
+    let keep = with.keep.as_ref().ok_or_else(no_words)?;
+    let words = match (with.begin, keep.get()) {
+        (Begin::Format | Begin::Adopt, _) => {
+            return make(with, keep, cache, size, false).await.map(|(volume, _)| Some(volume));
+        }
+        (Begin::Open, None) => return Err(corrupt("volume", "nothing is kept")),
+        (Begin::Open, Some(words)) => VolumeRecord::read(&words)?,
+    };
+    match cache.has(words.uuid()) {
+        true if words.attached => cache.known(words.uuid(), size).map(Some),
+        _ if words.owes || cache.check().is_err() => Ok(None),
+        // What the flash had does not count.
+        true => {
+            cache.drop_volume(words.uuid(), true).await?;
+            make(with, keep, cache, size, false).await.map(|(volume, _)| Some(volume))
+        }
+        false => make(with, keep, cache, size, false).await.map(|(volume, _)| Some(volume)),
+    }
+}
+
 /// The volume of the flash that it is, of `size` blocks.
 pub async fn open(
     with: &Build,
@@ -211,15 +270,9 @@ pub async fn open(
     };
     // The vault is told before anything is owed, and has to know which generation this is: later.
     let owes = policy == Policy::WriteBack && reservation.is_none();
-    let draw = || u128::from(with.env.random()) << 64 | u128::from(with.env.random());
     let words = match (with.begin, keep.get()) {
         (Begin::Format | Begin::Adopt, _) => {
-            cache.check()?;
-            let uuid = draw();
-            // The flash first: what is kept is known there.
-            let volume = cache.volume(uuid, size).await?;
-            let words = VolumeRecord::new(uuid, owes);
-            keep.set(write(&words)).await?;
+            let (volume, words) = make(with, keep, cache, size, owes).await?;
             let kept = Recorder::new(keep, words);
             // Another host may have the volume while this one's hierarchy is created.
             let trouble = match reservation {
@@ -250,11 +303,18 @@ pub async fn open(
         let record = held.record();
         // A flash from before there was a reservation is the first one that ever had the volume, or has been missed.
         let is_first = generation == 0 && record.since == 1;
-        is_old = generation < record.since && !is_first;
+        // One that has what the vault says is missing on the store was a peer of the last host, or is its own.
+        let has_all = flash.is_some_and(|flash| record.mode.members().contains(&flash));
+        is_old = generation < record.since && !is_first && !has_all;
         is_old &= !flawed("what a flash had before another host counts");
         // What others have had since was on the store, unless the vault says otherwise.
         owed = record.mode != Mode::Through || owed && (!is_old || generation == 0);
         kept.vault.replace(Some((held, flash.unwrap_or_default())));
+    }
+    if !attached && kept.held().is_some_and(|held| held.record().mode != Mode::Through) {
+        // The vault says that this flash has what the store lacks, and the state record that it has nothing.
+        let volume = Rc::new(Volume::nowhere(uuid, size));
+        return Ok(Opened { volume, kept, trouble: Some(unknown()), is_unknown: true });
     }
     let without = |kept, e| {
         let volume = Rc::new(Volume::nowhere(uuid, size));
@@ -285,11 +345,17 @@ pub async fn open(
         if cache.has(uuid) {
             cache.drop_volume(uuid, true).await?;
         }
-        let uuid = draw();
+        let uuid = draw(with);
         Ok((uuid, cache.volume(uuid, size).await?))
     };
     match anew.await {
-        Err(e) => Ok(without(kept, e)),
+        Err(e) => {
+            if !read_only {
+                // It may be there again when the device is opened the next time, and the store is past it then.
+                kept.change(|words| (words.attached, words.owes) = (false, false)).await?;
+            }
+            Ok(without(kept, e))
+        }
         Ok((uuid, volume)) => {
             let words = VolumeRecord::new(uuid, owes);
             kept.change(|kept| *kept = words).await.inspect_err(|_| volume.is_open.set(false))?;

@@ -64,7 +64,10 @@ impl Accelerate {
     /// the flash has goes with it, when the store has it.
     pub(super) async fn forget_beyond(self: &Rc<Self>) -> Result<()> {
         let first = self.whole_bytes() / SLOT as u64;
-        match self.volume.is_somewhere() && self.cache.has_beyond(&self.volume, first) {
+        match self.volume.is_somewhere()
+            && self.volume.quarantine.is_empty()
+            && self.cache.has_beyond(&self.volume, first)
+        {
             true => self.drain_first().await,
             false => Ok(()),
         }

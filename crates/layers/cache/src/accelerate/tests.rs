@@ -1,18 +1,25 @@
 //! Volumes on a flash, in front of simulated stores.
 
 mod bad;
+mod canaries;
+mod cluster;
 mod compaction;
+mod domains;
 mod epochs;
 mod failures;
 mod figures;
 mod fills;
+mod handover;
 mod hosts;
 mod late;
 mod neighbours;
 mod pace;
+mod peers;
 pub(crate) mod report;
 mod rot;
+mod schedules;
 mod sizes;
+mod storm;
 
 use super::state_record::VolumeRecord;
 use crate::testing::*;

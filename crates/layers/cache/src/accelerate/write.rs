@@ -19,6 +19,7 @@ impl Accelerate {
         if let Some(why) = self.failure.stopped() {
             return Err(why);
         }
+        self.before.writes(&self.bytes(&blocks));
         if self.policy.get() == Policy::Uncached {
             drop(lock);
             return self.store.submit(Io::write(at.start, from, durability)).await;
@@ -72,7 +73,7 @@ impl Accelerate {
         }
         let mut serial = 0;
         for (run, absent) in parts::runs(blocks, absent) {
-            let how = How { dirty: true, durability, absent };
+            let how = How { dirty: true, durability, absent, serial: None };
             for from in run.clone().step_by(self.longest() as usize) {
                 let to = run.end.min(from + self.longest());
                 let part = (from - blocks.start) as usize * SLOT..(to - blocks.start) as usize * SLOT;
@@ -110,7 +111,17 @@ impl Accelerate {
         match (self.policy.get(), durability) {
             // It went to the store when the flash was left.
             (Policy::Uncached, _) => return Ok(()),
-            (Policy::WriteBack, _) if !was_through => {}
+            (Policy::WriteBack, _) if !was_through => {
+                self.at_peers(serial, durability).await?;
+                // The flash may have been left meanwhile: it went to the store then, with an outcome of its own.
+                self.while_leaving().await;
+                if let Some(why) = self.failure.stopped() {
+                    return Err(why.into());
+                }
+                if self.policy.get() == Policy::Uncached {
+                    return Ok(());
+                }
+            }
             (_, Durability::Fua) => self.wait_for(|me| me.progress.get().durable() >= serial).await?,
             (_, Durability::Cached) => self.wait_for(|me| me.progress.get().stored() >= serial).await?,
         }

@@ -226,7 +226,7 @@ impl Cache {
 
     /// Puts what was read, as much of it as there still is space for without waiting: so many blocks.
     pub async fn fill(&self, volume: &Rc<Volume>, block: u64, data: &Buf) -> Result<u64> {
-        let how = How { dirty: false, durability: Durability::Cached, absent: 0 };
+        let how = How { dirty: false, durability: Durability::Cached, absent: 0, serial: None };
         let blocks = self.available_to_fill().min((data.len() / SLOT) as u64);
         if blocks == 0 {
             return Ok(0);
@@ -318,8 +318,12 @@ impl Cache {
             let before = dirty.len();
             self.add_dirty(volume, record, &mut dirty);
             let found = dirty.len() - before;
-            if !volume.bad.is_empty() {
-                dirty.retain(|dirty| !volume.bad.rests(dirty.block, dirty.slot, now));
+            if volume.keeps_back() {
+                let rests = |dirty: &Dirty| {
+                    let Dirty { block, slot, .. } = *dirty;
+                    volume.bad.rests(block, slot, now) || volume.quarantine.rests(block, slot)
+                };
+                dirty.retain(|dirty| !rests(dirty));
             }
             // Those of which there are only bad blocks stay in the queue, and keep no others out.
             records += usize::from(found == 0 || dirty.len() > before);
@@ -382,17 +386,17 @@ impl Cache {
     }
 
     /// The store has what `batch` gave but for bad blocks, durably: so says the flash, durably, when this
-    /// returns. What is said to be on the store ends before the oldest record with a bad block.
+    /// returns. What is said to be on the store ends before the oldest record with a block that is kept.
     pub async fn checkpoint(&self, volume: &Volume, upto: u64, dirty: &[Dirty]) -> Result<()> {
         let stays = |record: &Record| {
-            !volume.bad.is_empty()
+            volume.keeps_back()
                 && record
                     .blocks()
-                    .any(|block| volume.bad.has(block) && self.is_dirty_at(volume, block..block + 1))
+                    .any(|block| volume.keeps(block) && self.is_dirty_at(volume, block..block + 1))
         };
-        let oldest = match volume.bad.is_empty() {
-            true => None,
-            false => volume.queue.borrow().iter().find(|record| stays(record)).map(|record| record.serial),
+        let oldest = match volume.keeps_back() {
+            false => None,
+            true => volume.queue.borrow().iter().find(|record| stays(record)).map(|record| record.serial),
         };
         let checkpoint = oldest.map_or(upto, |oldest| upto.min(oldest - 1));
         volume.checkpoint.set(volume.checkpoint.get().max(checkpoint));

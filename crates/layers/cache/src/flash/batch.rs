@@ -42,7 +42,8 @@ fn slots_of(what: What, count: u32) -> u32 {
 
 /// Takes what fits into a batch, in order; what comes last may be cut. Where it will be is in the entries.
 fn take(waiting: &mut VecDeque<Waiting>, at: u32, slots: u32, entries: usize) -> (Vec<Waiting>, Vec<Entry>) {
-    let (mut parts, mut heads, mut used) = (Vec::new(), Vec::new(), 1);
+    let most = waiting.len().min(entries);
+    let (mut parts, mut heads, mut used) = (Vec::with_capacity(most), Vec::with_capacity(most), 1);
     while heads.len() < entries
         && let Some(next) = waiting.front_mut()
     {
@@ -301,7 +302,10 @@ impl Cache {
     pub fn left(&self, volume: &Volume, slot: u32, before: Word) {
         let number = self.shape.segment_of(slot);
         self.segments.borrow_mut().left(self.log_of(slot), number, before.is_dirty());
-        self.unreadable.borrow_mut().remove(&slot);
+        let mut unreadable = self.unreadable.borrow_mut();
+        if !unreadable.is_empty() {
+            unreadable.remove(&slot);
+        }
         if before.is_dirty() {
             volume.dirty.set(volume.dirty.get() - 1);
         }

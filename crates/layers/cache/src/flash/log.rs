@@ -80,6 +80,8 @@ pub struct How {
     pub durability: Durability,
     /// Of a single block: sectors that only the store has, a bit each.
     pub absent: u8,
+    /// The number that another host has given them, if one has.
+    pub serial: Option<u64>,
 }
 
 /// Space for what is about to be put.
@@ -174,9 +176,15 @@ impl Cache {
         self.moved.until(|| !self.is_moving(volume, &at) && !volume.is_held.get()).await;
         self.check()?;
         volume.putting.set(volume.putting.get() + 1);
-        let serial = volume.next_serial();
+        let serial = match how.serial {
+            None => volume.next_serial(),
+            Some(given) => volume.has_come(given),
+        };
         if how.dirty {
             volume.stage(serial, block, count as u32);
+            if let Some(tap) = &*volume.tap.borrow() {
+                tap.put(serial, block, data, how.absent);
+            }
         }
         let ticket = Ticket::new();
         let what = if how.dirty { What::Written } else { What::Clean };

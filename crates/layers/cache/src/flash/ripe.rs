@@ -80,7 +80,8 @@ impl Cache {
             end = after.take(NEIGHBOURS as usize).last().unwrap_or(block) + 1;
             all.extend(first.unwrap_or(block)..end);
         }
-        let all: Vec<Dirty> = self.dirty_of(volume, all.into_iter()).collect();
+        let mut all: Vec<Dirty> = self.dirty_of(volume, all.into_iter()).collect();
+        all.retain(|dirty| !volume.quarantine.rests(dirty.block, dirty.slot));
         (!all.is_empty()).then(|| {
             let upto = self.done_with(volume, &all);
             (self.batched(all), upto)

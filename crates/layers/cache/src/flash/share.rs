@@ -13,11 +13,14 @@ impl Cache {
     /// The part of `all` that is a volume's share.
     pub(super) fn part_of(&self, volume: &Volume, all: u64) -> u64 {
         let volumes = self.volumes.borrow();
-        let open = || volumes.iter().flatten().filter(|volume| volume.is_open.get());
-        let given: u64 = open().filter_map(|volume| volume.share.get()).map(u64::from).sum();
         let weight = |volume: &Volume| u64::from(volume.weight.get());
-        let weights =
-            open().filter(|other| other.share.get().is_none()).map(|other| weight(other)).sum::<u64>();
+        let (mut given, mut weights) = (0, 0);
+        for open in volumes.iter().flatten().filter(|volume| volume.is_open.get()) {
+            match open.share.get() {
+                Some(share) => given += u64::from(share),
+                None => weights += weight(open),
+            }
+        }
         let (part, of) = match volume.share.get() {
             Some(share) => (u64::from(share), 1),
             None => (1000u64.saturating_sub(given) * weight(volume), weights.max(weight(volume))),

@@ -14,10 +14,12 @@
 use super::bad::BadBlocks;
 use super::budget::Budget;
 use super::format::VolumeState;
-use lamina_block::{Signal, Time};
+use super::quarantine::Quarantine;
+use lamina_block::{Buf, Signal, Time};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// A queue of so many writes is long.
@@ -49,6 +51,13 @@ impl Record {
     pub fn blocks(&self) -> Range<u64> {
         self.block..self.block + u64::from(self.count)
     }
+}
+
+/// Takes what is written to a volume elsewhere, too.
+pub trait Tap {
+    /// Whole blocks are being put on the flash; of a single one `absent` sectors are not in the data. Serial numbers
+    /// rise.
+    fn put(&self, serial: u64, block: u64, data: &Buf, absent: u8);
 }
 
 /// A volume of a flash.
@@ -87,6 +96,12 @@ pub struct Volume {
     pub queue: RefCell<VecDeque<Record>>,
     /// What does not get to the store while the rest does.
     pub bad: BadBlocks,
+    /// What stays here when the store has it.
+    pub quarantine: Quarantine,
+    /// Another host has the volume, and numbers what is put here.
+    pub follows: Cell<bool>,
+    /// Where else it is written.
+    pub tap: RefCell<Option<Rc<dyn Tap>>>,
     /// The queue, or what it is waiting for, has moved.
     pub moved: Signal,
     /// The store should be brought up to date now: the queue is long, or somebody waits.
@@ -127,6 +142,9 @@ impl Volume {
             is_open: Cell::new(false),
             queue: RefCell::default(),
             bad: BadBlocks::default(),
+            quarantine: Quarantine::default(),
+            follows: Cell::new(false),
+            tap: RefCell::default(),
             moved: Signal::new(),
             hurry: Signal::new(),
         }
@@ -151,7 +169,17 @@ impl Volume {
     /// True if nobody can say when its store will have what is dirty.
     pub fn is_late(&self, now: Time) -> bool {
         let is_slow = || self.batch_since.get().is_some_and(|since| now.since(since) >= LATE);
-        !self.is_open.get() || !self.bad.is_empty() || is_slow()
+        !self.is_open.get() || self.follows.get() || self.keeps_back() || is_slow()
+    }
+
+    /// True if something may stay here when the store has been given all there is.
+    pub fn keeps_back(&self) -> bool {
+        !self.bad.is_empty() || !self.quarantine.is_empty()
+    }
+
+    /// True if a block stays here when the store has been given the rest of its write.
+    pub fn keeps(&self, block: u64) -> bool {
+        self.bad.has(block) || self.quarantine.has(block)
     }
 
     /// The serial number of another change.
@@ -160,9 +188,19 @@ impl Volume {
         self.serial.get()
     }
 
+    /// A change has come to which another host has given this number.
+    pub fn has_come(&self, serial: u64) -> u64 {
+        self.serial.set(self.serial.get().max(serial));
+        serial
+    }
+
     /// A write of these blocks begins.
     pub fn stage(&self, serial: u64, block: u64, count: u32) {
-        self.queue.borrow_mut().push_back(Record { serial, block, count, ended: false, whole: false });
+        let mut queue = self.queue.borrow_mut();
+        // Those of another host may begin in another order than it has numbered them.
+        let is_last = queue.back().is_none_or(|last| last.serial < serial);
+        let at = if is_last { queue.len() } else { queue.partition_point(|record| record.serial < serial) };
+        queue.insert(at, Record { serial, block, count, ended: false, whole: false });
     }
 
     /// The write with this serial number has ended; `whole` if all of it is on the flash.

@@ -67,6 +67,7 @@ fn what_is_null_at_times_is_there_at_others() {
     };
     let mut moments = world.run(lived).expect("it ends");
     moments.push(super::hosts::fenced());
+    moments.extend(super::peers::without_and_with());
     for figure in Keys::TRAITS.figures.iter().filter(|figure| figure.unit.is_number()) {
         let is_there = |info: &Value| info.pointer(figure.at).is_some_and(Value::is_number);
         assert!(moments.iter().any(is_there), "{} is never a number: {moments:#?}", figure.at);

@@ -5,7 +5,8 @@ use super::failures::{disk, layer};
 use super::*;
 use crate::testing::history::{Checked, History, told};
 use lamina_block::{Begin, Over};
-use lamina_cluster::host::{Name, declare_dead};
+use lamina_cluster::amend::declare_dead;
+use lamina_cluster::host::Name;
 use lamina_cluster::vault::FolderVault;
 use lamina_sim::{DiskOptions, Image, Images, Presence, SimEnv, Simulation};
 

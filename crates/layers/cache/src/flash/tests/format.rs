@@ -364,7 +364,7 @@ async fn put(
     dirty: bool,
 ) {
     let bytes = blocks.iter().flat_map(|byte| vec![*byte; SLOT]).collect();
-    let how = How { dirty, durability: Durability::Fua, absent: 0 };
+    let how = How { dirty, durability: Durability::Fua, absent: 0, serial: None };
     let space = cache.reserve(blocks.len() as u64).await.expect("space");
     cache.put(space, volume, block, &Buf::from_vec(bytes), how).await.expect("put");
     // All that goes on in the background has ended: what is written does not depend on how long it takes.
@@ -416,7 +416,7 @@ async fn with_parts(env: Rc<SimEnv>) -> String {
     let cache = made_as(&env, Super { version: 2, ..SHAPE }).await;
     let one = cache.volume(ONE, 64).await.expect("a volume");
     for (block, absent) in [(0, 0xF0), (8, 0x7E)] {
-        let how = How { dirty: true, durability: Durability::Fua, absent };
+        let how = How { dirty: true, durability: Durability::Fua, absent, serial: None };
         let space = cache.reserve(1).await.expect("space");
         let data = Buf::from_vec(vec![block as u8 + 1; SLOT]);
         cache.put(space, &one, block, &data, how).await.expect("put");

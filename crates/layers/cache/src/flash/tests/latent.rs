@@ -95,7 +95,7 @@ fn unfinished() -> Images {
         for (volume, block, byte) in [(&one, 3, 1), (&two, 5, 2), (&one, 3, 3), (&two, 5, 4)] {
             put(&cache, volume, block, byte).await;
         }
-        let how = How { dirty: false, durability: Durability::Fua, absent: 0 };
+        let how = How { dirty: false, durability: Durability::Fua, absent: 0, serial: None };
         let space = cache.reserve(1).await.expect("space");
         cache.put(space, &one, 9, &Buf::from_vec(vec![5; SLOT]), how).await.expect("put");
         let space = cache.reserve(1).await.expect("space");
@@ -180,7 +180,7 @@ fn what_failed_stays_failed_without_its_summary() {
             let is_batch = matches!(io.op, Op::Write(..)) && io.at.end - io.at.start == 2 * SLOT as u64;
             (is_batch && fails.replace(false)).then(|| Error::media("no"))
         })));
-        let how = How { dirty: true, durability: Durability::Fua, absent: 0 };
+        let how = How { dirty: true, durability: Durability::Fua, absent: 0, serial: None };
         let space = cache.reserve(1).await.expect("space");
         cache.put(space, &volume, 3, &Buf::from_vec(vec![2; SLOT]), how).await.expect_err("failed");
         env.set_fault(None);

@@ -46,7 +46,7 @@ async fn made(env: &Rc<SimEnv>) -> (Rc<Cache>, Rc<Volume>) {
 }
 
 async fn put_cached(cache: &Rc<Cache>, volume: &Rc<Volume>, block: u64, byte: u8) {
-    let how = How { dirty: true, durability: Durability::Cached, absent: 0 };
+    let how = How { dirty: true, durability: Durability::Cached, absent: 0, serial: None };
     let space = cache.reserve(1).await.expect("space");
     cache.put(space, volume, block, &Buf::from_vec(vec![byte; SLOT]), how).await.expect("put");
 }
@@ -119,7 +119,7 @@ fn a_write_that_failed_and_is_there() {
         let volume = cache.volume(VOLUME, 64).await.expect("made");
         put(&cache, &volume, 3, 1).await;
         lies.set(true);
-        let how = How { dirty: true, durability: Durability::Fua, absent: 0 };
+        let how = How { dirty: true, durability: Durability::Fua, absent: 0, serial: None };
         let space = cache.reserve(1).await.expect("space");
         cache.put(space, &volume, 3, &Buf::from_vec(vec![2; SLOT]), how).await.expect_err("it fails");
     });

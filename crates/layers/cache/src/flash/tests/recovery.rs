@@ -24,7 +24,7 @@ pub async fn open(env: &Rc<SimEnv>) -> Rc<Cache> {
 }
 
 pub async fn put(cache: &Rc<Cache>, volume: &Rc<super::super::Volume>, block: u64, byte: u8) {
-    let how = How { dirty: true, durability: Durability::Fua, absent: 0 };
+    let how = How { dirty: true, durability: Durability::Fua, absent: 0, serial: None };
     let space = cache.reserve(1).await.expect("space");
     cache.put(space, volume, block, &Buf::from_vec(vec![byte; SLOT]), how).await.expect("put");
 }
@@ -65,7 +65,7 @@ where
         let cache = open(&env).await;
         let volume = cache.volume(VOLUME, 4096).await.expect("made");
         for block in 0..20 {
-            let how = How { dirty: false, durability: Durability::Cached, absent: 0 };
+            let how = How { dirty: false, durability: Durability::Cached, absent: 0, serial: None };
             let space = cache.reserve(1).await.expect("space");
             cache.put(space, &volume, 1000 + block, &Buf::zeroed(SLOT), how).await.expect("put");
         }
@@ -80,7 +80,7 @@ where
 fn what_waits_behind_a_failure_fails() {
     let test = || {
         with_a_dead_device(|env, cache, volume| async move {
-            let how = How { dirty: true, durability: Durability::Cached, absent: 0 };
+            let how = How { dirty: true, durability: Durability::Cached, absent: 0, serial: None };
             let spaces: Vec<_> = std::iter::from_fn(|| cache.try_reserve(1)).collect();
             assert!(spaces.len() > 20, "{}", spaces.len());
             // Batches are made of what came in one turn: each has a few blocks only.
@@ -239,7 +239,7 @@ fn what_was_lost_does_not_come_back_over_what_is_durable() {
             let cache = open(&env).await;
             let volume = cache.volume(VOLUME, 64).await.expect("made");
             for (block, byte) in [(3, 1), (5, 2)] {
-                let how = How { dirty: true, durability: Durability::Cached, absent: 0 };
+                let how = How { dirty: true, durability: Durability::Cached, absent: 0, serial: None };
                 let space = cache.reserve(1).await.expect("space");
                 cache.put(space, &volume, block, &Buf::from_vec(vec![byte; SLOT]), how).await.expect("put");
             }
@@ -272,7 +272,7 @@ fn what_waits_for_a_segment_gets_the_next_one() {
             let free = std::mem::take(&mut cache.segments.borrow_mut().free);
             let put = async {
                 for (n, space) in rooms.into_iter().enumerate() {
-                    let how = How { dirty: true, durability: Durability::Cached, absent: 0 };
+                    let how = How { dirty: true, durability: Durability::Cached, absent: 0, serial: None };
                     let data = Buf::from_vec(vec![2; 3 * SLOT]);
                     cache.put(space, &volume, 20 + 3 * n as u64, &data, how).await.expect("put");
                 }

@@ -1,19 +1,11 @@
-//! TLS: a connection inside a connection.
-//!
-//! A [`TlsConn`] is a [`Conn`] whose bytes travel encrypted over another. Everything above it is the same with and
-//! without. rustls does the protocol; here its bytes are moved.
-//!
-//! Invariants: nothing is handed out that was not authenticated; a peer whose certificate is not wanted gets an alert
-//! and no byte more; a connection that ends without saying so is an error, never an end.
+//! A connection inside a connection.
 
+use crate::{ClientTls, ServerTls};
 use lamina_block::{Buf, Conn, Env, Error, ErrorKind, Pending, Result, Signal};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::server::WebPkiClientVerifier;
-use rustls::{ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection};
+use rustls::pki_types::CertificateDer;
+use rustls::{AlertDescription, ClientConnection, Connection, ServerConnection};
 use std::cell::{Cell, RefCell};
 use std::io::{ErrorKind as IoErrorKind, Read, Write};
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,130 +17,53 @@ const SEND: usize = 256 << 10;
 /// Time that a peer has to take our farewell.
 const FAREWELL: Duration = Duration::from_millis(500);
 
-/// A server's certificate, and whom it trusts.
-#[derive(Clone)]
-pub struct ServerTls {
-    config: Arc<ServerConfig>,
-    /// Clients that do not encrypt are told nothing.
-    pub required: bool,
-}
-
-impl ServerTls {
-    /// Reads PEM files: the certificate chain, its private key, and, if clients must show certificates, the
-    /// authorities that these must come from.
-    pub fn load(
-        certificate: &Path,
-        key: &Path,
-        client_ca: Option<&Path>,
-        required: bool,
-    ) -> Result<ServerTls> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_safe_default_protocol_versions()
-            .map_err(setup)?;
-        let builder = match client_ca {
-            None => builder.with_no_client_auth(),
-            Some(ca) => {
-                let roots = Arc::new(roots(ca)?);
-                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
-                builder.with_client_cert_verifier(verifier.map_err(setup)?)
-            }
-        };
-        let config = builder
-            .with_single_cert(certificates(certificate)?, private_key(key)?)
-            .map_err(|e| mismatch(certificate, key, e))?;
-        Ok(ServerTls { config: Arc::new(config), required })
-    }
-}
-
-/// The authorities that a client trusts, and its own certificate.
-#[derive(Clone)]
-pub struct ClientTls {
-    config: Arc<ClientConfig>,
-    name: ServerName<'static>,
-}
-
-impl ClientTls {
-    /// Reads PEM files: the authorities that the server's certificate must come from and, if the server wants one,
-    /// the client's own certificate chain and its private key. `name` is the host that the server's certificate
-    /// must be for.
-    pub fn load(ca: &Path, own: Option<(&Path, &Path)>, name: &str) -> Result<ClientTls> {
-        let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(setup)?
-            .with_root_certificates(roots(ca)?);
-        let config = match own {
-            None => builder.with_no_client_auth(),
-            Some((certificate, key)) => builder
-                .with_client_auth_cert(certificates(certificate)?, private_key(key)?)
-                .map_err(|e| mismatch(certificate, key, e))?,
-        };
-        let name = ServerName::try_from(name.to_owned())
-            .map_err(|e| Error::invalid(format!("{name:?} is no host name for a certificate: {e}")))?;
-        Ok(ClientTls { config: Arc::new(config), name })
-    }
-}
-
-fn setup(e: impl std::fmt::Display) -> Error {
-    Error::invalid(format!("TLS: {e}"))
-}
-
-fn unreadable(path: &Path, e: impl std::fmt::Display) -> Error {
-    Error::invalid(format!("{}: {e}", path.display()))
-}
-
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    let list: std::result::Result<Vec<_>, _> =
-        CertificateDer::pem_file_iter(path).map_err(|e| unreadable(path, e))?.collect();
-    match list {
-        Ok(list) if list.is_empty() => Err(unreadable(path, "there is no certificate in this file")),
-        Ok(list) => Ok(list),
-        Err(e) => Err(unreadable(path, e)),
-    }
-}
-
-/// A key of a kind that can be used, whatever certificate it is for.
-fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>> {
-    let key = PrivateKeyDer::from_pem_file(path).map_err(|e| unreadable(path, e))?;
-    let loaded = rustls::crypto::ring::default_provider().key_provider.load_private_key(key.clone_key());
-    loaded.map_err(|e| unreadable(path, format!("the key cannot be used: {e}")))?;
-    Ok(key)
-}
-
-fn mismatch(certificate: &Path, key: &Path, e: rustls::Error) -> Error {
-    Error::invalid(format!("{} with the key {}: {e}", certificate.display(), key.display()))
-}
-
-fn roots(path: &Path) -> Result<RootCertStore> {
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(path)? {
-        roots.add(certificate).map_err(|e| unreadable(path, e))?;
-    }
-    Ok(roots)
-}
-
 /// Encrypts `conn` as its server.
 pub async fn accept(env: &Rc<dyn Env>, conn: Rc<dyn Conn>, tls: &ServerTls) -> Result<Rc<dyn Conn>> {
     let session = ServerConnection::new(Arc::clone(&tls.config)).map_err(failed)?;
-    TlsConn::establish(env, conn, Connection::Server(session)).await
+    Ok(TlsConn::establish(env, conn, session.into()).await?.handle())
 }
 
 /// Encrypts `conn` as its client.
 pub async fn connect(env: &Rc<dyn Env>, conn: Rc<dyn Conn>, tls: &ClientTls) -> Result<Rc<dyn Conn>> {
     let session = ClientConnection::new(Arc::clone(&tls.config), tls.name.clone()).map_err(failed)?;
-    TlsConn::establish(env, conn, Connection::Client(session)).await
+    Ok(TlsConn::establish(env, conn, session.into()).await?.handle())
 }
 
-fn failed(e: rustls::Error) -> Error {
-    Error::new(ErrorKind::Offline, format!("TLS failed: {e}"))
+/// Words for people, who know of certificates and not of alerts.
+pub(crate) fn failed(e: rustls::Error) -> Error {
+    use AlertDescription::*;
+    let message = match e {
+        rustls::Error::AlertReceived(
+            alert @ (BadCertificate
+            | UnsupportedCertificate
+            | CertificateRevoked
+            | CertificateExpired
+            | CertificateUnknown
+            | CertificateRequired
+            | UnknownCA
+            | AccessDenied
+            | DecryptError),
+        ) => format!("TLS failed: the other side does not take the certificate of this one ({alert:?})"),
+        rustls::Error::InvalidMessage(e) => {
+            format!("TLS failed: what the other side sends is no TLS, or is damaged ({e:?})")
+        }
+        e => format!("TLS failed: {e}"),
+    };
+    Error::new(ErrorKind::Offline, message)
 }
 
 fn broken(e: std::io::Error) -> Error {
-    Error::new(ErrorKind::Offline, format!("TLS failed: {e}"))
+    let message = match e.kind() {
+        IoErrorKind::UnexpectedEof => {
+            "TLS failed: the connection ended, and the other side has not said so".into()
+        }
+        _ => format!("TLS failed: {e}"),
+    };
+    Error::new(ErrorKind::Offline, message)
 }
 
 /// An encrypted connection.
-struct TlsConn {
+pub(crate) struct TlsConn {
     env: Rc<dyn Env>,
     inner: Rc<dyn Conn>,
     state: RefCell<State>,
@@ -215,7 +130,12 @@ impl State {
 }
 
 impl TlsConn {
-    async fn establish(env: &Rc<dyn Env>, inner: Rc<dyn Conn>, mut tls: Connection) -> Result<Rc<dyn Conn>> {
+    /// Begins a connection over `inner`: nothing was said over it yet.
+    pub(crate) async fn establish(
+        env: &Rc<dyn Env>,
+        inner: Rc<dyn Conn>,
+        mut tls: Connection,
+    ) -> Result<Rc<TlsConn>> {
         tls.set_buffer_limit(Some(2 * SEND));
         let conn = Rc::new(TlsConn {
             env: Rc::clone(env),
@@ -231,18 +151,30 @@ impl TlsConn {
         if shaken.is_err() {
             conn.inner.shutdown();
         }
-        shaken.and(flushed).map(|()| Rc::new(TlsConnHandle(conn)) as Rc<dyn Conn>)
+        shaken.and(flushed).map(|()| conn)
+    }
+
+    pub(crate) fn handle(self: Rc<TlsConn>) -> Rc<dyn Conn> {
+        Rc::new(TlsConnHandle(self))
+    }
+
+    /// The certificate that the peer has shown, if it has.
+    pub(crate) fn shown(&self) -> Option<CertificateDer<'static>> {
+        let state = self.state.borrow();
+        state.tls.peer_certificates()?.first().map(|certificate| certificate.clone().into_owned())
     }
 
     async fn handshake(&self) -> Result<()> {
+        let ended = "the connection ended during the TLS handshake";
+        let broken = |e: Error| Error::new(e.kind(), format!("{ended}: {}", e.message()));
         loop {
-            self.flush().await?;
+            self.flush().await.map_err(broken)?;
             if !self.state.borrow().tls.is_handshaking() {
                 return Ok(());
             }
             let fed = self.state.borrow_mut().feed()?;
-            if !fed && !self.receive().await? {
-                return Err(Error::offline("the connection ended during the TLS handshake"));
+            if !fed && !self.receive().await.map_err(broken)? {
+                return Err(Error::offline(ended));
             }
         }
     }

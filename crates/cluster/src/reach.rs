@@ -1,0 +1,73 @@
+//! Whether this host reaches the store. One that keeps the writes of another host asks the store nothing by itself, and
+//! would be no help to it without the store: so the first block is read now and then.
+
+use crate::reservation::Reservation;
+use futures_util::future::{Either, select};
+use lamina_block::{Env, Io, Node, Time};
+use std::cell::{Cell, RefCell};
+use std::pin::pin;
+use std::rc::{Rc, Weak};
+
+/// Reads in a lease; one that has no answer after two such times finds the store out of reach.
+const READS: u32 = 4;
+
+/// What is known of the store.
+#[derive(Default)]
+pub(crate) struct Reach {
+    store: RefCell<Option<Weak<Node>>>,
+    /// The last read has no answer, or has failed.
+    is_lost: Cell<bool>,
+    /// When the last one began that had an answer.
+    since: Cell<Option<Time>>,
+}
+
+impl Reservation {
+    /// The store, which is read from when this host takes the writes of others.
+    pub fn set_store(&self, store: &Rc<Node>) {
+        self.reach.store.replace(Some(Rc::downgrade(store)));
+    }
+
+    /// Whether this host reaches the store, as far as it knows.
+    pub fn reaches_store(&self) -> bool {
+        !self.reach.is_lost.get()
+    }
+
+    /// Whether this host has reached the store with a read that began after `time`.
+    pub fn has_reached_store_since(&self, time: Time) -> bool {
+        self.reaches_store() && self.reach.since.get().is_some_and(|began| began > time)
+    }
+
+    /// Reads from the store now and then until it `is_over`.
+    pub(crate) fn watch_store(
+        self: &Rc<Self>,
+        env: &Rc<dyn Env>,
+        is_over: impl Fn(&Reservation) -> bool + 'static,
+    ) {
+        let Some(store) = self.reach.store.borrow().clone() else { return };
+        let (me, time, clock) = (Rc::downgrade(self), self.host().lease() / READS, Rc::clone(env));
+        env.spawn(Box::pin(async move {
+            loop {
+                let (Some(this), Some(node)) = (me.upgrade().filter(|me| !is_over(me)), store.upgrade())
+                else {
+                    return;
+                };
+                let began = clock.now();
+                let first = clock.pool().take(node.geometry().block as usize);
+                let reads = pin!(node.submit(Io::read(0, first)));
+                let read = match select(reads, clock.sleep(time * 2)).await {
+                    Either::Left((read, _)) => read,
+                    Either::Right((_, reads)) => {
+                        this.reach.is_lost.set(true);
+                        reads.await
+                    }
+                };
+                this.reach.is_lost.set(read.is_err());
+                if read.is_ok() {
+                    this.reach.since.set(Some(began));
+                }
+                drop((this, node));
+                clock.sleep(time).await;
+            }
+        }));
+    }
+}

@@ -1,0 +1,686 @@
+//! What may happen to several hosts, by name: each schedule is run with some seeds, and ends with everything mended, in
+//! bounded time and with every acknowledged write (`cluster/group.rs`).
+//!
+//! Volumes that move while both hosts are alive are in `handover.rs`. Not there yet: a late record of a `redo`, and
+//! superblocks on a shared store; a surrogate and the old host with clones of one flash.
+
+use super::cluster::*;
+use super::*;
+use crate::testing::history::{Checked, told};
+use futures_util::future::{Either, join, select};
+use lamina_block::Begin;
+use lamina_cluster::amend::declare_dead;
+use lamina_cluster::conn::{receive, send};
+use lamina_cluster::host::Name;
+use lamina_cluster::vault::{FolderVault, Mode};
+use lamina_cluster::wire::{Frame, Hello};
+use lamina_sim::{Fate, Loss, Presence, Reach};
+use std::pin::pin;
+
+/// Seeds of a schedule.
+const SEEDS: u64 = 5;
+/// A write waits for a peer that is lost no longer than this: a timeout of a peer, and a change of the vault.
+const STALL: Duration = Duration::from_secs(2);
+/// A volume is taken from a host that is silent in so long.
+const TAKEN: Duration = Duration::from_secs(10);
+
+/// What of `work` is done with one seed.
+pub fn play<F: Future<Output = Checked> + 'static>(
+    seed: u64,
+    (hosts, peers): (usize, usize),
+    work: impl FnOnce(Group) -> F + 'static,
+) -> Checked {
+    let world = world(seed);
+    let env = world.env();
+    let run = async move {
+        let group = Group::begin(&env, hosts, peers).await?;
+        group.hosts[0].paired().await?;
+        let seen = Rc::clone(&group.seen);
+        work(group).await?;
+        seen.check()
+    };
+    world.run(run).map_err(|hang| format!("I10: {hang}"))?
+}
+
+fn plays<F: Future<Output = Checked> + 'static>(
+    of: (usize, usize),
+    work: impl Fn(Group) -> F + Clone + 'static,
+) {
+    for seed in 0..SEEDS {
+        play(seed, of, work.clone()).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+}
+
+/// Fails unless `is_so`.
+fn holds(is_so: bool, what: impl Into<String>) -> Checked {
+    if is_so { Ok(()) } else { Err(what.into()) }
+}
+
+impl Group {
+    async fn within(&self, most: Duration, what: &str, work: impl Future<Output = Checked>) -> Checked {
+        match select(pin!(work), self.world.sleep(most)).await {
+            Either::Left((done, _)) => done.map_err(|e| format!("{what}: {e}")),
+            Either::Right(_) => Err(format!("I10: {what}: not within {most:?}")),
+        }
+    }
+
+    /// A host that may not have the volume says so, in these words.
+    async fn refuses(&self, host: usize, words: &[&str]) -> Checked {
+        match self.read(host).await {
+            Err(e) if words.iter().any(|words| e.contains(words)) => Ok(()),
+            other => Err(format!("{} should refuse with {words:?}: {other:?}", HOSTS[host])),
+        }
+    }
+
+    fn members(&self) -> usize {
+        self.seen.record().map_or(0, |record| record.mode.members().len())
+    }
+
+    fn is_through(&self) -> bool {
+        self.seen.record().is_some_and(|record| record.mode == Mode::Through)
+    }
+
+    fn link(&self, from: usize, to: usize, is_cut: bool) {
+        match is_cut {
+            true => self.world.net().block(HOSTS[from], HOSTS[to]),
+            false => self.world.net().unblock(HOSTS[from], HOSTS[to]),
+        }
+    }
+
+    async fn until(&self, most: Duration, what: &str, is_so: impl Fn() -> bool) -> Checked {
+        let looks = async {
+            while !is_so() {
+                self.world.sleep(Duration::from_millis(10)).await;
+            }
+            Ok(())
+        };
+        self.within(most, what, looks).await
+    }
+
+    /// One write.
+    async fn writes(&self, host: usize) -> Checked {
+        let block = self.world.random() % BLOCKS;
+        let written =
+            cluster::write(&self.seen.history, &self.world, &self.hosts[host].vm, block..block + 1, false)
+                .await;
+        written.map_err(told("a write"))
+    }
+
+    fn flash(&self, host: usize) -> Rc<lamina_sim::SimDisk> {
+        self.world.disk(format!("flash-{}", HOSTS[host])).expect("a disk")
+    }
+}
+
+/// Hosts lose each other in some directions: writes go on when the vault does not name the peer any more, which takes
+/// nothing as long as the other one is alive; and when the network is whole again, they pair again.
+pub async fn lost_links(mut on: Group, links: &[(usize, usize)]) -> Checked {
+    let guests = on.guests(0, u64::MAX);
+    on.wait(Duration::from_secs(1)).await;
+    links.iter().for_each(|(from, to)| on.link(*from, *to, true));
+    // What goes one way alone is answered by nobody.
+    on.until(Duration::from_secs(5), "the vault names the lost peer no more", || on.members() < 2).await?;
+    on.within(STALL, "writes go on", on.writes(0)).await?;
+    on.refuses(1, &["is alive", "only flash"]).await?;
+    on.until(Duration::from_secs(5), "the store has everything", || on.is_through()).await?;
+    links.iter().for_each(|(from, to)| on.link(*from, *to, false));
+    on.hosts[0].paired().await?;
+    for guest in guests {
+        guest.ended(&on.world).await?;
+        holds(guest.failed.borrow().is_none(), format!("a request has failed: {:?}", guest.failed.borrow()))?;
+    }
+    on.ends().await
+}
+
+#[test]
+fn a_primary_reaches_the_store_and_not_its_peer() {
+    plays((2, 1), |on| lost_links(on, &[(0, 1), (1, 0)]));
+}
+
+#[test]
+fn a_link_loses_what_the_primary_says() {
+    plays((2, 1), |on| lost_links(on, &[(0, 1)]));
+}
+
+#[test]
+fn a_link_loses_what_the_peer_says() {
+    plays((2, 1), |on| lost_links(on, &[(1, 0)]));
+}
+
+/// The reverse: its peer, and not the store.
+#[test]
+fn a_primary_reaches_its_peer_and_not_the_store() {
+    plays((2, 1), |mut on| async move {
+        on.hosts[0].store.set_reach(Reach::Lost);
+        for _ in 0..40 {
+            on.within(STALL, "a write is acknowledged from flash", on.writes(0)).await?;
+        }
+        on.world.sleep(LEASE * 2).await;
+        holds(on.hosts[0].is_write_back() && on.members() == 2, "the peer has stayed")?;
+        on.hosts[0].kill();
+        on.within(TAKEN, "a peer takes over", on.read(1)).await?;
+        // The new host reaches the store.
+        on.until(Duration::from_secs(20), "the store gets everything once", || {
+            on.hosts[1].vm.info()["dirty_bytes"] != json!(null)
+        })
+        .await?;
+        on.work(1, 20).await?;
+        on.ends().await
+    });
+}
+
+#[test]
+fn two_peers_race() {
+    plays((3, 2), |mut on| async move {
+        on.work(0, 20).await?;
+        on.hosts[0].kill();
+        let (b, c) = join(on.read(1), on.read(2)).await;
+        let (winner, loser, lost) = match (b, c) {
+            (Ok(()), Err(e)) => (1, 2, e),
+            (Err(e), Ok(())) => (2, 1, e),
+            both => return Err(format!("I2: one of two has the volume: {both:?}")),
+        };
+        holds(["is alive", "only flash", "is silent"].iter().any(|words| lost.contains(words)), lost)?;
+        on.work(winner, 20).await?;
+        on.refuses(loser, &["is alive", "only flash"]).await?;
+        on.ends().await
+    });
+}
+
+/// The host that has the volume stops with writes under way to the store, which get there when another one has written
+/// the same blocks; then it goes on where it was.
+pub async fn stopped(mut on: Group, with_clock: bool) -> Checked {
+    let guests = on.guests(0, u64::MAX);
+    on.wait(Duration::from_secs(2)).await;
+    on.hosts[0].store.set_reach(Reach::Held);
+    on.wait(Duration::from_secs(2)).await;
+    on.stop(0, with_clock);
+    on.within(TAKEN, "a peer takes over", on.read(1)).await?;
+    on.work(1, 100).await?;
+    on.world.sleep(Duration::from_secs(60)).await;
+    on.hosts[0].store.set_reach(Reach::Here);
+    on.go_on(0);
+    on.world.sleep(Duration::from_secs(3)).await;
+    for guest in guests {
+        guest.ended(&on.world).await?;
+    }
+    on.seen.check()?;
+    on.refuses(0, &["has it now", "does not answer"]).await?;
+    on.read(1).await.map_err(|e| format!("I5: after late writes: {e}"))?;
+    on.start(0).await?;
+    on.hosts[1].paired().await?;
+    holds(on.hosts[1].vm.info()["quarantine_bytes"] == json!(0), "I10: the quarantine does not end")?;
+    on.read(1).await.map_err(|e| format!("I5: after the quarantine: {e}"))?;
+    on.ends().await
+}
+
+#[test]
+fn a_primary_is_stopped_for_a_minute_and_its_late_writes_land() {
+    plays((2, 1), |on| stopped(on, false));
+}
+
+#[test]
+fn a_machine_is_stopped_with_its_clock() {
+    plays((2, 1), |on| stopped(on, true));
+}
+
+/// The process of the primary dies, is there again at once, and has brought everything to the store and gone on before
+/// what the one before had begun there is done.
+#[test]
+fn late_writes_of_the_same_hosts_past_land() {
+    plays((2, 1), past);
+}
+
+pub async fn past(mut on: Group) -> Checked {
+    for _ in 0..4 {
+        let guests = on.guests(0, u64::MAX);
+        on.wait(Duration::from_secs(1)).await;
+        on.hosts[0].store.set_reach(Reach::Held);
+        on.world.sleep(Duration::from_secs(2)).await;
+        on.hosts[0].kill();
+        drop(guests);
+        on.start(0).await?;
+        on.within(TAKEN, "it has the volume still", on.read(0)).await?;
+        on.work(0, 20).await?;
+        on.hosts[0].paired().await?;
+        on.read(0).await.map_err(|e| format!("I5: {e}"))?;
+    }
+    on.ends().await
+}
+
+/// The clock of the primary is slow, that of the peer is fast, and jumps ahead.
+#[test]
+fn clocks_drift_and_jump() {
+    plays((2, 1), |mut on| async move {
+        on.hosts[0].env.set_clock_rate(900);
+        on.hosts[1].env.set_clock_rate(1100);
+        let guests = on.guests(0, u64::MAX);
+        on.wait(LEASE * 2).await;
+        on.hosts[0].env.jump(LEASE);
+        on.wait(LEASE * 2).await;
+        on.hosts[1].env.jump(LEASE / 8);
+        on.refuses(1, &["is alive"]).await?;
+        on.hosts[0].env.stop();
+        on.within(TAKEN, "a peer takes over", on.read(1)).await?;
+        on.work(1, 20).await?;
+        on.hosts[0].env.go_on();
+        on.wait(Duration::from_secs(3)).await;
+        for guest in guests {
+            guest.ended(&on.world).await?;
+        }
+        on.ends().await
+    });
+}
+
+/// A record of which a part is there is an error, which names the file, and nobody believes the one before it.
+#[test]
+fn a_record_of_the_vault_is_torn() {
+    plays((2, 1), |mut on| async move {
+        on.work(0, 10).await?;
+        on.hosts[0].kill();
+        let folder = on.world.shared_folder(VAULT);
+        let record = on.seen.record().ok_or("no record")?;
+        let name = |version| format!("{}.record.{version}", record.volume);
+        let bytes = folder.get(&name(record.version)).ok_or("no file")?;
+        let is_last = on.draw(2) == 0;
+        // The newest one itself, or one that came after it.
+        let torn = if is_last { record.version } else { record.version + 1 };
+        folder.put(&name(torn), &bytes[..on.draw(bytes.len())]);
+        on.refuses(1, &["no valid record", "a record of a vault"]).await?;
+        // A copy has it whole.
+        folder.put(&name(torn), &bytes);
+        if !is_last {
+            let remove = lamina_block::Folder::remove(&*folder, &name(torn));
+            remove.await.map_err(told("removed"))?;
+        }
+        on.within(TAKEN * 2, "a peer takes over", on.read(1)).await?;
+        on.ends().await
+    });
+}
+
+/// A change of the record is done, and its writer is not told: no write is acknowledged until it knows.
+#[test]
+fn a_change_of_the_vault_is_done_and_its_answer_is_lost() {
+    plays((2, 1), |mut on| async move {
+        on.hosts[0].env.shared_folder(VAULT).set_fate_of_changes(Fate::Unanswered);
+        on.hosts[1].kill();
+        on.world.sleep(Duration::from_secs(2)).await;
+        let written = on.writes(0).await;
+        holds(written.is_err(), "I1: acknowledged by one flash, and the vault may name two")?;
+        holds(on.members() == 1, "the vault has been changed")?;
+        on.hosts[0].env.shared_folder(VAULT).set_fate_of_changes(Fate::Done);
+        on.within(STALL, "writes go on", on.writes(0)).await?;
+        on.start(1).await?;
+        on.hosts[0].paired().await?;
+        on.ends().await
+    });
+}
+
+/// The vault names the lost peer no more, and the primary dies before it acknowledges what waited.
+#[test]
+fn death_between_the_change_of_the_vault_and_the_release() {
+    plays((2, 1), |mut on| async move {
+        let guests = on.guests(0, u64::MAX);
+        on.hosts[0].store.set_reach(Reach::Held);
+        on.wait(Duration::from_secs(1)).await;
+        on.hosts[0].env.shared_folder(VAULT).set_fate_of_changes(Fate::Unanswered);
+        on.link(0, 1, true);
+        on.until(Duration::from_secs(5), "the vault names the lost peer no more", || on.members() == 1)
+            .await?;
+        on.hosts[0].kill();
+        drop(guests);
+        on.link(0, 1, false);
+        on.refuses(1, &["only flash"]).await?;
+        on.seen.ends_now(1)?;
+        on.start(0).await?;
+        on.within(TAKEN, "it has the volume still", on.read(0)).await?;
+        on.ends().await
+    });
+}
+
+/// The peer is lost, the store gets everything, and the primary dies meanwhile: it alone can go on.
+#[test]
+fn death_during_the_drain() {
+    plays((2, 1), |mut on| async move {
+        let guests = on.guests(0, u64::MAX);
+        on.wait(Duration::from_secs(1)).await;
+        let reach = [Reach::Lost, Reach::Held, Reach::Late][on.draw(3)];
+        on.hosts[0].store.set_reach(reach);
+        on.writes(0).await?;
+        on.hosts[1].kill();
+        on.until(Duration::from_secs(5), "the vault names the lost peer no more", || on.members() == 1)
+            .await?;
+        on.wait(Duration::from_secs(2)).await;
+        on.hosts[0].kill();
+        drop(guests);
+        on.start(1).await?;
+        on.refuses(1, &["only flash"]).await?;
+        on.start(0).await?;
+        on.within(TAKEN, "it has the volume still", on.read(0)).await?;
+        on.ends().await
+    });
+}
+
+#[test]
+fn a_peers_flash_fails_in_the_midst_of_a_batch() {
+    plays((2, 1), |mut on| async move {
+        let guests = on.guests(0, u64::MAX);
+        on.wait(Duration::from_secs(1)).await;
+        on.flash(1).set_presence(Presence::Failing);
+        on.until(Duration::from_secs(5), "the vault names the lost peer no more", || on.members() < 2)
+            .await?;
+        on.within(STALL, "writes go on", on.writes(0)).await?;
+        on.flash(1).set_presence(Presence::Here);
+        on.hosts[0].paired().await?;
+        for guest in guests {
+            guest.ended(&on.world).await?;
+            holds(
+                guest.failed.borrow().is_none(),
+                format!("a request has failed: {:?}", guest.failed.borrow()),
+            )?;
+        }
+        on.hosts[0].kill();
+        on.within(TAKEN, "a peer takes over", on.read(1)).await?;
+        on.ends().await
+    });
+}
+
+/// The flash of the primary fails, and the store lacks what was there: the peer has it, and no request fails.
+#[test]
+fn a_primarys_flash_fails_and_its_peer_has_what_it_had() {
+    plays((2, 1), |mut on| async move {
+        let guests = on.guests(0, u64::MAX);
+        on.wait(Duration::from_secs(1)).await;
+        on.flash(0).set_presence(Presence::Failing);
+        let is_uncached = |on: &Group| on.hosts[0].vm.info()["policy"] == json!("uncached");
+        on.until(Duration::from_secs(10), "it goes on without its flash", || is_uncached(&on)).await?;
+        on.until(Duration::from_secs(5), "the vault names nobody", || on.is_through()).await?;
+        for guest in guests {
+            guest.ended(&on.world).await?;
+            holds(
+                guest.failed.borrow().is_none(),
+                format!("a request has failed: {:?}", guest.failed.borrow()),
+            )?;
+        }
+        // Without its flash a device orders no writes of the same place: now there are no others.
+        on.within(STALL, "writes go on", on.writes(0)).await?;
+        on.flash(0).set_presence(Presence::Here);
+        on.world.sleep(Duration::from_secs(2)).await;
+        let back = on.hosts[0].command("set-policy", json!({ "policy": "write-back" })).await;
+        back.map_err(told("the flash is used again"))?;
+        on.hosts[0].paired().await?;
+        on.within(STALL, "writes go on", on.writes(0)).await?;
+        on.hosts[0].kill();
+        on.within(TAKEN, "a peer takes over", on.read(1)).await?;
+        on.ends().await
+    });
+}
+
+/// The store takes nothing, and the flash of the peer is full: one that is as large as that of the primary stays. One
+/// that is smaller refuses and is lost, no acknowledged write is, and it joins again; or it takes the volume.
+#[test]
+fn a_peers_flash_is_full() {
+    for (seed, flash) in (0..SEEDS).flat_map(|seed| [(seed, FLASH), (seed, FLASH / 4 * 3)]) {
+        let world = world(seed);
+        let env = world.env();
+        let run = async move {
+            put_flash(&env, "b", flash);
+            let mut on = Group::begin(&env, 2, 1).await?;
+            on.hosts[0].paired().await?;
+            on.hosts[0].store.set_reach(Reach::Held);
+            let guests = on.guests(0, u64::MAX);
+            on.world.sleep(Duration::from_secs(20)).await;
+            let has_stayed = on.hosts[0].is_write_back() && on.members() == 2;
+            let peers = on.hosts[0].vm.info()["peers"].to_string();
+            holds(has_stayed || flash < FLASH, format!("I10: a full peer is lost: {peers}"))?;
+            on.seen.ends_now(1)?;
+            if seed == 0 && has_stayed {
+                on.hosts[0].kill();
+                on.within(TAKEN, "a peer takes over", on.read(1)).await?;
+                return on.ends().await;
+            }
+            on.hosts[0].store.set_reach(Reach::Here);
+            for guest in guests {
+                guest.ended(&on.world).await?;
+            }
+            on.hosts[0].paired().await?;
+            on.work(0, 40).await?;
+            on.ends().await
+        };
+        let ended = world.run(run).map_err(|hang| format!("I10: {hang}")).and_then(|done| done);
+        ended.unwrap_or_else(|e| panic!("seed {seed}, {flash} bytes: {e}"));
+    }
+}
+
+#[test]
+fn a_peer_dies_while_it_joins() {
+    plays((2, 1), |mut on| async move {
+        let guests = on.guests(0, u64::MAX);
+        for _ in 0..6 {
+            on.hosts[1].kill();
+            on.until(Duration::from_secs(5), "the store has everything", || on.is_through()).await?;
+            on.start(1).await?;
+            // It beats, is found and asked to forget what it had, and is named.
+            on.wait(Duration::from_millis(1500)).await;
+            on.seen.ends_now(1)?;
+        }
+        on.start(1).await?;
+        on.hosts[0].paired().await?;
+        for guest in guests {
+            guest.ended(&on.world).await?;
+            holds(
+                guest.failed.borrow().is_none(),
+                format!("a request has failed: {:?}", guest.failed.borrow()),
+            )?;
+        }
+        on.ends().await
+    });
+}
+
+/// Another peer goes on while the vault names it, which is until the new host has opened the volume; then that host is
+/// waited for, or a person.
+#[test]
+fn a_replaying_peer_dies_and_another_one_goes_on_or_waits_for_it() {
+    plays((3, 2), |mut on| async move {
+        on.hosts[0].store.set_reach(Reach::Lost);
+        for _ in 0..30 {
+            on.writes(0).await?;
+        }
+        on.hosts[0].kill();
+        {
+            let taken = pin!(on.read(1));
+            let has_it = on.until(TAKEN, "a peer takes over", || on.seen.has_it("b"));
+            let (_, has_it) = join(select(taken, on.world.sleep(TAKEN)), has_it).await;
+            has_it?;
+        }
+        on.wait(Duration::from_millis(50)).await;
+        on.hosts[1].kill();
+        let vault = FolderVault::new(Rc::clone(&on.world) as _, on.world.shared_folder(VAULT));
+        on.world.sleep(Duration::from_secs(1)).await;
+        for host in ["a", "b"] {
+            let _said = declare_dead(&vault, &*on.world, Name::new("vm1").uuid, host).await;
+        }
+        match on.read(2).await {
+            Ok(()) => on.work(2, 20).await?,
+            Err(e) if e.contains("only flash") && on.members() == 1 => {}
+            Err(e) => return Err(e),
+        }
+        on.ends().await
+    });
+}
+
+#[test]
+fn a_host_returns_two_generations_late() {
+    plays((3, 1), |mut on| async move {
+        let guests = on.guests(0, u64::MAX);
+        on.wait(Duration::from_secs(2)).await;
+        on.hosts[0].env.stop();
+        // The peer is the one that takes it.
+        let peer = if on.read(1).await.is_ok() { 1 } else { 2 };
+        on.read(peer).await?;
+        on.work(peer, 30).await?;
+        let next = 3 - peer;
+        let vault = FolderVault::new(Rc::clone(&on.world) as _, on.world.shared_folder(VAULT));
+        // A person has seen to it that it writes no more, whatever it was about to.
+        on.hosts[0].store.set_reach(Reach::Lost);
+        declare_dead(&vault, &*on.world, Name::new("vm1").uuid, "a").await.map_err(told("said"))?;
+        on.until(LEASE, "the quarantine ends", || on.hosts[peer].vm.info()["quarantine_bytes"] == json!(0))
+            .await?;
+        on.hosts[peer].close().await.map_err(told("closed"))?;
+        on.read(next).await?;
+        on.work(next, 30).await?;
+        on.hosts[0].env.go_on();
+        on.world.sleep(Duration::from_secs(3)).await;
+        for guest in guests {
+            guest.ended(&on.world).await?;
+        }
+        on.refuses(0, &["has it now", "does not answer"]).await?;
+        on.start(0).await?;
+        let uses = on.hosts[next].vm.use_it();
+        on.refuses(0, &["is alive", "only flash"]).await?;
+        drop(uses);
+        on.read(next).await?;
+        on.ends().await
+    });
+}
+
+/// The name of a host says nothing of what it has: the vault names flashes.
+#[test]
+fn a_flash_is_formatted_anew_under_an_old_name() {
+    plays((2, 1), |mut on| async move {
+        on.hosts[0].store.set_reach(Reach::Lost);
+        for _ in 0..30 {
+            on.writes(0).await?;
+        }
+        on.hosts[0].kill();
+        let old = on.flash(0).twin();
+        put_flash(&on.world, "a", FLASH);
+        let formatted = Serves::open(&on.world, "a", 1, Begin::Format).await.map_err(told("formatted"))?;
+        formatted.close().await.map_err(told("closed"))?;
+        formatted.env.kill();
+        drop(old);
+        on.start(0).await?;
+        on.refuses(0, &["only flash"]).await?;
+        // As long as a host beats under the old name, it is not silent.
+        on.refuses(1, &["is alive"]).await?;
+        on.hosts[0].kill();
+        on.within(TAKEN * 2, "a peer takes over", on.read(1)).await?;
+        on.work(1, 20).await?;
+        on.ends().await
+    });
+}
+
+/// Both flashes fail while the store is away: every error names what is lost, and nothing is lost when they are back.
+#[test]
+fn a_loss_names_its_ranges() {
+    plays((2, 1), loss);
+}
+
+pub async fn loss(mut on: Group) -> Checked {
+    on.hosts[0].store.set_reach(Reach::Lost);
+    for _ in 0..20 {
+        on.writes(0).await?;
+    }
+    on.flash(0).set_presence(Presence::Failing);
+    on.flash(1).set_presence(Presence::Failing);
+    let mut lost = None;
+    for _ in 0..20 {
+        lost = on.writes(0).await.err().filter(|e| e.contains("the flash has failed")).or(lost);
+    }
+    let e = lost.ok_or("I9: the flash has failed, and no request says so")?;
+    holds(
+        e.contains("not on the store are") && e.contains(" bytes at "),
+        format!("I9: without ranges: {e}"),
+    )?;
+    on.flash(0).set_presence(Presence::Here);
+    on.flash(1).set_presence(Presence::Here);
+    on.ends().await
+}
+
+/// A late one would discard what another host has written since: there is none.
+#[test]
+fn a_device_with_peers_discards_nothing() {
+    plays((2, 1), |mut on| async move {
+        for serves in &on.hosts {
+            let io = lamina_block::Io::discard(0..4096);
+            holds(!serves.vm.geometry().discard, "I5: a discard may come late")?;
+            let discarded = serves.vm.submit(io).await;
+            holds(discarded.is_err() || !serves.vm.geometry().discard, "I5: it has discarded")?;
+        }
+        on.read(0).await?;
+        on.ends().await
+    });
+}
+
+/// The power of all fails while writes are on their way to the only peer: what is torn there is left out, and what was
+/// flushed is there.
+#[test]
+fn a_record_is_torn_on_the_only_peer() {
+    plays((2, 1), |mut on| async move {
+        let guests = on.guests(0, u64::MAX);
+        on.wait(Duration::from_secs(1)).await;
+        for host in [0, 1] {
+            on.seen.loses_power(&on.hosts[host]);
+            on.hosts[host].lose_power(Loss::Torn);
+        }
+        drop(guests);
+        on.start(1).await?;
+        on.within(TAKEN, "a peer takes over", on.read(1)).await?;
+        on.ends().await
+    });
+}
+
+/// A host that speaks a later version as well is understood, and one that speaks only that is refused in words.
+#[test]
+fn hosts_of_mixed_versions() {
+    plays((2, 1), |mut on| async move {
+        on.link(0, 1, true);
+        on.until(Duration::from_secs(9), "the store has everything", || on.is_through()).await?;
+        let record = on.seen.record().ok_or("no record")?;
+        let flash = record.holder.as_ref().and_then(|holder| holder.flash).ok_or("no flash")?;
+        let hello = Hello {
+            versions: (1, 2),
+            volume: record.volume,
+            size: SIZE,
+            generation: record.generation,
+            flash,
+            is_anew: true,
+        };
+        for (versions, spoken) in [((1, 1), Some(1)), ((1, 2), Some(2)), ((2, 9), Some(2)), ((3, 9), None)] {
+            let conn = on.world.connect(address("b")).await.map_err(told("connected"))?;
+            let hello = Frame::Hello(Hello { versions, ..hello });
+            send(&*conn, &hello, Buf::empty()).await.map_err(told("sent"))?;
+            match receive(&*conn, &*on.world).await.map_err(told("received"))? {
+                Some((Frame::Welcome(welcome), _)) => holds(Some(welcome.version) == spoken, "the version")?,
+                Some((Frame::Refuse(refuse), _)) if spoken.is_none() => {
+                    holds(refuse.why.contains("upgrade the older"), "it says why")?
+                }
+                other => return Err(format!("versions {versions:?}: {other:?}")),
+            }
+        }
+        on.link(0, 1, false);
+        on.hosts[0].paired().await?;
+        on.ends().await
+    });
+}
+
+/// Writes to the store fail, and are done all the same, later than what was tried again.
+#[test]
+fn a_store_fails_after_its_timeout_and_then_succeeds() {
+    plays((2, 1), |mut on| async move {
+        let guests = on.guests(0, u64::MAX);
+        for _ in 0..4 {
+            on.hosts[0].store.set_reach(Reach::Late);
+            on.wait(Duration::from_secs(2)).await;
+            on.hosts[0].store.set_reach(Reach::Here);
+            on.wait(Duration::from_secs(2)).await;
+            on.read(0).await?;
+        }
+        on.hosts[0].store.set_reach(Reach::Late);
+        on.wait(Duration::from_secs(2)).await;
+        on.hosts[0].kill();
+        drop(guests);
+        on.within(TAKEN, "a peer takes over", on.read(1)).await?;
+        on.work(1, 30).await?;
+        on.ends().await
+    });
+}
