@@ -4,6 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
+/// Memory for so many who wait is kept from one time to the next.
+const KEPT: usize = 8;
+
 /// Wakes all who wait. There is no lost wake-up: a wait that begins before [`Signal::notify`] ends with it.
 #[derive(Default)]
 pub struct Signal {
@@ -20,8 +23,14 @@ impl Signal {
     /// Wakes everyone who waits now.
     pub fn notify(&self) {
         self.turn.set(self.turn.get() + 1);
-        for waker in self.waiting.take() {
-            waker.wake();
+        if self.waiting.borrow().is_empty() {
+            return;
+        }
+        let mut woken = self.waiting.take();
+        woken.drain(..).for_each(Waker::wake);
+        let mut waiting = self.waiting.borrow_mut();
+        if waiting.capacity() == 0 && woken.capacity() <= KEPT {
+            *waiting = woken;
         }
     }
 

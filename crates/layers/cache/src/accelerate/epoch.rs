@@ -115,7 +115,7 @@ impl Accelerate {
         let fits = |me: &Accelerate| volume.dirty.get() + volume.coming.get() + blocks <= me.most_dirty();
         if !fits(self) {
             let _short = self.cache.space_waiter();
-            self.wait_for(fits).await?;
+            Box::pin(self.wait_for(fits)).await?;
         }
         volume.coming.set(volume.coming.get() + blocks);
         Ok(Coming { of: volume, blocks })

@@ -316,7 +316,7 @@ impl Accelerate {
         if !self.volume.quarantine.is_empty() {
             let message = "late writes of the host that had the volume before may come: peers join when it has ended, \
                            or a person says that it is dead (`lamina vault VAULT host-is-dead HOST`, where VAULT is \
-                           the folder of the vault)";
+                           what the key `vault` says)";
             return Err(Error::offline(message));
         }
         self.nearly_drained().await?;
@@ -501,7 +501,7 @@ impl Accelerate {
     /// Waits until peers have a write that this flash has.
     pub(super) async fn at_peers(&self, serial: u64, durability: Durability) -> SideResult<()> {
         match &self.peers {
-            Some(peers) => peers.acknowledged(self, serial, durability).await,
+            Some(peers) => Box::pin(peers.acknowledged(self, serial, durability)).await,
             None => Ok(()),
         }
     }

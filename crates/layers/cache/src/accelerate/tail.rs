@@ -29,9 +29,9 @@ impl Accelerate {
         }
         let len = (border - at.start) as usize;
         if len > 0 {
-            self.write(at.start..border, from.slice(0..len), durability).await?;
+            Box::pin(self.write(at.start..border, from.slice(0..len), durability)).await?;
         }
-        self.write_tail(border..at.end, from.slice(len..from.len()), durability).await
+        Box::pin(self.write_tail(border..at.end, from.slice(len..from.len()), durability)).await
     }
 
     async fn write_tail(&self, at: Range<u64>, from: Buf, durability: Durability) -> Result<()> {

@@ -1,4 +1,7 @@
 //! The gatekeeper: writes, in an order where they overlap.
+//!
+//! A request takes as much memory as all it may ever wait for, and is copied when it begins. So what is rare is in a box
+//! of its own.
 
 use super::failure::{SideError, SideResult};
 use super::{Accelerate, Policy, add, parts};
@@ -50,7 +53,7 @@ impl Accelerate {
                 under_way.outcome(Err(e))
             }
             Err(SideError::Flash(e)) => {
-                self.without_flash(e).await?;
+                Box::pin(self.without_flash(e)).await?;
                 under_way.outcome(Ok(()))
             }
         }
@@ -64,7 +67,10 @@ impl Accelerate {
         from: Buf,
         durability: Durability,
     ) -> SideResult<u64> {
-        let (data, absent) = self.whole(at, blocks, from).await?;
+        let (data, absent) = match (blocks.end - blocks.start) as usize * SLOT == from.len() {
+            true => (from, [0; 2]),
+            false => Box::pin(self.whole(at, blocks, from)).await?,
+        };
         self.note_write();
         self.begin_write();
         if let Some(heat) = &self.heat {
@@ -93,6 +99,14 @@ impl Accelerate {
 
     /// Waits for space on the flash. Fails if the store, which has to take what is dirty, takes nothing for too long.
     pub(super) async fn reserve(&self, blocks: u64) -> SideResult<Reservation<'_>> {
+        match self.cache.reserve_now(blocks) {
+            Ok(Some(space)) => Ok(space),
+            Ok(None) => Box::pin(self.reserve_late(blocks)).await,
+            Err(e) => Err(SideError::Flash(e)),
+        }
+    }
+
+    async fn reserve_late(&self, blocks: u64) -> SideResult<Reservation<'_>> {
         let (space, given_up) = (pin!(self.cache.reserve(blocks)), pin!(self.wait_until(|_| false)));
         match select(space, given_up).await {
             Either::Left((space, _)) => space.map_err(SideError::Flash),
@@ -122,8 +136,12 @@ impl Accelerate {
                     return Ok(());
                 }
             }
-            (_, Durability::Fua) => self.wait_for(|me| me.progress.get().durable() >= serial).await?,
-            (_, Durability::Cached) => self.wait_for(|me| me.progress.get().stored() >= serial).await?,
+            (_, Durability::Fua) => {
+                Box::pin(self.wait_for(|me| me.progress.get().durable() >= serial)).await?
+            }
+            (_, Durability::Cached) => {
+                Box::pin(self.wait_for(|me| me.progress.get().stored() >= serial)).await?
+            }
         }
         if (self.policy.get() != Policy::WriteBack || was_through)
             && let Some((side, e)) = self.volume.bad.tell(blocks)
@@ -150,9 +168,6 @@ impl Accelerate {
         let size = self.store.geometry().size;
         let covered = |block: u64| at.start <= block * slot && at.end >= (block * slot + slot).min(size);
         let len = (blocks.end - blocks.start) as usize * SLOT;
-        if len == from.len() {
-            return Ok((from, [0; 2]));
-        }
         let data = self.env.pool().take(len);
         let (first, last) = (blocks.start, blocks.end - 1);
         let mut absent = [0; 2];

@@ -27,6 +27,7 @@ use super::volume::Volume;
 use crate::ticket::Ticket;
 use lamina_block::{Buf, Durability, Result};
 use lamina_kit::flaw::flawed;
+use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -145,14 +146,19 @@ impl Cache {
         Some(Reservation { of: self, slots })
     }
 
+    /// Space, if there is any without waiting, as [`Cache::reserve`] gives it.
+    pub fn reserve_now(&self, blocks: u64) -> Result<Option<Reservation<'_>>> {
+        self.check()?;
+        self.reclaim_soon();
+        Ok(self.try_reserve(blocks))
+    }
+
     /// Waits for space, which there is when stores take what is dirty.
     pub async fn reserve(&self, blocks: u64) -> Result<Reservation<'_>> {
         let mut short = None;
         loop {
-            self.check()?;
-            self.reclaim_soon();
             let moved = self.moved.wait();
-            if let Some(space) = self.try_reserve(blocks) {
+            if let Some(space) = self.reserve_now(blocks)? {
                 return Ok(space);
             }
             short.get_or_insert_with(|| self.space_waiter());
@@ -267,9 +273,9 @@ impl Cache {
     }
 
     /// The runs of `at` by the log that they go to.
-    fn logs_of(&self, volume: &Volume, at: &Range<u64>) -> Vec<(u8, Range<u64>)> {
+    fn logs_of(&self, volume: &Volume, at: &Range<u64>) -> SmallVec<[(u8, Range<u64>); 2]> {
         let mut index = self.index.borrow_mut();
-        let mut runs: Vec<(u8, Range<u64>)> = Vec::with_capacity(1);
+        let mut runs = SmallVec::<[(u8, Range<u64>); 2]>::new();
         for block in at.clone() {
             let log = match index.find(volume.number, block) {
                 Some(slot) => {
