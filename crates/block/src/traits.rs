@@ -101,7 +101,8 @@ pub struct Outside {
     pub stored: bool,
     /// The value is an address, perhaps `unix:PATH`; otherwise a path.
     pub address: bool,
-    /// Values that are names of what comes with Lamina, and no places.
+    /// Values that are names of what comes with Lamina, and no places; with a colon at the end, what such values begin
+    /// with.
     pub names: &'static [&'static str],
 }
 
@@ -121,9 +122,14 @@ impl Outside {
         Outside { key, stored: false, address: false, names: &[] }
     }
 
-    /// The same key, whose value may also be one of `names`, which come with Lamina.
+    /// The same key, whose value may also be one of `names`.
     pub const fn or(self, names: &'static [&'static str]) -> Outside {
         Outside { names, ..self }
+    }
+
+    /// True if a value stays as it is, wherever the file is that says it.
+    pub fn is_name(&self, text: &str) -> bool {
+        self.names.iter().any(|name| text == *name || name.ends_with(':') && text.starts_with(name))
     }
 
     /// True for the path of a file that data is kept in.

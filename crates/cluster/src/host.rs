@@ -467,7 +467,7 @@ impl Host {
         let message = format!(
             "{holder} has the volume in generation {}, and is silent: it may be cut off, and still write to the store. \
              See to it that the host is off, and then say so with `lamina vault VAULT host-is-dead {}`, where VAULT is \
-             the folder of the vault",
+             what the key `vault` says",
             newest.generation, holder.host
         );
         Err(Error::offline(message))

@@ -72,7 +72,7 @@ pub struct Situation<'a> {
     pub volume: &'a str,
     /// The device that is the volume.
     pub device: &'a str,
-    /// The folder of the vault.
+    /// Where the vault is: a folder, or `etcd:` with its members.
     pub vault: &'a str,
     /// This host, and its flash.
     pub me: &'a Holder,

@@ -19,7 +19,7 @@ pub struct VolumeReport {
     pub volume: String,
     /// The device that shows it.
     pub device: String,
-    /// The folder of the vault.
+    /// Where the vault is: a folder, or `etcd:` with its members.
     pub vault: String,
     /// How long ago the vault was asked what it has answered last, in seconds.
     pub vault_seconds: Option<f64>,

@@ -29,7 +29,7 @@ const GUESTS: usize = 16;
 /// A volume that this host takes when it is needed.
 pub struct Reservation {
     host: Rc<Host>,
-    /// The folder of the vault, as commands are to name it.
+    /// Where the vault is, as commands are to name it.
     place: String,
     /// Where this host takes the writes of others.
     listen: Option<Address>,
@@ -87,7 +87,7 @@ impl Reservation {
         &self.host
     }
 
-    /// The folder of the vault.
+    /// Where the vault is: a folder, or `etcd:` with its members.
     pub fn place(&self) -> &str {
         &self.place
     }

@@ -63,7 +63,7 @@ pub fn may_have(record: &Record, me: &Holder, silent: Duration, lease: Duration)
         return May::Not(format!(
             "the store lacks writes of volume {:?} that only flash {} has; it was last held by {last}. Start that \
              host, or connect its flash to this one; if the flash is lost, `lamina vault VAULT accept-loss {}` gives \
-             these writes up, where VAULT is the folder of the vault",
+             these writes up, where VAULT is what the key `vault` says",
             record.name,
             flashes.join(" and "),
             record.name

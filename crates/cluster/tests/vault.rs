@@ -1,88 +1,19 @@
 //! What every vault promises, whatever keeps it: two writers race, a paused one returns, an answer is lost, a record is
 //! torn, the disk is full.
 
-use lamina_block::{Env, Error, ErrorKind, Folder, Pending, Result};
-use lamina_cluster::vault::{Beat, FolderVault, Holder, Mode, Outcome, Record, Vault, settle};
+mod common;
+
+use common::{Done, VOLUME, changes, first, never, next, simulate};
+use lamina_block::{Env, ErrorKind, Folder, Pending, Result};
+use lamina_cluster::vault::{Beat, FolderVault, Outcome, Record, Vault, settle};
 use lamina_sim::{SimEnv, SimFolder, Simulation};
-use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 use uuid::Uuid;
 
-const VOLUME: Uuid = Uuid::from_u128(0x11);
-
-fn first(env: &SimEnv, host: &str) -> Record {
-    Record {
-        volume: VOLUME,
-        name: "vm1".into(),
-        version: 1,
-        nonce: Uuid::from_u128(env.random().into()),
-        holder: Some(Holder { host: host.into(), flash: None }),
-        generation: 1,
-        since: 1,
-        mode: Mode::Through,
-        checkpoint: 0,
-        previous: None,
-        unfenced: None,
-    }
-}
-
-/// What a host appends when it has seen `newest`.
-fn next(env: &SimEnv, host: &str, newest: Option<Record>) -> Record {
-    let first = first(env, host);
-    match newest {
-        None => first,
-        Some(newest) => Record { version: newest.version + 1, generation: newest.generation + 1, ..first },
-    }
-}
-
 fn vault(env: &Rc<SimEnv>) -> (Rc<dyn Vault>, Rc<SimFolder>) {
     let folder = env.shared_folder("/vault");
     (Rc::new(FolderVault::new(Rc::clone(env) as _, Rc::clone(&folder) as _)), folder)
-}
-
-fn simulate<F: Future<Output = ()> + 'static>(seed: u64, test: impl FnOnce(Rc<SimEnv>) -> F) {
-    let world = Simulation::new(seed);
-    world.run(test(world.env())).expect("it ends");
-}
-
-fn never(_: &Error) -> bool {
-    false
-}
-
-/// What the records were that somebody was told to have made the newest ones.
-type Done = Rc<RefCell<BTreeMap<u64, Record>>>;
-
-/// A host that changes the record again and again: an error if somebody else was told of the same version.
-async fn changes(
-    env: Rc<SimEnv>,
-    vault: Rc<dyn Vault>,
-    host: String,
-    done: Done,
-) -> std::result::Result<(), String> {
-    for _ in 0..20 {
-        env.sleep(Duration::from_nanos(env.random() % 20_000_000)).await;
-        let Ok(newest) = vault.read(VOLUME).await else { continue };
-        // It may be paused between its look and its change.
-        env.sleep(Duration::from_nanos(env.random() % 20_000_000)).await;
-        let record = next(&env, &host, newest);
-        match settle(&*vault, &*env, &record, never).await.map_err(|e| e.to_string())? {
-            Outcome::Done => {
-                if let Some(other) = done.borrow_mut().insert(record.version, record.clone()) {
-                    return Err(format!(
-                        "{} and {} both made version {}",
-                        other.nonce, record.nonce, record.version
-                    ));
-                }
-            }
-            Outcome::Lost(newest) if newest.version < record.version => {
-                return Err(format!("version {} was lost against {}", record.version, newest.version));
-            }
-            Outcome::Lost(_) => {}
-        }
-    }
-    Ok(())
 }
 
 /// Five hosts change one record, and some calls fail before they are done, after, or are done later: how many changes

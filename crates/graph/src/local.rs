@@ -83,7 +83,7 @@ fn root_places(table: &mut DeTable<'_>, places: &[Outside], base: &Path) {
 pub(crate) fn absolute(text: &str, place: &Outside, base: &Path) -> String {
     let joined = |path: &str| base.join(path).display().to_string();
     match (place.address, text.strip_prefix("unix:")) {
-        _ if place.names.contains(&text) => text.to_owned(),
+        _ if place.is_name(text) => text.to_owned(),
         (false, _) => joined(text),
         (true, Some(path)) => format!("unix:{}", joined(path)),
         (true, None) => text.to_owned(),
@@ -219,6 +219,15 @@ mod tests {
             let rooted = format!("model = \"{rooted}\"\n");
             let text = with_places(&file, Some(Path::new("/srv")), &KINDS).expect("a file");
             assert!(text.contains(&rooted), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_in_etcd_is_no_path() {
+        for (vault, rooted) in [("etcd:a:1,b:1", "etcd:a:1,b:1"), ("v", "/srv/v"), ("etcd", "/srv/etcd")] {
+            let file = format!("[device.s]\nover = \"a\"\ntype = \"reservation\"\nvault = \"{vault}\"\n");
+            let text = with_places(&file, Some(Path::new("/srv")), &KINDS).expect("a file");
+            assert!(text.contains(&format!("vault = \"{rooted}\"\n")), "{text}");
         }
     }
 

@@ -7,7 +7,7 @@ use crate::show;
 use lamina_block::{Env, Result};
 use lamina_cluster::amend::{accept_loss, declare_dead, is_awaited};
 use lamina_cluster::host::Name;
-use lamina_cluster::vault::{FolderVault, Holder, Mode, Record, Vault};
+use lamina_cluster::vault::{Certificates, Holder, Mode, Place, Record, Vault};
 use lamina_host::{Options, Reactor};
 use std::io::Write;
 use std::rc::Rc;
@@ -21,25 +21,30 @@ pub fn run(args: &cli::Vault) -> std::result::Result<(), Failure> {
     let reactor = Reactor::new(Options::default())
         .map_err(|e| Failure::failed(format!("the reactor cannot start: {e}")))?;
     let env: Rc<dyn Env> = reactor.env();
-    let folder = std::path::absolute(&args.folder)?;
-    let told = |e: lamina_block::Error| Failure::failed(format!("{}: {e}", args.folder.display()));
-    let vault = FolderVault::new(Rc::clone(&env), env.folder(folder.clone()).map_err(told)?);
+    let place = match &args.place {
+        Place::Folder(folder) => Place::Folder(std::path::absolute(folder)?),
+        etcd => etcd.clone(),
+    };
+    let told = |e: lamina_block::Error| Failure::failed(format!("{}: {e}", args.place));
+    let own = args.certificate.clone().zip(args.key.clone());
+    let certificates = args.ca.clone().map(|ca| Certificates { ca, own });
+    let vault = place.open(&env, certificates.as_ref()).map_err(told)?;
     let mut out = std::io::stdout().lock();
     match &args.action {
         None => {
-            let records = reactor.run(records(&vault)).map_err(told)?;
+            let records = reactor.run(records(&*vault)).map_err(told)?;
             match args.json {
                 true => {
                     writeln!(out, "{}", serde_json::to_string_pretty(&records).map_err(Failure::failed)?)?
                 }
-                false if records.is_empty() => writeln!(out, "{} has no volume", folder.display())?,
+                false if records.is_empty() => writeln!(out, "{} has no volume", place)?,
                 false => write!(out, "{}", table(&records))?,
             }
         }
         Some(VaultAction::HostIsDead { host }) => {
-            let freed = reactor.run(free(&vault, &*env, host)).map_err(told)?;
+            let freed = reactor.run(free(&*vault, &*env, host)).map_err(told)?;
             if freed.is_empty() {
-                return Err(Failure::failed(format!("host {host:?} has no volume in {}", folder.display())));
+                return Err(Failure::failed(format!("host {host:?} has no volume in {}", place)));
             }
             for record in freed {
                 match &record.holder {
@@ -56,7 +61,7 @@ pub fn run(args: &cli::Vault) -> std::result::Result<(), Failure> {
         Some(VaultAction::AcceptLoss { volume, force }) => {
             let record = reactor.run(vault.read(Name::new(volume).uuid)).map_err(told)?;
             let Some(record) = record else {
-                return Err(Failure::failed(format!("{} has no volume {volume:?}", folder.display())));
+                return Err(Failure::failed(format!("{} has no volume {volume:?}", place)));
             };
             if record.mode == Mode::Through {
                 writeln!(out, "volume {volume:?}: {}: nothing is lost", whereabouts(&record))?;
@@ -65,7 +70,7 @@ pub fn run(args: &cli::Vault) -> std::result::Result<(), Failure> {
             if !force {
                 confirm(&format!("volume {volume:?}: {}; those writes are lost", whereabouts(&record)))?;
             }
-            reactor.run(accept_loss(&vault, &*env, Name::new(volume).uuid)).map_err(told)?;
+            reactor.run(accept_loss(&*vault, &*env, Name::new(volume).uuid)).map_err(told)?;
             writeln!(out, "volume {volume:?}: its store counts as it is")?;
         }
     }

@@ -12,10 +12,14 @@
 //! * A change without an answer is done, or not, or will be done later. [`settle`] asks again until it is known; nobody
 //!   may act on either meanwhile.
 
+mod etcd;
 mod folder;
+mod place;
 mod record;
 
+pub use etcd::{EtcdVault, Member};
 pub use folder::FolderVault;
+pub use place::{Certificates, ETCD, Place};
 pub use record::{Holder, Mode, NAME_MAX, RECORD_MAX, Record, is_name};
 
 use lamina_block::{Env, Pending, Result};

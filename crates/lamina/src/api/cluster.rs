@@ -20,7 +20,7 @@ pub struct Cluster {
 pub struct ClusterHost {
     /// Its name in the vault.
     pub name: String,
-    /// The folder of the vault.
+    /// Where the vault is: a folder, or `etcd:` with its members.
     pub vault: String,
     /// It is the host of this daemon.
     pub here: bool,
@@ -44,7 +44,7 @@ pub struct ClusterVolume {
     pub volume: String,
     /// The device of this daemon that it is.
     pub device: String,
-    /// The folder of the vault.
+    /// Where the vault is: a folder, or `etcd:` with its members.
     pub vault: String,
     /// Seconds since the vault was asked what it has answered last; null if it has not.
     pub vault_seconds: Option<f64>,

@@ -2,6 +2,7 @@
 
 use super::Daemon;
 use clap::{Args, Subcommand};
+use lamina_cluster::vault::Place;
 use std::path::PathBuf;
 
 /// Arguments of `cluster`.
@@ -18,8 +19,18 @@ pub struct Cluster {
 /// Arguments of `vault`.
 #[derive(Args, Debug)]
 pub struct Vault {
-    /// The folder of the vault.
-    pub folder: PathBuf,
+    /// The vault, as the key `vault` of devices has it: a folder, or etcd:HOST:PORT,HOST:PORT,HOST:PORT.
+    #[arg(value_name = "VAULT")]
+    pub place: Place,
+    /// The authorities that certificates of etcd must come from: a PEM file. With it the connection is encrypted.
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// The certificate to show to etcd.
+    #[arg(long, value_name = "FILE", requires = "key", requires = "ca")]
+    pub certificate: Option<PathBuf>,
+    /// Its private key.
+    #[arg(long, value_name = "FILE", requires = "certificate")]
+    pub key: Option<PathBuf>,
     /// What to do.
     #[command(subcommand)]
     pub action: Option<VaultAction>,

@@ -6,9 +6,10 @@
 //!      host b: vm ─▶ reservation ─┘  (refused)     └─ host a has it, and is alive
 //! ```
 //!
-//! The *vault* is a folder that all hosts reach, on a file system of their own choice. It has a record for each volume:
-//! which host has it, and whether only a flash has some of its writes. The record is compared and set, and no lock: a
-//! host that was paused finds that its record was followed by another one. The format is in `docs/formats/vault.md`.
+//! The *vault* is what all hosts reach: a folder on a file system of their own choice, or etcd. It has a record for each
+//! volume: which host has it, and whether only a flash has some of its writes. The record is compared and set, and no
+//! lock: a host that was paused finds that its record was followed by another one. The format is in
+//! `docs/formats/vault.md`.
 //!
 //! A host takes the volume with its first request, or when a device of kind `accelerate` or `tier` directly above is
 //! opened, and gives it back when the device is closed. Such a device says to the vault that its flash has what the
@@ -18,14 +19,18 @@
 //!
 //! A host beats four times in a lease. One that has been silent for a lease may be dead; or it is cut off from the
 //! vault alone, and still writes to the store. So its volume is not taken away from it unless a person says that it is
-//! dead: `lamina vault FOLDER host-is-dead HOST`. If it was not, it notices within a quarter of a lease, and all its
+//! dead: `lamina vault VAULT host-is-dead HOST`. If it was not, it notices within a quarter of a lease, and all its
 //! requests fail from then on (*fenced*), until the device is opened again. `lamina cluster` shows the hosts, and what
 //! the volume survives now.
 //!
 //! Keys:
 //! * `over`: the store. No superblock may be on it, as two hosts would write that: a sink of kind `nbd`, or a `file`
 //!   that is no member of the hierarchy.
-//! * `vault`: the folder.
+//! * `vault`: the folder, or `"etcd:HOST:PORT,HOST:PORT,HOST:PORT"`: the members of etcd 3.4 or later, of which one at
+//!   least is tried until one answers. Keys begin with `lamina/`, or with `PREFIX/` if `/PREFIX` follows. etcd keeps old
+//!   revisions of beats until its disk quota is full: give it `--auto-compaction-retention=1h`.
+//! * `vault-tls` (none): for a vault in etcd that speaks TLS: a table with `ca`, and `certificate` and `key` of this
+//!   client if etcd asks for them (`--client-cert-auth`), PEM files all. Members show certificates for their `HOST`.
 //! * `volume`: the name of the volume in the vault, the same on all hosts: 1 to 64 letters, digits, `-`, `_`, `.`.
 //! * `host`: the name of this host, another one on each host; the same characters.
 //! * `domain` (none): the fault domain of this host, such as the name of its rack: hosts of a domain may fail together.
@@ -55,12 +60,12 @@ use lamina_cluster::host::{Fence, Host, Name};
 use lamina_cluster::promise::Keeps;
 use lamina_cluster::report::Own;
 use lamina_cluster::reservation::Reservation;
-use lamina_cluster::vault::{FolderVault, Holder, is_name};
+use lamina_cluster::vault::{Certificates, ETCD, Holder, Place, is_name};
 use lamina_tls::MutualTls;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::any::Any;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 use tls::Tls;
@@ -69,7 +74,8 @@ use tls::Tls;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Keys {
-    vault: PathBuf,
+    vault: String,
+    vault_tls: Option<VaultTls>,
     volume: String,
     host: String,
     domain: Option<String>,
@@ -78,6 +84,26 @@ pub struct Keys {
     settles: Option<Interval>,
     #[serde(default = "lease")]
     lease: Interval,
+}
+
+/// PEM files, for a vault that is reached over a network.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct VaultTls {
+    ca: PathBuf,
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+}
+
+impl VaultTls {
+    fn certificates(&self, path: impl Fn(&Path) -> PathBuf) -> Result<Certificates> {
+        let own = match (&self.certificate, &self.key) {
+            (Some(certificate), Some(key)) => Some((path(certificate), path(key))),
+            (None, None) => None,
+            _ => return Err(Error::invalid("vault-tls: `certificate` and `key` belong together")),
+        };
+        Ok(Certificates { ca: path(&self.ca), own })
+    }
 }
 
 fn lease() -> Interval {
@@ -91,7 +117,10 @@ impl Config for Keys {
     const TRAITS: Traits = Traits {
         reserves: true,
         outside: &[
-            Outside::local("vault"),
+            Outside::local("vault").or(&[ETCD]),
+            Outside::local("vault-tls.ca"),
+            Outside::local("vault-tls.certificate"),
+            Outside::local("vault-tls.key"),
             // A flash that is moved to another host takes its hierarchy along.
             Outside { key: "host", stored: false, address: true, names: &[] },
             Outside { key: "listen", stored: false, address: true, names: &[] },
@@ -173,6 +202,14 @@ impl Config for Keys {
                 return Err(Error::invalid(message));
             }
         }
+        let wrong = |e: Error| Error::invalid(format!("vault: {}", e.message()));
+        match (self.vault.parse::<Place>().map_err(wrong)?, &self.vault_tls) {
+            (Place::Folder(_), Some(_)) => {
+                return Err(Error::invalid("vault-tls: is for a vault in etcd, and this one is a folder"));
+            }
+            (_, Some(tls)) => drop(tls.certificates(Path::to_path_buf)?),
+            (_, None) => {}
+        }
         if let Some(listen) = &self.listen {
             let wrong = |e: Error| Error::invalid(format!("listen: {}", e.message()));
             let address = listen.parse::<Address>().map_err(wrong)?;
@@ -207,9 +244,9 @@ impl Config for Keys {
                 Some(Tls::On(files)) => Some(files.load(&with, &self.host)?),
                 Some(Tls::Off) | None => None,
             };
-            let folder = with.env.folder(with.path(&self.vault))?;
-            let vault = Rc::new(FolderVault::new(Rc::clone(&with.env), folder));
-            let place = with.path(&self.vault).display().to_string();
+            let place = self.vault.parse::<Place>()?.from(|folder| with.path(folder));
+            let certificates = self.vault_tls.as_ref().map(|tls| tls.certificates(|path| with.path(path)));
+            let vault = place.open(&with.env, certificates.transpose()?.as_ref())?;
             let holder = Holder { host: self.host, flash: None };
             let volume = Name::new(&self.volume);
             let host =
@@ -218,7 +255,8 @@ impl Config for Keys {
             tls.into_iter().for_each(|tls| host.secure(tls));
             let listen = self.listen.as_deref().map(str::parse).transpose()?;
             let (name, child) = (with.name.clone(), with.child());
-            let reservation = Reservation::new(host, place, listen, self.settles.map(|settles| settles.0));
+            let reservation =
+                Reservation::new(host, place.to_string(), listen, self.settles.map(|settles| settles.0));
             reservation.set_store(&child);
             Ok(Rc::new(Reserved { name, child, volume: self.volume, reservation }) as Made)
         })
