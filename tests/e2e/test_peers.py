@@ -37,13 +37,15 @@ nbd = "unix:store.sock"
 """
 
 
-def hierarchy(host, address="127.0.0.1", tls=None, vhost=False, **keys):
-    """The volume as a host serves it, with another one as a peer; over vhost-user as well, if so."""
+def hierarchy(host, address="127.0.0.1", tls=None, vhost=False, protocol=None, **keys):
+    """The volume as a host serves it, with another one as a peer; over vhost-user as well, if so, and with no newer protocol
+    than this one."""
     devices = {
         "remote": {"type": "nbd", "address": "unix:store.sock"},
         "san": {
             "type": "reservation", "over": "remote", "vault": "vault", "volume": "vm1", "host": host,
             "lease": f"{LEASE}s", "listen": f"tcp:{address}:0", "settles": "1s", **({"tls": tls} if tls else {}),
+            **({"protocol": protocol} if protocol else {}),
         },
         "nvme": {"type": "file", "path": f"nvme-{host}.img", "size": "64MiB"},
         "cache": {"type": "flash", "over": "nvme"},

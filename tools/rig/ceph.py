@@ -64,7 +64,7 @@ class Ceph:
         self.run("ceph", "osd", "new", osd)
         key = self.run("ceph", "auth", "get-or-create", "osd.0", "mon", "allow profile osd", "osd", "allow *")
         (self.folder / "osd" / "keyring").write_text(key)
-        run("ceph-osd", "-c", self.conf, "--mkfs", "-i", "0", "--osd-uuid", osd)
+        run(*self._at, "ceph-osd", "-c", self.conf, "--mkfs", "-i", "0", "--osd-uuid", osd)
         self.start("osd")
         wait_until("Ceph to begin", 60, lambda: "1 up" in self.run("ceph", "osd", "stat"))
         self.run("ceph", "osd", "pool", "create", POOL, "8")

@@ -16,11 +16,13 @@ use crate::host::{Held, Host};
 use crate::link::in_time;
 use crate::remote::{Remains, Remote};
 use crate::vault::{Beat, Record};
-use crate::wire::{Asking, Frame, VERSIONS};
+use crate::wire::{Asking, Frame};
 use lamina_block::{Address, Buf, Conn, Env, Error, ErrorKind, Pending, Result};
 use std::rc::Rc;
 use std::time::Duration;
 
+/// The version of the protocol from which on hosts ask each other for volumes.
+pub(crate) const MOVES: u16 = 2;
 /// How often at most a host that is alive is asked for its volume.
 pub(crate) const ASKS: Duration = Duration::from_millis(200);
 
@@ -74,17 +76,21 @@ async fn ask(env: &dyn Env, conn: Rc<dyn Conn>, take: Asking, at_most: Duration)
 impl Host {
     /// Asks the host that has the volume for it, as long as `at_most`.
     pub(crate) async fn asks(&self, giver: Giver, at_most: Duration) -> Result<Giver> {
+        let asking = self.asking(giver.generation)?;
         let conn = self.connect(&giver.host, giver.address.clone(), self.lease).await?;
-        ask(&*self.env, conn, self.asking(giver.generation), at_most.max(ASKS)).await?;
+        ask(&*self.env, conn, asking, at_most.max(ASKS)).await?;
         Ok(giver)
     }
 
     /// This host, as it asks another one for what that has, or had, in a generation.
-    fn asking(&self, generation: u64) -> Asking {
+    fn asking(&self, generation: u64) -> Result<Asking> {
+        if self.versions().1 < MOVES {
+            let message = "a volume is asked for with version 2 of the protocol, and `protocol` allows 1";
+            return Err(Error::unsupported(message));
+        }
         let me = self.holder.borrow();
         let (host, flash) = (me.host.clone(), me.flash.unwrap_or_default());
-        let versions = (*VERSIONS.start(), *VERSIONS.end());
-        Asking { versions, volume: self.volume.uuid, generation, flash, host }
+        Ok(Asking { versions: self.versions(), volume: self.volume.uuid, generation, flash, host })
     }
 }
 
@@ -94,8 +100,8 @@ impl Held {
         let others = self.host.others().await?;
         let found = others.into_iter().find(|offer| offer.host == peer);
         let found = found.ok_or_else(|| Error::offline(format!("host {peer} is silent")))?;
+        let asking = self.host.asking(self.record().generation)?;
         let conn = self.host.connect(&found.host, found.address, timeout).await?;
-        let asking = self.host.asking(self.record().generation);
         Remote::begin(Rc::clone(&self.host.env), conn, asking, timeout).await
     }
 
@@ -107,7 +113,8 @@ impl Held {
     /// What the flash of the host that has given the volume to this one still has of it, to be read.
     pub async fn reads_from(&self, giver: Giver, timeout: Duration) -> Result<Rc<Remote>> {
         let Giver { host, address, generation } = giver;
+        let asking = self.host.asking(generation)?;
         let conn = self.host.connect(&host, address, timeout).await?;
-        Remote::begin(Rc::clone(&self.host.env), conn, self.host.asking(generation), timeout).await
+        Remote::begin(Rc::clone(&self.host.env), conn, asking, timeout).await
     }
 }

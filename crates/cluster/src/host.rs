@@ -20,6 +20,7 @@ pub use crate::held::Held;
 use crate::takeover::{May, Watch, may_have};
 use crate::vault::{Beat, Holder, Mode, Outcome, Record, Vault, settle};
 use crate::view::Sights;
+use crate::wire::VERSIONS;
 use futures_util::future::{Either, select};
 use lamina_block::{Address, Env, Error, Result, Time};
 use lamina_tls::MutualTls;
@@ -82,8 +83,12 @@ pub struct Host {
     domain: RefCell<Option<String>>,
     /// What it shows to them.
     pub(crate) tls: RefCell<Option<MutualTls>>,
-    /// When the last beat that the vault has began; and no other host has the volume before this.
+    /// The newest version of the protocol that it speaks with them.
+    newest: Cell<u16>,
+    /// When the last beat that the vault has began, and since when beats have followed each other.
     beaten: Cell<Option<Time>>,
+    beats_since: Cell<Time>,
+    /// No other host has the volume before this.
     safe_until: Cell<Time>,
     process: Uuid,
     counter: Cell<u64>,
@@ -119,7 +124,9 @@ impl Host {
             address: RefCell::default(),
             domain: RefCell::default(),
             tls: RefCell::default(),
+            newest: Cell::new(*VERSIONS.end()),
             beaten: Cell::new(None),
+            beats_since: Cell::new(Time(0)),
             safe_until: Cell::new(Time(0)),
             process,
             counter: Cell::new(0),
@@ -198,6 +205,16 @@ impl Host {
     /// Says with each beat in which fault domain this host is.
     pub fn is_in(&self, domain: Option<String>) {
         self.domain.replace(domain);
+    }
+
+    /// It speaks no newer version of the protocol with other hosts.
+    pub fn speaks(&self, newest: u16) {
+        self.newest.set(newest);
+    }
+
+    /// The versions of the protocol that it speaks.
+    pub fn versions(&self) -> (u16, u16) {
+        (*VERSIONS.start(), self.newest.get())
     }
 
     /// The fault domain of this host, if it has one.
@@ -302,14 +319,22 @@ impl Host {
             domain: self.domain(),
         };
         let began = self.env.now();
-        match self.vault.beat(&name, beat).await {
-            Ok(()) => self.beaten.set(Some(began)),
-            Err(e) => {
-                tracing::warn!(volume = %self.volume.name, error = %e, "no beat: others may take this host for dead");
-                return None;
-            }
+        let beaten = self.vault.beat(&name, beat).await;
+        self.sights.beaten(beaten.as_ref().err());
+        if let Err(e) = beaten {
+            tracing::warn!(volume = %self.volume.name, error = %e, "no beat: others may take this host for dead");
+            return None;
         }
+        if !self.beats_lately() {
+            self.beats_since.set(self.env.now());
+        }
+        self.beaten.set(Some(began));
         Some(began)
+    }
+
+    /// True unless the vault has kept this host from beating for most of a lease.
+    fn beats_lately(&self) -> bool {
+        self.beaten.get().is_some_and(|began| self.env.now().since(began) < self.lease / 4 * 3)
     }
 
     /// Whether the volume is still this host's. A vault that does not answer says nothing.
@@ -330,7 +355,8 @@ impl Host {
         self.lease.max(Duration::from_millis(beat.map_or(0, |beat| beat.lease)))
     }
 
-    /// For how long a host has been silent, as far as this one has seen.
+    /// For how long a host has been silent, as far as this one has seen. While the vault does not take beats, nobody is:
+    /// the other one may be kept from beating as well.
     async fn silence(&self, host: &str) -> Result<(Duration, Option<Beat>)> {
         // It was silent until the question at least, and a new beat is as young as the answer.
         let asked = self.env.now();
@@ -338,7 +364,8 @@ impl Host {
         let mut watches = self.watches.borrow_mut();
         let watch = watches.entry(host.into()).or_default();
         watch.saw(beat.clone(), self.env.now());
-        Ok((watch.silent_for(asked), beat))
+        let known = if self.beats_lately() { asked.since(self.beats_since.get()) } else { Duration::ZERO };
+        Ok((watch.silent_for(asked).min(known), beat))
     }
 
     /// Takes the volume. While another host has it that is alive, asks that one and the vault again for as long as

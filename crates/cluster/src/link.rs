@@ -46,6 +46,8 @@ pub struct Link {
     pub flash: Uuid,
     /// So many blocks may be there that the store lacks.
     pub space: u64,
+    /// The version of the protocol that both speak.
+    pub version: u16,
     generation: u64,
     timeout: Duration,
     sender: RefCell<Sender>,
@@ -102,7 +104,7 @@ impl Link {
         if (welcome.written, welcome.durable) != (0, 0) {
             return Err(told(Error::new(ErrorKind::Corrupt, "it has writes that were not sent yet")));
         }
-        let Welcome { flash, space, .. } = welcome;
+        let Welcome { flash, space, version, .. } = welcome;
         let sender = Sender::new(&welcome, env.now()).into();
         Ok(Rc::new(Link {
             env,
@@ -110,6 +112,7 @@ impl Link {
             host,
             flash,
             space,
+            version,
             generation: hello.generation,
             timeout,
             sender,

@@ -13,7 +13,7 @@
 //! * What it says to be written is written, with everything before it. Batches may end in any order.
 //! * No more is under way than it has granted: a peer's memory is bounded whatever its primary sends.
 
-use crate::wire::{Ack, Batch, Credit, Hello, Refuse, Welcome, agree};
+use crate::wire::{Ack, Batch, Credit, Hello, Refuse, VERSIONS, Welcome, agree};
 use lamina_block::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;
 use uuid::Uuid;
@@ -22,6 +22,8 @@ use uuid::Uuid;
 #[derive(Clone, Debug)]
 pub struct Peer {
     flash: Uuid,
+    /// The newest version of the protocol that it speaks.
+    newest: u16,
     /// The generation of what is here; 0: nothing.
     generation: u64,
     /// Older generations get nothing any more.
@@ -63,6 +65,7 @@ impl Peer {
     pub fn new(flash: Uuid, (generation, serial): (u64, u64), limit: Credit) -> Peer {
         Peer {
             flash,
+            newest: *VERSIONS.end(),
             generation,
             promised: generation,
             taken: serial,
@@ -72,6 +75,11 @@ impl Peer {
             limit,
             under_way: BTreeMap::new(),
         }
+    }
+
+    /// It speaks no newer version of the protocol.
+    pub fn speaks(&mut self, newest: u16) {
+        self.newest = newest;
     }
 
     /// So many blocks may be here that the store lacks.
@@ -86,7 +94,7 @@ impl Peer {
 
     /// A host begins to send, on a new connection. Nothing of an older connection is under way.
     pub fn hello(&mut self, hello: &Hello) -> Result<Answer> {
-        let version = agree(hello.versions)?;
+        let version = agree(self.newest, hello.versions)?;
         if hello.generation < self.promised {
             let why = format!(
                 "generation {} of volume {} is over: generation {} was promised",

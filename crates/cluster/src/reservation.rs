@@ -4,7 +4,7 @@
 //! writes from a flash of this host says so to the vault before it does ([`Held::change`]).
 
 use crate::conn::{receive, send};
-use crate::handover::Gives;
+use crate::handover::{Gives, MOVES};
 use crate::host::{Held, Host};
 use crate::reach::Reach;
 use crate::remote::answer;
@@ -199,7 +199,12 @@ impl Reservation {
         };
         self.guests.set(self.guests.get() - 1);
         let (conn, caller, heard) = met?;
+        // An older Lamina does not know these frames.
+        let knows = self.host.versions().1 >= MOVES;
         match heard {
+            Some((Frame::Take(_) | Frame::ReadFrom(_), _)) if !knows => Err(Error::unsupported(
+                "a host asks for a volume, which version 1 of the protocol does not know",
+            )),
             Some((Frame::Hello(hello), _)) if hello.volume == self.host.volume().uuid => {
                 tracing::info!(
                     from = conn.peer(),
@@ -213,7 +218,7 @@ impl Reservation {
                 }
             }
             Some((Frame::Take(take), _)) if take.volume == self.host.volume().uuid => {
-                let given = match heard_of(&take, &caller, gives) {
+                let given = match self.heard_of(&take, &caller, gives) {
                     Ok(gives) => give(&*gives, take).await,
                     Err(e) => Err(e),
                 };
@@ -227,7 +232,7 @@ impl Reservation {
             }
             Some((Frame::ReadFrom(asking), _)) if asking.volume == self.host.volume().uuid => {
                 let generation = asking.generation;
-                let remains = match heard_of(&asking, &caller, gives) {
+                let remains = match self.heard_of(&asking, &caller, gives) {
                     Ok(gives) => gives.remains(asking).await,
                     Err(e) => Err(e),
                 };
@@ -251,6 +256,13 @@ impl Reservation {
             Some(_) => Err(Error::new(ErrorKind::Corrupt, "a frame that no host begins with")),
             None => Ok(()),
         }
+    }
+
+    /// The device that a host may ask.
+    fn heard_of(&self, asking: &Asking, caller: &Caller, gives: &Weak<dyn Gives>) -> Result<Rc<dyn Gives>> {
+        agree(self.host.versions().1, asking.versions)?;
+        caller.calls_itself(&asking.host)?;
+        gives.upgrade().ok_or_else(|| Error::offline("its device is closed"))
     }
 
     /// Nobody has the volume from now on, if this host had it; it can be taken again. Fails with `Fenced` if another
@@ -339,13 +351,6 @@ impl Reservation {
         }
         self.host.stop();
     }
-}
-
-/// The device that a host may ask.
-fn heard_of(asking: &Asking, caller: &Caller, gives: &Weak<dyn Gives>) -> Result<Rc<dyn Gives>> {
-    agree(asking.versions)?;
-    caller.calls_itself(&asking.host)?;
-    gives.upgrade().ok_or_else(|| Error::offline("its device is closed"))
 }
 
 /// Gives a volume to the host that asks; the generation in which it had it.

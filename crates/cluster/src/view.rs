@@ -71,7 +71,7 @@ pub struct View {
     pub record: Option<Record>,
     /// How long ago the last look began that the vault has answered; `None` before the first one.
     pub answered: Option<Duration>,
-    /// Why the vault did not answer, if the last answer was an error.
+    /// Why the vault did not answer, or did not take a beat, if the last answer was an error.
     pub trouble: Option<String>,
     /// Other hosts with this volume, in the order of their names: those that have been heard, and the one that has it.
     pub hosts: Vec<OtherHost>,
@@ -125,6 +125,8 @@ pub(crate) struct Sights {
     /// When the last look began that was answered.
     looked: Cell<Option<Time>>,
     trouble: RefCell<Option<Error>>,
+    /// Why the vault has not taken the last beat.
+    unbeaten: RefCell<Option<Error>>,
     pub(crate) counts: Cell<Counts>,
 }
 
@@ -137,6 +139,13 @@ pub struct Counts {
     pub received: u64,
     /// Given by this host to one that asked for it.
     pub given: u64,
+}
+
+impl Sights {
+    /// How the vault has taken a beat.
+    pub(crate) fn beaten(&self, failed: Option<&Error>) {
+        self.unbeaten.replace(failed.cloned());
+    }
 }
 
 impl Host {
@@ -257,7 +266,9 @@ impl Host {
             hosts: sights.hosts.borrow().iter().filter(is_shown).map(other).collect(),
             record,
             answered: looked.map(|looked| now.since(looked)),
-            trouble: sights.trouble.borrow().as_ref().map(|e| e.message().to_owned()),
+            trouble: [&sights.trouble, &sights.unbeaten]
+                .into_iter()
+                .find_map(|why| why.borrow().as_ref().map(|e| e.message().to_owned())),
         }
     }
 }

@@ -513,18 +513,16 @@ pub fn lengths(head: &[u8; HEAD]) -> Result<Lengths> {
     Ok(Lengths { kind, body, data, checksum: of.checksum.get() })
 }
 
-/// The version that both sides speak; fails with words for people if there is none.
-pub fn agree(versions: (u16, u16)) -> Result<u16> {
-    let version = (*VERSIONS.end()).min(versions.1);
-    match version >= versions.0 && VERSIONS.contains(&version) {
+/// The version that both sides speak, of which this one speaks none newer than `newest`; fails with words for people if
+/// there is none.
+pub fn agree(newest: u16, versions: (u16, u16)) -> Result<u16> {
+    let (oldest, version) = (*VERSIONS.start(), newest.min(versions.1));
+    match version >= versions.0 && version >= oldest {
         true => Ok(version),
         false => Err(Error::unsupported(format!(
-            "the other host speaks versions {} to {} of the replication protocol, this one {} to {}: upgrade the older \
-             one of them",
-            versions.0,
-            versions.1,
-            VERSIONS.start(),
-            VERSIONS.end()
+            "the other host speaks versions {} to {} of the replication protocol, this one {oldest} to {newest}: upgrade \
+             the older one of them, or take its key `protocol` away",
+            versions.0, versions.1,
         ))),
     }
 }
@@ -655,9 +653,11 @@ mod tests {
 
     #[test]
     fn neighbours_speak_what_both_know() {
-        assert_eq!(agree((1, 1)), Ok(1));
-        assert_eq!(agree((1, 9)), Ok(2));
-        let e = agree((3, 9)).expect_err("none");
+        assert_eq!(agree(2, (1, 1)), Ok(1));
+        assert_eq!(agree(2, (1, 9)), Ok(2));
+        assert_eq!(agree(1, (1, 2)), Ok(1));
+        assert!(agree(1, (2, 2)).is_err_and(|e| e.message().contains("this one 1 to 1")));
+        let e = agree(2, (3, 9)).expect_err("none");
         assert!(e.message().contains("versions 3 to 9") && e.message().contains("upgrade the older"), "{e}");
     }
 }

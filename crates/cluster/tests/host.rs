@@ -110,6 +110,29 @@ fn a_volume_is_taken_when_its_host_is_silent() {
 }
 
 #[test]
+fn while_the_vault_takes_no_beats_nobody_is_dead() {
+    simulate(2, |env| async move {
+        let (a, b) = (start(&env, "a", 1), start(&env, "b", 2));
+        let held = a.take(LONG).await.expect("nobody has it");
+        held.change(|record| record.mode = back(&[1, 2])).await.expect("it has the volume");
+        let folder = env.shared_folder("/vault");
+        for lasts in [LEASE / 2, 4 * LEASE] {
+            folder.set_space(0);
+            let e = b.take(lasts).await.err().expect("its host could not beat");
+            assert_eq!(e.kind(), ErrorKind::Busy, "{e}");
+            assert!(a.view().trouble.is_some_and(|why| why.contains("is full")), "{:?}", a.view());
+            folder.set_space(1 << 20);
+            let e = b.take(LEASE).await.err().expect("its host beats again");
+            assert_eq!((e.kind(), held.fenced()), (ErrorKind::Busy, None), "{e}");
+            assert_eq!(a.view().trouble, None);
+        }
+        // One that is silent while the vault takes beats is dead, as ever.
+        a.stop();
+        b.take(2 * LEASE).await.expect("its host is silent");
+    });
+}
+
+#[test]
 fn a_host_that_is_only_silent_keeps_its_volume_until_somebody_says_that_it_is_dead() {
     simulate(4, |env| async move {
         let confirmed = |name, flash| mute(&env, name, flash, Fence::Confirmed);

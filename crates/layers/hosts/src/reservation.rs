@@ -45,6 +45,9 @@
 //! * `settles` (none): the store does nothing any more of a connection that ended so long ago, from 1s to 1h. With this
 //!   promise, a host that is started again after its volume was taken over says so itself, after that time; without it,
 //!   a person does (`host-is-dead`). Until then a host with peers keeps on its flash what late writes could undo.
+//! * `protocol` (2, the newest): the newest version of the protocol between hosts that this one speaks, 1 or 2. Hosts of
+//!   different versions of Lamina speak the newest one that both know, so hosts are upgraded one by one, in any order.
+//!   This key keeps an upgraded host from what the others do not know yet: with 1 no volume moves by being asked for.
 //! * `lease` ("10s"): how long a host is silent until others doubt that it is alive, from 1 to 300 seconds.
 //!
 //! While the vault does not answer, a host that has the volume goes on; what needs a change of the record waits: the
@@ -61,6 +64,7 @@ use lamina_cluster::promise::Keeps;
 use lamina_cluster::report::Own;
 use lamina_cluster::reservation::Reservation;
 use lamina_cluster::vault::{Certificates, ETCD, Holder, Place, is_name};
+use lamina_cluster::wire::VERSIONS;
 use lamina_tls::MutualTls;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -82,6 +86,8 @@ pub struct Keys {
     listen: Option<String>,
     tls: Option<Tls>,
     settles: Option<Interval>,
+    #[serde(default = "newest")]
+    protocol: u16,
     #[serde(default = "lease")]
     lease: Interval,
 }
@@ -106,6 +112,10 @@ impl VaultTls {
     }
 }
 
+fn newest() -> u16 {
+    *VERSIONS.end()
+}
+
 fn lease() -> Interval {
     Interval(Duration::from_secs(10))
 }
@@ -124,6 +134,7 @@ impl Config for Keys {
             // A flash that is moved to another host takes its hierarchy along.
             Outside { key: "host", stored: false, address: true, names: &[] },
             Outside { key: "listen", stored: false, address: true, names: &[] },
+            Outside { key: "protocol", stored: false, address: true, names: &[] },
             Outside::local("tls").or(&["off"]),
             Outside::local("tls.ca"),
             Outside::local("tls.certificate"),
@@ -232,6 +243,10 @@ impl Config for Keys {
         if self.settles.is_some_and(|settles| !(1..=3600).contains(&settles.0.as_secs())) {
             return Err(Error::invalid("settles: is from 1s to 1h"));
         }
+        if !VERSIONS.contains(&self.protocol) {
+            let message = format!("protocol: this Lamina speaks versions {} to {}", VERSIONS.start(), VERSIONS.end());
+            return Err(Error::invalid(message));
+        }
         match self.lease.0.as_secs() {
             1..=300 => Ok(()),
             _ => Err(Error::invalid("lease: is from 1s to 300s")),
@@ -252,6 +267,7 @@ impl Config for Keys {
             let host =
                 Host::start(Rc::clone(&with.env), vault, volume, holder, self.lease.0, Fence::Confirmed);
             host.is_in(self.domain);
+            host.speaks(self.protocol);
             tls.into_iter().for_each(|tls| host.secure(tls));
             let listen = self.listen.as_deref().map(str::parse).transpose()?;
             let (name, child) = (with.name.clone(), with.child());

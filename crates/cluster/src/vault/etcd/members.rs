@@ -6,7 +6,7 @@
 //!
 //! A call may be done although it ends with an error, and may be done twice: callers ask for what bears that.
 
-use super::stream::{Stream, told};
+use super::stream::{Failed, Stream};
 use crate::link::in_time;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
@@ -38,7 +38,11 @@ pub struct Member {
     pub tls: Option<ClientTls>,
 }
 
-type Sender = SendRequest<Full<Bytes>>;
+/// A connection to a member.
+struct Sender {
+    requests: SendRequest<Full<Bytes>>,
+    failed: Failed,
+}
 
 /// All members.
 pub struct Members {
@@ -105,7 +109,7 @@ impl Members {
         let (member, idle) = &self.members[at];
         loop {
             // A connection that was not used for long may have ended: that says nothing about the member.
-            let kept = idle.borrow_mut().pop().filter(|sender| !sender.is_closed());
+            let kept = idle.borrow_mut().pop().filter(|sender| !sender.requests.is_closed());
             let is_kept = kept.is_some();
             let sender = match kept {
                 Some(sender) => sender,
@@ -131,10 +135,12 @@ impl Members {
             None => conn,
             Some(tls) => lamina_tls::connect(&self.env, conn, tls).await?,
         };
-        let (sender, connection) = handshake(Stream::new(&self.env, conn)).await.map_err(told)?;
-        // It ends with its sender, and what goes wrong is told to that.
+        let failed = Failed::default();
+        let stream = Stream::new(&self.env, conn, Rc::clone(&failed));
+        let (requests, connection) = handshake(stream).await.map_err(|e| told(&failed, e))?;
+        // It ends with the one that requests are given to, and what goes wrong is told to that.
         self.env.spawn(Box::pin(async move { drop(connection.await) }));
-        Ok(sender)
+        Ok(Sender { requests, failed })
     }
 
     /// Sends a request, and receives the answer; the connection can be used again then.
@@ -145,18 +151,19 @@ impl Members {
         path: &str,
         body: &Bytes,
     ) -> std::result::Result<(Sender, Bytes), Failure> {
-        let here = |e: hyper::Error| Failure::Here(told(e));
+        let failed = Rc::clone(&sender.failed);
+        let here = |e: hyper::Error| Failure::Here(told(&failed, e));
         let request = Request::post(path)
             .header(header::HOST, &member.address)
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(body.clone()))
             .map_err(|e| Failure::Everywhere(Error::invalid(e.to_string())))?;
-        sender.ready().await.map_err(here)?;
-        let response = sender.send_request(request).await.map_err(here)?;
+        sender.requests.ready().await.map_err(here)?;
+        let response = sender.requests.send_request(request).await.map_err(here)?;
         let (head, body) = Response::into_parts(response);
         let body = Limited::new(body, ANSWER_MAX).collect().await.map_err(|e| {
             Failure::Here(match e.downcast::<hyper::Error>() {
-                Ok(e) => told(*e),
+                Ok(e) => told(&failed, *e),
                 Err(_) => Error::offline(format!("its answer is longer than {ANSWER_MAX} bytes")),
             })
         })?;
@@ -166,6 +173,12 @@ impl Members {
             false => Err(refused(head.status.as_u16(), &bytes)),
         }
     }
+}
+
+/// An error of HTTP, or the one of the connection below it.
+fn told(failed: &Failed, e: hyper::Error) -> Error {
+    let other = || Error::offline(format!("it does not speak HTTP as etcd does: {e}"));
+    failed.take().unwrap_or_else(other)
 }
 
 /// What an answer that is none means.

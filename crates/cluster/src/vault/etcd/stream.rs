@@ -2,6 +2,7 @@
 
 use hyper::rt::{Read, ReadBufCursor, Write};
 use lamina_block::{Buf, Conn, Env, Error, Pending};
+use std::cell::RefCell;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -18,19 +19,35 @@ pub struct Stream {
     /// Received, and not yet read from there on.
     received: (Vec<u8>, usize),
     sending: Option<Pending>,
+    failed: Failed,
 }
 
+/// Why a connection has failed: hyper takes some failures for an end.
+pub type Failed = Rc<RefCell<Option<Error>>>;
+
 impl Stream {
-    /// Of a connection over which nothing was received yet.
-    pub fn new(env: &Rc<dyn Env>, conn: Rc<dyn Conn>) -> Stream {
-        Stream { env: Rc::clone(env), conn, receiving: None, received: (Vec::new(), 0), sending: None }
+    /// Of a connection over which nothing was received yet; how it fails will be in `failed`.
+    pub fn new(env: &Rc<dyn Env>, conn: Rc<dyn Conn>, failed: Failed) -> Stream {
+        Stream {
+            env: Rc::clone(env),
+            conn,
+            receiving: None,
+            received: (Vec::new(), 0),
+            sending: None,
+            failed,
+        }
+    }
+
+    fn fails(&self, e: Error) -> io::Error {
+        self.failed.replace(Some(e));
+        io::ErrorKind::ConnectionReset.into()
     }
 
     fn sent(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some(sending) = &mut self.sending else { return Poll::Ready(Ok(())) };
         let sent = ready!(sending.as_mut().poll(cx));
         self.sending = None;
-        Poll::Ready(sent.map_err(io::Error::other))
+        Poll::Ready(sent.map_err(|e| self.fails(e)))
     }
 }
 
@@ -50,7 +67,7 @@ impl Read for Stream {
             let count = ready!(receiving.as_mut().poll(cx));
             let bytes = count.map(|count| buf.slice(0..count).to_vec());
             me.receiving = None;
-            me.received = (bytes.map_err(io::Error::other)?, 0);
+            me.received = (bytes.map_err(|e| me.fails(e))?, 0);
         }
         let rest = &me.received.0[me.received.1..];
         let count = rest.len().min(into.remaining());
@@ -82,14 +99,5 @@ impl Drop for Stream {
     fn drop(&mut self) {
         // A request that nobody waits for any more is not to stay under way.
         self.conn.abort();
-    }
-}
-
-/// An error of HTTP, with the one that is below it.
-pub fn told(e: hyper::Error) -> Error {
-    let below = std::error::Error::source(&e).and_then(|e| e.downcast_ref::<io::Error>());
-    match below.and_then(|e| e.get_ref()).and_then(|e| e.downcast_ref::<Error>()) {
-        Some(below) => below.clone(),
-        None => Error::offline(format!("it does not speak HTTP as etcd does: {e}")),
     }
 }

@@ -20,8 +20,12 @@ impl Peers {
     pub(super) fn report(&self) -> Value {
         let links = self.links.borrow();
         let peer = |link: &Rc<Link>| {
-            let (flash, reaches_store) = (link.flash.to_string(), link.reaches_store());
-            json!({ "host": link.host, "flash": flash, "reaches_store": reaches_store })
+            json!({
+                "host": link.host,
+                "flash": link.flash.to_string(),
+                "reaches_store": link.reaches_store(),
+                "protocol": link.version,
+            })
         };
         json!({
             "wanted": self.wanted,

@@ -81,7 +81,8 @@ impl Follower {
             stored: Cell::new(0),
             is_storing: Cell::new(false),
         });
-        let peer = Peer::new(cache.uuid().unwrap_or_default(), (0, 0), UNDER_WAY);
+        let mut peer = Peer::new(cache.uuid().unwrap_or_default(), (0, 0), UNDER_WAY);
+        peer.speaks(reservation.host().versions().1);
         let member = Member::new(Rc::clone(env), peer, Rc::clone(&follower) as _);
         (follower, member)
     }

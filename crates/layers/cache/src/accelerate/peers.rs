@@ -126,7 +126,7 @@ impl Peers {
         let record = held.record();
         let flash = record.holder.as_ref().and_then(|holder| holder.flash).unwrap_or_default();
         let hello = Hello {
-            versions: (*lamina_cluster::wire::VERSIONS.start(), *lamina_cluster::wire::VERSIONS.end()),
+            versions: self.host.versions(),
             volume: record.volume,
             size,
             generation: record.generation,
