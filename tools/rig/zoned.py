@@ -101,8 +101,10 @@ def info(guest, name):
 def compared(guest, disk):
     """At a moment at which no zone is being written: what the daemon says of them, and the pointers of the kernel."""
     def at_rest():
-        before, known, after = pointers(guest, disk), info(guest, "disk")["zones"], pointers(guest, disk)
-        return (known, after) if before == after else None
+        zones = lambda: info(guest, "disk")["zones"]
+        # What the kernel has done the daemon may still have to hear.
+        first, before, known, after = zones(), pointers(guest, disk), zones(), pointers(guest, disk)
+        return (known, after) if (first, before) == (known, after) else None
     # A log tidies after its last user is gone: up to eight blocks for each that was written, by an emulated processor.
     return wait_until("zones that are not being written", 150, at_rest)
 
