@@ -355,8 +355,8 @@ impl Host {
         self.lease.max(Duration::from_millis(beat.map_or(0, |beat| beat.lease)))
     }
 
-    /// For how long a host has been silent, as far as this one has seen. While the vault does not take beats, nobody is:
-    /// the other one may be kept from beating as well.
+    /// For how long a host has been silent, as far as this one has seen. While the vault does not take beats, nobody
+    /// is: the other one may be kept from beating as well.
     async fn silence(&self, host: &str) -> Result<(Duration, Option<Beat>)> {
         // It was silent until the question at least, and a new beat is as young as the answer.
         let asked = self.env.now();

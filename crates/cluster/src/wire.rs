@@ -520,8 +520,8 @@ pub fn agree(newest: u16, versions: (u16, u16)) -> Result<u16> {
     match version >= versions.0 && version >= oldest {
         true => Ok(version),
         false => Err(Error::unsupported(format!(
-            "the other host speaks versions {} to {} of the replication protocol, this one {oldest} to {newest}: upgrade \
-             the older one of them, or take its key `protocol` away",
+            "the other host speaks versions {} to {} of the replication protocol, this one {oldest} to {newest}: \
+             upgrade the older one of them, or take its key `protocol` away",
             versions.0, versions.1,
         ))),
     }

@@ -7,8 +7,8 @@
 //!
 //! Invariants:
 //! * A record is put by a transaction, if its key was not changed since it was read (`mod_revision`): that is the
-//!   comparison. etcd's transactions and its reads that are not asked to be `serializable` are linearizable, and durable
-//!   at most of the members when they are answered.
+//!   comparison. etcd's transactions are linearizable, and so are its reads that do not ask for less; both are of what
+//!   most of the members have durably.
 //! * A transaction is repeated until it is answered: done twice, it finds its own record there.
 //! * No lock and no lease of etcd is used: these "can not guarantee mutual exclusion" (Jepsen, *etcd 3.4.3*).
 

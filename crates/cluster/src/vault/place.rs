@@ -58,8 +58,8 @@ impl FromStr for Place {
         let members: Vec<String> = members.split(',').map(str::to_owned).collect();
         if let Some(wrong) = members.iter().find(|member| !is_member(member)) {
             let message = format!(
-                "{wrong:?} is no member of etcd: write \"etcd:HOST:PORT,HOST:PORT,HOST:PORT\", or with another beginning \
-                 of keys than \"{PREFIX}\" \"etcd:HOST:PORT,HOST:PORT,HOST:PORT/PREFIX\""
+                "{wrong:?} is no member of etcd: write \"etcd:HOST:PORT,HOST:PORT,HOST:PORT\", or, with another \
+                 beginning of keys than \"{PREFIX}\", \"etcd:HOST:PORT,HOST:PORT,HOST:PORT/PREFIX\""
             );
             return Err(Error::invalid(message));
         }

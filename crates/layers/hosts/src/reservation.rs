@@ -6,9 +6,9 @@
 //!      host b: vm ─▶ reservation ─┘  (refused)     └─ host a has it, and is alive
 //! ```
 //!
-//! The *vault* is what all hosts reach: a folder on a file system of their own choice, or etcd. It has a record for each
-//! volume: which host has it, and whether only a flash has some of its writes. The record is compared and set, and no
-//! lock: a host that was paused finds that its record was followed by another one. The format is in
+//! The *vault* is what all hosts reach: a folder on a file system of their own choice, or etcd. It has a record for
+//! each volume: which host has it, and whether only a flash has some of its writes. The record is compared and set, and
+//! no lock: a host that was paused finds that its record was followed by another one. The format is in
 //! `docs/formats/vault.md`.
 //!
 //! A host takes the volume with its first request, or when a device of kind `accelerate` or `tier` directly above is
@@ -26,9 +26,9 @@
 //! Keys:
 //! * `over`: the store. No superblock may be on it, as two hosts would write that: a sink of kind `nbd`, or a `file`
 //!   that is no member of the hierarchy.
-//! * `vault`: the folder, or `"etcd:HOST:PORT,HOST:PORT,HOST:PORT"`: the members of etcd 3.4 or later, of which one at
-//!   least is tried until one answers. Keys begin with `lamina/`, or with `PREFIX/` if `/PREFIX` follows. etcd keeps old
-//!   revisions of beats until its disk quota is full: give it `--auto-compaction-retention=1h`.
+//! * `vault`: the folder, or `"etcd:HOST:PORT,HOST:PORT,HOST:PORT"`: the members of etcd 3.4 or later, which are asked
+//!   one after the other until one answers. Keys begin with `lamina/`, or with `PREFIX/` if `/PREFIX` follows. etcd
+//!   keeps old revisions of beats until its quota is full: give it `--auto-compaction-retention=1h`.
 //! * `vault-tls` (none): for a vault in etcd that speaks TLS: a table with `ca`, and `certificate` and `key` of this
 //!   client if etcd asks for them (`--client-cert-auth`), PEM files all. Members show certificates for their `HOST`.
 //! * `volume`: the name of the volume in the vault, the same on all hosts: 1 to 64 letters, digits, `-`, `_`, `.`.
@@ -45,9 +45,9 @@
 //! * `settles` (none): the store does nothing any more of a connection that ended so long ago, from 1s to 1h. With this
 //!   promise, a host that is started again after its volume was taken over says so itself, after that time; without it,
 //!   a person does (`host-is-dead`). Until then a host with peers keeps on its flash what late writes could undo.
-//! * `protocol` (2, the newest): the newest version of the protocol between hosts that this one speaks, 1 or 2. Hosts of
-//!   different versions of Lamina speak the newest one that both know, so hosts are upgraded one by one, in any order.
-//!   This key keeps an upgraded host from what the others do not know yet: with 1 no volume moves by being asked for.
+//! * `protocol` (2, the newest): the newest version of the protocol between hosts that this one speaks, 1 or 2. Hosts
+//!   speak the newest one that both know, so they are upgraded one by one, in any order. This key keeps an upgraded
+//!   host from what the others do not know yet: with 1 no volume moves by being asked for.
 //! * `lease` ("10s"): how long a host is silent until others doubt that it is alive, from 1 to 300 seconds.
 //!
 //! While the vault does not answer, a host that has the volume goes on; what needs a change of the record waits: the

@@ -20,8 +20,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What members have time for: each in turn, and then again. A cluster without trouble answers in milliseconds; one that
-/// elects a leader needs a second or two.
+/// What members have time for: each in turn, and then again. A cluster without trouble answers in milliseconds; one
+/// that elects a leader needs a second or two.
 const ROUNDS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 /// The longest answer, in bytes: the keys of some 50,000 volumes.
 const ANSWER_MAX: usize = 16 << 20;

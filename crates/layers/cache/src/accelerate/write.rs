@@ -1,7 +1,7 @@
 //! The gatekeeper: writes, in an order where they overlap.
 //!
-//! A request takes as much memory as all it may ever wait for, and is copied when it begins. So what is rare is in a box
-//! of its own.
+//! A request takes as much memory as all it may ever wait for, and is copied when it begins. So what is rare is in a
+//! box of its own.
 
 use super::failure::{SideError, SideResult};
 use super::{Accelerate, Policy, add, parts};
