@@ -244,7 +244,8 @@ impl Config for Keys {
             return Err(Error::invalid("settles: is from 1s to 1h"));
         }
         if !VERSIONS.contains(&self.protocol) {
-            let message = format!("protocol: this Lamina speaks versions {} to {}", VERSIONS.start(), VERSIONS.end());
+            let message =
+                format!("protocol: this Lamina speaks versions {} to {}", VERSIONS.start(), VERSIONS.end());
             return Err(Error::invalid(message));
         }
         match self.lease.0.as_secs() {
