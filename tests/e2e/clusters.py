@@ -105,11 +105,7 @@ class ClusterCase(RigCase):
         return had
 
     def may_read(self, daemon):
-        try:
-            self.client(daemon).pread(4096, 0)
-            return True
-        except nbd.Error:
-            return False
+        return may_read(self.uri(daemon))
 
     def refused(self, daemon):
         """What a host logs that may not have the volume."""
@@ -157,6 +153,17 @@ class ClusterCase(RigCase):
 
     def go_on(self, daemon):
         daemon.proc.signal(signal.SIGCONT)
+
+
+def may_read(uri):
+    """Whether a host answers a read, for which it takes the volume if it may."""
+    client = nbd.NBD()
+    try:
+        client.connect_uri(uri)
+        client.pread(4096, 0)
+        return True
+    except nbd.Error:
+        return False
 
 
 def times(count):

@@ -9,9 +9,7 @@ import signal
 import time
 import unittest
 
-import nbd
-
-from clusters import times
+from clusters import may_read, times
 from common import MIB, RigCase, limit
 from hierarchies import written
 from rig import Lamina, lamina_binary, run, wait_until
@@ -20,17 +18,8 @@ from rig.certificates import Authority
 from rig.etcd import CLIENT, Etcd
 from rig.ledger import Ledger, Writer
 from rig.network import Network
+from test_hosts import STORE
 
-STORE = """\
-[device.disk]
-type = "file"
-path = "disk.img"
-size = "48MiB"
-
-[export.disk]
-device = "disk"
-nbd = "unix:store.sock"
-"""
 FAR = {"type": "nbd", "address": "unix:store.sock"}
 
 
@@ -57,14 +46,12 @@ class EtcdCase(RigCase):
         return run(lamina_binary(), "vault", self.etcd.vault, *words, cwd=self.rig.path(""), check=check)
 
     def writer(self, daemon, ledger, seed):
-        writer = Writer(ledger, daemon.uri("vm1", f"{daemon.name}.sock"), seed)
+        writer = Writer(ledger, self.uri(daemon), seed)
         writer.check()
         return writer
 
-    def client(self, daemon):
-        client = nbd.NBD()
-        client.connect_uri(daemon.uri("vm1", f"{daemon.name}.sock"))
-        return client
+    def uri(self, daemon):
+        return daemon.uri("vm1", f"{daemon.name}.sock")
 
     def paired(self, daemon):
         wait_until("a peer", 60, lambda: daemon.device("vm1")["info"]["policy"] == "write-back")
@@ -130,8 +117,7 @@ class Members(EtcdCase):
         refused = self.vault(check=False)
         self.assertNotEqual(refused.returncode, 0)
         self.assertIn("no member of etcd answers", refused.stderr)
-        with self.assertRaises(nbd.Error):
-            self.client(there).pread(4096, 0)
+        self.assertFalse(may_read(self.uri(there)))
         self.most(signal.SIGCONT)
         wait_until("the vault answers", 30, lambda: self.trouble(here) is None)
         writer = self.writer(here, ledger, 2)
@@ -262,13 +248,6 @@ class Together(EtcdCase):
         follower.close()
         network.join("etcd1")
         self.assertEqual(there.stop(), 0, there.log())
-        wait_until("the other host has it", 60, lambda: self.has(here))
+        wait_until("the other host has it", 60, lambda: may_read(self.uri(here)))
         self.writer(here, ledger, 4).close()
         self.assertEqual(here.stop(), 0, here.log())
-
-    def has(self, daemon):
-        try:
-            self.client(daemon).pread(4096, 0)
-            return True
-        except nbd.Error:
-            return False

@@ -4,9 +4,7 @@ import os
 import re
 import unittest
 
-import nbd
-
-from clusters import times
+from clusters import may_read, times
 from common import RigCase, limit
 from rig import lamina_binary, run, wait_until
 from rig.ceph import Ceph
@@ -112,7 +110,7 @@ class Guide(RigCase):
         self.assertRegex(shown, r"(?m)^vm1 +a ")
         # A host dies.
         self.daemons["a"].kill()
-        peer = wait_until("a peer has the volume", 60, lambda: next((host for host in "bc" if self.may_read(host)), None))
+        peer = wait_until("a peer has the volume", 60, lambda: next((host for host in "bc" if may_read(self.uri(host))), None))
         writer = self.writer(peer, ledger, 2)
         writer.pump_until(times(50))
         [dead] = blocks("run: b")
@@ -124,12 +122,3 @@ class Guide(RigCase):
         moved = self.writer("a", ledger, 3)
         moved.pump_until(times(50))
         moved.close()
-
-    def may_read(self, host):
-        try:
-            client = nbd.NBD()
-            client.connect_uri(self.uri(host))
-            client.pread(4096, 0)
-            return True
-        except nbd.Error:
-            return False

@@ -1,10 +1,8 @@
 """A Ceph cluster of one monitor and one OSD, whose data are in a sparse file of the rig."""
 
-import contextlib
-import socket
 import uuid
 
-from .process import run, wait_until
+from .process import free_port, run, wait_until
 
 POOL = "vms"
 
@@ -35,13 +33,6 @@ bluestore block size = 4294967296
 """
 
 
-def _free_port():
-    """A TCP port that nobody had a moment ago."""
-    with contextlib.closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 class Ceph:
     """Runs from when it is made until its rig ends. `at` is what a command begins with (`Network.at`)."""
 
@@ -51,7 +42,7 @@ class Ceph:
         self.conf = self.folder / "ceph.conf"
         for folder in ("", "mon", "osd"):
             (self.folder / folder).mkdir()
-        fsid, osd, port = uuid.uuid4(), uuid.uuid4(), _free_port()
+        fsid, osd, port = uuid.uuid4(), uuid.uuid4(), free_port()
         self.conf.write_text(CONFIGURATION.format(fsid=fsid, address=address, port=port, folder=self.folder))
         keyring, of_mon, monmap = (self.folder / name for name in ("keyring", "mon.keyring", "monmap"))
         allow = [word for daemon in ("mon", "osd") for word in ("--cap", daemon, "allow *")]

@@ -1,20 +1,10 @@
 """An etcd of three members, each with its own folder in the rig."""
 
-import contextlib
-import socket
-
 from .files import CACHE
-from .process import run, wait_until
+from .process import free_port, run, wait_until
 
 # Debian's packages, unpacked by `tools/install test`: no service begins by itself.
 SERVER, CLIENT = CACHE / "etcd-server/usr/bin/etcd", CACHE / "etcd-client/usr/bin/etcdctl"
-
-
-def _free_port(address):
-    """A TCP port that nobody had a moment ago."""
-    with contextlib.closing(socket.socket()) as probe:
-        probe.bind((address, 0))
-        return probe.getsockname()[1]
 
 
 class Etcd:
@@ -28,7 +18,7 @@ class Etcd:
         # In a namespace of its own all ports are free.
         self._members = [
             {"name": f"etcd-{n}", "at": list(at), "address": address,
-             "client": 2379 if at else _free_port(address), "peer": 2380 if at else _free_port(address)}
+             "client": 2379 if at else free_port(address), "peer": 2380 if at else free_port(address)}
             for n, (address, at) in enumerate(hosts)
         ]
         self._running = {}

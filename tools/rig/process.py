@@ -58,6 +58,13 @@ def wait_until(what, seconds, check, every=0.05):
         time.sleep(every)
 
 
+def free_port(address="127.0.0.1"):
+    """A TCP port that nobody had a moment ago."""
+    with contextlib.closing(socket.socket()) as probe:
+        probe.bind((address, 0))
+        return probe.getsockname()[1]
+
+
 def run(*argv, seconds=60, check=True, stdin=None, env=None, cwd=None):
     """Runs a command to its end and returns its result (`stdout` and `stderr` as text).
 
