@@ -51,8 +51,8 @@
 //! * `lease` ("10s"): how long a host is silent until others doubt that it is alive, from 1 to 300 seconds.
 //!
 //! While the vault does not answer, no volume changes hands, and a host that has one goes on; what needs a change of
-//! the record waits: the first write from flash, and closing. With peers a host goes on for three quarters of its lease,
-//! as a peer may follow it that reaches the vault: then requests wait, and fail after `store-timeout`.
+//! the record waits: the first write from flash, and closing. With peers a host goes on for three quarters of its
+//! lease, as a peer may follow it that reaches the vault: then requests wait, and fail after `store-timeout`.
 
 mod tls;
 
