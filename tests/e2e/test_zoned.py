@@ -3,7 +3,7 @@
 import time
 
 from common import MIB, RigCase, limit
-from rig import zoned
+from rig import inside, zoned
 
 KILLS = 3
 VERIFY = (
@@ -53,36 +53,36 @@ class Zoned(RigCase):
         guest = self.guest
         self.assertEqual(guest.run(f"cat /sys/block/{self.disk[5:]}/queue/zoned"), "host-managed")
         zoned.create(guest, self.disk)
-        zoned.serve(guest)
+        inside.serve(guest, "zoned")
         with self.subTest("more than the device holds, with collection"):
             for turn in range(2):
                 self.verify(f"--size=28M --verify_backlog=128 --randseed={turn}")
             self.assertGreater(zoned.info(guest, "vm1")["collected_segments"], 0)
             self.assert_agreed()
         with self.subTest("kill -9 under fio"):
-            zoned.put(guest, "/tmp/front.toml", zoned.FRONT)
-            zoned.serve(guest, "front")
+            inside.put(guest, "/tmp/front.toml", zoned.FRONT)
+            inside.serve(guest, "front")
             # fio has enough to do on the slowest machine, and is told to end after the last kill: 128.
             more = "--size=16M --verify_backlog=128 --time_based --runtime=200"
             guest.background("fio", f"{VERIFY.format(name='front', more=more)}; test $? -eq 128")
             for _ in range(KILLS):
                 time.sleep(3)
                 self.assertFalse(guest.finished("fio"), guest.run("cat /tmp/fio.out"))
-                zoned.end(guest, signal="KILL")
+                inside.end(guest, "zoned", signal="KILL")
                 self.in_part(zoned.pointers(guest, self.disk))
-                zoned.serve(guest)
+                inside.serve(guest, "zoned")
             guest.run("killall -INT fio")
             self.assert_verified(guest.result("fio", 120))
-            zoned.end(guest, "front")
+            inside.end(guest, "front")
             self.assert_agreed()
         for seed, signal in enumerate(("KILL", "TERM")):
             with self.subTest(f"what was written before {signal} is there after it"):
                 self.verify(f"--size=8M --do_verify=0 --randseed={seed}")
-                zoned.end(guest, signal=signal)
-                zoned.serve(guest)
+                inside.end(guest, "zoned", signal=signal)
+                inside.serve(guest, "zoned")
                 self.verify(f"--size=8M --verify_only --randseed={seed}")
                 self.assert_agreed()
-        zoned.end(guest)
+        inside.end(guest, "zoned")
         self.assertEqual(guest.complaints(), "")
         self.assertEqual(guest.power_off(), 0)
 
@@ -92,8 +92,8 @@ class Zoned(RigCase):
         # The kernel's device has no limit that is not below the number of its zones.
         self.boot(zoned.Shape(sequential=4, open_max=3))
         guest = self.guest
-        zoned.put(guest, "/tmp/zoned.toml", zoned.alone("zoned", self.disk))
-        zoned.serve(guest)
+        inside.put(guest, "/tmp/zoned.toml", zoned.alone("zoned", self.disk))
+        inside.serve(guest, "zoned")
         # The sink shows the end of the conventional zones elsewhere.
         place, block = self.shape.conventional * MIB, 4096
         shown = place - (64 << 10)
@@ -128,7 +128,7 @@ class Zoned(RigCase):
         }
 
         def refused(path):
-            zoned.put(guest, "/tmp/zoned.toml", zoned.hierarchy(path))
+            inside.put(guest, "/tmp/zoned.toml", zoned.hierarchy(path))
             return guest.run("lamina create /tmp/zoned.toml 2>&1; test $? -ne 0")
 
         for name, (shape, says) in refusals.items():

@@ -4,18 +4,15 @@ The guest runs Lamina itself, which nothing outside could do for it: the calls o
 the device.
 """
 
-import base64
-import gzip
 import json
 import re
 import struct
 import zlib
 
-from . import files
 from .guest import Guest
 from .hierarchy import device, export
-from .process import run, wait_until
-from .serve import lamina_binary
+from .inside import put, stripped
+from .process import wait_until
 
 MIB = 1 << 20
 BLOCK = 4096
@@ -24,10 +21,6 @@ MODULES = ("null_blk", "dm-zoned")
 RESERVED = 16
 # A daemon whose device is the export of another one, which it reaches again after that was killed.
 FRONT = device("remote", "nbd", address="unix:/tmp/zoned.sock", export="zoned") + export("front", "remote", "/tmp/front.sock")
-# The daemon in the guest: started, and killed. Its answer is awaited.
-SERVE = "(lamina serve /tmp/{name}.toml --control /tmp/{name}.ctl >>/tmp/{name}.log 2>&1 & echo $! >/tmp/{name}.pid); " \
-    "for i in $(seq 300); do [ -S /tmp/{name}.sock ] && grep -q '^ready$' /tmp/{name}.log && exit 0; " \
-    "kill -0 $(cat /tmp/{name}.pid) || break; sleep 0.1; done; cat /tmp/{name}.log; exit 1"
 
 
 class Shape:
@@ -43,16 +36,6 @@ class Shape:
     @property
     def mib(self):
         return self.zone * self.zones
-
-
-def stripped():
-    """The program without what debuggers need: a guest has little memory to cache it in."""
-    binary = lamina_binary()
-    path = files.CACHE / "guest" / "lamina"
-    if not path.exists() or path.stat().st_mtime < binary.stat().st_mtime:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        run("strip", "-o", path, binary)
-    return path
 
 
 def boot(rig, tools=()):
@@ -79,12 +62,6 @@ def add(guest, name, shape, latency_us=0):
 def remove(guest, name):
     """Takes a device away."""
     guest.run(f"cd /sys/kernel/config/nullb; echo 0 >{name}/power; rmdir {name}")
-
-
-def put(guest, path, text):
-    """A file in the guest."""
-    packed = base64.b64encode(gzip.compress(text.encode() if isinstance(text, str) else text)).decode()
-    guest.run(f"echo {packed} | base64 -d | gunzip >{path}")
 
 
 def pointers(guest, disk):
@@ -125,17 +102,6 @@ def alone(kind, disk, **keys):
 def create(guest, disk):
     put(guest, "/tmp/zoned.toml", hierarchy(disk))
     guest.run("lamina create /tmp/zoned.toml")
-
-
-def serve(guest, name="zoned"):
-    """Starts a daemon of the guest with the file of this name, and waits for it."""
-    guest.run(f"rm -f /tmp/{name}.sock; >/tmp/{name}.log; " + SERVE.format(name=name), seconds=60)
-
-
-def end(guest, name="zoned", signal="TERM"):
-    """Ends a daemon of the guest, and waits for that: its first thread may be gone while others keep its sockets."""
-    guest.run(f"pid=$(cat /tmp/{name}.pid); kill -{signal} $pid; "
-              "while [ -n \"$(grep -L '^State:.*Z' /proc/$pid/task/*/status 2>/dev/null)\" ]; do sleep 0.05; done")
 
 
 def dm_zoned(shape, seed=b"lamina"):
