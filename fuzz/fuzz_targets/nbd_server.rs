@@ -50,6 +50,7 @@ async fn run(env: Rc<SimEnv>, input: Vec<u8>) {
         node: Rc::clone(&node),
         read_only: false,
         memory: Rc::default(),
+        records: None,
     };
     server.add(export).expect("a new name");
     let place: Address = PLACE.parse().expect("an address");

@@ -1,4 +1,5 @@
-//! Which hosts become peers (SYSTEMS C8): first the rule about fault domains, then a spread of volumes over hosts.
+//! Which hosts become peers (SYSTEMS C8): first the rule about fault domains, then a spread of volumes over hosts, by
+//! the space that their flashes have.
 //!
 //! A *fault domain* is what fails together: a rack, a room, a power feed. A host says with its beats in which it is.
 
@@ -27,6 +28,8 @@ pub struct Offer {
     pub address: Address,
     /// Its fault domain, if it says one.
     pub domain: Option<String>,
+    /// Bytes of its flash that hold nothing which a store lacks, if it says so.
+    pub room: Option<u64>,
 }
 
 /// Peers that are still to be found.
@@ -48,7 +51,8 @@ impl Choice {
     }
 
     /// The offers in the order in which they are asked: another one for each volume, so that a host's volumes do not
-    /// all have the same peers, and the same one on every host and at every time (rendezvous hashing).
+    /// all have the same peers, and the same one on every host (rendezvous hashing). A flash with twice as much room is
+    /// the first one of twice as many volumes (Schindelhauer, Schomaker, *Weighted Distributed Hash Tables*, SPAA '05).
     pub fn order(volume: &str, mut offers: Vec<Offer>) -> Vec<Offer> {
         // A checksum alone changes too little with the name of the host. The multiplier is the golden ratio of 32 bits
         // (Knuth, The Art of Computer Programming, volume 3, section 6.4).
@@ -57,7 +61,14 @@ impl Choice {
             let [host, volume] = [&*offer.host, volume].map(|name| crc32c::crc32c(name.as_bytes()));
             mixed(mixed(host) ^ volume)
         };
-        offers.sort_by_key(|offer| (rank(offer), offer.host.clone()));
+        let said: Vec<u64> = offers.iter().filter_map(|offer| offer.room).collect();
+        // One that says nothing, as its Lamina is older, is as good as the mean of the others.
+        let mean = said.iter().sum::<u64>().checked_div(said.len() as u64).unwrap_or(1);
+        let far = |offer: &Offer| {
+            let at = (f64::from(rank(offer)) + 0.5) / 2f64.powi(32);
+            -(1.0 - at).ln() / offer.room.unwrap_or(mean) as f64
+        };
+        offers.sort_by(|a, b| far(a).total_cmp(&far(b)).then_with(|| a.host.cmp(&b.host)));
         offers
     }
 
@@ -117,7 +128,7 @@ mod tests {
 
     fn offer(host: &str, domain: Option<&str>) -> Offer {
         let address = Address::Tcp(format!("{host}:1"));
-        Offer { host: host.into(), address, domain: domain.map(String::from) }
+        Offer { host: host.into(), address, domain: domain.map(String::from), room: None }
     }
 
     #[test]
@@ -164,6 +175,23 @@ mod tests {
             *first.entry(order[0].host.clone()).or_insert(0) += 1;
         }
         assert!(first.len() == 4 && first.values().all(|count| (60..140).contains(count)), "{first:?}");
+    }
+
+    #[test]
+    fn a_flash_with_more_room_has_more_volumes() {
+        let offers: Vec<Offer> = [("a", Some(100)), ("b", Some(300)), ("c", None), ("d", Some(0))]
+            .map(|(host, room)| Offer { room, ..offer(host, None) })
+            .into();
+        let mut first = std::collections::BTreeMap::new();
+        for volume in 0..600 {
+            let order = Choice::order(&format!("vm{volume}"), offers.clone());
+            assert_eq!(order[3].host, "d", "it is full");
+            *first.entry(order[0].host.clone()).or_insert(0) += 1;
+        }
+        // 100, 300 and the mean, 133, of 533 parts.
+        let part = |host: &str, of: u32| first[host] * 533 / 600 * 10 / of;
+        let parts = [part("a", 100), part("b", 300), part("c", 133)];
+        assert!(parts.iter().all(|part| (7..=13).contains(part)), "{first:?}");
     }
 
     #[test]

@@ -81,6 +81,8 @@ pub struct Host {
     address: RefCell<Option<Address>>,
     /// What fails together with it.
     domain: RefCell<Option<String>>,
+    /// What its flash has room for.
+    room: RefCell<Option<Box<dyn Fn() -> u64>>>,
     /// What it shows to them.
     pub(crate) tls: RefCell<Option<MutualTls>>,
     /// The newest version of the protocol that it speaks with them.
@@ -123,6 +125,7 @@ impl Host {
             fence: fence.into(),
             address: RefCell::default(),
             domain: RefCell::default(),
+            room: RefCell::default(),
             tls: RefCell::default(),
             newest: Cell::new(*VERSIONS.end()),
             beaten: Cell::new(None),
@@ -207,6 +210,11 @@ impl Host {
         self.domain.replace(domain);
     }
 
+    /// Says with each beat for how many bytes its flash has room.
+    pub fn has_room(&self, room: impl Fn() -> u64 + 'static) {
+        self.room.replace(Some(Box::new(room)));
+    }
+
     /// It speaks no newer version of the protocol with other hosts.
     pub fn speaks(&self, newest: u16) {
         self.newest.set(newest);
@@ -250,7 +258,8 @@ impl Host {
             let (silent, beat) = self.silence(&host).await?;
             let address = beat.as_ref().and_then(|beat| beat.address.as_ref()?.parse().ok());
             if let Some(address) = address.filter(|_| silent < self.lease_of(beat.as_ref())) {
-                others.push(Offer { host, address, domain: beat.and_then(|beat| beat.domain) });
+                let room = beat.as_ref().and_then(|beat| beat.room);
+                others.push(Offer { host, address, domain: beat.and_then(|beat| beat.domain), room });
             }
         }
         Ok(others)
@@ -317,6 +326,7 @@ impl Host {
             lease,
             address,
             domain: self.domain(),
+            room: self.room.borrow().as_ref().map(|room| room()),
         };
         let began = self.env.now();
         let beaten = self.vault.beat(&name, beat).await;
@@ -399,7 +409,7 @@ impl Host {
                                 newest.holder.clone().filter(|_| record.unfenced == Some(newest.generation));
                             last_beat = beat;
                             self.has_been_fenced(&newest, &record)?;
-                            self.after(&newest, *record)
+                            self.after(&newest, self.fenced_by_vault(*record))
                         }
                         May::Not(why) => return Err(Error::offline(why)),
                         May::Wait(why) => {
@@ -480,11 +490,22 @@ impl Host {
         tracing::info!(volume, generation, mode = ?record.mode, why, "this host has the volume now");
     }
 
+    /// A record that leaves nothing to fence, if the vault does that.
+    fn fenced_by_vault(&self, record: Record) -> Record {
+        match self.vault.fences() {
+            true => Record { unfenced: None, ..record },
+            false => record,
+        }
+    }
+
     /// Fails if the host that had the volume may still write, and nobody has said that it is dead.
     fn has_been_fenced(&self, newest: &Record, next: &Record) -> Result<()> {
         let Some(holder) = newest.holder.as_ref().filter(|_| next.unfenced == Some(newest.generation)) else {
             return Ok(());
         };
+        if self.vault.fences() {
+            return Ok(());
+        }
         let flash = self.holder.borrow().flash;
         let has_all = flash.is_some_and(|flash| newest.mode.members().contains(&flash));
         // Of one host before at a time late writes are known.

@@ -82,6 +82,8 @@ pub struct Situation<'a> {
     pub is_silent: bool,
     /// Another host has the volume, which this one had.
     pub is_fenced: bool,
+    /// The vault keeps late writes from the store.
+    pub fences: bool,
     /// The flash of the host that has the volume; `None` if that is another one.
     pub keeps: Option<&'a Keeps>,
 }
@@ -141,6 +143,15 @@ impl Situation<'_> {
         }
     }
 
+    /// How another host follows one that is silent when the store has everything, and the command for that.
+    fn silent_through(&self, host: &str) -> (String, Takeover, Option<String>) {
+        if self.fences {
+            return ("by itself".into(), Takeover::Automatic, None);
+        }
+        let command = self.is_dead(host);
+        (format!("after `{command}`"), Takeover::Confirmed, Some(command))
+    }
+
     fn is_dead(&self, host: &str) -> String {
         self.vault(&format!("host-is-dead {host}"))
     }
@@ -181,16 +192,16 @@ impl Situation<'_> {
         let members = record.mode.members().len();
         let me = &self.me.host;
         if record.mode == Mode::Through {
-            let command = self.is_dead(me);
+            let (takes, takeover, command) = self.silent_through(me);
             let mut sentence = format!(
                 "every acknowledged write is on the store, and survives the loss of all flashes and hosts; if this \
-                 host is silent, another one takes over after `{command}`"
+                 host is silent, another one takes over {takes}"
             );
             if keeps.wanted > 0 {
                 let why = keeps.waits.as_deref().unwrap_or("peers are about to join");
                 sentence += &format!("; {} wanted: {why}", times(keeps.wanted as u32, "peer"));
             }
-            return promise(sentence, None, Takeover::Confirmed, Some(command));
+            return promise(sentence, None, takeover, command);
         }
         if members > 1 {
             if keeps.there + 1 < members {
@@ -273,17 +284,22 @@ impl Situation<'_> {
         };
         let dead = self.is_dead(host);
         if record.mode == Mode::Through {
+            let (takes, takeover, command) = self.silent_through(host);
             let sentence = match self.is_silent {
+                true if self.fences => format!(
+                    "the store has every write of host {host}, which is silent: this host takes over with the first read \
+                     or write"
+                ),
                 true => format!(
                     "the store has every write of host {host}, which is silent: when it is off, `{dead}` lets another \
                      host take over"
                 ),
                 false => format!(
                     "host {host} has the volume, and the store every write; another host takes over when {host} gives \
-                     it away, or, if it is silent, after `{dead}`"
+                     it away, or, if it is silent, {takes}"
                 ),
             };
-            return promise(sentence, None, Takeover::Confirmed, Some(dead));
+            return promise(sentence, None, takeover, command);
         }
         if record.unfenced.is_some() && members > 1 {
             let (why, command) = match self.is_silent {
@@ -375,6 +391,7 @@ mod tests {
             record: Some(record),
             is_silent,
             is_fenced: false,
+            fences: false,
             keeps,
         };
         of.promise()
@@ -570,12 +587,43 @@ mod tests {
             record: Some(&record),
             is_silent: false,
             is_fenced: true,
+            fences: false,
             keeps: Some(&keeps),
         };
         assert!(of.promise().sentence.contains("a has the volume in generation 2"), "{of:?}");
         let none = Situation { record: None, is_fenced: false, keeps: None, ..of };
         assert!(none.promise().sentence.contains("nobody has had the volume"), "{none:?}");
         assert_eq!(of.is_dead("a"), "lamina vault '/my vault' host-is-dead a");
+    }
+
+    #[test]
+    fn a_vault_that_fences_needs_no_person() {
+        let (me, host) = (holder("b", 2), holder("a", 1));
+        let record = record(Some(host), &[], None);
+        let of = Situation {
+            volume: "vm1",
+            device: "top",
+            vault: "nbd://store/disk",
+            me: &me,
+            record: Some(&record),
+            is_silent: false,
+            is_fenced: false,
+            fences: true,
+            keeps: None,
+        };
+        let keeps = Keeps { is_through: true, ..Keeps::default() };
+        for (of, words) in [
+            (
+                Situation { keeps: Some(&keeps), ..of },
+                "if this host is silent, another one takes over by itself",
+            ),
+            (of, "when a gives it away, or, if it is silent, by itself"),
+            (Situation { is_silent: true, ..of }, "this host takes over with the first read or write"),
+        ] {
+            let said = of.promise();
+            assert_eq!((said.takeover, said.command), (Takeover::Automatic, None));
+            assert!(said.sentence.contains(words), "{}", said.sentence);
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use crate::reservation::Reservation;
 use futures_util::future::{Either, select};
-use lamina_block::{Env, Io, Node, Time};
+use lamina_block::{Env, Io, Node, ReservationKey, Result, SharedStore, Time};
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
 use std::rc::{Rc, Weak};
@@ -15,6 +15,8 @@ const READS: u32 = 4;
 #[derive(Default)]
 pub(crate) struct Reach {
     store: RefCell<Option<Weak<Node>>>,
+    /// What the store is told of this host, if it keeps the vault.
+    end: RefCell<Option<Rc<dyn SharedStore>>>,
     /// The last read has no answer, or has failed.
     is_lost: Cell<bool>,
     /// When the last one began that had an answer.
@@ -22,9 +24,20 @@ pub(crate) struct Reach {
 }
 
 impl Reservation {
-    /// The store, which is read from when this host takes the writes of others.
-    pub fn set_store(&self, store: &Rc<Node>) {
+    /// The store, which is read from when this host takes the writes of others; and its far end, if that keeps the vault.
+    pub fn set_store(&self, store: &Rc<Node>, end: Option<Rc<dyn SharedStore>>) {
         self.reach.store.replace(Some(Rc::downgrade(store)));
+        self.reach.end.replace(end);
+    }
+
+    /// Says to a store that keeps the vault that requests are those of a host which has the volume in this generation.
+    pub(crate) async fn register(&self, generation: u64) -> Result<()> {
+        let end = self.reach.end.borrow().clone();
+        let volume = self.host().volume().uuid.as_u128();
+        match end {
+            Some(end) => end.register(ReservationKey { volume, generation }).await,
+            None => Ok(()),
+        }
     }
 
     /// Whether this host reaches the store, as far as it knows.

@@ -148,6 +148,7 @@ impl Reservation {
             record,
             is_silent,
             is_fenced,
+            fences: host.vault().fences(),
             keeps: is_primary.then_some(&keeps),
         };
         let promise = situation.promise();

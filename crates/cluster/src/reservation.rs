@@ -325,6 +325,7 @@ impl Reservation {
         }
         self.host.set_flash(flash);
         let held = self.host.take(self.longest_wait()).await?;
+        self.register(held.record().generation).await?;
         self.held.replace(Some(Rc::clone(&held)));
         Ok(held)
     }

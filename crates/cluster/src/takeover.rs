@@ -63,7 +63,8 @@ pub fn may_have(record: &Record, me: &Holder, silent: Duration, lease: Duration)
         return May::Not(format!(
             "the store lacks writes of volume {:?} that only flash {} has; it was last held by {last}. Start that \
              host, or connect its flash to this one; if the flash is lost, `lamina vault VAULT accept-loss {}` gives \
-             these writes up, where VAULT is what the key `vault` says",
+             these writes up, where VAULT is what the key `vault` says, or the URI of a \
+             store that is the vault",
             record.name,
             flashes.join(" and "),
             record.name
@@ -133,7 +134,14 @@ mod tests {
     fn a_counter_that_does_not_move_is_silence() {
         let at = |seconds: u64| Time(seconds * 1_000_000_000);
         let beat = |process: u128, counter| {
-            Some(Beat { process: Uuid::from_u128(process), counter, lease: 0, address: None, domain: None })
+            Some(Beat {
+                process: Uuid::from_u128(process),
+                counter,
+                lease: 0,
+                address: None,
+                domain: None,
+                room: None,
+            })
         };
         let mut watch = Watch::default();
         assert_eq!(watch.silent_for(at(9)), Duration::ZERO);

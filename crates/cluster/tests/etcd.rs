@@ -166,7 +166,14 @@ fn a_record_that_is_gone_is_no_new_volume() {
 }
 
 fn beat(counter: u64) -> Beat {
-    Beat { process: Uuid::from_u128(7), counter, lease: 2000, address: None, domain: Some("rack 1".into()) }
+    Beat {
+        process: Uuid::from_u128(7),
+        counter,
+        lease: 2000,
+        address: None,
+        domain: Some("rack 1".into()),
+        room: Some(1 << 40),
+    }
 }
 
 #[test]

@@ -25,6 +25,7 @@ fn vault(env: &Rc<SimEnv>) -> Rc<dyn Vault> {
 struct Mute {
     of: Rc<dyn Vault>,
     is_silent: Rc<Cell<bool>>,
+    fences: bool,
 }
 
 impl Vault for Mute {
@@ -54,12 +55,27 @@ impl Vault for Mute {
             false => self.of.beat(host, beat),
         }
     }
+
+    fn fences(&self) -> bool {
+        self.fences
+    }
 }
 
 /// A host, and what makes it silent.
 fn mute(env: &Rc<SimEnv>, name: &str, flash: u128, fence: Fence) -> (Rc<Host>, Rc<Cell<bool>>) {
+    mute_in(env, name, flash, fence, false)
+}
+
+/// The same, with a vault that keeps late writes from the store, or does not.
+fn mute_in(
+    env: &Rc<SimEnv>,
+    name: &str,
+    flash: u128,
+    fence: Fence,
+    fences: bool,
+) -> (Rc<Host>, Rc<Cell<bool>>) {
     let is_silent = Rc::new(Cell::new(false));
-    let vault = Rc::new(Mute { of: vault(env), is_silent: Rc::clone(&is_silent) });
+    let vault = Rc::new(Mute { of: vault(env), is_silent: Rc::clone(&is_silent), fences });
     (Host::start(Rc::clone(env) as _, vault, volume(), holder(name, flash), LEASE, fence), is_silent)
 }
 
@@ -156,6 +172,28 @@ fn a_host_that_is_only_silent_keeps_its_volume_until_somebody_says_that_it_is_de
         let e = held.until_fenced().await.expect("another one has it");
         assert!(e.kind() == ErrorKind::Fenced && e.message().contains("b (flash"), "{e}");
         assert!(env.now().since(began) < LEASE / 2);
+    });
+}
+
+#[test]
+fn a_vault_that_fences_needs_nobody_to_say_that_a_host_is_dead() {
+    simulate(3, |env| async move {
+        let of = |name: &str, flash: u128| mute_in(&env, name, flash, Fence::Confirmed, true);
+        let ((a, a_is_silent), (b, _)) = (of("a", 1), of("b", 2));
+        let held = a.take(LONG).await.expect("nobody has it");
+        let e = b.take(2 * LEASE).await.err().expect("its host is alive");
+        assert_eq!(e.kind(), ErrorKind::Busy, "{e}");
+        a_is_silent.set(true);
+        let taken = b.take(LONG).await.expect("its host is silent").record();
+        assert_eq!((taken.generation, taken.unfenced, &taken.previous), (2, None, &Some(holder("a", 1))));
+        let e = held.change(|record| record.checkpoint = 9).await.expect_err("it is fenced");
+        assert_eq!(e.kind(), ErrorKind::Fenced, "{e}");
+        // What only a flash has is still left to that.
+        let (c, _) = of("c", 3);
+        drop(b.take(LONG).await.expect("its own").change(|record| record.mode = back(&[2])).await);
+        b.stop();
+        let e = c.take(LONG).await.err().expect("it lacks what the store lacks");
+        assert!(e.kind() == ErrorKind::Offline && e.message().contains("accept-loss"), "{e}");
     });
 }
 

@@ -4,9 +4,10 @@
 mod common;
 
 use common::{Done, VOLUME, changes, first, never, next, simulate};
-use lamina_block::{Env, ErrorKind, Folder, Pending, Result};
-use lamina_cluster::vault::{Beat, FolderVault, Outcome, Record, Vault, settle};
+use lamina_block::{Env, Error, ErrorKind, Folder, Pending, Records, ReservationKey, Result, SharedStore};
+use lamina_cluster::vault::{Beat, FolderVault, Outcome, Record, StoreRecords, StoreVault, Vault, settle};
 use lamina_sim::{SimEnv, SimFolder, Simulation};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 use uuid::Uuid;
@@ -60,6 +61,157 @@ fn of_several_that_change_a_record_at_once_one_does() {
         let versions = race(seed, one_in, |env| vault(env).0).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         assert!(versions >= 10, "seed {seed}: {versions}");
     }
+}
+
+/// The store that keeps the records, beside those who ask it: calls and answers get lost.
+struct Near {
+    env: Rc<SimEnv>,
+    records: Rc<StoreRecords>,
+    one_in: u32,
+    /// What was preempted.
+    preempted: RefCell<Vec<ReservationKey>>,
+}
+
+impl Near {
+    fn new(env: &Rc<SimEnv>, one_in: u32) -> Rc<Near> {
+        let records = StoreRecords::new(vault(env).0);
+        Rc::new(Near { env: Rc::clone(env), records, one_in, preempted: RefCell::default() })
+    }
+
+    fn is_lost(&self) -> bool {
+        self.one_in > 0 && self.env.random().is_multiple_of(self.one_in.into())
+    }
+
+    /// What it says to these bytes.
+    async fn says(self: &Rc<Self>, question: &str) -> String {
+        let answer = self.records.answer(question.into()).await.expect("answered");
+        assert_eq!(answer.preempts, None);
+        String::from_utf8(answer.bytes).expect("text")
+    }
+}
+
+struct Asks(Rc<Near>);
+
+impl SharedStore for Asks {
+    fn place(&self) -> String {
+        "nbd://store/disk".into()
+    }
+
+    fn ask(&self, question: Vec<u8>) -> Pending<Vec<u8>> {
+        let near = Rc::clone(&self.0);
+        Box::pin(async move {
+            let pause = near.env.random() % 5_000_000;
+            near.env.sleep(Duration::from_nanos(pause)).await;
+            if near.is_lost() {
+                return Err(Error::offline("the question is lost"));
+            }
+            let answer = near.records.answer(question).await?;
+            near.preempted.borrow_mut().extend(answer.preempts);
+            match near.is_lost() {
+                true => Err(Error::offline("the answer is lost")),
+                false => Ok(answer.bytes),
+            }
+        })
+    }
+
+    fn register(&self, _: ReservationKey) -> Pending {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+fn of_store(near: &Rc<Near>) -> Rc<dyn Vault> {
+    Rc::new(StoreVault::new(Rc::new(Asks(Rc::clone(near)))))
+}
+
+#[test]
+fn of_several_that_ask_a_store_at_once_one_does() {
+    for (seed, one_in) in (0..300).map(|seed| (seed, [0, 3, 10][seed as usize % 3])) {
+        let near = OnceCell::new();
+        let make = move |env: &Rc<SimEnv>| of_store(near.get_or_init(|| Near::new(env, one_in)));
+        // At the end there is another process, which loses nothing.
+        let asked = Cell::new(0);
+        let make = move |env: &Rc<SimEnv>| {
+            asked.set(asked.get() + 1);
+            if asked.get() <= 5 { make(env) } else { of_store(&Near::new(env, 0)) }
+        };
+        let versions = race(seed, one_in, make).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        // Three times as many losses as without a store in between.
+        assert!(versions >= 5, "seed {seed}: {versions}");
+    }
+}
+
+#[test]
+fn a_store_says_whose_requests_are_over() {
+    simulate(5, |env| async move {
+        let near = Near::new(&env, 0);
+        let vault = of_store(&near);
+        assert!(vault.fences());
+        let key = |generation| ReservationKey { volume: VOLUME.as_u128(), generation };
+        let is_newest = async |generation| near.records.is_newest(key(generation)).await.expect("read");
+        assert!(!is_newest(1).await);
+        let one = first(&env, "a");
+        assert_eq!(vault.append(&one).await, Ok(Outcome::Done));
+        let two = next(&env, "b", Some(one.clone()));
+        assert_eq!(vault.append(&two).await, Ok(Outcome::Done));
+        assert!(is_newest(2).await && !is_newest(1).await && !is_newest(3).await);
+        // A change in the same generation, and one that is lost.
+        let more = Record { version: 3, checkpoint: 7, ..two.clone() };
+        assert_eq!(vault.append(&more).await, Ok(Outcome::Done));
+        let late = next(&env, "a", Some(one));
+        assert_eq!(vault.append(&late).await, Ok(Outcome::Lost(Box::new(more.clone()))));
+        assert_eq!(*near.preempted.borrow(), [key(1), key(2), key(2)]);
+        // Nobody has it: nobody writes.
+        let given = Record { version: 4, holder: None, ..more };
+        assert_eq!(vault.append(&given).await, Ok(Outcome::Done));
+        assert_eq!(near.preempted.borrow().last(), Some(&key(3)));
+        assert!(!is_newest(2).await && !is_newest(3).await);
+        let beat = Beat { process: VOLUME, counter: 1, lease: 5000, address: None, domain: None, room: None };
+        vault.beat("a.x", beat.clone()).await.expect("beaten");
+        assert_eq!(vault.heard("a.x").await, Ok(Some(beat)));
+        assert_eq!(vault.heard("b.x").await, Ok(None));
+        assert_eq!(vault.beating().await, Ok(vec!["a.x".to_owned()]));
+        assert_eq!(vault.volumes().await, Ok(vec![VOLUME]));
+    });
+}
+
+#[test]
+fn an_export_is_that_of_one_volume() {
+    simulate(6, |env| async move {
+        let near = Near::new(&env, 0);
+        let vault = of_store(&near);
+        assert_eq!(vault.append(&first(&env, "a")).await, Ok(Outcome::Done));
+        let other = Record { volume: Uuid::from_u128(0x12), name: "vm2".into(), ..first(&env, "a") };
+        let e = vault.append(&other).await.expect_err("it has another volume");
+        let words = "this export is that of volume \"vm1\", and not of \"vm2\"";
+        assert!(e.kind() == ErrorKind::Invalid && e.message().contains(words), "{e}");
+    });
+}
+
+#[test]
+fn a_store_answers_strangers_with_what_is_wrong() {
+    simulate(7, |env| async move {
+        let near = Near::new(&env, 0);
+        let folder = env.shared_folder("/vault");
+        folder.put("secret.beat", b"{}");
+        for (question, words) in [
+            ("", "no question"),
+            ("{\"version\":1,\"question\":\"format\"}", "no question"),
+            ("{\"version\":2,\"question\":\"volumes\"}", "version 2 are not known here"),
+            ("{\"version\":1,\"question\":{\"heard\":\"../secret\"}}", "a name of letters"),
+            ("{\"version\":1,\"question\":{\"heard\":\".partial-a\"}}", "a name of letters"),
+            ("{\"version\":1,\"question\":{\"heard\":\"\"}}", "a name of letters"),
+        ] {
+            let said = near.says(question).await;
+            assert!(said.contains("failed") && said.contains(words), "{question}: {said}");
+        }
+        let long = format!("{{\"version\":1,\"question\":{{\"heard\":{:?}}}}}", "a".repeat(200));
+        assert!(near.says(&long).await.contains("a name of letters"));
+        assert_eq!(folder.names(), ["secret.beat"]);
+        // A record that contradicts itself is kept out.
+        let wrong = Record { since: 9, ..first(&env, "a") };
+        let e = of_store(&near).append(&wrong).await.expect_err("since before it was");
+        assert!(e.message().contains("contradict each other"), "{e}");
+    });
 }
 
 /// A vault that replaces one file, whose version it has looked at before.

@@ -196,6 +196,7 @@ pub(crate) fn exports(drafts: &[Draft], exports: &[Export], report: &mut Report)
     }
     same_path(drafts, exports, report);
     same_listener(exports, report);
+    past_a_vault(exports, report);
     if !report.has_errors() {
         open_to_all(exports, report);
         shared(drafts, exports, report);
@@ -272,6 +273,33 @@ fn same_listener(exports: &[Export], report: &mut Report) {
                 format!("differs from that of export {}, which has the same address", quoted(&first.name));
             let subject = Subject::Export(export.name.clone());
             report.error(subject, Some(key), Some(export.places.of_listener(key)), &message);
+        }
+    }
+}
+
+/// What hosts share is not written past the records of which may.
+fn past_a_vault(exports: &[Export], report: &mut Report) {
+    for export in exports.iter().filter(|export| !export.read_only) {
+        let kept = |other: &&Export| {
+            other.vault.is_some() && other.device == export.device && other.name != export.name
+        };
+        if let Some(other) = exports.iter().find(kept) {
+            let message = format!(
+                "is exported as {} too, for the host alone that its \"vault\" names: add read-only = true here",
+                quoted(&other.name)
+            );
+            let subject = Subject::Export(export.name.clone());
+            report.error(subject, Some("device"), Some(export.places.device.clone()), &message);
+        }
+    }
+    let mut vaults: HashMap<PathBuf, &Export> = HashMap::new();
+    for export in exports {
+        let Some(vault) = &export.vault else { continue };
+        let first = *vaults.entry(plain(vault)).or_insert(export);
+        if first.name != export.name {
+            let message = format!("is that of export {}: each has a folder of its own", quoted(&first.name));
+            let subject = Subject::Export(export.name.clone());
+            report.error(subject, Some("vault"), Some(export.places.vault.clone()), &message);
         }
     }
 }

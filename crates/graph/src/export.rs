@@ -61,6 +61,8 @@ pub struct Export {
     /// The group of its Unix sockets, by name or number; the daemon's when `None`. The same for all exports of one NBD
     /// address.
     pub socket_group: Option<String>,
+    /// The folder with the records of the hosts that share it over NBD, if it keeps these.
+    pub vault: Option<PathBuf>,
     /// Where keys stand in the file.
     pub(crate) places: Places,
 }
@@ -75,6 +77,7 @@ pub(crate) struct Places {
     pub vhost_user: Range<usize>,
     pub socket_mode: Range<usize>,
     pub socket_group: Range<usize>,
+    pub vault: Range<usize>,
 }
 
 /// The keys as they stand in the file.
@@ -95,6 +98,7 @@ struct Keys {
     memory_files: Option<MemoryFiles>,
     socket_mode: Option<String>,
     socket_group: Option<String>,
+    vault: Option<PathBuf>,
 }
 
 /// Which files a front-end may share as its guest's memory.
@@ -150,6 +154,7 @@ pub(crate) fn read(name: &str, section: &Section<'_>, base: &Path, report: &mut 
         any_memory: keys.memory_files == Some(MemoryFiles::Any),
         socket_mode: keys.socket_mode.as_deref().and_then(mode).unwrap_or(OWNER_ONLY),
         socket_group: keys.socket_group,
+        vault: keys.vault.map(|vault| base.join(vault)),
         places: Places {
             header: section.header.clone(),
             device: at("device"),
@@ -158,6 +163,7 @@ pub(crate) fn read(name: &str, section: &Section<'_>, base: &Path, report: &mut 
             vhost_user: at("vhost-user"),
             socket_mode: at("socket-mode"),
             socket_group: at("socket-group"),
+            vault: at("vault"),
         },
     })
 }
@@ -214,6 +220,15 @@ fn check_values(keys: &Keys, section: &Section<'_>, at: &dyn Fn(&str) -> Range<u
     }
     if keys.nbd.is_none() && keys.tls.is_some() {
         wrong("tls", "is for \"nbd\", which this export does not have");
+    }
+    if keys.vault.is_some() && keys.vhost_user.is_some() {
+        wrong(
+            "vault",
+            "is for hosts that share the export over \"nbd\" alone: a guest of \"vhost-user\" is none of them",
+        );
+    }
+    if keys.vault.is_some() && keys.nbd.is_none() {
+        wrong("vault", "is for \"nbd\", which this export does not have");
     }
     let for_guests = [
         ("queues", keys.queues.is_some()),

@@ -154,11 +154,11 @@ pub enum Command {
     Calibrate(Calibrate),
     /// Show which hosts have the volumes of a vault, and settle what no host may decide.
     ///
-    /// A vault is the folder that devices of kind `reservation` name. Without an action: its volumes, the host that has
+    /// A vault is what devices of kind `reservation` name: a folder, or etcd; without that key it is with their store,
+    /// whose URI is given here. Without an action: its volumes, the host that has
     /// each of them, and where the writes are that the store lacks. Nothing is asked of any daemon.
-    #[command(
-        after_help = "Examples: lamina vault /mnt/shared/vault; lamina vault /mnt/shared/vault host-is-dead a"
-    )]
+    #[command(after_help = "Examples: lamina vault /mnt/shared/vault; lamina vault nbd://store:10809/disk \
+                      accept-loss vm1")]
     Vault(Vault),
     /// List the kinds of layers that a hierarchy file may use.
     Kinds(Kinds),

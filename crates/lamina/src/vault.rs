@@ -4,13 +4,17 @@ use crate::cli::{self, VaultAction};
 use crate::confirm::confirm;
 use crate::exit::Failure;
 use crate::show;
-use lamina_block::{Env, Result};
+use lamina_block::{Env, Manage, Result, far_end};
 use lamina_cluster::amend::{accept_loss, declare_dead, is_awaited};
 use lamina_cluster::host::Name;
-use lamina_cluster::vault::{Certificates, Holder, Mode, Place, Record, Vault};
+use lamina_cluster::vault::{Certificates, Holder, Mode, Place, Record, StoreVault, Vault};
 use lamina_host::{Options, Reactor};
+use lamina_nbd::client;
+use lamina_tls::ClientTls;
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Duration;
 
 const TITLES: [&str; 5] = ["VOLUME", "HOST", "GENERATION", "ONLY ON FLASH", "LAST HELD BY"];
 /// Columns that hold text.
@@ -23,12 +27,17 @@ pub fn run(args: &cli::Vault) -> std::result::Result<(), Failure> {
     let env: Rc<dyn Env> = reactor.env();
     let place = match &args.place {
         Place::Folder(folder) => Place::Folder(std::path::absolute(folder)?),
-        etcd => etcd.clone(),
+        elsewhere => elsewhere.clone(),
     };
     let told = |e: lamina_block::Error| Failure::failed(format!("{}: {e}", args.place));
     let own = args.certificate.clone().zip(args.key.clone());
-    let certificates = args.ca.clone().map(|ca| Certificates { ca, own });
-    let vault = place.open(&env, certificates.as_ref()).map_err(told)?;
+    let vault = match &place {
+        Place::Store(uri) => reactor.run(of_store(&env, uri, args.ca.as_deref(), own)).map_err(told)?,
+        place => {
+            let certificates = args.ca.clone().map(|ca| Certificates { ca, own });
+            place.open(&env, certificates.as_ref()).map_err(told)?
+        }
+    };
     let mut out = std::io::stdout().lock();
     match &args.action {
         None => {
@@ -75,6 +84,21 @@ pub fn run(args: &cli::Vault) -> std::result::Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// The vault that a store keeps.
+async fn of_store(
+    env: &Rc<dyn Env>,
+    uri: &str,
+    ca: Option<&Path>,
+    own: Option<(PathBuf, PathBuf)>,
+) -> Result<Rc<dyn Vault>> {
+    let target: client::Target = uri.parse()?;
+    let own = own.as_ref().map(|(certificate, key)| (&**certificate, &**key));
+    let tls = ca.map(|ca| ClientTls::load(ca, own, target.host())).transpose()?;
+    let options = client::Options { tls, reconnect: Duration::ZERO, ..client::Options::default() };
+    let store = client::Client::connect(env, target, options).await?;
+    Ok(Rc::new(StoreVault::new(far_end(store.shared())?)))
 }
 
 /// The newest records of all volumes, by name.

@@ -8,6 +8,7 @@
 //! use is bounded by configuration.
 
 pub mod client;
+pub mod context;
 pub mod errno;
 pub mod inbox;
 pub mod server;

@@ -21,6 +21,7 @@ async fn served(rig: Rc<Rig>, connections: u32) -> Result<Rc<Node>> {
         node,
         read_only: false,
         memory: Rc::default(),
+        records: None,
     })?;
     let listener = env.listen("tcp:server:0".parse()?)?;
     let address = listener.address().to_string();

@@ -309,6 +309,7 @@ fn exports_have_names() {
             node: Rc::clone(&world.node),
             read_only: true,
             memory: Rc::default(),
+            records: None,
         };
         world.server.add(second.clone()).expect("a new name");
         assert!(world.server.add(second).is_err(), "the name is taken");
@@ -328,6 +329,7 @@ fn removing_an_export_ends_its_connections_only() {
             node: Rc::clone(&world.node),
             read_only: false,
             memory: Rc::default(),
+            records: None,
         };
         world.server.add(second).expect("a new name");
         let (_, stays) = world.client(connections(1)).await.expect("connects");

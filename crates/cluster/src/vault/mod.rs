@@ -16,11 +16,13 @@ mod etcd;
 mod folder;
 mod place;
 mod record;
+mod store;
 
 pub use etcd::{EtcdVault, Member};
 pub use folder::FolderVault;
 pub use place::{Certificates, ETCD, Place};
 pub use record::{Holder, Mode, NAME_MAX, RECORD_MAX, Record, is_name};
+pub use store::{StoreRecords, StoreVault};
 
 use lamina_block::{Env, Pending, Result};
 use serde::{Deserialize, Serialize};
@@ -55,6 +57,9 @@ pub struct Beat {
     /// The fault domain in which it is, if it says one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
+    /// Bytes of its flash that hold nothing which a store lacks, if it takes writes of other hosts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub room: Option<u64>,
 }
 
 fn is_none(lease: &u64) -> bool {
@@ -76,6 +81,10 @@ pub trait Vault {
     fn beat(&self, host: &str, beat: Beat) -> Pending;
     /// The names under which there are beats, in no order.
     fn beating(&self) -> Pending<Vec<String>>;
+    /// True if nothing of an older generation reaches the store any more when a record was appended.
+    fn fences(&self) -> bool {
+        false
+    }
 }
 
 /// Appends a record, and asks again until the outcome is known, however long the vault does not answer: that is logged.

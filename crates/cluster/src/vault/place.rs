@@ -1,4 +1,4 @@
-//! Where a vault is: a folder, or etcd.
+//! Where a vault is: a folder, etcd, or the store itself.
 
 use super::etcd::{EtcdVault, Member};
 use super::{FolderVault, Vault};
@@ -26,6 +26,8 @@ pub enum Place {
         /// Without slashes around it.
         prefix: String,
     },
+    /// `nbd://HOST:PORT/EXPORT`, or another URI of NBD: the export whose server keeps the records.
+    Store(String),
 }
 
 /// The PEM files with which etcd and its clients know each other.
@@ -35,6 +37,12 @@ pub struct Certificates {
     pub ca: PathBuf,
     /// The certificate that this client shows, if etcd wants one, and its key.
     pub own: Option<(PathBuf, PathBuf)>,
+}
+
+/// True for a URI of NBD.
+fn is_uri(text: &str) -> bool {
+    let scheme = text.split_once("://").map(|(scheme, _)| scheme);
+    scheme.is_some_and(|scheme| ["nbd", "nbds", "nbd+unix", "nbds+unix"].contains(&scheme))
 }
 
 fn is_member(member: &str) -> bool {
@@ -48,6 +56,9 @@ impl FromStr for Place {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Place> {
+        if is_uri(text) {
+            return Ok(Place::Store(text.into()));
+        }
         let Some(rest) = text.strip_prefix(ETCD) else {
             return match text {
                 "" => Err(Error::invalid("a vault is a folder, or \"etcd:HOST:PORT,HOST:PORT,HOST:PORT\"")),
@@ -79,6 +90,7 @@ impl fmt::Display for Place {
         match self {
             Place::Folder(folder) => write!(f, "{}", folder.display()),
             Place::Etcd { members, prefix } => write!(f, "{ETCD}{}/{prefix}", members.join(",")),
+            Place::Store(uri) => f.write_str(uri),
         }
     }
 }
@@ -88,16 +100,17 @@ impl Place {
     pub fn from(self, base: impl Fn(&Path) -> PathBuf) -> Place {
         match self {
             Place::Folder(folder) => Place::Folder(base(&folder)),
-            etcd => etcd,
+            elsewhere @ (Place::Etcd { .. } | Place::Store(_)) => elsewhere,
         }
     }
 
-    /// The vault there. Nothing is asked of it yet.
+    /// The vault there. Nothing is asked of it yet. A store is reached by its sink ([`super::StoreVault`]).
     pub fn open(&self, env: &Rc<dyn Env>, certificates: Option<&Certificates>) -> Result<Rc<dyn Vault>> {
         match self {
             Place::Folder(_) if certificates.is_some() => {
                 Err(Error::invalid("a vault in a folder needs no certificates: those are for one in etcd"))
             }
+            Place::Store(_) => Err(Error::invalid("a store keeps the vault of those who reach it")),
             Place::Folder(folder) => {
                 Ok(Rc::new(FolderVault::new(Rc::clone(env), env.folder(folder.clone())?)))
             }
@@ -139,6 +152,8 @@ mod tests {
             ("etcd:10.0.0.1:2379,[fd00::2]:2379,c.example:2379", {
                 etcd(&["10.0.0.1:2379", "[fd00::2]:2379", "c.example:2379"], "lamina")
             }),
+            ("nbd://store:10809/disk", Place::Store("nbd://store:10809/disk".into())),
+            ("nbds+unix:///disk?socket=/s", Place::Store("nbds+unix:///disk?socket=/s".into())),
             ("etcd:a:2379/site-1/lamina", etcd(&["a:2379"], "site-1/lamina")),
         ];
         for (text, place) in cases {

@@ -19,13 +19,14 @@ pub struct Cluster {
 /// Arguments of `vault`.
 #[derive(Args, Debug)]
 pub struct Vault {
-    /// The vault, as the key `vault` of devices has it: a folder, or etcd:HOST:PORT,HOST:PORT,HOST:PORT.
+    /// The vault: as the key `vault` of devices has it, a folder, or etcd:HOST:PORT,HOST:PORT,HOST:PORT; or, where the
+    /// store keeps it, the URI of that, such as nbd://HOST:PORT/EXPORT.
     #[arg(value_name = "VAULT")]
     pub place: Place,
-    /// The authorities that certificates of etcd must come from: a PEM file. With it the connection is encrypted.
+    /// The authorities that certificates of etcd, or of the store, must come from: a PEM file. With it the connection is encrypted.
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// The certificate to show to etcd.
+    /// The certificate to show to it.
     #[arg(long, value_name = "FILE", requires = "key", requires = "ca")]
     pub certificate: Option<PathBuf>,
     /// Its private key.

@@ -2,9 +2,11 @@
 
 use super::groups;
 use crate::api;
-use lamina_block::{Address, Budget, Env, Error, ErrorKind, Listener, Node, Result};
+use lamina_block::{Address, Budget, Env, Error, ErrorKind, Listener, Node, Records, Result};
+use lamina_cluster::vault::{FolderVault, StoreRecords};
 use lamina_graph::{Export, Hierarchy, Tls};
 use lamina_host::{Access, Host};
+use lamina_nbd::client::uri;
 use lamina_nbd::server as nbd;
 use lamina_tls::ServerTls;
 use lamina_vhost_user as vhost_user;
@@ -218,6 +220,7 @@ impl Exports {
             node,
             read_only: export.read_only,
             memory,
+            records: export.vault.as_deref().map(|vault| records(host, vault)).transpose()?,
         };
         self.nbd[at].server.add(info)
     }
@@ -338,28 +341,15 @@ fn load_tls(host: &Host, tls: &Tls) -> Result<ServerTls> {
     loaded.map_err(|e| Error::new(e.kind(), format!("key \"tls\": {e}")))
 }
 
-/// How NBD tools write the place of an export (the NBD URI specification).
-fn uri(address: &Address, name: &str, tls: bool) -> String {
-    let scheme = if tls { "nbds" } else { "nbd" };
-    match address {
-        Address::Unix(path) => {
-            format!(
-                "{scheme}+unix:///{name}?socket={}",
-                crate::uri::encoded(&path.display().to_string(), "/")
-            )
-        }
-        Address::Tcp(host) => format!("{scheme}://{host}/{name}"),
+/// What keeps the records of an export that hosts share.
+fn records(host: &Rc<Host>, folder: &Path) -> Result<Rc<dyn Records>> {
+    let told = |e: Error| Error::new(e.kind(), format!("key \"vault\": {}: {e}", folder.display()));
+    if !folder.is_dir() {
+        let message = "there is no such folder: make it, unless it is on a file system that is not mounted; an empty \
+                       one says that no host has ever had the volume";
+        return Err(told(Error::offline(message)));
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn uris_are_as_nbd_tools_read_them() {
-        let unix = Address::Unix("/run/a b&c.sock".into());
-        assert_eq!(uri(&unix, "vm1", false), "nbd+unix:///vm1?socket=/run/a%20b%26c.sock");
-        assert_eq!(uri(&Address::Tcp("[::1]:10809".into()), "vm1", true), "nbds://[::1]:10809/vm1");
-    }
+    let env = Rc::clone(host) as Rc<dyn Env>;
+    let vault = FolderVault::new(Rc::clone(&env), env.folder(folder.into()).map_err(told)?);
+    Ok(StoreRecords::new(Rc::new(vault)))
 }

@@ -6,8 +6,9 @@
 //!      host b: vm ─▶ reservation ─┘  (refused)     └─ host a has it, and is alive
 //! ```
 //!
-//! The *vault* is what all hosts reach: a folder on a file system of their own choice, or etcd. It has a record for
-//! each volume: which host has it, and whether only a flash has some of its writes. The record is compared and set, and
+//! The *vault* is what all hosts reach: the store itself, if that is an export of Lamina with the key `vault`; or a
+//! folder on a file system of their own choice, or etcd. It has a record for each volume: which host has it, and
+//! whether only a flash has some of its writes. The record is compared and set, and
 //! no lock: a host that was paused finds that its record was followed by another one. The format is in
 //! `docs/formats/vault.md`.
 //!
@@ -19,14 +20,16 @@
 //!
 //! A host beats four times in a lease. One that has been silent for a lease may be dead; or it is cut off from the
 //! vault alone, and still writes to the store. So its volume is not taken away from it unless a person says that it is
-//! dead: `lamina vault VAULT host-is-dead HOST`. If it was not, it notices within a quarter of a lease, and all its
+//! dead: `lamina vault VAULT host-is-dead HOST`. A store that is the vault needs no such word: before it answers that
+//! another host has the volume, all requests of the one before have ended, and later ones are refused. If a host was
+//! not dead, it notices within a quarter of a lease, and all its
 //! requests fail from then on (*fenced*), until the device is opened again. `lamina cluster` shows the hosts, and what
 //! the volume survives now.
 //!
 //! Keys:
 //! * `over`: the store. No superblock may be on it, as two hosts would write that: a sink of kind `nbd`, or a `file`
 //!   that is no member of the hierarchy.
-//! * `vault`: the folder, or `"etcd:HOST:PORT,HOST:PORT,HOST:PORT"`: the members of etcd 3.4 or later, which are asked
+//! * `vault` (none: the store itself, an export of Lamina with the key `vault`): the folder, or `"etcd:HOST:PORT,HOST:PORT,HOST:PORT"`: the members of etcd 3.4 or later, which are asked
 //!   one after the other until one answers. Keys begin with `lamina/`, or with `PREFIX/` if `/PREFIX` follows. etcd
 //!   keeps old revisions of beats until its quota is full: give it `--auto-compaction-retention=1h`.
 //! * `vault-tls` (none): for a vault in etcd that speaks TLS: a table with `ca`, and `certificate` and `key` of this
@@ -58,13 +61,13 @@ mod tls;
 
 use lamina_block::{
     Address, Build, Config, Consent, Effect, Error, Figure, Geometry, Interval, Io, Layer, Made, Manage,
-    Node, Notice, Op, Outside, Over, Passthrough, Pending, Result, Step, Traits, Unit,
+    Node, Notice, Op, Outside, Over, Passthrough, Pending, Result, Step, Traits, Unit, far_end,
 };
 use lamina_cluster::host::{Fence, Host, Name};
 use lamina_cluster::promise::Keeps;
 use lamina_cluster::report::Own;
 use lamina_cluster::reservation::Reservation;
-use lamina_cluster::vault::{Certificates, ETCD, Holder, Place, is_name};
+use lamina_cluster::vault::{Certificates, ETCD, Holder, Place, StoreVault, Vault, is_name};
 use lamina_cluster::wire::VERSIONS;
 use lamina_tls::MutualTls;
 use serde::Deserialize;
@@ -79,7 +82,7 @@ use tls::Tls;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Keys {
-    vault: String,
+    vault: Option<String>,
     vault_tls: Option<VaultTls>,
     volume: String,
     host: String,
@@ -112,6 +115,9 @@ impl VaultTls {
         Ok(Certificates { ca: path(&self.ca), own })
     }
 }
+
+/// The kind of a store that can keep its vault.
+const STORE: &str = "nbd";
 
 fn newest() -> u16 {
     *VERSIONS.end()
@@ -205,7 +211,7 @@ impl Config for Keys {
         ..Traits::NONE
     };
 
-    fn check(&self, _over: &Over<'_>) -> Result<()> {
+    fn check(&self, over: &Over<'_>) -> Result<()> {
         let domain = self.domain.iter().map(|domain| ("domain", domain));
         for (key, name) in [("volume", &self.volume), ("host", &self.host)].into_iter().chain(domain) {
             if !is_name(name) {
@@ -215,9 +221,20 @@ impl Config for Keys {
             }
         }
         let wrong = |e: Error| Error::invalid(format!("vault: {}", e.message()));
-        match (self.vault.parse::<Place>().map_err(wrong)?, &self.vault_tls) {
-            (Place::Folder(_), Some(_)) => {
-                return Err(Error::invalid("vault-tls: is for a vault in etcd, and this one is a folder"));
+        match (self.vault.as_deref().map(str::parse).transpose().map_err(wrong)?, &self.vault_tls) {
+            (Some(Place::Store(_)), _) => {
+                let message = "vault: a vault that the store keeps is found below this device: leave the key out";
+                return Err(Error::invalid(message));
+            }
+            (None, _) if over.kinds.first().is_some_and(|kind| kind.name != STORE) => {
+                let message = format!(
+                    "vault: is missing: a folder, or \"etcd:HOST:PORT,HOST:PORT,HOST:PORT\"; only a store of kind \"{STORE}\" \
+                     can keep the vault itself"
+                );
+                return Err(Error::invalid(message));
+            }
+            (Some(Place::Folder(_)) | None, Some(_)) => {
+                return Err(Error::invalid("vault-tls: is for a vault in etcd, and this one is not"));
             }
             (_, Some(tls)) => drop(tls.certificates(Path::to_path_buf)?),
             (_, None) => {}
@@ -261,9 +278,23 @@ impl Config for Keys {
                 Some(Tls::On(files)) => Some(files.load(&with, &self.host)?),
                 Some(Tls::Off) | None => None,
             };
-            let place = self.vault.parse::<Place>()?.from(|folder| with.path(folder));
-            let certificates = self.vault_tls.as_ref().map(|tls| tls.certificates(|path| with.path(path)));
-            let vault = place.open(&with.env, certificates.transpose()?.as_ref())?;
+            let (name, child) = (with.name.clone(), with.child());
+            let mut store = None;
+            let (place, vault) = match &self.vault {
+                Some(place) => {
+                    let place = place.parse::<Place>()?.from(|folder| with.path(folder));
+                    let certificates = self.vault_tls.as_ref().map(|tls| tls.certificates(|path| with.path(path)));
+                    let vault = place.open(&with.env, certificates.transpose()?.as_ref())?;
+                    (place.to_string(), vault)
+                }
+                None => {
+                    let end = far_end(child.shared())?;
+                    let vault = Rc::new(StoreVault::new(Rc::clone(&end))) as Rc<dyn Vault>;
+                    let place = end.place();
+                    store = Some(end);
+                    (place, vault)
+                }
+            };
             let holder = Holder { host: self.host, flash: None };
             let volume = Name::new(&self.volume);
             let host =
@@ -272,10 +303,8 @@ impl Config for Keys {
             host.speaks(self.protocol);
             tls.into_iter().for_each(|tls| host.secure(tls));
             let listen = self.listen.as_deref().map(str::parse).transpose()?;
-            let (name, child) = (with.name.clone(), with.child());
-            let reservation =
-                Reservation::new(host, place.to_string(), listen, self.settles.map(|settles| settles.0));
-            reservation.set_store(&child);
+            let reservation = Reservation::new(host, place, listen, self.settles.map(|settles| settles.0));
+            reservation.set_store(&child, store);
             Ok(Rc::new(Reserved { name, child, volume: self.volume, reservation }) as Made)
         })
     }

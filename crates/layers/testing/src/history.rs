@@ -47,9 +47,14 @@ pub struct History {
 
 /// What write `id` puts into a block.
 pub fn bytes(id: u64, block: u64) -> Vec<u8> {
-    let word = |i: u64| if i.is_multiple_of(2) { id } else { block };
-    let word = |i: u64| if id == 0 { 0 } else { word(i) };
-    (0..BLOCK / 8).flat_map(|i| word(i).to_le_bytes()).collect()
+    let words = if id == 0 { [0, 0] } else { [id, block] };
+    words.map(u64::to_le_bytes).as_flattened().repeat(BLOCK as usize / 16)
+}
+
+/// The write that has put these bytes into a block, if one write has.
+fn id_of(found: &[u8], block: u64) -> Option<u64> {
+    let id = u64::from_le_bytes(*found.first_chunk()?);
+    (bytes(id, block) == found).then_some(id)
 }
 
 impl History {
@@ -78,7 +83,8 @@ impl History {
 
     /// Which write of a block `found` is, of those that there were, in their order; `None` if there is no such.
     pub fn place(&self, block: u64, found: &[u8]) -> Option<usize> {
-        self.blocks.borrow().get(&block)?.iter().rposition(|write| bytes(write.id, block) == found)
+        let id = id_of(found, block)?;
+        self.blocks.borrow().get(&block)?.iter().rposition(|write| write.id == id)
     }
 
     /// Checks a block. What `certain` says is certain rules out what was written before it; what was submitted after
@@ -87,10 +93,12 @@ impl History {
         let blocks = self.blocks.borrow();
         let writes = blocks.get(&block).map_or(&[][..], Vec::as_slice);
         let newest = writes.iter().rposition(certain).unwrap_or(0);
-        let may: Vec<u64> = writes[newest..].iter().filter(|w| w.submitted < end).map(|w| w.id).collect();
-        match may.iter().any(|id| bytes(*id, block) == found) {
+        let may = || writes[newest..].iter().filter(|w| w.submitted < end).map(|w| w.id);
+        let id = id_of(found, block);
+        match may().any(|may| Some(may) == id) {
             true => Ok(()),
             false => {
+                let may: Vec<u64> = may().collect();
                 let word = |i: usize| u64::from_le_bytes(found[i..i + 8].try_into().expect("eight bytes"));
                 let certain = writes.get(newest).map(|write| (write, self.durable(write)));
                 let (id, of) = (word(0), word(8));
@@ -120,7 +128,8 @@ impl History {
         let io = match id {
             0 => Io::zero(range, Zero { durability, ..Zero::default() }),
             _ => {
-                let data = at.clone().flat_map(|block| bytes(id, block)).collect();
+                let blocks: Vec<Vec<u8>> = at.clone().map(|block| bytes(id, block)).collect();
+                let data = blocks.concat();
                 Io::write(range.start, Buf::from_vec(data), durability)
             }
         };

@@ -8,10 +8,11 @@
 //! The client does without extensions that a server does not know. Invariant: no reply longer than [`REPLY_MAX`] is
 //! taken in, and no more than [`REPLIES_MAX`] of them.
 
+use crate::context::{self, ANSWER_MAX};
 use crate::wire::{
     self, InfoBlockSize, InfoExport, OptionHeader, OptionReplyHeader, Session, handshake, info, opt, rep,
 };
-use lamina_block::{Error, ErrorKind, Result};
+use lamina_block::{Error, ErrorKind, ReservationKey, Result};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// The longest reply to an option, in bytes.
@@ -34,10 +35,12 @@ pub struct Facts {
     pub context: Option<u32>,
     /// Nothing that was sent over older connections of the session happens any more.
     pub fenced: bool,
+    /// The connection is registered with the key.
+    pub registered: bool,
 }
 
 /// The wish of the client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// Use the export, and have the older connections of the session ended; `must`: without that, do not use it.
     Go {
@@ -45,9 +48,13 @@ pub enum Purpose {
         session: Session,
         /// The server knew sessions before.
         must: bool,
+        /// The key of this host, if it has the volume.
+        key: Option<ReservationKey>,
     },
     /// Know about the export.
     Info,
+    /// Ask what keeps the records of the export.
+    Ask(Vec<u8>),
 }
 
 /// The next step after a message of the server.
@@ -68,6 +75,7 @@ enum State {
     Greeting,
     StartTls,
     Structured,
+    Ask,
     Meta,
     Go,
     ExportName,
@@ -83,6 +91,8 @@ pub struct Handshake {
     facts: Facts,
     described: bool,
     replies: u32,
+    /// What was answered to a question; `None` without any answer.
+    answer: Option<Vec<u8>>,
 }
 
 fn odd<T>(what: impl Into<String>) -> Result<T> {
@@ -101,6 +111,7 @@ impl Handshake {
             facts: Facts::default(),
             described: false,
             replies: 0,
+            answer: None,
         }
     }
 
@@ -110,7 +121,9 @@ impl Handshake {
         match self.state {
             State::Greeting => self.greeting(input, out),
             State::ExportName => self.export_name(input),
-            State::StartTls | State::Structured | State::Meta | State::Go => self.reply(input, out),
+            State::StartTls | State::Structured | State::Ask | State::Meta | State::Go => {
+                self.reply(input, out)
+            }
         }
     }
 
@@ -151,18 +164,18 @@ impl Handshake {
         match state {
             State::Greeting => {}
             State::StartTls => option(out, opt::STARTTLS, &[]),
+            State::Ask => {
+                let Purpose::Ask(question) = &self.purpose else { return };
+                option(out, opt::LIST_META_CONTEXT, &with_name(&queries(&context::pieces(question))));
+            }
             State::Structured => option(out, opt::STRUCTURED_REPLY, &[]),
             State::Meta => {
                 let mut names = vec![wire::BASE_ALLOCATION.to_owned()];
-                if let Purpose::Go { session, .. } = self.purpose {
+                if let Purpose::Go { session, key, .. } = &self.purpose {
                     names.push(session.name());
+                    names.extend(key.map(context::key_name));
                 }
-                let mut queries = (names.len() as u32).to_be_bytes().to_vec();
-                for name in names {
-                    queries.extend((name.len() as u32).to_be_bytes());
-                    queries.extend(name.as_bytes());
-                }
-                option(out, opt::SET_META_CONTEXT, &with_name(&queries));
+                option(out, opt::SET_META_CONTEXT, &with_name(&queries(&names)));
             }
             State::Go => {
                 let wanted = [1u16.to_be_bytes(), info::BLOCK_SIZE.to_be_bytes()].concat();
@@ -175,7 +188,7 @@ impl Handshake {
     fn go(&self) -> u32 {
         match self.purpose {
             Purpose::Go { .. } => opt::GO,
-            Purpose::Info => opt::INFO,
+            Purpose::Info | Purpose::Ask(_) => opt::INFO,
         }
     }
 
@@ -186,6 +199,7 @@ impl Handshake {
         let asked = match self.state {
             State::StartTls => opt::STARTTLS,
             State::Structured => opt::STRUCTURED_REPLY,
+            State::Ask => opt::LIST_META_CONTEXT,
             State::Meta => opt::SET_META_CONTEXT,
             State::Go | State::Greeting | State::ExportName => self.go(),
         };
@@ -206,12 +220,18 @@ impl Handshake {
             (State::StartTls, rep::ACK) => return Ok(Next::StartTls),
             (State::Structured, rep::ACK) => {
                 self.facts.structured = true;
-                self.ask(State::Meta, out);
+                let asks = matches!(self.purpose, Purpose::Ask(_));
+                self.ask(if asks { State::Ask } else { State::Meta }, out);
             }
             (State::Structured, kind) if kind & rep::ERROR != 0 => {
                 self.required(kind, data)?;
+                if let Purpose::Ask(_) = self.purpose {
+                    return Ok(self.ready(out));
+                }
                 self.ask(State::Go, out);
             }
+            (State::Ask, rep::META_CONTEXT) => self.piece(data)?,
+            (State::Ask, rep::ACK) => return Ok(self.ready(out)),
             (State::Meta, rep::META_CONTEXT) => self.context(data),
             (State::Meta, rep::ACK) => self.ask(State::Go, out),
             (State::Meta, kind) if kind & rep::ERROR != 0 => {
@@ -227,7 +247,7 @@ impl Handshake {
                 (self.facts.context, self.facts.fenced) = (None, false);
                 self.ask(State::ExportName, out);
             }
-            (State::StartTls | State::Go, kind) if kind & rep::ERROR != 0 => {
+            (State::StartTls | State::Ask | State::Go, kind) if kind & rep::ERROR != 0 => {
                 return Err(self.refused(kind, data));
             }
             _ => return odd(format!("the server's reply {kind:#x} does not fit the option")),
@@ -263,11 +283,26 @@ impl Handshake {
         if name == wire::BASE_ALLOCATION.as_bytes() {
             self.facts.context = Some(u32::from_be_bytes(*id));
         }
-        if let Purpose::Go { session, .. } = self.purpose
-            && Session::parse(name) == Some(session)
-        {
-            self.facts.fenced = true;
+        if let Purpose::Go { session, key, .. } = &self.purpose {
+            self.facts.fenced |= Session::parse(name) == Some(*session);
+            self.facts.registered |= key.is_some() && context::key(name) == *key;
         }
+    }
+
+    /// A piece of the answer to a question.
+    fn piece(&mut self, data: &[u8]) -> Result<()> {
+        let Some(piece) = data.get(4..).and_then(context::piece) else { return Ok(()) };
+        let answer = self.answer.get_or_insert_default();
+        if answer.len() + piece.len() > ANSWER_MAX {
+            return odd("the server's answer about its hosts is too long");
+        }
+        answer.extend(piece);
+        Ok(())
+    }
+
+    /// What the server has answered to a question; `None` if it does not know such questions.
+    pub fn answer(&mut self) -> Option<Vec<u8>> {
+        self.answer.take()
     }
 
     fn info(&mut self, data: &[u8]) -> Result<()> {
@@ -294,7 +329,7 @@ impl Handshake {
     }
 
     fn ready(&self, out: &mut Vec<u8>) -> Next {
-        if self.purpose == Purpose::Info {
+        if matches!(self.purpose, Purpose::Info | Purpose::Ask(_)) {
             option(out, opt::ABORT, &[]);
         }
         Next::Ready(self.facts)
@@ -312,6 +347,16 @@ impl Handshake {
             _ => Ok((0, Next::Receive)),
         }
     }
+}
+
+/// Names of contexts, with their number in front.
+fn queries(names: &[impl AsRef<[u8]>]) -> Vec<u8> {
+    let mut queries = (names.len() as u32).to_be_bytes().to_vec();
+    for name in names.iter().map(AsRef::as_ref) {
+        queries.extend((name.len() as u32).to_be_bytes());
+        queries.extend(name);
+    }
+    queries
 }
 
 fn option(out: &mut Vec<u8>, option: u32, data: &[u8]) {

@@ -27,7 +27,7 @@ use super::shape::Shape;
 use crate::inbox::Inbox;
 use crate::wire::{self, Session};
 use futures_util::future::{Either, select};
-use lamina_block::{Address, Buf, Conn, Env, Error, Result, Signal, Time};
+use lamina_block::{Address, Buf, Conn, Env, Error, ReservationKey, Result, Signal, Time};
 use lamina_tls::ClientTls;
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -109,6 +109,8 @@ pub struct Common {
     pub ending: Cell<bool>,
     /// The reason why no command is sent any more: the client ends, and the server was silent.
     pub given_up: RefCell<Option<Error>>,
+    /// What connections are registered with, if this host has a volume that the server keeps records of.
+    pub key: Cell<Option<ReservationKey>>,
 }
 
 /// A connection that has negotiated.
@@ -117,13 +119,23 @@ pub struct Connected {
     inbox: Inbox,
     /// The server's description of the export.
     pub facts: Facts,
+    /// What it has answered to a question.
+    pub answer: Option<Vec<u8>>,
+    /// What the connection is registered with.
+    key: Option<ReservationKey>,
 }
 
 impl Common {
     /// Connects to use the export, as the connection of `session`. The shape must not change.
     pub async fn go(&self, session: Session) -> Result<Connected> {
         let must = self.shape.get().is_some_and(|able| able.fence);
-        let connected = self.connect(Purpose::Go { session, must }).await?;
+        let key = self.key.get();
+        let mut connected = self.connect(Purpose::Go { session, must, key }).await?;
+        connected.key = key.filter(|_| connected.facts.registered);
+        if key.is_some() && key == self.key.get() && !connected.facts.registered {
+            tracing::warn!(server = %self.address, "another host has the volume: this one does not write any more");
+            self.key.set(None);
+        }
         self.shape.check(connected)
     }
 
@@ -168,7 +180,9 @@ impl Common {
                     0 => return Err(Error::offline("the server closed the connection while negotiating")),
                     n => inbox.received(n),
                 },
-                Next::Ready(facts) => return Ok(Connected { conn, inbox, facts }),
+                Next::Ready(facts) => {
+                    return Ok(Connected { conn, inbox, facts, answer: handshake.answer(), key: None });
+                }
             }
         }
     }
@@ -203,6 +217,8 @@ pub struct Link {
     reconnects: Cell<u64>,
     /// The connection that is up.
     up: RefCell<Option<Rc<dyn Conn>>>,
+    /// The connection is to be made anew, with another key.
+    renews: Cell<bool>,
 }
 
 impl Link {
@@ -223,6 +239,7 @@ impl Link {
             heard: Cell::new(common.env.now()),
             reconnects: Cell::new(0),
             up: RefCell::new(None),
+            renews: Cell::new(false),
         });
         common.env.spawn(Box::pin(Rc::clone(&link).run(connected)));
         common.env.spawn(Box::pin(Rc::clone(&link).watch()));
@@ -257,6 +274,17 @@ impl Link {
         self.reconnects.get()
     }
 
+    /// Makes the connection anew, as it has another key; what is under way is sent again.
+    pub fn renew(&self) {
+        self.renews.set(true);
+        self.up.borrow().iter().for_each(|conn| conn.abort());
+    }
+
+    /// Waits until it is.
+    pub async fn renewed(&self) {
+        self.end.until(|| !self.renews.get() || self.ended.get()).await;
+    }
+
     /// Begins to end: queued commands are sent, then the goodbye.
     pub fn leave(&self) {
         self.closing.set(true);
@@ -281,7 +309,9 @@ impl Link {
                 break;
             }
             self.common.ledger.lost();
-            tracing::warn!(server = %self.common.address, error = %why, "connection lost");
+            if !self.renews.get() {
+                tracing::warn!(server = %self.common.address, error = %why, "connection lost");
+            }
             if self.lost.get().is_none() {
                 self.lost.set(Some(self.common.env.now()));
             }
@@ -328,8 +358,12 @@ impl Link {
             };
             told = true;
             match connected {
+                // Another key was chosen meanwhile.
+                Ok(connected) if connected.key != self.common.key.get() => connected.close(),
                 Ok(connected) => {
                     tracing::info!(server = %self.common.address, "connected again");
+                    self.renews.set(false);
+                    self.end.notify();
                     self.failure.take();
                     if self.has_open_changes.replace(false) {
                         self.common.open_changes.resolve();
@@ -374,7 +408,7 @@ impl Link {
 
     /// Works on a connection until it is lost or the link is closed.
     async fn converse(&self, connected: Connected) -> Error {
-        let Connected { conn, inbox, facts } = connected;
+        let Connected { conn, inbox, facts, .. } = connected;
         *self.up.borrow_mut() = Some(Rc::clone(&conn));
         self.heard.set(self.common.env.now());
         let replies = Replies::new(inbox, self.common.env.pool(), facts.structured, facts.context);

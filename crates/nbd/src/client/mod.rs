@@ -40,17 +40,18 @@ mod ledger;
 mod link;
 pub mod replies;
 mod shape;
+mod shared;
 mod target;
 
 pub use ledger::Promise;
-pub use target::Target;
+pub use target::{Target, uri};
 
 use crate::wire::{cmd, cmd_flag};
 use flight::{Command, Reply};
 use handshake::Purpose;
 use lamina_block::{
-    Build, Config, Durability, Env, Error, Extent, ExtentState, Geometry, Interval, Io, Kind, Layer, Made,
-    Manage, Op, Outside, Passthrough, Pending, Result, Step, Traits, Verb, Zero,
+    Build, Config, Durability, Env, Error, Extent, ExtentState, FarEnd, Geometry, Interval, Io, Kind, Layer,
+    Made, Manage, Op, Outside, Passthrough, Pending, Result, Step, Traits, Verb, Zero,
 };
 use lamina_tls::ClientTls;
 use ledger::Ledger;
@@ -58,6 +59,8 @@ use link::{Common, Link, OpenChanges};
 use serde::{Deserialize, Deserializer, de};
 use serde_json::{Value, json};
 use shape::{Able, Shape};
+use shared::Shared;
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
@@ -204,6 +207,7 @@ fn tls_of(env: &dyn Env, target: &Target) -> Result<ClientTls> {
 pub struct Client {
     common: Rc<Common>,
     links: Vec<Rc<Link>>,
+    far_end: Rc<FarEnd>,
     turn: Cell<usize>,
     geometry: Cell<Geometry>,
     able: Able,
@@ -232,6 +236,7 @@ impl Client {
             open_changes: OpenChanges::default(),
             ending: Cell::new(false),
             given_up: RefCell::default(),
+            key: Cell::new(None),
         });
         let session = common.session();
         let first = common.go(session).await?;
@@ -243,7 +248,10 @@ impl Client {
             let next = common.go(session).await?;
             links.push(Link::start(&common, session, next));
         }
-        Ok(Rc::new(Client { geometry: Cell::new(able.geometry), common, links, turn: Cell::new(0), able }))
+        let shared = Shared { common: Rc::clone(&common), links: links.clone() };
+        let far_end = Rc::new(FarEnd(Rc::new(shared)));
+        let geometry = Cell::new(able.geometry);
+        Ok(Rc::new(Client { geometry, common, links, far_end, turn: Cell::new(0), able }))
     }
 
     /// Queues a command on the connection whose turn it is.
@@ -426,6 +434,10 @@ impl Manage for Client {
                 ))),
             }
         })
+    }
+
+    fn shared(&self) -> Option<Rc<dyn Any>> {
+        Some(Rc::clone(&self.far_end) as Rc<dyn Any>)
     }
 
     fn info(&self) -> Value {

@@ -46,6 +46,24 @@ impl Target {
     }
 }
 
+/// How NBD tools write the place of an export (the NBD URI specification).
+pub fn uri(address: &Address, export: &str, tls: bool) -> String {
+    let scheme = if tls { "nbds" } else { "nbd" };
+    match address {
+        Address::Tcp(place) => format!("{scheme}://{place}/{}", encode(export)),
+        Address::Unix(path) => {
+            format!("{scheme}+unix:///{}?socket={}", encode(export), encode(&path.to_string_lossy()))
+        }
+    }
+}
+
+/// With a %-code for every byte that is neither unreserved (RFC 3986) nor a slash.
+fn encode(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~/".contains(&byte);
+    let code = |byte: u8| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    text.bytes().map(code).collect()
+}
+
 fn wrong(text: &str, why: &str) -> Error {
     Error::invalid(format!(
         "{text:?} is no place of an NBD export ({why}): write \"unix:PATH\", \"tcp:HOST:PORT\", \
@@ -132,6 +150,23 @@ mod tests {
         check("nbds://[::1]/x", "tcp:[::1]:10809", Some("x"), true);
         check("nbd+unix:///vm?socket=/tmp/a%3Fb", "unix:/tmp/a?b", Some("vm"), false);
         check("nbds+unix://?socket=s", "unix:s", Some(""), true);
+    }
+
+    #[test]
+    fn a_place_is_written_as_it_is_read() {
+        let unix = Address::Unix("/run/a b&c.sock".into());
+        assert_eq!(uri(&unix, "vm1", false), "nbd+unix:///vm1?socket=/run/a%20b%26c.sock");
+        for (text, export) in
+            [("tcp:[::1]:10809", "vm 1"), ("unix:/run/a b?.sock", "disk/0"), ("tcp:host:1", "")]
+        {
+            let address: Address = text.parse().expect("an address");
+            for tls in [false, true] {
+                let there: Target = uri(&address, export, tls).parse().expect("a URI");
+                let expected =
+                    Target { address: address.clone(), export: Some(export.into()), tls, certificates: None };
+                assert_eq!(there, expected);
+            }
+        }
     }
 
     #[test]

@@ -47,20 +47,29 @@ impl Server {
                     claim.session == session && claim.export == export && claim.turn < turn
                 })
             };
-        for (_, other) in self.clients.borrow().iter().filter(|(_, other)| older(other)) {
-            tracing::info!(
-                export,
-                peer = other.conn.peer(),
-                "the client has come back: its old connection is ended"
-            );
+        let whose = "the client's lost connection";
+        self.end_all(export, older, "the client has come back: its old connection is ended", whose).await
+    }
+
+    /// Ends these connections to an export, and waits until all of them are gone with what they had handed to the node.
+    /// Others that are `ended` then may come meanwhile. `whose` connections they are, for an error.
+    pub(super) async fn end_all(
+        &self,
+        export: &str,
+        ended: impl Fn(&Client) -> bool,
+        why: &str,
+        whose: &str,
+    ) -> Result<()> {
+        for (_, other) in self.clients.borrow().iter().filter(|(_, other)| ended(other)) {
+            tracing::info!(export, peer = other.conn.peer(), "{why}");
             other.stop.fence();
             other.conn.shutdown();
         }
-        let gone = pin!(self.left.until(|| !self.clients.borrow().iter().any(|(_, other)| older(other))));
+        let gone = pin!(self.left.until(|| !self.clients.borrow().iter().any(|(_, other)| ended(other))));
         match select(gone, self.env.sleep(self.settings.fence_timeout)).await {
             Either::Left(_) => Ok(()),
             Either::Right(_) => Err(Error::offline(format!(
-                "requests of the client's lost connection are still under way after {}",
+                "requests of {whose} are still under way after {}",
                 Interval(self.settings.fence_timeout)
             ))),
         }

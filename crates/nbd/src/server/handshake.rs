@@ -9,8 +9,9 @@
 //! a reply is made only for a whole option; where TLS is required, a client learns nothing about exports before it.
 
 use super::option::{context, error, info_reply, info_request, meta_request, reply};
+use crate::context::{self as own, QUESTION_MAX};
 use crate::wire::{self, InfoBlockSize, InfoExport, OptionHeader, Session, handshake, info, opt, rep};
-use lamina_block::PIECE;
+use lamina_block::{PIECE, ReservationKey};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// The longest option that is looked at, in bytes.
@@ -31,6 +32,8 @@ pub struct Facts {
     pub minimum: u32,
     /// Best handled, in bytes.
     pub preferred: u32,
+    /// It keeps records of the hosts that share it.
+    pub records: bool,
 }
 
 /// The exports that a client can choose from.
@@ -65,14 +68,17 @@ pub struct Agreed {
     pub block_status: bool,
     /// The connection belongs to this session.
     pub session: Option<Session>,
+    /// The connection is registered with this key.
+    pub key: Option<ReservationKey>,
     /// The client used `EXPORT_NAME`, to which there is no error.
     pub oldest: bool,
 }
 
 /// The number of the context `base:allocation`.
 pub const CONTEXT_ID: u32 = 1;
-/// The number of the context of a session, of which there is nothing to ask.
+/// The numbers of the contexts of a session and of a key, of which there is nothing to ask.
 const SESSION_ID: u32 = 2;
+const KEY_ID: u32 = 3;
 
 /// The next step after a message of the client. If the export cannot be used, send the result of [`Next::refuse`]
 /// instead of the answer, and close.
@@ -82,9 +88,10 @@ pub enum Next {
     Receive,
     /// A message was answered; there may be another.
     Answered,
-    /// End the older connections of this session to this export, and send the answer when nothing of them can happen
-    /// any more.
-    Fence(String, Session),
+    /// The connection says whose it is: see to that, then send the answer, with what [`Handshake::identified`] adds.
+    Identify(Identity),
+    /// A question to what keeps the records of this export: send its answer ([`answer`]).
+    Ask(String, Vec<u8>),
     /// Send the answer, then encrypt, and begin a new [`Handshake`] with [`Tls::Active`].
     StartTls,
     /// Send the answer, then begin transmission.
@@ -98,12 +105,24 @@ impl Next {
     pub fn refuse(&self, why: &str) -> Vec<u8> {
         let mut out = Vec::new();
         match self {
-            Next::Fence(..) => error(&mut out, opt::SET_META_CONTEXT, rep::ERR_POLICY, why),
+            Next::Identify(_) => error(&mut out, opt::SET_META_CONTEXT, rep::ERR_POLICY, why),
+            Next::Ask(..) => error(&mut out, opt::LIST_META_CONTEXT, rep::ERR_POLICY, why),
             Next::Transmission(agreed) if !agreed.oldest => error(&mut out, opt::GO, rep::ERR_POLICY, why),
             Next::Transmission(_) | Next::Receive | Next::Answered | Next::StartTls | Next::Close => {}
         }
         out
     }
+}
+
+/// What a connection to an export says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The name of the export.
+    pub export: String,
+    /// It belongs to this session: nothing of the older connections of it may happen when the answer is sent.
+    pub session: Option<Session>,
+    /// It is of the host with this key, if that is still the newest one when the answer is sent.
+    pub key: Option<ReservationKey>,
 }
 
 /// A client broke the protocol, or made a request that has no error reply: close the connection.
@@ -129,6 +148,7 @@ struct Contexts {
     export: String,
     block_status: bool,
     session: Option<Session>,
+    key: Option<ReservationKey>,
 }
 
 type Step = Result<Next, Refused>;
@@ -320,23 +340,43 @@ impl Handshake {
         let named = queries.contains(&wire::BASE_ALLOCATION.as_bytes());
         // A list without queries names everything, and "base:" is a wildcard in a list.
         if named || !set && (queries.is_empty() || queries.contains(&&b"base:"[..])) {
-            context(out, option, if set { CONTEXT_ID } else { 0 }, wire::BASE_ALLOCATION);
+            context(out, option, if set { CONTEXT_ID } else { 0 }, wire::BASE_ALLOCATION.as_bytes());
         }
         let session = queries.iter().find_map(|query| Session::parse(query)).filter(|_| set && self.sessions);
         if let Some(session) = session {
-            context(out, option, SESSION_ID, &session.name());
+            context(out, option, SESSION_ID, session.name().as_bytes());
         }
         // In a list, how such a name begins stands for all of them.
-        let own = |query: &&[u8]| matches!(*query, b"x-lamina:" | b"x-lamina:session=");
-        if !set && self.sessions && (queries.is_empty() || queries.iter().any(own)) {
-            context(out, option, 0, Session::PREFIX);
+        let listed = |query: &&[u8]| matches!(*query, b"x-lamina:" | b"x-lamina:session=");
+        if !set && self.sessions && (queries.is_empty() || queries.iter().any(listed)) {
+            context(out, option, 0, Session::PREFIX.as_bytes());
+        }
+        let question: Vec<u8> =
+            queries.iter().filter_map(|query| own::piece(query)).flatten().copied().collect();
+        if !set && facts.records && question.len() <= QUESTION_MAX && !question.is_empty() {
+            return Next::Ask(facts.name, question);
+        }
+        let key = queries.iter().find_map(|query| own::key(query)).filter(|_| set && facts.records);
+        if set {
+            let export = facts.name.clone();
+            self.contexts = Some(Contexts { export, block_status: named, session, key: None });
+        }
+        if session.is_some() || key.is_some() {
+            return Next::Identify(Identity { export: facts.name, session, key });
         }
         reply(out, option, rep::ACK, &[]);
-        if !set {
-            return Next::Answered;
+        Next::Answered
+    }
+
+    /// Ends the answer to an identity; `key` is what the connection is registered with.
+    pub fn identified(&mut self, key: Option<ReservationKey>, out: &mut Vec<u8>) {
+        if let Some(key) = key {
+            context(out, opt::SET_META_CONTEXT, KEY_ID, own::key_name(key).as_bytes());
         }
-        self.contexts = Some(Contexts { export: facts.name.clone(), block_status: named, session });
-        session.map_or(Next::Answered, |session| Next::Fence(facts.name, session))
+        if let Some(contexts) = &mut self.contexts {
+            contexts.key = key;
+        }
+        reply(out, opt::SET_META_CONTEXT, rep::ACK, &[]);
     }
 
     fn info_export(&self, facts: &Facts) -> InfoExport {
@@ -350,10 +390,19 @@ impl Handshake {
             structured: self.structured,
             block_status: contexts.is_some_and(|contexts| contexts.block_status),
             session: contexts.and_then(|contexts| contexts.session),
+            key: contexts.and_then(|contexts| contexts.key),
             oldest: false,
             export: facts.name,
         }
     }
+}
+
+/// Appends the answer of what keeps the records to a question.
+pub fn answer(bytes: &[u8], out: &mut Vec<u8>) {
+    for piece in own::pieces(bytes) {
+        context(out, opt::LIST_META_CONTEXT, 0, &piece);
+    }
+    reply(out, opt::LIST_META_CONTEXT, rep::ACK, &[]);
 }
 
 fn list(data: &[u8], exports: &dyn Exports, out: &mut Vec<u8>) -> Next {
@@ -397,6 +446,7 @@ mod tests {
             flags: wire::flag::HAS_FLAGS,
             minimum: 512,
             preferred: 4096,
+            records: name == "b",
         }
     }
 
@@ -483,8 +533,14 @@ mod tests {
         assert_eq!(info.1[1].1, [&[0, 1][..], b"a"].concat());
         let (next, go) = ask(&mut handshake, opt::GO, &named("a", &[0, 0]));
         assert_eq!(go[0].1[2..10], (1u64 << 20).to_be_bytes());
-        let agreed =
-            Agreed { export: "a".into(), structured: true, block_status: true, session: None, oldest: false };
+        let agreed = Agreed {
+            export: "a".into(),
+            structured: true,
+            block_status: true,
+            session: None,
+            key: None,
+            oldest: false,
+        };
         assert_eq!(next, Next::Transmission(agreed));
     }
 
@@ -499,6 +555,7 @@ mod tests {
             structured: true,
             block_status: false,
             session: None,
+            key: None,
             oldest: false,
         };
         assert_eq!(next, Next::Transmission(agreed));
@@ -511,8 +568,12 @@ mod tests {
         let name = Session(7).name();
         let set = contexts("a", &[&name, wire::BASE_ALLOCATION, "x-lamina:session=7", "x-lamina:"]);
         let (next, replies) = ask(&mut handshake, opt::SET_META_CONTEXT, &set);
-        assert_eq!(next, Next::Fence("a".into(), Session(7)));
-        assert_eq!(kinds(&replies), [rep::META_CONTEXT, rep::META_CONTEXT, rep::ACK]);
+        let identity = Identity { export: "a".into(), session: Some(Session(7)), key: None };
+        assert_eq!(next, Next::Identify(identity));
+        assert_eq!(kinds(&replies), [rep::META_CONTEXT, rep::META_CONTEXT]);
+        let mut out = Vec::new();
+        handshake.identified(None, &mut out);
+        assert_eq!(kinds(&super::tests::replies(opt::SET_META_CONTEXT, &out)), [rep::ACK]);
         assert_eq!(replies[1].1, [&[0, 0, 0, 2], name.as_bytes()].concat());
         let (next, _) = ask(&mut handshake, opt::GO, &named("a", &[0, 0]));
         let agreed = Agreed {
@@ -520,6 +581,7 @@ mod tests {
             structured: true,
             block_status: true,
             session: Some(Session(7)),
+            key: None,
             oldest: false,
         };
         assert_eq!(next, Next::Transmission(agreed));
@@ -529,6 +591,52 @@ mod tests {
         ask(&mut handshake, opt::SET_META_CONTEXT, &contexts("a", &[wire::BASE_ALLOCATION]));
         let (next, _) = ask(&mut handshake, opt::GO, &named("a", &[0, 0]));
         assert!(matches!(next, Next::Transmission(agreed) if agreed.session.is_none()));
+    }
+
+    #[test]
+    fn a_key_is_for_an_export_with_records_and_counts_when_it_is_granted() {
+        let mut handshake = begun(Tls::Unavailable);
+        ask(&mut handshake, opt::STRUCTURED_REPLY, &[]);
+        let key = ReservationKey { volume: 0x11, generation: 4 };
+        let name = own::key_name(key);
+        let mut out = Vec::new();
+        for granted in [None, Some(key)] {
+            let (next, _) = ask(&mut handshake, opt::SET_META_CONTEXT, &contexts("b", &[&name]));
+            let identity = Identity { export: "b".into(), session: None, key: Some(key) };
+            assert_eq!(next, Next::Identify(identity));
+            out.clear();
+            handshake.identified(granted, &mut out);
+            let (next, _) = ask(&mut handshake, opt::GO, &named("b", &[0, 0]));
+            assert!(matches!(next, Next::Transmission(agreed) if agreed.key == granted));
+        }
+        let list = replies(opt::SET_META_CONTEXT, &out);
+        assert_eq!(list[0], (rep::META_CONTEXT, [&[0, 0, 0, 3], name.as_bytes()].concat()));
+        // Of one without records nothing is heard.
+        let (next, list) = ask(&mut handshake, opt::SET_META_CONTEXT, &contexts("a", &[&name]));
+        assert_eq!((next, kinds(&list)), (Next::Answered, vec![rep::ACK]));
+    }
+
+    #[test]
+    fn a_question_is_for_an_export_with_records() {
+        let mut handshake = begun(Tls::Unavailable);
+        let question = vec![7; 9000];
+        let pieces = own::pieces(&question);
+        let mut list = named("b", &(pieces.len() as u32).to_be_bytes());
+        for piece in &pieces {
+            list.extend([&(piece.len() as u32).to_be_bytes(), &piece[..]].concat());
+        }
+        let early = ask(&mut handshake, opt::LIST_META_CONTEXT, &list);
+        assert_eq!(kinds(&early.1), [rep::ERR_INVALID]);
+        ask(&mut handshake, opt::STRUCTURED_REPLY, &[]);
+        let (next, replies) = ask(&mut handshake, opt::LIST_META_CONTEXT, &list);
+        assert_eq!((next, replies), (Next::Ask("b".into(), question), Vec::new()));
+        let mut out = Vec::new();
+        answer(&[1; 5000], &mut out);
+        let list = super::tests::replies(opt::LIST_META_CONTEXT, &out);
+        assert_eq!(kinds(&list), [rep::META_CONTEXT, rep::META_CONTEXT, rep::ACK]);
+        let (next, list) =
+            ask(&mut handshake, opt::LIST_META_CONTEXT, &contexts("a", &["x-lamina:records=7"]));
+        assert_eq!((next, kinds(&list)), (Next::Answered, vec![rep::ACK]));
     }
 
     #[test]

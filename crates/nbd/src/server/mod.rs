@@ -17,6 +17,7 @@ mod option;
 mod outbox;
 mod pace;
 mod ration;
+mod register;
 pub mod request;
 mod session;
 
@@ -25,7 +26,10 @@ use crate::wire::{self, flag};
 use fence::Claim;
 use futures_util::future::{Either, select};
 use handshake::{Agreed, Exports, Facts, Handshake, Next};
-use lamina_block::{Budget, Buf, Conn, Env, Error, Listener, Node, PIECE, Result, Signal, Taker, Time};
+use lamina_block::{
+    Budget, Buf, Conn, Env, Error, Listener, Node, PIECE, Records, ReservationKey, Result, Signal, Taker,
+    Time,
+};
 use lamina_tls::ServerTls;
 use ration::Ration;
 use session::Session;
@@ -87,6 +91,8 @@ pub struct ExportInfo {
     /// The memory for requests of its connections. Each connection has its own [`Budget::RESERVE`] of it, so that none
     /// can be starved by others; a connection for which there is no space is refused.
     pub memory: Rc<Budget>,
+    /// The records of the hosts that share it: a connection writes that is registered with the newest key.
+    pub records: Option<Rc<dyn Records>>,
 }
 
 /// The order to end a connection.
@@ -136,6 +142,8 @@ struct Client {
     conn: Rc<dyn Conn>,
     /// The session it belongs to.
     claim: RefCell<Option<Claim>>,
+    /// The export that it registered with, and its key.
+    key: RefCell<Option<(String, ReservationKey)>>,
     /// The export, once one was chosen.
     export: RefCell<Option<Rc<ExportInfo>>>,
     /// The start of its negotiation, while that lasts.
@@ -302,6 +310,7 @@ impl Server {
             stop: Rc::default(),
             conn: Rc::clone(&conn),
             claim: RefCell::default(),
+            key: RefCell::default(),
             export: RefCell::default(),
             negotiates: Cell::new(Some(self.env.now())),
         });
@@ -389,7 +398,14 @@ impl Server {
                 handshake.step(&input, self, &mut out).map_err(|refused| Error::invalid(refused.0))?;
             inbox.consume(used);
             let granted = match &next {
-                Next::Fence(export, session) => self.fence(client, export, *session).await.map(|()| None),
+                Next::Identify(identity) => self.identify(client, identity).await.map(|key| {
+                    handshake.identified(key, &mut out);
+                    None
+                }),
+                Next::Ask(export, question) => self.ask(export, question.clone()).await.map(|bytes| {
+                    handshake::answer(&bytes, &mut out);
+                    None
+                }),
                 Next::Transmission(agreed) => self.admit(&agreed.export, max).map(Some),
                 Next::Answered | Next::Receive | Next::StartTls | Next::Close => Ok(None),
             };
@@ -404,7 +420,7 @@ impl Server {
                 conn.send(Buf::from_vec(out)).await?;
             }
             match next {
-                Next::Answered | Next::Fence(..) => {}
+                Next::Answered | Next::Identify(_) | Next::Ask(..) => {}
                 Next::Receive => match conn.recv(inbox.target()).await? {
                     0 => return Ok(None),
                     n => inbox.received(n),
@@ -462,6 +478,7 @@ impl ExportInfo {
             flags,
             minimum: geometry.block,
             preferred: geometry.optimal.max(geometry.block).min(PIECE as u32),
+            records: self.records.is_some(),
         }
     }
 }

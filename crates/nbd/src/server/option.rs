@@ -23,8 +23,8 @@ pub fn error(out: &mut Vec<u8>, option: u32, kind: u32, message: &str) {
 }
 
 /// Appends a metadata context: its number and its name.
-pub fn context(out: &mut Vec<u8>, option: u32, id: u32, name: &str) {
-    reply(out, option, rep::META_CONTEXT, &[&id.to_be_bytes(), name.as_bytes()].concat());
+pub fn context(out: &mut Vec<u8>, option: u32, id: u32, name: &[u8]) {
+    reply(out, option, rep::META_CONTEXT, &[&id.to_be_bytes(), name].concat());
 }
 
 /// Appends a piece of information about an export.

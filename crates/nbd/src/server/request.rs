@@ -55,8 +55,8 @@ pub struct Request {
 /// The agreement of a connection, and the limits of its export.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// The export may not be written.
-    pub read_only: bool,
+    /// Why the connection may not write, if it may not.
+    pub read_only: Option<&'static str>,
     /// Reads are answered in chunks.
     pub structured: bool,
     /// Block status was agreed on.
@@ -135,8 +135,8 @@ fn fits(command: Command, offset: u64, len: u32, rules: &Rules) -> Result<(), Re
         }
         Command::Flush | Command::Disconnect => return Ok(()),
     };
-    if writes && rules.read_only {
-        return refuse(errno::EPERM, "the export is read-only");
+    if let Some(why) = rules.read_only.filter(|_| writes) {
+        return refuse(errno::EPERM, why);
     }
     if offset.checked_add(len.into()).is_none_or(|end| end > rules.size) {
         // The protocol wants ENOSPC for writes, and EINVAL for other commands.
@@ -157,7 +157,7 @@ fn fits(command: Command, offset: u64, len: u32, rules: &Rules) -> Result<(), Re
 mod tests {
     use super::*;
 
-    const RULES: Rules = Rules { read_only: false, structured: true, block_status: true, size: 1 << 40 };
+    const RULES: Rules = Rules { read_only: None, structured: true, block_status: true, size: 1 << 40 };
 
     fn message(command: u16, flags: u16, offset: u64, len: u32) -> wire::Request {
         wire::Request {
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn bad_requests() {
         let plain = Rules { structured: false, block_status: false, ..RULES };
-        let read_only = Rules { read_only: true, ..RULES };
+        let read_only = Rules { read_only: Some("it may not"), ..RULES };
         let end = RULES.size;
         for (rules, command, flags, offset, len, error) in [
             (RULES, 99, 0, 0, 0, errno::EINVAL),

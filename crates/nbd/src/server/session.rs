@@ -253,8 +253,13 @@ impl Session {
         let message = wire::Request::read_from_bytes(&bytes)
             .map_err(|_| Error::invalid("a request of the wrong length"))?;
         let geometry = self.export.node.geometry();
+        let read_only = match (&self.export.records, self.agreed.key) {
+            _ if self.export.read_only || geometry.read_only => Some("the export is read-only"),
+            (Some(_), None) => Some("the export is written by the host alone that its records name"),
+            (Some(_), Some(_)) | (None, _) => None,
+        };
         let rules = Rules {
-            read_only: self.export.read_only || geometry.read_only,
+            read_only,
             structured: self.agreed.structured,
             block_status: self.agreed.block_status,
             size: geometry.size,

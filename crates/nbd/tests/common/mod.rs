@@ -22,6 +22,8 @@ pub struct World {
     pub settings: Settings,
     /// Bytes of memory for connections to its export.
     pub memory: usize,
+    /// The records of the hosts that share the export.
+    pub records: Option<Rc<dyn Records>>,
     killed: Rc<Signal>,
 }
 
@@ -31,6 +33,17 @@ pub fn place() -> Address {
 
 pub fn target(export: &str) -> Target {
     Target { export: Some(export.into()), ..PLACE.parse().expect("a place") }
+}
+
+fn export(node: &Rc<Node>, memory: usize, records: Option<Rc<dyn Records>>) -> ExportInfo {
+    ExportInfo {
+        name: "disk".into(),
+        description: "a simulated disk".into(),
+        node: Rc::clone(node),
+        read_only: false,
+        memory: Budget::new(memory),
+        records,
+    }
 }
 
 impl World {
@@ -43,8 +56,16 @@ impl World {
         let dyn_env: Rc<dyn Env> = Rc::clone(&env) as _;
         let node = Node::new("disk", "sim", dyn_env, Rc::clone(&disk) as _);
         let killed = Rc::new(Signal::new());
-        let server = World::start(&env, &node, &settings, memory, &killed);
-        World { env, disk, node, server, settings, memory, killed }
+        let server = World::start(&env, &node, &settings, memory, None, &killed);
+        World { env, disk, node, server, settings, memory, records: None, killed }
+    }
+
+    /// The same world, whose export is one that hosts share.
+    pub fn shared(mut self, records: Rc<dyn Records>) -> World {
+        self.records = Some(Rc::clone(&records));
+        self.server.remove("disk");
+        self.server.add(export(&self.node, self.memory, Some(records))).expect("a new name");
+        self
     }
 
     fn start(
@@ -52,17 +73,11 @@ impl World {
         node: &Rc<Node>,
         settings: &Settings,
         memory: usize,
+        records: Option<Rc<dyn Records>>,
         killed: &Rc<Signal>,
     ) -> Rc<Server> {
         let server = Server::new(Rc::clone(env) as _, settings.clone());
-        let export = ExportInfo {
-            name: "disk".into(),
-            description: "a simulated disk".into(),
-            node: Rc::clone(node),
-            read_only: false,
-            memory: Budget::new(memory),
-        };
-        server.add(export).expect("a new name");
+        server.add(export(node, memory, records)).expect("a new name");
         let listener = env.listen(place()).expect("nobody else listens");
         let (serving, killed) = (Rc::clone(&server), Rc::clone(killed));
         env.spawn(Box::pin(async move {
@@ -85,7 +100,14 @@ impl World {
 
     /// A new server over the same disk.
     pub fn restart(&mut self) {
-        self.server = World::start(&self.env, &self.node, &self.settings, self.memory, &self.killed);
+        self.server = World::start(
+            &self.env,
+            &self.node,
+            &self.settings,
+            self.memory,
+            self.records.clone(),
+            &self.killed,
+        );
     }
 
     /// A client of the export, as a node.

@@ -54,6 +54,7 @@
 //!   volume. While fewer are there, writes wait for the store. See *Peers* below.
 //! * `peer-domain` ("any"): where the peers are to be: "other", in other fault domains than this host (the key
 //!   `domain` of the `reservation`), "same", in the same one, or so many of each, as in `{ same = 1, other = 1 }`.
+//!   Among hosts that the rule allows, volumes are spread by the room of their flashes.
 //! * `peer-timeout` ("1s"): a peer that does not answer for so long, from 100ms to 1min, is lost.
 //!
 //! When the flash fails and holds no unprotected dirty data (acknowledged, and not on the store), the device

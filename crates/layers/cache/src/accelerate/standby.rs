@@ -148,6 +148,8 @@ impl Standby {
             self.reservation.set_member(&member);
             return Ok(());
         }
+        let cache = Rc::downgrade(&self.cache);
+        self.reservation.host().has_room(move || cache.upgrade().map_or(0, |cache| cache.room()));
         match self.reservation.serve(env, &member, self.me.clone() as Weak<dyn Gives>).await {
             // Disks are being looked at, or a hierarchy is created, perhaps elsewhere: nobody is to be served.
             Err(e) if self.with.begin != Begin::Open || e.kind() == ErrorKind::Unsupported => {

@@ -1,6 +1,6 @@
 //! The part of the flash that a volume has beside the others: what its key says, or by its weight.
 
-use super::Cache;
+use super::{Cache, SLOT};
 use super::volume::Volume;
 use std::rc::Rc;
 
@@ -33,6 +33,12 @@ impl Cache {
     pub fn capacity_for_data(&self) -> u64 {
         u64::from(self.shape.segments.saturating_sub(self.low_water() as u32))
             * u64::from(self.shape.batch_slots())
+    }
+
+    /// Bytes of the flash that hold nothing which a store lacks.
+    pub fn room(&self) -> u64 {
+        let dirty: u64 = self.volumes.borrow().iter().flatten().map(|volume| volume.dirty.get()).sum();
+        self.capacity_for_data().saturating_sub(dirty) * SLOT as u64
     }
 
     /// True if others have more than their share, and this one has not.
