@@ -287,8 +287,8 @@ impl Situation<'_> {
             let (takes, takeover, command) = self.silent_through(host);
             let sentence = match self.is_silent {
                 true if self.fences => format!(
-                    "the store has every write of host {host}, which is silent: this host takes over with the first read \
-                     or write"
+                    "the store has every write of host {host}, which is silent: this host takes over with the first \
+                     read or write"
                 ),
                 true => format!(
                     "the store has every write of host {host}, which is silent: when it is off, `{dead}` lets another \

@@ -24,7 +24,8 @@ pub(crate) struct Reach {
 }
 
 impl Reservation {
-    /// The store, which is read from when this host takes the writes of others; and its far end, if that keeps the vault.
+    /// The store, which is read from when this host takes the writes of others; and its far end, if that keeps the
+    /// vault.
     pub fn set_store(&self, store: &Rc<Node>, end: Option<Rc<dyn SharedStore>>) {
         self.reach.store.replace(Some(Rc::downgrade(store)));
         self.reach.end.replace(end);

@@ -1,5 +1,5 @@
-//! An export that several hosts share: what a host has under way, or sends later, does nothing when another one was told
-//! that it has the volume.
+//! An export that several hosts share: what a host has under way, or sends later, does nothing when another one was
+//! told that it has the volume.
 
 mod common;
 
@@ -71,8 +71,8 @@ async fn writes(env: Rc<SimEnv>, node: Rc<Node>, generation: u64) -> u64 {
     }
 }
 
-/// One seed: hosts that take the volume from each other, over connections that are lost in all ways. Returns how often a
-/// place had other data than the host which has the volume has written.
+/// One seed: hosts that take the volume from each other, over connections that are lost in all ways. Returns how often
+/// a place had other data than the host which has the volume has written.
 async fn storm(world: World) -> u64 {
     let (env, mut wrong) = (Rc::clone(&world.env), 0);
     let mut before = None;

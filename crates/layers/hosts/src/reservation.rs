@@ -29,8 +29,9 @@
 //! Keys:
 //! * `over`: the store. No superblock may be on it, as two hosts would write that: a sink of kind `nbd`, or a `file`
 //!   that is no member of the hierarchy.
-//! * `vault` (none: the store itself, an export of Lamina with the key `vault`): the folder, or `"etcd:HOST:PORT,HOST:PORT,HOST:PORT"`: the members of etcd 3.4 or later, which are asked
-//!   one after the other until one answers. Keys begin with `lamina/`, or with `PREFIX/` if `/PREFIX` follows. etcd
+//! * `vault` (none: the store itself, an export of Lamina with the key `vault`): the folder, or
+//!   `"etcd:HOST:PORT,HOST:PORT,HOST:PORT"`: the members of etcd 3.4 or later, which are asked one after the other until
+//!   one answers. Keys begin with `lamina/`, or with `PREFIX/` if `/PREFIX` follows. etcd
 //!   keeps old revisions of beats until its quota is full: give it `--auto-compaction-retention=1h`.
 //! * `vault-tls` (none): for a vault in etcd that speaks TLS: a table with `ca`, and `certificate` and `key` of this
 //!   client if etcd asks for them (`--client-cert-auth`), PEM files all. Members show certificates for their `HOST`.
@@ -223,13 +224,14 @@ impl Config for Keys {
         let wrong = |e: Error| Error::invalid(format!("vault: {}", e.message()));
         match (self.vault.as_deref().map(str::parse).transpose().map_err(wrong)?, &self.vault_tls) {
             (Some(Place::Store(_)), _) => {
-                let message = "vault: a vault that the store keeps is found below this device: leave the key out";
+                let message =
+                    "vault: a vault that the store keeps is found below this device: leave the key out";
                 return Err(Error::invalid(message));
             }
             (None, _) if over.kinds.first().is_some_and(|kind| kind.name != STORE) => {
                 let message = format!(
-                    "vault: is missing: a folder, or \"etcd:HOST:PORT,HOST:PORT,HOST:PORT\"; only a store of kind \"{STORE}\" \
-                     can keep the vault itself"
+                    "vault: is missing: a folder, or \"etcd:HOST:PORT,HOST:PORT,HOST:PORT\"; only a store of kind \
+                     \"{STORE}\" can keep the vault itself"
                 );
                 return Err(Error::invalid(message));
             }
@@ -283,7 +285,8 @@ impl Config for Keys {
             let (place, vault) = match &self.vault {
                 Some(place) => {
                     let place = place.parse::<Place>()?.from(|folder| with.path(folder));
-                    let certificates = self.vault_tls.as_ref().map(|tls| tls.certificates(|path| with.path(path)));
+                    let certificates =
+                        self.vault_tls.as_ref().map(|tls| tls.certificates(|path| with.path(path)));
                     let vault = place.open(&with.env, certificates.transpose()?.as_ref())?;
                     (place.to_string(), vault)
                 }

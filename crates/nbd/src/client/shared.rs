@@ -34,8 +34,8 @@ impl SharedStore for Shared {
             answer.ok_or_else(|| {
                 let (server, export) = (&common.address, &common.export);
                 let message = format!(
-                    "export {export:?} of {server} keeps no records of hosts: give it the key `vault` there, if that is \
-                     a Lamina, or give this device one"
+                    "export {export:?} of {server} keeps no records of hosts: give it the key `vault` there, if \
+                     that is a Lamina, or give this device one"
                 );
                 Error::unsupported(message)
             })

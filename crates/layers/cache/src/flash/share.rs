@@ -1,7 +1,7 @@
 //! The part of the flash that a volume has beside the others: what its key says, or by its weight.
 
-use super::{Cache, SLOT};
 use super::volume::Volume;
+use super::{Cache, SLOT};
 use std::rc::Rc;
 
 impl Cache {
