@@ -1,13 +1,16 @@
 //! The NBD server: any bytes are sent to it by a client, which then leaves.
 //!
 //! The first byte says where the bytes begin: at the greeting, or in transmission (with or without structured
-//! replies and block status). They arrive in pieces that follow from the second byte. What must hold: no panic, no
-//! hang, nothing left in flight; and an honest client that comes afterwards is served.
+//! replies and block status), or in a question to an export that keeps records of hosts. They arrive in pieces that follow from the second byte. What must hold: no panic, no
+//! hang, nothing left in flight; and an honest client that comes afterwards is served, or refused where a host alone
+//! writes that has a key.
 
 #![no_main]
 
-use lamina_block::{Address, Buf, Durability, Env, Io, Node};
+use lamina_block::{Address, Buf, Durability, Env, ErrorKind, Io, Node, Records};
+use lamina_cluster::vault::{FolderVault, StoreRecords};
 use lamina_nbd::client::{Client, Options, Target};
+use lamina_nbd::context::pieces;
 use lamina_nbd::server::{ExportInfo, Server, Settings};
 use lamina_nbd::wire::{Session, opt};
 use lamina_sim::{DiskOptions, Image, SimEnv, Simulation};
@@ -39,18 +42,28 @@ fn prefix(mode: u8) -> Vec<u8> {
     }
 }
 
-async fn run(env: Rc<SimEnv>, input: Vec<u8>) {
+/// A question with these bytes.
+fn question(bytes: &[u8]) -> Vec<u8> {
+    let pieces = pieces(bytes);
+    let mut query = [&4u32.to_be_bytes()[..], b"disk", &(pieces.len() as u32).to_be_bytes()].concat();
+    pieces.iter().for_each(|piece| query.extend([&(piece.len() as u32).to_be_bytes(), &piece[..]].concat()));
+    [vec![0, 0, 0, 3], option(opt::STRUCTURED_REPLY, &[]), option(opt::LIST_META_CONTEXT, &query)].concat()
+}
+
+async fn run(env: Rc<SimEnv>, input: Vec<u8>, is_shared: bool) {
     let dyn_env: Rc<dyn Env> = Rc::clone(&env) as _;
     let disk = env.put_disk("/disk", Image::blank(DiskOptions::new(1 << 20)));
     let node = Node::new("disk", "sim", Rc::clone(&dyn_env), disk as _);
     let server = Server::new(Rc::clone(&dyn_env), Settings::default());
+    let vault = || FolderVault::new(Rc::clone(&dyn_env), env.shared_folder("/vault") as _);
+    let records = is_shared.then(|| StoreRecords::new(Rc::new(vault())) as Rc<dyn Records>);
     let export = ExportInfo {
         name: "disk".into(),
         description: "d".into(),
         node: Rc::clone(&node),
         read_only: false,
         memory: Rc::default(),
-        records: None,
+        records,
     };
     server.add(export).expect("a new name");
     let place: Address = PLACE.parse().expect("an address");
@@ -75,13 +88,15 @@ async fn run(env: Rc<SimEnv>, input: Vec<u8>) {
     let client = Client::connect(&dyn_env, target, Options::default()).await.expect("an honest client");
     let client = Node::new("client", "nbd", dyn_env, client as _);
     let data = Buf::from_vec(vec![7; 4096]);
-    client.submit(Io::write(0, data, Durability::Fua)).await.expect("writes");
+    let written = client.submit(Io::write(0, data, Durability::Fua)).await.map_err(|e| e.kind());
+    assert_eq!(written, if is_shared { Err(ErrorKind::ReadOnly) } else { Ok(()) });
     server.shutdown().await;
 }
 
 fuzz_target!(|bytes: &[u8]| {
     let [mode, seed, rest @ ..] = bytes else { return };
-    let input = [prefix(*mode), rest.to_vec()].concat();
+    let (is_shared, asks) = (mode & 4 != 0, mode & 8 != 0);
+    let input = if asks { question(rest) } else { [prefix(*mode), rest.to_vec()].concat() };
     let world = Simulation::new(u64::from(*seed));
-    world.run(run(world.env(), input)).expect("ends");
+    world.run(run(world.env(), input, is_shared)).expect("ends");
 });

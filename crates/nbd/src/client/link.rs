@@ -133,7 +133,8 @@ impl Common {
         let mut connected = self.connect(Purpose::Go { session, must, key }).await?;
         connected.key = key.filter(|_| connected.facts.registered);
         if key.is_some() && key == self.key.get() && !connected.facts.registered {
-            tracing::warn!(server = %self.address, "another host has the volume: this one does not write any more");
+            let generation = key.map(|key| key.generation);
+            tracing::info!(server = %self.address, generation, "this host does not have the volume any more, and reads");
             self.key.set(None);
         }
         self.shape.check(connected)
