@@ -116,6 +116,8 @@ bench: ## Measure against other servers, and write docs/benchmarks*.md
 	$(PYTHON) tools/bench-sequential
 	$(PYTHON) tools/bench-guest-schedulers
 	$(PYTHON) tools/bench-zoned
+	$(PYTHON) tools/bench-peers
+	$(PYTHON) tools/bench-drbd
 	$(PYTHON) tools/bench-predict-guest
 	$(PYTHON) tools/size-of-layers
 
