@@ -45,8 +45,8 @@ pub struct Reservation {
     guests: Cell<usize>,
     /// The connection of the host that reads what is left here.
     reader: RefCell<Option<Rc<dyn Conn>>>,
-    /// What keeps the writes of others.
-    member: RefCell<Option<Rc<Member>>>,
+    /// What keeps the writes of others, as long as the device above has it: that holds this reservation.
+    member: RefCell<Weak<Member>>,
     /// The device above that reports the volume, if there is one.
     above: RefCell<Option<Weak<dyn Any>>>,
     /// What this host knows of the store.
@@ -170,7 +170,7 @@ impl Reservation {
 
     /// Writes of hosts that connect from now on are for `member`, where this host listens already: its address stays.
     pub fn set_member(&self, member: &Rc<Member>) {
-        self.member.replace(Some(Rc::clone(member)));
+        self.member.replace(Rc::downgrade(member));
     }
 
     /// No host can connect any more.
@@ -211,7 +211,7 @@ impl Reservation {
                     generation = hello.generation,
                     "a host sends its writes here"
                 );
-                let member = self.member.borrow().clone();
+                let member = self.member.borrow().upgrade();
                 match member {
                     Some(member) => member.serve(conn, hello, caller).await,
                     None => Err(Error::offline("its device is closed")),

@@ -8,11 +8,14 @@
 
 use crate::files;
 use lamina_block::{
-    Address, Buf, Build, Config, Conn, Env, Error, ErrorKind, Folder, Geometry, Io, Kind, Layer, Listener,
-    Made, Manage, Node, Op, OpenDisk, OpenRbd, Passthrough, Pending, Pool, Result, Step, Time, Zones,
+    Address, Buf, Build, Config, Conn, Env, Error, ErrorKind, FarEnd, Folder, Geometry, Io, Kind, Layer,
+    Listener, Made, Manage, Node, Op, OpenDisk, OpenRbd, Passthrough, Pending, Pool, Records, ReservationKey,
+    Result, SharedStore, Step, Time, Zones, far_end,
 };
+use lamina_cluster::vault::{FolderVault, StoreRecords};
 use lamina_nbd::client;
 use serde::Deserialize;
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -54,8 +57,9 @@ impl Config for Asked {
 /// Lays an overlay over what can be written to.
 fn over(name: &str, env: &Rc<dyn Env>, below: Made, written: Rc<Written>) -> Made {
     let geometry = Geometry { read_only: false, discard: false, zero: true, fua: true, ..below.geometry() };
+    let far_end = far_end(below.shared()).ok().map(|end| Alone::instead_of(&*end, env));
     let below = Node::new(name, "overlay", Rc::clone(env), below);
-    Rc::new(Overlay { below, geometry, written })
+    Rc::new(Overlay { below, geometry, written, far_end })
 }
 
 /// The environment.
@@ -115,6 +119,35 @@ impl Folder for Apart {
 
     fn remove(&self, name: &str) -> Pending {
         self.0.borrow_mut().remove(name);
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// A store that hosts share, as if no other host had ever asked: it is told nothing.
+struct Alone {
+    place: String,
+    records: Rc<StoreRecords>,
+}
+
+impl Alone {
+    fn instead_of(end: &dyn SharedStore, env: &Rc<dyn Env>) -> Rc<FarEnd> {
+        let vault = FolderVault::new(Rc::clone(env), Rc::new(Apart::default()));
+        let records = StoreRecords::new(Rc::new(vault));
+        Rc::new(FarEnd(Rc::new(Alone { place: end.place(), records })))
+    }
+}
+
+impl SharedStore for Alone {
+    fn place(&self) -> String {
+        self.place.clone()
+    }
+
+    fn ask(&self, question: Vec<u8>) -> Pending<Vec<u8>> {
+        let answer = self.records.answer(question);
+        Box::pin(async { answer.await.map(|answer| answer.bytes) })
+    }
+
+    fn register(&self, _: ReservationKey) -> Pending {
         Box::pin(async { Ok(()) })
     }
 }
@@ -315,6 +348,8 @@ struct Overlay {
     below: Rc<Node>,
     geometry: Geometry,
     written: Rc<Written>,
+    /// What is asked about other hosts, if the server is a store of several.
+    far_end: Option<Rc<FarEnd>>,
 }
 
 impl Layer for Overlay {
@@ -356,4 +391,8 @@ impl Layer for Overlay {
     }
 }
 
-impl Manage for Overlay {}
+impl Manage for Overlay {
+    fn shared(&self) -> Option<Rc<dyn Any>> {
+        self.far_end.clone().map(|end| end as Rc<dyn Any>)
+    }
+}

@@ -9,6 +9,7 @@ mod epochs;
 mod failures;
 mod figures;
 mod fills;
+mod gone;
 mod handover;
 mod hosts;
 mod late;
