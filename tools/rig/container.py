@@ -25,10 +25,11 @@ class Container:
         self.root.mkdir()
         run("tar", "-xf", archive, "-C", self.root, "--numeric-owner", seconds=300)
         name = f"{rig.dir.name}-{suite}"
-        # cgroup v2, whatever the host itself has: newer versions of systemd refuse the older one.
+        # cgroup v2, whatever the host itself has: newer versions of systemd refuse the older one. Without the capability
+        # systemd-nspawn would refuse munlock to all processes, which a machine does not.
         self.proc = rig.start(
             "systemd-nspawn", "--boot", "--register=no", "--keep-unit", "--private-network", "--link-journal=no",
-            "--console=pipe", f"--machine={name}", f"--directory={self.root}", name=f"{suite}-console",
+            "--capability=CAP_IPC_LOCK", "--console=pipe", f"--machine={name}", f"--directory={self.root}", name=f"{suite}-console",
             env={"SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"},
         )
         rig.callback(self._end, name)
