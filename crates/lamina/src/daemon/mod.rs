@@ -133,7 +133,8 @@ async fn announce(cores: &Cores, socket: &ControlSocket) {
     notify(&[NotifyState::Ready, NotifyState::Status(&format!("serving {exports} exports"))]);
 }
 
-/// Tells systemd twice within `limit` that all cores answer. A core that hangs ends this, and systemd restarts the daemon.
+/// Tells systemd twice within `limit` that all cores answer. While one hangs it says nothing, and systemd restarts the
+/// daemon.
 async fn feed_watchdog(cores: Arc<Cores>, limit: Duration) {
     while cores.answer().await {
         notify(&[NotifyState::Watchdog]);
