@@ -7,7 +7,7 @@ import signal
 import time
 import unittest
 
-from common import RigCase, limit
+from common import MIB, RigCase, limit
 from rig import Guest, run, wait_until
 from rig.container import Container
 from rig.files import package
@@ -36,6 +36,16 @@ vhost-user = "/run/lamina/vm1.sock"
 nbd = "unix:/run/lamina/vm1-nbd.sock"
 socket-group = "kvm"
 socket-mode = "0660"
+"""
+# A block device, and an address of the network.
+BLOCK = """\
+[device.block]
+type = "file"
+path = "/dev/lamina-test"
+
+[export.block]
+device = "block"
+nbd = "tcp:127.0.0.1:10809"
 """
 # A drop-in: what hangs is found sooner than an operator would want.
 WATCHDOG = "[Service]\nWatchdogSec=10s\n"
@@ -76,6 +86,7 @@ class Packages(RigCase):
         self.assert_shut_in()
         self.assert_sockets()
         self.assert_watched()
+        self.assert_block_devices()
         self.upgrade_under_a_guest(first)
         self.remove(first)
         self.purge(before, keep)
@@ -109,7 +120,8 @@ class Packages(RigCase):
                 "/usr/share/fish/vendor_completions.d/lamina.fish",
             ):
                 self.assertIn(path, listed)
-            self.assertEqual(self.shell("bash -c '. /usr/share/bash-completion/completions/lamina; complete -p lamina' | wc -l"), "1")
+            completed = "bash -c '. /usr/share/bash-completion/completions/lamina && complete -p lamina'"
+            self.assertIn("complete", self.shell(completed))
             self.assertEqual(self.shell("stat -c '%a %U %G' /etc/lamina /var/lib/lamina /run/lamina").splitlines(), [
                 "750 root lamina", "750 lamina lamina", "2750 lamina kvm",
             ])
@@ -167,6 +179,23 @@ class Packages(RigCase):
                 f"{as_nobody} --groups kvm lamina show --control {CONTROL}", check=False)
             self.assertNotEqual(refused.returncode, 0)
 
+    def assert_block_devices(self):
+        """A block device of the user's own, served over TCP."""
+        with self.subTest("a block device"):
+            loop = run("losetup", "--find", "--show", self.rig.file("block.img", 8 * MIB)).stdout.strip()
+            self.rig.callback(run, "losetup", "--detach", loop, check=False)
+            number = os.stat(loop).st_rdev
+            self.container.path("/etc/lamina/block.toml").write_text(BLOCK)
+            self.shell(f"""
+                mknod -m 600 /dev/lamina-test b {os.major(number)} {os.minor(number)}
+                chown lamina /dev/lamina-test
+                systemctl start lamina@block
+                yes lamina | head -c {8 * MIB} >wanted
+                nbdcopy --flush wanted nbd://127.0.0.1/block
+                systemctl stop lamina@block
+                cmp wanted /dev/lamina-test
+                rm /dev/lamina-test /etc/lamina/block.toml""")
+
     def upgrade_under_a_guest(self, first):
         guest = Guest(self.rig, disk_arguments(self.container.path("/run/lamina/vm1.sock"))).wait_ready(120)
         # fio has enough to do on the slowest machine, and is told to end after the last restart: 128.
@@ -223,7 +252,8 @@ class Packages(RigCase):
         daemon = self.property("MainPID")
         self.shell("apt-get remove -y lamina", seconds=120)
         with self.subTest("removal leaves configuration and data"):
-            self.shell(f"! test -e /proc/{daemon} && ! command -v lamina && ! systemctl cat {UNIT} && ! test -e /run/lamina")
+            self.shell(f"! test -e /proc/{daemon} && ! test -e /run/lamina")
+            self.shell(f"! command -v lamina && ! systemctl cat {UNIT}")
             self.shell("test -s /etc/lamina/vm1.toml -a -s /etc/lamina/vm1.key -a -s /var/lib/lamina/vm1.img")
         with self.subTest("the volume is there again after another installation"):
             self.install(deb)

@@ -29,8 +29,8 @@ class Container:
         # systemd-nspawn would refuse munlock to all processes, which a machine does not.
         self.proc = rig.start(
             "systemd-nspawn", "--boot", "--register=no", "--keep-unit", "--private-network", "--link-journal=no",
-            "--capability=CAP_IPC_LOCK", "--console=pipe", f"--machine={name}", f"--directory={self.root}", name=f"{suite}-console",
-            env={"SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"},
+            "--capability=CAP_IPC_LOCK", "--console=pipe", f"--machine={name}", f"--directory={self.root}",
+            name=f"{suite}-console", env={"SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"},
         )
         rig.callback(self._end, name)
         self.leader = int(wait_until("process 1 of the container", 30, self._leader))
