@@ -131,6 +131,12 @@ deny: ## Licences, sources and duplicates of the dependencies; advisories where 
 	tools/install deny
 	tools/deny
 
+.PHONY: deb
+deb: ## Build the Debian package (target/debian/lamina_*.deb)
+	tools/install deb
+	$(CARGO) build --locked --release -p lamina
+	tools/package
+
 .PHONY: new-layer
 new-layer: ## Begin a layer from the template: make new-layer NAME=x FAMILY=lab
 	@test -n "$(NAME)" || { echo 'usage: make new-layer NAME=x FAMILY=lab' >&2; exit 2; }

@@ -59,14 +59,14 @@ def _stamp(*parts):
     return digest.hexdigest()[:16]
 
 
-def _made(name, stamp, make):
+def _made(name, stamp, make, lock="lock"):
     """The file `name` in the cache, made by `make(path)` unless the one there has this stamp."""
     path = CACHE / name
     note = CACHE / f"{name}.stamp"
     CACHE.mkdir(parents=True, exist_ok=True)
     # Tests run side by side, and the first of them makes it.
-    with open(CACHE / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with open(CACHE / lock, "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
         if path.exists() and note.exists() and note.read_text() == stamp:
             return path
         fresh = CACHE / f"{name}.new"
@@ -158,3 +158,18 @@ def tools_disk(tools=()):
         shutil.rmtree(tree)
 
     return _made(_flavour("tools.img", tools), stamp, make)
+
+
+def package():
+    """The Debian package of the built program (`make deb`)."""
+    program = TARGET / "release/lamina"
+    sources = [ROOT / "tools/package", ROOT / "crates/lamina/Cargo.toml", *sorted((ROOT / "packaging/debian").iterdir())]
+    stamp = _stamp(program, program.stat().st_mtime_ns, *[source.read_bytes() for source in sources])
+
+    def make(path):
+        done = subprocess.run([ROOT / "tools/package", "--output", path], capture_output=True, text=True, timeout=300)
+        if done.returncode:
+            raise AssertionError(f"tools/package: exit {done.returncode}\n{done.stdout}{done.stderr}")
+
+    # What guests boot from is made meanwhile.
+    return _made("lamina.deb", stamp, make, lock="package.lock")

@@ -69,6 +69,12 @@ impl Cores {
         });
     }
 
+    /// Waits until all cores have answered; false if one has ended.
+    pub async fn answer(&self) -> bool {
+        let asked: Vec<_> = self.handles.iter().map(|handle| handle.ask(|_| async {})).collect();
+        futures_util::future::join_all(asked).await.iter().all(Result::is_ok)
+    }
+
     /// Drains and closes all cores; the number of hierarchies that could not be closed well.
     pub async fn close(&self) -> usize {
         self.draining.store(true, Ordering::Relaxed);
@@ -205,5 +211,30 @@ impl Daemon for Cores {
 
     fn draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn a_core_that_hangs_does_not_answer_until_it_goes_on() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let (cores, threads) = Cores::start(2, Duration::ZERO, 1 << 20).await.expect("two cores");
+            assert!(cores.answer().await);
+            let (go_on, wait) = mpsc::channel::<()>();
+            let hangs = cores.handles[1].ask(|_| async move { drop(wait.recv()) });
+            let late = tokio::time::timeout(Duration::from_millis(200), cores.answer()).await;
+            assert!(late.is_err(), "a core that hangs has answered");
+            drop(go_on);
+            hangs.await.expect("the core goes on");
+            assert!(cores.answer().await);
+            cores.close().await;
+            threads.into_iter().for_each(Thread::join);
+            assert!(!cores.answer().await, "cores that have ended have answered");
+        });
     }
 }

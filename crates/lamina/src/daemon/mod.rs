@@ -108,6 +108,10 @@ async fn serve_until_signal(
     // A task of its own: it answers while the cores drain.
     tokio::spawn(api.into_future());
     announce(cores, socket).await;
+    if let Some(limit) = sd_notify::watchdog_enabled() {
+        // A task of its own: it goes on while the cores drain.
+        tokio::spawn(feed_watchdog(Arc::clone(cores), limit));
+    }
     cores.go_on();
     let index = first_end(threads).await;
     Err(Failure::failed(format!("core {index} has ended; the log says why")))
@@ -127,6 +131,15 @@ async fn announce(cores: &Cores, socket: &ControlSocket) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(lines.as_bytes()).and_then(|()| out.flush());
     notify(&[NotifyState::Ready, NotifyState::Status(&format!("serving {exports} exports"))]);
+}
+
+/// Tells systemd twice within `limit` that all cores answer. While one hangs it says nothing, and systemd restarts the
+/// daemon.
+async fn feed_watchdog(cores: Arc<Cores>, limit: Duration) {
+    while cores.answer().await {
+        notify(&[NotifyState::Watchdog]);
+        tokio::time::sleep(limit / 2).await;
+    }
 }
 
 /// Tells systemd, if it listens.

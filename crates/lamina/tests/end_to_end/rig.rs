@@ -115,7 +115,7 @@ impl Place {
         let mut command = Command::new(program);
         command.args(args).current_dir(self.0.path());
         command.env("RUST_LOG", "error");
-        for inherited in ["NOTIFY_SOCKET", "LAMINA_CONTROL"] {
+        for inherited in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LAMINA_CONTROL"] {
             command.env_remove(inherited);
         }
         command

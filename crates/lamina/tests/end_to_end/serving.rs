@@ -210,6 +210,30 @@ fn the_service_manager_is_told() {
 }
 
 #[test]
+fn the_watchdog_is_fed_while_the_cores_answer() {
+    let place = Place::with(DISK);
+    let socket = std::os::unix::net::UnixDatagram::bind(place.path("notify")).expect("a socket");
+    socket.set_read_timeout(Some(crate::rig::PATIENCE)).expect("a time-out");
+    let path = place.path("notify");
+    let daemon = place.serve_with(&["disk.toml"], |command| {
+        // Without WATCHDOG_PID it is meant for any process.
+        command.env("NOTIFY_SOCKET", path).env("WATCHDOG_USEC", "200000");
+    });
+    let hear = || {
+        let mut bytes = [0; 256];
+        let n = socket.recv(&mut bytes).expect("a message");
+        text(&bytes[..n]).to_owned()
+    };
+    assert_eq!(hear(), "READY=1\nSTATUS=serving 1 exports\n");
+    for _ in 0..3 {
+        assert_eq!(hear(), "WATCHDOG=1\n");
+    }
+    assert_eq!(daemon.terminate(), Some(0));
+    let last = std::iter::repeat_with(hear).find(|message| message != "WATCHDOG=1\n");
+    assert_eq!(last.as_deref(), Some("STOPPING=1\n"));
+}
+
+#[test]
 fn an_idle_daemon_sleeps_and_is_small() {
     let place = Place::with(DISK);
     let daemon = place.serve();
