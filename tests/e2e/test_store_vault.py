@@ -141,32 +141,40 @@ class StoreVault(RigCase):
 
     @limit(120)
     def test_the_volume_survives_what_its_sentence_says(self):
-        a, b = self.cached("a", policy="write-through"), self.cached("b", policy="write-through")
-        writer = self.takes(a, Ledger(), 1)
-        promise = lambda daemon: daemon.device("vm1")["info"]["promise"]
+        a, b = self.plain("a"), self.plain("b")
+        self.takes(a, Ledger(), 1).close()
+        promise = lambda daemon: daemon.device("san")["info"]["promise"]
         wait_until("a says so", 10, lambda: "another one takes over by itself" in promise(a))
         wait_until("b says so", 10, lambda: "or, if it is silent, by itself" in promise(b))
-        writer.close()
-        # What a flash alone has is given up by a command that names the store.
-        a.ctl("vm1", "set-policy", "write-back")
+        a.kill()
+        wait_until("b says so", 10, lambda: "this host takes over with the first read or write" in promise(b))
+        wait_until("b takes over", 10, lambda: may_read(self.uri(b)))
+        self.assertEqual(b.stop(), 0, b.log())
+
+    @limit(120)
+    def test_what_only_a_lost_flash_has_is_given_up(self):
+        """As messages say, with the URI of the store."""
+        a = self.cached("a")
+        self.assertTrue(self.rig.path("a-peers.sock").is_socket(), "beside the file of the hierarchy")
         client = nbd.NBD()
         client.connect_uri(self.uri(a))
-        self.store.ctl("far", "set", "write=20s")
+        self.store.ctl("far", "set", "write=3s")
         client.pwrite(b"1" * MIB, 0)
         a.kill()
-        self.store.kill()
-        self.store.start()
-        with self.assertRaises(nbd.Error):
-            other = nbd.NBD()
-            other.connect_uri(self.uri(b))
-            other.pread(4096, 0)
-        wait_until("b says that a is silent", 20, lambda: "host a is silent; only its flash" in promise(b))
+        self.store.ctl("far", "set", "write=5ms")
+        with self.assertRaises(AssertionError) as refused:
+            self.cached("b")
+        message = str(refused.exception)
+        self.assertIn("that only flash", message)
+        self.assertIn("or the URI of a store that is the vault", message)
+        words = shlex.split(re.search(r"`lamina ([^`]*)`", message).group(1).replace("VAULT", self.place()))
+        self.assertEqual(words, ["vault", self.place(), "accept-loss", "vm1"])
+        early = self.lamina(*words, "--force", check=False)
+        self.assertIn("say that it is dead", early.stderr)
         freed = self.lamina("vault", self.place(), "host-is-dead", "a").stdout
         self.assertIn('volume "vm1" is free: only flash', freed)
-        wait_until("b says what helps", 20, lambda: "accept-loss" in promise(b))
-        words = shlex.split(re.search(r"`lamina ([^`]*)`", promise(b)).group(1))
-        self.assertEqual(words[:2], ["vault", self.place()])
         self.lamina(*words, "--force")
+        b = self.hosts["b"].start()
         wait_until("b has the volume", 20, lambda: may_read(self.uri(b)))
 
     @limit(60)

@@ -305,7 +305,10 @@ impl Config for Keys {
             host.is_in(self.domain);
             host.speaks(self.protocol);
             tls.into_iter().for_each(|tls| host.secure(tls));
-            let listen = self.listen.as_deref().map(str::parse).transpose()?;
+            let listen = self.listen.as_deref().map(str::parse).transpose()?.map(|address| match address {
+                Address::Unix(path) => Address::Unix(with.path(path)),
+                tcp @ Address::Tcp(_) => tcp,
+            });
             let reservation = Reservation::new(host, place, listen, self.settles.map(|settles| settles.0));
             reservation.set_store(&child, store);
             Ok(Rc::new(Reserved { name, child, volume: self.volume, reservation }) as Made)
