@@ -91,15 +91,15 @@ impl Gives for Nobody {
     }
 }
 
-/// Host "b", which takes writes of others.
-async fn listens(env: &Rc<SimEnv>, tls: Option<MutualTls>) -> Rc<Reservation> {
+/// Host "b", and what takes the writes of others there.
+async fn listens(env: &Rc<SimEnv>, tls: Option<MutualTls>) -> (Rc<Reservation>, Rc<Member>) {
     let reservation = Reservation::new(host(env, "b", tls), "/vault".into(), Some(place()), None);
     let peer = Peer::new(Uuid::from_u128(2), (0, 0), Credit { bytes: 1 << 20, writes: 64 });
     let member = Member::new(Rc::clone(env) as _, peer, Rc::new(Here));
     let world: Rc<dyn Env> = Rc::clone(env) as _;
     let nobody: Weak<dyn Gives> = Weak::<Nobody>::new();
     reservation.serve(&world, &member, nobody).await.expect("it listens");
-    reservation
+    (reservation, member)
 }
 
 fn hello() -> Hello {
@@ -132,7 +132,7 @@ fn the_host_that_has_the_volume_is_let_in_and_no_other() {
     simulate(move |env| {
         let (ours, others) = (Rc::clone(&ours), Rc::clone(&others));
         async move {
-            let b = listens(&env, Some(files(&ours, &ours, "b"))).await;
+            let (b, _member) = listens(&env, Some(files(&ours, &ours, "b"))).await;
             for (what, from, to, says) in [
                 ("another authority", Some(files(&others, &ours, "a")), "b", "does not take the certificate"),
                 ("an authority that it does not know", Some(files(&ours, &others, "a")), "b", "invalid peer"),
@@ -179,7 +179,7 @@ fn a_host_without_certificates_understands_that_the_other_one_encrypts() {
     simulate(move |env| {
         let ours = Rc::clone(&ours);
         async move {
-            let b = listens(&env, None).await;
+            let (b, _member) = listens(&env, None).await;
             let a = host(&env, "a", Some(files(&ours, &ours, "a")));
             let e = begins(&env, &a, "b").await.err().expect("it does not encrypt");
             assert!(e.message().contains("host b: the connection ended during the TLS handshake"), "{e}");
@@ -207,7 +207,7 @@ fn strangers_hold_nothing_for_longer_than_they_may() {
     simulate(move |env| {
         let ours = Rc::clone(&ours);
         async move {
-            let b = listens(&env, Some(files(&ours, &ours, "b"))).await;
+            let (b, _member) = listens(&env, Some(files(&ours, &ours, "b"))).await;
             let mut silent = Vec::new();
             for n in 0..40 {
                 // Nothing, the begin of a handshake, and one that promises more than it says.
@@ -242,7 +242,7 @@ fn a_host_that_asks_is_the_one_that_it_says() {
     simulate(move |env| {
         let ours = Rc::clone(&ours);
         async move {
-            let b = listens(&env, Some(files(&ours, &ours, "b"))).await;
+            let (b, _member) = listens(&env, Some(files(&ours, &ours, "b"))).await;
             let a = host(&env, "a", Some(files(&ours, &ours, "a")));
             let asks = |host: &str| Asking {
                 versions: (VERSION, VERSION),

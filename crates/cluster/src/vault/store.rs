@@ -88,7 +88,7 @@ struct Keeper {
 }
 
 impl StoreRecords {
-    /// Kept in a vault of the server's own.
+    /// The records in a vault of the server's own.
     pub fn new(vault: Rc<dyn Vault>) -> Rc<StoreRecords> {
         let shared = Keeper { vault, is_appending: Cell::new(false), appended: Signal::new() };
         Rc::new(StoreRecords { shared: Rc::new(shared) })

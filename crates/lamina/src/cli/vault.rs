@@ -23,8 +23,8 @@ pub struct Vault {
     /// store keeps it, the URI of that, such as nbd://HOST:PORT/EXPORT.
     #[arg(value_name = "VAULT")]
     pub place: Place,
-    /// The authorities that certificates of etcd, or of the store, must come from: a PEM file. With it the connection is
-    /// encrypted.
+    /// The authorities that certificates of etcd, or of the store, must come from: a PEM file. With it the connection
+    /// is encrypted.
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
     /// The certificate to show to it.

@@ -306,7 +306,7 @@ impl Config for Keys {
             host.speaks(self.protocol);
             tls.into_iter().for_each(|tls| host.secure(tls));
             let listen = self.listen.as_deref().map(str::parse).transpose()?.map(|address| match address {
-                Address::Unix(path) => Address::Unix(with.path(path)),
+                Address::Unix(path) => Address::Unix(with.path(&path)),
                 tcp @ Address::Tcp(_) => tcp,
             });
             let reservation = Reservation::new(host, place, listen, self.settles.map(|settles| settles.0));
