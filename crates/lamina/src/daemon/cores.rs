@@ -226,7 +226,7 @@ mod tests {
             let (cores, threads) = Cores::start(2, Duration::ZERO, 1 << 20).await.expect("two cores");
             assert!(cores.answer().await);
             let (go_on, wait) = mpsc::channel::<()>();
-            let hangs = cores.handles[1].ask(|_| async move { drop(wait.recv()) });
+            let hangs = cores.handles[1].ask(|_| async move { wait.recv().is_ok() });
             let late = tokio::time::timeout(Duration::from_millis(200), cores.answer()).await;
             assert!(late.is_err(), "a core that hangs has answered");
             drop(go_on);
