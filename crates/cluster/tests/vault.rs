@@ -9,6 +9,7 @@ use lamina_cluster::vault::{Beat, FolderVault, Outcome, Record, StoreRecords, St
 use lamina_sim::{SimEnv, SimFolder, Simulation};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -171,6 +172,20 @@ fn a_store_says_whose_requests_are_over() {
         assert_eq!(vault.heard("b.x").await, Ok(None));
         assert_eq!(vault.beating().await, Ok(vec!["a.x".to_owned()]));
         assert_eq!(vault.volumes().await, Ok(vec![VOLUME]));
+    });
+}
+
+#[test]
+fn a_host_that_is_cut_off_while_it_appends_holds_nobody_up() {
+    simulate(8, |env| async move {
+        let near = Near::new(&env, 0);
+        let one = first(&env, "a");
+        let question = serde_json::json!({ "version": 1, "question": { "append": one } }).to_string();
+        let mut asks = near.records.answer(question.into());
+        let is_done = std::future::poll_fn(|cx| Poll::Ready(asks.as_mut().poll(cx).is_ready())).await;
+        assert!(!is_done, "it is under way");
+        drop(asks);
+        assert_eq!(of_store(&near).append(&one).await, Ok(Outcome::Done));
     });
 }
 

@@ -111,6 +111,16 @@ fn checked(name: String) -> Result<String> {
     }
 }
 
+/// The right to append, which ends also when the host that asks is cut off meanwhile, and its question dropped.
+struct Turn<'a>(&'a Keeper);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.is_appending.set(false);
+        self.0.appended.notify();
+    }
+}
+
 impl Keeper {
     async fn answer(&self, question: Vec<u8>) -> Answer {
         let asked = from_slice::<Asked>(&question).map_err(|e| Error::invalid(format!("no question: {e}")));
@@ -145,10 +155,8 @@ impl Keeper {
     /// One at a time: of two first records one is that of the export's volume.
     async fn append(&self, record: Record) -> Result<(Told, Option<ReservationKey>)> {
         self.appended.until(|| !self.is_appending.replace(true)).await;
-        let appended = self.append_alone(record).await;
-        self.is_appending.set(false);
-        self.appended.notify();
-        appended
+        let _turn = Turn(self);
+        self.append_alone(record).await
     }
 
     async fn append_alone(&self, record: Record) -> Result<(Told, Option<ReservationKey>)> {
