@@ -1,9 +1,9 @@
 //! The NBD server: any bytes are sent to it by a client, which then leaves.
 //!
-//! The first byte says where the bytes begin: at the greeting, or in transmission (with or without structured
-//! replies and block status), or in a question to an export that keeps records of hosts. They arrive in pieces that follow from the second byte. What must hold: no panic, no
-//! hang, nothing left in flight; and an honest client that comes afterwards is served, or refused where a host alone
-//! writes that has a key.
+//! The first byte says where the bytes begin: at the greeting, in transmission (with or without structured replies and
+//! block status), or in a question to an export that keeps records of hosts. They arrive in pieces that follow from the
+//! second byte. What must hold: no panic, no hang, nothing left in flight; and an honest client that comes afterwards
+//! is served, or refused where a host alone writes that has a key.
 
 #![no_main]
 

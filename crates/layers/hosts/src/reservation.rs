@@ -30,8 +30,8 @@
 //! * `over`: the store. No superblock may be on it, as two hosts would write that: a sink of kind `nbd`, or a `file`
 //!   that is no member of the hierarchy.
 //! * `vault` (none: the store itself, an export of Lamina with the key `vault`): the folder, or
-//!   `"etcd:HOST:PORT,HOST:PORT,HOST:PORT"`: the members of etcd 3.4 or later, which are asked one after the other until
-//!   one answers. Keys begin with `lamina/`, or with `PREFIX/` if `/PREFIX` follows. etcd
+//!   `"etcd:HOST:PORT,HOST:PORT,HOST:PORT"`: the members of etcd 3.4 or later, which are asked one after the other
+//!   until one answers. Keys begin with `lamina/`, or with `PREFIX/` if `/PREFIX` follows. etcd
 //!   keeps old revisions of beats until its quota is full: give it `--auto-compaction-retention=1h`.
 //! * `vault-tls` (none): for a vault in etcd that speaks TLS: a table with `ca`, and `certificate` and `key` of this
 //!   client if etcd asks for them (`--client-cert-auth`), PEM files all. Members show certificates for their `HOST`.

@@ -134,7 +134,8 @@ impl Common {
         connected.key = key.filter(|_| connected.facts.registered);
         if key.is_some() && key == self.key.get() && !connected.facts.registered {
             let generation = key.map(|key| key.generation);
-            tracing::info!(server = %self.address, generation, "this host does not have the volume any more, and reads");
+            let server = &self.address;
+            tracing::info!(%server, generation, "this host does not have the volume any more, and reads");
             self.key.set(None);
         }
         self.shape.check(connected)
