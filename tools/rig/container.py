@@ -24,7 +24,8 @@ class Container:
         self.root = rig.path(suite)
         self.root.mkdir()
         run("tar", "-xf", archive, "-C", self.root, "--numeric-owner", seconds=300)
-        name = f"{rig.dir.name}-{suite}"
+        # A machine name is a host name: no underscore, which a temporary folder may have.
+        name = f"{rig.dir.name}-{suite}".replace("_", "-")
         # cgroup v2, whatever the host itself has: newer versions of systemd refuse the older one. Without the capability
         # systemd-nspawn would refuse munlock to all processes, which a machine does not.
         self.proc = rig.start(

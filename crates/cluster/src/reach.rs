@@ -1,9 +1,12 @@
 //! Whether this host reaches the store. One that keeps the writes of another host asks the store nothing by itself, and
 //! would be no help to it without the store: so the first block is read now and then.
+//!
+//! A change that has failed may still be done: the answer was lost, and not the request. So a volume is not given back
+//! before the store has answered a flush, which comes after all that this host had begun there.
 
 use crate::reservation::Reservation;
 use futures_util::future::{Either, select};
-use lamina_block::{Env, Io, Node, ReservationKey, Result, SharedStore, Time};
+use lamina_block::{Env, Error, Io, Node, OpKind, ReservationKey, Result, SharedStore, Time};
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
 use std::rc::{Rc, Weak};
@@ -21,6 +24,8 @@ pub(crate) struct Reach {
     is_lost: Cell<bool>,
     /// When the last one began that had an answer.
     since: Cell<Option<Time>>,
+    /// Changes that had failed when the last flush began which the store has answered.
+    ended: Cell<u64>,
 }
 
 impl Reservation {
@@ -39,6 +44,24 @@ impl Reservation {
             Some(end) => end.register(ReservationKey { volume, generation }).await,
             None => Ok(()),
         }
+    }
+
+    /// Fails unless all that this host has begun on the store has ended there.
+    pub(crate) async fn has_ended_below(&self) -> Result<()> {
+        let store = self.reach.store.borrow().as_ref().and_then(Weak::upgrade);
+        let Some(store) = store.filter(|_| !self.host().vault().fences()) else { return Ok(()) };
+        let changes = [OpKind::Write, OpKind::Zero, OpKind::Discard];
+        let failed = changes.iter().map(|op| store.stats().of(*op).errors.get()).sum();
+        if failed == self.reach.ended.get() {
+            return Ok(());
+        }
+        store.submit(Io::flush()).await.map_err(|e| {
+            let why =
+                "it may still do a change that has failed, and no other host can have the volume before";
+            Error::busy(format!("{why}: {}", e.message())).on(store.name())
+        })?;
+        self.reach.ended.set(failed);
+        Ok(())
     }
 
     /// Whether this host reaches the store, as far as it knows.

@@ -266,12 +266,13 @@ impl Reservation {
     }
 
     /// Nobody has the volume from now on, if this host had it; it can be taken again. Fails with `Fenced` if another
-    /// host has it: it stays so.
+    /// host has it: it stays so; and with `Busy` if what this host has begun on the store may not have ended.
     pub async fn give_back(&self) -> Result<()> {
         if let Some(why) = self.fenced() {
             return Err(why);
         }
         let Some(held) = self.held() else { return Ok(()) };
+        self.has_ended_below().await?;
         let given = held.give_back().await;
         if given.is_ok() {
             self.host.count(|counts| counts.given += 1);
@@ -345,9 +346,16 @@ impl Reservation {
         self.has_ended.set(true);
         self.moved.notify();
         if let Some(held) = self.held.take().filter(|held| held.fenced().is_none()) {
-            let (gives, waits) = (pin!(held.give_back()), pin!(self.host.sleep(LAST)));
-            if let Either::Right(_) | Either::Left((Err(_), _)) = select(gives, waits).await {
-                tracing::warn!("the vault was not told that this host has given back its volume");
+            let gives = async {
+                self.has_ended_below().await?;
+                held.give_back().await
+            };
+            let e = match select(pin!(gives), pin!(self.host.sleep(LAST))).await {
+                Either::Left((given, _)) => given.err(),
+                Either::Right(_) => Some(Error::offline("there was no answer in time")),
+            };
+            if let Some(e) = e {
+                tracing::warn!(error = %e, "the vault was not told that this host has given back its volume");
             }
         }
         self.host.stop();

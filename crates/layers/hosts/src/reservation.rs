@@ -13,10 +13,11 @@
 //! `docs/formats/vault.md`.
 //!
 //! A host takes the volume with its first request, or when a device of kind `accelerate` or `tier` directly above is
-//! opened, and gives it back when the device is closed. Such a device says to the vault that its flash has what the
-//! store lacks before the first write is acknowledged from there. Until all of it is on the store, the volume is for
-//! the host that has this flash: other hosts are refused, in words that name both. What was on a flash before another
-//! host had the volume is forgotten there, and never read.
+//! opened, and gives it back when the device is closed. If the store has failed a write before, that may still be done:
+//! the store has to answer a flush first. Such a device says to the vault that its flash has what the store lacks
+//! before the first write is acknowledged from there. Until all of it is on the store, the volume is for the host that
+//! has this flash: other hosts are refused, in words that name both. What was on a flash before another host had the
+//! volume is forgotten there, and never read.
 //!
 //! A host beats four times in a lease. One that has been silent for a lease may be dead; or it is cut off from the
 //! vault alone, and still writes to the store. So its volume is not taken away from it unless a person says that it is

@@ -513,7 +513,7 @@ impl Accelerate {
         self.cache.renew(&self.volume, uuid).await?;
         let change = |words: &mut VolumeRecord| {
             words.set_uuid(uuid);
-            (words.attached, words.owes) = (true, policy == Policy::WriteBack);
+            (words.attached, words.owes, words.behind) = (true, policy == Policy::WriteBack, false);
         };
         self.kept.change(change).await?;
         self.failure.trouble.take();

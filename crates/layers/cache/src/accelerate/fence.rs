@@ -9,6 +9,7 @@
 //! Which writes only the flash has the vault is told by the state record (`state_record.rs`).
 
 use super::Accelerate;
+use super::state_record::VolumeRecord;
 use futures_util::future::select;
 use lamina_block::Layer;
 use lamina_cluster::host::Held;
@@ -107,8 +108,12 @@ impl Accelerate {
         if self.geometry().read_only || !is_so {
             return;
         }
+        // Nothing on the flash counts that could be older than the store, and so nothing has to be said of it.
+        let is_behind = self.kept.words().behind && self.cache.forget(&self.volume).await.is_err();
         // If that fails, it may owe something, for all that is known.
-        let kept = pin!(self.kept.change(|words| words.owes = false));
+        let change =
+            |words: &mut VolumeRecord| (words.owes, words.behind) = (false, words.behind && is_behind);
+        let kept = pin!(self.kept.change(change));
         match self.kept.held() {
             Some(_) => drop(select(kept, pin!(self.env.sleep(LAST))).await),
             None => drop(kept.await),

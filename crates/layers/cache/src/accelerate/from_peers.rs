@@ -7,6 +7,8 @@
 //!
 //! Invariants:
 //! * A peer is asked for what was acknowledged, and has that: the vault names its flash.
+//! * What the store gets is durable on the peers. The flash of this host may come back without it: so it is kept before
+//!   that the flash is behind the store, and after a crash clean blocks there do not count.
 //! * What is under way is in memory, and gets to the store after that.
 
 use super::Accelerate;
@@ -15,6 +17,7 @@ use super::failure::{SideError, SideResult};
 use crate::flash::{Dirty, SLOT};
 use lamina_block::{Buf, Error, Result};
 use lamina_cluster::remote::Remote;
+use lamina_kit::flaw::flawed;
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -29,6 +32,10 @@ impl Accelerate {
     pub(super) async fn bring_from_peers(&self) -> Result<()> {
         let hosts = self.peers.as_ref().map_or(Vec::new(), |peers| peers.hosts());
         let Some(held) = self.kept.held() else { return Err(Error::offline("there is no peer")) };
+        self.durable_at_peers().await?;
+        if !flawed("a flash that is behind the store counts") {
+            self.kept.change(|words| words.behind = true).await?;
+        }
         let dirty = self.cache.everything(&self.volume).map_or(Vec::new(), |(dirty, _)| dirty);
         let mut why = Error::offline("there is no peer");
         for host in hosts {

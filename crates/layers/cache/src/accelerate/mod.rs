@@ -417,6 +417,9 @@ impl Accelerate {
             Policy::WriteBack if peers.is_some() => Policy::WriteThrough,
             policy => policy,
         };
+        if kept.words().behind {
+            cache.let_go_of_clean(&volume);
+        }
         volume.share.set(share);
         volume.destages_late.set(keys.destage == Destage::Late);
         // What was found was perhaps acknowledged, and has perhaps been read.

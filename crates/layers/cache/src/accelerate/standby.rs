@@ -465,8 +465,14 @@ impl Layer for Standby {
             {
                 return Step::Forward(Rc::clone(node));
             }
-            // What somebody has written before is no less durable then, and nothing of this host is under way.
-            None if matches!(io.op, Op::Flush) && !self.reservation.is_held() => return Step::Done(Ok(())),
+            // What a process before this one has acknowledged is on the flash, durable since that was opened, or on the
+            // store. A device that nobody uses is being closed.
+            None if matches!(io.op, Op::Flush) && !self.reservation.is_held() => {
+                return match self.is_in_use() {
+                    true => Step::Forward(Rc::clone(&self.store)),
+                    false => Step::Done(Ok(())),
+                };
+            }
             Some(_) | None => {}
         }
         let io = io.take();

@@ -6,8 +6,9 @@
 //!   volume does not count any more (`attached`). So a flash that comes back later never brings old blocks
 //!   back.
 //! * Before a write is acknowledged that the store has not, it is kept that there may be such (`owes`).
+//! * Before the store gets from a peer what this flash may not keep without power, that is kept (`behind`).
 //!
-//! Over a `reservation` the vault says the latter to all hosts, and first. What the flash has counts if no other one
+//! Over a `reservation` the vault says `owes` to all hosts, and first. What the flash has counts if no other one
 //! had the volume since the generation that is kept.
 
 use super::Policy;
@@ -38,6 +39,9 @@ pub struct VolumeRecord {
     pub attached: bool,
     /// The flash may have what the store has not.
     pub owes: bool,
+    /// The store may be past what the flash keeps without power: blocks that are not dirty there do not count.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub behind: bool,
     /// The generation of a reservation in which the flash was used last; 0: none.
     #[serde(default, skip_serializing_if = "is_none")]
     generation: u64,
@@ -58,7 +62,7 @@ struct First {
 
 impl VolumeRecord {
     pub fn new(uuid: u128, owes: bool) -> VolumeRecord {
-        VolumeRecord { version: VERSION, uuid: hex(uuid), attached: true, owes, generation: 0 }
+        VolumeRecord { version: VERSION, uuid: hex(uuid), attached: true, owes, behind: false, generation: 0 }
     }
 
     /// Reads what was kept.
@@ -66,7 +70,7 @@ impl VolumeRecord {
         let words = match version(words) {
             Some(1) => {
                 let uuid = read::<First>(words, 1, "volume")?.uuid;
-                VolumeRecord { version: VERSION, uuid, attached: true, owes: true, generation: 0 }
+                VolumeRecord { uuid, ..VolumeRecord::new(0, true) }
             }
             _ => read(words, VERSION, "volume")?,
         };

@@ -446,14 +446,23 @@ impl Cache {
         self.forget(volume).await
     }
 
-    /// Nothing of the volume is found any more, for as long as this lives.
-    pub fn let_go(&self, volume: &Volume) {
+    /// Nothing of the volume is found any more that its store has, for as long as this lives. No batch is under way.
+    pub fn let_go_of_clean(&self, volume: &Volume) {
+        self.unmap_all(volume, |word| !word.is_dirty());
+    }
+
+    fn unmap_all(&self, volume: &Volume, which: impl Fn(Word) -> bool) {
         for slot in super::format::SEGMENTS_AT..self.shape.slots() {
             let word = self.index.borrow().word(slot);
-            if word.is_used() && word.volume() == volume.number {
+            if word.is_used() && word.volume() == volume.number && which(word) {
                 self.unmap(volume, word.block());
             }
         }
+    }
+
+    /// Nothing of the volume is found any more, for as long as this lives.
+    pub fn let_go(&self, volume: &Volume) {
+        self.unmap_all(volume, |_| true);
         volume.queue.borrow_mut().clear();
         volume.moved.notify();
         self.moved.notify();

@@ -2,7 +2,7 @@
 //! schedule.
 
 use super::cluster::Group;
-use super::schedules::{loss, lost_links, past, play, stopped};
+use super::schedules::{left, loss, lost_links, past, play, stopped};
 use super::storm::storm;
 use super::*;
 use crate::testing::history::Checked;
@@ -59,6 +59,11 @@ fn a_past_that_is_forgotten() {
     is_caught("the past of a host is forgotten", &["I1", "I5:", "I7:", "I8"], 20, |seed| {
         play(seed, (2, 1), past)
     });
+}
+
+#[test]
+fn a_flash_that_is_behind_the_store_and_counts() {
+    is_caught("a flash that is behind the store counts", &["I3:"], 20, |seed| play(seed, (2, 1), left));
 }
 
 #[test]

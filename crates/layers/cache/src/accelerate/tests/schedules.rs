@@ -8,7 +8,7 @@ use super::cluster::*;
 use super::*;
 use crate::testing::history::{Checked, told};
 use futures_util::future::{Either, join, select};
-use lamina_block::Begin;
+use lamina_block::{Begin, OpKind};
 use lamina_cluster::amend::declare_dead;
 use lamina_cluster::conn::{receive, send};
 use lamina_cluster::host::Name;
@@ -415,6 +415,37 @@ fn a_primarys_flash_fails_and_its_peer_has_what_it_had() {
     });
 }
 
+/// The same, and everything ends at some moment: the flash is there again, without what it had not kept, and is not
+/// older than the store for whoever reads.
+#[test]
+fn a_primarys_flash_fails_and_is_back_after_a_crash() {
+    plays((2, 1), left);
+}
+
+pub async fn left(mut on: Group) -> Checked {
+    let guests = on.guests(0, u64::MAX);
+    on.wait(Duration::from_secs(1)).await;
+    on.hosts[0].store.set_reach(Reach::Lost);
+    on.wait(Duration::from_secs(1)).await;
+    on.hosts[0].store.set_reach(Reach::Here);
+    on.flash(0).set_presence(Presence::Failing);
+    let is_uncached = |on: &Group| on.hosts[0].vm.info()["policy"] == json!("uncached");
+    for _ in 0..200 {
+        on.world.sleep(Duration::from_millis(2)).await;
+        on.seen.ends_now(1)?;
+        if is_uncached(&on) {
+            break;
+        }
+    }
+    on.until(Duration::from_secs(10), "it goes on without its flash", || is_uncached(&on)).await?;
+    for guest in guests {
+        guest.ended(&on.world).await?;
+    }
+    on.seen.ends_now(1)?;
+    on.flash(0).set_presence(Presence::Here);
+    on.ends().await
+}
+
 /// The store takes nothing, and the flash of the peer is full: one that is as large as that of the primary stays. One
 /// that is smaller refuses and is lost, no acknowledged write is, and it joins again; or it takes the volume.
 #[test]
@@ -629,6 +660,24 @@ fn a_record_is_torn_on_the_only_peer() {
     });
 }
 
+/// A client whose volume another host has, or a process before this one, flushes: the store keeps what it has got. A
+/// device that is closed asks nobody.
+#[test]
+fn a_flush_of_a_host_without_the_volume_gets_to_the_store() {
+    plays((2, 1), |mut on| async move {
+        let flushes = |on: &Group| on.hosts[1].below[0].stats().of(OpKind::Flush).completed.get();
+        for is_used in [false, true] {
+            let uses = is_used.then(|| on.hosts[1].vm.use_it());
+            let before = flushes(&on);
+            on.hosts[1].vm.submit(Io::flush()).await.map_err(told("flushed"))?;
+            holds(flushes(&on) - before == u64::from(is_used), format!("used: {is_used}"))?;
+            drop(uses);
+        }
+        on.read(0).await?;
+        on.ends().await
+    });
+}
+
 /// A host that speaks a later version as well is understood, and one that speaks only that is refused in words.
 #[test]
 fn hosts_of_mixed_versions() {
@@ -661,6 +710,56 @@ fn hosts_of_mixed_versions() {
         on.hosts[0].paired().await?;
         on.ends().await
     });
+}
+
+/// Writes to the store have failed, and are still done, when another host asks for the volume: it gets that afterwards.
+#[test]
+fn what_a_store_has_failed_comes_before_a_move() {
+    plays((2, 1), |mut on| async move {
+        for _ in 0..6 {
+            let guests = on.guests(0, u64::MAX);
+            on.wait(Duration::from_secs(1)).await;
+            on.hosts[0].store.set_reach(Reach::Late);
+            on.wait(Duration::from_secs(2)).await;
+            for guest in guests {
+                guest.ended(&on.world).await?;
+            }
+            on.hosts[0].store.set_reach(Reach::Here);
+            on.within(TAKEN, "it is given the volume", on.read(1)).await?;
+            on.work(1, 20).await?;
+            on.wait(Duration::from_secs(3)).await;
+            on.read(1).await?;
+            on.read(0).await?;
+            on.hosts[0].paired().await?;
+        }
+        on.ends().await
+    });
+}
+
+/// The same, and the device is closed: while the store does not answer, the volume is not given back.
+#[test]
+fn what_a_store_has_failed_comes_before_the_volume_is_given_back() {
+    for reach in [Reach::Here, Reach::Lost] {
+        plays((2, 1), move |mut on| async move {
+            let guests = on.guests(0, u64::MAX);
+            on.wait(Duration::from_secs(1)).await;
+            on.hosts[0].store.set_reach(Reach::Late);
+            on.wait(Duration::from_secs(2)).await;
+            for guest in guests {
+                guest.ended(&on.world).await?;
+            }
+            on.hosts[0].store.set_reach(reach);
+            // It may say that the store lacks something.
+            let _ = on.hosts[0].close().await;
+            let holder = on.seen.record().ok_or("no record")?.holder.map(|holder| holder.host);
+            let expected = (reach == Reach::Lost).then(|| "a".to_owned());
+            holds(holder == expected, format!("it is to be {expected:?}'s, and is {holder:?}'s"))?;
+            on.hosts[0].kill();
+            on.within(TAKEN * 2, "a peer takes it", on.read(1)).await?;
+            on.work(1, 20).await?;
+            on.ends().await
+        });
+    }
 }
 
 /// Writes to the store fail, and are done all the same, later than what was tried again.

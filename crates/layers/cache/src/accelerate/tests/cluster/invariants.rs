@@ -5,7 +5,8 @@
 //! (I6). At every answer: no host of a later generation had answered anything when the request was made (I2), and a
 //! read gives nothing that is older than what was acknowledged (I7). At drawn moments ([`Invariants::ends_now`]): a
 //! member that takes the volume after the death of all processes has every acknowledged write (I1); after a power loss
-//! of all hosts, every flushed one, and nothing of it is older than what the store has (I3); and the same after a power
+//! of all hosts, every flushed one, and nothing of it is older than what the store has (I3), unless its flash had failed,
+//! and then the store becomes as old; and the same after a power
 //! loss of the store at the same time, so that nothing was dropped before the store had it durably (I4). Late writes,
 //! recovery, loss and progress (I5, I8, I9, I10) show in reads and at the end; the storm and the schedules look there.
 //!
@@ -15,14 +16,24 @@
 //!
 //! A machine that was stopped with its clock cannot know that time has passed. Until it looks into the vault, its
 //! guest, which was stopped with it, reads what there was when it was stopped (I7: "from a generation *known* to have
-//! ended"). No write of it is acknowledged.
+//! ended"). No write of it is acknowledged. That ends with its lease, if nobody had the volume when it went on.
 
 use super::*;
+use lamina_block::Keep;
 use lamina_cluster::vault::Record;
 use lamina_sim::Images;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Weak;
+
+/// A machine that has stood still with its clock, and answers as at a moment.
+#[derive(Clone, Copy)]
+struct Still {
+    /// When it stopped; or, if it went on with the volume, when that was taken: `None` if it was not.
+    since: Option<u64>,
+    /// When it will have looked into the vault, by its own clock, if it goes on.
+    until: Option<Time>,
+}
 
 /// What was seen of a volume, and what is wrong.
 pub struct Invariants {
@@ -38,8 +49,8 @@ pub struct Invariants {
     flashes: RefCell<BTreeMap<Uuid, &'static str>>,
     /// Members that have lost their power, and when: what was not flushed may be missing there.
     outages: RefCell<BTreeMap<Uuid, u64>>,
-    /// Hosts whose clock has stood still, and since when, while another one has taken the volume.
-    still: RefCell<BTreeMap<String, u64>>,
+    /// Hosts whose clock has stood still, while another one may have taken the volume.
+    still: RefCell<BTreeMap<String, Still>>,
     broken: RefCell<Option<String>>,
 }
 
@@ -145,6 +156,11 @@ impl Invariants {
             }
             is_member && !takes
         });
+        if is_taken {
+            self.still.borrow_mut().values_mut().for_each(|still| {
+                still.since.get_or_insert(self.world().tick());
+            });
+        }
         let now = (self.world().tick(), record.generation, holder.map(|holder| holder.host));
         self.holders.borrow_mut().push(now);
         self.record.replace(Some(record));
@@ -153,15 +169,24 @@ impl Invariants {
     /// The machine of a host that has the volume stops with its clock.
     pub fn stands_still(&self, host: &str) {
         if self.has_it(host) {
-            self.still.borrow_mut().insert(host.into(), self.world().tick());
+            let since = Some(self.world().tick());
+            self.still.borrow_mut().insert(host.into(), Still { since, until: None });
         }
     }
 
-    /// A machine goes on; if it has the volume still, nothing has happened.
+    /// A machine goes on. If it has the volume still, it may be taken just now, and goes on answering until it has
+    /// looked, or a lease is over.
     pub fn goes_on(&self, host: &str) {
-        if self.has_it(host) {
-            self.still.borrow_mut().remove(host);
+        if let Some(still) = self.still.borrow_mut().get_mut(host).filter(|_| self.has_it(host)) {
+            *still = Still { since: None, until: Some(self.world().now().after(LEASE)) };
         }
+    }
+
+    /// Since when a host has not known that another one may have the volume.
+    fn still_since(&self, host: &str) -> Option<u64> {
+        let now = self.world().now();
+        let still = self.still.borrow().get(host).copied();
+        still.filter(|still| still.until.is_none_or(|until| now < until)).and_then(|still| still.since)
     }
 
     /// A process of a host has begun.
@@ -186,7 +211,7 @@ impl Invariants {
             Some((_, last, _)) => served.range(last + 1..).any(|(_, served)| *served < submitted),
             None => true,
         };
-        if has_ended && (is_write || !self.still.borrow().contains_key(host)) {
+        if has_ended && (is_write || self.still_since(host).is_none()) {
             self.breaks(format!(
                 "I2: {host} has answered, and does not have the volume: {last:?}, {served:?}"
             ));
@@ -198,11 +223,14 @@ impl Invariants {
         self.check()
     }
 
-    /// Flushes. One that a host is asked for before it has answered anything covers nothing: whoever asks has neither
-    /// written nor read.
+    /// Flushes. One that a host is asked for before it has answered anything covers nothing, also after a loss of power:
+    /// whoever asks has neither written nor read.
     pub async fn flush(&self, host: &str, vm: &Rc<Node>) -> Result<()> {
         let generation = self.holders.borrow().last().map(|(_, generation, _)| *generation);
-        let serves = self.has_it(host) && self.served.borrow().contains_key(&generation.unwrap_or_default());
+        let is_back = |flash| self.flashes.borrow().get(flash) == Some(&host);
+        let serves = self.has_it(host)
+            && self.served.borrow().contains_key(&generation.unwrap_or_default())
+            && !self.outages.borrow().keys().any(is_back);
         match serves {
             true => self.history.flush(&self.world(), vm).await,
             false => vm.submit(Io::flush()).await,
@@ -212,7 +240,7 @@ impl Invariants {
     /// Reads and checks.
     pub async fn read(&self, vm: &Rc<Node>, at: Range<u64>) -> Checked {
         let read = self.history.read(&self.world(), vm, at.clone(), None).await;
-        let still = vm.name().strip_prefix("vm-").and_then(|host| self.still.borrow().get(host).copied());
+        let still = vm.name().strip_prefix("vm-").and_then(|host| self.still_since(host));
         match (&read, still) {
             // It answers as at that moment, or not at all.
             (Err(e), Some(since)) if is_wrong(e) => {
@@ -338,6 +366,9 @@ fn after(
         let all = || Buf::zeroed(SIZE as usize);
         let (stored, found) = (all(), all());
         disk.submit(Io::read(0, stored.clone())).await.map_err(told("the store"))?;
+        let (kept, _) = SimKeep::open(&env, &format!("vm-{host}")).await.map_err(told("kept"))?;
+        // Its flash has failed, and the store got from peers what it may lack.
+        let is_behind = kept.get().is_some_and(|kept| kept["behind"] == json!(true));
         let serves = Serves::open(&env, host, peers, Begin::Open).await.map_err(told("opened"))?;
         match end {
             End::Processes => {
@@ -349,20 +380,31 @@ fn after(
                 read.map_err(|e| format!("{}: {e}", if end == End::Power { "I1" } else { "I1 or I4" }))?;
             }
         }
-        if end == End::Power {
-            serves.vm.submit(Io::read(0, found.clone())).await.map_err(told("read"))?;
-            let sectors = |of: &Buf| of.to_vec();
-            let (stored, found) = (sectors(&stored), sectors(&found));
-            let size = crate::testing::history::BLOCK as usize;
-            for (block, (stored, found)) in stored.chunks(size).zip(found.chunks(size)).enumerate() {
-                let (stored, found) =
-                    (history.place(block as u64, stored), history.place(block as u64, found));
-                if found < stored {
-                    return Err(format!("I3: block {block}: write {stored:?} on the store, {found:?} here"));
-                }
-            }
+        if end != End::Power {
+            return Ok(());
         }
-        Ok(())
+        serves.vm.submit(Io::read(0, found.clone())).await.map_err(told("read"))?;
+        let (place, size) =
+            (|n, of: &[u8]| history.place(n as u64, of), crate::testing::history::BLOCK as usize);
+        let places = |of: &Buf| -> Vec<_> {
+            of.to_vec().chunks(size).enumerate().map(|(n, block)| place(n, block)).collect()
+        };
+        let (stored, found) = (places(&stored), places(&found));
+        let Some(older) = (0..found.len()).find(|block| found[*block] < stored[*block]) else {
+            return Ok(());
+        };
+        let wrong = |what| {
+            let (stored, found) = (stored[older], found[older]);
+            Err(format!("I3: block {older}: write {stored:?} on the store, {found:?} here{what}"))
+        };
+        if !is_behind {
+            return wrong("");
+        }
+        // What has been read stays, and so the store is to get it.
+        serves.command("drain", json!({})).await.map_err(told("I3: drained"))?;
+        let now = all();
+        disk.submit(Io::read(0, now.clone())).await.map_err(told("the store"))?;
+        if places(&now) != found { wrong(", which the store does not get") } else { Ok(()) }
     };
     world.run(run).map_err(|hang| hang.to_string())?
 }
