@@ -2,6 +2,7 @@
 troubles that `lamina status`, an alert and a metric tell."""
 
 import errno
+import json
 import os
 import pty
 import random
@@ -375,3 +376,58 @@ class Shown(LegsCase):
         self.assertLess(resumed["rate"], 64 * MIB, resumed)
         wait_until("the rate to be that of now", 20, lambda: not job() or job()["rate"] < 30 * MIB)
         self.daemon.ctl("moves", "job", "move", "limit=none")
+
+
+class Events(LegsCase):
+    """What has happened to devices is told later, also by the next daemon, and to a program as it happens."""
+
+    def begin(self, *words):
+        self.daemon = Lamina(self.rig, self.daemon.file.read_text(), name="vm1", arguments=words)
+
+    def events(self, *words):
+        told = run(lamina_binary(), "events", "--json", "--control", self.daemon.control, *words).stdout
+        return [json.loads(line) for line in told.splitlines()]
+
+    @limit(60)
+    def test_what_happens_is_kept_and_told(self):
+        program, heard, kept = self.rig.path("hear"), self.rig.path("heard"), self.rig.path("events")
+        program.write_text(f'#!/bin/sh\necho "$LAMINA_EVENT_SEVERITY $LAMINA_EVENT_DEVICE: $LAMINA_EVENT_MESSAGE" >> {heard}\nexit 3\n')
+        program.chmod(0o755)
+        self.create(mirrored("ab"), exported("m"))
+        self.assertEqual(self.daemon.stop(), 0, self.daemon.log())
+        self.begin("--events", kept, "--on-event", program)
+        self.daemon.ctl("m", "fail", "fa")
+        wait_until("an event", 10, lambda: self.events("m"))
+        fails = self.events("m")[-1]
+        self.assertEqual((fails["device"], fails["times"]), ("m", 1))
+        self.assertIn("fa", fails["message"])
+        wait_until("the program to hear of it", 10, lambda: heard.exists() and fails["message"] in heard.read_text())
+        self.assertIn(f"{fails['severity']} m: {fails['message']}", heard.read_text())
+        # The end of the program that failed is in the log, and is no event.
+        wait_until("the log to tell", 10, lambda: "--on-event has failed" in self.daemon.log())
+        self.assertFalse([event for event in self.events() if "--on-event" in event["message"]])
+        self.daemon.ctl("m", "rejoin", "fa")
+        wait_until("another event", 10, lambda: self.events("m")[-1]["number"] > fails["number"])
+        before = self.events("m")
+        # A daemon that is killed has told the file; a line that it has not finished is left out.
+        self.daemon.proc.kill()
+        with kept.open("a") as file:
+            file.write('{"number": 99')
+        self.begin("--events", kept)
+        self.assertEqual([event for event in self.events("m") if event in before], before)
+        self.daemon.ctl("m", "fail", "fa")
+        wait_until("the same again", 10, lambda: self.events("m")[-1]["number"] > before[-1]["number"])
+        lines = run(lamina_binary(), "events", "m", "--control", self.daemon.control).stdout.splitlines()
+        self.assertRegex(lines[-1], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ (info   |warning|error  ) m: .*fa")
+        self.assertEqual(run(lamina_binary(), "events", "vm9", "--control", self.daemon.control).stdout, "nothing has happened\n")
+
+    @limit(60)
+    def test_a_file_that_takes_nothing_keeps_nobody_from_work(self):
+        self.create(mirrored("ab"), exported("m"))
+        self.assertEqual(self.daemon.stop(), 0, self.daemon.log())
+        self.begin("--events", "/dev/full", "--on-event", self.rig.path("nothing"))
+        self.daemon.ctl("m", "fail", "fa")
+        wait_until("an event", 10, lambda: self.events("m"))
+        wait_until("the log to tell", 10, lambda: "the file of events takes no more" in self.daemon.log())
+        wait_until("the log to tell", 10, lambda: "No such file" in self.daemon.log())
+        self.assertEqual(self.daemon.stop(), 0, self.daemon.log())

@@ -41,6 +41,23 @@ impl Snapshot {
     }
 }
 
+/// Something that has happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Event {
+    /// Rises with each event; also across restarts, if a file keeps them.
+    pub number: u64,
+    /// When it has happened, last if several times: milliseconds since 1970, UTC.
+    pub time_ms: u64,
+    /// `error`, `warning` or `info`.
+    pub severity: String,
+    /// The device that it is about, or the volume that several hosts reach; none if it is about the daemon.
+    pub device: Option<String>,
+    /// What has happened.
+    pub message: String,
+    /// How often it has happened without anything else to that device in between.
+    pub times: u64,
+}
+
 /// Makes a running daemon's hierarchies what a file says.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -99,6 +99,13 @@ pub enum Command {
     Ctl(Ctl),
     /// List the background work of a running daemon's devices: progress, rate, time left.
     Jobs(Jobs),
+    /// Show what has happened to a running daemon's devices: the last 1,000 events, the newest last.
+    ///
+    /// An event is a line of the log that is about a device, or a warning. One that happens again, with nothing else to
+    /// that device in between, is shown once, and how often. Times are UTC. `lamina serve --events FILE` keeps events
+    /// across restarts, and `--on-event PROGRAM` tells a program of each.
+    #[command(after_help = "Examples: lamina events vm1; lamina events --follow --json")]
+    Events(Events),
     /// Change the hierarchies of a running daemon to those of a file, while clients use them.
     ///
     /// Prints the steps, and then the progress of background work. Requests wait while layers are exchanged; none
@@ -229,6 +236,15 @@ pub struct ServeOptions {
     /// (crypt, parity) need as much again.
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     pub memory: Bytes,
+    /// Keep events in this file, behind those that are there: one line of JSON each. It is written anew when it has
+    /// 4,000 lines.
+    #[arg(long, value_name = "FILE")]
+    pub events: Option<PathBuf>,
+    /// Start this program for each event, one after the other, with LAMINA_EVENT_DEVICE, LAMINA_EVENT_MESSAGE,
+    /// LAMINA_EVENT_SEVERITY (error, warning, info), LAMINA_EVENT_TIME and LAMINA_EVENT_NUMBER in its environment. What
+    /// happens again is not told again. A program that takes longer than a minute is ended.
+    #[arg(long, value_name = "PROGRAM", env = "LAMINA_ON_EVENT")]
+    pub on_event: Option<PathBuf>,
     /// How long draining may take before the program gives up, with exit code 1.
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub drain: Interval,
@@ -319,6 +335,22 @@ pub struct Show {
     /// Time over which rates and latencies are taken.
     #[arg(long, value_name = "TIME", default_value = "1s")]
     pub interval: Interval,
+}
+
+/// Arguments of `events`.
+#[derive(Args, Debug)]
+pub struct Events {
+    /// Only events of this device, or of this volume that several hosts reach.
+    pub device: Option<String>,
+    /// The daemon.
+    #[command(flatten)]
+    pub daemon: Daemon,
+    /// Print JSON, one object for each event.
+    #[arg(long)]
+    pub json: bool,
+    /// Go on with events as they come, until interrupted.
+    #[arg(long)]
+    pub follow: bool,
 }
 
 /// Arguments of `status`.

@@ -32,6 +32,7 @@ mod confirm;
 mod create;
 mod daemon;
 mod design;
+mod events;
 mod files;
 mod generate;
 mod images;
@@ -74,6 +75,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Status(args) => status::run(args),
         Command::Ctl(args) => control::ctl(args),
         Command::Repair(args) => offline::run_repair(args),
+        Command::Events(args) => events::run(args),
         Command::Jobs(args) => jobs::run(args),
         Command::Apply(args) => apply::run(args),
         Command::Inspect(args) => inspect::run(args),

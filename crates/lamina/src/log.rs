@@ -1,5 +1,7 @@
-//! Logs: to standard error, one line each, filtered by target and level.
+//! Logs: to standard error, one line each, filtered by target and level. What is about a device becomes an event, whatever
+//! the filter is.
 
+use crate::events::Collector;
 use std::io::IsTerminal;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::prelude::*;
@@ -15,8 +17,10 @@ pub fn start(filter: Option<&str>) {
     };
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal());
-    tracing_subscriber::registry().with(lines).with(targets).init();
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_filter(targets);
+    let events = Collector.with_filter(LevelFilter::INFO);
+    tracing_subscriber::registry().with(lines).with(events).init();
     if let Some(e) = wrong {
         tracing::warn!(error = %e, "the log filter cannot be read; logging at info");
     }

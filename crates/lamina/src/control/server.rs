@@ -3,18 +3,20 @@
 use super::schema;
 use super::tracing::{self, Tracing};
 use crate::api::{
-    Applied, Apply, Cluster, Control, Device, Export, Health, Job, Problem, Snapshot, Steer, Verb,
+    Applied, Apply, Cluster, Control, Device, Event, Export, Health, Job, Problem, Snapshot, Steer, Verb,
 };
 use crate::class::{self, Class};
+use crate::events::JOURNAL;
 use crate::files;
 use crate::metrics;
 use crate::verbs::{self, Denied};
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
-use axum::extract::{Path, State};
+use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use lamina_block::{Command, Error, ErrorKind, Kind};
+use serde::Deserialize;
 use serde_json::Value;
 use std::future::Future;
 use std::pin::Pin;
@@ -64,6 +66,7 @@ fn routes() -> OpenApiRouter<Arc<dyn Daemon>> {
         .routes(routes!(steer))
         .routes(routes!(apply))
         .routes(routes!(exports))
+        .routes(routes!(events))
         .routes(routes!(metrics_text))
         .routes(routes!(document))
 }
@@ -207,6 +210,21 @@ async fn apply(
 #[utoipa::path(get, path = "/v1/exports", responses((status = 200, body = Vec<Export>)))]
 async fn exports(State(daemon): Shared) -> Json<Vec<Export>> {
     Json(daemon.snapshot().await.hierarchies.into_iter().flat_map(|h| h.exports).collect())
+}
+
+/// The part of the events that is wanted.
+#[derive(Deserialize)]
+struct Wanted {
+    #[serde(default)]
+    after: u64,
+}
+
+/// What has happened to devices, as far as it is kept: the last 1,000 events, the newest last.
+#[utoipa::path(get, path = "/v1/events",
+    params(("after" = Option<u64>, Query, description = "Only events with a larger number")),
+    responses((status = 200, body = Vec<Event>)))]
+async fn events(Query(wanted): Query<Wanted>) -> Json<Vec<Event>> {
+    Json(JOURNAL.after(wanted.after))
 }
 
 /// Counters for Prometheus.

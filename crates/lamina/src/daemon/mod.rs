@@ -26,6 +26,7 @@ use crate::assemble::{self, Folder};
 use crate::cli::{Serve, ServeOptions};
 use crate::control::server::{self, Daemon};
 use crate::control::socket::ControlSocket;
+use crate::events::Keeper;
 use crate::exit::Failure;
 use crate::files;
 use core_thread::Thread;
@@ -56,10 +57,17 @@ pub fn serve_plans(plans: Vec<Plan>, file: &Path, options: &ServeOptions) -> Res
     crate::images::look(&plans)?;
     let placement = placement::place(plans, options.cores.map(usize::from))?;
     descriptors::prepare(&placement)?;
+    let mut keeper = Keeper::open(options.events.as_deref(), options.on_event.as_deref())?;
     let socket = ControlSocket::claim(&options.control.clone().unwrap_or_else(|| beside(file)))?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
-    let served = runtime.block_on(serve(options, placement, &socket));
+    let served = runtime.block_on(async {
+        tokio::select! {
+            served = serve(options, placement, &socket) => served,
+            never = keeper.go_on() => match never {},
+        }
+    });
+    keeper.keep();
     // A task that still waits for a client of the control socket has no one to answer.
     runtime.shutdown_background();
     served

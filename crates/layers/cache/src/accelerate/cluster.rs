@@ -33,6 +33,8 @@ impl Peers {
             "connected": links.iter().map(peer).collect::<Vec<_>>(),
             "lag_writes": links.iter().map(|link| link.lag_writes()).max(),
             "silent_seconds": links.iter().map(|link| link.silent_for().as_secs_f64()).reduce(f64::max),
+            "joined": self.joined.get(),
+            "lost": self.lost.get(),
             "waits": self.reason(),
         })
     }

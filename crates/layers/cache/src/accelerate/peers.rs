@@ -17,7 +17,7 @@
 //! * The vault names a peer no more before it is asked to begin anew, which makes it forget what it had.
 
 use super::failure::{SideError, SideResult};
-use super::{Accelerate, Policy};
+use super::{Accelerate, Policy, add};
 use crate::flash::{Quiet, Tap};
 use futures_util::future::{Either, join_all, select};
 use lamina_block::{Buf, Durability, Env, Error, Result, Signal, Time};
@@ -53,6 +53,9 @@ pub struct Peers {
     pub(super) links: RefCell<Vec<Rc<Link>>>,
     /// Why there are none.
     pub(super) waits: RefCell<Option<Error>>,
+    /// How often one has joined, and how often one was lost.
+    pub(super) joined: Cell<u64>,
+    pub(super) lost: Cell<u64>,
     /// One of them has got further, is lost, or is there.
     pub moved: Signal,
 }
@@ -89,6 +92,7 @@ impl Watcher for Peers {
         let mut links = self.links.borrow_mut();
         if let Some(at) = links.iter().position(|link| link.flash == flash) {
             let host = &links.remove(at).host;
+            add(&self.lost, 1);
             tracing::warn!(%host, error = %why, "a peer is lost");
             self.waits
                 .replace(Some(Error::new(why.kind(), format!("peer {host} is lost: {}", why.message()))));
@@ -117,6 +121,8 @@ impl Peers {
             members: Members::new(&[], 0).into(),
             links: RefCell::default(),
             waits: RefCell::default(),
+            joined: Cell::new(0),
+            lost: Cell::new(0),
             moved: Signal::new(),
         })
     }
@@ -355,6 +361,7 @@ impl Accelerate {
         peers.moved.notify();
         if peers.links.borrow().len() == peers.wanted && self.may_pair(peers) {
             self.policy.set(Policy::WriteBack);
+            add(&peers.joined, links.len() as u64);
             let hosts = links.iter().map(|link| &link.host[..]).collect::<Vec<_>>().join(", ");
             tracing::info!(device = %self.name, peers = hosts, "writes are acknowledged when all flashes have them");
         }

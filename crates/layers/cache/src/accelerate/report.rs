@@ -139,6 +139,10 @@ pub(crate) const FIGURES: &[Figure] = {
         )
         .nullable(),
         Figure::gauge("peers_wanted", "/peers/wanted", Count, "Other hosts that are to have it.").nullable(),
+        Figure::counter("peers_joined_total", "/peers/joined", Count, "Times that another host has joined.")
+            .nullable(),
+        Figure::counter("peers_lost_total", "/peers/lost", Count, "Times that one of them was lost.")
+            .nullable(),
         Figure::gauge(
             "peer_lag_writes",
             "/peers/lag_writes",

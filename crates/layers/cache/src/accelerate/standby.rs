@@ -458,6 +458,7 @@ impl Layer for Standby {
     }
 
     fn submit(self: Rc<Self>, io: &mut Io) -> Step {
+        let is_flush = matches!(io.op, Op::Flush) && !self.reservation.is_held();
         match &*self.primary.borrow() {
             Some((_, node))
                 if !self.is_leaving.get()
@@ -465,14 +466,10 @@ impl Layer for Standby {
             {
                 return Step::Forward(Rc::clone(node));
             }
-            // What a process before this one has acknowledged is on the flash, durable since that was opened, or on the
-            // store. A device that nobody uses is being closed.
-            None if matches!(io.op, Op::Flush) && !self.reservation.is_held() => {
-                return match self.is_in_use() {
-                    true => Step::Forward(Rc::clone(&self.store)),
-                    false => Step::Done(Ok(())),
-                };
-            }
+            // A device that nobody uses is being closed.
+            None if is_flush && !self.is_in_use() => return Step::Done(Ok(())),
+            // What the process before has acknowledged is on the flash, durable since that was opened, or on the store.
+            None if is_flush => return Step::Forward(Rc::clone(&self.store)),
             Some(_) | None => {}
         }
         let io = io.take();

@@ -371,6 +371,8 @@ fn a_peers_flash_fails_in_the_midst_of_a_batch() {
         on.within(STALL, "writes go on", on.writes(0)).await?;
         on.flash(1).set_presence(Presence::Here);
         on.hosts[0].paired().await?;
+        let peers = &on.hosts[0].vm.info()["peers"];
+        holds(peers["joined"] == json!(2) && peers["lost"] == json!(1), peers.to_string())?;
         for guest in guests {
             guest.ended(&on.world).await?;
             holds(
