@@ -3,30 +3,10 @@
 
 mod common;
 
-use common::{kinds, rewriting, root};
+use common::{head, kinds, rewriting, root};
 use lamina_graph::Plan;
 use serde_json::json;
 use std::path::Path;
-
-/// The head of a kind's source: its module documentation.
-fn head(kind: &str) -> String {
-    let folder = root().join("crates");
-    let (layers, module) = (folder.join("layers"), kind.replace('-', "_"));
-    // A layer is a file or a folder of its family's crate.
-    let entries = std::fs::read_dir(&layers).expect("the layers' folder");
-    let mut files: Vec<_> = entries
-        .map(|entry| entry.expect("an entry").path().join("src"))
-        .flat_map(|family| [family.join(format!("{module}.rs")), family.join(&module).join("mod.rs")])
-        .collect();
-    if kind == "nbd" {
-        files = vec![folder.join("nbd/src/client/mod.rs")];
-    }
-    let text = files.iter().find_map(|path| std::fs::read_to_string(path).ok());
-    let text = text.unwrap_or_else(|| panic!("there is no source of {kind}"));
-    let lines = text.lines().map_while(|line| line.strip_prefix("//!"));
-    let lines: Vec<&str> = lines.map(|line| line.strip_prefix(' ').unwrap_or(line)).collect();
-    lines.join("\n").replace("[`", "`").replace("`]", "`")
-}
 
 /// The kinds' part of the page.
 fn chapters() -> String {

@@ -20,6 +20,26 @@ pub fn kinds() -> Vec<Kind> {
     kinds
 }
 
+/// The head of a kind's source: its module documentation.
+pub fn head(kind: &str) -> String {
+    let folder = root().join("crates");
+    let (layers, module) = (folder.join("layers"), kind.replace('-', "_"));
+    // A layer is a file or a folder of its family's crate.
+    let entries = std::fs::read_dir(&layers).expect("the layers' folder");
+    let mut files: Vec<_> = entries
+        .map(|entry| entry.expect("an entry").path().join("src"))
+        .flat_map(|family| [family.join(format!("{module}.rs")), family.join(&module).join("mod.rs")])
+        .collect();
+    if kind == "nbd" {
+        files = vec![folder.join("nbd/src/client/mod.rs")];
+    }
+    let text = files.iter().find_map(|path| std::fs::read_to_string(path).ok());
+    let text = text.unwrap_or_else(|| panic!("there is no source of {kind}"));
+    let lines = text.lines().map_while(|line| line.strip_prefix("//!"));
+    let lines: Vec<&str> = lines.map(|line| line.strip_prefix(' ').unwrap_or(line)).collect();
+    lines.join("\n").replace("[`", "`").replace("`]", "`")
+}
+
 /// True if pages are to be written anew instead of compared.
 pub fn rewriting() -> bool {
     std::env::var_os("LAMINA_REWRITE").is_some_and(|v| !v.is_empty() && v != "0")
