@@ -1,8 +1,8 @@
 //! docs/lamina.schema.json, for editors, says what the parser says: it is made by asking the parser of each key which
 //! values it takes, and of each table which keys there are.
 //!
-//! Written anew with `LAMINA_REWRITE=1 cargo test -p lamina-graph --test schema`. The end-to-end tests hold files against
-//! it.
+//! Written anew with `LAMINA_REWRITE=1 cargo test -p lamina-graph --test schema`. The end-to-end tests hold files
+//! against it.
 
 mod common;
 

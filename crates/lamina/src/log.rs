@@ -1,5 +1,5 @@
-//! Logs: to standard error, one line each, filtered by target and level. What is about a device becomes an event, whatever
-//! the filter is.
+//! Logs: to standard error, one line each, filtered by target and level. What is about a device becomes an event,
+//! whatever the filter is.
 
 use crate::events::Collector;
 use std::io::IsTerminal;

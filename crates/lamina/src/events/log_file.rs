@@ -1,5 +1,5 @@
-//! The file of events: a line of JSON each, the newest last, for people and programs. It is a log: a line that is no event
-//! is left out, and nothing but `lamina events` believes it.
+//! The file of events: a line of JSON each, the newest last, for people and programs. It is a log: a line that is no
+//! event is left out, and nothing but `lamina events` believes it.
 
 use super::MOST;
 use crate::api::Event;

@@ -1,14 +1,14 @@
 //! The invariants of a volume on several hosts, as far as they are seen from outside: in the vault, in what guests are
 //! answered, and in what would be found if everything ended now.
 //!
-//! At every change of the vault: of one generation there is one holder (I2), and generations and checkpoints never fall
-//! (I6). At every answer: no host of a later generation had answered anything when the request was made (I2), and a
-//! read gives nothing that is older than what was acknowledged (I7). At drawn moments ([`Invariants::ends_now`]): a
-//! member that takes the volume after the death of all processes has every acknowledged write (I1); after a power loss
-//! of all hosts, every flushed one, and nothing of it is older than what the store has (I3), unless its flash had failed,
-//! and then the store becomes as old; and the same after a power
-//! loss of the store at the same time, so that nothing was dropped before the store had it durably (I4). Late writes,
-//! recovery, loss and progress (I5, I8, I9, I10) show in reads and at the end; the storm and the schedules look there.
+//! At every change of the vault: of one generation there is one holder (I2), and generations and checkpoints never
+//! fall (I6). At every answer: no host of a later generation had answered anything when the request was made (I2),
+//! and a read gives nothing that is older than what was acknowledged (I7). At drawn moments
+//! ([`Invariants::ends_now`]): a member that takes the volume after the death of all processes has every acknowledged
+//! write (I1); after a power loss of all hosts, every flushed one, and nothing of it is older than what the store has
+//! (I3), unless its flash had failed, and then the store becomes as old; and the same after a power loss of the store
+//! at the same time, so that nothing was dropped before the store had it durably (I4). Late writes, recovery, loss
+//! and progress (I5, I8, I9, I10) show in reads and at the end; the storm and the schedules look there.
 //!
 //! A machine that has lost its power, and takes the volume back before anybody else has it, lacks what was not flushed
 //! (decision 0025): from there on that is not certain any more. One that lost its power while nobody took it out of the
@@ -223,8 +223,8 @@ impl Invariants {
         self.check()
     }
 
-    /// Flushes. One that a host is asked for before it has answered anything covers nothing, also after a loss of power:
-    /// whoever asks has neither written nor read.
+    /// Flushes. One that a host is asked for before it has answered anything covers nothing, also after a loss of
+    /// power: whoever asks has neither written nor read.
     pub async fn flush(&self, host: &str, vm: &Rc<Node>) -> Result<()> {
         let generation = self.holders.borrow().last().map(|(_, generation, _)| *generation);
         let is_back = |flash| self.flashes.borrow().get(flash) == Some(&host);
