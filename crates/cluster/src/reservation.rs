@@ -54,6 +54,16 @@ pub struct Reservation {
     moved: Signal,
 }
 
+/// The volume is being taken; perhaps nobody waits for the end of that.
+struct Takes<'a>(&'a Reservation);
+
+impl Drop for Takes<'_> {
+    fn drop(&mut self) {
+        self.0.is_taking.set(false);
+        self.0.moved.notify();
+    }
+}
+
 impl Reservation {
     /// Of a host that beats in the vault at `place`, and takes the writes of others at `listen`, in front of a store
     /// that does nothing any more of a connection that ended `settles` ago, if that is known.
@@ -302,10 +312,8 @@ impl Reservation {
     /// long as it takes to see that another host is silent.
     pub async fn take(&self, flash: Option<Uuid>) -> Result<Rc<Held>> {
         self.moved.until(|| !self.is_taking.replace(true)).await;
-        let taken = self.take_alone(flash).await;
-        self.is_taking.set(false);
-        self.moved.notify();
-        taken
+        let _takes = Takes(self);
+        self.take_alone(flash).await
     }
 
     async fn take_alone(&self, flash: Option<Uuid>) -> Result<Rc<Held>> {

@@ -1,11 +1,14 @@
 //! Hosts that take a volume from each other, are paused, die, and come back: one at a time can change its record.
 
+use futures_util::future::{Either, select};
 use lamina_block::{Env, Error, ErrorKind, Pending};
 use lamina_cluster::amend::declare_dead;
 use lamina_cluster::host::{Fence, Held, Host, Name};
+use lamina_cluster::reservation::Reservation;
 use lamina_cluster::vault::{Beat, FolderVault, Holder, Mode, Outcome, Record, Vault};
 use lamina_sim::{SimEnv, Simulation};
 use std::cell::Cell;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 use uuid::Uuid;
@@ -122,6 +125,22 @@ fn a_volume_is_taken_when_its_host_is_silent() {
         // Late writes of the first one may still come: it stays known.
         assert_eq!((again.generation, again.checkpoint, again.unfenced), (3, 7, Some(1)));
         assert_eq!(again.previous, Some(holder("a", 1)));
+    });
+}
+
+/// Whoever takes a volume may give up waiting: those who come later try themselves.
+#[test]
+fn an_attempt_that_is_given_up_is_in_nobodys_way() {
+    simulate(3, |env| async move {
+        let (a, b) = (start(&env, "a", 1), start(&env, "b", 2));
+        let held = a.take(LONG).await.expect("nobody has it");
+        let reservation = Reservation::new(b, "/vault".into(), None, None);
+        let attempt = select(pin!(reservation.take(None)), env.sleep(LEASE / 2)).await;
+        assert!(matches!(attempt, Either::Right(_)), "its host is alive");
+        drop(attempt);
+        held.give_back().await.expect("given back");
+        let again = select(pin!(reservation.take(None)), env.sleep(LEASE)).await;
+        assert!(matches!(again, Either::Left((Ok(_), _))), "nobody has it");
     });
 }
 
