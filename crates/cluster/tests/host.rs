@@ -8,7 +8,6 @@ use lamina_cluster::reservation::Reservation;
 use lamina_cluster::vault::{Beat, FolderVault, Holder, Mode, Outcome, Record, Vault};
 use lamina_sim::{SimEnv, Simulation};
 use std::cell::Cell;
-use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 use uuid::Uuid;
@@ -135,11 +134,11 @@ fn an_attempt_that_is_given_up_is_in_nobodys_way() {
         let (a, b) = (start(&env, "a", 1), start(&env, "b", 2));
         let held = a.take(LONG).await.expect("nobody has it");
         let reservation = Reservation::new(b, "/vault".into(), None, None);
-        let attempt = select(pin!(reservation.take(None)), env.sleep(LEASE / 2)).await;
+        let attempt = select(Box::pin(reservation.take(None)), env.sleep(LEASE / 2)).await;
         assert!(matches!(attempt, Either::Right(_)), "its host is alive");
         drop(attempt);
         held.give_back().await.expect("given back");
-        let again = select(pin!(reservation.take(None)), env.sleep(LEASE)).await;
+        let again = select(Box::pin(reservation.take(None)), env.sleep(LEASE)).await;
         assert!(matches!(again, Either::Left((Ok(_), _))), "nobody has it");
     });
 }

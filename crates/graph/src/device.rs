@@ -93,6 +93,8 @@ pub(crate) fn read(
     let survives = parsed.as_ref().map_or(0, |keys| keys.survives(children));
     let may_miss =
         parsed.map_or(Vec::new(), |keys| (0..children).filter(|child| keys.may_miss(*child)).collect());
+    // One that is not understood is not among the devices below.
+    let has_metadata = metadata.is_some();
     let (over, over_at) = over.unwrap_or_default().into_iter().chain(metadata).unzip();
     let outside = kind.as_ref().map_or(&[][..], |kind| kind.traits.outside).iter();
     let files = outside.filter(|outside| outside.is_file()).map(|outside| outside.key);

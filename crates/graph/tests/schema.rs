@@ -54,12 +54,17 @@ fn value(of: &Table, key: &str, at: &str, inside: &dyn Fn(&str) -> String, depth
         !said.is_some_and(|said| said.starts_with("expected ") || said.contains("did not match any variant"))
     };
     let mut schemas = Vec::new();
-    if takes(&format!("{NONE:?}")) {
-        let said = of.said(key, &inside(&format!("{NONE:?}")), at).unwrap_or_default();
-        schemas.push(match said.contains("unknown word") {
-            true => json!({ "enum": quoted(&said) }),
-            false => json!({ "type": "string" }),
-        });
+    let word = format!("{NONE:?}");
+    let said = of.said(key, &inside(&word), at).unwrap_or_default();
+    // A message lists the words that there are.
+    let words: Vec<String> = quoted(&said)
+        .into_iter()
+        .filter(|known| takes(&format!("{known:?}")) && !takes(&word) || said.contains("unknown word"))
+        .collect();
+    match takes(&word) {
+        true if words.is_empty() => schemas.push(json!({ "type": "string" })),
+        false if words.is_empty() => {}
+        _ => schemas.push(json!({ "enum": words })),
     }
     if takes("true") {
         schemas.push(json!({ "type": "boolean" }));
@@ -69,7 +74,13 @@ fn value(of: &Table, key: &str, at: &str, inside: &dyn Fn(&str) -> String, depth
         (true, false) => schemas.push(json!({ "type": "integer" })),
         (false, false) => {}
     }
-    if takes("[]") {
+    // A table of one of several forms is named by its only key.
+    let form = of.said(key, &inside(&format!("{{ {NONE} = 1 }}")), &format!("{at}.{NONE}"));
+    let is_table = takes("{}") || form.is_some_and(|said| said.contains("unknown word"));
+    let table = is_table.then(|| table(of, key, at, inside, depth));
+    // What is read as a table is read as a list of its values, too, which nobody writes.
+    let is_known = table.as_ref().is_some_and(|table| table.get("properties").is_some());
+    if takes("[]") && !is_known {
         let first = format!("{at}[0]");
         let items = match depth < DEEP {
             true => value(of, key, &first, &|value| inside(&format!("[{value}]")), depth + 1),
@@ -77,9 +88,7 @@ fn value(of: &Table, key: &str, at: &str, inside: &dyn Fn(&str) -> String, depth
         };
         schemas.push(json!({ "type": "array", "items": items }));
     }
-    if takes("{}") {
-        schemas.push(table(of, key, at, inside, depth));
-    }
+    schemas.extend(table);
     match schemas.len() {
         // One of several shapes that the parser has no word for.
         0 => json!({}),
@@ -121,7 +130,8 @@ fn point(text: &str, key: &str) -> Option<String> {
     let mut lines =
         text.lines().skip_while(|line| !(line.starts_with("* `") && line.contains(&format!("`{key}`"))));
     let first = lines.next()?.trim_start_matches("* ").to_owned();
-    let rest = lines.take_while(|line| line.starts_with("  ")).map(str::trim);
+    let rest =
+        lines.take_while(|line| line.starts_with("  ") && !line.trim().starts_with('*')).map(str::trim);
     Some(rest.fold(first, |whole, line| whole + " " + line))
 }
 
@@ -130,6 +140,18 @@ fn device(kind: &Kind) -> Value {
     let head = head(kind.name);
     let (mut properties, missing) = keys(&of, |key| point(&head, key));
     properties.insert("type".into(), json!({ "const": kind.name, "description": kind.summary }));
+    let text = chapter("Devices");
+    for key in ["metadata", "leaving"] {
+        // Not among the keys of its kind: what the file says of the device.
+        let is_known = of.said(key, "7", key).is_some_and(|said| !said.contains("unknown key"));
+        let names =
+            json!({ "anyOf": [{ "type": "string" }, { "type": "array", "items": { "type": "string" } }] });
+        let mut schema = if key == "metadata" { json!({ "type": "string" }) } else { names };
+        if is_known && let Some(known) = schema.as_object_mut() {
+            known.insert("description".into(), point(&text, key).into());
+            properties.insert(key.into(), schema);
+        }
+    }
     let mut required = vec!["type".to_owned()];
     required.extend(missing);
     let (least, most) = (*kind.children.start(), *kind.children.end());
@@ -225,6 +247,6 @@ fn keys_have_their_types() {
     is("file", "path", json!({ "type": "string" }));
     is("file", "size", json!({ "anyOf": [{ "type": "string" }, { "type": "integer" }] }));
     assert_eq!(of("reservation", "tls").pointer("/anyOf/1/properties/ca/type"), Some(&json!("string")));
-    assert_eq!(of("fault", "rules").pointer("/items/properties/error/enum/0"), Some(&json!("offline")));
+    assert_eq!(of("fault", "rules").pointer("/items/properties/error/enum/0"), Some(&json!("media")));
     assert!(of("stripe", "over").get("anyOf").is_some() && of("mirror", "over") != of("file", "over"));
 }

@@ -67,6 +67,19 @@ device = "vm"
 }
 
 #[test]
+fn a_device_for_metadata_that_is_no_name_is_said_and_no_more() {
+    let kinds = &lamina_layers::KINDS[..];
+    for over in ["", "over = []\n", "over = 'a'\n", "over = 7\n"] {
+        let text = format!(
+            "[device.a]\ntype = 'memory'\nsize = '1MiB'\n[device.v]\ntype = 'snapshot'\n{over}metadata = 7\n"
+        );
+        let report = Plan::parse(&text, "f.toml", Path::new("/base"), kinds).err().expect("7 is no name");
+        let said = report.to_string();
+        assert!(said.contains("key \"metadata\": expected a device's name"), "{over}{said}");
+    }
+}
+
+#[test]
 fn a_mistake_deep_in_a_device_has_its_own_line() {
     let text = "[device.a]\ntype='store'\npath='a'\n[device.b]\ntype='store'\npath='b'\n\
         [device.p]\ntype='pair'\nover=['a','b']\n\
