@@ -98,7 +98,7 @@ class Members(RigCase):
         lamina.kill()
         self.assertFalse(self.member("a.img")["superblock"]["clean"])
         lamina.start()
-        self.assertIn("was not closed in order", lamina.log())
+        self.assertIn("was not shut down cleanly", lamina.log())
         self.verify(lamina)
         self.assertEqual(lamina.stop(), 0)
         self.assertTrue(self.member("a.img")["superblock"]["clean"])

@@ -203,7 +203,7 @@ fn noted(plan: &Plan, opened: &Opened, assembly: &Assembly, report: &mut Report)
         warn(plan, &note.device, &note.message, report);
     }
     if !assembly.clean {
-        report.warning(Subject::Hierarchy, None, None, "was not closed in order the last time");
+        report.warning(Subject::Hierarchy, None, None, "was not shut down cleanly the last time");
     }
     absent
 }

@@ -136,15 +136,43 @@ pub(crate) mod tests {
         expression.split(|c| !is_part(c)).filter(|word| word.starts_with("lamina_")).collect()
     }
 
-    /// The alerts in `docs` are about metrics that there are, and say which command helps.
-    #[test]
-    fn alerts_are_about_metrics_that_there_are() {
-        let rules = include_str!("../../../../docs/alerts/lamina.yml");
+    /// All metrics that there are.
+    fn known() -> Vec<String> {
         let text = super::super::text(&cached());
         let families = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
         let kinds = crate::files::kinds();
         let figures = kinds.iter().flat_map(|kind| metrics(kind).map(|(_, metric)| full_name(kind, metric)));
-        let known: Vec<String> = families.map(str::to_owned).chain(figures).collect();
+        families.map(str::to_owned).chain(figures).collect()
+    }
+
+    /// The dashboard in `docs` shows metrics that there are.
+    #[test]
+    fn the_dashboard_shows_metrics_that_there_are() {
+        let text = include_str!("../../../../docs/grafana/lamina.json");
+        let dashboard: serde_json::Value = serde_json::from_str(text).expect("JSON");
+        let panels = dashboard["panels"].as_array().expect("panels");
+        let shown: Vec<&str> = panels
+            .iter()
+            .flat_map(|panel| panel["targets"].as_array())
+            .flatten()
+            .filter_map(|of| of["expr"].as_str())
+            .collect();
+        assert!(shown.len() > 15, "{shown:?}");
+        let known = known();
+        for expression in shown {
+            for name in names(expression) {
+                let family = name.strip_suffix("_bucket").unwrap_or(name);
+                assert!(known.iter().any(|known| known == family), "{name} is no metric: {expression}");
+            }
+            assert!(!names(expression).is_empty() || expression.contains("process_"), "{expression}");
+        }
+    }
+
+    /// The alerts in `docs` are about metrics that there are, and say which command helps.
+    #[test]
+    fn alerts_are_about_metrics_that_there_are() {
+        let rules = include_str!("../../../../docs/alerts/lamina.yml");
+        let known = known();
         let alerts: Vec<&str> = rules.split("- alert: ").skip(1).collect();
         assert!(alerts.len() >= 10, "{} alerts", alerts.len());
         for alert in alerts {

@@ -112,7 +112,7 @@ impl Legs {
 
     async fn fail(&self, leg: usize) -> Result<Value> {
         if self.is_last(leg) {
-            return Err(Error::invalid("no other leg has every byte: it cannot be done without"));
+            return Err(Error::invalid("no other leg is up to date: without this one data would be lost"));
         }
         let now = self.env.now();
         if self.change(|state| state.fail(leg, now)) {
