@@ -277,6 +277,8 @@ class Packages(RigCase):
             self.assertIn("the user lamina stay", said)
             self.assertEqual(left, {
                 "/etc/lamina", "/etc/lamina/vm1.toml", "/etc/lamina/vm1.key", "/var/lib/lamina", "/var/lib/lamina/vm1.img",
+                # What has happened is kept with the volumes.
+                "/var/lib/lamina/vm1.events", "/var/lib/lamina/block.events",
             })
             self.shell("id lamina")
         else:

@@ -18,6 +18,8 @@ pub struct LogFile {
     path: PathBuf,
     file: File,
     lines: usize,
+    /// A crash has cut off the last line.
+    is_cut_off: bool,
 }
 
 impl LogFile {
@@ -27,20 +29,20 @@ impl LogFile {
         let len = file.metadata()?.len();
         file.seek(SeekFrom::Start(len.saturating_sub(READ)))?;
         let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes)?;
-        let events = parse(&bytes);
-        if bytes.last().is_some_and(|last| *last != b'\n') {
-            // What a crash has cut off is a line of its own.
-            file.write_all(b"\n")?;
-        }
+        // It may be a device that has no end.
+        (&file).take(READ).read_to_end(&mut bytes)?;
+        let is_cut_off = bytes.last().is_some_and(|last| *last != b'\n');
         let lines = bytes.iter().filter(|byte| **byte == b'\n').count();
-        Ok((LogFile { path: path.into(), file, lines }, events))
+        Ok((LogFile { path: path.into(), file, lines, is_cut_off }, parse(&bytes)))
     }
 
     /// Adds events; `all` are those that are kept.
     pub fn add(&mut self, events: &[Event], all: impl FnOnce() -> Vec<Event>) -> Result<()> {
         if self.lines + events.len() > LINES {
             return self.write_anew(&all());
+        }
+        if std::mem::take(&mut self.is_cut_off) {
+            self.file.write_all(b"\n")?;
         }
         self.lines += events.len();
         self.file.write_all(&lines(events))
@@ -53,7 +55,7 @@ impl LogFile {
         let mut file = open(Path::new(&next), true)?;
         file.write_all(&lines(events))?;
         std::fs::rename(&next, &self.path)?;
-        (self.file, self.lines) = (file, events.len());
+        (self.file, self.lines, self.is_cut_off) = (file, events.len(), false);
         Ok(())
     }
 }
