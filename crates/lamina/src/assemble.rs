@@ -7,6 +7,7 @@
 use crate::apply::wanted;
 use crate::cli::{self, ServeOptions};
 use crate::daemon;
+use crate::events::Journal;
 use crate::exit::Failure;
 use crate::files;
 use crate::look::Device;
@@ -16,12 +17,13 @@ use lamina_metadata::superblock::Found;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The most entries of a folder that are looked at.
 const FOLDER_MAX: usize = 4096;
 
 /// Runs `lamina assemble`.
-pub fn run(args: &cli::Assemble) -> Result<(), Failure> {
+pub fn run(args: &cli::Assemble, journal: &Arc<Journal>) -> Result<(), Failure> {
     if !args.serve {
         let (found, text) = assembled(&args.devices, false)?;
         let base = hints(&found.superblock.description).base;
@@ -30,7 +32,7 @@ pub fn run(args: &cli::Assemble) -> Result<(), Failure> {
         return Ok(out.write_all(text.as_bytes())?);
     }
     let (file, plan) = carried(&args.devices, &args.options, Folder::Current)?;
-    daemon::serve_plans(vec![plan], &file, &args.options)
+    daemon::serve_plans(vec![plan], &file, &args.options, journal)
 }
 
 /// Where relative paths of a hierarchy begin that has no file.

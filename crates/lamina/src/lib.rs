@@ -50,26 +50,28 @@ mod vault;
 
 use clap::Parser;
 use cli::{Cli, Command};
+use events::Journal;
 use exit::Failure;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    log::start(cli.log.as_deref());
-    match run(&cli) {
+    let journal = log::start(cli.log.as_deref());
+    match run(&cli, &journal) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
 }
 
-fn run(cli: &Cli) -> Result<(), Failure> {
+fn run(cli: &Cli, journal: &Arc<Journal>) -> Result<(), Failure> {
     match &cli.command {
         Command::Check(args) => check::run(args),
-        Command::Serve(args) => daemon::run(args),
+        Command::Serve(args) => daemon::run(args, journal),
         Command::Create(args) => create::run(args),
         Command::Design(args) => design::run(args),
-        Command::Assemble(args) => assemble::run(args),
+        Command::Assemble(args) => assemble::run(args, journal),
         Command::Show(args) => show::run(args),
         Command::Cluster(args) => cluster::run(args),
         Command::Status(args) => status::run(args),

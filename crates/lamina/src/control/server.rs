@@ -6,15 +6,15 @@ use crate::api::{
     Applied, Apply, Cluster, Control, Device, Event, Export, Health, Job, Problem, Snapshot, Steer, Verb,
 };
 use crate::class::{self, Class};
-use crate::events::JOURNAL;
+use crate::events::Journal;
 use crate::files;
 use crate::metrics;
 use crate::verbs::{self, Denied};
-use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use lamina_block::{Command, Error, ErrorKind, Kind};
 use serde::Deserialize;
 use serde_json::Value;
@@ -72,8 +72,9 @@ fn routes() -> OpenApiRouter<Arc<dyn Daemon>> {
 }
 
 /// The API as a service.
-pub fn router(daemon: Arc<dyn Daemon>) -> axum::Router {
-    routes().fallback(no_such_path).with_state(daemon).split_for_parts().0
+pub fn router(daemon: Arc<dyn Daemon>, journal: Arc<Journal>) -> axum::Router {
+    let routes = routes().fallback(no_such_path).with_state(daemon).split_for_parts().0;
+    routes.layer(Extension(journal))
 }
 
 /// The document that describes it, as JSON.
@@ -223,8 +224,11 @@ struct Wanted {
 #[utoipa::path(get, path = "/v1/events",
     params(("after" = Option<u64>, Query, description = "Only events with a larger number")),
     responses((status = 200, body = Vec<Event>)))]
-async fn events(Query(wanted): Query<Wanted>) -> Json<Vec<Event>> {
-    Json(JOURNAL.after(wanted.after))
+async fn events(
+    Extension(journal): Extension<Arc<Journal>>,
+    Query(wanted): Query<Wanted>,
+) -> Json<Vec<Event>> {
+    Json(journal.after(wanted.after))
 }
 
 /// Counters for Prometheus.

@@ -26,7 +26,7 @@ use crate::assemble::{self, Folder};
 use crate::cli::{Serve, ServeOptions};
 use crate::control::server::{self, Daemon};
 use crate::control::socket::ControlSocket;
-use crate::events::Keeper;
+use crate::events::{Journal, Keeper};
 use crate::exit::Failure;
 use crate::files;
 use core_thread::Thread;
@@ -41,7 +41,7 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Runs `lamina serve`.
-pub fn run(args: &Serve) -> Result<(), Failure> {
+pub fn run(args: &Serve, journal: &Arc<Journal>) -> Result<(), Failure> {
     let mut plans = if args.files.is_empty() { Vec::new() } else { files::load(&args.files)? };
     let mut first = args.files.first().cloned();
     if !args.from_members.is_empty() {
@@ -49,21 +49,26 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
         plans.push(plan);
         first.get_or_insert(file);
     }
-    serve_plans(plans, &first.unwrap_or_default(), &args.options)
+    serve_plans(plans, &first.unwrap_or_default(), &args.options, journal)
 }
 
 /// Serves `plans`, the first of which is from `file`, until a signal.
-pub fn serve_plans(plans: Vec<Plan>, file: &Path, options: &ServeOptions) -> Result<(), Failure> {
+pub fn serve_plans(
+    plans: Vec<Plan>,
+    file: &Path,
+    options: &ServeOptions,
+    journal: &Arc<Journal>,
+) -> Result<(), Failure> {
     crate::images::look(&plans)?;
     let placement = placement::place(plans, options.cores.map(usize::from))?;
     descriptors::prepare(&placement)?;
-    let mut keeper = Keeper::open(options.events.as_deref(), options.on_event.as_deref())?;
+    let mut keeper = Keeper::open(journal, options.events.as_deref(), options.on_event.as_deref())?;
     let socket = ControlSocket::claim(&options.control.clone().unwrap_or_else(|| beside(file)))?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
     let served = runtime.block_on(async {
         tokio::select! {
-            served = serve(options, placement, &socket) => served,
+            served = serve(options, placement, &socket, journal) => served,
             never = keeper.go_on() => match never {},
         }
     });
@@ -80,13 +85,18 @@ fn beside(file: &Path) -> PathBuf {
     path.into()
 }
 
-async fn serve(options: &ServeOptions, placement: Placement, socket: &ControlSocket) -> Result<(), Failure> {
+async fn serve(
+    options: &ServeOptions,
+    placement: Placement,
+    socket: &ControlSocket,
+    journal: &Arc<Journal>,
+) -> Result<(), Failure> {
     let mut signals = Signals::install()?;
     let (cores, mut threads) =
         Cores::start(placement.len(), options.spin.0, options.memory.0 as usize).await?;
     let cores = Arc::new(cores);
     let served = tokio::select! {
-        served = serve_until_signal(&cores, placement, options.degraded, socket, &mut threads) => served,
+        served = serve_until_signal(&cores, placement, options.degraded, (socket, journal), &mut threads) => served,
         () = signals.stop() => Ok(()),
     };
     // Also after a failure: opened devices are closed, and clients of cores that are well lose nothing.
@@ -107,12 +117,13 @@ async fn serve_until_signal(
     cores: &Arc<Cores>,
     placement: Placement,
     degraded: bool,
-    socket: &ControlSocket,
+    (socket, journal): (&ControlSocket, &Arc<Journal>),
     threads: &mut [Thread],
 ) -> Result<(), Failure> {
     cores.open(placement, degraded).await?;
     let listener = socket.listener().map_err(Failure::failed)?;
-    let api = axum::serve(listener, server::router(Arc::clone(cores) as Arc<dyn Daemon>));
+    let api =
+        axum::serve(listener, server::router(Arc::clone(cores) as Arc<dyn Daemon>, Arc::clone(journal)));
     // A task of its own: it answers while the cores drain.
     tokio::spawn(api.into_future());
     announce(cores, socket).await;

@@ -1,12 +1,13 @@
 //! What is done with events as they come: a file has them, and a program is told.
 
 use super::log_file::LogFile;
-use super::{JOURNAL, Journal, MOST};
+use super::{Journal, MOST};
 use crate::api::Event;
 use crate::exit::Failure;
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::process::Command;
 use tokio::sync::mpsc;
@@ -16,7 +17,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 
 /// Keeps events, and tells of them.
 pub struct Keeper {
-    journal: &'static Journal,
+    journal: Arc<Journal>,
     file: Option<LogFile>,
     program: Option<PathBuf>,
     /// The last event that was seen to.
@@ -27,16 +28,20 @@ pub struct Keeper {
 
 impl Keeper {
     /// Keeps the events of this process in a file, behind those that are there, and starts a program for each.
-    pub fn open(file: Option<&Path>, program: Option<&Path>) -> Result<Keeper, Failure> {
+    pub fn open(
+        journal: &Arc<Journal>,
+        file: Option<&Path>,
+        program: Option<&Path>,
+    ) -> Result<Keeper, Failure> {
         let wrong = |path: &Path, e| Failure::failed(format!("--events: {}: {e}", path.display()));
         let opened = file.map(|path| LogFile::open(path).map_err(|e| wrong(path, e))).transpose()?;
         let seen = opened.as_ref().and_then(|(_, earlier)| earlier.last()).map_or(0, |last| last.number);
         let file = opened.map(|(file, earlier)| {
-            JOURNAL.begin_with(earlier);
+            journal.begin_with(earlier);
             file
         });
         Ok(Keeper {
-            journal: &JOURNAL,
+            journal: Arc::clone(journal),
             file,
             program: program.map(Path::to_path_buf),
             seen,

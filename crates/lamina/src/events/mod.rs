@@ -20,7 +20,7 @@ pub use keeper::Keeper;
 use crate::api::Event;
 use std::collections::VecDeque;
 use std::fmt::{Debug, Write};
-use std::sync::{LazyLock, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::Notify;
 use tracing::field::{Field, Visit};
@@ -29,9 +29,6 @@ use tracing_subscriber::layer::{Context, Layer};
 
 /// So many events are kept.
 pub const MOST: usize = 1000;
-
-/// The events of this process, which has one log.
-pub static JOURNAL: LazyLock<Journal> = LazyLock::new(Journal::default);
 
 /// What is done with events is in the log alone: otherwise it would become events again.
 const OWN: &str = "lamina::events";
@@ -104,7 +101,7 @@ fn last_of(events: &VecDeque<Event>, event: &Event) -> Option<usize> {
 }
 
 /// Makes events of what is logged.
-pub struct Collector;
+pub struct Collector(pub Arc<Journal>);
 
 /// What an event is made of.
 fn is_event(of: &Metadata<'_>) -> bool {
@@ -128,7 +125,7 @@ impl<S: Subscriber> Layer<S> for Collector {
             _ => "info",
         };
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        JOURNAL.add(Event {
+        self.0.add(Event {
             number: 0,
             time_ms: since.as_millis() as u64,
             severity: severity.into(),
@@ -234,17 +231,16 @@ mod tests {
 
     #[test]
     fn lines_of_the_log_become_sentences() {
-        let unique = format!("disk-{}", std::process::id());
-        let subscriber = tracing_subscriber::registry().with(Collector);
+        let journal = Arc::new(Journal::default());
+        let subscriber = tracing_subscriber::registry().with(Collector(Arc::clone(&journal)));
         tracing::subscriber::with_default(subscriber, || {
-            tracing::info!(target: "lamina_x", device = %unique, host = "b", error = %"gone", "a peer is lost");
-            tracing::info!(target: "lamina_x", volume = unique, generation = 4, "taken");
-            tracing::debug!(target: "lamina_x", device = %unique, "a detail");
-            tracing::info!(target: "other", device = %unique, "of a library");
-            tracing::warn!(target: "lamina::events::keeper", device = %unique, "about events");
+            tracing::info!(target: "lamina_x", device = "vm1", host = "b", error = %"gone", "a peer is lost");
+            tracing::info!(target: "lamina_x", volume = "vm1", generation = 4, "taken");
+            tracing::debug!(target: "lamina_x", device = "vm1", "a detail");
+            tracing::info!(target: "other", device = "vm1", "of a library");
+            tracing::warn!(target: "lamina::events::keeper", device = "vm1", "about events");
         });
-        let found: Vec<Event> =
-            JOURNAL.after(0).into_iter().filter(|event| event.device.as_ref() == Some(&unique)).collect();
+        let found = journal.after(0);
         let said: Vec<_> = found.iter().map(|event| &event.message[..]).collect();
         assert_eq!(said, ["a peer is lost (host: b, error: gone)", "taken (generation: 4)"]);
         assert!(found.iter().all(|event| event.severity == "info" && event.time_ms > 0));
