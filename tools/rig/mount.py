@@ -5,6 +5,12 @@ import contextlib
 from .process import run, wait_until
 
 
+def _is_left(fuse, folder):
+    """On a busy machine others look at a new block device for seconds, and the file below it is in use for as long."""
+    run("fusermount3", "-u", folder, check=False)
+    return not fuse.running()
+
+
 @contextlib.contextmanager
 def attached(rig, uri, name="fuse", direct=False):
     """A loop device on an export, as long as the block lasts; through the folder `name`. With `direct` it has many
@@ -13,8 +19,7 @@ def attached(rig, uri, name="fuse", direct=False):
     folder.mkdir(exist_ok=True)
     with contextlib.ExitStack() as stack:
         fuse = rig.start("nbdfuse", folder / "disk", uri, name=f"nbdfuse-{name}")
-        stack.callback(fuse.wait, 20)
-        stack.callback(run, "fusermount3", "-u", folder, check=False)
+        stack.callback(wait_until, "nbdfuse to end", 60, lambda: _is_left(fuse, folder), every=0.2)
         wait_until("nbdfuse's file", 10, (folder / "disk").exists)
         how = ["--direct-io=on", "--sector-size", 4096] if direct else []
         loop = run("losetup", "--find", "--show", *how, folder / "disk").stdout.strip()
