@@ -57,11 +57,11 @@ fn value(of: &Table, key: &str, at: &str, inside: &dyn Fn(&str) -> String, depth
     let word = format!("{NONE:?}");
     let said = of.said(key, &inside(&word), at).unwrap_or_default();
     // A message lists the words that there are.
-    let words: Vec<String> = quoted(&said)
-        .into_iter()
-        .filter(|known| takes(&format!("{known:?}")) && !takes(&word) || said.contains("unknown word"))
-        .collect();
-    match takes(&word) {
+    let takes_any = takes(&word);
+    let is_choice =
+        |known: &String| said.contains("unknown word") || !takes_any && takes(&format!("{known:?}"));
+    let words: Vec<String> = quoted(&said).into_iter().filter(is_choice).collect();
+    match takes_any {
         true if words.is_empty() => schemas.push(json!({ "type": "string" })),
         false if words.is_empty() => {}
         _ => schemas.push(json!({ "enum": words })),

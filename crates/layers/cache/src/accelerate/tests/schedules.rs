@@ -106,6 +106,18 @@ impl Group {
         written.map_err(told("a write"))
     }
 
+    /// Guests on a host write, and the store fails what it does later; they have ended then.
+    async fn writes_that_come_late(&self, host: usize) -> Checked {
+        let guests = self.guests(host, u64::MAX);
+        self.wait(Duration::from_secs(1)).await;
+        self.hosts[host].store.set_reach(Reach::Late);
+        self.wait(Duration::from_secs(2)).await;
+        for guest in guests {
+            guest.ended(&self.world).await?;
+        }
+        Ok(())
+    }
+
     fn flash(&self, host: usize) -> Rc<lamina_sim::SimDisk> {
         self.world.disk(format!("flash-{}", HOSTS[host])).expect("a disk")
     }
@@ -719,13 +731,7 @@ fn hosts_of_mixed_versions() {
 fn what_a_store_has_failed_comes_before_a_move() {
     plays((2, 1), |mut on| async move {
         for _ in 0..6 {
-            let guests = on.guests(0, u64::MAX);
-            on.wait(Duration::from_secs(1)).await;
-            on.hosts[0].store.set_reach(Reach::Late);
-            on.wait(Duration::from_secs(2)).await;
-            for guest in guests {
-                guest.ended(&on.world).await?;
-            }
+            on.writes_that_come_late(0).await?;
             on.hosts[0].store.set_reach(Reach::Here);
             on.within(TAKEN, "it is given the volume", on.read(1)).await?;
             on.work(1, 20).await?;
@@ -743,13 +749,7 @@ fn what_a_store_has_failed_comes_before_a_move() {
 fn what_a_store_has_failed_comes_before_the_volume_is_given_back() {
     for reach in [Reach::Here, Reach::Lost] {
         plays((2, 1), move |mut on| async move {
-            let guests = on.guests(0, u64::MAX);
-            on.wait(Duration::from_secs(1)).await;
-            on.hosts[0].store.set_reach(Reach::Late);
-            on.wait(Duration::from_secs(2)).await;
-            for guest in guests {
-                guest.ended(&on.world).await?;
-            }
+            on.writes_that_come_late(0).await?;
             on.hosts[0].store.set_reach(reach);
             // It may say that the store lacks something.
             let _ = on.hosts[0].close().await;
