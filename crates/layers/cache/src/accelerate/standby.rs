@@ -469,7 +469,7 @@ impl Layer for Standby {
             // A device that nobody uses is being closed.
             None if is_flush && !self.is_in_use() => return Step::Done(Ok(())),
             // What the process before has acknowledged is on the flash, durable since that was opened, or on the store.
-            None if is_flush => return Step::Forward(Rc::clone(&self.store)),
+            None if is_flush && self.follower().is_some() => return Step::Forward(Rc::clone(&self.store)),
             Some(_) | None => {}
         }
         let io = io.take();

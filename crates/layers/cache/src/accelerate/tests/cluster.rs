@@ -2,9 +2,11 @@
 
 mod group;
 mod invariants;
+mod story;
 
 pub use group::Group;
-pub use invariants::{Invariants, is_wrong, tell};
+pub use invariants::{Invariants, is_wrong};
+pub use story::{is_told, tell, tell_logs};
 
 use super::*;
 use crate::testing::history::{Checked, History, told};
@@ -12,6 +14,7 @@ use lamina_block::{Address, Begin, Build};
 use lamina_cluster::Uuid;
 use lamina_sim::{DiskOptions, Image, Loss, SimDisk, SimEnv, SimHost, SimKeep, SimRemote, Simulation};
 use std::cell::{Cell, RefCell};
+use std::rc::Weak;
 
 pub const SIZE: u64 = 256 << 10;
 pub const BLOCKS: u64 = SIZE / crate::testing::history::BLOCK;

@@ -692,6 +692,32 @@ fn a_flush_of_a_host_without_the_volume_gets_to_the_store() {
     });
 }
 
+/// A process dies, and its flash fails when the next one begins: what was acknowledged may be lost with the power, and
+/// a flush does not say otherwise.
+#[test]
+fn a_flush_fails_while_what_was_acknowledged_is_on_a_flash_that_fails() {
+    plays((2, 1), |mut on| async move {
+        on.hosts[0].store.set_reach(Reach::Lost);
+        for _ in 0..20 {
+            on.writes(0).await?;
+        }
+        on.hosts[0].kill();
+        on.flash(0).set_presence(Presence::Failing);
+        on.start(0).await?;
+        let uses = on.hosts[0].vm.use_it();
+        let flushed = on.seen.history.flush(&on.world, &on.hosts[0].vm).await;
+        let e = flushed.err().ok_or("I1: a flush has made durable what it cannot reach")?;
+        holds(e.message().contains("only flash"), format!("it says what is missing: {e}"))?;
+        drop(uses);
+        on.flash(0).set_presence(Presence::Here);
+        on.seen.loses_power(&on.hosts[0]);
+        on.hosts[0].lose_power(Loss::All);
+        on.start(0).await?;
+        on.read(0).await?;
+        on.ends().await
+    });
+}
+
 /// A host that speaks a later version as well is understood, and one that speaks only that is refused in words.
 #[test]
 fn hosts_of_mixed_versions() {

@@ -264,6 +264,7 @@ impl Storm {
 pub fn storm(seed: u64) -> Checked {
     let world = world(seed);
     let env = world.env();
+    let _logs = tell_logs(&env);
     let run = async move {
         let hosts = 3 + (env.random() % 3) as usize;
         let peers = 1 + (env.random() % (hosts as u64 - 2)) as usize;

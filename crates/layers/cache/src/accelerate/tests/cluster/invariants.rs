@@ -24,7 +24,6 @@ use lamina_cluster::vault::Record;
 use lamina_sim::Images;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::rc::Weak;
 
 /// A machine that has stood still with its clock, and answers as at a moment.
 #[derive(Clone, Copy)]
@@ -197,7 +196,10 @@ impl Invariants {
 
     /// The machine of a host loses its power now.
     pub fn loses_power(&self, serves: &Serves) {
-        if let Some(flash) = serves.flash().filter(|flash| self.is_member(*flash)) {
+        // Its process may have found a flash that failed.
+        let known =
+            || self.flashes.borrow().iter().find(|(_, of)| **of == serves.name).map(|(flash, _)| *flash);
+        if let Some(flash) = serves.flash().or_else(known).filter(|flash| self.is_member(*flash)) {
             self.outages.borrow_mut().insert(flash, self.world().tick());
         }
     }
@@ -330,18 +332,6 @@ enum End {
     /// Of the hosts, and not of the store.
     Power,
     PowerOfAll,
-}
-
-/// Whether it is to be told what happens.
-pub fn is_told() -> bool {
-    std::env::var_os("LAMINA_STORY").is_some()
-}
-
-/// Tells what happens, and when.
-pub fn tell(world: &SimEnv, what: impl std::fmt::Display) {
-    if is_told() {
-        println!("{:9.3} s: {what}", world.now().0 as f64 / 1e9);
-    }
 }
 
 pub fn is_wrong(e: &str) -> bool {
