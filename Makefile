@@ -48,26 +48,31 @@ test: export CARGO_INCREMENTAL = 0
 .PHONY: test
 test: ## Everything CI checks: lint, unit tests, deny, price, the simulator, the end-to-end tests with what others wrote
 	tools/install test
-	$(MAKE) lint
-	$(MAKE) deny
-	$(CARGO) build --locked --release -p lamina
-	# The end-to-end tests wait most of the time. The unit tests compute beside them, and give way; so does what is
+	# The end-to-end tests wait most of the time. Lints and unit tests compute beside them, and give way; so does what is
 	# measured beside the rest of the unit tests, some of which keep one processor only. The jobs are theirs and those of
 	# a compiler on all processors.
-	$(MAKE) -j$$(($$(nproc) + 1)) unit outside
+	$(MAKE) -j$$(($$(nproc) + 1)) inside outside
+
+# What needs the sources alone.
+.PHONY: inside
+inside:
+	$(MAKE) lint
+	$(MAKE) deny
+	$(MAKE) unit
 
 .PHONY: unit
 unit:
 	nice -n 5 $(CARGO) test --locked --workspace
 
+# What runs the program.
 .PHONY: outside
 outside:
 	$(MAKE) end-to-end
 	nice -n 5 $(MAKE) price
 	nice -n 5 $(MAKE) simulate
 
-# What is counted and what is simulated are of the same build.
-MEASURED = -p lamina-layers -p lamina-graph
+# What is counted and what is simulated are of the same build, and with `lamina` of the features of the program's.
+MEASURED = -p lamina -p lamina-layers -p lamina-graph
 SIMULATOR = $${CARGO_TARGET_DIR:-target}/release/examples/soak
 
 .PHONY: price
@@ -89,7 +94,7 @@ soak: simulator ## The simulator over SOAK_SEEDS seeds (a million; SUBJECT=word 
 
 .PHONY: end-to-end
 end-to-end: ## The tests with real clients, servers and guests (ONLY=word picks some)
-	tools/install test
+	tools/install test packages
 	$(CARGO) build --locked --release -p lamina
 	$(PYTHON) tests/e2e/run $(ONLY)
 

@@ -20,7 +20,7 @@ class Container:
     def __init__(self, rig, suite):
         archive = files.CACHE / f"{suite}.tar"
         if not archive.exists():
-            raise FileNotFoundError(f"no {archive}: run tools/install test")
+            raise FileNotFoundError(f"no {archive}: run tools/install packages")
         self.root = rig.path(suite)
         self.root.mkdir()
         run("tar", "-xf", archive, "-C", self.root, "--numeric-owner", seconds=300)

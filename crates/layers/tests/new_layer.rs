@@ -95,24 +95,35 @@ fn added_lines(before: &[u8], after: &[u8]) -> Vec<String> {
     added
 }
 
-#[test]
-fn one_file_and_one_line_pass_the_gauntlet() {
-    let copy = Copy::new("new-layer");
+/// Begins a layer of a family: one file, and one line.
+fn begins(copy: &Copy, family: &str) {
     let before = files(&copy.0);
-    let made = copy.new_layer("my-cache2", "cache");
+    let made = copy.new_layer("my-cache2", family);
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
 
     let after = files(&copy.0);
     let new: Vec<_> = after.keys().filter(|path| !before.contains_key(*path)).collect();
-    assert_eq!(new, [Path::new("crates/layers/cache/src/my_cache2.rs")]);
+    let [file, list] = ["my_cache2.rs", "lib.rs"].map(|name| format!("crates/layers/{family}/src/{name}"));
+    assert_eq!(new, [Path::new(&file)]);
     let changed: Vec<_> = before.keys().filter(|path| after.get(*path) != before.get(*path)).collect();
-    assert_eq!(changed, [Path::new("crates/layers/cache/src/lib.rs")]);
+    assert_eq!(changed, [Path::new(&list)]);
     assert_eq!(added_lines(&before[changed[0]], &after[changed[0]]), ["    my_cache2,"]);
+}
 
+#[test]
+fn a_family_gets_one_file_and_one_line() {
+    begins(&Copy::new("new-layer-family"), "cache");
+}
+
+/// Of the family that is compiled soonest.
+#[test]
+fn one_file_and_one_line_pass_the_gauntlet() {
+    let copy = Copy::new("new-layer");
+    begins(&copy, "lab");
     // A target folder of its own, kept: the same crates at another place would otherwise replace those of this run.
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("new-layer-target");
     let tested = Command::new(env!("CARGO"))
-        .args(["test", "--offline", "-p", "lamina-cache", "--lib", "my_cache2"])
+        .args(["test", "--offline", "-p", "lamina-lab", "--lib", "my_cache2"])
         .current_dir(&copy.0)
         .env("CARGO_TARGET_DIR", target)
         .env("LAMINA_SEEDS", "3")

@@ -2,6 +2,8 @@
 
 use crate::rig::{Place, client, flush, pattern, read, write};
 use crate::serving::DISK;
+use std::future::poll_fn;
+use std::task::Poll;
 
 #[test]
 fn sockets_left_by_a_killed_daemon_are_replaced() {
@@ -31,7 +33,8 @@ fn a_client_sees_no_error_while_its_daemon_is_killed_and_started_again() {
             write(&node, at, pattern(65536, round)).await.expect("a write before the kill");
             // Sent before the daemon is gone or after, answered when it is there again.
             let mut under_way = std::pin::pin!(write(&node, at + 4096, pattern(4096, !round)));
-            assert!(futures_util::poll!(&mut under_way).is_pending());
+            let polled = poll_fn(|cx| Poll::Ready(under_way.as_mut().poll(cx))).await;
+            assert!(polled.is_pending());
             daemon.kill();
             daemon = place.serve();
             under_way.await.expect("the write under way");
