@@ -14,6 +14,7 @@
 //! This crate knows no operating system. Time, tasks, randomness, disks and connections come from an [`Env`].
 
 mod absent;
+mod account;
 mod all;
 mod believe;
 mod budget;
@@ -50,6 +51,7 @@ mod watch;
 mod zones;
 
 pub use absent::Absent;
+pub use account::{Account, Cause, Part, Sample, Waits, wait, wait_on};
 pub use all::all;
 pub use believe::believe;
 pub use budget::{Budget, PIECE, Taker};

@@ -8,12 +8,15 @@
 //!               └─── one walk: counted in A, B and C, one box, one reading of the clock
 //! ```
 
+mod quiesced;
+
+use crate::account::{Cause, Here, is_here, wait};
 use crate::emulate::{ZEROES_MAX, run, then_flush, writes_of_zeroes};
 use crate::users::Users;
 use crate::walk::{Deferred, Request, Walk};
 use crate::{
-    Absent, Command, Consent, Durability, Effect, Env, Error, ErrorKind, Extent, Finding, Geometry, Healed,
-    Io, Job, Judge, Layer, Op, OpKind, Result, Signal, Stats, Step, Time, Watch, Zero, Zones,
+    Absent, Account, Command, Consent, Durability, Effect, Env, Error, ErrorKind, Extent, Finding, Geometry,
+    Healed, Io, Job, Judge, Layer, Op, OpKind, Result, Signal, Stats, Step, Time, Watch, Zero, Zones,
 };
 use serde_json::Value;
 use std::any::Any;
@@ -21,6 +24,8 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::ops::Range;
 use std::rc::Rc;
+
+pub use quiesced::Quiesced;
 
 /// Whether requests may pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +41,7 @@ enum Gate {
 
 /// A device: a name, a layer, and everything that is the same for all layers.
 pub struct Node {
-    name: Box<str>,
+    name: Rc<str>,
     kind: Cell<&'static str>,
     env: Rc<dyn Env>,
     layer: RefCell<Rc<dyn Layer>>,
@@ -51,6 +56,7 @@ pub struct Node {
     moved: Signal,
     resized: Signal,
     stats: Stats,
+    account: Account,
     users: Users,
 }
 
@@ -71,6 +77,7 @@ impl Node {
             moved: Signal::new(),
             resized: Signal::new(),
             stats: Stats::default(),
+            account: Account::default(),
             users: Users::default(),
         })
     }
@@ -112,9 +119,22 @@ impl Node {
         &self.stats
     }
 
+    /// Where the time of its clients' requests goes.
+    pub fn account(&self) -> &Account {
+        &self.account
+    }
+
     /// Its requests fail because something could not be reached: see [`Stats::is_unreached`].
     pub fn is_unreached(&self) -> bool {
         self.stats.is_unreached(self.now())
+    }
+
+    pub(crate) fn shared_name(&self) -> Rc<str> {
+        Rc::clone(&self.name)
+    }
+
+    pub(crate) fn env(&self) -> &Rc<dyn Env> {
+        &self.env
     }
 
     pub(crate) fn users(&self) -> &Users {
@@ -137,27 +157,46 @@ impl Node {
     }
 
     /// Submits a request. Poll what comes back at once: futures are lazy.
+    #[inline]
     pub fn submit(self: &Rc<Self>, mut io: Io) -> Request {
-        let mut walk = Walk::new(&io);
+        if self.account.is_due() || is_here() {
+            return self.submit_looked_at(&mut io);
+        }
+        self.walk(&mut io)
+    }
+
+    /// Submits a request, and accounts for its time.
+    #[cold]
+    fn submit_looked_at(self: &Rc<Self>, io: &mut Io) -> Request {
+        let Some(here) = Here::begin(self, io) else { return self.walk(io) };
+        let entered = here.enter();
+        let request = self.walk(io);
+        drop(entered);
+        request.looked_at(here)
+    }
+
+    #[inline(never)]
+    fn walk(self: &Rc<Self>, io: &mut Io) -> Request {
+        let mut walk = Walk::new(io);
         let mut node = Rc::clone(self);
         loop {
-            let step = if node.is_plain(&io) {
-                node.layer().submit(&mut io)
+            let step = if node.is_plain(io) {
+                node.layer().submit(io)
             } else {
-                match node.admit(&io) {
+                match node.admit(io) {
                     Ok(Admitted::Pass) => {
-                        node.seen(&io);
-                        node.emulate(&mut io)
+                        node.seen(io);
+                        node.emulate(io)
                     }
                     Ok(Admitted::Nothing) => return walk.end(Ok(())),
-                    Ok(Admitted::Wait) => return walk.begin(Deferred::new(node.wait_and_submit(io))),
+                    Ok(Admitted::Wait) => return walk.begin(Deferred::new(node.wait_and_submit(io.take()))),
                     Err(e) => return walk.end(Err(e)),
                 }
             };
             match step {
                 Step::Forward(next) if walk.is_full() => {
                     walk.pass(node);
-                    return go_on(walk, next.submit(io));
+                    return go_on(walk, next.submit(io.take()));
                 }
                 Step::Forward(next) => walk.pass(std::mem::replace(&mut node, next)),
                 Step::Done(result) => {
@@ -298,7 +337,9 @@ impl Node {
     }
 
     async fn wait_and_submit(self: Rc<Self>, io: Io) -> Result<()> {
+        let waits = wait(Cause::Change);
         self.moved.until(|| self.gate.get() != Gate::Quiesced).await;
+        drop(waits);
         self.submit(io).await
     }
 
@@ -500,50 +541,5 @@ impl Busy {
 impl Drop for Busy {
     fn drop(&mut self) {
         self.0.left();
-    }
-}
-
-/// A node that lets no request pass until this is dropped.
-pub struct Quiesced {
-    node: Rc<Node>,
-    /// The later state of the gate.
-    before: Gate,
-}
-
-impl Quiesced {
-    /// Makes all writes from before durable. The nodes below must not be quiesced.
-    pub async fn flush(&self) -> Result<()> {
-        let untouchable = self.node.geometry().read_only || self.node.fenced.get();
-        let flushed = if untouchable { Ok(()) } else { run(&self.node.layer(), Io::flush()).await };
-        flushed.map_err(|e| e.on(&self.node.name))
-    }
-
-    /// Puts another layer, of `kind`, under the node, and gives back the one that was there. Its shape may differ;
-    /// waiting requests that no longer fit will fail.
-    pub fn replace(&self, kind: &'static str, layer: Rc<dyn Layer>) -> Rc<dyn Layer> {
-        self.node.kind.set(kind);
-        let before = self.node.layer.replace(layer);
-        self.node.refresh();
-        before
-    }
-
-    /// The node.
-    pub fn node(&self) -> &Rc<Node> {
-        &self.node
-    }
-
-    /// The layer under the node.
-    pub fn layer(&self) -> Rc<dyn Layer> {
-        self.node.layer()
-    }
-}
-
-impl Drop for Quiesced {
-    fn drop(&mut self) {
-        self.node.set_gate(match self.before {
-            Gate::Open if self.node.fenced.get() => Gate::Fenced,
-            before => before,
-        });
-        self.node.moved.notify();
     }
 }

@@ -4,6 +4,7 @@
 //! ends at once lives on the stack of [`Node::submit`]. For a request that a layer keeps, the walk moves into the
 //! allocation of the layer's future ([`Deferred`]), so that neither forwarding nor counting needs one.
 
+use crate::account::{Here, LookedAt};
 use crate::stats::Outcome;
 use crate::{Io, Node, OpKind, Result, Time};
 use arrayvec::ArrayVec;
@@ -181,6 +182,22 @@ impl Request {
                 None
             }
             State::Ended => None,
+        }
+    }
+}
+
+impl Request {
+    /// What was made while `here` was entered.
+    pub(crate) fn looked_at(self, here: Here) -> Request {
+        match self.0 {
+            State::Deferred(mut kept) => {
+                here.is_kept_at(kept.0.as_mut().flight().walk.nodes.last());
+                Request(State::Deferred(Deferred::new(LookedAt::new(here, kept))))
+            }
+            ended @ (State::Ready(_) | State::Ended) => {
+                here.was_nothing();
+                Request(ended)
+            }
         }
     }
 }

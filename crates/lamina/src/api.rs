@@ -4,8 +4,10 @@
 //! while the daemon runs; rates are the reader's business (see [`crate::show`]).
 
 mod cluster;
+mod why;
 
 pub use cluster::{Cluster, ClusterHost, ClusterMember, ClusterVolume};
+pub use why::{OperationTimes, Share, SlowRequest, Why};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -108,6 +108,12 @@ pub enum Command {
     /// across restarts, and `--on-event PROGRAM` tells a program of each.
     #[command(after_help = "Examples: lamina events vm1; lamina events --follow --json")]
     Events(Events),
+    /// Say why an export is slow: where the time of its requests goes.
+    ///
+    /// Some requests of each export are looked at, a hundred a second unless `lamina serve --samples` says otherwise. At each
+    /// moment the time counts for what the request waited for; of several devices, for the one that ended last.
+    #[command(after_help = "Examples: lamina why vm1; lamina why vm1 --json")]
+    Why(Why),
     /// Change the hierarchies of a running daemon to those of a file, while clients use them.
     ///
     /// Prints the steps, and then the progress of background work. Requests wait while layers are exchanged; none
@@ -298,6 +304,19 @@ pub struct Events {
     /// Go on with events as they come, until interrupted.
     #[arg(long)]
     pub follow: bool,
+}
+
+/// Arguments of `why`.
+#[derive(Args, Debug)]
+pub struct Why {
+    /// The export.
+    pub export: String,
+    /// The daemon.
+    #[command(flatten)]
+    pub daemon: Daemon,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `status`.

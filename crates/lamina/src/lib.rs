@@ -47,6 +47,7 @@ mod predict;
 mod record;
 mod uri;
 mod vault;
+mod why;
 
 use clap::Parser;
 use cli::{Cli, Command};
@@ -78,6 +79,7 @@ fn run(cli: &Cli, journal: &Arc<Journal>) -> Result<(), Failure> {
         Command::Ctl(args) => control::ctl(args),
         Command::Repair(args) => offline::run_repair(args),
         Command::Events(args) => events::run(args),
+        Command::Why(args) => why::run(args),
         Command::Jobs(args) => jobs::run(args),
         Command::Apply(args) => apply::run(args),
         Command::Inspect(args) => inspect::run(args),

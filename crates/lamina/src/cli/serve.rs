@@ -45,6 +45,9 @@ pub struct ServeOptions {
     /// (crypt, parity) need as much again.
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     pub memory: Bytes,
+    /// So many requests of each export a second are looked at, where their time goes, for `lamina why`. 0: none.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(..=1000))]
+    pub samples: u32,
     /// Keep events in this file, behind those that are there: one line of JSON each. It is written anew when it has
     /// 4,000 lines.
     #[arg(long, value_name = "FILE")]

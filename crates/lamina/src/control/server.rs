@@ -3,7 +3,7 @@
 use super::schema;
 use super::tracing::{self, Tracing};
 use crate::api::{
-    Applied, Apply, Cluster, Control, Device, Event, Export, Health, Job, Problem, Snapshot, Steer, Verb,
+    Applied, Apply, Cluster, Control, Device, Event, Export, Health, Job, Problem, Snapshot, Steer, Verb, Why,
 };
 use crate::class::{self, Class};
 use crate::events::Journal;
@@ -38,6 +38,8 @@ pub trait Daemon: Send + Sync + 'static {
     fn steer(&self, device: String, job: String, steer: Steer) -> Answer<Option<Result<Job, Error>>>;
     /// Begins to trace a device, or an export; `None` if there is no such device.
     fn trace(&self, device: String) -> Answer<Option<Result<Tracing, Error>>>;
+    /// Where the time of an export's requests goes; `None` if there is no such export.
+    fn why(&self, export: String) -> Answer<Option<Why>>;
     /// Makes the hierarchies of a file what it says, or says what that would take.
     fn apply(&self, apply: Apply) -> Answer<Result<Applied, Denied>>;
     /// A signal has come and requests in flight are being completed.
@@ -62,6 +64,7 @@ fn routes() -> OpenApiRouter<Arc<dyn Daemon>> {
         .routes(routes!(commands))
         .routes(routes!(control))
         .routes(routes!(trace))
+        .routes(routes!(why))
         .routes(routes!(jobs))
         .routes(routes!(steer))
         .routes(routes!(apply))
@@ -213,6 +216,16 @@ async fn exports(State(daemon): Shared) -> Json<Vec<Export>> {
     Json(daemon.snapshot().await.hierarchies.into_iter().flat_map(|h| h.exports).collect())
 }
 
+/// Where the time of an export's requests goes: of some of them, the last ones. At each moment the time counts for what
+/// the request waited for; of several devices, for the one that ended last.
+#[utoipa::path(get, path = "/v1/exports/{name}/why",
+    params(("name" = String, Path, description = "Name of the export")),
+    responses((status = 200, body = Why), (status = 404, body = Problem)))]
+async fn why(State(daemon): Shared, Path(name): Path<String>) -> Result<Json<Why>, Refusal> {
+    let found = daemon.why(name.clone()).await;
+    found.map(Json).ok_or_else(|| Refusal::of(&class::NOT_FOUND, format!("there is no export {name:?}")))
+}
+
 /// The part of the events that is wanted.
 #[derive(Deserialize)]
 struct Wanted {
@@ -312,7 +325,7 @@ mod tests {
     fn every_path_is_described() {
         let document: Value = serde_json::from_str(&openapi()).expect("JSON");
         let paths = document["paths"].as_object().expect("paths");
-        assert_eq!(paths.len(), 14);
+        assert_eq!(paths.len(), 15);
         for (path, operations) in paths {
             for (method, operation) in operations.as_object().expect("operations") {
                 assert!(operation["summary"].is_string(), "{method} {path}");

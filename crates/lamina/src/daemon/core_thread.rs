@@ -3,7 +3,8 @@
 //! Nodes never leave their thread. The control plane sends closures with [`Handle::ask`]; they find the thread's
 //! [`Core`], work on it as a task beside the requests, and send plain data back.
 
-use super::exports::{Exports, Leaving};
+use super::account;
+use super::exports::{Exports, Leaving, Terms};
 use super::tap::{Asked, Tap};
 use crate::api;
 use crate::exit::Failure;
@@ -42,8 +43,7 @@ pub struct Core {
     pub(super) host: Rc<Host>,
     pub(super) served: RefCell<Vec<Rc<Served>>>,
     pub(super) exports: RefCell<Exports>,
-    /// Bytes of memory for the requests of its clients.
-    memory: usize,
+    terms: Terms,
     closed: Cell<bool>,
     ended: Signal,
     /// A task looks after background work.
@@ -76,11 +76,11 @@ impl Thread {
     }
 }
 
-/// Starts the thread of a core, empty. Its clients' requests have `memory` bytes.
+/// Starts the thread of a core, empty.
 pub async fn start(
     index: usize,
     spin: Duration,
-    memory: usize,
+    terms: Terms,
 ) -> std::result::Result<(Handle, Thread), Failure> {
     let failed = |e: std::io::Error| Failure::failed(format!("core {index} cannot start: {e}"));
     let (started, starting) = oneshot::channel();
@@ -90,7 +90,7 @@ pub async fn start(
         match Reactor::new(Options { spin, ..Options::default() }) {
             Ok(reactor) => {
                 let _ = started.send(Ok(reactor.remote()));
-                Core::run(index, &reactor, memory);
+                Core::run(index, &reactor, terms);
             }
             Err(e) => {
                 let _ = started.send(Err(e));
@@ -132,13 +132,13 @@ impl Handle {
 
 impl Core {
     /// The life of a core's thread.
-    fn run(index: usize, reactor: &Reactor, memory: usize) {
+    fn run(index: usize, reactor: &Reactor, terms: Terms) {
         let core = Rc::new(Core {
             index,
             host: reactor.env(),
             served: RefCell::default(),
-            exports: RefCell::new(Exports::none(memory)),
-            memory,
+            exports: RefCell::new(Exports::none(terms)),
+            terms,
             closed: Cell::new(false),
             ended: Signal::new(),
             watched: Cell::new(false),
@@ -177,7 +177,7 @@ impl Core {
     /// Lets clients in.
     pub async fn open(self: Rc<Self>) -> Result<()> {
         let served = self.served.borrow().clone();
-        let opened = Exports::open(&self.host, served.iter().map(|s| &s.hierarchy), self.memory).await?;
+        let opened = Exports::open(&self.host, served.iter().map(|s| &s.hierarchy), self.terms).await?;
         self.exports.replace(opened);
         self.watch_jobs();
         Ok(())
@@ -304,6 +304,21 @@ impl Core {
         }
     }
 
+    /// Where the time of an export's requests goes; `None` if there is no such export here.
+    pub fn why(&self, export: &str) -> Option<api::Why> {
+        let served = self.served.borrow();
+        let (hierarchy, of) = served.iter().find_map(|served| {
+            let of = served.hierarchy.exports().iter().find(|of| of.name == export)?;
+            Some((&served.hierarchy, of))
+        })?;
+        let node = hierarchy.export_node(export)?;
+        let (account, now) = (node.account(), self.host.now());
+        let kind = |device: &str| hierarchy.node(device).map_or("export", |node| node.kind()).to_owned();
+        let mut why = account::of(&account.samples(), &account.slowest(now), now, kind);
+        (why.export, why.device, why.samples) = (export.into(), of.device.clone(), self.terms.samples);
+        Some(why)
+    }
+
     fn to_trace(&self, name: &str) -> Option<Rc<Node>> {
         let found =
             |served: &Rc<Served>| served.hierarchy.node(name).or_else(|| served.hierarchy.export_node(name));
@@ -320,7 +335,7 @@ impl Core {
     /// Sends all clients away when their requests are answered, flushes and closes all devices, and ends the thread.
     /// Returns the failures, one message for each hierarchy.
     pub async fn close(self: Rc<Self>) -> Vec<Error> {
-        let mut exports = self.exports.replace(Exports::none(0));
+        let mut exports = self.exports.replace(Exports::none(Terms { memory: 0, samples: 0 }));
         let served = self.served.take();
         self.host.end_soon();
         // Each by itself: a client or a disk that keeps one hierarchy waiting keeps no other from being closed in

@@ -2,10 +2,11 @@
 
 use super::change;
 use super::core_thread::{self, Ended, Handle, Thread};
+use super::exports::Terms;
 use super::placement::Placement;
 use super::tap::WAITING_MAX;
 use super::usage;
-use crate::api::{Applied, Apply, Job, Snapshot, Steer};
+use crate::api::{Applied, Apply, Job, Snapshot, Steer, Why};
 use crate::control::server::{Answer, Daemon};
 use crate::control::{End, Tracing};
 use crate::exit::Failure;
@@ -28,11 +29,12 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// Starts so many cores, with nothing on them. Requests of clients may hold `memory` bytes, the same on each core.
-    pub async fn start(count: usize, spin: Duration, memory: usize) -> Result<(Cores, Vec<Thread>), Failure> {
+    /// Starts so many cores, with nothing on them, each with a part of the memory.
+    pub async fn start(count: usize, spin: Duration, terms: Terms) -> Result<(Cores, Vec<Thread>), Failure> {
         let (mut handles, mut threads) = (Vec::new(), Vec::new());
+        let terms = Terms { memory: terms.memory / count.max(1), ..terms };
         for index in 0..count {
-            let (handle, thread) = core_thread::start(index, spin, memory / count.max(1)).await?;
+            let (handle, thread) = core_thread::start(index, spin, terms).await?;
             handles.push(handle);
             threads.push(thread);
         }
@@ -178,6 +180,22 @@ impl Daemon for Cores {
         })
     }
 
+    fn why(&self, export: String) -> Answer<Option<Why>> {
+        let ask = |handle: &Handle| {
+            let export = export.clone();
+            handle.ask(|core| async move { core.why(&export) })
+        };
+        let asked: Vec<_> = self.handles.iter().map(ask).collect();
+        Box::pin(async move {
+            for core in asked {
+                if let Ok(Some(why)) = core.await {
+                    return Some(why);
+                }
+            }
+            None
+        })
+    }
+
     fn trace(&self, device: String) -> Answer<Option<Result<Tracing, Error>>> {
         // A task of its own: a client that goes away drops the answer, and that ends a trace that has begun.
         let begun = tokio::spawn(trace(self.handles.clone(), device));
@@ -223,7 +241,9 @@ mod tests {
     fn a_core_that_hangs_does_not_answer_until_it_goes_on() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
-            let (cores, threads) = Cores::start(2, Duration::ZERO, 1 << 20).await.expect("two cores");
+            let (cores, threads) = Cores::start(2, Duration::ZERO, Terms { memory: 1 << 20, samples: 0 })
+                .await
+                .expect("two cores");
             assert!(cores.answer().await);
             let (go_on, wait) = mpsc::channel::<()>();
             let hangs = cores.handles[1].ask(|_| async move { wait.recv().is_ok() });

@@ -28,6 +28,17 @@ pub struct Exports {
     endpoints: HashMap<String, Vec<api::Endpoint>>,
     /// Memory for the requests to all of them.
     memory: Rc<Budget>,
+    /// So many requests of each a second are looked at.
+    samples: u32,
+}
+
+/// What a core does for the requests of its clients.
+#[derive(Clone, Copy)]
+pub struct Terms {
+    /// Bytes of memory for all of them.
+    pub memory: usize,
+    /// So many of each export a second are looked at, where their time goes.
+    pub samples: u32,
 }
 
 /// An NBD server and its address.
@@ -42,13 +53,14 @@ struct Listening {
 }
 
 impl Exports {
-    /// No exports yet; `memory` bytes for their requests.
-    pub fn none(memory: usize) -> Exports {
+    /// No exports yet.
+    pub fn none(terms: Terms) -> Exports {
         Exports {
             nbd: Vec::new(),
             vhost_user: HashMap::new(),
             endpoints: HashMap::new(),
-            memory: Budget::new(memory),
+            memory: Budget::new(terms.memory),
+            samples: terms.samples,
         }
     }
 
@@ -57,9 +69,9 @@ impl Exports {
     pub async fn open<'a>(
         host: &Rc<Host>,
         hierarchies: impl Iterator<Item = &'a Hierarchy>,
-        memory: usize,
+        terms: Terms,
     ) -> Result<Exports> {
-        let mut all = Exports::none(memory);
+        let mut all = Exports::none(terms);
         match all.open_all(host, hierarchies).await {
             Ok(()) => Ok(all),
             Err(e) => {
@@ -145,6 +157,7 @@ impl Exports {
         let node = hierarchy
             .export_node(&export.name)
             .ok_or_else(|| failed(Error::offline("the export has no node")))?;
+        node.account().set_rate(self.samples);
         // Enough for a guest and a client, independent of others.
         let memory = self.memory.child(2 * Budget::RESERVE, export.memory);
         if let Some(path) = &export.vhost_user {

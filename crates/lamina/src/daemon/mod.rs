@@ -6,6 +6,7 @@
 //!
 //! A daemon that is killed leaves sockets behind; the next one replaces them.
 
+mod account;
 mod change;
 mod core_change;
 mod core_thread;
@@ -31,6 +32,7 @@ use crate::exit::Failure;
 use crate::files;
 use core_thread::Thread;
 use cores::Cores;
+use exports::Terms;
 use lamina_graph::Plan;
 use placement::Placement;
 use sd_notify::NotifyState;
@@ -92,8 +94,8 @@ async fn serve(
     journal: &Arc<Journal>,
 ) -> Result<(), Failure> {
     let mut signals = Signals::install()?;
-    let (cores, mut threads) =
-        Cores::start(placement.len(), options.spin.0, options.memory.0 as usize).await?;
+    let terms = Terms { memory: options.memory.0 as usize, samples: options.samples };
+    let (cores, mut threads) = Cores::start(placement.len(), options.spin.0, terms).await?;
     let cores = Arc::new(cores);
     let served = tokio::select! {
         served = serve_until_signal(&cores, placement, options.degraded, (socket, journal), &mut threads) => served,

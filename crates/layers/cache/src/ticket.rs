@@ -1,6 +1,6 @@
 //! A ticket: the result of something that is appended to a log in several parts.
 
-use lamina_block::{Result, Signal};
+use lamina_block::{Node, Result, Signal, Waits, wait_on};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -9,6 +9,8 @@ pub struct Ticket {
     left: Cell<usize>,
     result: RefCell<Result<()>>,
     ended: Signal,
+    /// A request waits for it.
+    waits: Cell<Option<Waits>>,
 }
 
 impl Ticket {
@@ -19,7 +21,19 @@ impl Ticket {
 
     /// A ticket without parts.
     pub fn new() -> Rc<Ticket> {
-        Rc::new(Ticket { left: Cell::new(0), result: RefCell::new(Ok(())), ended: Signal::new() })
+        Rc::new(Ticket {
+            left: Cell::new(0),
+            result: RefCell::new(Ok(())),
+            ended: Signal::new(),
+            waits: Cell::new(None),
+        })
+    }
+
+    /// The same, for the request that is being polled, which waits for `device`.
+    pub fn of_request(device: &Node) -> Rc<Ticket> {
+        let ticket = Ticket::new();
+        ticket.waits.set(Some(wait_on(device)));
+        ticket
     }
 
     /// A part has ended.
@@ -29,6 +43,7 @@ impl Ticket {
         }
         self.left.set(self.left.get() - 1);
         if self.left.get() == 0 {
+            self.waits.take();
             self.ended.notify();
         }
     }

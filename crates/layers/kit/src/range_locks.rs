@@ -21,7 +21,8 @@
 //! A task that holds a lock must not wait for another one that overlaps earlier waiting ones: take two ranges
 //! as one, or release the first.
 
-use std::cell::RefCell;
+use lamina_block::{Cause, Waits, wait};
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::pin::Pin;
@@ -47,6 +48,8 @@ struct Waiter {
     /// The lock, from when it is held until the task takes it.
     lock: RefCell<Option<RangeLock>>,
     waker: RefCell<Waker>,
+    /// Until it is held.
+    waits: Cell<Option<Waits>>,
 }
 
 /// A range that is locked, until this is dropped.
@@ -151,11 +154,13 @@ impl RangeLocks {
     }
 
     /// Queues a waiting lock for `at`, which is not free.
+    #[cold]
     fn queue(self: &Rc<Self>, at: &Range<u64>) -> Waiting {
         let waiter = Rc::new(Waiter {
             at: at.clone(),
             lock: RefCell::new(None),
             waker: RefCell::new(Waker::noop().clone()),
+            waits: Cell::new(Some(wait(Cause::Lock))),
         });
         self.state.borrow_mut().waiting.push_back(Rc::clone(&waiter));
         Waiting { of: Rc::clone(self), waiter }
@@ -165,6 +170,7 @@ impl RangeLocks {
     fn pass_on(self: &Rc<Self>, freed: &Range<u64>) {
         let next = self.state.borrow_mut().next(freed);
         for waiter in next {
+            waiter.waits.take();
             waiter.lock.replace(Some(RangeLock { of: Rc::clone(self), start: waiter.at.start }));
             waiter.waker.borrow().wake_by_ref();
         }

@@ -20,7 +20,7 @@ use super::{Accelerate, Policy, add};
 use crate::flash::{Dirty, Flow, LONG, Pin, RETRY, SLOT, Written};
 use futures_util::future::{join, join_all, select};
 use futures_util::{StreamExt, stream};
-use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Time};
+use lamina_block::{Buf, Cause, Durability, Error, ErrorKind, Io, Time, wait, wait_on};
 use lamina_kit::flaw::flawed;
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -317,7 +317,7 @@ impl Accelerate {
     /// Waits until the destager has done something. Fails if the store takes nothing for too long.
     pub(super) async fn wait_for(&self, done: impl Fn(&Accelerate) -> bool) -> SideResult<()> {
         self.waiting.set(self.waiting.get() + 1);
-        let _waits = Waits(&self.waiting);
+        let (_waits, _on) = (Waits(&self.waiting), wait_on(&self.store));
         self.volume.hurry.notify();
         self.wait_until(done).await
     }
@@ -367,6 +367,7 @@ impl Accelerate {
         let delay = self.flow.borrow_mut().delay(writes, bytes, share);
         let left = delay.saturating_sub(self.env.now().since(began));
         if !left.is_zero() && self.policy.get() == Policy::WriteBack {
+            let _waits = wait(Cause::FlowControl);
             self.env.sleep(left).await;
         }
     }

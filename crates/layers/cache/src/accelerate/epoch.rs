@@ -15,7 +15,7 @@ use super::failure::SideResult;
 use super::policy::Destage;
 use crate::flash::{Dirty, SLOT, Volume};
 use crate::redo::{How, Redo, redo_of};
-use lamina_block::{Buf, Error, Node, Result, Time};
+use lamina_block::{Buf, Cause, Error, Node, Result, Time, wait};
 use lamina_kit::flaw::flawed;
 use serde_json::{Value, json};
 use std::cell::{Cell, RefCell};
@@ -114,7 +114,7 @@ impl Accelerate {
         let volume = &self.volume;
         let fits = |me: &Accelerate| volume.dirty.get() + volume.coming.get() + blocks <= me.most_dirty();
         if !fits(self) {
-            let _short = self.cache.space_waiter();
+            let (_short, _waits) = (self.cache.space_waiter(), wait(Cause::Room));
             Box::pin(self.wait_for(fits)).await?;
         }
         volume.coming.set(volume.coming.get() + blocks);

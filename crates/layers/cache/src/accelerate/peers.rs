@@ -20,7 +20,7 @@ use super::failure::{SideError, SideResult};
 use super::{Accelerate, Policy, add};
 use crate::flash::{Quiet, Tap};
 use futures_util::future::{Either, join_all, select};
-use lamina_block::{Buf, Durability, Env, Error, Result, Signal, Time};
+use lamina_block::{Buf, Cause, Durability, Env, Error, Result, Signal, Time, wait};
 use lamina_cluster::Uuid;
 use lamina_cluster::choice::{Choice, Domains};
 use lamina_cluster::host::{Held, Host};
@@ -507,10 +507,9 @@ impl Accelerate {
 
     /// Waits until peers have a write that this flash has.
     pub(super) async fn at_peers(&self, serial: u64, durability: Durability) -> SideResult<()> {
-        match &self.peers {
-            Some(peers) => Box::pin(peers.acknowledged(self, serial, durability)).await,
-            None => Ok(()),
-        }
+        let Some(peers) = &self.peers else { return Ok(()) };
+        let _waits = wait(Cause::Hosts);
+        Box::pin(peers.acknowledged(self, serial, durability)).await
     }
 
     /// A read has found what a write under way has put on the flash: it is answered when peers have that, too, so that

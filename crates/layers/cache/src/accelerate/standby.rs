@@ -22,8 +22,8 @@ use super::{Accelerate, Keys, state_record};
 use crate::flash::{self, Cache, SLOT};
 use futures_util::future::select;
 use lamina_block::{
-    Begin, Build, Command, Consent, Effect, Error, ErrorKind, Extent, Geometry, Healed, Io, Job, Judge,
-    Layer, Made, Manage, Node, Op, Passthrough, Pending, Result, Signal, Step, Time,
+    Begin, Build, Cause, Command, Consent, Effect, Error, ErrorKind, Extent, Geometry, Healed, Io, Job,
+    Judge, Layer, Made, Manage, Node, Op, Passthrough, Pending, Result, Signal, Step, Time, wait,
 };
 use lamina_cluster::amend::is_awaited;
 use lamina_cluster::handover::Gives;
@@ -41,7 +41,6 @@ use std::time::Duration;
 
 /// How often a request looks that waits for the vault.
 const LOOK: Duration = Duration::from_millis(50);
-
 /// How long a host that has given its volume away leaves it alone.
 const FIRST: Duration = Duration::from_millis(50);
 
@@ -400,6 +399,7 @@ impl Standby {
 
     /// The device as the host has it that has the volume, which no other one can have now.
     async fn safe_primary(&self) -> Result<Rc<Node>> {
+        let _waits = wait(Cause::Hosts);
         loop {
             let node = self.primary().await?;
             self.safe().await?;

@@ -7,7 +7,7 @@ use super::failure::{SideError, SideResult};
 use super::{Accelerate, Policy, add, parts};
 use crate::flash::{How, Reservation, SLOT};
 use futures_util::future::{Either, select};
-use lamina_block::{Buf, Durability, Io, Result};
+use lamina_block::{Buf, Cause, Durability, Io, Result, wait};
 use lamina_kit::flaw::flawed;
 use std::ops::Range;
 use std::pin::pin;
@@ -107,6 +107,7 @@ impl Accelerate {
     }
 
     async fn reserve_late(&self, blocks: u64) -> SideResult<Reservation<'_>> {
+        let _waits = wait(Cause::Room);
         let (space, given_up) = (pin!(self.cache.reserve(blocks)), pin!(self.wait_until(|_| false)));
         match select(space, given_up).await {
             Either::Left((space, _)) => space.map_err(SideError::Flash),

@@ -192,7 +192,7 @@ impl Cache {
                 tap.put(serial, block, data, how.absent);
             }
         }
-        let ticket = Ticket::new();
+        let ticket = Ticket::of_request(&self.child);
         let what = if how.dirty { What::Written } else { What::Clean };
         for (log, part) in self.logs_of(volume, &at) {
             let bytes = (part.start - block) as usize * SLOT..(part.end - block) as usize * SLOT;

@@ -183,7 +183,7 @@ impl Log {
 
     /// Appends whole blocks. They are locked.
     async fn put(self: &Rc<Log>, blocks: Range<u32>, data: Buf, durability: Durability) -> Result<()> {
-        let ticket = Ticket::new();
+        let ticket = Ticket::of_request(&self.child);
         let mut next = blocks.start;
         for (class, count) in self.classes_of(&blocks) {
             let from = (next - blocks.start) as usize * SLOT;
@@ -228,7 +228,7 @@ impl Log {
         if blocks.is_empty() {
             return Ok(());
         }
-        let ticket = Ticket::new();
+        let ticket = Ticket::of_request(&self.child);
         let part = Part {
             what: What::Dropped,
             block: blocks.start,

@@ -64,8 +64,8 @@ pub use keys::{Keys, Name};
 use crate::model;
 use desk::{Desk, Next};
 use lamina_block::{
-    Arg, ArgType, Build, Command, Config, Consent, Effect, Env, Figure, Geometry, Io, Layer, Made, Manage,
-    Node, Op, Over, Passthrough, Pending, Result, Step, Time, Traits, Unit, Verb,
+    Arg, ArgType, Build, Cause, Command, Config, Consent, Effect, Env, Figure, Geometry, Io, Layer, Made,
+    Manage, Node, Op, Over, Passthrough, Pending, Result, Step, Time, Traits, Unit, Verb, wait,
 };
 use lamina_drive::{Model, Request};
 use lamina_kit::alarm::Alarm;
@@ -236,11 +236,13 @@ impl Schedule {
         let id = self.desk.borrow_mut().arrive(self.env.now(), io.client, Request::from(&io));
         let place = Place { layer: Rc::clone(&self), id };
         self.fill();
+        let waits = wait(Cause::Queue);
         poll_fn(|cx| match self.desk.borrow_mut().is_sent(id, cx.waker()) {
             true => Poll::Ready(()),
             false => Poll::Pending,
         })
         .await;
+        drop(waits);
         end(self.child.submit(io), place).await
     }
 

@@ -1,0 +1,70 @@
+use super::*;
+use std::collections::BTreeMap;
+
+fn share(device: &str, kind: &str, cause: &str, us: f64) -> Share {
+    Share { device: device.into(), kind: kind.into(), cause: cause.into(), us }
+}
+
+fn why(operations: &[(&str, OperationTimes)], slowest: Vec<SlowRequest>) -> Why {
+    let operations: BTreeMap<_, _> =
+        operations.iter().map(|(name, times)| ((*name).to_owned(), times.clone())).collect();
+    Why { export: "disk".into(), device: "vm1".into(), samples: 100, operations, slowest }
+}
+
+#[test]
+fn the_largest_parts_are_told_first_with_what_helps() {
+    let mean = vec![share("san", "file", "itself", 300.0), share("vm1", "accelerate", "flow-control", 100.0)];
+    let slow = vec![
+        share("vm1", "accelerate", "flow-control", 31_000.0),
+        share("san", "file", "itself", 7_000.0),
+        share("cache", "flash", "itself", 10.0),
+    ];
+    let writes =
+        OperationTimes { requests: 900, seconds: 9.0, median_us: 380.0, p99_us: 38_000.0, mean, slow };
+    let reads = OperationTimes {
+        requests: 100,
+        seconds: 9.0,
+        median_us: 10.0,
+        p99_us: 12.0,
+        mean: vec![share("raid", "parity", "lock", 11.0)],
+        slow: vec![share("raid", "parity", "lock", 12.0)],
+    };
+    let slowest = vec![SlowRequest {
+        operation: "write".into(),
+        bytes: 4096,
+        seconds_ago: 12.3,
+        us: 61_000.0,
+        parts: vec![
+            share("vm1", "accelerate", "room", 40_000.0),
+            share("san", "file", "itself", 20_900.0),
+            share("vm1", "accelerate", "itself", 100.0),
+        ],
+    }];
+    let expected = "\
+write: half take at most 380us, 99% at most 38ms (900 of the last 9 s)
+  on average 400us:
+     75%      300us  is in san (file)
+     25%      100us  is held back by vm1 (accelerate), to the speed of what is below
+  of the slowest 1% 38ms:
+     82%       31ms  is held back by vm1 (accelerate), to the speed of what is below
+     18%      7.0ms  is in san (file)
+  More is written than the store takes, and the flash is full of it: a larger share of the flash bridges longer bursts, \
+and only a faster store, or less to write, helps in the long run.
+read: half take at most 10us, 99% at most 12us (100 of the last 9 s)
+  on average 11us:
+    100%       11us  waits in raid (parity) for other requests of the same bytes
+  of the slowest 1% 12us:
+    100%       12us  waits in raid (parity) for other requests of the same bytes
+  Requests of the same bytes follow one another: clients write the same blocks, or data is moved there.
+slowest of the last five minutes:
+  write of 4KiB, 12 s ago: 61ms: vm1 room 40ms, san 21ms
+";
+    assert_eq!(text(&why(&[("read", reads), ("write", writes)], slowest)), expected);
+}
+
+#[test]
+fn nothing_is_said_of_nothing() {
+    assert_eq!(text(&why(&[], Vec::new())), "disk: no request has waited for anything yet\n");
+    let off = Why { samples: 0, ..why(&[], Vec::new()) };
+    assert!(text(&off).contains("`--samples 0`"));
+}

@@ -1,0 +1,134 @@
+"""`lamina why`: causes of slowness that are staged, and that are named first."""
+
+import json
+
+import nbd
+
+from common import RigCase, limit
+from rig import Lamina, lamina_binary, run
+from rig.hierarchy import device, exported, written
+
+# What a slow device takes besides.
+SLOW = "20ms"
+
+
+def slow(name, over, **keys):
+    return device(name, "delay", over, **(keys or {"read": SLOW, "write": SLOW}))
+
+
+def memory(name, size="64MiB"):
+    return device(name, "memory", size=size)
+
+
+class Why(RigCase):
+    def serve(self, *devices, top, keeps=False, arguments=()):
+        path = written(self.rig, "disk", exported("disk", *devices, top=top, keeps=keeps))
+        self.daemon = Lamina(self.rig, path.read_text(), name="disk", arguments=arguments)
+
+    def load(self, rw="write", depth=8, size="4KiB", seconds=2, span=None):
+        span = ["--size", span] if span else []
+        run(lamina_binary(), "bench", self.daemon.uri("vm1", "disk.sock"), "--force", "--rw", rw, "--block-size", size, "--depth",
+            str(depth), "--time", f"{seconds}s", *span, seconds=seconds + 60)
+
+    def why(self, export="vm1"):
+        return json.loads(run(lamina_binary(), "why", export, "--control", self.daemon.control, "--json").stdout)
+
+    def told(self):
+        return run(lamina_binary(), "why", "vm1", "--control", self.daemon.control).stdout
+
+    def first(self, operation, where, cause):
+        """What takes most of the time, on average and of the slowest, is named first, and is nearly all of it."""
+        times = self.why()["operations"][operation]
+        for shares in (times["mean"], times["slow"]):
+            self.assertEqual((shares[0]["device"], shares[0]["cause"]), (where, cause), times)
+        of_all = times["mean"][0]["us"] / sum(share["us"] for share in times["mean"])
+        self.assertGreater(of_all, 0.6, times)
+
+    def test_a_slow_disk(self):
+        self.serve(memory("disk"), slow("far", "disk"), top="far")
+        self.load()
+        self.first("write", "far", "itself")
+        self.assertIn("is in far (delay)", self.told())
+
+    def test_one_slow_leg_of_a_mirror(self):
+        self.serve(
+            device("a", "file", path="a.img", size="64MiB"), device("b", "file", path="b.img", size="64MiB"), slow("far", "b"),
+            device("raid", "mirror", ["a", "far"]), top="raid", keeps=True)
+        self.load()
+        self.first("write", "far", "itself")
+
+    def test_one_slow_column_of_a_parity(self):
+        names = ("a", "b", "c")
+        files = [device(name, "file", path=f"{name}.img", size="64MiB") for name in names]
+        self.serve(*files, slow("far", "c"), device("raid", "parity", ["a", "b", "far"]), top="raid", keeps=True)
+        self.load(depth=1)
+        self.first("write", "far", "itself")
+
+    def test_more_requests_than_a_device_is_given_at_a_time(self):
+        self.serve(memory("disk"), slow("far", "disk"), device("turns", "schedule", "far", policy="noop", depth=1), top="turns")
+        self.load(depth=16)
+        self.first("write", "turns", "queue")
+        self.assertIn("waits in turns (schedule) for its turn", self.told())
+
+    def test_requests_for_the_same_bytes(self):
+        self.serve(
+            device("a", "file", path="a.img", size="64MiB"), slow("far", "a"), device("b", "file", path="b.img", size="64MiB"),
+            device("raid", "mirror", ["far", "b"]), top="raid", keeps=True)
+        client = nbd.NBD()
+        client.connect_uri(self.daemon.uri("vm1", "disk.sock"))
+        for _ in range(8):
+            for _ in range(16):
+                client.aio_pwrite(nbd.Buffer.from_bytearray(bytearray(4096)), 0)
+            while client.aio_in_flight():
+                client.poll(-1)
+        self.first("write", "raid", "lock")
+
+    def cached(self, store, policy="write-back", flash="32MiB"):
+        """A flash in front of a store that takes its time."""
+        self.serve(
+            device("disk", "file", path="disk.img", size="256MiB"), store, device("nvme", "file", path="nvme.img", size=flash),
+            device("cache", "flash", "nvme"), device("fast", "accelerate", ["far", "cache"], policy=policy), top="fast", keeps=True)
+
+    def test_a_store_behind_writes_that_wait_for_it(self):
+        self.cached(slow("far", "disk"), policy="write-through")
+        self.load()
+        self.first("write", "far", "itself")
+
+    @limit(180)
+    def test_a_flash_that_is_full(self):
+        self.cached(slow("far", "disk", write=SLOW, parallel=1), flash="24MiB")
+        self.load(size="64KiB", depth=16, seconds=6)
+        times = self.why()["operations"]["write"]
+        self.assertEqual(times["slow"][0]["device"], "fast", times)
+        self.assertIn(times["slow"][0]["cause"], ("room", "flow-control"), times)
+        self.assertIn("flash is full", self.told())
+
+    def test_a_slow_flash(self):
+        self.serve(
+            device("disk", "file", path="disk.img", size="256MiB"), device("nvme", "file", path="nvme.img", size="64MiB"),
+            slow("worn", "nvme", write=SLOW), device("cache", "flash", "worn"), device("fast", "accelerate", ["disk", "cache"]),
+            top="fast", keeps=True)
+        self.load(depth=2)
+        self.first("write", "worn", "itself")
+
+    def test_the_account_adds_up_and_is_bounded(self):
+        self.serve(memory("disk"), slow("far", "disk"), top="far")
+        self.assertIn("no request has waited", self.told())
+        self.load()
+        why = self.why()
+        self.assertEqual((why["export"], why["device"], why["samples"]), ("vm1", "far", 100))
+        times = why["operations"]["write"]
+        self.assertLessEqual(times["median_us"], times["p99_us"])
+        self.assertLessEqual(times["requests"], 1024)
+        for slow_one in why["slowest"]:
+            self.assertAlmostEqual(slow_one["us"], sum(part["us"] for part in slow_one["parts"]), delta=1)
+        self.assertLessEqual(len(why["slowest"]), 8)
+        failed = run(lamina_binary(), "why", "far", "--control", self.daemon.control, check=False)
+        self.assertEqual(failed.returncode, 5)
+        self.assertIn('there is no export "far"', failed.stderr)
+
+    def test_it_can_be_off(self):
+        self.serve(memory("disk"), slow("far", "disk"), top="far", arguments=["--samples", "0"])
+        self.load()
+        self.assertEqual(self.why()["operations"], {})
+        self.assertIn("`--samples 0`", self.told())
