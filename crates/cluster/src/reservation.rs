@@ -283,13 +283,15 @@ impl Reservation {
         }
         let Some(held) = self.held() else { return Ok(()) };
         self.has_ended_below().await?;
-        let given = held.give_back().await;
+        let given = match held.give_back().await {
+            // The vault has given it away, and its answer was lost: another host has it by now.
+            Err(_) if held.fenced().is_some() => Ok(()),
+            given => given,
+        };
         if given.is_ok() {
             self.host.count(|counts| counts.given += 1);
         }
-        if held.fenced().is_none() {
-            self.held.take();
-        }
+        self.held.take();
         given
     }
 
@@ -318,6 +320,9 @@ impl Reservation {
 
     async fn take_alone(&self, flash: Option<Uuid>) -> Result<Rc<Held>> {
         if let Some(held) = self.held() {
+            if let Some(why) = held.fenced() {
+                return Err(why);
+            }
             if flash.is_some() && held.record().holder.is_none_or(|holder| holder.flash != flash) {
                 // What this flash had of the volume before is older than the store; and so is, from now on, what the
                 // host before has.

@@ -110,8 +110,8 @@ pub enum Command {
     Events(Events),
     /// Say why an export is slow: where the time of its requests goes.
     ///
-    /// Some requests of each export are looked at, a hundred a second unless `lamina serve --samples` says otherwise. At each
-    /// moment the time counts for what the request waited for; of several devices, for the one that ended last.
+    /// Some requests of each export are looked at, a hundred a second unless `lamina serve --samples` says otherwise.
+    /// At each moment the time counts for what the request waited for; of several devices, for the one that ended last.
     #[command(after_help = "Examples: lamina why vm1; lamina why vm1 --json")]
     Why(Why),
     /// Change the hierarchies of a running daemon to those of a file, while clients use them.

@@ -33,8 +33,8 @@ pub fn of(samples: &[Rc<Sample>], slowest: &[Rc<Sample>], now: Time, kind: impl 
             seconds: now.since(first).as_secs_f64(),
             median_us: at(0.5),
             p99_us: at(1.0 - SLOW),
-            mean: mean(&of, &share),
-            slow: mean(&of[of.len() - slow..], &share),
+            mean: mean(&of, share),
+            slow: mean(&of[of.len() - slow..], share),
         };
         why.operations.insert(op.name().into(), times);
     }

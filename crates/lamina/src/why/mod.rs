@@ -52,7 +52,7 @@ fn text(why: &Why) -> String {
         );
         shares(&mut out, "on average", &times.mean);
         shares(&mut out, "of the slowest 1%", &times.slow);
-        if let Some(advice) = times.slow.first().and_then(|share| advice(&share.kind, &share.cause)) {
+        if let Some(advice) = times.slow.first().and_then(|share| advice(&share.cause)) {
             let _ = writeln!(out, "  {advice}");
         }
     }
@@ -101,23 +101,19 @@ fn sentence(Share { device, kind, cause, .. }: &Share) -> String {
 }
 
 /// What helps against what takes most of the time of slow requests.
-fn advice(kind: &str, cause: &str) -> Option<&'static str> {
-    Some(match (kind, cause) {
-        ("accelerate" | "tier", "flow-control" | "room") => {
-            "More is written than the store takes, and the flash is full of it: a larger share of the flash bridges longer \
-             bursts, and only a faster store, or less to write, helps in the long run."
+fn advice(cause: &str) -> Option<&'static str> {
+    Some(match cause {
+        "flow-control" | "room" => {
+            "More is written than what is below takes: more room (a larger share of a flash) bridges longer bursts, \
+             and only something faster below, or less to write, helps in the long run."
         }
-        (_, "room") => "More is written than is moved on: what is below is too slow for it.",
-        (_, "queue") => {
-            "More requests come than the device is given at a time: see `depth` of the device, or its policy."
+        "queue" => {
+            "More requests come than the device is given at a time: its depth and its policy decide that."
         }
-        (_, "lock") => {
+        "lock" => {
             "Requests of the same bytes follow one another: clients write the same blocks, or data is moved there."
         }
-        (_, "hosts") => "`lamina cluster` shows what other hosts do.",
-        ("file" | "nbd" | "rbd" | "zoned", _) => {
-            "The device itself takes that long: `lamina show` says how many requests it has, `lamina bench` what it can do."
-        }
+        "hosts" => "`lamina cluster` shows what other hosts do.",
         _ => return None,
     })
 }

@@ -48,8 +48,8 @@ write: half take at most 380us, 99% at most 38ms (900 of the last 9 s)
   of the slowest 1% 38ms:
      82%       31ms  is held back by vm1 (accelerate), to the speed of what is below
      18%      7.0ms  is in san (file)
-  More is written than the store takes, and the flash is full of it: a larger share of the flash bridges longer bursts, \
-and only a faster store, or less to write, helps in the long run.
+  More is written than what is below takes: more room (a larger share of a flash) bridges longer bursts, and only \
+something faster below, or less to write, helps in the long run.
 read: half take at most 10us, 99% at most 12us (100 of the last 9 s)
   on average 11us:
     100%       11us  waits in raid (parity) for other requests of the same bytes

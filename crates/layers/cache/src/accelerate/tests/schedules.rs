@@ -790,6 +790,33 @@ fn what_a_store_has_failed_comes_before_the_volume_is_given_back() {
     }
 }
 
+/// A volume is given away, the vault does that, and its answer is lost: the host learns of it when another one has the
+/// volume. It serves nothing from then on, and can get the volume back as any host.
+#[test]
+fn the_answer_of_a_vault_that_has_given_a_volume_away_is_lost() {
+    plays((2, 1), |mut on| async move {
+        on.work(0, 20).await?;
+        let vault = on.hosts[0].env.shared_folder(VAULT);
+        for _ in 0..3 {
+            vault.set_faults(2);
+            let reads = async {
+                // The host that has it may be about to give it away.
+                while on.read(1).await.is_err() {
+                    on.world.sleep(Duration::from_millis(300)).await;
+                }
+                Ok(())
+            };
+            on.within(TAKEN * 2, "it is given the volume, or takes it", reads).await?;
+            on.work(1, 20).await?;
+            vault.set_faults(0);
+            on.wait(Duration::from_secs(2)).await;
+            on.work(0, 20).await?;
+            on.hosts[0].paired().await?;
+        }
+        on.ends().await
+    });
+}
+
 /// Writes to the store fail, and are done all the same, later than what was tried again.
 #[test]
 fn a_store_fails_after_its_timeout_and_then_succeeds() {
