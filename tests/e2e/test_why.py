@@ -119,7 +119,7 @@ class Why(RigCase):
         self.assertEqual((why["export"], why["device"], why["samples"]), ("vm1", "far", 100))
         times = why["operations"]["write"]
         self.assertLessEqual(times["median_us"], times["p99_us"])
-        self.assertLessEqual(times["requests"], 1024)
+        self.assertLessEqual(times["requests"], 512)
         for slow_one in why["slowest"]:
             self.assertAlmostEqual(slow_one["us"], sum(part["us"] for part in slow_one["parts"]), delta=1)
         self.assertLessEqual(len(why["slowest"]), 8)

@@ -8,12 +8,12 @@
 //!            ├vm1┤ room ├cache┤──── san ──────────┤vm1┤     the account: each moment once
 //! ```
 //!
-//! At each moment the account goes to what the request waited for, and of several things to the one that ended last: what
-//! ended before was not what it waited for. So the parts of a request add up to its time.
+//! At each moment the account goes to what the request waited for, and of several things to the one that ended last:
+//! what ended before was not what it waited for. So the parts of a request add up to its time.
 //!
-//! A request is looked at by a count that is drawn anew each time, so that bursts are not seen at their beginnings only. One
-//! that is not looked at costs a few instructions. What a layer does in a task of its own belongs to no request: the requests
-//! that wait for it say so ([`wait_on`]).
+//! A request is looked at by a count that is drawn anew each time, so that bursts are not seen at their beginnings only.
+//! One that is not looked at costs a few instructions. What a layer does in a task of its own belongs to no request: the
+//! requests that wait for it say so ([`wait_on`]).
 
 use crate::{Deferred, Env, Io, Node, OpKind, Result, Time};
 use std::cell::{Cell, RefCell};
@@ -24,7 +24,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// Requests that are kept of a device, the last ones.
-const KEPT: usize = 1024;
+const KEPT: usize = 512;
 /// The slowest ones of [`RECENT`] that are kept besides.
 const SLOWEST: usize = 8;
 const RECENT: Duration = Duration::from_secs(300);
