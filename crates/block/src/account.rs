@@ -12,8 +12,8 @@
 //! what ended before was not what it waited for. So the parts of a request add up to its time.
 //!
 //! A request is looked at by a count that is drawn anew each time, so that bursts are not seen at their beginnings only.
-//! One that is not looked at costs a few instructions. What a layer does in a task of its own belongs to no request: the
-//! requests that wait for it say so ([`wait_on`]).
+//! One that is not looked at costs a few instructions. What a layer does in a task of its own belongs to no request:
+//! the requests that wait for it say so ([`wait_on`]).
 
 use crate::{Deferred, Env, Io, Node, OpKind, Result, Time};
 use std::cell::{Cell, RefCell};
