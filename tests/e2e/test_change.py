@@ -244,7 +244,7 @@ class UnderAGuest(GuestCase, HierarchyCase):
         self.daemon.ctl("vol", "resize", f"size={size}")
         told = "for i in $(seq 100); do s=$(cat /sys/block/vda/size); [ $s = {} ] || break; sleep 0.1; done; echo $s"
         self.assertEqual(int(guest.run(told.format(sectors))), size // 512)
-        guest.run("killall -INT fio")
+        guest.end_fio()
         wait, error = longest_wait(guest.result("fio", 120))
         self.assertEqual(error, 0)
         self.assert_healthy(guest)

@@ -133,7 +133,7 @@ class Kills(GuestCase):
         self.under(lamina, guest, KILLS_GUEST, lambda: lamina.restart(busy="vm1"))
         time.sleep(2)
         self.assert_busy(guest)
-        guest.run("killall -INT fio")
+        guest.end_fio()
         report = guest.result("fio", 120)
         self.assert_healthy(guest, report)
         self.assertEqual(lamina.starts, KILLS_GUEST + 1)

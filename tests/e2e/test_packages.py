@@ -227,7 +227,7 @@ class Packages(RigCase):
         self.assertIn("Watchdog timeout", self.shell(f"journalctl -u {UNIT} -o cat"))
         time.sleep(2)
         self.assertFalse(guest.finished("fio"), guest.run("cat /tmp/fio.out; true"))
-        guest.run("killall -INT fio")
+        guest.end_fio()
         report = guest.result("fio", 120)
         self.assertIn("err= 0", report)
         self.assertNotIn("verify: bad", report)

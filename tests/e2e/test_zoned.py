@@ -71,7 +71,7 @@ class Zoned(RigCase):
                 inside.end(guest, "zoned", signal="KILL")
                 self.in_part(zoned.pointers(guest, self.disk))
                 inside.serve(guest, "zoned")
-            guest.run("killall -INT fio")
+            guest.end_fio()
             self.assert_verified(guest.result("fio", 120))
             inside.end(guest, "front")
             self.assert_agreed()

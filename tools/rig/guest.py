@@ -185,6 +185,11 @@ class Guest:
         """Whether the background script has ended."""
         return self.run(f"test -e /tmp/{name}.code && echo yes || true") == "yes"
 
+    def end_fio(self):
+        """Tells fio to end its jobs. One that gets the signal itself may wait for a lock that it has: so it is for the process
+        that has begun first, which has no requests."""
+        self.run("kill -INT $(pidof fio | tr ' ' '\\n' | sort -n | head -n 1)")
+
     def result(self, name, seconds):
         """Waits for a background script and returns its output; an error if it failed."""
         try:

@@ -11,7 +11,8 @@
 //! At each moment the account goes to what the request waited for, and of several things to the one that ended last:
 //! what ended before was not what it waited for. So the parts of a request add up to its time.
 //!
-//! A request is looked at by a count that is drawn anew each time: bursts are not seen at their beginnings only.
+//! A request is looked at by a count that is drawn anew each time: bursts are not seen at their beginnings only. And one
+//! is that follows a slow one: after many quick ones the count may be longer than all that come while things stand still.
 //! One that is not looked at costs a few instructions. What a layer does in a task of its own belongs to no request:
 //! the requests that wait for it say so ([`wait_on`]).
 
@@ -30,6 +31,8 @@ const SLOWEST: usize = 8;
 const RECENT: Duration = Duration::from_secs(300);
 /// Of so many requests one is looked at, at least.
 const FEWEST: f64 = 65536.0;
+/// A request that took so long is slow.
+pub(crate) const SLOW: Duration = Duration::from_millis(1);
 /// Requests and waits below one request, at most: more of them count for the device that has made them.
 const SPANS: usize = 256;
 
@@ -152,6 +155,16 @@ impl Account {
         });
         self.interval.set(interval);
         self.left.set(1 + (env.random() % (2 * u64::from(interval) - 1)) as u32);
+    }
+
+    /// A request was slow: the next one is looked at, unless one was lately.
+    #[cold]
+    pub(crate) fn was_slow(&self, now: Time) {
+        let rate = f64::from(self.rate.get());
+        let is_late = |last: Time| now.since(last).as_secs_f64() * rate >= 1.0;
+        if rate > 0.0 && self.last.get().is_none_or(is_late) {
+            self.left.set(1);
+        }
     }
 
     fn add(&self, sample: Sample) {

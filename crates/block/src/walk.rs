@@ -4,7 +4,7 @@
 //! ends at once lives on the stack of [`Node::submit`]. For a request that a layer keeps, the walk moves into the
 //! allocation of the layer's future ([`Deferred`]), so that neither forwarding nor counting needs one.
 
-use crate::account::{Here, LookedAt};
+use crate::account::{Here, LookedAt, SLOW};
 use crate::stats::Outcome;
 use crate::{Io, Node, OpKind, Result, Time};
 use arrayvec::ArrayVec;
@@ -101,7 +101,11 @@ impl Flight {
 
     fn end(&mut self, result: Result<()>) -> Result<()> {
         let Some(first) = self.walk.nodes.first() else { return result };
-        let latency_ns = first.now().0.saturating_sub(self.started.0);
+        let now = first.now();
+        let latency_ns = now.0.saturating_sub(self.started.0);
+        if latency_ns >= SLOW.as_nanos() as u64 {
+            first.account().was_slow(now);
+        }
         self.walk.count(result, latency_ns, Node::left)
     }
 }

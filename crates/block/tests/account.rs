@@ -93,9 +93,13 @@ fn devices(env: &Rc<SimEnv>) -> (Rc<Node>, Rc<Both>) {
 }
 
 async fn read(env: &Rc<SimEnv>, of: &Rc<Node>, both: &Both) -> Result<()> {
+    read_with_room(env, of, both, Duration::from_micros(20)).await
+}
+
+async fn read_with_room(env: &Rc<SimEnv>, of: &Rc<Node>, both: &Both, after: Duration) -> Result<()> {
     let request = of.submit(Io::read(0, Buf::zeroed(512)));
     let room = async {
-        env.sleep(Duration::from_micros(20)).await;
+        env.sleep(after).await;
         both.room.notify();
     };
     join(request, room).await.0
@@ -189,6 +193,27 @@ fn so_many_are_looked_at_as_is_wanted() {
         }
         let many = top.account().samples().len() - few;
         assert!((200..500).contains(&many), "{many} of 300,000 in three seconds");
+    };
+    assert_eq!(world.run(run), Ok(()));
+}
+
+/// After a burst, of which few requests are looked at, those that stand still are, and are not lost among the quick ones.
+#[test]
+fn what_stands_still_after_a_burst_is_looked_at() {
+    let world = Simulation::new(6);
+    let env = world.env();
+    let run = async move {
+        let (top, both) = devices(&env);
+        top.account().set_rate(100);
+        for _ in 0..20_000 {
+            top.submit(Io::write(0, Buf::zeroed(512), Durability::Cached)).await.expect("a write");
+        }
+        for _ in 0..10 {
+            read_with_room(&env, &top, &both, Duration::from_secs(1)).await.expect("a read");
+        }
+        let samples = top.account().samples();
+        let slow = samples.iter().filter(|sample| sample.took() > Duration::from_secs(1)).count();
+        assert!(slow >= 9, "{slow} of 10");
     };
     assert_eq!(world.run(run), Ok(()));
 }

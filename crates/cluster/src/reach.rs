@@ -2,8 +2,10 @@
 //! would be no help to it without the store: so the first block is read now and then.
 //!
 //! A change that has failed may still be done: the answer was lost, and not the request. So a volume is not given back
-//! before the store has answered a flush, which comes after all that this host had begun there.
+//! before the store has answered a flush, which comes after all that this host had begun there. A host that was fenced
+//! does the same, and says in the vault that nothing of it comes any more.
 
+use crate::held::Held;
 use crate::reservation::Reservation;
 use futures_util::future::{Either, select};
 use lamina_block::{Env, Error, Io, Node, OpKind, ReservationKey, Result, SharedStore, Time};
@@ -62,6 +64,43 @@ impl Reservation {
         })?;
         self.reach.ended.set(failed);
         Ok(())
+    }
+
+    /// Another host that has taken the volume waits until nothing of this one comes to the store any more. It is told so
+    /// when all that this host had begun there has ended for so long as the store needs: nothing is begun after that.
+    pub(crate) fn tells_of_its_end(self: &Rc<Self>, held: &Rc<Held>) {
+        let Some(settles) = self.settles() else { return };
+        let (me, held, host) = (Rc::downgrade(self), Rc::clone(held), Rc::clone(self.host()));
+        let env = Rc::clone(&host.env);
+        env.spawn(Box::pin(async move {
+            if held.until_fenced().await.is_none() {
+                return;
+            }
+            loop {
+                let Some(this) = me.upgrade().filter(|this| !this.is_over()) else { return };
+                let is_busy = this.is_busy_below();
+                drop(this);
+                host.sleep(settles).await;
+                let Some(this) = me.upgrade().filter(|this| !is_busy && !this.is_over()) else { continue };
+                match this.tell_of_its_end().await {
+                    Ok(()) => return,
+                    Err(e) => {
+                        tracing::warn!(volume = %host.volume().name, error = %e, "late writes may come")
+                    }
+                }
+            }
+        }));
+    }
+
+    async fn tell_of_its_end(&self) -> Result<()> {
+        self.has_ended_below().await?;
+        self.host().has_ended().await
+    }
+
+    /// True while a request of this host is under way to the store.
+    fn is_busy_below(&self) -> bool {
+        let store = self.reach.store.borrow().as_ref().and_then(Weak::upgrade);
+        store.is_some_and(|store| store.stats().in_flight() > 0)
     }
 
     /// Whether this host reaches the store, as far as it knows.

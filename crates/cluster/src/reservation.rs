@@ -300,6 +300,11 @@ impl Reservation {
         self.held.borrow().clone()
     }
 
+    /// True if the device is closed.
+    pub(crate) fn is_over(&self) -> bool {
+        self.has_ended.get()
+    }
+
     /// True if this host has taken it, and has not given it back.
     pub fn is_held(&self) -> bool {
         self.held.borrow().is_some()
@@ -312,13 +317,13 @@ impl Reservation {
 
     /// Takes the volume, unless this host has it already; `flash` is what keeps writes that the store lacks. Waits as
     /// long as it takes to see that another host is silent.
-    pub async fn take(&self, flash: Option<Uuid>) -> Result<Rc<Held>> {
+    pub async fn take(self: &Rc<Self>, flash: Option<Uuid>) -> Result<Rc<Held>> {
         self.moved.until(|| !self.is_taking.replace(true)).await;
         let _takes = Takes(self);
         self.take_alone(flash).await
     }
 
-    async fn take_alone(&self, flash: Option<Uuid>) -> Result<Rc<Held>> {
+    async fn take_alone(self: &Rc<Self>, flash: Option<Uuid>) -> Result<Rc<Held>> {
         if let Some(held) = self.held() {
             if let Some(why) = held.fenced() {
                 return Err(why);
@@ -340,6 +345,7 @@ impl Reservation {
         self.host.set_flash(flash);
         let held = self.host.take(self.longest_wait()).await?;
         self.register(held.record().generation).await?;
+        self.tells_of_its_end(&held);
         self.held.replace(Some(Rc::clone(&held)));
         Ok(held)
     }

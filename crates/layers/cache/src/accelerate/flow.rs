@@ -4,7 +4,8 @@
 //! bytes, and how long it would take to bring them there, by a moving average. The largest is the pressure.
 //! An acknowledgement is held back for as long as the store takes for a write, times the pressure, eight
 //! times at most: it begins at nothing, rises with the backlog and falls with it, so that writes settle at
-//! the speed of the store without a step on the way.
+//! the speed of the store without a step on the way. A store that was away for a while seems to take that long
+//! for a write; no guest waits for that.
 
 use crate::flash::SLOT;
 use serde_json::{Value, json};
@@ -19,6 +20,8 @@ const SECONDS: f64 = 120.0;
 const FREE: f64 = 0.8;
 /// An acknowledgement is held back by so many latencies of the store, at most.
 const LATENCIES: f64 = 8.0;
+/// And for so long at most: guests and clients give up after 30 seconds.
+const LONGEST: Duration = Duration::from_secs(5);
 /// What the newest measurement counts in a moving average.
 const NEWEST: f64 = 0.125;
 
@@ -58,7 +61,7 @@ impl Flow {
         if pressure > 0.0 {
             self.delayed += 1;
         }
-        Duration::from_secs_f64(self.latency * LATENCIES * pressure)
+        Duration::from_secs_f64(self.latency * LATENCIES * pressure).min(LONGEST)
     }
 
     /// The most writes of a batch, and its most blocks.
@@ -117,6 +120,13 @@ mod tests {
         assert_eq!(delays[200], Duration::from_millis(8));
         let step = delays.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap();
         assert!(delays.is_sorted() && step <= Duration::from_micros(401), "a step of {step:?}");
+    }
+
+    #[test]
+    fn a_store_that_was_away_holds_nobody_back_for_as_long() {
+        let mut flow = Flow::default();
+        flow.measured(4096, Duration::from_secs(20), Duration::from_secs(20));
+        assert_eq!(flow.delay(0, 1000, 1000), Duration::from_secs(5));
     }
 
     #[test]

@@ -16,7 +16,8 @@
 //!
 //! A machine that was stopped with its clock cannot know that time has passed. Until it looks into the vault, its
 //! guest, which was stopped with it, reads what there was when it was stopped (I7: "from a generation *known* to have
-//! ended"). No write of it is acknowledged. That ends with its lease, if nobody had the volume when it went on.
+//! ended"), also if another host had taken the volume just before, and waited. No write of it is acknowledged. That
+//! ends with its lease, if nobody had the volume when it went on.
 
 use super::*;
 use lamina_block::Keep;
@@ -165,9 +166,20 @@ impl Invariants {
         self.record.replace(Some(record));
     }
 
+    /// True if a host has the volume for all that it can know: another one that has taken it has not answered anything.
+    fn may_answer(&self, host: &str) -> bool {
+        let (holders, served) = (self.holders.borrow(), self.served.borrow());
+        let last = holders.iter().rposition(|(_, _, holder)| holder.as_deref() == Some(host));
+        let Some((_, generation, _)) = last.map(|last| &holders[last]) else { return false };
+        let is_next = |(_, next, holder): &(u64, u64, Option<String>)| {
+            holder.is_some() && *next == generation + 1 && !served.contains_key(next)
+        };
+        holders[last.unwrap_or_default() + 1..].iter().all(is_next)
+    }
+
     /// The machine of a host that has the volume stops with its clock.
     pub fn stands_still(&self, host: &str) {
-        if self.has_it(host) {
+        if self.may_answer(host) {
             let since = Some(self.world().tick());
             self.still.borrow_mut().insert(host.into(), Still { since, until: None });
         }
