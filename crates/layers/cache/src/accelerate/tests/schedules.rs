@@ -199,7 +199,7 @@ fn two_peers_race() {
 }
 
 /// The host that has the volume stops with writes under way to the store, which get there when another one has written
-/// the same blocks; then it goes on where it was.
+/// the same blocks; then it goes on where it was, and says when nothing of it comes any more.
 pub async fn stopped(mut on: Group, with_clock: bool) -> Checked {
     let guests = on.guests(0, u64::MAX);
     on.wait(Duration::from_secs(2)).await;
@@ -209,6 +209,9 @@ pub async fn stopped(mut on: Group, with_clock: bool) -> Checked {
     on.within(TAKEN, "a peer takes over", on.read(1)).await?;
     on.work(1, 100).await?;
     on.world.sleep(Duration::from_secs(60)).await;
+    let seen = Rc::clone(&on.seen);
+    let is_awaited = || seen.record().is_some_and(|record| record.unfenced.is_some());
+    holds(is_awaited(), "late writes of a host that stands still are not waited for")?;
     on.hosts[0].store.set_reach(Reach::Here);
     on.go_on(0);
     on.world.sleep(Duration::from_secs(3)).await;
@@ -218,6 +221,7 @@ pub async fn stopped(mut on: Group, with_clock: bool) -> Checked {
     on.seen.check()?;
     on.refuses(0, &["has it now", "does not answer"]).await?;
     on.read(1).await.map_err(|e| format!("I5: after late writes: {e}"))?;
+    on.until(TAKEN, "the host that goes on says that none come any more", || !is_awaited()).await?;
     on.start(0).await?;
     on.hosts[1].paired().await?;
     holds(on.hosts[1].vm.info()["quarantine_bytes"] == json!(0), "I10: the quarantine does not end")?;
