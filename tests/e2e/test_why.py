@@ -5,7 +5,8 @@ import json
 import nbd
 
 from common import RigCase, limit
-from rig import Lamina, lamina_binary, run
+from legs import DEAD
+from rig import Lamina, lamina_binary, run, wait_until
 from rig.hierarchy import device, exported, written
 
 # What a slow device takes besides.
@@ -111,6 +112,37 @@ class Why(RigCase):
             top="fast", keeps=True)
         self.load(depth=2)
         self.first("write", "worn", "itself")
+
+    def test_a_scrub_is_named_while_it_uses_the_same_devices(self):
+        self.mirrored()
+        self.daemon.ctl("raid", "scrub")
+        self.daemon.ctl("raid", "job", "scrub", "limit=4MiB")
+        self.load("read", depth=2)
+        self.assert_job("scrub")
+        self.daemon.ctl("raid", "job", "scrub", "cancel")
+        wait_until("the scrub to end", 30, lambda: not self.why()["jobs"])
+        self.assertNotIn("meanwhile", self.told())
+
+    def test_a_rebuild_is_named_while_it_uses_the_same_devices(self):
+        self.mirrored()
+        self.daemon.ctl("shaky", "set", DEAD % "media")
+        self.load(depth=8, size="256KiB")
+        self.daemon.ctl("shaky", "clear")
+        self.daemon.ctl("raid", "rejoin", "shaky")
+        self.daemon.ctl("raid", "job", "rebuild", "limit=1MiB")
+        self.load(depth=2)
+        self.assert_job("rebuild")
+
+    def mirrored(self):
+        """A mirror, of which a leg can fail, over disks that do one thing at a time."""
+        disks = [device(name, "file", path=f"{name}.img", size="64MiB") for name in "ab"]
+        legs = [slow("near", "a", read="5ms", write="5ms", parallel=1), slow("far", "b", read="5ms", write="5ms", parallel=1)]
+        self.serve(*disks, *legs, device("shaky", "fault", "far"), device("raid", "mirror", ["near", "shaky"]), top="raid", keeps=True)
+
+    def assert_job(self, name):
+        self.assertEqual([(job["device"], job["name"]) for job in self.why()["jobs"]], [("raid", name)], self.told())
+        first, advice = self.told().splitlines()[0], f"`lamina ctl raid job {name} limit=RATE` slows it down"
+        self.assertTrue(first.startswith(f"meanwhile the job {name} of raid uses the same devices: ") and advice in first, first)
 
     def test_the_account_adds_up_and_is_bounded(self):
         self.serve(memory("disk"), slow("far", "disk"), top="far")

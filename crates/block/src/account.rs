@@ -11,8 +11,8 @@
 //! At each moment the account goes to what the request waited for, and of several things to the one that ended last:
 //! what ended before was not what it waited for. So the parts of a request add up to its time.
 //!
-//! A request is looked at by a count that is drawn anew each time: bursts are not seen at their beginnings only. And one
-//! is that follows a slow one: after many quick ones the count may be longer than all that come while things stand still.
+//! A request is looked at by a count that is drawn anew each time: bursts are not seen at their beginnings only. So is
+//! the one after a slow one: after many quick ones the count may be longer than all that come while things stand still.
 //! One that is not looked at costs a few instructions. What a layer does in a task of its own belongs to no request:
 //! the requests that wait for it say so ([`wait_on`]).
 

@@ -197,7 +197,7 @@ fn so_many_are_looked_at_as_is_wanted() {
     assert_eq!(world.run(run), Ok(()));
 }
 
-/// After a burst, of which few requests are looked at, those that stand still are, and are not lost among the quick ones.
+/// After a burst, of which few requests are looked at, those that stand still are.
 #[test]
 fn what_stands_still_after_a_burst_is_looked_at() {
     let world = Simulation::new(6);

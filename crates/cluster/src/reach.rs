@@ -66,8 +66,8 @@ impl Reservation {
         Ok(())
     }
 
-    /// Another host that has taken the volume waits until nothing of this one comes to the store any more. It is told so
-    /// when all that this host had begun there has ended for so long as the store needs: nothing is begun after that.
+    /// Another host that has taken the volume waits until nothing of this one comes to the store any more. It is told
+    /// when all that this host had begun there has ended for as long as the store needs: nothing is begun after that.
     pub(crate) fn tells_of_its_end(self: &Rc<Self>, held: &Rc<Held>) {
         let Some(settles) = self.settles() else { return };
         let (me, held, host) = (Rc::downgrade(self), Rc::clone(held), Rc::clone(self.host()));

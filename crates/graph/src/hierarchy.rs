@@ -177,6 +177,12 @@ impl Hierarchy {
         self.plan.devices.iter().find(|d| d.name == name).map_or(&[], |d| &d.over)
     }
 
+    /// The device `name` and all that it stands on, bottom-up, each once.
+    pub fn subtree(&self, name: &str) -> Vec<Rc<Node>> {
+        let names = self.plan.below(std::iter::once(&name.to_owned()));
+        self.nodes.iter().filter(|node| names.contains(node.name())).map(Rc::clone).collect()
+    }
+
     /// The nodes of these devices.
     pub(crate) fn nodes_of(&self, names: &[String]) -> Vec<Rc<Node>> {
         names.iter().filter_map(|name| self.node(name)).collect()

@@ -12,7 +12,7 @@ use crate::report::{Report, Subject, quoted};
 use crate::source::Source;
 use crate::spelling;
 use lamina_block::Kind;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -47,6 +47,19 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// The names of these devices, and of all below them.
+    pub(crate) fn below<'a>(&'a self, names: impl Iterator<Item = &'a String>) -> BTreeSet<String> {
+        let mut todo: Vec<&String> = names.collect();
+        let mut found = BTreeSet::new();
+        while let Some(name) = todo.pop() {
+            let Some(device) = self.devices.iter().find(|d| d.name == *name) else { continue };
+            if found.insert(name.clone()) {
+                todo.extend(&device.over);
+            }
+        }
+        found
+    }
+
     /// Reads the file at `path`. The paths in it are relative to its folder.
     pub fn load(path: &Path, kinds: &[Kind]) -> Result<Plan, Report> {
         let name = path.display().to_string();

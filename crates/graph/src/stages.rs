@@ -15,7 +15,7 @@ use crate::plan::Plan;
 use crate::report::{Report, Subject};
 use lamina_block::{Absent, Env, Geometry, Kind, Node};
 use lamina_metadata::superblock::Layout;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 
@@ -132,7 +132,7 @@ fn union(old: &Plan, new: &Plan, moves: &[(String, Vec<String>)], kinds: &[Kind]
         all.extend(over.iter().cloned());
         names.insert(device.clone(), vec![("over", over), ("leaving", lost.clone())]);
     }
-    let needed = below(old, all.iter());
+    let needed = old.below(all.iter());
     let text = description::union(&old.source.text, &new.source.text, &names, &needed).ok_or_else(|| {
         let mut report = Report::new(new.source.clone());
         report.error(Subject::File, None, None, "cannot be joined with the hierarchy that is served");
@@ -148,17 +148,4 @@ fn union(old: &Plan, new: &Plan, moves: &[(String, Vec<String>)], kinds: &[Kind]
         persistent.way.over = description::children_of(&new.source.text, names.keys());
     }
     Ok(plan)
-}
-
-/// Devices of `plan` and all below them.
-fn below<'a>(plan: &Plan, names: impl Iterator<Item = &'a String>) -> BTreeSet<String> {
-    let mut todo: Vec<&String> = names.collect();
-    let mut found = BTreeSet::new();
-    while let Some(name) = todo.pop() {
-        let Some(device) = plan.devices.iter().find(|d| d.name == *name) else { continue };
-        if found.insert(name.clone()) {
-            todo.extend(&device.over);
-        }
-    }
-    found
 }

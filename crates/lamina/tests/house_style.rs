@@ -68,12 +68,13 @@ fn lines_are_short() {
     let mut found = Vec::new();
     ["crates", "fuzz"].iter().for_each(|folder| collect(&root.join(folder), &mut found));
     assert!(found.len() > 400, "the sources are not where they were: {} files", found.len());
+    let mut long = Vec::new();
     for path in found {
         let text = std::fs::read_to_string(&path).expect("a source file");
-        let long = text.lines().position(|line| line.chars().count() > COLUMNS_MAX);
-        let line = long.unwrap_or_default() + 1;
-        assert!(long.is_none(), "{}:{line} has more than {COLUMNS_MAX} columns", path.display());
+        let numbered = text.lines().enumerate().filter(|(_, line)| line.chars().count() > COLUMNS_MAX);
+        long.extend(numbered.map(|(number, _)| format!("{}:{}", path.display(), number + 1)));
     }
+    assert!(long.is_empty(), "these have more than {COLUMNS_MAX} columns: {}", long.join(", "));
 }
 
 #[test]

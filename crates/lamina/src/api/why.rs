@@ -1,5 +1,6 @@
 //! Where the time of requests goes.
 
+use super::Job;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
@@ -15,6 +16,9 @@ pub struct Why {
     pub samples: u32,
     /// By operation: `read`, `write`, `zero`, `discard`, `flush`; those that were looked at.
     pub operations: BTreeMap<String, OperationTimes>,
+    /// Work in the background that uses the devices which take most of the time of slow requests, and runs now.
+    #[serde(default)]
+    pub jobs: Vec<Job>,
     /// The slowest requests of the last five minutes that were looked at, the slowest first.
     pub slowest: Vec<SlowRequest>,
 }

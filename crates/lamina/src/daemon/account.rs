@@ -1,7 +1,8 @@
 //! Where the time of an export's requests goes, copied from its node.
 
-use crate::api::{OperationTimes, Share, SlowRequest, Why};
-use lamina_block::{OpKind, Part, Sample, Time};
+use crate::api::{Job, OperationTimes, Share, SlowRequest, Why};
+use lamina_block::{JobState, OpKind, Part, Sample, Time};
+use lamina_graph::Hierarchy;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
@@ -49,6 +50,23 @@ pub fn of(samples: &[Rc<Sample>], slowest: &[Rc<Sample>], now: Time, kind: impl 
         })
         .collect();
     why
+}
+
+/// Work in the background below the export of `why` that uses what takes most of the time of slow requests.
+pub fn jobs(hierarchy: &Hierarchy, why: &Why) -> Vec<Job> {
+    let slow: Vec<_> = why.operations.values().filter_map(|times| times.slow.first()).collect();
+    let is_slow = |name: &str| slow.iter().any(|share| share.device == name);
+    let mut jobs = Vec::new();
+    for node in hierarchy.subtree(&why.device) {
+        let running = node.jobs().into_iter().filter(|job| job.state() == JobState::Running);
+        let mut running = running.peekable();
+        if running.peek().is_some()
+            && hierarchy.subtree(node.name()).iter().any(|below| is_slow(below.name()))
+        {
+            jobs.extend(running.map(|job| Job::of(node.name(), &job)));
+        }
+    }
+    jobs
 }
 
 /// Where their time went on average, the largest part first.

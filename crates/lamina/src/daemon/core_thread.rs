@@ -316,6 +316,7 @@ impl Core {
         let kind = |device: &str| hierarchy.node(device).map_or("export", |node| node.kind()).to_owned();
         let mut why = account::of(&account.samples(), &account.slowest(now), now, kind);
         (why.export, why.device, why.samples) = (export.into(), of.device.clone(), self.terms.samples);
+        why.jobs = account::jobs(hierarchy, &why);
         Some(why)
     }
 

@@ -1,6 +1,6 @@
 //! `lamina why`: where the time of an export's requests goes, in sentences.
 
-use crate::api::{OperationTimes, Share, SlowRequest, Why};
+use crate::api::{Job, OperationTimes, Share, SlowRequest, Why};
 use crate::cli;
 use crate::control::Client;
 use crate::exit::Failure;
@@ -36,6 +36,7 @@ fn text(why: &Why) -> String {
     if why.operations.is_empty() {
         return format!("{}: no request has waited for anything yet\n", why.export);
     }
+    why.jobs.iter().for_each(|job| out.push_str(&beside(job)));
     // What takes most of the time of all is told first.
     let total =
         |times: &OperationTimes| times.requests as f64 * times.mean.iter().map(|share| share.us).sum::<f64>();
@@ -67,6 +68,16 @@ fn text(why: &Why) -> String {
             writeln!(out, "  {operation} of {bytes}, {seconds_ago:.0} s ago: {took}: {}", parts.join(", "));
     }
     out
+}
+
+/// Work that uses the same devices.
+fn beside(Job { device, name, done, total, rate, .. }: &Job) -> String {
+    let percent = if *total > 0 { (done * 100 / total).min(100) } else { 0 };
+    format!(
+        "meanwhile the job {name} of {device} uses the same devices: {}/s, {percent}% done; `lamina ctl {device} job \
+         {name} limit=RATE` slows it down\n",
+        Bytes(*rate).rounded()
+    )
 }
 
 fn short(us: f64) -> String {

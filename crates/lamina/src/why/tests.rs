@@ -8,7 +8,28 @@ fn share(device: &str, kind: &str, cause: &str, us: f64) -> Share {
 fn why(operations: &[(&str, OperationTimes)], slowest: Vec<SlowRequest>) -> Why {
     let operations: BTreeMap<_, _> =
         operations.iter().map(|(name, times)| ((*name).to_owned(), times.clone())).collect();
-    Why { export: "disk".into(), device: "vm1".into(), samples: 100, operations, slowest }
+    Why { export: "disk".into(), device: "vm1".into(), samples: 100, operations, slowest, jobs: Vec::new() }
+}
+
+#[test]
+fn work_on_the_same_devices_is_told_first() {
+    let slow = || vec![share("raid", "mirror", "itself", 12.0)];
+    let reads = OperationTimes { requests: 1, mean: slow(), slow: slow(), ..OperationTimes::default() };
+    let rebuild = Job {
+        device: "raid".into(),
+        name: "rebuild".into(),
+        state: "running".into(),
+        done: 30,
+        total: 90,
+        rate: 40 << 20,
+        limit: None,
+        seconds_left: None,
+        error: None,
+    };
+    let told = text(&Why { jobs: vec![rebuild], ..why(&[("read", reads)], Vec::new()) });
+    let first = "meanwhile the job rebuild of raid uses the same devices: 40MiB/s, 33% done; `lamina ctl raid job \
+                 rebuild limit=RATE` slows it down\nread: half";
+    assert!(told.starts_with(first), "{told}");
 }
 
 #[test]

@@ -49,8 +49,8 @@
 //!   network of their own. One of the two is needed if other machines reach the address of `listen`.
 //! * `settles` (none): the store does nothing any more of a connection that ended so long ago, from 1s to 1h. With this
 //!   promise, a host whose volume was taken over says so itself, after that time, when it notices it or is started
-//!   again; without it, a person does (`host-is-dead`). Until then a host with peers keeps on its flash what late writes
-//!   could undo.
+//!   again; without it, a person does (`host-is-dead`). Until then a host with peers keeps on its flash what late
+//!   writes could undo.
 //! * `protocol` (2, the newest): the newest version of the protocol between hosts that this one speaks, 1 or 2. Hosts
 //!   speak the newest one that both know, so they are upgraded one by one, in any order. This key keeps an upgraded
 //!   host from what the others do not know yet: with 1 no volume moves by being asked for.
