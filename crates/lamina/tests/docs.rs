@@ -35,7 +35,7 @@ fn words(line: &str) -> Vec<String> {
 /// What is wrong with a command that stands on a line of its own.
 fn wrong_command(line: &str) -> Option<String> {
     let words = words(line);
-    let is_before = |word: &String| word == "$" || word == "sudo" || word == "#" || word.contains('=');
+    let is_before = |word: &String| word == "$" || word == "sudo" || word.contains('=');
     let words: Vec<_> = words.into_iter().skip_while(is_before).collect();
     if words.first().is_none_or(|word| word != "lamina" && !word.ends_with("/lamina")) {
         return None;

@@ -58,12 +58,11 @@ pub fn jobs(hierarchy: &Hierarchy, why: &Why) -> Vec<Job> {
     let is_slow = |name: &str| slow.iter().any(|share| share.device == name);
     let mut jobs = Vec::new();
     for node in hierarchy.subtree(&why.device) {
-        let running = node.jobs().into_iter().filter(|job| job.state() == JobState::Running);
-        let mut running = running.peekable();
-        if running.peek().is_some()
-            && hierarchy.subtree(node.name()).iter().any(|below| is_slow(below.name()))
-        {
-            jobs.extend(running.map(|job| Job::of(node.name(), &job)));
+        let mut running = node.jobs();
+        running.retain(|job| job.state() == JobState::Running);
+        let uses_it = || hierarchy.subtree(node.name()).iter().any(|below| is_slow(below.name()));
+        if !running.is_empty() && uses_it() {
+            jobs.extend(running.iter().map(|job| Job::of(node.name(), job)));
         }
     }
     jobs

@@ -72,7 +72,7 @@ fn text(why: &Why) -> String {
 
 /// Work that uses the same devices.
 fn beside(Job { device, name, done, total, rate, .. }: &Job) -> String {
-    let percent = if *total > 0 { (done * 100 / total).min(100) } else { 0 };
+    let percent = (*done as f64 * 100.0 / (*total).max(1) as f64).min(100.0).floor();
     format!(
         "meanwhile the job {name} of {device} uses the same devices: {}/s, {percent}% done; `lamina ctl {device} job \
          {name} limit=RATE` slows it down\n",
