@@ -42,6 +42,8 @@ class ClusterCase(RigCase):
     # Namespaces of hosts that are not started.
     spares = ""
     lease = 2
+    # Of `lamina serve`.
+    options = ()
 
     def setUp(self):
         super().setUp()
@@ -73,6 +75,7 @@ class ClusterCase(RigCase):
         for host in self.names:
             self.hosts[host] = daemon = Lamina(
                 self.rig, self.hierarchy(host, **keys), name=host, start=False, at=self.network.at(host),
+                arguments=self.options,
             )
             run(*self.network.at(host), lamina_binary(), "create", daemon.file)
             daemon.start()

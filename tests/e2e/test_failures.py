@@ -11,7 +11,7 @@ flash
     with peers          Flash.test_peers_replay_and_the_volume_goes_on_uncached, Flash.test_a_peer_is_replaced
 host
     write-through       Host.test_write_through_has_nothing_to_recover; one that was stopped: test_hosts.Hosts.
-                        test_a_silent_host_is_fenced_when_a_person_says_that_it_is_dead
+                        test_a_silent_host_is_fenced_when_a_person_says_that_it_is_dead; by a program: Fenced
     write-back          Host.test_write_back_is_replayed_when_the_host_returns; also test_hosts.Hosts.
                         test_a_host_dies_with_writes_that_only_its_flash_has
     with peers          test_peers.Hosts.test_a_killed_host_is_followed_by_its_peer; stopped for longer than the lease:
@@ -40,6 +40,7 @@ how long it takes       Figures
 """
 
 import os
+import signal
 import time
 
 import nbd
@@ -189,6 +190,69 @@ class Host(ClusterCase):
         writer.pump_until(times(50))
         writer.close()
         self.moves_to(b, ledger).close()
+
+
+class Fenced(ClusterCase):
+    """A program switches off a host that is silent: nobody has to say that it is dead."""
+
+    def setUp(self):
+        super().setUp()
+        # It fails the first time, as a management controller that is out of reach.
+        program = self.rig.write("fence", (
+            "#!/bin/sh\n"
+            'echo "$LAMINA_FENCE_HOST" >> asked\n'
+            '[ "$(wc -l < asked)" -gt 1 ] || exit 7\n'
+            'kill -9 "$(cat "$LAMINA_FENCE_HOST.pid")"\n'
+        ))
+        program.chmod(0o755)
+        self.options = ("--fence", program)
+
+    def stops(self, daemon):
+        """The host hangs, and may go on at any time."""
+        self.rig.write(f"{daemon.name}.pid", str(daemon.proc.pid))
+        daemon.proc.signal(signal.SIGSTOP)
+
+    def asked(self):
+        return self.rig.path("asked").read_text().split()
+
+    @limit(120)
+    def test_write_through_is_taken_when_the_host_is_off(self):
+        a, b = self.start(policy="write-through")
+        ledger = Ledger()
+        writer = self.writer(a, ledger)
+        writer.pump_until(times(100))
+        self.stops(a)
+        said = self.refused(b)
+        self.assertIn("fence has not fenced host a: exit status: 7", said)
+        self.assertIn("host-is-dead a", said)
+        self.assertTrue(a.proc.running())
+        follower = self.moves_to(b, ledger)
+        self.assertFalse(a.proc.running())
+        self.assertEqual(self.asked(), ["a", "a"])
+        follower.pump_until(times(50))
+        follower.close()
+        a.start()
+        self.moves_to(a, ledger).close()
+        self.assertEqual(self.asked(), ["a", "a"])
+
+    @limit(120)
+    def test_late_writes_with_peers_end_when_the_host_is_off(self):
+        a, b = self.start(peers=1, timeout="30s")
+        ledger = Ledger()
+        writer = self.writer(a, ledger)
+        self.paired(a)
+        self.slow_store()
+        writer.pump_until(times(100))
+        self.stops(a)
+        follower = self.moves_to(b, ledger)
+        # The volume is there before the host is fenced, which has time to say itself that it has ended.
+        self.assertFalse(self.rig.path("asked").exists())
+        self.assertGreater(self.info(b)["quarantine_bytes"], 0)
+        self.fast_store()
+        follower.pump_until(lambda: self.info(b)["quarantine_bytes"] == 0, 60)
+        self.assertFalse(a.proc.running())
+        self.assertEqual(self.asked(), ["a", "a"])
+        follower.close()
 
 
 class Figures(ClusterCase):

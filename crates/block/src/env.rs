@@ -156,6 +156,11 @@ pub trait Env {
     fn unix_time(&self) -> u64 {
         0
     }
+    /// The time that this core has worked since the environment began: neither slept, nor looked for work. Zero where
+    /// computing takes no time.
+    fn worked(&self) -> Duration {
+        Duration::ZERO
+    }
     /// Completes after at least `d`.
     fn sleep(&self, d: Duration) -> Pin<Box<dyn Future<Output = ()>>>;
     /// Completes at `at`, or as soon after it as can be: within a few microseconds where the machine has time, for
@@ -192,6 +197,12 @@ pub trait Env {
     fn connect(&self, to: Address) -> Pending<Rc<dyn Conn>>;
     /// Listens at `at`. A stale Unix socket file is replaced, a live one is refused.
     fn listen(&self, at: Address) -> Result<Rc<dyn Listener>>;
+    /// Sees to it that another host reaches no store any more, such as by switching that machine off; completes when
+    /// that is so. `Unsupported` if nothing here can do that.
+    fn fence(&self, host: &str) -> Pending {
+        let message = format!("no program is there that could fence host {host}");
+        Box::pin(async move { Err(Error::unsupported(message)) })
+    }
     /// Does long computations without waits, off this core's tasks where possible. Completes when the work is done.
     /// [`computed`] returns the result. Begun work is done even if no task waits for it any more.
     fn compute(&self, work: Box<dyn FnOnce() + Send>) -> Pending {

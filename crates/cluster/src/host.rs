@@ -15,6 +15,7 @@
 
 use crate::amend::{amend, draw, is_awaited};
 use crate::choice::Offer;
+pub use crate::fence::Fence;
 use crate::handover::{ASKS, Giver};
 pub use crate::held::Held;
 use crate::takeover::{May, Watch, may_have};
@@ -33,16 +34,6 @@ use uuid::Uuid;
 
 /// Beats in a lease: some may be late, or be lost.
 const BEATS: u32 = 4;
-
-/// What stops late writes of a host that is silent, and whose volume another one takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fence {
-    /// A person, who says that the host is dead (`declare_dead`).
-    Confirmed,
-    /// Whoever takes the volume, if its flash has what the old host may still write: it writes that again when the old
-    /// host has ended.
-    Quarantine,
-}
 
 /// A volume in the vault.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,7 +67,7 @@ pub struct Host {
     pub(crate) volume: Name,
     pub(crate) holder: RefCell<Holder>,
     pub(crate) lease: Duration,
-    fence: Cell<Fence>,
+    pub(crate) fence: Cell<Fence>,
     /// Where it takes the writes of other hosts.
     address: RefCell<Option<Address>>,
     /// What fails together with it.
@@ -193,11 +184,6 @@ impl Host {
     /// The volume.
     pub fn volume(&self) -> &Name {
         &self.volume
-    }
-
-    /// What stops late writes of a host whose volume this one takes.
-    pub fn set_fence(&self, fence: Fence) {
-        self.fence.set(fence);
     }
 
     /// Says with each beat where this host takes the writes of others.
@@ -408,7 +394,10 @@ impl Host {
                             before =
                                 newest.holder.clone().filter(|_| record.unfenced == Some(newest.generation));
                             last_beat = beat;
-                            self.has_been_fenced(&newest, &record)?;
+                            if let Some(holder) = self.to_be_fenced(&newest, &record) {
+                                self.fence_holder(&newest, holder).await?;
+                                continue;
+                            }
                             self.after(&newest, self.fenced_by_vault(*record))
                         }
                         May::Not(why) => return Err(Error::offline(why)),
@@ -488,37 +477,6 @@ impl Host {
         };
         let (volume, generation) = (&self.volume.name, record.generation);
         tracing::info!(volume, generation, mode = ?record.mode, why, "this host has the volume now");
-    }
-
-    /// A record that leaves nothing to fence, if the vault does that.
-    fn fenced_by_vault(&self, record: Record) -> Record {
-        match self.vault.fences() {
-            true => Record { unfenced: None, ..record },
-            false => record,
-        }
-    }
-
-    /// Fails if the host that had the volume may still write, and nobody has said that it is dead.
-    fn has_been_fenced(&self, newest: &Record, next: &Record) -> Result<()> {
-        let Some(holder) = newest.holder.as_ref().filter(|_| next.unfenced == Some(newest.generation)) else {
-            return Ok(());
-        };
-        if self.vault.fences() {
-            return Ok(());
-        }
-        let flash = self.holder.borrow().flash;
-        let has_all = flash.is_some_and(|flash| newest.mode.members().contains(&flash));
-        // Of one host before at a time late writes are known.
-        if self.fence.get() == Fence::Quarantine && has_all && newest.unfenced.is_none() {
-            return Ok(());
-        }
-        let message = format!(
-            "{holder} has the volume in generation {}, and is silent: it may be cut off, and still write to the store. \
-             See to it that the host is off, and then say so with `lamina vault VAULT host-is-dead {}`, where VAULT is \
-             what the key `vault` says",
-            newest.generation, holder.host
-        );
-        Err(Error::offline(message))
     }
 
     fn first(&self, me: &Holder) -> Record {

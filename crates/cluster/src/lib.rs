@@ -20,6 +20,7 @@
 pub mod amend;
 pub mod choice;
 pub mod conn;
+mod fence;
 pub mod handover;
 mod held;
 pub mod host;

@@ -346,6 +346,7 @@ impl Reservation {
         let held = self.host.take(self.longest_wait()).await?;
         self.register(held.record().generation).await?;
         self.tells_of_its_end(&held);
+        self.fences_the_host_before(&held);
         self.held.replace(Some(Rc::clone(&held)));
         Ok(held)
     }

@@ -193,6 +193,99 @@ fn a_host_that_is_only_silent_keeps_its_volume_until_somebody_says_that_it_is_de
     });
 }
 
+/// What fences hosts in this world has been asked for so many, and answers with `answer` after a while.
+fn fenced_by(env: &Rc<SimEnv>, answer: impl Fn(u32) -> Result<(), Error> + 'static) -> Rc<Cell<u32>> {
+    let (asked, counts, clock) = (Rc::new(Cell::new(0)), Rc::new(answer), Rc::downgrade(env));
+    let count = Rc::clone(&asked);
+    env.fence_by(move |host| {
+        assert_eq!(host, "a");
+        count.set(count.get() + 1);
+        let (nth, answer) = (count.get(), Rc::clone(&counts));
+        let takes = clock.upgrade().map(|clock| clock.sleep(Duration::from_secs(3)));
+        Box::pin(async move {
+            if let Some(takes) = takes {
+                takes.await;
+            }
+            answer(nth)
+        })
+    });
+    asked
+}
+
+#[test]
+fn a_silent_host_is_fenced_by_a_program_before_its_volume_is_taken() {
+    simulate(4, |env| async move {
+        let confirmed = |name, flash| mute(&env, name, flash, Fence::Confirmed);
+        let ((a, a_is_silent), (b, _)) = (confirmed("a", 1), confirmed("b", 2));
+        let held = a.take(LONG).await.expect("nobody has it");
+        let asked = fenced_by(&env, |nth| match nth {
+            1 => Err(Error::offline("/sbin/fence has not fenced host a: exit status: 1")),
+            _ => Ok(()),
+        });
+        let e = b.take(Duration::ZERO).await.err().expect("its host is alive");
+        assert_eq!((e.kind(), asked.get()), (ErrorKind::Busy, 0), "{e}");
+        a_is_silent.set(true);
+        // A program that fails is no fence.
+        let e = b.take(LONG).await.err().expect("it may still write");
+        assert!(e.message().contains("exit status: 1. See to it") && e.kind() == ErrorKind::Offline, "{e}");
+        held.change(|record| record.checkpoint = 6).await.expect("it still has the volume");
+        let taken = b.take(LONG).await.expect("it is fenced").record();
+        assert_eq!((taken.generation, taken.checkpoint, taken.unfenced, asked.get()), (2, 6, None, 2));
+        assert!(held.until_fenced().await.is_some());
+    });
+}
+
+/// The machine is switched off and on again, and its Lamina is quicker than the one that waits for the program.
+#[test]
+fn a_host_that_was_fenced_and_has_the_volume_anew_keeps_it() {
+    simulate(5, |env| async move {
+        let confirmed = |name, flash| mute(&env, name, flash, Fence::Confirmed);
+        let ((a, a_is_silent), (b, _)) = (confirmed("a", 1), confirmed("b", 2));
+        let _held = a.take(LONG).await.expect("nobody has it");
+        let asked = fenced_by(&env, |_| Ok(()));
+        a_is_silent.set(true);
+        let mut takes = Box::pin(b.take(LEASE * 2));
+        while asked.get() == 0 {
+            let waited = select(&mut takes, env.sleep(Duration::from_millis(100))).await;
+            assert!(matches!(waited, Either::Right(_)), "it is not fenced yet");
+        }
+        a.stop();
+        let again = mute(&env, "a", 1, Fence::Confirmed).0;
+        let held = again.take(LONG).await.expect("it had the volume");
+        assert_eq!(held.record().generation, 2);
+        let e = takes.await.err().expect("its host is alive");
+        assert_eq!((e.kind(), asked.get(), held.fenced()), (ErrorKind::Busy, 1, None), "{e}");
+    });
+}
+
+/// A peer has all that the silent host may still write, and waits for nothing; the program ends the quarantine.
+#[test]
+fn late_writes_end_with_the_host_that_is_fenced() {
+    for settles in [None, Some(Duration::from_secs(2))] {
+        simulate(6, move |env| async move {
+            let ((a, a_is_silent), b) = (mute(&env, "a", 1, Fence::Quarantine), start(&env, "b", 2));
+            let held = a.take(LONG).await.expect("nobody has it");
+            held.change(|record| record.mode = back(&[1, 2])).await.expect("it has the volume");
+            a_is_silent.set(true);
+            let asked = fenced_by(&env, |nth| match nth {
+                1 | 2 => Err(Error::offline("it has not fenced host a")),
+                _ => Ok(()),
+            });
+            let reservation = Reservation::new(b, "/vault".into(), None, settles);
+            let taken = reservation.take(Some(Uuid::from_u128(2))).await.expect("its host is silent");
+            assert_eq!((taken.record().unfenced, asked.get()), (Some(1), 0));
+            let began = env.now();
+            taken.until_alone().await;
+            let took = env.now().since(began);
+            // Three runs and two pauses; a host that can say itself that it has ended has time for that.
+            let patience = settles.map_or(Duration::ZERO, |settles| settles + LEASE * 2);
+            let expected = patience + Duration::from_secs(9) + LEASE * 2;
+            assert!(took >= expected && took < expected + LEASE, "{took:?} {settles:?}");
+            assert_eq!((taken.record().unfenced, taken.fenced(), asked.get()), (None, None, 3));
+        });
+    }
+}
+
 #[test]
 fn a_vault_that_fences_needs_nobody_to_say_that_a_host_is_dead() {
     simulate(3, |env| async move {

@@ -5,9 +5,10 @@ use crate::folder::HostFolder;
 use crate::helper::Helpers;
 use crate::ring::Ring;
 use crate::timers::{Sleep, Timers};
-use crate::{Access, Event, disk, file, net, rbd, secret};
+use crate::{Access, Event, Fencer, disk, file, net, rbd, secret};
 use lamina_block::{
-    Address, Conn, Ending, Env, Folder, Layer, Listener, OpenDisk, OpenRbd, Pending, Pool, Result, Time,
+    Address, Conn, Ending, Env, Error, Folder, Layer, Listener, OpenDisk, OpenRbd, Pending, Pool, Result,
+    Time,
 };
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::cell::{Cell, RefCell};
@@ -15,6 +16,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The context of sinks and sockets.
@@ -66,10 +68,17 @@ pub struct Host {
     pub(crate) executor: Executor,
     random: RefCell<fastrand::Rng>,
     ending: Rc<Ending>,
+    fencer: Option<Arc<Fencer>>,
+    worked: Cell<Duration>,
 }
 
 impl Host {
-    pub(crate) fn new(ring: Rc<Ring>, executor: Executor, pool: usize) -> Rc<Host> {
+    pub(crate) fn new(
+        ring: Rc<Ring>,
+        executor: Executor,
+        pool: usize,
+        fencer: Option<Arc<Fencer>>,
+    ) -> Rc<Host> {
         Rc::new(Host {
             tools: Tools {
                 ring,
@@ -82,6 +91,8 @@ impl Host {
             executor,
             random: RefCell::new(fastrand::Rng::new()),
             ending: Rc::default(),
+            fencer,
+            worked: Cell::default(),
         })
     }
 
@@ -114,6 +125,11 @@ impl Host {
         Ok(bound.listener(&self.tools))
     }
 
+    /// The core has worked for so long: see [`Env::worked`].
+    pub(crate) fn has_worked(&self, time: Duration) {
+        self.worked.set(self.worked.get() + time);
+    }
+
     /// Asks the core to end: see [`Env::ending`].
     pub fn end_soon(&self) {
         self.ending.ask();
@@ -130,6 +146,10 @@ impl Host {
 impl Env for Host {
     fn now(&self) -> Time {
         self.tools.clock.now()
+    }
+
+    fn worked(&self) -> Duration {
+        self.worked.get()
     }
 
     fn unix_time(&self) -> u64 {
@@ -179,6 +199,17 @@ impl Env for Host {
 
     fn listen(&self, at: Address) -> Result<Rc<dyn Listener>> {
         Ok(net::Bound::bind(&at, &Access::default())?.listener(&self.tools))
+    }
+
+    fn fence(&self, host: &str) -> Pending {
+        match &self.fencer {
+            Some(fencer) => Box::pin(Arc::clone(fencer).fence(host.into())),
+            None => {
+                let message =
+                    "`lamina serve --fence PROGRAM` names a program that fences hosts, and there is none";
+                Box::pin(async move { Err(Error::unsupported(message)) })
+            }
+        }
     }
 
     fn compute(&self, work: Box<dyn FnOnce() + Send>) -> Pending {

@@ -1,10 +1,10 @@
 //! The loop of one thread: run ready tasks, enter the kernel, sleep, wake tasks with answers.
 
-use crate::Host;
 use crate::executor::Executor;
 use crate::remote::{Remote, Shared};
 use crate::ring::{Ring, Wait};
 use crate::spin::Spin;
+use crate::{Fencer, Host};
 use lamina_block::Time;
 use rustix::event::{EventfdFlags, eventfd};
 use std::cell::Cell;
@@ -39,11 +39,13 @@ pub struct Options {
     pub entries: u32,
     /// The most unused buffer memory that is kept for reuse, in bytes.
     pub pool: usize,
+    /// What fences other hosts. Default: nothing.
+    pub fencer: Option<Arc<Fencer>>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { spin: SPIN, entries: 256, pool: 16 << 20 }
+        Options { spin: SPIN, entries: 256, pool: 16 << 20, fencer: None }
     }
 }
 
@@ -72,7 +74,7 @@ impl Reactor {
         // Sleeps of microseconds end when they should, not up to 50 us later. A kernel that refuses is as good.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let ring = Ring::new(options.entries.clamp(1, 32768))?;
-        let host = Host::new(ring, executor, options.pool);
+        let host = Host::new(ring, executor, options.pool, options.fencer);
         let wakeups = host.event(heard);
         // The wake-up alone suffices: messages are looked for every turn.
         host.task(async move { while wakeups.wait().await.is_ok() {} });
@@ -117,7 +119,7 @@ impl Reactor {
                 item.run_here(|call| call(&self.host));
             }
         }
-        self.watch(begun);
+        let worked = self.watch(begun);
         let busy = !self.host.executor.is_idle() || root.woken.load(Ordering::Acquire);
         let entered = if !busy {
             self.wait()
@@ -131,15 +133,20 @@ impl Reactor {
         }
         self.host.ring().harvest();
         let now = self.host.clock().turn();
+        if busy {
+            self.host.has_worked(now.since(worked));
+        }
         self.host.timers().fire(now);
     }
 
-    /// Tells of a turn that kept the core from everything else.
-    fn watch(&self, begun: Time) {
+    /// Counts the time of the tasks of a turn, and tells of a turn that kept the core from everything else. When the
+    /// tasks have ended.
+    fn watch(&self, begun: Time) -> Time {
         let now = self.host.clock().read();
         let took = now.since(begun);
+        self.host.has_worked(took);
         if took < SLOW || self.told.get().is_some_and(|told| now.since(told) < TELL_EVERY) {
-            return;
+            return now;
         }
         self.told.set(Some(now));
         let thread = std::thread::current();
@@ -148,6 +155,7 @@ impl Reactor {
             milliseconds = took.as_millis() as u64,
             "a task has blocked its core: everything on the core had to wait"
         );
+        now
     }
 
     /// Waits until there is something to do: for a while in memory, where that pays, then in the kernel.

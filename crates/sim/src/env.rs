@@ -43,7 +43,11 @@ pub struct SimEnv {
     net: Rc<Net>,
     clock: Cell<u64>,
     ending: Rc<Ending>,
+    fences: RefCell<Option<Rc<Fences>>>,
 }
+
+/// See [`SimEnv::fence_by`].
+type Fences = dyn Fn(&str) -> Pending;
 
 /// Owns a simulated environment and frees it at its end.
 pub struct Simulation(Rc<SimEnv>);
@@ -74,6 +78,7 @@ impl Simulation {
             folders: RefCell::default(),
             clock: Cell::new(0),
             ending: Rc::default(),
+            fences: RefCell::default(),
         }))
     }
 
@@ -140,6 +145,11 @@ impl SimEnv {
         let mut folders = self.folders.borrow_mut();
         let folder = || SimFolder::new(Rc::clone(&self.executor), self.random.borrow_mut().u64(..));
         Rc::clone(folders.entry(path.as_ref().into()).or_insert_with(folder))
+    }
+
+    /// Hosts are fenced by `fences` from now on: see [`Env::fence`].
+    pub fn fence_by(&self, fences: impl Fn(&str) -> Pending + 'static) {
+        self.fences.replace(Some(Rc::new(fences)));
     }
 
     /// The contents of all disks after the power loss `loss`; `seed` decides the open points.
@@ -334,6 +344,14 @@ impl Env for SimEnv {
 
     fn folder(&self, path: PathBuf) -> Result<Rc<dyn Folder>> {
         Ok(self.shared_folder(path))
+    }
+
+    fn fence(&self, host: &str) -> Pending {
+        let fences = self.fences.borrow().clone();
+        match fences {
+            Some(fences) => fences(host),
+            None => Box::pin(async { Err(Error::unsupported("no host is fenced here")) }),
+        }
     }
 
     /// From the seed, as everything here: no secret at all.

@@ -235,6 +235,11 @@ impl Env for SimHost {
     fn secret(&self, into: &mut [u8]) -> Result<()> {
         self.world.secret(into)
     }
+
+    /// A program that has begun goes on without its host.
+    fn fence(&self, host: &str) -> Pending {
+        self.world.fence(host)
+    }
 }
 
 #[cfg(test)]

@@ -57,6 +57,12 @@ pub struct ServeOptions {
     /// happens again is not told again. A program that takes longer than a minute is ended.
     #[arg(long, value_name = "PROGRAM", env = "LAMINA_ON_EVENT")]
     pub on_event: Option<PathBuf>,
+    /// Start this program, with LAMINA_FENCE_HOST in its environment, when that host is silent and may still write to a
+    /// store whose volume this host takes (kind `reservation`). With exit status 0 it says that nothing of that host
+    /// reaches a store any more: the host is off, or cut off. It is tried again after another status, and after two
+    /// minutes.
+    #[arg(long, value_name = "PROGRAM", env = "LAMINA_FENCE")]
+    pub fence: Option<PathBuf>,
     /// How long draining may take before the program gives up, with exit code 1.
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub drain: Interval,

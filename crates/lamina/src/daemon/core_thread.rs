@@ -79,7 +79,7 @@ impl Thread {
 /// Starts the thread of a core, empty.
 pub async fn start(
     index: usize,
-    spin: Duration,
+    options: Options,
     terms: Terms,
 ) -> std::result::Result<(Handle, Thread), Failure> {
     let failed = |e: std::io::Error| Failure::failed(format!("core {index} cannot start: {e}"));
@@ -87,7 +87,7 @@ pub async fn start(
     let (alive, ended) = oneshot::channel();
     let work = move || {
         let _alive: oneshot::Sender<()> = alive;
-        match Reactor::new(Options { spin, ..Options::default() }) {
+        match Reactor::new(options) {
             Ok(reactor) => {
                 let _ = started.send(Ok(reactor.remote()));
                 Core::run(index, &reactor, terms);

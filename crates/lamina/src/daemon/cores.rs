@@ -12,10 +12,11 @@ use crate::control::{End, Tracing};
 use crate::exit::Failure;
 use crate::verbs::Denied;
 use lamina_block::{Command, Error};
+use lamina_host::Options;
 use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// The cores of a daemon. Everything asked of them goes out at once and is collected afterwards.
 pub struct Cores {
@@ -30,11 +31,15 @@ pub struct Cores {
 
 impl Cores {
     /// Starts so many cores, with nothing on them, each with a part of the memory.
-    pub async fn start(count: usize, spin: Duration, terms: Terms) -> Result<(Cores, Vec<Thread>), Failure> {
+    pub async fn start(
+        count: usize,
+        options: Options,
+        terms: Terms,
+    ) -> Result<(Cores, Vec<Thread>), Failure> {
         let (mut handles, mut threads) = (Vec::new(), Vec::new());
         let terms = Terms { memory: terms.memory / count.max(1), ..terms };
         for index in 0..count {
-            let (handle, thread) = core_thread::start(index, spin, terms).await?;
+            let (handle, thread) = core_thread::start(index, options.clone(), terms).await?;
             handles.push(handle);
             threads.push(thread);
         }
@@ -236,12 +241,13 @@ impl Daemon for Cores {
 mod tests {
     use super::*;
     use std::sync::mpsc;
+    use std::time::Duration;
 
     #[test]
     fn a_core_that_hangs_does_not_answer_until_it_goes_on() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
-            let (cores, threads) = Cores::start(2, Duration::ZERO, Terms { memory: 1 << 20, samples: 0 })
+            let (cores, threads) = Cores::start(2, Options::default(), Terms { memory: 1 << 20, samples: 0 })
                 .await
                 .expect("two cores");
             assert!(cores.answer().await);

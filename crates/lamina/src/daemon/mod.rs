@@ -34,6 +34,7 @@ use core_thread::Thread;
 use cores::Cores;
 use exports::Terms;
 use lamina_graph::Plan;
+use lamina_host::Fencer;
 use placement::Placement;
 use sd_notify::NotifyState;
 use std::io::Write;
@@ -95,7 +96,9 @@ async fn serve(
 ) -> Result<(), Failure> {
     let mut signals = Signals::install()?;
     let terms = Terms { memory: options.memory.0 as usize, samples: options.samples };
-    let (cores, mut threads) = Cores::start(placement.len(), options.spin.0, terms).await?;
+    let fencer = options.fence.clone().map(Fencer::new);
+    let reactor = lamina_host::Options { spin: options.spin.0, fencer, ..Default::default() };
+    let (cores, mut threads) = Cores::start(placement.len(), reactor, terms).await?;
     let cores = Arc::new(cores);
     let served = tokio::select! {
         served = serve_until_signal(&cores, placement, options.degraded, (socket, journal), &mut threads) => served,

@@ -20,12 +20,12 @@
 //! volume is forgotten there, and never read.
 //!
 //! A host beats four times in a lease. One that has been silent for a lease may be dead; or it is cut off from the
-//! vault alone, and still writes to the store. So its volume is not taken away from it unless a person says that it is
-//! dead: `lamina vault VAULT host-is-dead HOST`. A store that is the vault needs no such word: before it answers that
-//! another host has the volume, all requests of the one before have ended, and later ones are refused. If a host was
-//! not dead, it notices within a quarter of a lease, and all its
-//! requests fail from then on (*fenced*), until the device is opened again. `lamina cluster` shows the hosts, and what
-//! the volume survives now.
+//! vault alone, and still writes to the store. So its volume is not taken away from it unless the program of
+//! `lamina serve --fence PROGRAM` has switched it off, or a person says that it is dead: `lamina vault VAULT host-is-dead
+//! HOST`. A store that is the vault needs no such word: before it answers that another host has the volume, all requests
+//! of the one before have ended, and later ones are refused. If a host was not dead, it notices within a quarter of a
+//! lease, and all its requests fail from then on (*fenced*), until the device is opened again. `lamina cluster` shows
+//! the hosts, and what the volume survives now.
 //!
 //! Keys:
 //! * `over`: the store. No superblock may be on it, as two hosts would write that: a sink of kind `nbd`, or a `file`
@@ -49,8 +49,8 @@
 //!   network of their own. One of the two is needed if other machines reach the address of `listen`.
 //! * `settles` (none): the store does nothing any more of a connection that ended so long ago, from 1s to 1h. With this
 //!   promise, a host whose volume was taken over says so itself, after that time, when it notices it or is started
-//!   again; without it, a person does (`host-is-dead`). Until then a host with peers keeps on its flash what late
-//!   writes could undo.
+//!   again; without it, a program or a person does (`--fence`, `host-is-dead`). Until then a host with peers keeps on
+//!   its flash what late writes could undo.
 //! * `protocol` (2, the newest): the newest version of the protocol between hosts that this one speaks, 1 or 2. Hosts
 //!   speak the newest one that both know, so they are upgraded one by one, in any order. This key keeps an upgraded
 //!   host from what the others do not know yet: with 1 no volume moves by being asked for.
