@@ -200,6 +200,7 @@ class Fenced(ClusterCase):
         # It fails the first time, as a management controller that is out of reach.
         program = self.rig.write("fence", (
             "#!/bin/sh\n"
+            'cd "$(dirname "$0")"\n'
             'echo "$LAMINA_FENCE_HOST" >> asked\n'
             '[ "$(wc -l < asked)" -gt 1 ] || exit 7\n'
             'kill -9 "$(cat "$LAMINA_FENCE_HOST.pid")"\n'
@@ -244,11 +245,12 @@ class Fenced(ClusterCase):
         self.slow_store()
         writer.pump_until(times(100))
         self.stops(a)
-        follower = self.moves_to(b, ledger)
         # The volume is there before the host is fenced, which has time to say itself that it has ended.
+        self.assertTrue(self.has(b, 30))
         self.assertFalse(self.rig.path("asked").exists())
         self.assertGreater(self.info(b)["quarantine_bytes"], 0)
         self.fast_store()
+        follower = self.writer(b, ledger)
         follower.pump_until(lambda: self.info(b)["quarantine_bytes"] == 0, 60)
         self.assertFalse(a.proc.running())
         self.assertEqual(self.asked(), ["a", "a"])

@@ -115,7 +115,7 @@ class Packages(RigCase):
             self.assertRegex(self.shell("lamina --version"), r"lamina \d")
             listed = self.shell("dpkg -L lamina").splitlines()
             for path in (
-                "/usr/share/man/man1/lamina.1.gz", "/usr/share/man/man1/lamina-serve.1.gz",
+                "/usr/share/man/man1/lamina.1.gz", "/usr/share/man/man1/lamina-serve.1.gz", "/usr/share/man/man5/lamina.toml.5.gz",
                 "/usr/share/bash-completion/completions/lamina", "/usr/share/zsh/vendor-completions/_lamina",
                 "/usr/share/fish/vendor_completions.d/lamina.fish",
             ):

@@ -4,10 +4,12 @@ import json
 
 import nbd
 
-from common import RigCase, limit
+from clusters import ClusterCase, times
+from common import MIB, RigCase, limit
 from legs import DEAD
 from rig import Lamina, lamina_binary, run, wait_until
 from rig.hierarchy import device, exported, written
+from rig.ledger import Ledger
 
 # What a slow device takes besides.
 SLOW = "20ms"
@@ -144,6 +146,59 @@ class Why(RigCase):
         first, advice = self.told().splitlines()[0], f"`lamina ctl raid job {name} limit=RATE` slows it down"
         self.assertTrue(first.startswith(f"meanwhile the job {name} of raid uses the same devices: ") and advice in first, first)
 
+    def told_first(self):
+        """The first line about writes below their times."""
+        lines = self.told().splitlines()
+        return lines[next(number for number, line in enumerate(lines) if line.startswith("write: ")) + 1]
+
+    @limit(120)
+    def test_first_writes_after_a_snapshot(self):
+        self.serve(
+            device("a", "file", path="a.img", size="256MiB"), slow("far", "a", read="1ms", write="1ms"),
+            device("thin", "snapshot", "far", size="128MiB"), top="thin", keeps=True)
+        client = nbd.NBD()
+        client.connect_uri(self.daemon.uri("vm1", "disk.sock"))
+        for at in range(64):
+            client.pwrite(bytes([at + 1]) * MIB, at * MIB)
+        self.daemon.ctl("thin", "snapshot", "monday")
+        self.load(depth=2, seconds=1, span="64MiB")
+        times = self.why()["operations"]["write"]
+        self.assertEqual((times["mean"][0]["device"], times["mean"][0]["cause"]), ("thin", "metadata"), times)
+        self.assertIn("A first write to a place is recorded before it completes, such as after a snapshot", self.told())
+        # Each copies an extent, but for those that have filled the volume.
+        [reads] = times["reads"]
+        self.assertEqual(reads["device"], "thin")
+        self.assertGreater(reads["count"], 0.5)
+        self.assertIn("the first write to an extent after a snapshot copies the rest", reads["why"])
+
+    def test_small_writes(self):
+        """Tiny ones, anywhere: a parity has to read what it does not get."""
+        names = "abc"
+        files = [device(name, "file", path=f"{name}.img", size="64MiB") for name in names]
+        legs = [slow(f"slow-{name}", name, read="2ms", write="2ms") for name in names]
+        self.serve(*files, *legs, device("raid", "parity", [f"slow-{name}" for name in names]), top="raid", keeps=True)
+        self.load(size="512B", depth=4)
+        self.assertIn("by raid (parity): a write of less than a row of stripes reads old data", self.told_first())
+
+    def test_one_request_at_a_time(self):
+        self.serve(memory("disk"), device("quick", "delay", "disk", write="100us"), top="quick")
+        self.load(depth=1)
+        self.assertIn("the client has one request under way at a time", self.told_first())
+        self.assertLess(self.why()["operations"]["write"]["depth"], 1.1)
+        self.load(depth=8)
+        self.assertNotIn("the client has one request", self.told())
+
+    def test_a_core_that_has_no_time(self):
+        """The core encrypts all the time: nothing of what is below is slow."""
+        self.rig.write("key", "correct horse battery staple").chmod(0o600)
+        # A cipher that takes so long that no disk is slower.
+        keys = {"key-file": "key", "cipher": "3des", "allow-legacy": True, "kdf-memory": "64KiB"}
+        self.serve(
+            device("disk", "file", path="disk.img", size="64MiB"), device("enc", "crypt", "disk", **keys), top="enc", keeps=True)
+        self.load(size="64KiB", depth=32)
+        first = self.told().splitlines()[0]
+        self.assertRegex(first, r"^core 0 works (9\d|100)% of the time, where enc computes with each byte: requests wait for it")
+
     def test_the_account_adds_up_and_is_bounded(self):
         self.serve(memory("disk"), slow("far", "disk"), top="far")
         self.assertIn("no request has waited", self.told())
@@ -165,3 +220,20 @@ class Why(RigCase):
         self.load()
         self.assertEqual(self.why()["operations"], {})
         self.assertIn("`--samples 0`", self.told())
+
+
+class Peers(ClusterCase):
+    @limit(120)
+    def test_the_network_of_a_peer(self):
+        """The flashes are quick, and what is sent to one of them is not."""
+        a, _b = self.start(peers=1)
+        writer = self.writer(a, Ledger())
+        self.paired(a)
+        self.network.slow_down("b", "8mbit")
+        writer.pump_until(times(300))
+        why = json.loads(run(lamina_binary(), "why", "vm1", "--control", a.control, "--json").stdout)
+        self.assertEqual(why["operations"]["write"]["slow"][0]["cause"], "hosts", why["operations"])
+        told = run(lamina_binary(), "why", "vm1", "--control", a.control).stdout
+        self.assertIn("waits in vm1 (accelerate) for other hosts", told)
+        self.assertIn("`lamina cluster` shows what other hosts do", told)
+        writer.close()

@@ -58,6 +58,11 @@ class Network(contextlib.AbstractContextManager):
         """It arrives again."""
         self._ip("-n", self._inside(here), "neigh", "delete", self.addresses[there], "dev", "eth0")
 
+    def slow_down(self, host, rate):
+        """What is sent to a host arrives at a rate such as "10mbit" at most."""
+        run("tc", "-n", self._name, "qdisc", "replace", "dev", f"to-{host}", "root", "tbf", "rate", rate, "burst", "32kb",
+            "latency", "1s")
+
     def part(self, one, other):
         """Nothing arrives of what two hosts send to each other."""
         self.lose(one, other)

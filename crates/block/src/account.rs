@@ -49,6 +49,8 @@ pub enum Cause {
     Queue,
     /// Held back to the speed of what is slower below.
     FlowControl,
+    /// Metadata of the layer, which are to be on disk before.
+    Metadata,
     /// Other hosts: their answers, or the volume itself.
     Hosts,
     /// A change of the hierarchy.
@@ -64,6 +66,7 @@ impl Cause {
             Cause::Room => "room",
             Cause::Queue => "queue",
             Cause::FlowControl => "flow-control",
+            Cause::Metadata => "metadata",
             Cause::Hosts => "hosts",
             Cause::Change => "change",
         }
@@ -81,6 +84,17 @@ pub struct Part {
     pub took: Duration,
 }
 
+/// Reads that a device has made for a request that is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reads {
+    /// The name of the device.
+    pub device: Rc<str>,
+    /// How many.
+    pub count: u32,
+    /// From the begin of the first until the end of the last.
+    pub took: Duration,
+}
+
 /// A request that was looked at.
 #[derive(Clone, Debug)]
 pub struct Sample {
@@ -90,8 +104,14 @@ pub struct Sample {
     pub bytes: u64,
     /// When it began.
     pub began: Time,
+    /// Requests that were under way at the device then, this one included.
+    pub depth: u32,
     /// Where its time went, in the order of time: these add up to it.
     pub parts: Vec<Part>,
+    /// Reads that were made for it, if it is none itself.
+    pub reads: Vec<Reads>,
+    /// The work that its core had done when it ended: [`Env::worked`].
+    pub worked: Duration,
 }
 
 impl Sample {
@@ -203,14 +223,15 @@ pub(crate) struct Here {
 /// The way of a request that is looked at.
 struct Way {
     root: Rc<Node>,
-    op: OpKind,
     bytes: u64,
+    depth: u32,
     spans: RefCell<Vec<Span>>,
 }
 
 struct Span {
     parent: usize,
     device: Rc<str>,
+    op: OpKind,
     cause: Cause,
     began: Time,
     ended: Option<Time>,
@@ -222,13 +243,13 @@ impl Here {
         if node.account().is_due() {
             node.account().draw(node.env());
         }
-        let device = node.shared_name();
+        let (device, op) = (node.shared_name(), io.op.kind());
         if let Some(above) = here() {
-            return above.span_below(device, Cause::Itself);
+            return above.span_below(device, Some(op), Cause::Itself);
         }
-        let root = Span { parent: 0, device, cause: Cause::Itself, began: node.now(), ended: None };
-        let (op, bytes) = (io.op.kind(), io.len());
-        let way = Way { root: Rc::clone(node), op, bytes, spans: RefCell::new(vec![root]) };
+        let root = Span { parent: 0, device, op, cause: Cause::Itself, began: node.now(), ended: None };
+        let (bytes, depth) = (io.len(), node.stats().in_flight() + 1);
+        let way = Way { root: Rc::clone(node), bytes, depth, spans: RefCell::new(vec![root]) };
         Some(Here { way: Rc::new(way), span: 0 })
     }
 
@@ -246,14 +267,16 @@ impl Here {
         }
     }
 
-    fn span_below(&self, device: Rc<str>, cause: Cause) -> Option<Here> {
+    /// `op`: of a request; a wait is of the request that waits.
+    fn span_below(&self, device: Rc<str>, op: Option<OpKind>, cause: Cause) -> Option<Here> {
         let mut spans = self.way.spans.borrow_mut();
         let is_over = spans.first().is_none_or(|root| root.ended.is_some());
         if is_over || spans.len() >= SPANS {
             return None;
         }
+        let op = op.or_else(|| spans.get(self.span).map(|span| span.op))?;
         let began = self.way.root.now();
-        spans.push(Span { parent: self.span, device, cause, began, ended: None });
+        spans.push(Span { parent: self.span, device, op, cause, began, ended: None });
         Some(Here { way: Rc::clone(&self.way), span: spans.len() - 1 })
     }
 
@@ -274,13 +297,15 @@ impl Here {
         if self.span > 0 || spans.is_empty() {
             return;
         }
-        let began = spans[0].began;
+        let (op, began) = (spans[0].op, spans[0].began);
         let mut parts = parts(&spans, 0, began, now);
         parts.reverse();
+        let reads = reads(&spans, now);
         spans.clear();
         drop(spans);
-        let (op, bytes) = (self.way.op, self.way.bytes);
-        self.way.root.account().add(Sample { op, bytes, began, parts });
+        let Way { root, bytes, depth, .. } = &*self.way;
+        let (bytes, depth, worked) = (*bytes, *depth, root.env().worked());
+        root.account().add(Sample { op, bytes, began, depth, parts, reads, worked });
     }
 }
 
@@ -352,7 +377,7 @@ pub fn wait_on(device: &Node) -> Waits {
 fn waiting(cause: Cause, on: Option<&Node>) -> Option<Here> {
     let here = self::here()?;
     let own = || here.way.spans.borrow().get(here.span).map(|span| Rc::clone(&span.device));
-    here.span_below(on.map(Node::shared_name).or_else(own)?, cause)
+    here.span_below(on.map(Node::shared_name).or_else(own)?, None, cause)
 }
 
 /// While a request waits.
@@ -393,6 +418,29 @@ fn parts(spans: &[Span], of: usize, from: Time, until: Time) -> Vec<Part> {
     parts
 }
 
+/// Reads that devices have made for requests which are none, until `now`.
+fn reads(spans: &[Span], now: Time) -> Vec<Reads> {
+    let mut found: Vec<(Reads, Time)> = Vec::new();
+    for span in spans.iter().skip(1).filter(|span| span.op == OpKind::Read) {
+        let by = &spans[span.parent];
+        if by.op == OpKind::Read {
+            continue;
+        }
+        let ended = span.ended.unwrap_or(now).min(now);
+        match found.iter_mut().find(|(reads, _)| reads.device == by.device) {
+            Some((reads, began)) => {
+                reads.count += 1;
+                reads.took = reads.took.max(ended.since(*began));
+            }
+            None => {
+                let took = ended.since(span.began);
+                found.push((Reads { device: Rc::clone(&by.device), count: 1, took }, span.began));
+            }
+        }
+    }
+    found.into_iter().map(|(reads, _)| reads).collect()
+}
+
 /// Adds a part to those after it.
 fn push(parts: &mut Vec<Part>, part: Part) {
     match parts.last_mut() {
@@ -408,7 +456,7 @@ mod tests {
 
     fn span(parent: usize, device: &str, cause: Cause, at: std::ops::Range<u64>) -> Span {
         let (began, ended) = (Time(at.start), Some(Time(at.end)));
-        Span { parent, device: device.into(), cause, began, ended }
+        Span { parent, device: device.into(), op: OpKind::Write, cause, began, ended }
     }
 
     /// The account of spans, of which the first one is the request.
@@ -455,6 +503,26 @@ mod tests {
             span(1, "disk", Cause::Itself, 50..80),
         ];
         assert_eq!(account(&spans), ["vm1 itself 20", "raid lock 30", "disk itself 30", "vm1 itself 20"]);
+    }
+
+    #[test]
+    fn reads_for_a_write_are_told_of_the_device_that_made_them() {
+        let read = |parent, device, at| Span { op: OpKind::Read, ..span(parent, device, Cause::Itself, at) };
+        let spans = [
+            span(0, "vm1", Cause::Itself, 0..100),
+            span(0, "raid", Cause::Itself, 10..90),
+            read(1, "a", 20..40),
+            // What is read to answer a read is that one's.
+            read(2, "cell", 22..39),
+            read(1, "b", 15..30),
+            read(0, "index", 5..7),
+            read(1, "c", 30..120),
+        ];
+        let told: Vec<_> = reads(&spans, Time(100))
+            .into_iter()
+            .map(|reads| format!("{} {} {}", reads.device, reads.count, reads.took.as_nanos()))
+            .collect();
+        assert_eq!(told, ["raid 3 80", "vm1 1 2"]);
     }
 
     #[test]

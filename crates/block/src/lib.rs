@@ -51,7 +51,7 @@ mod watch;
 mod zones;
 
 pub use absent::Absent;
-pub use account::{Account, Cause, Part, Sample, Waits, wait, wait_on};
+pub use account::{Account, Cause, Part, Reads, Sample, Waits, wait, wait_on};
 pub use all::all;
 pub use believe::believe;
 pub use budget::{Budget, PIECE, Taker};

@@ -43,6 +43,10 @@ pub struct Traits {
     pub heading: Option<&'static str>,
     /// The signatures of its data on a device.
     pub signature: Option<Signature>,
+    /// Each byte that passes is computed with, on the core: encrypted, hashed, added up.
+    pub computes: bool,
+    /// Why its devices read for requests that are no reads, in a sentence.
+    pub reads_to_write: Option<&'static str>,
     /// The names of such a layer in other systems, in lower case and with dashes: a message then tells the name here.
     pub elsewhere: &'static [&'static str],
 }
@@ -65,6 +69,8 @@ impl Traits {
         notices: &[],
         heading: None,
         signature: None,
+        computes: false,
+        reads_to_write: None,
         elsewhere: &[],
     };
 

@@ -540,7 +540,7 @@ fn page() -> String {
          member.\n\n| what happened | message |\n|---|---|\n",
     );
     table(&mut out, CASES, file);
-    out += "\n## Members that a hierarchy can do without\n\nThe same with a device `disk` that has the same bytes on \
+    out += "\n## Redundant members\n\nThe same with a device `disk` that has the same bytes on \
             every member, and all of them as long as one is there. A member is *evicted* if the others say that the \
             hierarchy went on without it; a member that is only missing might have the last writes.\n\n\
             | what happened | message |\n|---|---|\n";

@@ -7,7 +7,7 @@ mod cluster;
 mod why;
 
 pub use cluster::{Cluster, ClusterHost, ClusterMember, ClusterVolume};
-pub use why::{OperationTimes, Share, SlowRequest, Why};
+pub use why::{CoreLoad, OperationTimes, ReadsFirst, Share, SlowRequest, Why};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

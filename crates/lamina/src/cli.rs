@@ -347,6 +347,9 @@ pub struct Ctl {
     /// Do not ask for confirmation of a loss of data.
     #[arg(long)]
     pub force: bool,
+    /// Print the answer as JSON at a terminal, too. Elsewhere it always is.
+    #[arg(long)]
+    pub json: bool,
     /// Draw an answer that has cells by address, such as that of `heat-map`: here, or as SVG into a file.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pub draw: Option<Option<PathBuf>>,

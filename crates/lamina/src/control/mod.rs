@@ -3,6 +3,7 @@
 //! [`server`] answers it, [`Client`] asks it, [`socket`] decides who may listen. The document that describes it is
 //! made from the handlers (`docs/openapi.json`; a test keeps the committed copy true).
 
+mod answer;
 mod client;
 mod draw;
 mod schema;
@@ -21,7 +22,7 @@ use crate::uri::encoded;
 use crate::{jobs, verbs};
 use lamina_block::Bytes;
 use serde_json::{Value, json};
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 
 /// Runs `lamina ctl`: lists a device's commands, shows its kind and state, steers its work, or sends one command and
 /// prints the answer.
@@ -38,7 +39,7 @@ pub fn ctl(args: &Ctl) -> Result<(), Failure> {
         }
         "info" => {
             let Device { kind, over, geometry, info, .. } = client.get(&path)?;
-            return print(&json!({ "type": kind, "over": over, "geometry": geometry, "info": info }));
+            return print(args, &json!({ "type": kind, "over": over, "geometry": geometry, "info": info }));
         }
         "job" => {
             let (job, steer) = steering(&args.args).map_err(Failure::Usage)?;
@@ -61,13 +62,13 @@ pub fn ctl(args: &Ctl) -> Result<(), Failure> {
     }
     match (send(&client, &format!("{path}/control"), command)?, &args.draw) {
         (Value::Null, None) => Ok(()),
-        (answer, None) => print(&answer),
+        (answer, None) => print(args, &answer),
         (answer, Some(into)) => {
             let map = match draw::Map::of(&answer) {
                 Ok(map) => map,
                 // The command is done: its answer is not lost.
                 Err(e) => {
-                    print(&answer)?;
+                    print(args, &answer)?;
                     return Err(Failure::failed(e));
                 }
             };
@@ -91,9 +92,14 @@ fn send(client: &Client, path: &str, mut command: Control) -> Result<Value, Fail
     }
 }
 
-fn print(answer: &Value) -> Result<(), Failure> {
+/// For people at a terminal, for programs as JSON.
+fn print(args: &Ctl, answer: &Value) -> Result<(), Failure> {
+    let mut out = std::io::stdout();
+    if out.is_terminal() && !args.json {
+        return Ok(write!(out, "{}", answer::text(answer))?);
+    }
     let text = serde_json::to_string_pretty(answer).map_err(Failure::failed)?;
-    Ok(writeln!(std::io::stdout(), "{text}")?)
+    Ok(writeln!(out, "{text}")?)
 }
 
 /// The arguments of `lamina ctl DEVICE job`: the job, and the way to steer it.

@@ -1,9 +1,10 @@
 //! Where the time of an export's requests goes, copied from its node.
 
-use crate::api::{Job, OperationTimes, Share, SlowRequest, Why};
-use lamina_block::{JobState, OpKind, Part, Sample, Time};
+use crate::api::{Job, OperationTimes, ReadsFirst, Share, SlowRequest, Why};
+use crate::files;
+use lamina_block::{JobState, OpKind, Part, Reads, Sample, Time};
 use lamina_graph::Hierarchy;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -34,11 +35,14 @@ pub fn of(samples: &[Rc<Sample>], slowest: &[Rc<Sample>], now: Time, kind: impl 
             seconds: now.since(first).as_secs_f64(),
             median_us: at(0.5),
             p99_us: at(1.0 - SLOW),
+            depth: of.iter().map(|sample| f64::from(sample.depth)).sum::<f64>() / of.len() as f64,
+            reads: reads(&of, &kind),
             mean: mean(&of, share),
             slow: mean(&of[of.len() - slow..], share),
         };
         why.operations.insert(op.name().into(), times);
     }
+    why.core.busy = busy(samples);
     why.slowest = slowest
         .iter()
         .map(|sample| SlowRequest {
@@ -50,6 +54,14 @@ pub fn of(samples: &[Rc<Sample>], slowest: &[Rc<Sample>], now: Time, kind: impl 
         })
         .collect();
     why
+}
+
+/// What computes with each byte below a device, and there.
+pub fn computing(hierarchy: &Hierarchy, device: &str) -> Vec<String> {
+    let kinds = files::kinds();
+    let computes = |kind: &str| kinds.iter().any(|known| known.name == kind && known.traits.computes);
+    let below = hierarchy.subtree(device).into_iter().filter(|node| computes(node.kind()));
+    below.map(|node| node.name().to_owned()).collect()
 }
 
 /// Work in the background below the export of `why` that uses what takes most of the time of slow requests.
@@ -66,6 +78,40 @@ pub fn jobs(hierarchy: &Hierarchy, why: &Why) -> Vec<Job> {
         }
     }
     jobs
+}
+
+/// The part of the time that the core has worked between the ends of the first and of the last of `samples`.
+fn busy(samples: &[Rc<Sample>]) -> f64 {
+    let ends = |sample: &Rc<Sample>| sample.began.after(sample.took());
+    let (Some(first), Some(last)) =
+        (samples.iter().min_by_key(|sample| ends(sample)), samples.iter().max_by_key(|sample| ends(sample)))
+    else {
+        return 0.0;
+    };
+    let (passed, worked) = (ends(last).since(ends(first)), last.worked.saturating_sub(first.worked));
+    if passed.is_zero() { 0.0 } else { (worked.as_secs_f64() / passed.as_secs_f64()).min(1.0) }
+}
+
+/// Reads that were made for requests which are none, on average, the longest first.
+fn reads(of: &[&Rc<Sample>], kind: impl Fn(&str) -> String) -> Vec<ReadsFirst> {
+    let mut sums: BTreeMap<&str, (u32, Duration)> = BTreeMap::new();
+    for Reads { device, count, took } in of.iter().flat_map(|sample| &sample.reads) {
+        let sum = sums.entry(device).or_default();
+        *sum = (sum.0 + count, sum.1 + *took);
+    }
+    let each = of.len() as f64;
+    let mut reads: Vec<ReadsFirst> = sums
+        .into_iter()
+        .map(|(device, (count, took))| {
+            let kind = kind(device);
+            let why =
+                files::kinds().iter().find(|known| known.name == kind).and_then(|k| k.traits.reads_to_write);
+            let (count, us) = (f64::from(count) / each, us(took) / each);
+            ReadsFirst { device: device.into(), kind, count, us, why: why.map(str::to_owned) }
+        })
+        .collect();
+    reads.sort_by(|a, b| b.us.total_cmp(&a.us));
+    reads
 }
 
 /// Where their time went on average, the largest part first.
@@ -93,7 +139,10 @@ mod tests {
             cause: *cause,
             took: Duration::from_micros(*us),
         };
-        Rc::new(Sample { op, bytes: 4096, began: Time(began), parts: parts.iter().map(part).collect() })
+        let parts = parts.iter().map(part).collect();
+        let reads = vec![Reads { device: "raid".into(), count: 2, took: Duration::from_micros(30) }];
+        let worked = Duration::from_nanos(began / 4);
+        Rc::new(Sample { op, bytes: 4096, began: Time(began), depth: 3, parts, reads, worked })
     }
 
     #[test]
@@ -115,6 +164,9 @@ mod tests {
         assert_eq!(told(&writes.mean), ["disk (kind of disk) itself 100", "vm1 (kind of vm1) room 90"]);
         assert_eq!(told(&writes.slow), ["vm1 (kind of vm1) room 9000", "disk (kind of disk) itself 100"]);
         assert_eq!(why.operations["flush"].requests, 1);
+        let [reads] = &writes.reads[..] else { panic!("{:?}", writes.reads) };
+        assert_eq!((&*reads.device, reads.count, reads.us, writes.depth), ("raid", 2.0, 30.0, 3.0));
+        assert!((why.core.busy - 0.25).abs() < 0.01, "{} of 200 ms", why.core.busy);
         assert!(!why.operations.contains_key("read"));
         assert_eq!((why.slowest[0].us, why.slowest[0].bytes), (9100.0, 4096));
         assert_eq!(

@@ -317,6 +317,7 @@ impl Core {
         let mut why = account::of(&account.samples(), &account.slowest(now), now, kind);
         (why.export, why.device, why.samples) = (export.into(), of.device.clone(), self.terms.samples);
         why.jobs = account::jobs(hierarchy, &why);
+        (why.core.number, why.core.computing) = (self.index, account::computing(hierarchy, &of.device));
         Some(why)
     }
 

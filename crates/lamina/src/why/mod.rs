@@ -1,6 +1,6 @@
 //! `lamina why`: where the time of an export's requests goes, in sentences.
 
-use crate::api::{Job, OperationTimes, Share, SlowRequest, Why};
+use crate::api::{CoreLoad, Job, OperationTimes, ReadsFirst, Share, SlowRequest, Why};
 use crate::cli;
 use crate::control::Client;
 use crate::exit::Failure;
@@ -12,6 +12,13 @@ use std::io::Write;
 
 /// Parts below this share of the time are not told.
 const TOLD: f64 = 0.03;
+/// From here on requests wait for a core more than it works for them.
+const BUSY: f64 = 0.9;
+/// Reads that take this part of the time of a write are what it waits for.
+const READS: f64 = 0.3;
+/// A client with fewer requests under way makes one at a time. If they take less than the time, no device is slow.
+const ONE: f64 = 1.2;
+const QUICK_US: f64 = 2000.0;
 /// Slow requests that are told.
 const SLOWEST: usize = 3;
 
@@ -37,6 +44,9 @@ fn text(why: &Why) -> String {
         return format!("{}: no request has waited for anything yet\n", why.export);
     }
     why.jobs.iter().for_each(|job| out.push_str(&beside(job)));
+    if why.core.busy >= BUSY {
+        out.push_str(&loaded(&why.core));
+    }
     // What takes most of the time of all is told first.
     let total =
         |times: &OperationTimes| times.requests as f64 * times.mean.iter().map(|share| share.us).sum::<f64>();
@@ -51,6 +61,13 @@ fn text(why: &Why) -> String {
             times.requests,
             times.seconds.max(1.0)
         );
+        let took: f64 = times.mean.iter().map(|share| share.us).sum();
+        let (is_one, is_quick) = (times.depth > 0.0 && times.depth < ONE, took < QUICK_US);
+        if is_one && is_quick {
+            out.push_str(&one_at_a_time(took));
+        }
+        let reads = times.reads.iter().filter(|reads| reads.us >= took * READS);
+        reads.for_each(|reads| out.push_str(&reads_first(name, reads, took)));
         shares(&mut out, "on average", &times.mean);
         shares(&mut out, "of the slowest 1%", &times.slow);
         if let Some(advice) = times.slow.first().and_then(|share| advice(&share.cause)) {
@@ -68,6 +85,36 @@ fn text(why: &Why) -> String {
             writeln!(out, "  {operation} of {bytes}, {seconds_ago:.0} s ago: {took}: {}", parts.join(", "));
     }
     out
+}
+
+/// Everything waits for the core.
+fn loaded(CoreLoad { number, busy, computing }: &CoreLoad) -> String {
+    let percent = busy * 100.0;
+    let by = match &computing[..] {
+        [] => String::new(),
+        devices => format!(", where {} computes with each byte", devices.join(", ")),
+    };
+    format!(
+        "core {number} works {percent:.0}% of the time{by}: requests wait for it; `lamina serve --cores N` gives \
+         hierarchies cores of their own, and `lamina show` tells what else this one serves\n"
+    )
+}
+
+/// The client is what makes it slow.
+fn one_at_a_time(took_us: f64) -> String {
+    let most = (1e6 / took_us.max(1e-3)) as u64;
+    format!(
+        "  the client has one request under way at a time, and waits for it: no more than {most} a second can be made \
+         so; several at a time, or larger ones, would do more\n"
+    )
+}
+
+/// Requests that are none read first.
+fn reads_first(name: &str, ReadsFirst { device, kind, count, us, why }: &ReadsFirst, took_us: f64) -> String {
+    let (percent, why) = (us / took_us * 100.0, why.as_deref().unwrap_or("its layer needs them"));
+    format!(
+        "  {percent:.0}% of the time of a {name} are reads first, {count:.1} for each, by {device} ({kind}): {why}\n"
+    )
 }
 
 /// Work that uses the same devices.
@@ -105,6 +152,7 @@ fn sentence(Share { device, kind, cause, .. }: &Share) -> String {
         "room" => format!("waits in {device} ({kind}) for room"),
         "queue" => format!("waits in {device} ({kind}) for its turn"),
         "flow-control" => format!("is held back by {device} ({kind}), to the speed of what is below"),
+        "metadata" => format!("waits in {device} ({kind}) until its metadata are on disk"),
         "hosts" => format!("waits in {device} ({kind}) for other hosts"),
         "change" => format!("waits at {device} ({kind}) for a change of the hierarchy"),
         _ => format!("is in {device} ({kind})"),
@@ -123,6 +171,10 @@ fn advice(cause: &str) -> Option<&'static str> {
         }
         "lock" => {
             "Requests of the same bytes follow one another: clients write the same blocks, or data is moved there."
+        }
+        "metadata" => {
+            "A first write to a place is recorded before it completes, such as after a snapshot, or in a region that \
+             rested: later ones there are not."
         }
         "hosts" => "`lamina cluster` shows what other hosts do.",
         _ => return None,

@@ -8,7 +8,7 @@ fn share(device: &str, kind: &str, cause: &str, us: f64) -> Share {
 fn why(operations: &[(&str, OperationTimes)], slowest: Vec<SlowRequest>) -> Why {
     let operations: BTreeMap<_, _> =
         operations.iter().map(|(name, times)| ((*name).to_owned(), times.clone())).collect();
-    Why { export: "disk".into(), device: "vm1".into(), samples: 100, operations, slowest, jobs: Vec::new() }
+    Why { export: "disk".into(), device: "vm1".into(), samples: 100, operations, slowest, ..Why::default() }
 }
 
 #[test]
@@ -40,8 +40,15 @@ fn the_largest_parts_are_told_first_with_what_helps() {
         share("san", "file", "itself", 7_000.0),
         share("cache", "flash", "itself", 10.0),
     ];
-    let writes =
-        OperationTimes { requests: 900, seconds: 9.0, median_us: 380.0, p99_us: 38_000.0, mean, slow };
+    let writes = OperationTimes {
+        requests: 900,
+        seconds: 9.0,
+        median_us: 380.0,
+        p99_us: 38_000.0,
+        mean,
+        slow,
+        ..Default::default()
+    };
     let reads = OperationTimes {
         requests: 100,
         seconds: 9.0,
@@ -49,6 +56,7 @@ fn the_largest_parts_are_told_first_with_what_helps() {
         p99_us: 12.0,
         mean: vec![share("raid", "parity", "lock", 11.0)],
         slow: vec![share("raid", "parity", "lock", 12.0)],
+        ..OperationTimes::default()
     };
     let slowest = vec![SlowRequest {
         operation: "write".into(),
@@ -81,6 +89,44 @@ slowest of the last five minutes:
   write of 4KiB, 12 s ago: 61ms: vm1 room 40ms, san 21ms
 ";
     assert_eq!(text(&why(&[("read", reads), ("write", writes)], slowest)), expected);
+}
+
+#[test]
+fn what_is_no_wait_for_a_device_is_told_before_the_devices() {
+    let mean = || vec![share("raid", "parity", "itself", 150.0), share("a", "file", "itself", 50.0)];
+    let reads = |us| ReadsFirst {
+        device: "raid".into(),
+        kind: "parity".into(),
+        count: 2.0,
+        us,
+        why: Some("a write of less than a row of stripes reads old data".into()),
+    };
+    let times = |depth, reads| OperationTimes {
+        requests: 9,
+        depth,
+        reads,
+        mean: mean(),
+        slow: mean(),
+        ..Default::default()
+    };
+    let told = |depth, reads| text(&why(&[("write", times(depth, reads))], Vec::new()));
+    let lines = |text: String| text.lines().skip(1).take(2).map(String::from).collect::<Vec<_>>();
+    let one = "  the client has one request under way at a time, and waits for it: no more than 5000 a second can be \
+               made so; several at a time, or larger ones, would do more";
+    let first = "  40% of the time of a write are reads first, 2.0 for each, by raid (parity): a write of less than a \
+                 row of stripes reads old data";
+    assert_eq!(lines(told(1.0, vec![reads(80.0)])), [one, first]);
+    assert_eq!(lines(told(8.0, vec![reads(80.0)])), [first, "  on average 200us:"]);
+    assert!(lines(told(8.0, vec![reads(20.0)]))[0].starts_with("  on average"));
+    let slow =
+        OperationTimes { mean: vec![share("far", "delay", "itself", 20_000.0)], ..times(1.0, Vec::new()) };
+    assert!(!text(&why(&[("write", slow)], Vec::new())).contains("the client"), "the device is slow");
+    let core = |busy| CoreLoad { number: 2, busy, computing: vec!["enc".into(), "sums".into()] };
+    let of = |busy| text(&Why { core: core(busy), ..why(&[("write", times(8.0, Vec::new()))], Vec::new()) });
+    let busy =
+        "core 2 works 96% of the time, where enc, sums computes with each byte: requests wait for it; ";
+    assert!(of(0.96).starts_with(busy), "{}", of(0.96));
+    assert!(of(0.7).starts_with("write: "), "{}", of(0.7));
 }
 
 #[test]

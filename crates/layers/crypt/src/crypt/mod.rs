@@ -155,6 +155,7 @@ impl Config for Keys {
         ],
         outside: &[Outside::local("key-file"), Outside::local("passphrase-file")],
         verbs: verbs::VERBS,
+        computes: true,
         ..Traits::NONE
     };
 

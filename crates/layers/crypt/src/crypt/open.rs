@@ -86,7 +86,12 @@ fn costs(keys: &Keys) -> Result<Costs> {
 
 async fn unlock(luks: &Luks, source: &Source, secret: &Secret) -> Result<Opened> {
     let opened = luks.unlock(secret).await?;
-    opened.ok_or_else(|| Error::invalid(format!("{}: the key in the file opens no keyslot", source.key())))
+    opened.ok_or_else(|| {
+        let (path, keyslots) = (source.path().display(), luks.keyslots());
+        let of = if keyslots == 1 { "keyslot".to_owned() } else { format!("{keyslots} keyslots") };
+        let which = if keyslots == 1 { "does not open the only" } else { "opens none of the" };
+        Error::invalid(format!("{}: wrong key: {path} {which} {of}", source.key()))
+    })
 }
 
 fn missing(with: &Build, header: &Rc<Node>) -> Error {

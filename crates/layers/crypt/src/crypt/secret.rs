@@ -1,7 +1,7 @@
 //! Passphrases and keys: read from files, cleared from memory when they are dropped, shown nowhere.
 
 use lamina_block::{Env, Error, Result};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
 /// Secret bytes. They cannot be shown by mistake: there is no `Debug` and no `Display` of them.
@@ -74,6 +74,13 @@ impl Source {
         match self {
             Source::KeyFile(_) => "key-file",
             Source::PassphraseFile(_) => "passphrase-file",
+        }
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        match self {
+            Source::KeyFile(path) | Source::PassphraseFile(path) => path,
         }
     }
 

@@ -154,6 +154,8 @@ impl Config for Keys {
                 "bytes for each second, at most",
             )]),
         ],
+        computes: true,
+        reads_to_write: Some("a write of a part of a block reads the rest of the block"),
         ..Traits::NONE
     };
 

@@ -1,4 +1,4 @@
-//! `integrity`: a checksum of every block, so that bytes that changed on their own are an error and not data.
+//! `integrity`: a checksum of every block, so that silent corruption is an error and not data.
 //!
 //! Each block that is read is compared with the checksum made when it was written. If they differ, another
 //! copy is asked for below; if no copy is right, the read fails and says where. Wrong bytes are never
@@ -45,8 +45,8 @@
 //! before. A write of a whole block makes a wrong block right; one of a part of it fails, unless another copy is right.
 //!
 //! After a crash, the regions that were being written *need a resync*: their blocks are accepted as they are,
-//! and new checksums are made in the background. Everything else is compared as before, so blocks that
-//! changed on their own are found there, also after a crash. A region needs a resync after a crash from
+//! and new checksums are made in the background. Everything else is compared as before, so silent
+//! corruption is found there, also after a crash. A region needs a resync after a crash from
 //! before its first write until some seconds after its last one.
 //!
 //! The layer does not grow with its device, because its table has no room for more; `info` says how much is
@@ -164,6 +164,8 @@ impl Config for Keys {
             ArgType::Size,
             "bytes for each second, at most",
         )])],
+        computes: true,
+        reads_to_write: Some("a write of a part of a block reads the rest of the block"),
         ..Traits::NONE
     };
 

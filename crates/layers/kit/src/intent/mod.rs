@@ -34,7 +34,7 @@ pub use format::{SHEET, Shape, Sheets};
 
 use crate::flaw::flawed;
 use crate::range_locks::RangeLocks;
-use lamina_block::{Buf, Durability, Env, Io, Node, Pending, Request, Result};
+use lamina_block::{Buf, Cause, Durability, Env, Io, Node, Pending, Request, Result, wait};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -179,6 +179,10 @@ impl Intent {
 
     /// Makes [`Intent::covers`] true for `at`. It is true until the next await of the caller.
     pub async fn mark(&self, at: &Range<u64>, on: &impl IntentStore) -> Result<()> {
+        if self.covers(at) {
+            return Ok(());
+        }
+        let _waits = wait(Cause::Metadata);
         while !self.covers(at) {
             self.state.borrow_mut().wanted.add(at);
             let is_not_durable = |page: &u64| {

@@ -239,6 +239,8 @@ impl Config for Keys {
         verbs: ALL_VERBS,
         figures: legs::FIGURES,
         elsewhere: &["raid4", "raid5", "raid-5", "raid6", "raid-6", "raidz", "raidz2", "erasure"],
+        computes: true,
+        reads_to_write: Some("a write of less than a row of stripes reads old data, to add up the parity"),
         ..Traits::NONE
     };
 

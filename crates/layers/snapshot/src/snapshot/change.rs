@@ -7,7 +7,7 @@
 use super::core::Core;
 use super::read::Version;
 use super::state::{Action, Covers, Location, PhysicalExtent, Wait};
-use lamina_block::{Buf, Durability, Error, ErrorKind, Io, Op, Request, Result, Zero, all};
+use lamina_block::{Buf, Cause, Durability, Error, ErrorKind, Io, Op, Request, Result, Zero, all, wait};
 use lamina_kit::fan_out::Runs;
 use lamina_metadata::extents::{Entry, FANOUT, levels_for};
 use std::ops::Range;
@@ -74,7 +74,11 @@ impl Core {
             Op::Read(_) | Op::Discard | Op::Flush => false,
         };
         let visible = !matches!(io.op, Op::Discard) && !self.lasts(&self.state(), &io.at);
-        if forced || visible { self.flush().await } else { Ok(()) }
+        if !forced && !visible {
+            return Ok(());
+        }
+        let _waits = wait(Cause::Metadata);
+        self.flush().await
     }
 
     /// Zeroing is fast where whole extents are unmapped. At the ends of the range the child must be fast.

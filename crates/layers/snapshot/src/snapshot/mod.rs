@@ -128,6 +128,7 @@ impl Config for Keys {
             Figure::gauge("map_bytes", "/map_bytes", Unit::Bytes, "Size of its map."),
             Figure::gauge("map_free_bytes", "/map_bytes_free", Unit::Bytes, "Room in the area of its map."),
         ],
+        reads_to_write: Some("the first write to an extent after a snapshot copies the rest of the extent"),
         ..Traits::NONE
     };
 

@@ -265,6 +265,11 @@ impl Luks {
         if numbers.is_empty() { "none".into() } else { numbers.join(", ") }
     }
 
+    /// How many keyslots there are.
+    pub fn keyslots(&self) -> usize {
+        self.copies.with(|header| header.meta.keyslots.len())
+    }
+
     /// True if there is a keyslot of this number.
     pub fn has(&self, number: u32) -> bool {
         self.copies.with(|header| header.meta.keyslots.contains_key(&number))

@@ -98,7 +98,7 @@ fn what_a_header_says_is_checked() {
             (|j| j["keyslots"]["0"]["area"]["size"] = "4096".into(), "does not fit into its 4096 bytes"),
             (|j| j["keyslots"]["0"]["area"]["offset"] = "-1".into(), "is no number"),
             (|j| j["keyslots"]["0"]["key_size"] = 65.into(), "a length that no key has"),
-            (|j| j["keyslots"]["0"]["key_size"] = 32.into(), "opens no keyslot"),
+            (|j| j["keyslots"]["0"]["key_size"] = 32.into(), "wrong key"),
             (|j| j["keyslots"]["0"]["af"]["stripes"] = 4_000_000_000_u64.into(), "does not fit"),
             (|j| j["keyslots"]["0"]["af"]["stripes"] = 0.into(), "does not fit"),
             (
@@ -110,7 +110,7 @@ fn what_a_header_says_is_checked() {
             (|j| j["keyslots"]["32"] = j["keyslots"]["0"].clone(), "keyslot 32 is where it cannot be"),
             (|j| j["keyslots"]["1"] = j["keyslots"]["0"].clone(), "two keyslots share space"),
             (|j| j["keyslots"]["01"] = j["keyslots"]["0"].clone(), "\"01\" is no number"),
-            (|j| j["keyslots"]["0"]["type"] = "reencrypt".into(), "opens no keyslot"),
+            (|j| j["keyslots"]["0"]["type"] = "reencrypt".into(), "wrong key"),
             (|j| j["segments"]["0"]["offset"] = "32768".into(), "data and keyslots share space"),
             (|j| j["segments"]["0"]["offset"] = "18446744073709551104".into(), "data are missing"),
             (|j| j["segments"]["0"]["size"] = "18446744073709551104".into(), "beyond every device"),

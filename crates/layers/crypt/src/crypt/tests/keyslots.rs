@@ -27,7 +27,7 @@ fn keys_come_and_go_and_the_data_stays() {
         tell(&again, "keyslot-remove", json!({ "keyslot": 1 })).await.unwrap();
         let error =
             open(sim, &disk, of(&wide, "passphrase-file", "/passphrase"), Begin::Open).await.err().unwrap();
-        assert_eq!(error.message(), "passphrase-file: the key in the file opens no keyslot");
+        assert_eq!(error.message(), "passphrase-file: wrong key: /passphrase does not open the only keyslot");
         let list = tell(&again, "keyslots", json!({})).await.unwrap();
         let argon = json!({ "keyslot": 2, "kdf": "argon2id", "passes": 4, "memory": 32768, "lanes": 4,
             "opened": true });
@@ -113,7 +113,7 @@ fn what_cannot_be_is_refused_at_its_key() {
                 "cipher: the volume was made with aes-xts",
             ),
             (json!({ "sector-size": 4096 }), "sector-size: the volume was made with 512"),
-            (json!({ "key-file": "/new" }), "key-file: the key in the file opens no keyslot"),
+            (json!({ "key-file": "/new" }), "key-file: wrong key: /new "),
         ] {
             let error = open(sim, &below, keys(more), Begin::Open).await.err().expect(says);
             assert!(error.message().contains(says), "{error}: {says}");
