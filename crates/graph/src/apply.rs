@@ -256,15 +256,12 @@ impl Change<'_> {
         let new = self.built.nodes.iter().filter(|node| self.from.node(node.name()).is_none());
         let known = self.from.nodes.iter().chain(&self.from.export_nodes);
         let nodes: Vec<_> = new.chain(known).filter(changes).cloned().collect();
-        let standstill = Standstill::of(&nodes, &self.from.plan, &gone, outside, &mut self.report).await;
+        let going = (&gone[..], &self.leaving()[..]);
+        let standstill = Standstill::of(&nodes, &self.from.plan, going, outside, &mut self.report).await;
         let Some(standstill) = standstill else {
             self.exchanges = exchanges;
             return None;
         };
-        standstill.commit(&mut self.report).await;
-        if !self.report.has_errors() {
-            standstill.detach(&self.leaving(), &mut self.report).await;
-        }
         let before = self.from.roster.as_ref().map_or(Vec::new(), |roster| roster.members());
         let (way, next) = (self.from.way(), self.plan.persistent.as_ref().map(|is| is.way.clone()));
         if !self.report.has_errors() {

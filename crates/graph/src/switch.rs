@@ -1,9 +1,11 @@
 //! Putting other layers under nodes at work, all of them or none.
 //!
 //! ```text
-//!   flush ─▶ quiesce, top down ─▶ flush ─▶ commit ─▶ detach
+//!   flush ─▶ from the top down: quiesce ─▶ flush ─▶ commit ─▶ detach
 //!     ─▶ superblocks (from here the change counts) ─▶ layers, bottom up ─▶ open
 //! ```
+//!
+//! A layer that commits, or is detached, may write to the nodes below, which are not quiesced yet.
 //!
 //! A node is opened as soon as it has its layer: the nodes above are still quiesced, and their layers may need this
 //! node. A layer that remembers something is closed before its successor is made, because only one may be open.
@@ -69,11 +71,12 @@ pub(crate) struct Standstill {
 impl Standstill {
     /// Flushes and quiesces `nodes`, which are given bottom-up. Nodes that are `outside` need not be flushed: no device
     /// relies on their data. The same holds for a node of `gone`, which are not to be used any more, if `plan` survives
-    /// its failure: the devices over it were flushed before. Such a node is `outside` from then on.
+    /// its failure: the devices over it were flushed before. Such a node is `outside` from then on. Nodes of `leaving`
+    /// go as well, and their children take their places.
     pub async fn of(
         nodes: &[Rc<Node>],
         plan: &Plan,
-        gone: &[Rc<Node>],
+        (gone, leaving): (&[Rc<Node>], &[Rc<Node>]),
         outside: &mut HashSet<String>,
         report: &mut Report,
     ) -> Option<Standstill> {
@@ -97,38 +100,24 @@ impl Standstill {
                 return None;
             }
         }
-        let mut all = Vec::new();
+        let (mut all, mut refused) = (Vec::new(), None);
         for node in nodes.iter().rev() {
             let quiesced = node.quiesce().await;
             if needed(node) && !can_go_on(node, quiesced.flush().await) {
                 return None;
             }
+            if let Err(e) = let_go(&quiesced, leaving).await {
+                refused = Some((node.name(), e));
+                break;
+            }
             all.push(quiesced);
+        }
+        if let Some((name, e)) = refused {
+            report.failed(e.kind(), Subject::Device(name.into()), None, None, e.message());
+            return None;
         }
         outside.extend(failed);
         Some(Standstill { quiesced: all })
-    }
-
-    /// Lets the layers make lasting what followed from how they were built: their successors are to find it.
-    pub async fn commit(&self, report: &mut Report) {
-        for quiesced in &self.quiesced {
-            if let Err(e) = quiesced.layer().commit().await {
-                let subject = Subject::Device(quiesced.node().name().into());
-                report.failed(e.kind(), subject, None, None, e.message());
-            }
-        }
-    }
-
-    /// Asks the layers of nodes that go whether their children may take their places.
-    pub async fn detach(&self, leaving: &[Rc<Node>], report: &mut Report) {
-        for quiesced in &self.quiesced {
-            if leaving.iter().any(|node| Rc::ptr_eq(node, quiesced.node()))
-                && let Err(e) = quiesced.layer().detach().await
-            {
-                let subject = Subject::Device(quiesced.node().name().into());
-                report.failed(e.kind(), subject, None, None, e.message());
-            }
-        }
     }
 
     /// Puts the layers in place, and opens the nodes. `exchanges` are given bottom-up. The layers that were there come
@@ -168,6 +157,16 @@ impl Standstill {
             }
         }
         Some(done.into_iter().filter_map(Done::layer_before).collect())
+    }
+}
+
+/// Lets a layer make lasting what followed from how it was built: its successor is to find it. If its node goes, asks
+/// whether its children may take its place.
+async fn let_go(quiesced: &Quiesced, leaving: &[Rc<Node>]) -> Result<()> {
+    quiesced.layer().commit().await?;
+    match leaving.iter().any(|node| Rc::ptr_eq(node, quiesced.node())) {
+        true => quiesced.layer().detach().await,
+        false => Ok(()),
     }
 }
 

@@ -154,3 +154,26 @@ fn nothing_is_evicted_by_being_closed() {
     });
     done.unwrap_or_else(|e| panic!("{e:?}"));
 }
+
+/// The cache writes that the store has everything, while its device is about to go as well.
+#[test]
+fn a_cache_goes_with_its_device_in_one_change() {
+    run("write-back", |env| async move {
+        let h = open(&env, "write-back", "fast").await;
+        let export_node = h.export_node("vm1").expect("an export node");
+        write(&export_node, 7).await;
+        let text = "[hierarchy]\nname='vm1'\n[device.slow]\ntype='file'\npath='slow.img'\n\
+                    [export.vm1]\ndevice='slow'\nnbd='unix:vm1.sock'\n";
+        let alone = Plan::parse(text, "f.toml", Path::new("/srv"), &lamina_layers::KINDS).expect("a plan");
+        let world: Rc<dyn Env> = Rc::clone(&env) as _;
+        let (h, wrong) = h.change(alone, &world).await.unwrap_or_else(|e| panic!("{e}"));
+        assert!(wrong.is_empty(), "{wrong:?}");
+        assert_eq!(read(&export_node).await, Ok(7));
+        write(&export_node, 8).await;
+        // And it comes back, with the device that was a member before.
+        let (h, wrong) = h.change(plan("write-back", "fast"), &world).await.unwrap_or_else(|e| panic!("{e}"));
+        assert!(wrong.is_empty(), "{wrong:?}");
+        assert_eq!((read(&export_node).await, info(&h, "policy")), (Ok(8), json!("write-back")));
+        h.close().await.unwrap_or_else(|e| panic!("{e}"));
+    });
+}
