@@ -30,19 +30,11 @@ pub fn run(args: &cli::Why) -> Result<(), Failure> {
 /// What is known, for people.
 fn text(why: &Why) -> String {
     let mut out = String::new();
-    if why.samples == 0 {
-        return "no request is looked at: `lamina serve` was started with `--samples 0`\n".into();
-    }
-    if why.operations.is_empty() {
-        return format!("{}: no request has waited for anything yet\n", why.export);
+    if let Some(reason) = unknown(why) {
+        return reason + "\n";
     }
     why.jobs.iter().for_each(|job| out.push_str(&beside(job)));
-    // What takes most of the time of all is told first.
-    let total =
-        |times: &OperationTimes| times.requests as f64 * times.mean.iter().map(|share| share.us).sum::<f64>();
-    let mut operations: Vec<_> = why.operations.iter().collect();
-    operations.sort_by(|(_, a), (_, b)| total(b).total_cmp(&total(a)));
-    for (name, times) in operations {
+    for (name, times) in by_time(why) {
         let _ = writeln!(
             out,
             "{name}: half take at most {}, 99% at most {} ({} of the last {:.0} s)",
@@ -68,6 +60,47 @@ fn text(why: &Why) -> String {
             writeln!(out, "  {operation} of {bytes}, {seconds_ago:.0} s ago: {took}: {}", parts.join(", "));
     }
     out
+}
+
+/// The reason why nothing is known of the time.
+fn unknown(why: &Why) -> Option<String> {
+    if why.samples == 0 {
+        return Some("no request is looked at: `lamina serve` was started with `--samples 0`".into());
+    }
+    why.operations.is_empty().then(|| format!("{}: no request has waited for anything yet", why.export))
+}
+
+/// The operations: what takes most of the time of all is told first.
+fn by_time(why: &Why) -> Vec<(&String, &OperationTimes)> {
+    let total =
+        |times: &OperationTimes| times.requests as f64 * times.mean.iter().map(|share| share.us).sum::<f64>();
+    let mut operations: Vec<_> = why.operations.iter().collect();
+    operations.sort_by(|(_, a), (_, b)| total(b).total_cmp(&total(a)));
+    operations
+}
+
+/// The largest part of the slowest requests, in one sentence: of the operation that takes most of the time.
+pub(crate) fn largest(why: &Why) -> String {
+    if let Some(reason) = unknown(why) {
+        return reason;
+    }
+    let operations = by_time(why);
+    let Some((name, times, part)) =
+        operations.first().and_then(|(name, times)| Some((name, times, times.slow.first()?)))
+    else {
+        return format!("{}: no request has waited for anything yet", why.export);
+    };
+    let all: f64 = times.slow.iter().map(|share| share.us).sum();
+    let percent = part.us / all.max(f64::MIN_POSITIVE) * 100.0;
+    let beside =
+        why.jobs.first().map(|job| format!("; the job {} of {} uses the same devices", job.name, job.device));
+    format!(
+        "{}: {name}: of the slowest 1% {}, {percent:.0}% {}{}",
+        why.export,
+        short(all),
+        sentence(part),
+        beside.unwrap_or_default()
+    )
 }
 
 /// Work that uses the same devices.
