@@ -70,6 +70,13 @@ pub enum Command {
     Assemble(Assemble),
     /// Show a running daemon's devices: rates, queue, latencies.
     Show(Show),
+    /// Watch a running daemon's devices in the terminal: tree, rates, self time, jobs, events.
+    ///
+    /// SELF is the mean time of a request in the device itself, without the devices below, and SHARE its part of the
+    /// whole time; both are of the requests that `lamina why` looks at. Enter shows one device in depth, and ? all
+    /// keys. 80 columns and 24 lines are enough.
+    #[command(after_help = "Examples: lamina top; lamina top --control vm.toml.ctl.sock --interval 2s")]
+    Top(Top),
     /// Show the hosts and volumes of a cluster, as a running daemon knows them.
     ///
     /// For each host: where it takes the writes of others, and how long ago it was heard. For each volume: the host
@@ -286,6 +293,17 @@ pub struct Show {
     #[arg(long)]
     pub watch: bool,
     /// Time over which rates and latencies are taken.
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    pub interval: Interval,
+}
+
+/// Arguments of `top`.
+#[derive(Args, Debug)]
+pub struct Top {
+    /// The daemon.
+    #[command(flatten)]
+    pub daemon: Daemon,
+    /// Time between two looks at the daemon, 100ms or more.
     #[arg(long, value_name = "TIME", default_value = "1s")]
     pub interval: Interval,
 }

@@ -38,15 +38,19 @@ pub fn table(jobs: &[Job]) -> String {
     out
 }
 
-fn cells(job: &Job) -> Vec<String> {
+/// The part that is done: never 100 before the end.
+pub fn percent(job: &Job) -> String {
     let percent = if job.total == 0 { 100.0 } else { job.done as f64 * 100.0 / job.total as f64 };
+    format!("{:.1}%", (percent * 10.0).floor() / 10.0)
+}
+
+fn cells(job: &Job) -> Vec<String> {
     let rate = |bytes: u64| format!("{:.1} MiB/s", bytes as f64 / 1048576.0);
     vec![
         job.device.clone(),
         job.name.clone(),
         job.state.clone(),
-        // Never 100 before the end.
-        format!("{:.1}%", (percent * 10.0).floor() / 10.0),
+        percent(job),
         Bytes(job.total).rounded(),
         rate(job.rate),
         job.seconds_left.map_or("-".into(), show::duration),

@@ -45,6 +45,7 @@ mod offline;
 mod overlay;
 mod predict;
 mod record;
+mod top;
 mod uri;
 mod vault;
 mod why;
@@ -74,6 +75,7 @@ fn run(cli: &Cli, journal: &Arc<Journal>) -> Result<(), Failure> {
         Command::Design(args) => design::run(args),
         Command::Assemble(args) => assemble::run(args, journal),
         Command::Show(args) => show::run(args),
+        Command::Top(args) => top::run(args),
         Command::Cluster(args) => cluster::run(args),
         Command::Status(args) => status::run(args),
         Command::Ctl(args) => control::ctl(args),

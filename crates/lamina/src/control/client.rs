@@ -47,6 +47,15 @@ impl Client {
         self.runtime.block_on(self.request(Method::GET, path, Bytes::new()))
     }
 
+    /// Gets a document within a time: a daemon that hangs is a failure as well.
+    pub fn get_within<T: DeserializeOwned>(&self, path: &str, limit: Duration) -> Result<T, Failure> {
+        let late = |_| self.failure(format_args!("no answer within {} s", limit.as_secs()));
+        self.runtime.block_on(async {
+            let request = self.request(Method::GET, path, Bytes::new());
+            tokio::time::timeout(limit, request).await.map_err(late)?
+        })
+    }
+
     /// Sends `body` as JSON.
     pub fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
         let body = serde_json::to_vec(body).map_err(Failure::failed)?;

@@ -41,14 +41,14 @@ pub fn run(args: &cli::Events) -> Result<(), Failure> {
 }
 
 /// An event as a line.
-fn line(event: &Event) -> String {
+pub fn line(event: &Event) -> String {
     let (time, device) = (time(event.time_ms), event.device.as_deref().unwrap_or("-"));
     let times = if event.times > 1 { format!(" ({} times)", event.times) } else { String::new() };
     format!("{time} {:7} {}: {}{times}", event.severity, shown(device), shown(&event.message))
 }
 
 /// Text without control characters.
-fn shown(text: &str) -> String {
+pub fn shown(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
         match c.is_control() {

@@ -14,7 +14,7 @@ mod command;
 mod keeper;
 mod log_file;
 
-pub use command::run;
+pub use command::{line, run, shown, time};
 pub use keeper::Keeper;
 
 use crate::api::Event;

@@ -28,11 +28,15 @@ pub fn draw(out: &mut String, hierarchy: &Hierarchy, kinds: &[Kind]) {
     }
     for kind in kinds {
         for device in of(kind.name) {
-            let value = |at: &str| as_text(kind, at, &device.info);
-            let said = kind.traits.notices.iter().filter_map(|n| n.of(&device.name, &device.info, value));
-            said.for_each(|notice| out.extend([&notice, "\n"]));
+            notices(kind, device).for_each(|notice| out.extend([&notice, "\n"]));
         }
     }
+}
+
+/// What is wrong with a device, a sentence each.
+pub fn notices(kind: &Kind, device: &Device) -> impl Iterator<Item = String> {
+    let value = |at: &str| as_text(kind, at, &device.info);
+    kind.traits.notices.iter().filter_map(move |notice| notice.of(&device.name, &device.info, value))
 }
 
 /// The value at a place, in the format of its figure; without a figure its text.
@@ -43,7 +47,7 @@ fn as_text(kind: &Kind, at: &str, info: &Value) -> String {
 }
 
 /// A figure in a table: `-` if there is none, `?` if it is unknown.
-fn cell(figure: &Figure, info: &Value) -> String {
+pub fn cell(figure: &Figure, info: &Value) -> String {
     let is_zero = |at: &&str| info.pointer(at).and_then(Value::as_f64) == Some(0.0);
     let (condition, is_null) = (figure.only_if, figure.nullable && lamina_block::is_null(info, figure.at));
     match written(figure.unit, figure.at, info) {

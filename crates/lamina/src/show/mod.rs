@@ -3,11 +3,12 @@
 //! The daemon keeps no rates and runs no timer for them: the observer pays.
 
 pub(crate) mod figures;
-mod rates;
+pub(crate) mod rates;
 mod table;
 mod tree;
 
 pub use rates::{DeviceRates, OperationRates, Rates};
+pub(crate) use table::shortened;
 pub use table::table;
 pub use tree::{count, draw, duration, latency};
 

@@ -55,7 +55,7 @@ impl Rates {
     /// The activity from `before` to `now`. A device that was not there before (or a daemon that was started in
     /// between) counts from zero.
     pub fn between(before: &Snapshot, now: &Snapshot) -> Rates {
-        let same = before.pid == now.pid && before.uptime_ns <= now.uptime_ns;
+        let same = is_same(before, now);
         let from = |counter: u64| if same { counter } else { 0 };
         let interval_s = (now.uptime_ns - from(before.uptime_ns)).max(1) as f64 / 1e9;
         let earlier: BTreeMap<&str, &Device> =
@@ -68,6 +68,23 @@ impl Rates {
             devices: devices.collect(),
         }
     }
+}
+
+/// Whether two snapshots are of the same daemon, in this order: its counters go on.
+pub(crate) fn is_same(before: &Snapshot, now: &Snapshot) -> bool {
+    before.pid == now.pid && before.uptime_ns <= now.uptime_ns
+}
+
+/// The latencies of all requests of a device in an interval, of whatever operation; the buckets rise.
+pub(crate) fn latencies_between(before: Option<&Device>, now: &Device) -> Vec<Bucket> {
+    let mut sums: BTreeMap<u64, u64> = BTreeMap::new();
+    for (name, operation) in &now.operations {
+        let earlier = before.and_then(|device| device.operations.get(name));
+        for added in difference(earlier.map_or(&[], |operation| &operation.latency), &operation.latency) {
+            *sums.entry(added.up_to_ns).or_default() += added.count;
+        }
+    }
+    sums.into_iter().map(|(up_to_ns, count)| Bucket { up_to_ns, count }).collect()
 }
 
 fn device(before: Option<&Device>, now: &Device, interval_s: f64) -> DeviceRates {
@@ -109,7 +126,7 @@ fn difference(before: &[Bucket], now: &[Bucket]) -> Vec<Bucket> {
 }
 
 /// The upper bound of the bucket that the share `q` of requests is within.
-fn quantile(buckets: &[Bucket], q: f64) -> Option<u64> {
+pub(crate) fn quantile(buckets: &[Bucket], q: f64) -> Option<u64> {
     let total: u64 = buckets.iter().map(|b| b.count).sum();
     let wanted = ((total as f64 * q).ceil() as u64).max(1);
     let mut seen = 0;

@@ -40,7 +40,7 @@ pub fn table(titles: &[&str], text_columns: usize, rows: &[Vec<String>]) -> Stri
 }
 
 /// A text in at most `width` characters: its begin and its end.
-fn shortened(text: &str, width: usize) -> String {
+pub(crate) fn shortened(text: &str, width: usize) -> String {
     let length = text.chars().count();
     if length <= width || width == 0 {
         return text.into();

@@ -37,22 +37,14 @@ pub fn run(args: &cli::Why) -> Result<(), Failure> {
 /// What is known, for people.
 fn text(why: &Why) -> String {
     let mut out = String::new();
-    if why.samples == 0 {
-        return "no request is looked at: `lamina serve` was started with `--samples 0`\n".into();
-    }
-    if why.operations.is_empty() {
-        return format!("{}: no request has waited for anything yet\n", why.export);
+    if let Some(reason) = unknown(why) {
+        return reason + "\n";
     }
     why.jobs.iter().for_each(|job| out.push_str(&beside(job)));
     if why.core.busy >= BUSY {
         out.push_str(&loaded(&why.core));
     }
-    // What takes most of the time of all is told first.
-    let total =
-        |times: &OperationTimes| times.requests as f64 * times.mean.iter().map(|share| share.us).sum::<f64>();
-    let mut operations: Vec<_> = why.operations.iter().collect();
-    operations.sort_by(|(_, a), (_, b)| total(b).total_cmp(&total(a)));
-    for (name, times) in operations {
+    for (name, times) in by_time(why) {
         let _ = writeln!(
             out,
             "{name}: half take at most {}, 99% at most {} ({} of the last {:.0} s)",
@@ -62,8 +54,7 @@ fn text(why: &Why) -> String {
             times.seconds.max(1.0)
         );
         let took: f64 = times.mean.iter().map(|share| share.us).sum();
-        let (is_one, is_quick) = (times.depth > 0.0 && times.depth < ONE, took < QUICK_US);
-        if is_one && is_quick {
+        if is_one(times, took) {
             out.push_str(&one_at_a_time(took));
         }
         let reads = times.reads.iter().filter(|reads| reads.us >= took * READS);
@@ -92,12 +83,18 @@ fn loaded(CoreLoad { number, busy, computing }: &CoreLoad) -> String {
     let percent = busy * 100.0;
     let by = match &computing[..] {
         [] => String::new(),
-        devices => format!(", where {} computes with each byte", devices.join(", ")),
+        [device] => format!(", where {device} computes with each byte"),
+        devices => format!(", where {} compute with each byte", devices.join(" and ")),
     };
     format!(
         "core {number} works {percent:.0}% of the time{by}: requests wait for it; `lamina serve --cores N` gives \
          hierarchies cores of their own, and `lamina show` tells what else this one serves\n"
     )
+}
+
+/// The client makes one request at a time, and no device takes long.
+fn is_one(times: &OperationTimes, took_us: f64) -> bool {
+    times.depth > 0.0 && times.depth < ONE && took_us < QUICK_US
 }
 
 /// The client is what makes it slow.
@@ -114,6 +111,52 @@ fn reads_first(name: &str, ReadsFirst { device, kind, count, us, why }: &ReadsFi
     let (percent, why) = (us / took_us * 100.0, why.as_deref().unwrap_or("its layer needs them"));
     format!(
         "  {percent:.0}% of the time of a {name} are reads first, {count:.1} for each, by {device} ({kind}): {why}\n"
+    )
+}
+
+/// The reason why nothing is known of the time.
+fn unknown(why: &Why) -> Option<String> {
+    if why.samples == 0 {
+        return Some("no request is looked at: `lamina serve` was started with `--samples 0`".into());
+    }
+    why.operations.is_empty().then(|| format!("{}: no request has waited for anything yet", why.export))
+}
+
+/// The operations: what takes most of the time of all is told first.
+fn by_time(why: &Why) -> Vec<(&String, &OperationTimes)> {
+    let total =
+        |times: &OperationTimes| times.requests as f64 * times.mean.iter().map(|share| share.us).sum::<f64>();
+    let mut operations: Vec<_> = why.operations.iter().collect();
+    operations.sort_by(|(_, a), (_, b)| total(b).total_cmp(&total(a)));
+    operations
+}
+
+/// The largest part of the slowest requests, in one sentence: of the operation that takes most of the time.
+pub(crate) fn largest(why: &Why) -> String {
+    if let Some(reason) = unknown(why) {
+        return reason;
+    }
+    let operations = by_time(why);
+    let Some((name, times, part)) =
+        operations.first().and_then(|(name, times)| Some((name, times, times.slow.first()?)))
+    else {
+        return format!("{}: no request has waited for anything yet", why.export);
+    };
+    let all: f64 = times.slow.iter().map(|share| share.us).sum();
+    let percent = part.us / all.max(f64::MIN_POSITIVE) * 100.0;
+    let took: f64 = times.mean.iter().map(|share| share.us).sum();
+    let beside = match why.jobs.first() {
+        Some(job) => Some(format!("; the job {} of {} uses the same devices", job.name, job.device)),
+        None if why.core.busy >= BUSY => Some(format!("; core {} has no time left", why.core.number)),
+        None if is_one(times, took) => Some("; the client has one request under way at a time".into()),
+        None => None,
+    };
+    format!(
+        "{}: {name}: of the slowest 1% {}, {percent:.0}% {}{}",
+        why.export,
+        short(all),
+        sentence(part),
+        beside.unwrap_or_default()
     )
 }
 

@@ -124,13 +124,43 @@ fn what_is_no_wait_for_a_device_is_told_before_the_devices() {
     let core = |busy| CoreLoad { number: 2, busy, computing: vec!["enc".into(), "sums".into()] };
     let of = |busy| text(&Why { core: core(busy), ..why(&[("write", times(8.0, Vec::new()))], Vec::new()) });
     let busy =
-        "core 2 works 96% of the time, where enc, sums computes with each byte: requests wait for it; ";
+        "core 2 works 96% of the time, where enc and sums compute with each byte: requests wait for it; ";
     assert!(of(0.96).starts_with(busy), "{}", of(0.96));
     assert!(of(0.7).starts_with("write: "), "{}", of(0.7));
 }
 
 #[test]
+fn one_sentence_has_the_largest_part() {
+    let slow =
+        vec![share("vm1", "accelerate", "flow-control", 31_000.0), share("san", "file", "itself", 7_000.0)];
+    let writes = OperationTimes { requests: 900, mean: slow.clone(), slow, ..OperationTimes::default() };
+    let reads = OperationTimes {
+        requests: 9,
+        mean: vec![share("san", "file", "itself", 1.0)],
+        slow: vec![share("san", "file", "itself", 1.0)],
+        ..OperationTimes::default()
+    };
+    let mut why = why(&[("read", reads), ("write", writes)], Vec::new());
+    let sentence = "disk: write: of the slowest 1% 38ms, 82% is held back by vm1 (accelerate), to the speed of what is \
+                    below";
+    assert_eq!(largest(&why), sentence);
+    why.jobs.push(Job {
+        device: "raid".into(),
+        name: "scrub".into(),
+        state: "running".into(),
+        done: 0,
+        total: 1,
+        rate: 0,
+        limit: None,
+        seconds_left: None,
+        error: None,
+    });
+    assert_eq!(largest(&why), format!("{sentence}; the job scrub of raid uses the same devices"));
+}
+
+#[test]
 fn nothing_is_said_of_nothing() {
+    assert_eq!(largest(&why(&[], Vec::new())), "disk: no request has waited for anything yet");
     assert_eq!(text(&why(&[], Vec::new())), "disk: no request has waited for anything yet\n");
     let off = Why { samples: 0, ..why(&[], Vec::new()) };
     assert!(text(&off).contains("`--samples 0`"));
