@@ -202,9 +202,17 @@ class GuideCase(RigCase):
         program = shlex.split(self.adapted(last))
         self.assertEqual(program[:2], ["lamina", "serve"], block.place)
         self.assertFalse(any(daemon.running() for name, daemon in self.daemons.items() if name == program[2]), block.place)
-        daemon = self.rig.start(lamina_binary(), *program[1:], name=f"serve-{self.at}")
-        self.daemons[program[2]] = daemon
-        daemon.wait_for("ready\n", 20)
+        self.begin(program[2:])
+
+    def begin(self, words):
+        """Starts a daemon, with the words after `lamina serve`, and waits until it serves."""
+        self.daemons[words[0]] = self.rig.start(lamina_binary(), "serve", *words, name=f"serve-{self.at}")
+        self.daemons[words[0]].wait_for("ready\n", 20)
+
+    def again(self):
+        """Starts the only daemon again, as it was started."""
+        [daemon] = self.daemons.values()
+        self.begin(daemon.argv[2:])
 
     def stop(self, block):
         """Ends the daemon of a file, or the only one."""

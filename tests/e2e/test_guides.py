@@ -59,16 +59,21 @@ class MigrateADisk(guides.GuideCase):
 
     @limit(60)
     def go(self):
-        raw = self.image("/srv/old.raw", 12)
-        run("qemu-img", "convert", "-O", "qcow2", self.image("/srv/other.raw", 12), self.rig.path("srv/old.qcow2"))
+        raw = self.image("/srv/old.raw", 20)
+        other = self.image("/srv/other.raw", 20)
+        run("qemu-img", "convert", "-O", "qcow2", other, self.rig.path("srv/old.qcow2"))
         self.disk("sdb", 24)
         self.disk("sdc", 28)
-        as_it_is = self.section("An image as it is")
-        self.assertEqual(as_it_is.strip(), str(12 * MIB))
-        self.section("Into a persistent hierarchy")
+        self.assertEqual(self.section("An image as it is").strip(), str(20 * MIB))
+        self.section("Into a persistent hierarchy, while it is used")
+        with self.load():
+            self.section("Everything moves there")
+        copied = self.rig.path("copied")
+        run("nbdcopy", self.uri(), copied)
+        self.assertEqual(copied.read_bytes()[16 * MIB:20 * MIB], raw.read_bytes()[16 * MIB:])
+        self.section("A copy, while the machine is off")
         self.section("Out again")
-        self.assertEqual(self.rig.path("srv/out.raw").read_bytes()[:12 * MIB], self.rig.path("srv/other.raw").read_bytes())
-        self.assertNotEqual(self.rig.path("srv/other.raw").read_bytes(), raw.read_bytes())
+        self.assertEqual(self.rig.path("srv/out.raw").read_bytes()[:20 * MIB], other.read_bytes())
         with self.load():
             self.section("To another device, while it is used")
         self.assertEqual(self.device()["over"], ["sdc"])
@@ -88,8 +93,9 @@ class Grow(guides.GuideCase):
         self.assertEqual(self.size(), 16 * MIB)
         with self.load():
             self.section("From below to above")
-        self.step(guides.Block("", "", "stop", "", "", ""))
-        self.step(next(block for block in self.blocks if block.kind == "serve"))
+        [daemon] = self.daemons.values()
+        self.assertEqual(daemon.stop(40), 0, daemon.output())
+        self.again()
         self.assertEqual(self.size(), 32 * MIB)
         self.section("Smaller")
         self.assertEqual(self.size(), 16 * MIB)
@@ -109,7 +115,7 @@ class ReplaceADisk(guides.GuideCase):
             # A disk that loses what lies on it fails.
             os.truncate(self.rig.path("dev/sdd"), MIB)
             wait_until("the disk to be out", 20, lambda: self.legs()["sdd"] != "in sync")
-            self.section("It fails")
+            self.section("The disk fails")
             self.rig.path("dev/sdd").unlink()
             self.section("Another disk takes its place")
             self.assertEqual(self.legs(), dict.fromkeys(("sdb", "sdc", "sde"), "in sync"))
@@ -275,7 +281,7 @@ class Libvirt(guides.GuideCase):
         """kill -9 of the daemon, and a new start."""
         [daemon] = self.daemons.values()
         daemon.kill()
-        self.step(next(block for block in self.blocks if block.kind == "serve"))
+        self.again()
 
     def until_printed(self, text):
         [daemon] = self.daemons.values()
