@@ -45,8 +45,9 @@ class Pages(unittest.TestCase):
     def test_a_block_that_does_not_say_what_it_is_is_an_error(self):
         run_ = "<!-- run -->\n```sh\ntrue\n```\n"
         for text, error in (
-            (run_, None), ("```text\nx\n```\n", None), ("```sh\ntrue\n```\n", "no comment"), (run_ + "```toml\n```\n", "no comment"),
-            ("  " + run_, "no comment"), ("<!-- run -->\n\n" + run_, "without a block"), ("<!-- walk -->\n" + run_, "unknown"),
+            (run_, None), ("```text\nx\n```\n", None), ("```sh\ntrue\n```\n", "no comment"),
+            (run_ + "```toml\n```\n", "no comment"), ("  " + run_, "no comment"),
+            ("<!-- run -->\n\n" + run_, "without a block"), ("<!-- walk -->\n" + run_, "unknown"),
             ("<!-- not run -->\n```sh\n```\n", "more is to be said"), (run_[:-4], "no end"),
         ):
             with self.subTest(text), unittest.mock.patch.object(pathlib.Path, "read_text", lambda _: text):
