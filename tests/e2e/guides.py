@@ -20,7 +20,7 @@ import shlex
 
 import nbd
 
-from common import MIB, RigCase
+from common import MIB, RigCase, limit
 from rig import lamina_binary, run, wait_until
 from rig.files import ROOT
 
@@ -99,6 +99,7 @@ class GuideCase(RigCase):
             self.rig.path(folder).mkdir()
         self.rig.path("bin/lamina").symlink_to(lamina_binary())
 
+    @limit(300)
     def test_page(self):
         self.go()
         left = [block.place for block in self.blocks[self.at:] if block.kind != "not run"]

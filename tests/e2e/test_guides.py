@@ -12,7 +12,7 @@ import unittest
 import unittest.mock
 
 import guides
-from common import MIB, limit
+from common import MIB
 from rig import Guest, run, wait_until
 from rig.certificates import Authority
 from rig.container import Container
@@ -58,7 +58,6 @@ class Pages(unittest.TestCase):
 class MigrateADisk(guides.GuideCase):
     page = "migrate-a-disk"
 
-    @limit(60)
     def go(self):
         raw = self.image("/srv/old.raw", 20)
         other = self.image("/srv/other.raw", 20)
@@ -86,7 +85,6 @@ class MigrateADisk(guides.GuideCase):
 class Grow(guides.GuideCase):
     page = "grow"
 
-    @limit(60)
     def go(self):
         self.disk("sdb", 24)
         self.disk("sdc", 24)
@@ -107,7 +105,6 @@ class Grow(guides.GuideCase):
 class ReplaceADisk(guides.GuideCase):
     page = "replace-a-disk"
 
-    @limit(60)
     def go(self):
         for name in ("sdb", "sdc", "sdd", "sde"):
             self.disk(name, 24)
@@ -132,7 +129,6 @@ class ReplaceADisk(guides.GuideCase):
 class Restore(guides.GuideCase):
     page = "restore"
 
-    @limit(60)
     def go(self):
         self.disk("sdb", 64)
         self.image("/srv/monday.raw", 8)
@@ -150,7 +146,6 @@ class Restore(guides.GuideCase):
 class FromLvm(guides.GuideCase):
     page = "from-lvm"
 
-    @limit(60)
     def go(self):
         self.image("/dev/vg0/vm1", 20)
         for name in ("sdb", "sdc"):
@@ -168,7 +163,6 @@ class FromLvm(guides.GuideCase):
 class FromMdadm(guides.GuideCase):
     page = "from-mdadm"
 
-    @limit(60)
     def go(self):
         self.image("/dev/md0", 30)
         for name in ("sdb", "sdc", "sdd", "sde"):
@@ -186,7 +180,6 @@ class FromMdadm(guides.GuideCase):
 class FromQcow2(guides.GuideCase):
     page = "from-qcow2"
 
-    @limit(60)
     def go(self):
         image = self.rig.path("srv/vm1.qcow2")
         monday = self.image("/srv/old.raw", 16)
@@ -201,7 +194,6 @@ class FromQcow2(guides.GuideCase):
 class FromBcache(guides.GuideCase):
     page = "from-bcache"
 
-    @limit(60)
     def go(self):
         self.image("/dev/bcache0", 40)
         self.disk("sdb", 48)
@@ -214,7 +206,6 @@ class FromBcache(guides.GuideCase):
 class FromDrbd(guides.GuideCase):
     page = "from-drbd"
 
-    @limit(90)
     def go(self):
         self.other = (("10.0.0.2:10809", f"127.0.0.1:{free_port()}"),)
         authority = Authority(self.rig)
@@ -248,7 +239,6 @@ class Libvirt(guides.GuideCase):
         ("<memory unit='GiB'>4<", "<memory unit='MiB'>256<"),
     )
 
-    @limit(150)
     def go(self):
         self.attached = {}
         self.section("The disk")
@@ -379,7 +369,6 @@ class Upgrade(guides.GuideCase):
         wait_until("the guest's next writes", 60, lambda: wrote() != before, every=0.3)
         self.assertFalse(guest.finished("fio"), guest.run("cat /tmp/fio.out; true"))
 
-    @limit(300)
     def go(self):
         self.container = Container(self.rig, "bookworm")
         old = package()
