@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// All documents.
 fn documents() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let folders = [".", "docs", "docs/decisions", "docs/formats", "examples", "packaging"];
+    let folders = [".", "docs", "docs/decisions", "docs/formats", "docs/guides", "examples", "packaging"];
     let files = folders.iter().flat_map(|folder| std::fs::read_dir(root.join(folder)).expect("a folder"));
     let files = files.map(|file| file.expect("a file").path());
     files.filter(|path| path.extension().is_some_and(|suffix| suffix == "md")).collect()
