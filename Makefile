@@ -143,6 +143,11 @@ deb: ## Build the Debian package (target/debian/lamina_*.deb)
 	$(CARGO) build --locked --release -p lamina
 	tools/package
 
+.PHONY: site
+site: ## Make a book with search of all pages (target/site)
+	tools/install site
+	tools/site
+
 .PHONY: new-layer
 new-layer: ## Begin a layer from the template: make new-layer NAME=x FAMILY=lab
 	@test -n "$(NAME)" || { echo 'usage: make new-layer NAME=x FAMILY=lab' >&2; exit 2; }

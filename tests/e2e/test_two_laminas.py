@@ -7,7 +7,7 @@ import time
 import nbd
 
 from common import MIB, RigCase, limit
-from rig import Lamina, run
+from rig import Lamina, lamina_binary, run
 
 NEAR = """\
 [device.remote]
@@ -92,3 +92,31 @@ class TwoLaminas(RigCase):
             self.assertEqual(client.pread(65536, 0), newer)
         connections = self.near.device("remote")["info"]["connections"]
         self.assertGreater(sum(c["reconnects"] for c in connections), 0)
+
+
+class RemoteLeg(RigCase):
+    @limit(60)
+    def test_data_on_another_machine_is_not_formatted_over(self):
+        """A mirror is made of a file and a device of another Lamina, which has a file system."""
+        disk = self.rig.file("disk.img", 64 * MIB)
+        run("mkfs.ext4", "-q", disk)
+        before = disk.read_bytes()
+        Lamina(self.rig, FAR, name="far")
+        file = self.rig.write("raid.toml", (
+            '[hierarchy]\nname = "raid"\n\n[device.here]\ntype = "file"\npath = "here.img"\nsize = "66MiB"\n\n'
+            '[device.there]\ntype = "nbd"\naddress = "unix:far.sock"\n\n'
+            '[device.raid]\ntype = "mirror"\nover = ["here", "there"]\n\n'
+            '[export.raid]\ndevice = "raid"\nnbd = "unix:raid.sock"\n'
+        ))
+        refused = run(lamina_binary(), "create", file, check=False)
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn('"there"', refused.stderr)
+        self.assertRegex(refused.stderr, r"carries ext2/3/4 at 1080.*: --force overwrites it, and the data there is lost")
+        self.assertIn("nothing was written", refused.stderr)
+        self.assertEqual(disk.read_bytes(), before)
+        self.assertFalse(self.rig.path("here.img").exists())
+        run(lamina_binary(), "create", "--force", file)
+        self.assertNotEqual(disk.read_bytes()[:MIB], before[:MIB])
+        # Made again, nothing known is there.
+        self.rig.path("here.img").unlink()
+        run(lamina_binary(), "create", file)

@@ -4,6 +4,7 @@ mod calibrate;
 mod predict;
 mod serve;
 mod vault;
+mod watch;
 
 pub use calibrate::{Calibrate, Mechanism};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -12,6 +13,7 @@ pub use predict::Predict;
 pub use serve::{Serve, ServeOptions};
 use std::path::PathBuf;
 pub use vault::{Cluster, Vault, VaultAction};
+pub use watch::{Events, Show, Status, Top, Why};
 
 pub(crate) const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong command line or hierarchy file. For a \
                                      request that a daemon refused or failed: 2 invalid, 5 not found, 6 unsupported; 7 \
@@ -278,74 +280,6 @@ pub struct Daemon {
     /// The daemon's control socket [default: the only *.ctl.sock in this folder].
     #[arg(long, value_name = "SOCKET", env = "LAMINA_CONTROL")]
     pub control: Option<PathBuf>,
-}
-
-/// Arguments of `show`.
-#[derive(Args, Debug)]
-pub struct Show {
-    /// The daemon.
-    #[command(flatten)]
-    pub daemon: Daemon,
-    /// Print JSON, one object for each interval.
-    #[arg(long)]
-    pub json: bool,
-    /// Go on until interrupted.
-    #[arg(long)]
-    pub watch: bool,
-    /// Time over which rates and latencies are taken.
-    #[arg(long, value_name = "TIME", default_value = "1s")]
-    pub interval: Interval,
-}
-
-/// Arguments of `top`.
-#[derive(Args, Debug)]
-pub struct Top {
-    /// The daemon.
-    #[command(flatten)]
-    pub daemon: Daemon,
-    /// Time between two looks at the daemon, 100ms or more.
-    #[arg(long, value_name = "TIME", default_value = "1s")]
-    pub interval: Interval,
-}
-
-/// Arguments of `events`.
-#[derive(Args, Debug)]
-pub struct Events {
-    /// Only events of this device, or of this volume that several hosts reach.
-    pub device: Option<String>,
-    /// The daemon.
-    #[command(flatten)]
-    pub daemon: Daemon,
-    /// Print JSON, one object for each event.
-    #[arg(long)]
-    pub json: bool,
-    /// Go on with events as they come, until interrupted.
-    #[arg(long)]
-    pub follow: bool,
-}
-
-/// Arguments of `why`.
-#[derive(Args, Debug)]
-pub struct Why {
-    /// The export.
-    pub export: String,
-    /// The daemon.
-    #[command(flatten)]
-    pub daemon: Daemon,
-    /// Print JSON.
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// Arguments of `status`.
-#[derive(Args, Debug)]
-pub struct Status {
-    /// The daemon.
-    #[command(flatten)]
-    pub daemon: Daemon,
-    /// Print JSON.
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Arguments of `ctl`.

@@ -12,7 +12,7 @@ use crate::exit::Failure;
 use crate::files;
 use crate::inspect;
 use crate::look::Device;
-use crate::overlay::{self, Overlaid};
+use crate::overlay::{self, Data, Overlaid};
 use crate::verbs::Denied;
 use lamina_block::{Bytes, Env, Error};
 use lamina_graph::{Hierarchy, MemberPlan, Plan, Report};
@@ -45,7 +45,7 @@ pub fn run(args: &cli::Create) -> Result<(), Failure> {
     }
     let reactor = Reactor::new(Options::default())
         .map_err(|e| Failure::failed(format!("the reactor cannot start: {e}")))?;
-    rehearse(&reactor, &args.file)?;
+    rehearse(&reactor, &args.file, if args.force { Data::Open } else { Data::Guarded })?;
     let before = |looked: &Looked| Before::of(&looked.member.path, looked.size);
     let before = looked.iter().map(before).collect::<Result<Vec<_>, _>>()?;
     match create(&plan, &reactor) {
@@ -60,10 +60,11 @@ pub fn run(args: &cli::Create) -> Result<(), Failure> {
     }
 }
 
-/// Makes the hierarchy in the world that forgets, so that every problem is reported before the first write.
-fn rehearse(reactor: &Reactor, file: &Path) -> Result<(), Failure> {
-    let plan = Plan::load(file, &overlay::kinds()).map_err(|e| Failure::File(files::shown(&e)))?;
-    let world = Overlaid::over(reactor.env());
+/// Makes the hierarchy in the world that forgets, so that every problem is reported before the first write. A device of
+/// another machine is no member: whether its `data` would be overwritten is known here alone.
+fn rehearse(reactor: &Reactor, file: &Path, data: Data) -> Result<(), Failure> {
+    let plan = Plan::load(file, &overlay::kinds(data)).map_err(|e| Failure::File(files::shown(&e)))?;
+    let world = Overlaid::over(reactor.env(), data);
     let env = Rc::clone(&world) as Rc<dyn Env>;
     let tried: Result<(), Report> = reactor.run(async move {
         plan.create(Rc::clone(&env), 0).await?;

@@ -14,7 +14,7 @@ use crate::cli;
 use crate::exit::Failure;
 use crate::files;
 use crate::look::Device;
-use crate::overlay::{self, Overlaid};
+use crate::overlay::{self, Data, Overlaid};
 use lamina_block::{Class, Env, Error, Finding, Node, OpenDisk};
 use lamina_graph::{Hierarchy, Plan};
 use lamina_host::{Options, Reactor, holders};
@@ -72,7 +72,7 @@ impl Findings {
 
 /// Runs `lamina check --metadata`.
 pub fn run_check(files: &[std::path::PathBuf]) -> Result<(), Failure> {
-    let plans = files::load_with(files, &overlay::kinds())?;
+    let plans = files::load_with(files, &overlay::kinds(Data::Open))?;
     let reactor = reactor()?;
     let mut wrong = 0;
     for (plan, file) in plans.into_iter().zip(files) {
@@ -102,7 +102,8 @@ pub fn run_repair(args: &cli::Repair) -> Result<(), Failure> {
     let reactor = reactor()?;
     let mut repaired = reactor.run(repair(reactor.env(), plan.clone()))?;
     let look = || {
-        let plan = Plan::load(&args.file, &overlay::kinds()).map_err(|e| Failure::File(files::shown(&e)))?;
+        let plan = Plan::load(&args.file, &overlay::kinds(Data::Open))
+            .map_err(|e| Failure::File(files::shown(&e)))?;
         examine(&reactor, plan)
     };
     let mut found = look()?;
@@ -145,7 +146,7 @@ fn reactor() -> Result<Reactor, Failure> {
 fn examine(reactor: &Reactor, plan: Plan) -> Result<Findings, Failure> {
     let mut found = Findings::default();
     superblocks(&plan, &mut found)?;
-    reactor.run(look(Overlaid::over(reactor.env()), plan, &mut found));
+    reactor.run(look(Overlaid::over(reactor.env(), Data::Open), plan, &mut found));
     Ok(found)
 }
 

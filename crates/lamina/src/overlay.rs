@@ -5,8 +5,10 @@
 //!
 //! A message to a peer cannot be taken back. So the only kind that connects to peers, `nbd`, gets the same overlay: the
 //! server is only read ([`kinds`]). It deliberately listens to no client.
+//!
+//! On other machines' disks, data can be guarded: what would overwrite them fails, and says what is there.
 
-use crate::files;
+use crate::{files, inspect};
 use lamina_block::{
     Address, Buf, Build, Config, Conn, Env, Error, ErrorKind, FarEnd, Folder, Geometry, Io, Kind, Layer,
     Listener, Made, Manage, Node, Op, OpenDisk, OpenRbd, Passthrough, Pending, Pool, Records, ReservationKey,
@@ -28,19 +30,32 @@ use std::time::Duration;
 /// The most bytes of writes to all disks that are kept; and of writes to each server.
 const KEPT_MAX: usize = 256 << 20;
 
+/// Whether data on other machines' disks may be overwritten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Data {
+    /// They may.
+    Open,
+    /// They may not, where a known signature says that there are some.
+    Guarded,
+}
+
 /// Every kind of layer, for use in this world.
-pub fn kinds() -> Vec<Kind> {
+pub fn kinds(data: Data) -> Vec<Kind> {
     let mut kinds = files::kinds();
-    kinds.iter_mut().filter(|kind| kind.name == Asked::KIND).for_each(|kind| *kind = Kind::of::<Asked>());
+    let asked = match data {
+        Data::Open => Kind::of::<Asked<false>>(),
+        Data::Guarded => Kind::of::<Asked<true>>(),
+    };
+    kinds.iter_mut().filter(|kind| kind.name == client::Keys::KIND).for_each(|kind| *kind = asked.clone());
     kinds
 }
 
 /// The kind `nbd`, whose server is only asked.
 #[derive(Deserialize)]
 #[serde(transparent)]
-struct Asked(client::Keys);
+struct Asked<const GUARDED: bool>(client::Keys);
 
-impl Config for Asked {
+impl<const GUARDED: bool> Config for Asked<GUARDED> {
     const KIND: &'static str = client::Keys::KIND;
     const SUMMARY: &'static str = client::Keys::SUMMARY;
     const CHILDREN: RangeInclusive<usize> = client::Keys::CHILDREN;
@@ -49,17 +64,21 @@ impl Config for Asked {
         let (name, env) = (with.name.clone(), Rc::clone(&with.env));
         Box::pin(async move {
             let made = self.0.build(with).await?;
-            Ok(if made.geometry().read_only { made } else { over(&name, &env, made, Rc::default()) })
+            if made.geometry().read_only {
+                return Ok(made);
+            }
+            let overlay = over(&name, &env, made, Rc::default());
+            Ok(if GUARDED { overlay.guarded().await? } else { overlay })
         })
     }
 }
 
 /// Lays an overlay over what can be written to.
-fn over(name: &str, env: &Rc<dyn Env>, below: Made, written: Rc<Written>) -> Made {
+fn over(name: &str, env: &Rc<dyn Env>, below: Made, written: Rc<Written>) -> Rc<Overlay> {
     let geometry = Geometry { read_only: false, discard: false, zero: true, fua: true, ..below.geometry() };
     let far_end = far_end(below.shared()).ok().map(|end| Alone::instead_of(&*end, env));
     let below = Node::new(name, "overlay", Rc::clone(env), below);
-    Rc::new(Overlay { below, geometry, written, far_end })
+    Rc::new(Overlay { below, geometry, written, far_end, carries: RefCell::default() })
 }
 
 /// The environment.
@@ -69,12 +88,14 @@ pub struct Overlaid {
     written: RefCell<BTreeMap<PathBuf, Rc<Written>>>,
     /// Bytes that are kept.
     kept: Rc<Cell<usize>>,
+    /// Of images of Ceph.
+    data: Data,
 }
 
 impl Overlaid {
     /// The world of `inner`, in which disks forget.
-    pub fn over(inner: Rc<dyn Env>) -> Rc<Overlaid> {
-        Rc::new(Overlaid { inner, written: RefCell::default(), kept: Rc::default() })
+    pub fn over(inner: Rc<dyn Env>, data: Data) -> Rc<Overlaid> {
+        Rc::new(Overlaid { inner, written: RefCell::default(), kept: Rc::default(), data })
     }
 
     /// More was written than is kept: a request failed that would not have failed outside.
@@ -215,10 +236,11 @@ impl Env for Overlaid {
 
     fn open_rbd(&self, open: OpenRbd) -> Pending<Rc<dyn Layer>> {
         let name = open.to_string();
-        let (inner, written) = (Rc::clone(&self.inner), self.written(Path::new(&name)));
+        let (inner, written, data) = (Rc::clone(&self.inner), self.written(Path::new(&name)), self.data);
         Box::pin(async move {
             let image = inner.open_rbd(OpenRbd { read_only: true, ..open }).await?;
-            Ok(over(&name, &inner, image, written))
+            let overlay = over(&name, &inner, image, written);
+            Ok(if data == Data::Guarded { overlay.guarded().await? } else { overlay as Rc<dyn Layer> })
         })
     }
 
@@ -350,6 +372,27 @@ struct Overlay {
     written: Rc<Written>,
     /// What is asked about other hosts, if the server is a store of several.
     far_end: Option<Rc<FarEnd>>,
+    /// The data that no write may be over.
+    carries: RefCell<Option<String>>,
+}
+
+impl Overlay {
+    /// Guards the data on the device.
+    async fn guarded(self: Rc<Self>) -> Result<Rc<Overlay>> {
+        let found = inspect::scan_device(&self.below).await?;
+        self.carries.replace(found.first().map(inspect::Found::as_text));
+        Ok(self)
+    }
+
+    /// Fails if there are data that a write would be over.
+    fn may_write(&self) -> Result<()> {
+        match &*self.carries.borrow() {
+            Some(carries) => Err(Error::invalid(format!(
+                "carries {carries}: --force overwrites it, and the data there is lost"
+            ))),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Layer for Overlay {
@@ -373,11 +416,10 @@ impl Layer for Overlay {
                     Ok(())
                 })
             }
-            Op::Write(from, _) => Step::Done(self.written.write(block, at.start, from)),
-            Op::Zero(_) => {
-                self.written.zero(block, at);
-                Step::Done(Ok(()))
+            Op::Write(from, _) => {
+                Step::Done(self.may_write().and_then(|()| self.written.write(block, at.start, from)))
             }
+            Op::Zero(_) => Step::Done(self.may_write().map(|()| self.written.zero(block, at))),
             Op::Discard | Op::Flush => Step::Done(Ok(())),
         }
     }

@@ -107,3 +107,49 @@ fn what_is_no_command_is_noticed() {
     assert!(wrong_part(&program, "lamina serve --nonsense").is_some());
     assert!(wrong_part(&program, "lamina nonsense").is_some());
 }
+
+/// The places that a document links to, without those elsewhere and those on its own page.
+fn links(text: &str) -> Vec<&str> {
+    let ends = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
+    let places = ends.map(|(place, _)| place.split('#').next().unwrap_or_default());
+    places
+        .filter(|place| !place.is_empty() && !place.contains(':') && !place.contains(char::is_whitespace))
+        .collect()
+}
+
+#[test]
+fn what_documents_link_to_is_there() {
+    let (mut checked, mut missing) = (0, Vec::new());
+    for path in documents() {
+        let text = std::fs::read_to_string(&path).expect("a document");
+        for place in links(&text) {
+            checked += 1;
+            if !path.parent().expect("a folder").join(place).exists() {
+                missing.push(format!("{}: {place}", path.display()));
+            }
+        }
+    }
+    assert!(checked > 100, "{checked} links");
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
+/// The book (`make site`) has the pages of its contents.
+#[test]
+fn every_page_is_in_the_contents() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let contents = std::fs::read_to_string(root.join("docs/SUMMARY.md")).expect("contents");
+    let listed = links(&contents);
+    for folder in ["docs", "docs/guides"] {
+        for page in std::fs::read_dir(root.join(folder)).expect("a folder") {
+            let path = page.expect("a page").path();
+            let name = path.strip_prefix(root.join("docs")).expect("a page of docs").display().to_string();
+            if name.ends_with(".md") && name != "SUMMARY.md" {
+                assert_eq!(
+                    listed.iter().filter(|place| **place == name).count(),
+                    1,
+                    "{name} in docs/SUMMARY.md"
+                );
+            }
+        }
+    }
+}

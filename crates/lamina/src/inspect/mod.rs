@@ -3,7 +3,7 @@
 mod member;
 mod signature;
 
-pub use signature::{Found, scan};
+pub use signature::{Found, scan, scan_device};
 
 use crate::cli;
 use crate::exit::Failure;

@@ -4,11 +4,13 @@
 //! no guesses beyond the table.
 
 use crate::files;
+use lamina_block::{Buf, Geometry, Io, Node, Result};
 use lamina_metadata::superblock;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::rc::Rc;
 
 /// A signature that was found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -143,10 +145,33 @@ const BCACHE_MAGIC: &[u8] = b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x
 
 /// Looks for every signature of the table, and for those that kinds of layers declare.
 pub fn scan(file: &File, size: u64) -> std::io::Result<Vec<Found>> {
+    found(size, |at| Header::read(file, at, size))
+}
+
+/// The same on a device that no file shows.
+pub async fn scan_device(device: &Rc<Node>) -> Result<Vec<Found>> {
+    let Geometry { size, block, .. } = device.geometry();
+    let mut headers = BTreeMap::new();
+    for at in TABLE.iter().filter_map(|signature| signature.header.on(size)).chain([0]) {
+        let end = size.min(at + HEADER_LEN as u64);
+        let whole = at - at % u64::from(block)..end.next_multiple_of(u64::from(block)).min(size);
+        if whole.is_empty() || headers.contains_key(&at) {
+            continue;
+        }
+        let bytes = Buf::zeroed((whole.end - whole.start) as usize);
+        device.submit(Io::read(whole.start, bytes.clone())).await?;
+        headers
+            .insert(at, bytes.to_vec()[(at - whole.start) as usize..(end - whole.start) as usize].to_vec());
+    }
+    Ok(found(size, |at| Ok(Header(headers.get(&at).cloned().unwrap_or_default())))?)
+}
+
+/// What the headers of a disk of `size` bytes say.
+fn found(size: u64, read: impl Fn(u64) -> std::io::Result<Header>) -> std::io::Result<Vec<Found>> {
     let mut found = Vec::new();
     for signature in TABLE {
         let Some(at) = signature.header.on(size) else { continue };
-        let header = Header::read(file, at, size)?;
+        let header = read(at)?;
         let end = signature.at + signature.magic.len();
         if header.0.get(signature.at..end) == Some(signature.magic) {
             let mut details = BTreeMap::new();
@@ -156,7 +181,7 @@ pub fn scan(file: &File, size: u64) -> std::io::Result<Vec<Found>> {
     }
     let declared: Vec<_> = files::kinds().iter().filter_map(|kind| kind.traits.signature).collect();
     if !declared.is_empty() {
-        let header = Header::read(file, 0, size)?;
+        let header = read(0)?;
         for signature in declared.iter().filter(|signature| header.0.starts_with(signature.magic)) {
             let details = (signature.details)(&header.0).into_iter().collect();
             found.push(Found { name: signature.name, offset: 0, details });

@@ -1,0 +1,73 @@
+//! Arguments of the commands that look at a running daemon.
+
+use super::Daemon;
+use clap::Args;
+use lamina_block::Interval;
+
+/// Arguments of `show`.
+#[derive(Args, Debug)]
+pub struct Show {
+    /// The daemon.
+    #[command(flatten)]
+    pub daemon: Daemon,
+    /// Print JSON, one object for each interval.
+    #[arg(long)]
+    pub json: bool,
+    /// Go on until interrupted.
+    #[arg(long)]
+    pub watch: bool,
+    /// Time over which rates and latencies are taken.
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    pub interval: Interval,
+}
+
+/// Arguments of `top`.
+#[derive(Args, Debug)]
+pub struct Top {
+    /// The daemon.
+    #[command(flatten)]
+    pub daemon: Daemon,
+    /// Time between two looks at the daemon, 100ms or more.
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    pub interval: Interval,
+}
+
+/// Arguments of `events`.
+#[derive(Args, Debug)]
+pub struct Events {
+    /// Only events of this device, or of this volume that several hosts reach.
+    pub device: Option<String>,
+    /// The daemon.
+    #[command(flatten)]
+    pub daemon: Daemon,
+    /// Print JSON, one object for each event.
+    #[arg(long)]
+    pub json: bool,
+    /// Go on with events as they come, until interrupted.
+    #[arg(long)]
+    pub follow: bool,
+}
+
+/// Arguments of `why`.
+#[derive(Args, Debug)]
+pub struct Why {
+    /// The export.
+    pub export: String,
+    /// The daemon.
+    #[command(flatten)]
+    pub daemon: Daemon,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `status`.
+#[derive(Args, Debug)]
+pub struct Status {
+    /// The daemon.
+    #[command(flatten)]
+    pub daemon: Daemon,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
