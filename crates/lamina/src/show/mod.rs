@@ -3,12 +3,13 @@
 //! The daemon keeps no rates and runs no timer for them: the observer pays.
 
 pub(crate) mod figures;
-mod rates;
+pub(crate) mod rates;
 mod table;
 mod tree;
 
 pub use rates::{DeviceRates, OperationRates, Rates};
 pub use table::table;
+pub(crate) use tree::outside;
 pub use tree::{count, draw, duration, latency};
 
 use crate::api::Snapshot;

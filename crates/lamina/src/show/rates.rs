@@ -99,7 +99,7 @@ fn operation_rates(before: &Operation, now: &Operation, interval_s: f64) -> Oper
 }
 
 /// The additions to a histogram.
-fn difference(before: &[Bucket], now: &[Bucket]) -> Vec<Bucket> {
+pub(crate) fn difference(before: &[Bucket], now: &[Bucket]) -> Vec<Bucket> {
     let earlier: BTreeMap<u64, u64> = before.iter().map(|b| (b.up_to_ns, b.count)).collect();
     let added = |b: &Bucket| Bucket {
         up_to_ns: b.up_to_ns,
@@ -109,7 +109,7 @@ fn difference(before: &[Bucket], now: &[Bucket]) -> Vec<Bucket> {
 }
 
 /// The upper bound of the bucket that the share `q` of requests is within.
-fn quantile(buckets: &[Bucket], q: f64) -> Option<u64> {
+pub(crate) fn quantile(buckets: &[Bucket], q: f64) -> Option<u64> {
     let total: u64 = buckets.iter().map(|b| b.count).sum();
     let wanted = ((total as f64 * q).ceil() as u64).max(1);
     let mut seen = 0;

@@ -28,7 +28,7 @@ pub fn run(args: &cli::Why) -> Result<(), Failure> {
 }
 
 /// What is known, for people.
-fn text(why: &Why) -> String {
+pub fn text(why: &Why) -> String {
     let mut out = String::new();
     if why.samples == 0 {
         return "no request is looked at: `lamina serve` was started with `--samples 0`\n".into();
