@@ -102,7 +102,8 @@ class Http(RigCase):
     def test_a_token_is_needed_and_enough(self):
         daemon = self.serve(many(1), *LOCAL, *self.token())
         for told, expected in (
-            (None, 401), ("Bearer wrong", 401), (f"Bearer {TOKEN[:-1]}1", 401), (f"Basic {TOKEN}", 401), (f"Bearer {TOKEN}", 200),
+            (None, 401), ("Bearer wrong", 401), (f"Bearer {TOKEN[:-1]}1", 401), (f"Basic {TOKEN}", 401),
+            (f"Bearer {TOKEN}", 200),
         ):
             self.assertEqual(ask(daemon, "/web/state", **({"authorization": told} if told else {}))[0], expected, told)
         self.assertEqual(ask(daemon, f"/web/state?token={TOKEN}")[0], 401)
@@ -270,7 +271,8 @@ class Page(LegsCase):
         self.assertNotIn("owned", browser.evaluate("document.title"))
         # The policy lets nothing in that is not of the daemon, not even by the page's own hand.
         self.assert_quiet()
-        browser.evaluate("void document.body.append(Object.assign(document.createElement('script'), {text: 'document.title = 1'}))")
+        script = "Object.assign(document.createElement('script'), {text: 'document.title = 1'})"
+        browser.evaluate(f"void document.body.append({script})")
         self.assertNotEqual(browser.evaluate("document.title"), "1")
         self.assertTrue(any("Content Security Policy" in problem for problem in browser.problems()), browser.problems())
         self.assertEqual(daemon.stop(), 0, daemon.log())

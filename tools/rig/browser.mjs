@@ -8,7 +8,8 @@ const [, , playwright, executablePath] = process.argv;
 const { chromium } = createRequire(import.meta.url)(playwright);
 
 // A sandbox of its own needs rights that root in a container may not have; every page here is our own.
-const browser = await chromium.launch({ executablePath, args: ['--no-sandbox', '--disable-gpu', '--font-render-hinting=none'] });
+const args = ['--no-sandbox', '--disable-gpu', '--font-render-hinting=none'];
+const browser = await chromium.launch({ executablePath, args });
 let page = null;
 let problems = [];
 let requests = [];

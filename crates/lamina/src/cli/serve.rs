@@ -57,9 +57,9 @@ pub struct ServeOptions {
     /// happens again is not told again. A program that takes longer than a minute is ended.
     #[arg(long, value_name = "PROGRAM", env = "LAMINA_ON_EVENT")]
     pub on_event: Option<PathBuf>,
-    /// Serve a web page at this address, `tcp:HOST:PORT`: the volumes with their rates and latencies, charts of the last
-    /// hour, caches, background work, alerts, events. On loopback the page needs no token; without one it only shows.
-    /// Any other address needs --web-token, --web-certificate and --web-key.
+    /// Serve a web page at this address, `tcp:HOST:PORT`: the volumes with their rates and latencies, charts of the
+    /// last hour, caches, background work, alerts, events. On loopback the page needs no token; without one it only
+    /// shows. Any other address needs --web-token, --web-certificate and --web-key.
     #[arg(long, value_name = "ADDRESS", env = "LAMINA_WEB")]
     pub web: Option<Address>,
     /// The web page is for those who know the token in this file, one line of at least 16 characters. They may steer

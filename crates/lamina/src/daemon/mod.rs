@@ -99,8 +99,9 @@ async fn serve(
     let terms = Terms { memory: options.memory.0 as usize, samples: options.samples };
     let (cores, mut threads) = Cores::start(placement.len(), options.spin.0, terms).await?;
     let cores = Arc::new(cores);
+    let control = (socket, web, journal);
     let served = tokio::select! {
-        served = serve_until_signal(&cores, placement, options.degraded, (socket, web, journal), &mut threads) => served,
+        served = serve_until_signal(&cores, placement, options.degraded, control, &mut threads) => served,
         () = signals.stop() => Ok(()),
     };
     // Also after a failure: opened devices are closed, and clients of cores that are well lose nothing.

@@ -1,16 +1,18 @@
-//! What is known at a moment, for all who look at the page.
+//! The newest view of a daemon, for all viewers of the page.
 //!
 //! The cores are asked at most once a second, and each text is made once: five viewers cost as much as one.
 
 use super::history::{History, STEP};
-use super::{state, volume};
+use super::{HEAT_MAP, has_map, state, volume};
 use crate::api::Snapshot;
 use crate::control::server::Daemon;
 use crate::events::Journal;
 use crate::files;
 use crate::show::Rates;
+use crate::verbs::Denied;
 use axum::body::Bytes;
-use lamina_block::Kind;
+use lamina_block::{Command, Kind};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -19,6 +21,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// How old a view may be that is shown once more. A page that asks each second finds a new one each time.
 const AGE_MAX: Duration = Duration::from_millis(950);
 
+/// Cells of a heat map of a device.
+const CELLS: u32 = 96;
+/// How old a heat map may be that is shown once more: to make one is work for the device.
+const MAP_AGE_MAX: Duration = Duration::from_secs(5);
+
 /// A daemon at one moment.
 pub struct View {
     taken: Instant,
@@ -26,7 +33,7 @@ pub struct View {
     pub snapshot: Snapshot,
     /// The activity since the view before.
     pub rates: Rates,
-    /// What the page shows of it, as JSON.
+    /// The text that the page shows of it, as JSON.
     pub state: Bytes,
     /// The same of volumes that were opened.
     volumes: Mutex<BTreeMap<String, Bytes>>,
@@ -40,13 +47,15 @@ pub struct Board {
     may_steer: bool,
     newest: tokio::sync::Mutex<Option<Arc<View>>>,
     history: Mutex<History>,
+    /// By device. One is made at a time.
+    maps: tokio::sync::Mutex<BTreeMap<String, (Instant, Value)>>,
 }
 
 impl Board {
     /// The board of a daemon.
     pub fn new(daemon: Arc<dyn Daemon>, journal: Arc<Journal>, may_steer: bool) -> Board {
-        let (newest, history) = (tokio::sync::Mutex::new(None), Mutex::default());
-        Board { daemon, journal, kinds: files::kinds(), may_steer, newest, history }
+        let (newest, history, maps) = (tokio::sync::Mutex::new(None), Mutex::default(), Default::default());
+        Board { daemon, journal, kinds: files::kinds(), may_steer, newest, history, maps }
     }
 
     /// The daemon.
@@ -99,6 +108,24 @@ impl Board {
         let text = Bytes::from(volume::text(&view.snapshot, &view.rates, &self.kinds, export, why.as_ref())?);
         made().insert(export.to_owned(), text.clone());
         Some(text)
+    }
+
+    /// The heat map of a device; `None` if there is no such device, or its kind has none.
+    pub async fn map(&self, device: &str) -> Option<Result<Value, Denied>> {
+        let view = self.view().await;
+        let found = view.snapshot.devices().find(|known| known.name == device)?;
+        self.kinds.iter().find(|kind| kind.name == found.kind && has_map(kind))?;
+        let mut maps = self.maps.lock().await;
+        maps.retain(|_, (made, _)| made.elapsed() < MAP_AGE_MAX);
+        if let Some((_, map)) = maps.get(device) {
+            return Some(Ok(map.clone()));
+        }
+        let command = Command { name: HEAT_MAP.into(), args: json!({ "cells": CELLS }) };
+        let answer = self.daemon.control(device.to_owned(), command).await?;
+        if let Ok(map) = &answer {
+            maps.insert(device.to_owned(), (Instant::now(), map.clone()));
+        }
+        Some(answer)
     }
 
     /// Takes a sample every ten seconds.

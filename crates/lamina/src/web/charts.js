@@ -4,6 +4,12 @@ import { count, el, latency, mark, mib, say, svg } from './dom.js';
 
 const WIDTH = 360;
 const HEIGHT = 72;
+// Samples of a minute, of the shortest time that is drawn, and of the longest.
+const [MINUTE, SLOTS_MIN, SLOTS_MAX] = [6, 30, 360];
+
+// A daemon that has begun a moment ago has little to show: the width of a chart is then less than an hour.
+const slotsFor = (samples) => Math.min(SLOTS_MAX, Math.max(SLOTS_MIN, Math.ceil(samples / SLOTS_MIN) * SLOTS_MIN));
+const ago = (slots) => (slots === SLOTS_MAX ? '1 h ago' : `${slots / MINUTE} min ago`);
 
 // A small line of the last hour, beside a name.
 export function sparkline() {
@@ -13,7 +19,7 @@ export function sparkline() {
   const node = svg('svg', shape, area, line);
   node.show = (values) => {
     const most = Math.max(1, ...values.map((value) => value ?? 0));
-    const d = path(values, most, 60, 17, 60);
+    const d = path(values, most, 60, 17, Math.max(15, values.length));
     mark(line, 'd', d.line);
     mark(area, 'd', d.area);
     const known = values.filter((value) => value !== null);
@@ -57,15 +63,17 @@ export function lineChart(title, names, format) {
   const picture = svg('svg', { viewBox: `0 0 ${WIDTH} ${HEIGHT + 1}`, preserveAspectRatio: 'none', role: 'img' },
     ...grid, ...shown.flatMap(({ area, line }) => [area, line]));
   const most = el('span', { class: 'most' });
-  const now = el('span', { class: 'now' });
+  const [now, start] = [el('span', { class: 'now' }), el('span')];
   const node = el('figure', { class: 'chart' }, el('figcaption', {}, el('span', {}, title), now),
     el('div', { class: 'plot' }, picture, most),
-    el('div', { class: 'axis', 'aria-hidden': 'true' }, el('span', {}, '1 h ago'), el('span', {}, 'now')));
+    el('div', { class: 'axis', 'aria-hidden': 'true' }, start, el('span', {}, 'now')));
   node.show = (columns) => {
     const known = columns.flat().filter((value) => value !== null);
     const top = known.length ? nice(Math.max(...known)) : 1;
+    const slots = slotsFor(columns[0].length);
+    say(start, ago(slots));
     shown.forEach(({ line, area }, n) => {
-      const d = path(columns[n], top, WIDTH, HEIGHT, 360);
+      const d = path(columns[n], top, WIDTH, HEIGHT, slots);
       mark(line, 'd', d.line);
       mark(area, 'd', d.area);
     });
@@ -116,18 +124,20 @@ function paint(canvas, columns, rows, shade) {
 // Latencies over an hour: a column for each sample, a row for each factor of two. Only rows with requests are shown.
 export function heatChart() {
   const canvas = el('canvas', { role: 'img' });
-  const [above, below, words] = [el('span'), el('span'), el('span', { class: 'now' })];
+  const [above, below, start, words] = [el('span'), el('span'), el('span'), el('span', { class: 'now' })];
   const node = el('figure', { class: 'chart heat' }, el('figcaption', {}, el('span', {}, 'Latency'), words),
     el('div', { class: 'plot' }, canvas, el('div', { class: 'scale' }, above, below)),
-    el('div', { class: 'axis', 'aria-hidden': 'true' }, el('span', {}, '1 h ago'), el('span', {}, 'now')));
+    el('div', { class: 'axis', 'aria-hidden': 'true' }, start, el('span', {}, 'now')));
   node.show = (bands, firstNs) => {
     const shades = bands.map((text) => (text.match(/../g) ?? []).map((two) => parseInt(two, 16)));
     const used = shades.flatMap((column) => column.flatMap((value, band) => (value ? [band] : [])));
     const low = Math.max(0, Math.min(...used, 30) - 1);
     const high = Math.min(23, Math.max(...used, low + 4) + 1);
     const most = Math.max(1, ...shades.flat());
-    const from = 360 - shades.length;
-    paint(canvas, 360, high - low + 1, (x, y) => {
+    const slots = slotsFor(shades.length);
+    say(start, ago(slots));
+    const from = slots - shades.length;
+    paint(canvas, slots, high - low + 1, (x, y) => {
       const value = shades[x - from]?.[high - y] ?? 0;
       return value ? 0.15 + (0.85 * value) / most : 0;
     });

@@ -62,6 +62,25 @@ export function keyed(parent, items, key, make, update) {
   }
 }
 
+// States: a sign, for who sees no colours, and words.
+export const MARKS = {
+  ok: ['●', 'all is well'],
+  info: ['ℹ', 'notice'],
+  degraded: ['▲', 'degraded'],
+  failed: ['■', 'failed'],
+};
+
+// Sentences with their severity.
+export function listNotes(list, notes) {
+  const numbered = notes.map((note, at) => ({ ...note, at }));
+  const make = () => el('li', {}, el('span'), ' ', el('span'));
+  keyed(list, numbered, (note) => note.at, make, (item, { severity, text }) => {
+    mark(item, 'class', severity);
+    say(item.firstChild, MARKS[severity].join(' '));
+    say(item.lastChild, text);
+  });
+}
+
 // A number in five characters or so: 0, 7.5, 812, 12.3k, 1.2M.
 export function count(n) {
   if (n === 0) return '0';

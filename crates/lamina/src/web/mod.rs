@@ -10,8 +10,8 @@
 //!
 //! Invariants: nothing listens without `--web`. Another machine reaches the page only over TLS and with a token.
 //! Without a token the page changes nothing: every process of this machine reaches a loopback address, and so do guests
-//! with user networking. With one, it steers jobs; no command that loses data is offered. The page has a thread of its own, which
-//! asks the cores at most once a second, however many viewers there are.
+//! with user networking. With one, it steers jobs; no command that loses data is offered. The page has a thread of its
+//! own, which asks the cores at most once a second, however many viewers there are.
 //!
 //! The page's knowledge of a layer follows from the declarations of its kind: figures, notices, commands.
 
@@ -37,7 +37,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
 use board::Board;
-use lamina_block::{Address, Command, Kind};
+use lamina_block::{Address, Kind};
 use lamina_tls::ServerTls;
 use listener::Listener;
 use serde_json::{Value, json};
@@ -50,8 +50,6 @@ const BODY_MAX: usize = 4 << 10;
 /// So far back go the events that are shown, and so many of them.
 const EVENTS_AGE: Duration = Duration::from_secs(24 * 3600);
 const EVENTS_MAX: usize = 300;
-/// Cells of a heat map of a device.
-const CELLS: u32 = 96;
 /// The command of devices that draw one.
 const HEAT_MAP: &str = "heat-map";
 
@@ -199,10 +197,9 @@ async fn events(State(board): State<Arc<Board>>) -> Json<Vec<Event>> {
 
 /// The heat map of a device whose kind has one.
 async fn map(State(board): State<Arc<Board>>, Path(name): Path<String>) -> Result<Json<Value>, Refusal> {
-    let command = Command { name: HEAT_MAP.into(), args: json!({ "cells": CELLS }) };
-    match board.daemon().control(name.clone(), command).await {
+    match board.map(&name).await {
         Some(answer) => Ok(Json(answer?)),
-        None => Err(Refusal::of(&class::NOT_FOUND, format!("there is no device {name:?}"))),
+        None => Err(Refusal::of(&class::NOT_FOUND, format!("there is no device {name:?} with a heat map"))),
     }
 }
 

@@ -1,7 +1,9 @@
 // The page: asks the daemon each second, and changes what has changed.
 
 import { hour, sparkline } from './charts.js';
-import { cell, count, duration, el, keyed, latency, mark, mib, say, size, slower, table } from './dom.js';
+import {
+  MARKS, cell, count, duration, el, keyed, latency, listNotes, mark, mib, say, size, slower, table,
+} from './dom.js';
 import { errors, map, opened } from './volume.js';
 
 const SECOND = 1000;
@@ -36,7 +38,6 @@ const of = (path, name) => `${path}/${encodeURIComponent(name)}`;
 
 // ---- Volumes -----------------------------------------------------------------------------------------------------
 
-const MARKS = { ok: ['●', 'all is well'], degraded: ['▲', 'degraded'], failed: ['■', 'failed'] };
 const open = new Set();
 let volumes = [];
 let minutes = {};
@@ -102,8 +103,12 @@ async function toggle(body, name) {
 const bodyOf = (name) => $('table').nodes?.get(name);
 
 async function refreshVolume(name) {
-  const told = await ask(of('/web/volumes', name));
-  bodyOf(name)?.panel?.show(told);
+  const told = await ask(of('/web/volumes', name)).catch((e) => {
+    // A volume that a change has taken away is gone from the page a moment later.
+    if (e.status !== 404) throw e;
+  });
+  if (!told) return;
+  bodyOf(name)?.panel?.show(told, lastState.notes);
 }
 
 async function refreshHour(name) {
@@ -263,16 +268,15 @@ function fill(place, columns, rows, caption) {
   place.table.fill(rows);
 }
 
+// Alerts are in sight; notices, of which each volume may have one, are a click away.
 function showNotes(notes) {
+  const alerts = notes.filter((note) => note.severity !== 'info');
+  const infos = notes.filter((note) => note.severity === 'info');
   $('alerts').hidden = notes.length === 0;
-  const numbered = notes.map((note, at) => ({ ...note, at }));
-  const make = () => el('li', {}, el('span'), ' ', el('span'));
-  keyed($('notes'), numbered, (note) => note.at, make, (item, { severity, text }) => {
-    const [symbol] = MARKS[severity] ?? ['ℹ'];
-    mark(item, 'class', severity);
-    say(item.firstChild, `${symbol} ${severity}`);
-    say(item.lastChild, text);
-  });
+  $('notices').hidden = infos.length === 0;
+  say($('notices-title'), `${infos.length} notice${infos.length === 1 ? '' : 's'} without an alert`);
+  listNotes($('notes'), alerts);
+  listNotes($('infos'), infos);
 }
 
 let lastEvent = -1;
@@ -330,8 +334,11 @@ let drawn = 0;
 let lastState = null;
 
 async function refresh() {
-  lastState = await ask('/web/state');
-  update(lastState);
+  const state = await ask('/web/state');
+  // Another daemon has another page.
+  if (lastState && lastState.version !== state.version) location.reload();
+  lastState = state;
+  update(state);
   $('content').hidden = false;
   $('login').hidden = true;
   back();

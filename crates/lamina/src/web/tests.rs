@@ -11,7 +11,7 @@ use axum::http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
-use lamina_block::Error;
+use lamina_block::{Command, Error};
 use std::sync::Mutex;
 
 const TOKEN: &str = "0123456789abcdef";
@@ -22,6 +22,7 @@ struct Fake {
     shown: Mutex<Option<Snapshot>>,
     snapshots: Mutex<u32>,
     steered: Mutex<Vec<(String, String, Steer)>>,
+    commands: Mutex<Vec<(String, Command)>>,
 }
 
 impl Daemon for Fake {
@@ -32,8 +33,8 @@ impl Daemon for Fake {
     }
 
     fn control(&self, device: String, command: Command) -> Answer<Option<Result<Value, Denied>>> {
-        let answer = json!({ "bytes": 1, "cells": [], "asked": command.name });
-        Box::pin(async move { (device == "a").then_some(Ok(answer)) })
+        self.commands.lock().expect("a lock").push((device, command));
+        Box::pin(async { Some(Ok(json!({ "bytes": 1, "cells": [] }))) })
     }
 
     fn steer(&self, device: String, job: String, steer: Steer) -> Answer<Option<Result<Job, Error>>> {
@@ -317,6 +318,7 @@ fn an_opened_volume_and_its_hour_are_told() {
         ("/web/volumes/none", "there is no export"),
         ("/web/history/none", "there is no export"),
         ("/web/maps/none", "there is no device"),
+        ("/web/maps/a", "with a heat map"),
         ("/v1/hierarchy", "there is no such path"),
     ] {
         let answered = page.get(path, &[]);
@@ -330,8 +332,20 @@ fn an_opened_volume_and_its_hour_are_told() {
         assert_eq!(json_of(&page.get(path, &[]))["iops"], json!([100]), "{path}");
     }
     assert_eq!(json_of(&page.get("/web/history", &[])), json!({ "vm1": [100] }));
-    assert_eq!(json_of(&page.get("/web/maps/a", &[]))["asked"], HEAT_MAP);
     assert_eq!(json_of(&page.get("/web/events", &[])), json!([]));
+}
+
+#[test]
+fn heat_maps_are_of_kinds_that_have_them_and_made_once_for_all() {
+    let page = Page::new(None);
+    let mut shown = snapshot();
+    shown.hierarchies[0].devices[0].kind = "tier".into();
+    *page.daemon.shown.lock().expect("a lock") = Some(shown);
+    assert_eq!(json_of(&page.get("/web/maps/a", &[]))["bytes"], 1);
+    assert_eq!((page.status("/web/maps/a", &[]), page.status("/web/maps/b", &[])), (200, 404));
+    let commands = page.daemon.commands.lock().expect("a lock");
+    let asked: Vec<(&str, &str)> = commands.iter().map(|(device, c)| (&device[..], &c.name[..])).collect();
+    assert_eq!(asked, [("a", HEAT_MAP)]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 // An opened volume: its tree with rates and latency at each device, its last hour, where its time goes, its devices.
 
 import { hour, strips } from './charts.js';
-import { cell, count, el, keyed, latency, mark, mib, say } from './dom.js';
+import { cell, count, el, keyed, latency, listNotes, mark, mib, say } from './dom.js';
 
 const TITLES = [
   ['Device', '', ''],
@@ -33,6 +33,7 @@ export const errors = (a) => (a.errors_new ? `${count(a.errors)} (+${count(a.err
 export function opened(name, ask) {
   const about = el('p', { class: 'about' });
   const promise = el('p', { class: 'promise' });
+  const notes = el('ul', { class: 'notes' });
   const rows = el('tbody');
   const heading = ([title, kind, help]) =>
     el('th', { scope: 'col', class: kind }, help ? el('abbr', { title: help }, title) : title);
@@ -43,9 +44,11 @@ export function opened(name, ask) {
   const devices = el('div', { class: 'devices' });
   const scrolls = (label, ...children) =>
     el('div', { class: 'scrolls', role: 'region', tabindex: '0', 'aria-label': label }, ...children);
-  const node = el('div', { class: 'opened' }, about, promise, scrolls(`The tree of ${name}`, tree), charts,
+  const node = el('div', { class: 'opened' }, about, promise, notes, scrolls(`The tree of ${name}`, tree), charts,
     el('details', {}, el('summary', {}, 'Where the time goes'), why), devices);
-  node.show = (volume) => {
+  node.show = (volume, all) => {
+    const names = new Set(volume.rows.map((row) => row.name));
+    listNotes(notes, all.filter((note) => names.has(note.about)));
     const places = volume.endpoints.map(({ protocol, address }) => `${protocol} ${address}`).join(', ');
     const description = volume.description ? `${volume.description} — ` : '';
     say(about, `${description}${volume.device} of ${volume.file}, core ${volume.core}; ${places || 'no address'}`);
@@ -83,8 +86,8 @@ function declared(device, ask) {
   }
   if (device.has_map) node.append(map(device.name, ask));
   if (device.commands) {
-    node.append(el('p', { class: 'quiet' }, `Commands, for lamina ctl ${device.name}:`),
-      el('pre', { tabindex: '0', 'aria-label': `Commands of ${device.name}` }, device.commands));
+    const text = el('pre', { tabindex: '0', 'aria-label': `Commands of ${device.name}` }, device.commands);
+    node.append(el('details', {}, el('summary', {}, `Commands, for lamina ctl ${device.name}`), text));
   }
   if (node.children.length === 1) {
     node.append(el('p', { class: 'quiet' }, 'This kind declares no figures and no commands.'));

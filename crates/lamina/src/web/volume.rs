@@ -66,16 +66,15 @@ pub fn text(
     export: &str,
     why: Option<&Why>,
 ) -> Option<Vec<u8>> {
-    let named =
-        |hierarchy: &crate::api::Hierarchy| hierarchy.exports.iter().any(|known| known.name == export);
-    let hierarchy = snapshot.hierarchies.iter().find(|hierarchy| named(hierarchy))?;
-    let export = hierarchy.exports.iter().find(|known| known.name == export)?;
+    let mut all = snapshot.hierarchies.iter().flat_map(|h| h.exports.iter().map(move |export| (h, export)));
+    let (hierarchy, export) = all.find(|(_, known)| known.name == export)?;
     let names = below(&over(hierarchy), &export.device);
     let devices: Vec<_> =
         hierarchy.devices.iter().filter(|device| names.contains(&&device.name[..])).collect();
+    let named = |name: &str| devices.iter().find(|device| device.name == name);
     let selves = why.map(selves).unwrap_or_default();
     let row = |row: lamina_graph::Row| {
-        let device = devices.iter().find(|device| device.name == row.device);
+        let device = named(&row.device);
         let rates = rates.devices.iter().find(|rates| rates.name == row.device);
         Row {
             self_us: selves.get(&row.device[..]).copied(),
@@ -90,9 +89,7 @@ pub fn text(
     };
     // The top of this tree is the volume, also if that is a view.
     let graph = devices.iter().map(|device| (&device.name[..], &device.over[..], false));
-    let top = |device: &&&crate::api::Device| device.name == export.device;
-    let promise =
-        devices.iter().find(top).and_then(|top| top.info["cluster"]["promise"]["sentence"].as_str());
+    let promise = named(&export.device).and_then(|top| top.info["cluster"]["promise"]["sentence"].as_str());
     let volume = Volume {
         name: &export.name,
         device: &export.device,
@@ -101,7 +98,7 @@ pub fn text(
         core: hierarchy.core,
         endpoints: &export.endpoints,
         rows: lamina_graph::rows(graph).into_iter().map(row).collect(),
-        devices: devices.iter().rev().map(|device| declared(device, kinds)).collect(),
+        devices: names.iter().filter_map(|name| named(name)).map(|device| declared(device, kinds)).collect(),
         why: why.map(why::text).unwrap_or_default(),
         promise: promise.map(str::to_owned),
     };
