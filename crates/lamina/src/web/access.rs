@@ -4,6 +4,7 @@
 //! the name of another machine (DNS rebinding) is refused, and one of another origin (`Sec-Fetch-Site`, `Origin`). With
 //! a token any host is taken, as no other page has the token, and a reverse proxy passes on its own name.
 
+use super::PARTS;
 use super::token::Token;
 use crate::api::Problem;
 use axum::Json;
@@ -17,8 +18,6 @@ use std::time::Duration;
 
 /// The longest that an answer may take: the cores answer in microseconds, unless one hangs.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
-/// The paths below which there is data.
-const DATA: &str = "/web/";
 
 /// The headers of every answer. No inline script or style, nothing from elsewhere, no frame around the page.
 const HEADERS: [(header::HeaderName, &str); 6] = [
@@ -64,7 +63,8 @@ impl Access {
                 "without a token the page is answered under the names localhost, 127.0.0.1 and [::1] alone";
             return Err((StatusCode::FORBIDDEN, "forbidden", message));
         }
-        if !path.starts_with(DATA) {
+        // Everything else is data.
+        if PARTS.iter().any(|(part, ..)| *part == path) {
             return Ok(());
         }
         let site = text(header::HeaderName::from_static("sec-fetch-site"));

@@ -240,6 +240,24 @@ fn the_token_is_asked_for() {
 }
 
 #[test]
+fn other_spellings_of_a_path_are_no_way_around_the_token() {
+    let page = Page::new(Some(TOKEN));
+    for path in [
+        "/%77eb/state",
+        "//web/state",
+        "/./web/state",
+        "/web%2fstate",
+        "/web/./state",
+        "/WEB/state",
+        "/page.js/../web/state",
+    ] {
+        let answered = page.get(path, &[]);
+        assert_eq!(answered.status.as_u16(), 401, "{path}: {}", answered.body);
+    }
+    assert_eq!(page.ask("POST", "/", &[], "").status.as_u16(), 405);
+}
+
+#[test]
 fn jobs_are_steered_with_a_token_alone() {
     let (path, json) = ("/web/devices/a/jobs/move", ("content-type", "application/json"));
     let page = Page::new(None);
