@@ -19,12 +19,13 @@ from legs import LegsCase, mirrored
 from rig import Lamina, lamina_binary, run, wait_until
 from rig.browser import Browser, missing
 from rig.certificates import Authority
+from test_tier import tiers
 
 TOKEN = "c0ffee00c0ffee00c0ffee00c0ffee00"
 LOCAL = ("--web", "tcp:127.0.0.1:0")
 # Text that would run, or break out, if it were taken for anything else than text.
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>'\";--&amp;"
-# One is enough for the text of a hierarchy; the rest of 200 is the same.
+# A volume of one device; many of them differ in their names alone.
 NULL = '[device.{0}]\ntype = "null"\nsize = "1GiB"\n\n[export.{0}]\ndevice = "{0}"\nnbd = "unix:nbd.sock"\n'
 
 
@@ -314,6 +315,27 @@ class Page(LegsCase):
         self.assertIn("degraded", browser.evaluate("document.title"))
         self.assertEqual(self.text(".volumes .unseen").strip(), "degraded:")
         browser.until("an event", "document.querySelectorAll('#events li').length > 0")
+        self.assert_quiet()
+
+    @limit(60)
+    def test_what_a_kind_declares_is_on_the_page(self):
+        """Its columns, its figures with their help, its commands, its heat map: those of a tier, which the page does not know."""
+        text = written(tiers(), exported())
+        self.lamina("create", self.rig.write("vm1.toml", text))
+        self.daemon = Lamina(self.rig, text, name="vm1", arguments=LOCAL)
+        self.under_load(self.daemon.uri("vm1"))
+        browser = self.open()
+        self.until_text("#tables", "tier")
+        titles = browser.evaluate("[...document.querySelectorAll('#kind-tier ~ .scrolls th abbr')].map((a) => a.innerText)")
+        self.assertIn("Placement", titles)
+        browser.evaluate("document.querySelector('.volumes .name').click()")
+        browser.until("its devices", "document.querySelectorAll('.devices > details').length === 4")
+        browser.evaluate("document.querySelector('.devices > details').open = true")
+        self.until_text(".devices .figures", "What the volume has on the flash.")
+        self.assertIn("heat-map [cells=NUMBER]", browser.evaluate("document.querySelector('.devices pre').textContent"))
+        browser.evaluate("document.querySelector('.devices .map button').click()")
+        browser.until("the heat map", "document.querySelectorAll('.devices .strip canvas').length > 2")
+        self.assertIn(browser.evaluate("document.querySelector('.devices .strip canvas').width"), range(48, 97))
         self.assert_quiet()
 
     @limit(90)
