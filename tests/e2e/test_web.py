@@ -239,7 +239,8 @@ class Page(LegsCase):
         browser.press("Enter")
         browser.until("the tree", "document.querySelectorAll('.tree tbody tr').length === 6")
         names = browser.evaluate("[...document.querySelectorAll('.tree tbody th')].map((th) => th.innerText)")
-        self.assertEqual([name.strip() for name in names], ["vm1", "└─ m", "├─ fa", "│  └─ a", "└─ fb", "└─ b"])
+        names = [name.strip() for name in names]
+        self.assertEqual(names, ["vm1", "└─ m", "├─ fa", "│  └─ a", "└─ fb", "└─ b"])
         at = "parseFloat(document.querySelectorAll('.tree tbody tr')[%d].children[%d].innerText) > 1"
         browser.until("reads at the mirror", at % (1, 3))
         browser.until("writes at its second leg", at % (4, 6))
@@ -294,6 +295,7 @@ class Page(LegsCase):
         port = port_of(daemon)
         daemon.kill()
         self.until_text("#offline", "Since ")
+        self.assertNotIn("well", self.text("#sentence"))
         daemon.arguments[1] = f"tcp:127.0.0.1:{port}"
         daemon.start()
         browser.until("the page to go on", "document.querySelector('#offline').hidden")
@@ -319,7 +321,7 @@ class Page(LegsCase):
 
     @limit(60)
     def test_what_a_kind_declares_is_on_the_page(self):
-        """Its columns, its figures with their help, its commands, its heat map: those of a tier, which the page does not know."""
+        """The columns, figures with their help, commands and heat map of a tier, which the page does not know."""
         text = written(tiers(), exported())
         self.lamina("create", self.rig.write("vm1.toml", text))
         self.daemon = Lamina(self.rig, text, name="vm1", arguments=LOCAL)

@@ -384,6 +384,9 @@ function gone(e) {
   lost ??= new Date();
   const time = lost.toLocaleTimeString('sv');
   const why = e.status ? e.message : 'the daemon does not answer';
+  say($('sentence'), `${MARKS.failed[0]} No answer since ${time}`);
+  mark($('sentence'), 'class', 'sentence failed');
+  document.title = '(no answer) Lamina';
   say($('offline'), `Since ${time}: ${why}. Below is what was known then; the page goes on by itself.`);
   $('offline').hidden = false;
   document.body.classList.add('stale');
