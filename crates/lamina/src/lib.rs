@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A hierarchy lives on one core and never leaves it. The main thread asks for copies of state and sends commands; it
-//! never touches a request. Nothing here runs on a timer: an idle daemon sleeps in the kernel.
+//! never touches a request. Nothing here runs on a timer: an idle daemon sleeps in the kernel. The web page, if it is
+//! wanted, has a thread of its own, and takes a sample each ten seconds.
 //!
 //! The library half exists for the tests; its interface is the binary's command line and the control API.
 
@@ -48,6 +49,7 @@ mod record;
 mod top;
 mod uri;
 mod vault;
+mod web;
 mod why;
 
 use clap::Parser;

@@ -70,10 +70,7 @@ impl Status {
         let mut on = Vec::new();
         for device in &hierarchy.devices {
             for (alert, _) in alerts(hierarchy, device).filter(|(_, is_on)| *is_on) {
-                let stops = match alert {
-                    STOPPED | UNREACHABLE => true,
-                    _ => alert == Absent::KIND && is_exported(hierarchy, device),
-                };
+                let stops = stops(hierarchy, device, alert);
                 state = state.max(if stops { State::Failed } else { State::Degraded });
                 on.push(format!("{}: {}", device.name, alert.replace('_', " ")));
             }
@@ -89,6 +86,14 @@ impl Status {
 
 fn is_exported(hierarchy: &Hierarchy, device: &Device) -> bool {
     hierarchy.exports.iter().any(|export| export.device == device.name)
+}
+
+/// True if requests of clients fail while an alert of a device is on.
+pub fn stops(hierarchy: &Hierarchy, device: &Device, alert: &str) -> bool {
+    match alert {
+        STOPPED | UNREACHABLE => true,
+        _ => alert == Absent::KIND && is_exported(hierarchy, device),
+    }
 }
 
 /// The alerts of a device, and whether each is active: those of its layer, and those of every device.

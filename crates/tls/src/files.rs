@@ -42,6 +42,11 @@ impl ServerTls {
             .map_err(|e| mismatch(certificate, key, e))?;
         Ok(ServerTls { config: Arc::new(config), required })
     }
+
+    /// The same for rustls itself: for a server whose connections are not ours.
+    pub fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.config)
+    }
 }
 
 /// The authorities that a client trusts, and its own certificate.

@@ -1,7 +1,7 @@
 //! Arguments of `lamina serve`, and of what serves a hierarchy besides.
 
 use clap::Args;
-use lamina_block::{Bytes, Interval};
+use lamina_block::{Address, Bytes, Interval};
 use std::path::PathBuf;
 
 /// Arguments of `serve`.
@@ -63,6 +63,21 @@ pub struct ServeOptions {
     /// minutes.
     #[arg(long, value_name = "PROGRAM", env = "LAMINA_FENCE")]
     pub fence: Option<PathBuf>,
+    /// Serve a web page at this address, `tcp:HOST:PORT`: the volumes with their rates and latencies, charts of the
+    /// last hour, caches, background work, alerts, events. On loopback the page needs no token; without one it only
+    /// shows. Any other address needs --web-token, --web-certificate and --web-key.
+    #[arg(long, value_name = "ADDRESS", env = "LAMINA_WEB")]
+    pub web: Option<Address>,
+    /// The web page is for those who know the token in this file, one line of at least 16 characters. They may steer
+    /// background work, too.
+    #[arg(long, value_name = "FILE", env = "LAMINA_WEB_TOKEN", requires = "web")]
+    pub web_token: Option<PathBuf>,
+    /// Serve the web page over TLS, with the certificate chain in this PEM file.
+    #[arg(long, value_name = "FILE", env = "LAMINA_WEB_CERTIFICATE", requires = "web", requires = "web_key")]
+    pub web_certificate: Option<PathBuf>,
+    /// The private key of that certificate, a PEM file.
+    #[arg(long, value_name = "FILE", env = "LAMINA_WEB_KEY", requires = "web", requires = "web_certificate")]
+    pub web_key: Option<PathBuf>,
     /// How long draining may take before the program gives up, with exit code 1.
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub drain: Interval,

@@ -144,7 +144,7 @@ async fn jobs(State(daemon): Shared) -> Json<Vec<Job>> {
     params(("name" = String, Path, description = "Name in the hierarchy file"),
         ("job" = String, Path, description = "Name of the job")),
     responses((status = 200, body = Job)))]
-async fn steer(
+pub(crate) async fn steer(
     State(daemon): Shared,
     Path((name, job)): Path<(String, String)>,
     body: Result<Json<Steer>, JsonRejection>,
@@ -261,13 +261,13 @@ async fn no_such_path() -> Refusal {
 }
 
 /// An answer that is not 200.
-struct Refusal {
+pub(crate) struct Refusal {
     status: StatusCode,
     problem: Problem,
 }
 
 impl Refusal {
-    fn of(class: &Class, message: impl Into<String>) -> Refusal {
+    pub(crate) fn of(class: &Class, message: impl Into<String>) -> Refusal {
         let status = StatusCode::from_u16(class.status).expect("the table has statuses; a test says so");
         Refusal { status, problem: Problem { kind: class.name.into(), message: message.into() } }
     }

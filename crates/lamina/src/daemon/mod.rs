@@ -30,6 +30,7 @@ use crate::control::socket::ControlSocket;
 use crate::events::{Journal, Keeper};
 use crate::exit::Failure;
 use crate::files;
+use crate::web::Web;
 use core_thread::Thread;
 use cores::Cores;
 use exports::Terms;
@@ -66,12 +67,13 @@ pub fn serve_plans(
     let placement = placement::place(plans, options.cores.map(usize::from))?;
     descriptors::prepare(&placement)?;
     let mut keeper = Keeper::open(journal, options.events.as_deref(), options.on_event.as_deref())?;
+    let web = Web::claim(options)?;
     let socket = ControlSocket::claim(&options.control.clone().unwrap_or_else(|| beside(file)))?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
     let served = runtime.block_on(async {
         tokio::select! {
-            served = serve(options, placement, &socket, journal) => served,
+            served = serve(options, placement, (&socket, web), journal) => served,
             never = keeper.go_on() => match never {},
         }
     });
@@ -91,7 +93,7 @@ fn beside(file: &Path) -> PathBuf {
 async fn serve(
     options: &ServeOptions,
     placement: Placement,
-    socket: &ControlSocket,
+    (socket, web): (&ControlSocket, Option<Web>),
     journal: &Arc<Journal>,
 ) -> Result<(), Failure> {
     let mut signals = Signals::install()?;
@@ -100,8 +102,9 @@ async fn serve(
     let reactor = lamina_host::Options { spin: options.spin.0, fencer, ..Default::default() };
     let (cores, mut threads) = Cores::start(placement.len(), reactor, terms).await?;
     let cores = Arc::new(cores);
+    let control = (socket, web, journal);
     let served = tokio::select! {
-        served = serve_until_signal(&cores, placement, options.degraded, (socket, journal), &mut threads) => served,
+        served = serve_until_signal(&cores, placement, options.degraded, control, &mut threads) => served,
         () = signals.stop() => Ok(()),
     };
     // Also after a failure: opened devices are closed, and clients of cores that are well lose nothing.
@@ -122,7 +125,7 @@ async fn serve_until_signal(
     cores: &Arc<Cores>,
     placement: Placement,
     degraded: bool,
-    (socket, journal): (&ControlSocket, &Arc<Journal>),
+    (socket, web, journal): (&ControlSocket, Option<Web>, &Arc<Journal>),
     threads: &mut [Thread],
 ) -> Result<(), Failure> {
     cores.open(placement, degraded).await?;
@@ -131,7 +134,11 @@ async fn serve_until_signal(
         axum::serve(listener, server::router(Arc::clone(cores) as Arc<dyn Daemon>, Arc::clone(journal)));
     // A task of its own: it answers while the cores drain.
     tokio::spawn(api.into_future());
-    announce(cores, socket).await;
+    let page = web.as_ref().map(Web::url);
+    if let Some(web) = web {
+        web.answer(Arc::clone(cores) as Arc<dyn Daemon>, Arc::clone(journal))?;
+    }
+    announce(cores, socket, page).await;
     if let Some(limit) = sd_notify::watchdog_enabled() {
         // A task of its own: it goes on while the cores drain.
         tokio::spawn(feed_watchdog(Arc::clone(cores), limit));
@@ -142,7 +149,7 @@ async fn serve_until_signal(
 }
 
 /// Says on standard output and to the service manager what is served where. Output without a reader is no failure.
-async fn announce(cores: &Cores, socket: &ControlSocket) {
+async fn announce(cores: &Cores, socket: &ControlSocket, page: Option<String>) {
     let mut lines = String::new();
     let mut exports = 0;
     for export in cores.snapshot().await.exports() {
@@ -150,6 +157,9 @@ async fn announce(cores: &Cores, socket: &ControlSocket) {
         for endpoint in &export.endpoints {
             lines += &format!("export {} {} {}\n", export.name, endpoint.protocol, endpoint.address);
         }
+    }
+    if let Some(page) = page {
+        lines += &format!("web {page}\n");
     }
     lines += &format!("control {}\nready\n", socket.path().display());
     let mut out = std::io::stdout().lock();

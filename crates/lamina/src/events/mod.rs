@@ -67,6 +67,11 @@ impl Journal {
         self.events().iter().filter(|event| event.number > number).cloned().collect()
     }
 
+    /// The number of the newest one; 0 if there is none.
+    pub fn last(&self) -> u64 {
+        self.events().back().map_or(0, |event| event.number)
+    }
+
     /// Waits until there may be one after this.
     async fn moved_after(&self, number: u64) {
         while self.events().back().is_none_or(|last| last.number <= number) {

@@ -7,34 +7,63 @@ use crate::api::{Device, Hierarchy};
 use lamina_block::{Bytes, Figure, Kind, Unit};
 use serde_json::Value;
 
+/// The figures of the devices of one kind.
+pub struct Figures<'a> {
+    /// The kind.
+    pub kind: &'a Kind,
+    /// The title above the names of devices.
+    pub heading: String,
+    /// The figures, in the order of their columns.
+    pub columns: Vec<&'a Figure>,
+    /// A device and the texts of its figures each.
+    pub rows: Vec<(&'a str, Vec<String>)>,
+}
+
+/// The tables of a hierarchy: one for each kind with columns of which there are devices.
+pub fn tables<'a>(hierarchy: &'a Hierarchy, kinds: &'a [Kind]) -> Vec<Figures<'a>> {
+    let of = |kind: &'a Kind| {
+        let columns: Vec<&Figure> = kind.traits.figures.iter().filter(|f| f.column.is_some()).collect();
+        let devices = hierarchy.devices.iter().filter(|device| device.kind == kind.name);
+        let cells = |device: &Device| columns.iter().map(|figure| cell(figure, &device.info)).collect();
+        let rows: Vec<_> = devices.map(|device| (&device.name[..], cells(device))).collect();
+        let heading = kind.traits.heading.map_or_else(|| kind.name.to_uppercase(), str::to_owned);
+        (!columns.is_empty() && !rows.is_empty()).then_some(Figures { kind, heading, columns, rows })
+    };
+    kinds.iter().filter_map(of).collect()
+}
+
+/// What is to be said of the devices, each sentence with the name of its device.
+pub fn notices<'a>(hierarchy: &'a Hierarchy, kinds: &[Kind]) -> Vec<(&'a str, String)> {
+    let mut all = Vec::new();
+    for kind in kinds {
+        for device in hierarchy.devices.iter().filter(|device| device.kind == kind.name) {
+            all.extend(notices_of(kind, device).map(|sentence| (&device.name[..], sentence)));
+        }
+    }
+    all
+}
+
+/// All figures of a device that its kind declares: each with its text.
+pub fn of<'a>(device: &Device, kind: &'a Kind) -> impl Iterator<Item = (&'a Figure, String)> {
+    kind.traits.figures.iter().map(|figure| (figure, cell(figure, &device.info)))
+}
+
 /// A line for each device of a kind with columns, and below them what is wrong.
 pub fn draw(out: &mut String, hierarchy: &Hierarchy, kinds: &[Kind]) {
-    let of = |kind: &'static str| hierarchy.devices.iter().filter(move |device| device.kind == kind);
-    for kind in kinds {
-        let columns: Vec<&Figure> = kind.traits.figures.iter().filter(|f| f.column.is_some()).collect();
-        let cells = |device: &Device| {
-            let figures = columns.iter().map(|figure| cell(figure, &device.info));
-            std::iter::once(device.name.clone()).chain(figures).collect()
-        };
-        let rows: Vec<Vec<String>> = of(kind.name).map(cells).collect();
-        if columns.is_empty() || rows.is_empty() {
-            continue;
-        }
-        let heading = kind.traits.heading.map_or_else(|| kind.name.to_uppercase(), str::to_owned);
+    for Figures { heading, columns, rows, .. } in tables(hierarchy, kinds) {
         let titles: Vec<&str> =
             std::iter::once(&*heading).chain(columns.iter().filter_map(|f| f.column)).collect();
         let words = columns.iter().take_while(|figure| matches!(figure.unit, Unit::Text)).count();
-        out.push_str(&table(&titles, 1 + words, &rows));
+        let line = |(device, cells): (&str, Vec<String>)| {
+            std::iter::once(device.to_owned()).chain(cells).collect::<Vec<_>>()
+        };
+        out.push_str(&table(&titles, 1 + words, &rows.into_iter().map(line).collect::<Vec<_>>()));
     }
-    for kind in kinds {
-        for device in of(kind.name) {
-            notices(kind, device).for_each(|notice| out.extend([&notice, "\n"]));
-        }
-    }
+    notices(hierarchy, kinds).iter().for_each(|(_, notice)| out.extend([notice, "\n"]));
 }
 
-/// What is wrong with a device, a sentence each.
-pub fn notices(kind: &Kind, device: &Device) -> impl Iterator<Item = String> {
+/// What is to be said of a device.
+pub fn notices_of(kind: &Kind, device: &Device) -> impl Iterator<Item = String> {
     let value = |at: &str| as_text(kind, at, &device.info);
     kind.traits.notices.iter().filter_map(move |notice| notice.of(&device.name, &device.info, value))
 }

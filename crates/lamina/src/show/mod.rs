@@ -10,6 +10,7 @@ mod tree;
 pub use rates::{DeviceRates, OperationRates, Rates};
 pub(crate) use table::shortened;
 pub use table::table;
+pub(crate) use tree::outside;
 pub use tree::{count, draw, duration, latency};
 
 use crate::api::Snapshot;

@@ -116,7 +116,7 @@ fn operation_rates(before: &Operation, now: &Operation, interval_s: f64) -> Oper
 }
 
 /// The additions to a histogram.
-fn difference(before: &[Bucket], now: &[Bucket]) -> Vec<Bucket> {
+pub(crate) fn difference(before: &[Bucket], now: &[Bucket]) -> Vec<Bucket> {
     let earlier: BTreeMap<u64, u64> = before.iter().map(|b| (b.up_to_ns, b.count)).collect();
     let added = |b: &Bucket| Bucket {
         up_to_ns: b.up_to_ns,

@@ -33,7 +33,7 @@ pub fn draw(now: &Snapshot, rates: &Rates) -> String {
         let _ = writeln!(out, "\n{} on core {}", hierarchy.file, hierarchy.core);
         out.push_str(&table(&TITLES, TEXT_COLUMNS, &lines(hierarchy, &by_name)));
         figures::draw(&mut out, hierarchy, &kinds);
-        outside(&mut out, hierarchy);
+        outside(hierarchy).iter().for_each(|(_, sentence)| out.extend([sentence, "\n"]));
         exports(&mut out, hierarchy);
         let jobs: Vec<Job> = hierarchy.devices.iter().flat_map(|device| device.jobs.clone()).collect();
         if !jobs.is_empty() {
@@ -43,21 +43,22 @@ pub fn draw(now: &Snapshot, rates: &Rates) -> String {
     out
 }
 
-/// The reasons for absent devices, the evicted members, and the out-of-sync bytes of legs.
-fn outside(out: &mut String, hierarchy: &Hierarchy) {
+/// The reasons for absent devices, the evicted members, and the out-of-sync bytes of legs: each sentence with the name
+/// of its device.
+pub fn outside(hierarchy: &Hierarchy) -> Vec<(&str, String)> {
+    let mut said = Vec::new();
     for device in &hierarchy.devices {
+        let name = &device.name[..];
         if let (Absent::KIND, Some(why)) = (device.kind.as_str(), device.info["absent"].as_str()) {
-            let _ = writeln!(out, "{} is absent: {why}", device.name);
+            said.push((name, format!("{name} is absent: {why}")));
         }
         if let Some(last) = device.info["member"]["evicted_after"].as_u64() {
-            let _ = writeln!(
-                out,
-                "{} was evicted after generation {last}: `lamina apply` takes it in again",
-                device.name
-            );
+            let sentence =
+                format!("{name} was evicted after generation {last}: `lamina apply` takes it in again");
+            said.push((name, sentence));
         }
         for leg in device.info["legs"].as_array().into_iter().flatten() {
-            let (Some(name), Some(is)) = (leg["device"].as_str(), leg["is"].as_str()) else { continue };
+            let (Some(of), Some(is)) = (leg["device"].as_str(), leg["is"].as_str()) else { continue };
             if is == "in sync" || is == "spare" {
                 continue;
             }
@@ -66,9 +67,10 @@ fn outside(out: &mut String, hierarchy: &Hierarchy) {
                 None => "replaced by another one".to_owned(),
             };
             let why = leg["why"].as_str().map(|why| format!(": {why}")).unwrap_or_default();
-            let _ = writeln!(out, "{name}, a leg of {}, is {is} and {state}{why}", device.name);
+            said.push((name, format!("{of}, a leg of {name}, is {is} and {state}{why}")));
         }
     }
+    said
 }
 
 fn exports(out: &mut String, hierarchy: &Hierarchy) {

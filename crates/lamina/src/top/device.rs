@@ -5,7 +5,7 @@ use super::history::{LATENCIES, SAMPLES, sparkline};
 use super::state::State;
 use crate::api::{Arg, Device, Hierarchy, Verb};
 use crate::events::shown;
-use crate::show::figures::{cell, notices};
+use crate::show::figures::{cell, notices_of};
 use crate::show::{count, latency, shortened};
 use crate::status;
 use lamina_block::{Bytes, Figure};
@@ -74,7 +74,7 @@ fn head(state: &State, hierarchy: &Hierarchy, device: &Device, width: usize) -> 
         lines.push(Line::styled(shown(&format!("ALERT {}", alert.replace('_', " "))), ALARM));
     }
     let kind = state.kinds.iter().find(|kind| kind.name == device.kind);
-    let notices = kind.into_iter().flat_map(|kind| notices(kind, device));
+    let notices = kind.into_iter().flat_map(|kind| notices_of(kind, device));
     lines.extend(notices.flat_map(|notice| wrapped(&notice, INDENT, width, ALARM)));
     lines
 }

@@ -35,7 +35,7 @@ pub fn run(args: &cli::Why) -> Result<(), Failure> {
 }
 
 /// What is known, for people.
-fn text(why: &Why) -> String {
+pub fn text(why: &Why) -> String {
     let mut out = String::new();
     if let Some(reason) = unknown(why) {
         return reason + "\n";
