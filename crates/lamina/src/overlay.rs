@@ -68,7 +68,7 @@ impl<const GUARDED: bool> Config for Asked<GUARDED> {
                 return Ok(made);
             }
             let overlay = over(&name, &env, made, Rc::default());
-            Ok(if GUARDED { overlay.guarded().await? } else { overlay })
+            Ok(if GUARDED { overlay.guarded().await? as Made } else { overlay as Made })
         })
     }
 }
@@ -211,14 +211,14 @@ impl Env for Overlaid {
                 written.made.set(Some(Geometry { block, read_only: true, ..Geometry::new(size) }));
             }
             if let Some(geometry) = written.made.get() {
-                return Ok(over(&name, &inner, Rc::new(Blank(geometry)), written));
+                return Ok(over(&name, &inner, Rc::new(Blank(geometry)), written) as Rc<dyn Layer>);
             }
             let writable = !open.read_only;
             let disk = inner.open_disk(OpenDisk { read_only: true, create: None, ..open }).await?;
             if !writable {
                 return Ok(disk);
             }
-            Ok(over(&name, &inner, disk, written))
+            Ok(over(&name, &inner, disk, written) as Rc<dyn Layer>)
         })
     }
 
@@ -230,7 +230,7 @@ impl Env for Overlaid {
         let (inner, written) = (Rc::clone(&self.inner), self.written(&path));
         Box::pin(async move {
             let disk = inner.open_zoned(path.clone()).await?;
-            Ok(over(&path.display().to_string(), &inner, disk, written))
+            Ok(over(&path.display().to_string(), &inner, disk, written) as Rc<dyn Layer>)
         })
     }
 
