@@ -74,7 +74,8 @@ impl Host {
     /// Fences a host that has the volume in `record`, or whose late writes may come there, and says so in the vault.
     async fn fence_off(&self, host: &str, record: &Record) -> Result<()> {
         self.env.fence(host).await?;
-        tracing::warn!(volume = %self.volume.name, host, "the host is fenced: nothing of it reaches the store any more");
+        let volume = &self.volume.name;
+        tracing::warn!(volume, host, "the host is fenced: nothing of it reaches the store any more");
         let is_off = |now: &mut Record| {
             if now.unfenced == record.unfenced && is_awaited(now, host) {
                 now.unfenced = None;

@@ -112,7 +112,8 @@ mod tests {
     #[test]
     fn snapshots_and_legs_are_tables() {
         let info = json!({
-            "size": 10u64 << 30, "damaged": false, "age_seconds": 432.4, "free_bytes": 1 << 20, "none": null, "list": [],
+            "size": 10u64 << 30, "damaged": false, "age_seconds": 432.4, "free_bytes": 1 << 20,
+            "none": null, "list": [],
             "snapshots": [
                 { "name": "monday\u{1b}[2J", "size": 4096, "view": true },
                 { "name": "tuesday", "size": 8192, "hosts": ["a", "b"] },

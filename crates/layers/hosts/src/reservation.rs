@@ -21,11 +21,11 @@
 //!
 //! A host beats four times in a lease. One that has been silent for a lease may be dead; or it is cut off from the
 //! vault alone, and still writes to the store. So its volume is not taken away from it unless the program of
-//! `lamina serve --fence PROGRAM` has switched it off, or a person says that it is dead: `lamina vault VAULT host-is-dead
-//! HOST`. A store that is the vault needs no such word: before it answers that another host has the volume, all requests
-//! of the one before have ended, and later ones are refused. If a host was not dead, it notices within a quarter of a
-//! lease, and all its requests fail from then on (*fenced*), until the device is opened again. `lamina cluster` shows
-//! the hosts, and what the volume survives now.
+//! `lamina serve --fence PROGRAM` has switched it off, or a person says that it is dead: `lamina vault VAULT
+//! host-is-dead HOST`. A store that is the vault needs no such word: before it answers that another host has the
+//! volume, all requests of the one before have ended, and later ones are refused. If a host was not dead, it notices
+//! within a quarter of a lease, and all its requests fail from then on (*fenced*), until the device is opened again.
+//! `lamina cluster` shows the hosts, and what the volume survives now.
 //!
 //! Keys:
 //! * `over`: the store. No superblock may be on it, as two hosts would write that: a sink of kind `nbd`, or a `file`

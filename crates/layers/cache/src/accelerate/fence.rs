@@ -69,6 +69,12 @@ impl Accelerate {
                 // A batch under way may have been written before the last of them came.
                 let _none = me.no_batches().await;
                 tracing::info!(device = %me.name, "no late writes of another host come any more");
+                // They may have come over what the store was given, and what the flash alone has now is to be written
+                // once more: until then it is lost with the flash.
+                if !flawed("late writes are over nothing") {
+                    let checkpoint = me.volume.checkpoint.get();
+                    me.proceed(|progress| progress.begin_again(checkpoint));
+                }
                 me.volume.quarantine.lift();
                 me.volume.moved.notify();
                 me.peers.iter().for_each(|peers| peers.wake());

@@ -14,6 +14,7 @@
 //! | `store(n)`: the store took a batch up to n | | at least n | |
 //! | `make_durable(n)`: the store was flushed, the flash knows | | | at least n, `stored` at most |
 //! | `fail()`: the store may have lost what it took | | as `durable` | |
+//! | `begin_again(n)`: late writes may be over what comes after n | | as `durable` | at most n |
 //!
 //! Serial numbers are the volume's. Bad blocks (`flash::bad`) are apart from all this: they count as stored.
 
@@ -87,6 +88,12 @@ impl Progress {
         self.stored = self.durable;
     }
 
+    /// The store is to get everything after `checkpoint` once more: others may have written over that.
+    pub fn begin_again(&mut self, checkpoint: u64) {
+        self.durable = self.durable.min(checkpoint);
+        self.stored = self.durable;
+    }
+
     /// The store was changed past the flash, or is about to be.
     pub fn change_directly(&mut self) {
         self.direct += 1;
@@ -124,6 +131,23 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_late_writes_may_be_over_is_unprotected_until_it_is_given_again() {
+        let mut progress = Progress::new(5, 9);
+        progress.store(9);
+        progress.make_durable(9);
+        assert!(!progress.is_unprotected());
+        progress.begin_again(6);
+        assert!(progress.is_unprotected() && (progress.stored(), progress.durable()) == (6, 6));
+        assert_eq!(progress.check(), Ok(()));
+        progress.store(9);
+        assert!(!progress.is_unprotected());
+        // The checkpoint is ahead of what is durable: nothing is taken for more than it was.
+        progress.fail();
+        progress.begin_again(8);
+        assert_eq!((progress.stored(), progress.durable()), (6, 6));
+    }
 
     #[test]
     fn the_table() {

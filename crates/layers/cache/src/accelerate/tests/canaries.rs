@@ -2,13 +2,13 @@
 //! schedule.
 
 use super::cluster::Group;
-use super::schedules::{left, loss, lost_links, past, play, stopped};
+use super::schedules::{left, loss, lost_links, overwritten, past, play, stopped};
 use super::storm::storm;
 use super::*;
 use crate::testing::history::Checked;
 
 /// The storm's seeds until one has to show an error.
-const STORMS: u64 = 150;
+const STORMS: u64 = 400;
 
 /// Fails unless one of these seeds shows the error, and the first that does names one of the invariants.
 fn is_caught(flaw: &'static str, invariants: &[&str], seeds: u64, run: impl Fn(u64) -> Checked) {
@@ -52,6 +52,12 @@ fn dropped_before_the_store_has_it() {
 fn a_quarantine_that_is_forgotten() {
     let run = |seed| play(seed, (2, 1), |on: Group| stopped(on, false));
     is_caught("quarantine is forgotten", &["I5:", "I7:", "I8"], 40, run);
+}
+
+#[test]
+fn late_writes_that_are_taken_for_nothing() {
+    let run = |seed| play(seed, (2, 1), overwritten);
+    is_caught("late writes are over nothing", &["I1", "I5:", "I7", "I8"], 40, run);
 }
 
 #[test]

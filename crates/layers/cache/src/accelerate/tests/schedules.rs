@@ -239,6 +239,39 @@ fn a_machine_is_stopped_with_its_clock() {
     plays((2, 1), |on| stopped(on, true));
 }
 
+/// The flash of the host that has taken the volume fails when late writes have come over what the store was given, and
+/// before it was given that once more: it says what would be lost, and loses nothing.
+#[test]
+fn a_flash_fails_when_late_writes_have_ended() {
+    plays((2, 1), overwritten);
+}
+
+pub async fn overwritten(mut on: Group) -> Checked {
+    let guests = on.guests(0, u64::MAX);
+    on.wait(Duration::from_secs(2)).await;
+    on.hosts[0].store.set_reach(Reach::Held);
+    on.wait(Duration::from_secs(2)).await;
+    on.stop(0, false);
+    on.within(TAKEN, "a peer takes over", on.read(1)).await?;
+    let rests = || on.hosts[1].vm.info()["dirty_bytes"] == on.hosts[1].vm.info()["quarantine_bytes"];
+    on.until(TAKEN, "the store has been given everything", rests).await?;
+    on.world.sleep(Duration::from_secs(3)).await;
+    on.flash(1).set_presence(Presence::Failing);
+    on.hosts[0].store.set_reach(Reach::Here);
+    on.world.sleep(Duration::from_secs(3)).await;
+    on.hosts[0].kill();
+    drop(guests);
+    let vault = FolderVault::new(Rc::clone(&on.world) as _, on.world.shared_folder(VAULT));
+    declare_dead(&vault, &*on.world, Name::new("vm1").uuid, "a").await.map_err(told("said"))?;
+    on.world.sleep(Duration::from_secs(5)).await;
+    if on.hosts[1].vm.info()["dirty_bytes"] != json!(0) {
+        on.refuses(1, &["the flash has failed"]).await?;
+    }
+    on.read(1).await.or_else(|e| if e.contains("the flash has failed") { Ok(()) } else { Err(e) })?;
+    on.flash(1).set_presence(Presence::Here);
+    on.ends().await
+}
+
 /// The process of the primary dies, is there again at once, and has brought everything to the store and gone on before
 /// what the one before had begun there is done.
 #[test]
