@@ -6,7 +6,7 @@ use crate::hierarchy::{Hierarchy, How, Maker, blame};
 use crate::persistent::{Persistent, is_member};
 use crate::plan::Plan;
 use crate::report::{Report, Subject};
-use lamina_block::{Begin, Env, Error, Node};
+use lamina_block::{Begin, Env, Error, ErrorKind, Node};
 use lamina_metadata::member::records::{self, Trailer};
 use lamina_metadata::member::{self, Refusal};
 use lamina_metadata::superblock::{self, DESCRIPTION_MAX, Layout, Superblock};
@@ -123,7 +123,12 @@ fn not_found(e: &Error) -> Error {
         Some((what, rest)) => format!("{what}{}", rest.split_once(')').map_or("", |(_, rest)| rest)),
         None => e.message().to_owned(),
     };
-    Error::new(e.kind(), format!("{message}. `lamina assemble` finds members wherever they are"))
+    let advice = match e.kind() {
+        // It was found, and is another user's.
+        ErrorKind::ReadOnly => "The user that runs this has to read and write it: `ls -l` shows whose it is",
+        _ => "`lamina assemble` finds members wherever they are",
+    };
+    Error::new(e.kind(), format!("{message}. {advice}"))
 }
 
 pub(crate) async fn close_all(nodes: &[Rc<Node>], report: &mut Report) {
@@ -182,4 +187,20 @@ async fn format(
         report.failed(e.kind(), Subject::Hierarchy, None, None, &message);
     }
     members.into_iter().map(|(_, superblock)| superblock).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_helps_depends_on_the_failure() {
+        let told = |kind, message: &str| not_found(&Error::new(kind, message)).message().to_owned();
+        let missing = "there is no a.img (the key size makes one)";
+        let gone = told(ErrorKind::Offline, missing);
+        assert_eq!(gone, "there is no a.img. `lamina assemble` finds members wherever they are");
+        let refused = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
+        let foreign = told(Error::from(refused).kind(), "a.img cannot be opened: Permission denied (os error 13)");
+        assert!(foreign.ends_with("`ls -l` shows whose it is") && !foreign.contains("assemble"), "{foreign}");
+    }
 }
