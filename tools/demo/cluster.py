@@ -115,7 +115,7 @@ class Hosts:
     def paired(self, host):
         info = lambda: self.daemons[host].device("vm1")["info"]
         wait_until(f"host {host} to have a peer", 30, lambda: info()["policy"] == "write-back")
-        say(f"vm1 on host {host}: {info()['peers']['promise']}")
+        say(f"vm1 on host {host}: {info()['cluster']['promise']['sentence']}")
 
     def vault(self):
         say("lamina vault vault")
