@@ -200,7 +200,8 @@ mod tests {
         let gone = told(ErrorKind::Offline, missing);
         assert_eq!(gone, "there is no a.img. `lamina assemble` finds members wherever they are");
         let refused = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
-        let foreign = told(Error::from(refused).kind(), "a.img cannot be opened: Permission denied (os error 13)");
+        let foreign =
+            told(Error::from(refused).kind(), "a.img cannot be opened: Permission denied (os error 13)");
         assert!(foreign.ends_with("`ls -l` shows whose it is") && !foreign.contains("assemble"), "{foreign}");
     }
 }
